@@ -1,0 +1,39 @@
+# bgmiv: everything a developer runs. `make help` lists the targets.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint clean
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.installed
+JOBS  ?= auto
+
+# The first interpreter that runs and is new enough; a shim may exist and still not work.
+PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
+    if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$p; break; fi; done)
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## make .venv and install the package with its dev extras (nothing to do when up to date)
+
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "bgmiv needs Python 3.11 or newer; none found. Try: make setup PYTHON=/path/to/python3.11"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP) ## simulate the demand design, fit it and draw the curves into out/demo
+	$(BIN)/bgmiv demo --out out/demo
+
+lint: $(STAMP) ## style, types and layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint ## lint, then every test and every docstring example
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+
+clean: ## remove the environment and everything generated
+	rm -rf $(VENV) out build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,1 @@
+"""Instrumental-variable analysis."""

@@ -1,0 +1,86 @@
+"""Progress of several fits at once: phase, loss and time left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from bgmiv.bench.executors import Advanced, Finished, Started
+
+__all__ = ["FitBoard"]
+
+
+class FitBoard:
+    """A line for each running fit, and one for all of them; plain lines where there is no terminal.
+
+    Args:
+        console: where to show it.
+        labels: the name of each item, by index.
+        total: whether to show a line for all fits together.
+    """
+
+    def __init__(self, console: Console, labels: Sequence[str], *, total: bool = False) -> None:
+        """Nothing is shown before the board is entered."""
+        self._console = console
+        self._labels = labels
+        self._live = console.is_terminal
+        self._lines: dict[int, TaskID] = {}
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=28),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[loss]}", style="dim"),
+            TimeElapsedColumn(),
+            TextColumn("left", style="dim"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not self._live,
+        )
+        self._total = self._progress.add_task("[bold]all fits", total=len(labels), loss="") if total else None
+
+    def __enter__(self) -> FitBoard:
+        """Start the display."""
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop the display and leave the terminal as it was."""
+        self._progress.stop()
+
+    def show(self, index: int, event: Started | Advanced | Finished) -> None:
+        """An event of the fit of that index."""
+        if isinstance(event, Started):
+            self._start(index, event)
+        elif isinstance(event, Advanced) and index in self._lines:
+            shown = f"loss {event.metrics['loss']:.4g}" if "loss" in event.metrics else ""
+            self._progress.update(self._lines[index], advance=event.steps, loss=shown)
+
+    def done(self, index: int, text: str) -> None:
+        """The fit of that index is over; ``text`` says how it went and stays on the screen."""
+        if index in self._lines:
+            self._progress.remove_task(self._lines.pop(index))
+        if self._total is not None:
+            self._progress.advance(self._total)
+        self._console.print(f"  {text}", highlight=False, markup=False)
+
+    def _start(self, index: int, event: Started) -> None:
+        description = f"{self._labels[index]} · {event.phase}"
+        if not self._live:
+            self._console.print(f"  {description}: {event.total} steps", highlight=False, markup=False)
+        # A line of its own for each phase: the time left must not be guessed from another phase's pace.
+        if index in self._lines:
+            self._progress.remove_task(self._lines[index])
+        self._lines[index] = self._progress.add_task(description, total=event.total, loss="compiling")

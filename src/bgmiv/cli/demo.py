@@ -1,0 +1,152 @@
+"""``bgmiv demo``: simulate the demand design, fit it three ways, and show what came out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from bgmiv.cli.common import at_least, available_cores, blaming, reported, usable_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from bgmiv.bench.plan import RunSpec
+    from bgmiv.bench.runner import Evaluation, Query
+    from bgmiv.progress import Reporter
+
+__all__ = ["METHODS", "demo"]
+
+METHODS = ("tsls", "bgm-iv", "bgm-iv-noiv")
+
+
+class DemoTask(NamedTuple):
+    """One fit of the demo and the points of its curves."""
+
+    spec: RunSpec
+    query: Query
+
+
+def run_task(task: DemoTask, reporter: Reporter) -> Evaluation:
+    """Fit and evaluate; a function of this module so that worker processes can import it."""
+    from bgmiv.bench.runner import evaluate
+
+    return evaluate(task.spec, task.query, reporter)
+
+
+@reported
+def demo(
+    n: Annotated[int, typer.Option(help="Rows to simulate.")] = 1000,
+    rho: Annotated[
+        float, typer.Option(help="Confounding: correlation of the price shock with demand.")
+    ] = 0.5,
+    seed: Annotated[int, typer.Option(help="Seed of the sample and of the fits.")] = 0,
+    preset: Annotated[str, typer.Option(help="Settings of the fits: default or paper.")] = "default",
+    out: Annotated[Path, typer.Option(help="Folder for the figure and the report.")] = Path("out/demo"),
+) -> None:
+    """Simulate airline demand with endogenous prices, fit it, and draw the demand curves.
+
+    Compares BGM-IV with the same model without the instrument and with linear two-stage least squares,
+    and writes demand-curves.png, report.html and results.json.
+    """
+    from rich.console import Console
+
+    from bgmiv.bench.plan import make_plan
+    from bgmiv.designs.base import check_draw
+
+    at_least(20, n, "--n")
+    at_least(0, seed, "--seed")
+    with blaming("--rho"):
+        check_draw(n, rho, seed)
+    with blaming("--preset"):
+        specs = make_plan(
+            design="demand", n=[n], rho=[rho], methods=METHODS, preset=preset, repeats=1, seed=seed
+        )
+    usable_folder(out, "--out").mkdir(parents=True, exist_ok=True)
+
+    progress = Console(stderr=True)
+    progress.print(
+        f"[bold]Demand design[/bold]: n = {n}, rho = {rho:g}, seed {seed}, preset {preset}", highlight=False
+    )
+    evaluations = _fit(specs, progress)
+    written = _write(evaluations, out)
+    _print(evaluations, written, Console())
+    if any(evaluation.row.status != "ok" for evaluation in evaluations):
+        raise typer.Exit(1)
+
+
+def _fit(specs: Sequence[RunSpec], console: Console) -> list[Evaluation]:
+    """Fit in as many processes as there are cores, at most two: 2SLS is done in a moment."""
+    from bgmiv.bench.executors import Died, map_tasks
+    from bgmiv.bench.runner import Query
+    from bgmiv.cli.board import FitBoard
+    from bgmiv.errors import BGMIVError
+    from bgmiv.report.figures import METHOD_LABELS, DemandPanels
+
+    labels = [METHOD_LABELS[spec.method] for spec in specs]
+    tasks = [DemoTask(spec, Query(*DemandPanels().query())) for spec in specs]
+    found: dict[int, Evaluation] = {}
+    with FitBoard(console, labels) as board:
+        for outcome in map_tasks(run_task, tasks, min(2, available_cores()), board):
+            if isinstance(outcome, Died):
+                raise BGMIVError(f"{labels[outcome.index]}: {outcome}")
+            row = outcome.result.row
+            state = f"done in {row.seconds:.1f} s" if row.status == "ok" else f"failed: {row.error}"
+            board.done(outcome.index, f"{labels[outcome.index]}: {state}")
+            found[outcome.index] = outcome.result
+    return [found[index] for index in _shown_order(len(specs))]
+
+
+def _shown_order(n_specs: int) -> list[int]:
+    # METHODS starts with the quickest so that both long fits run side by side; tables end with it.
+    return [*range(1, n_specs), 0]
+
+
+def _write(evaluations: Sequence[Evaluation], out: Path) -> list[Path]:
+    from bgmiv.report.demo import demo_page, demo_record
+    from bgmiv.report.figures import DemandPanels, demand_curves, figure_png
+
+    rows = [evaluation.row for evaluation in evaluations]
+    curves = {
+        evaluation.row.method: evaluation.estimates
+        for evaluation in evaluations
+        if evaluation.row.status == "ok" and evaluation.estimates is not None
+    }
+    first = rows[0]
+    png = figure_png(
+        demand_curves(
+            DemandPanels(),
+            curves,
+            subtitle=f"n = {first.n}, rho = {first.rho:g}, seed {first.seed}, preset {first.preset}",
+        )
+    )
+    files = {
+        "demand-curves.png": png,
+        "report.html": demo_page(rows, png).encode(),
+        "results.json": (json.dumps(demo_record(rows), indent=2, allow_nan=False) + "\n").encode(),
+    }
+    for name, content in files.items():
+        (out / name).write_bytes(content)
+    return [out / name for name in files]
+
+
+def _print(evaluations: Sequence[Evaluation], written: Sequence[Path], console: Console) -> None:
+    from rich.table import Table
+
+    from bgmiv.report.demo import HEADER, result_cells
+
+    table = Table(title="Mean squared structural error", title_justify="left", caption_justify="left")
+    table.caption = (
+        "inside, outside: grid points whose price training data show, or do not show, at their season"
+    )
+    for position, name in enumerate(HEADER):
+        table.add_column(name, justify="left" if position == 0 else "right", no_wrap=True)
+    for cells in result_cells([evaluation.row for evaluation in evaluations]):
+        table.add_row(*cells)
+    console.print(table)
+    for path in written:
+        console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,54 @@
+"""The entry point of the ``bgmiv`` command."""
+
+from __future__ import annotations
+
+import os
+
+# One thread is cheaper for networks this small and bitwise repeatable; JAX reads it when it is imported.
+os.environ.setdefault("NPROC", "1")
+
+from typing import Annotated
+
+import typer
+
+from bgmiv.cli.bench import bench_app
+from bgmiv.cli.demo import demo
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="bgmiv",
+    help="Instrumental-variable analysis by Bayesian generative modelling (BGM-IV).",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("demo")(demo)
+app.add_typer(bench_app, name="bench")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            typer.echo(f"bgmiv {version('bgmiv')}")
+        except PackageNotFoundError:
+            typer.echo("bgmiv (run from source, not installed)")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and stop."),
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

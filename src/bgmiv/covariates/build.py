@@ -1,0 +1,139 @@
+"""Constructors: every kind of covariate table becomes the same `CovariateModule`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import jax
+from jax import Array
+
+from bgmiv.covariates.features import Features, Raw, VectorFeatures
+from bgmiv.covariates.module import Branch, CovariateModule, Decoder, Encoder
+from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
+from bgmiv.errors import ConfigError, DataError
+from bgmiv.likelihood import Bernoulli, Categorical, Gaussian, Head
+from bgmiv.nn import MLP
+
+__all__ = ["CovariateConfig", "build_blocks", "build_covariates", "build_dense"]
+
+
+@dataclass(frozen=True)
+class CovariateConfig:
+    """Shapes and weights of the covariate networks; the defaults are the paper's.
+
+    Args:
+        dense_hidden: hidden units of encoder and generator when all covariates are plain continuous columns.
+        block_encoder_hidden: hidden units of the encoder after the blocks' features.
+        vector_features: hidden and output width of a vector block's features.
+        vector_decoder_hidden: hidden units of a vector block's decoder branch.
+        column_decoder_hidden: hidden units of a column block's decoder branch.
+        dropout: dropout rate in the vector features.
+        shared_variance: one variance for all continuous columns (the authors' code) instead of one each (the paper).
+        block_reduction: "mean" weighs each block's log-likelihood as one coordinate (the authors' code for vectors,
+            so that a scalar block weighs as much as a wide one); "sum" is the plain density.
+    """
+
+    dense_hidden: tuple[int, ...] = (64, 64, 64, 64, 64)
+    block_encoder_hidden: tuple[int, ...] = (128, 64)
+    vector_features: tuple[int, int] = (128, 64)
+    vector_decoder_hidden: tuple[int, ...] = (128, 64)
+    column_decoder_hidden: tuple[int, ...] = (64,)
+    dropout: float = 0.1
+    shared_variance: bool = False
+    block_reduction: Literal["sum", "mean"] = "mean"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built."""
+        if not 0.0 <= self.dropout < 1.0:
+            raise ConfigError(f"dropout must lie in [0, 1), got {self.dropout}.")
+        for name in ("dense_hidden", "block_encoder_hidden", "vector_features", "vector_decoder_hidden"):
+            if any(width < 1 for width in getattr(self, name)):
+                raise ConfigError(f"{name} must hold positive widths, got {getattr(self, name)}.")
+
+
+def build_dense(
+    n_covariates: int,
+    latent_dim: int,
+    *,
+    key: Array,
+    hidden: Sequence[int] = (64, 64, 64, 64, 64),
+    shared_variance: bool = False,
+) -> CovariateModule:
+    """The paper's generic module: one MLP each way over all columns together.
+
+    Example:
+        >>> build_dense(2, 7, key=jax.random.key(0)).branches[0].head.raw_dim
+        4
+    """
+    key_encoder, key_decoder = jax.random.split(key)
+    head = Gaussian(n_covariates, shared_variance=shared_variance)
+    return CovariateModule(
+        encoder=Encoder((Raw(n_covariates),), MLP(n_covariates, hidden, latent_dim, key=key_encoder)),
+        decoder=Decoder((MLP(latent_dim, hidden, head.raw_dim, key=key_decoder),)),
+        branches=(Branch(0, n_covariates, head),),
+    )
+
+
+def _block_parts(
+    block: CovariateBlock, config: CovariateConfig, key: Array
+) -> tuple[Features, Head, tuple[int, ...]]:
+    if block.kind is BlockKind.image:
+        raise DataError(
+            f"covariate block '{block.name}' holds images, which this version cannot model yet; flatten each image "
+            "to one row and declare the block as 'vector', or pass features extracted from the images."
+        )
+    if block.kind is BlockKind.vector:
+        hidden, width = config.vector_features
+        features = VectorFeatures(block.width, hidden, width, dropout=config.dropout, key=key)
+        return features, Gaussian(block.width), config.vector_decoder_hidden
+    head: Head
+    if block.kind is BlockKind.binary:
+        head = Bernoulli(block.width)
+    elif block.kind is BlockKind.categorical:
+        head = Categorical(block.width)
+    else:
+        head = Gaussian(block.width, shared_variance=config.shared_variance)
+    return Raw(block.width), head, config.column_decoder_hidden
+
+
+def build_blocks(
+    blocks: Sequence[CovariateBlock], latent_dim: int, config: CovariateConfig, *, key: Array
+) -> CovariateModule:
+    """A module with one feature extractor and one decoder branch a block.
+
+    Example:
+        >>> block = CovariateBlock("proxy", BlockKind.vector, ("p0", "p1"), 0, 2)
+        >>> build_blocks([block], 3, CovariateConfig(), key=jax.random.key(0)).encoder.net.layers[0].kernel.shape
+        (64, 128)
+    """
+    key_net, *keys = jax.random.split(key, 1 + 2 * len(blocks))
+    features, branches, decoders = [], [], []
+    for i, block in enumerate(blocks):
+        block_features, head, hidden = _block_parts(block, config, keys[2 * i])
+        features.append(block_features)
+        branches.append(Branch(block.start, block.stop, head, config.block_reduction))
+        n_out = head.raw_dims if isinstance(head, Gaussian) else head.raw_dim
+        decoders.append(MLP(latent_dim, hidden, n_out, key=keys[2 * i + 1]))
+    width = sum(f.width for f in features)
+    return CovariateModule(
+        encoder=Encoder(tuple(features), MLP(width, config.block_encoder_hidden, latent_dim, key=key_net)),
+        decoder=Decoder(tuple(decoders)),
+        branches=tuple(branches),
+    )
+
+
+def build_covariates(
+    schema: Schema, latent_dim: int, config: CovariateConfig, *, key: Array
+) -> CovariateModule:
+    """Dense when every covariate is a plain continuous column, else one branch a block."""
+    if all(block.kind is BlockKind.continuous for block in schema.blocks):
+        return build_dense(
+            schema.n_covariates,
+            latent_dim,
+            key=key,
+            hidden=config.dense_hidden,
+            shared_variance=config.shared_variance,
+        )
+    return build_blocks(schema.blocks, latent_dim, config, key=key)

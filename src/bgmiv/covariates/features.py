@@ -1,0 +1,84 @@
+"""Feature extractors: what the encoder sees of one covariate block."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from bgmiv.nn import Dense
+
+__all__ = ["Features", "Raw", "VectorFeatures"]
+
+
+class Features(Protocol):
+    """Maps one row's block to features; uniform noise switches dropout on."""
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+
+    @property
+    def noise_width(self) -> int:
+        """Uniform numbers a row needs in training."""
+
+    def __call__(self, block: Array, noise: Array | None) -> Array:
+        """The features of one row; `noise` holds `noise_width` uniform numbers, or is None outside training."""
+
+
+class Raw(eqx.Module):
+    """The block as it is.
+
+    Example:
+        >>> Raw(2)(jnp.ones(2), None).tolist()
+        [1.0, 1.0]
+    """
+
+    width: int = eqx.field(static=True)
+
+    @property
+    def noise_width(self) -> int:
+        """No training noise."""
+        return 0
+
+    def __call__(self, block: Array, noise: Array | None) -> Array:
+        """The identity."""
+        return block
+
+
+class VectorFeatures(eqx.Module):
+    """The paper's vector block: dense, ReLU, dropout, dense (784 -> 128 -> 64 there).
+
+    Example:
+        >>> features = VectorFeatures(10, 8, 4, dropout=0.1, key=jax.random.key(0))
+        >>> features(jnp.ones(10), None).shape
+        (4,)
+    """
+
+    hidden: Dense
+    output: Dense
+    width: int = eqx.field(static=True)
+    dropout: float = eqx.field(static=True)
+
+    def __init__(self, n_in: int, n_hidden: int, n_out: int, *, dropout: float, key: Array) -> None:
+        """Build both layers."""
+        key_hidden, key_output = jax.random.split(key)
+        self.hidden = Dense(n_in, n_hidden, key=key_hidden)
+        self.output = Dense(n_hidden, n_out, key=key_output)
+        self.width = n_out
+        self.dropout = dropout
+
+    @property
+    def noise_width(self) -> int:
+        """One number a hidden unit, if units are ever dropped."""
+        return self.hidden.bias.shape[-1] if self.dropout > 0.0 else 0
+
+    def __call__(self, block: Array, noise: Array | None) -> Array:
+        """Features of one row, with dropout when noise is given."""
+        h = jax.nn.relu(self.hidden(block))
+        if noise is not None and self.dropout > 0.0:
+            h = jnp.where(noise >= self.dropout, h / (1.0 - self.dropout), 0.0)
+        return self.output(h)

@@ -1,0 +1,120 @@
+r"""The covariate module: encoder $e_\psi(v)$ and generator $p_\theta(v \mid z)$ for any mix of blocks.
+
+There is one class. A new kind of covariate is a new `Branch` made in `build.py`, never a new module or loop.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from bgmiv.covariates.features import Features
+from bgmiv.likelihood import Head
+from bgmiv.nn import MLP
+
+__all__ = ["Branch", "CovariateModule", "Decoder", "Encoder"]
+
+
+class Branch(eqx.Module):
+    """One block's place in the flat covariate row, its head and how its coordinates are weighed.
+
+    Attributes:
+        start, stop: the block's columns.
+        head: the block's distribution.
+        reduction: whether its log-likelihood is the sum or the mean over its coordinates.
+    """
+
+    start: int = eqx.field(static=True)
+    stop: int = eqx.field(static=True)
+    head: Head = eqx.field(static=True)
+    reduction: Literal["sum", "mean"] = eqx.field(static=True, default="sum")
+
+    def of(self, v: Array) -> Array:
+        """The block's part of a row."""
+        return v[self.start : self.stop]
+
+    def reduce(self, terms: Array) -> Array:
+        """Add or average the coordinates."""
+        if self.reduction == "sum" or terms.size == 0:
+            return jnp.sum(terms)
+        return jnp.mean(terms)
+
+
+class Encoder(eqx.Module):
+    """Features of each block, concatenated, through one MLP to the latents."""
+
+    features: tuple[Features, ...]
+    net: MLP
+
+
+class Decoder(eqx.Module):
+    """One MLP a branch from the latents to the branch's raw head parameters."""
+
+    nets: tuple[MLP, ...]
+
+
+class CovariateModule(eqx.Module):
+    """Encoder and generator of the covariates; all methods are for one row.
+
+    Example:
+        >>> from bgmiv.covariates import build_dense
+        >>> module = build_dense(3, 2, key=jax.random.key(0))
+        >>> z = module.encode(jnp.ones(3))
+        >>> z.shape, module.mean(z).shape
+        ((2,), (3,))
+    """
+
+    encoder: Encoder
+    decoder: Decoder
+    branches: tuple[Branch, ...]
+
+    @property
+    def noise_width(self) -> int:
+        """Uniform numbers that `encode` takes a row in training."""
+        return sum(features.noise_width for features in self.encoder.features)
+
+    def encode(self, v: Array, noise: Array | None = None) -> Array:
+        """Latents of one row; `noise_width` uniform numbers switch dropout on."""
+        parts, used = [], 0
+        for branch, features in zip(self.branches, self.encoder.features, strict=True):
+            own = None if noise is None else noise[used : used + features.noise_width]
+            parts.append(features(branch.of(v), own))
+            used += features.noise_width
+        return self.encoder.net(jnp.concatenate(parts) if parts else jnp.zeros((0,), v.dtype))
+
+    def decode(self, z: Array) -> tuple[Array, ...]:
+        """Raw head parameters of each branch."""
+        return tuple(net(z) for net in self.decoder.nets)
+
+    def log_prob(self, v: Array, z: Array) -> Array:
+        r"""$\log p_\theta(v \mid z)$, each branch weighed by its reduction."""
+        total = jnp.zeros((), z.dtype)
+        for branch, raw in zip(self.branches, self.decode(z), strict=True):
+            total += branch.reduce(branch.head.log_prob(raw, branch.of(v)))
+        return total
+
+    def means_of(self, raws: tuple[Array, ...]) -> Array:
+        """Expected covariates from raw parameters, as a flat row."""
+        means = [branch.head.mean(raw) for branch, raw in zip(self.branches, raws, strict=True)]
+        return jnp.concatenate(means) if means else jnp.zeros((0,))
+
+    def mean(self, z: Array) -> Array:
+        r"""$\mu_\theta(z)$ as a flat row."""
+        return self.means_of(self.decode(z))
+
+    def cycle_loss(self, v: Array, raws: tuple[Array, ...]) -> Array:
+        """Reconstruction error of a row: the mean over branches of the mean over coordinates."""
+        losses = [
+            jnp.mean(branch.head.fit_error(raw, branch.of(v)))
+            for branch, raw in zip(self.branches, raws, strict=True)
+        ]
+        return jnp.mean(jnp.stack(losses)) if losses else jnp.zeros(())
+
+    def spread_penalty(self, raws: tuple[Array, ...]) -> Array:
+        """Sum over branches of the heads' spread penalties."""
+        penalties = [branch.head.spread_penalty(raw) for branch, raw in zip(self.branches, raws, strict=True)]
+        return jnp.sum(jnp.stack(penalties)) if penalties else jnp.zeros(())

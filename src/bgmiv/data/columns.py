@@ -1,0 +1,227 @@
+"""Reading tables, arrays, lists and mappings into named columns, without judging their values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import narwhals as nw
+import numpy as np
+from numpy.typing import NDArray
+
+from bgmiv.data.checks import counted
+from bgmiv.errors import DataError
+
+__all__ = ["Column", "Table", "check_same_rows", "read_column", "read_table"]
+
+
+class Column(NamedTuple):
+    """A name and its values: (n,), or (n, ...) for an array entry of a mapping."""
+
+    name: str
+    values: NDArray[Any]
+
+
+class Table(NamedTuple):
+    """What a container holds.
+
+    Args:
+        columns: the columns in the container's order.
+        n_rows: number of rows.
+        named: whether the names came with the container.
+        index: pandas' row labels, if any.
+        matrix: all columns at once, if the container was one array.
+    """
+
+    columns: tuple[Column, ...]
+    n_rows: int
+    named: bool
+    index: Any = None
+    matrix: NDArray[Any] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns' names."""
+        return tuple(column.name for column in self.columns)
+
+
+def read_table(values: Any, argument: str, prefix: str) -> Table:
+    """Read any accepted container as columns.
+
+    Args:
+        values: an array, list, series, data frame, or a mapping of names to arrays.
+        argument: the argument's name, for messages.
+        prefix: unnamed columns are called `{prefix}_0`, `{prefix}_1`, ...
+
+    >>> read_table([[1, 2], [3, 4]], "covariates", "covariate").names
+    ('covariate_0', 'covariate_1')
+    """
+    if isinstance(values, Mapping):
+        _check_distinct(values, argument)
+        return _from_mapping(values, argument)
+    wrapped = _wrapped(values, argument)
+    if isinstance(wrapped, nw.DataFrame):
+        _check_distinct(wrapped.columns, argument)
+        return _from_frame(wrapped, values, argument)
+    if isinstance(wrapped, nw.Series):
+        name = "" if wrapped.name is None else str(wrapped.name)
+        label = f"{argument} {name!r}" if name else argument
+        column = Column(name or f"{prefix}_0", _series_values(wrapped, label))
+        return Table((column,), len(column.values), bool(name), _row_labels(values))
+    return _from_array(values, argument, prefix)
+
+
+def read_column(values: Any, argument: str) -> tuple[Column, Table]:
+    """Read a container that must hold one column; its default name is the argument's.
+
+    >>> read_column([1.0, 2.0], "outcome")[0].name
+    'outcome'
+    """
+    table = read_table(values, argument, argument)
+    if len(table.columns) != 1 or table.columns[0].values.ndim != 1:
+        shape = (table.n_rows, len(table.columns))
+        raise DataError(f"{argument} must be one column, got shape {shape}. Pass a one-dimensional array.")
+    column = table.columns[0] if table.named else Column(argument, table.columns[0].values)
+    return column, table
+
+
+def check_same_rows(tables: Mapping[str, Table]) -> None:
+    """Refuse containers of different lengths, or with pandas indexes that do not match the first one's.
+
+    >>> outcome, treatment = read_table([1, 2], "outcome", "y"), read_table([1], "treatment", "x")
+    >>> check_same_rows({"outcome": outcome, "treatment": treatment})
+    Traceback (most recent call last):
+    ...
+    bgmiv.errors.DataError: treatment has 1 row but outcome has 2. Pass the same rows for both.
+    """
+    (first, reference), *others = tables.items()
+    for argument, table in others:
+        if table.n_rows != reference.n_rows:
+            width = len(table.columns)
+            turned = width == reference.n_rows and table.matrix is not None
+            hint = " It looks transposed: pass its .T." if turned else " Pass the same rows for both."
+            rows = f"{table.n_rows} row{'s' if table.n_rows != 1 else ''}"
+            raise DataError(
+                f"{argument} {_has(argument)} {rows} but {first} {_has(first)} {reference.n_rows}.{hint}"
+            )
+    indexed = [(argument, table.index) for argument, table in tables.items() if table.index is not None]
+    for argument, index in indexed[1:]:
+        if not index.equals(indexed[0][1]):
+            raise DataError(
+                f"{argument} and {indexed[0][0]} have different pandas indexes, so their rows may not match. "
+                "Align them, or call .reset_index(drop=True) on both if the order is right."
+            )
+
+
+def _has(argument: str) -> str:
+    return "have" if argument.endswith("s") else "has"
+
+
+def _wrapped(values: Any, label: str) -> Any:
+    try:
+        return nw.from_native(values, eager_only=True, allow_series=True, pass_through=True)
+    except nw.exceptions.DuplicateError:
+        _check_distinct(values.column_names if hasattr(values, "column_names") else values.columns, label)
+        raise
+
+
+def _check_distinct(names: Iterable[Any], argument: str) -> None:
+    repeated = [name for name, count in Counter(map(str, names)).items() if count > 1]
+    if repeated:
+        raise DataError(f"{argument}: duplicated column names, {', '.join(repeated)}. Rename or drop them.")
+
+
+def _row_labels(values: Any) -> Any:
+    index = getattr(values, "index", None)
+    return index if hasattr(index, "equals") else None
+
+
+def _from_frame(frame: nw.DataFrame[Any], native: Any, argument: str) -> Table:
+    columns = tuple(
+        Column(str(series.name), _series_values(series, f"{argument} column {str(series.name)!r}"))
+        for series in frame.iter_columns()
+    )
+    return Table(columns, len(frame), bool(columns), _row_labels(native))
+
+
+def _series_values(series: nw.Series[Any], label: str) -> NDArray[Any]:
+    if series.dtype.is_nested():
+        raise DataError(
+            f"{label} is nested ({series.dtype}). Pass {{'name': array}} with a 2-D array instead."
+        )
+    try:
+        values = (series.cast(nw.Float64) if series.dtype.is_decimal() else series).to_numpy()
+    # Each library has exceptions of its own, and none of them names the column.
+    except Exception as error:
+        raise DataError(
+            f"{label} of type {series.dtype} cannot be read: {error}. Cast it to float."
+        ) from error
+    # Levels that are numbers must not pass for measurements.
+    return values.astype(object) if series.dtype in (nw.Categorical, nw.Enum) else values
+
+
+def _from_mapping(entries: Mapping[Any, Any], argument: str) -> Table:
+    columns, tables = [], {}
+    for key, entry in entries.items():
+        label = f"{argument} entry {str(key)!r}"
+        wrapped = _wrapped(entry, label)
+        if isinstance(wrapped, (nw.DataFrame, Mapping)):
+            raise DataError(f"{label} is a table. Pass its columns as entries of their own.")
+        array = _series_values(wrapped, label) if isinstance(wrapped, nw.Series) else _array(entry, label)
+        if array.ndim == 0 or array.ndim > 4:
+            raise DataError(
+                f"{label} has {array.ndim} dimensions. Pass (n,), (n, d), (n, H, W) or (n, H, W, C)."
+            )
+        columns.append(Column(str(key), array))
+        tables[label] = Table((), len(array), False, _row_labels(entry))
+    if not columns:
+        return Table((), 0, False)
+    check_same_rows(tables)
+    index = next((table.index for table in tables.values() if table.index is not None), None)
+    return Table(tuple(columns), len(columns[0].values), True, index)
+
+
+def _from_array(values: Any, argument: str, prefix: str) -> Table:
+    matrix = _array(values, argument)
+    if matrix.ndim == 0:
+        hint = " Call .collect() on it first." if hasattr(values, "collect") else " Pass an array or a table."
+        raise DataError(f"{argument} must be an array or a table, got {type(values).__name__}.{hint}")
+    if matrix.ndim > 2:
+        images = "Pass images as an entry of a mapping, {'image': array}."
+        hint = images if argument == "covariates" else "Pass one column, or a matrix of columns."
+        raise DataError(f"{argument} {_has(argument)} {matrix.ndim} dimensions, shape {matrix.shape}. {hint}")
+    if matrix.ndim == 1:
+        matrix = matrix[:, None]
+    arrays: Sequence[NDArray[Any]] = list(matrix.T)
+    if isinstance(values, (list, tuple)) and matrix.dtype.kind not in "biuf":
+        # NumPy gives a list of mixed rows one dtype for all its columns; each column has its own.
+        rows = values if np.ndim(values[0]) else [[value] for value in values]
+        arrays = [_array(list(column), argument) for column in zip(*rows, strict=True)]
+    columns = tuple(Column(f"{prefix}_{i}", array) for i, array in enumerate(arrays))
+    return Table(columns, len(matrix), False, None, matrix)
+
+
+def _array(values: Any, label: str) -> NDArray[Any]:
+    if hasattr(values, "toarray") and hasattr(values, "nnz"):
+        raise DataError(f"{label} is a sparse matrix. Pass its .toarray().")
+    if isinstance(values, np.ndarray):
+        return _dense(values, label)
+    try:
+        return _dense(np.asarray(values), label)
+    except (ValueError, TypeError, RuntimeError) as error:
+        if isinstance(error, DataError):
+            raise
+        ragged = "inhomogeneous" in str(error)
+        fix = "has rows of different lengths. Make them equal." if ragged else f"is not an array: {error}"
+        raise DataError(f"{label} {fix}") from error
+
+
+def _dense(values: NDArray[Any], label: str) -> NDArray[Any]:
+    if not isinstance(values, np.ma.MaskedArray):
+        return values
+    mask = np.ma.getmaskarray(values)
+    if mask.any():
+        rows = np.atleast_1d(mask.reshape(len(mask), -1).any(axis=1))
+        raise DataError(f"{label} has {counted(rows, 'masked row')}. Drop or fill these rows first.")
+    return np.asarray(values.data)

@@ -1,0 +1,245 @@
+"""The one validated input: outcome, treatment, instruments and covariates of the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgmiv.data.blocks import BlockKind
+from bgmiv.data.checks import (
+    FloatArray,
+    check_binary,
+    check_finite,
+    common_float,
+    is_zero_one,
+    numeric,
+    role_label,
+    warn_user,
+)
+from bgmiv.data.columns import Column, Table, check_same_rows, read_column, read_table
+from bgmiv.data.encode import encode
+from bgmiv.data.layout import Declaration, plan_blocks
+from bgmiv.data.overlap import check_names, check_overlap
+from bgmiv.data.schema import Schema, Variable
+from bgmiv.errors import DataError
+
+__all__ = ["IVData"]
+
+TreatmentKind = Literal["auto", "continuous", "binary"]
+
+_INDICATORS = "turn it into 0/1 columns, one for each level but the first"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class IVData:
+    """Validated data: every array is read-only, finite, and of the same number of rows.
+
+    Build it with [`from_arrays`][bgmiv.data.ivdata.IVData.from_arrays], which holds all the checks.
+
+    Args:
+        outcome: (n,).
+        treatment: (n,).
+        covariates: the flat matrix (n, p).
+        instruments: (n, q).
+        schema: names, kinds and layout.
+    """
+
+    outcome: FloatArray
+    treatment: FloatArray
+    covariates: FloatArray
+    instruments: FloatArray
+    schema: Schema
+
+    def __post_init__(self) -> None:
+        """Make the arrays read-only."""
+        for name in ("outcome", "treatment", "covariates", "instruments"):
+            view = getattr(self, name).view()
+            view.setflags(write=False)
+            object.__setattr__(self, name, view)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        outcome: Any,
+        treatment: Any,
+        *,
+        instruments: Any,
+        covariates: Any = None,
+        blocks: Mapping[str, Declaration] | None = None,
+        treatment_kind: TreatmentKind = "auto",
+    ) -> IVData:
+        """Validate arrays, lists, series or data frames and put them together.
+
+        Args:
+            outcome: one column.
+            treatment: one column, not constant.
+            instruments: one or more columns, none constant.
+            covariates: columns, or a mapping of names to arrays: (n,) for a column, (n, d) for a vector,
+                (n, H, W) or (n, H, W, C) for images.
+            blocks: kinds of covariates that the data do not tell, such as `{"region": "categorical"}`.
+            treatment_kind: "binary" for a treatment of 0 and 1, "continuous" otherwise; "auto" takes a
+                boolean treatment for binary and any other for continuous.
+
+        Raises:
+            DataError: if the data cannot be used; the message names the column and the fix.
+
+        >>> data = IVData.from_arrays(
+        ...     outcome=[1.0, 2.0, 4.0],
+        ...     treatment=[0.5, 0.1, 0.2],
+        ...     instruments=[3.0, 1.0, 2.0],
+        ...     covariates={"age": [30, 40, 50], "region": ["n", "s", "s"]},
+        ...     blocks={"region": "categorical"},
+        ... )
+        >>> data
+        IVData(3 rows: outcome, treatment, instrument_0 | age, region)
+        >>> data.covariates
+        array([[30.,  1.,  0.],
+               [40.,  0.,  1.],
+               [50.,  0.,  1.]])
+        """
+        outcome_column, outcome_table = read_column(outcome, "outcome")
+        treatment_column, treatment_table = read_column(treatment, "treatment")
+        tables = {"outcome": outcome_table, "treatment": treatment_table}
+        tables["instruments"] = _read_instruments(instruments)
+        if covariates is not None:
+            table = read_table(covariates, "covariates", "covariate")
+            if table.columns:
+                tables["covariates"] = table
+        _check_rows(tables)
+        check_names(tables)
+
+        y = _role(outcome_column, "outcome")
+        x = _role(treatment_column, "treatment")
+        _check_varies(x[:, None], [role_label("treatment", treatment_column.name)])
+        kind = _treatment_kind(treatment_column, x, treatment_kind)
+        w = _instruments(tables["instruments"])
+
+        known = tables.get("covariates", Table((), len(y), False))
+        layout = plan_blocks(known, blocks)
+        v = encode(known, layout)
+        schema = Schema(
+            outcome=Variable(outcome_column.name, _natural_kind(outcome_column)),
+            treatment=Variable(treatment_column.name, kind),
+            instruments=tables["instruments"].names,
+            blocks=layout,
+            named=known.named,
+        )
+        check_overlap(y, x, v, w, schema)
+        return cls(outcome=y, treatment=x, covariates=v, instruments=w, schema=schema)
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows n."""
+        return len(self.outcome)
+
+    def take(self, rows: NDArray[Any] | Sequence[int] | slice) -> IVData:
+        """The same data at the given rows (positions, a mask, or a slice).
+
+        >>> data = IVData.from_arrays([1.0, 2.0, 4.0], [0.5, 0.1, 0.2], instruments=[3.0, 1.0, 2.0])
+        >>> data.take(np.array([2, 0])).outcome
+        array([4., 1.])
+        """
+        return replace(
+            self,
+            outcome=self.outcome[rows],
+            treatment=self.treatment[rows],
+            covariates=self.covariates[rows],
+            instruments=self.instruments[rows],
+        )
+
+    def without_instruments(self) -> IVData:
+        """The same data with no instruments, for a fit that ignores them.
+
+        >>> data = IVData.from_arrays([1.0, 2.0, 4.0], [0.5, 0.1, 0.2], instruments=[3.0, 1.0, 2.0])
+        >>> data.without_instruments().instruments.shape
+        (3, 0)
+        """
+        return replace(
+            self, instruments=self.instruments[:, :0].copy(), schema=replace(self.schema, instruments=())
+        )
+
+    def __repr__(self) -> str:
+        """Names and sizes, no numbers."""
+        names = [name for block in self.schema.blocks for name in block.input_names]
+        shown = names if len(names) <= 10 else [*names[:10], f"... {len(names)} in all"]
+        roles = [self.schema.outcome.name, self.schema.treatment.name, *self.schema.instruments]
+        return f"IVData({self.n_rows} rows: {', '.join(roles)} | {', '.join(shown)})"
+
+
+def _read_instruments(instruments: Any) -> Table:
+    table = None if instruments is None else read_table(instruments, "instruments", "instrument")
+    if table is None or not table.columns:
+        raise DataError("instruments are missing: there must be at least one. Pass one or more columns.")
+    for column in table.columns:
+        if column.values.ndim != 1:
+            raise DataError(
+                f"instruments entry {column.name!r} has shape {column.values.shape}. Pass single columns."
+            )
+    return table
+
+
+def _check_rows(tables: Mapping[str, Table]) -> None:
+    for argument, table in tables.items():
+        if table.n_rows == 0:
+            raise DataError(f"{argument}: empty, there are no rows. Pass at least two.")
+    check_same_rows(tables)
+    if tables["outcome"].n_rows == 1:
+        raise DataError("outcome has one row. Pass at least two.")
+
+
+def _role(column: Column, argument: str) -> FloatArray:
+    label = role_label(argument, column.name)
+    values = numeric(column.values, label)
+    with np.errstate(over="ignore"):
+        array = np.array(values, dtype=common_float([values]))
+    check_finite(array[:, None], [label])
+    return array
+
+
+def _instruments(table: Table) -> FloatArray:
+    labels = [f"instruments column {name!r}" for name in table.names]
+    columns = [
+        numeric(column.values, label, _INDICATORS)
+        for column, label in zip(table.columns, labels, strict=True)
+    ]
+    flat = np.empty((table.n_rows, len(columns)), dtype=common_float(columns))
+    with np.errstate(over="ignore"):
+        for i, values in enumerate(columns):
+            flat[:, i] = values
+    check_finite(flat, labels)
+    _check_varies(flat, labels)
+    return flat
+
+
+def _check_varies(values: FloatArray, labels: list[str]) -> None:
+    constant = np.flatnonzero(values.min(axis=0) == values.max(axis=0))
+    if len(constant):
+        label, value = labels[constant[0]], values[0, constant[0]]
+        raise DataError(
+            f"{label} is constant, {value:g} in every row, and tells nothing. Use one that varies."
+        )
+
+
+def _natural_kind(column: Column) -> BlockKind:
+    return BlockKind.binary if column.values.dtype.kind == "b" else BlockKind.continuous
+
+
+def _treatment_kind(column: Column, values: FloatArray, declared: str) -> BlockKind:
+    label = role_label("treatment", column.name)
+    if declared == "continuous":
+        return BlockKind.continuous
+    if declared == "binary":
+        check_binary(values, label, "Recode it as 0 and 1, or use treatment_kind='continuous'.")
+        return BlockKind.binary
+    if declared != "auto":
+        raise DataError(f"treatment_kind must be 'auto', 'continuous' or 'binary', got {declared!r}.")
+    if column.values.dtype.kind != "b" and is_zero_one(values):
+        warn_user(
+            f"{label} holds only 0 and 1 and is taken for continuous. Say treatment_kind='binary' to model "
+            "it as binary, or treatment_kind='continuous' to silence this warning."
+        )
+    return _natural_kind(column)

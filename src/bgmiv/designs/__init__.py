@@ -1,0 +1,47 @@
+"""Simulated problems with a known structural function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bgmiv.designs.base import Design, StructuralGrid
+from bgmiv.designs.demand import DemandDesign
+from bgmiv.designs.vector_proxy import VectorProxyDesign
+from bgmiv.errors import ConfigError
+
+__all__ = [
+    "DESIGNS",
+    "DemandDesign",
+    "Design",
+    "StructuralGrid",
+    "VectorProxyDesign",
+    "design_names",
+    "make_design",
+]
+
+DESIGNS: dict[str, Callable[[], Design]] = {
+    "demand": DemandDesign,
+    "vector-proxy": VectorProxyDesign,
+}
+
+
+def design_names() -> tuple[str, ...]:
+    """The names :func:`make_design` knows.
+
+    >>> design_names()
+    ('demand', 'vector-proxy')
+    """
+    return tuple(DESIGNS)
+
+
+def make_design(name: str) -> Design:
+    """The design of that name, with the paper's settings.
+
+    >>> make_design("demand").name
+    'demand'
+    """
+    try:
+        return DESIGNS[name]()
+    except KeyError:
+        known = ", ".join(DESIGNS)
+        raise ConfigError(f"no design is called {name!r}; the known designs are: {known}") from None

@@ -1,0 +1,1 @@
+"""Methods: frozen configs that fit, and their scikit-learn-shaped faces."""

@@ -1,0 +1,149 @@
+"""The estimator plug, and the scikit-learn-shaped face that every method shows to a user."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from typing import Any, Protocol, Self
+
+import jax
+import numpy as np
+from jax import Array
+
+from bgmiv.data.ivdata import IVData
+from bgmiv.data.schema import Schema
+from bgmiv.errors import ConfigError, NotFittedError
+from bgmiv.progress import Reporter, RichReporter, silent
+from bgmiv.train.loop import HistoryRow
+
+__all__ = ["Estimator", "FittedIV", "IVEstimator"]
+
+
+class FittedIV(Protocol):
+    """A fitted method."""
+
+    @property
+    def schema(self) -> Schema:
+        """What the method was fitted on."""
+
+    @property
+    def history(self) -> tuple[HistoryRow, ...]:
+        """Training history; empty for methods in closed form."""
+
+    def predict(self, treatment: Any, covariates: Any = None) -> np.ndarray:
+        """The structural function g(treatment, covariates) in original units, `(n,)`."""
+
+
+class Estimator(Protocol):
+    """A method: a frozen config that fits."""
+
+    def fit(self, data: IVData, key: Array, reporter: Reporter = silent) -> FittedIV:
+        """Fit on validated data with explicit randomness."""
+
+
+class IVEstimator(ABC):
+    """What users call: `fit`, `predict`, `history_`, `get_params`, `set_params`, `clone`.
+
+    A final subclass gives `__init__` (which only stores its arguments under their own names) and `_config`.
+    """
+
+    random_state: int | None
+    progress: bool
+
+    @abstractmethod
+    def _config(self) -> Estimator:
+        """The frozen config these parameters stand for; raises `ConfigError` for bad ones."""
+
+    def _treatment_kind(self) -> str:
+        """How `fit` declares the treatment."""
+        return str(getattr(self, "treatment_kind", "auto"))
+
+    def fit(
+        self, outcome: Any, treatment: Any, *, instruments: Any, covariates: Any = None, blocks: Any = None
+    ) -> Self:
+        """Fit the structural function.
+
+        Args:
+            outcome: `(n,)` values.
+            treatment: `(n,)` values, endogenous.
+            instruments: one or several columns that move the treatment and touch the outcome only through it.
+            covariates: array, frame, or mapping of names to columns (2-D entries are vector blocks).
+            blocks: declared kinds of covariate columns, as in `IVData.from_arrays`.
+
+        Returns:
+            The fitted estimator itself.
+        """
+        config = self._config()
+        data = IVData.from_arrays(
+            outcome,
+            treatment,
+            instruments=instruments,
+            covariates=covariates,
+            blocks=blocks,
+            treatment_kind=self._treatment_kind(),
+        )
+        seed = self._seed()
+        if self.progress:
+            with RichReporter(type(self).__name__) as reporter:
+                fitted = config.fit(data, jax.random.key(seed), reporter)
+        else:
+            fitted = config.fit(data, jax.random.key(seed))
+        self.fitted_ = fitted
+        self.seed_ = seed
+        return self
+
+    def predict(self, treatment: Any, covariates: Any = None) -> np.ndarray:
+        """The structural function at `treatment` (a value or one a row) and `covariates`, in original units."""
+        return self._fitted().predict(treatment, covariates)
+
+    @property
+    def history_(self) -> tuple[HistoryRow, ...]:
+        """Training history: phase, step and mean losses of each chunk."""
+        return self._fitted().history
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {name: getattr(self, name) for name in self._parameter_names()}
+
+    def set_params(self, **params: Any) -> Self:
+        """Change constructor arguments; unknown names are an error."""
+        known = self._parameter_names()
+        for name, value in params.items():
+            if name not in known:
+                raise ConfigError(
+                    f"{type(self).__name__} has no parameter '{name}'; it has {', '.join(known)}."
+                )
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        """The arguments that differ from their defaults."""
+        defaults = inspect.signature(type(self).__init__).parameters
+        shown = [
+            f"{name}={value!r}"
+            for name, value in self.get_params().items()
+            if value != defaults[name].default
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    def _fitted(self) -> FittedIV:
+        fitted: FittedIV | None = getattr(self, "fitted_", None)
+        if fitted is None:
+            raise NotFittedError(
+                f"this {type(self).__name__} is not fitted yet: call fit(outcome, treatment, instruments=..., "
+                "covariates=...) first."
+            )
+        return fitted
+
+    def _seed(self) -> int:
+        if self.random_state is None:
+            return int(np.random.SeedSequence().generate_state(1)[0])
+        if isinstance(self.random_state, bool) or not isinstance(self.random_state, int | np.integer):
+            raise ConfigError(f"random_state must be a whole number or None, got {self.random_state!r}.")
+        if not 0 <= self.random_state < 2**32:
+            raise ConfigError(f"random_state must lie in [0, 2**32), got {self.random_state}.")
+        return int(self.random_state)
+
+    @classmethod
+    def _parameter_names(cls) -> list[str]:
+        return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]

@@ -1,0 +1,5 @@
+"""Network parts: dense stacks written for one row."""
+
+from bgmiv.nn.mlp import MLP, Dense, leaky_relu
+
+__all__ = ["MLP", "Dense", "leaky_relu"]

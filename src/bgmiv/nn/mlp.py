@@ -1,0 +1,106 @@
+"""Multi-layer perceptrons for one row, with a first layer that can be shared between nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+__all__ = ["MLP", "Dense", "leaky_relu"]
+
+
+def leaky_relu(x: Array) -> Array:
+    """LeakyReLU with the paper's slope of 0.2.
+
+    Example:
+        >>> float(leaky_relu(jnp.asarray(-1.0)))
+        -0.20000000298023224
+    """
+    return jax.nn.leaky_relu(x, negative_slope=0.2)
+
+
+class Dense(eqx.Module):
+    """An affine map `x @ kernel + bias` with Glorot-uniform kernel and zero bias."""
+
+    kernel: Array
+    bias: Array
+
+    def __init__(self, n_in: int, n_out: int, *, key: Array) -> None:
+        """Draw the kernel of shape `(n_in, n_out)`."""
+        limit = (6.0 / max(n_in + n_out, 1)) ** 0.5
+        self.kernel = jax.random.uniform(key, (n_in, n_out), minval=-limit, maxval=limit)
+        self.bias = jnp.zeros((n_out,))
+
+    def __call__(self, x: Array) -> Array:
+        """Map one row of width `n_in`."""
+        return x @ self.kernel + self.bias
+
+
+class MLP(eqx.Module):
+    """Dense layers with an activation between them and a linear end.
+
+    `first_context` and `from_context` let a caller compute the part of the first layer that does not change
+    between evaluations (the latents, for the many treatment nodes of one row) only once.
+
+    Example:
+        >>> net = MLP(3, (8, 4), 2, key=jax.random.key(0))
+        >>> net(jnp.ones(3)).shape
+        (2,)
+    """
+
+    layers: tuple[Dense, ...]
+    outputs: tuple[Dense, ...]
+    activation: Callable[[Array], Array] = eqx.field(static=True)
+
+    def __init__(
+        self,
+        n_in: int,
+        hidden: Sequence[int],
+        n_out: int | tuple[int, ...],
+        *,
+        key: Array,
+        activation: Callable[[Array], Array] = leaky_relu,
+    ) -> None:
+        """Build layers of widths `n_in -> hidden -> n_out`; several `n_out` are separate heads, concatenated.
+
+        Separate heads let the compiler drop the ones a caller does not use.
+        """
+        heads = (n_out,) if isinstance(n_out, int) else n_out
+        widths = (n_in, *hidden)
+        keys = jax.random.split(key, len(hidden) + len(heads))
+        self.layers = tuple(
+            Dense(a, b, key=k) for a, b, k in zip(widths[:-1], widths[1:], keys[: len(hidden)], strict=True)
+        )
+        self.outputs = tuple(
+            Dense(widths[-1], n, key=k) for n, k in zip(heads, keys[len(hidden) :], strict=True)
+        )
+        self.activation = activation
+
+    def __call__(self, x: Array) -> Array:
+        """Map one row."""
+        return self._after_first(self.layers[0](x)) if self.layers else self._heads(x)
+
+    def first_context(self, left: Array) -> Array:
+        """The first layer's preactivation from the leading inputs alone (bias included)."""
+        first = self.layers[0]
+        return left @ first.kernel[: left.shape[-1]] + first.bias
+
+    def from_context(self, context: Array, right: Array) -> Array:
+        """Finish a pass begun by `first_context` with the remaining inputs."""
+        kernel = self.layers[0].kernel[-right.shape[-1] :]
+        # A single remaining input is an outer product: broadcasting beats a matrix product with inner width one.
+        added = right * kernel[0] if right.shape[-1] == 1 else right @ kernel
+        return self._after_first(context + added)
+
+    def _after_first(self, preactivation: Array) -> Array:
+        h = self.activation(preactivation)
+        for layer in self.layers[1:]:
+            h = self.activation(layer(h))
+        return self._heads(h)
+
+    def _heads(self, h: Array) -> Array:
+        parts = [layer(h) for layer in self.outputs]
+        return parts[0] if len(parts) == 1 else jnp.concatenate(parts)

@@ -1,0 +1,99 @@
+"""The one channel through which long work tells how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Protocol
+
+__all__ = ["Reporter", "RichReporter", "SilentReporter", "silent"]
+
+
+class Reporter(Protocol):
+    """What a training phase calls at its start, at every chunk's end and at its end."""
+
+    def start(self, phase: str, total: int) -> None:
+        """A phase of `total` steps begins."""
+
+    def advance(self, steps: int, metrics: Mapping[str, float]) -> None:
+        """`steps` more steps are done; `metrics` are their means."""
+
+    def finish(self) -> None:
+        """The phase is over, whether whole or interrupted."""
+
+
+class SilentReporter:
+    """Reports nothing: the default of the library."""
+
+    def start(self, phase: str, total: int) -> None:
+        """Do nothing."""
+
+    def advance(self, steps: int, metrics: Mapping[str, float]) -> None:
+        """Do nothing."""
+
+    def finish(self) -> None:
+        """Do nothing."""
+
+
+silent = SilentReporter()
+
+
+class RichReporter:
+    """A live terminal bar with phase, loss and time left; use it as a context manager.
+
+    Example:
+        >>> with RichReporter("demand") as reporter:
+        ...     reporter.start("warm start", 10)
+        ...     reporter.advance(10, {"loss": 0.5})
+        ...     reporter.finish()
+    """
+
+    def __init__(self, label: str = "") -> None:
+        """`label` stands before the phase's name."""
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            TaskID,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        self._label = f"{label}: " if label else ""
+        self._task: TaskID | None = None
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("{task.fields[loss]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+
+    def __enter__(self) -> RichReporter:
+        """Start the live display."""
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop the live display."""
+        self._progress.stop()
+
+    def start(self, phase: str, total: int) -> None:
+        """Open a bar for the phase."""
+        self._task = self._progress.add_task(self._label + phase, total=total, loss="compiling")
+
+    def advance(self, steps: int, metrics: Mapping[str, float]) -> None:
+        """Move the bar and show the loss."""
+        if self._task is not None:
+            shown = f"loss {metrics['loss']:.4g}" if "loss" in metrics else ""
+            self._progress.update(self._task, advance=steps, loss=shown)
+
+    def finish(self) -> None:
+        """Leave the bar as it stands."""
+        self._task = None

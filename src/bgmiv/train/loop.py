@@ -1,0 +1,164 @@
+"""The only training loop: compiled chunks of steps, with the host looking in between.
+
+A `Program` is a frozen config with a pure `step`. The whole of a chunk runs inside one compiled loop; the number of
+steps in it is a traced value, so chunks of any length share one compilation. Step `t` draws its randomness from
+`fold_in(key, t)`: how a phase is cut into chunks, interrupted or resumed changes nothing in the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from bgmiv.data.batching import bucket_size, pad_rows
+from bgmiv.data.scaling import ScaledData
+from bgmiv.errors import DivergedError, FitInterrupted
+from bgmiv.model.objectives import Row
+from bgmiv.progress import Reporter, silent
+
+__all__ = ["ChunkHook", "HistoryRow", "Program", "TrainingData", "run_phase", "stack_data", "training_data"]
+
+
+class TrainingData(NamedTuple):
+    """Scaled rows padded to a bucket, and how many of them are real."""
+
+    rows: Row
+    n: Array
+
+
+def training_data(scaled: ScaledData, batch_size: int) -> TrainingData:
+    """Pad scaled data to its bucket and put it on the device."""
+    n = len(scaled.x)
+    padded = bucket_size(n, batch_size)
+    rows = Row(
+        *(jnp.asarray(pad_rows(values, padded)) for values in (scaled.x, scaled.y, scaled.v, scaled.w))
+    )
+    return TrainingData(rows, jnp.asarray(n, jnp.int32))
+
+
+def stack_data(parts: list[TrainingData]) -> TrainingData:
+    """Data sets of equal shape along a leading member axis."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts)
+
+
+class HistoryRow(NamedTuple):
+    """Means of one chunk: the phase, the step at its end, and the metrics (a list a member when there are several)."""
+
+    phase: str
+    step: int
+    metrics: dict[str, float]
+
+
+class Program(Protocol):
+    """A training phase: how many steps, how often the host looks, and the pure step."""
+
+    @property
+    def name(self) -> str:
+        """The phase's name, as progress and history show it."""
+
+    @property
+    def n_steps(self) -> int:
+        """Steps of the whole phase."""
+
+    @property
+    def chunk(self) -> int:
+        """Steps between two looks of the host."""
+
+    def step(self, state: Any, data: TrainingData, key: Array) -> tuple[Any, dict[str, Array]]:
+        """One step: the next state and its metrics."""
+
+
+ChunkHook = Callable[[str, int, Any], None]
+"""Called with the phase's name, the steps done and the state after every chunk."""
+
+
+@partial(jax.jit, static_argnames=("program", "members"), donate_argnames=("state",))
+def _run_chunk(
+    program: Program,
+    members: str,
+    state: Any,
+    data: TrainingData,
+    key: Array,
+    start: Array,
+    count: Array,
+) -> tuple[Any, dict[str, Array]]:
+    def one(state: Any, data: TrainingData, key: Array) -> tuple[Any, dict[str, Array]]:
+        metrics = jax.eval_shape(program.step, state, data, key)[1]
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), metrics)
+
+        def body(i: Array, carry: tuple[Any, dict[str, Array]]) -> tuple[Any, dict[str, Array]]:
+            state, sums = carry
+            state, metrics = program.step(state, data, jax.random.fold_in(key, start + i))
+            return state, jax.tree.map(jnp.add, sums, metrics)
+
+        state, sums = jax.lax.fori_loop(0, count, body, (state, zeros))
+        return state, jax.tree.map(lambda total: total / count, sums)
+
+    if members == "none":
+        return one(state, data, key)
+    return jax.vmap(one, in_axes=(0, None if members == "shared" else 0, 0))(state, data, key)
+
+
+def run_phase(
+    program: Program,
+    state: Any,
+    data: TrainingData,
+    key: Array,
+    *,
+    reporter: Reporter = silent,
+    start: int = 0,
+    after_chunk: ChunkHook | None = None,
+) -> tuple[Any, tuple[HistoryRow, ...]]:
+    """Run a phase from step `start` to its end.
+
+    Args:
+        program: the phase.
+        state: its state; with a leading member axis when `key` has one.
+        data: the rows, shared by all members or with a leading member axis of their own.
+        key: one key, or one key a member.
+        reporter: told at every chunk's end.
+        start: steps already done, when resuming.
+        after_chunk: called with the name, steps done and state after every chunk (checkpoints).
+
+    Returns:
+        The final state and one history row a chunk.
+
+    Raises:
+        FitInterrupted: on Ctrl-C, at the end of the running chunk.
+        DivergedError: when a loss is no longer finite for any member.
+    """
+    members = "none" if key.ndim == 0 else ("shared" if data.n.ndim == 0 else "own")
+    history: list[HistoryRow] = []
+    reporter.start(program.name, program.n_steps - start)
+    # The first chunk's state belongs to the caller; donating it would take its buffers away.
+    state = jax.tree.map(jnp.copy, state)
+    try:
+        done = start
+        while done < program.n_steps:
+            count = min(program.chunk - done % program.chunk, program.n_steps - done)
+            state, metrics = _run_chunk(
+                program, members, state, data, key, jnp.asarray(done), jnp.asarray(count)
+            )
+            done += count
+            host = {name: np.asarray(value) for name, value in metrics.items()}
+            if not any(np.isfinite(host["loss"]).ravel()):
+                raise DivergedError(program.name, done)
+            means = {name: float(np.nanmean(value)) for name, value in host.items()}
+            history.append(HistoryRow(program.name, done, means))
+            reporter.advance(count, means)
+            if after_chunk is not None:
+                after_chunk(program.name, done, state)
+    except KeyboardInterrupt:
+        raise FitInterrupted(
+            f"interrupted in phase '{program.name}'; fit again to start over, or give a checkpoint folder to go on "
+            "from where a fit stopped."
+        ) from None
+    finally:
+        reporter.finish()
+    return state, tuple(history)

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from bgmiv.cli import demo as demo_module
+from bgmiv.cli.main import app
+from bgmiv.estimators import registry
+from bgmiv.estimators.tsls import TSLSConfig
+
+
+def bgmiv(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "100"})
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every method is 2SLS and runs here: the demo's plumbing without its training."""
+    for method in ("bgm-iv", "bgm-iv-noiv"):
+        monkeypatch.setitem(registry.METHODS, method, lambda preset: TSLSConfig())
+    monkeypatch.setattr(demo_module, "available_cores", lambda: 1)
+
+
+@pytest.mark.usefixtures("quick")
+def test_demo_writes_figure_page_and_record(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "demo"
+    done = bgmiv("demo", "--n", 200, "--rho", 0.25, "--seed", 4, "--out", out)
+    assert done.exit_code == 0, done.output
+    assert sorted(path.name for path in out.iterdir()) == ["demand-curves.png", "report.html", "results.json"]
+    assert (out / "demand-curves.png").read_bytes().startswith(b"\x89PNG")
+    record = json.loads((out / "results.json").read_text())
+    assert [row["method"] for row in record["rows"]] == ["bgm-iv", "bgm-iv-noiv", "tsls"]
+    assert {(row["n"], row["rho"], row["seed"]) for row in record["rows"]} == {(200, 0.25, 4)}
+    page = (out / "report.html").read_text()
+    assert "BGM, no instrument" in page
+    assert "data:image/png;base64," in page
+    for words in ("BGM-IV", "BGM, no instrument", "linear 2SLS", "mean outcome", "inside", "outside"):
+        assert words in done.output
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_failed_fit_does_not_hide_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def fit(self, *_: object) -> None:
+            raise RuntimeError("out of luck")
+
+    monkeypatch.setitem(registry.METHODS, "bgm-iv", lambda preset: Broken())
+    done = bgmiv("demo", "--n", 100, "--out", tmp_path)
+    assert done.exit_code == 1
+    assert "out of luck" in done.output
+    record = json.loads((tmp_path / "results.json").read_text())
+    assert [row["status"] for row in record["rows"]] == ["failed", "ok", "ok"]
+    assert "out of luck" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--n", "5", "5 is too small; choose 20 or more"),
+        ("--rho", "2", "between -1 and 1"),
+        ("--rho", "nan", "between -1 and 1"),
+        ("--seed", "-3", "-3 is too small; choose 0 or more"),
+        ("--preset", "fast", "default, paper"),
+    ],
+)
+def test_bad_options_name_the_option_and_write_nothing(
+    tmp_path: Path, option: str, value: str, words: str
+) -> None:
+    out = tmp_path / "demo"
+    done = bgmiv("demo", "--out", out, option, value)
+    text = " ".join(done.output.replace("│", " ").split())
+    assert done.exit_code == 2, text
+    assert option in text
+    assert words in text
+    assert not out.exists()
+
+
+def test_out_must_be_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    done = bgmiv("demo", "--out", tmp_path / "file")
+    assert done.exit_code == 2
+    assert "--out" in done.output

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import version
+
+from typer.testing import CliRunner
+
+from bgmiv.cli.main import app
+
+HELP = """
+import sys
+sys.argv = ["bgmiv", "--help"]
+from bgmiv.cli.main import main
+try:
+    main()
+except SystemExit as stop:
+    assert stop.code == 0
+    slow = {"jax", "matplotlib", "pandas", "linearmodels", "scipy"} & set(sys.modules)
+    assert not slow, slow
+"""
+
+
+def test_version() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert result.exit_code == 0
+    assert result.output == f"bgmiv {version('bgmiv')}\n"
+
+
+def test_help_loads_nothing_slow() -> None:
+    done = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "demo" in done.stdout
+    assert "bench" in done.stdout
+
+
+def test_one_thread_is_set_before_jax() -> None:
+    code = (
+        "import os; os.environ.pop('NPROC', None); import bgmiv.cli.main, sys; "
+        "assert 'jax' not in sys.modules; print(os.environ['NPROC'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"

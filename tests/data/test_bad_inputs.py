@@ -1,0 +1,359 @@
+"""Bad inputs: each error names the argument or column, counts the rows, and says the fix."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import scipy.sparse
+
+from bgmiv.data import BlockSpec, IVData
+from bgmiv.errors import DataError
+
+N = 6
+Y = np.array([1.0, 3.0, 2.0, 5.0, 4.0, 7.0])
+X = np.array([0.1, 0.4, 0.2, 0.9, 0.5, 0.3])
+W = np.array([2.0, 1.0, 4.0, 3.0, 6.0, 5.0])
+V = np.array([[10.0, 1.5], [12.0, 0.5], [11.0, 2.5], [9.0, 3.5], [8.0, 2.0], [7.0, 1.0]])
+
+
+def put(values, *rows, value):
+    changed = np.array(values, dtype=float)
+    changed[list(rows)] = value
+    return changed
+
+
+def frame(**columns):
+    return pd.DataFrame({"age": V[:, 0], "score": V[:, 1], **columns})
+
+
+def case(name, words, **changes):
+    return pytest.param(changes, words, id=name)
+
+
+ONE_ROLE = [
+    case("nan outcome", ["outcome", "2 missing", "rows 1, 4", "Drop"], outcome=put(Y, 1, 4, value=np.nan)),
+    case("none in list", ["outcome", "1 missing", "row 2"], outcome=[1.0, 3.0, None, 5.0, 4.0, 7.0]),
+    case("inf treatment", ["treatment", "1 infinite", "row 3"], treatment=put(X, 3, value=-np.inf)),
+    case("nan instrument", ["instrument_0", "1 missing", "row 0"], instruments=put(W, 0, value=np.nan)),
+    case("many rows", ["6 missing", "rows 0, 1, 2, 3, 4, ..."], outcome=np.full(N, np.nan)),
+    case(
+        "pandas NA",
+        ["price", "1 missing", "row 1"],
+        treatment=pd.Series([1, None, 3, 4, 5, 6], name="price", dtype="Int64"),
+    ),
+    case(
+        "boolean NA",
+        ["treatment", "1 missing", "row 1"],
+        treatment=pd.Series([True, None] * 1 + [False] * 4, dtype="boolean"),
+    ),
+    case("polars null", ["price", "1 missing", "row 1"], treatment=pl.Series("price", [1, None, 3, 4, 5, 6])),
+    case(
+        "arrow null",
+        ["treatment", "1 missing", "row 1"],
+        treatment=pa.chunked_array([[1, None, 3], [4, 5, 6]]),
+    ),
+    case(
+        "overflow",
+        ["outcome", "1 value", "row 5", "single precision", "units"],
+        outcome=put(Y, 5, value=1e39),
+    ),
+    case(
+        "longdouble overflow",
+        ["outcome", "6 infinite"],
+        outcome=np.array(Y, np.longdouble) * np.longdouble("1e400"),
+    ),
+    case("strings", ["outcome", "strings", "numbers"], outcome=list("abcdef")),
+    case(
+        "objects",
+        ["treatment", "object", "Decimal", "astype(float)"],
+        treatment=[Decimal(i) for i in range(N)],
+    ),
+    case("dates", ["treatment", "dates", "number of days"], treatment=np.arange(N).astype("datetime64[D]")),
+    case(
+        "pandas dates",
+        ["treatment", "dates"],
+        treatment=pd.Series(pd.date_range("2020", periods=N, tz="UTC")),
+    ),
+    case(
+        "polars times", ["treatment", "object", "time"], treatment=pl.Series([dt.time(i) for i in range(N)])
+    ),
+    case("time differences", ["outcome", "time differences"], outcome=np.arange(N).astype("timedelta64[s]")),
+    case("complex", ["outcome", "complex", "real"], outcome=Y + 1j),
+    case("structured", ["outcome", "not numeric"], outcome=np.zeros(N, dtype=[("a", float)])),
+    case("ragged", ["outcome", "different lengths"], outcome=[[1.0], [1.0, 2.0]]),
+    case("masked", ["outcome", "1 masked row", "row 2"], outcome=np.ma.masked_equal(Y, 2.0)),
+    case("sparse", ["instruments", "sparse", ".toarray()"], instruments=scipy.sparse.csr_array(V)),
+    case("two columns", ["treatment", "one column", "(6, 2)"], treatment=V),
+    case("three dimensions", ["outcome", "3 dimensions", "(6, 1, 1)"], outcome=Y[:, None, None]),
+    case("scalar", ["outcome", "float", "array or a table"], outcome=1.0),
+    case("no outcome", ["outcome", "NoneType"], outcome=None),
+    case("lazy frame", ["treatment", "LazyFrame", ".collect()"], treatment=pl.LazyFrame({"x": X})),
+    case("nested", ["treatment", "nested"], treatment=pl.Series("x", [[1.0, 2.0]] * N)),
+    case(
+        "too wide integers",
+        ["treatment", "Int128", "Cast"],
+        treatment=pl.Series("x", list(range(N)), dtype=pl.Int128),
+    ),
+    case(
+        "category", ["treatment", "object", "int"], treatment=pd.Series([1, 2, 3, 1, 2, 3], dtype="category")
+    ),
+    case("length", ["treatment", "5 rows", "outcome", "6"], treatment=X[:5]),
+    case("length of covariates", ["covariates", "5 rows", "6"], covariates=V[:5]),
+    case("transposed", ["covariates", "2 rows", "6", "transposed"], covariates=V.T),
+    case("empty", ["outcome", "empty", "two"], outcome=[]),
+    case("constant treatment", ["treatment", "constant", "2"], treatment=np.full(N, 2.0)),
+    case("constant instrument", ["instrument_1", "constant"], instruments=np.column_stack([W, np.ones(N)])),
+    case("no instruments", ["instruments", "at least one"], instruments=None),
+    case("instruments of no width", ["instruments", "at least one"], instruments=np.zeros((N, 0))),
+    case("no instrument columns", ["instruments", "at least one"], instruments={}),
+    case("deep instrument", ["instruments", "'z'", "(6, 2)"], instruments={"z": V}),
+    case("string instrument", ["instruments", "'q'", "0/1 columns"], instruments={"q": list("abcabc")}),
+    case(
+        "index",
+        ["treatment", "outcome", "indexes", "reset_index"],
+        outcome=pd.Series(Y),
+        treatment=pd.Series(X, index=range(1, 7)),
+    ),
+    case(
+        "index of covariates",
+        ["covariates", "outcome", "indexes"],
+        outcome=pd.Series(Y),
+        covariates=frame().iloc[::-1],
+    ),
+    case(
+        "binary of two",
+        ["treatment", "binary", "1 value", "row 2"],
+        treatment=[0, 1, 2, 0, 1, 0],
+        treatment_kind="binary",
+    ),
+    case("unknown kind", ["treatment_kind", "'auto'", "'ordinal'"], treatment_kind="ordinal"),
+    case("jax nan", ["outcome", "1 missing", "row 0"], outcome=jnp.asarray(Y).at[0].set(jnp.nan)),
+]
+
+COVARIATES = [
+    case(
+        "nan column", ["'score'", "1 missing", "row 3"], covariates=frame(score=put(V[:, 1], 3, value=np.nan))
+    ),
+    case(
+        "other columns too",
+        ["'age'", "1 more column", "'score'"],
+        covariates=pd.DataFrame(put(V, 0, value=np.nan), columns=["age", "score"]),
+    ),
+    case("inf in array", ["'covariate_1'", "1 infinite", "row 2"], covariates=np.where(V == 2.5, np.inf, V)),
+    case(
+        "strings",
+        ["'region'", "blocks={'region': 'categorical'}", "drop"],
+        covariates=frame(region=list("nsnsns")),
+    ),
+    case("strings with a gap", ["'region'", "categorical"], covariates=frame(region=["n", None] * 3)),
+    case(
+        "pandas category",
+        ["'group'", "categorical"],
+        covariates=frame(group=pd.Categorical([1, 2, 1, 2, 1, 2])),
+    ),
+    case("mixed list rows", ["'covariate_1'", "strings"], covariates=[[1.0, "a"], [2.0, "b"]] * 3),
+    case(
+        "gap in list rows",
+        ["'covariate_1'", "1 missing", "row 0"],
+        covariates=[[1, None], [2, 3], [3, 1], [4, 4], [5, 2], [6, 6]],
+    ),
+    case(
+        "duplicated names",
+        ["covariates", "duplicated", "age"],
+        covariates=pd.DataFrame(V, columns=["age", "age"]),
+    ),
+    case(
+        "duplicated arrow names",
+        ["duplicated", "a"],
+        covariates=pa.table([V[:, 0], V[:, 1]], names=["a", "a"]),
+    ),
+    case("duplicated after naming", ["duplicated", "1"], covariates={1: V[:, 0], "1": V[:, 1]}),
+    case("images without a name", ["3 dimensions", "mapping"], covariates=np.zeros((N, 2, 2))),
+    case("five dimensions", ["'clip'", "5 dimensions"], covariates={"clip": np.zeros((N, 1, 1, 1, 1))}),
+    case("scalar entry", ["'age'", "0 dimensions"], covariates={"age": 3.0}),
+    case("table entry", ["'t'", "table"], covariates={"t": frame()}),
+    case("mapping entry", ["'t'", "table"], covariates={"t": {"a": V[:, 0]}}),
+    case("entries of two lengths", ["'b'", "2 rows", "'a'", "6"], covariates={"a": V[:, 0], "b": [1.0, 2.0]}),
+    case(
+        "entries of two indexes",
+        ["'b'", "'a'", "indexes"],
+        covariates={"a": pd.Series(V[:, 0]), "b": pd.Series(V[:, 1], index=range(6, 0, -1))},
+    ),
+    case("sparse entry", ["'a'", "sparse"], covariates={"a": scipy.sparse.csr_array(V)}),
+    case("entry of no width", ["'a'", "no columns"], covariates={"a": np.zeros((N, 0))}),
+    case(
+        "nan in image",
+        ["'photo[3]'", "1 missing", "row 2"],
+        covariates={"photo": np.where(np.arange(N * 4).reshape(N, 2, 2) == 11, np.nan, 0)},
+    ),
+]
+
+OVERLAPS = [
+    case(
+        "same name",
+        ["'age'", "treatment", "covariates"],
+        treatment=pd.Series(X, name="age"),
+        covariates=frame(),
+    ),
+    case(
+        "treatment twice",
+        ["'p'", "outcome", "treatment"],
+        outcome=pd.Series(Y, name="p"),
+        treatment=pd.Series(X, name="p"),
+    ),
+    case(
+        "instrument by name",
+        ["'age'", "instruments", "covariates"],
+        instruments=frame()[["age"]] + 1,
+        covariates=frame(),
+    ),
+    case("instrument in covariates", ["'instrument_0'", "identical", "'z'"], covariates=frame(z=W)),
+    case("treatment in covariates", ["treatment", "identical", "'z'"], covariates=frame(z=X)),
+    case("outcome in covariates", ["outcome", "identical", "'z'"], covariates=frame(z=Y)),
+    case(
+        "in single precision",
+        ["treatment", "identical"],
+        covariates=np.column_stack([V, X]).astype(np.float32),
+    ),
+    case("inside a vector", ["treatment", "'proxy[1]'"], covariates={"proxy": np.column_stack([W + Y, X])}),
+    case("instrument is treatment", ["'instrument_0'", "identical", "treatment"], instruments=X),
+    case("instrument is outcome", ["'instrument_0'", "identical", "outcome"], instruments=Y),
+    case("treatment is outcome", ["treatment", "identical", "outcome"], treatment=Y),
+]
+
+DECLARATIONS = [
+    case(
+        "unknown column", ["'regoin'", "age", "score"], covariates=frame(), blocks={"regoin": "categorical"}
+    ),
+    case("no covariates", ["'region'", "none"], blocks={"region": "categorical"}),
+    case("not a declaration", ["'age'", "BlockSpec", "3"], covariates=frame(), blocks={"age": 3}),
+    case("unknown kind", ["'ordinal'", "'categorical'"], covariates=frame(), blocks={"age": "ordinal"}),
+    case("binary of many", ["'age'", "6 values", "Recode"], covariates=frame(), blocks={"age": "binary"}),
+    case(
+        "apart",
+        ["'p'", "next to each other"],
+        covariates=frame(z=Y + W),
+        blocks={"p": BlockSpec("vector", columns=["age", "z"])},
+    ),
+    case(
+        "reversed",
+        ["'p'", "order"],
+        covariates=frame(),
+        blocks={"p": BlockSpec("vector", columns=["score", "age"])},
+    ),
+    case(
+        "declared twice",
+        ["'age'", "'p'", "Keep one"],
+        covariates=frame(),
+        blocks={"p": BlockSpec("vector", columns=["age"]), "q": BlockSpec("vector", columns=["age"])},
+    ),
+    case(
+        "taken name",
+        ["'score'", "another name"],
+        covariates=frame(),
+        blocks={"score": BlockSpec("vector", columns=["age"])},
+    ),
+    case(
+        "image without shape",
+        ["'p'", "shape"],
+        covariates=frame(),
+        blocks={"p": BlockSpec("image", columns=["age", "score"])},
+    ),
+    case(
+        "image of another shape",
+        ["'p'", "(3, 3, 1)", "2 columns"],
+        covariates=frame(),
+        blocks={"p": BlockSpec("image", columns=["age", "score"], shape=(3, 3))},
+    ),
+    case(
+        "two categorical columns",
+        ["'p'", "one column"],
+        covariates=frame(),
+        blocks={"p": BlockSpec("categorical", columns=["age", "score"])},
+    ),
+    case(
+        "array in a group",
+        ["'proxy'", "of its own"],
+        covariates={"proxy": V},
+        blocks={"p": BlockSpec("vector", columns=["proxy"])},
+    ),
+    case(
+        "missing level",
+        ["'region'", "2 missing", "rows 1, 3"],
+        covariates=frame(region=["n", None, "s", np.nan, "n", "s"]),
+        blocks={"region": "categorical"},
+    ),
+    case(
+        "mixed levels",
+        ["'g'", "int, str", "astype(str)"],
+        covariates={"g": np.array([1, "a"] * 3, dtype=object)},
+        blocks={"g": "categorical"},
+    ),
+    case(
+        "infinite level",
+        ["'g'", "1 infinite", "row 0"],
+        covariates={"g": [np.inf, 1.0, 2.0, 1.0, 2.0, 1.0]},
+        blocks={"g": "categorical"},
+    ),
+    case(
+        "levels of lists",
+        ["'g'", "list"],
+        covariates={"g": pd.Series([[1]] * N)},
+        blocks={"g": "categorical"},
+    ),
+    case(
+        "levels of dates",
+        ["'g'", "dates"],
+        covariates={"g": np.arange(N).astype("datetime64[D]")},
+        blocks={"g": "categorical"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), ONE_ROLE + COVARIATES + OVERLAPS + DECLARATIONS)
+def test_error_says_what_and_how(changes, words):
+    arguments = {"outcome": Y, "treatment": X, "instruments": W, **changes}
+    with pytest.raises(DataError) as caught:
+        IVData.from_arrays(**arguments)
+    message = str(caught.value)
+    assert [word for word in words if word not in message] == [], message
+    assert message.endswith("."), message
+
+
+def test_one_row():
+    with pytest.raises(DataError, match=r"one row.*at least two"):
+        IVData.from_arrays([1.0], [2.0], instruments=[3.0])
+
+
+def test_too_many_levels():
+    n = 1001
+    with pytest.raises(DataError, match=r"'id'.*1001 levels"):
+        IVData.from_arrays(
+            np.arange(n) ** 2,
+            np.sin(np.arange(n)),
+            instruments=np.cos(np.arange(n)),
+            covariates={"id": [str(i) for i in range(n)]},
+            blocks={"id": "categorical"},
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"kind": "vector", "columns": []}, "column names"),
+        ({"kind": "vector", "columns": ["a", "a"]}, "distinct"),
+        ({"kind": "vector", "shape": (2, 2)}, "images only"),
+        ({"kind": "image", "shape": (4,)}, "height, width"),
+        ({"kind": "image", "shape": (0, 4)}, "height, width"),
+    ],
+)
+def test_bad_block_spec(arguments, words):
+    with pytest.raises(DataError, match=words):
+        BlockSpec(**arguments)

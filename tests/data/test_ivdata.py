@@ -1,0 +1,113 @@
+"""What validated data promise: kinds, read-only arrays, subsets."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+from bgmiv.data import BlockKind, IVData
+from bgmiv.errors import BGMIVWarning
+
+rng = np.random.default_rng(2)
+N = 30
+Y, X, W = rng.normal(size=(3, N))
+FLAG = np.arange(N) % 2
+
+
+@pytest.mark.parametrize(
+    ("treatment", "declared", "kind"),
+    [
+        (X, "auto", BlockKind.continuous),
+        (X, "continuous", BlockKind.continuous),
+        (FLAG, "continuous", BlockKind.continuous),
+        (FLAG, "binary", BlockKind.binary),
+        (FLAG.astype(float), "binary", BlockKind.binary),
+        (FLAG.astype(bool), "auto", BlockKind.binary),
+        (FLAG.astype(bool), "continuous", BlockKind.continuous),
+    ],
+)
+def test_treatment_kind(treatment, declared, kind):
+    data = IVData.from_arrays(Y, treatment, instruments=W, treatment_kind=declared)
+    assert data.schema.treatment.kind is kind
+    np.testing.assert_array_equal(data.treatment, treatment.astype(float))
+
+
+def test_zero_one_treatment_warns_at_the_caller():
+    with pytest.warns(BGMIVWarning, match=r"0 and 1.*treatment_kind='binary'.*'continuous'") as caught:
+        data = IVData.from_arrays(Y, FLAG, instruments=W)
+    assert data.schema.treatment.kind is BlockKind.continuous
+    assert caught[0].filename == __file__
+
+
+def test_outcome_kind():
+    assert IVData.from_arrays(Y > 0, X, instruments=W).schema.outcome.kind is BlockKind.binary
+    assert IVData.from_arrays(FLAG, X, instruments=W).schema.outcome.kind is BlockKind.continuous
+
+
+def test_constant_outcome_and_covariate_are_allowed():
+    data = IVData.from_arrays(np.zeros(N), X, instruments=W, covariates=np.zeros((N, 1)))
+    assert data.n_rows == N
+
+
+def test_arrays_are_read_only_copies():
+    outcome, covariates = Y.copy(), rng.normal(size=(N, 2))
+    data = IVData.from_arrays(outcome, X, instruments=W, covariates=covariates)
+    for array in (data.outcome, data.treatment, data.covariates, data.instruments):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0.0
+    outcome[0], covariates[0] = 99.0, 99.0
+    assert data.outcome[0] == Y[0]
+    assert data.covariates[0, 0] != 99.0
+
+
+def test_direct_construction_leaves_the_callers_arrays_alone():
+    data = IVData.from_arrays(Y, X, instruments=W)
+    outcome = Y.copy()
+    IVData(outcome, data.treatment, data.covariates, data.instruments, data.schema)
+    outcome[0] = 5.0
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [np.array([3, 1, 1]), [3, 1, 1], slice(2, 9, 2), np.arange(N) > 20],
+    ids=["array", "list", "slice", "mask"],
+)
+def test_take(rows):
+    data = IVData.from_arrays(Y, X, instruments=W, covariates={"a": Y + W, "p": rng.normal(size=(N, 3))})
+    part = data.take(rows)
+    for name in ("outcome", "treatment", "covariates", "instruments"):
+        np.testing.assert_array_equal(getattr(part, name), getattr(data, name)[rows])
+        assert not getattr(part, name).flags.writeable
+    assert part.schema is data.schema
+
+
+def test_without_instruments():
+    data = IVData.from_arrays(Y, X, instruments=np.column_stack([W, Y + X]))
+    twin = data.without_instruments()
+    assert twin.instruments.shape == (N, 0)
+    assert twin.schema.instruments == ()
+    assert twin.schema.treatment == data.schema.treatment
+
+
+def test_no_warnings_on_good_data():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        IVData.from_arrays(Y, X, instruments=W, covariates=rng.normal(size=(N, 4)))
+
+
+def test_nearly_equal_columns_are_not_identical():
+    almost = X.copy()
+    almost[17] += 1e-3
+    data = IVData.from_arrays(Y, X, instruments=W, covariates={"a": almost})
+    assert data.schema.covariate_names == ("a",)
+
+
+def test_overlap_is_found_between_the_probed_rows():
+    n = 1000
+    treatment = rng.normal(size=n)
+    shared = (np.arange(n) % 100 == 50).astype(float)
+    covariates = np.column_stack([np.zeros(n), 1.0 - shared, shared])
+    with pytest.raises(ValueError, match="identical to covariates column 'covariate_2'"):
+        IVData.from_arrays(rng.normal(size=n), treatment, instruments=shared, covariates=covariates)

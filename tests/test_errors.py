@@ -1,0 +1,39 @@
+"""Errors are caught by the built-in classes a caller expects, and survive the way between processes."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from bgmiv import errors
+
+BUILT_IN = {
+    "BGMIVError": (Exception,),
+    "BGMIVWarning": (UserWarning,),
+    "ConfigError": (ValueError,),
+    "DataError": (ValueError,),
+    "DivergedError": (ArithmeticError,),
+    "FitInterrupted": (KeyboardInterrupt,),
+    "MissingExtraError": (ImportError,),
+    "NotFittedError": (ValueError, AttributeError),
+    "StoreError": (OSError,),
+}
+
+ARGUMENTS = {"DivergedError": ("egm", 5)}
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_bases(name):
+    kind = getattr(errors, name)
+    assert issubclass(kind, BUILT_IN[name])
+    assert issubclass(kind, errors.BGMIVError | Warning)
+    assert kind.__doc__
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_pickling_keeps_class_and_message(name):
+    error = getattr(errors, name)(*ARGUMENTS.get(name, ("what to do",)))
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert str(again) == str(error)
