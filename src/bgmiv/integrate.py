@@ -95,7 +95,7 @@ class MonteCarlo:
 
 @dataclass(frozen=True)
 class QuasiMonteCarlo:
-    r"""Stratified normal quantiles, $x_m = \mu + \sigma \Phi^{-1}((m + u) / M)$, with one uniform shift $u$ a row and step.
+    r"""Stratified normal quantiles $x_m = \mu + \sigma \Phi^{-1}((m + u) / M)$ with a uniform shift $u$ a row and step.
 
     Unbiased as plain Monte Carlo is, with an error that falls like $1/M$ and faster instead of $1/\sqrt M$.
 
@@ -145,9 +145,7 @@ class GaussHermite:
         """Refuse counts below one, and counts past which the weights underflow."""
         _check_count(self.n_nodes, "n_nodes")
         if self.n_nodes > 180:
-            raise ConfigError(
-                f"GaussHermite is stable up to 180 nodes, got {self.n_nodes}; use QuasiMonteCarlo."
-            )
+            raise ConfigError(f"GaussHermite is stable up to 180 nodes, got {self.n_nodes}; use QuasiMonteCarlo.")
 
     def nodes(self, head: Head, raw: Array, observed: Array, key: Array) -> tuple[Array, Array]:
         """The fixed nodes, moved to the row's mean and deviation."""

@@ -38,9 +38,7 @@ def test_run_id_is_stable_and_tells_specs_apart() -> None:
 
 
 def test_whole_and_decimal_numbers_name_the_same_run() -> None:
-    assert RunSpec("demand", 100, 1, "tsls", "default", 0) == RunSpec(
-        "demand", 100, 1.0, "tsls", "default", 0
-    )
+    assert RunSpec("demand", 100, 1, "tsls", "default", 0) == RunSpec("demand", 100, 1.0, "tsls", "default", 0)
     assert (
         RunSpec("demand", 100, 1, "tsls", "default", 0).run_id
         == RunSpec("demand", 100, 1.0, "tsls", "default", 0).run_id

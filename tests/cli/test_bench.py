@@ -47,9 +47,7 @@ def test_a_second_run_has_nothing_to_do(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_failed_fit_is_kept_and_reported(tmp_path: Path) -> None:
-    done = bgmiv(
-        "bench", "run", "--design", "vector-proxy", "--n", 100, "--methods", "tsls", "--store", tmp_path
-    )
+    done = bgmiv("bench", "run", "--design", "vector-proxy", "--n", 100, "--methods", "tsls", "--store", tmp_path)
     assert done.exit_code == 1
     assert "1 of 1 fits failed" in done.output
     (row,) = json.loads(bgmiv("bench", "show", tmp_path, "--json").stdout)
@@ -111,9 +109,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("--workers", "0", "0 is too small; choose 1 or more"),
     ],
 )
-def test_bad_options_name_the_option_and_write_nothing(
-    tmp_path: Path, option: str, value: str, words: str
-) -> None:
+def test_bad_options_name_the_option_and_write_nothing(tmp_path: Path, option: str, value: str, words: str) -> None:
     store = tmp_path / "rows"
     done = bgmiv("bench", "run", "--methods", "tsls", "--store", store, option, value)
     text = " ".join(done.output.replace("│", " ").split())

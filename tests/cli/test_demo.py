@@ -67,9 +67,7 @@ def test_a_failed_fit_does_not_hide_the_others(tmp_path: Path, monkeypatch: pyte
         ("--preset", "fast", "default, paper"),
     ],
 )
-def test_bad_options_name_the_option_and_write_nothing(
-    tmp_path: Path, option: str, value: str, words: str
-) -> None:
+def test_bad_options_name_the_option_and_write_nothing(tmp_path: Path, option: str, value: str, words: str) -> None:
     out = tmp_path / "demo"
     done = bgmiv("demo", "--out", out, option, value)
     text = " ".join(done.output.replace("│", " ").split())

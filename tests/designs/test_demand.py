@@ -22,9 +22,7 @@ def test_equations_hold_row_by_row() -> None:
     draw = draw_demand(500, rho=1.0, seed=2)
     np.testing.assert_allclose(draw.price, 25 + (draw.cost + 3) * season(draw.time) + draw.shock, rtol=1e-14)
     # With rho = 1 the disturbance is the price shock itself.
-    np.testing.assert_allclose(
-        draw.outcome - demand(draw.price, draw.time, draw.group), draw.shock, atol=1e-10
-    )
+    np.testing.assert_allclose(draw.outcome - demand(draw.price, draw.time, draw.group), draw.shock, atol=1e-10)
 
 
 def test_distributions() -> None:

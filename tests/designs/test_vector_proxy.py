@@ -22,9 +22,7 @@ def test_shares_everything_but_the_group_with_demand() -> None:
         np.testing.assert_array_equal(getattr(plain, role), getattr(proxy, role))
     np.testing.assert_array_equal(plain.covariates[:, 0], proxy.covariates[:, 0])
     np.testing.assert_array_equal(DemandDesign().grid().truth, VectorProxyDesign(vector_dim=4).grid().truth)
-    np.testing.assert_array_equal(
-        DemandDesign().grid().in_support, VectorProxyDesign(vector_dim=4).grid().in_support
-    )
+    np.testing.assert_array_equal(DemandDesign().grid().in_support, VectorProxyDesign(vector_dim=4).grid().in_support)
 
 
 def test_proxy_is_prototype_plus_noise() -> None:
@@ -43,12 +41,8 @@ def test_without_noise_the_proxy_is_the_prototype() -> None:
 
 def test_prototypes_depend_on_the_feature_seed_alone() -> None:
     design = VectorProxyDesign(vector_dim=500)
-    np.testing.assert_array_equal(
-        design.prototypes(), VectorProxyDesign(vector_dim=500, noise=2.0).prototypes()
-    )
-    assert not np.array_equal(
-        design.prototypes(), VectorProxyDesign(vector_dim=500, feature_seed=1).prototypes()
-    )
+    np.testing.assert_array_equal(design.prototypes(), VectorProxyDesign(vector_dim=500, noise=2.0).prototypes())
+    assert not np.array_equal(design.prototypes(), VectorProxyDesign(vector_dim=500, feature_seed=1).prototypes())
     assert design.prototypes().shape == (7, 500)
     assert design.prototypes().std() == pytest.approx(1.0, abs=0.05)
 
@@ -74,9 +68,7 @@ def test_every_grid_point_has_a_proxy_of_its_own() -> None:
     assert len(np.unique(proxy, axis=0)) == 2800
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"vector_dim": 0}, {"noise": -0.1}, {"noise": float("nan")}, {"feature_seed": -1}]
-)
+@pytest.mark.parametrize("wrong", [{"vector_dim": 0}, {"noise": -0.1}, {"noise": float("nan")}, {"feature_seed": -1}])
 def test_bad_settings_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         VectorProxyDesign(**wrong)  # type: ignore[arg-type]

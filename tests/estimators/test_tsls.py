@@ -16,9 +16,7 @@ def test_equals_linearmodels() -> None:
     fitted = TSLSConfig().fit(data)
     exogenous = np.column_stack([np.ones(800), data.covariates])
     reference = IV2SLS(data.outcome, exogenous, data.treatment, data.instruments).fit(cov_type="robust")
-    points = np.column_stack(
-        [np.ones(2800), grid.covariates["time"], grid.covariates["group"], grid.treatment]
-    )
+    points = np.column_stack([np.ones(2800), grid.covariates["time"], grid.covariates["group"], grid.treatment])
     np.testing.assert_allclose(
         fitted.predict(grid.treatment, grid.covariates), points @ reference.params.to_numpy(), rtol=1e-9
     )

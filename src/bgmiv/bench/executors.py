@@ -61,9 +61,7 @@ class Died:
     exit_code: int | None
 
     def __str__(self) -> str:
-        return (
-            f"the worker process ended without a result (exit code {self.exit_code}); memory may have run out"
-        )
+        return f"the worker process ended without a result (exit code {self.exit_code}); memory may have run out"
 
 
 class Board(Protocol):

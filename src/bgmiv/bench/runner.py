@@ -133,7 +133,10 @@ def evaluate(spec: RunSpec, query: Query | None, reporter: Reporter = silent) ->
     clock = Clock()
     try:
         fitted = estimator.fit(data, jax.random.key(spec.seed), reporter)
+        reporter.start("grid prediction", 1)
         predicted = np.asarray(fitted.predict(grid.treatment, grid.covariates))
+        reporter.advance(1, {})
+        reporter.finish()
         elapsed = clock.elapsed()
         estimates = None if query is None else np.asarray(fitted.predict(query.treatment, query.covariates))
     except KeyboardInterrupt:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-import tempfile
+import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -83,9 +83,7 @@ class RowStore:
     def write(self, row: Row) -> Path:
         """Put the row on disk, replacing an earlier row of the same specification."""
         content = asdict(row)
-        text = json.dumps(
-            {"format": _FORMAT, "row": content, "sha256": _checksum(content)}, indent=1, allow_nan=False
-        )
+        text = json.dumps({"format": _FORMAT, "row": content, "sha256": _checksum(content)}, indent=1, allow_nan=False)
         path = self.path(row.spec)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -120,15 +118,15 @@ def _checksum(content: Mapping[str, Any]) -> str:
 
 
 def _write_whole(path: Path, text: str) -> None:
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".tmp", dir=path.parent)
+    temporary = path.with_name(f".{path.stem}-{secrets.token_hex(6)}.tmp")
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        with temporary.open("x", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     # The move itself is durable only once the folder is flushed; Windows cannot open folders.
     if os.name == "posix":

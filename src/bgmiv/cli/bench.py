@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["bench_app", "run", "show"]
 
-bench_app = typer.Typer(
-    help="Fits on designs whose truth is known: run them, show the rows.", no_args_is_help=True
-)
+bench_app = typer.Typer(help="Fits on designs whose truth is known: run them, show the rows.", no_args_is_help=True)
 
 
 @bench_app.command("run")
@@ -32,13 +30,9 @@ bench_app = typer.Typer(
 def run(
     store: Annotated[Path, typer.Option(help="Folder for the rows; made if absent.")],
     design: Annotated[str, typer.Option(help="demand or vector-proxy.")] = "demand",
-    n: Annotated[
-        list[str] | None, typer.Option(help="Sample sizes: repeat it or list them, 1000,5000.")
-    ] = None,
+    n: Annotated[list[str] | None, typer.Option(help="Sample sizes: repeat it or list them, 1000,5000.")] = None,
     rho: Annotated[list[str] | None, typer.Option(help="Confounding levels: repeat or list.")] = None,
-    methods: Annotated[
-        list[str] | None, typer.Option(help="bgm-iv, bgm-iv-noiv, tsls: repeat or list.")
-    ] = None,
+    methods: Annotated[list[str] | None, typer.Option(help="bgm-iv, bgm-iv-noiv, tsls: repeat or list.")] = None,
     preset: Annotated[str, typer.Option(help="default or paper.")] = "default",
     repeats: Annotated[int, typer.Option(help="Fits a cell, with consecutive seeds.")] = 1,
     seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
@@ -59,9 +53,7 @@ def run(
     console = Console(stderr=True)
     left = pending(specs, RowStore(store))
     for message in left.damaged:
-        console.print(
-            f"Warning: {message}; running it again now.", markup=False, highlight=False, soft_wrap=True
-        )
+        console.print(f"Warning: {message}; running it again now.", markup=False, highlight=False, soft_wrap=True)
     console.print(f"{len(specs)} fits: {left.done} done before, {len(left.specs)} to run.", highlight=False)
     try:
         failed = _run(left.specs, RowStore(store), workers, console)
@@ -101,12 +93,14 @@ def show(
         typer.echo(f"No rows in {folder} yet; bgmiv bench run --store {folder} makes them.")
         return
 
-    from rich.console import Console
-
-    console = Console()
-    console.print(_cell_table(found))
-    if rows:
-        console.print(_row_table(found))
+    console = _wide_console()
+    for (design, preset), members in _groups(found).items():
+        console.print(_cell_table(f"{design}, preset {preset}", members))
+        if rows:
+            console.print(_row_table(members))
+    for row in found:
+        if row.status != "ok":
+            console.print(f"{_label(row.spec)} failed: {row.error}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _plan(
@@ -134,9 +128,7 @@ def _plan(
     with blaming("--preset"):
         make_estimator("tsls", preset)
     with blaming("--methods"):
-        return make_plan(
-            design=design, n=sizes, rho=levels, methods=names, preset=preset, repeats=repeats, seed=seed
-        )
+        return make_plan(design=design, n=sizes, rho=levels, methods=names, preset=preset, repeats=repeats, seed=seed)
 
 
 def _run(specs: Sequence[RunSpec], store: RowStore, workers: int, console: Console) -> int:
@@ -149,9 +141,7 @@ def _run(specs: Sequence[RunSpec], store: RowStore, workers: int, console: Conso
     with FitBoard(console, labels, total=True) as board:
         for row in run_plan(specs, store, workers, board):
             failed += row.status != "ok"
-            result = (
-                f"{row.structural_mse:,.1f}" if row.structural_mse is not None else f"failed: {row.error}"
-            )
+            result = f"{row.structural_mse:,.1f}" if row.structural_mse is not None else f"failed: {row.error}"
             board.done(specs.index(row.spec), f"{_label(row.spec)}: {result} ({row.seconds:.1f} s)")
     return failed
 
@@ -160,54 +150,64 @@ def _label(spec: RunSpec) -> str:
     return f"{spec.design} n={spec.n} rho={spec.rho:g} {spec.method} seed {spec.seed}"
 
 
-def _cell_table(rows: Sequence[Row]) -> Table:
+def _wide_console() -> Console:
+    from rich.console import Console
+
+    console = Console()
+    # A file or a pipe has no width of its own; a narrow guess would cut numbers off.
+    return console if console.is_terminal else Console(width=max(console.width, 120))
+
+
+def _groups(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.design, row.preset), []).append(row)
+    return groups
+
+
+def _table(title: str, *columns: str) -> Table:
     from rich.table import Table
 
+    # No box and narrow gaps: the widest row must fit a terminal of 80 columns.
+    table = Table(title=f"\n{title}", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for position, name in enumerate(columns):
+        table.add_column(name, justify="left" if position == 0 else "right", no_wrap=True)
+    return table
+
+
+def _cell_table(name: str, rows: Sequence[Row]) -> Table:
     from bgmiv.bench.summary import summarise
 
-    table = Table(
-        title="Mean squared structural error in 1e4, mean ± standard deviation over seeds",
-        title_justify="left",
+    table = _table(
+        f"{name}: structural error (MSE / 1e4), mean ± deviation over seeds",
+        *("method", "n", "rho", "ok", "all", "inside", "outside", "sec", "CPU s"),
     )
-    for name in ("design", "method", "preset"):
-        table.add_column(name)
-    for name in ("n", "rho", "fits", "failed", "all", "inside", "outside", "seconds", "CPU s"):
-        table.add_column(name, justify="right")
     for cell in summarise(rows):
+        inside, outside = (part.scaled(1e-4) for part in (cell.in_support, cell.outside))
         table.add_row(
-            cell.design,
             cell.method,
-            cell.preset,
             str(cell.n),
             f"{cell.rho:g}",
-            str(cell.fits),
-            str(cell.failed),
-            *(str(part.scaled(1e-4)) for part in (cell.all, cell.in_support, cell.outside)),
-            f"{cell.seconds.mean:.1f}",
-            f"{cell.cpu_seconds.mean:.1f}",
+            f"{cell.fits - cell.failed}/{cell.fits}",
+            str(cell.all.scaled(1e-4)),
+            *("-" if part.values == 0 else f"{part.mean:.4f}" for part in (inside, outside)),
+            *("-" if part.values == 0 else f"{part.mean:.1f}" for part in (cell.seconds, cell.cpu_seconds)),
         )
     return table
 
 
 def _row_table(rows: Sequence[Row]) -> Table:
-    from rich.table import Table
-
-    table = Table(title="Rows", title_justify="left")
-    for name in ("design", "method", "preset"):
-        table.add_column(name)
-    for name in ("n", "rho", "seed", "status", "error", "inside", "outside", "seconds", "CPU s"):
-        table.add_column(name, justify="right")
+    table = _table(
+        "each fit, on the raw scale", *("method", "n", "rho", "seed", "all", "inside", "outside", "sec", "CPU s")
+    )
     for row in rows:
         errors = (row.structural_mse, row.structural_mse_in_support, row.structural_mse_outside)
         table.add_row(
-            row.design,
             row.method,
-            row.preset,
             str(row.n),
             f"{row.rho:g}",
             str(row.seed),
-            row.status if row.status == "ok" else f"failed: {row.error}",
-            *("" if value is None else f"{value:,.1f}" for value in errors),
+            *("failed" if value is None else f"{value:,.1f}" for value in errors),
             f"{row.seconds:.1f}",
             f"{row.cpu_seconds:.1f}",
         )

@@ -79,7 +79,7 @@ class FitBoard:
     def _start(self, index: int, event: Started) -> None:
         description = f"{self._labels[index]} · {event.phase}"
         if not self._live:
-            self._console.print(f"  {description}: {event.total} steps", highlight=False, markup=False)
+            self._console.print(f"  {description} ...", highlight=False, markup=False)
         # A line of its own for each phase: the time left must not be guessed from another phase's pace.
         if index in self._lines:
             self._progress.remove_task(self._lines[index])

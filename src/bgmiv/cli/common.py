@@ -82,9 +82,7 @@ def usable_folder(path: Path, option: str) -> Path:
     if not nearest.is_dir():
         raise typer.BadParameter(f"{nearest} is a file; name a folder", param_hint=option)
     if not os.access(nearest, os.W_OK):
-        raise typer.BadParameter(
-            f"nothing can be written in {nearest}; name another folder", param_hint=option
-        )
+        raise typer.BadParameter(f"nothing can be written in {nearest}; name another folder", param_hint=option)
     return path
 
 

@@ -41,9 +41,7 @@ def run_task(task: DemoTask, reporter: Reporter) -> Evaluation:
 @reported
 def demo(
     n: Annotated[int, typer.Option(help="Rows to simulate.")] = 1000,
-    rho: Annotated[
-        float, typer.Option(help="Confounding: correlation of the price shock with demand.")
-    ] = 0.5,
+    rho: Annotated[float, typer.Option(help="Confounding: correlation of the price shock with demand.")] = 0.5,
     seed: Annotated[int, typer.Option(help="Seed of the sample and of the fits.")] = 0,
     preset: Annotated[str, typer.Option(help="Settings of the fits: default or paper.")] = "default",
     out: Annotated[Path, typer.Option(help="Folder for the figure and the report.")] = Path("out/demo"),
@@ -63,15 +61,11 @@ def demo(
     with blaming("--rho"):
         check_draw(n, rho, seed)
     with blaming("--preset"):
-        specs = make_plan(
-            design="demand", n=[n], rho=[rho], methods=METHODS, preset=preset, repeats=1, seed=seed
-        )
+        specs = make_plan(design="demand", n=[n], rho=[rho], methods=METHODS, preset=preset, repeats=1, seed=seed)
     usable_folder(out, "--out").mkdir(parents=True, exist_ok=True)
 
     progress = Console(stderr=True)
-    progress.print(
-        f"[bold]Demand design[/bold]: n = {n}, rho = {rho:g}, seed {seed}, preset {preset}", highlight=False
-    )
+    progress.print(f"[bold]Demand design[/bold]: n = {n}, rho = {rho:g}, seed {seed}, preset {preset}", highlight=False)
     evaluations = _fit(specs, progress)
     written = _write(evaluations, out)
     _print(evaluations, written, Console())
@@ -140,9 +134,7 @@ def _print(evaluations: Sequence[Evaluation], written: Sequence[Path], console: 
     from bgmiv.report.demo import HEADER, result_cells
 
     table = Table(title="Mean squared structural error", title_justify="left", caption_justify="left")
-    table.caption = (
-        "inside, outside: grid points whose price training data show, or do not show, at their season"
-    )
+    table.caption = "inside, outside: grid points whose price training data show, or do not show, at their season"
     for position, name in enumerate(HEADER):
         table.add_column(name, justify="left" if position == 0 else "right", no_wrap=True)
     for cells in result_cells([evaluation.row for evaluation in evaluations]):

@@ -30,6 +30,7 @@ class CovariateConfig:
         vector_decoder_hidden: hidden units of a vector block's decoder branch.
         column_decoder_hidden: hidden units of a column block's decoder branch.
         dropout: dropout rate in the vector features.
+        vector_noise: deviation of the Gaussian noise added to a vector block before it is encoded in training.
         shared_variance: one variance for all continuous columns (the authors' code) instead of one each (the paper).
         block_reduction: "mean" weighs each block's log-likelihood as one coordinate (the authors' code for vectors,
             so that a scalar block weighs as much as a wide one); "sum" is the plain density.
@@ -41,6 +42,7 @@ class CovariateConfig:
     vector_decoder_hidden: tuple[int, ...] = (128, 64)
     column_decoder_hidden: tuple[int, ...] = (64,)
     dropout: float = 0.1
+    vector_noise: float = 0.0
     shared_variance: bool = False
     block_reduction: Literal["sum", "mean"] = "mean"
 
@@ -48,6 +50,8 @@ class CovariateConfig:
         """Refuse what cannot be built."""
         if not 0.0 <= self.dropout < 1.0:
             raise ConfigError(f"dropout must lie in [0, 1), got {self.dropout}.")
+        if self.vector_noise < 0.0:
+            raise ConfigError(f"vector_noise must be at least 0, got {self.vector_noise}.")
         for name in ("dense_hidden", "block_encoder_hidden", "vector_features", "vector_decoder_hidden"):
             if any(width < 1 for width in getattr(self, name)):
                 raise ConfigError(f"{name} must hold positive widths, got {getattr(self, name)}.")
@@ -76,9 +80,7 @@ def build_dense(
     )
 
 
-def _block_parts(
-    block: CovariateBlock, config: CovariateConfig, key: Array
-) -> tuple[Features, Head, tuple[int, ...]]:
+def _block_parts(block: CovariateBlock, config: CovariateConfig, key: Array) -> tuple[Features, Head, tuple[int, ...]]:
     if block.kind is BlockKind.image:
         raise DataError(
             f"covariate block '{block.name}' holds images, which this version cannot model yet; flatten each image "
@@ -86,7 +88,9 @@ def _block_parts(
         )
     if block.kind is BlockKind.vector:
         hidden, width = config.vector_features
-        features = VectorFeatures(block.width, hidden, width, dropout=config.dropout, key=key)
+        features = VectorFeatures(
+            block.width, hidden, width, dropout=config.dropout, input_noise=config.vector_noise, key=key
+        )
         return features, Gaussian(block.width), config.vector_decoder_hidden
     head: Head
     if block.kind is BlockKind.binary:
@@ -124,9 +128,7 @@ def build_blocks(
     )
 
 
-def build_covariates(
-    schema: Schema, latent_dim: int, config: CovariateConfig, *, key: Array
-) -> CovariateModule:
+def build_covariates(schema: Schema, latent_dim: int, config: CovariateConfig, *, key: Array) -> CovariateModule:
     """Dense when every covariate is a plain continuous column, else one branch a block."""
     if all(block.kind is BlockKind.continuous for block in schema.blocks):
         return build_dense(

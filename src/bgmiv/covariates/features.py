@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.scipy.special import ndtri
 
 from bgmiv.nn import Dense
 
@@ -52,6 +53,13 @@ class Raw(eqx.Module):
 class VectorFeatures(eqx.Module):
     """The paper's vector block: dense, ReLU, dropout, dense (784 -> 128 -> 64 there).
 
+    In training, dropout and Gaussian input noise keep the encoder from memorising single rows of a wide block.
+
+    Args:
+        n_in, n_hidden, n_out: widths.
+        dropout: share of hidden units dropped in training.
+        input_noise: deviation of the noise added to the block in training.
+
     Example:
         >>> features = VectorFeatures(10, 8, 4, dropout=0.1, key=jax.random.key(0))
         >>> features(jnp.ones(10), None).shape
@@ -60,25 +68,36 @@ class VectorFeatures(eqx.Module):
 
     hidden: Dense
     output: Dense
+    n_in: int = eqx.field(static=True)
     width: int = eqx.field(static=True)
     dropout: float = eqx.field(static=True)
+    input_noise: float = eqx.field(static=True)
 
-    def __init__(self, n_in: int, n_hidden: int, n_out: int, *, dropout: float, key: Array) -> None:
+    def __init__(
+        self, n_in: int, n_hidden: int, n_out: int, *, dropout: float, input_noise: float = 0.0, key: Array
+    ) -> None:
         """Build both layers."""
         key_hidden, key_output = jax.random.split(key)
         self.hidden = Dense(n_in, n_hidden, key=key_hidden)
         self.output = Dense(n_hidden, n_out, key=key_output)
+        self.n_in = n_in
         self.width = n_out
         self.dropout = dropout
+        self.input_noise = input_noise
 
     @property
     def noise_width(self) -> int:
-        """One number a hidden unit, if units are ever dropped."""
-        return self.hidden.bias.shape[-1] if self.dropout > 0.0 else 0
+        """One number a hidden unit if units are dropped, and one a column if the input is noised."""
+        dropped = self.hidden.bias.shape[-1] if self.dropout > 0.0 else 0
+        return dropped + (self.n_in if self.input_noise > 0.0 else 0)
 
     def __call__(self, block: Array, noise: Array | None) -> Array:
-        """Features of one row, with dropout when noise is given."""
+        """Features of one row, with dropout and input noise when noise is given."""
+        if noise is None:
+            return self.output(jax.nn.relu(self.hidden(block)))
+        if self.input_noise > 0.0:
+            block = block + self.input_noise * ndtri(noise[-self.n_in :])
         h = jax.nn.relu(self.hidden(block))
-        if noise is not None and self.dropout > 0.0:
-            h = jnp.where(noise >= self.dropout, h / (1.0 - self.dropout), 0.0)
+        if self.dropout > 0.0:
+            h = jnp.where(noise[: h.shape[-1]] >= self.dropout, h / (1.0 - self.dropout), 0.0)
         return self.output(h)

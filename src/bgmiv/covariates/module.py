@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Literal
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -61,6 +60,7 @@ class CovariateModule(eqx.Module):
     """Encoder and generator of the covariates; all methods are for one row.
 
     Example:
+        >>> import jax
         >>> from bgmiv.covariates import build_dense
         >>> module = build_dense(3, 2, key=jax.random.key(0))
         >>> z = module.encode(jnp.ones(3))
@@ -109,8 +109,7 @@ class CovariateModule(eqx.Module):
     def cycle_loss(self, v: Array, raws: tuple[Array, ...]) -> Array:
         """Reconstruction error of a row: the mean over branches of the mean over coordinates."""
         losses = [
-            jnp.mean(branch.head.fit_error(raw, branch.of(v)))
-            for branch, raw in zip(self.branches, raws, strict=True)
+            jnp.mean(branch.head.fit_error(raw, branch.of(v))) for branch, raw in zip(self.branches, raws, strict=True)
         ]
         return jnp.mean(jnp.stack(losses)) if losses else jnp.zeros(())
 

@@ -102,9 +102,7 @@ def check_same_rows(tables: Mapping[str, Table]) -> None:
             turned = width == reference.n_rows and table.matrix is not None
             hint = " It looks transposed: pass its .T." if turned else " Pass the same rows for both."
             rows = f"{table.n_rows} row{'s' if table.n_rows != 1 else ''}"
-            raise DataError(
-                f"{argument} {_has(argument)} {rows} but {first} {_has(first)} {reference.n_rows}.{hint}"
-            )
+            raise DataError(f"{argument} {_has(argument)} {rows} but {first} {_has(first)} {reference.n_rows}.{hint}")
     indexed = [(argument, table.index) for argument, table in tables.items() if table.index is not None]
     for argument, index in indexed[1:]:
         if not index.equals(indexed[0][1]):
@@ -147,16 +145,12 @@ def _from_frame(frame: nw.DataFrame[Any], native: Any, argument: str) -> Table:
 
 def _series_values(series: nw.Series[Any], label: str) -> NDArray[Any]:
     if series.dtype.is_nested():
-        raise DataError(
-            f"{label} is nested ({series.dtype}). Pass {{'name': array}} with a 2-D array instead."
-        )
+        raise DataError(f"{label} is nested ({series.dtype}). Pass {{'name': array}} with a 2-D array instead.")
     try:
         values = (series.cast(nw.Float64) if series.dtype.is_decimal() else series).to_numpy()
     # Each library has exceptions of its own, and none of them names the column.
     except Exception as error:
-        raise DataError(
-            f"{label} of type {series.dtype} cannot be read: {error}. Cast it to float."
-        ) from error
+        raise DataError(f"{label} of type {series.dtype} cannot be read: {error}. Cast it to float.") from error
     # Levels that are numbers must not pass for measurements.
     return values.astype(object) if series.dtype in (nw.Categorical, nw.Enum) else values
 
@@ -170,9 +164,7 @@ def _from_mapping(entries: Mapping[Any, Any], argument: str) -> Table:
             raise DataError(f"{label} is a table. Pass its columns as entries of their own.")
         array = _series_values(wrapped, label) if isinstance(wrapped, nw.Series) else _array(entry, label)
         if array.ndim == 0 or array.ndim > 4:
-            raise DataError(
-                f"{label} has {array.ndim} dimensions. Pass (n,), (n, d), (n, H, W) or (n, H, W, C)."
-            )
+            raise DataError(f"{label} has {array.ndim} dimensions. Pass (n,), (n, d), (n, H, W) or (n, H, W, C).")
         columns.append(Column(str(key), array))
         tables[label] = Table((), len(array), False, _row_labels(entry))
     if not columns:

@@ -89,8 +89,7 @@ def check_flat(matrix: NDArray[Any], blocks: Sequence[CovariateBlock]) -> FloatA
             bad = ((part != 0) & (part != 1)).any(axis=1) | (part.sum(axis=1) != 1)
             if bad.any():
                 raise DataError(
-                    f"{covariate_label(block.name)} is not one-hot ({rows_text(bad)}). "
-                    "Each row needs a single 1."
+                    f"{covariate_label(block.name)} is not one-hot ({rows_text(bad)}). Each row needs a single 1."
                 )
     return flat
 
@@ -129,9 +128,7 @@ def _declare(name: str) -> str:
     return f"declare it with blocks={{{name!r}: 'categorical'}}, or drop it"
 
 
-def _assign(
-    table: Table, blocks: Sequence[CovariateBlock]
-) -> list[tuple[CovariateBlock, tuple[Column, ...]]]:
+def _assign(table: Table, blocks: Sequence[CovariateBlock]) -> list[tuple[CovariateBlock, tuple[Column, ...]]]:
     parts, position = [], 0
     for block in blocks:
         first = table.columns[position]

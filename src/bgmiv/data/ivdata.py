@@ -158,9 +158,7 @@ class IVData:
         >>> data.without_instruments().instruments.shape
         (3, 0)
         """
-        return replace(
-            self, instruments=self.instruments[:, :0].copy(), schema=replace(self.schema, instruments=())
-        )
+        return replace(self, instruments=self.instruments[:, :0].copy(), schema=replace(self.schema, instruments=()))
 
     def __repr__(self) -> str:
         """Names and sizes, no numbers."""
@@ -176,9 +174,7 @@ def _read_instruments(instruments: Any) -> Table:
         raise DataError("instruments are missing: there must be at least one. Pass one or more columns.")
     for column in table.columns:
         if column.values.ndim != 1:
-            raise DataError(
-                f"instruments entry {column.name!r} has shape {column.values.shape}. Pass single columns."
-            )
+            raise DataError(f"instruments entry {column.name!r} has shape {column.values.shape}. Pass single columns.")
     return table
 
 
@@ -202,10 +198,7 @@ def _role(column: Column, argument: str) -> FloatArray:
 
 def _instruments(table: Table) -> FloatArray:
     labels = [f"instruments column {name!r}" for name in table.names]
-    columns = [
-        numeric(column.values, label, _INDICATORS)
-        for column, label in zip(table.columns, labels, strict=True)
-    ]
+    columns = [numeric(column.values, label, _INDICATORS) for column, label in zip(table.columns, labels, strict=True)]
     flat = np.empty((table.n_rows, len(columns)), dtype=common_float(columns))
     with np.errstate(over="ignore"):
         for i, values in enumerate(columns):
@@ -219,9 +212,7 @@ def _check_varies(values: FloatArray, labels: list[str]) -> None:
     constant = np.flatnonzero(values.min(axis=0) == values.max(axis=0))
     if len(constant):
         label, value = labels[constant[0]], values[0, constant[0]]
-        raise DataError(
-            f"{label} is constant, {value:g} in every row, and tells nothing. Use one that varies."
-        )
+        raise DataError(f"{label} is constant, {value:g} in every row, and tells nothing. Use one that varies.")
 
 
 def _natural_kind(column: Column) -> BlockKind:

@@ -30,9 +30,7 @@ def check_names(tables: Mapping[str, Table]) -> None:
     for argument, table in tables.items():
         for name in table.names if table.named else ():
             if name in seen:
-                raise DataError(
-                    f"{name!r} is given both as {seen[name]} and {_role(argument)}. Drop one of them."
-                )
+                raise DataError(f"{name!r} is given both as {seen[name]} and {_role(argument)}. Drop one of them.")
         seen.update(dict.fromkeys(table.names if table.named else (), argument))
 
 
@@ -75,9 +73,7 @@ def check_overlap(
         position = _find(values, covariates)
         if position is not None:
             name = schema.flat_names[position]
-            raise DataError(
-                f"{label} is identical to covariates column {name!r} in every row. Drop the covariate."
-            )
+            raise DataError(f"{label} is identical to covariates column {name!r} in every row. Drop the covariate.")
 
 
 def _find(values: FloatArray, matrix: FloatArray) -> int | None:

@@ -106,9 +106,7 @@ class Schema:
         if not self.blocks:
             return self._no_covariates(values, n_rows)
         if values is None:
-            raise DataError(
-                f"covariates are missing. Pass those of the fit: {_listed(self.covariate_names)}."
-            )
+            raise DataError(f"covariates are missing. Pass those of the fit: {_listed(self.covariate_names)}.")
         table = read_table(values, "covariates", "covariate")
         self._check_names(table)
         if table.n_rows == 0:
@@ -153,9 +151,7 @@ class Schema:
             if table.columns:
                 width = len(table.columns)
                 plural = "s" if width != 1 else ""
-                raise DataError(
-                    f"covariates have {width} column{plural}, but the fit had none. Leave them out."
-                )
+                raise DataError(f"covariates have {width} column{plural}, but the fit had none. Leave them out.")
             rows = table.n_rows if rows is None else rows
         if rows is None:
             raise DataError("the fit had no covariates, so the number of rows must be given as n_rows.")

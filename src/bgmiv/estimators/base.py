@@ -14,7 +14,7 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.schema import Schema
 from bgmiv.errors import ConfigError, NotFittedError
 from bgmiv.progress import Reporter, RichReporter, silent
-from bgmiv.train.loop import HistoryRow
+from bgmiv.train.history import HistoryRow
 
 __all__ = ["Estimator", "FittedIV", "IVEstimator"]
 
@@ -54,10 +54,6 @@ class IVEstimator(ABC):
     def _config(self) -> Estimator:
         """The frozen config these parameters stand for; raises `ConfigError` for bad ones."""
 
-    def _treatment_kind(self) -> str:
-        """How `fit` declares the treatment."""
-        return str(getattr(self, "treatment_kind", "auto"))
-
     def fit(
         self, outcome: Any, treatment: Any, *, instruments: Any, covariates: Any = None, blocks: Any = None
     ) -> Self:
@@ -80,7 +76,7 @@ class IVEstimator(ABC):
             instruments=instruments,
             covariates=covariates,
             blocks=blocks,
-            treatment_kind=self._treatment_kind(),
+            treatment_kind=getattr(self, "treatment_kind", "auto"),
         )
         seed = self._seed()
         if self.progress:
@@ -110,20 +106,14 @@ class IVEstimator(ABC):
         known = self._parameter_names()
         for name, value in params.items():
             if name not in known:
-                raise ConfigError(
-                    f"{type(self).__name__} has no parameter '{name}'; it has {', '.join(known)}."
-                )
+                raise ConfigError(f"{type(self).__name__} has no parameter '{name}'; it has {', '.join(known)}.")
             setattr(self, name, value)
         return self
 
     def __repr__(self) -> str:
         """The arguments that differ from their defaults."""
         defaults = inspect.signature(type(self).__init__).parameters
-        shown = [
-            f"{name}={value!r}"
-            for name, value in self.get_params().items()
-            if value != defaults[name].default
-        ]
+        shown = [f"{name}={value!r}" for name, value in self.get_params().items() if value != defaults[name].default]
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def _fitted(self) -> FittedIV:

@@ -140,9 +140,7 @@ def _fit_linearmodels(data: IVData, kept: np.ndarray, names: list[str]) -> Any:
     schema = data.schema
     exogenous = pd.DataFrame(np.asarray(data.covariates[:, kept], dtype=np.float64), columns=names)
     exogenous.insert(0, _constant_name(names), 1.0)
-    instruments = pd.DataFrame(
-        np.asarray(data.instruments, dtype=np.float64), columns=list(schema.instruments)
-    )
+    instruments = pd.DataFrame(np.asarray(data.instruments, dtype=np.float64), columns=list(schema.instruments))
     try:
         model = IV2SLS(
             pd.Series(np.asarray(data.outcome, dtype=np.float64), name=schema.outcome.name),

@@ -14,10 +14,10 @@ import optax
 from jax import Array
 
 from bgmiv.errors import ConfigError
-from bgmiv.model.model import BGMIVModel
+from bgmiv.model.model import BGMIVModel, encode_rows
 from bgmiv.model.objectives import covariate_log_posterior
 
-__all__ = ["LatentMap", "encode_rows", "infer_latents"]
+__all__ = ["LatentMap", "infer_latents"]
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,6 @@ class LatentMap:
             raise ConfigError(
                 f"the latent MAP needs steps >= 0 and learning_rate > 0, got {self.steps} and {self.learning_rate}."
             )
-
-
-@jax.jit
-def encode_rows(model: BGMIVModel, v: Array) -> Array:
-    """The encoder's latents of many rows, without dropout."""
-    return jax.vmap(model.covariates.encode)(v)
 
 
 @partial(jax.jit, static_argnames="config")

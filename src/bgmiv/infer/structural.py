@@ -35,9 +35,7 @@ def latents_of(model: BGMIVModel, v: np.ndarray, config: LatentMap) -> np.ndarra
     """
     unique, inverse = _unique_rows(v)
     parts = [
-        np.asarray(infer_latents(model, jnp.asarray(pad_rows(unique[start:stop], size)), config))[
-            : stop - start
-        ]
+        np.asarray(infer_latents(model, jnp.asarray(pad_rows(unique[start:stop], size)), config))[: stop - start]
         for start, stop, size in _blocks(len(unique))
     ]
     return np.concatenate(parts)[inverse]
@@ -47,9 +45,7 @@ def structural_means(model: BGMIVModel, x: np.ndarray, z: np.ndarray) -> np.ndar
     r"""$\mu_\omega(x, z_0, z_1)$ on the scaled outcome, `(n,)` (eq. structural_prediction)."""
     parts = [
         np.asarray(
-            _means(
-                model, jnp.asarray(pad_rows(x[start:stop], size)), jnp.asarray(pad_rows(z[start:stop], size))
-            )
+            _means(model, jnp.asarray(pad_rows(x[start:stop], size)), jnp.asarray(pad_rows(z[start:stop], size)))
         )[: stop - start]
         for start, stop, size in _blocks(len(x))
     ]

@@ -19,7 +19,7 @@ def _softplus(x: Array) -> Array:
 
 @dataclass(frozen=True)
 class Gaussian:
-    r"""Independent normal coordinates, $\mathcal N(\mu_j, \sigma_j^2)$ with $\sigma_j^2 = \mathrm{softplus}(r_j) + 10^{-6}$.
+    r"""Independent normals: $\mathcal N(\mu_j, \sigma_j^2)$, $\sigma_j^2 = \mathrm{softplus}(r_j) + 10^{-6}$.
 
     Args:
         dim: coordinates of one event.

@@ -41,9 +41,7 @@ class LatentLayout:
         if any(not isinstance(size, int) or isinstance(size, bool) or size < 0 for size in sizes):
             raise ConfigError(f"latent sizes must be whole numbers of at least 0, got {sizes}.")
         if self.dim == 0:
-            raise ConfigError(
-                "the latent space is empty: give at least one of the four parts a size above 0."
-            )
+            raise ConfigError("the latent space is empty: give at least one of the four parts a size above 0.")
 
     @property
     def dim(self) -> int:

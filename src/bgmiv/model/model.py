@@ -16,7 +16,7 @@ from bgmiv.likelihood import Bernoulli, Gaussian, Head
 from bgmiv.model.layout import LatentLayout
 from bgmiv.nn import MLP
 
-__all__ = ["BGMIVModel", "ModelConfig", "build_model"]
+__all__ = ["BGMIVModel", "ModelConfig", "build_model", "encode_rows"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,9 @@ class ModelConfig:
 
 
 class BGMIVModel(eqx.Module):
-    r"""$V \sim p_\theta(v \mid z)$, $X \sim p_\phi(x \mid w, z_0, z_2)$, $Y \sim p_\omega(y \mid x, z_0, z_1)$ (eq. bgm_iv_joint_model).
+    r"""The joint model of covariates, treatment and outcome given latents (eq. bgm_iv_joint_model).
+
+    $V \sim p_\theta(v \mid z)$, $X \sim p_\phi(x \mid w, z_0, z_2)$, $Y \sim p_\omega(y \mid x, z_0, z_1)$.
 
     All methods are for one row; `vmap` at the call site.
     """
@@ -94,3 +96,9 @@ def build_model(schema: Schema, n_instruments: int, config: ModelConfig, *, key:
         treatment_head=treatment_head,
         outcome_head=outcome_head,
     )
+
+
+@jax.jit
+def encode_rows(model: BGMIVModel, v: Array) -> Array:
+    """The encoder's latents of many rows, without dropout."""
+    return jax.vmap(model.covariates.encode)(v)

@@ -71,8 +71,10 @@ def quasi_log_posterior(
 ) -> Array:
     r"""The latent objective (eq. latent_update_objective), up to a constant.
 
-    $\lambda\{\log p(z) + \log p_\theta(v \mid z)\} + \log p_\phi(x \mid w, z) + \alpha \log p_{\mathrm{IV}}(y \mid w, z)$
-    with `pzv_weight` $\lambda$ (0.5 in the paper's runs) and `outcome_weight` $\alpha$ (0 while the first stage warms up).
+    $\lambda\{\log p(z) + \log p_\theta(v \mid z)\} + \log p_\phi(x \mid w, z)
+    + \alpha \log p_{\mathrm{IV}}(y \mid w, z)$,
+    where `pzv_weight` is $\lambda$ (0.5 in the paper's runs) and `outcome_weight` is $\alpha$ (0 while the first
+    stage warms up).
     """
     return (
         pzv_weight * covariate_log_posterior(model, row.v, z)

@@ -74,9 +74,7 @@ class MLP(eqx.Module):
         self.layers = tuple(
             Dense(a, b, key=k) for a, b, k in zip(widths[:-1], widths[1:], keys[: len(hidden)], strict=True)
         )
-        self.outputs = tuple(
-            Dense(widths[-1], n, key=k) for n, k in zip(heads, keys[len(hidden) :], strict=True)
-        )
+        self.outputs = tuple(Dense(widths[-1], n, key=k) for n, k in zip(heads, keys[len(hidden) :], strict=True))
         self.activation = activation
 
     def __call__(self, x: Array) -> Array:

@@ -28,9 +28,10 @@ _QUESTION = (
 _READING = (
     "The error is the mean squared distance from the true demand function over 2,800 combinations of price, "
     "time and group. Inside and outside split these points by whether training data show such a price at "
-    "such a season (the central 99%); outside, every method extrapolates. In this design little confounding "
-    "is left once time and group are known, so the fit without the instrument can come close: the design "
-    "tests how well a method learns the surface more than how well it corrects the bias."
+    "such a season (the central 99%); outside, every method extrapolates. In this design the bias from "
+    "confounding is small next to the surface itself (disturbances have deviation 1, demand varies by "
+    "hundreds), so the fit without the instrument can come close: the design tests how well a method learns "
+    "the surface more than how well it corrects the bias."
 )
 
 
@@ -92,12 +93,8 @@ def demo_page(rows: Sequence[Row], figure: bytes) -> str:
                 "Shaded: prices that training data show at that season. Faint lines are extrapolations.",
             ),
             html.heading("To repeat it"),
-            html.paragraph(
-                f"bgmiv demo --n {first.n} --rho {first.rho:g} --seed {first.seed} --preset {first.preset}"
-            ),
-            html.paragraph(
-                f"Made with {used}, at {first.timestamp}. Seconds include compilation.", note=True
-            ),
+            html.paragraph(f"bgmiv demo --n {first.n} --rho {first.rho:g} --seed {first.seed} --preset {first.preset}"),
+            html.paragraph(f"Made with {used}, at {first.timestamp}. Seconds include compilation.", note=True),
         ],
     )
 

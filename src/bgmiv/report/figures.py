@@ -112,7 +112,7 @@ def demand_curves(panels: DemandPanels, estimates: Mapping[str, np.ndarray], *, 
     figure.suptitle(
         "Demand if the price were set: truth and estimates" + (f"\n{subtitle}" if subtitle else ""),
         fontsize=13,
-        fontweight="semibold",
+        fontweight="bold",
         x=0.01,
         ha="left",
     )

@@ -123,9 +123,7 @@ class Alternating:
         ) -> tuple[AlternatingState, dict[str, Array]]:
             state, sums = carry
             index = i * self.batch_size + jnp.arange(self.batch_size)
-            state, metrics = self._batch(
-                state, data, order[index], index < data.n, jax.random.fold_in(key_batches, i)
-            )
+            state, metrics = self._batch(state, data, order[index], index < data.n, jax.random.fold_in(key_batches, i))
             return state, jax.tree.map(jnp.add, sums, metrics)
 
         zeros = {name: jnp.zeros(()) for name in ("loss", "covariates", "treatment", "outcome")}
@@ -149,14 +147,10 @@ class Alternating:
             return -jnp.sum(batch.weights * jax.vmap(model.covariates.log_prob)(batch.rows.v, batch.z))
 
         def loss_x(model: BGMIVModel) -> Array:
-            return -jnp.sum(
-                batch.weights * jax.vmap(log_p_treatment, in_axes=(None, 0, 0))(model, batch.rows, batch.z)
-            )
+            return -jnp.sum(batch.weights * jax.vmap(log_p_treatment, in_axes=(None, 0, 0))(model, batch.rows, batch.z))
 
         def loss_y(model: BGMIVModel) -> Array:
-            log_p = jax.vmap(log_p_iv, in_axes=(None, None, 0, 0, 0))(
-                model, rule, batch.rows, batch.z, keys_outcome
-            )
+            log_p = jax.vmap(log_p_iv, in_axes=(None, None, 0, 0, 0))(model, rule, batch.rows, batch.z, keys_outcome)
             return -outcome_on * jnp.sum(batch.weights * log_p)
 
         model, value_v, theta = self._update(model, _decoder, loss_v, state.covariate_optimiser)

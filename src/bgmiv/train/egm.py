@@ -105,7 +105,7 @@ def warm_start_loss(
         + jnp.mean(jax.vmap(model.treatment_head.spread_penalty)(raw_x))
         + jnp.mean(jax.vmap(jax.vmap(head.spread_penalty))(raw_y))
     )
-    loss = sum(parts.values()) + spread_weight * spread
+    loss = jnp.sum(jnp.stack(list(parts.values()))) + spread_weight * spread
     return loss, {"loss": loss, **parts}
 
 
@@ -164,9 +164,7 @@ class WarmStart:
         optimiser = self._optimiser()
         return WarmStartState(model, critic, optimiser.init(model), optimiser.init(critic))
 
-    def step(
-        self, state: WarmStartState, data: TrainingData, key: Array
-    ) -> tuple[WarmStartState, dict[str, Array]]:
+    def step(self, state: WarmStartState, data: TrainingData, key: Array) -> tuple[WarmStartState, dict[str, Array]]:
         """Critic steps, then one joint step of encoder and generators."""
         model, n = state.model, self.batch_size
         key_draws, key_nodes = jax.random.split(key)
@@ -192,9 +190,7 @@ class WarmStart:
         latent, noise = model.layout.dim, model.covariates.noise_width
         return self.batch_size * (self.critic_steps * (2 + latent + noise) + 1 + latent + 2 * noise)
 
-    def _critic_steps(
-        self, state: WarmStartState, data: TrainingData, draws: Draws
-    ) -> tuple[MLP, optax.OptState]:
+    def _critic_steps(self, state: WarmStartState, data: TrainingData, draws: Draws) -> tuple[MLP, optax.OptState]:
         model, shape = state.model, (self.critic_steps, self.batch_size)
         n = self.critic_steps * self.batch_size
         # The encoder stands still during the critic's steps, so all their batches are encoded at once.

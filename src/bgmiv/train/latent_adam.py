@@ -18,14 +18,14 @@ class LatentAdamState(NamedTuple):
     z: Array
     first: Array
     second: Array
-    count: Array
+    updates: Array
 
 
 def init_latents(z: Array) -> LatentAdamState:
     """Zero moments beside the latents.
 
     Example:
-        >>> init_latents(jnp.ones((3, 2))).count.tolist()
+        >>> init_latents(jnp.ones((3, 2))).updates.tolist()
         [0, 0, 0]
     """
     return LatentAdamState(z, jnp.zeros_like(z), jnp.zeros_like(z), jnp.zeros(len(z), jnp.int32))
@@ -52,16 +52,16 @@ def step_latents(
     if dense:
         first = (_DECAY_1 * state.first).at[rows].add((1.0 - _DECAY_1) * gradient)
         second = (_DECAY_2 * state.second).at[rows].add((1.0 - _DECAY_2) * gradient**2)
-        count = state.count + 1
+        count = state.updates + 1
         return LatentAdamState(state.z - _step(first, second, count, learning_rate), first, second, count)
     first = _DECAY_1 * state.first[rows] + (1.0 - _DECAY_1) * gradient
     second = _DECAY_2 * state.second[rows] + (1.0 - _DECAY_2) * gradient**2
-    count = state.count[rows] + 1
+    count = state.updates[rows] + 1
     return LatentAdamState(
         state.z.at[rows].add(-_step(first, second, count, learning_rate)),
         state.first.at[rows].set(first),
         state.second.at[rows].set(second),
-        state.count.at[rows].set(count),
+        state.updates.at[rows].set(count),
     )
 
 

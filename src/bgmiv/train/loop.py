@@ -7,7 +7,6 @@ steps in it is a traced value, so chunks of any length share one compilation. St
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -21,8 +20,10 @@ from bgmiv.data.scaling import ScaledData
 from bgmiv.errors import DivergedError, FitInterrupted
 from bgmiv.model.objectives import Row
 from bgmiv.progress import Reporter, silent
+from bgmiv.train.checkpoint import Checkpoint
+from bgmiv.train.history import HistoryRow
 
-__all__ = ["ChunkHook", "HistoryRow", "Program", "TrainingData", "run_phase", "stack_data", "training_data"]
+__all__ = ["Program", "TrainingData", "run_phase", "stack_data", "training_data"]
 
 
 class TrainingData(NamedTuple):
@@ -36,23 +37,13 @@ def training_data(scaled: ScaledData, batch_size: int) -> TrainingData:
     """Pad scaled data to its bucket and put it on the device."""
     n = len(scaled.x)
     padded = bucket_size(n, batch_size)
-    rows = Row(
-        *(jnp.asarray(pad_rows(values, padded)) for values in (scaled.x, scaled.y, scaled.v, scaled.w))
-    )
+    rows = Row(*(jnp.asarray(pad_rows(values, padded)) for values in (scaled.x, scaled.y, scaled.v, scaled.w)))
     return TrainingData(rows, jnp.asarray(n, jnp.int32))
 
 
 def stack_data(parts: list[TrainingData]) -> TrainingData:
     """Data sets of equal shape along a leading member axis."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts)
-
-
-class HistoryRow(NamedTuple):
-    """Means of one chunk: the phase, the step at its end, and the metrics (a list a member when there are several)."""
-
-    phase: str
-    step: int
-    metrics: dict[str, float]
 
 
 class Program(Protocol):
@@ -72,10 +63,6 @@ class Program(Protocol):
 
     def step(self, state: Any, data: TrainingData, key: Array) -> tuple[Any, dict[str, Array]]:
         """One step: the next state and its metrics."""
-
-
-ChunkHook = Callable[[str, int, Any], None]
-"""Called with the phase's name, the steps done and the state after every chunk."""
 
 
 @partial(jax.jit, static_argnames=("program", "members"), donate_argnames=("state",))
@@ -112,10 +99,9 @@ def run_phase(
     key: Array,
     *,
     reporter: Reporter = silent,
-    start: int = 0,
-    after_chunk: ChunkHook | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> tuple[Any, tuple[HistoryRow, ...]]:
-    """Run a phase from step `start` to its end.
+    """Run a phase to its end.
 
     Args:
         program: the phase.
@@ -123,42 +109,46 @@ def run_phase(
         data: the rows, shared by all members or with a leading member axis of their own.
         key: one key, or one key a member.
         reporter: told at every chunk's end.
-        start: steps already done, when resuming.
-        after_chunk: called with the name, steps done and state after every chunk (checkpoints).
+        checkpoint: where the state is kept on the way, and taken up from. A phase that the checkpoint has passed is
+            not run again, and its state is returned as given: the next phase's holds all that it left behind.
 
     Returns:
         The final state and one history row a chunk.
 
     Raises:
         FitInterrupted: on Ctrl-C, at the end of the running chunk.
-        DivergedError: when a loss is no longer finite for any member.
+        DivergedError: when no member's loss is finite any more.
     """
+    passed = checkpoint.passed(program.name) if checkpoint else None
+    if passed is not None and checkpoint is not None and not checkpoint.holds(program.name):
+        return state, passed
     members = "none" if key.ndim == 0 else ("shared" if data.n.ndim == 0 else "own")
-    history: list[HistoryRow] = []
-    reporter.start(program.name, program.n_steps - start)
     # The first chunk's state belongs to the caller; donating it would take its buffers away.
-    state = jax.tree.map(jnp.copy, state)
+    done, state, earlier = checkpoint.resume(program.name, state) if checkpoint else (0, state, ())
+    state, history = jax.tree.map(jnp.copy, state), list(earlier)
+    reporter.start(program.name, program.n_steps - done)
     try:
-        done = start
         while done < program.n_steps:
             count = min(program.chunk - done % program.chunk, program.n_steps - done)
-            state, metrics = _run_chunk(
-                program, members, state, data, key, jnp.asarray(done), jnp.asarray(count)
-            )
+            state, metrics = _run_chunk(program, members, state, data, key, jnp.asarray(done), jnp.asarray(count))
             done += count
-            host = {name: np.asarray(value) for name, value in metrics.items()}
-            if not any(np.isfinite(host["loss"]).ravel()):
+            losses = {name: np.asarray(value) for name, value in metrics.items()}
+            if not np.isfinite(losses["loss"]).any():
                 raise DivergedError(program.name, done)
-            means = {name: float(np.nanmean(value)) for name, value in host.items()}
+            means = {name: float(np.mean(value)) for name, value in losses.items()}
             history.append(HistoryRow(program.name, done, means))
+            if checkpoint is not None:
+                checkpoint.save(program.name, done, state, history, last=done == program.n_steps)
             reporter.advance(count, means)
-            if after_chunk is not None:
-                after_chunk(program.name, done, state)
     except KeyboardInterrupt:
-        raise FitInterrupted(
-            f"interrupted in phase '{program.name}'; fit again to start over, or give a checkpoint folder to go on "
-            "from where a fit stopped."
-        ) from None
+        raise FitInterrupted(_interrupted(program.name, done, checkpoint)) from None
     finally:
         reporter.finish()
     return state, tuple(history)
+
+
+def _interrupted(phase: str, done: int, checkpoint: Checkpoint | None) -> str:
+    where = f"the fit was interrupted in phase '{phase}' after step {done}"
+    if checkpoint is None:
+        return f"{where}; give a checkpoint folder to be able to go on from there."
+    return f"{where}; call fit again with the same checkpoint folder to go on."
