@@ -34,7 +34,7 @@ def cache_folder() -> Path | None:
 def enable_compilation_cache() -> None:
     """Switch the cache on, unless the user has set one up for JAX, switched ours off, or the folder is not writable."""
     folder = cache_folder()
-    if folder is None or jax.config.read("jax_compilation_cache_dir") is not None:
+    if folder is None or jax.config.values.get("jax_compilation_cache_dir") is not None:
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -43,5 +43,5 @@ def enable_compilation_cache() -> None:
     if not os.access(folder, os.W_OK):
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)

@@ -32,6 +32,7 @@ __all__ = [
     "FittedBGMIV",
     "default_preset",
     "paper_preset",
+    "paper_qmc_preset",
     "without_instrument",
 ]
 
@@ -153,6 +154,12 @@ def paper_preset() -> BGMIVConfig:
     )
 
 
+def paper_qmc_preset() -> BGMIVConfig:
+    """The paper's settings with 64 quasi-Monte Carlo nodes in place of 1000 draws: the same integral for less."""
+    paper = paper_preset()
+    return replace(paper, alternating=replace(paper.alternating, integration=QuasiMonteCarlo(64)))
+
+
 def default_preset() -> BGMIVConfig:
     """What users get: the paper's model, warm-started without a critic, with the encoder's latents throughout.
 
@@ -170,7 +177,7 @@ def default_preset() -> BGMIVConfig:
     )
 
 
-PRESETS = {"default": default_preset, "paper": paper_preset}
+PRESETS = {"default": default_preset, "paper": paper_preset, "paper-qmc": paper_qmc_preset}
 
 
 def without_instrument(config: BGMIVConfig) -> BGMIVConfig:
@@ -187,7 +194,7 @@ class BGMIV(IVEstimator):
     """Bayesian generative modelling for instrumental-variable regression.
 
     Args:
-        preset: "default" or "paper" (appendix B of the paper).
+        preset: "default", "paper" (appendix B of the paper), or "paper-qmc" (the same with a cheaper integral).
         latent_layout: sizes of the shared, outcome-only, treatment-only and nuisance latents.
         batch_size: rows a mini-batch in both phases.
         warm_start_iterations: iterations of the warm start.
@@ -215,7 +222,7 @@ class BGMIV(IVEstimator):
 
     def __init__(
         self,
-        preset: Literal["default", "paper"] = "default",
+        preset: Literal["default", "paper", "paper-qmc"] = "default",
         *,
         latent_layout: tuple[int, int, int, int] | None = None,
         batch_size: int | None = None,

@@ -88,6 +88,11 @@ class Alternating:
         return "alternating updates"
 
     @property
+    def metric_names(self) -> tuple[str, ...]:
+        """The generators' losses and their sum."""
+        return ("loss", "covariates", "treatment", "outcome")
+
+    @property
     def n_steps(self) -> int:
         """Epochs."""
         return self.epochs
@@ -126,7 +131,7 @@ class Alternating:
             state, metrics = self._batch(state, data, order[index], index < data.n, jax.random.fold_in(key_batches, i))
             return state, jax.tree.map(jnp.add, sums, metrics)
 
-        zeros = {name: jnp.zeros(()) for name in ("loss", "covariates", "treatment", "outcome")}
+        zeros = {name: jnp.zeros(()) for name in self.metric_names}
         state, sums = jax.lax.fori_loop(0, n_batches, body, (state, zeros))
         return state._replace(epoch=state.epoch + 1), jax.tree.map(lambda total: total / n_batches, sums)
 

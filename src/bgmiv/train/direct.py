@@ -127,6 +127,11 @@ class DirectStart:
         return "warm start"
 
     @property
+    def metric_names(self) -> tuple[str, ...]:
+        """The loss and its parts."""
+        return ("loss", "prior", "covariates", "treatment", "outcome")
+
+    @property
     def n_steps(self) -> int:
         """Iterations."""
         return self.iterations

@@ -151,6 +151,11 @@ class WarmStart:
         return "warm start"
 
     @property
+    def metric_names(self) -> tuple[str, ...]:
+        """The loss and its parts."""
+        return ("loss", "adversarial", "covariates", "latents", "treatment", "outcome")
+
+    @property
     def n_steps(self) -> int:
         """Iterations."""
         return self.iterations

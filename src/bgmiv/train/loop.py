@@ -58,6 +58,10 @@ class Program(Protocol):
         """Steps of the whole phase."""
 
     @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Names of the step's metrics; "loss" is among them."""
+
+    @property
     def chunk(self) -> int:
         """Steps between two looks of the host."""
 
@@ -76,8 +80,7 @@ def _run_chunk(
     count: Array,
 ) -> tuple[Any, dict[str, Array]]:
     def one(state: Any, data: TrainingData, key: Array) -> tuple[Any, dict[str, Array]]:
-        metrics = jax.eval_shape(program.step, state, data, key)[1]
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), metrics)
+        zeros = {name: jnp.zeros(()) for name in program.metric_names}
 
         def body(i: Array, carry: tuple[Any, dict[str, Array]]) -> tuple[Any, dict[str, Array]]:
             state, sums = carry
