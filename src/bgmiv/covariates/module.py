@@ -90,6 +90,10 @@ class CovariateModule(eqx.Module):
         """Raw head parameters of each branch."""
         return tuple(net(z) for net in self.decoder.nets)
 
+    def decode_means(self, z: Array) -> tuple[Array, ...]:
+        """Raw parameters of each branch without the spreads, for callers that need means alone."""
+        return tuple(net.leading(z) for net in self.decoder.nets)
+
     def log_prob(self, v: Array, z: Array) -> Array:
         r"""$\log p_\theta(v \mid z)$, each branch weighed by its reduction."""
         total = jnp.zeros((), z.dtype)
@@ -104,10 +108,10 @@ class CovariateModule(eqx.Module):
 
     def mean(self, z: Array) -> Array:
         r"""$\mu_\theta(z)$ as a flat row."""
-        return self.means_of(self.decode(z))
+        return self.means_of(self.decode_means(z))
 
     def cycle_loss(self, v: Array, raws: tuple[Array, ...]) -> Array:
-        """Reconstruction error of a row: the mean over branches of the mean over coordinates."""
+        """Reconstruction error of a row, from either decode: the mean over branches of the mean over coordinates."""
         losses = [
             jnp.mean(branch.head.fit_error(raw, branch.of(v))) for branch, raw in zip(self.branches, raws, strict=True)
         ]

@@ -54,8 +54,8 @@ class Gaussian:
         return mean, spread
 
     def mean(self, raw: Array) -> Array:
-        """The means."""
-        return self._parts(raw)[0]
+        """The means; `raw` may hold them alone."""
+        return raw if raw.shape[-1] == self.dim else self._parts(raw)[0]
 
     def variance(self, raw: Array) -> Array:
         """The variances, shape `(dim,)` or `(1,)` when shared."""

@@ -79,7 +79,11 @@ class MLP(eqx.Module):
 
     def __call__(self, x: Array) -> Array:
         """Map one row."""
-        return self._after_first(self.layers[0](x)) if self.layers else self._heads(x)
+        return self._heads(self._hidden(x))
+
+    def leading(self, x: Array) -> Array:
+        """Map one row to the first head alone."""
+        return self.outputs[0](self._hidden(x))
 
     def first_context(self, left: Array) -> Array:
         """The first layer's preactivation from the leading inputs alone (bias included)."""
@@ -91,13 +95,16 @@ class MLP(eqx.Module):
         kernel = self.layers[0].kernel[-right.shape[-1] :]
         # A single remaining input is an outer product: broadcasting beats a matrix product with inner width one.
         added = right * kernel[0] if right.shape[-1] == 1 else right @ kernel
-        return self._after_first(context + added)
+        return self._heads(self._hidden_after_first(context + added))
 
-    def _after_first(self, preactivation: Array) -> Array:
+    def _hidden(self, x: Array) -> Array:
+        return self._hidden_after_first(self.layers[0](x)) if self.layers else x
+
+    def _hidden_after_first(self, preactivation: Array) -> Array:
         h = self.activation(preactivation)
         for layer in self.layers[1:]:
             h = self.activation(layer(h))
-        return self._heads(h)
+        return h
 
     def _heads(self, h: Array) -> Array:
         parts = [layer(h) for layer in self.outputs]

@@ -79,11 +79,9 @@ def warm_start_loss(
     covariates = model.covariates
     n = len(rows.x)
     decoded = jax.vmap(covariates.decode)(z)
-    # Both encodings in one pass: twice the rows in the same number of matrix products.
-    both = jnp.concatenate([rows.v, jax.vmap(covariates.means_of)(decoded)])
-    encoded = jax.vmap(covariates.encode)(both, noise)
-    z_hat, z_cycle = encoded[:n], encoded[n:]
-    v_cycle = jax.vmap(covariates.decode)(z_hat)
+    z_hat = jax.vmap(covariates.encode)(rows.v, noise[:n])
+    z_cycle = jax.vmap(covariates.encode)(jax.vmap(covariates.means_of)(decoded), noise[n:])
+    v_cycle = jax.vmap(covariates.decode_means)(z_hat)
 
     raw_x = jax.vmap(model.treatment_raw)(rows.w, z_hat)
     nodes, log_weights = jax.vmap(lambda raw, x, k: rule.nodes(model.treatment_head, raw, x, k))(
