@@ -1,6 +1,16 @@
 """Covariate encoders and generators."""
 
-from bgmiv.covariates.build import CovariateConfig, build_blocks, build_covariates, build_dense
+from bgmiv.covariates.build import CovariateConfig, build_blocks, build_covariates, build_dense, build_features
+from bgmiv.covariates.features import BlockFeatures
 from bgmiv.covariates.module import Branch, CovariateModule
 
-__all__ = ["Branch", "CovariateConfig", "CovariateModule", "build_blocks", "build_covariates", "build_dense"]
+__all__ = [
+    "BlockFeatures",
+    "Branch",
+    "CovariateConfig",
+    "CovariateModule",
+    "build_blocks",
+    "build_covariates",
+    "build_dense",
+    "build_features",
+]

@@ -9,14 +9,14 @@ from typing import Literal
 import jax
 from jax import Array
 
-from bgmiv.covariates.features import Features, Raw, VectorFeatures
+from bgmiv.covariates.features import BlockFeatures, Features, Raw, VectorFeatures
 from bgmiv.covariates.module import Branch, CovariateModule, Decoder, Encoder
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.likelihood import Bernoulli, Categorical, Gaussian, Head
 from bgmiv.nn import MLP
 
-__all__ = ["CovariateConfig", "build_blocks", "build_covariates", "build_dense"]
+__all__ = ["CovariateConfig", "build_blocks", "build_covariates", "build_dense", "build_features"]
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,16 @@ def build_dense(
     key_encoder, key_decoder = jax.random.split(key)
     head = Gaussian(n_covariates, shared_variance=shared_variance)
     return CovariateModule(
-        encoder=Encoder((Raw(n_covariates),), MLP(n_covariates, hidden, latent_dim, key=key_encoder)),
+        encoder=Encoder(
+            BlockFeatures((Raw(n_covariates),), ((0, n_covariates),)),
+            MLP(n_covariates, hidden, latent_dim, key=key_encoder),
+        ),
         decoder=Decoder((MLP(latent_dim, hidden, head.raw_dim, key=key_decoder),)),
         branches=(Branch(0, n_covariates, head),),
     )
 
 
-def _block_parts(block: CovariateBlock, config: CovariateConfig, key: Array) -> tuple[Features, Head, tuple[int, ...]]:
+def _features(block: CovariateBlock, config: CovariateConfig, key: Array) -> Features:
     if block.kind is BlockKind.image:
         raise DataError(
             f"covariate block '{block.name}' holds images, which this version cannot model yet; flatten each image "
@@ -88,18 +91,33 @@ def _block_parts(block: CovariateBlock, config: CovariateConfig, key: Array) -> 
         )
     if block.kind is BlockKind.vector:
         hidden, width = config.vector_features
-        features = VectorFeatures(
+        return VectorFeatures(
             block.width, hidden, width, dropout=config.dropout, input_noise=config.vector_noise, key=key
         )
-        return features, Gaussian(block.width), config.vector_decoder_hidden
-    head: Head
+    return Raw(block.width)
+
+
+def build_features(blocks: Sequence[CovariateBlock], config: CovariateConfig, *, key: Array) -> BlockFeatures:
+    """One feature extractor a block; every method with networks sees covariates through these.
+
+    Example:
+        >>> block = CovariateBlock("proxy", BlockKind.vector, ("p0", "p1"), 0, 2)
+        >>> build_features([block], CovariateConfig(), key=jax.random.key(0)).width
+        64
+    """
+    keys = jax.random.split(key, max(len(blocks), 1))
+    return BlockFeatures(
+        tuple(_features(block, config, k) for block, k in zip(blocks, keys, strict=False)),
+        tuple((block.start, block.stop) for block in blocks),
+    )
+
+
+def _head(block: CovariateBlock, config: CovariateConfig) -> Head:
     if block.kind is BlockKind.binary:
-        head = Bernoulli(block.width)
-    elif block.kind is BlockKind.categorical:
-        head = Categorical(block.width)
-    else:
-        head = Gaussian(block.width, shared_variance=config.shared_variance)
-    return Raw(block.width), head, config.column_decoder_hidden
+        return Bernoulli(block.width)
+    if block.kind is BlockKind.categorical:
+        return Categorical(block.width)
+    return Gaussian(block.width, shared_variance=config.shared_variance and block.kind is BlockKind.continuous)
 
 
 def build_blocks(
@@ -112,17 +130,17 @@ def build_blocks(
         >>> build_blocks([block], 3, CovariateConfig(), key=jax.random.key(0)).encoder.net.layers[0].kernel.shape
         (64, 128)
     """
-    key_net, *keys = jax.random.split(key, 1 + 2 * len(blocks))
-    features, branches, decoders = [], [], []
-    for i, block in enumerate(blocks):
-        block_features, head, hidden = _block_parts(block, config, keys[2 * i])
-        features.append(block_features)
-        branches.append(Branch(block.start, block.stop, head, config.block_reduction))
+    key_features, key_net, *keys = jax.random.split(key, 2 + len(blocks))
+    features = build_features(blocks, config, key=key_features)
+    branches, decoders = [], []
+    for block, key_decoder in zip(blocks, keys, strict=True):
+        head = _head(block, config)
+        hidden = config.vector_decoder_hidden if block.kind is BlockKind.vector else config.column_decoder_hidden
         n_out = head.raw_dims if isinstance(head, Gaussian) else head.raw_dim
-        decoders.append(MLP(latent_dim, hidden, n_out, key=keys[2 * i + 1]))
-    width = sum(f.width for f in features)
+        branches.append(Branch(block.start, block.stop, head, config.block_reduction))
+        decoders.append(MLP(latent_dim, hidden, n_out, key=key_decoder))
     return CovariateModule(
-        encoder=Encoder(tuple(features), MLP(width, config.block_encoder_hidden, latent_dim, key=key_net)),
+        encoder=Encoder(features, MLP(features.width, config.block_encoder_hidden, latent_dim, key=key_net)),
         decoder=Decoder(tuple(decoders)),
         branches=tuple(branches),
     )

@@ -1,4 +1,4 @@
-"""Feature extractors: what the encoder sees of one covariate block."""
+"""Feature extractors: what a network sees of a covariate row, block by block."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jax.scipy.special import ndtri
 
 from bgmiv.nn import Dense
 
-__all__ = ["Features", "Raw", "VectorFeatures"]
+__all__ = ["BlockFeatures", "Features", "Raw", "VectorFeatures"]
 
 
 class Features(Protocol):
@@ -101,3 +101,38 @@ class VectorFeatures(eqx.Module):
         if self.dropout > 0.0:
             h = jnp.where(noise[: h.shape[-1]] >= self.dropout, h / (1.0 - self.dropout), 0.0)
         return self.output(h)
+
+
+class BlockFeatures(eqx.Module):
+    """The features of all blocks of a row, concatenated.
+
+    Args:
+        parts: one extractor a block.
+        spans: each block's first column and the one past its last.
+
+    Example:
+        >>> BlockFeatures((Raw(1), Raw(2)), ((0, 1), (1, 3)))(jnp.arange(3.0), None).tolist()
+        [0.0, 1.0, 2.0]
+    """
+
+    parts: tuple[Features, ...]
+    spans: tuple[tuple[int, int], ...] = eqx.field(static=True)
+
+    @property
+    def width(self) -> int:
+        """Features of a row."""
+        return sum(part.width for part in self.parts)
+
+    @property
+    def noise_width(self) -> int:
+        """Uniform numbers a row needs in training."""
+        return sum(part.noise_width for part in self.parts)
+
+    def __call__(self, v: Array, noise: Array | None) -> Array:
+        """The features of one row; `noise` switches training noise on."""
+        found, used = [], 0
+        for part, (start, stop) in zip(self.parts, self.spans, strict=True):
+            own = None if noise is None else noise[used : used + part.noise_width]
+            found.append(part(v[start:stop], own))
+            used += part.noise_width
+        return jnp.concatenate(found) if found else jnp.zeros((0,), v.dtype)

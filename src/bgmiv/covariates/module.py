@@ -11,7 +11,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
-from bgmiv.covariates.features import Features
+from bgmiv.covariates.features import BlockFeatures
 from bgmiv.likelihood import Head
 from bgmiv.nn import MLP
 
@@ -44,9 +44,9 @@ class Branch(eqx.Module):
 
 
 class Encoder(eqx.Module):
-    """Features of each block, concatenated, through one MLP to the latents."""
+    """Features of all blocks through one MLP to the latents."""
 
-    features: tuple[Features, ...]
+    features: BlockFeatures
     net: MLP
 
 
@@ -75,16 +75,11 @@ class CovariateModule(eqx.Module):
     @property
     def noise_width(self) -> int:
         """Uniform numbers that `encode` takes a row in training."""
-        return sum(features.noise_width for features in self.encoder.features)
+        return self.encoder.features.noise_width
 
     def encode(self, v: Array, noise: Array | None = None) -> Array:
-        """Latents of one row; `noise_width` uniform numbers switch dropout on."""
-        parts, used = [], 0
-        for branch, features in zip(self.branches, self.encoder.features, strict=True):
-            own = None if noise is None else noise[used : used + features.noise_width]
-            parts.append(features(branch.of(v), own))
-            used += features.noise_width
-        return self.encoder.net(jnp.concatenate(parts) if parts else jnp.zeros((0,), v.dtype))
+        """Latents of one row; `noise_width` uniform numbers switch training noise on."""
+        return self.encoder.net(self.encoder.features(v, noise))
 
     def decode(self, z: Array) -> tuple[Array, ...]:
         """Raw head parameters of each branch."""

@@ -1,0 +1,157 @@
+"""Gradients of every objective against central differences in double precision, along random directions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from bgmiv.covariates import CovariateConfig
+from bgmiv.data import IVData
+from bgmiv.integrate import FiniteMixture, GaussHermite, IntegrationRule, MonteCarlo, ObservedTreatment, QuasiMonteCarlo
+from bgmiv.model import BGMIVModel, LatentLayout, ModelConfig, Row, build_model
+from bgmiv.model.objectives import covariate_log_posterior, log_p_iv, log_p_treatment, quasi_log_posterior
+from bgmiv.nn import MLP
+from bgmiv.train.egm import critic_loss, warm_start_loss
+
+LAYOUT = LatentLayout(1, 1, 1, 1)
+N = 3
+RULES = [MonteCarlo(7), QuasiMonteCarlo(7), GaussHermite(5), ObservedTreatment()]
+
+
+@pytest.fixture(autouse=True)
+def double_precision() -> Iterator[None]:
+    if hasattr(jax, "enable_x64"):
+        enable = jax.enable_x64
+    else:
+        from jax.experimental import enable_x64 as enable  # where releases before 0.8 keep it
+    with enable(True):
+        yield
+
+
+def _double(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tree)
+
+
+def build(binary: bool = False, blocks: bool = False, seed: int = 0) -> tuple[BGMIVModel, Row, np.ndarray]:
+    """A model in double precision, some rows and their latents."""
+    rng = np.random.default_rng(seed)
+    n = 6
+    treatment = np.arange(n) % 2 == 0 if binary else rng.normal(size=n)
+    covariates: Any = rng.normal(size=(n, 2))
+    kinds = {}
+    if blocks:
+        kinds = {"region": "categorical"}
+        covariates = {
+            "age": rng.normal(size=n),
+            "proxy": rng.normal(size=(n, 3)),
+            "region": list("nswnsw"),
+            "member": np.arange(n) % 3 == 0,
+        }
+    data = IVData.from_arrays(
+        rng.normal(size=n), treatment, instruments=rng.normal(size=(n, 2)), covariates=covariates, blocks=kinds
+    )
+    shapes = CovariateConfig(
+        dense_hidden=(4,),
+        block_encoder_hidden=(4,),
+        vector_features=(4, 2),
+        vector_decoder_hidden=(3,),
+        column_decoder_hidden=(3,),
+        dropout=0.4,
+    )
+    config = ModelConfig(LAYOUT, (4,), (4,), shapes)
+    model = jax.jit(lambda key: build_model(data.schema, 2, config, key=key))(jax.random.key(seed))
+    rows = Row(data.treatment[:N], data.outcome[:N], data.covariates[:N], data.instruments[:N])
+    return _double(model), _double(rows), rng.normal(size=(N, LAYOUT.dim))
+
+
+def check(objective: Callable[[Any], jax.Array], point: Any, step: float = 1e-5) -> None:
+    """Compare the gradient at `point` with differences of the objective along three random directions."""
+    flat, unravel = ravel_pytree(point)
+    assert flat.dtype == jnp.float64
+
+    def value(flat: jax.Array) -> jax.Array:
+        return objective(unravel(flat))
+
+    @jax.jit
+    def run(flat: jax.Array, directions: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        at, gradient = jax.value_and_grad(value)(flat)
+        ahead = jax.vmap(lambda d: value(flat + step * d))(directions)
+        behind = jax.vmap(lambda d: value(flat - step * d))(directions)
+        return at, directions @ gradient, (ahead - behind) / (2.0 * step)
+
+    directions = np.random.default_rng(1).normal(size=(3, flat.size))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    at, slope, difference = run(flat, directions)
+    assert at.dtype == jnp.float64
+    assert np.isfinite(at)
+    assert np.abs(slope).min() > 1e-6, "a vanishing slope would make the comparison empty"
+    np.testing.assert_allclose(slope, difference, rtol=1e-5)
+
+
+def _sum(one: Callable[..., jax.Array], *batched: Any) -> jax.Array:
+    return jnp.sum(jax.vmap(one)(*batched))
+
+
+@pytest.mark.parametrize("binary", [False, True], ids=["continuous", "binary"])
+def test_log_p_treatment(binary: bool) -> None:
+    model, rows, z = build(binary)
+    check(lambda point: _sum(partial(log_p_treatment, point[0]), rows, point[1]), (model, z))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+def test_log_p_iv(rule: IntegrationRule) -> None:
+    model, rows, z = build()
+    keys = jax.random.split(jax.random.key(0), N)
+    check(lambda point: _sum(partial(log_p_iv, point[0], rule), rows, point[1], keys), (model, z))
+
+
+def test_log_p_iv_of_a_binary_treatment() -> None:
+    model, rows, z = build(binary=True)
+    keys = jax.random.split(jax.random.key(0), N)
+    check(lambda point: _sum(partial(log_p_iv, point[0], FiniteMixture()), rows, point[1], keys), (model, z))
+
+
+@pytest.mark.parametrize("blocks", [False, True], ids=["dense", "blocks"])
+def test_covariate_log_prob_and_posterior(blocks: bool) -> None:
+    model, rows, z = build(blocks=blocks)
+    check(lambda point: _sum(point[0].covariates.log_prob, rows.v, point[1]), (model, z))
+    check(lambda point: _sum(partial(covariate_log_posterior, point[0]), rows.v, point[1]), (model, z))
+
+
+def test_quasi_log_posterior() -> None:
+    model, rows, z = build()
+    keys = jax.random.split(jax.random.key(0), N)
+
+    def one(model: BGMIVModel, row: Row, z: jax.Array, key: jax.Array) -> jax.Array:
+        return quasi_log_posterior(model, QuasiMonteCarlo(5), row, z, key, 0.5, 1.0)
+
+    check(lambda point: _sum(partial(one, point[0]), rows, point[1], keys), (model, z))
+
+
+def _critic(seed: int) -> MLP:
+    return _double(MLP(LAYOUT.dim, (4,), 1, key=jax.random.key(seed), activation=jnp.tanh))
+
+
+@pytest.mark.parametrize("blocks", [False, True], ids=["dense", "blocks"])
+def test_warm_start_loss(blocks: bool) -> None:
+    model, rows, z = build(blocks=blocks)
+    critic = _critic(5)
+    noise = np.random.default_rng(2).uniform(size=(2 * N, model.covariates.noise_width))
+
+    def loss(model: BGMIVModel) -> jax.Array:
+        return warm_start_loss(model, critic, GaussHermite(3), rows, z, noise, jax.random.key(0), 0.01)[0]
+
+    check(loss, model)
+
+
+def test_critic_loss() -> None:
+    rng = np.random.default_rng(4)
+    fake, real, mix = rng.normal(size=(8, LAYOUT.dim)), rng.normal(size=(8, LAYOUT.dim)), rng.uniform(size=8)
+    check(lambda point: critic_loss(*point, mix, 10.0), (_critic(6), fake, real))
