@@ -143,7 +143,7 @@ def test_noise_is_asked_for_only_where_units_are_dropped() -> None:
 
 def test_dropout_keeps_the_features_mean() -> None:
     built = module(dropout=0.3)
-    features, block = built.encoder.features[1], V[2:7]
+    features, block = built.encoder.features.parts[1], V[2:7]
     noise = np.random.default_rng(0).uniform(size=(20_000, 7)).astype(np.float32)
     dropped, kept = jax.jit(lambda f, n: (jax.vmap(lambda row: f(block, row))(n), f(block, None)))(features, noise)
     standard_error = np.asarray(dropped).std(axis=0) / np.sqrt(len(noise))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import jax
@@ -52,9 +52,12 @@ class CovariateConfig:
             raise ConfigError(f"dropout must lie in [0, 1), got {self.dropout}.")
         if self.vector_noise < 0.0:
             raise ConfigError(f"vector_noise must be at least 0, got {self.vector_noise}.")
-        for name in ("dense_hidden", "block_encoder_hidden", "vector_features", "vector_decoder_hidden"):
-            if any(width < 1 for width in getattr(self, name)):
-                raise ConfigError(f"{name} must hold positive widths, got {getattr(self, name)}.")
+        if self.block_reduction not in ("sum", "mean"):
+            raise ConfigError(f"block_reduction is 'sum' or 'mean', got {self.block_reduction!r}.")
+        for field in fields(self):
+            widths = getattr(self, field.name)
+            if isinstance(widths, tuple) and any(width < 1 for width in widths):
+                raise ConfigError(f"{field.name} must hold positive widths, got {widths}.")
 
 
 def build_dense(
@@ -73,13 +76,15 @@ def build_dense(
     """
     key_encoder, key_decoder = jax.random.split(key)
     head = Gaussian(n_covariates, shared_variance=shared_variance)
+    # Without covariates there is no block to describe: latents are then the encoder's constant.
+    spans = ((0, n_covariates),) if n_covariates else ()
     return CovariateModule(
         encoder=Encoder(
-            BlockFeatures((Raw(n_covariates),), ((0, n_covariates),)),
+            BlockFeatures(tuple(Raw(n_covariates) for _ in spans), spans),
             MLP(n_covariates, hidden, latent_dim, key=key_encoder),
         ),
-        decoder=Decoder((MLP(latent_dim, hidden, head.raw_dim, key=key_decoder),)),
-        branches=(Branch(0, n_covariates, head),),
+        decoder=Decoder(tuple(MLP(latent_dim, hidden, head.raw_dim, key=key_decoder) for _ in spans)),
+        branches=tuple(Branch(*span, head) for span in spans),
     )
 
 
