@@ -1,6 +1,6 @@
 # bgmiv: everything a developer runs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint clean
+.PHONY: help setup demo test lint results clean
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -33,6 +33,9 @@ lint: $(STAMP) ## style, types and layers
 
 test: lint ## lint, then every test and every docstring example
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+
+results: $(STAMP) ## write benchmarks/RESULTS.md from the measured rows
+	$(BIN)/python benchmarks/make_results.py
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) out build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

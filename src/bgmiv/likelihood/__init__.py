@@ -3,5 +3,6 @@
 from bgmiv.likelihood.base import FiniteHead, Head
 from bgmiv.likelihood.discrete import Bernoulli, Categorical
 from bgmiv.likelihood.gaussian import Gaussian
+from bgmiv.likelihood.mixture import GaussianMixture
 
-__all__ = ["Bernoulli", "Categorical", "FiniteHead", "Gaussian", "Head"]
+__all__ = ["Bernoulli", "Categorical", "FiniteHead", "Gaussian", "GaussianMixture", "Head"]
