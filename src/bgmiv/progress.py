@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-__all__ = ["Reporter", "RichReporter", "SilentReporter", "silent"]
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+__all__ = ["Reporter", "RichReporter", "SilentReporter", "fit_bars", "shown_loss", "silent"]
 
 
 class Reporter(Protocol):
@@ -38,6 +42,40 @@ class SilentReporter:
 silent = SilentReporter()
 
 
+def fit_bars(console: Console, *, live: bool = True) -> Progress:
+    """Terminal bars of training phases; each task carries a `loss` field."""
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=28),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[loss]}", style="dim"),
+        TimeElapsedColumn(),
+        TextColumn("left", style="dim"),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not live,
+    )
+
+
+def shown_loss(metrics: Mapping[str, float]) -> str:
+    """The loss as bars show it.
+
+    Example:
+        >>> shown_loss({"loss": 0.123456})
+        'loss 0.1235'
+    """
+    return f"loss {metrics['loss']:.4g}" if "loss" in metrics else ""
+
+
 class RichReporter:
     """A live terminal bar with phase, loss and time left; use it as a context manager.
 
@@ -51,27 +89,10 @@ class RichReporter:
     def __init__(self, label: str = "") -> None:
         """`label` stands before the phase's name."""
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            Progress,
-            TaskID,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
 
         self._label = f"{label}: " if label else ""
         self._task: TaskID | None = None
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            TextColumn("{task.fields[loss]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-        )
+        self._progress = fit_bars(Console(stderr=True))
 
     def __enter__(self) -> RichReporter:
         """Start the live display."""
@@ -91,8 +112,7 @@ class RichReporter:
     def advance(self, steps: int, metrics: Mapping[str, float]) -> None:
         """Move the bar and show the loss."""
         if self._task is not None:
-            shown = f"loss {metrics['loss']:.4g}" if "loss" in metrics else ""
-            self._progress.update(self._task, advance=steps, loss=shown)
+            self._progress.update(self._task, advance=steps, loss=shown_loss(metrics))
 
     def finish(self) -> None:
         """Leave the bar as it stands."""

@@ -41,5 +41,5 @@ def test_no_word_is_used_twice(drawn: tuple[np.ndarray, ...]) -> None:
 def test_asking_for_too_much_is_an_error() -> None:
     draws = Draws(jax.random.key(0), 3)
     draws.uniform((2,))
-    with pytest.raises(ValueError, match="3 random words but drew 3|4 random words but drew 3"):
+    with pytest.raises(ValueError, match="4 random words but drew 3"):
         draws.uniform((2,))

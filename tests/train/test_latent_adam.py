@@ -59,7 +59,7 @@ def test_rows_leaves_all_others_untouched(latents: np.ndarray, gradients: list[n
             np.testing.assert_array_equal(np.asarray(new)[others], np.asarray(old)[others])
         assert np.all(np.asarray(after.z)[rows] != np.asarray(state.z)[rows])
         state = after
-    np.testing.assert_array_equal(state.count, [2, 2, 0, 2, 1, 1])
+    np.testing.assert_array_equal(state.updates, [2, 2, 0, 2, 1, 1])
 
 
 def test_rows_is_an_adam_of_its_own_for_every_row(latents: np.ndarray, gradients: list[np.ndarray]) -> None:

@@ -6,17 +6,10 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskID,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import TaskID
 
 from bgmiv.bench.executors import Advanced, Finished, Started
+from bgmiv.progress import fit_bars, shown_loss
 
 __all__ = ["FitBoard"]
 
@@ -36,17 +29,7 @@ class FitBoard:
         self._labels = labels
         self._live = console.is_terminal
         self._lines: dict[int, TaskID] = {}
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=28),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[loss]}", style="dim"),
-            TimeElapsedColumn(),
-            TextColumn("left", style="dim"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not self._live,
-        )
+        self._progress = fit_bars(console, live=self._live)
         self._total = self._progress.add_task("[bold]all fits", total=len(labels), loss="") if total else None
 
     def __enter__(self) -> FitBoard:
@@ -65,8 +48,7 @@ class FitBoard:
         if isinstance(event, Started):
             self._start(index, event)
         elif isinstance(event, Advanced) and index in self._lines:
-            shown = f"loss {event.metrics['loss']:.4g}" if "loss" in event.metrics else ""
-            self._progress.update(self._lines[index], advance=event.steps, loss=shown)
+            self._progress.update(self._lines[index], advance=event.steps, loss=shown_loss(event.metrics))
 
     def done(self, index: int, text: str) -> None:
         """The fit of that index is over; ``text`` says how it went and stays on the screen."""

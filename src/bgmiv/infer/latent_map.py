@@ -16,6 +16,7 @@ from jax import Array
 from bgmiv.errors import ConfigError
 from bgmiv.model.model import BGMIVModel, encode_rows
 from bgmiv.model.objectives import covariate_log_posterior
+from bgmiv.nn import adam
 
 __all__ = ["LatentMap", "infer_latents"]
 
@@ -46,7 +47,7 @@ def infer_latents(model: BGMIVModel, v: Array, config: LatentMap) -> Array:
     z = encode_rows(model, v)
     if config.steps == 0:
         return z
-    optimiser = optax.adam(config.learning_rate, b1=0.9, b2=0.99, eps=1e-7)
+    optimiser = adam(config.learning_rate)
 
     def loss(z: Array) -> Array:
         return -jnp.sum(jax.vmap(covariate_log_posterior, in_axes=(None, 0, 0))(model, v, z))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -20,6 +20,7 @@ from bgmiv.errors import ConfigError
 from bgmiv.integrate import IntegrationRule, MonteCarlo, rule_for
 from bgmiv.model.model import BGMIVModel
 from bgmiv.model.objectives import Row, log_p_iv, log_p_treatment, quasi_log_posterior
+from bgmiv.nn import adam
 from bgmiv.train.latent_adam import LatentAdamState, init_latents, step_latents
 from bgmiv.train.loop import TrainingData
 
@@ -70,6 +71,9 @@ class Alternating:
     integration: IntegrationRule = MonteCarlo(1000)
     chunk: int = 5
 
+    name: ClassVar[str] = "alternating updates"
+    metric_names: ClassVar[tuple[str, ...]] = ("loss", "covariates", "treatment", "outcome")
+
     def __post_init__(self) -> None:
         """Refuse settings that cannot train."""
         if self.epochs < 0 or self.batch_size < 1 or self.first_stage_warmup < 0 or self.chunk < 1:
@@ -83,22 +87,12 @@ class Alternating:
             raise ConfigError(f"latent_momentum is 'dense' or 'rows', got '{self.latent_momentum}'.")
 
     @property
-    def name(self) -> str:
-        """The phase's name."""
-        return "alternating updates"
-
-    @property
-    def metric_names(self) -> tuple[str, ...]:
-        """The generators' losses and their sum."""
-        return ("loss", "covariates", "treatment", "outcome")
-
-    @property
     def n_steps(self) -> int:
         """Epochs."""
         return self.epochs
 
     def _optimiser(self) -> optax.GradientTransformation:
-        return optax.adam(self.learning_rate, b1=0.9, b2=0.99, eps=1e-7)
+        return adam(self.learning_rate)
 
     def init(self, model: BGMIVModel, latents: Array) -> AlternatingState:
         """Fresh optimisers; `latents` has one row a (padded) data row."""

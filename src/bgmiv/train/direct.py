@@ -7,7 +7,7 @@ likelihoods, and the outcome by its IV moment E[y | w, z]. One step costs a frac
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from bgmiv.errors import ConfigError
 from bgmiv.integrate import GaussHermite, IntegrationRule, rule_for
 from bgmiv.model.model import BGMIVModel
 from bgmiv.model.objectives import Row, outcome_raws
+from bgmiv.nn import adam
 from bgmiv.train.draws import Draws
 from bgmiv.train.loop import TrainingData
 
@@ -111,6 +112,9 @@ class DirectStart:
     integration: IntegrationRule = GaussHermite(8)
     chunk: int = 500
 
+    name: ClassVar[str] = "warm start"
+    metric_names: ClassVar[tuple[str, ...]] = ("loss", "prior", "covariates", "treatment", "outcome")
+
     def __post_init__(self) -> None:
         """Refuse settings that cannot train."""
         if self.iterations < 0 or self.batch_size < 2 or self.n_directions < 1 or self.chunk < 1:
@@ -122,23 +126,12 @@ class DirectStart:
             raise ConfigError(f"learning_rate must be above 0, got {self.learning_rate}.")
 
     @property
-    def name(self) -> str:
-        """The phase's name."""
-        return "warm start"
-
-    @property
-    def metric_names(self) -> tuple[str, ...]:
-        """The loss and its parts."""
-        return ("loss", "prior", "covariates", "treatment", "outcome")
-
-    @property
     def n_steps(self) -> int:
         """Iterations."""
         return self.iterations
 
     def _optimiser(self) -> optax.GradientTransformation:
-        schedule = optax.cosine_decay_schedule(self.learning_rate, max(self.iterations, 1))
-        return optax.adam(schedule, b1=0.9, b2=0.99, eps=1e-7)
+        return adam(optax.cosine_decay_schedule(self.learning_rate, max(self.iterations, 1)))
 
     def init(self, model: BGMIVModel, key: Array) -> DirectStartState:
         """A fresh optimiser beside the model."""

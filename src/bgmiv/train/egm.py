@@ -8,7 +8,7 @@ error, and a small penalty on the raw spreads.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from bgmiv.errors import ConfigError
 from bgmiv.integrate import GaussHermite, IntegrationRule, rule_for
 from bgmiv.model.model import BGMIVModel
 from bgmiv.model.objectives import Row, outcome_raws
-from bgmiv.nn import MLP
+from bgmiv.nn import MLP, adam
 from bgmiv.train.draws import Draws
 from bgmiv.train.loop import TrainingData
 
@@ -133,6 +133,9 @@ class WarmStart:
     integration: IntegrationRule = GaussHermite(8)
     chunk: int = 500
 
+    name: ClassVar[str] = "warm start"
+    metric_names: ClassVar[tuple[str, ...]] = ("loss", "adversarial", "covariates", "latents", "treatment", "outcome")
+
     def __post_init__(self) -> None:
         """Refuse settings that cannot train."""
         if self.iterations < 0 or self.batch_size < 2 or self.critic_steps < 1 or self.chunk < 1:
@@ -144,22 +147,12 @@ class WarmStart:
             raise ConfigError(f"learning_rate must be above 0, got {self.learning_rate}.")
 
     @property
-    def name(self) -> str:
-        """The phase's name."""
-        return "warm start"
-
-    @property
-    def metric_names(self) -> tuple[str, ...]:
-        """The loss and its parts."""
-        return ("loss", "adversarial", "covariates", "latents", "treatment", "outcome")
-
-    @property
     def n_steps(self) -> int:
         """Iterations."""
         return self.iterations
 
     def _optimiser(self) -> optax.GradientTransformation:
-        return optax.adam(self.learning_rate, b1=0.9, b2=0.99, eps=1e-7)
+        return adam(self.learning_rate)
 
     def init(self, model: BGMIVModel, key: Array) -> WarmStartState:
         """A fresh critic and fresh optimisers beside the model."""

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-__all__ = ["LatentAdamState", "init_latents", "step_latents"]
+from bgmiv.nn.adam import DECAY_1, DECAY_2, EPSILON
 
-_DECAY_1, _DECAY_2, _EPSILON = 0.9, 0.99, 1e-7
+__all__ = ["LatentAdamState", "init_latents", "step_latents"]
 
 
 class LatentAdamState(NamedTuple):
@@ -50,12 +50,12 @@ def step_latents(
         [0.0, -0.1]
     """
     if dense:
-        first = (_DECAY_1 * state.first).at[rows].add((1.0 - _DECAY_1) * gradient)
-        second = (_DECAY_2 * state.second).at[rows].add((1.0 - _DECAY_2) * gradient**2)
+        first = (DECAY_1 * state.first).at[rows].add((1.0 - DECAY_1) * gradient)
+        second = (DECAY_2 * state.second).at[rows].add((1.0 - DECAY_2) * gradient**2)
         count = state.updates + 1
         return LatentAdamState(state.z - _step(first, second, count, learning_rate), first, second, count)
-    first = _DECAY_1 * state.first[rows] + (1.0 - _DECAY_1) * gradient
-    second = _DECAY_2 * state.second[rows] + (1.0 - _DECAY_2) * gradient**2
+    first = DECAY_1 * state.first[rows] + (1.0 - DECAY_1) * gradient
+    second = DECAY_2 * state.second[rows] + (1.0 - DECAY_2) * gradient**2
     count = state.updates[rows] + 1
     return LatentAdamState(
         state.z.at[rows].add(-_step(first, second, count, learning_rate)),
@@ -67,6 +67,6 @@ def step_latents(
 
 def _step(first: Array, second: Array, count: Array, learning_rate: float) -> Array:
     t = count[:, None].astype(first.dtype)
-    unbiased_first = first / (1.0 - _DECAY_1**t)
-    unbiased_second = second / (1.0 - _DECAY_2**t)
-    return learning_rate * unbiased_first / (jnp.sqrt(unbiased_second) + _EPSILON)
+    unbiased_first = first / (1.0 - DECAY_1**t)
+    unbiased_second = second / (1.0 - DECAY_2**t)
+    return learning_rate * unbiased_first / (jnp.sqrt(unbiased_second) + EPSILON)
