@@ -71,6 +71,11 @@ class GaussianKernel:
         matrix *= -0.5
         return np.exp(matrix, out=matrix)
 
+    def expand(self, values: Floats, points: Floats, weights: Floats) -> Floats:
+        """The function Σᵢ weightᵢ k(pointᵢ, ·) at (m, d) values, (m,)."""
+        parts = [self(values[rows], points) @ weights for rows in _pieces(len(values), len(points))]
+        return np.concatenate(parts)
+
 
 @dataclass(frozen=True, eq=False)
 class KernelFeatures:
@@ -96,7 +101,7 @@ class KernelFeatures:
     def __call__(self, values: Floats) -> Floats:
         """The features of (m, d) values, (m, r)."""
         features = np.empty((len(values), self.rank))
-        for rows in self.pieces(len(values)):
+        for rows in _pieces(len(values), self.rank):
             inner = self.kernel(self.points, values[rows])
             features[rows] = solve_triangular(self.factor, inner, lower=True, overwrite_b=True, check_finite=False).T
         return features
@@ -104,12 +109,6 @@ class KernelFeatures:
     def weights(self, coefficients: Floats) -> Floats:
         """The weights a of the points for which Σᵢ aᵢ k(pointᵢ, ·) = φ(·)·coefficients."""
         return solve_triangular(self.factor, coefficients, lower=True, trans="T", check_finite=False)
-
-    def pieces(self, n_rows: int) -> Iterator[slice]:
-        """Slices of rows whose kernel matrix with the points stays small."""
-        step = max(1, _PIECE // max(1, self.rank))
-        for start in range(0, n_rows, step):
-            yield slice(start, min(start + step, n_rows))
 
 
 def fit_features(kernel: GaussianKernel, values: Floats, landmarks: int) -> tuple[KernelFeatures, Floats]:
@@ -138,6 +137,12 @@ def fit_features(kernel: GaussianKernel, values: Floats, landmarks: int) -> tupl
     phi = np.empty((len(chosen), rank))
     phi[order] = np.tril(packed[:, :rank])
     return features, phi
+
+
+def _pieces(n_rows: int, n_points: int) -> Iterator[slice]:
+    step = max(1, _PIECE // max(1, n_points))
+    for start in range(0, n_rows, step):
+        yield slice(start, start + step)
 
 
 def _pair_distances(values: Floats) -> Floats:

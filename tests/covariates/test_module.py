@@ -33,7 +33,7 @@ Z = np.asarray([0.5, -0.2, 1.3], np.float32)
 
 def module(**changes: Any) -> CovariateModule:
     config = CovariateConfig(**{**SMALL, "dropout": 0.5, **changes})
-    return jax.jit(lambda key: build_blocks(BLOCKS, LATENT, config, key=key))(jax.random.key(0))
+    return build_blocks(BLOCKS, LATENT, config, key=jax.random.key(0))
 
 
 class Evaluated(NamedTuple):

@@ -24,6 +24,15 @@ N = 3
 RULES = [MonteCarlo(7), QuasiMonteCarlo(7), GaussHermite(5), ObservedTreatment()]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation() -> Iterator[None]:
+    """Much is compiled here and little run: XLA's optimisations would cost more than they give."""
+    before = jax.config.values["jax_disable_most_optimizations"]
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
 @pytest.fixture(autouse=True)
 def double_precision() -> Iterator[None]:
     if hasattr(jax, "enable_x64"):
@@ -66,7 +75,7 @@ def build(binary: bool = False, blocks: bool = False, seed: int = 0) -> tuple[BG
         dropout=0.4,
     )
     config = ModelConfig(LAYOUT, (4,), (4,), shapes)
-    model = jax.jit(lambda key: build_model(data.schema, 2, config, key=key))(jax.random.key(seed))
+    model = build_model(data.schema, 2, config, key=jax.random.key(seed))
     rows = Row(data.treatment[:N], data.outcome[:N], data.covariates[:N], data.instruments[:N])
     return _double(model), _double(rows), rng.normal(size=(N, LAYOUT.dim))
 
@@ -144,14 +153,16 @@ def _critic(seed: int) -> MLP:
     return _double(jax.jit(lambda key: MLP(LAYOUT.dim, (4,), 1, key=key, activation=jnp.tanh))(jax.random.key(seed)))
 
 
-@pytest.mark.parametrize("blocks", [False, True], ids=["dense", "blocks"])
-def test_warm_start_loss(blocks: bool) -> None:
-    model, rows, z = build(blocks=blocks)
+@pytest.mark.parametrize("kind", ["dense", "blocks", "binary"])
+def test_warm_start_loss(kind: str) -> None:
+    binary = kind == "binary"
+    model, rows, z = build(binary=binary, blocks=kind == "blocks")
+    rule = FiniteMixture() if binary else GaussHermite(3)
     critic = _critic(5)
     noise = np.random.default_rng(2).uniform(size=(2 * N, model.covariates.noise_width))
 
     def loss(model: BGMIVModel) -> jax.Array:
-        return warm_start_loss(model, critic, GaussHermite(3), rows, z, noise, jax.random.key(0), 0.01)[0]
+        return warm_start_loss(model, critic, rule, rows, z, noise, jax.random.key(0), 0.01)[0]
 
     check(loss, model)
 

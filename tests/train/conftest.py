@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
@@ -14,6 +15,15 @@ from bgmiv.model import BGMIVModel, LatentLayout, ModelConfig, build_model
 from bgmiv.train import TrainingData, training_data
 
 N_ROWS, BATCH = 20, 8
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation() -> Iterator[None]:
+    """Much is compiled here and little run: XLA's optimisations would cost more than they give."""
+    before = jax.config.values["jax_disable_most_optimizations"]
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 class Tiny(NamedTuple):
@@ -35,7 +45,7 @@ def make(seed: int) -> Tiny:
     data = draw(seed)
     shapes = CovariateConfig(dense_hidden=(8,))
     config = ModelConfig(LatentLayout(1, 1, 1, 1), (8,), (8,), shapes)
-    model = jax.jit(lambda key: build_model(data.schema, 1, config, key=key))(jax.random.key(seed))
+    model = build_model(data.schema, 1, config, key=jax.random.key(seed))
     rows = training_data(RoleScaling().fit(data).transform(data), BATCH)
     latents = np.random.default_rng(seed).normal(size=(24, 4)).astype(np.float32)
     assert rows.rows.x.shape == (24,)

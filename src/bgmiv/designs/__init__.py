@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from bgmiv.designs.base import Design, StructuralGrid
+from bgmiv.designs.confounded import BinaryConfoundedDesign, DemandConfoundedDesign, LinearGaussianDesign
 from bgmiv.designs.demand import DemandDesign
+from bgmiv.designs.lowdim import CURVES, LowDimDesign
 from bgmiv.designs.vector_proxy import VectorProxyDesign
 from bgmiv.errors import ConfigError
 
 __all__ = [
     "DESIGNS",
+    "BinaryConfoundedDesign",
+    "DemandConfoundedDesign",
     "DemandDesign",
     "Design",
+    "LinearGaussianDesign",
+    "LowDimDesign",
     "StructuralGrid",
     "VectorProxyDesign",
     "design_names",
@@ -22,14 +29,18 @@ __all__ = [
 DESIGNS: dict[str, Callable[[], Design]] = {
     "demand": DemandDesign,
     "vector-proxy": VectorProxyDesign,
+    **{f"lowdim-{curve}": partial(LowDimDesign, curve) for curve in CURVES},
+    "linear-gaussian": LinearGaussianDesign,
+    "demand-confounded": DemandConfoundedDesign,
+    "binary-confounded": BinaryConfoundedDesign,
 }
 
 
 def design_names() -> tuple[str, ...]:
     """The names :func:`make_design` knows.
 
-    >>> design_names()
-    ('demand', 'vector-proxy')
+    >>> design_names()[:3]
+    ('demand', 'vector-proxy', 'lowdim-sin')
     """
     return tuple(DESIGNS)
 

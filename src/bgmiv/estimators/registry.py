@@ -1,47 +1,59 @@
-"""Methods by name: one line adds one."""
+"""Methods by name: one line adds one, with its no-IV twin."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from bgmiv.errors import ConfigError
+from bgmiv.estimators import bgmiv, kiv, tsls
 from bgmiv.estimators.base import Estimator
-from bgmiv.estimators.bgmiv import PRESETS, without_instrument
-from bgmiv.estimators.tsls import TSLSConfig
 
 __all__ = ["METHODS", "make_estimator", "method_names", "preset_names"]
 
-METHODS: dict[str, Callable[[str], Estimator]] = {
-    "bgm-iv": lambda preset: PRESETS[preset](),
-    "bgm-iv-noiv": lambda preset: without_instrument(PRESETS[preset]()),
-    "tsls": lambda preset: TSLSConfig(),
+METHODS: dict[str, Mapping[str, Callable[[], Any]]] = {
+    "bgm-iv": bgmiv.PRESETS,
+    "tsls": {"default": tsls.TSLSConfig},
+    "kiv": kiv.PRESETS,
 }
+"""Each method's presets; `<name>-noiv` is the method with its instrument ignored."""
+
+_TWIN = "-noiv"
 
 
 def method_names() -> tuple[str, ...]:
-    """All registered methods.
+    """All methods, each followed by its twin.
 
     Example:
-        >>> "bgm-iv" in method_names()
-        True
+        >>> method_names()[:2]
+        ('bgm-iv', 'bgm-iv-noiv')
     """
-    return tuple(METHODS)
+    return tuple(name for method in METHODS for name in (method, method + _TWIN))
 
 
 def preset_names() -> tuple[str, ...]:
-    """All presets."""
-    return tuple(PRESETS)
+    """All presets of any method."""
+    return tuple(dict.fromkeys(preset for presets in METHODS.values() for preset in presets))
 
 
 def make_estimator(method: str, preset: str = "default") -> Estimator:
-    """The method's frozen config under a preset (closed-form methods have only one).
+    """The method's frozen config under a preset; a method that does not have the preset takes its nearest one.
+
+    `paper-qmc` is the paper's settings for every method but BGM-IV, and methods in closed form have only `default`.
 
     Example:
         >>> make_estimator("bgm-iv", "paper").alternating.epochs
         201
     """
-    if method not in METHODS:
-        raise ConfigError(f"unknown method '{method}'; known methods: {', '.join(METHODS)}.")
-    if preset not in PRESETS:
-        raise ConfigError(f"unknown preset '{preset}'; known presets: {', '.join(PRESETS)}.")
-    return METHODS[method](preset)
+    name = method.removesuffix(_TWIN)
+    if name not in METHODS:
+        raise ConfigError(f"unknown method '{method}'; known methods: {', '.join(method_names())}.")
+    if preset not in preset_names():
+        raise ConfigError(f"unknown preset '{preset}'; known presets: {', '.join(preset_names())}.")
+    presets = METHODS[name]
+    nearest = next(known for known in (preset, preset.split("-")[0], "default") if known in presets)
+    config = presets[nearest]()
+    if name == method:
+        return config
+    return bgmiv.without_instrument(config) if name == "bgm-iv" else replace(config, use_instrument=False)

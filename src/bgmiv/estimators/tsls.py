@@ -1,68 +1,141 @@
-"""Linear two-stage least squares, by linearmodels: the yardstick every other method is held against."""
+"""Two-stage least squares, by linearmodels: linear, or on a sieve of polynomials or splines.
+
+The linear form is the yardstick every other method is held against.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.schema import BlockKind, Schema
-from bgmiv.errors import DataError
+from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.base import IVEstimator
 from bgmiv.progress import Reporter, silent
 
 if TYPE_CHECKING:
     import jax
+    import pandas as pd
 
-__all__ = ["TSLS", "FittedTSLS", "TSLSConfig"]
+__all__ = ["TSLS", "Basis", "FittedTSLS", "TSLSConfig"]
+
+
+class Basis(NamedTuple):
+    """Powers of one variable and, for splines, truncated powers that bend it at knots.
+
+    With t = (value − shift)/scale: t, ..., t^degree, then max(t − knot, 0)^degree for each knot.
+
+    >>> Basis(0.0, 1.0, 2, (1.0,))(np.array([3.0]))
+    array([[3., 9., 4.]])
+    """
+
+    shift: float
+    scale: float
+    degree: int
+    knots: tuple[float, ...]
+
+    @property
+    def size(self) -> int:
+        """The number of functions."""
+        return self.degree + len(self.knots)
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """The functions at (n,) values, (n, size)."""
+        t = (np.asarray(values, dtype=np.float64) - self.shift) / self.scale
+        bends = [np.maximum(t - knot, 0.0) ** self.degree for knot in self.knots]
+        return np.column_stack([*(t**power for power in range(1, self.degree + 1)), *bends])
 
 
 @dataclass(frozen=True, eq=False)
 class FittedTSLS:
-    """A fitted line: outcome = intercept + slope · treatment + covariates · coefficients.
+    """A fitted structural function: outcome = intercept + covariates · coefficients + a part of the treatment.
 
     Attributes
     ----------
     schema : the columns the fit was made from.
-    intercept, slope : floats.
+    intercept : float.
     coefficients : (p,) array, one per flat covariate column; 0 for a categorical block's reference level.
+    basis : the functions of the treatment; for a linear fit, the treatment itself.
+    treatment_coefficients : (size of the basis, 1 + p) array: column 0 holds the main terms, column 1 + j the
+        interactions with flat covariate column j.
     result : the linearmodels result, with standard errors, ``first_stage`` and every test it offers.
     history : empty; there is nothing to iterate.
     """
 
     schema: Schema
     intercept: float
-    slope: float
     coefficients: np.ndarray
+    basis: Basis
+    treatment_coefficients: np.ndarray
     result: Any
     history: tuple[()] = ()
+
+    @property
+    def slope(self) -> float:
+        """The effect of one unit of treatment, for a fit that is linear without interactions."""
+        if self.basis.size > 1 or self.treatment_coefficients[:, 1:].any():
+            raise ConfigError("a sieve has no single slope; use predict, or the coefficients in result.params")
+        return float(self.treatment_coefficients[0, 0])
 
     def predict(self, treatment: Any, covariates: Any = None) -> np.ndarray:
         """The structural function at each row, (m,), in units of the outcome."""
         x, v = self.schema.check_query(treatment, covariates)
-        return self.intercept + self.slope * x + v @ self.coefficients
+        by_covariates = self.treatment_coefficients[:, 0] + v @ self.treatment_coefficients[:, 1:].T
+        return self.intercept + v @ self.coefficients + (self.basis(x) * by_covariates).sum(axis=1)
 
 
 @dataclass(frozen=True)
 class TSLSConfig:
-    """Two-stage least squares, linear in treatment and covariates, with a constant.
+    """Two-stage least squares with a constant: linear in treatment and covariates, or a sieve in the treatment.
 
     Standard errors are robust to heteroskedasticity. The first level of a categorical block is its
-    reference. Needs at least twice as many rows as covariate columns: below that the first stage
+    reference. Needs at least twice as many rows as columns of the first stage: near that the first stage
     reproduces the treatment instead of its instrumented part.
+
+    A sieve replaces the treatment by functions of it, and each instrument by the same kind of functions of itself,
+    so that there are as many instruments as endogenous columns. They are powers of the standardised variable, named
+    ``price[1]``, ``price[2]``, ... in ``result``; a variable with few distinct values gets as many functions as it can
+    carry. Covariates enter linearly. Nothing is shrunk: more functions than the instruments can tell apart give wild
+    curves with large standard errors, so keep the degree and the knots few.
+
+    Arguments
+    ---------
+    degree : highest power.
+    features : "polynomial"; or "spline", which adds truncated powers of that degree at knots.
+    knots : number of a spline's knots, at even quantiles.
+    interactions : also multiply every function of treatment and instruments with every covariate.
+    use_instrument : False gives the no-IV twin, ordinary least squares on the same columns.
 
     Example
     -------
-    >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> cost, shock = rng.normal(size=(2, 4000))
     >>> price = 2.0 + cost + shock
     >>> data = IVData.from_arrays(1.0 - 0.5 * price + shock, price, instruments=cost)
     >>> round(TSLSConfig().fit(data).slope, 1)
     -0.5
+    >>> curved = IVData.from_arrays(price**2 + shock, price, instruments=cost)
+    >>> TSLSConfig(degree=2).fit(curved).predict([0.0, 2.0]).round(0) + 0.0
+    array([0., 4.])
     """
+
+    degree: int = 1
+    features: Literal["polynomial", "spline"] = "polynomial"
+    knots: int = 4
+    interactions: bool = False
+    use_instrument: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse settings that cannot act."""
+        if self.degree < 1:
+            raise ConfigError(f"degree must be at least 1, got {self.degree}.")
+        if self.features not in ("polynomial", "spline"):
+            raise ConfigError(f"features must be 'polynomial' or 'spline', got {self.features!r}.")
+        if self.knots < 1:
+            raise ConfigError(f"knots must be at least 1, got {self.knots}.")
 
     @property
     def name(self) -> str:
@@ -71,30 +144,88 @@ class TSLSConfig:
 
     def fit(self, data: IVData, key: jax.Array | None = None, reporter: Reporter = silent) -> FittedTSLS:
         """Fit by linearmodels' ``IV2SLS``; ``key`` is not used, there is no randomness."""
-        _check_size(data)
+        self._check_data(data)
         reporter.start("2SLS", 1)
         kept, names = _regressors(data.schema)
-        result = _fit_linearmodels(data, kept, names)
+        covariates = np.asarray(data.covariates[:, kept], dtype=np.float64)
+        basis = self._basis(data.treatment)
+        endogenous = self._expand(basis, data.treatment, data.schema.treatment.name, covariates, names)
+        instruments = None
+        if self.use_instrument:
+            instruments = self._instruments(data, covariates, names)
+            _check_order(data, len(names), endogenous, instruments)
+        result = _fit_linearmodels(data, covariates, names, endogenous, instruments)
         reporter.advance(1, {})
         reporter.finish()
+
         estimates = np.asarray(result.params, dtype=np.float64)
         coefficients = np.zeros(data.covariates.shape[1])
-        coefficients[kept] = estimates[1:-1]
+        coefficients[kept] = estimates[1 : 1 + len(kept)]
+        by_term = estimates[1 + len(kept) :].reshape(-1, basis.size).T
+        treatment_coefficients = np.zeros((basis.size, 1 + data.covariates.shape[1]))
+        treatment_coefficients[:, 0] = by_term[:, 0]
+        if self.interactions:
+            treatment_coefficients[:, 1 + kept] = by_term[:, 1:]
         return FittedTSLS(
             schema=data.schema,
             intercept=float(estimates[0]),
-            slope=float(estimates[-1]),
             coefficients=coefficients,
+            basis=basis,
+            treatment_coefficients=treatment_coefficients,
             result=result,
         )
 
+    def _check_data(self, data: IVData) -> None:
+        n_rows, n_covariates = data.covariates.shape
+        if self.use_instrument and data.instruments.shape[1] == 0:
+            raise DataError("two-stage least squares needs an instrument; pass at least one in instruments=")
+        if 2 * n_covariates > n_rows:
+            raise DataError(
+                f"two-stage least squares with {n_covariates} covariate columns and {n_rows} rows is not "
+                f"meaningful; give at least {2 * n_covariates} rows, fewer covariates, or use another method"
+            )
+
+    def _basis(self, values: np.ndarray) -> Basis:
+        # The plain line stays in the units of the data, so that its coefficients are the familiar ones.
+        if self.degree == 1 and self.features == "polynomial":
+            return Basis(0.0, 1.0, 1, ())
+        values = np.asarray(values, dtype=np.float64)
+        shift, scale = float(values.mean()), float(values.std())
+        distinct = len(np.unique(values))
+        if self.features == "polynomial" or distinct <= self.degree + self.knots:
+            return Basis(shift, scale, min(self.degree, distinct - 1), ())
+        quantiles = np.quantile((values - shift) / scale, np.arange(1, self.knots + 1) / (self.knots + 1))
+        return Basis(shift, scale, self.degree, tuple(np.unique(quantiles).tolist()))
+
+    def _instruments(self, data: IVData, covariates: np.ndarray, names: list[str]) -> pd.DataFrame:
+        import pandas as pd
+
+        parts = []
+        for values, name in zip(data.instruments.T, data.schema.instruments, strict=True):
+            parts.append(self._expand(self._basis(values), values, name, covariates, names))
+        return pd.concat(parts, axis=1)
+
+    def _expand(
+        self, basis: Basis, values: np.ndarray, name: str, covariates: np.ndarray, names: list[str]
+    ) -> pd.DataFrame:
+        """The functions of one variable, then their products with each covariate in turn."""
+        import pandas as pd
+
+        functions = basis(values)
+        plain = self.degree == 1 and self.features == "polynomial"
+        labels = [name] if plain else [f"{name}[{i}]" for i in range(1, basis.size + 1)]
+        columns = dict(zip(labels, functions.T, strict=True))
+        for covariate, covariate_name in zip(covariates.T, names, strict=True) if self.interactions else ():
+            for label, function in zip(labels, functions.T, strict=True):
+                columns[f"{label}:{covariate_name}"] = function * covariate
+        return pd.DataFrame(columns)
+
 
 class TSLS(IVEstimator):
-    """Linear two-stage least squares in the shape of every other estimator.
+    """Two-stage least squares in the shape of every other estimator; `TSLSConfig` explains the arguments.
 
     Example
     -------
-    >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> cost, shock = rng.normal(size=(2, 4000))
     >>> price = 2.0 + cost + shock
@@ -103,26 +234,28 @@ class TSLS(IVEstimator):
     array([ 1., -4.])
     """
 
-    # Two-stage least squares has no settings: no randomness, and nothing to wait for.
+    # No randomness, and nothing to wait for.
     random_state = 0
     progress = False
 
-    def __init__(self) -> None:
-        """Nothing to set."""
+    def __init__(
+        self,
+        degree: int = 1,
+        features: Literal["polynomial", "spline"] = "polynomial",
+        *,
+        knots: int = 4,
+        interactions: bool = False,
+        use_instrument: bool = True,
+    ) -> None:
+        """Store the arguments; they are checked by `fit`."""
+        self.degree = degree
+        self.features = features
+        self.knots = knots
+        self.interactions = interactions
+        self.use_instrument = use_instrument
 
     def _config(self) -> TSLSConfig:
-        return TSLSConfig()
-
-
-def _check_size(data: IVData) -> None:
-    n_rows, n_covariates = data.covariates.shape
-    if data.instruments.shape[1] == 0:
-        raise DataError("two-stage least squares needs an instrument; pass at least one in instruments=")
-    if 2 * n_covariates > n_rows:
-        raise DataError(
-            f"two-stage least squares with {n_covariates} covariate columns and {n_rows} rows is not "
-            f"meaningful; give at least {2 * n_covariates} rows, fewer covariates, or use another method"
-        )
+        return TSLSConfig(self.degree, self.features, self.knots, self.interactions, self.use_instrument)
 
 
 def _regressors(schema: Schema) -> tuple[np.ndarray, list[str]]:
@@ -133,21 +266,35 @@ def _regressors(schema: Schema) -> tuple[np.ndarray, list[str]]:
     return np.asarray(kept, dtype=np.intp), [schema.flat_names[column] for column in kept]
 
 
-def _fit_linearmodels(data: IVData, kept: np.ndarray, names: list[str]) -> Any:
+def _check_order(data: IVData, n_covariates: int, endogenous: pd.DataFrame, instruments: pd.DataFrame) -> None:
+    n_treatments, n_instruments = endogenous.shape[1], instruments.shape[1]
+    if n_instruments < n_treatments:
+        raise DataError(
+            f"the sieve has {n_treatments} columns of the treatment but only {n_instruments} of the instruments, which "
+            "take too few distinct values; lower the degree, or use fewer knots"
+        )
+    total = 1 + n_covariates + n_instruments
+    if n_treatments > 1 and 2 * total > data.n_rows:
+        raise DataError(
+            f"the sieve's first stage has {total} columns for {data.n_rows} rows; give at least {2 * total} rows, or "
+            "lower the degree, use fewer knots, or leave out the interactions"
+        )
+
+
+def _fit_linearmodels(
+    data: IVData, covariates: np.ndarray, names: list[str], endogenous: pd.DataFrame, instruments: pd.DataFrame | None
+) -> Any:
     import pandas as pd  # a dependency of linearmodels; slow to import, so only here
     from linearmodels.iv import IV2SLS
 
-    schema = data.schema
-    exogenous = pd.DataFrame(np.asarray(data.covariates[:, kept], dtype=np.float64), columns=names)
+    exogenous = pd.DataFrame(covariates, columns=names)
     exogenous.insert(0, _constant_name(names), 1.0)
-    instruments = pd.DataFrame(np.asarray(data.instruments, dtype=np.float64), columns=list(schema.instruments))
+    outcome = pd.Series(np.asarray(data.outcome, dtype=np.float64), name=data.schema.outcome.name)
     try:
-        model = IV2SLS(
-            pd.Series(np.asarray(data.outcome, dtype=np.float64), name=schema.outcome.name),
-            exogenous,
-            pd.Series(np.asarray(data.treatment, dtype=np.float64), name=schema.treatment.name),
-            instruments,
-        )
+        if instruments is None:
+            model = IV2SLS(outcome, pd.concat([exogenous, endogenous], axis=1), None, None)
+        else:
+            model = IV2SLS(outcome, exogenous, endogenous, instruments)
         return model.fit(cov_type="robust")
     except (ValueError, np.linalg.LinAlgError) as error:
         raise DataError(

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+
+from bgmiv.progress import RichReporter, SilentReporter, silent
+
+
+def drive(reporter: SilentReporter | RichReporter) -> None:
+    """What a fit of two phases tells."""
+    for phase in ("warm start", "alternating updates"):
+        reporter.start(phase, 20)
+        reporter.advance(15, {"loss": 1.25, "outcome": 0.5})
+        reporter.advance(5, {"loss": 0.123456})
+        reporter.finish()
+
+
+def test_silence_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
+    drive(silent)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_bars_show_phase_and_loss_on_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    with RichReporter("demand") as reporter:
+        drive(reporter)
+    out, err = capfd.readouterr()
+    assert out == ""
+    for word in ("demand: warm start", "demand: alternating updates", "loss 0.1235", "100%"):
+        assert word in err
+
+
+def test_a_phase_without_a_loss_is_shown_too(capfd: pytest.CaptureFixture[str]) -> None:
+    with RichReporter() as reporter:
+        reporter.start("2SLS", 1)
+        reporter.advance(1, {})
+        reporter.finish()
+    assert "2SLS" in capfd.readouterr().err
+
+
+def _interrupted() -> None:
+    with RichReporter("a") as reporter:
+        reporter.start("warm start", 10)
+        raise KeyboardInterrupt
+
+
+def test_an_error_closes_the_display() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        _interrupted()
+    with RichReporter("b") as reporter:
+        drive(reporter)
+
+
+def test_late_news_after_the_end_is_harmless() -> None:
+    with RichReporter() as reporter:
+        reporter.start("warm start", 10)
+        reporter.finish()
+        reporter.advance(3, {"loss": 1.0})
+        reporter.finish()
