@@ -17,6 +17,8 @@ from bgmiv.integrate import FiniteMixture, GaussHermite, IntegrationRule, MonteC
 from bgmiv.model import BGMIVModel, LatentLayout, ModelConfig, Row, build_model
 from bgmiv.model.objectives import covariate_log_posterior, log_p_iv, log_p_treatment, quasi_log_posterior
 from bgmiv.nn import MLP
+from bgmiv.train import DirectStart
+from bgmiv.train.direct import direct_loss
 from bgmiv.train.egm import critic_loss, warm_start_loss
 
 LAYOUT = LatentLayout(1, 1, 1, 1)
@@ -163,6 +165,19 @@ def test_warm_start_loss(kind: str) -> None:
 
     def loss(model: BGMIVModel) -> jax.Array:
         return warm_start_loss(model, critic, rule, rows, z, noise, jax.random.key(0), 0.01)[0]
+
+    check(loss, model)
+
+
+def test_direct_loss() -> None:
+    model, rows, _ = build(blocks=True)
+    rng = np.random.default_rng(2)
+    noise, directions = rng.uniform(size=(N, model.covariates.noise_width)), rng.normal(size=(2, LAYOUT.dim))
+
+    def loss(model: BGMIVModel) -> jax.Array:
+        # One node sits at the mean: with more, the loss withholds the outcome's gradient from the treatment's spread.
+        rule = GaussHermite(1)
+        return direct_loss(model, rule, rows, directions, noise, jax.random.key(0), DirectStart())[0]
 
     check(loss, model)
 
