@@ -1,6 +1,6 @@
 """Write RESULTS.md from the measured rows in results/; every number in it comes from a row.
 
-    python benchmarks/make_results.py
+python benchmarks/make_results.py
 """
 
 from __future__ import annotations
@@ -94,14 +94,12 @@ def cost(rows: Sequence[Row]) -> str:
 
 def main() -> None:
     """Write RESULTS.md."""
-    rows = sorted(
-        RowStore(HERE / "results").rows(), key=lambda r: (r.design, r.n, r.rho, r.method, r.preset, r.seed)
-    )
+    rows = sorted(RowStore(HERE / "results").rows(), key=lambda r: (r.design, r.n, r.rho, r.method, r.preset, r.seed))
     text = "\n\n".join(
         [
             "# Measured results",
             f"Generated from {len(rows)} rows in `results/` by `make results`. Structural mean squared error on each "
-            "design's grid, mean ± standard deviation over seeds. The constant predictor scores 3.26 on the demand grids.",
+            "design's grid, mean ± standard deviation over seeds; the constant predictor scores 3.26 on demand grids.",
             "## Accuracy",
             accuracy(rows),
             "## The paper's presets, seed by seed",
