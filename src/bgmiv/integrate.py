@@ -28,6 +28,7 @@ __all__ = [
     "MonteCarlo",
     "ObservedTreatment",
     "QuasiMonteCarlo",
+    "check_rule",
     "log_integral",
     "rule_for",
 ]
@@ -191,6 +192,12 @@ class ObservedTreatment:
     def nodes(self, head: Head, raw: Array, observed: Array, key: Array) -> tuple[Array, Array]:
         """The observed treatment, with weight one."""
         return observed[None], jnp.zeros((1,), raw.dtype)
+
+
+def check_rule(rule: IntegrationRule, head: Head) -> None:
+    """Raise a `ConfigError` if the rule cannot integrate over the head; nothing is computed."""
+    raw, scalar = jax.ShapeDtypeStruct((head.raw_dim,), jnp.float32), jax.ShapeDtypeStruct((), jnp.float32)
+    jax.eval_shape(lambda raw, x: rule_for(rule, head).nodes(head, raw, x, jax.random.key(0)), raw, scalar)
 
 
 def rule_for(rule: IntegrationRule, head: Head) -> IntegrationRule:

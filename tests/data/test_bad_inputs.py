@@ -81,9 +81,7 @@ ONE_ROLE = [
         ["treatment", "dates"],
         treatment=pd.Series(pd.date_range("2020", periods=N, tz="UTC")),
     ),
-    case(
-        "polars times", ["treatment", "object", "time"], treatment=pl.Series([dt.time(i) for i in range(N)])
-    ),
+    case("polars times", ["treatment", "object", "time"], treatment=pl.Series([dt.time(i) for i in range(N)])),
     case("time differences", ["outcome", "time differences"], outcome=np.arange(N).astype("timedelta64[s]")),
     case("complex", ["outcome", "complex", "real"], outcome=Y + 1j),
     case("structured", ["outcome", "not numeric"], outcome=np.zeros(N, dtype=[("a", float)])),
@@ -101,9 +99,7 @@ ONE_ROLE = [
         ["treatment", "Int128", "Cast"],
         treatment=pl.Series("x", list(range(N)), dtype=pl.Int128),
     ),
-    case(
-        "category", ["treatment", "object", "int"], treatment=pd.Series([1, 2, 3, 1, 2, 3], dtype="category")
-    ),
+    case("category", ["treatment", "object", "int"], treatment=pd.Series([1, 2, 3, 1, 2, 3], dtype="category")),
     case("length", ["treatment", "5 rows", "outcome", "6"], treatment=X[:5]),
     case("length of covariates", ["covariates", "5 rows", "6"], covariates=V[:5]),
     case("transposed", ["covariates", "2 rows", "6", "transposed"], covariates=V.T),
@@ -138,9 +134,7 @@ ONE_ROLE = [
 ]
 
 COVARIATES = [
-    case(
-        "nan column", ["'score'", "1 missing", "row 3"], covariates=frame(score=put(V[:, 1], 3, value=np.nan))
-    ),
+    case("nan column", ["'score'", "1 missing", "row 3"], covariates=frame(score=put(V[:, 1], 3, value=np.nan))),
     case(
         "other columns too",
         ["'age'", "1 more column", "'score'"],
@@ -229,9 +223,7 @@ OVERLAPS = [
 ]
 
 DECLARATIONS = [
-    case(
-        "unknown column", ["'regoin'", "age", "score"], covariates=frame(), blocks={"regoin": "categorical"}
-    ),
+    case("unknown column", ["'regoin'", "age", "score"], covariates=frame(), blocks={"regoin": "categorical"}),
     case("no covariates", ["'region'", "none"], blocks={"region": "categorical"}),
     case("not a declaration", ["'age'", "BlockSpec", "3"], covariates=frame(), blocks={"age": 3}),
     case("unknown kind", ["'ordinal'", "'categorical'"], covariates=frame(), blocks={"age": "ordinal"}),

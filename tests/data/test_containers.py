@@ -30,9 +30,7 @@ TABLES = {
     "pandas arrow": lambda columns: pd.DataFrame(columns).convert_dtypes(dtype_backend="pyarrow"),
     "pandas category": lambda columns: pd.DataFrame(columns).astype({"region": "category"}),
     "polars": pl.DataFrame,
-    "polars category": lambda columns: pl.DataFrame(columns).with_columns(
-        pl.col("region").cast(pl.Categorical)
-    ),
+    "polars category": lambda columns: pl.DataFrame(columns).with_columns(pl.col("region").cast(pl.Categorical)),
     "pyarrow": lambda columns: pa.table({name: pa.array(values) for name, values in columns.items()}),
     "mapping of series": lambda columns: {name: pl.Series(values) for name, values in columns.items()},
 }

@@ -113,7 +113,11 @@ class IVEstimator(ABC):
     def __repr__(self) -> str:
         """The arguments that differ from their defaults."""
         defaults = inspect.signature(type(self).__init__).parameters
-        shown = [f"{name}={value!r}" for name, value in self.get_params().items() if value != defaults[name].default]
+        shown = [
+            f"{name}={value!r}"
+            for name, value in self.get_params().items()
+            if repr(value) != repr(defaults[name].default)
+        ]
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def _fitted(self) -> FittedIV:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +19,14 @@ from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.errors import ConfigError
 from bgmiv.estimators.base import IVEstimator
 from bgmiv.infer import LatentMap, latents_of, structural_means
-from bgmiv.integrate import GaussHermite, IntegrationRule, MonteCarlo, ObservedTreatment, QuasiMonteCarlo
+from bgmiv.integrate import (
+    GaussHermite,
+    IntegrationRule,
+    MonteCarlo,
+    ObservedTreatment,
+    QuasiMonteCarlo,
+    check_rule,
+)
 from bgmiv.model import BGMIVModel, LatentLayout, ModelConfig, build_model
 from bgmiv.progress import Reporter, silent
 from bgmiv.train import Alternating, DirectStart, HistoryRow, WarmStart, training_data
@@ -88,6 +96,8 @@ class BGMIVConfig:
         scaler = config.scaling.fit(data)
         rows = training_data(scaler.transform(data), config.alternating.batch_size)
         model = build_model(data.schema, data.instruments.shape[1], config.model, key=key_model)
+        check_rule(config.warm_start.integration, model.treatment_head)
+        check_rule(config.alternating.integration, model.treatment_head)
         model, warm_history = warm_start(config.warm_start, model, rows, key_warm, reporter, checkpoint)
         latents = initial_latents(config.warm_start, model, rows, key_latents)
         model, latents, history = alternate(
@@ -147,7 +157,10 @@ class FittedBGMIV:
 
 
 def paper_preset() -> BGMIVConfig:
-    """Appendix B of the paper to the letter: 1000 plain Monte Carlo draws, 50,001 warm-start iterations, 201 epochs."""
+    """Appendix B of the paper: 1000 plain Monte Carlo draws, 50,001 warm-start iterations, 201 epochs.
+
+    One line of it is left out, as in the authors' code: the L2 penalty of 1e-4, declared there and never added.
+    """
     return BGMIVConfig(
         warm_start=WarmStart(integration=GaussHermite(1)),
         alternating=Alternating(integration=MonteCarlo(1000)),
@@ -199,7 +212,7 @@ class BGMIV(IVEstimator):
         batch_size: rows a mini-batch in both phases.
         warm_start_iterations: iterations of the warm start.
         epochs: passes of alternating updates.
-        integration: rule of the IV integral in the alternating phase.
+        integration: rule of the IV integral in the alternating phase, which runs if `epochs` is above 0.
         scaling: how each role is scaled.
         use_instrument: False gives the no-IV twin.
         treatment_kind: "auto", "continuous" or "binary".
@@ -251,30 +264,47 @@ class BGMIV(IVEstimator):
         self.progress = progress
 
     def _config(self) -> BGMIVConfig:
-        if self.preset not in PRESETS:
+        if self.preset not in tuple(PRESETS):
             raise ConfigError(f"preset must be one of {', '.join(PRESETS)}, got {self.preset!r}.")
         config = PRESETS[self.preset]()
-        if self.latent_layout is not None:
-            if len(self.latent_layout) != 4:
-                raise ConfigError(
-                    "latent_layout holds four sizes (shared, outcome-only, treatment-only, nuisance), got "
-                    f"{self.latent_layout!r}."
-                )
-            config = replace(config, layout=LatentLayout(*self.latent_layout))
-        if self.batch_size is not None:
-            if self.batch_size < 2:
-                raise ConfigError(f"batch_size must be at least 2, got {self.batch_size}.")
-            config = replace(config, batch_size=self.batch_size)
+        warm, alternating = config.warm_start, config.alternating
         if self.warm_start_iterations is not None:
-            config = replace(config, warm_start=replace(config.warm_start, iterations=self.warm_start_iterations))
+            iterations = _whole("warm_start_iterations", self.warm_start_iterations, 0)
+            warm = replace(warm, iterations=iterations)
         if self.epochs is not None:
-            config = replace(config, alternating=replace(config.alternating, epochs=self.epochs))
+            alternating = replace(alternating, epochs=_whole("epochs", self.epochs, 0))
         if self.integration is not None:
-            config = replace(config, alternating=replace(config.alternating, integration=self.integration))
+            if not hasattr(self.integration, "nodes"):
+                raise ConfigError(f"integration must be a rule such as GaussHermite(8), got {self.integration!r}.")
+            alternating = replace(alternating, integration=self.integration)
+        if self.batch_size is not None:
+            config = replace(config, batch_size=_whole("batch_size", self.batch_size, 2))
         if self.scaling is not None:
+            if not isinstance(self.scaling, RoleScaling):
+                raise ConfigError(f"scaling must be a RoleScaling, got {self.scaling!r}.")
             config = replace(config, scaling=self.scaling)
+        config = replace(config, layout=self._layout(), warm_start=warm, alternating=alternating)
         if self.checkpoint is not None:
             if self.random_state is None:
                 raise ConfigError("a checkpoint needs a random_state: without a fixed seed no two fits are the same.")
             config = replace(config, checkpoint=str(self.checkpoint))
         return config if self.use_instrument else without_instrument(config)
+
+    def _layout(self) -> LatentLayout | None:
+        if self.latent_layout is None:
+            return None
+        sizes = tuple(self.latent_layout) if isinstance(self.latent_layout, Iterable) else (self.latent_layout,)
+        if len(sizes) != 4:
+            raise ConfigError(
+                f"latent_layout holds four sizes (shared, outcome-only, treatment-only, nuisance), got {sizes}."
+            )
+        try:
+            return LatentLayout(*sizes)
+        except ConfigError as error:
+            raise ConfigError(f"latent_layout: {error}") from None
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
+        raise ConfigError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+    return int(value)

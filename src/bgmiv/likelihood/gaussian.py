@@ -78,4 +78,4 @@ class Gaussian:
 
     def spread_penalty(self, raw: Array) -> Array:
         """Mean square of the raw variances."""
-        return jnp.mean(self._parts(raw)[1] ** 2)
+        return jnp.sum(self._parts(raw)[1] ** 2) / max(self.raw_dims[1], 1)

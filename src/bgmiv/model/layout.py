@@ -38,7 +38,7 @@ class LatentLayout:
     def __post_init__(self) -> None:
         """Refuse negative sizes and an empty latent space."""
         sizes = (self.shared, self.outcome_only, self.treatment_only, self.nuisance)
-        if any(not isinstance(size, int) or isinstance(size, bool) or size < 0 for size in sizes):
+        if any(isinstance(size, bool) or not hasattr(size, "__index__") or size < 0 for size in sizes):
             raise ConfigError(f"latent sizes must be whole numbers of at least 0, got {sizes}.")
         if self.dim == 0:
             raise ConfigError("the latent space is empty: give at least one of the four parts a size above 0.")

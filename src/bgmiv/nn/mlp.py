@@ -87,15 +87,21 @@ class MLP(eqx.Module):
 
     def first_context(self, left: Array) -> Array:
         """The first layer's preactivation from the leading inputs alone (bias included)."""
-        first = self.layers[0]
-        return left @ first.kernel[: left.shape[-1]] + first.bias
+        kernel, bias = self._first()
+        return left @ kernel[: left.shape[-1]] + bias
 
     def from_context(self, context: Array, right: Array) -> Array:
         """Finish a pass begun by `first_context` with the remaining inputs."""
-        kernel = self.layers[0].kernel[-right.shape[-1] :]
+        kernel = self._first()[0][-right.shape[-1] :]
         # A single remaining input is an outer product: broadcasting beats a matrix product with inner width one.
         added = right * kernel[0] if right.shape[-1] == 1 else right @ kernel
-        return self._heads(self._hidden_after_first(context + added))
+        preactivation = context + added
+        return self._heads(self._hidden_after_first(preactivation)) if self.layers else preactivation
+
+    def _first(self) -> tuple[Array, Array]:
+        """Kernel and bias of the layer that meets the inputs: without hidden layers, the heads side by side."""
+        first = self.layers[:1] or self.outputs
+        return jnp.concatenate([d.kernel for d in first], axis=1), jnp.concatenate([d.bias for d in first])
 
     def _hidden(self, x: Array) -> Array:
         return self._hidden_after_first(self.layers[0](x)) if self.layers else x

@@ -83,6 +83,8 @@ class Alternating:
             )
         if self.learning_rate <= 0 or self.latent_learning_rate <= 0:
             raise ConfigError("learning_rate and latent_learning_rate must be above 0.")
+        if self.pzv_weight < 0:
+            raise ConfigError(f"pzv_weight must be at least 0, got {self.pzv_weight}.")
         if self.latent_momentum not in ("dense", "rows"):
             raise ConfigError(f"latent_momentum is 'dense' or 'rows', got '{self.latent_momentum}'.")
 
