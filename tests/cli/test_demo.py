@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,18 +11,23 @@ from typer.testing import CliRunner
 from bgmiv.cli import demo as demo_module
 from bgmiv.cli.main import app
 from bgmiv.estimators import registry
-from bgmiv.estimators.tsls import TSLSConfig
+from bgmiv.estimators.bgmiv import BGMIVConfig, default_preset
 
 
 def bgmiv(*arguments: object) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "100"})
 
 
+def short(learning_rate: float = 1e-3) -> BGMIVConfig:
+    """The default preset with a training of next to nothing."""
+    config = default_preset()
+    return replace(config, warm_start=replace(config.warm_start, iterations=20, learning_rate=learning_rate))
+
+
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every method is 2SLS and runs here: the demo's plumbing without its training."""
-    for method in ("bgm-iv", "bgm-iv-noiv"):
-        monkeypatch.setitem(registry.METHODS, method, lambda preset: TSLSConfig())
+    """Short fits in this process."""
+    monkeypatch.setitem(registry.METHODS, "bgm-iv", {"default": short})
     monkeypatch.setattr(demo_module, "available_cores", lambda: 1)
 
 
@@ -44,17 +50,13 @@ def test_demo_writes_figure_page_and_record(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_a_failed_fit_does_not_hide_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Broken:
-        def fit(self, *_: object) -> None:
-            raise RuntimeError("out of luck")
-
-    monkeypatch.setitem(registry.METHODS, "bgm-iv", lambda preset: Broken())
+    monkeypatch.setitem(registry.METHODS, "bgm-iv", {"default": lambda: short(learning_rate=1e30)})
     done = bgmiv("demo", "--n", 100, "--out", tmp_path)
     assert done.exit_code == 1
-    assert "out of luck" in done.output
+    assert "diverged" in done.output
     record = json.loads((tmp_path / "results.json").read_text())
-    assert [row["status"] for row in record["rows"]] == ["failed", "ok", "ok"]
-    assert "out of luck" in (tmp_path / "report.html").read_text()
+    assert [row["status"] for row in record["rows"]] == ["failed", "failed", "ok"]
+    assert "diverged" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize(
