@@ -17,11 +17,17 @@ if TYPE_CHECKING:
     from bgmiv.data import BlockSpec, FixedAffine, Identity, IVData, RoleScaling, Standardise
     from bgmiv.errors import BGMIVError, BGMIVWarning, ConfigError, DataError, FitInterrupted, NotFittedError
     from bgmiv.estimators.bgmiv import BGMIV, BGMIVConfig, FittedBGMIV
+    from bgmiv.estimators.deepgmm import DeepGMM
+    from bgmiv.estimators.deepiv import DeepIV
+    from bgmiv.estimators.dfiv import DFIV
+    from bgmiv.estimators.kiv import KIV
     from bgmiv.estimators.tsls import TSLS
     from bgmiv.integrate import FiniteMixture, GaussHermite, MonteCarlo, QuasiMonteCarlo
 
 __all__ = [
     "BGMIV",
+    "DFIV",
+    "KIV",
     "TSLS",
     "BGMIVConfig",
     "BGMIVError",
@@ -29,6 +35,8 @@ __all__ = [
     "BlockSpec",
     "ConfigError",
     "DataError",
+    "DeepGMM",
+    "DeepIV",
     "FiniteMixture",
     "FitInterrupted",
     "FittedBGMIV",
@@ -47,6 +55,10 @@ _HOMES = {
     "bgmiv.data": ("BlockSpec", "FixedAffine", "IVData", "Identity", "RoleScaling", "Standardise"),
     "bgmiv.errors": ("BGMIVError", "BGMIVWarning", "ConfigError", "DataError", "FitInterrupted", "NotFittedError"),
     "bgmiv.estimators.bgmiv": ("BGMIV", "BGMIVConfig", "FittedBGMIV"),
+    "bgmiv.estimators.deepgmm": ("DeepGMM",),
+    "bgmiv.estimators.deepiv": ("DeepIV",),
+    "bgmiv.estimators.dfiv": ("DFIV",),
+    "bgmiv.estimators.kiv": ("KIV",),
     "bgmiv.estimators.tsls": ("TSLS",),
     "bgmiv.integrate": ("FiniteMixture", "GaussHermite", "MonteCarlo", "QuasiMonteCarlo"),
 }

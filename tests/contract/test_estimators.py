@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -16,9 +16,12 @@ from bgmiv.covariates import CovariateConfig
 from bgmiv.data import IVData
 from bgmiv.errors import DataError, NotFittedError
 from bgmiv.estimators.base import Estimator, FittedIV, IVEstimator
-from bgmiv.estimators.bgmiv import BGMIV, PRESETS, BGMIVConfig
+from bgmiv.estimators.bgmiv import BGMIV, BGMIVConfig
+from bgmiv.estimators.deepgmm import DeepGMM, DeepGMMConfig
+from bgmiv.estimators.deepiv import DeepIV, DeepIVConfig
+from bgmiv.estimators.dfiv import DFIV, DFIVConfig
 from bgmiv.estimators.kiv import KIV
-from bgmiv.estimators.registry import make_estimator, method_names
+from bgmiv.estimators.registry import METHODS, make_estimator, method_names
 from bgmiv.estimators.tsls import TSLS
 from bgmiv.infer import LatentMap
 from bgmiv.model import ModelConfig
@@ -27,7 +30,22 @@ N = 60
 
 
 def tiny(config: Estimator) -> Estimator:
-    """A BGM-IV with the same phases and rules, but networks and schedule of next to nothing."""
+    """The same phases and rules, but networks and schedule of next to nothing."""
+    if isinstance(config, DeepIVConfig):
+        return replace(
+            config,
+            hidden=(8,),
+            treatment_stage=replace(config.treatment_stage, epochs=2, batch_size=16),
+            outcome_stage=replace(config.outcome_stage, epochs=2, batch_size=16),
+        )
+    if isinstance(config, DFIVConfig):
+        return replace(
+            config,
+            training=replace(config.training, epochs=2, instrument_iterations=2, covariate_iterations=2, chunk=1),
+        )
+    if isinstance(config, DeepGMMConfig):
+        game = replace(config.game, rounds=2, round_updates=3, batch_size=16, chunk=1)
+        return replace(config, hidden=(8,), game=game, learning_rates=(1e-3,))
     if not isinstance(config, BGMIVConfig):
         return config
     shapes = CovariateConfig(
@@ -63,6 +81,12 @@ CASES = {
     "tsls-noiv": Case(lambda: TSLS(use_instrument=False), random=False, uses_instruments=False),
     "kiv": Case(lambda: KIV(random_state=0), random=True),
     "kiv-noiv": Case(lambda: KIV(random_state=0, use_instrument=False), random=True, uses_instruments=False),
+    "deepiv": Case(lambda: DeepIV(random_state=0), random=True),
+    "deepiv-noiv": Case(lambda: DeepIV(random_state=0, use_instrument=False), random=True, uses_instruments=False),
+    "dfiv": Case(lambda: DFIV(random_state=0), random=True),
+    "dfiv-noiv": Case(lambda: DFIV(random_state=0, use_instrument=False), random=True, uses_instruments=False),
+    "deepgmm": Case(lambda: DeepGMM(random_state=0), random=True),
+    "deepgmm-noiv": Case(lambda: DeepGMM(random_state=0, use_instrument=False), random=True, uses_instruments=False),
 }
 
 
@@ -156,8 +180,8 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def face(method: str, monkeypatch: pytest.MonkeyPatch) -> IVEstimator:
     """The method's user class, with the default preset made tiny."""
-    small = tiny(PRESETS["default"]())
-    monkeypatch.setitem(PRESETS, "default", lambda: small)
+    for presets in METHODS.values():
+        monkeypatch.setitem(presets, "default", partial(tiny, presets["default"]()))
     return CASES[method].face()
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from bgmiv.errors import ConfigError
-from bgmiv.estimators import bgmiv, kiv, tsls
+from bgmiv.estimators import bgmiv, deepgmm, deepiv, dfiv, kiv, tsls
 from bgmiv.estimators.base import Estimator
 
 __all__ = ["METHODS", "make_estimator", "method_names", "preset_names"]
@@ -16,6 +16,9 @@ METHODS: dict[str, Mapping[str, Callable[[], Any]]] = {
     "bgm-iv": bgmiv.PRESETS,
     "tsls": {"default": tsls.TSLSConfig},
     "kiv": kiv.PRESETS,
+    "deepiv": deepiv.PRESETS,
+    "dfiv": dfiv.PRESETS,
+    "deepgmm": deepgmm.PRESETS,
 }
 """Each method's presets; `<name>-noiv` is the method with its instrument ignored."""
 

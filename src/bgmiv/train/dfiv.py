@@ -3,7 +3,7 @@ r"""Deep feature IV: features of both stages learned by gradient steps, their li
 Stage 1 regresses treatment features $\psi(x)$ on instrument features $\phi(w, v)$ over one half of the rows; stage 2
 regresses $y$ on $\widehat{E}[\psi(x) \mid w, v] \otimes \xi(v)$ over the other half. Each loss is the minimum of a
 ridge problem over its head, so its gradient is the one at the minimising head held fixed (the envelope theorem):
-nothing is differentiated through a factorisation, except the linear map from $\psi$ to its projection.
+the only solve that is differentiated is the linear map from $\psi$ to its projection.
 
 Reference: Xu, Chen, Srinivasan, de Freitas, Doucet and Gretton, "Learning deep features in instrumental variable
 regression", ICLR 2021.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -32,26 +32,14 @@ from bgmiv.model.objectives import Row
 from bgmiv.train.draws import Draws
 from bgmiv.train.loop import TrainingData
 
-__all__ = [
-    "DeepFeatures",
-    "FeatureNet",
-    "Heads",
-    "Inputs",
-    "LayerShape",
-    "Networks",
-    "outer_features",
-    "ridge",
-    "ridge_loss",
-    "solve_heads",
-    "stage_data",
-]
+__all__ = ["DeepFeatures", "FeatureNet", "Inputs", "LayerShape", "Networks", "outer_features", "ridge", "stage_data"]
 
 _VARIANCE_FLOOR = 1e-5
 
 
 @dataclass(frozen=True)
 class LayerShape:
-    """One dense layer of a feature network: affine map, then batch normalisation and ReLU as asked.
+    """One layer of a feature network: affine map, then batch normalisation and ReLU as asked.
 
     Args:
         width: number of units.
@@ -76,65 +64,64 @@ class Moments(NamedTuple):
     variance: Array
 
 
+def _moments(h: Array, present: Array) -> Moments:
+    n = jnp.sum(present)
+    mean = present @ h / n
+    return Moments(mean, present @ (h - mean) ** 2 / n)
+
+
 class Inputs(NamedTuple):
-    """What a feature network sees of n rows: plain columns `(n, q)`, covariates `(n, p)`, and 1 for real rows `(n,)`."""
+    """What a network sees of n rows: columns `(n, q)`, covariates `(n, p)`, and `(n,)` ones, zeros in padding."""
 
     columns: Array
     covariates: Array
     present: Array
 
 
-class FeatureLayer(eqx.Module):
-    """A dense layer; `gain` and `offset` are there if it normalises."""
-
+class _Layer(eqx.Module):
     kernel: Array
     bias: Array
     gain: Array | None
     offset: Array | None
     rectify: bool = eqx.field(static=True)
 
-    def __init__(self, n_in: int, shape: LayerShape, *, key: Array) -> None:
-        """Kernel and bias uniform within one over the root of `n_in`, as in the study's networks."""
+    def __init__(self, n_in: int, shape: LayerShape, draws: Draws) -> None:
+        # Uniform within one over the root of n_in, as in the study's networks.
         limit = max(n_in, 1) ** -0.5
-        key_kernel, key_bias = jax.random.split(key)
-        self.kernel = jax.random.uniform(key_kernel, (n_in, shape.width), minval=-limit, maxval=limit)
-        self.bias = jax.random.uniform(key_bias, (shape.width,), minval=-limit, maxval=limit)
+        self.kernel = limit * (2.0 * draws.uniform((n_in, shape.width)) - 1.0)
+        self.bias = limit * (2.0 * draws.uniform((shape.width,)) - 1.0)
         self.gain = jnp.ones((shape.width,)) if shape.normalise else None
         self.offset = jnp.zeros((shape.width,)) if shape.normalise else None
         self.rectify = shape.rectify
 
 
 class FeatureNet(eqx.Module):
-    """Features of rows: each covariate block through its own extractor, then dense layers over everything.
+    """Features of rows: each covariate block through its own extractor, then layers over everything.
 
     Written for all rows at once, because normalisation is over rows.
 
     Example:
         >>> net = FeatureNet(1, BlockFeatures((), ()), (LayerShape(8, normalise=True),), key=jax.random.key(0))
-        >>> rows = Inputs(jnp.ones((5, 1)), jnp.ones((5, 0)), jnp.ones(5))
-        >>> net(rows)[0].shape
+        >>> features, _ = net(Inputs(jnp.arange(5.0)[:, None], jnp.ones((5, 0)), jnp.ones(5)))
+        >>> features.shape
         (5, 8)
     """
 
     blocks: BlockFeatures
-    layers: tuple[FeatureLayer, ...]
+    layers: tuple[_Layer, ...]
 
     def __init__(self, n_columns: int, blocks: BlockFeatures, shapes: tuple[LayerShape, ...], *, key: Array) -> None:
         """Stack layers of the given shapes on `n_columns` plain columns and the blocks' features."""
         widths = (n_columns + blocks.width, *(shape.width for shape in shapes))
-        keys = jax.random.split(key, len(shapes))
+        # One call of the generator: compiling one for each kernel takes longer than a small fit.
+        draws = Draws(key, sum((a + 1) * b for a, b in pairwise(widths)))
         self.blocks = blocks
-        self.layers = tuple(FeatureLayer(a, s, key=k) for a, s, k in zip(widths[:-1], shapes, keys, strict=True))
-
-    @property
-    def width(self) -> int:
-        """Number of features."""
-        return int(self.layers[-1].bias.shape[-1])
+        self.layers = tuple(_Layer(a, shape, draws) for a, shape in zip(widths[:-1], shapes, strict=True))
 
     def __call__(
         self, rows: Inputs, *, moments: tuple[Moments, ...] | None = None, noise: Array | None = None
     ) -> tuple[Array, tuple[Moments, ...]]:
-        """Features `(n, width)` and the moments its normalised layers used.
+        """Features `(n, width)` and the moments that the normalised layers used.
 
         Args:
             rows: the rows.
@@ -154,12 +141,6 @@ class FeatureNet(eqx.Module):
         return h, tuple(used)
 
 
-def _moments(h: Array, present: Array) -> Moments:
-    n = jnp.sum(present)
-    mean = present @ h / n
-    return Moments(mean, present @ (h - mean) ** 2 / n)
-
-
 class Networks(NamedTuple):
     """psi(x), phi(w, v) and xi(v); without an instrument there is no phi, without covariates no xi."""
 
@@ -177,30 +158,23 @@ def ridge(features: Array, targets: Array, penalty: Array | float) -> Array:
         penalty: lambda, already multiplied by the number of rows.
 
     Example:
-        >>> ridge(jnp.eye(2), jnp.ones((2, 1)), 1.0).ravel().tolist()
+        >>> ridge(jnp.eye(2), jnp.ones((2, 1)), 1.0).ravel().round(3).tolist()
         [0.5, 0.5]
     """
-    return cho_solve(_gram_factor(features, penalty), features.T @ targets)
+    return ridge_map(features, penalty)(targets)
 
 
-def _gram_factor(features: Array, penalty: Array | float) -> tuple[Array, bool]:
+def ridge_map(features: Array, penalty: Array | float) -> Callable[[Array], Array]:
+    """The map from targets to their head, which is linear."""
     gram = features.T @ features
-    factor, lower = cho_factor(gram + penalty * jnp.eye(len(gram), dtype=gram.dtype), lower=True)
-    return factor, bool(lower)
+    factor = cho_factor(gram + penalty * jnp.eye(len(gram), dtype=gram.dtype), lower=True)
+    return lambda targets: cho_solve(factor, features.T @ targets)
 
 
 def ridge_loss(features: Array, targets: Array, penalty: Array | float) -> Array:
-    r"""The minimum of the ridge problem, $\min_W \|T - FW\|^2 + \lambda\|W\|^2$.
-
-    Its gradient in features and targets is exact with the minimising head held fixed.
-    """
+    r"""The minimum $\min_W \|T - FW\|^2 + \lambda\|W\|^2$; its gradient is exact with the head held fixed."""
     head = jax.lax.stop_gradient(ridge(features, targets, penalty))
     return jnp.sum((targets - features @ head) ** 2) + penalty * jnp.sum(head**2)
-
-
-def with_constant(features: Array, present: Array) -> Array:
-    """A last column of ones, and rows of zeros where there is no row: padding drops out of every sum."""
-    return jnp.concatenate([features, jnp.ones((len(features), 1), features.dtype)], axis=1) * present[:, None]
 
 
 def outer_features(left: Array, right: Array) -> Array:
@@ -216,48 +190,31 @@ def outer_features(left: Array, right: Array) -> Array:
     return (left[:, :, None] * right[:, None, :]).reshape(len(left), -1)
 
 
-class Heads(NamedTuple):
-    """Everything beside the networks that a fitted model needs.
+def masked_features(net: FeatureNet, rows: Inputs) -> Array:
+    """Features without training noise, zero in padding."""
+    return net(rows)[0] * rows.present[:, None]
 
-    Attributes:
-        stage1: `(d + 1, k)`, instrument features and a constant to treatment features; None without an instrument.
-        stage2: `(k + 1, m + 1)`, see `outer_features`.
-        instrument_moments, covariate_moments: of the networks' normalised layers.
-    """
 
-    stage1: Array | None
-    stage2: Array
-    instrument_moments: tuple[Moments, ...]
-    covariate_moments: tuple[Moments, ...]
+def with_constant(features: Array, present: Array) -> Array:
+    """A last column of ones, and rows of zeros where there is no row: padding drops out of every sum."""
+    return jnp.concatenate([features, jnp.ones((len(features), 1), features.dtype)], axis=1) * present[:, None]
 
 
 class Stages(NamedTuple):
-    """Rows and row counts of both stages; the same rows twice without an instrument."""
+    """What each network sees in each stage; without an instrument both stages hold all rows.
 
-    first: Row
-    second: Row
-    first_present: Array
-    second_present: Array
+    Attributes:
+        treatments: psi's inputs, stage 1.
+        first, second: phi's inputs, stage 1 and stage 2.
+        covariates: xi's inputs, stage 2.
+        y: outcomes of stage 2, `(n, 1)`.
+    """
 
-    @property
-    def treatments(self) -> Inputs:
-        """psi's inputs: stage-1 rows."""
-        return Inputs(self.first.x[:, None], self.first.v[:, :0], self.first_present)
-
-    @property
-    def first_instruments(self) -> Inputs:
-        """phi's inputs in stage 1."""
-        return Inputs(self.first.w, self.first.v, self.first_present)
-
-    @property
-    def second_instruments(self) -> Inputs:
-        """phi's inputs in stage 2."""
-        return Inputs(self.second.w, self.second.v, self.second_present)
-
-    @property
-    def covariates(self) -> Inputs:
-        """xi's inputs: stage-2 rows."""
-        return Inputs(self.second.w[:, :0], self.second.v, self.second_present)
+    treatments: Inputs
+    first: Inputs
+    second: Inputs
+    covariates: Inputs
+    y: Array
 
 
 def stage_data(scaled: ScaledData, key: Array, *, halves: bool) -> TrainingData:
@@ -270,25 +227,63 @@ def stage_data(scaled: ScaledData, key: Array, *, halves: bool) -> TrainingData:
     cut = (len(order) + 1) // 2
     parts = (order[:cut], order[cut:]) if halves else (order,)
     padded = bucket_size(len(parts[0]), 8)
-    rows = Row(
-        *(
-            jnp.asarray(np.concatenate([pad_rows(values[part], padded) for part in parts]))
-            for values in (scaled.x, scaled.y, scaled.v, scaled.w)
-        )
+    columns = (
+        jnp.asarray(np.concatenate([pad_rows(values[part], padded) for part in parts]))
+        for values in (scaled.x, scaled.y, scaled.v, scaled.w)
     )
-    return TrainingData(rows, jnp.asarray(len(order), jnp.int32))
+    return TrainingData(Row(*columns), jnp.asarray(len(order), jnp.int32))
 
 
-def _stages(data: TrainingData, halves: bool) -> Stages:
-    if not halves:
-        present = (jnp.arange(len(data.rows.x)) < data.n).astype(data.rows.x.dtype)
-        return Stages(data.rows, data.rows, present, present)
-    size = len(data.rows.x) // 2
-    place = jnp.arange(size)
-    first, second = (jax.tree.map(lambda leaf, s=s: leaf[s : s + size], data.rows) for s in (0, size))
-    n_first = (data.n + 1) // 2
+def stages_of(data: TrainingData, *, halves: bool) -> Stages:
+    """The stages' rows, from data laid out by `stage_data`."""
+    size = len(data.rows.x) // (2 if halves else 1)
+    n_first = (data.n + 1) // 2 if halves else data.n
+    n_second = data.n - n_first if halves else data.n
+    first, second = (jax.tree.map(lambda leaf, s=s: leaf[s:][:size], data.rows) for s in (0, size if halves else 0))
     kind = data.rows.x.dtype
-    return Stages(first, second, (place < n_first).astype(kind), (place < data.n - n_first).astype(kind))
+    in_first, in_second = ((jnp.arange(size) < n).astype(kind) for n in (n_first, n_second))
+    return Stages(
+        treatments=Inputs(first.x[:, None], first.v[:, :0], in_first),
+        first=Inputs(first.w, first.v, in_first),
+        second=Inputs(second.w, second.v, in_second),
+        covariates=Inputs(second.w[:, :0], second.v, in_second),
+        y=second.y[:, None],
+    )
+
+
+def first_stage_loss(net: FeatureNet, targets: Array, stages: Stages, penalty: float, noise: Array | None) -> Array:
+    """Stage 1's loss in phi for fixed treatment features `targets`; the penalty is a row's."""
+    features = with_constant(net(stages.first, noise=noise)[0], stages.first.present)
+    return ridge_loss(features, targets, penalty * jnp.sum(stages.first.present))
+
+
+def second_stage_features(expected: Array, net: FeatureNet | None, stages: Stages, noise: Array | None) -> Array:
+    """(expected psi, 1) outer (xi, 1) of the stage-2 rows; without covariates xi is the constant alone."""
+    rows = stages.covariates
+    features = expected[:, :0] if net is None else net(rows, noise=noise)[0]
+    return outer_features(with_constant(expected, rows.present), with_constant(features, rows.present))
+
+
+def second_stage_loss(
+    expected: Array, net: FeatureNet | None, stages: Stages, penalty: float, noise: Array | None
+) -> Array:
+    """Stage 2's loss in the expected treatment features and in xi; the penalty is a row's."""
+    features = second_stage_features(expected, net, stages, noise)
+    return ridge_loss(features, stages.y, penalty * jnp.sum(stages.covariates.present))
+
+
+def expectation(net: FeatureNet | None, stages: Stages, penalty: float) -> Callable[[FeatureNet], Array]:
+    """The map from psi to its features' expectations at stage-2 rows; without an instrument, to the features."""
+    if net is None:
+        return lambda psi: masked_features(psi, stages.treatments)
+    first, moments = net(stages.first)
+    head = ridge_map(with_constant(first, stages.first.present), penalty * jnp.sum(stages.first.present))
+    second = with_constant(net(stages.second, moments=moments)[0], stages.second.present)
+    return lambda psi: second @ head(masked_features(psi, stages.treatments))
+
+
+Loss = Callable[[FeatureNet, Array | None], Array]
+"""A loss in one network, given its training noise."""
 
 
 class DeepFeaturesState(NamedTuple):
@@ -306,7 +301,7 @@ class DeepFeatures:
     update solves the heads anew. The penalties are multiplied by the stage's number of rows.
 
     Args:
-        epochs: epochs.
+        epochs: passes.
         instrument_iterations, covariate_iterations, treatment_iterations: updates of phi, xi and psi in an epoch.
         stage1_penalty, stage2_penalty: ridge penalties of the heads, a row.
         learning_rate: Adam's step size for all networks.
@@ -323,25 +318,16 @@ class DeepFeatures:
     stage2_penalty: float = 0.1
     learning_rate: float = 1e-3
     treatment_decay: float = 0.0
-    instrument_decay: float = 0.0
-    covariate_decay: float = 0.1
+    instrument_decay: float = 100.0
+    covariate_decay: float = 1.0
     chunk: int = 10
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot train."""
-        for name in ("epochs", "instrument_iterations", "covariate_iterations", "treatment_iterations"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must be at least 0, got {getattr(self, name)}.")
-        if self.stage1_penalty <= 0 or self.stage2_penalty <= 0 or self.learning_rate <= 0:
-            raise ConfigError(
-                "stage1_penalty, stage2_penalty and learning_rate must be above 0, got "
-                f"{self.stage1_penalty}, {self.stage2_penalty} and {self.learning_rate}."
-            )
-        for name in ("treatment_decay", "instrument_decay", "covariate_decay"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must be at least 0, got {getattr(self, name)}.")
-        if self.chunk < 1:
-            raise ConfigError(f"chunk must be at least 1, got {self.chunk}.")
+        least = {"stage1_penalty": 1e-9, "stage2_penalty": 1e-9, "learning_rate": 1e-9, "chunk": 1}
+        for name, value in vars(self).items():
+            if not least.get(name, 0) <= value < float("inf"):
+                raise ConfigError(f"{name} must be finite and at least {least.get(name, 0)}, got {value}.")
 
     @property
     def name(self) -> str:
@@ -358,13 +344,10 @@ class DeepFeatures:
         """Losses a row of stage 2 (the loss) and of stage 1."""
         return ("loss", "stage1")
 
-    def _optimiser(self, decay: float) -> optax.GradientTransformation:
-        adam = optax.adam(self.learning_rate)
-        return optax.chain(optax.add_decayed_weights(decay), adam) if decay > 0 else adam
-
     def _optimisers(self) -> tuple[optax.GradientTransformation, ...]:
         return tuple(
-            self._optimiser(decay) for decay in (self.treatment_decay, self.instrument_decay, self.covariate_decay)
+            optax.chain(optax.add_decayed_weights(decay), optax.adam(self.learning_rate))
+            for decay in (self.treatment_decay, self.instrument_decay, self.covariate_decay)
         )
 
     def init(self, networks: Networks) -> DeepFeaturesState:
@@ -377,112 +360,44 @@ class DeepFeatures:
     ) -> tuple[DeepFeaturesState, dict[str, Array]]:
         """One epoch."""
         (psi, phi, xi), (adam_psi, adam_phi, adam_xi) = state
-        treatment_optimiser, instrument_optimiser, covariate_optimiser = self._optimisers()
-        stages = _stages(data, phi is not None)
-        n_first, n_second = jnp.sum(stages.first_present), jnp.sum(stages.second_present)
-        penalty = self.stage2_penalty * n_second
-        y = stages.second.y[:, None]
+        for_psi, for_phi, for_xi = self._optimisers()
+        stages = stages_of(data, halves=phi is not None)
         key_phi, key_xi = jax.random.split(key)
-        first_loss = jnp.zeros(())
-
+        loss1 = jnp.zeros(())
         if phi is not None:
-            targets = _present(psi, stages.treatments)
-
-            def stage1(net: FeatureNet, noise: Array | None) -> Array:
-                features, _ = net(stages.first_instruments, noise=noise)
-                features = with_constant(features, stages.first_present)
-                return ridge_loss(features, targets, self.stage1_penalty * n_first)
-
-            phi, adam_phi, first_loss = _descend(
-                stage1, instrument_optimiser, phi, adam_phi, self.instrument_iterations, len(targets), key_phi
-            )
-        expected = _expectation(phi, stages, self.stage1_penalty * n_first)
-
+            targets = masked_features(psi, stages.treatments)
+            phi, adam_phi, loss1 = _descend(
+                lambda net, noise: first_stage_loss(net, targets, stages, self.stage1_penalty, noise),
+                for_phi, (phi, adam_phi), self.instrument_iterations, stages.first, key_phi,
+            )  # fmt: skip
+        expected = expectation(phi, stages, self.stage1_penalty)
         if xi is not None:
-            left = with_constant(expected(psi), stages.second_present)
-
-            def stage2(net: FeatureNet, noise: Array | None) -> Array:
-                right, _ = net(stages.covariates, noise=noise)
-                return ridge_loss(outer_features(left, with_constant(right, stages.second_present)), y, penalty)
-
+            fixed = expected(psi)
             xi, adam_xi, _ = _descend(
-                stage2, covariate_optimiser, xi, adam_xi, self.covariate_iterations, len(y), key_xi
-            )
-        right = _covariate_features(xi, stages.covariates)
-
-        def outcome(net: FeatureNet, noise: Array | None) -> Array:
-            left = with_constant(expected(net), stages.second_present)
-            return ridge_loss(outer_features(left, right), y, penalty)
-
-        psi, adam_psi, loss = _descend(
-            outcome, treatment_optimiser, psi, adam_psi, self.treatment_iterations, len(y), key
-        )
-        metrics = {"loss": loss / n_second, "stage1": first_loss / n_first}
+                lambda net, noise: second_stage_loss(fixed, net, stages, self.stage2_penalty, noise),
+                for_xi, (xi, adam_xi), self.covariate_iterations, stages.covariates, key_xi,
+            )  # fmt: skip
+        psi, adam_psi, loss2 = _descend(
+            lambda net, _: second_stage_loss(expected(net), xi, stages, self.stage2_penalty, None),
+            for_psi, (psi, adam_psi), self.treatment_iterations, stages.treatments, key,
+        )  # fmt: skip
+        metrics = {"loss": loss2 / jnp.sum(stages.second.present), "stage1": loss1 / jnp.sum(stages.first.present)}
         return DeepFeaturesState(Networks(psi, phi, xi), (adam_psi, adam_phi, adam_xi)), metrics
 
 
-def _present(net: FeatureNet, rows: Inputs) -> Array:
-    """Features without training noise, zero where there is no row."""
-    return net(rows)[0] * rows.present[:, None]
-
-
-def _covariate_features(net: FeatureNet | None, rows: Inputs) -> Array:
-    """xi(v) and a constant; the constant alone without covariates."""
-    features = jnp.zeros((len(rows.present), 0)) if net is None else net(rows)[0]
-    return with_constant(features, rows.present)
-
-
-def _expectation(net: FeatureNet | None, stages: Stages, penalty: Array) -> Callable[[FeatureNet], Array]:
-    """The map from a treatment network to its features' conditional expectations at stage-2 rows.
-
-    It is linear in the features, and the features themselves without an instrument.
-    """
-    if net is None:
-        return lambda psi: _present(psi, stages.treatments)
-    first, moments = net(stages.first_instruments)
-    second, _ = net(stages.second_instruments, moments=moments)
-    first = with_constant(first, stages.first_present)
-    second = with_constant(second, stages.second_present)
-    factor = _gram_factor(first, penalty)
-    return lambda psi: second @ cho_solve(factor, first.T @ _present(psi, stages.treatments))
-
-
-def _descend(
-    loss: Callable[[FeatureNet, Array | None], Array],
-    optimiser: optax.GradientTransformation,
-    net: FeatureNet,
-    state: optax.OptState,
-    count: int,
-    n_rows: int,
-    key: Array,
-) -> tuple[FeatureNet, optax.OptState, Array]:
-    """`count` updates of one network; the loss before the last."""
-    width = net.blocks.noise_width
+def _descend(loss: Loss, optimiser: Any, start: tuple[FeatureNet, Any], count: int, rows: Inputs, key: Array) -> Any:
+    """Network and optimiser state after `count` updates, and the loss before the last."""
+    n, width = len(rows.present), start[0].blocks.noise_width
+    # Random numbers of its own for every update would cost more than its matrix products: one block serves an epoch,
+    # and each update deals it out to the rows by another random shift.
+    draws = Draws(key, n * width + count if width else 0)
+    noise, shifts = (draws.uniform((n, width)), draws.index((count,), jnp.asarray(n))) if width else (None, None)
 
     def update(i: Array, carry: tuple[FeatureNet, Any, Array]) -> tuple[FeatureNet, Any, Array]:
         net, state, _ = carry
-        noise = Draws(jax.random.fold_in(key, i), n_rows * width).uniform((n_rows, width)) if width else None
-        value, grads = jax.value_and_grad(loss)(net, noise)
+        shifted = None if noise is None or shifts is None else jnp.roll(noise, shifts[i], axis=0)
+        value, grads = jax.value_and_grad(loss)(net, shifted)
         updates, state = optimiser.update(grads, state, net)
         return optax.apply_updates(net, updates), state, value
 
-    return jax.lax.fori_loop(0, count, update, (net, state, jnp.zeros(())))
-
-
-@partial(jax.jit, static_argnames="config")
-def solve_heads(networks: Networks, data: TrainingData, config: DeepFeatures) -> Heads:
-    """Both heads for trained networks, with the moments that prediction needs."""
-    psi, phi, xi = networks
-    stages = _stages(data, phi is not None)
-    n_first, n_second = jnp.sum(stages.first_present), jnp.sum(stages.second_present)
-    stage1, instrument_moments = None, ()
-    if phi is not None:
-        features, instrument_moments = phi(stages.first_instruments)
-        features = with_constant(features, stages.first_present)
-        stage1 = ridge(features, _present(psi, stages.treatments), config.stage1_penalty * n_first)
-    expected = _expectation(phi, stages, config.stage1_penalty * n_first)(psi)
-    left = with_constant(expected, stages.second_present)
-    right = _covariate_features(xi, stages.covariates)
-    stage2 = ridge(outer_features(left, right), stages.second.y[:, None], config.stage2_penalty * n_second)
-    covariate_moments = () if xi is None else xi(stages.covariates)[1]
-    return Heads(stage1, stage2.reshape(left.shape[1], right.shape[1]), instrument_moments, covariate_moments)
+    return jax.lax.fori_loop(0, count, update, (*start, jnp.zeros(())))
