@@ -340,6 +340,7 @@ def test_user_class() -> None:
         (lambda: DFIV(stage1_penalty=0.0)._config(), "stage1_penalty"),
         (lambda: DeepFeatures(epochs=-1), "epochs must be"),
         (lambda: DeepFeatures(covariate_decay=-0.1), "covariate_decay"),
+        (lambda: DeepFeatures(covariate_iterations=0), "covariate_iterations must be finite and at least 1"),
         (lambda: LayerShape(0), "width of at least 1"),
         (lambda: DFIVConfig(treatment_net=()), "treatment_net needs at least one layer"),
     ],

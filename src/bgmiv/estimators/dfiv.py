@@ -247,8 +247,9 @@ def _expected_outcome(networks: Networks, heads: Heads, x: Array, v: Array, w: A
 def paper_preset() -> DFIVConfig:
     """The study's public settings: inputs as they come, one treatment feature, almost no weight decay.
 
-    Two things differ from its code and do not matter at full batches: normalised layers use the moments of the
-    network's training rows at the current weights, not a running mean of them; and rows are split by our key.
+    Three things differ from its code: normalised layers use the moments of their network's training rows at the
+    current weights, not a running mean of them; a vector block goes through this package's shared extractor; and the
+    updates of one epoch share a block of dropout draws, dealt out anew each time.
     """
     as_given = Identity()
     return DFIVConfig(

@@ -32,7 +32,11 @@ from bgmiv.model.objectives import Row
 from bgmiv.train.draws import Draws
 from bgmiv.train.loop import TrainingData
 
-__all__ = ["DeepFeatures", "FeatureNet", "Inputs", "LayerShape", "Networks", "outer_features", "ridge", "stage_data"]
+__all__ = [
+    "DeepFeatures", "DeepFeaturesState", "FeatureNet", "Inputs", "LayerShape", "Moments", "Networks", "Stages",
+    "expectation", "first_stage_loss", "masked_features", "outer_features", "ridge", "ridge_loss",
+    "second_stage_features", "second_stage_loss", "stage_data", "stages_of", "with_constant",
+]  # fmt: skip
 
 _VARIANCE_FLOOR = 1e-5
 
@@ -65,9 +69,8 @@ class Moments(NamedTuple):
 
 
 def _moments(h: Array, present: Array) -> Moments:
-    n = jnp.sum(present)
-    mean = present @ h / n
-    return Moments(mean, present @ (h - mean) ** 2 / n)
+    mean = present @ h / jnp.sum(present)
+    return Moments(mean, present @ (h - mean) ** 2 / jnp.sum(present))
 
 
 class Inputs(NamedTuple):
@@ -153,18 +156,17 @@ def ridge(features: Array, targets: Array, penalty: Array | float) -> Array:
     r"""The head $\arg\min_W \|T - FW\|^2 + \lambda\|W\|^2 = (F^\top F + \lambda I)^{-1} F^\top T$, by Cholesky.
 
     Args:
-        features: `(n, d)`.
-        targets: `(n, k)`.
+        features, targets: `(n, d)` and `(n, k)`.
         penalty: lambda, already multiplied by the number of rows.
 
     Example:
         >>> ridge(jnp.eye(2), jnp.ones((2, 1)), 1.0).ravel().round(3).tolist()
         [0.5, 0.5]
     """
-    return ridge_map(features, penalty)(targets)
+    return _ridge_map(features, penalty)(targets)
 
 
-def ridge_map(features: Array, penalty: Array | float) -> Callable[[Array], Array]:
+def _ridge_map(features: Array, penalty: Array | float) -> Callable[[Array], Array]:
     """The map from targets to their head, which is linear."""
     gram = features.T @ features
     factor = cho_factor(gram + penalty * jnp.eye(len(gram), dtype=gram.dtype), lower=True)
@@ -218,11 +220,8 @@ class Stages(NamedTuple):
 
 
 def stage_data(scaled: ScaledData, key: Array, *, halves: bool) -> TrainingData:
-    """Rows in random order, padded; with `halves`, stage 1 fills the first half of the padded rows.
-
-    Stage 1 gets the larger half of an odd number of rows.
-    """
-    seed = np.random.SeedSequence(np.asarray(jax.random.key_data(key)).ravel().tolist())
+    """Rows in random order, padded; with `halves`, stage 1 (the larger half) is in the first half of them."""
+    seed = np.asarray(jax.random.key_data(key)).ravel().tolist()
     order = np.random.default_rng(seed).permutation(len(scaled.x))
     cut = (len(order) + 1) // 2
     parts = (order[:cut], order[cut:]) if halves else (order,)
@@ -277,13 +276,12 @@ def expectation(net: FeatureNet | None, stages: Stages, penalty: float) -> Calla
     if net is None:
         return lambda psi: masked_features(psi, stages.treatments)
     first, moments = net(stages.first)
-    head = ridge_map(with_constant(first, stages.first.present), penalty * jnp.sum(stages.first.present))
+    head = _ridge_map(with_constant(first, stages.first.present), penalty * jnp.sum(stages.first.present))
     second = with_constant(net(stages.second, moments=moments)[0], stages.second.present)
     return lambda psi: second @ head(masked_features(psi, stages.treatments))
 
 
 Loss = Callable[[FeatureNet, Array | None], Array]
-"""A loss in one network, given its training noise."""
 
 
 class DeepFeaturesState(NamedTuple):
@@ -324,10 +322,10 @@ class DeepFeatures:
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot train."""
-        least = {"stage1_penalty": 1e-9, "stage2_penalty": 1e-9, "learning_rate": 1e-9, "chunk": 1}
         for name, value in vars(self).items():
-            if not least.get(name, 0) <= value < float("inf"):
-                raise ConfigError(f"{name} must be finite and at least {least.get(name, 0)}, got {value}.")
+            least = 1 if name.endswith(("iterations", "chunk")) else 1e-9 if name.endswith(("penalty", "rate")) else 0
+            if not least <= value < float("inf"):
+                raise ConfigError(f"{name} must be finite and at least {least}, got {value}.")
 
     @property
     def name(self) -> str:
@@ -345,10 +343,8 @@ class DeepFeatures:
         return ("loss", "stage1")
 
     def _optimisers(self) -> tuple[optax.GradientTransformation, ...]:
-        return tuple(
-            optax.chain(optax.add_decayed_weights(decay), optax.adam(self.learning_rate))
-            for decay in (self.treatment_decay, self.instrument_decay, self.covariate_decay)
-        )
+        decays = (self.treatment_decay, self.instrument_decay, self.covariate_decay)
+        return tuple(optax.chain(optax.add_decayed_weights(d), optax.adam(self.learning_rate)) for d in decays)
 
     def init(self, networks: Networks) -> DeepFeaturesState:
         """Fresh optimisers beside the networks."""
@@ -387,15 +383,16 @@ class DeepFeatures:
 
 def _descend(loss: Loss, optimiser: Any, start: tuple[FeatureNet, Any], count: int, rows: Inputs, key: Array) -> Any:
     """Network and optimiser state after `count` updates, and the loss before the last."""
-    n, width = len(rows.present), start[0].blocks.noise_width
+    shape = (len(rows.present), start[0].blocks.noise_width)
+    size = shape[0] * shape[1]
     # Random numbers of its own for every update would cost more than its matrix products: one block serves an epoch,
-    # and each update deals it out to the rows by another random shift.
-    draws = Draws(key, n * width + count if width else 0)
-    noise, shifts = (draws.uniform((n, width)), draws.index((count,), jnp.asarray(n))) if width else (None, None)
+    # and each update deals it out to rows and columns by another random shift.
+    draws = Draws(key, size + count)
+    block, shifts = draws.uniform((size,)), draws.index((count,), jnp.asarray(max(size, 1)))
 
     def update(i: Array, carry: tuple[FeatureNet, Any, Array]) -> tuple[FeatureNet, Any, Array]:
         net, state, _ = carry
-        shifted = None if noise is None or shifts is None else jnp.roll(noise, shifts[i], axis=0)
+        shifted = jnp.roll(block, shifts[i]).reshape(shape) if size else None
         value, grads = jax.value_and_grad(loss)(net, shifted)
         updates, state = optimiser.update(grads, state, net)
         return optax.apply_updates(net, updates), state, value
