@@ -40,7 +40,17 @@ from bgmiv.train.dfiv import (
 from bgmiv.train.history import HistoryRow
 from bgmiv.train.loop import TrainingData, run_phase
 
-__all__ = ["DFIV", "PRESETS", "DFIVConfig", "FittedDFIV", "default_preset", "paper_preset", "without_instrument"]
+__all__ = [
+    "DFIV",
+    "PRESETS",
+    "DFIVConfig",
+    "FittedDFIV",
+    "Heads",
+    "default_preset",
+    "paper_preset",
+    "solve_heads",
+    "without_instrument",
+]
 
 Shapes = tuple[LayerShape, ...]
 

@@ -25,6 +25,7 @@ from bgmiv.train.history import HistoryRow
 from bgmiv.train.loop import TrainingData, run_phase, training_data
 
 __all__ = [
+    "Best",
     "Objective",
     "OutcomeObjective",
     "Stage",
