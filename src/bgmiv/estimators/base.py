@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from typing import Any, Protocol, Self
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, Self, TypeVar
 
 import jax
 import numpy as np
@@ -16,7 +17,9 @@ from bgmiv.errors import ConfigError, NotFittedError
 from bgmiv.progress import Reporter, RichReporter, silent
 from bgmiv.train.history import HistoryRow
 
-__all__ = ["Estimator", "FittedIV", "IVEstimator"]
+__all__ = ["Estimator", "FittedIV", "IVEstimator", "chosen_preset"]
+
+C = TypeVar("C")
 
 
 class FittedIV(Protocol):
@@ -39,6 +42,18 @@ class Estimator(Protocol):
 
     def fit(self, data: IVData, key: Array, reporter: Reporter = silent) -> FittedIV:
         """Fit on validated data with explicit randomness."""
+
+
+def chosen_preset(presets: Mapping[str, Callable[[], C]], name: str) -> C:
+    """The config of a preset; an unknown name is an error that lists the known ones.
+
+    Example:
+        >>> chosen_preset({"default": dict}, "default")
+        {}
+    """
+    if name not in tuple(presets):
+        raise ConfigError(f"preset must be one of {', '.join(presets)}, got {name!r}.")
+    return presets[name]()
 
 
 class IVEstimator(ABC):

@@ -17,7 +17,7 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import RoleScaling, Scaler
 from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.errors import ConfigError
-from bgmiv.estimators.base import IVEstimator
+from bgmiv.estimators.base import IVEstimator, chosen_preset
 from bgmiv.infer import LatentMap, latents_of, structural_means
 from bgmiv.integrate import (
     GaussHermite,
@@ -264,9 +264,7 @@ class BGMIV(IVEstimator):
         self.progress = progress
 
     def _config(self) -> BGMIVConfig:
-        if self.preset not in tuple(PRESETS):
-            raise ConfigError(f"preset must be one of {', '.join(PRESETS)}, got {self.preset!r}.")
-        config = PRESETS[self.preset]()
+        config = chosen_preset(PRESETS, self.preset)
         warm, alternating = config.warm_start, config.alternating
         if self.warm_start_iterations is not None:
             iterations = _whole("warm_start_iterations", self.warm_start_iterations, 0)

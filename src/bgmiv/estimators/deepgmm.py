@@ -15,7 +15,7 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, Scaler
 from bgmiv.data.schema import Schema
 from bgmiv.errors import ConfigError, DataError, DivergedError
-from bgmiv.estimators.base import IVEstimator
+from bgmiv.estimators.base import IVEstimator, chosen_preset
 from bgmiv.progress import Reporter, silent
 from bgmiv.train.covariate_net import CovariateNet, net_values, split_rows
 from bgmiv.train.deepgmm import Choice, GameState, MomentGame, choose, last
@@ -240,9 +240,7 @@ class DeepGMM(IVEstimator):
         self.progress = progress
 
     def _config(self) -> DeepGMMConfig:
-        if self.preset not in PRESETS:
-            raise ConfigError(f"preset must be one of {', '.join(PRESETS)}, got {self.preset!r}.")
-        config = PRESETS[self.preset]()
+        config = chosen_preset(PRESETS, self.preset)
         game = {name: getattr(self, name) for name in ("batch_size", "damping") if getattr(self, name) is not None}
         if self.updates is not None:
             if self.updates < 1:

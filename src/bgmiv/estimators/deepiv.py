@@ -15,7 +15,7 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import Identity, RoleScaling, Scaler
 from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.estimators.base import IVEstimator
+from bgmiv.estimators.base import IVEstimator, chosen_preset
 from bgmiv.likelihood import Bernoulli, GaussianMixture, Head
 from bgmiv.progress import Reporter, silent
 from bgmiv.train.covariate_net import CovariateNet, net_values, split_rows
@@ -257,9 +257,7 @@ class DeepIV(IVEstimator):
         self.progress = progress
 
     def _config(self) -> DeepIVConfig:
-        if self.preset not in PRESETS:
-            raise ConfigError(f"preset must be one of {', '.join(PRESETS)}, got {self.preset!r}.")
-        config = PRESETS[self.preset]()
+        config = chosen_preset(PRESETS, self.preset)
         stage = {name: getattr(self, name) for name in ("epochs", "batch_size") if getattr(self, name) is not None}
         names = ("n_components", "n_samples", "hidden", "dropout", "scaling")
         return replace(

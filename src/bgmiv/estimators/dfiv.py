@@ -19,7 +19,7 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import Identity, RoleScaling, Scaler
 from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.estimators.base import IVEstimator
+from bgmiv.estimators.base import IVEstimator, chosen_preset
 from bgmiv.progress import Reporter, silent
 from bgmiv.train.dfiv import (
     DeepFeatures,
@@ -343,9 +343,7 @@ class DFIV(IVEstimator):
         self.progress = progress
 
     def _config(self) -> DFIVConfig:
-        if self.preset not in PRESETS:
-            raise ConfigError(f"preset must be one of {', '.join(PRESETS)}, got {self.preset!r}.")
-        config = PRESETS[self.preset]()
+        config = chosen_preset(PRESETS, self.preset)
         names = ("epochs", "stage1_penalty", "stage2_penalty")
         changed = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         config = replace(config, training=replace(config.training, **changed), use_instrument=self.use_instrument)

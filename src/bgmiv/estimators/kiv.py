@@ -14,7 +14,7 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import Affine, Identity, RoleScaling, Scaler
 from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.estimators.base import IVEstimator
+from bgmiv.estimators.base import IVEstimator, chosen_preset
 from bgmiv.kernels import Floats, GaussianKernel, KernelFeatures, fit_features, median_lengthscales
 from bgmiv.progress import Reporter, silent
 from bgmiv.train.kiv import choose_penalty, first_stage, second_stage
@@ -260,9 +260,7 @@ class KIV(IVEstimator):
         self.progress = progress
 
     def _config(self) -> KIVConfig:
-        if self.preset not in PRESETS:
-            raise ConfigError(f"preset must be one of {', '.join(PRESETS)}, got {self.preset!r}.")
-        config = replace(PRESETS[self.preset](), use_instrument=self.use_instrument)
+        config = replace(chosen_preset(PRESETS, self.preset), use_instrument=self.use_instrument)
         if self.validation is not None:
             config = replace(config, validation=self.validation)
         return config if self.scaling is None else replace(config, scaling=self.scaling)
