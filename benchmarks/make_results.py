@@ -106,8 +106,8 @@ def main() -> None:
             seed_by_seed(rows),
             "## Cost against the authors' code",
             "Whole fit and grid prediction on one thread, compilation included. Most rows were made on a busy machine: "
-            "the same vector-proxy fit at n = 1000 took 186 CPU-seconds busy and 162 quiet (seeds 1 and 3). The authors' "
-            "code was measured in another session, not side by side.",
+            "vector-proxy fits at n = 1000 took 186 CPU-seconds busy and 162 quiet (seeds 1 and 3). The authors' code "
+            "was measured in another session, not side by side.",
             cost(rows),
         ]
     )
