@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from bgmiv.bench.store import Row, RowStore
+from bgmiv.bench.row import Row
+from bgmiv.bench.store import RowStore
 from bgmiv.bench.summary import summarise
 
 HERE = Path(__file__).parent

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bgmiv.bench.metrics import structural_error
-from bgmiv.bench.store import Row
+from bgmiv.bench.row import Row
 from bgmiv.bench.summary import Spread, summarise
 from bgmiv.designs import StructuralGrid
 

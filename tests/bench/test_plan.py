@@ -1,68 +1,166 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bgmiv.bench.plan import RunSpec, make_plan
+from bgmiv.bench.plan import Plan, RunSpec, Sweep, load_plan, ready_plans
 from bgmiv.errors import ConfigError
 
+PLAN = """
+title = "mine"
 
-def plan(**changes: Any) -> tuple[RunSpec, ...]:
+[[sweep]]
+designs = ["demand"]
+n = [100, 200]
+rho = [0.1, 0.5]
+methods = ["tsls"]
+repeats = 4
+seed = 3
+
+[[sweep]]
+designs = ["demand"]
+n = [200]
+rho = [0.5]
+methods = ["tsls", "kiv"]
+repeats = 2
+seed = 3
+"""
+
+
+def sweep(**changes: Any) -> Sweep:
     settings: dict[str, Any] = {
-        "design": "demand",
+        "designs": ["demand"],
         "n": [100],
         "rho": [0.5],
         "methods": ["tsls"],
-        "preset": "default",
         "repeats": 2,
         "seed": 10,
     }
-    return make_plan(**{**settings, **changes})
+    return Sweep(**{**settings, **changes})
 
 
-def test_run_id_is_stable_and_tells_specs_apart() -> None:
-    spec = RunSpec("demand", 1000, 0.5, "bgm-iv", "paper", 0)
-    assert spec.run_id == RunSpec("demand", 1000, 0.5, "bgm-iv", "paper", 0).run_id
-    # Stored rows are found by this name: changing it orphans every store.
-    assert spec.run_id == "eaf9f432fbe9b11d"
-    others = {
-        RunSpec("vector-proxy", 1000, 0.5, "bgm-iv", "paper", 0).run_id,
-        RunSpec("demand", 5000, 0.5, "bgm-iv", "paper", 0).run_id,
-        RunSpec("demand", 1000, 0.1, "bgm-iv", "paper", 0).run_id,
-        RunSpec("demand", 1000, 0.5, "tsls", "paper", 0).run_id,
-        RunSpec("demand", 1000, 0.5, "bgm-iv", "default", 0).run_id,
-        RunSpec("demand", 1000, 0.5, "bgm-iv", "paper", 1).run_id,
-    }
-    assert len(others | {spec.run_id}) == 7
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    (tmp_path / "mine.toml").write_text(PLAN)
+    return load_plan(tmp_path / "mine.toml")
 
 
 def test_whole_and_decimal_numbers_name_the_same_run() -> None:
-    assert RunSpec("demand", 100, 1, "tsls", "default", 0) == RunSpec("demand", 100, 1.0, "tsls", "default", 0)
-    assert (
-        RunSpec("demand", 100, 1, "tsls", "default", 0).run_id
-        == RunSpec("demand", 100, 1.0, "tsls", "default", 0).run_id
-    )
+    whole, decimal = (RunSpec("demand", 100, rho, "tsls", "default", 0) for rho in (1, 1.0))
+    assert whole == decimal
+    assert repr(whole) == repr(decimal)
 
 
 def test_every_combination_once() -> None:
-    specs = plan(n=[100, 200, 100], rho=[0.1, 0.9], methods=["tsls", "bgm-iv"], repeats=3)
+    specs = sweep(n=[100, 200, 100], rho=[0.1, 0.9], methods=["tsls", "bgm-iv"], repeats=3).specs()
     assert len(specs) == len(set(specs)) == 2 * 2 * 2 * 3
     assert {spec.seed for spec in specs} == {10, 11, 12}
+
+
+def test_a_method_without_a_preset_takes_its_nearest() -> None:
+    specs = sweep(methods=["bgm-iv", "kiv", "tsls"], presets=["default", "paper-qmc"], repeats=1).specs()
+    assert [(spec.method, spec.preset) for spec in specs] == [
+        ("bgm-iv", "default"),
+        ("bgm-iv", "paper-qmc"),
+        ("kiv", "default"),
+        ("kiv", "paper"),
+        ("tsls", "default"),
+    ]
 
 
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"design": "airline"}, "airline.*demand, vector-proxy"),
+        ({"designs": ["airline"]}, "airline.*demand, vector-proxy"),
         ({"methods": ["ols"]}, "ols.*bgm-iv"),
-        ({"preset": "fast"}, "fast.*default"),
+        ({"presets": ["fast"]}, "fast.*default"),
         ({"repeats": 0}, "repeats"),
+        ({"repeats": 1.5}, "repeats holds 1.5; it takes a whole number"),
         ({"n": [1]}, "n is 1"),
+        ({"n": ["many"]}, "n holds 'many'; it takes a whole number"),
+        ({"n": [True]}, "n holds True"),
+        ({"n": []}, "n must be a list"),
         ({"rho": [-2.0]}, "rho"),
+        ({"methods": "tsls"}, "methods must be a list"),
         ({"seed": -1}, "seed"),
     ],
 )
-def test_bad_plans_are_refused(changes: dict[str, Any], word: str) -> None:
+def test_bad_sweeps_are_refused(changes: dict[str, Any], word: str) -> None:
     with pytest.raises(ConfigError, match=word):
-        plan(**changes)
+        sweep(**changes)
+
+
+def test_a_plan_lists_each_run_once(plan: Plan) -> None:
+    assert (plan.name, plan.title) == ("mine", "mine")
+    assert len(plan.specs) == len(set(plan.specs)) == 4 * 4 + 2
+    assert plan.specs[0] == RunSpec("demand", 100, 0.1, "tsls", "default", 3)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "count"),
+    [
+        ({"fraction": 0.5}, 4 * 2 + 1),
+        ({"fraction": 0.01}, 4 + 1),
+        ({"repeats": 3}, 4 * 3 + 2),
+        ({"n": [100]}, 8),
+        ({"methods": ["kiv"]}, 2),
+        ({"rho": [0.5], "repeats": 1}, 3),
+        ({"presets": ["default"]}, 18),
+    ],
+)
+def test_a_part_of_a_plan(plan: Plan, wanted: dict[str, Any], count: int) -> None:
+    part = plan.part(**wanted)
+    assert len(part.specs) == count
+    assert set(part.specs) <= set(plan.specs)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        ({"fraction": 0.0}, "fraction is 0.0; choose a number above 0"),
+        ({"repeats": 0}, "repeats is 0"),
+        ({"n": [300]}, "the plan 'mine' has no n 300; it has 100, 200"),
+        ({"methods": ["dfiv"]}, "no methods dfiv; it has kiv, tsls"),
+        ({"n": [100], "methods": ["kiv"]}, "no sweep of the plan 'mine' has all"),
+    ],
+)
+def test_a_part_that_is_not_there(plan: Plan, wanted: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        plan.part(**wanted)
+
+
+def test_ready_plans_are_whole() -> None:
+    assert {"demand", "vector-proxy"} <= set(ready_plans())
+    for name in ready_plans():
+        plan = load_plan(name)
+        assert plan.name == name
+        assert plan.title != name
+        assert plan.specs
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("title = ", "not valid TOML"),
+        ('title = "a"', r"no \[\[sweep\]\] table"),
+        ("title = 3\n" + PLAN.split("\n", 2)[2], "title must be a text, got 3"),
+        (PLAN + "\nbudget = 3", "sweep 2: unknown entry 'budget'; known entries: designs, n"),
+        (PLAN.replace("title", "name"), "unknown entry 'name'"),
+        (PLAN.replace("rho = [0.5]", ""), "sweep 2: rho missing"),
+        (PLAN.replace('"kiv"', '"ols"'), "sweep 2: no method is called 'ols'"),
+    ],
+)
+def test_a_file_that_is_no_plan_says_where(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "bad.toml").write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        load_plan(tmp_path / "bad.toml")
+
+
+def test_a_plan_that_is_nowhere_lists_the_ready_ones(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no plan 'nowhere'.*demand"):
+        load_plan("nowhere")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="cannot be read as a plan"):
+        load_plan(tmp_path / "binary.toml")

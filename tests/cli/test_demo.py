@@ -8,7 +8,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from bgmiv.cli import demo as demo_module
+from bgmiv.bench import executors
 from bgmiv.cli.main import app
 from bgmiv.estimators import registry
 from bgmiv.estimators.bgmiv import BGMIVConfig, default_preset
@@ -28,7 +28,7 @@ def short(learning_rate: float = 1e-3) -> BGMIVConfig:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short fits in this process."""
     monkeypatch.setitem(registry.METHODS, "bgm-iv", {"default": short})
-    monkeypatch.setattr(demo_module, "available_cores", lambda: 1)
+    monkeypatch.setattr(executors, "LocalPool", lambda workers: executors.InProcess())
 
 
 @pytest.mark.usefixtures("quick")

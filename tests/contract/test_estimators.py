@@ -1,11 +1,13 @@
-"""What every method must do; a new method adds a row to CASES."""
+"""What every method must do, on every design; a new method adds a row to CASES, a new design is found by itself."""
 
 from __future__ import annotations
 
+import os
+import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,6 +16,7 @@ from sklearn.base import clone
 
 from bgmiv.covariates import CovariateConfig
 from bgmiv.data import IVData
+from bgmiv.designs import VectorProxyDesign, design_names, make_design
 from bgmiv.errors import DataError, NotFittedError
 from bgmiv.estimators.base import Estimator, FittedIV, IVEstimator
 from bgmiv.estimators.bgmiv import BGMIV, BGMIVConfig
@@ -158,6 +161,41 @@ def fitted(method: str, name: str) -> FittedIV:
     return tiny(make_estimator(method)).fit(problem(name).data, jax.random.key(0))
 
 
+class Drawn(NamedTuple):
+    """A small sample of a design, and points of its grid to ask for; the truth there is left behind."""
+
+    data: IVData
+    treatments: np.ndarray
+    covariates: Mapping[str, np.ndarray]
+
+
+@cache
+def drawn(design: str, *, narrow: bool) -> Drawn:
+    wide = design == "vector-proxy"
+    made = VectorProxyDesign(vector_dim=8) if wide and narrow else make_design(design)
+    grid = made.grid()
+    return Drawn(
+        made.sample(40 if wide else N, 0.5, 0),
+        grid.treatment[::100],
+        {name: values[::100] for name, values in grid.covariates.items()},
+    )
+
+
+def drawn_for(method: str, design: str) -> Drawn:
+    # Least squares refuses more columns than half the rows.
+    return drawn(design, narrow=method.startswith("tsls"))
+
+
+def predicted_on(method: str, given: Drawn) -> np.ndarray:
+    fitted = tiny(make_estimator(method)).fit(given.data, jax.random.key(0))
+    return fitted.predict(given.treatments, given.covariates)
+
+
+@cache
+def prediction(method: str, design: str) -> np.ndarray:
+    return predicted_on(method, drawn_for(method, design))
+
+
 @pytest.fixture(autouse=True, scope="module")
 def quick_compilation() -> Iterator[None]:
     """Much is compiled here and little run: XLA's optimisations would cost more than they give."""
@@ -174,6 +212,11 @@ def method(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=list(PROBLEMS))
 def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(params=design_names())
+def design(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
@@ -197,6 +240,26 @@ def fit_face(face: IVEstimator, given: Problem) -> IVEstimator:
 
 def test_every_method_is_in_the_suite() -> None:
     assert set(CASES) == set(method_names())
+
+
+def test_every_design_gives_one_finite_value_a_grid_point(method: str, design: str) -> None:
+    got = prediction(method, design)
+    assert got.shape == (28,)
+    assert got.dtype == np.float64
+    assert np.isfinite(got).all()
+
+
+def test_every_design_repeats_by_key(method: str, design: str) -> None:
+    given = drawn_for(method, design)
+    np.testing.assert_array_equal(predicted_on(method, given), prediction(method, design))
+
+
+def test_every_design_is_predicted_in_units_of_its_outcome(method: str, design: str) -> None:
+    given = drawn_for(method, design)
+    changed = replace(given.data, outcome=1000.0 * given.data.outcome - 7.0)
+    expected = 1000.0 * prediction(method, design) - 7.0
+    got = predicted_on(method, given._replace(data=changed))
+    np.testing.assert_allclose(got, expected, atol=1e-3 * changed.outcome.std())
 
 
 def test_predictions_have_one_finite_value_a_row(method: str, name: str) -> None:
@@ -246,21 +309,16 @@ def test_the_same_key_gives_the_same_fit(method: str) -> None:
     assert np.array_equal(once, other) != CASES[method].random
 
 
-def test_fitting_leaves_the_global_random_state_alone(method: str) -> None:
+def test_fitting_leaves_global_state_alone(method: str) -> None:
+    def state() -> tuple[Any, ...]:
+        _, numbers, *rest = np.random.get_state()  # noqa: NPY002
+        return numbers.tolist(), rest, random.getstate(), dict(jax.config.values), np.geterr(), dict(os.environ)
+
     np.random.seed(0)  # noqa: NPY002
-    before = np.random.get_state()[1].copy()  # noqa: NPY002
-    tiny(make_estimator(method)).fit(problem("one covariate").data, jax.random.key(0))
-    np.testing.assert_array_equal(before, np.random.get_state()[1])  # noqa: NPY002
-
-
-def test_predictions_are_in_the_units_of_the_outcome(method: str) -> None:
-    given = problem("one covariate")
-    changed = replace(given, outcome=1000.0 * given.outcome - 7.0)
-    result = tiny(make_estimator(method)).fit(changed.data, jax.random.key(0))
-    expected = 1000.0 * fitted(method, "one covariate").predict(given.treatments, given.query) - 7.0
-    np.testing.assert_allclose(
-        result.predict(given.treatments, given.query), expected, atol=1e-3 * changed.outcome.std()
-    )
+    before = state()
+    fitted = tiny(make_estimator(method)).fit(problem("one covariate").data, jax.random.key(0))
+    fitted.predict(problem("one covariate").treatments, problem("one covariate").query)
+    assert state() == before
 
 
 def test_queries_are_in_the_units_of_treatment_and_covariates(method: str) -> None:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bgmiv.likelihood import Bernoulli, Categorical, FiniteHead, Gaussian, Head
+from bgmiv.likelihood import Bernoulli, Categorical, FiniteHead, Gaussian, GaussianMixture, Head
 
 N_DRAWS = 20_000
 
@@ -35,6 +35,7 @@ CASES = {
     "gaussian": Case(lambda: Gaussian(1), (0.4, -0.3)),
     "gaussian of three": Case(lambda: Gaussian(3), (0.4, -2.0, 1.0, -0.3, 0.0, 1.5)),
     "gaussian with one variance": Case(lambda: Gaussian(2, shared_variance=True), (0.4, -2.0, 0.7)),
+    "mixture": Case(lambda: GaussianMixture(2), (0.4, -2.0, -0.3, 0.5, 0.2, -0.7)),
     "bernoulli": Case(lambda: Bernoulli(1), (0.8,), lambda: _bits(1)),
     "bernoulli of three": Case(lambda: Bernoulli(3), (0.8, -1.0, 0.0), lambda: _bits(3)),
     "categorical": Case(lambda: Categorical(4), (0.3, -1.0, 2.0, 0.0), lambda: np.eye(4)),

@@ -15,7 +15,7 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import ScaledData
 from bgmiv.designs import DemandDesign, VectorProxyDesign
 from bgmiv.errors import ConfigError, DataError, DivergedError, NotFittedError
-from bgmiv.estimators.deepgmm import DeepGMM, paper_preset
+from bgmiv.estimators.deepgmm import DeepGMM, default_preset, paper_preset
 from bgmiv.train.covariate_net import CovariateNet
 from bgmiv.train.deepgmm import GameState, MomentGame, choose, critic_of, last, residuals_of, violation
 from bgmiv.train.loop import TrainingData, training_data
@@ -23,7 +23,7 @@ from bgmiv.train.loop import TrainingData, training_data
 # As the user class builds it, so that its test needs no compilation of its own.
 TINY_ARGUMENTS = {"updates": 6, "hidden": (6,), "batch_size": 16, "learning_rates": (1e-3,), "random_state": 0}
 TINY = DeepGMM(**TINY_ARGUMENTS)._config()
-TINY = replace(TINY, game=replace(TINY.game, rounds=2, round_updates=3))
+TINY = replace(TINY, game=replace(TINY.game, rounds=2, round_updates=3), holdout=0.2)
 
 
 def net(seed: int) -> CovariateNet:
@@ -148,8 +148,10 @@ def test_binary_treatment_and_several_instruments_without_a_holdout() -> None:
     w, u = rng.normal(size=(120, 2)), rng.normal(size=120)
     x = (w[:, 0] + u > 0.0).astype(float)
     data = IVData.from_arrays(x + u, x, instruments=w, treatment_kind="binary")
-    fitted = replace(TINY, holdout=0.0).fit(data, jax.random.key(0))
+    fitted = replace(TINY, holdout=0.0, learning_rates=(1e-3, 1e-4)).fit(data, jax.random.key(0))
     assert fitted.choice.round == 1
+    # Nothing could choose between two games, so one is played.
+    assert len(fitted.history) == 1
     assert fitted.predict([0.0, 1.0]).shape == (2,)
 
 
@@ -160,6 +162,14 @@ def test_vector_blocks_and_critic_steps_over_all_rows() -> None:
     assert fitted.choice.net.features.width == 1 + 64
     grid = design.grid()
     assert np.isfinite(fitted.predict(grid.treatment, grid.covariates)).all()
+
+
+def test_rows_are_held_out_by_default_only_with_vector_blocks() -> None:
+    wide, narrow = (design.sample(50, 0.5, 0).schema for design in (VectorProxyDesign(vector_dim=3), DemandDesign()))
+    assert default_preset().held_out_share(narrow) == 0.0
+    assert default_preset().held_out_share(wide) == 0.2
+    assert replace(default_preset(), holdout=0.3).held_out_share(narrow) == 0.3
+    assert paper_preset().held_out_share(wide) == 0.0
 
 
 def test_paper_preset_is_the_study() -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bgmiv.bench.store import Row
+from bgmiv.bench.row import Row
 
 __all__ = ["Cell", "Spread", "summarise"]
 

@@ -1,9 +1,7 @@
-"""``bgmiv bench``: run fits on designs whose truth is known, and show the stored rows."""
+"""``bgmiv bench run`` and ``bgmiv bench plans``: run fits on designs whose truth is known."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,203 +10,201 @@ import typer
 from bgmiv.cli.common import INTERRUPTED, at_least, blaming, numbers, reported, usable_folder, words
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import Console
-    from rich.table import Table
 
-    from bgmiv.bench.plan import RunSpec
-    from bgmiv.bench.store import Row, RowStore
+    from bgmiv.bench.executors import Executor
+    from bgmiv.bench.identity import RunKey
+    from bgmiv.bench.plan import Plan, Sweep
+    from bgmiv.bench.store import RowStore, StoreState
 
-__all__ = ["bench_app", "run", "show"]
-
-bench_app = typer.Typer(help="Fits on designs whose truth is known: run them, show the rows.", no_args_is_help=True)
+__all__ = ["chosen_plan", "plans", "run"]
 
 
-@bench_app.command("run")
 @reported
 def run(
     store: Annotated[Path, typer.Option(help="Folder for the rows; made if absent.")],
-    design: Annotated[str, typer.Option(help="demand or vector-proxy.")] = "demand",
-    n: Annotated[list[str] | None, typer.Option(help="Sample sizes: repeat it or list them, 1000,5000.")] = None,
-    rho: Annotated[list[str] | None, typer.Option(help="Confounding levels: repeat or list.")] = None,
-    methods: Annotated[list[str] | None, typer.Option(help="bgm-iv, bgm-iv-noiv, tsls: repeat or list.")] = None,
-    preset: Annotated[str, typer.Option(help="default or paper.")] = "default",
-    repeats: Annotated[int, typer.Option(help="Fits a cell, with consecutive seeds.")] = 1,
-    seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
-    workers: Annotated[int, typer.Option(help="Processes at once, one thread each.")] = 1,
+    plan: Annotated[
+        str | None,
+        typer.Argument(help="A ready plan (bgmiv bench plans) or a TOML file; without it the options say all."),
+    ] = None,
+    design: Annotated[list[str] | None, typer.Option(help="Designs: repeat it or list them; demand.")] = None,
+    n: Annotated[list[str] | None, typer.Option(help="Sample sizes, 1000,5000; with a plan: only these.")] = None,
+    rho: Annotated[list[str] | None, typer.Option(help="Confounding levels; with a plan: only these.")] = None,
+    methods: Annotated[list[str] | None, typer.Option(help="Methods, bgm-iv,tsls; with a plan: only these.")] = None,
+    preset: Annotated[list[str] | None, typer.Option(help="Presets, default,paper; with a plan: only these.")] = None,
+    repeats: Annotated[int | None, typer.Option(help="Fits a cell; with a plan: at most this many.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The first seed, without a plan; 0.")] = None,
+    fraction: Annotated[float, typer.Option(help="Share of a plan's repeats, rounded up.")] = 1.0,
+    workers: Annotated[int, typer.Option(help="Processes at once; 0 runs in this one.")] = 1,
+    threads: Annotated[int, typer.Option(help="Threads of each process.")] = 1,
+    batch: Annotated[int, typer.Option(help="Repeats of a cell trained together, where a method can.")] = 1,
+    executor: Annotated[str, typer.Option(help="local, or ray for a cluster.")] = "local",
+    address: Annotated[str | None, typer.Option(help="Of the Ray cluster; auto finds a running one.")] = None,
+    cpus: Annotated[float, typer.Option(help="CPUs a fit asks Ray for.")] = 1.0,
+    gpus: Annotated[float, typer.Option(help="GPUs a fit asks Ray for.")] = 0.0,
+    any_version: Annotated[bool, typer.Option(help="Count rows made by other versions of the code as done.")] = False,
 ) -> None:
     """Run fits and store one row each. Run it again to go on: rows that are there already are kept."""
-    at_least(1, repeats, "--repeats")
-    at_least(0, seed, "--seed")
-    at_least(1, workers, "--workers")
-    specs = _plan(design, n or ["1000"], rho or ["0.5"], methods or ["bgm-iv"], preset, repeats, seed)
+    at_least(0, workers, "--workers")
+    at_least(1, threads, "--threads")
+    at_least(1, batch, "--batch")
+    wanted = chosen_plan(plan, design, n, rho, methods, preset, repeats, seed, fraction)
+    where = _executor(executor, workers, threads, address, cpus, gpus)
     usable_folder(store, "--store")
 
     from rich.console import Console
 
-    from bgmiv.bench.runner import pending
+    from bgmiv.bench.identity import identify_all
     from bgmiv.bench.store import RowStore
 
     console = Console(stderr=True)
-    left = pending(specs, RowStore(store))
-    for message in left.damaged:
-        console.print(f"Warning: {message}; running it again now.", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"{len(specs)} fits: {left.done} done before, {len(left.specs)} to run.", highlight=False)
+    rows = RowStore(store)
+    rows.sweep()
+    rows.keep_plan(wanted)
+    keys = identify_all(wanted.specs)
+    state = rows.state(keys)
+    if any_version:
+        known = {row.spec for row in state.other if row.status == "ok"}
+        keys = tuple(key for key in keys if key.spec not in known)
+        state = rows.state(keys)
+    _announce(len(wanted.specs), state, console, any_version=any_version)
     try:
-        failed = _run(left.specs, RowStore(store), workers, console)
+        failed = _run(keys, rows, where, batch, console)
     except KeyboardInterrupt:
-        console.print(
-            f"Interrupted. Finished rows are kept in {store}; run the same command again to go on.",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        _say(console, f"Interrupted. Finished rows are kept in {store}; run the same command again to go on.")
         raise typer.Exit(INTERRUPTED) from None
     if failed:
-        console.print(
-            f"{failed} of {len(left.specs)} fits failed; run the same command again to try them again.",
-            highlight=False,
-        )
+        _say(console, f"{failed} of {len(state.left)} fits failed; run the same command again to try them again.")
         raise typer.Exit(1)
 
 
-@bench_app.command("show")
 @reported
-def show(
-    folder: Annotated[Path, typer.Argument(help="The folder given to --store.", metavar="DIR")],
-    as_json: Annotated[bool, typer.Option("--json", help="Every row, as a JSON list.")] = False,
-    rows: Annotated[bool, typer.Option("--rows", help="Also a line a fit.")] = False,
-) -> None:
-    """Show mean and standard deviation over seeds for each cell of a store."""
-    from bgmiv.bench.store import RowStore
+def plans() -> None:
+    """List the plans that come with the package."""
+    from bgmiv.bench.plan import load_plan, ready_plans
 
-    if not folder.is_dir():
-        raise typer.BadParameter(f"{folder} is not a folder; name the one given to --store", param_hint="DIR")
-    found = RowStore(folder).rows()
-    if as_json:
-        typer.echo(json.dumps([asdict(row) for row in found], indent=2, allow_nan=False))
-        return
-    if not found:
-        typer.echo(f"No rows in {folder} yet; bgmiv bench run --store {folder} makes them.")
-        return
-
-    console = _wide_console()
-    for (design, preset), members in _groups(found).items():
-        console.print(_cell_table(f"{design}, preset {preset}", members))
-        if rows:
-            console.print(_row_table(members))
-    for row in found:
-        if row.status != "ok":
-            console.print(f"{_label(row.spec)} failed: {row.error}", markup=False, highlight=False, soft_wrap=True)
+    for name in ready_plans():
+        plan = load_plan(name)
+        typer.echo(f"{name:14} {len(plan.specs):6} fits  {plan.title}")
 
 
-def _plan(
-    design: str, n: list[str], rho: list[str], methods: list[str], preset: str, repeats: int, seed: int
-) -> tuple[RunSpec, ...]:
-    sizes = numbers(n, int, "--n", "a whole number")
-    levels = numbers(rho, float, "--rho", "a number")
-    names = words(methods)
-    if not names:
+def chosen_plan(
+    plan: str | None,
+    design: list[str] | None,
+    n: list[str] | None,
+    rho: list[str] | None,
+    methods: list[str] | None,
+    preset: list[str] | None,
+    repeats: int | None,
+    seed: int | None,
+    fraction: float,
+) -> Plan:
+    """The plan that the options of ``run`` stand for; a bad one is blamed on its option."""
+    sizes = numbers(n, int, "--n", "a whole number") if n else None
+    levels = numbers(rho, float, "--rho", "a number") if rho else None
+    if methods and not words(methods):
         raise typer.BadParameter("name at least one method", param_hint="--methods")
+    if repeats is not None:
+        at_least(1, repeats, "--repeats")
+    if seed is not None:
+        at_least(0, seed, "--seed")
 
-    from bgmiv.bench.plan import make_plan
-    from bgmiv.designs import make_design
-    from bgmiv.designs.base import check_draw
-    from bgmiv.estimators.registry import make_estimator
+    from bgmiv.bench.plan import Plan, Sweep, load_plan
+
+    if plan is None:
+        first = Sweep(["demand"], [1000], [0.5], ["bgm-iv"], repeats=repeats or 1, seed=seed or 0)
+        whole = Plan("options", "from the command line", (_defined(first, design, sizes, levels, methods, preset),))
+    else:
+        for option, given in (("--design", design), ("--seed", seed)):
+            if given is not None:
+                raise typer.BadParameter(
+                    "a plan says that itself; leave it out, or run without a plan", param_hint=option
+                )
+        with blaming("PLAN"):
+            whole = load_plan(plan)
+        for option, part in (
+            ("--n", {"n": sizes}),
+            ("--rho", {"rho": levels}),
+            ("--methods", {"methods": words(methods) if methods else None}),
+            ("--preset", {"presets": words(preset) if preset else None}),
+        ):
+            with blaming(option):
+                whole = whole.part(**part)
+        whole = whole.part(repeats=repeats)
+    with blaming("--fraction"):
+        return whole.part(fraction=fraction)
+
+
+def _defined(
+    sweep: Sweep,
+    design: list[str] | None,
+    n: list[int] | None,
+    rho: list[float] | None,
+    methods: list[str] | None,
+    preset: list[str] | None,
+) -> Sweep:
+    from dataclasses import replace
 
     with blaming("--design"):
-        make_design(design)
+        sweep = replace(sweep, designs=words(design)) if design else sweep
     with blaming("--n"):
-        for size in sizes:
-            check_draw(size, 0.0, seed)
+        sweep = replace(sweep, n=n) if n else sweep
     with blaming("--rho"):
-        for level in levels:
-            check_draw(sizes[0], level, seed)
+        sweep = replace(sweep, rho=rho) if rho else sweep
     with blaming("--preset"):
-        make_estimator("tsls", preset)
+        sweep = replace(sweep, presets=words(preset)) if preset else sweep
     with blaming("--methods"):
-        return make_plan(design=design, n=sizes, rho=levels, methods=names, preset=preset, repeats=repeats, seed=seed)
+        return replace(sweep, methods=words(methods)) if methods else sweep
 
 
-def _run(specs: Sequence[RunSpec], store: RowStore, workers: int, console: Console) -> int:
+def _executor(name: str, workers: int, threads: int, address: str | None, cpus: float, gpus: float) -> Executor:
+    from bgmiv.bench.executors import InProcess, LocalPool
+
+    if name == "ray":
+        from bgmiv.bench.ray_cluster import RayCluster
+
+        with blaming("--executor"):
+            return RayCluster(address=address, cpus=cpus, gpus=gpus)
+    if name != "local":
+        raise typer.BadParameter(f"there is no executor {name!r}; choose local or ray", param_hint="--executor")
+    if address is not None:
+        raise typer.BadParameter("an address belongs to --executor ray", param_hint="--address")
+    return InProcess() if workers == 0 else LocalPool(workers, threads)
+
+
+def _announce(total: int, state: StoreState, console: Console, *, any_version: bool) -> None:
+    for message in state.damaged:
+        _say(console, f"Warning: {message}; its row is made anew if this plan has it.")
+    if state.other:
+        codes = ", ".join(sorted({row.code[:8] for row in state.other}))
+        _say(
+            console,
+            f"Warning: {len(state.other)} rows of this plan come from other versions of the code or settings "
+            f"({codes}). They are kept and not counted; --any-version counts them, and "
+            "bgmiv bench gc --other-versions removes them.",
+        )
+    left = len(state.left)
+    accepted = " (rows of any version count)" if any_version else ""
+    elsewhere = f", {len(state.running)} of them running elsewhere" if state.running else ""
+    _say(console, f"{total} fits: {total - left} done before{accepted}, {left} to run{elsewhere}.")
+
+
+def _run(keys: tuple[RunKey, ...], store: RowStore, executor: Executor, batch: int, console: Console) -> int:
     """Run them all; how many failed."""
     from bgmiv.bench.runner import run_plan
     from bgmiv.cli.board import FitBoard
 
+    left = [key for key in keys if not store.is_done(key)]
+    places = {key: place for place, key in enumerate(left)}
     failed = 0
-    labels = [_label(spec) for spec in specs]
-    with FitBoard(console, labels, total=True) as board:
-        for row in run_plan(specs, store, workers, board):
+    with FitBoard(console, [str(key.spec) for key in left], total=True) as board:
+        for row, ours in run_plan(left, store, executor, board, batch_size=batch):
             failed += row.status != "ok"
             result = f"{row.structural_mse:,.1f}" if row.structural_mse is not None else f"failed: {row.error}"
-            board.done(specs.index(row.spec), f"{_label(row.spec)}: {result} ({row.seconds:.1f} s)")
+            how = f"{row.seconds:.1f} s" if ours else "by another runner"
+            board.done(places[row.key], f"{row.spec}: {result} ({how})", failed=row.status != "ok")
     return failed
 
 
-def _label(spec: RunSpec) -> str:
-    return f"{spec.design} n={spec.n} rho={spec.rho:g} {spec.method} seed {spec.seed}"
-
-
-def _wide_console() -> Console:
-    from rich.console import Console
-
-    console = Console()
-    # A file or a pipe has no width of its own; a narrow guess would cut numbers off.
-    return console if console.is_terminal else Console(width=max(console.width, 120))
-
-
-def _groups(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row.design, row.preset), []).append(row)
-    return groups
-
-
-def _table(title: str, *columns: str) -> Table:
-    from rich.table import Table
-
-    # No box and narrow gaps: the widest row must fit a terminal of 80 columns.
-    table = Table(title=f"\n{title}", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for position, name in enumerate(columns):
-        table.add_column(name, justify="left" if position == 0 else "right", no_wrap=True)
-    return table
-
-
-def _cell_table(name: str, rows: Sequence[Row]) -> Table:
-    from bgmiv.bench.summary import summarise
-
-    table = _table(
-        f"{name}: structural error (MSE / 1e4), mean ± deviation over seeds",
-        *("method", "n", "rho", "ok", "all", "inside", "outside", "sec", "CPU s"),
-    )
-    for cell in summarise(rows):
-        inside, outside = (part.scaled(1e-4) for part in (cell.in_support, cell.outside))
-        table.add_row(
-            cell.method,
-            str(cell.n),
-            f"{cell.rho:g}",
-            f"{cell.fits - cell.failed}/{cell.fits}",
-            str(cell.all.scaled(1e-4)),
-            *("-" if part.values == 0 else f"{part.mean:.4f}" for part in (inside, outside)),
-            *("-" if part.values == 0 else f"{part.mean:.1f}" for part in (cell.seconds, cell.cpu_seconds)),
-        )
-    return table
-
-
-def _row_table(rows: Sequence[Row]) -> Table:
-    table = _table(
-        "each fit, on the raw scale", *("method", "n", "rho", "seed", "all", "inside", "outside", "sec", "CPU s")
-    )
-    for row in rows:
-        errors = (row.structural_mse, row.structural_mse_in_support, row.structural_mse_outside)
-        table.add_row(
-            row.method,
-            str(row.n),
-            f"{row.rho:g}",
-            str(row.seed),
-            *("failed" if value is None else f"{value:,.1f}" for value in errors),
-            f"{row.seconds:.1f}",
-            f"{row.cpu_seconds:.1f}",
-        )
-    return table
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

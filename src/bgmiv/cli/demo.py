@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from bgmiv.bench.evaluate import Evaluation, Query
     from bgmiv.bench.plan import RunSpec
-    from bgmiv.bench.runner import Evaluation, Query
     from bgmiv.progress import Reporter
 
 __all__ = ["METHODS", "demo"]
@@ -33,7 +33,7 @@ class DemoTask(NamedTuple):
 
 def run_task(task: DemoTask, reporter: Reporter) -> Evaluation:
     """Fit and evaluate; a function of this module so that worker processes can import it."""
-    from bgmiv.bench.runner import evaluate
+    from bgmiv.bench.evaluate import evaluate
 
     return evaluate(task.spec, task.query, reporter)
 
@@ -53,7 +53,7 @@ def demo(
     """
     from rich.console import Console
 
-    from bgmiv.bench.plan import make_plan
+    from bgmiv.bench.plan import Sweep
     from bgmiv.designs.base import check_draw
 
     at_least(20, n, "--n")
@@ -61,7 +61,7 @@ def demo(
     with blaming("--rho"):
         check_draw(n, rho, seed)
     with blaming("--preset"):
-        specs = make_plan(design="demand", n=[n], rho=[rho], methods=METHODS, preset=preset, repeats=1, seed=seed)
+        specs = Sweep(["demand"], [n], [rho], METHODS, [preset], seed=seed).specs()
     usable_folder(out, "--out").mkdir(parents=True, exist_ok=True)
 
     progress = Console(stderr=True)
@@ -75,8 +75,8 @@ def demo(
 
 def _fit(specs: Sequence[RunSpec], console: Console) -> list[Evaluation]:
     """Fit in as many processes as there are cores, at most two: 2SLS is done in a moment."""
-    from bgmiv.bench.executors import Died, map_tasks
-    from bgmiv.bench.runner import Query
+    from bgmiv.bench.evaluate import Query
+    from bgmiv.bench.executors import Died, LocalPool
     from bgmiv.cli.board import FitBoard
     from bgmiv.errors import BGMIVError
     from bgmiv.report.figures import METHOD_LABELS, DemandPanels
@@ -85,9 +85,9 @@ def _fit(specs: Sequence[RunSpec], console: Console) -> list[Evaluation]:
     tasks = [DemoTask(spec, Query(*DemandPanels().query())) for spec in specs]
     found: dict[int, Evaluation] = {}
     with FitBoard(console, labels) as board:
-        for outcome in map_tasks(run_task, tasks, min(2, available_cores()), board):
+        for outcome in LocalPool(min(2, available_cores())).map(run_task, tasks, board):
             if isinstance(outcome, Died):
-                raise BGMIVError(f"{labels[outcome.index]}: {outcome}")
+                raise BGMIVError(f"{labels[outcome.index]}: {outcome.reason}")
             row = outcome.result.row
             state = f"done in {row.seconds:.1f} s" if row.status == "ok" else f"failed: {row.error}"
             board.done(outcome.index, f"{labels[outcome.index]}: {state}")

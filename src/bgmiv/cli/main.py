@@ -11,8 +11,10 @@ from typing import Annotated
 
 import typer
 
-from bgmiv.cli.bench import bench_app
+from bgmiv.cli.bench import plans, run
 from bgmiv.cli.demo import demo
+from bgmiv.cli.report import report
+from bgmiv.cli.store import gc, merge, show, status
 
 __all__ = ["app", "main"]
 
@@ -25,7 +27,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("demo")(demo)
-app.add_typer(bench_app, name="bench")
+
+_bench = typer.Typer(help="Fits on designs whose truth is known: run them, keep them, show them.", no_args_is_help=True)
+for _command in (run, plans, status, show, report, gc, merge):
+    _bench.command()(_command)
+app.add_typer(_bench, name="bench")
 
 
 def _show_version(wanted: bool) -> None:

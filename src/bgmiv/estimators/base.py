@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, Self, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import jax
 import numpy as np
@@ -13,11 +14,11 @@ from jax import Array
 
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.schema import Schema
-from bgmiv.errors import ConfigError, NotFittedError
+from bgmiv.errors import BGMIVError, ConfigError, DataError, NotFittedError
 from bgmiv.progress import Reporter, RichReporter, silent
 from bgmiv.train.history import HistoryRow
 
-__all__ = ["Estimator", "FittedIV", "IVEstimator", "chosen_preset"]
+__all__ = ["BatchEstimator", "Estimator", "FittedIV", "IVEstimator", "check_together", "chosen_preset"]
 
 C = TypeVar("C")
 
@@ -42,6 +43,65 @@ class Estimator(Protocol):
 
     def fit(self, data: IVData, key: Array, reporter: Reporter = silent) -> FittedIV:
         """Fit on validated data with explicit randomness."""
+
+
+@runtime_checkable
+class BatchEstimator(Protocol):
+    """The optional part of the plug: a method that can train on data sets of one shape together.
+
+    Example:
+        >>> from bgmiv.estimators.bgmiv import BGMIVConfig
+        >>> isinstance(BGMIVConfig(), BatchEstimator)
+        True
+    """
+
+    def fit_many(
+        self, data: Sequence[IVData], keys: Sequence[Array], reporter: Reporter = silent
+    ) -> tuple[FittedIV | BGMIVError, ...]:
+        """What `fit` gives for each data set with its key, up to rounding, in the given order.
+
+        A data set whose own fit would have failed has the error in its place; the others are not touched by it.
+
+        Raises:
+            DataError: the data sets differ in schema or number of rows (`check_together`).
+        """
+
+
+def check_together(data: Sequence[IVData], keys: Sequence[Array]) -> None:
+    """Raise an error that says what is wrong, unless the data sets can be fitted together.
+
+    Raises:
+        ConfigError: there are no data sets, or not one key each.
+        DataError: they differ in schema or number of rows.
+
+    Example:
+        >>> data = IVData.from_arrays([1.0, 2.0, 4.0], [0.5, 0.1, 0.2], instruments=[3.0, 1.0, 2.0])
+        >>> check_together([data, data.take([0, 1])], [jax.random.key(0), jax.random.key(1)])
+        Traceback (most recent call last):
+        bgmiv.errors.DataError: data sets 0 and 1 have 3 and 2 rows: they cannot be fitted together, only one by one.
+    """
+    if not data or len(data) != len(keys):
+        raise ConfigError(f"fit_many takes one key for each data set, got {len(keys)} keys for {len(data)} data sets.")
+    for i, other in enumerate(data):
+        found = _difference(data[0], other)
+        if found:
+            raise DataError(f"data sets 0 and {i} {found}: they cannot be fitted together, only one by one.")
+
+
+def _difference(one: IVData, other: IVData) -> str:
+    if one.n_rows != other.n_rows:
+        return f"have {one.n_rows} and {other.n_rows} rows"
+    blocks, others = one.schema.blocks, other.schema.blocks
+    if len(blocks) != len(others):
+        return f"have {len(blocks)} and {len(others)} blocks of covariates"
+    for block, against in zip(blocks, others, strict=True):
+        for part in fields(block):
+            if getattr(block, part.name) != getattr(against, part.name):
+                return f"differ in the {part.name} of covariate block {block.name!r}"
+    for part in fields(one.schema):
+        if getattr(one.schema, part.name) != getattr(other.schema, part.name):
+            return f"differ in the schema's '{part.name}'"
+    return ""
 
 
 def chosen_preset(presets: Mapping[str, Callable[[], C]], name: str) -> C:

@@ -31,6 +31,9 @@ from bgmiv.train.history import HistoryRow
 
 __all__ = ["PRESETS", "DeepIV", "DeepIVConfig", "FittedDeepIV", "default_preset", "paper_preset"]
 
+# Networks memorise wide blocks; the share is the one that was compared with none in benchmarks/choose_baselines.py.
+_WIDE_HOLDOUT = 0.1
+
 
 @dataclass(frozen=True)
 class DeepIVConfig:
@@ -46,7 +49,8 @@ class DeepIVConfig:
         outcome_stage: how the second stage is trained.
         n_samples: treatment draws a row and step in the second stage.
         scaling: how each role is scaled, fitted on all rows.
-        holdout: share of rows kept out of training, on which each stage chooses its epoch; 0 takes the last epoch.
+        holdout: share of rows kept out of training, on which each stage chooses its epoch; 0 takes the last epoch, None
+            is 0.1 where there is a vector block and 0 otherwise.
         use_instrument: False learns the outcome from the observed treatment (the no-IV twin).
     """
 
@@ -58,7 +62,7 @@ class DeepIVConfig:
     outcome_stage: StageSettings = StageSettings(weight_decay=1e-3)
     n_samples: int = 2
     scaling: RoleScaling = field(default_factory=RoleScaling)
-    holdout: float = 0.0
+    holdout: float | None = 0.0
     use_instrument: bool = True
 
     def __post_init__(self) -> None:
@@ -69,20 +73,26 @@ class DeepIVConfig:
             raise ConfigError(f"dropout must lie in [0, 1), got {self.dropout}.")
         GaussianMixture(self.n_components)
         OutcomeObjective(n_samples=self.n_samples)
-        if not 0.0 <= self.holdout < 1.0:
+        if self.holdout is not None and not 0.0 <= self.holdout < 1.0:
             raise ConfigError(f"holdout must lie in [0, 1), got {self.holdout}.")
 
     def resolved(self, schema: Schema, n_rows: int) -> DeepIVConfig:
-        """The config with widths, dropout and batch sizes settled for a data set."""
-        wide = any(block.kind is BlockKind.vector for block in schema.blocks)
-        hidden = self.hidden if self.hidden is not None else ((32,) if wide else (128, 64, 32))
+        """The config with widths, dropout, batch sizes and held-out share settled for a data set."""
+        hidden = self.hidden if self.hidden is not None else ((32,) if _wide(schema) else (128, 64, 32))
         return replace(
             self,
             hidden=hidden,
+            holdout=self.held_out_share(schema),
             dropout=min(1000.0 / (1000.0 + n_rows), 0.5) if self.dropout is None else self.dropout,
             treatment_stage=_fitting(self.treatment_stage, n_rows),
             outcome_stage=_fitting(self.outcome_stage, n_rows),
         )
+
+    def held_out_share(self, schema: Schema) -> float:
+        """The share of rows kept out of training."""
+        if self.holdout is not None:
+            return self.holdout
+        return _WIDE_HOLDOUT if _wide(schema) else 0.0
 
     def fit(self, data: IVData, key: Array, reporter: Reporter = silent) -> FittedDeepIV:
         """Scale, fit the treatment's distribution, then the outcome through its draws."""
@@ -93,7 +103,7 @@ class DeepIVConfig:
         key_split, *keys = jax.random.split(key, 5)
 
         scaler = self.scaling.fit(data)
-        train, held_out = split_rows(scaler.transform(data), self.holdout, key_split)
+        train, held_out = split_rows(scaler.transform(data), self.held_out_share(data.schema), key_split)
         config = self.resolved(data.schema, len(train.x))
         treatment_net, objective = None, OutcomeObjective(None)
         history: tuple[HistoryRow, ...] = ()
@@ -121,6 +131,10 @@ class DeepIVConfig:
         key_features, key_net = jax.random.split(key)
         features = build_features(schema.blocks, self.covariates, key=key_features)
         return CovariateNet(features, n_side, self.hidden, n_out, dropout=self.dropout, key=key_net)
+
+
+def _wide(schema: Schema) -> bool:
+    return any(block.kind is BlockKind.vector for block in schema.blocks)
 
 
 def _fitting(settings: StageSettings, n_rows: int) -> StageSettings:
@@ -167,13 +181,16 @@ def paper_preset() -> DeepIVConfig:
 
 
 def default_preset() -> DeepIVConfig:
-    """What users get: the study's epochs on standardised roles, without dropout, with held-out epochs.
+    """What users get: the study's epochs on standardised roles, without dropout, the step size falling to zero.
 
     It differs from the study in these ways. All four roles are standardised. Dropout is left out: in the first stage it
-    widens the treatment's distribution, in the second it flattens g. Against overfitting each stage keeps the epoch
-    with the lowest loss on a tenth of the rows, held out; without that a first stage that has memorised its rows draws
-    the observed treatment again, and the instrument is lost. The step size falls along a cosine. Vector blocks are
-    noised in training, and the networks behind their features have all three hidden layers.
+    widens the treatment's distribution, in the second it flattens g. The step size falls along a cosine, and the last
+    epoch is kept. Only with a vector block, whose rows the networks would memorise, does each stage keep the epoch with
+    the lowest loss on a tenth of the rows, held out. Vector blocks are noised in training, and the networks behind
+    their features have all three hidden layers.
+
+    Dropout, schedule and held-out share were chosen by the held-out moment risk (`bgmiv.trust.moment_risk`), see
+    benchmarks/choose_baselines.md.
     """
     return DeepIVConfig(
         hidden=(128, 64, 32),
@@ -181,7 +198,7 @@ def default_preset() -> DeepIVConfig:
         dropout=0.0,
         treatment_stage=StageSettings(schedule="cosine", weight_decay=1e-6),
         outcome_stage=StageSettings(schedule="cosine", weight_decay=1e-3),
-        holdout=0.1,
+        holdout=None,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bgmiv.bench.metrics import StructuralError, structural_error
-from bgmiv.bench.store import Row
+from bgmiv.bench.row import Row
 from bgmiv.designs import make_design
 from bgmiv.report import html
 from bgmiv.report.figures import METHOD_LABELS

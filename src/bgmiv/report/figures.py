@@ -15,33 +15,52 @@ from matplotlib.patches import Patch
 
 from bgmiv.designs.demand import demand, price_support
 
-__all__ = ["METHOD_LABELS", "DemandPanels", "demand_curves", "figure_png"]
+__all__ = ["METHOD_LABELS", "DemandPanels", "Style", "demand_curves", "figure_pdf", "figure_png", "method_styles"]
 
 METHOD_LABELS = {
     "bgm-iv": "BGM-IV",
     "bgm-iv-noiv": "BGM, no instrument",
     "tsls": "linear 2SLS",
+    "tsls-noiv": "linear 2SLS, no instrument",
+    "kiv": "KIV",
+    "kiv-noiv": "KIV, no instrument",
+    "deepiv": "DeepIV",
+    "deepiv-noiv": "DeepIV, no instrument",
+    "dfiv": "DFIV",
+    "dfiv-noiv": "DFIV, no instrument",
+    "deepgmm": "DeepGMM",
+    "deepgmm-noiv": "DeepGMM, no instrument",
 }
 """How figures and tables call each method; others go by their own names."""
 
 
-class _Style(NamedTuple):
+class Style(NamedTuple):
+    """How a method is drawn: told apart by colour, by dashes and by marker."""
+
     colour: str
     dashes: tuple[float, Sequence[float]] | Literal["-"]
     width: float = 2.0
+    marker: str = "o"
 
 
 _STYLES = {
-    "bgm-iv": _Style("#0072B2", "-", 2.2),
-    "bgm-iv-noiv": _Style("#D55E00", (0, (5, 2))),
-    "tsls": _Style("#009E73", (0, (1, 1)), 2.4),
+    "bgm-iv": Style("#0072B2", "-", 2.2, "o"),
+    "bgm-iv-noiv": Style("#D55E00", (0, (5, 2)), marker="X"),
+    "tsls": Style("#009E73", (0, (1, 1)), 2.4, "v"),
+    "kiv": Style("#CC79A7", (0, (3, 1, 1, 1)), marker="D"),
+    "deepiv": Style("#56B4E9", (0, (7, 1)), marker="^"),
+    "dfiv": Style("#E69F00", (0, (8, 2, 2, 2)), marker="s"),
+    "deepgmm": Style("#7F7F7F", (0, (4, 1, 1, 1, 1, 1)), marker="P"),
+}
+_STYLES |= {
+    f"{name}-noiv": _STYLES[name]._replace(dashes=(0, (2, 2)), marker="X")
+    for name in ("tsls", "kiv", "deepiv", "dfiv", "deepgmm")
 }
 _OTHER_STYLES = (
-    _Style("#CC79A7", (0, (3, 1, 1, 1))),
-    _Style("#56B4E9", (0, (7, 1))),
-    _Style("#E69F00", (0, (8, 2, 2, 2))),
+    Style("#111111", (0, (3, 1, 1, 1)), marker="<"),
+    Style("#D55E00", (0, (7, 1)), marker=">"),
 )
-_TRUTH = _Style("#111111", "-", 4.5)
+_TRUTH = Style("#111111", "-", 4.5)
 _SUPPORT = "#E9EDF2"
 
 
@@ -96,7 +115,7 @@ def demand_curves(panels: DemandPanels, estimates: Mapping[str, np.ndarray], *, 
     figure = Figure(figsize=(4.1 * columns + 0.6, 3.1 * rows + 1.5), layout="constrained")
     axes = figure.subplots(rows, columns, sharex=True, sharey="row", squeeze=False)
     curves = {name: np.asarray(values).reshape(panels.shape) for name, values in estimates.items()}
-    styles = _styles(tuple(curves))
+    styles = method_styles(tuple(curves))
     for i, group in enumerate(panels.groups):
         for j, time in enumerate(panels.times):
             panel: Axes = axes[i, j]
@@ -131,7 +150,23 @@ def figure_png(figure: Figure, dpi: int = 150) -> bytes:
     return buffer.getvalue()
 
 
-def _styles(names: tuple[str, ...]) -> dict[str, _Style]:
+def figure_pdf(figure: Figure) -> bytes:
+    """The figure as PDF bytes, without the time it was made.
+
+    >>> figure_pdf(Figure(figsize=(1, 1)))[:4]
+    b'%PDF'
+    """
+    buffer = BytesIO()
+    figure.savefig(buffer, format="pdf", metadata={"CreationDate": None})
+    return buffer.getvalue()
+
+
+def method_styles(names: Sequence[str]) -> dict[str, Style]:
+    """How each method is drawn, in every figure alike; methods that are not known here get styles of their own.
+
+    >>> method_styles(["kiv"])["kiv"].marker
+    'D'
+    """
     others = [name for name in names if name not in _STYLES]
     extra = {name: _OTHER_STYLES[k % len(_OTHER_STYLES)] for k, name in enumerate(others)}
     return {name: _STYLES.get(name) or extra[name] for name in names}
@@ -141,7 +176,7 @@ def _draw(
     panel: Axes,
     price: np.ndarray,
     values: np.ndarray,
-    style: _Style,
+    style: Style,
     support: tuple[float, float],
     zorder: int,
 ) -> None:
@@ -168,7 +203,7 @@ def _dress(panel: Axes, title: str) -> None:
         panel.spines[side].set_visible(False)
 
 
-def _legend(styles: Mapping[str, _Style]) -> list[Line2D | Patch]:
+def _legend(styles: Mapping[str, Style]) -> list[Line2D | Patch]:
     entries = {"truth": _TRUTH} | {METHOD_LABELS.get(name, name): style for name, style in styles.items()}
     lines: list[Line2D | Patch] = [
         Line2D([], [], color=style.colour, linestyle=style.dashes, linewidth=style.width, label=label)

@@ -1,12 +1,21 @@
-"""The phases of a fit as single calls, for one member or many."""
+"""The phases of a fit as single calls, for one member or for many that train together.
+
+Many members are the same calls with a leading member axis on models, keys and (unless shared) data. In their history
+each metric is an array with one number a member, since the loop's own rows are means over members.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
+from bgmiv.errors import ConfigError, DivergedError
 from bgmiv.model.model import BGMIVModel, encode_rows
 from bgmiv.progress import Reporter, silent
 from bgmiv.train.alternating import Alternating
@@ -14,9 +23,126 @@ from bgmiv.train.checkpoint import Checkpoint
 from bgmiv.train.direct import DirectStart
 from bgmiv.train.egm import WarmStart
 from bgmiv.train.history import HistoryRow
-from bgmiv.train.loop import TrainingData, run_phase
+from bgmiv.train.loop import Program, TrainingData, run_phase
 
-__all__ = ["WarmStartProgram", "alternate", "initial_latents", "over_members", "warm_start"]
+__all__ = [
+    "Recorded",
+    "RecordedState",
+    "Start",
+    "Trained",
+    "WarmStartProgram",
+    "alternate",
+    "initial_latents",
+    "members_of",
+    "over_members",
+    "stack_members",
+    "warm_start",
+]
+
+
+class Start(NamedTuple):
+    """Where training begins: a drawn model, scaled rows, and the keys of what follows."""
+
+    model: BGMIVModel
+    data: TrainingData
+    key_warm: Array
+    key_latents: Array
+    key_alternate: Array
+
+
+class Trained(NamedTuple):
+    """Where training ends: the model, the rows' latents (padding included), and the history of all phases."""
+
+    model: BGMIVModel
+    latents: Array
+    history: tuple[HistoryRow, ...]
+
+
+def stack_members(starts: Sequence[Start]) -> Start:
+    """Starts of equal shapes along a leading member axis."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *starts)
+
+
+def members_of(together: Trained) -> tuple[Trained | DivergedError, ...]:
+    """Each member on its own, or the error its own fit would have raised: its first loss that is not finite."""
+    # Taken apart on the host, where a slice needs no compilation.
+    parts = jax.tree.map(np.asarray, (together.model, together.latents))
+
+    def one(i: int) -> Trained | DivergedError:
+        history = tuple(
+            HistoryRow(
+                row.phase, row.step, {name: float(np.asarray(values)[i]) for name, values in row.metrics.items()}
+            )
+            for row in together.history
+        )
+        for row in history:
+            if not np.isfinite(row.metrics["loss"]):
+                return DivergedError(row.phase, row.step)
+        model, latents = jax.tree.map(lambda leaf: jnp.asarray(leaf[i]), parts)
+        return Trained(model, latents, history)
+
+    return tuple(one(i) for i in range(len(together.latents)))
+
+
+class RecordedState(NamedTuple):
+    """A phase's state, the sums of its metrics in each chunk `(chunks, metrics)`, and the steps done."""
+
+    state: Any
+    sums: Array
+    done: Array
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A phase that writes its metrics into its state, so that every member keeps a history of its own.
+
+    Example:
+        >>> Recorded(DirectStart(iterations=1200, chunk=500)).init(()).sums.shape
+        (3, 5)
+    """
+
+    program: Program
+
+    @property
+    def name(self) -> str:
+        """The phase's name."""
+        return self.program.name
+
+    @property
+    def n_steps(self) -> int:
+        """The phase's steps."""
+        return self.program.n_steps
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """The phase's metrics."""
+        return self.program.metric_names
+
+    @property
+    def chunk(self) -> int:
+        """The phase's chunk."""
+        return self.program.chunk
+
+    def init(self, state: Any) -> RecordedState:
+        """An empty record beside the phase's state."""
+        shape = (-(-self.n_steps // self.chunk), len(self.metric_names))
+        return RecordedState(state, jnp.zeros(shape), jnp.zeros((), jnp.int32))
+
+    def step(self, state: RecordedState, data: TrainingData, key: Array) -> tuple[RecordedState, dict[str, Array]]:
+        """The phase's step, written down."""
+        after, metrics = self.program.step(state.state, data, key)
+        values = jnp.stack([metrics[name] for name in self.metric_names])
+        sums = state.sums.at[state.done // self.chunk].add(values)
+        return RecordedState(after, sums, state.done + 1), metrics
+
+    def history(self, sums: Array) -> tuple[HistoryRow, ...]:
+        """One row a chunk from the members' sums `(members, chunks, metrics)`."""
+        rows = []
+        for i, total in enumerate(np.moveaxis(np.asarray(sums), 1, 0)):
+            stop = min((i + 1) * self.chunk, self.n_steps)
+            means: dict[str, Any] = dict(zip(self.metric_names, total.T / (stop - i * self.chunk), strict=True))
+            rows.append(HistoryRow(self.name, stop, means))
+        return tuple(rows)
 
 
 def over_members(function: Any, key: Array, *shared: bool) -> Any:
@@ -30,6 +156,18 @@ def over_members(function: Any, key: Array, *shared: bool) -> Any:
     if key.ndim == 0:
         return function
     return jax.vmap(function, in_axes=(*(None if s else 0 for s in shared), 0))
+
+
+def _run(
+    program: Program, state: Any, data: TrainingData, key: Array, reporter: Reporter, checkpoint: Checkpoint | None
+) -> tuple[Any, tuple[HistoryRow, ...]]:
+    if key.ndim == 0:
+        return run_phase(program, state, data, key, reporter=reporter, checkpoint=checkpoint)
+    if checkpoint is not None:
+        raise ConfigError("members that train together keep no checkpoint; leave it out, or fit them one by one.")
+    recorded = Recorded(program)
+    after, _ = run_phase(recorded, jax.vmap(recorded.init)(state), data, key, reporter=reporter)
+    return after.state, recorded.history(after.sums)
 
 
 WarmStartProgram = WarmStart | DirectStart
@@ -50,7 +188,7 @@ def warm_start(
     keys = jax.vmap(jax.random.split)(key) if key.ndim else jax.random.split(key)
     key_init, key_run = (keys[:, 0], keys[:, 1]) if key.ndim else (keys[0], keys[1])
     state = over_members(config.init, key, False)(model, key_init)
-    state, history = run_phase(config, state, data, key_run, reporter=reporter, checkpoint=checkpoint)
+    state, history = _run(config, state, data, key_run, reporter, checkpoint)
     return state.model, history
 
 
@@ -79,5 +217,5 @@ def alternate(
     if config.epochs == 0:
         return model, latents, ()
     init = config.init if key.ndim == 0 else jax.vmap(config.init)
-    state, history = run_phase(config, init(model, latents), data, key, reporter=reporter, checkpoint=checkpoint)
+    state, history = _run(config, init(model, latents), data, key, reporter, checkpoint)
     return state.model, state.latents.z, history

@@ -1,0 +1,329 @@
+"""On a real cluster of two nodes, each with its own processes, on this machine."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from bgmiv.bench.executors import THREAD_VARIABLES, Advanced, Died, Done, Event, Finished, LocalPool, Retried, Started
+from bgmiv.bench.identity import identify_all
+from bgmiv.bench.plan import Plan, Sweep
+from bgmiv.bench.ray_cluster import RayCluster
+from bgmiv.bench.row import Row
+from bgmiv.bench.runner import run_plan
+from bgmiv.bench.store import RowStore
+from bgmiv.errors import BGMIVError, BGMIVWarning, ConfigError, DataError, MissingExtraError
+
+MARK = "BGMIV_TEST_CLUSTER"
+NODE = {"num_cpus": 1, "object_store_memory": 80_000_000}
+
+# Workers import tasks by name, so the tasks live in a module that they can find.
+TASKS = """
+import os, time
+from pathlib import Path
+
+import ray
+
+from bgmiv.errors import DataError
+
+def environment(item, reporter):
+    return dict(os.environ)
+
+def square_or_fail(item, reporter):
+    if item == "user":
+        raise DataError("treatment is constant")
+    return {1: 1, 2: 4}[item]
+
+def die_on_two(item, reporter):
+    if item == 2:
+        os._exit(9)
+    return item
+
+def heartbeat(item, reporter):
+    while True:
+        Path(item).write_text(f"{os.getpid()}")
+        time.sleep(0.05)
+
+def short_unless_doomed(item, reporter):
+    folder, number = item
+    node = ray.get_runtime_context().get_node_id()
+    (Path(folder) / f"{number}-{os.getpid()}").write_text(node)
+    # On the node that is going to be killed nothing ever finishes.
+    time.sleep(600 if node == (Path(folder) / "doomed").read_text() else 0.2)
+    return number, node
+"""
+
+
+class Events:
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, Event]] = []
+
+    def show(self, index: int, event: Event) -> None:
+        self.seen.append((index, event))
+
+    def of(self, index: int) -> list[Event]:
+        return [event for place, event in self.seen if place == index]
+
+
+def marked(mark: str) -> list[int]:
+    """Processes that were started, directly or not, with the mark in their environment."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes() and int(entry.name) != os.getpid():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def eventually(condition: Callable[[], Any], seconds: float = 30.0) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.fixture(scope="module")
+def environ(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Ray's processes find the tasks and carry a mark of this run; none of them is left at its end."""
+    folder, mark = tmp_path_factory.mktemp("tasks"), secrets.token_hex(8)
+    (folder / "ray_tasks.py").write_text(TASKS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+        patch.setenv(MARK, mark)
+        patch.delenv("RAY_ADDRESS", raising=False)
+        # Otherwise Ray writes a token into the home folder.
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        yield mark
+    assert eventually(lambda: not marked(mark)), (
+        f"Ray left processes behind: {[Path(f'/proc/{pid}/cmdline').read_bytes() for pid in marked(mark)]}"
+    )
+
+
+@pytest.fixture(scope="module")
+def cluster(environ: str) -> Iterator[Any]:
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+    try:
+        cluster.add_node(**NODE, num_gpus=1)
+        assert len(marked(environ)) >= 4
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def tasks(environ: str) -> ModuleType:
+    return importlib.import_module("ray_tasks")
+
+
+def test_rows_are_those_of_a_local_pool(cluster: Any, tmp_path: Path) -> None:
+    plan = Plan("small", "", (Sweep(["demand"], [200], [0.5], ["tsls", "kiv"], repeats=3),))
+    keys = identify_all(plan.specs)
+
+    def rows(name: str, executor: LocalPool | RayCluster) -> dict[int, dict[str, Any]]:
+        store, found = RowStore(tmp_path / name), dict[int, dict[str, Any]]()
+        for outcome in run_plan(keys, store, executor, Events()):
+            assert outcome.ours
+            assert keys.index(outcome.row.key) not in found
+            found[keys.index(outcome.row.key)] = result(outcome.row)
+        assert [result(row) for row in store.rows()] == [found[keys.index(row.key)] for row in store.rows()]
+        assert not store.leases().names()
+        return found
+
+    there = rows("ray", RayCluster(cluster.address))
+    assert len(there) == 6
+    assert {row["status"] for row in there.values()} == {"ok"}
+    assert there == rows("pool", LocalPool())
+
+
+def result(row: Row) -> dict[str, Any]:
+    return {name: value for name, value in asdict(row).items() if name not in ("seconds", "cpu_seconds", "timestamp")}
+
+
+def test_fits_have_one_thread_and_keep_off_processors_they_did_not_ask_for(cluster: Any, tasks: ModuleType) -> None:
+    (done,) = RayCluster(cluster.address).map(tasks.environment, [None], Events())
+    assert isinstance(done, Done)
+    assert {name: done.result[name] for name in THREAD_VARIABLES} == dict.fromkeys(THREAD_VARIABLES, "1")
+    assert done.result["JAX_PLATFORMS"] == "cpu"
+    (done,) = RayCluster(cluster.address, cpus=0.5, gpus=0.5).map(tasks.environment, [None], Events())
+    assert isinstance(done, Done)
+    assert done.result["CUDA_VISIBLE_DEVICES"] == "0"
+    assert done.result["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.375"
+
+
+def test_a_worker_that_dies_is_tried_once_more(
+    cluster: Any, tasks: ModuleType, capfd: pytest.CaptureFixture[str]
+) -> None:
+    board = Events()
+    outcomes = {done.index: done for done in RayCluster(cluster.address).map(tasks.die_on_two, [1, 2, 3], board)}
+    died = outcomes[1]
+    assert isinstance(died, Died)
+    assert died.attempts == 2
+    assert "the worker process ended without a result" in died.reason
+    assert [outcomes[index] for index in (0, 2)] == [Done(0, 1), Done(2, 3)]
+    begun = [Started("on the cluster", 1), Advanced(0, {})]
+    assert board.of(0) == [*begun, Finished()]
+    assert board.of(1) == [*begun, Retried(died.reason), *begun]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_exception_in_a_task_comes_back(cluster: Any, tasks: ModuleType) -> None:
+    with pytest.raises(BGMIVError, match=r"(?s)a worker process failed.*square_or_fail.*KeyError: 3"):
+        list(RayCluster(cluster.address).map(tasks.square_or_fail, [1, 3], Events()))
+    with pytest.raises(DataError, match=r"^treatment is constant$"):
+        list(RayCluster(cluster.address).map(tasks.square_or_fail, [2, "user"], Events()))
+
+
+def test_a_lost_node_loses_nothing(cluster: Any, tasks: ModuleType, tmp_path: Path) -> None:
+    doomed = cluster.add_node(**NODE)
+    (tmp_path / "doomed").write_text(doomed.node_id)
+    count, killed, board = 12, False, Events()
+    done: list[int] = []
+
+    def begun(number: str) -> list[str]:
+        return [path.read_text() for path in sorted(tmp_path.glob(f"{number}-*"))]
+
+    for outcome in RayCluster(cluster.address).map(
+        tasks.short_unless_doomed, [(str(tmp_path), number) for number in range(count)], board
+    ):
+        assert isinstance(outcome, Done)
+        number, node = outcome.result
+        assert node != doomed.node_id
+        done.append(number)
+        if not killed:
+            assert eventually(lambda: doomed.node_id in begun("*"))
+            os.kill(doomed.all_processes["raylet"][0].process.pid, signal.SIGKILL)
+            killed = True
+    assert sorted(done) == list(range(count))
+    nodes = {number: begun(str(number)) for number in range(count)}
+    lost = [number for number in nodes if doomed.node_id in nodes[number]]
+    assert lost
+    for number, where in nodes.items():
+        assert len(where) == (2 if number in lost else 1)
+        assert sum(isinstance(event, Retried) for event in board.of(number)) == (number in lost)
+
+
+def test_closing_the_iterator_ends_what_is_running(cluster: Any, tasks: ModuleType, tmp_path: Path) -> None:
+    import ray
+
+    files = [tmp_path / name for name in ("a", "b", "c", "d", "e", "f")]
+    ray.init(cluster.address, log_to_driver=False)
+    try:
+
+        class Interrupting(Events):
+            """Ctrl-C once two items are running; the connection is the caller's, so that it stays."""
+
+            def show(self, index: int, event: Event) -> None:
+                if index == 1 and isinstance(event, Advanced):
+                    assert eventually(lambda: sum(path.exists() for path in files) >= 1)
+                    raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            list(RayCluster().map(tasks.heartbeat, [str(path) for path in files], Interrupting()))
+        assert ray.is_initialized()
+        pids = [int(path.read_text()) for path in files if path.exists()]
+        assert pids
+        assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    finally:
+        ray.shutdown()
+
+
+def test_without_an_address_ray_is_started_and_ended(environ: str, tasks: ModuleType) -> None:
+    import ray
+
+    before, handler = set(marked(environ)), signal.getsignal(signal.SIGTERM)
+    iterator = RayCluster().map(tasks.square_or_fail, [1, 2], Events())
+    results = {next(iterator)}
+    assert set(marked(environ)) > before
+    results |= set(iterator)
+    assert results == {Done(0, 1), Done(1, 4)}
+    assert not ray.is_initialized()
+    assert signal.getsignal(signal.SIGTERM) == handler
+    assert eventually(lambda: set(marked(environ)) <= before)
+
+
+def test_nothing_to_do_needs_no_cluster() -> None:
+    assert list(RayCluster("127.0.0.1:1").map(len, [], Events())) == []
+
+
+def test_a_cluster_without_such_a_node_is_waited_for_with_a_warning(cluster: Any, tasks: ModuleType) -> None:
+    iterator = RayCluster(cluster.address, cpus=64).map(tasks.heartbeat, ["x"], Stopping())
+    # What waits is shown as begun; by then the warning has been given.
+    with pytest.warns(BGMIVWarning, match="no node of the cluster has 64 CPUs"), pytest.raises(KeyboardInterrupt):
+        next(iterator)
+
+
+class Stopping(Events):
+    def show(self, index: int, event: Event) -> None:
+        raise KeyboardInterrupt
+
+
+def test_ray_may_be_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = RayCluster()
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'bgmiv\[ray\]'"):
+        RayCluster()
+    with pytest.raises(MissingExtraError, match=r"pip install 'bgmiv\[ray\]'"):
+        next(there.map(len, [1], Events()))
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@pytest.mark.parametrize("address", [f"127.0.0.1:{free_port()}", "no-such-host.invalid:6379"])
+def test_an_address_where_nothing_is_fails_at_once(environ: str, address: str) -> None:
+    start = time.monotonic()
+    with pytest.raises(BGMIVError, match=f"cannot reach a Ray cluster at {address}: .*ray start --head"):
+        next(RayCluster(address).map(len, [1], Events()))
+    assert time.monotonic() - start < 20.0
+
+
+def test_something_else_at_the_address_fails_in_seconds(environ: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bgmiv.bench.ray_cluster._JOIN", 3.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(BGMIVError, match=f"no Ray cluster answered at {address} within 3 seconds"):
+            next(RayCluster(address).map(len, [1], Events()))
+
+
+def test_auto_without_a_cluster_says_so(environ: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Where Ray notes which cluster runs on this machine.
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    with pytest.raises(BGMIVError, match="Could not find any running Ray instance"):
+        next(RayCluster("auto").map(len, [1], Events()))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"cpus": 0.0}, "cpus is 0.0"),
+        ({"cpus": float("nan")}, "cpus is nan"),
+        ({"cpus": 1.5}, "cpus is 1.5; above 1, choose a whole number"),
+        ({"gpus": -1.0}, "gpus is -1.0"),
+        ({"retries": -1}, "retries is -1"),
+        ({"address": "head"}, "address is 'head'; give host:port"),
+    ],
+)
+def test_bad_settings_are_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        RayCluster(**settings)
