@@ -1,6 +1,6 @@
 # bgmiv: everything a developer runs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint results clean
+.PHONY: help setup demo test lint results robustness clean
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -12,7 +12,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
     if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$p; break; fi; done)
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv and install the package with its dev extras (nothing to do when up to date)
 
@@ -36,6 +36,9 @@ test: lint ## lint, then every test and every docstring example
 
 results: $(STAMP) ## write benchmarks/RESULTS.md from the measured rows
 	$(BIN)/python benchmarks/make_results.py
+
+robustness: $(STAMP) ## kill, damage and fill the bench in full numbers; writes benchmarks/robustness.md
+	$(BIN)/python benchmarks/robustness.py
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) out build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -20,8 +20,8 @@ from bgmiv.bench.plan import RunSpec
 from bgmiv.bench.presets import benchmark_estimator
 from bgmiv.bench.row import Row
 from bgmiv.designs import StructuralGrid, make_design
-from bgmiv.errors import ConfigError
-from bgmiv.estimators.base import FittedIV
+from bgmiv.errors import BGMIVError, ConfigError
+from bgmiv.estimators.base import BatchEstimator, FittedIV
 from bgmiv.progress import Reporter, silent
 
 __all__ = [
@@ -139,7 +139,7 @@ def can_batch(spec: RunSpec) -> bool:
     >>> can_batch(RunSpec("demand", 500, 0.5, "tsls", "default", seed=0))
     False
     """
-    return hasattr(benchmark_estimator(spec.design, spec.method, spec.preset), "fit_many")
+    return isinstance(benchmark_estimator(spec.design, spec.method, spec.preset), BatchEstimator)
 
 
 def run_together(specs: Sequence[RunSpec], reporter: Reporter = silent) -> tuple[Row, ...]:
@@ -153,18 +153,21 @@ def run_together(specs: Sequence[RunSpec], reporter: Reporter = silent) -> tuple
     """
     if len({spec.cell for spec in specs}) != 1:
         raise ConfigError("only repeats of one cell can be trained together: they may differ in nothing but the seed")
-    if len(specs) == 1 or not can_batch(specs[0]):
-        return tuple(run_one(spec, reporter) for spec in specs)
     first = specs[0]
     design, estimator = make_design(first.design), benchmark_estimator(first.design, first.method, first.preset)
+    if len(specs) == 1 or not isinstance(estimator, BatchEstimator):
+        return tuple(run_one(spec, reporter) for spec in specs)
     grid = design.grid()
     samples = [design.sample(spec.n, spec.rho, spec.seed) for spec in specs]
     keys = [jax.random.key(spec.seed) for spec in specs]
     results: list[StructuralError | str] = []
     clock = Clock()
     try:
-        for fitted in estimator.fit_many(samples, keys, reporter):  # type: ignore[attr-defined]
-            results.append(_measured(_grid_prediction(fitted, grid, reporter), grid))
+        for fitted in estimator.fit_many(samples, keys, reporter):
+            if isinstance(fitted, BGMIVError):
+                results.append(_words(fitted))
+            else:
+                results.append(_measured(_grid_prediction(fitted, grid, reporter), grid))
     except KeyboardInterrupt:
         raise
     except Exception as error:
