@@ -155,7 +155,7 @@ def small_disks() -> None:
     folder = OUT / "small-disks"
     options = ("--methods", "tsls", "--n", "100", "--repeats", "6")
     found = []
-    for more, pages, inodes in (((), range(1, 13), range(2, 26)), (("--workers", "2"), (2, 4, 6, 8), (8, 12, 16, 20))):
+    for more, pages, inodes in (((), range(1, 9), range(2, 15)), (("--workers", "2"), (2, 4, 6), (8, 10, 12))):
         shutil.rmtree(folder, ignore_errors=True)
         found += files.fill_small_disks(folder, (*options, *more), pages=pages, inodes=inodes) or []
     keep("small-disks", found)

@@ -1,72 +1,36 @@
-"""What every method must do, on every design; a new method adds a row to CASES, a new design is found by itself."""
+"""What every method must do; a new method adds a row to CASES. test_methods_on_designs.py fits them on every design."""
 
 from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 from sklearn.base import clone
 
-from bgmiv.covariates import CovariateConfig
 from bgmiv.data import IVData
-from bgmiv.designs import VectorProxyDesign, design_names, make_design
 from bgmiv.errors import DataError, NotFittedError
 from bgmiv.estimators.base import Estimator, FittedIV, IVEstimator
-from bgmiv.estimators.bgmiv import BGMIV, BGMIVConfig
-from bgmiv.estimators.deepgmm import DeepGMM, DeepGMMConfig
-from bgmiv.estimators.deepiv import DeepIV, DeepIVConfig
-from bgmiv.estimators.dfiv import DFIV, DFIVConfig
+from bgmiv.estimators.bgmiv import BGMIV
+from bgmiv.estimators.deepgmm import DeepGMM
+from bgmiv.estimators.deepiv import DeepIV
+from bgmiv.estimators.dfiv import DFIV
 from bgmiv.estimators.kiv import KIV
 from bgmiv.estimators.registry import METHODS, make_estimator, method_names
 from bgmiv.estimators.tsls import TSLS
-from bgmiv.infer import LatentMap
-from bgmiv.model import ModelConfig
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+Tiny = Callable[..., Estimator]
+Fitted = Callable[[str, str], FittedIV]
 
 N = 60
-
-
-def tiny(config: Estimator, *, every_phase: bool = True) -> Estimator:
-    """The same rules, but networks and schedule of next to nothing; with phases that the preset leaves out, or not."""
-    if isinstance(config, DeepIVConfig):
-        return replace(
-            config,
-            hidden=(8,),
-            treatment_stage=replace(config.treatment_stage, epochs=2, batch_size=16),
-            outcome_stage=replace(config.outcome_stage, epochs=2, batch_size=16),
-        )
-    if isinstance(config, DFIVConfig):
-        return replace(
-            config,
-            training=replace(config.training, epochs=2, instrument_iterations=2, covariate_iterations=2, chunk=1),
-        )
-    if isinstance(config, DeepGMMConfig):
-        game = replace(config.game, rounds=2, round_updates=3, batch_size=16, chunk=1)
-        return replace(config, hidden=(8,), game=game, learning_rates=(1e-3,))
-    if not isinstance(config, BGMIVConfig):
-        return config
-    shapes = CovariateConfig(
-        dense_hidden=(8,),
-        block_encoder_hidden=(8,),
-        vector_features=(8, 4),
-        vector_decoder_hidden=(8,),
-        column_decoder_hidden=(8,),
-    )
-    short = replace(
-        config,
-        batch_size=8,
-        model=ModelConfig(treatment_hidden=(8,), outcome_hidden=(8,), covariates=shapes),
-        warm_start=replace(config.warm_start, iterations=20, chunk=10),
-    )
-    if not every_phase:
-        return short
-    return replace(short, alternating=replace(config.alternating, epochs=2, chunk=1), latent_map=LatentMap(steps=5))
 
 
 @dataclass(frozen=True)
@@ -157,54 +121,10 @@ def problem(name: str) -> Problem:
     return PROBLEMS[name]()
 
 
-@cache
-def fitted(method: str, name: str) -> FittedIV:
-    return tiny(make_estimator(method)).fit(problem(name).data, jax.random.key(0))
-
-
-class Drawn(NamedTuple):
-    """A small sample of a design, and points of its grid to ask for; the truth there is left behind."""
-
-    data: IVData
-    treatments: np.ndarray
-    covariates: Mapping[str, np.ndarray]
-
-
-@cache
-def drawn(design: str, *, narrow: bool) -> Drawn:
-    wide = design == "vector-proxy"
-    made = VectorProxyDesign(vector_dim=8) if wide and narrow else make_design(design)
-    grid = made.grid()
-    return Drawn(
-        made.sample(40 if wide else N, 0.5, 0),
-        grid.treatment[::100],
-        {name: values[::100] for name, values in grid.covariates.items()},
-    )
-
-
-def drawn_for(method: str, design: str) -> Drawn:
-    # Least squares refuses more columns than half the rows.
-    return drawn(design, narrow=method.startswith("tsls"))
-
-
-def predicted_on(method: str, given: Drawn) -> np.ndarray:
-    # Compilation is nearly all the time here, and a phase is the same for every design with the same columns.
-    config = tiny(make_estimator(method), every_phase=False)
-    return config.fit(given.data, jax.random.key(0)).predict(given.treatments, given.covariates)
-
-
-@cache
-def prediction(method: str, design: str) -> np.ndarray:
-    return predicted_on(method, drawn_for(method, design))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation() -> Iterator[None]:
-    """Much is compiled here and little run: XLA's optimisations would cost more than they give."""
-    before = jax.config.values["jax_disable_most_optimizations"]
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
+@pytest.fixture(scope="module")
+def fitted(tiny: Tiny) -> Fitted:
+    """Tiny fits by method and problem, each made once."""
+    return cache(lambda method, name: tiny(make_estimator(method)).fit(problem(name).data, jax.random.key(0)))
 
 
 @pytest.fixture(params=list(CASES))
@@ -217,13 +137,8 @@ def name(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture(params=design_names())
-def design(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
 @pytest.fixture
-def face(method: str, monkeypatch: pytest.MonkeyPatch) -> IVEstimator:
+def face(method: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> IVEstimator:
     """The method's user class, with the default preset made tiny."""
     for presets in METHODS.values():
         monkeypatch.setitem(presets, "default", partial(tiny, presets["default"]()))
@@ -244,27 +159,7 @@ def test_every_method_is_in_the_suite() -> None:
     assert set(CASES) == set(method_names())
 
 
-def test_every_design_gives_one_finite_value_a_grid_point(method: str, design: str) -> None:
-    got = prediction(method, design)
-    assert got.shape == (28,)
-    assert got.dtype == np.float64
-    assert np.isfinite(got).all()
-
-
-def test_every_design_repeats_by_key(method: str, design: str) -> None:
-    given = drawn_for(method, design)
-    np.testing.assert_array_equal(predicted_on(method, given), prediction(method, design))
-
-
-def test_every_design_is_predicted_in_units_of_its_outcome(method: str, design: str) -> None:
-    given = drawn_for(method, design)
-    changed = replace(given.data, outcome=1000.0 * given.data.outcome - 7.0)
-    expected = 1000.0 * prediction(method, design) - 7.0
-    got = predicted_on(method, given._replace(data=changed))
-    np.testing.assert_allclose(got, expected, atol=1e-3 * changed.outcome.std())
-
-
-def test_predictions_have_one_finite_value_a_row(method: str, name: str) -> None:
+def test_predictions_have_one_finite_value_a_row(method: str, name: str, fitted: Fitted) -> None:
     given, result = problem(name), fitted(method, name)
     predicted = result.predict(given.treatments, given.query)
     assert predicted.shape == (7,)
@@ -272,7 +167,7 @@ def test_predictions_have_one_finite_value_a_row(method: str, name: str) -> None
     assert np.isfinite(predicted).all()
 
 
-def test_a_single_treatment_stands_for_every_row(method: str, name: str) -> None:
+def test_a_single_treatment_stands_for_every_row(method: str, name: str, fitted: Fitted) -> None:
     given, result = problem(name), fitted(method, name)
     level = given.treatment[0]
     n = 7 if given.query is not None else 1
@@ -281,12 +176,12 @@ def test_a_single_treatment_stands_for_every_row(method: str, name: str) -> None
     np.testing.assert_array_equal(predicted, result.predict(np.full(n, level), given.query))
 
 
-def test_the_schema_is_kept(method: str, name: str) -> None:
+def test_the_schema_is_kept(method: str, name: str, fitted: Fitted) -> None:
     kept, given = fitted(method, name).schema, problem(name).data.schema
     assert (kept.outcome, kept.treatment, kept.blocks) == (given.outcome, given.treatment, given.blocks)
 
 
-def test_history_is_finite(method: str, name: str) -> None:
+def test_history_is_finite(method: str, name: str, fitted: Fitted) -> None:
     history = fitted(method, name).history
     assert isinstance(history, tuple)
     for row in history:
@@ -295,13 +190,13 @@ def test_history_is_finite(method: str, name: str) -> None:
         assert np.isfinite(list(row.metrics.values())).all()
 
 
-def test_predict_is_pure(method: str, name: str) -> None:
+def test_predict_is_pure(method: str, name: str, fitted: Fitted) -> None:
     given, result = problem(name), fitted(method, name)
     once = result.predict(given.treatments, given.query)
     np.testing.assert_array_equal(once, result.predict(given.treatments, given.query))
 
 
-def test_the_same_key_gives_the_same_fit(method: str) -> None:
+def test_the_same_key_gives_the_same_fit(method: str, fitted: Fitted, tiny: Tiny) -> None:
     given = problem("one covariate")
     config = tiny(make_estimator(method))
     query = (given.treatments, given.query)
@@ -311,7 +206,7 @@ def test_the_same_key_gives_the_same_fit(method: str) -> None:
     assert np.array_equal(once, other) != CASES[method].random
 
 
-def test_fitting_leaves_global_state_alone(method: str) -> None:
+def test_fitting_leaves_global_state_alone(method: str, tiny: Tiny) -> None:
     def state() -> tuple[Any, ...]:
         _, numbers, *rest = np.random.get_state()  # noqa: NPY002
         return numbers.tolist(), rest, random.getstate(), dict(jax.config.values), np.geterr(), dict(os.environ)
@@ -323,7 +218,7 @@ def test_fitting_leaves_global_state_alone(method: str) -> None:
     assert state() == before
 
 
-def test_queries_are_in_the_units_of_treatment_and_covariates(method: str) -> None:
+def test_queries_are_in_the_units_of_treatment_and_covariates(method: str, fitted: Fitted, tiny: Tiny) -> None:
     given = problem("one covariate")
     changed = replace(
         given,
@@ -337,7 +232,7 @@ def test_queries_are_in_the_units_of_treatment_and_covariates(method: str) -> No
     np.testing.assert_allclose(got, expected, atol=1e-3 * given.outcome.std())
 
 
-def test_instruments_matter_exactly_where_they_should(method: str) -> None:
+def test_instruments_matter_exactly_where_they_should(method: str, fitted: Fitted, tiny: Tiny) -> None:
     given = problem("one covariate")
     changed = replace(given, instruments=given.instruments[::-1])
     result = tiny(make_estimator(method)).fit(changed.data, jax.random.key(0))
@@ -346,7 +241,7 @@ def test_instruments_matter_exactly_where_they_should(method: str) -> None:
     assert same != CASES[method].uses_instruments
 
 
-def test_the_face_fits_what_the_config_fits(method: str, face: IVEstimator) -> None:
+def test_the_face_fits_what_the_config_fits(method: str, face: IVEstimator, fitted: Fitted) -> None:
     given = problem("one covariate")
     assert fit_face(face, given) is face
     np.testing.assert_array_equal(
@@ -410,7 +305,7 @@ BAD_QUERIES: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("bad", list(BAD_QUERIES))
-def test_bad_queries_are_refused_in_the_same_words(method: str, bad: str) -> None:
+def test_bad_queries_are_refused_in_the_same_words(method: str, bad: str, fitted: Fitted) -> None:
     result = fitted(method, "one covariate")
     with pytest.raises(DataError) as expected:
         result.schema.check_query(*BAD_QUERIES[bad])
@@ -419,7 +314,7 @@ def test_bad_queries_are_refused_in_the_same_words(method: str, bad: str) -> Non
     assert str(got.value) == str(expected.value)
 
 
-def test_a_binary_treatment_is_asked_for_as_binary(method: str) -> None:
+def test_a_binary_treatment_is_asked_for_as_binary(method: str, fitted: Fitted) -> None:
     result = fitted(method, "binary, no covariates")
     arms = result.predict([0, 1])
     assert arms.shape == (2,)
@@ -450,7 +345,7 @@ class Spy:
         self.open -= 1
 
 
-def test_progress_is_reported_from_start_to_end(method: str) -> None:
+def test_progress_is_reported_from_start_to_end(method: str, tiny: Tiny) -> None:
     spy = Spy()
     tiny(make_estimator(method)).fit(problem("one covariate").data, jax.random.key(0), spy)
     assert spy.phases

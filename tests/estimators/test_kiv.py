@@ -99,7 +99,9 @@ def test_equals_the_dense_textbook_computation(demand_data: IVData, stage1: floa
 
 @pytest.mark.parametrize("validation", ["original", "projected"])
 def test_validation_losses_equal_the_textbooks(demand_data: IVData, validation: Any) -> None:
-    config = KIVConfig(validation=validation, stage1_grid=(-6, -2), stage2_grid=(-6, -2), grid_size=5)
+    config = KIVConfig(
+        validation=validation, standard_errors=0.0, stage1_grid=(-6, -2), stage2_grid=(-6, -2), grid_size=5
+    )
     fitted, textbook = config.fit(demand_data, KEY), Textbook(demand_data, config)
     penalties = np.logspace(-2, -6, 5)
     np.testing.assert_allclose(fitted.losses[0], [textbook.stage1_loss(p) for p in penalties], rtol=1e-7)
@@ -108,6 +110,13 @@ def test_validation_losses_equal_the_textbooks(demand_data: IVData, validation: 
     expected = [loss(fitted.penalties[0], p) for p in penalties]
     np.testing.assert_allclose(fitted.losses[1], expected, rtol=1e-6)
     assert fitted.penalties[1] == pytest.approx(penalties[np.argmin(expected)])
+
+
+def test_standard_errors_choose_a_stronger_penalty() -> None:
+    data = LowDimDesign("sin").sample(600, 1.0, 2)
+    bare, careful = (KIVConfig(standard_errors=c).fit(data, KEY) for c in (0.0, 1.0))
+    assert careful.penalties[1] >= bare.penalties[1]
+    np.testing.assert_array_equal(careful.losses[1], bare.losses[1])
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -217,6 +226,7 @@ def test_needs_an_instrument_and_rows(demand_data: IVData) -> None:
     "wrong",
     [
         {"validation": "oracle"},
+        {"standard_errors": -1.0},
         {"split": 1.0},
         {"stage1_grid": (-2.0, -10.0)},
         {"stage2_grid": (float("nan"), 0.0)},

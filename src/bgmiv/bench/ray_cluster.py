@@ -14,7 +14,7 @@ import sys
 import threading
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -46,6 +46,8 @@ _AHEAD = 2
 _LOOK = 5.0
 # Seconds in which a cluster must answer: a connection, and then a whole driver.
 _CONNECT, _JOIN = 5.0, 20.0
+# The smallest part of a processor that Ray counts.
+_SHARE = 1e-4
 # Rows are small; Ray would otherwise set aside a third of the memory.
 _OBJECT_STORE = 100_000_000
 _PROBE = """
@@ -69,8 +71,9 @@ class RayCluster:
     caller has called ``ray.init``, that connection is used and left open.
 
     Args:
-        address: ``host:port`` of a cluster that this machine is part of, ``ray://host:port`` of any other one,
-            or ``"auto"`` for the one that runs on this machine; None starts Ray here for as long as the work takes.
+        address: ``host:port`` of a cluster that this machine is part of, ``ray://host:port`` of any other one (which
+            needs ``ray[client]``), or ``"auto"`` for the one that runs on this machine; None starts Ray here for as
+            long as the work takes.
         cpus: processors set aside for each item.
         gpus: graphics processors set aside for each; less than one shares them, and without any fits stay off them.
         retries: how often an item is tried again when its worker or its node is lost.
@@ -88,14 +91,12 @@ class RayCluster:
     retries: int = 1
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.cpus < math.inf:
+        if not _SHARE <= self.cpus < math.inf:
             raise ConfigError(f"cpus is {self.cpus}; choose a number above 0")
-        if not 0.0 <= self.gpus < math.inf:
+        if self.gpus and not _SHARE <= self.gpus < math.inf:
             raise ConfigError(f"gpus is {self.gpus}; choose 0 or more")
-        for name in ("cpus", "gpus"):
-            # Ray shares one of them, never the second half of two.
-            if getattr(self, name) > 1.0 and getattr(self, name) % 1.0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; above 1, choose a whole number")
+        if self.gpus > 1.0 and self.gpus % 1.0:
+            raise ConfigError(f"gpus is {self.gpus}; above 1, choose a whole number")
         if self.retries < 0:
             raise ConfigError(f"retries is {self.retries}; choose 0 or more")
         if self.address is not None and not _ADDRESS.fullmatch(self.address):
@@ -122,11 +123,14 @@ class RayCluster:
         if not items:
             return
         with self._connected() as ray:
-            yield from self._results(ray, task, items, board)
+            try:
+                yield from self._results(ray, task, items, board)
+            except ray.exceptions.RayError as error:
+                raise BGMIVError(f"Ray failed: {_COLOURS.sub('', str(error))}") from error
 
     def _results(self, ray: Any, task: Task, items: Sequence[Any], board: Board) -> Iterator[Done | Died]:
         if not self._room(ray):
-            self._complain()
+            self._complain(ray)
         code = _code()
         submit = ray.remote(_work).options(
             name="bgmiv",
@@ -154,21 +158,18 @@ class RayCluster:
                 ready, _ = ray.wait(list(running), num_returns=1, timeout=_LOOK)
                 for reference in ready:
                     index, attempt = running.pop(reference)
-                    try:
-                        kind, content = ray.get(reference)
-                    except ray.exceptions.RayError as error:
-                        reason = _loss(ray, error)
-                        if attempt > self.retries:
-                            yield Died(index, reason, attempt)
-                        else:
-                            board.show(index, Retried(reason))
-                            shown.discard(index)
-                            waiting.append((index, attempt + 1))
-                        continue
+                    kind, content = _answered(ray, reference)
                     if kind == "error":
                         raise content
-                    board.show(index, Finished())
-                    yield Done(index, content)
+                    if kind == "result":
+                        board.show(index, Finished())
+                        yield Done(index, content)
+                    elif attempt > self.retries:
+                        yield Died(index, content, attempt)
+                    else:
+                        board.show(index, Retried(content))
+                        shown.discard(index)
+                        waiting.append((index, attempt + 1))
         finally:
             for reference in running:
                 with suppress(Exception):
@@ -180,13 +181,13 @@ class RayCluster:
         if ray.is_initialized():
             yield ray
             return
-        with _handler_kept(signal.SIGTERM):
-            try:
+        try:
+            with _handler_kept(signal.SIGTERM):
                 self._connect(ray)
-                yield ray
-            finally:
-                # A cluster that was joined goes on; one that was started here ends.
-                ray.shutdown()
+            yield ray
+        finally:
+            # A cluster that was joined goes on; one that was started here ends.
+            ray.shutdown()
 
     def _connect(self, ray: Any) -> None:
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
@@ -206,22 +207,22 @@ class RayCluster:
 
     def _room(self, ray: Any) -> int:
         """How many items the nodes that are up can run at once, were they free."""
-        room = 0
-        for node in ray.nodes():
-            if node["Alive"]:
-                has: Mapping[str, float] = node["Resources"]
-                shares = [_times(has.get("CPU", 0.0), self.cpus)]
-                if self.gpus:
-                    shares.append(_times(has.get("GPU", 0.0), self.gpus))
-                room += min(shares)
-        return room
+        return sum(self._fitting(*node) for node in _nodes(ray))
 
-    def _complain(self) -> None:
-        message = f"no node of the cluster has {self.cpus:g} CPUs and {self.gpus:g} GPUs, as each fit asks for"
+    def _fitting(self, cpus: float, gpus: float) -> int:
+        by_cpus = _times(cpus, self.cpus)
+        return min(by_cpus, _times(gpus, self.gpus)) if self.gpus else by_cpus
+
+    def _complain(self, ray: Any) -> None:
+        cpus, gpus = max(_nodes(ray), default=(0.0, 0.0))
+        message = (
+            f"no node of the cluster has the {self.cpus:g} CPUs and {self.gpus:g} GPUs that each fit asks for; "
+            f"the largest has {cpus:g} and {gpus:g}"
+        )
         if self.address is None:
-            raise ConfigError(f"{message}; this machine has {_cores()} CPUs: lower cpus or gpus")
+            raise ConfigError(f"{message}: lower cpus or gpus")
         # An autoscaler may start one when it is asked.
-        message += "; waiting for such a node: lower cpus or gpus if none comes"
+        message += ": waiting for one to join, lower cpus or gpus if none does"
         warnings.warn(message, BGMIVWarning, stacklevel=4)
 
     def _environment(self) -> dict[str, str]:
@@ -252,18 +253,23 @@ def _code() -> str:
     return code_version(["bgmiv.bench.evaluate"])
 
 
-def _loss(ray: Any, error: Exception) -> str:
-    """Why the item's worker or node is gone; any other error is raised."""
+def _answered(ray: Any, reference: Any) -> tuple[str, Any]:
+    """What the worker answered, or ``"lost"`` and the reason when it or its node is gone."""
     errors = ray.exceptions
-    if isinstance(error, errors.OutOfMemoryError):
-        return "Ray ended the worker process because its node was running out of memory"
-    if isinstance(error, errors.NodeDiedError | errors.LocalRayletDiedError | errors.ObjectLostError):
-        return "the node of its worker was lost"
-    if isinstance(error, errors.WorkerCrashedError):
-        return "the worker process ended without a result; memory may have run out"
-    text = _COLOURS.sub("", str(error))
-    hint = "bgmiv is not installed on every node of the cluster" if "No module named 'bgmiv'" in text else "Ray failed"
-    raise BGMIVError(f"{hint}:\n{text}") from error
+    try:
+        return ray.get(reference)
+    except errors.OutOfMemoryError:
+        return "lost", "Ray ended the worker process because its node was running out of memory"
+    except (errors.NodeDiedError, errors.ObjectLostError):
+        return "lost", "the node of its worker was lost"
+    except errors.WorkerCrashedError:
+        return "lost", "the worker process ended without a result; memory may have run out"
+    except errors.LocalRayletDiedError as error:
+        raise BGMIVError("the Ray node on this machine is gone, and the cluster with it; start it again") from error
+    except errors.RayError as error:
+        if "No module named 'bgmiv" in str(error):
+            raise BGMIVError("a node of the cluster has no bgmiv; install this version on every node") from error
+        raise
 
 
 def _reach(address: str) -> None:
@@ -288,10 +294,13 @@ def _reach(address: str) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise BGMIVError(f"no Ray cluster answered at {address} within {_JOIN:g} seconds; {hint}") from None
+        raise BGMIVError(
+            f"no Ray cluster answered at {address} within {_JOIN:g} seconds; {hint}; "
+            "one that asks for a token needs RAY_AUTH_MODE=token"
+        ) from None
     if tried.returncode:
         reason = tried.stdout.strip() or f"exit code {tried.returncode}"
-        raise BGMIVError(f"cannot join the Ray cluster at {address}: {reason}; {hint}")
+        raise BGMIVError(f"cannot join the Ray cluster at {address}: {reason}")
 
 
 def _load() -> Any:
@@ -318,13 +327,19 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def _nodes(ray: Any) -> list[tuple[float, float]]:
+    """CPUs and GPUs of each node that is up."""
+    found = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return [(has.get("CPU", 0.0), has.get("GPU", 0.0)) for has in found]
+
+
 def _times(whole: float, part: float) -> int:
     return math.floor(whole / part + 1e-9)
 
 
 @contextmanager
 def _handler_kept(number: int) -> Iterator[None]:
-    """Put back the signal's handler, which ``ray.init`` replaces."""
+    """Put back the signal's handler: ``ray.init`` sets its own, which prints traces of the machine code."""
     before = signal.getsignal(number)
     try:
         yield

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 
-# One thread is cheaper for networks this small and bitwise repeatable, also across --workers 0 and worker processes; JAX
-# and the linear algebra libraries read these when they are imported.
-for _variable in ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
-    os.environ.setdefault(_variable, "1")
+# One thread is cheaper for networks this small and bitwise repeatable, with --workers 0 as in worker processes; JAX and
+# the linear algebra libraries read these when they are imported.
+os.environ.setdefault("NPROC", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+os.environ.setdefault("VECLIB_MAXIMUM_THREADS", "1")
 
 from typing import Annotated
 

@@ -17,7 +17,7 @@ from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.base import IVEstimator, chosen_preset
 from bgmiv.kernels import Floats, GaussianKernel, KernelFeatures, fit_features, median_lengthscales
 from bgmiv.progress import Reporter, silent
-from bgmiv.train.kiv import first_stage, second_stage
+from bgmiv.train.kiv import choose_penalty, first_stage, second_stage
 
 __all__ = ["KIV", "PRESETS", "FittedKIV", "KIVConfig", "default_preset", "paper_preset"]
 
@@ -40,10 +40,13 @@ class KIVConfig:
       (leave-one-out in closed form): with the row in it, a flexible operator would hand back ĥ(x, v).
 
     "projected" is the default because it stays right under confounding. It is also flatter, since it cannot see what
-    the instrument does not move.
+    the instrument does not move, and its bare minimiser now and then takes far too small a ξ; so the strongest ξ is
+    taken whose loss is within `standard_errors` of the smallest (the rule of one standard error, on paired
+    differences).
 
     Args:
         validation: the criterion for ξ.
+        standard_errors: how much worse than the smallest the validated loss of ξ may be; 0 takes the minimiser.
         split: share of rows in the first sample.
         stage1_grid, stage2_grid: (lowest, highest) log10 of λ and ξ.
         grid_size: penalties tried in each stage.
@@ -70,6 +73,7 @@ class KIVConfig:
     """
 
     validation: Literal["projected", "original"] = "projected"
+    standard_errors: float = 1.0
     split: float = 0.5
     stage1_grid: tuple[float, float] = (-10.0, -2.0)
     stage2_grid: tuple[float, float] = (-10.0, -2.0)
@@ -92,6 +96,8 @@ class KIVConfig:
             low, high = getattr(self, name)
             if not (np.isfinite([low, high]).all() and low <= high):
                 raise ConfigError(f"{name} must be (lowest, highest) log10 penalty, got {getattr(self, name)}.")
+        if not 0.0 <= self.standard_errors < np.inf:
+            raise ConfigError(f"standard_errors must be 0 or more and finite, got {self.standard_errors}.")
         if not 0.0 < self.width < np.inf:
             raise ConfigError(f"width must be positive and finite, got {self.width}.")
         for name in ("grid_size", "landmarks"):
@@ -121,8 +127,9 @@ class KIVConfig:
         curves = psi @ candidates
         if stage1 is not None and self.validation == "projected":
             curves = stage1.leave_one_out(curves)
-        losses = ((y[first][:, None] - curves) ** 2).mean(axis=0)
-        chosen = int(np.argmin(losses))
+        squares = (y[first][:, None] - curves) ** 2
+        chosen = choose_penalty(squares, self.standard_errors)
+        losses = squares.mean(axis=0)
         reporter.advance(1, {"loss": float(losses[chosen])})
         reporter.finish()
         return FittedKIV(
@@ -195,14 +202,16 @@ class FittedKIV:
 
 
 def default_preset() -> KIVConfig:
-    """Standardised roles, one lengthscale a variable, the projected criterion."""
+    """Standardised roles, one lengthscale a variable, the projected criterion with the rule of one standard error."""
     return KIVConfig()
 
 
 def paper_preset() -> KIVConfig:
     """The DFIV study's public settings: raw units, one joint kernel exp(−d²/median d²), the original criterion."""
     raw = RoleScaling(Identity(), Identity(), Identity(), Identity())
-    return KIVConfig(validation="original", lengthscales="joint", width=float(np.sqrt(0.5)), scaling=raw)
+    return KIVConfig(
+        validation="original", standard_errors=0.0, lengthscales="joint", width=float(np.sqrt(0.5)), scaling=raw
+    )
 
 
 PRESETS: dict[str, Callable[[], KIVConfig]] = {"default": default_preset, "paper": paper_preset}

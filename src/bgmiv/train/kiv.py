@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FirstStage", "first_stage", "second_stage"]
+__all__ = ["FirstStage", "choose_penalty", "first_stage", "second_stage"]
 
 Floats = NDArray[np.float64]
 
@@ -90,3 +90,23 @@ def second_stage(means: Floats, outcome: Floats, penalties: Floats) -> Floats:
     eigenvalues, basis = np.linalg.eigh(means.T @ means)
     moments = basis.T @ (means.T @ outcome)
     return basis @ (moments[:, None] / (np.maximum(eigenvalues, 0.0)[:, None] + len(means) * penalties))
+
+
+def choose_penalty(squares: Floats, standard_errors: float) -> int:
+    """The first penalty whose mean loss is within so many standard errors of the smallest.
+
+    The standard error is that of the difference in loss, row by row, to the best penalty.
+
+    Args:
+        squares: (n, g), the loss of each row under each penalty, the strongest penalty first.
+        standard_errors: 0 takes the smallest mean.
+
+    Example:
+        >>> losses = np.array([[1.0, 0.9, 0.5], [1.0, 0.9, 1.2]])
+        >>> choose_penalty(losses, 0.0), choose_penalty(losses, 1.0)
+        (2, 0)
+    """
+    best = int(np.argmin(squares.mean(axis=0)))
+    differences = squares - squares[:, [best]]
+    allowed = standard_errors * differences.std(axis=0) / np.sqrt(len(squares))
+    return int(np.argmax(differences.mean(axis=0) <= allowed))

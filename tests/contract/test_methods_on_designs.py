@@ -1,0 +1,101 @@
+"""Every method fits every design of the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import pytest
+
+from bgmiv.data import IVData
+from bgmiv.designs import VectorProxyDesign, design_names, make_design
+from bgmiv.estimators.base import Estimator
+from bgmiv.estimators.registry import make_estimator, method_names
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+class Drawn(NamedTuple):
+    """A small sample of a design, and points of its grid to ask for; the truth there is left behind."""
+
+    data: IVData
+    treatments: np.ndarray
+    covariates: Mapping[str, np.ndarray]
+
+
+@cache
+def drawn(design: str, *, narrow: bool) -> Drawn:
+    wide = design == "vector-proxy"
+    made = VectorProxyDesign(vector_dim=8) if wide and narrow else make_design(design)
+    grid = made.grid()
+    return Drawn(
+        # As many rows for all: designs with the same columns share their compiled programs.
+        made.sample(40 if wide else 60, 0.5, 0),
+        grid.treatment[::100],
+        {name: values[::100] for name, values in grid.covariates.items()},
+    )
+
+
+def drawn_for(method: str, design: str) -> Drawn:
+    # Least squares refuses more columns than half the rows.
+    return drawn(design, narrow=method.startswith("tsls"))
+
+
+Predict = Callable[[str, Drawn], np.ndarray]
+Prediction = Callable[[str, str], np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def predict(tiny: Callable[..., Estimator]) -> Predict:
+    """Fits, and predicts at the points."""
+
+    def run(method: str, given: Drawn) -> np.ndarray:
+        # Compilation is nearly all the time here, and phases beyond the preset's are in test_estimators.py.
+        config = tiny(make_estimator(method), every_phase=False)
+        return config.fit(given.data, jax.random.key(0)).predict(given.treatments, given.covariates)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def prediction(predict: Predict) -> Prediction:
+    """The same by method and design, made once."""
+    return cache(lambda method, design: predict(method, drawn_for(method, design)))
+
+
+@pytest.fixture(params=method_names())
+def method(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(params=design_names())
+def design(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def test_one_finite_value_a_grid_point(method: str, design: str, prediction: Prediction) -> None:
+    got = prediction(method, design)
+    assert got.shape == (28,)
+    assert got.dtype == np.float64
+    assert np.isfinite(got).all()
+
+
+def test_the_same_key_gives_the_same_predictions(
+    method: str, design: str, predict: Predict, prediction: Prediction
+) -> None:
+    given = drawn_for(method, design)
+    np.testing.assert_array_equal(predict(method, given), prediction(method, design))
+
+
+def test_predictions_are_in_the_units_of_the_outcome(
+    method: str, design: str, predict: Predict, prediction: Prediction
+) -> None:
+    given = drawn_for(method, design)
+    changed = replace(given.data, outcome=1000.0 * given.data.outcome - 7.0)
+    expected = 1000.0 * prediction(method, design) - 7.0
+    got = predict(method, given._replace(data=changed))
+    np.testing.assert_allclose(got, expected, atol=1e-3 * changed.outcome.std())
