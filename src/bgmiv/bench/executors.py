@@ -33,6 +33,7 @@ __all__ = [
     "Retried",
     "Started",
     "Task",
+    "answer",
 ]
 
 Task = Callable[[Any, Reporter], Any]
@@ -287,12 +288,13 @@ def _serve(task: Task, connection: Connection) -> None:
     try:
         while True:
             item = connection.recv()
-            connection.send(_answer(task, item, PipeReporter(send)))
+            connection.send(answer(task, item, PipeReporter(send)))
     except (EOFError, OSError):
         return
 
 
-def _answer(task: Task, item: Any, reporter: Reporter) -> tuple[str, Any]:
+def answer(task: Task, item: Any, reporter: Reporter) -> tuple[str, Any]:
+    """What a worker sends back: ``("result", value)``, or ``("error", exception)`` with words for the user."""
     try:
         return "result", task(item, reporter)
     except BGMIVError as error:

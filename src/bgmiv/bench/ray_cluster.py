@@ -32,7 +32,7 @@ from bgmiv.bench.executors import (
     Retried,
     Started,
     Task,
-    _answer,
+    answer,
 )
 from bgmiv.errors import BGMIVError, BGMIVWarning, ConfigError, MissingExtraError
 from bgmiv.progress import silent
@@ -245,7 +245,7 @@ def _work(task: Task, item: Any, code: str) -> tuple[str, Any]:
         return "error", BGMIVError(
             f"the worker on {platform.node()} has another version of bgmiv's code; install this one on every node"
         )
-    return _answer(task, item, silent)
+    return answer(task, item, silent)
 
 
 def _code() -> str:

@@ -35,8 +35,8 @@ def run(
     repeats: Annotated[int | None, typer.Option(help="Fits a cell; with a plan: at most this many.")] = None,
     seed: Annotated[int | None, typer.Option(help="The first seed, without a plan; 0.")] = None,
     fraction: Annotated[float, typer.Option(help="Share of a plan's repeats, rounded up.")] = 1.0,
-    workers: Annotated[int, typer.Option(help="Processes at once; 0 runs in this one.")] = 1,
-    threads: Annotated[int, typer.Option(help="Threads of each process.")] = 1,
+    workers: Annotated[int | None, typer.Option(help="Processes at once, 1; 0 runs in this one.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads of each process; 1.")] = None,
     batch: Annotated[int, typer.Option(help="Repeats of a cell trained together, where a method can.")] = 1,
     executor: Annotated[str, typer.Option(help="local, or ray for a cluster.")] = "local",
     address: Annotated[str | None, typer.Option(help="Of the Ray cluster; auto finds a running one.")] = None,
@@ -45,8 +45,8 @@ def run(
     any_version: Annotated[bool, typer.Option(help="Count rows made by other versions of the code as done.")] = False,
 ) -> None:
     """Run fits and store one row each. Run it again to go on: rows that are there already are kept."""
-    at_least(0, workers, "--workers")
-    at_least(1, threads, "--threads")
+    at_least(0, 0 if workers is None else workers, "--workers")
+    at_least(1, 1 if threads is None else threads, "--threads")
     at_least(1, batch, "--batch")
     wanted = chosen_plan(plan, design, n, rho, methods, preset, repeats, seed, fraction)
     where = _executor(executor, workers, threads, address, cpus, gpus)
@@ -157,19 +157,29 @@ def _defined(
         return replace(sweep, methods=words(methods)) if methods else sweep
 
 
-def _executor(name: str, workers: int, threads: int, address: str | None, cpus: float, gpus: float) -> Executor:
+def _executor(
+    name: str, workers: int | None, threads: int | None, address: str | None, cpus: float, gpus: float
+) -> Executor:
     from bgmiv.bench.executors import InProcess, LocalPool
 
     if name == "ray":
         from bgmiv.bench.ray_cluster import RayCluster
 
-        with blaming("--executor"):
+        if workers is not None or threads is not None:
+            raise typer.BadParameter("Ray decides that by --cpus; leave it out", param_hint="--workers, --threads")
+        with blaming("--cpus"):
+            RayCluster(cpus=cpus)
+        with blaming("--gpus"):
+            RayCluster(gpus=gpus)
+        with blaming("--address"):
             return RayCluster(address=address, cpus=cpus, gpus=gpus)
     if name != "local":
         raise typer.BadParameter(f"there is no executor {name!r}; choose local or ray", param_hint="--executor")
     if address is not None:
         raise typer.BadParameter("an address belongs to --executor ray", param_hint="--address")
-    return InProcess() if workers == 0 else LocalPool(workers, threads)
+    if workers == 0:
+        return InProcess()
+    return LocalPool(1 if workers is None else workers, 1 if threads is None else threads)
 
 
 def _announce(total: int, state: StoreState, console: Console, *, any_version: bool) -> None:
