@@ -27,6 +27,9 @@ from bgmiv.bench.runner import run_plan
 from bgmiv.bench.store import RowStore
 from bgmiv.errors import BGMIVError, BGMIVWarning, ConfigError, DataError, MissingExtraError
 
+# Ray starts its processes by fork and exec, which JAX warns of once another test of this process has used it.
+pytestmark = pytest.mark.filterwarnings(r"ignore:os\.fork\(\) was called:RuntimeWarning")
+
 MARK = "BGMIV_TEST_CLUSTER"
 NODE = {"num_cpus": 1, "object_store_memory": 80_000_000}
 
