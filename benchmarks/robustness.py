@@ -249,7 +249,7 @@ def report() -> str:
         disks.append(("a real file system too small", len(full), sum(len(entry[3]) for entry in full)))
     times = table(
         ("wall, s", "all fits, s", "wall / (fits / 2)", "load before"),
-        [(entry["wall"], entry["fits"], entry["ratio"], entry["load before"]) for entry in kept("overhead")],
+        [(entry["wall"], entry["fits"], entry["ratio"], f"{entry['load before']:.2f}") for entry in kept("overhead")],
     )
     redone = {name: sum(entry["redone_in_all"] for entry in kept(name)) for name in ("driver", "worker")}
     return f"""# What the bench survives
