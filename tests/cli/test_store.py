@@ -9,6 +9,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from bgmiv.bench.evaluate import failed_row, run_one
+from bgmiv.bench.files import put_new
 from bgmiv.bench.identity import identify, identify_all
 from bgmiv.bench.plan import Plan, Sweep
 from bgmiv.bench.store import RowStore
@@ -82,6 +83,16 @@ def test_gc_removes_what_crashes_left_and_no_row(store: RowStore) -> None:
     assert [row.status for row in store.rows()] == ["ok", "ok", "failed"]
     assert len(store.leases().names()) == 1
     assert store.plans() == (PLAN,)
+
+
+def test_gc_keeps_rows_in_the_format_of_another_version(store: RowStore) -> None:
+    foreign = store.folder / "0123456789abcdef.json"
+    put_new(foreign, "bgmiv row 99", {"a": 1})
+    assert "1 rows in the format of another version are kept" in bgmiv("bench", "gc", store.folder).output
+    assert foreign.exists()
+    foreign.write_bytes(foreign.read_bytes().replace(b"1", b"2", 1))
+    assert "kept" not in bgmiv("bench", "gc", store.folder).output
+    assert not foreign.exists()
 
 
 def test_gc_removes_old_and_failed_rows_when_asked(store: RowStore) -> None:

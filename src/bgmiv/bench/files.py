@@ -14,7 +14,7 @@ from typing import Any
 from bgmiv.bench.plan import canonical_json
 from bgmiv.errors import StoreError
 
-__all__ = ["TEMPORARY_SUFFIX", "cannot_write", "put_new", "put_over", "read_checked", "sync_folder"]
+__all__ = ["TEMPORARY_SUFFIX", "cannot_write", "is_whole", "put_new", "put_over", "read_checked", "sync_folder"]
 
 TEMPORARY_SUFFIX = ".tmp"
 
@@ -98,6 +98,16 @@ def read_checked(path: Path, kind: str) -> dict[str, Any]:
     if found != _text(kind, content):
         raise StoreError(f"{damaged} (it is not as it was written)")
     return content
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a file is as it was written, of whatever kind: one of another version is not damaged."""
+    try:
+        stored = json.loads(path.read_bytes())
+        read_checked(path, str(stored["kind"]))
+    except (StoreError, OSError, ValueError, RecursionError, KeyError, TypeError):
+        return False
+    return True
 
 
 def sync_folder(folder: Path) -> None:

@@ -99,13 +99,19 @@ def gc(
     failed: Annotated[bool, typer.Option(help="Also rows of failed fits.")] = False,
 ) -> None:
     """Remove what crashes left behind: temporary files, ended leases, damaged files."""
+    from bgmiv.bench.files import is_whole
     from bgmiv.bench.identity import identify
 
     store = _opened(folder)
     stray = store.sweep()
     contents = store.contents()
-    rows, plans = store.remove(path for path, _ in contents.damaged), store.remove(store.damaged_plans())
-    typer.echo(f"{len(stray)} temporary files, {rows} damaged rows and {plans} damaged plans removed.")
+    rows = [path for path, _ in contents.damaged if not is_whole(path)]
+    plans = [path for path in store.damaged_plans() if not is_whole(path)]
+    store.remove([*rows, *plans])
+    typer.echo(f"{len(stray)} temporary files, {len(rows)} damaged rows and {len(plans)} damaged plans removed.")
+    foreign = len(contents.damaged) - len(rows)
+    if foreign:
+        typer.echo(f"{foreign} rows in the format of another version are kept.")
     if other_versions:
         old = [row for row in contents.rows if not _is_current(row, identify)]
         typer.echo(f"{store.remove(store.path(row.key) for row in old)} rows of other versions removed.")
