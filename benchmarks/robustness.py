@@ -25,7 +25,7 @@ from typing import Any
 
 import robustness_files as files
 import robustness_processes as processes
-from robustness_processes import Toll
+from robustness_processes import CLOSED_FORM, FAILING, Toll
 
 from bgmiv.bench.executors import InProcess
 from bgmiv.bench.identity import identify_all
@@ -39,29 +39,12 @@ OUT = HERE.parent / "out" / "robustness"
 KILLS, DAMAGES, CONTESTS, OVERHEADS = 100, 200, 20, 3
 SMALL = ("--methods", "tsls", "--n", "100", "--repeats", "2")
 
-CLOSED_FORM = """
-[[sweep]]
-designs = ["demand"]
-n = [200, 1000]
-rho = [0.5]
-methods = ["tsls", "kiv"]
-repeats = 12
-"""
 NEURAL = """
 [[sweep]]
 designs = ["demand"]
 n = [100]
 rho = [0.5]
 methods = ["deepiv"]
-repeats = 2
-"""
-# 2SLS fails with more columns than rows.
-FAILING = """
-[[sweep]]
-designs = ["vector-proxy"]
-n = [100]
-rho = [0.5]
-methods = ["tsls"]
 repeats = 2
 """
 

@@ -22,6 +22,25 @@ from bgmiv.report.render import to_csv
 from bgmiv.report.results import Results
 from bgmiv.report.tables import support_table
 
+# Two sweeps of real fits, small enough to be run again and again.
+CLOSED_FORM = """
+[[sweep]]
+designs = ["demand"]
+n = [200, 1000]
+rho = [0.5]
+methods = ["tsls", "kiv"]
+repeats = 12
+"""
+# 2SLS fails with more columns than rows: a failed run is not to be done again by each runner either.
+FAILING = """
+[[sweep]]
+designs = ["vector-proxy"]
+n = [100]
+rho = [0.5]
+methods = ["tsls"]
+repeats = 2
+"""
+
 # Loaded by every Python process of a sweep: writes down each fit as it starts, with the process and its parent.
 PLUGIN = """
 import importlib.util, os, sys

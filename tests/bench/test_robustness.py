@@ -22,30 +22,11 @@ LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks f
 
 SMALL = ("--methods", "tsls", "--n", "100", "--repeats")
 
-PLAN = """
-[[sweep]]
-designs = ["demand"]
-n = [200, 1000]
-rho = [0.5]
-methods = ["tsls", "kiv"]
-repeats = 12
-"""
-
-# 2SLS fails with more columns than rows: a failed run is not to be done again by each runner either.
-FAILING = """
-[[sweep]]
-designs = ["vector-proxy"]
-n = [100]
-rho = [0.5]
-methods = ["tsls"]
-repeats = 2
-"""
-
 
 @pytest.fixture(scope="module")
 def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("plan") / "small.toml"
-    path.write_text(PLAN)
+    path.write_text(processes.CLOSED_FORM)
     return path
 
 
@@ -78,7 +59,7 @@ def test_kills_cost_no_row(tmp_path: Path, plan_file: Path, reference: bytes) ->
 @pytest.mark.slow
 def test_runners_at_once_do_no_run_twice(tmp_path: Path, plan_file: Path) -> None:
     both = tmp_path / "both.toml"
-    both.write_text(PLAN.replace("repeats = 12", "repeats = 6") + FAILING)
+    both.write_text(processes.CLOSED_FORM.replace("repeats = 12", "repeats = 6") + processes.FAILING)
     tables = []
     for trial in range(2):
         with processes.bench(tmp_path / str(trial), both) as bench:

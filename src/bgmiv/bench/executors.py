@@ -34,6 +34,7 @@ __all__ = [
     "Started",
     "Task",
     "answer",
+    "available_cores",
 ]
 
 Task = Callable[[Any, Reporter], Any]
@@ -291,6 +292,17 @@ def _serve(task: Task, connection: Connection) -> None:
             connection.send(answer(task, item, PipeReporter(send)))
     except (EOFError, OSError):
         return
+
+
+def available_cores() -> int:
+    """How many cores this process may use.
+
+    >>> available_cores() >= 1
+    True
+    """
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def answer(task: Task, item: Any, reporter: Reporter) -> tuple[str, Any]:

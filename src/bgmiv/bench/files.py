@@ -100,11 +100,10 @@ def read_checked(path: Path, kind: str) -> dict[str, Any]:
     return content
 
 
-def is_whole(path: Path) -> bool:
-    """Whether a file is as it was written, of whatever kind: one of another version is not damaged."""
+def is_whole(path: Path, kind: str | None = None) -> bool:
+    """Whether a file is as it was written; of that kind, or of any: one of another version is not damaged."""
     try:
-        stored = json.loads(path.read_bytes())
-        read_checked(path, str(stored["kind"]))
+        read_checked(path, str(json.loads(path.read_bytes())["kind"]) if kind is None else kind)
     except (StoreError, OSError, ValueError, RecursionError, KeyError, TypeError):
         return False
     return True

@@ -33,6 +33,7 @@ from bgmiv.bench.executors import (
     Started,
     Task,
     answer,
+    available_cores,
 )
 from bgmiv.errors import BGMIVError, BGMIVWarning, ConfigError, MissingExtraError
 from bgmiv.progress import silent
@@ -56,7 +57,8 @@ import ray
 try:
     ray.init(sys.argv[1], log_to_driver=False, logging_level=logging.CRITICAL)
 except Exception as error:
-    print(f"{type(error).__name__}: {error}", flush=True)
+    sys.stdout.write(f"{type(error).__name__}: {error}")
+    sys.stdout.flush()
     os._exit(1)
 ray.shutdown()
 """
@@ -194,7 +196,11 @@ class RayCluster:
         try:
             if self.address is None:
                 ray.init(
-                    "local", num_cpus=_cores(), object_store_memory=_OBJECT_STORE, include_dashboard=False, **quiet
+                    "local",
+                    num_cpus=available_cores(),
+                    object_store_memory=_OBJECT_STORE,
+                    include_dashboard=False,
+                    **quiet,
                 )
             else:
                 _reach(self.address)
@@ -321,10 +327,6 @@ def _load() -> Any:
 
 def _missing() -> MissingExtraError:
     return MissingExtraError("a cluster needs Ray, which is not installed: pip install 'bgmiv[ray]'")
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _nodes(ray: Any) -> list[tuple[float, float]]:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import NamedTuple
 
-from bgmiv.bench.files import TEMPORARY_SUFFIX, put_new, put_over, read_checked
+from bgmiv.bench.files import TEMPORARY_SUFFIX, is_whole, put_new, put_over, read_checked
 from bgmiv.bench.identity import RunKey
 from bgmiv.bench.leases import Leases
 from bgmiv.bench.plan import Plan, Sweep, canonical_json
@@ -194,7 +194,7 @@ class RowStore:
         content = {"name": plan.name, "title": plan.title, "sweeps": [asdict(sweep) for sweep in plan.sweeps]}
         path = self.folder / _PLANS / f"{_digest(canonical_json(content))}.json"
         with self.leases().locked():
-            if not put_new(path, _PLAN, content) and not _is_whole(path, _PLAN):
+            if not put_new(path, _PLAN, content) and not is_whole(path, _PLAN):
                 put_over(path, _PLAN, content)
 
     def plans(self) -> tuple[Plan, ...]:
@@ -219,8 +219,8 @@ class RowStore:
         return tuple(sorted(found, key=lambda plan: plan.name))
 
     def damaged_plans(self) -> tuple[Path, ...]:
-        """Files of plans that cannot be read."""
-        return tuple(path for path in self._plan_files() if not _is_whole(path, _PLAN))
+        """Files of plans that are not as they were written."""
+        return tuple(path for path in self._plan_files() if not is_whole(path))
 
     def merge(self, other: RowStore) -> Merged:
         """Take over every row and plan of another store.
@@ -254,14 +254,6 @@ class RowStore:
             return _read_row(path).status == "ok"
         except StoreError:
             return False
-
-
-def _is_whole(path: Path, kind: str) -> bool:
-    try:
-        read_checked(path, kind)
-    except StoreError:
-        return False
-    return True
 
 
 def _digest(text: str) -> str:

@@ -10,6 +10,8 @@ import typer
 from bgmiv.cli.common import INTERRUPTED, at_least, blaming, numbers, reported, usable_folder, words
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
     from bgmiv.bench.executors import Executor
@@ -69,7 +71,8 @@ def run(
         state = rows.state(keys)
     _announce(len(wanted.specs), state, console, any_version=any_version)
     try:
-        failed = _run(keys, rows, where, batch, console)
+        left = set(state.left)
+        failed = _run([key for key in keys if key in left], rows, where, batch, console)
     except KeyboardInterrupt:
         _say(console, f"Interrupted. Finished rows are kept in {store}; run the same command again to go on.")
         raise typer.Exit(INTERRUPTED) from None
@@ -199,12 +202,11 @@ def _announce(total: int, state: StoreState, console: Console, *, any_version: b
     _say(console, f"{total} fits: {total - left} done before{accepted}, {left} to run{elsewhere}.")
 
 
-def _run(keys: tuple[RunKey, ...], store: RowStore, executor: Executor, batch: int, console: Console) -> int:
+def _run(left: Sequence[RunKey], store: RowStore, executor: Executor, batch: int, console: Console) -> int:
     """Run them all; how many failed."""
     from bgmiv.bench.runner import run_plan
     from bgmiv.cli.board import FitBoard
 
-    left = [key for key in keys if not store.is_done(key)]
     places = {key: place for place, key in enumerate(left)}
     failed = 0
     with FitBoard(console, [str(key.spec) for key in left], total=True) as board:

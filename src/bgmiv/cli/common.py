@@ -14,7 +14,6 @@ import typer
 __all__ = [
     "INTERRUPTED",
     "at_least",
-    "available_cores",
     "blaming",
     "numbers",
     "reported",
@@ -84,17 +83,6 @@ def usable_folder(path: Path, option: str) -> Path:
     if not os.access(nearest, os.W_OK):
         raise typer.BadParameter(f"nothing can be written in {nearest}; name another folder", param_hint=option)
     return path
-
-
-def available_cores() -> int:
-    """How many cores this process may use.
-
-    >>> available_cores() >= 1
-    True
-    """
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def reported(command: Callable[P, T]) -> Callable[P, T]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from bgmiv.cli.common import at_least, available_cores, blaming, reported, usable_folder
+from bgmiv.cli.common import at_least, blaming, reported, usable_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +76,7 @@ def demo(
 def _fit(specs: Sequence[RunSpec], console: Console) -> list[Evaluation]:
     """Fit in as many processes as there are cores, at most two: 2SLS is done in a moment."""
     from bgmiv.bench.evaluate import Query
-    from bgmiv.bench.executors import Died, LocalPool
+    from bgmiv.bench.executors import Died, LocalPool, available_cores
     from bgmiv.cli.board import FitBoard
     from bgmiv.errors import BGMIVError
     from bgmiv.report.figures import METHOD_LABELS, DemandPanels
@@ -103,6 +103,7 @@ def _shown_order(n_specs: int) -> list[int]:
 def _write(evaluations: Sequence[Evaluation], out: Path) -> list[Path]:
     from bgmiv.report.demo import demo_page, demo_record
     from bgmiv.report.figures import DemandPanels, demand_curves, figure_png
+    from bgmiv.report.files import write_all
 
     rows = [evaluation.row for evaluation in evaluations]
     curves = {
@@ -123,9 +124,7 @@ def _write(evaluations: Sequence[Evaluation], out: Path) -> list[Path]:
         "report.html": demo_page(rows, png).encode(),
         "results.json": (json.dumps(demo_record(rows), indent=2, allow_nan=False) + "\n").encode(),
     }
-    for name, content in files.items():
-        (out / name).write_bytes(content)
-    return [out / name for name in files]
+    return list(write_all(out, files))
 
 
 def _print(evaluations: Sequence[Evaluation], written: Sequence[Path], console: Console) -> None:

@@ -106,7 +106,7 @@ def gc(
     stray = store.sweep()
     contents = store.contents()
     rows = [path for path, _ in contents.damaged if not is_whole(path)]
-    plans = [path for path in store.damaged_plans() if not is_whole(path)]
+    plans = store.damaged_plans()
     store.remove([*rows, *plans])
     typer.echo(f"{len(stray)} temporary files, {len(rows)} damaged rows and {len(plans)} damaged plans removed.")
     foreign = len(contents.damaged) - len(rows)
