@@ -23,6 +23,7 @@ from bgmiv.report.results import Results
 __all__ = ["Series", "error_boxes", "error_lines", "series_of"]
 
 _VARIANTS: tuple[tuple[float, Sequence[float]], ...] = ((0, (4, 1.5)), (0, (1.5, 1.5)), (0, (6, 1, 1, 1, 1, 1)))
+_MARKERS = ("<", ">", "d", "p")
 _HATCHES = ("", "////", "....", "xxxx")
 _BOX_POINTS = 5
 """Values from which a box says more than the points themselves."""
@@ -37,7 +38,7 @@ class Series:
     Args:
         label: as in the legend.
         style: of the method.
-        variant: 0 for the method's first preset in the figure; later ones have other dashes and hatches.
+        variant: 0 for the method's first preset in the figure; later ones have other dashes, markers and hatches.
         values: the errors of all repeats, by setting.
         paper: the paper's mean and deviation, by setting.
     """
@@ -52,6 +53,11 @@ class Series:
     def dashes(self) -> object:
         """How its line is broken."""
         return self.style.dashes if self.variant == 0 else _VARIANTS[(self.variant - 1) % len(_VARIANTS)]
+
+    @property
+    def marker(self) -> str:
+        """The method's own for its first two presets, filled and open; later ones have open ones of other shapes."""
+        return self.style.marker if self.variant < 2 else _MARKERS[(self.variant - 2) % len(_MARKERS)]
 
     @property
     def hatch(self) -> str:
@@ -186,7 +192,7 @@ def _line(panel: Axes, one: Series, points: Sequence[tuple[int, np.ndarray]]) ->
         color=one.style.colour,
         linestyle=one.dashes,
         linewidth=one.style.width,
-        marker=one.style.marker,
+        marker=one.marker,
         markersize=5.5,
         markerfacecolor=one.style.colour if one.variant == 0 else "white",
         zorder=3,
@@ -197,7 +203,7 @@ def _box(panel: Axes, one: Series, x: float, values: Sequence[float], width: flo
     colour = one.style.colour
     if len(values) < _BOX_POINTS:
         face = colour if one.variant == 0 else "white"
-        panel.plot([x] * len(values), values, one.style.marker, color=colour, markerfacecolor=face, markersize=4.5)
+        panel.plot([x] * len(values), values, one.marker, color=colour, markerfacecolor=face, markersize=4.5)
         return
     (box,) = panel.boxplot(
         [values],
@@ -254,7 +260,7 @@ def _line_legend(series: Sequence[Series]) -> list[Line2D | Patch]:
             color=one.style.colour,
             linestyle=one.dashes,  # type: ignore[arg-type]
             linewidth=one.style.width,
-            marker=one.style.marker,
+            marker=one.marker,
             markersize=5.5,
             markerfacecolor=one.style.colour if one.variant == 0 else "white",
             label=_plain(one.label),
@@ -280,7 +286,7 @@ def _box_handle(one: Series) -> Patch:
 def _point_handle(one: Series) -> Line2D:
     face = one.style.colour if one.variant == 0 else "white"
     return Line2D(
-        [], [], linestyle="", marker=one.style.marker, color=one.style.colour, markerfacecolor=face,
+        [], [], linestyle="", marker=one.marker, color=one.style.colour, markerfacecolor=face,
         label=_plain(one.label),
     )  # fmt: skip
 
