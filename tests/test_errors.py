@@ -14,6 +14,7 @@ BUILT_IN = {
     "ConfigError": (ValueError,),
     "DataError": (ValueError,),
     "DivergedError": (ArithmeticError,),
+    "FetchError": (OSError,),
     "FitInterrupted": (KeyboardInterrupt,),
     "MissingExtraError": (ImportError,),
     "NotFittedError": (ValueError, AttributeError),

@@ -10,7 +10,8 @@ import os
 from pathlib import Path
 
 import jax
-from platformdirs import user_cache_path
+
+from bgmiv.folders import cache_path
 
 __all__ = ["cache_folder", "enable_compilation_cache"]
 
@@ -25,10 +26,9 @@ def cache_folder() -> Path | None:
         >>> folder is None or isinstance(folder, Path)
         True
     """
-    chosen = os.environ.get(_VARIABLE, "")
-    if chosen.lower() == "off":
+    if os.environ.get(_VARIABLE, "").lower() == "off":
         return None
-    return Path(chosen) if chosen else user_cache_path("bgmiv") / "xla"
+    return cache_path("xla", _VARIABLE)
 
 
 def enable_compilation_cache() -> None:

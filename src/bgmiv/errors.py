@@ -20,6 +20,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "DivergedError",
+    "FetchError",
     "FitInterrupted",
     "MissingExtraError",
     "NotFittedError",
@@ -49,6 +50,10 @@ class MissingExtraError(BGMIVError, ImportError):
 
 class StoreError(BGMIVError, OSError):
     """A stored file is absent, damaged, or written by an incompatible version."""
+
+
+class FetchError(BGMIVError, OSError):
+    """A data set cannot be fetched; the message lists what was tried, why each failed, and the way out."""
 
 
 class DivergedError(BGMIVError, ArithmeticError):

@@ -16,6 +16,8 @@ from bgmiv.designs import (
     Design,
     LinearGaussianDesign,
     LowDimDesign,
+    MnistDesign,
+    MnistHDDesign,
     VectorProxyDesign,
     make_design,
 )
@@ -24,6 +26,8 @@ from bgmiv.errors import ConfigError
 CASES: dict[str, Callable[[], Design]] = {
     "demand": DemandDesign,
     "vector-proxy": lambda: VectorProxyDesign(vector_dim=6),
+    "mnist": lambda: MnistDesign(images="digits"),
+    "mnist-hd": lambda: MnistHDDesign(nuisance_dim=4, images="digits"),
     "lowdim-sin": lambda: LowDimDesign("sin"),
     "lowdim-abs": lambda: LowDimDesign("abs"),
     "lowdim-step": lambda: LowDimDesign("step"),

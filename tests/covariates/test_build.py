@@ -65,7 +65,7 @@ def test_shared_variance_is_passed_on() -> None:
 
 
 def test_images_are_refused_with_a_way_out() -> None:
-    images = np.random.default_rng(0).normal(size=(4, 2, 2))
+    images = np.random.default_rng(0).random(size=(4, 2, 2))
     with pytest.raises(DataError, match=r"'photo'.*images.*'vector'"):
         shapes(schema({"photo": images}), 3, CovariateConfig())
 

@@ -27,6 +27,10 @@ def normal(*shape):
     return rng.normal(size=(N, *shape))
 
 
+def pixels(*shape):
+    return rng.random(size=(N, *shape))
+
+
 def flags():
     return np.arange(N) % 3 == 0
 
@@ -73,7 +77,7 @@ LAYOUTS = {
     ),
     "wide flags": ({"f": flags()[:, None] ^ [[0, 1]]}, {"f": "binary"}, [("f", "binary", 0, 2)]),
     "images": (
-        {"grey": normal(2, 3), "colour": normal(2, 3, 3), "flat": normal(6)},
+        {"grey": pixels(2, 3), "colour": pixels(2, 3, 3), "flat": pixels(6)},
         {"flat": BlockSpec("image", shape=(3, 2))},
         [("grey", "image", 0, 6), ("colour", "image", 6, 24), ("flat", "image", 24, 30)],
     ),
@@ -91,7 +95,7 @@ def test_layout(covariates, blocks, expected):
 
 
 def test_image_shape_and_pixel_order():
-    photos = normal(2, 3, 3)
+    photos = pixels(2, 3, 3)
     data = build({"photo": photos, "grey": photos[..., 0]})
     assert [block.shape for block in data.schema.blocks] == [(2, 3, 3), (2, 3, 1)]
     np.testing.assert_array_equal(data.covariates[:, :18].reshape(N, 2, 3, 3), photos)

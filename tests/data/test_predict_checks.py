@@ -21,7 +21,7 @@ TABLE = pd.DataFrame(
         "score": rng.normal(size=N),
     }
 )
-PHOTOS = rng.normal(size=(N, 2, 3))
+PHOTOS = rng.random(size=(N, 2, 3))
 PROXY = rng.normal(size=(N, 4))
 
 
@@ -57,7 +57,8 @@ GOOD = {
         pd.DataFrame([[1, 2, 3, 4]], columns=list("abcd")),
         [[1, 2, 3, 4]],
     ),
-    "flat arrays": ("arrays", np.arange(11)[None], [list(range(11))]),
+    "flat arrays": ("arrays", np.arange(11)[None], [[*range(5), *(np.arange(5, 11) / 255)]]),
+    "flat arrays, pixels to 1": ("arrays", np.arange(11)[None] / 10, [np.arange(11) / 10]),
 }
 
 
@@ -77,7 +78,7 @@ def test_image_shapes(shape):
     schema = FITS["arrays"].schema
     photo = np.arange(12.0).reshape(shape)
     flat = schema.check_covariates({"time": [0, 1], "proxy": np.zeros((2, 4)), "photo": photo})
-    np.testing.assert_array_equal(flat[:, 5:], photo.reshape(2, 6))
+    np.testing.assert_array_equal(flat[:, 5:], photo.reshape(2, 6) / 255)
 
 
 BAD = {
@@ -105,6 +106,8 @@ BAD = {
     "wide entry": ("arrays", entries(proxy=np.zeros((1, 5))), ["'proxy'", "(5,)", "(4,)"]),
     "flat entry": ("arrays", entries(proxy=[1.0]), ["'proxy'", "()", "(4,)"]),
     "deep entry": ("arrays", entries(time=[[1, 2]]), ["'time'", "(2,)", "()"]),
+    "pixel below 0": ("arrays", entries(photo=-PHOTOS[:1]), ["'photo'", "below 0", "1 row (row 0)", "'vector'"]),
+    "flat pixel above 255": ("arrays", np.full((1, 11), 256), ["'photo'", "above 255", "1 row (row 0)"]),
     "image size": ("arrays", entries(photo=PHOTOS[:1, :1]), ["'photo'", "(1, 3)", "(2, 3)"]),
     "reordered entries": ("arrays", dict(reversed(entries().items())), ["order", "'time', 'proxy', 'photo'"]),
     "arrays for a matrix": ("matrix", {"a": PROXY}, ["single columns"]),

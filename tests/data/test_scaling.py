@@ -102,6 +102,17 @@ def test_roles_are_scaled_and_zeros_and_ones_are_not():
 
 
 @pytest.mark.parametrize("rule", [Standardise(), FixedAffine(3.0, 2.0)])
+def test_pixels_are_left_alone_without_a_word(rule):
+    images = rng.random((N, 2, 2))
+    # A pixel that hardly varies is no column in unhappy units.
+    images[:, 0, 0] = 0.5 + 1e-9 * rng.random(N)
+    data = mixed(covariates={"age": rng.normal(40.0, 10.0, N), "photo": images}, blocks=None)
+    scaled = RoleScaling(covariates=rule).fit(data).transform(data)
+    np.testing.assert_array_equal(scaled.v[:, 1:], images.reshape(N, 4).astype(np.float32))
+    assert not np.array_equal(scaled.v[:, 0], data.covariates[:, 0].astype(np.float32))
+
+
+@pytest.mark.parametrize("rule", [Standardise(), FixedAffine(3.0, 2.0)])
 def test_binary_outcome_and_treatment_are_left_alone(rule):
     data = mixed(outcome=rng.random(N) < 0.5, treatment=rng.random(N) < 0.5)
     scaled = RoleScaling(outcome=rule, treatment=rule).fit(data).transform(data)

@@ -148,7 +148,7 @@ def test_padding_changes_nothing() -> None:
     longer = TrainingData(
         jax.tree.map(lambda leaf: jnp.concatenate([jnp.pad(half, [(0, 9)] + [(0, 0)] * (leaf.ndim - 1))
                                                    for half in jnp.split(leaf, 2)]), rows.rows),
-        rows.n,
+        *rows[1:],
     )  # fmt: skip
     networks = _networks(data)
     short, padded = (solve_heads(networks, each, SMALL.training) for each in (rows, longer))

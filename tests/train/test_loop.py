@@ -17,7 +17,6 @@ from bgmiv.data.scaling import ScaledData
 from bgmiv.errors import DivergedError, FitInterrupted
 from bgmiv.model import Row
 from bgmiv.train import TrainingData, run_phase, training_data
-from bgmiv.train.loop import stack_data
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,9 @@ def test_the_callers_state_survives() -> None:
 def test_members_are_the_single_runs(own: bool) -> None:
     keys = jax.random.split(jax.random.key(5), 3)
     parts = [rows(seed if own else 0) for seed in range(3)]
-    together, history = run_phase(Walk(), start(3), stack_data(parts) if own else parts[0], keys)
+    together, history = run_phase(
+        Walk(), start(3), jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts) if own else parts[0], keys
+    )
     alone = [run_phase(Walk(), start(), part, key) for part, key in zip(parts, keys, strict=True)]
     np.testing.assert_allclose(together[0], [state[0] for state, _ in alone], atol=1e-6)
     for i, row in enumerate(history):

@@ -10,7 +10,6 @@ import numpy as np
 
 from bgmiv.integrate import GaussHermite
 from bgmiv.train import Alternating, WarmStart
-from bgmiv.train.loop import stack_data
 from bgmiv.train.phases import alternate, initial_latents, warm_start
 
 WARM = WarmStart(iterations=6, batch_size=8, critic_steps=1, critic_hidden=(8,), integration=GaussHermite(2))
@@ -42,7 +41,7 @@ def test_warm_start_with_shared_data(tiny: Any, other: Any) -> None:
 def test_alternating_with_data_of_their_own(tiny: Any, other: Any) -> None:
     keys = jax.random.split(jax.random.key(1), 2)
     parts = [tiny, other]
-    data = stack_data([part.data for part in parts])
+    data = stack(*(part.data for part in parts))
     models, latents = stack(*(part.model for part in parts)), jnp.stack([part.latents for part in parts])
     *together, _ = alternate(ALTERNATE, models, latents, data, keys)
     alone = [

@@ -26,8 +26,12 @@ _WITHOUT_INFLUENCE = {
         "errors",
         "progress",
         "estimators.base",
+        "folders",
         "train.checkpoint",
         "train.history",
+        "trust.evidence",
+        "trust.held_out",
+        "trust.verdict",
     )
 }
 

@@ -17,6 +17,7 @@ from typing import Annotated
 import typer
 
 from bgmiv.cli.bench import plans, run
+from bgmiv.cli.data import mnist
 from bgmiv.cli.demo import demo
 from bgmiv.cli.report import report
 from bgmiv.cli.store import gc, merge, show, status
@@ -37,6 +38,10 @@ _bench = typer.Typer(help="Fits on designs whose truth is known: run them, keep 
 for _command in (run, plans, status, show, report, gc, merge):
     _bench.command()(_command)
 app.add_typer(_bench, name="bench")
+
+_data = typer.Typer(help="Data sets that designs are made of: fetch and check them.", no_args_is_help=True)
+_data.command()(mnist)
+app.add_typer(_data, name="data")
 
 
 def _show_version(wanted: bool) -> None:

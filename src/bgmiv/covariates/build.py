@@ -9,7 +9,7 @@ from typing import Literal
 import jax
 from jax import Array
 
-from bgmiv.covariates.features import BlockFeatures, Features, Raw, VectorFeatures
+from bgmiv.covariates.features import BlockFeatures, Features, Noised, Raw, VectorFeatures
 from bgmiv.covariates.module import Branch, CovariateModule, Decoder, Encoder
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
 from bgmiv.errors import ConfigError, DataError
@@ -31,6 +31,9 @@ class CovariateConfig:
         column_decoder_hidden: hidden units of a column block's decoder branch.
         dropout: dropout rate in the vector features.
         vector_noise: deviation of the Gaussian noise added to a vector block before it is encoded in training.
+        narrow_vector: vector blocks up to this width are taken as columns (with their noise), as continuous ones are,
+            so that a table of such blocks gets the dense networks.
+        dense_decoder_hidden: hidden units of the generator then; None: those of the encoder.
         shared_variance: one variance for all continuous columns (the authors' code) instead of one each (the paper).
         block_reduction: "mean" weighs each block's log-likelihood as one coordinate (the authors' code for vectors,
             so that a scalar block weighs as much as a wide one); "sum" is the plain density.
@@ -43,6 +46,8 @@ class CovariateConfig:
     column_decoder_hidden: tuple[int, ...] = (64,)
     dropout: float = 0.1
     vector_noise: float = 0.0
+    narrow_vector: int = 0
+    dense_decoder_hidden: tuple[int, ...] | None = None
     shared_variance: bool = False
     block_reduction: Literal["sum", "mean"] = "mean"
 
@@ -50,8 +55,10 @@ class CovariateConfig:
         """Refuse what cannot be built."""
         if not 0.0 <= self.dropout < 1.0:
             raise ConfigError(f"dropout must lie in [0, 1), got {self.dropout}.")
-        if self.vector_noise < 0.0:
-            raise ConfigError(f"vector_noise must be at least 0, got {self.vector_noise}.")
+        if self.vector_noise < 0.0 or self.narrow_vector < 0:
+            raise ConfigError(
+                f"vector_noise and narrow_vector must be at least 0, got {self.vector_noise} and {self.narrow_vector}."
+            )
         if self.block_reduction not in ("sum", "mean"):
             raise ConfigError(f"block_reduction is 'sum' or 'mean', got {self.block_reduction!r}.")
         for field in fields(self):
@@ -66,9 +73,19 @@ def build_dense(
     *,
     key: Array,
     hidden: Sequence[int] = (64, 64, 64, 64, 64),
+    decoder_hidden: Sequence[int] | None = None,
     shared_variance: bool = False,
+    features: BlockFeatures | None = None,
 ) -> CovariateModule:
     """The paper's generic module: one MLP each way over all columns together.
+
+    Args:
+        n_covariates, latent_dim: columns and latents.
+        key: draws the weights.
+        hidden: hidden units of the encoder.
+        decoder_hidden: hidden units of the generator; None: those of the encoder.
+        shared_variance: one variance for all columns instead of one each.
+        features: what the encoder sees, of `n_covariates` columns; None: the columns as they are.
 
     Example:
         >>> build_dense(2, 7, key=jax.random.key(0)).branches[0].head.raw_dim
@@ -80,10 +97,10 @@ def build_dense(
     spans = ((0, n_covariates),) if n_covariates else ()
     return CovariateModule(
         encoder=Encoder(
-            BlockFeatures(tuple(Raw(n_covariates) for _ in spans), spans),
+            features or BlockFeatures(tuple(Raw(n_covariates) for _ in spans), spans),
             MLP(n_covariates, hidden, latent_dim, key=key_encoder),
         ),
-        decoder=Decoder(tuple(MLP(latent_dim, hidden, head.raw_dim, key=key_decoder) for _ in spans)),
+        decoder=Decoder(tuple(MLP(latent_dim, decoder_hidden or hidden, head.raw_dim, key=key_decoder) for _ in spans)),
         branches=tuple(Branch(*span, head) for span in spans),
     )
 
@@ -94,6 +111,8 @@ def _features(block: CovariateBlock, config: CovariateConfig, key: Array) -> Fea
             f"covariate block '{block.name}' holds images, which this version cannot model yet; flatten each image "
             "to one row and declare the block as 'vector', or pass features extracted from the images."
         )
+    if block.kind is BlockKind.vector and block.width <= config.narrow_vector:
+        return Noised(block.width, config.vector_noise)
     if block.kind is BlockKind.vector:
         hidden, width = config.vector_features
         return VectorFeatures(
@@ -152,13 +171,16 @@ def build_blocks(
 
 
 def build_covariates(schema: Schema, latent_dim: int, config: CovariateConfig, *, key: Array) -> CovariateModule:
-    """Dense when every covariate is a plain continuous column, else one branch a block."""
-    if all(block.kind is BlockKind.continuous for block in schema.blocks):
+    """Dense when every covariate is a continuous column or in a narrow vector, else one branch a block."""
+    narrow = [b.kind is BlockKind.vector and b.width <= config.narrow_vector for b in schema.blocks]
+    if all(is_narrow or b.kind is BlockKind.continuous for b, is_narrow in zip(schema.blocks, narrow, strict=True)):
         return build_dense(
             schema.n_covariates,
             latent_dim,
             key=key,
             hidden=config.dense_hidden,
+            decoder_hidden=config.dense_decoder_hidden,
             shared_variance=config.shared_variance,
+            features=build_features(schema.blocks, config, key=key) if any(narrow) else None,
         )
     return build_blocks(schema.blocks, latent_dim, config, key=key)

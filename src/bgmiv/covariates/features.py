@@ -12,7 +12,7 @@ from jax.scipy.special import ndtri
 
 from bgmiv.nn import Dense
 
-__all__ = ["BlockFeatures", "Features", "Raw", "VectorFeatures"]
+__all__ = ["BlockFeatures", "Features", "Noised", "Raw", "VectorFeatures"]
 
 
 class Features(Protocol):
@@ -48,6 +48,27 @@ class Raw(eqx.Module):
     def __call__(self, block: Array, noise: Array | None) -> Array:
         """The identity."""
         return block
+
+
+class Noised(eqx.Module):
+    """The block as it is, with Gaussian noise of deviation `noise` in training.
+
+    Example:
+        >>> Noised(2, 0.3)(jnp.ones(2), None).tolist()
+        [1.0, 1.0]
+    """
+
+    width: int = eqx.field(static=True)
+    noise: float = eqx.field(static=True)
+
+    @property
+    def noise_width(self) -> int:
+        """One number a column if it is noised."""
+        return self.width if self.noise > 0.0 else 0
+
+    def __call__(self, block: Array, noise: Array | None) -> Array:
+        """The block, moved in training."""
+        return block if noise is None or self.noise == 0.0 else block + self.noise * ndtri(noise)
 
 
 class VectorFeatures(eqx.Module):

@@ -120,5 +120,5 @@ class CovariateBlock:
 
     @property
     def scaled(self) -> bool:
-        """Whether scaling applies; zeros and ones are left as they are."""
-        return self.kind not in (BlockKind.binary, BlockKind.categorical)
+        """Whether scaling applies; zeros and ones, and pixels from 0 to 1, are left as they are."""
+        return self.kind not in (BlockKind.binary, BlockKind.categorical, BlockKind.image)

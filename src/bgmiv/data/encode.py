@@ -21,6 +21,7 @@ from bgmiv.data.checks import (
     rows_text,
 )
 from bgmiv.data.columns import Column, Table
+from bgmiv.data.pixels import to_unit_range
 from bgmiv.errors import DataError
 
 __all__ = ["category_entries", "check_flat", "covariate_label", "encode"]
@@ -39,6 +40,8 @@ def covariate_label(name: str) -> str:
 
 def encode(table: Table, blocks: Sequence[CovariateBlock]) -> FloatArray:
     """Fill the flat matrix (n, p) from a table whose columns are the blocks' columns, in order.
+
+    Images are brought to pixels from 0 to 1 ([`to_unit_range`][bgmiv.data.pixels.to_unit_range]).
 
     >>> from bgmiv.data.columns import read_table
     >>> table = read_table({"region": ["s", "n", "s"]}, "covariates", "covariate")
@@ -67,11 +70,15 @@ def encode(table: Table, blocks: Sequence[CovariateBlock]) -> FloatArray:
     labels = [covariate_label(name) for block in blocks for name in block.flat_names]
     check_finite(flat, labels)
     _check_binaries(flat, blocks, labels)
+    for block, columns in parts:
+        if block.kind == BlockKind.image:
+            integers = all(arrays[column.name].dtype.kind in "iu" for column in columns)
+            to_unit_range(flat[:, block.start : block.stop], block.name, integers=integers)
     return flat
 
 
 def check_flat(matrix: NDArray[Any], blocks: Sequence[CovariateBlock]) -> FloatArray:
-    """Validate a matrix that is flat already, one-hot columns included.
+    """Validate a matrix that is flat already, one-hot columns included, and bring its images to pixels from 0 to 1.
 
     >>> block = CovariateBlock("region", BlockKind.categorical, ("region",), 0, 2, levels=("n", "s"))
     >>> check_flat(np.array([[1, 1]]), [block])
@@ -84,6 +91,8 @@ def check_flat(matrix: NDArray[Any], blocks: Sequence[CovariateBlock]) -> FloatA
     check_finite(flat, labels)
     _check_binaries(flat, blocks, labels)
     for block in blocks:
+        if block.kind == BlockKind.image:
+            to_unit_range(flat[:, block.start : block.stop], block.name, integers=matrix.dtype.kind in "iu")
         if block.levels is not None:
             part = flat[:, block.start : block.stop]
             bad = ((part != 0) & (part != 1)).any(axis=1) | (part.sum(axis=1) != 1)

@@ -79,7 +79,8 @@ class IVData:
             treatment: one column, not constant.
             instruments: one or more columns, none constant.
             covariates: columns, or a mapping of names to arrays: (n,) for a column, (n, d) for a vector,
-                (n, H, W) or (n, H, W, C) for images.
+                (n, H, W) or (n, H, W, C) for images, whose pixels from 0 to 255 or from 0 to 1 are kept as from
+                0 to 1.
             blocks: kinds of covariates that the data do not tell, such as `{"region": "categorical"}`.
             treatment_kind: "binary" for a treatment of 0 and 1, "continuous" otherwise; "auto" takes a
                 boolean treatment for binary and any other for continuous.

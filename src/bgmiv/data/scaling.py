@@ -181,7 +181,8 @@ class Scaler:
 class RoleScaling:
     """Which rule scales which role.
 
-    A binary outcome or treatment, and binary and categorical covariates, are never scaled.
+    A binary outcome or treatment, binary and categorical covariates, and images (whose pixels are from 0 to 1) are
+    never scaled.
 
     >>> RoleScaling(treatment=FixedAffine(17.779, 3.7)).treatment
     FixedAffine(shift=17.779, scale=3.7)
@@ -198,7 +199,7 @@ class RoleScaling:
         outcome = Identity() if schema.outcome.kind == BlockKind.binary else self.outcome
         treatment = Identity() if schema.treatment.kind == BlockKind.binary else self.treatment
         left = [not block.scaled for block in schema.blocks for _ in range(block.width)]
-        fitted = _fit(self.covariates, data.covariates, schema.flat_names)
+        fitted = _fit(self.covariates, data.covariates, schema.flat_names, left)
         covariates = Affine(np.where(left, 0.0, fitted.shift), np.where(left, 1.0, fitted.scale))
         return Scaler(
             outcome=_fit(outcome, data.outcome[:, None], [schema.outcome.name]),
@@ -208,12 +209,13 @@ class RoleScaling:
         )
 
 
-def _fit(rule: Rule, values: NDArray[Any], names: Sequence[str]) -> Affine:
+def _fit(rule: Rule, values: NDArray[Any], names: Sequence[str], left: Sequence[bool] | None = None) -> Affine:
     affine = rule.fit(values)
     if not isinstance(rule, Standardise):
         return affine
     # A varying column in very small units is not scaled up by the rule, and training would not see it.
-    unscaled = np.flatnonzero((affine.scale == 1.0) & (values.min(axis=0) < values.max(axis=0)))
+    unscaled = (affine.scale == 1.0) & (values.min(axis=0) < values.max(axis=0))
+    unscaled = np.flatnonzero(unscaled if left is None else unscaled & ~np.array(left, dtype=bool))
     lost = [i for i in unscaled.tolist() if np.std(values[:, i], dtype=np.float64) < rule.minimum_deviation]
     if lost:
         listed = ", ".join(repr(names[i]) for i in lost[:5]) + (", ..." if len(lost) > 5 else "")

@@ -9,6 +9,7 @@ from bgmiv.designs.base import Design, StructuralGrid
 from bgmiv.designs.confounded import BinaryConfoundedDesign, DemandConfoundedDesign, LinearGaussianDesign
 from bgmiv.designs.demand import DemandDesign
 from bgmiv.designs.lowdim import CURVES, LowDimDesign
+from bgmiv.designs.mnist import MnistDesign, MnistHDDesign
 from bgmiv.designs.vector_proxy import VectorProxyDesign
 from bgmiv.errors import ConfigError
 
@@ -20,6 +21,8 @@ __all__ = [
     "Design",
     "LinearGaussianDesign",
     "LowDimDesign",
+    "MnistDesign",
+    "MnistHDDesign",
     "StructuralGrid",
     "VectorProxyDesign",
     "design_names",
@@ -29,6 +32,8 @@ __all__ = [
 DESIGNS: dict[str, Callable[[], Design]] = {
     "demand": DemandDesign,
     "vector-proxy": VectorProxyDesign,
+    "mnist": MnistDesign,
+    "mnist-hd": MnistHDDesign,
     **{f"lowdim-{curve}": partial(LowDimDesign, curve) for curve in CURVES},
     "linear-gaussian": LinearGaussianDesign,
     "demand-confounded": DemandConfoundedDesign,
@@ -40,7 +45,7 @@ def design_names() -> tuple[str, ...]:
     """The names :func:`make_design` knows.
 
     >>> design_names()[:3]
-    ('demand', 'vector-proxy', 'lowdim-sin')
+    ('demand', 'vector-proxy', 'mnist')
     """
     return tuple(DESIGNS)
 

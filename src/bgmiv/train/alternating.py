@@ -114,17 +114,18 @@ class Alternating:
         """One epoch."""
         key_order, key_batches = jax.random.split(key)
         n_padded = len(data.rows.x)
-        # Padding rows sort behind all real ones and so only ever fill the last batch.
-        rank = jnp.where(jnp.arange(n_padded) < data.n, jax.random.uniform(key_order, (n_padded,)), jnp.inf)
+        # Padding and held-out rows sort behind all others and so only ever fill the last batch.
+        rank = jnp.where(data.is_training(), jax.random.uniform(key_order, (n_padded,)), jnp.inf)
         order = jnp.argsort(rank)
-        n_batches = -(-data.n // self.batch_size)
+        n_batches = -(-data.n_training // self.batch_size)
 
         def body(
             i: Array, carry: tuple[AlternatingState, dict[str, Array]]
         ) -> tuple[AlternatingState, dict[str, Array]]:
             state, sums = carry
             index = i * self.batch_size + jnp.arange(self.batch_size)
-            state, metrics = self._batch(state, data, order[index], index < data.n, jax.random.fold_in(key_batches, i))
+            real = index < data.n_training
+            state, metrics = self._batch(state, data, order[index], real, jax.random.fold_in(key_batches, i))
             return state, jax.tree.map(jnp.add, sums, metrics)
 
         zeros = {name: jnp.zeros(()) for name in self.metric_names}

@@ -208,7 +208,7 @@ class MomentGame:
             return self._update(*players, data, jax.random.fold_in(key, i), rate)
 
         g, f = jax.lax.fori_loop(0, self.round_updates, body, (state.structural, state.critic))
-        rows, n = state.held_out
+        rows, n = state.held_out.rows, state.held_out.n
         real = jnp.arange(len(rows.x)) < n
         r = jnp.where(real, residuals_of(g.net, rows, None), 0.0)
         values = jnp.where(real, critic_of(f.net, rows, None), 0.0)

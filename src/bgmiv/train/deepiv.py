@@ -300,7 +300,7 @@ class Stage:
 
     def _better(self, net: CovariateNet, best: Best) -> tuple[Best, Array]:
         """The best network after this one was tried on the held-out rows, and this one's loss."""
-        rows, n = best.held_out
+        rows, n = best.held_out.rows, best.held_out.n
         losses = jax.vmap(self.objective.row_loss, in_axes=(None, 0, None, 0))(net, rows, None, best.uniforms)
         loss = jnp.sum(jnp.where(jnp.arange(len(losses)) < n, losses, 0.0)) / n
         kept = jax.tree.map(lambda new, old: jnp.where(loss < best.loss, new, old), net, best.net)

@@ -1,7 +1,8 @@
 """A warm start without a critic: encoder and generators trained by plain stochastic gradient descent.
 
 The encoded covariates are matched to the prior by a sliced Wasserstein distance, covariates and treatment by their
-likelihoods, and the outcome by its IV moment E[y | w, z]. One step costs a fraction of an adversarial one.
+likelihoods, and the outcome by its IV moment E[y | w, z]. One step costs a fraction of an adversarial one. Where the
+data hold rows out, the model with the lowest IV outcome loss on them is the one that is kept.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
@@ -18,19 +20,29 @@ from jax.scipy.special import ndtri
 from bgmiv.errors import ConfigError
 from bgmiv.integrate import GaussHermite, IntegrationRule, rule_for
 from bgmiv.model.model import BGMIVModel
-from bgmiv.model.objectives import Row, outcome_raws
+from bgmiv.model.objectives import Row
 from bgmiv.nn import adam
 from bgmiv.train.draws import Draws
+from bgmiv.train.looks import iv_means, outcome_loss
 from bgmiv.train.loop import TrainingData
 
 __all__ = ["DirectStart", "DirectStartState", "direct_loss", "sliced_distance"]
 
 
 class DirectStartState(NamedTuple):
-    """Model and optimiser."""
+    """Model and optimiser, and the best model seen by the looks at held-out rows.
+
+    Attributes:
+        best: the newest model that was not clearly worse than another; simply the newest where no rows are held out.
+        best_loss: the lowest held-out loss.
+        stale: looks since `best` was seen.
+    """
 
     model: BGMIVModel
     optimiser: optax.OptState
+    best: BGMIVModel
+    best_loss: Array
+    stale: Array
 
 
 def sliced_distance(z: Array, directions: Array) -> Array:
@@ -59,20 +71,15 @@ def direct_loss(
     rows: Row,
     directions: Array,
     noise: Array,
+    latent_noise: Array,
     key: Array,
     config: DirectStart,
 ) -> tuple[Array, dict[str, Array]]:
-    """The loss of one batch and its parts."""
-    n = len(rows.x)
+    """The loss of one batch and its parts; `latent_noise` moves the latents that treatment and outcome see."""
     z = jax.vmap(model.covariates.encode)(rows.v, noise)
-    raw_x = jax.vmap(model.treatment_raw)(rows.w, z)
-    # The treatment's spread is learned from the treatment alone: the outcome would widen or narrow it to fit better.
-    nodes, log_weights = jax.vmap(lambda raw, x, k: rule.nodes(model.treatment_head, raw, x, k))(
-        _fixed_spread(model, raw_x), rows.x, jax.random.split(key, n)
-    )
-    raw_y = jax.vmap(outcome_raws, in_axes=(None, 0, 0))(model, nodes, z)
-    means = jax.vmap(jax.vmap(model.outcome_head.mean))(raw_y)[..., 0]
-    y_hat = jnp.sum(jnp.exp(log_weights) * means, axis=1)
+    moved = z + latent_noise
+    raw_x = jax.vmap(model.treatment_raw)(rows.w, moved)
+    y_hat = iv_means(model, rule, rows, raw_x, moved, key)
     parts = {
         "prior": config.prior_weight * sliced_distance(z, directions),
         "covariates": -config.covariate_weight * jnp.mean(jax.vmap(model.covariates.log_prob)(rows.v, z)),
@@ -81,11 +88,6 @@ def direct_loss(
     }
     loss = jnp.sum(jnp.stack(list(parts.values())))
     return loss, {"loss": loss, **parts}
-
-
-def _fixed_spread(model: BGMIVModel, raw: Array) -> Array:
-    """Raw treatment parameters through which gradients reach only the mean."""
-    return jnp.concatenate([raw[:, :1], jax.lax.stop_gradient(raw[:, 1:])], axis=1)
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,12 @@ class DirectStart:
         prior_weight: weight of the distance between encoded covariates and prior.
         covariate_weight: weight of the covariates' log-likelihood.
         n_directions: projections of the sliced distance.
+        latent_noise: deviation of the noise on the latents that treatment and outcome see in training.
+        weight_decay: decoupled decay of the treatment's and the outcome's kernels, a share of the step size.
         integration: nodes of the outcome's mean.
-        chunk: iterations between two looks of the host.
+        chunk: iterations between two looks of the host, and at held-out rows where there are any.
+        tolerance: a look is clearly worse than another if its held-out loss is more than this many times the other's.
+        patience: looks in a row that are clearly worse than the best one, after which training ends.
     """
 
     iterations: int = 10_000
@@ -109,8 +115,12 @@ class DirectStart:
     prior_weight: float = 5.0
     covariate_weight: float = 0.1
     n_directions: int = 32
+    latent_noise: float = 0.0
+    weight_decay: float = 0.0
     integration: IntegrationRule = GaussHermite(8)
     chunk: int = 500
+    tolerance: float = 1.05
+    patience: int = 4
 
     name: ClassVar[str] = "warm start"
     metric_names: ClassVar[tuple[str, ...]] = ("loss", "prior", "covariates", "treatment", "outcome")
@@ -124,6 +134,11 @@ class DirectStart:
             )
         if self.learning_rate <= 0:
             raise ConfigError(f"learning_rate must be above 0, got {self.learning_rate}.")
+        if self.latent_noise < 0 or self.weight_decay < 0 or self.patience < 1 or self.tolerance < 1:
+            raise ConfigError(
+                "the direct start needs latent_noise >= 0, weight_decay >= 0, patience >= 1 and tolerance >= 1, got "
+                f"{self.latent_noise}, {self.weight_decay}, {self.patience} and {self.tolerance}."
+            )
 
     @property
     def n_steps(self) -> int:
@@ -131,11 +146,14 @@ class DirectStart:
         return self.iterations
 
     def _optimiser(self) -> optax.GradientTransformation:
-        return adam(optax.cosine_decay_schedule(self.learning_rate, max(self.iterations, 1)))
+        schedule = optax.cosine_decay_schedule(self.learning_rate, max(self.iterations, 1))
+        return adam(schedule, weight_decay=self.weight_decay, decayed=_generator_kernels)
 
     def init(self, model: BGMIVModel, key: Array) -> DirectStartState:
         """A fresh optimiser beside the model."""
-        return DirectStartState(model, self._optimiser().init(model))
+        return DirectStartState(
+            model, self._optimiser().init(model), model, jnp.asarray(jnp.inf), jnp.zeros((), jnp.int32)
+        )
 
     def step(
         self, state: DirectStartState, data: TrainingData, key: Array
@@ -143,13 +161,44 @@ class DirectStart:
         """One joint step of encoder and generators."""
         model, n = state.model, self.batch_size
         latent, width = model.layout.dim, model.covariates.noise_width
+        moved = latent if self.latent_noise > 0 else 0
         key_draws, key_nodes = jax.random.split(key)
-        draws = Draws(key_draws, n * (1 + width) + self.n_directions * latent)
-        index = draws.index((n,), data.n)
+        draws = Draws(key_draws, n * (1 + width + moved) + self.n_directions * latent)
+        index = data.draw(draws, n)
         rows = jax.tree.map(lambda leaf: leaf[index], data.rows)
         noise = draws.uniform((n, width))
         directions = draws.normal((self.n_directions, latent))
+        latent_noise = self.latent_noise * draws.normal((n, moved)) if moved else jnp.zeros(())
         rule = rule_for(self.integration, model.treatment_head)
-        grads, metrics = jax.grad(direct_loss, has_aux=True)(model, rule, rows, directions, noise, key_nodes, self)
-        updates, optimiser = self._optimiser().update(grads, state.optimiser)
-        return DirectStartState(optax.apply_updates(model, updates), optimiser), metrics
+        grads, metrics = jax.grad(direct_loss, has_aux=True)(
+            model, rule, rows, directions, noise, latent_noise, key_nodes, self
+        )
+        updates, optimiser = self._optimiser().update(grads, state.optimiser, model)
+        return state._replace(model=optax.apply_updates(model, updates), optimiser=optimiser), metrics
+
+    def review(self, state: DirectStartState, data: TrainingData) -> DirectStartState:
+        """Keep the model unless its IV outcome loss on held-out rows is clearly above the lowest so far."""
+        model = state.model
+        loss = outcome_loss(model, self.integration, data)
+        # Training goes on for a reason: what a few held-out rows say must be clear to stop before its end.
+        keep = (loss <= self.tolerance * state.best_loss) | (data.fold_size == 0)
+        return state._replace(
+            best=jax.tree.map(lambda new, old: jnp.where(keep, new, old), model, state.best),
+            best_loss=jnp.minimum(loss, state.best_loss),
+            stale=jnp.where(keep, 0, state.stale + 1),
+        )
+
+    def stopped(self, state: DirectStartState) -> Array:
+        """Whether `patience` looks brought nothing."""
+        return state.stale >= self.patience
+
+    def result(self, state: DirectStartState) -> BGMIVModel:
+        """The model that the looks kept."""
+        return state.best
+
+
+def _generator_kernels(model: BGMIVModel) -> BGMIVModel:
+    """Which parameters decay: the kernels of H and F."""
+    chosen = jax.tree.map(lambda leaf: False, model)
+    kernels = [jax.tree.map(lambda leaf: leaf.ndim > 1, part) for part in (model.treatment, model.outcome)]
+    return eqx.tree_at(lambda m: (m.treatment, m.outcome), chosen, tuple(kernels))

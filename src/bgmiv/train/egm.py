@@ -167,7 +167,7 @@ class WarmStart:
         draws = Draws(key_draws, self._words(model))
         critic, critic_optimiser = self._critic_steps(state, data, draws)
 
-        index = draws.index((n,), data.n)
+        index = data.draw(draws, n)
         rows = jax.tree.map(lambda leaf: leaf[index], data.rows)
         z = draws.normal((n, model.layout.dim))
         noise = draws.uniform((2 * n, model.covariates.noise_width))
@@ -181,6 +181,10 @@ class WarmStart:
             metrics,
         )
 
+    def result(self, state: WarmStartState) -> BGMIVModel:
+        """The model of the last step."""
+        return state.model
+
     def _words(self, model: BGMIVModel) -> int:
         """Random words of a step: row, prior draw and dropout of every encoded row, and the critic's mixing."""
         latent, noise = model.layout.dim, model.covariates.noise_width
@@ -190,7 +194,7 @@ class WarmStart:
         model, shape = state.model, (self.critic_steps, self.batch_size)
         n = self.critic_steps * self.batch_size
         # The encoder stands still during the critic's steps, so all their batches are encoded at once.
-        v = data.rows.v[draws.index((n,), data.n)]
+        v = data.rows.v[data.draw(draws, n)]
         fake = jax.vmap(model.covariates.encode)(v, draws.uniform((n, model.covariates.noise_width)))
         real = draws.normal((n, model.layout.dim))
         batches = (fake.reshape(*shape, -1), real.reshape(*shape, -1), draws.uniform(shape))

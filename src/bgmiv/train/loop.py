@@ -8,12 +8,13 @@ steps in it is a traced value, so chunks of any length share one compilation. St
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import ArrayLike
 
 from bgmiv.data.batching import bucket_size, pad_rows
 from bgmiv.data.scaling import ScaledData
@@ -21,29 +22,60 @@ from bgmiv.errors import DivergedError, FitInterrupted
 from bgmiv.model.objectives import Row
 from bgmiv.progress import Reporter, silent
 from bgmiv.train.checkpoint import Checkpoint
+from bgmiv.train.draws import Draws
 from bgmiv.train.history import HistoryRow
 
-__all__ = ["Program", "TrainingData", "run_phase", "stack_data", "training_data"]
+__all__ = ["Program", "Reviewed", "TrainingData", "run_phase", "training_data"]
 
 
 class TrainingData(NamedTuple):
-    """Scaled rows padded to a bucket, and how many of them are real."""
+    """Scaled rows padded to a bucket, how many of them are real, and the run of rows that training leaves out.
+
+    Attributes:
+        rows: the padded rows.
+        n: how many are real.
+        fold_start, fold_size: the held-out rows are `fold_start .. fold_start + fold_size`, all of them real ones.
+    """
 
     rows: Row
     n: Array
+    fold_start: Array
+    fold_size: Array
+
+    @property
+    def n_training(self) -> Array:
+        """How many rows are trained on."""
+        return self.n - self.fold_size
+
+    def draw(self, draws: Draws, n: int) -> Array:
+        """Positions of `n` training rows, drawn with replacement."""
+        index = draws.index((n,), self.n_training)
+        return jnp.where(index < self.fold_start, index, index + self.fold_size)
+
+    def is_training(self) -> Array:
+        """Which padded rows are trained on."""
+        index = jnp.arange(len(self.rows.x))
+        in_fold = (index >= self.fold_start) & (index < self.fold_start + self.fold_size)
+        return (index < self.n) & ~in_fold
+
+    def held_out(self, most: int) -> tuple[Row, Array]:
+        """The first `most` rows of the fold, and the weight of each: zero beyond its end, one in sum."""
+        place = jnp.arange(most)
+        index = jnp.minimum(self.fold_start + place, len(self.rows.x) - 1)
+        inside = (place < self.fold_size).astype(self.rows.x.dtype)
+        return jax.tree.map(lambda leaf: leaf[index], self.rows), inside / jnp.maximum(jnp.sum(inside), 1.0)
 
 
-def training_data(scaled: ScaledData, batch_size: int) -> TrainingData:
-    """Pad scaled data to its bucket and put it on the device."""
+def training_data(scaled: ScaledData, batch_size: int, fold: tuple[ArrayLike, ArrayLike] = (0, 0)) -> TrainingData:
+    """Pad scaled data to its bucket and put it on the device; `fold` is the start and size of what is held out.
+
+    Members that share the rows and hold out others have one start and one size each.
+    """
     n = len(scaled.x)
     padded = bucket_size(n, batch_size)
     rows = Row(*(jnp.asarray(pad_rows(values, padded)) for values in (scaled.x, scaled.y, scaled.v, scaled.w)))
-    return TrainingData(rows, jnp.asarray(n, jnp.int32))
-
-
-def stack_data(parts: list[TrainingData]) -> TrainingData:
-    """Data sets of equal shape along a leading member axis."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts)
+    start, size = fold
+    return TrainingData(rows, *(jnp.asarray(number, jnp.int32) for number in (n, start, size)))
 
 
 class Program(Protocol):
@@ -69,10 +101,20 @@ class Program(Protocol):
         """One step: the next state and its metrics."""
 
 
-@partial(jax.jit, static_argnames=("program", "members"), donate_argnames=("state",))
+@runtime_checkable
+class Reviewed(Protocol):
+    """A phase that looks at its state on held-out rows at the end of every chunk, and may stop before its last step."""
+
+    def review(self, state: Any, data: TrainingData) -> Any:
+        """The state after the look."""
+
+    def stopped(self, state: Any) -> Array:
+        """Whether nothing is to be gained by going on, for one member or for each."""
+
+
+@partial(jax.jit, static_argnames=("program",), donate_argnames=("state",))
 def _run_chunk(
     program: Program,
-    members: str,
     state: Any,
     data: TrainingData,
     key: Array,
@@ -88,11 +130,26 @@ def _run_chunk(
             return state, jax.tree.map(jnp.add, sums, metrics)
 
         state, sums = jax.lax.fori_loop(0, count, body, (state, zeros))
+        if isinstance(program, Reviewed):
+            state = program.review(state, data)
         return state, jax.tree.map(lambda total: total / count, sums)
 
-    if members == "none":
+    if key.ndim == 0:
         return one(state, data, key)
-    return jax.vmap(one, in_axes=(0, None if members == "shared" else 0, 0))(state, data, key)
+    return jax.vmap(one, in_axes=(0, _member_axes(data), 0))(state, data, key)
+
+
+def _member_axes(data: TrainingData) -> Any:
+    """Where each part of the data has its member axis: rows may be shared while every member holds out others."""
+
+    def axis(numbers: Array) -> int | None:
+        return 0 if numbers.ndim else None
+
+    # The number of rows has an axis exactly if the rows have one more than theirs.
+    own = axis(data.n)
+    parts: Any = (own, axis(data.fold_start), axis(data.fold_size))
+    rows: Any = jax.tree.map(lambda _: own, data.rows)
+    return TrainingData(rows, *parts)
 
 
 def run_phase(
@@ -109,7 +166,7 @@ def run_phase(
     Args:
         program: the phase.
         state: its state; with a leading member axis when `key` has one.
-        data: the rows, shared by all members or with a leading member axis of their own.
+        data: the rows, shared by all members or with a leading member axis of their own; so are their folds.
         key: one key, or one key a member.
         reporter: told at every chunk's end.
         checkpoint: where the state is kept on the way, and taken up from. A phase that the checkpoint has passed is
@@ -125,7 +182,6 @@ def run_phase(
     passed = checkpoint.passed(program.name) if checkpoint else None
     if passed is not None and checkpoint is not None and not checkpoint.holds(program.name):
         return state, passed
-    members = "none" if key.ndim == 0 else ("shared" if data.n.ndim == 0 else "own")
     # The first chunk's state belongs to the caller; donating it would take its buffers away.
     done, state, earlier = checkpoint.resume(program.name, state) if checkpoint else (0, state, ())
     state, history = jax.tree.map(jnp.copy, state), list(earlier)
@@ -133,16 +189,19 @@ def run_phase(
     try:
         while done < program.n_steps:
             count = min(program.chunk - done % program.chunk, program.n_steps - done)
-            state, metrics = _run_chunk(program, members, state, data, key, jnp.asarray(done), jnp.asarray(count))
+            state, metrics = _run_chunk(program, state, data, key, jnp.asarray(done), jnp.asarray(count))
             done += count
             losses = {name: np.asarray(value) for name, value in metrics.items()}
             if not np.isfinite(losses["loss"]).any():
                 raise DivergedError(program.name, done)
             means = {name: float(np.mean(value)) for name, value in losses.items()}
             history.append(HistoryRow(program.name, done, means))
+            stop = isinstance(program, Reviewed) and bool(np.all(program.stopped(state)))
             if checkpoint is not None:
-                checkpoint.save(program.name, done, state, history, last=done == program.n_steps)
+                checkpoint.save(program.name, done, state, history, last=stop or done == program.n_steps)
             reporter.advance(count, means)
+            if stop:
+                break
     except KeyboardInterrupt:
         raise FitInterrupted(_interrupted(program.name, done, checkpoint)) from None
     finally:

@@ -1,7 +1,7 @@
 """The phases of a fit as single calls, for one member or for many that train together.
 
-Many members are the same calls with a leading member axis on models, keys and (unless shared) data. In their history
-each metric is an array with one number a member, since the loop's own rows are means over members.
+Many members are the same calls with a leading member axis on models, keys, folds and (unless shared) rows. In their
+history each metric is an array with one number a member, since the loop's own rows are means over members.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from bgmiv.errors import ConfigError, DivergedError
+from bgmiv.errors import DivergedError
 from bgmiv.model.model import BGMIVModel, encode_rows
 from bgmiv.progress import Reporter, silent
 from bgmiv.train.alternating import Alternating
@@ -23,7 +23,7 @@ from bgmiv.train.checkpoint import Checkpoint
 from bgmiv.train.direct import DirectStart
 from bgmiv.train.egm import WarmStart
 from bgmiv.train.history import HistoryRow
-from bgmiv.train.loop import Program, TrainingData, run_phase
+from bgmiv.train.loop import Program, Reviewed, TrainingData, run_phase
 
 __all__ = [
     "Recorded",
@@ -59,19 +59,33 @@ class Trained(NamedTuple):
 
 
 def stack_members(starts: Sequence[Start]) -> Start:
-    """Starts of equal shapes along a leading member axis."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *starts)
+    """Starts of equal shapes along one leading member axis, each of them of one member or of many that share rows."""
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *(_with_own_rows(start) for start in starts))
+
+
+def _with_own_rows(start: Start) -> Start:
+    if start.key_warm.ndim == 0:
+        return jax.tree.map(lambda leaf: leaf[None], start)
+    if start.data.n.ndim:
+        return start
+    rows, n = jax.tree.map(
+        lambda leaf: jnp.broadcast_to(leaf, (len(start.key_warm), *leaf.shape)), (start.data.rows, start.data.n)
+    )
+    return start._replace(data=start.data._replace(rows=rows, n=n))
 
 
 def members_of(together: Trained) -> tuple[Trained | DivergedError, ...]:
     """Each member on its own, or the error its own fit would have raised: its first loss that is not finite."""
+    n_members = len(together.latents)
     # Taken apart on the host, where a slice needs no compilation.
     parts = jax.tree.map(np.asarray, (together.model, together.latents))
 
     def one(i: int) -> Trained | DivergedError:
         history = tuple(
             HistoryRow(
-                row.phase, row.step, {name: float(np.asarray(values)[i]) for name, values in row.metrics.items()}
+                row.phase,
+                row.step,
+                {name: float(np.broadcast_to(values, (n_members,))[i]) for name, values in row.metrics.items()},
             )
             for row in together.history
         )
@@ -81,7 +95,7 @@ def members_of(together: Trained) -> tuple[Trained | DivergedError, ...]:
         model, latents = jax.tree.map(lambda leaf: jnp.asarray(leaf[i]), parts)
         return Trained(model, latents, history)
 
-    return tuple(one(i) for i in range(len(together.latents)))
+    return tuple(one(i) for i in range(n_members))
 
 
 class RecordedState(NamedTuple):
@@ -135,11 +149,25 @@ class Recorded:
         sums = state.sums.at[state.done // self.chunk].add(values)
         return RecordedState(after, sums, state.done + 1), metrics
 
-    def history(self, sums: Array) -> tuple[HistoryRow, ...]:
+    def review(self, state: RecordedState, data: TrainingData) -> RecordedState:
+        """The phase's look at held-out rows, if it takes one."""
+        if not isinstance(self.program, Reviewed):
+            return state
+        return state._replace(state=self.program.review(state.state, data))
+
+    def stopped(self, state: RecordedState) -> Array:
+        """Whether the phase has stopped, each member of it."""
+        if not isinstance(self.program, Reviewed):
+            return jnp.zeros((), bool)
+        return self.program.stopped(state.state)
+
+    def history(self, state: RecordedState) -> tuple[HistoryRow, ...]:
         """One row a chunk from the members' sums `(members, chunks, metrics)`."""
         rows = []
-        for i, total in enumerate(np.moveaxis(np.asarray(sums), 1, 0)):
-            stop = min((i + 1) * self.chunk, self.n_steps)
+        done = int(np.max(state.done))
+        n_chunks = -(-done // self.chunk)
+        for i, total in enumerate(np.moveaxis(np.asarray(state.sums), 1, 0)[:n_chunks]):
+            stop = min((i + 1) * self.chunk, done)
             means: dict[str, Any] = dict(zip(self.metric_names, total.T / (stop - i * self.chunk), strict=True))
             rows.append(HistoryRow(self.name, stop, means))
         return tuple(rows)
@@ -163,11 +191,12 @@ def _run(
 ) -> tuple[Any, tuple[HistoryRow, ...]]:
     if key.ndim == 0:
         return run_phase(program, state, data, key, reporter=reporter, checkpoint=checkpoint)
-    if checkpoint is not None:
-        raise ConfigError("members that train together keep no checkpoint; leave it out, or fit them one by one.")
     recorded = Recorded(program)
-    after, _ = run_phase(recorded, jax.vmap(recorded.init)(state), data, key, reporter=reporter)
-    return after.state, recorded.history(after.sums)
+    after, means = run_phase(
+        recorded, jax.vmap(recorded.init)(state), data, key, reporter=reporter, checkpoint=checkpoint
+    )
+    # Of a phase that a checkpoint has passed, the means over members are all that is left.
+    return after.state, recorded.history(after) or means
 
 
 WarmStartProgram = WarmStart | DirectStart
@@ -189,7 +218,7 @@ def warm_start(
     key_init, key_run = (keys[:, 0], keys[:, 1]) if key.ndim else (keys[0], keys[1])
     state = over_members(config.init, key, False)(model, key_init)
     state, history = _run(config, state, data, key_run, reporter, checkpoint)
-    return state.model, history
+    return config.result(state), history
 
 
 def initial_latents(config: WarmStartProgram, model: BGMIVModel, data: TrainingData, key: Array) -> Array:

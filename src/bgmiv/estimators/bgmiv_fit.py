@@ -1,0 +1,363 @@
+"""BGM-IV: what determines a fit, how it goes, and what it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from bgmiv.compilation import enable_compilation_cache
+from bgmiv.data.ivdata import IVData
+from bgmiv.data.reduction import BlockReduction, FittedReduction
+from bgmiv.data.scaling import RoleScaling, ScaledData, Scaler
+from bgmiv.data.schema import BlockKind, Schema
+from bgmiv.errors import ConfigError, DivergedError
+from bgmiv.estimators.base import check_together
+from bgmiv.infer import LatentMap, latents_of, structural_means
+from bgmiv.integrate import check_rule
+from bgmiv.model import BGMIVModel, LatentLayout, ModelConfig, build_model
+from bgmiv.progress import Reporter, silent
+from bgmiv.train import Alternating, DirectStart, HistoryRow, WarmStart, training_data
+from bgmiv.train.checkpoint import Checkpoint, fingerprint
+from bgmiv.train.ensemble import Ensemble, Folds
+from bgmiv.train.looks import RowsLook, look_at_fold
+from bgmiv.train.phases import Start, Trained, alternate, initial_latents, members_of, stack_members, warm_start
+from bgmiv.trust.evidence import gather_evidence
+from bgmiv.trust.verdict import Verdict, judge
+
+__all__ = ["BGMIVConfig", "FittedBGMIV", "Member"]
+
+# Where the keys of folds and of repeated attempts branch off from the fit's key.
+_FOLDS, _RETRIES = 1_000_001, 2_000_000
+
+
+class _Prepared(NamedTuple):
+    """Data as training sees them: reduced, scaled, and divided into folds."""
+
+    data: IVData
+    reduction: FittedReduction
+    scaler: Scaler
+    scaled: ScaledData
+    folds: Folds
+
+
+@dataclass(frozen=True)
+class BGMIVConfig:
+    """Everything that determines a fit, given data and key.
+
+    Args:
+        layout: the latent partition; None takes the paper's (2, 2, 1, 2), or (2, 1, 1, 2) with a vector block.
+        batch_size: of both phases; None takes the paper's 64, or 32 with a vector block.
+        model: network shapes.
+        reduction: how wide vector blocks are reduced before anything else; None leaves them as they are.
+        scaling: how each role is scaled, fitted on the training rows.
+        ensemble: how many members are trained, and what each leaves out.
+        warm_start: the EGM phase, or the direct one; with 0 iterations latents start from the prior.
+        alternating: Algorithm 1.
+        latent_map: how latents are found from covariates at prediction.
+        use_instrument: False ignores the instrument and learns from the observed treatment (the no-IV twin).
+        checkpoint: a folder that keeps an unfinished fit, so that the same fit goes on from there.
+    """
+
+    layout: LatentLayout | None = None
+    batch_size: int | None = None
+    model: ModelConfig = field(default_factory=ModelConfig)
+    reduction: BlockReduction | None = None
+    scaling: RoleScaling = field(default_factory=RoleScaling)
+    ensemble: Ensemble = field(default_factory=Ensemble)
+    warm_start: WarmStart | DirectStart = field(default_factory=WarmStart)
+    alternating: Alternating = field(default_factory=Alternating)
+    latent_map: LatentMap = field(default_factory=LatentMap)
+    use_instrument: bool = True
+    checkpoint: str | None = None
+
+    def resolved(self, schema: Schema, n_rows: int) -> BGMIVConfig:
+        """The config with layout and batch size settled for a data set."""
+        wide = any(block.kind is BlockKind.vector for block in schema.blocks)
+        layout = self.layout or (LatentLayout(2, 1, 1, 2) if wide else LatentLayout(2, 2, 1, 2))
+        batch_size = min(self.batch_size or (32 if wide else 64), n_rows)
+        return replace(
+            self,
+            layout=layout,
+            batch_size=batch_size,
+            model=replace(self.model, layout=layout),
+            warm_start=replace(self.warm_start, batch_size=batch_size),
+            alternating=replace(self.alternating, batch_size=batch_size),
+        )
+
+    def fit(self, data: IVData, key: Array, reporter: Reporter = silent) -> FittedBGMIV:
+        """Reduce, scale, warm-start, take e(v) as latents, alternate (Algorithm 1); members all together."""
+        enable_compilation_cache()
+        data = self._seen(data)
+        config = self.resolved(data.schema, data.n_rows)
+        checkpoint = config.open_checkpoint(data, key)
+        prepared = config._prepare(data, key)
+        together = config._train(config._start(prepared, _member_keys(config, key)), reporter, checkpoint)
+        members = members_of(together) if config.ensemble.members > 1 else (together,)
+        fitted = config._fitted(prepared, members, key, reporter)
+        if checkpoint is not None:
+            checkpoint.clear()
+        return fitted
+
+    def fit_many(
+        self, data: Sequence[IVData], keys: Sequence[Array], reporter: Reporter = silent
+    ) -> tuple[FittedBGMIV | DivergedError, ...]:
+        """Fit data sets of one schema and number of rows together, as members of one compiled program.
+
+        They share nothing: each has its own scaling, key, networks and history. They differ from single fits by
+        rounding, which long training amplifies. On a CPU arithmetic takes nearly all of a step's time, and training
+        together saves next to none of it; it pays on devices that a single fit leaves idle.
+
+        Args:
+            data: the data sets.
+            keys: one key each, as for `fit`.
+            reporter: told at every chunk's end, with losses averaged over all that train.
+
+        Returns:
+            A fitted result each, in the order given. A data set whose members all diverged has the error in its place.
+            Once everything has diverged training stops, and all have the error of that moment.
+
+        Raises:
+            DataError: the data sets differ in schema or number of rows, or in the width that reduction leaves them.
+            ConfigError: there are more or fewer keys than data sets, or a checkpoint folder, which keeps a single fit.
+        """
+        enable_compilation_cache()
+        if self.checkpoint is not None:
+            raise ConfigError("a checkpoint folder keeps a single fit: leave checkpoint out, or fit one by one.")
+        data = [self._seen(one) for one in data]
+        check_together(data, keys)
+        config = self.resolved(data[0].schema, data[0].n_rows)
+        prepared = [config._prepare(one, key) for one, key in zip(data, keys, strict=True)]
+        check_together([one.data for one in prepared], keys)
+        starts = [config._start(one, _member_keys(config, key)) for one, key in zip(prepared, keys, strict=True)]
+        try:
+            together = config._train(stack_members(starts), reporter)
+        except DivergedError as error:
+            return (error,) * len(data)
+        members, k = members_of(together), config.ensemble.members
+        return tuple(
+            config._fitted_or_error(one, members[i * k : (i + 1) * k], key, reporter)
+            for i, (one, key) in enumerate(zip(prepared, keys, strict=True))
+        )
+
+    def _seen(self, data: IVData) -> IVData:
+        return data if self.use_instrument else data.without_instruments()
+
+    def _prepare(self, data: IVData, key: Array) -> _Prepared:
+        reduction = self.reduction.fit(data) if self.reduction else FittedReduction(data.schema, {})
+        reduced = reduction.apply(data)
+        scaler = self.scaling.fit(reduced)
+        folds = self.ensemble.folds(data.n_rows, jax.random.fold_in(key, _FOLDS))
+        scaled = scaler.transform(reduced)
+        if folds.size:
+            scaled = ScaledData(*(values[folds.order] for values in scaled))
+        return _Prepared(reduced, reduction, scaler, scaled, folds)
+
+    def _start(self, prepared: _Prepared, keys: Array, members: Sequence[int] | None = None) -> Start:
+        """Where training begins, for one key or for many; `members` says whose folds, by default those of all."""
+        schema, n_instruments = prepared.data.schema, prepared.data.instruments.shape[1]
+
+        def draw(key: Array) -> tuple[BGMIVModel, Array, Array, Array]:
+            key_model, key_warm, key_latents, key_alternate = jax.random.split(key, 4)
+            model = build_model(schema, n_instruments, self.model, key=key_model)
+            return model, key_warm, key_latents, key_alternate
+
+        # Many models drawn by one compiled program: layer by layer each would compile dozens of small ones.
+        model, *key_phases = draw(keys) if keys.ndim == 0 else jax.jit(jax.vmap(draw))(keys)
+        check_rule(self.warm_start.integration, model.treatment_head)
+        check_rule(self.alternating.integration, model.treatment_head)
+        starts, size = prepared.folds.starts, prepared.folds.size
+        starts = starts if members is None else starts[list(members)]
+        fold = (int(starts[0]), size) if keys.ndim == 0 else (starts, np.full(len(starts), size))
+        return Start(model, training_data(prepared.scaled, self.alternating.batch_size, fold), *key_phases)
+
+    def _train(self, start: Start, reporter: Reporter, checkpoint: Checkpoint | None = None) -> Trained:
+        """The phases, for one member or for many stacked ones."""
+        model, warm_history = warm_start(self.warm_start, start.model, start.data, start.key_warm, reporter, checkpoint)
+        latents = initial_latents(self.warm_start, model, start.data, start.key_latents)
+        model, latents, history = alternate(
+            self.alternating, model, latents, start.data, start.key_alternate, reporter, checkpoint
+        )
+        return Trained(model, latents, warm_history + history)
+
+    def _fitted(
+        self, prepared: _Prepared, trained: Sequence[Trained | DivergedError], key: Array, reporter: Reporter
+    ) -> FittedBGMIV:
+        """The result of the members that did not fail; those that did are trained again first, by themselves."""
+        members = [self._member(prepared, i, one) for i, one in enumerate(trained)]
+        for attempt in range(1, self.ensemble.attempts):
+            failed = np.flatnonzero(self.ensemble.failed(_losses(members))).tolist()
+            if not failed or not prepared.folds.size:
+                break
+            keys = jax.random.split(jax.random.fold_in(key, _RETRIES + attempt), len(failed))
+            try:
+                again = members_of(self._train(self._start(prepared, keys, failed), reporter))
+            except DivergedError as error:
+                again = (error,) * len(failed)
+            for i, one in zip(failed, again, strict=True):
+                members[i] = self._member(prepared, i, one, attempt + 1)
+        failed = self.ensemble.failed(_losses(members)).tolist()
+        kept = tuple(m for m, bad in zip(members, failed, strict=True) if isinstance(m, Member) and not bad)
+        if not kept:
+            raise next(m for m in members if isinstance(m, DivergedError))
+        fitted = FittedBGMIV(
+            self, prepared.reduction.source, prepared.reduction, prepared.scaler, kept, Verdict("good")
+        )
+        evidence = gather_evidence(
+            prepared.data,
+            [member.held_out_rows for member in kept],
+            [(member.held_out, member.training) for member in kept if member.held_out and member.training],
+            lambda data: fitted.members_at(
+                prepared.scaler.treatment.transform(data.treatment),
+                prepared.scaler.covariates.transform(data.covariates),
+            ),
+            n_failed=len(members) - len(kept),
+            uses_instrument=self.use_instrument,
+        )
+        return replace(fitted, verdict=judge(evidence))
+
+    def _fitted_or_error(
+        self, prepared: _Prepared, trained: Sequence[Trained | DivergedError], key: Array, reporter: Reporter
+    ) -> FittedBGMIV | DivergedError:
+        try:
+            return self._fitted(prepared, trained, key, reporter)
+        except DivergedError as error:
+            return error
+
+    def _member(
+        self, prepared: _Prepared, index: int, trained: Trained | DivergedError, attempts: int = 1
+    ) -> Member | DivergedError:
+        if isinstance(trained, DivergedError):
+            return trained
+        latents = np.empty((prepared.data.n_rows, self.model.layout.dim), np.float32)
+        latents[prepared.folds.order] = np.asarray(trained.latents)[: prepared.data.n_rows]
+        held_out, training = self._looks(prepared, index, trained.model) if prepared.folds.size else (None, None)
+        rows = prepared.folds.rows(index)
+        return Member(trained.model, latents, trained.history, rows, held_out, training, attempts)
+
+    def _looks(self, prepared: _Prepared, index: int, model: BGMIVModel) -> tuple[RowsLook, RowsLook]:
+        """A look at the rows a member left out, and one at as many of those it was trained on."""
+        n, start, size = len(prepared.folds.order), int(prepared.folds.starts[index]), prepared.folds.size
+        trained_on = start + size if start + 2 * size <= n else start - size
+        data = training_data(prepared.scaled, self.alternating.batch_size, (start, size))
+        looks = []
+        for first in (start, trained_on):
+            fold = data._replace(fold_start=jnp.asarray(first, jnp.int32))
+            looks.append(RowsLook(*map(float, look_at_fold(model, self.warm_start.integration, fold))))
+        return looks[0], looks[1]
+
+    def open_checkpoint(self, data: IVData, key: Array) -> Checkpoint | None:
+        """The checkpoint of this very fit, if a folder was given."""
+        if self.checkpoint is None:
+            return None
+        settings = replace(self, checkpoint=None)
+        arrays = (data.outcome, data.treatment, data.covariates, data.instruments)
+        return Checkpoint(self.checkpoint, fingerprint(settings, data.schema, key, *arrays))
+
+
+def _member_keys(config: BGMIVConfig, key: Array) -> Array:
+    """The key itself for a single member, else one a member."""
+    return key if config.ensemble.members == 1 else jax.random.split(key, config.ensemble.members)
+
+
+def _losses(members: Sequence[Member | DivergedError]) -> np.ndarray:
+    """Held-out losses; of members without held-out rows only whether they diverged is known."""
+    return np.asarray(
+        [np.inf if isinstance(m, DivergedError) else (m.held_out.outcome_loss if m.held_out else 1.0) for m in members]
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One trained model of a fit.
+
+    Attributes:
+        model: the trained networks.
+        training_latents: the training rows' latents after Algorithm 1, `(n, d)`.
+        history: mean losses of each chunk of training.
+        held_out_rows: positions of the rows this member was not trained on.
+        held_out: a look at those rows after training; None without such rows.
+        training: a look at as many rows it was trained on.
+        attempts: how often it was trained.
+    """
+
+    model: BGMIVModel
+    training_latents: np.ndarray
+    history: tuple[HistoryRow, ...]
+    held_out_rows: np.ndarray
+    held_out: RowsLook | None = None
+    training: RowsLook | None = None
+    attempts: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class FittedBGMIV:
+    """A fitted BGM-IV.
+
+    Attributes:
+        config: the settled config.
+        schema: names and kinds of the training data.
+        reduction: how wide vector blocks are reduced.
+        scaler: the fitted scaling of each role, after the reduction.
+        members: the trained models; predictions are averages over them.
+        verdict: whether held-out rows speak for or against the fit, and why.
+    """
+
+    config: BGMIVConfig
+    schema: Schema
+    reduction: FittedReduction
+    scaler: Scaler
+    members: tuple[Member, ...]
+    verdict: Verdict
+
+    @property
+    def model(self) -> BGMIVModel:
+        """The first member's networks."""
+        return self.members[0].model
+
+    @property
+    def training_latents(self) -> np.ndarray:
+        """The first member's latents of the training rows after Algorithm 1, `(n, d)`."""
+        return self.members[0].training_latents
+
+    @property
+    def history(self) -> tuple[HistoryRow, ...]:
+        """Losses of each chunk of training, averaged over members."""
+        return tuple(
+            HistoryRow(rows[0].phase, rows[0].step, {
+                name: float(np.mean([row.metrics[name] for row in rows])) for name in rows[0].metrics
+            })
+            for rows in zip(*(member.history for member in self.members), strict=False)
+        )  # fmt: skip
+
+    def latents(self, covariates: Any, member: int = 0) -> np.ndarray:
+        """Test-time latents from covariates alone under one member, `(n, d)` (eq. test_time_map)."""
+        return latents_of(self.members[member].model, self._scaled_covariates(covariates), self.config.latent_map)
+
+    def predict(self, treatment: Any, covariates: Any = None) -> np.ndarray:
+        """The structural function in original units, `(n,)` (eq. structural_prediction), averaged over members."""
+        return np.mean(self.predict_members(treatment, covariates), axis=0)
+
+    def predict_members(self, treatment: Any, covariates: Any = None) -> np.ndarray:
+        """The structural function of each member in original units, `(members, n)`."""
+        x, v = self.schema.check_query(treatment, covariates)
+        return self.members_at(self.scaler.treatment.transform(x), self._scale(v))
+
+    def members_at(self, x: np.ndarray, v: np.ndarray) -> np.ndarray:
+        """`predict_members` at scaled treatments and reduced, scaled covariates."""
+        found = []
+        for member in self.members:
+            z = latents_of(member.model, v, self.config.latent_map)
+            found.append(self.scaler.outcome.inverse(structural_means(member.model, x, z)))
+        return np.stack(found)
+
+    def _scaled_covariates(self, covariates: Any) -> np.ndarray:
+        return self._scale(self.schema.check_covariates(covariates))
+
+    def _scale(self, v: np.ndarray) -> np.ndarray:
+        return self.scaler.covariates.transform(self.reduction.transform(v))

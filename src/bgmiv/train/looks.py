@@ -1,0 +1,103 @@
+"""What a trained model says about rows, most of all rows it was not trained on."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from bgmiv.integrate import IntegrationRule, rule_for
+from bgmiv.likelihood import Gaussian
+from bgmiv.model.model import BGMIVModel
+from bgmiv.model.objectives import Row, outcome_raws
+from bgmiv.train.loop import TrainingData
+
+__all__ = ["RowsLook", "iv_means", "look_at_fold", "outcome_loss"]
+
+_MOST_LOOKED_AT = 2048
+# A variance within this factor of its floor is one that the floor alone keeps up.
+_NEAR_FLOOR = 100.0
+
+
+class RowsLook(NamedTuple):
+    """Means over rows, in units of the scaled variables; arrays on the way, plain numbers once kept.
+
+    Attributes:
+        outcome_loss: of (y - E[y | w, z])^2.
+        outcome_variance: of y.
+        treatment_score: log p(x | w, z).
+        uninformed_score: the same with every row's instruments taken from another row.
+        near_floor: share of rows whose treatment variance is kept up by its floor alone.
+        latent_spread: of the standard deviations of the latent coordinates.
+    """
+
+    outcome_loss: Any
+    outcome_variance: Any
+    treatment_score: Any
+    uninformed_score: Any
+    near_floor: Any
+    latent_spread: Any
+
+
+def iv_means(model: BGMIVModel, rule: IntegrationRule, rows: Row, raw_x: Array, z: Array, key: Array) -> Array:
+    """The moment E[y | w, z] of each row under the model."""
+    # The treatment's spread is learned from the treatment alone: the outcome would widen or narrow it to fit better.
+    nodes, log_weights = jax.vmap(lambda raw, x, k: rule.nodes(model.treatment_head, raw, x, k))(
+        _fixed_spread(raw_x), rows.x, jax.random.split(key, len(rows.x))
+    )
+    raw_y = jax.vmap(outcome_raws, in_axes=(None, 0, 0))(model, nodes, z)
+    means = jax.vmap(jax.vmap(model.outcome_head.mean))(raw_y)[..., 0]
+    return jnp.sum(jnp.exp(log_weights) * means, axis=1)
+
+
+def _fixed_spread(raw: Array) -> Array:
+    """Raw treatment parameters through which gradients reach only the mean."""
+    return jnp.concatenate([raw[:, :1], jax.lax.stop_gradient(raw[:, 1:])], axis=1)
+
+
+def outcome_loss(model: BGMIVModel, integration: IntegrationRule, data: TrainingData) -> Array:
+    """The mean square of y - E[y | w, z] at the encoder's latents of the fold's rows, 2048 of them at most."""
+    rows, weights = data.held_out(min(len(data.rows.x), _MOST_LOOKED_AT))
+    z = jax.vmap(model.covariates.encode)(rows.v)
+    return _outcome_loss(model, integration, rows, weights, jax.vmap(model.treatment_raw)(rows.w, z), z)
+
+
+def _outcome_loss(
+    model: BGMIVModel, integration: IntegrationRule, rows: Row, weights: Array, raw_x: Array, z: Array
+) -> Array:
+    # The same key at every look: a rule with randomness is then compared with itself.
+    y_hat = iv_means(model, rule_for(integration, model.treatment_head), rows, raw_x, z, jax.random.key(0))
+    return jnp.sum(weights * (rows.y - y_hat) ** 2)
+
+
+@partial(jax.jit, static_argnames="integration")
+def look_at_fold(model: BGMIVModel, integration: IntegrationRule, data: TrainingData) -> RowsLook:
+    """A look at the fold of `data`, 2048 rows of it at most, at the encoder's latents."""
+    rows, weights = data.held_out(min(len(data.rows.x), _MOST_LOOKED_AT))
+    z = jax.vmap(model.covariates.encode)(rows.v)
+    raw_x = jax.vmap(model.treatment_raw)(rows.w, z)
+    # Rows are in random order, so that half a turn of the fold gives every row the instruments of an unrelated one.
+    size = jnp.minimum(data.fold_size, len(rows.x))
+    other = (jnp.arange(len(rows.x)) + size // 2) % jnp.maximum(size, 1)
+    uninformed = jax.vmap(model.treatment_raw)(rows.w[other], z)
+    centre = jnp.sum(weights[:, None] * z, axis=0)
+    y_mean = jnp.sum(weights * rows.y)
+
+    def score(raw: Array) -> Array:
+        return jnp.sum(weights * jax.vmap(model.treatment_head.log_prob)(raw, rows.x[:, None])[:, 0])
+
+    near_floor = jnp.zeros(())
+    if isinstance(model.treatment_head, Gaussian):
+        variances = jax.vmap(model.treatment_head.variance)(raw_x)[:, 0]
+        near_floor = jnp.sum(weights * (variances < _NEAR_FLOOR * model.treatment_head.floor))
+    return RowsLook(
+        outcome_loss=_outcome_loss(model, integration, rows, weights, raw_x, z),
+        outcome_variance=jnp.sum(weights * (rows.y - y_mean) ** 2),
+        treatment_score=score(raw_x),
+        uninformed_score=score(uninformed),
+        near_floor=near_floor,
+        latent_spread=jnp.mean(jnp.sqrt(jnp.sum(weights[:, None] * (z - centre) ** 2, axis=0))),
+    )

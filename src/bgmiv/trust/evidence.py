@@ -1,0 +1,77 @@
+"""Gathering what speaks for and against a fit from the rows its members left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgmiv.data.ivdata import IVData
+from bgmiv.train.looks import RowsLook
+from bgmiv.trust.held_out import moment_shares, simple_fits
+from bgmiv.trust.verdict import FitEvidence
+
+__all__ = ["gather_evidence"]
+
+_MOST_ROWS = 1500
+
+
+def gather_evidence(
+    data: IVData,
+    held_out: Sequence[NDArray[np.int64]],
+    looks: Sequence[tuple[RowsLook, RowsLook]],
+    predict: Callable[[IVData], NDArray[np.float64]],
+    *,
+    n_failed: int = 0,
+    uses_instrument: bool = True,
+) -> FitEvidence:
+    """The evidence on a fit.
+
+    Args:
+        data: all rows, as the members see their covariates.
+        held_out: for each member the rows it left out; empty where none did.
+        looks: each member at its held-out rows and at rows it was trained on.
+        predict: g of every member at the rows of some data, `(members, m)`, in units of the outcome.
+        n_failed: members that failed.
+        uses_instrument: whether the fit used the instruments.
+    """
+    n_members = len(held_out)
+    if not looks:
+        return FitEvidence(n_members=n_members, n_failed=n_failed)
+    share = max(1, _MOST_ROWS // n_members)
+    parts = [rows[:share] for rows in held_out]
+    rows = np.concatenate(parts)
+    owner = np.repeat(np.arange(n_members), [len(part) for part in parts])
+    members = predict(data.take(rows))
+    own = members[owner, np.arange(len(rows))]
+    spread = max(float(np.std(data.outcome, dtype=np.float64)), np.finfo(float).tiny)
+    away, home = (_means([look[i] for look in looks]) for i in (0, 1))
+    explained, linear = 1.0 - away.outcome_loss / max(away.outcome_variance, np.finfo(float).tiny), None
+    risks: tuple[float | None, ...] = (None, None, None)
+    rest = np.setdiff1d(np.arange(data.n_rows), rows, assume_unique=False)
+    if uses_instrument and len(rest) > 0:
+        simple = simple_fits(data, np.random.default_rng(0).permutation(rest), rows)
+        y = data.outcome[rows].astype(np.float64)
+        linear = 1.0 - float(np.mean((y - simple.outcome) ** 2)) / max(float(np.var(y)), np.finfo(float).tiny)
+        risks = moment_shares(data, rows, own, simple)
+    return FitEvidence(
+        n_held_out=len(rows),
+        outcome_explained=explained,
+        linear_explained=linear,
+        moment_risk=risks[0],
+        linear_moment_risk=risks[1],
+        treatment_moment_risk=risks[2],
+        outcome_gap=away.outcome_loss / max(home.outcome_loss, np.finfo(float).tiny),
+        treatment_gap=home.treatment_score - away.treatment_score,
+        first_stage_gain=away.treatment_score - away.uninformed_score if uses_instrument else None,
+        disagreement=float(np.sqrt(np.mean(np.var(members, axis=0)))) / spread if n_members > 1 else None,
+        near_floor=away.near_floor,
+        latent_spread=away.latent_spread,
+        n_members=n_members,
+        n_failed=n_failed,
+    )
+
+
+def _means(looks: Sequence[RowsLook]) -> RowsLook:
+    return RowsLook(*(float(np.mean(values)) for values in zip(*looks, strict=True)))

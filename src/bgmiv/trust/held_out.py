@@ -1,0 +1,89 @@
+"""Simple fits beside which a rich one has to stand, on the same held-out rows."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgmiv.data.ivdata import IVData
+from bgmiv.trust.moments import conditions_of, moment_risk
+
+__all__ = ["Comparison", "SimpleFits", "moment_shares", "simple_fits"]
+
+Floats = NDArray[np.float64]
+
+# The simple fits have few parameters, and the moment's cost grows with the square of its rows.
+_MOST_ROWS = 5000
+_MOST_PAIRED = 1500
+
+
+class SimpleFits(NamedTuple):
+    """Predictions of held-out rows by fits on the training rows, each (m,).
+
+    Attributes:
+        outcome: linear regression of the outcome on instruments and covariates.
+        structural: linear 2SLS of the outcome on treatment and covariates.
+        treatment_only: 2SLS of the outcome on a cubic in the treatment, instrumented by cubics in the instruments.
+    """
+
+    outcome: Floats
+    structural: Floats
+    treatment_only: Floats
+
+
+class Comparison(NamedTuple):
+    """Moment risks on held-out rows as shares of the outcome's variance."""
+
+    fit: float
+    linear: float
+    treatment_only: float
+
+
+def simple_fits(data: IVData, train: NDArray[np.int64], held_out: NDArray[np.int64]) -> SimpleFits:
+    """Fit the simple models on some rows and predict others.
+
+    They are yardsticks of prediction: nothing is inferred from their coefficients, which least squares of minimum norm
+    keeps defined with any number of columns.
+    """
+    train = train[:_MOST_ROWS]
+    w, x, v = (_standard(a, train) for a in (data.instruments, data.treatment[:, None], data.covariates))
+    one = np.ones((data.n_rows, 1))
+    y = data.outcome.astype(np.float64)
+    exogenous = np.hstack([one, w, v])
+    outcome = exogenous[held_out] @ _coefficients(exogenous[train], y[train])
+    structural = _two_stage(np.hstack([one, x, v]), exogenous, y, train, held_out)
+    cubic, moved = (np.hstack([one, a, a**2, a**3]) for a in (x, w))
+    return SimpleFits(outcome, structural, _two_stage(cubic, moved, y, train, held_out))
+
+
+def moment_shares(data: IVData, held_out: NDArray[np.int64], predicted: Floats, simple: SimpleFits) -> Comparison:
+    """Held-out moment risks of a fit and of the simple ones, on 1500 rows at most."""
+    rows = held_out[:_MOST_PAIRED]
+    part = data.take(rows)
+    conditions = conditions_of(part)
+    y = part.outcome.astype(np.float64)
+    variance = max(float(np.var(data.outcome, dtype=np.float64)), np.finfo(float).tiny)
+
+    def share(values: Floats) -> float:
+        return moment_risk(y - values[: len(rows)], conditions) / variance
+
+    return Comparison(share(predicted), share(simple.structural), share(simple.treatment_only))
+
+
+def _standard(values: NDArray[np.floating], train: NDArray[np.int64]) -> Floats:
+    array: Floats = values.astype(np.float64)
+    centre, spread = array[train].mean(axis=0), array[train].std(axis=0)
+    return np.asarray((array - centre) / np.where(spread > 0, spread, 1.0), np.float64)
+
+
+def _coefficients(columns: Floats, target: Floats) -> Floats:
+    return np.linalg.lstsq(columns, target, rcond=1e-8)[0]
+
+
+def _two_stage(
+    columns: Floats, instruments: Floats, y: Floats, train: NDArray[np.int64], held_out: NDArray[np.int64]
+) -> Floats:
+    projected = instruments[train] @ _coefficients(instruments[train], columns[train])
+    return columns[held_out] @ _coefficients(projected, y[train])
