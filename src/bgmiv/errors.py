@@ -22,6 +22,7 @@ __all__ = [
     "DivergedError",
     "FetchError",
     "FitInterrupted",
+    "FitWarning",
     "MissingExtraError",
     "NotFittedError",
     "StoreError",
@@ -83,3 +84,7 @@ class FitInterrupted(BGMIVError, KeyboardInterrupt):
 
 class BGMIVWarning(UserWarning):
     """Something is legal but probably not what was meant."""
+
+
+class FitWarning(BGMIVWarning):
+    """Held-out rows speak against a fit; the message says how."""

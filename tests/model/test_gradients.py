@@ -15,6 +15,7 @@ from bgmiv.covariates import CovariateConfig
 from bgmiv.data import IVData
 from bgmiv.integrate import FiniteMixture, GaussHermite, IntegrationRule, MonteCarlo, ObservedTreatment, QuasiMonteCarlo
 from bgmiv.model import BGMIVModel, LatentLayout, ModelConfig, Row, build_model
+from bgmiv.model.moment import log_p_moment
 from bgmiv.model.objectives import covariate_log_posterior, log_p_iv, log_p_treatment, quasi_log_posterior
 from bgmiv.nn import MLP
 from bgmiv.train import DirectStart
@@ -125,6 +126,13 @@ def test_log_p_iv(rule: IntegrationRule) -> None:
     model, rows, z = build()
     keys = jax.random.split(jax.random.key(0), N)
     check(lambda point: _sum(partial(log_p_iv, point[0], rule), rows, point[1], keys), (model, z))
+
+
+@pytest.mark.parametrize("rule", [QuasiMonteCarlo(7), GaussHermite(5)], ids=lambda rule: type(rule).__name__)
+def test_log_p_moment(rule: IntegrationRule) -> None:
+    model, rows, z = build()
+    keys = jax.random.split(jax.random.key(0), N)
+    check(lambda point: _sum(partial(log_p_moment, point[0], rule), rows, point[1], keys), (model, z))
 
 
 def test_log_p_iv_of_a_binary_treatment() -> None:

@@ -110,8 +110,8 @@ def test_outcome_does_not_teach_the_treatments_spread(tiny: Any) -> None:
     @jax.jit
     def slope(rows: Any) -> Any:
         def loss(model: Any) -> jax.Array:
-            noise = jnp.zeros((8, 0))
-            return direct_loss(model, GaussHermite(3), rows, directions, noise, jax.random.key(0), DIRECT)[0]
+            noise, still = jnp.zeros((8, 0)), jnp.zeros(())
+            return direct_loss(model, GaussHermite(3), rows, directions, noise, still, jax.random.key(0), DIRECT)[0]
 
         return jax.grad(loss)(tiny.model).treatment.outputs[0].kernel
 

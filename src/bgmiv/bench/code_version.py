@@ -27,6 +27,8 @@ _WITHOUT_INFLUENCE = {
         "progress",
         "estimators.base",
         "folders",
+        # No preset averages over the latent posterior.
+        "infer.latent_posterior",
         "train.checkpoint",
         "train.history",
         "trust.evidence",

@@ -130,7 +130,7 @@ def evaluate(spec: RunSpec, query: Query | None, reporter: Reporter = silent) ->
         raise
     except Exception as error:
         return Evaluation(failed_row(key, _words(error), elapsed=clock.elapsed()), None)
-    return Evaluation(_row(key, elapsed, _measured(predicted, grid)), estimates)
+    return Evaluation(_row(key, elapsed, _measured(predicted, grid), evidence=_evidence(fitted)), estimates)
 
 
 def can_batch(spec: RunSpec) -> bool:
@@ -161,9 +161,11 @@ def run_together(specs: Sequence[RunSpec], reporter: Reporter = silent) -> tuple
     samples = [design.sample(spec.n, spec.rho, spec.seed) for spec in specs]
     keys = [jax.random.key(spec.seed) for spec in specs]
     results: list[StructuralError | str] = []
+    evidence: list[Mapping[str, float | int | None]] = []
     clock = Clock()
     try:
         for fitted in estimator.fit_many(samples, keys, reporter):
+            evidence.append({} if isinstance(fitted, BGMIVError) else _evidence(fitted))
             if isinstance(fitted, BGMIVError):
                 results.append(_words(fitted))
             else:
@@ -171,10 +173,12 @@ def run_together(specs: Sequence[RunSpec], reporter: Reporter = silent) -> tuple
     except KeyboardInterrupt:
         raise
     except Exception as error:
+        evidence = evidence[: len(results)] + [{}] * (len(specs) - len(results))
         results += [_words(error)] * (len(specs) - len(results))
     elapsed = clock.elapsed(len(specs))
     return tuple(
-        _row(identify(spec), elapsed, result, batched=len(specs)) for spec, result in zip(specs, results, strict=True)
+        _row(identify(spec), elapsed, result, batched=len(specs), evidence=known)
+        for spec, result, known in zip(specs, results, evidence, strict=True)
     )
 
 
@@ -193,6 +197,15 @@ def _grid_prediction(fitted: FittedIV, grid: StructuralGrid, reporter: Reporter)
     return predicted
 
 
+def _evidence(fitted: FittedIV) -> dict[str, float | int | None]:
+    """What a method's verdict on its own fit rests on; files hold no number that is not finite."""
+    verdict = getattr(fitted, "verdict", None)
+    if verdict is None:
+        return {}
+    known = asdict(verdict.evidence)
+    return {name: value if value is None or np.isfinite(value) else None for name, value in known.items()}
+
+
 def _words(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
@@ -207,7 +220,15 @@ def _measured(predicted: np.ndarray, grid: StructuralGrid) -> StructuralError | 
     return structural_error(predicted, grid)
 
 
-def _row(key: RunKey, elapsed: Elapsed, measured: StructuralError | str, *, attempts: int = 1, batched: int = 1) -> Row:
+def _row(
+    key: RunKey,
+    elapsed: Elapsed,
+    measured: StructuralError | str,
+    *,
+    attempts: int = 1,
+    batched: int = 1,
+    evidence: Mapping[str, float | int | None] | None = None,
+) -> Row:
     status: Literal["ok", "failed"] = "ok"
     error = ""
     errors: tuple[float | None, ...]
@@ -232,4 +253,5 @@ def _row(key: RunKey, elapsed: Elapsed, measured: StructuralError | str, *, atte
         compilation_cache=jax.config.values.get("jax_compilation_cache_dir") is not None,
         versions=versions(),
         timestamp=datetime.now(UTC).isoformat(timespec="seconds"),
+        evidence=evidence or {},
     )

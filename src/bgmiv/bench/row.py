@@ -30,6 +30,8 @@ class Row:
             compilation out.
         versions: of this package, Python and the libraries that decide the numbers.
         timestamp: when the fit ended, UTC, ISO 8601.
+        evidence: what the method itself knew about its fit (:class:`~bgmiv.trust.verdict.FitEvidence`), empty for
+            methods that give none and for rows from before there was any.
     """
 
     design: str
@@ -52,6 +54,7 @@ class Row:
     compilation_cache: bool
     versions: Mapping[str, str] = field(hash=False)
     timestamp: str
+    evidence: Mapping[str, float | int | None] = field(default_factory=dict, hash=False)
 
     @property
     def spec(self) -> RunSpec:

@@ -266,7 +266,8 @@ def _result(row: Row) -> tuple[float | None, ...]:
 
 def _read_row(path: Path) -> Row:
     content = read_checked(path, _ROW)
-    if set(content) != {item.name for item in fields(Row)}:
+    names = {item.name for item in fields(Row)}
+    if not names - {"evidence"} <= set(content) <= names:
         raise StoreError(f"{path} is damaged (its fields are not those of a row)")
     row = Row(**content)
     if row.key.run_id != path.stem:

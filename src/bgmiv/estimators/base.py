@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -14,9 +15,10 @@ from jax import Array
 
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.schema import Schema
-from bgmiv.errors import BGMIVError, ConfigError, DataError, NotFittedError
+from bgmiv.errors import BGMIVError, ConfigError, DataError, FitWarning, NotFittedError
 from bgmiv.progress import Reporter, RichReporter, silent
 from bgmiv.train.history import HistoryRow
+from bgmiv.trust.verdict import Verdict
 
 __all__ = ["BatchEstimator", "Estimator", "FittedIV", "IVEstimator", "check_together", "chosen_preset"]
 
@@ -161,7 +163,14 @@ class IVEstimator(ABC):
             fitted = config.fit(data, jax.random.key(seed))
         self.fitted_ = fitted
         self.seed_ = seed
+        self._warn(getattr(fitted, "verdict", None))
         return self
+
+    def _warn(self, verdict: Verdict | None) -> None:
+        """Say aloud what a verdict on the fit holds against it; that nothing could be checked is in the result only."""
+        if verdict is not None and verdict.level != "good" and verdict.evidence.n_held_out:
+            # The caller of `fit`, two frames up, is whom it concerns.
+            warnings.warn(f"the fit of this {type(self).__name__} is {verdict}", FitWarning, stacklevel=3)
 
     def predict(self, treatment: Any, covariates: Any = None) -> np.ndarray:
         """The structural function at `treatment` (a value or one a row) and `covariates`, in original units."""

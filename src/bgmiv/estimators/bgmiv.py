@@ -7,17 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from bgmiv.covariates import CovariateConfig
 from bgmiv.data.reduction import BlockReduction
 from bgmiv.data.scaling import RoleScaling
 from bgmiv.errors import ConfigError
 from bgmiv.estimators.base import IVEstimator, chosen_preset
-from bgmiv.estimators.bgmiv_fit import BGMIVConfig, FittedBGMIV
+from bgmiv.estimators.bgmiv_fit import BGMIVConfig, FittedBGMIV, LatentAverage
 from bgmiv.infer import LatentMap
 from bgmiv.integrate import GaussHermite, IntegrationRule, MonteCarlo, ObservedTreatment, QuasiMonteCarlo
 from bgmiv.model import LatentLayout, ModelConfig
 from bgmiv.train import Alternating, DirectStart, WarmStart
 from bgmiv.train.ensemble import Ensemble
+from bgmiv.trust.verdict import Verdict
 
 __all__ = [
     "BGMIV",
@@ -53,7 +56,7 @@ def paper_qmc_preset() -> BGMIVConfig:
 def default_preset() -> BGMIVConfig:
     """What users get: the paper's model, warm-started without a critic, with the encoder's latents throughout."""
     return BGMIVConfig(
-        layout=LatentLayout(8, 4, 2, 2),
+        layout=LatentLayout(8, 8, 2, 2),
         batch_size=128,
         model=ModelConfig(
             treatment_hidden=(32, 16),
@@ -67,7 +70,13 @@ def default_preset() -> BGMIVConfig:
         ),
         reduction=BlockReduction(),
         ensemble=Ensemble(members=4, held_out=0.1),
-        warm_start=DirectStart(iterations=3000, learning_rate=4e-3, integration=GaussHermite(3), chunk=300),
+        warm_start=DirectStart(
+            iterations=None,
+            learning_rate=4e-3,
+            covariate_weight=0.02,
+            weight_decay=0.1,
+            integration=GaussHermite(3),
+        ),
         alternating=Alternating(epochs=0, integration=QuasiMonteCarlo(64), latent_momentum="rows"),
         latent_map=LatentMap(steps=0),
     )
@@ -124,9 +133,13 @@ class BGMIV(IVEstimator):
             ablations: "default-no-egm" and "paper-qmc-no-egm", without the warm start.
         latent_layout: sizes of the shared, outcome-only, treatment-only and nuisance latents.
         batch_size: rows a mini-batch in both phases.
+        members: models trained; the estimate is their average.
+        held_out: share of the rows that each member leaves out, to stop in time and to judge the fit.
         warm_start_iterations: iterations of the warm start.
         epochs: passes of alternating updates.
         integration: rule of the IV integral in the alternating phase, which runs if `epochs` is above 0.
+        latents: how latents are found from covariates at prediction: "encoder"; "map", the mode of p(z | v); or
+            "posterior", which averages the structural function over draws of p(z | v).
         scaling: how each role is scaled.
         use_instrument: False gives the no-IV twin.
         treatment_kind: "auto", "continuous" or "binary".
@@ -153,9 +166,12 @@ class BGMIV(IVEstimator):
         *,
         latent_layout: tuple[int, int, int, int] | None = None,
         batch_size: int | None = None,
+        members: int | None = None,
+        held_out: float | None = None,
         warm_start_iterations: int | None = None,
         epochs: int | None = None,
         integration: IntegrationRule | None = None,
+        latents: Literal["encoder", "map", "posterior"] | None = None,
         scaling: RoleScaling | None = None,
         use_instrument: bool = True,
         treatment_kind: Literal["auto", "continuous", "binary"] = "auto",
@@ -167,15 +183,25 @@ class BGMIV(IVEstimator):
         self.preset = preset
         self.latent_layout = latent_layout
         self.batch_size = batch_size
+        self.members = members
+        self.held_out = held_out
         self.warm_start_iterations = warm_start_iterations
         self.epochs = epochs
         self.integration = integration
+        self.latents = latents
         self.scaling = scaling
         self.use_instrument = use_instrument
         self.treatment_kind = treatment_kind
         self.checkpoint = checkpoint
         self.random_state = random_state
         self.progress = progress
+
+    @property
+    def verdict_(self) -> Verdict:
+        """Whether held-out rows speak for or against the fit ("good", "doubtful" or "failed"), and why."""
+        fitted = self._fitted()
+        assert isinstance(fitted, FittedBGMIV)
+        return fitted.verdict
 
     def _config(self) -> BGMIVConfig:
         config = chosen_preset(PRESETS, self.preset)
@@ -191,16 +217,44 @@ class BGMIV(IVEstimator):
             alternating = replace(alternating, integration=self.integration)
         if self.batch_size is not None:
             config = replace(config, batch_size=_whole("batch_size", self.batch_size, 2))
+        if self.latents is not None:
+            config = replace(config, latent_map=self._latent_rule())
         if self.scaling is not None:
             if not isinstance(self.scaling, RoleScaling):
                 raise ConfigError(f"scaling must be a RoleScaling, got {self.scaling!r}.")
             config = replace(config, scaling=self.scaling)
-        config = replace(config, layout=self._layout(), warm_start=warm, alternating=alternating)
+        config = replace(
+            config,
+            layout=self._layout() or config.layout,
+            ensemble=self._ensemble(config.ensemble),
+            warm_start=warm,
+            alternating=alternating,
+        )
         if self.checkpoint is not None:
             if self.random_state is None:
                 raise ConfigError("a checkpoint needs a random_state: without a fixed seed no two fits are the same.")
             config = replace(config, checkpoint=str(self.checkpoint))
         return config if self.use_instrument else without_instrument(config)
+
+    def _ensemble(self, ensemble: Ensemble) -> Ensemble:
+        if self.members is not None:
+            ensemble = replace(ensemble, members=_whole("members", self.members, 1))
+        if self.held_out is None:
+            return ensemble
+        if isinstance(self.held_out, bool) or not isinstance(self.held_out, int | float | np.number):
+            raise ConfigError(f"held_out must be a share of the rows such as 0.1, got {self.held_out!r}.")
+        return replace(ensemble, held_out=float(self.held_out))
+
+    def _latent_rule(self) -> LatentMap | LatentAverage:
+        if self.latents == "encoder":
+            return LatentMap(steps=0)
+        if self.latents == "map":
+            return LatentMap(steps=1000, learning_rate=1e-2)
+        if self.latents == "posterior":
+            from bgmiv.infer.latent_posterior import LatentPosterior
+
+            return LatentPosterior()
+        raise ConfigError(f"latents is 'encoder', 'map' or 'posterior', got {self.latents!r}.")
 
     def _layout(self) -> LatentLayout | None:
         if self.latent_layout is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -30,10 +30,17 @@ from bgmiv.train.phases import Start, Trained, alternate, initial_latents, membe
 from bgmiv.trust.evidence import gather_evidence
 from bgmiv.trust.verdict import Verdict, judge
 
-__all__ = ["BGMIVConfig", "FittedBGMIV", "Member"]
+__all__ = ["BGMIVConfig", "FittedBGMIV", "LatentAverage", "Member"]
 
 # Where the keys of folds and of repeated attempts branch off from the fit's key.
 _FOLDS, _RETRIES = 1_000_001, 2_000_000
+
+
+class LatentAverage(Protocol):
+    """A rule that averages the structural function over latent states of each row."""
+
+    def structural_means(self, model: BGMIVModel, x: np.ndarray, v: np.ndarray) -> np.ndarray:
+        """The averages at scaled treatments `(n,)` and covariates `(n, p)`."""
 
 
 class _Prepared(NamedTuple):
@@ -59,7 +66,8 @@ class BGMIVConfig:
         ensemble: how many members are trained, and what each leaves out.
         warm_start: the EGM phase, or the direct one; with 0 iterations latents start from the prior.
         alternating: Algorithm 1.
-        latent_map: how latents are found from covariates at prediction.
+        latent_map: how latents are found from covariates at prediction: the encoder or the MAP, or a rule that averages
+            the structural function over more than one latent state.
         use_instrument: False ignores the instrument and learns from the observed treatment (the no-IV twin).
         checkpoint: a folder that keeps an unfinished fit, so that the same fit goes on from there.
     """
@@ -72,12 +80,12 @@ class BGMIVConfig:
     ensemble: Ensemble = field(default_factory=Ensemble)
     warm_start: WarmStart | DirectStart = field(default_factory=WarmStart)
     alternating: Alternating = field(default_factory=Alternating)
-    latent_map: LatentMap = field(default_factory=LatentMap)
+    latent_map: LatentMap | LatentAverage = field(default_factory=LatentMap)
     use_instrument: bool = True
     checkpoint: str | None = None
 
     def resolved(self, schema: Schema, n_rows: int) -> BGMIVConfig:
-        """The config with layout and batch size settled for a data set."""
+        """The config with layout, batch size and iterations settled for a data set."""
         wide = any(block.kind is BlockKind.vector for block in schema.blocks)
         layout = self.layout or (LatentLayout(2, 1, 1, 2) if wide else LatentLayout(2, 2, 1, 2))
         batch_size = min(self.batch_size or (32 if wide else 64), n_rows)
@@ -86,7 +94,7 @@ class BGMIVConfig:
             layout=layout,
             batch_size=batch_size,
             model=replace(self.model, layout=layout),
-            warm_start=replace(self.warm_start, batch_size=batch_size),
+            warm_start=replace(self.warm_start.settled(n_rows), batch_size=batch_size),
             alternating=replace(self.alternating, batch_size=batch_size),
         )
 
@@ -204,7 +212,7 @@ class BGMIVConfig:
         failed = self.ensemble.failed(_losses(members)).tolist()
         kept = tuple(m for m, bad in zip(members, failed, strict=True) if isinstance(m, Member) and not bad)
         if not kept:
-            raise next(m for m in members if isinstance(m, DivergedError))
+            raise next(_divergence(member) for member in members)
         fitted = FittedBGMIV(
             self, prepared.reduction.source, prepared.reduction, prepared.scaler, kept, Verdict("good")
         )
@@ -241,14 +249,16 @@ class BGMIVConfig:
         return Member(trained.model, latents, trained.history, rows, held_out, training, attempts)
 
     def _looks(self, prepared: _Prepared, index: int, model: BGMIVModel) -> tuple[RowsLook, RowsLook]:
-        """A look at the rows a member left out, and one at as many of those it was trained on."""
+        """A look at the rows a member left out, and one at as many of those it was trained on, next to them."""
         n, start, size = len(prepared.folds.order), int(prepared.folds.starts[index]), prepared.folds.size
-        trained_on = start + size if start + 2 * size <= n else start - size
-        data = training_data(prepared.scaled, self.alternating.batch_size, (start, size))
+        before, after = min(start, size), min(n - start - size, size)
+        trained_on = (start + size, after) if after >= before else (start - before, before)
+        data = training_data(prepared.scaled, self.alternating.batch_size)
         looks = []
-        for first in (start, trained_on):
-            fold = data._replace(fold_start=jnp.asarray(first, jnp.int32))
-            looks.append(RowsLook(*map(float, look_at_fold(model, self.warm_start.integration, fold))))
+        for fold in ((start, size), trained_on):
+            first, count = (jnp.asarray(number, jnp.int32) for number in fold)
+            part = data._replace(fold_start=first, fold_size=count)
+            looks.append(RowsLook(*map(float, look_at_fold(model, self.warm_start.integration, part))))
         return looks[0], looks[1]
 
     def open_checkpoint(self, data: IVData, key: Array) -> Checkpoint | None:
@@ -263,6 +273,14 @@ class BGMIVConfig:
 def _member_keys(config: BGMIVConfig, key: Array) -> Array:
     """The key itself for a single member, else one a member."""
     return key if config.ensemble.members == 1 else jax.random.split(key, config.ensemble.members)
+
+
+def _divergence(member: Member | DivergedError) -> DivergedError:
+    """Why a member failed; one whose losses are all finite but not those of held-out rows broke in its last steps."""
+    if isinstance(member, DivergedError):
+        return member
+    last = member.history[-1] if member.history else HistoryRow("held-out rows", 0, {})
+    return DivergedError(last.phase, last.step)
 
 
 def _losses(members: Sequence[Member | DivergedError]) -> np.ndarray:
@@ -336,8 +354,13 @@ class FittedBGMIV:
         )  # fmt: skip
 
     def latents(self, covariates: Any, member: int = 0) -> np.ndarray:
-        """Test-time latents from covariates alone under one member, `(n, d)` (eq. test_time_map)."""
-        return latents_of(self.members[member].model, self._scaled_covariates(covariates), self.config.latent_map)
+        """Test-time latents from covariates alone under one member, `(n, d)` (eq. test_time_map).
+
+        They are the encoder's where the structural function is averaged over many.
+        """
+        rule = self.config.latent_map
+        v = self._scale(self.schema.check_covariates(covariates))
+        return latents_of(self.members[member].model, v, rule if isinstance(rule, LatentMap) else LatentMap(steps=0))
 
     def predict(self, treatment: Any, covariates: Any = None) -> np.ndarray:
         """The structural function in original units, `(n,)` (eq. structural_prediction), averaged over members."""
@@ -350,14 +373,13 @@ class FittedBGMIV:
 
     def members_at(self, x: np.ndarray, v: np.ndarray) -> np.ndarray:
         """`predict_members` at scaled treatments and reduced, scaled covariates."""
-        found = []
-        for member in self.members:
-            z = latents_of(member.model, v, self.config.latent_map)
-            found.append(self.scaler.outcome.inverse(structural_means(member.model, x, z)))
-        return np.stack(found)
+        return np.stack([self.scaler.outcome.inverse(self._means(member.model, x, v)) for member in self.members])
 
-    def _scaled_covariates(self, covariates: Any) -> np.ndarray:
-        return self._scale(self.schema.check_covariates(covariates))
+    def _means(self, model: BGMIVModel, x: np.ndarray, v: np.ndarray) -> np.ndarray:
+        rule = self.config.latent_map
+        if isinstance(rule, LatentMap):
+            return structural_means(model, x, latents_of(model, v, rule))
+        return rule.structural_means(model, x, v)
 
     def _scale(self, v: np.ndarray) -> np.ndarray:
         return self.scaler.covariates.transform(self.reduction.transform(v))

@@ -27,6 +27,7 @@ from bgmiv.report.tables import (
     support_table,
 )
 from bgmiv.report.twins import compare_with_twins, twin_table
+from bgmiv.report.verdicts import verdict_table
 
 __all__ = ["BenchReport", "Picture", "Section", "bench_report", "report_files"]
 
@@ -102,6 +103,7 @@ def bench_report(rows: Iterable[Row], plans: Sequence[Plan] = (), baselines: Col
         *(_design_section(results, design, baselines) for design in results.designs),
         _section("Runtime", audits.runtime_table(results), empty="Every fit failed, so there are no times."),
         _section("Failed fits", audits.failure_table(results), empty="No fit failed."),
+        *([] if (judged := verdict_table(results)) is None else [_section("Verdicts", judged)]),
         _section("Versions", *_versions(results)),
         _section("Missing runs", *_missing(results, plans)),
     ]

@@ -19,7 +19,8 @@ from jax import Array
 from bgmiv.errors import ConfigError
 from bgmiv.integrate import IntegrationRule, MonteCarlo, rule_for
 from bgmiv.model.model import BGMIVModel
-from bgmiv.model.objectives import Row, log_p_iv, log_p_treatment, quasi_log_posterior
+from bgmiv.model.moment import log_p_moment
+from bgmiv.model.objectives import Row, covariate_log_posterior, log_p_iv, log_p_treatment, quasi_log_posterior
 from bgmiv.nn import adam
 from bgmiv.train.latent_adam import LatentAdamState, init_latents, step_latents
 from bgmiv.train.loop import TrainingData
@@ -57,6 +58,7 @@ class Alternating:
             with the number of rows at every step); "rows" moves only the rows of the batch.
         pzv_weight: weight on log p(z) + log p(v | z) in the latent objective.
         first_stage_warmup: epochs before the outcome objective is switched on.
+        outcome: "mixture", the paper's integrated likelihood, or "moment", which matches E[y | w, z] (`log_p_moment`).
         integration: the IV integral's rule.
         chunk: epochs between two looks of the host.
     """
@@ -68,6 +70,7 @@ class Alternating:
     latent_momentum: Literal["dense", "rows"] = "dense"
     pzv_weight: float = 0.5
     first_stage_warmup: int = 0
+    outcome: Literal["mixture", "moment"] = "mixture"
     integration: IntegrationRule = MonteCarlo(1000)
     chunk: int = 5
 
@@ -85,6 +88,8 @@ class Alternating:
             raise ConfigError("learning_rate and latent_learning_rate must be above 0.")
         if self.pzv_weight < 0:
             raise ConfigError(f"pzv_weight must be at least 0, got {self.pzv_weight}.")
+        if self.outcome not in ("mixture", "moment"):
+            raise ConfigError(f"outcome is 'mixture' or 'moment', got '{self.outcome}'.")
         if self.latent_momentum not in ("dense", "rows"):
             raise ConfigError(f"latent_momentum is 'dense' or 'rows', got '{self.latent_momentum}'.")
 
@@ -144,6 +149,7 @@ class Alternating:
         key_outcome, key_latents = jax.random.split(key)
         keys_outcome = jax.random.split(key_outcome, self.batch_size)
         keys_latents = jax.random.split(key_latents, self.batch_size)
+        log_p_y = log_p_iv if self.outcome == "mixture" else log_p_moment
 
         def loss_v(model: BGMIVModel) -> Array:
             return -jnp.sum(batch.weights * jax.vmap(model.covariates.log_prob)(batch.rows.v, batch.z))
@@ -152,7 +158,7 @@ class Alternating:
             return -jnp.sum(batch.weights * jax.vmap(log_p_treatment, in_axes=(None, 0, 0))(model, batch.rows, batch.z))
 
         def loss_y(model: BGMIVModel) -> Array:
-            log_p = jax.vmap(log_p_iv, in_axes=(None, None, 0, 0, 0))(model, rule, batch.rows, batch.z, keys_outcome)
+            log_p = jax.vmap(log_p_y, in_axes=(None, None, 0, 0, 0))(model, rule, batch.rows, batch.z, keys_outcome)
             return -outcome_on * jnp.sum(batch.weights * log_p)
 
         model, value_v, theta = self._update(model, _decoder, loss_v, state.covariate_optimiser)
@@ -160,10 +166,13 @@ class Alternating:
         model, value_y, omega = self._update(model, _outcome, loss_y, state.outcome_optimiser)
 
         def latent_objective(z: Array) -> Array:
-            values = jax.vmap(quasi_log_posterior, in_axes=(None, None, 0, 0, 0, None, None))(
-                model, rule, batch.rows, z, keys_latents, self.pzv_weight, outcome_on
-            )
-            return jnp.sum(real * values)
+            def one(row: Row, z: Array, key: Array) -> Array:
+                if self.outcome == "mixture":
+                    return quasi_log_posterior(model, rule, row, z, key, self.pzv_weight, outcome_on)
+                covariates = self.pzv_weight * covariate_log_posterior(model, row.v, z)
+                return covariates + log_p_treatment(model, row, z) + outcome_on * log_p_y(model, rule, row, z, key)
+
+            return jnp.sum(real * jax.vmap(one)(batch.rows, z, keys_latents))
 
         ascent = jax.grad(latent_objective)(batch.z)
         latents = step_latents(

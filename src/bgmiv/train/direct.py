@@ -7,7 +7,7 @@ data hold rows out, the model with the lowest IV outcome loss on them is the one
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
@@ -95,7 +95,7 @@ class DirectStart:
     """The critic-free warm start's settings and its step.
 
     Args:
-        iterations: steps.
+        iterations: steps; None settles them and `chunk` by the number of rows (`settled`).
         batch_size: rows a batch, drawn uniformly.
         learning_rate: Adam's step size at the start; it falls to zero along a cosine.
         prior_weight: weight of the distance between encoded covariates and prior.
@@ -109,7 +109,7 @@ class DirectStart:
         patience: looks in a row that are clearly worse than the best one, after which training ends.
     """
 
-    iterations: int = 10_000
+    iterations: int | None = 10_000
     batch_size: int = 128
     learning_rate: float = 1e-3
     prior_weight: float = 5.0
@@ -127,7 +127,7 @@ class DirectStart:
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot train."""
-        if self.iterations < 0 or self.batch_size < 2 or self.n_directions < 1 or self.chunk < 1:
+        if (self.iterations or 0) < 0 or self.batch_size < 2 or self.n_directions < 1 or self.chunk < 1:
             raise ConfigError(
                 "the direct start needs iterations >= 0, batch_size >= 2, n_directions >= 1 and chunk >= 1, got "
                 f"{self.iterations}, {self.batch_size}, {self.n_directions} and {self.chunk}."
@@ -143,10 +143,26 @@ class DirectStart:
     @property
     def n_steps(self) -> int:
         """Iterations."""
+        if self.iterations is None:
+            raise ConfigError("the iterations of the direct start are not settled yet: call settled(n_rows) first.")
         return self.iterations
 
+    def settled(self, n_rows: int) -> DirectStart:
+        """With iterations left open: 3000 up to 1000 rows, beyond that growing like their square root, 30,000 at most.
+
+        More rows allow for more detail, and need fewer passes for it; ten looks are spread over the iterations.
+
+        Example:
+            >>> [DirectStart(iterations=None).settled(n).iterations for n in (100, 1000, 4000, 10**6)]
+            [3000, 3000, 6000, 30000]
+        """
+        if self.iterations is not None:
+            return self
+        iterations = int(min(max(3000.0 * (n_rows / 1000.0) ** 0.5, 3000.0), 30_000.0))
+        return replace(self, iterations=iterations, chunk=iterations // 10)
+
     def _optimiser(self) -> optax.GradientTransformation:
-        schedule = optax.cosine_decay_schedule(self.learning_rate, max(self.iterations, 1))
+        schedule = optax.cosine_decay_schedule(self.learning_rate, max(self.n_steps, 1))
         return adam(schedule, weight_decay=self.weight_decay, decayed=_generator_kernels)
 
     def init(self, model: BGMIVModel, key: Array) -> DirectStartState:
@@ -182,10 +198,13 @@ class DirectStart:
         loss = outcome_loss(model, self.integration, data)
         # Training goes on for a reason: what a few held-out rows say must be clear to stop before its end.
         keep = (loss <= self.tolerance * state.best_loss) | (data.fold_size == 0)
+        # A member that has stopped is still trained while others go on; it is left as a run of its own would leave it.
+        over = self.stopped(state)
+        keep = keep & ~over
         return state._replace(
             best=jax.tree.map(lambda new, old: jnp.where(keep, new, old), model, state.best),
-            best_loss=jnp.minimum(loss, state.best_loss),
-            stale=jnp.where(keep, 0, state.stale + 1),
+            best_loss=jnp.where(over, state.best_loss, jnp.minimum(loss, state.best_loss)),
+            stale=jnp.where(keep, 0, jnp.where(over, state.stale, state.stale + 1)),
         )
 
     def stopped(self, state: DirectStartState) -> Array:

@@ -181,6 +181,10 @@ class WarmStart:
             metrics,
         )
 
+    def settled(self, n_rows: int) -> WarmStart:
+        """These settings: they do not depend on the number of rows."""
+        return self
+
     def result(self, state: WarmStartState) -> BGMIVModel:
         """The model of the last step."""
         return state.model

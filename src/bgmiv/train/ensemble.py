@@ -75,6 +75,8 @@ class Ensemble:
     def folds(self, n: int, key: Array) -> Folds:
         """Draw which rows each member leaves out; rows stay in their order where none does."""
         size = round(self.held_out * n)
+        if self.members * self.held_out <= 1.0:
+            size = min(size, n // self.members)
         if size < _FEWEST_HELD_OUT:
             return Folds(np.arange(n), np.zeros(self.members, np.int64), 0)
         seed = np.asarray(jax.random.key_data(key)).ravel().tolist()

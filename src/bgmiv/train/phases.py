@@ -190,13 +190,32 @@ def _run(
     program: Program, state: Any, data: TrainingData, key: Array, reporter: Reporter, checkpoint: Checkpoint | None
 ) -> tuple[Any, tuple[HistoryRow, ...]]:
     if key.ndim == 0:
-        return run_phase(program, state, data, key, reporter=reporter, checkpoint=checkpoint)
+        return _end_of(program, state, checkpoint) or run_phase(
+            program, state, data, key, reporter=reporter, checkpoint=checkpoint
+        )
     recorded = Recorded(program)
-    after, means = run_phase(
-        recorded, jax.vmap(recorded.init)(state), data, key, reporter=reporter, checkpoint=checkpoint
+    state = jax.vmap(recorded.init)(state)
+    after, earlier = _end_of(recorded, state, checkpoint) or run_phase(
+        recorded, state, data, key, reporter=reporter, checkpoint=checkpoint
     )
-    # Of a phase that a checkpoint has passed, the means over members are all that is left.
-    return after.state, recorded.history(after) or means
+    history = recorded.history(after)
+    if not history:
+        return after.state, earlier
+    if checkpoint is not None:
+        # The loop's own rows are means over members, and the next phase's state will take the place of their record.
+        plain = [
+            row._replace(metrics={name: np.asarray(x).tolist() for name, x in row.metrics.items()}) for row in history
+        ]
+        checkpoint.save(program.name, history[-1].step, after, plain, last=True)
+    return after.state, history
+
+
+def _end_of(program: Program, state: Any, checkpoint: Checkpoint | None) -> tuple[Any, tuple[HistoryRow, ...]] | None:
+    """State and history of a phase whose end is what was saved; one that stopped early has steps left, never run."""
+    if checkpoint is None or not checkpoint.holds(program.name) or checkpoint.passed(program.name) is None:
+        return None
+    _, state, history = checkpoint.resume(program.name, state)
+    return state, history
 
 
 WarmStartProgram = WarmStart | DirectStart

@@ -67,7 +67,9 @@ def moment_shares(data: IVData, held_out: NDArray[np.int64], predicted: Floats, 
     variance = max(float(np.var(data.outcome, dtype=np.float64)), np.finfo(float).tiny)
 
     def share(values: Floats) -> float:
-        return moment_risk(y - values[: len(rows)], conditions) / variance
+        residuals = y - values[: len(rows)]
+        # A fit that predicts no numbers has no risk either; the verdict says so.
+        return moment_risk(residuals, conditions) / variance if np.isfinite(residuals).all() else float("nan")
 
     return Comparison(share(predicted), share(simple.structural), share(simple.treatment_only))
 
@@ -79,7 +81,7 @@ def _standard(values: NDArray[np.floating], train: NDArray[np.int64]) -> Floats:
 
 
 def _coefficients(columns: Floats, target: Floats) -> Floats:
-    return np.linalg.lstsq(columns, target, rcond=1e-8)[0]
+    return np.asarray(np.linalg.lstsq(columns, target, rcond=1e-8)[0], np.float64)
 
 
 def _two_stage(

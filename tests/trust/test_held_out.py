@@ -1,0 +1,154 @@
+"""The simple fits beside which a rich one has to stand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from linearmodels.iv import IV2SLS
+
+from bgmiv.data import IVData
+from bgmiv.trust import conditions_of, moment_risk
+from bgmiv.trust.held_out import SimpleFits, moment_shares, simple_fits
+
+N = 300
+
+
+def draw(n: int = N, n_covariates: int = 2, n_instruments: int = 2, seed: int = 0, scale: float = 1.0) -> IVData:
+    rng = np.random.default_rng(seed)
+    w, v, u = rng.normal(size=(n, n_instruments)), rng.normal(size=(n, n_covariates)), rng.normal(size=n)
+    x = 20.0 + w.sum(axis=1) + 0.5 * v.sum(axis=1) + u
+    y = 100.0 + 3.0 * x + v.sum(axis=1) - 2.0 * u + 0.1 * rng.normal(size=n)
+    return IVData.from_arrays(scale * y, x, instruments=w, covariates=v if n_covariates else None)
+
+
+def split(n: int) -> tuple[np.ndarray, np.ndarray]:
+    order = np.random.default_rng(7).permutation(n)
+    return order[n // 4 :], order[: n // 4]
+
+
+
+@pytest.mark.parametrize("n_covariates", [0, 1, 3])
+@pytest.mark.parametrize("n_instruments", [1, 3])
+def test_linear_fits_are_those_of_least_squares_and_linearmodels(n_covariates: int, n_instruments: int) -> None:
+    data = draw(n_covariates=n_covariates, n_instruments=n_instruments)
+    train, held_out = split(N)
+    got = simple_fits(data, train, held_out)
+    x, y = data.treatment.astype(float), data.outcome.astype(float)
+    w, v = data.instruments.astype(float), data.covariates.astype(float)
+    one = np.ones((N, 1))
+
+    exogenous = np.hstack([one, w, v])
+    beta = np.linalg.solve(exogenous[train].T @ exogenous[train], exogenous[train].T @ y[train])
+    np.testing.assert_allclose(got.outcome, exogenous[held_out] @ beta, rtol=1e-6)
+
+    fitted = IV2SLS(y[train], np.hstack([one, v])[train], x[train], w[train]).fit()
+    regressors = np.hstack([one, v, x[:, None]])
+    np.testing.assert_allclose(got.structural, regressors[held_out] @ fitted.params.to_numpy(), rtol=1e-6)
+
+
+def test_the_curve_in_the_treatment_alone_is_two_stage_least_squares_on_powers() -> None:
+    data = draw()
+    train, held_out = split(N)
+    x, y = data.treatment.astype(float), data.outcome.astype(float)
+    w = data.instruments.astype(float)
+    x = (x - x[train].mean()) / x[train].std()
+    powers = np.column_stack([x, x**2, x**3])
+    instruments = np.hstack([w, w**2, w**3])
+    fitted = IV2SLS(y[train], np.ones((len(train), 1)), powers[train], instruments[train]).fit()
+    expected = np.column_stack([np.ones(N), powers])[held_out] @ fitted.params.to_numpy()
+    np.testing.assert_allclose(simple_fits(data, train, held_out).treatment_only, expected, rtol=1e-5)
+
+
+def test_held_out_outcomes_are_not_looked_at() -> None:
+    data = draw()
+    train, held_out = split(N)
+    changed = data.outcome.copy()
+    changed[held_out] = 1e6
+    lying = IVData.from_arrays(
+        changed, data.treatment, instruments=data.instruments, covariates=data.covariates.copy()
+    )
+    for one, two in zip(simple_fits(data, train, held_out), simple_fits(lying, train, held_out), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize("n_covariates", [30, 60, 200])
+def test_any_number_of_columns_gives_finite_predictions(n_covariates: int) -> None:
+    data = draw(n=80, n_covariates=n_covariates)
+    train, held_out = split(80)
+    for predicted in simple_fits(data, train, held_out):
+        assert predicted.shape == (20,)
+        assert np.isfinite(predicted).all()
+
+
+def test_columns_that_say_nothing_new_change_nothing() -> None:
+    """A copy of a column, one that never varies in training, and the powers of a binary treatment."""
+    rng = np.random.default_rng(0)
+    w, v, u = rng.normal(size=(3, N))
+    x = w + v + u > 0.0
+    y = 2.0 * x + v + u
+    train, held_out = split(N)
+    flag = np.zeros(N)
+    flag[held_out[:3]] = 1.0
+    plain = IVData.from_arrays(y, x, instruments=w, covariates={"v": v})
+    doubled = IVData.from_arrays(y, x, instruments=w, covariates={"v": v, "copy": 3.0 * v, "flag": flag})
+    for one, two in zip(simple_fits(plain, train, held_out), simple_fits(doubled, train, held_out), strict=True):
+        assert np.isfinite(two).all()
+        np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
+
+
+class TestMomentShares:
+    def test_they_are_moment_risks_over_the_variance(self) -> None:
+        data = draw()
+        train, held_out = split(N)
+        simple = simple_fits(data, train, held_out)
+        predicted = simple.outcome + 1.0
+        got = moment_shares(data, held_out, predicted, simple)
+        conditions, y = conditions_of(data.take(held_out)), data.outcome[held_out].astype(float)
+        for share, values in zip(got, (predicted, simple.structural, simple.treatment_only), strict=True):
+            expected = moment_risk(y - values, conditions) / np.var(data.outcome)
+            assert share == pytest.approx(expected, rel=1e-5)
+
+    def test_units_of_the_outcome_do_not_matter(self) -> None:
+        shares = []
+        for scale in (1.0, 1000.0):
+            data = draw(scale=scale)
+            train, held_out = split(N)
+            simple = simple_fits(data, train, held_out)
+            shares.append(moment_shares(data, held_out, simple.structural + scale, simple))
+        np.testing.assert_allclose(shares[0], shares[1], rtol=1e-3, atol=1e-6)
+
+    def test_the_true_function_meets_the_moment_and_a_confounded_one_does_not(self) -> None:
+        data = draw(n=1200)
+        train, held_out = split(1200)
+        simple = simple_fits(data, train, held_out)
+        x, v = data.treatment[held_out].astype(float), data.covariates[held_out].astype(float)
+        true = 100.0 + 3.0 * x + v.sum(axis=1)
+        confounded = true - 0.6 * (x - x.mean())
+        good = moment_shares(data, held_out, true, simple)
+        bad = moment_shares(data, held_out, confounded, simple)
+        assert abs(good.fit) < 1e-3
+        assert abs(good.linear) < 1e-3
+        assert bad.fit > 10.0 * abs(good.fit)
+        assert bad.linear == good.linear
+
+    def test_many_rows_are_cut(self) -> None:
+        data = draw(n=2500, n_covariates=1)
+        held_out, n = np.arange(2000), 1500
+        given = SimpleFits(*np.random.default_rng(0).normal(size=(3, 2000)))
+        changed = SimpleFits(*(np.where(np.arange(2000) < n, part, 9.0) for part in given))
+        assert moment_shares(data, held_out, given.outcome, given) == moment_shares(
+            data, held_out, changed.outcome, changed
+        )
+
+    @pytest.mark.parametrize("broken", [np.nan, np.inf])
+    def test_predictions_that_are_no_numbers_have_no_risk(self, broken: float) -> None:
+        data = draw()
+        train, held_out = split(N)
+        simple = simple_fits(data, train, held_out)
+        predicted = simple.outcome.copy()
+        predicted[5] = broken
+        got = moment_shares(data, held_out, predicted, simple)
+        assert np.isnan(got.fit)
+        assert np.isfinite([got.linear, got.treatment_only]).all()
