@@ -5,6 +5,7 @@ Every finished piece is one line of default_preset.jsonl and is not done again; 
     NPROC=1 python benchmarks/default_preset.py trials      variants by held-out criteria, on development seeds
     NPROC=1 python benchmarks/default_preset.py latents     structural error by encoder, MAP and posterior mean
     NPROC=1 python benchmarks/default_preset.py slopes      the slope of the linear-Gaussian design, true value -2
+    NPROC=1 python benchmarks/default_preset.py thresholds  the same as verdicts, on development seeds
     NPROC=1 python benchmarks/default_preset.py verdicts    deliberately broken fits and their verdicts
     NPROC=1 python benchmarks/default_preset.py rows        cost as the number of rows grows
     python benchmarks/default_preset.py tables              all of it as Markdown
@@ -239,7 +240,7 @@ BREAKS: dict[str, tuple[Callable[[IVData], IVData], dict[str, Any]]] = {
 }
 
 
-def verdicts(first_seed: int = 1) -> None:
+def verdicts(study: str = "verdicts", first_seed: int = 1) -> None:
     """Fits of data or settings that are broken on purpose, beside sound ones."""
 
     def work(name: str, design: str, n: int, rho: float, seed: int) -> Row:
@@ -256,7 +257,8 @@ def verdicts(first_seed: int = 1) -> None:
         return {"level": verdict.level, "reasons": list(verdict.reasons), "error": error, "evidence": evidence}
 
     def pieces() -> Iterator[tuple[Row, Callable[[], Row]]]:
-        for i, (design, n, rho) in enumerate(PROBLEMS):
+        problems = PROBLEMS if study == "verdicts" else (PROBLEMS[0], PROBLEMS[2])
+        for i, (design, n, rho) in enumerate(problems):
             for name in ("sound", *BREAKS):
                 if name == "no denoising" and design != "vector-proxy":
                     continue
@@ -265,7 +267,12 @@ def verdicts(first_seed: int = 1) -> None:
                     piece = {"break": name, "design": design, "n": n, "rho": rho, "seed": seed + 10 * i}
                     yield piece, lambda a=(name, design, n, rho, seed + 10 * i): work(*a)
 
-    each("verdicts", pieces())
+    each(study, pieces())
+
+
+def thresholds() -> None:
+    """The same on development seeds, where the thresholds of verdicts were settled."""
+    verdicts("thresholds", DEVELOPMENT)
 
 
 # Rows -----------------------------------------------------------------------------------------------------------------
@@ -373,6 +380,7 @@ STUDIES = {
     "trials": trials,
     "latents": latents,
     "slopes": slopes,
+    "thresholds": thresholds,
     "verdicts": verdicts,
     "rows": rows,
     "tables": tables,

@@ -28,7 +28,10 @@ _WITHOUT_INFLUENCE = {
         "estimators.base",
         "folders",
         # No preset averages over the latent posterior.
+        "infer.latent_chains",
         "infer.latent_posterior",
+        "infer.lifted_hmc",
+        "infer.posterior_structural",
         "train.checkpoint",
         "train.history",
         "trust.evidence",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from math import log
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +21,8 @@ __all__ = ["RowsLook", "iv_means", "look_at_fold", "outcome_loss"]
 _MOST_LOOKED_AT = 2048
 # A variance within this factor of its floor is one that the floor alone keeps up.
 _NEAR_FLOOR = 100.0
+# Instruments of other rows over which the treatment's density is averaged.
+_AVERAGED_OVER = 16
 
 
 class RowsLook(NamedTuple):
@@ -29,7 +32,7 @@ class RowsLook(NamedTuple):
         outcome_loss: of (y - E[y | w, z])^2.
         outcome_variance: of y.
         treatment_score: log p(x | w, z).
-        uninformed_score: the same with every row's instruments taken from another row.
+        first_stage_gain: by how much that exceeds log p(x | z), the instruments averaged out over those of other rows.
         near_floor: share of rows whose treatment variance is kept up by its floor alone.
         latent_spread: of the standard deviations of the latent coordinates.
     """
@@ -37,7 +40,7 @@ class RowsLook(NamedTuple):
     outcome_loss: Any
     outcome_variance: Any
     treatment_score: Any
-    uninformed_score: Any
+    first_stage_gain: Any
     near_floor: Any
     latent_spread: Any
 
@@ -79,16 +82,19 @@ def look_at_fold(model: BGMIVModel, integration: IntegrationRule, data: Training
     rows, weights = data.held_out(min(len(data.rows.x), _MOST_LOOKED_AT))
     z = jax.vmap(model.covariates.encode)(rows.v)
     raw_x = jax.vmap(model.treatment_raw)(rows.w, z)
-    # Rows are in random order, so that half a turn of the fold gives every row the instruments of an unrelated one.
-    size = jnp.minimum(data.fold_size, len(rows.x))
-    other = (jnp.arange(len(rows.x)) + size // 2) % jnp.maximum(size, 1)
-    uninformed = jax.vmap(model.treatment_raw)(rows.w[other], z)
     centre = jnp.sum(weights[:, None] * z, axis=0)
     y_mean = jnp.sum(weights * rows.y)
 
-    def score(raw: Array) -> Array:
-        return jnp.sum(weights * jax.vmap(model.treatment_head.log_prob)(raw, rows.x[:, None])[:, 0])
+    def scores(w: Array) -> Array:
+        raw = jax.vmap(model.treatment_raw)(w, z)
+        return jax.vmap(model.treatment_head.log_prob)(raw, rows.x[:, None])[:, 0]
 
+    # Rows are in random order, so that turning the fold gives every row the instruments of an unrelated one.
+    size = jnp.minimum(data.fold_size, len(rows.x))
+    turns = size * jnp.arange(1, _AVERAGED_OVER + 1) // (_AVERAGED_OVER + 1)
+    others = (jnp.arange(len(rows.x)) + turns[:, None]) % jnp.maximum(size, 1)
+    averaged = jax.nn.logsumexp(jax.vmap(lambda index: scores(rows.w[index]))(others), axis=0) - log(_AVERAGED_OVER)
+    informed = scores(rows.w)
     near_floor = jnp.zeros(())
     if isinstance(model.treatment_head, Gaussian):
         variances = jax.vmap(model.treatment_head.variance)(raw_x)[:, 0]
@@ -96,8 +102,8 @@ def look_at_fold(model: BGMIVModel, integration: IntegrationRule, data: Training
     return RowsLook(
         outcome_loss=_outcome_loss(model, integration, rows, weights, raw_x, z),
         outcome_variance=jnp.sum(weights * (rows.y - y_mean) ** 2),
-        treatment_score=score(raw_x),
-        uninformed_score=score(uninformed),
+        treatment_score=jnp.sum(weights * informed),
+        first_stage_gain=jnp.sum(weights * (informed - averaged)),
         near_floor=near_floor,
         latent_spread=jnp.mean(jnp.sqrt(jnp.sum(weights[:, None] * (z - centre) ** 2, axis=0))),
     )

@@ -47,24 +47,29 @@ def gather_evidence(
     own = members[owner, np.arange(len(rows))]
     spread = max(float(np.std(data.outcome, dtype=np.float64)), np.finfo(float).tiny)
     away, home = (_means([look[i] for look in looks]) for i in (0, 1))
-    explained, linear = 1.0 - away.outcome_loss / max(away.outcome_variance, np.finfo(float).tiny), None
+    explained = 1.0 - away.outcome_loss / max(away.outcome_variance, np.finfo(float).tiny)
+    linear = flexible = None
     risks: tuple[float | None, ...] = (None, None, None)
     rest = np.setdiff1d(np.arange(data.n_rows), rows, assume_unique=False)
     if uses_instrument and len(rest) > 0:
         simple = simple_fits(data, np.random.default_rng(0).permutation(rest), rows)
         y = data.outcome[rows].astype(np.float64)
-        linear = 1.0 - float(np.mean((y - simple.outcome) ** 2)) / max(float(np.var(y)), np.finfo(float).tiny)
+        linear, flexible = (
+            1.0 - float(np.mean((y - values) ** 2)) / max(float(np.var(y)), np.finfo(float).tiny)
+            for values in (simple.outcome, simple.flexible)
+        )
         risks = moment_shares(data, rows, own, simple)
     return FitEvidence(
         n_held_out=len(rows),
         outcome_explained=explained,
         linear_explained=linear,
+        flexible_explained=flexible,
         moment_risk=risks[0],
         linear_moment_risk=risks[1],
         treatment_moment_risk=risks[2],
         outcome_gap=away.outcome_loss / max(home.outcome_loss, np.finfo(float).tiny),
         treatment_gap=home.treatment_score - away.treatment_score,
-        first_stage_gain=away.treatment_score - away.uninformed_score if uses_instrument else None,
+        first_stage_gain=away.first_stage_gain if uses_instrument else None,
         disagreement=float(np.sqrt(np.mean(np.var(members, axis=0)))) / spread if n_members > 1 else None,
         near_floor=away.near_floor,
         latent_spread=away.latent_spread,

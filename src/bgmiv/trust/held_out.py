@@ -6,8 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import eigh
 
 from bgmiv.data.ivdata import IVData
+from bgmiv.kernels import GaussianKernel, median_lengthscales
 from bgmiv.trust.moments import conditions_of, moment_risk
 
 __all__ = ["Comparison", "SimpleFits", "moment_shares", "simple_fits"]
@@ -17,6 +19,9 @@ Floats = NDArray[np.float64]
 # The simple fits have few parameters, and the moment's cost grows with the square of its rows.
 _MOST_ROWS = 5000
 _MOST_PAIRED = 1500
+_MOST_KERNEL = 800
+_LENGTHSCALES = (0.3, 1.0, 3.0)
+_PENALTIES = np.logspace(-6, 0, 7)
 
 
 class SimpleFits(NamedTuple):
@@ -24,11 +29,13 @@ class SimpleFits(NamedTuple):
 
     Attributes:
         outcome: linear regression of the outcome on instruments and covariates.
+        flexible: kernel ridge regression of the same, on 800 rows at most.
         structural: linear 2SLS of the outcome on treatment and covariates.
         treatment_only: 2SLS of the outcome on a cubic in the treatment, instrumented by cubics in the instruments.
     """
 
     outcome: Floats
+    flexible: Floats
     structural: Floats
     treatment_only: Floats
 
@@ -53,9 +60,10 @@ def simple_fits(data: IVData, train: NDArray[np.int64], held_out: NDArray[np.int
     y = data.outcome.astype(np.float64)
     exogenous = np.hstack([one, w, v])
     outcome = exogenous[held_out] @ _coefficients(exogenous[train], y[train])
+    flexible = _kernel_ridge(exogenous[:, 1:], y, train[:_MOST_KERNEL], held_out)
     structural = _two_stage(np.hstack([one, x, v]), exogenous, y, train, held_out)
     cubic, moved = (np.hstack([one, a, a**2, a**3]) for a in (x, w))
-    return SimpleFits(outcome, structural, _two_stage(cubic, moved, y, train, held_out))
+    return SimpleFits(outcome, flexible, structural, _two_stage(cubic, moved, y, train, held_out))
 
 
 def moment_shares(data: IVData, held_out: NDArray[np.int64], predicted: Floats, simple: SimpleFits) -> Comparison:
@@ -82,6 +90,27 @@ def _standard(values: NDArray[np.floating], train: NDArray[np.int64]) -> Floats:
 
 def _coefficients(columns: Floats, target: Floats) -> Floats:
     return np.asarray(np.linalg.lstsq(columns, target, rcond=1e-8)[0], np.float64)
+
+
+def _kernel_ridge(columns: Floats, y: Floats, train: NDArray[np.int64], held_out: NDArray[np.int64]) -> Floats:
+    """Predictions of held-out rows; lengthscale and penalty by generalised cross-validation on the training rows."""
+    groups = [slice(i, i + 1) for i in range(columns.shape[1])]
+    lengthscales = median_lengthscales(columns[train], groups)
+    centre = y[train].mean()
+    target = y[train] - centre
+    best, found = np.inf, np.zeros(len(held_out))
+    for factor in _LENGTHSCALES:
+        kernel = GaussianKernel(lengthscales * factor)
+        values, vectors = eigh(kernel(columns[train], columns[train]))
+        values, rotated = np.maximum(values, 0.0), vectors.T @ target
+        for penalty in _PENALTIES * len(train):
+            shrunk = penalty / (values + penalty)
+            score = float(np.sum((shrunk * rotated) ** 2) / np.sum(shrunk) ** 2)
+            if score < best:
+                best = score
+                weights = vectors @ (rotated / (values + penalty))
+                found = kernel(columns[held_out], columns[train]) @ weights
+    return np.asarray(centre + found, np.float64)
 
 
 def _two_stage(

@@ -23,6 +23,7 @@ class FitEvidence:
         n_held_out: rows left out by some member and looked at.
         outcome_explained: share of the outcome's held-out variance that E[y | w, v] explains.
         linear_explained: the same of a linear model of the outcome given instruments and covariates.
+        flexible_explained: the same of a kernel regression on a few hundred rows.
         moment_risk: held-out violation of E[y - g | w, v] = 0, as a share of the outcome's variance.
         linear_moment_risk: the same of the linear 2SLS fit.
         treatment_moment_risk: the same of a cubic in the treatment alone, without covariates or latents.
@@ -39,6 +40,7 @@ class FitEvidence:
     n_held_out: int = 0
     outcome_explained: float | None = None
     linear_explained: float | None = None
+    flexible_explained: float | None = None
     moment_risk: float | None = None
     linear_moment_risk: float | None = None
     treatment_moment_risk: float | None = None
@@ -102,7 +104,8 @@ class Thresholds:
     Args:
         fewest_held_out: with fewer held-out rows a fit cannot be called good.
         explained: least share of the outcome's held-out variance explained.
-        behind_linear: most that the linear model of the outcome may be ahead, as a share of the variance.
+        behind: most that may be left unexplained of the outcome, as a multiple of what a linear or a kernel regression
+            leaves unexplained.
         moment_excess: most that the moment risk may exceed the linear or the treatment-only fit's, as a share of the
             outcome's variance.
         outcome_gap, treatment_gap: most by which training may look better than held-out rows.
@@ -114,12 +117,12 @@ class Thresholds:
 
     fewest_held_out: int = 40
     explained: Pair = Pair(0.05, 0.0)
-    behind_linear: Pair = Pair(0.02, 0.2)
+    behind: Pair = Pair(1.25, 2.5)
     moment_excess: Pair = Pair(0.002, 0.02)
     outcome_gap: Pair = Pair(4.0, 15.0)
     treatment_gap: Pair = Pair(1.0, 4.0)
     first_stage_gain: Pair = Pair(0.02, 0.005)
-    disagreement: Pair = Pair(0.25, 0.75)
+    disagreement: Pair = Pair(0.12, 0.35)
     near_floor: Pair = Pair(0.05, 0.5)
     latent_spread: Pair = Pair(0.4, 0.1)
 
@@ -133,14 +136,12 @@ def judge(evidence: FitEvidence, thresholds: Thresholds | None = None) -> Verdic
 
 
 def _findings(e: FitEvidence, t: Thresholds) -> list[Finding | None]:
-    behind = None
-    if e.outcome_explained is not None and e.linear_explained is not None:
-        behind = e.linear_explained - e.outcome_explained
     return [
         _few(e, t),
         _above(e.first_stage_gain, t.first_stage_gain, -1, _FIRST_STAGE),
         _above(e.outcome_explained, t.explained, -1, _EXPLAINED),
-        _above(behind, t.behind_linear, +1, _BEHIND),
+        _above(_behind(e.outcome_explained, e.linear_explained), t.behind, +1, _BEHIND_LINEAR),
+        _above(_behind(e.outcome_explained, e.flexible_explained), t.behind, +1, _BEHIND_FLEXIBLE),
         _above(_excess(e.moment_risk, e.linear_moment_risk), t.moment_excess, +1, _MOMENT_LINEAR),
         _above(_excess(e.moment_risk, e.treatment_moment_risk), t.moment_excess, +1, _MOMENT_TREATMENT),
         _above(e.outcome_gap, t.outcome_gap, +1, _OUTCOME_GAP),
@@ -154,7 +155,8 @@ def _findings(e: FitEvidence, t: Thresholds) -> list[Finding | None]:
 
 _FIRST_STAGE = "the instruments add {value:.3g} to the treatment's held-out log-likelihood: they hardly move it."
 _EXPLAINED = "instruments and covariates explain {value:.1%} of the outcome's variance in held-out rows."
-_BEHIND = "a linear model explains {value:.1%} more of the outcome's held-out variance."
+_BEHIND_LINEAR = "{value:.1f} times as much of the outcome is unexplained in held-out rows as by a linear regression."
+_BEHIND_FLEXIBLE = "{value:.1f} times as much of the outcome is unexplained in held-out rows as by a kernel regression."
 _MOMENT_LINEAR = "linear 2SLS meets the held-out moment E[y - g | w, v] = 0 better, by {value:.2%} of the variance."
 _MOMENT_TREATMENT = (
     "a curve in the treatment alone meets the held-out moment E[y - g | w, v] = 0 better, by {value:.2%} of the "
@@ -185,6 +187,13 @@ def _above(value: float | None, limits: Pair, sign: int, text: str) -> Finding |
         if not sign * value <= sign * limit:
             return Finding("failed" if level == "failed" else "doubtful", text.format(value=value))
     return None
+
+
+def _behind(own: float | None, other: float | None) -> float | None:
+    """How many times more is left unexplained than by another model; one that explains all is not a yardstick."""
+    if own is None or other is None or other > 1.0 - 1e-6:
+        return None
+    return (1.0 - own) / (1.0 - other)
 
 
 def _excess(risk: float | None, other: float | None) -> float | None:
