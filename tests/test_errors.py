@@ -16,6 +16,7 @@ BUILT_IN = {
     "DivergedError": (ArithmeticError,),
     "FetchError": (OSError,),
     "FitInterrupted": (KeyboardInterrupt,),
+    "FitWarning": (UserWarning,),
     "MissingExtraError": (ImportError,),
     "NotFittedError": (ValueError, AttributeError),
     "StoreError": (OSError,),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ from bgmiv.bench.evaluate import Query, can_batch, evaluate, failed_row, run_one
 from bgmiv.bench.identity import identify
 from bgmiv.bench.plan import RunSpec
 from bgmiv.bench.presets import PAPER_FIXED_SCALING, benchmark_estimator
-from bgmiv.errors import ConfigError, DataError, FitInterrupted
+from bgmiv.errors import ConfigError, DataError, DivergedError, FitInterrupted
 from bgmiv.estimators.registry import make_estimator
+from bgmiv.trust.verdict import FitEvidence, Verdict, judge
 
 SPEC = RunSpec("demand", 200, 0.5, "tsls", "default", 0)
 
@@ -22,6 +24,7 @@ class Constant:
     """A method that predicts one value everywhere, or raises it."""
 
     value: Any
+    verdict: Verdict | None = None
 
     def fit(self, *_: Any) -> Constant:
         if isinstance(self.value, BaseException):
@@ -40,8 +43,11 @@ class Together:
 
     def fit_many(self, samples: Any, keys: Any, reporter: Any) -> Any:
         assert len(samples) == len(keys) == len(self.values)
-        for value in self.values:
-            yield Constant(value).fit()
+        for i, value in enumerate(self.values):
+            if isinstance(value, DivergedError):
+                yield value
+            else:
+                yield Constant(value, judge(FitEvidence(n_held_out=100 + i))).fit()
 
 
 def use(monkeypatch: pytest.MonkeyPatch, estimator: Any) -> None:
@@ -138,6 +144,34 @@ def test_repeats_trained_together_share_the_time_and_fail_alone(monkeypatch: pyt
     assert "not finite" in rows[1].error
     assert rows[2].error == "DataError: no good"
     assert len({row.seconds for row in rows}) == 1
+
+
+EVIDENCE = FitEvidence(n_held_out=80, outcome_explained=0.5, moment_risk=float("nan"), outcome_gap=float("inf"))
+
+
+@pytest.mark.parametrize("value", [1.0, np.nan], ids=["ok", "failed"])
+def test_a_row_holds_what_the_method_knew_about_its_fit(monkeypatch: pytest.MonkeyPatch, value: float) -> None:
+    use(monkeypatch, Constant(value, judge(EVIDENCE)))
+    row = run_one(SPEC)
+    assert set(row.evidence) == set(asdict(EVIDENCE))
+    assert (row.evidence["n_held_out"], row.evidence["outcome_explained"]) == (80, 0.5)
+    # Files hold no number that is not finite, nor one that was never measured.
+    assert [row.evidence[name] for name in ("moment_risk", "outcome_gap", "near_floor")] == [None, None, None]
+    json.dumps(asdict(row), allow_nan=False)
+
+
+def test_a_method_without_a_verdict_and_a_fit_that_raises_have_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_one(SPEC).evidence == {}
+    use(monkeypatch, Constant(DataError("no good"), judge(EVIDENCE)))
+    assert run_one(SPEC).evidence == {}
+
+
+def test_repeats_trained_together_keep_their_own_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, Together((1.0, DivergedError("warm start", 5), np.nan, DataError("no good"), 2.0)))
+    rows = run_together([replace(SPEC, seed=seed) for seed in range(5)])
+    assert [row.status for row in rows] == ["ok", "failed", "failed", "failed", "failed"]
+    assert [row.evidence.get("n_held_out") for row in rows] == [100, None, 102, None, None]
+    assert rows[1].evidence == rows[3].evidence == {}
 
 
 @pytest.mark.parametrize("method", ["bgm-iv", "bgm-iv-noiv"])

@@ -3,11 +3,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from bgmiv.bench.files import put_new
 from bgmiv.bench.plan import Plan, RunSpec, Sweep
 from bgmiv.bench.row import Row
 from bgmiv.bench.store import RowStore
@@ -32,6 +33,38 @@ def test_what_is_written_is_read(tmp_path: Path, make_row: MakeRow) -> None:
     assert store.is_done(row.key)
     assert store.rows() == (row,)
     assert files(store.folder) == [store.path(row.key).name]
+
+
+def test_evidence_is_kept(tmp_path: Path, make_row: MakeRow) -> None:
+    store = RowStore(tmp_path)
+    row = make_row(evidence={"n_held_out": 100, "outcome_explained": 0.9123456789, "disagreement": None})
+    store.write(row)
+    read = store.read(row.key)
+    assert read == row
+    assert read is not None
+    assert read.evidence == {"n_held_out": 100, "outcome_explained": 0.9123456789, "disagreement": None}
+    assert isinstance(read.evidence["n_held_out"], int)
+
+
+def test_a_row_from_before_there_was_evidence_is_read(tmp_path: Path, make_row: MakeRow) -> None:
+    store, row = RowStore(tmp_path), make_row()
+    content = asdict(row)
+    del content["evidence"]
+    put_new(store.path(row.key), "bgmiv row 2", content)
+    assert store.read(row.key) == row
+    assert store.rows()[0].evidence == {}
+    assert store.is_done(row.key)
+
+
+@pytest.mark.parametrize("change", ["less", "more"])
+def test_other_fields_than_those_of_a_row_are_damage(tmp_path: Path, make_row: MakeRow, change: str) -> None:
+    store, row = RowStore(tmp_path), make_row()
+    content = {**asdict(row), "colour": "green"} if change == "more" else asdict(row)
+    if change == "less":
+        del content["seconds"]
+    put_new(store.path(row.key), "bgmiv row 2", content)
+    with pytest.raises(StoreError, match="fields are not those of a row"):
+        store.rows()
 
 
 def test_a_row_replaces_a_failed_one_and_never_an_ok_one(tmp_path: Path, make_row: MakeRow) -> None:

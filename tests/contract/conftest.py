@@ -44,9 +44,14 @@ def _tiny(config: Estimator, *, every_phase: bool = True) -> Estimator:
         vector_decoder_hidden=(8,),
         column_decoder_hidden=(8,),
     )
+    ensemble = config.ensemble
+    if ensemble.members > 1:
+        # So many that a data set of 60 rows has held-out ones.
+        ensemble = replace(ensemble, members=2, held_out=0.4)
     short = replace(
         config,
         batch_size=8,
+        ensemble=ensemble,
         model=ModelConfig(treatment_hidden=(8,), outcome_hidden=(8,), covariates=shapes),
         warm_start=replace(config.warm_start, iterations=20, chunk=10),
     )

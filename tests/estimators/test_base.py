@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +13,10 @@ from sklearn.base import clone
 
 from bgmiv.data import IVData
 from bgmiv.data.schema import Schema
-from bgmiv.errors import ConfigError, DataError, NotFittedError
+from bgmiv.errors import ConfigError, DataError, FitWarning, NotFittedError
 from bgmiv.estimators.base import IVEstimator
 from bgmiv.progress import Reporter, silent
+from bgmiv.trust.verdict import Finding, FitEvidence, Verdict
 
 Y, X, W = np.asarray([1.0, 3.0, 2.0, 5.0]), np.asarray([0.1, 0.4, 0.2, 0.9]), np.asarray([2.0, 1.0, 4.0, 3.0])
 
@@ -24,6 +26,7 @@ class Remembered:
     data: IVData
     key: jax.Array
     reporter: Reporter
+    verdict: Verdict | None = None
     history: tuple[()] = ()
 
     @property
@@ -37,9 +40,10 @@ class Remembered:
 @dataclass(frozen=True)
 class Config:
     depth: int
+    verdict: Verdict | None = None
 
     def fit(self, data: IVData, key: jax.Array, reporter: Reporter = silent) -> Remembered:
-        return Remembered(data, key, reporter)
+        return Remembered(data, key, reporter, self.verdict)
 
 
 class Toy(IVEstimator):
@@ -162,6 +166,43 @@ def test_progress_is_shown_only_on_demand(capfd: pytest.CaptureFixture[str]) -> 
     assert capfd.readouterr() == ("", "")
     assert Toy(progress=True).fit(Y, X, instruments=W).fitted_.reporter is not silent
     assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("level", "n_held_out", "said"),
+    [
+        ("good", 100, False),
+        ("doubtful", 100, True),
+        ("failed", 100, True),
+        # That nothing could be checked is in the result only.
+        ("doubtful", 0, False),
+        ("failed", 0, False),
+        (None, 0, False),
+    ],
+)
+def test_what_speaks_against_a_fit_is_said_to_the_caller(
+    monkeypatch: pytest.MonkeyPatch, level: Any, n_held_out: int, said: bool
+) -> None:
+    verdict = None if level is None else Verdict(level, (Finding(level, "for a reason."),), FitEvidence(n_held_out))
+    monkeypatch.setattr(Toy, "_config", lambda self: Config(self.depth, verdict))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        toy = Toy().fit(Y, X, instruments=W)
+    assert len(caught) == said
+    if said:
+        assert caught[0].category is FitWarning
+        assert str(caught[0].message) == f"the fit of this Toy is {level}\n- for a reason."
+        assert caught[0].filename == __file__
+    # As an error it still leaves the fit behind.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FitWarning)
+        again = Toy()
+        if said:
+            with pytest.raises(FitWarning):
+                again.fit(Y, X, instruments=W)
+        else:
+            again.fit(Y, X, instruments=W)
+    np.testing.assert_array_equal(again.predict(X), toy.predict(X))
 
 
 def test_treatment_kind_is_passed_on() -> None:

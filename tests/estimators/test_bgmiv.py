@@ -21,6 +21,7 @@ from bgmiv.data import FixedAffine, Identity, IVData, RoleScaling
 from bgmiv.designs import DemandDesign
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.bgmiv import BGMIV, PRESETS, BGMIVConfig, FittedBGMIV, paper_preset
+from bgmiv.estimators.bgmiv_fit import Member
 from bgmiv.infer import LatentMap
 from bgmiv.integrate import FiniteMixture, GaussHermite, MonteCarlo, QuasiMonteCarlo
 from bgmiv.model import LatentLayout, ModelConfig
@@ -119,27 +120,34 @@ class TestWhatPredictionSees:
 
     def test_neither_treatment_network_nor_instruments_matter_after_the_fit(self) -> None:
         fitted = base().fitted_
+
+        def strange_member(member: Member) -> Member:
+            treatment = jax.tree.map(lambda leaf: leaf + 3.0, member.model.treatment)
+            model = eqx.tree_at(lambda m: m.treatment, member.model, treatment)
+            return replace(member, model=model, training_latents=np.zeros_like(member.training_latents))
+
         strange = replace(
             fitted,
-            model=eqx.tree_at(
-                lambda m: m.treatment, fitted.model, jax.tree.map(lambda leaf: leaf + 3.0, fitted.model.treatment)
-            ),
+            members=tuple(map(strange_member, fitted.members)),
             scaler=replace(fitted.scaler, instruments=Identity().fit(np.zeros((2, 1)))),
-            training_latents=np.zeros_like(fitted.training_latents),
         )
         np.testing.assert_array_equal(strange.predict(*QUERY), fitted.predict(*QUERY))
 
     def test_latents_come_from_covariates_alone(self) -> None:
-        assert list(inspect.signature(FittedBGMIV.latents).parameters) == ["self", "covariates"]
+        assert list(inspect.signature(FittedBGMIV.latents).parameters) == ["self", "covariates", "member"]
         latents = base().fitted_.latents(V[:9])
         assert latents.shape == (9, base().fitted_.config.layout.dim)
         np.testing.assert_array_equal(latents, base().fitted_.latents(V[:9]))
+        assert not np.allclose(latents, base().fitted_.latents(V[:9], member=1))
 
     def test_predictions_are_the_structural_mean_in_original_units(self) -> None:
         fitted = base().fitted_
-        z = fitted.latents(QUERY[1])
-        x = (QUERY[0] - X.mean()) / X.std()
-        scaled = jax.vmap(fitted.model.structural_mean)(x.astype(np.float32), z)
+        x = ((QUERY[0] - X.mean()) / X.std()).astype(np.float32)
+        each = [
+            np.asarray(jax.jit(jax.vmap(member.model.structural_mean))(x, fitted.latents(QUERY[1], member=i)))
+            for i, member in enumerate(fitted.members)
+        ]
+        scaled = np.mean(each, axis=0)
         np.testing.assert_allclose(fitted.predict(*QUERY), Y.mean() + Y.std() * np.asarray(scaled), rtol=1e-5)
 
     def test_arguments_are_not_changed(self) -> None:
@@ -172,8 +180,11 @@ class TestFits:
 
     def test_the_fit_keeps_its_latents(self) -> None:
         fitted = base().fitted_
-        assert fitted.training_latents.shape == (N, 7)
-        assert np.isfinite(fitted.training_latents).all()
+        assert len(fitted.members) == 4
+        for member in fitted.members:
+            assert member.training_latents.shape == (N, 20)
+            assert np.isfinite(member.training_latents).all()
+        assert fitted.training_latents is fitted.members[0].training_latents
 
     def test_the_twin_never_looks_at_the_instruments(self) -> None:
         twins = [
@@ -268,6 +279,14 @@ class TestSettings:
             ({"batch_size": 1}, "batch_size"),
             ({"batch_size": "many"}, "batch_size"),
             ({"batch_size": 8.5}, "batch_size"),
+            ({"members": 0}, "members"),
+            ({"members": 2.0}, "members"),
+            ({"members": True}, "members"),
+            ({"held_out": -0.1}, "held_out"),
+            ({"held_out": 0.6}, "held_out"),
+            ({"held_out": float("nan")}, "held_out"),
+            ({"held_out": "tenth"}, "held_out"),
+            ({"held_out": True}, "held_out"),
             ({"epochs": -1}, "epochs"),
             ({"epochs": 2.5}, "epochs"),
             ({"warm_start_iterations": -1}, "iterations"),
@@ -292,11 +311,18 @@ class TestSettings:
     def test_arguments_reach_the_config(self) -> None:
         # Neither phase runs: what is looked at is settled before.
         model = BGMIV(
-            latent_layout=(1, 1, 1, 1), batch_size=16, epochs=0, warm_start_iterations=0, integration=QuasiMonteCarlo(4)
+            latent_layout=(1, 1, 1, 1),
+            batch_size=16,
+            members=2,
+            held_out=0.25,
+            epochs=0,
+            warm_start_iterations=0,
+            integration=QuasiMonteCarlo(4),
         )
         config = model.fit(Y, X, instruments=W, covariates=V).fitted_.config
         assert config.layout == config.model.layout == LatentLayout(1, 1, 1, 1)
         assert config.batch_size == config.warm_start.batch_size == config.alternating.batch_size == 16
+        assert (config.ensemble.members, config.ensemble.held_out) == (2, 0.25)
         assert (config.alternating.epochs, config.warm_start.iterations) == (0, 0)
         assert config.alternating.integration == QuasiMonteCarlo(4)
 

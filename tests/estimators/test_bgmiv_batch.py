@@ -22,8 +22,6 @@ from bgmiv.infer import LatentMap
 from bgmiv.integrate import GaussHermite, ObservedTreatment
 from bgmiv.model import ModelConfig
 from bgmiv.train import Alternating, DirectStart, WarmStart
-from bgmiv.train.checkpoint import Checkpoint
-from bgmiv.train.phases import warm_start
 
 N, MEMBERS = 60, 3
 
@@ -46,12 +44,19 @@ def tiny(config: BGMIVConfig) -> BGMIVConfig:
         vector_decoder_hidden=(8,),
         column_decoder_hidden=(8,),
         vector_noise=config.model.covariates.vector_noise,
+        narrow_vector=config.model.covariates.narrow_vector,
     )
+    iterations = 7 if config.warm_start.iterations is None else min(config.warm_start.iterations, 7)
+    ensemble = config.ensemble
+    if ensemble.members > 1:
+        # So many that a data set of 60 rows has held-out ones.
+        ensemble = replace(ensemble, members=2, held_out=0.4)
     return replace(
         config,
         batch_size=8,
         model=ModelConfig(treatment_hidden=(8,), outcome_hidden=(8,), covariates=shapes),
-        warm_start=replace(config.warm_start, iterations=min(config.warm_start.iterations, 7), chunk=3),
+        ensemble=ensemble,
+        warm_start=replace(config.warm_start, iterations=iterations, chunk=3),
         alternating=replace(config.alternating, epochs=min(config.alternating.epochs, 2), chunk=1),
         latent_map=LatentMap(steps=min(config.latent_map.steps, 5)),
     )
@@ -132,12 +137,17 @@ class TestMembersAreTheSingleFits:
         for member, single in zip(together(case), alone(case), strict=True):
             assert isinstance(member, FittedBGMIV)
             assert (member.config, member.schema) == (single.config, single.schema)
-            assert member.training_latents.shape == single.training_latents.shape
-            np.testing.assert_allclose(member.training_latents, single.training_latents, rtol=1e-3, atol=1e-3)
-            assert jax.tree.structure(member.model) == jax.tree.structure(single.model)
-            for one, two in zip(jax.tree.leaves(member.model), jax.tree.leaves(single.model), strict=True):
-                assert (one.shape, one.dtype) == (two.shape, two.dtype)
+            assert len(member.members) == len(single.members) == member.config.ensemble.members
+            for mine, theirs in zip(member.members, single.members, strict=True):
+                assert mine.training_latents.shape == theirs.training_latents.shape
+                np.testing.assert_allclose(mine.training_latents, theirs.training_latents, rtol=1e-3, atol=1e-3)
+                assert jax.tree.structure(mine.model) == jax.tree.structure(theirs.model)
+                for one, two in zip(jax.tree.leaves(mine.model), jax.tree.leaves(theirs.model), strict=True):
+                    assert (one.shape, one.dtype) == (two.shape, two.dtype)
+                np.testing.assert_array_equal(mine.held_out_rows, theirs.held_out_rows)
+                assert len(mine.held_out_rows) == (24 if len(member.members) > 1 else 0)
             np.testing.assert_array_equal(member.scaler.outcome.shift, single.scaler.outcome.shift)
+            assert member.verdict.level == single.verdict.level
 
     def test_each_has_its_own_history(self, case: str) -> None:
         config = CASES[case][0]
@@ -258,11 +268,6 @@ class TestRefusals:
     def test_a_checkpoint(self, tmp_path: Any) -> None:
         with pytest.raises(ConfigError, match="checkpoint"):
             replace(DIRECT, checkpoint=str(tmp_path)).fit_many(sets(SCALARS), keys())
-        many = jax.random.split(jax.random.key(0), 2)
-        start = DIRECT._start(scalar_data(0), DIRECT.scaling.fit(scalar_data(0)), many[0])
-        models = jax.tree.map(lambda leaf: np.stack([leaf, leaf]), start.model)
-        with pytest.raises(ConfigError, match="checkpoint"):
-            warm_start(DIRECT.warm_start, models, start.data, many, checkpoint=Checkpoint(tmp_path, ""))
         assert list(tmp_path.iterdir()) == []
 
     def test_a_rule_that_cannot_integrate(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -16,6 +16,7 @@ from jax import Array
 from bgmiv.errors import ConfigError
 from bgmiv.integrate import GaussHermite
 from bgmiv.model import BGMIVModel, Row
+from bgmiv.model.moment import log_p_moment
 from bgmiv.model.objectives import log_p_iv, log_p_treatment, quasi_log_posterior
 from bgmiv.train import Alternating, TrainingData, run_phase
 from bgmiv.train.alternating import AlternatingState
@@ -67,7 +68,7 @@ def test_one_batch_changes_the_generators_and_its_own_latents(program: Alternati
     np.testing.assert_array_equal(moved, np.arange(24) < 6)
 
 
-def _reference(state: AlternatingState, rows: Row) -> tuple[AlternatingState, dict[str, Array]]:
+def _reference(state: AlternatingState, rows: Row, log_p_y: Any) -> tuple[AlternatingState, dict[str, Array]]:
     """Algorithm 1 on one batch of all rows, written down again from the paper."""
     adam = optax.adam(RATE, b1=0.9, b2=0.99, eps=1e-7)
     model, z, key = state.model, state.latents.z[: len(rows.x)], jax.random.key(0)
@@ -95,10 +96,17 @@ def _reference(state: AlternatingState, rows: Row) -> tuple[AlternatingState, di
     model, loss_y, omega = descend(
         model,
         lambda m: m.outcome,
-        lambda m: -mean(lambda row, z: log_p_iv(m, RULE, row, z, key), rows, z),
+        lambda m: -mean(lambda row, z: log_p_y(m, RULE, row, z, key), rows, z),
         state.outcome_optimiser,
     )
-    ascent = jax.vmap(jax.grad(lambda z, row: quasi_log_posterior(model, RULE, row, z, key, WEIGHT)))(z, rows)
+
+    def latent_objective(z: Array, row: Row) -> Array:
+        if log_p_y is log_p_iv:
+            return quasi_log_posterior(model, RULE, row, z, key, WEIGHT)
+        covariates = model.layout.log_prior(z) + model.covariates.log_prob(row.v, z)
+        return WEIGHT * covariates + log_p_treatment(model, row, z) + log_p_y(model, RULE, row, z, key)
+
+    ascent = jax.vmap(jax.grad(latent_objective))(z, rows)
     latent_adam = optax.adam(LATENT_RATE, b1=0.9, b2=0.99, eps=1e-7)
     change, _ = latent_adam.update(-ascent, latent_adam.init(z))
     latents = state.latents._replace(z=z + change, first=-0.1 * ascent, second=0.01 * ascent**2)
@@ -106,10 +114,13 @@ def _reference(state: AlternatingState, rows: Row) -> tuple[AlternatingState, di
     return AlternatingState(model, theta, phi, omega, latents, state.epoch + 1), metrics
 
 
-def test_order_of_the_four_updates(tiny: Any) -> None:
-    before, rows = begin(DENSE, tiny), jax.tree.map(lambda leaf: leaf[:8], tiny.data.rows)
-    after, (history,) = epoch(DENSE, before, first_rows(tiny.data, 8))
-    expected, metrics = jax.jit(_reference)(before, rows)
+@pytest.mark.parametrize("outcome", ["mixture", "moment"])
+def test_order_of_the_four_updates(tiny: Any, outcome: Literal["mixture", "moment"]) -> None:
+    program = replace(DENSE, outcome=outcome)
+    before, rows = begin(program, tiny), jax.tree.map(lambda leaf: leaf[:8], tiny.data.rows)
+    after, (history,) = epoch(program, before, first_rows(tiny.data, 8))
+    log_p_y = log_p_iv if outcome == "mixture" else log_p_moment
+    expected, metrics = jax.jit(_reference, static_argnums=2)(before, rows, log_p_y)
     for part in ("model", "covariate_optimiser", "treatment_optimiser", "outcome_optimiser"):
         got, wanted = (jax.tree.leaves(getattr(state, part)) for state in (after, expected))
         for one, two in zip(got, wanted, strict=True):
@@ -170,6 +181,22 @@ def test_padding_never_matters(program: Alternating, tiny: Any) -> None:
     np.testing.assert_array_equal(clean.latents.z[:20], dirty.latents.z[:20])
 
 
+@pytest.mark.parametrize("program", [DENSE, ROWS], ids=["dense", "rows"])
+def test_rows_held_out_are_never_visited(program: Alternating, tiny: Any) -> None:
+    fold = slice(4, 10)
+    held = tiny.data._replace(fold_start=jnp.asarray(4, jnp.int32), fold_size=jnp.asarray(6, jnp.int32))
+    garbage = held._replace(rows=jax.tree.map(lambda leaf: leaf.at[fold].set(1e3), held.rows))
+    # 14 rows are two batches an epoch; held-out rows and padding fill up the second.
+    states = [begin(program, tiny), begin(program, tiny)]
+    for seed in range(2):
+        states = [epoch(program, state, data, seed)[0] for state, data in zip(states, (held, garbage), strict=True)]
+    assert same(states[0].model, states[1].model)
+    np.testing.assert_array_equal(states[0].latents.z, states[1].latents.z)
+    np.testing.assert_array_equal(states[0].latents.z[fold], tiny.latents[fold])
+    others = np.setdiff1d(np.arange(20), np.arange(20)[fold])
+    assert (np.asarray(states[0].latents.z)[others] != tiny.latents[others]).any(axis=1).all()
+
+
 def test_every_row_is_visited_once_an_epoch_in_a_new_order(tiny: Any) -> None:
     one, _ = epoch(ROWS, begin(ROWS, tiny), tiny.data, seed=0)
     np.testing.assert_array_equal(one.latents.updates[:20], 1)
@@ -194,6 +221,7 @@ def test_the_two_momentum_rules_differ(tiny: Any) -> None:
         ({"latent_learning_rate": -1.0}, "latent_learning_rate"),
         ({"latent_momentum": "sparse"}, "latent_momentum"),
         ({"pzv_weight": -0.5}, "pzv_weight"),
+        ({"outcome": "median"}, "outcome"),
     ],
 )
 def test_settings_that_cannot_train_are_refused(settings: dict[str, Any], word: str) -> None:

@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 
 from bgmiv import BGMIV, FitInterrupted
+from bgmiv.covariates import CovariateConfig
 from bgmiv.errors import ConfigError, StoreError
+from bgmiv.integrate import GaussHermite
+from bgmiv.model import ModelConfig
 from bgmiv.train.checkpoint import Checkpoint
 from bgmiv.train.history import HistoryRow
 
@@ -77,6 +80,83 @@ def test_resumed_fit_equals_whole_fit(
     np.testing.assert_array_equal(whole.training_latents, resumed.training_latents)
     assert resumed.history == whole.history
     assert list(tmp_path.iterdir()) == [], "a whole fit leaves no checkpoint behind"
+
+
+@pytest.fixture(scope="module")
+def several():
+    """Two members that stop early, at different steps, and then alternate."""
+    from dataclasses import replace
+
+    face = BGMIV(members=2, held_out=0.4, batch_size=16, epochs=3, warm_start_iterations=40, random_state=0)
+    base = face._config()
+    shapes = CovariateConfig(dense_hidden=(8,), dense_decoder_hidden=(8,))
+    return replace(
+        base,
+        model=ModelConfig(treatment_hidden=(8,), outcome_hidden=(8,), covariates=shapes),
+        warm_start=replace(base.warm_start, learning_rate=0.1, chunk=2, patience=2, tolerance=1.0),
+        alternating=replace(base.alternating, integration=GaussHermite(2), chunk=1),
+    )
+
+
+@pytest.fixture(scope="module")
+def several_whole(several, data):
+    fitted = several.fit(data, jax.random.key(5))
+    steps = [row.step for row in fitted.history if row.phase == "warm start"]
+    assert 4 < steps[-1] < 40, "the members must stop early"
+    return fitted, len(steps)
+
+
+# The last chunk of the warm start, the one after which it stops, is counted from its end.
+@pytest.mark.parametrize(
+    ("phase", "chunks"), [("warm start", 1), ("warm start", 0), ("alternating updates", 1), ("alternating updates", 3)]
+)
+def test_resumed_members_equal_those_of_a_whole_fit(
+    several, data, several_whole, tmp_path: Path, phase: str, chunks: int, monkeypatch
+) -> None:
+    from dataclasses import replace
+
+    monkeypatch.setattr(Checkpoint.__init__, "__defaults__", (0.0,))  # save at every chunk
+    whole, last = several_whole
+    kept = replace(several, checkpoint=str(tmp_path))
+    with pytest.raises(FitInterrupted, match="same checkpoint folder"):
+        kept.fit(data, jax.random.key(5), InterruptAfter(phase, chunks or last))
+    resumed = kept.fit(data, jax.random.key(5))
+    assert len(resumed.members) == len(whole.members) == 2
+    for one, two in zip(whole.members, resumed.members, strict=True):
+        for a, b in zip(jax.tree.leaves(one.model), jax.tree.leaves(two.model), strict=True):
+            np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(one.training_latents, two.training_latents)
+        np.testing.assert_array_equal(one.held_out_rows, two.held_out_rows)
+        assert one.history == two.history
+        assert (one.held_out, one.training, one.attempts) == (two.held_out, two.training, two.attempts)
+    # Each member's own history survives, not the mean over members that the loop keeps.
+    losses = [[row.metrics["loss"] for row in member.history] for member in resumed.members]
+    assert all(one != two for one, two in zip(*losses, strict=True))
+    assert resumed.verdict == whole.verdict
+    assert list(tmp_path.iterdir()) == [], "a whole fit leaves no checkpoint behind"
+
+
+@pytest.mark.parametrize("chunks", [1, 0])
+def test_a_single_resumed_member_stops_where_the_whole_fit_did(
+    several, data, tmp_path: Path, chunks: int, monkeypatch
+) -> None:
+    from dataclasses import replace
+
+    monkeypatch.setattr(Checkpoint.__init__, "__defaults__", (0.0,))
+    one = replace(
+        several,
+        ensemble=replace(several.ensemble, members=1),
+        alternating=replace(several.alternating, epochs=0),
+    )
+    whole = one.fit(data, jax.random.key(5))
+    assert 2 < whole.history[-1].step < 40, "the member must stop early"
+    kept = replace(one, checkpoint=str(tmp_path))
+    with pytest.raises(FitInterrupted):
+        kept.fit(data, jax.random.key(5), InterruptAfter("warm start", chunks or len(whole.history)))
+    resumed = kept.fit(data, jax.random.key(5))
+    for a, b in zip(jax.tree.leaves(whole.model), jax.tree.leaves(resumed.model), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert resumed.history == whole.history
 
 
 def test_interruption_without_checkpoint_says_what_would_help(config, data) -> None:

@@ -17,6 +17,7 @@ from bgmiv.data.scaling import ScaledData
 from bgmiv.errors import DivergedError, FitInterrupted
 from bgmiv.model import Row
 from bgmiv.train import TrainingData, run_phase, training_data
+from bgmiv.train.draws import Draws
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,9 @@ class Spy:
         self.calls.append(("finish",))
 
 
-def rows(seed: int, n: int = 6) -> TrainingData:
+def rows(seed: int, n: int = 6, fold: tuple[Any, Any] = (0, 0)) -> TrainingData:
     x = np.random.default_rng(seed).normal(size=n).astype(np.float32)
-    return training_data(ScaledData(x, x, x[:, None], x[:, None]), 4)
+    return training_data(ScaledData(x, x, x[:, None], x[:, None]), 4, fold)
 
 
 def start(members: int | None = None) -> tuple[Array, Array]:
@@ -172,3 +173,125 @@ def test_buckets_grow_with_the_rows_and_are_few() -> None:
     assert all(n <= size <= n * 9 / 8 + 1 for n, size in enumerate(sizes, start=1))
     assert sizes == sorted(sizes)
     assert len({bucket_size(n) for n in range(1024, 2049)}) <= 9
+
+
+FOLDS = [(0, 3), (4, 3), (8, 3), (0, 5), (3, 1)]
+
+
+class TestHeldOutRows:
+    """Eleven rows, padded to twelve."""
+
+    @pytest.mark.parametrize("fold", FOLDS)
+    def test_draws_hit_every_other_row_and_never_the_fold(self, fold: tuple[int, int]) -> None:
+        data = rows(0, 11, fold)
+        drawn = np.asarray(data.draw(Draws(jax.random.key(0), 2000), 2000))
+        others = np.setdiff1d(np.arange(11), np.arange(fold[0], sum(fold)))
+        np.testing.assert_array_equal(np.unique(drawn), others)
+        counts = np.bincount(drawn, minlength=11)[others]
+        # Six deviations of a fair draw.
+        assert np.abs(counts - 2000 / len(others)).max() < 6 * (2000 / len(others)) ** 0.5
+        assert int(data.n_training) == len(others)
+        np.testing.assert_array_equal(np.flatnonzero(data.is_training()), others)
+
+    @pytest.mark.parametrize("start", [0, 5, 11])
+    def test_without_a_fold_draws_are_those_of_all_rows(self, start: int) -> None:
+        data = rows(0, 11, (start, 0))
+        drawn = data.draw(Draws(jax.random.key(3), 500), 500)
+        np.testing.assert_array_equal(drawn, Draws(jax.random.key(3), 500).index((500,), jnp.asarray(11)))
+        np.testing.assert_array_equal(data.is_training(), np.arange(len(data.rows.x)) < 11)
+        _, weights = data.held_out(4)
+        np.testing.assert_array_equal(weights, 0.0)
+
+    @pytest.mark.parametrize("fold", FOLDS)
+    @pytest.mark.parametrize("most", [2, 4, 12])
+    def test_the_fold_with_weights_that_add_up_to_one(self, fold: tuple[int, int], most: int) -> None:
+        data, (start, size) = rows(0, 11, fold), fold
+        held_out, weights = data.held_out(most)
+        count = min(most, size)
+        np.testing.assert_allclose(weights, np.where(np.arange(most) < count, 1.0 / count, 0.0), rtol=1e-6)
+        np.testing.assert_array_equal(held_out.x[:count], data.rows.x[start : start + count])
+        np.testing.assert_array_equal(held_out.v[:count], data.rows.v[start : start + count])
+        assert np.isfinite(held_out.x).all()
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Batches whose mean is remembered if it is the largest that a look has seen; `patience` worse looks end it."""
+
+    n_steps: int = 40
+    chunk: int = 2
+    patience: int = 2
+
+    @property
+    def name(self) -> str:
+        return "watched"
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        return ("loss",)
+
+    def step(self, state: Any, data: TrainingData, key: Array) -> tuple[Any, dict[str, Array]]:
+        mean = jnp.mean(data.rows.x[data.draw(Draws(key, 3), 3)])
+        return {**state, "now": mean, "t": state["t"] + 1}, {"loss": mean}
+
+    def review(self, state: Any, data: TrainingData) -> Any:
+        better = state["now"] > state["best"]
+        held_out, weights = data.held_out(4)
+        return {
+            **state,
+            "best": jnp.maximum(state["now"], state["best"]),
+            "stale": jnp.where(better, 0, state["stale"] + 1),
+            "looked_at": jnp.sum(weights * held_out.x),
+        }
+
+    def stopped(self, state: Any) -> Array:
+        return state["stale"] >= self.patience
+
+
+def unseen(members: int | None = None) -> dict[str, Array]:
+    shape = () if members is None else (members,)
+    counts = {name: jnp.zeros(shape, jnp.int32) for name in ("t", "stale")}
+    return {"now": jnp.zeros(shape), "best": jnp.full(shape, -jnp.inf), "looked_at": jnp.zeros(shape), **counts}
+
+
+class TestLooks:
+    def test_they_end_a_phase_early_and_keep_the_best(self) -> None:
+        data, key, spy = rows(0, 11, (4, 3)), jax.random.key(1), Spy()
+        state, history = run_phase(Watched(), unseen(), data, key, reporter=spy)
+        seen = [float(jnp.mean(data.rows.x[data.draw(Draws(jax.random.fold_in(key, t), 3), 3)])) for t in range(40)]
+        best, stale, done = -np.inf, 0, 0
+        while stale < 2 and done < 40:
+            done += 2
+            stale = 0 if seen[done - 1] > best else stale + 1
+            best = max(best, seen[done - 1])
+        assert done < 40, "the example must stop early"
+        assert [row.step for row in history] == list(range(2, done + 1, 2))
+        assert int(state["t"]) == done
+        assert float(state["best"]) == pytest.approx(best)
+        assert float(state["looked_at"]) == pytest.approx(float(jnp.mean(data.rows.x[4:7])), rel=1e-5)
+        assert [call[0] for call in spy.calls] == ["start", *["advance"] * (done // 2), "finish"]
+
+    def test_without_reason_to_stop_all_steps_are_done(self) -> None:
+        state, history = run_phase(Watched(patience=99, n_steps=7), unseen(), rows(0, 11, (4, 3)), jax.random.key(1))
+        assert int(state["t"]) == history[-1].step == 7
+
+    def test_members_with_folds_of_their_own_are_the_single_runs(self) -> None:
+        keys, starts, sizes = jax.random.split(jax.random.key(2), 3), [0, 4, 8], [3, 2, 3]
+        program = Watched(patience=99)
+        together, _ = run_phase(program, unseen(3), rows(0, 11, (starts, sizes)), keys)
+        for i, fold in enumerate(zip(starts, sizes, strict=True)):
+            alone, _ = run_phase(program, unseen(), rows(0, 11, fold), keys[i])
+            for name, value in alone.items():
+                np.testing.assert_allclose(together[name][i], value, rtol=1e-6, err_msg=name)
+        # Another fold is another run.
+        other, _ = run_phase(program, unseen(), rows(0, 11, (4, 2)), keys[0])
+        assert float(other["looked_at"]) != float(together["looked_at"][0])
+
+    def test_members_go_on_until_the_last_has_stopped(self) -> None:
+        keys, data = jax.random.split(jax.random.key(2), 4), rows(0, 11, (4, 3))
+        alone = [run_phase(Watched(), unseen(), data, key)[1][-1].step for key in keys]
+        assert len(set(alone)) > 1, "the members must stop at different times"
+        # A member that found something better meanwhile is not done, so that together they may take longer still.
+        state, history = run_phase(Watched(), unseen(4), data, keys)
+        assert history[-1].step >= max(alone)
+        assert bool((state["stale"] >= 2).all()) or history[-1].step == 40

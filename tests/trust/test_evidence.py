@@ -16,14 +16,14 @@ from bgmiv.trust.verdict import FitEvidence, judge
 
 N, MEMBERS, SIZE = 240, 3, 40
 AWAY = [
-    RowsLook(0.30, 1.1, -1.0, -1.6, 0.0, 0.9),
-    RowsLook(0.20, 0.9, -1.2, -1.5, 0.1, 0.8),
-    RowsLook(0.40, 1.0, -1.4, -2.0, 0.2, 1.0),
+    RowsLook(0.30, 1.1, -1.0, 0.6, 0.0, 0.9),
+    RowsLook(0.20, 0.9, -1.2, 0.3, 0.1, 0.8),
+    RowsLook(0.40, 1.0, -1.4, 0.6, 0.2, 1.0),
 ]
 HOME = [
-    RowsLook(0.20, 1.0, -0.9, -1.5, 0.0, 0.9),
-    RowsLook(0.25, 1.0, -1.0, -1.4, 0.0, 0.9),
-    RowsLook(0.15, 1.0, -1.1, -1.9, 0.0, 0.9),
+    RowsLook(0.20, 1.0, -0.9, 0.6, 0.0, 0.9),
+    RowsLook(0.25, 1.0, -1.0, 0.4, 0.0, 0.9),
+    RowsLook(0.15, 1.0, -1.1, 0.8, 0.0, 0.9),
 ]
 
 
@@ -64,12 +64,13 @@ def test_every_number_by_hand(data: IVData, held_out: list[np.ndarray]) -> None:
         n_held_out=3 * SIZE,
         outcome_explained=1.0 - 0.3 / 1.0,
         linear_explained=1.0 - float(np.mean((y[rows] - simple.outcome) ** 2)) / float(np.var(y[rows])),
+        flexible_explained=1.0 - float(np.mean((y[rows] - simple.flexible) ** 2)) / float(np.var(y[rows])),
         moment_risk=risks.fit,
         linear_moment_risk=risks.linear,
         treatment_moment_risk=risks.treatment_only,
         outcome_gap=0.3 / 0.2,
         treatment_gap=-1.0 - -1.2,
-        first_stage_gain=-1.2 - -1.7,
+        first_stage_gain=0.5,
         disagreement=float(np.std([-1.0, 0.0, 4.0])) / spread,
         near_floor=0.1,
         latent_spread=0.9,
@@ -111,7 +112,8 @@ def test_without_held_out_rows_only_the_count_of_members_is_known(data: IVData) 
 
 def test_a_fit_without_instruments_is_not_asked_about_them(data: IVData, held_out: list[np.ndarray]) -> None:
     got = gather(data.without_instruments(), held_out, uses_instrument=False)
-    for name in ("linear_explained", "first_stage_gain", "moment_risk", "linear_moment_risk", "treatment_moment_risk"):
+    against = ("linear_explained", "flexible_explained", "linear_moment_risk", "treatment_moment_risk")
+    for name in ("first_stage_gain", "moment_risk", *against):
         assert getattr(got, name) is None
     assert got.outcome_gap == pytest.approx(1.5)
     assert got.disagreement is not None
@@ -126,7 +128,7 @@ def test_one_member_cannot_disagree(data: IVData, held_out: list[np.ndarray]) ->
 def test_rows_all_left_out_by_someone_leave_none_for_the_simple_fits(data: IVData) -> None:
     everything = [np.arange(N)[i::3] for i in range(3)]
     got = gather(data, everything)
-    assert (got.linear_explained, got.moment_risk) == (None, None)
+    assert (got.linear_explained, got.flexible_explained, got.moment_risk) == (None, None, None)
     assert got.n_held_out == N
 
 

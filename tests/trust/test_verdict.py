@@ -14,6 +14,7 @@ GOOD = FitEvidence(
     n_held_out=400,
     outcome_explained=0.9,
     linear_explained=0.85,
+    flexible_explained=0.88,
     moment_risk=0.001,
     linear_moment_risk=0.002,
     treatment_moment_risk=0.003,
@@ -75,8 +76,8 @@ def test_a_number_beyond_its_limits(name: str) -> None:
 
 
 def test_the_share_that_is_explained() -> None:
-    # Without the linear model's share nothing else depends on it.
-    alone = replace(GOOD, linear_explained=None)
+    # Without the yardsticks' shares nothing else depends on it.
+    alone = replace(GOOD, linear_explained=None, flexible_explained=None)
     for value, level in ((0.05, "good"), (0.049, "doubtful"), (0.0, "doubtful"), (-0.01, "failed"), (-5.0, "failed")):
         evidence = replace(alone, outcome_explained=value)
         assert judge(evidence).level == level
@@ -85,13 +86,27 @@ def test_the_share_that_is_explained() -> None:
     )
 
 
-def test_a_linear_model_ahead() -> None:
-    for ahead, level in ((-0.5, "good"), (0.0, "good"), (0.019, "good"), (0.021, "doubtful"), (0.21, "failed")):
-        evidence = replace(GOOD, outcome_explained=0.5, linear_explained=0.5 + ahead)
-        assert levels(evidence) == ([] if level == "good" else [level])
-    assert "linear model explains 21.0% more" in only_text(
-        replace(GOOD, outcome_explained=0.5, linear_explained=0.71)
+@pytest.mark.parametrize(
+    ("other", "words"), [("linear_explained", "a linear regression"), ("flexible_explained", "a kernel regression")]
+)
+def test_another_model_that_leaves_less_unexplained(other: str, words: str) -> None:
+    base, limits = replace(GOOD, linear_explained=None, flexible_explained=None), Thresholds().behind
+    assert 1.0 < limits.doubtful < limits.failed
+    for ratio, level in (
+        (0.1, "good"),
+        (1.0, "good"),
+        (limits.doubtful - 1e-6, "good"),
+        (limits.doubtful + 1e-6, "doubtful"),
+        (limits.failed - 1e-6, "doubtful"),
+        (limits.failed + 1e-6, "failed"),
+    ):
+        evidence = replace(base, outcome_explained=1.0 - 0.1 * ratio, **{other: 0.9})
+        assert levels(evidence) == ([] if level == "good" else [level]), ratio
+    assert f"4.0 times as much of the outcome is unexplained in held-out rows as by {words}" in only_text(
+        replace(base, outcome_explained=0.6, **{other: 0.9})
     )
+    # Beside one that leaves nothing any fit would be infinitely far behind.
+    assert judge(replace(base, outcome_explained=0.6, **{other: 1.0})).level == "good"
 
 
 @pytest.mark.parametrize(
@@ -149,7 +164,15 @@ def test_failed_members(failed: int, kept: int, level: str) -> None:
 
 
 def test_the_worst_finding_is_the_verdict_and_comes_first() -> None:
-    evidence = replace(GOOD, n_held_out=30, disagreement=0.5, first_stage_gain=0.0, near_floor=0.2, latent_spread=0.05)
+    limits = Thresholds()
+    evidence = replace(
+        GOOD,
+        n_held_out=30,
+        disagreement=sum(limits.disagreement) / 2.0,
+        first_stage_gain=limits.first_stage_gain.failed - 0.1,
+        near_floor=sum(limits.near_floor) / 2.0,
+        latent_spread=limits.latent_spread.failed / 2.0,
+    )
     verdict = judge(evidence)
     assert verdict.level == "failed"
     assert [finding.level for finding in verdict.findings] == [
