@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -140,16 +140,18 @@ def _chains(model: BGMIVModel, v: Array, keys: Array, sampler: str, plan: ChainP
 
 
 def _blocks(model: BGMIVModel, v: np.ndarray, config: LatentPosterior, key: Array) -> Iterator[tuple[int, int, Chains]]:
-    """Blocks of rows small enough for memory: the first row, the one past the last, and their chains."""
+    """Blocks of rows small enough for memory: the first row, the one past the last, and chains of these and of filling.
+
+    The filling keeps blocks of similar size in one compiled program.
+    """
     enable_compilation_cache()
     size = max(_FEWEST_ROWS, bucket_size(min(len(v), _MOST_ROWS)))
     for start in range(0, len(v), size):
         stop = min(start + size, len(v))
-        # A row's key is that of its place, whatever rows are beside it; a block is filled up with copies of its last.
+        # A row's key is that of its place, whatever rows are beside it.
         rows = np.minimum(np.arange(start, start + size), stop - 1)
         keys = jax.vmap(partial(jax.random.fold_in, key))(rows)
-        chains = _chains(model, jnp.asarray(v[rows]), keys, config.sampler, config.plan)
-        yield start, stop, Chains(*(part[: stop - start] for part in chains))
+        yield start, stop, _chains(model, jnp.asarray(v[rows]), keys, config.sampler, config.plan)
 
 
 @partial(jax.jit, static_argnames="of")
@@ -200,10 +202,10 @@ def sample_latents(
     Warns:
         BGMIVWarning: more than one row in ten has an R-hat above 1.01 or fewer than 100 effective draws a chain.
     """
-    blocks: list[tuple[Any, ...]] = []
-    for _, _, chains in _blocks(model, v, config, key):
-        judged = _judged(chains.draws, None)
-        blocks.append((*chains, *judged, *(() if of is None else _judged(chains.draws, of))))
+    blocks: list[tuple[np.ndarray, ...]] = []
+    for start, stop, chains in _blocks(model, v, config, key):
+        judged = _judged(chains.draws, None) + (() if of is None else _judged(chains.draws, of))
+        blocks.append(tuple(np.asarray(part)[: stop - start] for part in (*chains, *judged)))
     result = LatentDraws(*(np.concatenate(parts) for parts in zip(*blocks, strict=True)))
     _warn_unconverged(result.rhat, result.ess, config, "rows' latents")
     if result.rhat_of is not None and result.ess_of is not None:
