@@ -136,29 +136,6 @@ def test_resumed_members_equal_those_of_a_whole_fit(
     assert list(tmp_path.iterdir()) == [], "a whole fit leaves no checkpoint behind"
 
 
-@pytest.mark.parametrize("chunks", [1, 0])
-def test_a_single_resumed_member_stops_where_the_whole_fit_did(
-    several, data, tmp_path: Path, chunks: int, monkeypatch
-) -> None:
-    from dataclasses import replace
-
-    monkeypatch.setattr(Checkpoint.__init__, "__defaults__", (0.0,))
-    one = replace(
-        several,
-        ensemble=replace(several.ensemble, members=1),
-        alternating=replace(several.alternating, epochs=0),
-    )
-    whole = one.fit(data, jax.random.key(5))
-    assert 2 < whole.history[-1].step < 40, "the member must stop early"
-    kept = replace(one, checkpoint=str(tmp_path))
-    with pytest.raises(FitInterrupted):
-        kept.fit(data, jax.random.key(5), InterruptAfter("warm start", chunks or len(whole.history)))
-    resumed = kept.fit(data, jax.random.key(5))
-    for a, b in zip(jax.tree.leaves(whole.model), jax.tree.leaves(resumed.model), strict=True):
-        np.testing.assert_array_equal(a, b)
-    assert resumed.history == whole.history
-
-
 def test_interruption_without_checkpoint_says_what_would_help(config, data) -> None:
     with pytest.raises(FitInterrupted, match="give a checkpoint folder"):
         config.fit(data, jax.random.key(5), InterruptAfter("warm start", 1))

@@ -60,8 +60,8 @@ def test_the_curve_in_the_treatment_alone_is_two_stage_least_squares_on_powers()
 
 
 def test_the_kernel_regression_is_the_one_with_the_least_cross_validated_error() -> None:
-    data = draw(n_covariates=1, n_instruments=1)
-    train, held_out = split(N)
+    data = draw(n=100, n_covariates=1, n_instruments=1)
+    train, held_out = split(100)
     columns = np.hstack([data.instruments, data.covariates]).astype(float)
     columns = (columns - columns[train].mean(axis=0)) / columns[train].std(axis=0)
     y = data.outcome.astype(float)

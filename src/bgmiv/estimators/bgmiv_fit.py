@@ -224,6 +224,7 @@ class BGMIVConfig:
                 prepared.scaler.treatment.transform(data.treatment),
                 prepared.scaler.covariates.transform(data.covariates),
             ),
+            n_steps=min((member.steps_of(self.warm_start.name) for member in kept), default=0) or None,
             n_failed=len(members) - len(kept),
             uses_instrument=self.use_instrument,
         )
@@ -311,6 +312,10 @@ class Member:
     held_out: RowsLook | None = None
     training: RowsLook | None = None
     attempts: int = 1
+
+    def steps_of(self, phase: str) -> int:
+        """Steps of a training phase; none if it was left out."""
+        return max((row.step for row in self.history if row.phase == phase), default=0)
 
 
 @dataclass(frozen=True, eq=False)

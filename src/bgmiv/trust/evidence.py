@@ -23,6 +23,7 @@ def gather_evidence(
     looks: Sequence[tuple[RowsLook, RowsLook]],
     predict: Callable[[IVData], NDArray[np.float64]],
     *,
+    n_steps: int | None = None,
     n_failed: int = 0,
     uses_instrument: bool = True,
 ) -> FitEvidence:
@@ -33,12 +34,13 @@ def gather_evidence(
         held_out: for each member the rows it left out; empty where none did.
         looks: each member at its held-out rows and at rows it was trained on.
         predict: g of every member at the rows of some data, `(members, m)`, in units of the outcome.
+        n_steps: training steps of the member that had the fewest.
         n_failed: members that failed.
         uses_instrument: whether the fit used the instruments.
     """
     n_members = len(held_out)
     if not looks:
-        return FitEvidence(n_members=n_members, n_failed=n_failed)
+        return FitEvidence(n_steps=n_steps, n_members=n_members, n_failed=n_failed)
     share = max(1, _MOST_ROWS // n_members)
     parts = [rows[:share] for rows in held_out]
     rows = np.concatenate(parts)
@@ -73,6 +75,7 @@ def gather_evidence(
         disagreement=float(np.sqrt(np.mean(np.var(members, axis=0)))) / spread if n_members > 1 else None,
         near_floor=away.near_floor,
         latent_spread=away.latent_spread,
+        n_steps=n_steps,
         n_members=n_members,
         n_failed=n_failed,
     )

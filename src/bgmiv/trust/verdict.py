@@ -33,6 +33,7 @@ class FitEvidence:
         disagreement: deviation between members' g at held-out rows, as a share of the outcome's deviation.
         near_floor: share of rows whose treatment variance is kept up by its floor alone.
         latent_spread: mean deviation of the latent coordinates; one under the prior.
+        n_steps: training steps of the member that had the fewest.
         n_members: members whose average is the estimate.
         n_failed: members left out because training failed.
     """
@@ -50,6 +51,7 @@ class FitEvidence:
     disagreement: float | None = None
     near_floor: float | None = None
     latent_spread: float | None = None
+    n_steps: int | None = None
     n_members: int = 1
     n_failed: int = 0
 
@@ -103,6 +105,7 @@ class Thresholds:
 
     Args:
         fewest_held_out: with fewer held-out rows a fit cannot be called good.
+        fewest_steps: after fewer training steps a fit cannot be called good.
         explained: least share of the outcome's held-out variance explained.
         behind: most that may be left unexplained of the outcome, as a multiple of what a linear or a kernel regression
             leaves unexplained.
@@ -116,6 +119,7 @@ class Thresholds:
     """
 
     fewest_held_out: int = 40
+    fewest_steps: int = 500
     explained: Pair = Pair(0.05, 0.0)
     behind: Pair = Pair(1.25, 2.5)
     moment_excess: Pair = Pair(0.002, 0.02)
@@ -138,6 +142,7 @@ def judge(evidence: FitEvidence, thresholds: Thresholds | None = None) -> Verdic
 def _findings(e: FitEvidence, t: Thresholds) -> list[Finding | None]:
     return [
         _few(e, t),
+        _short(e, t),
         _above(e.first_stage_gain, t.first_stage_gain, -1, _FIRST_STAGE),
         _above(e.outcome_explained, t.explained, -1, _EXPLAINED),
         _above(_behind(e.outcome_explained, e.linear_explained), t.behind, +1, _BEHIND_LINEAR),
@@ -177,6 +182,12 @@ def _few(e: FitEvidence, t: Thresholds) -> Finding | None:
     if e.n_held_out == 0:
         return Finding("doubtful", "no rows were held out, so that the fit could not be checked.")
     return Finding("doubtful", f"only {e.n_held_out} rows were held out to check the fit.")
+
+
+def _short(e: FitEvidence, t: Thresholds) -> Finding | None:
+    if e.n_steps is None or e.n_steps >= t.fewest_steps:
+        return None
+    return Finding("doubtful", f"training took only {e.n_steps} steps: what was not learned yet cannot be seen.")
 
 
 def _above(value: float | None, limits: Pair, sign: int, text: str) -> Finding | None:
