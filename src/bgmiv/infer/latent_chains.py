@@ -167,7 +167,7 @@ def convergence(values: Array) -> tuple[Array, Array]:
     draws as draws.
 
     Example:
-        >>> rhat, ess = convergence(jax.random.normal(jax.random.key(0), (4, 100)))
+        >>> rhat, ess = jax.jit(convergence)(jax.random.normal(jax.random.key(0), (4, 100)))
         >>> bool(rhat < 1.03), bool(ess > 200)
         (True, True)
 

@@ -166,7 +166,7 @@ def centred(target: LiftedTarget, z: Array) -> Array:
 
     Example:
         >>> target = LiftedTarget(lambda z: (z[:1] - 2.0, jnp.full(1, 0.01)), lambda z: -5e3 * (z[0] - 2.0) ** 2)
-        >>> [round(float(coordinate), 2) for coordinate in centred(target, jnp.ones(2))]
+        >>> [round(float(coordinate), 2) for coordinate in jax.jit(lambda z: centred(target, z))(jnp.ones(2))]
         [2.0, 1.0]
     """
 
@@ -222,7 +222,8 @@ def lifted_step(
     Example:
         >>> target = LiftedTarget(lambda z: (z[:1], jnp.full(1, 0.01)), lambda z: -0.5 * (z @ z + (z[0] / 0.01) ** 2))
         >>> uniforms = jax.random.uniform(jax.random.key(0), (5,))
-        >>> state, info = lifted_step(target, lifted_state(target, jnp.zeros(2)), uniforms, LARGEST_STEP)
+        >>> step = jax.jit(lambda z: lifted_step(target, lifted_state(target, z), uniforms, LARGEST_STEP))
+        >>> state, info = step(jnp.zeros(2))
         >>> bool(info.diverged), bool(jnp.abs(state.z[0]) < 0.05 < jnp.abs(state.z[1]))
         (False, True)
     """
