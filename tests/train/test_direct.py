@@ -33,6 +33,7 @@ PROGRAM = DirectStart(
     integration=RULE,
 )
 LOSS = jax.jit(outcome_loss, static_argnums=1)
+INIT = jax.jit(DirectStart.init, static_argnums=0)
 REVIEW = jax.jit(DirectStart.review, static_argnums=0)
 STEP = jax.jit(DirectStart.step, static_argnums=0)
 # Both at once, to compile one step more and not two.
@@ -46,7 +47,7 @@ def held(tiny: Any) -> TrainingData:
 
 
 def begin(program: DirectStart, model: BGMIVModel) -> DirectStartState:
-    return jax.jit(program.init)(model, jax.random.key(0))
+    return INIT(program, model, jax.random.key(0))
 
 
 def same(one: Any, two: Any) -> bool:
