@@ -52,7 +52,7 @@ def gather(data: IVData, held_out: list[np.ndarray], **changes: Any) -> FitEvide
 
 
 def test_every_number_by_hand(data: IVData, held_out: list[np.ndarray]) -> None:
-    got = gather(data, held_out)
+    got = gather(data, held_out, n_steps=900)
     rows = np.concatenate(held_out)
     y, spread = data.outcome.astype(float), float(np.std(data.outcome.astype(float)))
     rest = np.setdiff1d(np.arange(N), rows)
@@ -74,6 +74,7 @@ def test_every_number_by_hand(data: IVData, held_out: list[np.ndarray]) -> None:
         disagreement=float(np.std([-1.0, 0.0, 4.0])) / spread,
         near_floor=0.1,
         latent_spread=0.9,
+        n_steps=900,
         n_members=3,
         n_failed=0,
     )

@@ -24,6 +24,7 @@ GOOD = FitEvidence(
     disagreement=0.05,
     near_floor=0.0,
     latent_spread=0.9,
+    n_steps=3000,
     n_members=4,
 )
 # A number, its limits, which way is bad, and a word of the finding.
@@ -150,6 +151,14 @@ def test_too_few_held_out_rows_leave_doubt(rows: int, level: str) -> None:
         assert verdict.reasons == (f"only {rows} rows were held out to check the fit.",)
 
 
+@pytest.mark.parametrize(("steps", "level"), [(1, "doubtful"), (499, "doubtful"), (500, "good"), (None, "good")])
+def test_too_few_steps_leave_doubt(steps: int | None, level: str) -> None:
+    verdict = judge(replace(GOOD, n_steps=steps))
+    assert verdict.level == level
+    if level != "good":
+        assert verdict.reasons == (f"training took only {steps} steps: what was not learned yet cannot be seen.",)
+
+
 def test_evidence_of_nothing_leaves_doubt() -> None:
     assert judge(FitEvidence()).level == "doubtful"
 
@@ -202,3 +211,10 @@ def test_other_thresholds_judge_otherwise(changes: dict[str, Any]) -> None:
 
 def test_a_verdict_can_be_made_by_hand() -> None:
     assert Verdict("good") == Verdict("good", (), FitEvidence())
+
+
+def test_a_fit_of_few_steps_cannot_be_good() -> None:
+    fewest = Thresholds().fewest_steps
+    assert judge(replace(GOOD, n_steps=fewest)).level == "good"
+    assert levels(replace(GOOD, n_steps=fewest - 1)) == ["doubtful"]
+    assert f"only {fewest - 1} steps" in only_text(replace(GOOD, n_steps=fewest - 1))
