@@ -107,6 +107,7 @@ class TestPredictions:
             losses = [member.history[i].metrics["loss"] for member in fitted().members]
             assert len(set(losses)) == MEMBERS
             assert row.metrics["loss"] == pytest.approx(np.mean(losses))
+        assert fitted().verdict.evidence.n_steps == 12
 
 
 class TestHeldOutRows:
@@ -329,7 +330,7 @@ def test_honest_instruments_pass_and_shuffled_ones_do_not() -> None:
         honest = fit(data.instruments)
     assert honest.verdict_.level == "good"
     evidence = honest.verdict_.evidence
-    assert (evidence.n_members, evidence.n_held_out, evidence.n_failed) == (2, 100, 0)
+    assert (evidence.n_members, evidence.n_held_out, evidence.n_failed, evidence.n_steps) == (2, 100, 0, 600)
     assert evidence.first_stage_gain is not None
     assert evidence.first_stage_gain > 1.0
     with pytest.warns(FitWarning, match="the instruments add"):

@@ -151,14 +151,6 @@ def test_too_few_held_out_rows_leave_doubt(rows: int, level: str) -> None:
         assert verdict.reasons == (f"only {rows} rows were held out to check the fit.",)
 
 
-@pytest.mark.parametrize(("steps", "level"), [(1, "doubtful"), (499, "doubtful"), (500, "good"), (None, "good")])
-def test_too_few_steps_leave_doubt(steps: int | None, level: str) -> None:
-    verdict = judge(replace(GOOD, n_steps=steps))
-    assert verdict.level == level
-    if level != "good":
-        assert verdict.reasons == (f"training took only {steps} steps: what was not learned yet cannot be seen.",)
-
-
 def test_evidence_of_nothing_leaves_doubt() -> None:
     assert judge(FitEvidence()).level == "doubtful"
 
