@@ -10,3 +10,20 @@ for _name in ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 # Compiled programs are kept between test runs; most of a JAX test's time is compilation.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "jax"))
+
+from collections.abc import Iterator  # noqa: E402
+
+import jax  # noqa: E402
+import pytest  # noqa: E402
+
+# A process may hold 65,530 memory maps on Linux, and every compiled program takes some; beyond that compilation crashes.
+_MOST_MAPS = 25_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_compiled_programs() -> Iterator[None]:
+    """Forget compiled programs between modules before a worker runs out of memory maps."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > _MOST_MAPS:
+        jax.clear_caches()
