@@ -16,7 +16,7 @@ from collections.abc import Iterator  # noqa: E402
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
-# A process may hold 65,530 memory maps on Linux, and every compiled program takes some; beyond that compilation crashes.
+# A process may hold 65,530 memory maps on Linux and every compiled program takes some; beyond that compilation crashes.
 _MOST_MAPS = 25_000
 
 
