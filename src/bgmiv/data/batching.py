@@ -1,10 +1,10 @@
-"""Row counts in buckets, so that a second fit of similar size reuses the compiled program."""
+"""Rows by the batch: counts in buckets, so that a second fit of similar size reuses the compiled program."""
 
 from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["bucket_size", "pad_rows"]
+__all__ = ["bucket_size", "pad_rows", "unique_rows"]
 
 
 def bucket_size(n: int, multiple: int = 1) -> int:
@@ -28,3 +28,21 @@ def pad_rows(values: np.ndarray, n_padded: int) -> np.ndarray:
     """
     missing = n_padded - len(values)
     return np.pad(values, [(0, missing)] + [(0, 0)] * (values.ndim - 1))
+
+
+def unique_rows(v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct rows in order of first appearance, and each row's place among them.
+
+    Example:
+        >>> rows, places = unique_rows(np.array([[1.0, 2.0], [0.0, 0.0], [1.0, 2.0]]))
+        >>> rows.tolist(), places.tolist()
+        ([[1.0, 2.0], [0.0, 0.0]], [0, 1, 0])
+    """
+    if v.shape[1] == 0:
+        return v[:1], np.zeros(len(v), dtype=np.intp)
+    packed = np.ascontiguousarray(v).view(np.dtype((np.void, v.dtype.itemsize * v.shape[1]))).ravel()
+    _, first, inverse = np.unique(packed, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return v[first[order]], place[inverse]

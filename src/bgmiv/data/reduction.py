@@ -1,8 +1,9 @@
-"""Wide vector blocks reduced to the principal scores that stand out from noise.
+"""Wide vector blocks and pictures reduced to their leading principal scores.
 
 A block of many noisy columns invites an encoder to memorise its rows. Under probabilistic principal components
 (Tipping and Bishop 1999) the block's density factorises into that of its leading scores and isotropic noise, so
-that a model may see the scores alone. How many lead is decided by parallel analysis.
+that a model may see the scores alone. How many lead is decided by parallel analysis. Pictures are reduced to scores of
+their scattering features.
 
 References: Horn (1965), "A rationale and test for the number of factors in factor analysis", Psychometrika;
 Tipping and Bishop (1999), "Probabilistic principal component analysis", JRSS B; Dobriban and Owen (2019),
@@ -13,75 +14,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import eigh, eigvalsh
+from scipy.linalg import eigvalsh
 from scipy.sparse.linalg import eigsh
 from scipy.special import stdtrit
 
 from bgmiv.data.checks import FloatArray, check_finite, numeric
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.scaling import Affine, Standardise, _pieces
+from bgmiv.data.picture_scores import PictureProjection, PictureScores
+from bgmiv.data.principal import UNIT_DEVIATION, Projection, gram_of, projection_on
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
 from bgmiv.errors import ConfigError, DataError
 
 __all__ = ["BlockReduction", "FittedReduction", "ParallelAnalysis", "Projection"]
-
-# Units must not matter, so that a column counts however small its numbers are.
-_RULE = Standardise(minimum_deviation=float(np.finfo(np.float64).tiny))
 
 # Permuted copies are in single precision; an eigenvalue this close to theirs (relatively) does not exceed them.
 _TIE = 1e-4
 
 # Below this size the whole spectrum costs no more than iterating for its largest value.
 _DENSE = 128
-
-
-class Projection(NamedTuple):
-    """Scores of each row: ((values - mean) / scale) @ basis, computed in double precision.
-
-    The basis carries the scaling of the scores, so that `mean`, `scale` and `basis` are all there is to store.
-
-    Args:
-        mean: (d,) of the columns.
-        scale: (d,) standard deviations, one for a constant column.
-        basis: (d, k), each component's loadings divided by the deviation of its score.
-        explained: share of the standardised columns' variance that the k scores hold.
-        above_noise: how many components exceed noise; zero where the one that is kept does not.
-
-    >>> pair = Projection(np.zeros(2), np.ones(2), np.array([[0.5], [0.5]]), explained=1.0, above_noise=1)
-    >>> pair.transform([[1.0, 1.0], [2.0, 4.0]])
-    array([[1.],
-           [3.]], dtype=float32)
-    """
-
-    mean: NDArray[np.float64]
-    scale: NDArray[np.float64]
-    basis: NDArray[np.float64]
-    explained: float
-    above_noise: int
-
-    @property
-    def n_components(self) -> int:
-        """Number of scores k, one or more."""
-        return self.basis.shape[1]
-
-    @property
-    def structured(self) -> bool:
-        """Whether the columns share anything beyond what unrelated columns share by chance."""
-        return self.above_noise > 0
-
-    def transform(self, values: ArrayLike) -> NDArray[np.float32]:
-        """The scores (n, k) of values (n, d), the fitted rows or new ones."""
-        array = np.asarray(values)
-        if array.ndim != 2 or array.shape[1] != len(self.mean):
-            raise DataError(f"values have shape {array.shape}. Pass (n, {len(self.mean)}), the columns of the fit.")
-        scores = np.empty((len(array), self.n_components), dtype=np.float32)
-        for rows in _pieces(array):
-            scores[rows] = ((array[rows] - self.mean) / self.scale) @ self.basis
-        return scores
 
 
 @dataclass(frozen=True)
@@ -152,24 +106,15 @@ class ParallelAnalysis:
         rng = np.random.default_rng(self.seed)
         few = n_rows <= self.most_rows
         sample = array if few else array[np.sort(rng.choice(n_rows, self.most_rows, replace=False))]
-        standard = _RULE.fit(sample)
-        gram = _gram(sample, standard)
+        standard = UNIT_DEVIATION.fit(sample)
+        gram = gram_of(sample, standard)
         above = int((eigvalsh(gram) > self._noise_bound(standard.transform(sample), rng) * (1.0 + _TIE)).sum())
         if self.most_components is not None:
             above = min(above, self.most_components)
         if not few and width <= self.most_rows:
-            sample, standard = array, _RULE.fit(array)
-            gram = _gram(sample, standard)
-        eigenvalues, loadings = _leading(sample, standard, gram, max(1, above))
-        variances = eigenvalues if self.whiten else np.full_like(eigenvalues, eigenvalues.mean())
-        total = float(np.trace(gram))
-        return Projection(
-            mean=standard.shift,
-            scale=standard.scale,
-            basis=loadings / np.sqrt(np.where(variances > 0, variances, 1.0)),
-            explained=min(1.0, float(eigenvalues.sum()) / total) if total else 0.0,
-            above_noise=above,
-        )
+            sample, standard = array, UNIT_DEVIATION.fit(array)
+            gram = gram_of(sample, standard)
+        return projection_on(sample, standard, gram, max(1, above), whiten=self.whiten, above_noise=above)
 
     def _noise_bound(self, z: NDArray[np.float32], rng: np.random.Generator) -> float:
         if np.count_nonzero(z.any(axis=0)) < 2:
@@ -192,54 +137,18 @@ def _checked(values: ArrayLike) -> NDArray[Any]:
     return array
 
 
-def _gram(values: NDArray[Any], standard: Affine) -> NDArray[np.float64]:
-    """ZᵀZ/n, or ZZᵀ/n if that is smaller; their eigenvalues other than zero are the same."""
-    n_rows, width = values.shape
-    gram = np.zeros((min(n_rows, width),) * 2)
-    if width <= n_rows:
-        for rows in _pieces(values):
-            z = (values[rows] - standard.shift) / standard.scale
-            gram += z.T @ z
-    else:
-        for columns in _pieces(values.T):
-            z = (values[:, columns] - standard.shift[columns]) / standard.scale[columns]
-            gram += z @ z.T
-    return gram / n_rows
-
-
 def _largest(gram: NDArray[np.float32], start: NDArray[np.float32]) -> float:
     if len(gram) <= _DENSE:
         return float(eigvalsh(gram, subset_by_index=[len(gram) - 1] * 2)[0])
     return float(eigsh(gram, k=1, v0=start, tol=_TIE / 10, return_eigenvectors=False)[0])
 
 
-def _leading(
-    values: NDArray[Any], standard: Affine, gram: NDArray[np.float64], count: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The largest eigenvalues (k,) and their unit loadings (d, k); zeros where the columns do not vary."""
-    n_rows, width = values.shape
-    eigenvalues, vectors = eigh(gram, subset_by_index=[len(gram) - count, len(gram) - 1])
-    eigenvalues, vectors = np.maximum(eigenvalues[::-1], 0.0), vectors[:, ::-1]
-    if width <= n_rows:
-        # Rounding would let a constant column in, which has no deviation to tame later rows that differ.
-        loadings = np.where(np.diag(gram)[:, None] > 0, vectors, 0.0)
-    else:
-        loadings = np.empty((width, count))
-        lengths = np.sqrt(n_rows * np.where(eigenvalues > 0, eigenvalues, 1.0))
-        for columns in _pieces(values.T):
-            z = (values[:, columns] - standard.shift[columns]) / standard.scale[columns]
-            loadings[columns] = z.T @ vectors / lengths
-    # Either sign is an eigenvector: the largest loading is made positive, the first of those that tie.
-    size = np.abs(loadings)
-    first = np.argmax(size >= size.max(axis=0) * (1.0 - 1e-6), axis=0)
-    return eigenvalues, loadings * np.where(loadings[first, np.arange(count)] < 0, -1.0, 1.0)
-
-
 @dataclass(frozen=True, eq=False)
 class FittedReduction:
     """The fitted projections of some blocks of a schema; every other column stays as it is.
 
-    A reduced block keeps its name, its place and its kind, and has the columns `name[pc1]`, `name[pc2]`, ....
+    A reduced block keeps its name, its place and its kind, and has the columns `name[pc1]`, `name[pc2]`, .... An image
+    block without a shape is one of scores.
 
     Args:
         source: the schema of the data before the reduction.
@@ -247,7 +156,7 @@ class FittedReduction:
     """
 
     source: Schema
-    projections: Mapping[str, Projection]
+    projections: Mapping[str, Projection | PictureProjection]
 
     @property
     def schema(self) -> Schema:
@@ -296,14 +205,15 @@ class FittedReduction:
 
 @dataclass(frozen=True)
 class BlockReduction:
-    """Reduce every wide vector block of a data set to its leading scores.
+    """Reduce every wide vector block of a data set to its leading scores, and every block of pictures to theirs.
 
     Args:
-        rule: how many components a block keeps.
-        least_width: narrower blocks stay as they are.
+        rule: how many components a vector block keeps.
+        least_width: narrower vector blocks stay as they are.
         reduce_unstructured: whether a block in which no component exceeds noise is reduced to one score all the
             same. By default it stays as it is: columns related to no other may each matter, and nothing has
             shown that they do not.
+        pictures: how pictures are reduced; None leaves them as they are.
 
     >>> rng = np.random.default_rng(0)
     >>> proxy = rng.normal(size=(100, 2)) @ rng.normal(size=(2, 40)) + rng.normal(size=(100, 40))
@@ -320,6 +230,7 @@ class BlockReduction:
     rule: ParallelAnalysis = ParallelAnalysis()
     least_width: int = 16
     reduce_unstructured: bool = False
+    pictures: PictureScores | None = PictureScores()
 
     def __post_init__(self) -> None:
         """Refuse a width that no block can have."""
@@ -327,10 +238,12 @@ class BlockReduction:
             raise ConfigError(f"least_width is {self.least_width}; choose 1 or more.")
 
     def fit(self, data: IVData) -> FittedReduction:
-        """Fit the rule on each wide vector block of the training rows."""
-        projections: dict[str, Projection] = {}
+        """Fit the rules on each wide vector block and each block of pictures of the training rows."""
+        projections: dict[str, Projection | PictureProjection] = {}
         for block in data.schema.blocks:
-            if block.kind == BlockKind.vector and block.width >= self.least_width:
+            if block.kind == BlockKind.image and block.shape is not None and self.pictures is not None:
+                projections[block.name] = self.pictures.fit(data.covariates[:, block.start : block.stop], block.shape)
+            elif block.kind == BlockKind.vector and block.width >= self.least_width:
                 projection = self.rule.fit(data.covariates[:, block.start : block.stop])
                 if projection.structured or self.reduce_unstructured:
                     projections[block.name] = projection

@@ -17,11 +17,10 @@ import numpy as np
 from jax import Array
 
 from bgmiv.compilation import enable_compilation_cache
-from bgmiv.data.batching import bucket_size, pad_rows
+from bgmiv.data.batching import bucket_size, pad_rows, unique_rows
 from bgmiv.data.checks import warn_user
 from bgmiv.errors import ConfigError
 from bgmiv.infer.latent_chains import MOST_CHAINS, ChainPlan, Chains, convergence, lifted_chains, nuts_chains
-from bgmiv.infer.structural import _unique_rows
 from bgmiv.model.model import BGMIVModel
 
 __all__ = [
@@ -241,7 +240,7 @@ def structural_posterior(
         BGMIVWarning: at more than one point in ten, chains disagree about the structural function or have too few
             effective draws of it. Latents that it does not depend on are not judged.
     """
-    unique, inverse = _unique_rows(v)
+    unique, inverse = unique_rows(v)
     summaries = np.empty((len(x), len(StructuralPosterior._fields)), dtype=np.float32)
     for start, stop, chains in _blocks(model, unique, config, key):
         points = np.flatnonzero((inverse >= start) & (inverse < stop))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from bgmiv.data.batching import bucket_size, pad_rows
+from bgmiv.data.batching import bucket_size, pad_rows, unique_rows
 from bgmiv.infer.latent_map import LatentMap, infer_latents
 from bgmiv.model.model import BGMIVModel
 
@@ -33,7 +33,7 @@ def latents_of(model: BGMIVModel, v: np.ndarray, config: LatentMap) -> np.ndarra
 
     Dose-response queries repeat the same covariates at many treatments, and the MAP is by far the dearest part.
     """
-    unique, inverse = _unique_rows(v)
+    unique, inverse = unique_rows(v)
     parts = [
         np.asarray(infer_latents(model, jnp.asarray(pad_rows(unique[start:stop], size)), config))[: stop - start]
         for start, stop, size in _blocks(len(unique))
@@ -50,15 +50,3 @@ def structural_means(model: BGMIVModel, x: np.ndarray, z: np.ndarray) -> np.ndar
         for start, stop, size in _blocks(len(x))
     ]
     return np.concatenate(parts)
-
-
-def _unique_rows(v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct rows in order of first appearance, and each row's place among them."""
-    if v.shape[1] == 0:
-        return v[:1], np.zeros(len(v), dtype=np.intp)
-    packed = np.ascontiguousarray(v).view(np.dtype((np.void, v.dtype.itemsize * v.shape[1]))).ravel()
-    _, first, inverse = np.unique(packed, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    return v[first[order]], place[inverse]
