@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
-import jax
 import pytest
 
 from bgmiv.covariates import CovariateConfig
@@ -64,12 +63,3 @@ def _tiny(config: Estimator, *, every_phase: bool = True) -> Estimator:
 def tiny() -> Callable[..., Estimator]:
     """The function above: test modules cannot import one another."""
     return _tiny
-
-
-@pytest.fixture(scope="module")
-def quick_compilation() -> Iterator[None]:
-    """Much is compiled here and little run: XLA's optimisations would cost more than they give."""
-    before = jax.config.values["jax_disable_most_optimizations"]
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)

@@ -25,8 +25,6 @@ from bgmiv.estimators.kiv import KIV
 from bgmiv.estimators.registry import METHODS, make_estimator, method_names
 from bgmiv.estimators.tsls import TSLS
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 Tiny = Callable[..., Estimator]
 Fitted = Callable[[str, str], FittedIV]
 

@@ -16,8 +16,6 @@ from bgmiv.designs import Design, MnistDesign, MnistHDDesign, VectorProxyDesign,
 from bgmiv.estimators.base import Estimator
 from bgmiv.estimators.registry import make_estimator, method_names
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 # Pictures that need no network, in place of MNIST's.
 IMAGES: dict[str, Design] = {
     "mnist": MnistDesign(images="digits"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -52,15 +51,6 @@ def tiny(config: BGMIVConfig) -> BGMIVConfig:
         alternating=replace(config.alternating, epochs=2, chunk=1),
         latent_map=LatentMap(steps=5),
     )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation() -> Iterator[None]:
-    """Much is compiled here and little run: XLA's optimisations would cost more than they give."""
-    before = jax.config.values["jax_disable_most_optimizations"]
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ Nearly every fit here has the same shapes, a block of 24 noisy columns reduced t
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -28,15 +28,6 @@ from bgmiv.train.phases import Trained
 
 N, WIDTH, MEMBERS = 100, 24, 3
 KEY = jax.random.key(4)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation() -> Iterator[None]:
-    """Much is compiled here and little run: XLA's optimisations would cost more than they give."""
-    before = jax.config.values["jax_disable_most_optimizations"]
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 def tiny() -> BGMIVConfig:

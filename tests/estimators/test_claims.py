@@ -15,6 +15,8 @@ from bgmiv.integrate import GaussHermite, QuasiMonteCarlo
 from bgmiv.model import LatentLayout, ModelConfig
 from bgmiv.train import Alternating, WarmStart
 
+OPTIMISED = True
+
 
 def _confounded(seed: int) -> IVData:
     """y = x + v + e with x = w + v + u and corr(u, e) = 0.9: a regression finds a slope near 1.45."""

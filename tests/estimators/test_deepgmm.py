@@ -20,6 +20,8 @@ from bgmiv.train.covariate_net import CovariateNet
 from bgmiv.train.deepgmm import GameState, MomentGame, choose, critic_of, last, residuals_of, violation
 from bgmiv.train.loop import TrainingData, training_data
 
+OPTIMISED = True
+
 # As the user class builds it, so that its test needs no compilation of its own.
 TINY_ARGUMENTS = {"updates": 6, "hidden": (6,), "batch_size": 16, "learning_rates": (1e-3,), "random_state": 0}
 TINY = DeepGMM(**TINY_ARGUMENTS)._config()

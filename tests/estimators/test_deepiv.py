@@ -23,6 +23,8 @@ from bgmiv.train.covariate_net import CovariateNet
 from bgmiv.train.deepiv import OutcomeObjective, Stage, StageSettings, TreatmentObjective, pair_loss
 from bgmiv.train.loop import training_data
 
+OPTIMISED = True
+
 # As the user class builds it, so that its test needs no compilation of its own.
 TINY_ARGUMENTS = {"epochs": 2, "batch_size": 40, "hidden": (6,), "n_components": 2, "random_state": 0}
 TINY = DeepIV(**TINY_ARGUMENTS)._config()

@@ -52,6 +52,8 @@ SMALL = DFIVConfig(
     training=DeepFeatures(epochs=3, instrument_iterations=3, covariate_iterations=2, treatment_iterations=2, chunk=2),
 )
 
+OPTIMISED = True
+
 
 def _rows(data: IVData, *, halves: bool = True) -> TrainingData:
     return stage_data(RoleScaling().fit(data).transform(data), jax.random.key(5), halves=halves)

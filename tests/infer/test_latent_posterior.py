@@ -32,6 +32,8 @@ from bgmiv.infer.latent_posterior import (
 from bgmiv.model import BGMIVModel, LatentLayout, ModelConfig, build_model
 from bgmiv.model.objectives import covariate_log_posterior
 
+OPTIMISED = True
+
 CONFIG = LatentPosterior(n_warmup=60, n_draws=240)
 ROWS = 96
 KEY = jax.random.key(3)

@@ -27,15 +27,6 @@ N = 3
 RULES = [MonteCarlo(7), QuasiMonteCarlo(7), GaussHermite(5), ObservedTreatment()]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation() -> Iterator[None]:
-    """Much is compiled here and little run: XLA's optimisations would cost more than they give."""
-    before = jax.config.values["jax_disable_most_optimizations"]
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
 @pytest.fixture(autouse=True)
 def double_precision() -> Iterator[None]:
     if hasattr(jax, "enable_x64"):

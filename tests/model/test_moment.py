@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache, partial
 from typing import Any
 
@@ -25,15 +24,6 @@ LAYOUT = LatentLayout(1, 1, 1, 1)
 ROW = Row(*(np.asarray(value, np.float32) for value in (0.7, -0.4, [0.3], [1.5])))
 Z = np.asarray([0.5, -0.3, 0.8, 1.1], np.float32)
 KEY = jax.random.key(0)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation() -> Iterator[None]:
-    """Much is compiled here and little run: XLA's optimisations would cost more than they give."""
-    before = jax.config.values["jax_disable_most_optimizations"]
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
@@ -15,15 +14,6 @@ from bgmiv.model import BGMIVModel, LatentLayout, ModelConfig, build_model
 from bgmiv.train import TrainingData, training_data
 
 N_ROWS, BATCH = 20, 8
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation() -> Iterator[None]:
-    """Much is compiled here and little run: XLA's optimisations would cost more than they give."""
-    before = jax.config.values["jax_disable_most_optimizations"]
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 class Tiny(NamedTuple):

@@ -9,7 +9,7 @@ from pathlib import Path
 for _name in ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 # Compiled programs are kept between test runs; most of a JAX test's time is compilation.
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "jax"))
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).resolve().parent / ".pytest_cache" / "jax"))
 
 from collections.abc import Iterator  # noqa: E402
 
@@ -27,3 +27,15 @@ def few_compiled_programs() -> Iterator[None]:
     maps = Path("/proc/self/maps")
     if maps.exists() and maps.read_bytes().count(b"\n") > _MOST_MAPS:
         jax.clear_caches()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Much is compiled in tests and little run: XLA's optimisations cost more than they give.
+
+    A module whose fits are honest ones keeps them by `OPTIMISED = True`.
+    """
+    before = jax.config.values["jax_disable_most_optimizations"]
+    jax.config.update("jax_disable_most_optimizations", not getattr(request.module, "OPTIMISED", False))
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
