@@ -8,7 +8,7 @@ from dataclasses import replace
 import jax
 import pytest
 
-from bgmiv.covariates import CovariateConfig
+from bgmiv.covariates import CovariateConfig, ImageConfig
 from bgmiv.estimators.base import Estimator
 from bgmiv.estimators.bgmiv import BGMIVConfig
 from bgmiv.estimators.deepgmm import DeepGMMConfig
@@ -43,6 +43,7 @@ def _tiny(config: Estimator, *, every_phase: bool = True) -> Estimator:
         vector_features=(8, 4),
         vector_decoder_hidden=(8,),
         column_decoder_hidden=(8,),
+        images=ImageConfig(features="dense", decoder="dense", dense_features=(8, 4), dense_decoder_hidden=(8,)),
     )
     ensemble = config.ensemble
     if ensemble.members > 1:
