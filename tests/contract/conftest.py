@@ -17,23 +17,34 @@ from bgmiv.infer import LatentMap
 from bgmiv.model import ModelConfig
 
 
+def _small_images(covariates: CovariateConfig) -> CovariateConfig:
+    """Image networks of next to nothing, augmentation and the rest as they are."""
+    images = replace(
+        covariates.images, features="dense", decoder="dense", dense_features=(8,), dense_decoder_hidden=(8,)
+    )
+    return replace(covariates, images=images)
+
+
 def _tiny(config: Estimator, *, every_phase: bool = True) -> Estimator:
     """The same rules, but networks and schedule of next to nothing; with phases that the preset leaves out, or not."""
     if isinstance(config, DeepIVConfig):
         return replace(
             config,
             hidden=(8,),
+            covariates=_small_images(config.covariates),
             treatment_stage=replace(config.treatment_stage, epochs=2, batch_size=16),
             outcome_stage=replace(config.outcome_stage, epochs=2, batch_size=16),
         )
     if isinstance(config, DFIVConfig):
         return replace(
             config,
+            blocks=_small_images(config.blocks),
             training=replace(config.training, epochs=2, instrument_iterations=2, covariate_iterations=2, chunk=1),
         )
     if isinstance(config, DeepGMMConfig):
         game = replace(config.game, rounds=2, round_updates=3, batch_size=16, chunk=1)
-        return replace(config, hidden=(8,), game=game, learning_rates=(1e-3,))
+        covariates = _small_images(config.covariates)
+        return replace(config, hidden=(8,), covariates=covariates, game=game, learning_rates=(1e-3,))
     if not isinstance(config, BGMIVConfig):
         return config
     shapes = CovariateConfig(
@@ -51,7 +62,7 @@ def _tiny(config: Estimator, *, every_phase: bool = True) -> Estimator:
         config,
         batch_size=8,
         ensemble=ensemble,
-        model=ModelConfig(treatment_hidden=(8,), outcome_hidden=(8,), covariates=shapes),
+        model=ModelConfig(treatment_hidden=(8,), outcome_hidden=(8,), covariates=_small_images(shapes)),
         warm_start=replace(config.warm_start, iterations=20, chunk=10),
     )
     if not every_phase:

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from bgmiv.covariates import CovariateConfig, CovariateModule, build_covariates
+from bgmiv.covariates import CovariateConfig, CovariateModule, ImageConfig, build_covariates
 from bgmiv.data import IVData, Schema
-from bgmiv.errors import ConfigError, DataError
+from bgmiv.errors import ConfigError
 from bgmiv.likelihood import Bernoulli, Categorical, Gaussian
 
 
@@ -64,10 +64,72 @@ def test_shared_variance_is_passed_on() -> None:
     assert built.branches[0].head == Gaussian(2, shared_variance=True)
 
 
-def test_images_are_refused_with_a_way_out() -> None:
-    images = np.random.default_rng(0).random(size=(4, 2, 2))
-    with pytest.raises(DataError, match=r"'photo'.*images.*'vector'"):
-        shapes(schema({"photo": images}), 3, CovariateConfig())
+def test_an_image_gets_the_papers_convolutions_and_a_vector_beside_it_the_nuisance_branch() -> None:
+    rng = np.random.default_rng(1)
+    covariates = {"time": np.arange(4.0), "image": rng.random((4, 28, 28)), "nuisance": rng.normal(size=(4, 215))}
+    built = shapes(schema(covariates, image="image"), 6, CovariateConfig())
+    time, image, nuisance = built.encoder.features.parts
+    assert [layer.kernel.shape for layer in image.extractor.convolutions] == [(3, 3, 1, 64), (3, 3, 64, 64)]
+    assert [layer.kernel.shape for layer in image.extractor.layers] == [(7 * 7 * 64, 128), (128, 64)]
+    assert image.extractor.dropout == 0.1
+    assert (image.shift, image.noise) == (0, 0.0)
+    assert (nuisance.hidden.kernel.shape, nuisance.output.kernel.shape) == ((215, 64), (64, 32))
+    assert (time.width, image.width, nuisance.width) == (1, 64, 32)
+    assert widths(built.encoder.net) == [97, 128, 64, 6]
+    _, decoder, nuisance_decoder = built.decoder.nets
+    assert decoder.net.project.kernel.shape == (6, 7 * 7 * 128)
+    assert [layer.kernel.shape[2:] for layer in decoder.net.doublings] == [(128, 64), (64, 32)]
+    assert decoder.net.output.kernel.shape == (3, 3, 32, 1)
+    assert widths(nuisance_decoder) == [6, 128, 64, 215, 215]
+    assert [branch.head for branch in built.branches] == [Gaussian(1), Bernoulli(784), Gaussian(215)]
+
+
+def test_the_nuisance_branch_is_an_option_and_only_beside_images() -> None:
+    rng = np.random.default_rng(1)
+    beside = {"image": rng.random((4, 6, 6)), "proxy": rng.normal(size=(4, 40))}
+    built = shapes(schema(beside, image="image"), 3, CovariateConfig(nuisance_features=None))
+    assert built.encoder.features.parts[1].hidden.kernel.shape == (40, 128)
+    alone = shapes(schema({"proxy": beside["proxy"]}), 3, CovariateConfig())
+    assert alone.encoder.features.parts[0].hidden.kernel.shape == (40, 128)
+
+
+def test_dense_image_networks_are_an_option() -> None:
+    images = ImageConfig(features="dense", decoder="dense", likelihood="gaussian", weight=2.0, shift=2, noise=0.2)
+    built = shapes(schema({"photo": np.random.default_rng(0).random((4, 6, 5))}), 3, CovariateConfig(images=images))
+    (features,), (decoder,), (branch,) = built.encoder.features.parts, built.decoder.nets, built.branches
+    assert [layer.kernel.shape for layer in features.extractor.layers] == [(30, 512), (512, 128), (128, 64)]
+    assert widths(decoder.net) == [3, 128, 512, 30]
+    assert decoder.spread.kernel.shape == (3, 1)
+    assert (branch.head, branch.weight) == (Gaussian(30, shared_variance=True), 2.0)
+    assert features.noise_width == 2 + 30
+
+
+def test_images_never_take_the_dense_path() -> None:
+    covariates = {"a": np.arange(4.0), "photo": np.random.default_rng(0).random((4, 3, 3))}
+    built = shapes(schema(covariates), 3, CovariateConfig(narrow_vector=32))
+    assert len(built.branches) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"features": "wavelet"}, "features"),
+        ({"decoder": "none"}, "decoder"),
+        ({"likelihood": "poisson"}, "likelihood"),
+        ({"filters": (0, 4)}, "filters"),
+        ({"filters": (4,)}, "filters"),
+        ({"dense_features": ()}, "dense_features"),
+        ({"decoder_filters": (4, 4)}, "decoder_filters"),
+        ({"dropout": 1.0}, "dropout"),
+        ({"shift": 1.5}, "shift"),
+        ({"shift": -1}, "shift"),
+        ({"noise": -0.1}, "noise"),
+        ({"weight": 0.0}, "weight"),
+    ],
+)
+def test_image_settings_that_cannot_be_built_are_refused(settings: dict[str, Any], word: str) -> None:
+    with pytest.raises(ConfigError, match=word):
+        ImageConfig(**settings)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from bgmiv.covariates.build import CovariateConfig, build_blocks, build_covariates, build_dense, build_features
 from bgmiv.covariates.features import BlockFeatures
+from bgmiv.covariates.images import ImageConfig, rows_at_once
 from bgmiv.covariates.module import Branch, CovariateModule
 
 __all__ = [
@@ -9,8 +10,10 @@ __all__ = [
     "Branch",
     "CovariateConfig",
     "CovariateModule",
+    "ImageConfig",
     "build_blocks",
     "build_covariates",
     "build_dense",
     "build_features",
+    "rows_at_once",
 ]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 import jax
 from jax import Array
 
 from bgmiv.covariates.features import BlockFeatures, Features, Noised, Raw, VectorFeatures
-from bgmiv.covariates.module import Branch, CovariateModule, Decoder, Encoder
+from bgmiv.covariates.images import ImageConfig, build_image_decoder, build_image_features, image_head
+from bgmiv.covariates.module import Branch, BranchNet, CovariateModule, Decoder, Encoder
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
-from bgmiv.errors import ConfigError, DataError
+from bgmiv.errors import ConfigError
 from bgmiv.likelihood import Bernoulli, Categorical, Gaussian, Head
 from bgmiv.nn import MLP
 
@@ -37,6 +38,9 @@ class CovariateConfig:
         shared_variance: one variance for all continuous columns (the authors' code) instead of one each (the paper).
         block_reduction: "mean" weighs each block's log-likelihood as one coordinate (the authors' code for vectors,
             so that a scalar block weighs as much as a wide one); "sum" is the plain density.
+        images: how image blocks are seen and generated.
+        nuisance_features: hidden and output width of a vector block's features beside an image block (the paper's
+            MNIST-HD); None: `vector_features` there as well.
     """
 
     dense_hidden: tuple[int, ...] = (64, 64, 64, 64, 64)
@@ -50,6 +54,8 @@ class CovariateConfig:
     dense_decoder_hidden: tuple[int, ...] | None = None
     shared_variance: bool = False
     block_reduction: Literal["sum", "mean"] = "mean"
+    images: ImageConfig = field(default_factory=ImageConfig)
+    nuisance_features: tuple[int, int] | None = (64, 32)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
@@ -61,10 +67,10 @@ class CovariateConfig:
             )
         if self.block_reduction not in ("sum", "mean"):
             raise ConfigError(f"block_reduction is 'sum' or 'mean', got {self.block_reduction!r}.")
-        for field in fields(self):
-            widths = getattr(self, field.name)
+        for entry in fields(self):
+            widths = getattr(self, entry.name)
             if isinstance(widths, tuple) and any(width < 1 for width in widths):
-                raise ConfigError(f"{field.name} must hold positive widths, got {widths}.")
+                raise ConfigError(f"{entry.name} must hold positive widths, got {widths}.")
 
 
 def build_dense(
@@ -105,16 +111,13 @@ def build_dense(
     )
 
 
-def _features(block: CovariateBlock, config: CovariateConfig, key: Array) -> Features:
+def _features(block: CovariateBlock, config: CovariateConfig, key: Array, *, beside_image: bool) -> Features:
     if block.kind is BlockKind.image:
-        raise DataError(
-            f"covariate block '{block.name}' holds images, which this version cannot model yet; flatten each image "
-            "to one row and declare the block as 'vector', or pass features extracted from the images."
-        )
+        return build_image_features(block, config.images, key=key)
     if block.kind is BlockKind.vector and block.width <= config.narrow_vector:
         return Noised(block.width, config.vector_noise)
     if block.kind is BlockKind.vector:
-        hidden, width = config.vector_features
+        hidden, width = (config.nuisance_features if beside_image else None) or config.vector_features
         return VectorFeatures(
             block.width, hidden, width, dropout=config.dropout, input_noise=config.vector_noise, key=key
         )
@@ -130,8 +133,9 @@ def build_features(blocks: Sequence[CovariateBlock], config: CovariateConfig, *,
         64
     """
     keys = jax.random.split(key, max(len(blocks), 1))
+    image = any(block.kind is BlockKind.image for block in blocks)
     return BlockFeatures(
-        tuple(_features(block, config, k) for block, k in zip(blocks, keys, strict=False)),
+        tuple(_features(block, config, k, beside_image=image) for block, k in zip(blocks, keys, strict=False)),
         tuple((block.start, block.stop) for block in blocks),
     )
 
@@ -141,7 +145,16 @@ def _head(block: CovariateBlock, config: CovariateConfig) -> Head:
         return Bernoulli(block.width)
     if block.kind is BlockKind.categorical:
         return Categorical(block.width)
+    if block.kind is BlockKind.image:
+        return image_head(block, config.images)
     return Gaussian(block.width, shared_variance=config.shared_variance and block.kind is BlockKind.continuous)
+
+
+def _decoder(block: CovariateBlock, head: Head, latent_dim: int, config: CovariateConfig, key: Array) -> BranchNet:
+    if block.kind is BlockKind.image:
+        return build_image_decoder(block, latent_dim, config.images, key=key)
+    hidden = config.vector_decoder_hidden if block.kind is BlockKind.vector else config.column_decoder_hidden
+    return MLP(latent_dim, hidden, head.raw_dims if isinstance(head, Gaussian) else head.raw_dim, key=key)
 
 
 def build_blocks(
@@ -159,10 +172,9 @@ def build_blocks(
     branches, decoders = [], []
     for block, key_decoder in zip(blocks, keys, strict=True):
         head = _head(block, config)
-        hidden = config.vector_decoder_hidden if block.kind is BlockKind.vector else config.column_decoder_hidden
-        n_out = head.raw_dims if isinstance(head, Gaussian) else head.raw_dim
-        branches.append(Branch(block.start, block.stop, head, config.block_reduction))
-        decoders.append(MLP(latent_dim, hidden, n_out, key=key_decoder))
+        weight = config.images.weight if block.kind is BlockKind.image else 1.0
+        branches.append(Branch(block.start, block.stop, head, config.block_reduction, weight))
+        decoders.append(_decoder(block, head, latent_dim, config, key_decoder))
     return CovariateModule(
         encoder=Encoder(features, MLP(features.width, config.block_encoder_hidden, latent_dim, key=key_net)),
         decoder=Decoder(tuple(decoders)),

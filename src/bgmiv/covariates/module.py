@@ -5,17 +5,18 @@ There is one class. A new kind of covariate is a new `Branch` made in `build.py`
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Protocol
 
 import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
 from bgmiv.covariates.features import BlockFeatures
+from bgmiv.covariates.images import rows_at_once
 from bgmiv.likelihood import Head
 from bgmiv.nn import MLP
 
-__all__ = ["Branch", "CovariateModule", "Decoder", "Encoder"]
+__all__ = ["Branch", "BranchNet", "CovariateModule", "Decoder", "Encoder"]
 
 
 class Branch(eqx.Module):
@@ -25,22 +26,28 @@ class Branch(eqx.Module):
         start, stop: the block's columns.
         head: the block's distribution.
         reduction: whether its log-likelihood is the sum or the mean over its coordinates.
+        weight: factor of that sum or mean.
     """
 
     start: int = eqx.field(static=True)
     stop: int = eqx.field(static=True)
     head: Head = eqx.field(static=True)
     reduction: Literal["sum", "mean"] = eqx.field(static=True, default="sum")
+    weight: float = eqx.field(static=True, default=1.0)
 
     def of(self, v: Array) -> Array:
         """The block's part of a row."""
         return v[self.start : self.stop]
 
     def reduce(self, terms: Array) -> Array:
-        """Add or average the coordinates."""
-        if self.reduction == "sum" or terms.size == 0:
-            return jnp.sum(terms)
-        return jnp.mean(terms)
+        """Add or average the coordinates, weighted."""
+        reduced = jnp.sum(terms) if self.reduction == "sum" or terms.size == 0 else jnp.mean(terms)
+        return reduced if self.weight == 1.0 else self.weight * reduced
+
+    @property
+    def coordinate_weight(self) -> float:
+        """What each coordinate's log-density is multiplied by."""
+        return self.weight / (1 if self.reduction == "sum" else max(self.stop - self.start, 1))
 
 
 class Encoder(eqx.Module):
@@ -50,10 +57,20 @@ class Encoder(eqx.Module):
     net: MLP
 
 
-class Decoder(eqx.Module):
-    """One MLP a branch from the latents to the branch's raw head parameters."""
+class BranchNet(Protocol):
+    """A network from the latents to a branch's raw head parameters."""
 
-    nets: tuple[MLP, ...]
+    def __call__(self, z: Array, /) -> Array:
+        """All raw parameters."""
+
+    def leading(self, z: Array, /) -> Array:
+        """Those that the mean needs, which come first."""
+
+
+class Decoder(eqx.Module):
+    """One network a branch from the latents to the branch's raw head parameters."""
+
+    nets: tuple[BranchNet, ...]
 
 
 class CovariateModule(eqx.Module):
@@ -76,6 +93,10 @@ class CovariateModule(eqx.Module):
     def noise_width(self) -> int:
         """Uniform numbers that `encode` takes a row in training."""
         return self.encoder.features.noise_width
+
+    def rows_at_once(self, most: int) -> int:
+        """How many rows may be encoded or decoded together: `most`, or fewer with convolutions."""
+        return rows_at_once((*self.encoder.features.parts, *self.decoder.nets), most)
 
     def encode(self, v: Array, noise: Array | None = None) -> Array:
         """Latents of one row; `noise_width` uniform numbers switch training noise on."""

@@ -58,8 +58,9 @@ class BGMIVConfig:
     """Everything that determines a fit, given data and key.
 
     Args:
-        layout: the latent partition; None takes the paper's (2, 2, 1, 2), or (2, 1, 1, 2) with a vector block.
-        batch_size: of both phases; None takes the paper's 64, or 32 with a vector block.
+        layout: the latent partition; None takes the paper's (2, 2, 1, 2), or (2, 1, 1, 2) with a vector or image
+            block.
+        batch_size: of both phases; None takes the paper's 64, or 32 with a vector or image block.
         model: network shapes.
         reduction: how wide vector blocks are reduced before anything else; None leaves them as they are.
         scaling: how each role is scaled, fitted on the training rows.
@@ -86,7 +87,7 @@ class BGMIVConfig:
 
     def resolved(self, schema: Schema, n_rows: int) -> BGMIVConfig:
         """The config with layout, batch size and iterations settled for a data set."""
-        wide = any(block.kind is BlockKind.vector for block in schema.blocks)
+        wide = any(block.kind in (BlockKind.vector, BlockKind.image) for block in schema.blocks)
         layout = self.layout or (LatentLayout(2, 1, 1, 2) if wide else LatentLayout(2, 2, 1, 2))
         batch_size = min(self.batch_size or (32 if wide else 64), n_rows)
         return replace(

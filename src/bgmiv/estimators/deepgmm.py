@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from bgmiv.compilation import enable_compilation_cache
-from bgmiv.covariates import CovariateConfig, build_features
+from bgmiv.covariates import CovariateConfig, ImageConfig, build_features
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, Scaler
 from bgmiv.data.schema import BlockKind, Schema
@@ -34,12 +34,12 @@ class DeepGMMConfig:
 
     Args:
         hidden: hidden widths of both players' networks.
-        covariates: features of the covariate blocks; only its vector settings act.
+        covariates: features of the covariate blocks; only its settings of vector and image features act.
         game: how the game is played.
         learning_rates: g's learning rates; one run each, and the held-out rows choose among all rounds of all runs.
             Where no rows are held out only the first is used.
-        holdout: share of rows that no player trains on; 0 takes the last g, None is 0.2 where there is a vector block
-            and 0 otherwise.
+        holdout: share of rows that no player trains on; 0 takes the last g, None is 0.2 where there is a vector or
+            image block and 0 otherwise.
         scaling: how each role is scaled, fitted on all rows.
         use_instrument: False lets the critic see the treatment in place of the instruments: the moments then say that
             the treatment is its own instrument (the no-IV twin).
@@ -66,7 +66,7 @@ class DeepGMMConfig:
         """The share of rows that no player trains on."""
         if self.holdout is not None:
             return self.holdout
-        return _WIDE_HOLDOUT if any(block.kind is BlockKind.vector for block in schema.blocks) else 0.0
+        return _WIDE_HOLDOUT if _wide(schema) else 0.0
 
     def fit(self, data: IVData, key: Array, reporter: Reporter = silent) -> FittedDeepGMM:
         """Scale and play; with rows held out, one game a learning rate and the best of all rounds by their moments."""
@@ -122,6 +122,10 @@ class DeepGMMConfig:
         return CovariateNet(features, n_side, self.hidden, 1, dropout=0.0, key=key_net)
 
 
+def _wide(schema: Schema) -> bool:
+    return any(block.kind in (BlockKind.vector, BlockKind.image) for block in schema.blocks)
+
+
 @dataclass(frozen=True, eq=False)
 class FittedDeepGMM:
     """A fitted DeepGMM.
@@ -174,15 +178,18 @@ def default_preset() -> DeepGMMConfig:
     zero along a cosine: at constant ones the players circle, and the error of the last g is a matter of luck. The
     critic's square is weighed by residual^2 + 0.1 instead of residual^2: where the outcome is nearly free of noise, the
     optimal weights 1 / E[residual^2 | w, v] have no bound. Cooled down, the last g has a lower moment risk on new rows
-    than one trained on four fifths of the data and chosen on the fifth held out; except with a vector block, whose rows
-    the networks would memorise. There the choice is made in one pass: the paper trains once to gather critics and to
-    choose the learning rate, then again to choose the epoch; here every round of every learning rate is a candidate at
-    once, and the critics of all of them judge it on the rows that no player saw. Vector blocks are noised in training.
+    than one trained on four fifths of the data and chosen on the fifth held out; except with a vector or image block,
+    whose rows the networks would memorise. There the choice is made in one pass: the paper trains once to gather
+    critics and to choose the learning rate, then again to choose the epoch; here every round of every learning rate is
+    a candidate at once, and the critics of all of them judge it on the rows that no player saw. Vector blocks are
+    noised in training; images are seen through dense layers instead of convolutions, shifted by up to 2 pixels and
+    noised in training.
 
     Schedule, damping, learning rates and held-out share were chosen by the held-out moment risk
     (`bgmiv.trust.moment_risk`), see benchmarks/choose_baselines.md.
     """
-    return DeepGMMConfig(covariates=CovariateConfig(dropout=0.0, vector_noise=1.0))
+    images = ImageConfig(features="dense", shift=2, noise=0.2)
+    return DeepGMMConfig(covariates=CovariateConfig(dropout=0.0, vector_noise=1.0, images=images))
 
 
 PRESETS = {"default": default_preset, "paper": paper_preset}
@@ -203,7 +210,7 @@ class DeepGMM(IVEstimator):
         hidden: hidden widths of both networks.
         damping: added to the squared residuals that weigh the critic's square.
         holdout: share of rows held out for the choice; 0 takes the last g of the first learning rate. By default 0.2
-            where there is a vector block and 0 otherwise.
+            where there is a vector or image block and 0 otherwise.
         scaling: how each role is scaled.
         use_instrument: False gives the no-IV twin: the critic sees the treatment in place of the instruments.
         treatment_kind: "auto", "continuous" or "binary".

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from bgmiv.compilation import enable_compilation_cache
-from bgmiv.covariates import CovariateConfig, build_features
+from bgmiv.covariates import CovariateConfig, ImageConfig, build_features
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import Identity, RoleScaling, Scaler
 from bgmiv.data.schema import BlockKind, Schema
@@ -42,15 +42,15 @@ class DeepIVConfig:
     Args:
         n_components: Gaussian components of a continuous treatment's distribution; a binary treatment is Bernoulli.
         hidden: hidden widths of both networks; None takes the study's (128, 64, 32), or (32,) behind the features of a
-            vector block.
-        covariates: features of the covariate blocks; only its vector settings act.
+            vector or image block.
+        covariates: features of the covariate blocks; only its settings of vector and image features act.
         dropout: share of hidden units dropped in training; None takes the study's 1000 / (1000 + n), at most 0.5.
         treatment_stage: how the first stage is trained.
         outcome_stage: how the second stage is trained.
         n_samples: treatment draws a row and step in the second stage.
         scaling: how each role is scaled, fitted on all rows.
         holdout: share of rows kept out of training, on which each stage chooses its epoch; 0 takes the last epoch, None
-            is 0.1 where there is a vector block and 0 otherwise.
+            is 0.1 where there is a vector or image block and 0 otherwise.
         use_instrument: False learns the outcome from the observed treatment (the no-IV twin).
     """
 
@@ -134,7 +134,7 @@ class DeepIVConfig:
 
 
 def _wide(schema: Schema) -> bool:
-    return any(block.kind is BlockKind.vector for block in schema.blocks)
+    return any(block.kind in (BlockKind.vector, BlockKind.image) for block in schema.blocks)
 
 
 def _fitting(settings: StageSettings, n_rows: int) -> StageSettings:
@@ -185,16 +185,19 @@ def default_preset() -> DeepIVConfig:
 
     It differs from the study in these ways. All four roles are standardised. Dropout is left out: in the first stage it
     widens the treatment's distribution, in the second it flattens g. The step size falls along a cosine, and the last
-    epoch is kept. Only with a vector block, whose rows the networks would memorise, does each stage keep the epoch with
-    the lowest loss on a tenth of the rows, held out. Vector blocks are noised in training, and the networks behind
-    their features have all three hidden layers.
+    epoch is kept. Only with a vector or image block, whose rows the networks would memorise, does each stage keep the
+    epoch with the lowest loss on a tenth of the rows, held out. Vector blocks are noised in training, and the networks
+    behind their features have all three hidden layers. Images are seen through dense layers instead of convolutions,
+    shifted by up to 2 pixels and noised in training.
 
     Dropout, schedule and held-out share were chosen by the held-out moment risk (`bgmiv.trust.moment_risk`), see
     benchmarks/choose_baselines.md.
     """
     return DeepIVConfig(
         hidden=(128, 64, 32),
-        covariates=CovariateConfig(dropout=0.0, vector_noise=1.0),
+        covariates=CovariateConfig(
+            dropout=0.0, vector_noise=1.0, images=ImageConfig(features="dense", shift=2, noise=0.2)
+        ),
         dropout=0.0,
         treatment_stage=StageSettings(schedule="cosine", weight_decay=1e-6),
         outcome_stage=StageSettings(schedule="cosine", weight_decay=1e-3),

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from bgmiv.compilation import enable_compilation_cache
-from bgmiv.covariates import CovariateConfig, build_features
+from bgmiv.covariates import CovariateConfig, ImageConfig, build_features
 from bgmiv.covariates.features import BlockFeatures
 from bgmiv.data.batching import bucket_size, pad_rows
 from bgmiv.data.ivdata import IVData
@@ -67,9 +67,9 @@ class DFIVConfig:
     Args:
         treatment_net: layers of psi(x).
         instrument_net: layers of phi(w, v) after the covariate blocks' features; None takes the study's, which has a
-            single layer after a vector block.
+            single layer after a vector or image block.
         covariate_net: layers of xi(v) after the covariate blocks' features; None takes the study's.
-        blocks: extractors of vector blocks, one set in phi and one in xi.
+        blocks: extractors of vector and image blocks, one set in phi and one in xi.
         training: the schedule, penalties and optimisers.
         scaling: how each role is scaled, fitted on the training rows.
         use_instrument: False regresses the outcome on psi(x) and xi(v) directly, over all rows (the no-IV twin).
@@ -78,7 +78,11 @@ class DFIVConfig:
     treatment_net: Shapes = (LayerShape(16), LayerShape(4, normalise=True, rectify=False))
     instrument_net: Shapes | None = _INSTRUMENT
     covariate_net: Shapes | None = _COVARIATE
-    blocks: CovariateConfig = field(default_factory=lambda: CovariateConfig(vector_noise=1.0))
+    blocks: CovariateConfig = field(
+        default_factory=lambda: CovariateConfig(
+            vector_noise=1.0, images=ImageConfig(features="dense", shift=2, noise=0.2)
+        )
+    )
     training: DeepFeatures = field(default_factory=DeepFeatures)
     scaling: RoleScaling = field(default_factory=RoleScaling)
     use_instrument: bool = True
@@ -91,7 +95,7 @@ class DFIVConfig:
 
     def resolved(self, schema: Schema) -> DFIVConfig:
         """The config with the networks' shapes settled for a data set."""
-        wide = any(block.kind is BlockKind.vector for block in schema.blocks)
+        wide = any(block.kind in (BlockKind.vector, BlockKind.image) for block in schema.blocks)
         return replace(
             self,
             instrument_net=self.instrument_net or (_AFTER_VECTOR if wide else _INSTRUMENT),
@@ -258,8 +262,9 @@ def paper_preset() -> DFIVConfig:
     """The study's public settings: inputs as they come, one treatment feature, almost no weight decay.
 
     Three things differ from its code: normalised layers use the moments of their network's training rows at the
-    current weights, not a running mean of them; a vector block goes through this package's shared extractor; and the
-    updates of one epoch share a block of dropout draws, dealt out anew each time.
+    current weights, not a running mean of them; vector and image blocks go through this package's shared extractors
+    (every update convolves all rows at once: images need gigabytes and a GPU); and the updates of one epoch share a
+    block of dropout draws, dealt out anew each time.
     """
     as_given = Identity()
     return DFIVConfig(
@@ -278,7 +283,8 @@ def default_preset() -> DFIVConfig:
     It differs from the study in five ways, each chosen by stage 2's error on rows kept out of the fit: every role is
     standardised; psi has four features of unit variance in place of one of any size, so that a penalty means the same
     in any units; phi and xi have much stronger weight decay; a vector block is followed by the same layers as plain
-    columns; and vector blocks are noised while the networks learn.
+    columns; and vector blocks are noised while the networks learn. Images are seen through dense layers instead of
+    convolutions, shifted by up to 2 pixels and noised while the networks learn, which no such comparison has chosen.
     """
     return DFIVConfig()
 

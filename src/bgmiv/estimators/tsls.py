@@ -179,6 +179,13 @@ class TSLSConfig:
         n_rows, n_covariates = data.covariates.shape
         if self.use_instrument and data.instruments.shape[1] == 0:
             raise DataError("two-stage least squares needs an instrument; pass at least one in instruments=")
+        images = [block.name for block in data.schema.blocks if block.kind is BlockKind.image]
+        if images:
+            raise DataError(
+                f"covariates block {images[0]!r} holds images, and two-stage least squares would be linear in every "
+                "pixel. Pass features of the images (a few columns), or declare the block as 'vector' to use pixels as "
+                "they are, or use another method"
+            )
         if 2 * n_covariates > n_rows:
             raise DataError(
                 f"two-stage least squares with {n_covariates} covariate columns and {n_rows} rows is not "

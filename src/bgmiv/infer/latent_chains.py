@@ -73,7 +73,7 @@ def posterior_target(model: BGMIVModel, v: Array) -> LiftedTarget:
         raws, gaps, spreads = module.decode(z), [jnp.zeros(0)], [jnp.zeros(0)]
         for i, branch, head in lifted:
             # The mean over a block's coordinates is their sum with a noise that is larger by the root of their number.
-            variance = head.variance(raws[i]) * (1 if branch.reduction == "sum" else head.dim)
+            variance = head.variance(raws[i]) / branch.coordinate_weight
             gaps.append(head.mean(raws[i]) - branch.of(v))
             spreads.append(jnp.broadcast_to(jnp.sqrt(variance), (head.dim,)))
         return jnp.concatenate(gaps), jnp.concatenate(spreads)

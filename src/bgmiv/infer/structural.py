@@ -22,9 +22,9 @@ def _means(model: BGMIVModel, x: Array, z: Array) -> Array:
     return jax.vmap(model.structural_mean)(x, z)
 
 
-def _blocks(n: int) -> list[tuple[int, int, int]]:
+def _blocks(n: int, most: int = _MOST_ROWS) -> list[tuple[int, int, int]]:
     """Start, stop and padded size of each block of rows."""
-    size = max(_FEWEST_ROWS, bucket_size(min(n, _MOST_ROWS)))
+    size = max(min(_FEWEST_ROWS, most), bucket_size(min(n, most)))
     return [(start, min(start + size, n), size) for start in range(0, n, size)]
 
 
@@ -36,7 +36,7 @@ def latents_of(model: BGMIVModel, v: np.ndarray, config: LatentMap) -> np.ndarra
     unique, inverse = unique_rows(v)
     parts = [
         np.asarray(infer_latents(model, jnp.asarray(pad_rows(unique[start:stop], size)), config))[: stop - start]
-        for start, stop, size in _blocks(len(unique))
+        for start, stop, size in _blocks(len(unique), model.covariates.rows_at_once(_MOST_ROWS))
     ]
     return np.concatenate(parts)[inverse]
 

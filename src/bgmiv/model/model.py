@@ -101,4 +101,7 @@ def build_model(schema: Schema, n_instruments: int, config: ModelConfig, *, key:
 @jax.jit
 def encode_rows(model: BGMIVModel, v: Array) -> Array:
     """The encoder's latents of many rows, without dropout."""
-    return jax.vmap(model.covariates.encode)(v)
+    size = model.covariates.rows_at_once(len(v))
+    if size == len(v):
+        return jax.vmap(model.covariates.encode)(v)
+    return jax.lax.map(model.covariates.encode, v, batch_size=size)

@@ -1,6 +1,7 @@
-"""Network parts: dense stacks written for one row."""
+"""Network parts: dense stacks and convolutions written for one row."""
 
 from bgmiv.nn.adam import adam
+from bgmiv.nn.conv import Conv, TransposedConv, max_pool
 from bgmiv.nn.mlp import MLP, Dense, leaky_relu
 
-__all__ = ["MLP", "Dense", "adam", "leaky_relu"]
+__all__ = ["MLP", "Conv", "Dense", "TransposedConv", "adam", "leaky_relu", "max_pool"]

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from bgmiv.covariates import BlockFeatures
+from bgmiv.covariates import BlockFeatures, rows_at_once
 from bgmiv.data.batching import bucket_size, pad_rows
 from bgmiv.data.scaling import ScaledData
 from bgmiv.nn import Dense
@@ -99,7 +99,8 @@ def _values(net: CovariateNet, sides: Array, v: Array) -> Array:
 def net_values(net: CovariateNet, sides: np.ndarray, v: np.ndarray) -> np.ndarray:
     """The network's outputs `(n, n_out)` outside training, in blocks so that memory stays bounded."""
     n = len(sides)
-    size = max(64, bucket_size(min(n, 4096)))
+    most = rows_at_once(net.features.parts, 4096)
+    size = max(min(64, most), bucket_size(min(n, most)))
     parts = []
     for start in range(0, n, size):
         stop = min(start + size, n)

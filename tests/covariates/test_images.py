@@ -1,0 +1,206 @@
+"""Image blocks: shapes, gradients, what training changes, and blocks of other kinds beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bgmiv.covariates import CovariateConfig, CovariateModule, ImageConfig, build_blocks, rows_at_once
+from bgmiv.covariates.images import ImageFeatures, build_image_decoder, build_image_features
+from bgmiv.data import BlockKind, CovariateBlock
+from bgmiv.likelihood import Bernoulli, Gaussian
+
+LATENT = 3
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation() -> Iterator[None]:
+    """Much is compiled here and little run: XLA's optimisations would cost more than they give."""
+    before = jax.config.values["jax_disable_most_optimizations"]
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+SMALL: dict[str, Any] = {
+    "filters": (3, 4),
+    "conv_features": (6, 5),
+    "dense_features": (7, 5),
+    "decoder_filters": (4, 3, 2),
+    "dense_decoder_hidden": (6,),
+}
+
+
+def image_block(shape: tuple[int, int, int], start: int = 0) -> CovariateBlock:
+    width = int(np.prod(shape))
+    names = tuple(f"p{i}" for i in range(width))
+    return CovariateBlock("photo", BlockKind.image, names, start, start + width, shape=shape)
+
+
+def features_of(shape: tuple[int, int, int], **settings: Any) -> ImageFeatures:
+    config = ImageConfig(**{**SMALL, **settings})
+    return jax.jit(partial(build_image_features, image_block(shape), config))(key=jax.random.key(0))
+
+
+def module(**settings: Any) -> CovariateModule:
+    """A plain column, an image and an embedding."""
+    blocks = (
+        CovariateBlock("age", BlockKind.continuous, ("age",), 0, 1),
+        image_block((6, 5, 2), 1),
+        CovariateBlock("text", BlockKind.vector, ("a", "b", "c", "d"), 61, 65),
+    )
+    config = CovariateConfig(
+        block_encoder_hidden=(6,),
+        vector_decoder_hidden=(6,),
+        column_decoder_hidden=(5,),
+        nuisance_features=(5, 3),
+        images=ImageConfig(**{**SMALL, **settings}),
+    )
+    return jax.jit(lambda key: build_blocks(blocks, LATENT, config, key=key))(jax.random.key(0))
+
+
+V = np.random.default_rng(0).random(65).astype(np.float32)
+Z = np.asarray([0.5, -0.2, 1.3], np.float32)
+
+
+@pytest.mark.parametrize("shape", [(28, 28, 1), (16, 16, 3), (9, 7, 2), (1, 2, 1)])
+@pytest.mark.parametrize("kind", ["conv", "dense"])
+@pytest.mark.parametrize("likelihood", ["bernoulli", "gaussian"])
+def test_any_shape_has_features_and_a_decoder(shape: tuple[int, int, int], kind: str, likelihood: str) -> None:
+    block = image_block(shape)
+    config = ImageConfig(**{**SMALL, "features": kind, "decoder": kind, "likelihood": likelihood, "shift": 1})
+
+    def built(key: jax.Array, pixels: jax.Array, noise: jax.Array) -> tuple[jax.Array, ...]:
+        features = build_image_features(block, config, key=key)
+        decoder = build_image_decoder(block, LATENT, config, key=key)
+        z = jnp.ones(LATENT)
+        return features(pixels, None), features(pixels, noise[: features.noise_width]), decoder(z), decoder.leading(z)
+
+    pixels = jax.ShapeDtypeStruct((block.width,), np.float32)
+    plain, noised, raw, leading = jax.eval_shape(
+        built, jax.random.key(0), pixels, jax.ShapeDtypeStruct((10_000,), np.float32)
+    )
+    assert plain.shape == noised.shape == (5,)
+    head = Bernoulli(block.width) if likelihood == "bernoulli" else Gaussian(block.width, shared_variance=True)
+    assert raw.shape == (head.raw_dim,)
+    assert leading.shape == (block.width,)
+
+
+@pytest.mark.parametrize("kind", ["conv", "dense"])
+def test_gradients_are_finite_and_reach_every_layer(kind: str) -> None:
+    built = module(features=kind, decoder=kind, likelihood="gaussian", shift=1, noise=0.2)
+    noise = np.random.default_rng(1).uniform(size=built.noise_width).astype(np.float32)
+
+    def loss(module: CovariateModule) -> jax.Array:
+        z = module.encode(V, noise)
+        return -module.log_prob(V, z) + module.cycle_loss(V, module.decode_means(z))
+
+    grads = jax.jit(jax.grad(loss))(built)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(grads):
+        assert np.isfinite(leaf).all(), path
+        assert np.any(np.asarray(leaf) != 0.0), path
+
+
+@jax.jit
+def _apply(features: ImageFeatures, pixels: jax.Array, noise: jax.Array | None) -> jax.Array:
+    return features(pixels, noise)
+
+
+@pytest.mark.parametrize("kind", ["conv", "dense"])
+def test_training_noise_acts_only_when_given_and_is_a_function_of_it(kind: str) -> None:
+    features = features_of((6, 5, 2), features=kind, shift=1, noise=0.3, dropout=0.5)
+    pixels = V[:60]
+    first, second = np.random.default_rng(2).uniform(0.01, 0.99, size=(2, features.noise_width)).astype(np.float32)
+    plain = np.asarray(_apply(features, pixels, None))
+    np.testing.assert_array_equal(_apply(features, pixels, None), plain)
+    np.testing.assert_array_equal(_apply(features, pixels, first), _apply(features, pixels, first))
+    assert not np.allclose(_apply(features, pixels, first), plain)
+    assert not np.allclose(_apply(features, pixels, first), _apply(features, pixels, second))
+
+
+def test_without_augmentation_and_dropout_no_noise_is_asked_for() -> None:
+    assert features_of((6, 5, 2), dropout=0.0).noise_width == 0
+    # Six by five pixels are pooled to two by two, of four filters each.
+    assert features_of((6, 5, 2)).noise_width == 16
+    assert features_of((6, 5, 2), features="dense").noise_width == 0
+    assert features_of((6, 5, 2), features="dense", shift=2, noise=0.1).noise_width == 62
+
+
+@pytest.mark.parametrize(("uniform", "moved"), [(0.01, 2), (0.3, 1), (0.5, 0), (0.7, -1), (0.99, -2)])
+def test_a_shift_moves_a_single_pixel(uniform: float, moved: int) -> None:
+    features = features_of((7, 6, 1), features="dense", shift=2)
+    image = np.zeros((7, 6, 1), np.float32)
+    image[3, 2] = 1.0
+    got = np.asarray(features.augmented(jnp.asarray(image), jnp.asarray([uniform, 0.5])))
+    assert np.argwhere(got[..., 0]).tolist() == [[3 + moved, 2]]
+    got = np.asarray(features.augmented(jnp.asarray(image), jnp.asarray([0.5, uniform])))
+    assert np.argwhere(got[..., 0]).tolist() == [[3, 2 + moved]]
+
+
+def test_what_comes_in_from_outside_is_zero() -> None:
+    features = features_of((4, 4, 2), features="dense", shift=1)
+    got = np.asarray(features.augmented(jnp.ones((4, 4, 2)), jnp.asarray([0.0, 0.99])))
+    assert (got[0] == 0.0).all()
+    assert (got[:, -1] == 0.0).all()
+    assert (got[1:, :-1] == 1.0).all()
+
+
+def test_pixel_noise_has_its_deviation() -> None:
+    features = features_of((40, 50, 1), features="dense", noise=0.2)
+    uniforms = np.random.default_rng(0).uniform(1e-6, 1.0, size=2000).astype(np.float32)
+    added = np.asarray(features.augmented(jnp.zeros((40, 50, 1)), jnp.asarray(uniforms)))
+    assert added.std() == pytest.approx(0.2, rel=0.05)
+    assert abs(added.mean()) < 4.0 * 0.2 / np.sqrt(2000)
+
+
+@jax.jit
+def _all_of(module: CovariateModule) -> tuple[Any, ...]:
+    return module.encode(V), module.decode(Z), module.log_prob(V, Z), module.mean(Z)
+
+
+@pytest.mark.parametrize("kind", ["conv", "dense"])
+def test_a_mix_of_blocks_weighs_and_places_each(kind: str) -> None:
+    built = module(features=kind, decoder=kind, weight=3.0)
+    encoded, raws, log_prob, mean = _all_of(built)
+    assert encoded.shape == (LATENT,)
+    assert [len(raw) for raw in raws] == [2, 60, 8]
+    densities = [b.head.log_prob(raw, b.of(V)) for b, raw in zip(built.branches, raws, strict=True)]
+    weights = (1.0, 3.0, 1.0)
+    expected = sum(w * float(np.mean(d)) for w, d in zip(weights, densities, strict=True))
+    assert float(log_prob) == pytest.approx(expected, rel=1e-4)
+    pixels = np.asarray(mean)[1:61]
+    assert mean.shape == (65,)
+    assert ((pixels > 0.0) & (pixels < 1.0)).all()
+
+
+def test_gaussian_pixels_have_means_between_zero_and_one_and_one_variance() -> None:
+    built = module(likelihood="gaussian")
+    _, raws, _, mean = _all_of(built)
+    assert len(raws[1]) == 61
+    np.testing.assert_allclose(np.asarray(mean)[1:61], raws[1][:60], rtol=1e-5)
+    assert ((np.asarray(raws[1][:60]) > 0.0) & (np.asarray(raws[1][:60]) < 1.0)).all()
+
+
+def test_stacked_models_give_what_single_ones_give() -> None:
+    one, other = module(), jax.tree.map(lambda leaf: 1.1 * leaf, module())
+    stacked = jax.tree.map(lambda a, b: jnp.stack([a, b]), one, other)
+    together = jax.jit(jax.vmap(_all_of))(stacked)
+    for i, single in enumerate((one, other)):
+        for got, expected in zip(jax.tree.leaves(together), jax.tree.leaves(_all_of(single)), strict=True):
+            np.testing.assert_allclose(got[i], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_convolutions_are_evaluated_on_as_many_rows_as_memory_takes() -> None:
+    paper = jax.eval_shape(
+        lambda key: build_image_features(image_block((28, 28, 1)), ImageConfig(), key=key), jax.random.key(0)
+    )
+    # Patches of the second convolution: 14 x 14 x 576 numbers a row, 128 MB in all.
+    assert rows_at_once([paper], 4096) == 256
+    assert rows_at_once([paper], 100) == 100
+    assert rows_at_once([features_of((6, 5, 2), features="dense")], 4096) == 4096
