@@ -41,6 +41,10 @@ class CovariateConfig:
         images: how image blocks are seen and generated.
         nuisance_features: hidden and output width of a vector block's features beside an image block (the paper's
             MNIST-HD); None: `vector_features` there as well.
+        score_features: hidden and output width of the features of images that were reduced to scores.
+        score_dropout: dropout rate in them.
+        score_noise: deviation of the Gaussian noise added to scores before they are encoded in training. Few outputs,
+            dropout and much noise keep the encoder from memorising pictures.
     """
 
     dense_hidden: tuple[int, ...] = (64, 64, 64, 64, 64)
@@ -56,15 +60,18 @@ class CovariateConfig:
     block_reduction: Literal["sum", "mean"] = "mean"
     images: ImageConfig = field(default_factory=ImageConfig)
     nuisance_features: tuple[int, int] | None = (64, 32)
+    score_features: tuple[int, int] = (128, 4)
+    score_dropout: float = 0.3
+    score_noise: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
-        if not 0.0 <= self.dropout < 1.0:
-            raise ConfigError(f"dropout must lie in [0, 1), got {self.dropout}.")
-        if self.vector_noise < 0.0 or self.narrow_vector < 0:
-            raise ConfigError(
-                f"vector_noise and narrow_vector must be at least 0, got {self.vector_noise} and {self.narrow_vector}."
-            )
+        for name in ("dropout", "score_dropout"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ConfigError(f"{name} must lie in [0, 1), got {getattr(self, name)}.")
+        for name in ("vector_noise", "narrow_vector", "score_noise"):
+            if getattr(self, name) < 0.0:
+                raise ConfigError(f"{name} must be at least 0, got {getattr(self, name)}.")
         if self.block_reduction not in ("sum", "mean"):
             raise ConfigError(f"block_reduction is 'sum' or 'mean', got {self.block_reduction!r}.")
         for entry in fields(self):
@@ -111,9 +118,22 @@ def build_dense(
     )
 
 
+def _is_pictures(block: CovariateBlock) -> bool:
+    """Whether a block holds pixels; an image block without a shape holds scores of pictures."""
+    return block.kind is BlockKind.image and block.shape is not None
+
+
 def _features(block: CovariateBlock, config: CovariateConfig, key: Array, *, beside_image: bool) -> Features:
-    if block.kind is BlockKind.image:
+    if _is_pictures(block):
         return build_image_features(block, config.images, key=key)
+    if block.kind is BlockKind.image:
+        return VectorFeatures(
+            block.width,
+            *config.score_features,
+            dropout=config.score_dropout,
+            input_noise=config.score_noise,
+            key=key,
+        )
     if block.kind is BlockKind.vector and block.width <= config.narrow_vector:
         return Noised(block.width, config.vector_noise)
     if block.kind is BlockKind.vector:
@@ -145,15 +165,16 @@ def _head(block: CovariateBlock, config: CovariateConfig) -> Head:
         return Bernoulli(block.width)
     if block.kind is BlockKind.categorical:
         return Categorical(block.width)
-    if block.kind is BlockKind.image:
+    if _is_pictures(block):
         return image_head(block, config.images)
     return Gaussian(block.width, shared_variance=config.shared_variance and block.kind is BlockKind.continuous)
 
 
 def _decoder(block: CovariateBlock, head: Head, latent_dim: int, config: CovariateConfig, key: Array) -> BranchNet:
-    if block.kind is BlockKind.image:
+    if _is_pictures(block):
         return build_image_decoder(block, latent_dim, config.images, key=key)
-    hidden = config.vector_decoder_hidden if block.kind is BlockKind.vector else config.column_decoder_hidden
+    wide = block.kind in (BlockKind.vector, BlockKind.image)
+    hidden = config.vector_decoder_hidden if wide else config.column_decoder_hidden
     return MLP(latent_dim, hidden, head.raw_dims if isinstance(head, Gaussian) else head.raw_dim, key=key)
 
 
@@ -172,7 +193,7 @@ def build_blocks(
     branches, decoders = [], []
     for block, key_decoder in zip(blocks, keys, strict=True):
         head = _head(block, config)
-        weight = config.images.weight if block.kind is BlockKind.image else 1.0
+        weight = config.images.weight if _is_pictures(block) else 1.0
         branches.append(Branch(block.start, block.stop, head, config.block_reduction, weight))
         decoders.append(_decoder(block, head, latent_dim, config, key_decoder))
     return CovariateModule(

@@ -57,10 +57,11 @@ def default_preset() -> BGMIVConfig:
     """What users get: the paper's model trained without a critic, by four members, with the encoder's latents.
 
     It differs from the paper in this: every role is standardised; wide vector blocks are reduced to their leading
-    principal scores, noised in training; there are more latents, a smaller treatment net and generator; the prior is
-    matched by a sliced Wasserstein distance and the outcome by its IV moment; four members, each without a tenth of
-    the rows, are averaged; and Algorithm 1 is left out (`epochs` switches it on). The settings were chosen by held-out
-    criteria on development seeds; benchmarks/default-preset.md says which, and what else was tried.
+    principal scores, and pictures to those of their scattering features, all noised in training; there are more
+    latents, a smaller treatment net and generator; the prior is matched by a sliced Wasserstein distance and the
+    outcome by its IV moment; four members, each without a tenth of the rows, are averaged; and Algorithm 1 is left out
+    (`epochs` switches it on). The settings were chosen by held-out criteria on development seeds;
+    benchmarks/default-preset.md and benchmarks/images.md say which, and what else was tried.
     """
     return BGMIVConfig(
         layout=LatentLayout(8, 8, 2, 2),
@@ -70,6 +71,7 @@ def default_preset() -> BGMIVConfig:
             covariates=CovariateConfig(
                 dense_hidden=(64, 64, 64, 64),
                 dense_decoder_hidden=(64, 64),
+                block_encoder_hidden=(64, 64, 64, 64),
                 block_reduction="sum",
                 vector_noise=0.3,
                 narrow_vector=32,
