@@ -61,8 +61,8 @@ class CovariateConfig:
     images: ImageConfig = field(default_factory=ImageConfig)
     nuisance_features: tuple[int, int] | None = (64, 32)
     score_features: tuple[int, int] = (128, 4)
-    score_dropout: float = 0.3
-    score_noise: float = 1.0
+    score_dropout: float = 0.5
+    score_noise: float = 0.7
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""

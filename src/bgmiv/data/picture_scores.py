@@ -17,6 +17,7 @@ __all__ = ["PictureProjection", "PictureScores"]
 
 # Features of this many pictures at once, so that memory stays bounded.
 _AT_ONCE = 2048
+_MOST_COMPONENTS = 256
 
 
 class PictureProjection(NamedTuple):
@@ -53,7 +54,8 @@ class PictureScores:
 
     Args:
         scattering: how pictures become features.
-        components: how many scores are kept, or as many as there are pictures or features if these are fewer.
+        components: how many scores are kept, or as many as there are pictures or features if these are fewer; None:
+            twice the root of the number of pictures, 256 at most. More pictures tell more of them from noise.
         most_rows: the components are those of this many pictures at most, drawn by the seed.
         seed: of the pictures drawn.
 
@@ -64,26 +66,27 @@ class PictureScores:
     """
 
     scattering: Scattering = Scattering()
-    components: int = 64
+    components: int | None = None
     most_rows: int = 3000
     seed: int = 0
 
     def __post_init__(self) -> None:
         """Refuse numbers without a meaning."""
-        if self.components < 1 or self.most_rows < 2 or self.seed < 0:
+        if (self.components is not None and self.components < 1) or self.most_rows < 2 or self.seed < 0:
             raise ConfigError(
-                "picture scores need components >= 1, most_rows >= 2 and seed >= 0, got "
+                "picture scores need components >= 1 (or None), most_rows >= 2 and seed >= 0, got "
                 f"{self.components}, {self.most_rows} and {self.seed}."
             )
 
     def fit(self, pixels: NDArray[Any], shape: tuple[int, ...]) -> PictureProjection:
         """Find the leading components of flat pictures (n, height · width · channels)."""
+        wanted = self.components or min(round(2.0 * len(pixels) ** 0.5), _MOST_COMPONENTS)
         if len(pixels) > self.most_rows:
             rng = np.random.default_rng(self.seed)
             pixels = pixels[np.sort(rng.choice(len(pixels), self.most_rows, replace=False))]
         features = self.scattering.features(pixels, shape)
         standard = UNIT_DEVIATION.fit(features)
         gram = gram_of(features, standard)
-        count = min(self.components, len(gram))
+        count = min(wanted, len(gram))
         projection = projection_on(features, standard, gram, count, whiten=True, above_noise=count)
         return PictureProjection(self.scattering, shape, projection)
