@@ -32,6 +32,9 @@ class CovariateConfig:
         column_decoder_hidden: hidden units of a column block's decoder branch.
         dropout: dropout rate in the vector features.
         vector_noise: deviation of the Gaussian noise added to a vector block before it is encoded in training.
+        noise_levels: of these deviations a fit chooses one for each vector block wider than `narrow_vector`
+            (`bgmiv.data.denoising`); none: `vector_noise`.
+        block_noise: names of vector blocks and the deviations chosen for them.
         narrow_vector: vector blocks up to this width are taken as columns (with their noise), as continuous ones are,
             so that a table of such blocks gets the dense networks.
         dense_decoder_hidden: hidden units of the generator then; None: those of the encoder.
@@ -54,6 +57,8 @@ class CovariateConfig:
     column_decoder_hidden: tuple[int, ...] = (64,)
     dropout: float = 0.1
     vector_noise: float = 0.0
+    noise_levels: tuple[float, ...] = ()
+    block_noise: tuple[tuple[str, float], ...] = ()
     narrow_vector: int = 0
     dense_decoder_hidden: tuple[int, ...] | None = None
     shared_variance: bool = False
@@ -74,8 +79,12 @@ class CovariateConfig:
                 raise ConfigError(f"{name} must be at least 0, got {getattr(self, name)}.")
         if self.block_reduction not in ("sum", "mean"):
             raise ConfigError(f"block_reduction is 'sum' or 'mean', got {self.block_reduction!r}.")
+        if any(level < 0.0 for level in (*self.noise_levels, *(noise for _, noise in self.block_noise))):
+            raise ConfigError(f"noise_levels must be at least 0, got {self.noise_levels} and {self.block_noise}.")
         for entry in fields(self):
             widths = getattr(self, entry.name)
+            if entry.name in ("noise_levels", "block_noise"):
+                continue
             if isinstance(widths, tuple) and any(width < 1 for width in widths):
                 raise ConfigError(f"{entry.name} must hold positive widths, got {widths}.")
 
@@ -138,9 +147,8 @@ def _features(block: CovariateBlock, config: CovariateConfig, key: Array, *, bes
         return Noised(block.width, config.vector_noise)
     if block.kind is BlockKind.vector:
         hidden, width = (config.nuisance_features if beside_image else None) or config.vector_features
-        return VectorFeatures(
-            block.width, hidden, width, dropout=config.dropout, input_noise=config.vector_noise, key=key
-        )
+        noise = dict(config.block_noise).get(block.name, config.vector_noise)
+        return VectorFeatures(block.width, hidden, width, dropout=config.dropout, input_noise=noise, key=key)
     return Raw(block.width)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 
 from bgmiv.compilation import enable_compilation_cache
+from bgmiv.data.denoising import choose_noise
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.reduction import BlockReduction, FittedReduction
 from bgmiv.data.scaling import RoleScaling, ScaledData, Scaler
@@ -106,6 +107,7 @@ class BGMIVConfig:
         config = self.resolved(data.schema, data.n_rows)
         checkpoint = config.open_checkpoint(data, key)
         prepared = config._prepare(data, key)
+        config = config._denoising([prepared])
         together = config._train(config._start(prepared, _member_keys(config, key)), reporter, checkpoint)
         members = members_of(together) if config.ensemble.members > 1 else (together,)
         fitted = config._fitted(prepared, members, key, reporter)
@@ -143,6 +145,7 @@ class BGMIVConfig:
         config = self.resolved(data[0].schema, data[0].n_rows)
         prepared = [config._prepare(one, key) for one, key in zip(data, keys, strict=True)]
         check_together([one.data for one in prepared], keys)
+        config = config._denoising(prepared)
         starts = [config._start(one, _member_keys(config, key)) for one, key in zip(prepared, keys, strict=True)]
         try:
             together = config._train(stack_members(starts), reporter)
@@ -166,6 +169,26 @@ class BGMIVConfig:
         if folds.size:
             scaled = ScaledData(*(values[folds.order] for values in scaled))
         return _Prepared(reduced, reduction, scaler, scaled, folds)
+
+    def _denoising(self, prepared: Sequence[_Prepared]) -> BGMIVConfig:
+        """The config with the noise of wide vector blocks chosen: the least that any of the data sets asks for."""
+        covariates = self.model.covariates
+        chosen = tuple(
+            (
+                block.name,
+                min(
+                    choose_noise(
+                        one.data.covariates[:, block.start : block.stop],
+                        np.column_stack([one.data.treatment, one.data.outcome]),
+                        covariates.noise_levels,
+                    )
+                    for one in prepared
+                ),
+            )
+            for block in prepared[0].data.schema.blocks
+            if covariates.noise_levels and block.kind is BlockKind.vector and block.width > covariates.narrow_vector
+        )
+        return replace(self, model=replace(self.model, covariates=replace(covariates, block_noise=chosen)))
 
     def _start(self, prepared: _Prepared, keys: Array, members: Sequence[int] | None = None) -> Start:
         """Where training begins, for one key or for many; `members` says whose folds, by default those of all."""
