@@ -23,7 +23,7 @@ from bgmiv.model.model import BGMIVModel
 from bgmiv.model.objectives import Row
 from bgmiv.nn import adam
 from bgmiv.train.draws import Draws
-from bgmiv.train.looks import iv_means, outcome_loss
+from bgmiv.train.looks import iv_means, outcome_loss, square_errors
 from bgmiv.train.loop import TrainingData
 
 __all__ = ["DirectStart", "DirectStartState", "direct_loss", "sliced_distance"]
@@ -84,7 +84,7 @@ def direct_loss(
         "prior": config.prior_weight * sliced_distance(z, directions),
         "covariates": -config.covariate_weight * jnp.mean(jax.vmap(model.covariates.log_prob)(rows.v, z)),
         "treatment": -jnp.mean(jax.vmap(model.treatment_head.log_prob)(raw_x, rows.x[:, None])),
-        "outcome": jnp.mean((rows.y - y_hat) ** 2),
+        "outcome": jnp.mean(square_errors(model, rows.y, y_hat)),
     }
     loss = jnp.sum(jnp.stack(list(parts.values())))
     return loss, {"loss": loss, **parts}
