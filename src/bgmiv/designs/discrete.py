@@ -57,7 +57,7 @@ class BinaryTreatmentDesign:
     """
 
     strength: float = 1.5
-    disturbance: float = 1.5
+    disturbance: float = 1.2
 
     def __post_init__(self) -> None:
         _check_settings(self.strength, self.disturbance)
@@ -135,7 +135,7 @@ class CategoricalTreatmentDesign:
     """
 
     strength: float = 2.0
-    disturbance: float = 1.5
+    disturbance: float = 1.0
 
     def __post_init__(self) -> None:
         _check_settings(self.strength, self.disturbance)
@@ -197,7 +197,7 @@ class BinaryOutcomeDesign:
 
     W, U ~ N(0, 1), V ~ U(-2, 2), X = strength · W + V/2 + U and
 
-        P(Y = 1 | X, V, U) = g₀(X, V) + ρ · reach · (2Φ(U) − 1),    g₀(x, v) = ½ + 0.15 tanh(x) + 0.08 sin(2v).
+        P(Y = 1 | X, V, U) = g₀(X, V) + ρ · reach · (2Φ(U) − 1),    g₀(x, v) = ½ + 0.19 tanh(x) + 0.05 sin(2v).
 
     The confounder moves the probability up and down and cancels on average, so that E[Y − g₀(X, V) | W, V] = 0: g₀ is
     both the probability under an intervention and what the instrument identifies.
@@ -205,7 +205,7 @@ class BinaryOutcomeDesign:
     Arguments
     ---------
     strength : weight of the instrument in the treatment, not zero.
-    reach : the largest shift of the probability; probabilities stay within 0 and 1 up to 0.27.
+    reach : the largest shift of the probability; probabilities stay within 0 and 1 up to 0.26.
 
     Example
     -------
@@ -215,12 +215,12 @@ class BinaryOutcomeDesign:
     """
 
     strength: float = 1.0
-    reach: float = 0.27
+    reach: float = 0.26
 
     def __post_init__(self) -> None:
         _check_settings(self.strength, self.reach)
-        if self.reach > 0.27:
-            raise ConfigError(f"reach is {self.reach}; choose at most 0.27, so that probabilities stay within 0 and 1")
+        if self.reach > 0.26:
+            raise ConfigError(f"reach is {self.reach}; choose at most 0.26, so that probabilities stay within 0 and 1")
 
     @property
     def name(self) -> str:
@@ -228,8 +228,8 @@ class BinaryOutcomeDesign:
         return "binary-outcome"
 
     def structural(self, treatment: np.ndarray, covariate: np.ndarray) -> np.ndarray:
-        """g₀(x, v) = ½ + 0.15 tanh(x) + 0.08 sin(2v), the probability of 1."""
-        return 0.5 + 0.15 * np.tanh(treatment) + 0.08 * np.sin(2.0 * covariate)
+        """g₀(x, v) = ½ + 0.19 tanh(x) + 0.05 sin(2v), the probability of 1."""
+        return 0.5 + 0.19 * np.tanh(treatment) + 0.05 * np.sin(2.0 * covariate)
 
     def sample(self, n: int, rho: float, seed: int) -> IVData:
         """``n`` rows; samples with the same seed share X, V and W whatever ``rho`` is."""
