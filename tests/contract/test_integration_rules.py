@@ -137,6 +137,9 @@ def test_gradients_reach_the_treatment_model(name: str) -> None:
         np.testing.assert_array_equal(slope, 0.0)
     elif isinstance(CASES[name].head, Gaussian):
         np.testing.assert_allclose(slope[:, 0], 1.0, rtol=1e-5)
+    elif isinstance(CASES[name].head, Levels):
+        # The mean's slope in the logit of level k is p_k (k - mean).
+        np.testing.assert_allclose(slope @ np.asarray(CASES[name].head.support), CASES[name].variance, rtol=1e-4)
     else:
         np.testing.assert_allclose(slope[:, 0], CASES[name].variance, rtol=1e-4)
 
