@@ -27,7 +27,7 @@ from bgmiv.integrate import (
     QuasiMonteCarlo,
     log_integral,
 )
-from bgmiv.likelihood import Bernoulli, Gaussian, Head
+from bgmiv.likelihood import Bernoulli, Categorical, Gaussian, Head, Levels
 from bgmiv.model import BGMIVModel, LatentLayout, Row
 from bgmiv.model.objectives import log_p_iv, outcome_raws
 from bgmiv.nn import MLP
@@ -220,6 +220,35 @@ def test_finite_mixture_of_a_binary_outcome(double_precision: None) -> None:
     expected = [_enumerated(MEAN_X, np.log(p)) for p in (1.0 - chance, chance)]
     got = _log_p_of(model, FiniteMixture(), np.asarray([0.0, 1.0]))
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("outcome_head", [Gaussian(1), Bernoulli(1), Categorical(4)], ids=["real", "binary", "levels"])
+def test_finite_mixture_over_levels_is_the_enumeration(outcome_head: Head, double_precision: None) -> None:
+    key_treatment, key_outcome = jax.random.split(jax.random.key(1))
+    n_levels, z = 3, jnp.asarray(Z)
+    model = _model(
+        MLP(LAYOUT.treatment_dim + len(W), (5,), n_levels, key=key_treatment),
+        MLP(LAYOUT.outcome_dim + n_levels, (5,), outcome_head.raw_dim, key=key_outcome),
+        Levels(n_levels),
+        outcome_head,
+    )
+    logits = np.asarray(model.treatment(jnp.concatenate([z[:1], z[2:3], jnp.asarray(W)])))
+    weights = np.exp(logits - logsumexp(logits))
+    outcomes = np.asarray([0.0, 1.0] if outcome_head == Bernoulli(1) else [0.0, 1.0, 3.0])
+    expected = []
+    for y in outcomes:
+        total = 0.0
+        for level in range(n_levels):
+            raw = np.asarray(model.outcome(jnp.concatenate([z[:2], jnp.eye(n_levels)[level]])))
+            if isinstance(outcome_head, Gaussian):
+                density = norm.pdf(y, raw[0], np.sqrt(np.log1p(np.exp(raw[1])) + 1e-6))
+            elif isinstance(outcome_head, Bernoulli):
+                density = expit(raw[0] if y else -raw[0])
+            else:
+                density = np.exp(raw - logsumexp(raw))[int(y)]
+            total += weights[level] * density
+        expected.append(np.log(total))
+    np.testing.assert_allclose(_log_p_of(model, FiniteMixture(), outcomes), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("level", [-1e5, -1e30])

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bgmiv.likelihood import Bernoulli, Categorical, FiniteHead, Gaussian, GaussianMixture, Head
+from bgmiv.likelihood import Bernoulli, Categorical, FiniteHead, Gaussian, GaussianMixture, Head, Levels
 
 N_DRAWS = 20_000
 
@@ -39,6 +39,7 @@ CASES = {
     "bernoulli": Case(lambda: Bernoulli(1), (0.8,), lambda: _bits(1)),
     "bernoulli of three": Case(lambda: Bernoulli(3), (0.8, -1.0, 0.0), lambda: _bits(3)),
     "categorical": Case(lambda: Categorical(4), (0.3, -1.0, 2.0, 0.0), lambda: np.eye(4)),
+    "levels": Case(lambda: Levels(4), (0.3, -1.0, 2.0, 0.0), lambda: np.arange(4.0)[:, None]),
 }
 FINITE = [name for name, case in CASES.items() if isinstance(case.make(), FiniteHead) and case.make().dim == 1]
 

@@ -25,7 +25,7 @@ from bgmiv.integrate import (
     QuasiMonteCarlo,
     rule_for,
 )
-from bgmiv.likelihood import Bernoulli, Gaussian, Head
+from bgmiv.likelihood import Bernoulli, Gaussian, Head, Levels
 
 MU, RAW_SPREAD, OBSERVED = 0.7, 0.2, 2.5
 VARIANCE = float(np.log1p(np.exp(RAW_SPREAD))) + 1e-6
@@ -54,6 +54,9 @@ CASES = {
     "plug-in": Case(lambda: GaussHermite(1), *GAUSSIAN, 1, MU, 0.0),
     "finite mixture": Case(
         lambda: FiniteMixture(), Bernoulli(1), (0.4,), 2, float(expit(0.4)), float(expit(0.4) * expit(-0.4))
+    ),
+    "finite mixture of levels": Case(
+        lambda: FiniteMixture(), Levels(3), (0.0, float(np.log(2.0)), 0.0), 3, 1.0, 0.5, tolerance=1e-5
     ),
     "observed": Case(lambda: ObservedTreatment(), *GAUSSIAN, 1, OBSERVED, 0.0),
     "observed and binary": Case(lambda: ObservedTreatment(), Bernoulli(1), (0.4,), 1, OBSERVED, 0.0),
@@ -134,6 +137,9 @@ def test_gradients_reach_the_treatment_model(name: str) -> None:
         np.testing.assert_array_equal(slope, 0.0)
     elif isinstance(CASES[name].head, Gaussian):
         np.testing.assert_allclose(slope[:, 0], 1.0, rtol=1e-5)
+    elif isinstance(CASES[name].head, Levels):
+        # The mean's slope in the logit of level k is p_k (k - mean).
+        np.testing.assert_allclose(slope @ np.asarray(CASES[name].head.support), CASES[name].variance, rtol=1e-4)
     else:
         np.testing.assert_allclose(slope[:, 0], CASES[name].variance, rtol=1e-4)
 

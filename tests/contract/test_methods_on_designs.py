@@ -98,7 +98,7 @@ def test_the_same_key_gives_the_same_predictions(
     np.testing.assert_array_equal(predict(method, given), prediction(method, design))
 
 
-@pytest.mark.parametrize(("method", "design"), PAIRS)
+@pytest.mark.parametrize(("method", "design"), [pair for pair in PAIRS if pair[1] != "binary-outcome"])
 def test_predictions_are_in_the_units_of_the_outcome(
     method: str, design: str, predict: Predict, prediction: Prediction
 ) -> None:
@@ -113,3 +113,21 @@ def test_predictions_are_in_the_units_of_the_outcome(
 def test_a_method_that_takes_no_images_names_the_block_and_a_way_out(method: str) -> None:
     with pytest.raises(DataError, match=r"'image' holds images.*features.*'vector'"):
         make_estimator(method).fit(drawn("mnist", narrow=False).data, jax.random.key(0))
+
+
+@pytest.mark.parametrize("method", method_names())
+def test_an_outcome_of_several_levels_has_probabilities_or_is_refused_with_a_way_out(
+    method: str, predict: Predict
+) -> None:
+    given = drawn("categorical-treatment", narrow=False)
+    levels = np.array(["low", "middle", "high"])[np.digitize(given.data.outcome, [0.0, 2.0])]
+    read = IVData.from_arrays(levels, np.arange(len(levels)), instruments=np.sin(np.arange(len(levels))))
+    outcome = replace(given.data.schema, outcome=read.schema.outcome)
+    given = given._replace(data=replace(given.data, outcome=read.outcome, schema=outcome))
+    if not method.startswith("bgm-iv"):
+        with pytest.raises(DataError, match=r"3 levels.*outcome == level.*BGMIV"):
+            predict(method, given)
+        return
+    got = predict(method, given)
+    assert got.shape == (28, 3)
+    np.testing.assert_allclose(got.sum(axis=1), 1.0, atol=1e-5)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bgmiv.data import BlockKind, BlockSpec, CovariateBlock, IVData
+from bgmiv.errors import BGMIVWarning
 
 rng = np.random.default_rng(1)
 N = 12
@@ -105,15 +107,16 @@ def test_image_shape_and_pixel_order():
 @pytest.mark.parametrize(
     ("values", "levels"),
     [
-        (["b", "a", "c"] * 4, ("a", "b", "c")),
-        ([3, 1, 2] * 4, (1, 2, 3)),
-        ([0.5, -1.0, 2.0] * 4, (-1.0, 0.5, 2.0)),
-        ([True, False, True] * 4, (False, True)),
+        (["b", "a", "c"] * 4, ("b", "a", "c")),
+        (["b", "a", "a"] * 4, ("a", "b")),
+        ([3, 1, 2] * 4, (3, 1, 2)),
+        ([0.5, -1.0, 2.0] * 4, (0.5, -1.0, 2.0)),
+        ([True, False, True] * 4, (True, False)),
         (np.array(["x", "y", "x"] * 4, dtype=object), ("x", "y")),
-        (np.array([np.int64(2), np.int64(1)] * 6, dtype=object), (1, 2)),
+        (np.array([np.int64(2), np.int64(1)] * 6, dtype=object), (2, 1)),
     ],
 )
-def test_levels_are_sorted_python_values(values, levels):
+def test_levels_are_python_values_by_frequency(values, levels):
     data = build({"g": values}, {"g": "categorical"})
     (block,) = data.schema.blocks
     assert block.levels == levels
@@ -134,8 +137,28 @@ def test_one_hot_codes_can_be_read_back(values):
         blocks={"g": "categorical"},
     )
     levels = data.schema.blocks[0].levels
-    assert list(levels) == sorted(set(values))
+    assert sorted(levels) == sorted(set(values))
     assert [levels[code] for code in data.covariates.argmax(axis=1)] == values
+
+
+def test_a_category_dtype_needs_no_declaration():
+    values = ["a", "b", "a"] * 4
+    for series in (pd.Series(values, dtype="category"), pl.Series(values, dtype=pl.Categorical)):
+        (block,) = build({"g": series}, None).schema.blocks
+        assert (block.kind, block.levels) == (BlockKind.categorical, ("a", "b"))
+
+
+def test_undeclared_zeros_and_ones_are_asked_about():
+    flag = np.arange(N) % 2
+    entries = {"age": np.arange(N), "black": flag, "poor": 1.0 - flag, "north": flag == 0}
+    with pytest.warns(
+        BGMIVWarning, match=r"'black', 'poor': only 0 and 1.*blocks=\{'black': 'binary', 'poor'"
+    ) as caught:
+        data = build(entries, None)
+    assert len(caught) == 1
+    assert [str(block.kind) for block in data.schema.blocks] == ["continuous", "binary"]
+    build(entries, {"black": "continuous", "poor": "binary"})
+    build(entries, {"flags": BlockSpec("continuous", columns=["black", "poor"])})
 
 
 def test_block_answers():

@@ -99,7 +99,7 @@ def test_half_and_brain_floats_become_single():
     ],
 )
 def test_precision_of_mixed_columns(columns, dtype):
-    values = {name: rng.integers(0, 2, N).astype(kind) for name, kind in columns.items()}
+    values = {name: (3 * rng.integers(0, 2, N)).astype(kind) for name, kind in columns.items()}
     assert build(values, blocks=None).covariates.dtype == dtype
 
 
@@ -148,7 +148,7 @@ def test_default_names(make):
 def test_list_rows_keep_each_column_type():
     rows = [[age, region] for age, region in zip(range(N), COLUMNS["region"].tolist(), strict=True)]
     data = build(rows, blocks={"covariate_1": "categorical"})
-    assert data.schema.blocks[1].levels == ("north", "south", "west")
+    assert sorted(data.schema.blocks[1].levels) == ["north", "south", "west"]
     np.testing.assert_array_equal(data.covariates[:, 0], np.arange(N))
 
 

@@ -43,7 +43,10 @@ def test_zero_one_treatment_warns_at_the_caller():
 
 def test_outcome_kind():
     assert IVData.from_arrays(Y > 0, X, instruments=W).schema.outcome.kind is BlockKind.binary
-    assert IVData.from_arrays(FLAG, X, instruments=W).schema.outcome.kind is BlockKind.continuous
+    for kind in ("continuous", "binary"):
+        assert IVData.from_arrays(FLAG, X, instruments=W, outcome_kind=kind).schema.outcome.kind == kind
+    with pytest.warns(BGMIVWarning, match=r"outcome holds only 0 and 1.*outcome_kind='binary'.*'continuous'"):
+        assert IVData.from_arrays(FLAG, X, instruments=W).schema.outcome.kind is BlockKind.continuous
 
 
 def test_constant_outcome_and_covariate_are_allowed():
@@ -108,6 +111,12 @@ def test_overlap_is_found_between_the_probed_rows():
     n = 1000
     treatment = rng.normal(size=n)
     shared = (np.arange(n) % 100 == 50).astype(float)
-    covariates = np.column_stack([np.zeros(n), 1.0 - shared, shared])
+    covariates = np.column_stack([np.zeros(n), 2.0 - shared, shared])
     with pytest.raises(ValueError, match="identical to covariates column 'covariate_2'"):
-        IVData.from_arrays(rng.normal(size=n), treatment, instruments=shared, covariates=covariates)
+        IVData.from_arrays(
+            rng.normal(size=n),
+            treatment,
+            instruments=shared,
+            covariates=covariates,
+            blocks={"covariate_2": "continuous"},
+        )

@@ -156,3 +156,27 @@ def test_predictions_that_are_no_numbers_fail_the_fit(data: IVData, held_out: li
     assert verdict.level == "failed"
     assert np.isnan(verdict.evidence.moment_risk or 0.0)
     assert np.isnan(verdict.evidence.disagreement or 0.0)
+
+
+def test_levels_count_by_their_indicators(data: IVData, held_out: list[np.ndarray]) -> None:
+    grades = np.array(["c", "b", "a"])[np.digitize(data.outcome, [-5.0, 15.0])]
+    levelled = IVData.from_arrays(grades, data.treatment, instruments=data.instruments, covariates=data.covariates)
+    parts = levelled.outcome_parts()
+
+    def shares(rows: IVData) -> np.ndarray:
+        flat = np.full((rows.n_rows, 3), 1.0 / 3.0)
+        return np.stack([flat, flat + [0.1, -0.1, 0.0], flat])
+
+    got = gather(levelled, held_out, predict=shares)
+    rows = np.concatenate(held_out)
+    train = np.random.default_rng(0).permutation(np.setdiff1d(np.arange(N), rows))
+    fits = [simple_fits(part, train, rows) for part in parts]
+    errors = sum(float(np.mean((part.outcome[rows] - fit.outcome) ** 2)) for part, fit in zip(parts, fits, strict=True))
+    assert got.linear_explained == pytest.approx(1.0 - errors / sum(part.outcome[rows].var() for part in parts))
+    total = sum(part.outcome.var() for part in parts)
+    own = shares(levelled.take(rows))[np.repeat(np.arange(MEMBERS), SIZE), np.arange(len(rows))]
+    risks = [moment_shares(part, rows, own[:, k], fits[k]) for k, part in enumerate(parts)]
+    by_hand = sum(risk.fit * part.outcome.var() for risk, part in zip(risks, parts, strict=True)) / total
+    assert got.moment_risk == pytest.approx(by_hand)
+    between = 2.0 * np.var([0.0, 0.1, 0.0])
+    assert got.disagreement == pytest.approx(np.sqrt(between / total))

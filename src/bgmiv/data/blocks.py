@@ -84,7 +84,8 @@ class CovariateBlock:
         start: first column of the flat matrix.
         stop: one past the last column of the flat matrix.
         shape: height, width and channels of an image, otherwise None.
-        levels: sorted levels of a categorical column, in the order of its one-hot columns, otherwise None.
+        levels: levels of a categorical column, the most frequent first, in the order of its one-hot columns, otherwise
+            None.
         from_array: whether the block was one two- or more-dimensional entry of a mapping.
 
     >>> block = CovariateBlock("region", BlockKind.categorical, ("region",), 3, 5, levels=("north", "south"))

@@ -17,10 +17,11 @@ __all__ = ["Column", "Table", "check_same_rows", "read_column", "read_table"]
 
 
 class Column(NamedTuple):
-    """A name and its values: (n,), or (n, ...) for an array entry of a mapping."""
+    """A name and its values: (n,), or (n, ...) for an array entry of a mapping; whether their dtype says categories."""
 
     name: str
     values: NDArray[Any]
+    categorical: bool = False
 
 
 class Table(NamedTuple):
@@ -67,7 +68,7 @@ def read_table(values: Any, argument: str, prefix: str) -> Table:
     if isinstance(wrapped, nw.Series):
         name = "" if wrapped.name is None else str(wrapped.name)
         label = f"{argument} {name!r}" if name else argument
-        column = Column(name or f"{prefix}_0", _series_values(wrapped, label))
+        column = _series_column(name or f"{prefix}_0", wrapped, label)
         return Table((column,), len(column.values), bool(name), _row_labels(values))
     return _from_array(values, argument, prefix)
 
@@ -82,7 +83,7 @@ def read_column(values: Any, argument: str) -> tuple[Column, Table]:
     if len(table.columns) != 1 or table.columns[0].values.ndim != 1:
         shape = (table.n_rows, len(table.columns))
         raise DataError(f"{argument} must be one column, got shape {shape}. Pass a one-dimensional array.")
-    column = table.columns[0] if table.named else Column(argument, table.columns[0].values)
+    column = table.columns[0] if table.named else table.columns[0]._replace(name=argument)
     return column, table
 
 
@@ -137,10 +138,14 @@ def _row_labels(values: Any) -> Any:
 
 def _from_frame(frame: nw.DataFrame[Any], native: Any, argument: str) -> Table:
     columns = tuple(
-        Column(str(series.name), _series_values(series, f"{argument} column {str(series.name)!r}"))
+        _series_column(str(series.name), series, f"{argument} column {str(series.name)!r}")
         for series in frame.iter_columns()
     )
     return Table(columns, len(frame), bool(columns), _row_labels(native))
+
+
+def _series_column(name: str, series: nw.Series[Any], label: str) -> Column:
+    return Column(name, _series_values(series, label), series.dtype in (nw.Categorical, nw.Enum))
 
 
 def _series_values(series: nw.Series[Any], label: str) -> NDArray[Any]:
@@ -162,11 +167,14 @@ def _from_mapping(entries: Mapping[Any, Any], argument: str) -> Table:
         wrapped = _wrapped(entry, label)
         if isinstance(wrapped, (nw.DataFrame, Mapping)):
             raise DataError(f"{label} is a table. Pass its columns as entries of their own.")
-        array = _series_values(wrapped, label) if isinstance(wrapped, nw.Series) else _array(entry, label)
-        if array.ndim == 0 or array.ndim > 4:
-            raise DataError(f"{label} has {array.ndim} dimensions. Pass (n,), (n, d), (n, H, W) or (n, H, W, C).")
-        columns.append(Column(str(key), array))
-        tables[label] = Table((), len(array), False, _row_labels(entry))
+        name = str(key)
+        series = isinstance(wrapped, nw.Series)
+        column = _series_column(name, wrapped, label) if series else Column(name, _array(entry, label))
+        depth = column.values.ndim
+        if depth == 0 or depth > 4:
+            raise DataError(f"{label} has {depth} dimensions. Pass (n,), (n, d), (n, H, W) or (n, H, W, C).")
+        columns.append(column)
+        tables[label] = Table((), len(column.values), False, _row_labels(entry))
     if not columns:
         return Table((), 0, False)
     check_same_rows(tables)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from bgmiv.data.columns import Column, Table
 from bgmiv.data.pixels import to_unit_range
 from bgmiv.errors import DataError
 
-__all__ = ["category_entries", "check_flat", "covariate_label", "encode"]
+__all__ = ["category_entries", "check_flat", "covariate_label", "encode", "level_codes", "ordered_levels"]
 
 _PLAIN = (str, int, float, bool)
 
@@ -103,13 +104,12 @@ def check_flat(matrix: NDArray[Any], blocks: Sequence[CovariateBlock]) -> FloatA
     return flat
 
 
-def category_entries(column: Column) -> list[Level]:
-    """The entries of a categorical column as Python scalars, none missing.
+def category_entries(column: Column, label: str) -> list[Level]:
+    """The entries of a categorical column as Python scalars, none missing; `label` is how messages call it.
 
-    >>> category_entries(Column("region", np.array([2, 1])))
+    >>> category_entries(Column("region", np.array([2, 1])), "region")
     [2, 1]
     """
-    label = covariate_label(column.name)
     if column.values.dtype.kind in "Mmc":
         numeric(column.values, label)
     entries = column.values.tolist()
@@ -152,7 +152,8 @@ def _fill(
     target: FloatArray, block: CovariateBlock, columns: Sequence[Column], arrays: dict[str, NDArray[Any]]
 ) -> None:
     if block.levels is not None:
-        target[np.arange(len(target)), _codes(columns[0], block.levels)] = 1
+        codes = level_codes(columns[0], block.levels, covariate_label(columns[0].name))
+        target[np.arange(len(target)), codes] = 1
         return
     with np.errstate(over="ignore"):
         if columns[0].values.ndim > 1:
@@ -162,9 +163,25 @@ def _fill(
                 target[:, i] = arrays[column.name]
 
 
-def _codes(column: Column, levels: tuple[Level, ...]) -> NDArray[np.intp]:
+def ordered_levels(entries: Sequence[Level]) -> tuple[Level, ...]:
+    """The levels, the most frequent first; of equally frequent ones that which is seen first.
+
+    The order does not look at the names, so that renaming levels renames the result of a fit and changes nothing else.
+
+    >>> ordered_levels(["b", "c", "a", "c"])
+    ('c', 'b', 'a')
+    """
+    return tuple(level for level, _ in Counter(entries).most_common())
+
+
+def level_codes(column: Column, levels: tuple[Level, ...], label: str) -> NDArray[np.intp]:
+    """Each entry's place among the levels; another level is an error that lists the known ones.
+
+    >>> level_codes(Column("region", np.array(["s", "n"])), ("n", "s"), "region")
+    array([1, 0])
+    """
     code = {level: i for i, level in enumerate(levels)}
-    entries = category_entries(column)
+    entries = category_entries(column, label)
     try:
         return np.array([code[entry] for entry in entries], dtype=np.intp)
     except KeyError:
@@ -172,7 +189,7 @@ def _codes(column: Column, levels: tuple[Level, ...]) -> NDArray[np.intp]:
         new = sorted({repr(entry) for entry in entries if entry not in code})[:5]
         known = ", ".join(map(repr, levels[:20])) + (", ..." if len(levels) > 20 else "")
         raise DataError(
-            f"{covariate_label(column.name)} has levels unseen at fit, {', '.join(new)}, in "
+            f"{label} has levels unseen at fit, {', '.join(new)}, in "
             f"{counted(unseen, 'row')}. Drop these rows or recode them to the known levels: {known}."
         ) from None
 

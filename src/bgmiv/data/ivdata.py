@@ -4,32 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.data.blocks import BlockKind
-from bgmiv.data.checks import (
-    FloatArray,
-    check_binary,
-    check_finite,
-    common_float,
-    is_zero_one,
-    numeric,
-    role_label,
-    warn_user,
-)
-from bgmiv.data.columns import Column, Table, check_same_rows, read_column, read_table
+from bgmiv.data.checks import FloatArray, check_finite, common_float, numeric, role_label
+from bgmiv.data.columns import Table, check_same_rows, read_column, read_table
 from bgmiv.data.encode import encode
 from bgmiv.data.layout import Declaration, plan_blocks
 from bgmiv.data.overlap import check_names, check_overlap
-from bgmiv.data.schema import Schema, Variable
+from bgmiv.data.roles import RoleKind, read_role
+from bgmiv.data.schema import BlockKind, Schema, Variable
 from bgmiv.errors import DataError
 
 __all__ = ["IVData"]
-
-TreatmentKind = Literal["auto", "continuous", "binary"]
 
 _INDICATORS = "turn it into 0/1 columns, one for each level but the first"
 
@@ -41,8 +30,8 @@ class IVData:
     Build it with [`from_arrays`][bgmiv.data.ivdata.IVData.from_arrays], which holds all the checks.
 
     Args:
-        outcome: (n,).
-        treatment: (n,).
+        outcome: (n,); the codes of its levels if it is categorical.
+        treatment: (n,), likewise.
         covariates: the flat matrix (n, p).
         instruments: (n, q).
         schema: names, kinds and layout.
@@ -70,7 +59,8 @@ class IVData:
         instruments: Any,
         covariates: Any = None,
         blocks: Mapping[str, Declaration] | None = None,
-        treatment_kind: TreatmentKind = "auto",
+        treatment_kind: RoleKind = "auto",
+        outcome_kind: RoleKind = "auto",
     ) -> IVData:
         """Validate arrays, lists, series or data frames and put them together.
 
@@ -82,8 +72,10 @@ class IVData:
                 (n, H, W) or (n, H, W, C) for images, whose pixels from 0 to 255 or from 0 to 1 are kept as from
                 0 to 1.
             blocks: kinds of covariates that the data do not tell, such as `{"region": "categorical"}`.
-            treatment_kind: "binary" for a treatment of 0 and 1, "continuous" otherwise; "auto" takes a
-                boolean treatment for binary and any other for continuous.
+            treatment_kind: "binary" for a treatment of 0 and 1 or of two named levels, "categorical" for one of
+                several levels, "continuous" otherwise; "auto" takes booleans for binary, strings and categories for
+                categorical (binary, if there are two) and numbers for continuous.
+            outcome_kind: the same for the outcome.
 
         Raises:
             DataError: if the data cannot be used; the message names the column and the fix.
@@ -98,9 +90,11 @@ class IVData:
         >>> data
         IVData(3 rows: outcome, treatment, instrument_0 | age, region)
         >>> data.covariates
-        array([[30.,  1.,  0.],
-               [40.,  0.,  1.],
-               [50.,  0.,  1.]])
+        array([[30.,  0.,  1.],
+               [40.,  1.,  0.],
+               [50.,  1.,  0.]])
+        >>> data.schema.flat_names
+        ('age', 'region=s', 'region=n')
         """
         outcome_column, outcome_table = read_column(outcome, "outcome")
         treatment_column, treatment_table = read_column(treatment, "treatment")
@@ -113,18 +107,17 @@ class IVData:
         _check_rows(tables)
         check_names(tables)
 
-        y = _role(outcome_column, "outcome")
-        x = _role(treatment_column, "treatment")
+        y, outcome_variable = read_role(outcome_column, "outcome", outcome_kind)
+        x, treatment_variable = read_role(treatment_column, "treatment", treatment_kind)
         _check_varies(x[:, None], [role_label("treatment", treatment_column.name)])
-        kind = _treatment_kind(treatment_column, x, treatment_kind)
         w = _instruments(tables["instruments"])
 
         known = tables.get("covariates", Table((), len(y), False))
         layout = plan_blocks(known, blocks)
         v = encode(known, layout)
         schema = Schema(
-            outcome=Variable(outcome_column.name, _natural_kind(outcome_column)),
-            treatment=Variable(treatment_column.name, kind),
+            outcome=outcome_variable,
+            treatment=treatment_variable,
             instruments=tables["instruments"].names,
             blocks=layout,
             named=known.named,
@@ -151,6 +144,21 @@ class IVData:
             covariates=self.covariates[rows],
             instruments=self.instruments[rows],
         )
+
+    def outcome_parts(self) -> tuple[IVData, ...]:
+        """These data; or, for an outcome of three or more levels, the data of each level's indicator, a binary outcome.
+
+        >>> data = IVData.from_arrays(
+        ...     ["a", "b", "c"], [0.5, 0.1, 0.2], instruments=[3.0, 1.0, 2.0], outcome_kind="categorical"
+        ... )
+        >>> [part.outcome.tolist() for part in data.outcome_parts()]
+        [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+        """
+        variable = self.schema.outcome
+        if variable.width == 1:
+            return (self,)
+        schema = replace(self.schema, outcome=Variable(variable.name, BlockKind.binary))
+        return tuple(replace(self, outcome=part, schema=schema) for part in variable.columns(self.outcome).T)
 
     def without_instruments(self) -> IVData:
         """The same data with no instruments, for a fit that ignores them.
@@ -188,15 +196,6 @@ def _check_rows(tables: Mapping[str, Table]) -> None:
         raise DataError("outcome has one row. Pass at least two.")
 
 
-def _role(column: Column, argument: str) -> FloatArray:
-    label = role_label(argument, column.name)
-    values = numeric(column.values, label)
-    with np.errstate(over="ignore"):
-        array = np.array(values, dtype=common_float([values]))
-    check_finite(array[:, None], [label])
-    return array
-
-
 def _instruments(table: Table) -> FloatArray:
     labels = [f"instruments column {name!r}" for name in table.names]
     columns = [numeric(column.values, label, _INDICATORS) for column, label in zip(table.columns, labels, strict=True)]
@@ -214,24 +213,3 @@ def _check_varies(values: FloatArray, labels: list[str]) -> None:
     if len(constant):
         label, value = labels[constant[0]], values[0, constant[0]]
         raise DataError(f"{label} is constant, {value:g} in every row, and tells nothing. Use one that varies.")
-
-
-def _natural_kind(column: Column) -> BlockKind:
-    return BlockKind.binary if column.values.dtype.kind == "b" else BlockKind.continuous
-
-
-def _treatment_kind(column: Column, values: FloatArray, declared: str) -> BlockKind:
-    label = role_label("treatment", column.name)
-    if declared == "continuous":
-        return BlockKind.continuous
-    if declared == "binary":
-        check_binary(values, label, "Recode it as 0 and 1, or use treatment_kind='continuous'.")
-        return BlockKind.binary
-    if declared != "auto":
-        raise DataError(f"treatment_kind must be 'auto', 'continuous' or 'binary', got {declared!r}.")
-    if column.values.dtype.kind != "b" and is_zero_one(values):
-        warn_user(
-            f"{label} holds only 0 and 1 and is taken for continuous. Say treatment_kind='binary' to model "
-            "it as binary, or treatment_kind='continuous' to silence this warning."
-        )
-    return _natural_kind(column)

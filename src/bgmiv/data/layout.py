@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bgmiv.data.blocks import BlockKind, BlockSpec, CovariateBlock, Level
+from bgmiv.data.checks import is_zero_one, warn_user
 from bgmiv.data.columns import Column, Table
-from bgmiv.data.encode import category_entries, covariate_label
+from bgmiv.data.encode import category_entries, covariate_label, ordered_levels
 from bgmiv.errors import DataError
 
 __all__ = ["Declaration", "plan_blocks"]
@@ -16,6 +17,7 @@ __all__ = ["Declaration", "plan_blocks"]
 Declaration = BlockKind | str | BlockSpec
 
 _MOST_LEVELS = 1000
+_SHOWN = 5
 _DEFAULT = {1: BlockKind.continuous, 2: BlockKind.vector, 3: BlockKind.image, 4: BlockKind.image}
 
 
@@ -23,8 +25,9 @@ def plan_blocks(table: Table, declared: Mapping[str, Declaration] | None) -> tup
     """Lay the columns of a table out as blocks, in the table's order.
 
     Plain numeric columns next to each other form one continuous block; a boolean column is a binary block of
-    its own; a two-dimensional entry of a mapping is a vector, one of three or four dimensions an image. A
-    declaration overrides all this.
+    its own, one whose dtype is categories a categorical one; a two-dimensional entry of a mapping is a vector, one
+    of three or four dimensions an image. A declaration overrides all this. Undeclared numbers that are 0 and 1 only
+    are asked about by a warning.
 
     >>> import numpy as np
     >>> from bgmiv.data.columns import read_table
@@ -69,13 +72,28 @@ def plan_blocks(table: Table, declared: Mapping[str, Declaration] | None) -> tup
             add(column.name, spec, (column,))
         position += 1
     close_run()
+    _ask_about_zero_one(table, set(specs) | set(groups))
     return tuple(blocks)
 
 
 def _default_kind(column: Column) -> BlockKind:
+    if column.categorical:
+        return BlockKind.categorical
     if column.values.ndim == 1 and column.values.dtype.kind == "b":
         return BlockKind.binary
     return _DEFAULT[column.values.ndim]
+
+
+def _ask_about_zero_one(table: Table, declared: set[str]) -> None:
+    plain = [c for c in table.columns if c.name not in declared and c.values.ndim == 1 and c.values.dtype.kind in "iuf"]
+    flags = [c.name for c in plain if is_zero_one(c.values) and len(c.values) and c.values.min() < c.values.max()]
+    if flags:
+        shown, more = flags[:_SHOWN], ", ..." if len(flags) > _SHOWN else ""
+        kinds = ", ".join(f"{name!r}: 'binary'" for name in shown)
+        warn_user(
+            f"covariates {', '.join(map(repr, shown))}{more}: only 0 and 1, taken for continuous. Say "
+            f"blocks={{{kinds}{more}}} to model such a column as binary, or 'continuous' there to silence this warning."
+        )
 
 
 def _spec(key: Any, value: Declaration) -> BlockSpec:
@@ -155,14 +173,12 @@ def _shape(name: str, spec: BlockSpec, inner: tuple[int, ...], width: int) -> tu
 
 
 def _levels(column: Column) -> tuple[Level, ...]:
-    found = set(category_entries(column))
-    try:
-        levels = tuple(sorted(found))
-    except TypeError:
-        kinds = ", ".join(sorted({type(level).__name__ for level in found}))
+    levels = ordered_levels(category_entries(column, covariate_label(column.name)))
+    kinds = sorted({type(level).__name__ for level in levels})
+    if "str" in kinds and len(kinds) > 1:
         raise DataError(
-            f"{covariate_label(column.name)} mixes levels of types {kinds}. Convert it with .astype(str)."
-        ) from None
+            f"{covariate_label(column.name)} mixes levels of types {', '.join(kinds)}. Convert it with .astype(str)."
+        )
     if len(levels) > _MOST_LEVELS:
         raise DataError(
             f"{covariate_label(column.name)} has {len(levels)} levels, more than {_MOST_LEVELS}. "

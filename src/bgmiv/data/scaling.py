@@ -11,10 +11,20 @@ from numpy.typing import ArrayLike, NDArray
 
 from bgmiv.data.checks import warn_user
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.schema import BlockKind
+from bgmiv.data.schema import Schema
 from bgmiv.errors import ConfigError
 
-__all__ = ["Affine", "FixedAffine", "Identity", "RoleScaling", "Rule", "ScaledData", "Scaler", "Standardise"]
+__all__ = [
+    "Affine",
+    "FixedAffine",
+    "Identity",
+    "RoleScaling",
+    "Rule",
+    "ScaledData",
+    "Scaler",
+    "Standardise",
+    "treatment_as_columns",
+]
 
 # Rows are handled in pieces of about this many numbers, so that double precision never doubles a large input.
 _PIECE = 1 << 20
@@ -149,6 +159,19 @@ class ScaledData(NamedTuple):
     w: NDArray[np.float32]
 
 
+def treatment_as_columns(rows: ScaledData, schema: Schema) -> ScaledData:
+    """The rows with a treatment of three or more levels as (n, K) indicators; other rows as they are.
+
+    >>> rows = ScaledData(*(np.zeros(2, np.float32),) * 4)
+    >>> from bgmiv.data.schema import BlockKind, Variable
+    >>> treatment = Variable("x", BlockKind.categorical, ("a", "b", "c"))
+    >>> schema = Schema(Variable("y", BlockKind.continuous), treatment, ("w",))
+    >>> treatment_as_columns(rows, schema).x.shape
+    (2, 3)
+    """
+    return rows if schema.treatment.width == 1 else rows._replace(x=schema.treatment.columns(rows.x))
+
+
 @dataclass(frozen=True, eq=False)
 class Scaler:
     """The fitted maps of the four roles.
@@ -181,8 +204,8 @@ class Scaler:
 class RoleScaling:
     """Which rule scales which role.
 
-    A binary outcome or treatment, binary and categorical covariates, and images (whose pixels are from 0 to 1) are
-    never scaled.
+    A binary or categorical outcome or treatment, binary and categorical covariates, and images (whose pixels are from
+    0 to 1) are never scaled.
 
     >>> RoleScaling(treatment=FixedAffine(17.779, 3.7)).treatment
     FixedAffine(shift=17.779, scale=3.7)
@@ -196,8 +219,8 @@ class RoleScaling:
     def fit(self, data: IVData) -> Scaler:
         """Fit every role's rule on the training rows."""
         schema = data.schema
-        outcome = Identity() if schema.outcome.kind == BlockKind.binary else self.outcome
-        treatment = Identity() if schema.treatment.kind == BlockKind.binary else self.treatment
+        outcome = Identity() if schema.outcome.discrete else self.outcome
+        treatment = Identity() if schema.treatment.discrete else self.treatment
         left = [not block.scaled for block in schema.blocks for _ in range(block.width)]
         fitted = _fit(self.covariates, data.covariates, schema.flat_names, left)
         covariates = Affine(np.where(left, 0.0, fitted.shift), np.where(left, 1.0, fitted.scale))

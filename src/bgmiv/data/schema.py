@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from bgmiv.data.blocks import BlockKind, BlockSpec, CovariateBlock
+from bgmiv.data.blocks import BlockKind, BlockSpec, CovariateBlock, Level
 from bgmiv.data.checks import FloatArray, check_binary, check_finite, common_float, numeric
 from bgmiv.data.columns import Table, check_same_rows, read_column, read_table
-from bgmiv.data.encode import check_flat, encode
+from bgmiv.data.encode import check_flat, encode, level_codes
 from bgmiv.errors import DataError
 
 __all__ = ["BlockKind", "BlockSpec", "CovariateBlock", "Schema", "Variable"]
@@ -19,14 +19,40 @@ __all__ = ["BlockKind", "BlockSpec", "CovariateBlock", "Schema", "Variable"]
 
 @dataclass(frozen=True)
 class Variable:
-    """The outcome or the treatment: its name and whether it is continuous or binary.
+    """The outcome or the treatment: its name, and whether it is continuous, binary or categorical.
 
-    >>> Variable("price", BlockKind.continuous).name
-    'price'
+    Args:
+        name: the column's name.
+        kind: what it holds.
+        levels: the names of its levels, in the order of their codes 0, 1, ...; None for numbers. Those of a treatment
+            and of an outcome with three or more come in order of their frequency, those of an outcome with two sorted.
+
+    >>> Variable("price", BlockKind.continuous).width
+    1
+    >>> dose = Variable("dose", BlockKind.categorical, ("none", "low", "high"))
+    >>> dose.width, dose.columns(np.array([2.0, 0.0])).tolist()
+    (3, [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]])
     """
 
     name: str
     kind: BlockKind
+    levels: tuple[Level, ...] | None = None
+
+    @property
+    def discrete(self) -> bool:
+        """Whether it is binary or categorical; such a variable is never scaled."""
+        return self.kind in (BlockKind.binary, BlockKind.categorical)
+
+    @property
+    def width(self) -> int:
+        """Columns that stand for it in a regression: one, or an indicator for each of three or more levels."""
+        return len(self.levels) if self.kind is BlockKind.categorical and self.levels else 1
+
+    def columns(self, values: FloatArray) -> FloatArray:
+        """Numbers or codes (n,) as the (n, width) columns that stand for them."""
+        if self.width == 1:
+            return values[:, None]
+        return np.asarray(values[:, None] == np.arange(self.width), dtype=values.dtype)
 
 
 @dataclass(frozen=True)
@@ -124,20 +150,23 @@ class Schema:
         """Validate a treatment given after the fit; a scalar is repeated `n_rows` times.
 
         Returns:
-            The treatment (n_rows,).
+            The treatment (n_rows,); the codes of its levels if the fit's treatment has levels.
         """
         label = "treatment"
         if _is_scalar(values):
             values = np.full(n_rows, values)
         column, _ = read_column(values, label)
-        array = numeric(column.values, label)
+        levels = self.treatment.levels
+        array = column.values if levels else numeric(column.values, label)
         if len(array) == 0:
             raise DataError("treatment has no rows. Pass at least one.")
         if len(array) != n_rows:
             raise DataError(
                 f"treatment has {_rows(len(array))} but the covariates have {n_rows}. "
-                "Pass one value a row, or a single number for all."
+                "Pass one value a row, or a single value for all."
             )
+        if levels:
+            return level_codes(column, levels, label).astype(np.float64)
         treatment = np.array(array, dtype=common_float([array]))
         check_finite(treatment[:, None], [label])
         if self.treatment.kind == BlockKind.binary:

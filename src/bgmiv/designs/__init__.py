@@ -8,6 +8,7 @@ from functools import partial
 from bgmiv.designs.base import Design, StructuralGrid
 from bgmiv.designs.confounded import BinaryConfoundedDesign, DemandConfoundedDesign, LinearGaussianDesign
 from bgmiv.designs.demand import DemandDesign
+from bgmiv.designs.discrete import BinaryOutcomeDesign, BinaryTreatmentDesign, CategoricalTreatmentDesign
 from bgmiv.designs.lowdim import CURVES, LowDimDesign
 from bgmiv.designs.mnist import MnistDesign, MnistHDDesign
 from bgmiv.designs.vector_proxy import VectorProxyDesign
@@ -16,6 +17,9 @@ from bgmiv.errors import ConfigError
 __all__ = [
     "DESIGNS",
     "BinaryConfoundedDesign",
+    "BinaryOutcomeDesign",
+    "BinaryTreatmentDesign",
+    "CategoricalTreatmentDesign",
     "DemandConfoundedDesign",
     "DemandDesign",
     "Design",
@@ -38,6 +42,9 @@ DESIGNS: dict[str, Callable[[], Design]] = {
     "linear-gaussian": LinearGaussianDesign,
     "demand-confounded": DemandConfoundedDesign,
     "binary-confounded": BinaryConfoundedDesign,
+    "binary-treatment": BinaryTreatmentDesign,
+    "categorical-treatment": CategoricalTreatmentDesign,
+    "binary-outcome": BinaryOutcomeDesign,
 }
 
 

@@ -20,9 +20,10 @@ class StructuralGrid:
 
     Attributes
     ----------
-    treatment : (m,) array, the treatment set by intervention.
+    treatment : (m,) array, the treatment set by intervention: numbers, or names of levels.
     covariates : mapping of name to (m,) or (m, d) array, the same container the design trains with.
-    truth : (m,) array, the structural function at each point, in units of the outcome.
+    truth : (m,) array, the structural function at each point, in units of the outcome; for a binary outcome the
+        probability of 1.
     in_support : (m,) bool array, whether training data of the design show such a treatment at such
         covariates; elsewhere any estimate is an extrapolation.
 

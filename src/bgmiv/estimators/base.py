@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from bgmiv.data.checks import role_label
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.schema import Schema
 from bgmiv.errors import BGMIVError, ConfigError, DataError, FitWarning, NotFittedError
@@ -20,7 +21,15 @@ from bgmiv.progress import Reporter, RichReporter, silent
 from bgmiv.train.history import HistoryRow
 from bgmiv.trust.verdict import Verdict
 
-__all__ = ["BatchEstimator", "Estimator", "FittedIV", "IVEstimator", "check_together", "chosen_preset"]
+__all__ = [
+    "BatchEstimator",
+    "Estimator",
+    "FittedIV",
+    "IVEstimator",
+    "check_one_number",
+    "check_together",
+    "chosen_preset",
+]
 
 C = TypeVar("C")
 
@@ -37,7 +46,11 @@ class FittedIV(Protocol):
         """Training history; empty for methods in closed form."""
 
     def predict(self, treatment: Any, covariates: Any = None) -> np.ndarray:
-        """The structural function g(treatment, covariates) in original units, `(n,)`."""
+        """The structural function g(treatment, covariates) in original units, `(n,)`.
+
+        For a binary outcome it is the probability of 1 or of the second of `schema.outcome.levels`; for one of K levels
+        `(n, K)`, the probability of each of `schema.outcome.levels`.
+        """
 
 
 class Estimator(Protocol):
@@ -106,6 +119,27 @@ def _difference(one: IVData, other: IVData) -> str:
     return ""
 
 
+def check_one_number(data: IVData, method: str) -> None:
+    """Refuse an outcome of three or more levels, for a method that predicts one number a row.
+
+    Raises:
+        DataError: the outcome is categorical; the message says what to do.
+
+    Example:
+        >>> data = IVData.from_arrays([1, 2, 3], [5.0, 1.0, 2.0], instruments=[3, 1, 2], outcome_kind="categorical")
+        >>> check_one_number(data, "KIV")
+        Traceback (most recent call last):
+        bgmiv.errors.DataError: outcome has 3 levels, and KIV predicts one number a row. Fit one level at a time, with
+        outcome == level, or use BGMIV.
+    """
+    variable = data.schema.outcome
+    if variable.width > 1:
+        raise DataError(
+            f"{role_label('outcome', variable.name)} has {variable.width} levels, and {method} predicts one number a "
+            "row. Fit one level at a time, with outcome == level, or use BGMIV."
+        )
+
+
 def chosen_preset(presets: Mapping[str, Callable[[], C]], name: str) -> C:
     """The config of a preset; an unknown name is an error that lists the known ones.
 
@@ -137,8 +171,8 @@ class IVEstimator(ABC):
         """Fit the structural function.
 
         Args:
-            outcome: `(n,)` values.
-            treatment: `(n,)` values, endogenous.
+            outcome: `(n,)` numbers or levels.
+            treatment: `(n,)` numbers or levels, endogenous.
             instruments: one or several columns that move the treatment and touch the outcome only through it.
             covariates: array, frame, or mapping of names to columns (2-D entries are vector blocks).
             blocks: declared kinds of covariate columns, as in `IVData.from_arrays`.
@@ -154,6 +188,7 @@ class IVEstimator(ABC):
             covariates=covariates,
             blocks=blocks,
             treatment_kind=getattr(self, "treatment_kind", "auto"),
+            outcome_kind=getattr(self, "outcome_kind", "auto"),
         )
         seed = self._seed()
         if self.progress:
@@ -173,7 +208,12 @@ class IVEstimator(ABC):
             warnings.warn(f"the fit of this {type(self).__name__} is {verdict}", FitWarning, stacklevel=3)
 
     def predict(self, treatment: Any, covariates: Any = None) -> np.ndarray:
-        """The structural function at `treatment` (a value or one a row) and `covariates`, in original units."""
+        """The structural function at `treatment` (a value or one a row) and `covariates`, in original units.
+
+        A treatment with levels is given by their names. For a discrete outcome this is a probability, that of 1 or of
+        the second of two sorted levels; for an outcome of K levels, `(n, K)`, one column for each of
+        `fitted_.schema.outcome.levels`.
+        """
         return self._fitted().predict(treatment, covariates)
 
     @property

@@ -11,6 +11,7 @@ import numpy as np
 
 from bgmiv.covariates import CovariateConfig
 from bgmiv.data.reduction import BlockReduction
+from bgmiv.data.roles import RoleKind
 from bgmiv.data.scaling import RoleScaling
 from bgmiv.errors import ConfigError
 from bgmiv.estimators.base import IVEstimator, chosen_preset
@@ -154,7 +155,8 @@ class BGMIV(IVEstimator):
             "posterior", which averages the structural function over draws of p(z | v).
         scaling: how each role is scaled.
         use_instrument: False gives the no-IV twin.
-        treatment_kind: "auto", "continuous" or "binary".
+        treatment_kind: "auto", "continuous", "binary" or "categorical", as in `IVData.from_arrays`.
+        outcome_kind: the same for the outcome.
         checkpoint: folder that keeps an unfinished fit; after an interruption the same call goes on from there.
         random_state: the seed; None draws one and keeps it in `seed_`.
         progress: show progress bars on the terminal.
@@ -186,7 +188,8 @@ class BGMIV(IVEstimator):
         latents: Literal["encoder", "map", "posterior"] | None = None,
         scaling: RoleScaling | None = None,
         use_instrument: bool = True,
-        treatment_kind: Literal["auto", "continuous", "binary"] = "auto",
+        treatment_kind: RoleKind = "auto",
+        outcome_kind: RoleKind = "auto",
         checkpoint: str | Path | None = None,
         random_state: int | None = None,
         progress: bool = False,
@@ -204,6 +207,7 @@ class BGMIV(IVEstimator):
         self.scaling = scaling
         self.use_instrument = use_instrument
         self.treatment_kind = treatment_kind
+        self.outcome_kind = outcome_kind
         self.checkpoint = checkpoint
         self.random_state = random_state
         self.progress = progress

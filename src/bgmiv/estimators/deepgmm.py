@@ -12,10 +12,11 @@ from jax import Array
 from bgmiv.compilation import enable_compilation_cache
 from bgmiv.covariates import CovariateConfig, ImageConfig, build_features
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, Scaler
+from bgmiv.data.roles import RoleKind
+from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, Scaler, treatment_as_columns
 from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.errors import ConfigError, DataError, DivergedError
-from bgmiv.estimators.base import IVEstimator, chosen_preset
+from bgmiv.estimators.base import IVEstimator, check_one_number, chosen_preset
 from bgmiv.progress import Reporter, silent
 from bgmiv.train.covariate_net import CovariateNet, net_values, split_rows
 from bgmiv.train.deepgmm import Choice, GameState, MomentGame, choose, last
@@ -71,14 +72,15 @@ class DeepGMMConfig:
     def fit(self, data: IVData, key: Array, reporter: Reporter = silent) -> FittedDeepGMM:
         """Scale and play; with rows held out, one game a learning rate and the best of all rounds by their moments."""
         enable_compilation_cache()
+        check_one_number(data, "DeepGMM")
         if self.use_instrument and data.instruments.shape[1] == 0:
             raise DataError("DeepGMM needs an instrument; pass at least one in instruments=")
         key_split, key_nets, key_game = jax.random.split(key, 3)
 
         scaler = self.scaling.fit(data)
-        rows = scaler.transform(data)
+        rows = treatment_as_columns(scaler.transform(data), data.schema)
         if not self.use_instrument:
-            rows = rows._replace(w=rows.x[:, None])
+            rows = rows._replace(w=rows.x.reshape(data.n_rows, -1))
         train, held_out = split_rows(rows, self.held_out_share(data.schema), key_split)
         states, history = self._play(data.schema, train, held_out, key_nets, key_game, reporter)
         choice = last(states[0]) if held_out is None else choose(states, self.game.damping)
@@ -96,7 +98,7 @@ class DeepGMMConfig:
         """The final state of each learning rate's game; a game that diverges is left out unless all do."""
         rows, watched = training_data(train, 1), training_data(held_out or train, 1)
         key_g, key_f = jax.random.split(key_nets)
-        g = self._network(schema, 1, key_g)
+        g = self._network(schema, schema.treatment.width, key_g)
         f = self._network(schema, train.w.shape[1], key_f)
         states: list[GameState] = []
         history: tuple[HistoryRow, ...] = ()
@@ -147,7 +149,7 @@ class FittedDeepGMM:
     def predict(self, treatment: Any, covariates: Any = None) -> np.ndarray:
         """The structural function in original units, `(n,)`."""
         x, v = self.schema.check_query(treatment, covariates)
-        sides = self.scaler.treatment.transform(x)[:, None]
+        sides = self.schema.treatment.columns(self.scaler.treatment.transform(x))
         values = net_values(self.choice.net, sides, self.scaler.covariates.transform(v))
         return self.scaler.outcome.inverse(values[:, 0])
 
@@ -213,7 +215,8 @@ class DeepGMM(IVEstimator):
             where there is a vector or image block and 0 otherwise.
         scaling: how each role is scaled.
         use_instrument: False gives the no-IV twin: the critic sees the treatment in place of the instruments.
-        treatment_kind: "auto", "continuous" or "binary".
+        treatment_kind: "auto", "continuous", "binary" or "categorical", as in `IVData.from_arrays`.
+        outcome_kind: the same for the outcome; it may have two levels, not more.
         random_state: the seed; None draws one and keeps it in `seed_`.
         progress: show progress bars on the terminal.
 
@@ -245,7 +248,8 @@ class DeepGMM(IVEstimator):
         holdout: float | None = None,
         scaling: RoleScaling | None = None,
         use_instrument: bool = True,
-        treatment_kind: Literal["auto", "continuous", "binary"] = "auto",
+        treatment_kind: RoleKind = "auto",
+        outcome_kind: RoleKind = "auto",
         random_state: int | None = None,
         progress: bool = False,
     ) -> None:
@@ -260,6 +264,7 @@ class DeepGMM(IVEstimator):
         self.scaling = scaling
         self.use_instrument = use_instrument
         self.treatment_kind = treatment_kind
+        self.outcome_kind = outcome_kind
         self.random_state = random_state
         self.progress = progress
 

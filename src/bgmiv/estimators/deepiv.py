@@ -12,11 +12,12 @@ from jax import Array
 from bgmiv.compilation import enable_compilation_cache
 from bgmiv.covariates import CovariateConfig, ImageConfig, build_features
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.scaling import Identity, RoleScaling, Scaler
+from bgmiv.data.roles import RoleKind
+from bgmiv.data.scaling import Identity, RoleScaling, Scaler, treatment_as_columns
 from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.estimators.base import IVEstimator, chosen_preset
-from bgmiv.likelihood import Bernoulli, GaussianMixture, Head
+from bgmiv.estimators.base import IVEstimator, check_one_number, chosen_preset
+from bgmiv.likelihood import Bernoulli, GaussianMixture, Head, Levels
 from bgmiv.progress import Reporter, silent
 from bgmiv.train.covariate_net import CovariateNet, net_values, split_rows
 from bgmiv.train.deepiv import (
@@ -40,7 +41,8 @@ class DeepIVConfig:
     """Everything that determines a fit, given data and key.
 
     Args:
-        n_components: Gaussian components of a continuous treatment's distribution; a binary treatment is Bernoulli.
+        n_components: Gaussian components of a continuous treatment's distribution; a discrete one is
+            summed over exactly.
         hidden: hidden widths of both networks; None takes the study's (128, 64, 32), or (32,) behind the features of a
             vector or image block.
         covariates: features of the covariate blocks; only its settings of vector and image features act.
@@ -97,13 +99,17 @@ class DeepIVConfig:
     def fit(self, data: IVData, key: Array, reporter: Reporter = silent) -> FittedDeepIV:
         """Scale, fit the treatment's distribution, then the outcome through its draws."""
         enable_compilation_cache()
+        check_one_number(data, "DeepIV")
         if self.use_instrument and data.instruments.shape[1] == 0:
             raise DataError("DeepIV needs an instrument; pass at least one in instruments=")
         data = data if self.use_instrument else data.without_instruments()
         key_split, *keys = jax.random.split(key, 5)
 
         scaler = self.scaling.fit(data)
-        train, held_out = split_rows(scaler.transform(data), self.held_out_share(data.schema), key_split)
+        rows = scaler.transform(data)
+        if not self.use_instrument:
+            rows = treatment_as_columns(rows, data.schema)
+        train, held_out = split_rows(rows, self.held_out_share(data.schema), key_split)
         config = self.resolved(data.schema, len(train.x))
         treatment_net, objective = None, OutcomeObjective(None)
         history: tuple[HistoryRow, ...] = ()
@@ -116,12 +122,14 @@ class DeepIVConfig:
             held_out = None if held_out is None else treatment_raws(treatment_net, held_out)
             objective = OutcomeObjective(head, config.n_samples)
         second = Stage(objective, config.outcome_stage, held_out is not None)
-        net = config.network(data.schema, 1, 1, keys[2])
+        net = config.network(data.schema, data.schema.treatment.width, 1, keys[2])
         outcome_net, more = train_stage(second, net, train, held_out, keys[3], reporter)
         return FittedDeepIV(config, data.schema, scaler, treatment_net, outcome_net, history + more)
 
     def treatment_head(self, schema: Schema) -> Head:
-        """The treatment's distribution: Bernoulli if it is binary, else a Gaussian mixture."""
+        """The treatment's distribution: exact if it is discrete, else a Gaussian mixture."""
+        if schema.treatment.kind is BlockKind.categorical:
+            return Levels(schema.treatment.width)
         return Bernoulli(1) if schema.treatment.kind is BlockKind.binary else GaussianMixture(self.n_components)
 
     def network(self, schema: Schema, n_side: int, n_out: int, key: Array) -> CovariateNet:
@@ -164,7 +172,7 @@ class FittedDeepIV:
     def predict(self, treatment: Any, covariates: Any = None) -> np.ndarray:
         """The structural function in original units, `(n,)`."""
         x, v = self.schema.check_query(treatment, covariates)
-        sides = self.scaler.treatment.transform(x)[:, None]
+        sides = self.schema.treatment.columns(self.scaler.treatment.transform(x))
         values = net_values(self.outcome_net, sides, self.scaler.covariates.transform(v))
         return self.scaler.outcome.inverse(values[:, 0])
 
@@ -211,9 +219,9 @@ PRESETS = {"default": default_preset, "paper": paper_preset}
 class DeepIV(IVEstimator):
     """DeepIV: deep instrumental variables.
 
-    The treatment's distribution given instruments and covariates is a mixture-density network (Bernoulli for a binary
-    treatment); the structural function is a network trained through draws of it, with the unbiased two-sample gradient
-    (a binary treatment is summed over exactly).
+    The treatment's distribution given instruments and covariates is a mixture-density network (level
+    probabilities for a discrete treatment); the structural function is a network trained through draws of it, with the
+    unbiased two-sample gradient (a discrete treatment is summed over exactly).
 
     Args:
         preset: "default", or "paper" (the DFIV study's public settings).
@@ -225,7 +233,8 @@ class DeepIV(IVEstimator):
         dropout: share of hidden units dropped in training.
         scaling: how each role is scaled.
         use_instrument: False gives the no-IV twin.
-        treatment_kind: "auto", "continuous" or "binary".
+        treatment_kind: "auto", "continuous", "binary" or "categorical", as in `IVData.from_arrays`.
+        outcome_kind: the same for the outcome; it may have two levels, not more.
         random_state: the seed; None draws one and keeps it in `seed_`.
         progress: show progress bars on the terminal.
 
@@ -258,7 +267,8 @@ class DeepIV(IVEstimator):
         dropout: float | None = None,
         scaling: RoleScaling | None = None,
         use_instrument: bool = True,
-        treatment_kind: Literal["auto", "continuous", "binary"] = "auto",
+        treatment_kind: RoleKind = "auto",
+        outcome_kind: RoleKind = "auto",
         random_state: int | None = None,
         progress: bool = False,
     ) -> None:
@@ -273,6 +283,7 @@ class DeepIV(IVEstimator):
         self.scaling = scaling
         self.use_instrument = use_instrument
         self.treatment_kind = treatment_kind
+        self.outcome_kind = outcome_kind
         self.random_state = random_state
         self.progress = progress
 

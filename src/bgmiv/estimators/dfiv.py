@@ -16,10 +16,11 @@ from bgmiv.covariates import CovariateConfig, ImageConfig, build_features
 from bgmiv.covariates.features import BlockFeatures
 from bgmiv.data.batching import bucket_size, pad_rows
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.scaling import Identity, RoleScaling, Scaler
+from bgmiv.data.roles import RoleKind
+from bgmiv.data.scaling import Identity, RoleScaling, Scaler, treatment_as_columns
 from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.estimators.base import IVEstimator, chosen_preset
+from bgmiv.estimators.base import IVEstimator, check_one_number, chosen_preset
 from bgmiv.progress import Reporter, silent
 from bgmiv.train.dfiv import (
     DeepFeatures,
@@ -115,17 +116,20 @@ class DFIVConfig:
         if schema.blocks:
             blocks = build_features(schema.blocks, self.blocks, key=key_xi_blocks)
             xi = FeatureNet(0, blocks, config.covariate_net, key=key_xi)
-        return Networks(FeatureNet(1, BlockFeatures((), ()), self.treatment_net, key=key_psi), phi, xi)
+        psi = FeatureNet(schema.treatment.width, BlockFeatures((), ()), self.treatment_net, key=key_psi)
+        return Networks(psi, phi, xi)
 
     def fit(self, data: IVData, key: Array, reporter: Reporter = silent) -> FittedDFIV:
         """Scale, split the rows between the stages, learn the features, solve the heads."""
         enable_compilation_cache()
+        check_one_number(data, "deep feature IV")
         _check(data, self.use_instrument)
         data = data if self.use_instrument else data.without_instruments()
         key_networks, key_rows, key_run = jax.random.split(key, 3)
 
         scaler = self.scaling.fit(data)
-        rows = stage_data(scaler.transform(data), key_rows, halves=self.use_instrument)
+        scaled = treatment_as_columns(scaler.transform(data), data.schema)
+        rows = stage_data(scaled, key_rows, halves=self.use_instrument)
         state = _start(self, data.schema, key_networks)
         state, history = run_phase(self.training, state, rows, key_run, reporter=reporter)
         heads = solve_heads(state.networks, rows, self.training)
@@ -201,7 +205,7 @@ class FittedDFIV:
     def predict(self, treatment: Any, covariates: Any = None) -> np.ndarray:
         """The structural function in original units, `(n,)`."""
         x, v = self.schema.check_query(treatment, covariates)
-        scaled = self.scaler.treatment.transform(x), self.scaler.covariates.transform(v)
+        scaled = self.schema.treatment.columns(self.scaler.treatment.transform(x)), self.scaler.covariates.transform(v)
         return self.scaler.outcome.inverse(_by_pieces(_structural, self.networks, self.heads, *scaled))
 
     def moment_error(self, data: IVData) -> float:
@@ -211,7 +215,8 @@ class FittedDFIV:
         on rows kept out of the fit, the better. The twin's is its plain mean squared error.
         """
         rows = self.scaler.transform(data if self.config.use_instrument else data.without_instruments())
-        expected = _by_pieces(_expected_outcome, self.networks, self.heads, rows.x, rows.v, rows.w)
+        x = self.schema.treatment.columns(rows.x)
+        expected = _by_pieces(_expected_outcome, self.networks, self.heads, x, rows.v, rows.w)
         return float(np.mean((data.outcome - self.scaler.outcome.inverse(expected)) ** 2))
 
 
@@ -241,7 +246,7 @@ def _combine(networks: Networks, heads: Heads, psi: Array, v: Array) -> Array:
 
 
 def _treatment_features(networks: Networks, heads: Heads, x: Array, v: Array) -> Array:
-    rows = Inputs(x[:, None], v[:, :0], jnp.ones(len(x)))
+    rows = Inputs(x, v[:, :0], jnp.ones(len(x)))
     return networks.treatment(rows, moments=heads.moments[0])[0]
 
 
@@ -307,7 +312,8 @@ class DFIV(IVEstimator):
         stage2_penalty: ridge penalty a row of the second stage's head.
         scaling: how each role is scaled; by default every role is standardised.
         use_instrument: False gives the no-IV twin.
-        treatment_kind: "auto", "continuous" or "binary".
+        treatment_kind: "auto", "continuous", "binary" or "categorical", as in `IVData.from_arrays`.
+        outcome_kind: the same for the outcome; it may have two levels, not more.
         random_state: the seed; None draws one and keeps it in `seed_`.
         progress: show progress bars on the terminal.
 
@@ -333,7 +339,8 @@ class DFIV(IVEstimator):
         stage2_penalty: float | None = None,
         scaling: RoleScaling | None = None,
         use_instrument: bool = True,
-        treatment_kind: Literal["auto", "continuous", "binary"] = "auto",
+        treatment_kind: RoleKind = "auto",
+        outcome_kind: RoleKind = "auto",
         random_state: int | None = None,
         progress: bool = False,
     ) -> None:
@@ -345,6 +352,7 @@ class DFIV(IVEstimator):
         self.scaling = scaling
         self.use_instrument = use_instrument
         self.treatment_kind = treatment_kind
+        self.outcome_kind = outcome_kind
         self.random_state = random_state
         self.progress = progress
 

@@ -11,10 +11,11 @@ import numpy as np
 from jax import Array
 
 from bgmiv.data.ivdata import IVData
+from bgmiv.data.roles import RoleKind
 from bgmiv.data.scaling import Affine, Identity, RoleScaling, Scaler
 from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.estimators.base import IVEstimator, chosen_preset
+from bgmiv.estimators.base import IVEstimator, check_one_number, chosen_preset
 from bgmiv.kernels import Floats, GaussianKernel, KernelFeatures, fit_features, median_lengthscales
 from bgmiv.progress import Reporter, silent
 from bgmiv.train.kiv import choose_penalty, first_stage, second_stage
@@ -106,20 +107,21 @@ class KIVConfig:
 
     def fit(self, data: IVData, key: Array, reporter: Reporter = silent) -> FittedKIV:
         """Split, regress the features, validate λ, regress the outcome, validate ξ."""
+        check_one_number(data, "KIV")
         first, second = self._split(data, key)
         scaler = self.scaling.fit(data if self.use_instrument else data.without_instruments())
         y = _scaled(scaler.outcome, data.outcome)
-        x = np.column_stack([_scaled(scaler.treatment, data.treatment), _scaled(scaler.covariates, data.covariates)])
+        x = _inputs(data.schema, scaler, data.treatment, data.covariates)
 
         reporter.start("KIV", 3)
-        features, psi = self._features(x[first], 1, data.schema)
+        features, psi = self._features(x[first], [data.schema.treatment.width], data.schema)
         psi_second = features(x[second])
         reporter.advance(1, {})
         stage1 = None
         if self.use_instrument:
             w = _scaled(scaler.instruments, data.instruments)
             z = np.column_stack([w, _scaled(scaler.covariates, data.covariates)])
-            instruments, zeta = self._features(z[first], w.shape[1], data.schema)
+            instruments, zeta = self._features(z[first], [1] * w.shape[1], data.schema)
             stage1 = first_stage(zeta, instruments(z[second]), psi, psi_second, self._penalties(self.stage1_grid))
         reporter.advance(1, {})
         penalties = self._penalties(self.stage2_grid)
@@ -155,11 +157,14 @@ class KIVConfig:
         rows = np.random.default_rng(np.asarray(jax.random.key_data(key))).permutation(data.n_rows)
         return rows[:size], rows[size:]
 
-    def _features(self, values: Floats, n_leading: int, schema: Schema) -> tuple[KernelFeatures, Floats]:
+    def _features(self, values: Floats, leading: list[int], schema: Schema) -> tuple[KernelFeatures, Floats]:
+        """The features of variables of `leading` widths followed by the covariates."""
         if self.lengthscales == "joint":
             groups = [slice(0, values.shape[1])]
         else:
-            groups = [slice(i, i + 1) for i in range(n_leading)] + _variables(schema, n_leading)
+            ends = np.cumsum(leading).tolist()
+            groups = [slice(end - width, end) for width, end in zip(leading, ends, strict=True)]
+            groups += _variables(schema, sum(leading))
         kernel = GaussianKernel(self.width * median_lengthscales(values, groups))
         return fit_features(kernel, values, self.landmarks)
 
@@ -177,7 +182,8 @@ class FittedKIV:
         schema: names and kinds of the training data.
         scaler: the fitted scaling of each role.
         kernel: the kernel of treatment and covariates.
-        points: (r, 1 + p) scaled rows that carry a kernel function each.
+        points: (r, 1 + p) scaled rows that carry a kernel function each; three or more levels of the treatment have a
+            column each.
         weights: (r,).
         penalties: the chosen (λ, ξ); λ is NaN for the no-IV twin.
         losses: validation losses of both stages, from the strongest penalty to the weakest.
@@ -197,7 +203,7 @@ class FittedKIV:
     def predict(self, treatment: Any, covariates: Any = None) -> np.ndarray:
         """The structural function in original units, `(m,)`."""
         x, v = self.schema.check_query(treatment, covariates)
-        rows = np.column_stack([_scaled(self.scaler.treatment, x), _scaled(self.scaler.covariates, v)])
+        rows = _inputs(self.schema, self.scaler, x, v)
         return self.scaler.outcome.inverse(self.kernel.expand(rows, self.points, self.weights))
 
 
@@ -225,7 +231,8 @@ class KIV(IVEstimator):
         validation: "projected" or "original", the criterion for the second stage's penalty.
         scaling: how each role is scaled.
         use_instrument: False gives the no-IV twin, kernel ridge regression.
-        treatment_kind: "auto", "continuous" or "binary".
+        treatment_kind: "auto", "continuous", "binary" or "categorical", as in `IVData.from_arrays`.
+        outcome_kind: the same for the outcome; it may have two levels, not more.
         random_state: the seed of the split; None draws one and keeps it in `seed_`.
         progress: show progress bars on the terminal.
 
@@ -246,7 +253,8 @@ class KIV(IVEstimator):
         validation: Literal["projected", "original"] | None = None,
         scaling: RoleScaling | None = None,
         use_instrument: bool = True,
-        treatment_kind: Literal["auto", "continuous", "binary"] = "auto",
+        treatment_kind: RoleKind = "auto",
+        outcome_kind: RoleKind = "auto",
         random_state: int | None = None,
         progress: bool = False,
     ) -> None:
@@ -256,6 +264,7 @@ class KIV(IVEstimator):
         self.scaling = scaling
         self.use_instrument = use_instrument
         self.treatment_kind = treatment_kind
+        self.outcome_kind = outcome_kind
         self.random_state = random_state
         self.progress = progress
 
@@ -269,6 +278,12 @@ class KIV(IVEstimator):
 def _scaled(affine: Affine, values: np.ndarray) -> Floats:
     # Not Affine.transform: its single precision would show in penalties as small as 1e-10.
     return (np.asarray(values, dtype=np.float64) - affine.shift) / affine.scale
+
+
+def _inputs(schema: Schema, scaler: Scaler, treatment: np.ndarray, covariates: np.ndarray) -> Floats:
+    """What the structural function is a function of: treatment and covariates, scaled."""
+    x = schema.treatment.columns(_scaled(scaler.treatment, treatment))
+    return np.column_stack([x, _scaled(scaler.covariates, covariates)])
 
 
 def _variables(schema: Schema, offset: int) -> list[slice]:

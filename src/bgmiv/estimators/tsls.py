@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from bgmiv.data.blocks import Level
 from bgmiv.data.ivdata import IVData
+from bgmiv.data.roles import RoleKind
 from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.estimators.base import IVEstimator
+from bgmiv.estimators.base import IVEstimator, check_one_number
 from bgmiv.progress import Reporter, silent
 
 if TYPE_CHECKING:
     import jax
     import pandas as pd
 
-__all__ = ["TSLS", "Basis", "FittedTSLS", "TSLSConfig"]
+__all__ = ["TSLS", "Basis", "FittedTSLS", "Indicators", "TSLSConfig"]
 
 
 class Basis(NamedTuple):
@@ -49,6 +51,26 @@ class Basis(NamedTuple):
         return np.column_stack([*(t**power for power in range(1, self.degree + 1)), *bends])
 
 
+class Indicators(NamedTuple):
+    """Indicators of all levels of a categorical treatment but the first, the most frequent one.
+
+    >>> Indicators(("none", "low", "high"))(np.array([0.0, 2.0]))
+    array([[0., 0.],
+           [0., 1.]])
+    """
+
+    levels: tuple[Level, ...]
+
+    @property
+    def size(self) -> int:
+        """The number of functions."""
+        return len(self.levels) - 1
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """The functions at (n,) codes, (n, size)."""
+        return np.asarray(values[:, None] == np.arange(1, len(self.levels)), dtype=np.float64)
+
+
 @dataclass(frozen=True, eq=False)
 class FittedTSLS:
     """A fitted structural function: outcome = intercept + covariates · coefficients + a part of the treatment.
@@ -58,7 +80,7 @@ class FittedTSLS:
     schema : the columns the fit was made from.
     intercept : float.
     coefficients : (p,) array, one per flat covariate column; 0 for a categorical block's reference level.
-    basis : the functions of the treatment; for a linear fit, the treatment itself.
+    basis : the functions of the treatment; for a linear fit the treatment itself, or the indicators of its levels.
     treatment_coefficients : (size of the basis, 1 + p) array: column 0 holds the main terms, column 1 + j the
         interactions with flat covariate column j.
     result : the linearmodels result, with standard errors, ``first_stage`` and every test it offers.
@@ -68,7 +90,7 @@ class FittedTSLS:
     schema: Schema
     intercept: float
     coefficients: np.ndarray
-    basis: Basis
+    basis: Basis | Indicators
     treatment_coefficients: np.ndarray
     result: Any
     history: tuple[()] = ()
@@ -77,7 +99,10 @@ class FittedTSLS:
     def slope(self) -> float:
         """The effect of one unit of treatment, for a fit that is linear without interactions."""
         if self.basis.size > 1 or self.treatment_coefficients[:, 1:].any():
-            raise ConfigError("a sieve has no single slope; use predict, or the coefficients in result.params")
+            raise ConfigError(
+                "a sieve or a treatment of several levels has no single slope; use predict, or the coefficients in "
+                "result.params"
+            )
         return float(self.treatment_coefficients[0, 0])
 
     def predict(self, treatment: Any, covariates: Any = None) -> np.ndarray:
@@ -91,9 +116,10 @@ class FittedTSLS:
 class TSLSConfig:
     """Two-stage least squares with a constant: linear in treatment and covariates, or a sieve in the treatment.
 
-    Standard errors are robust to heteroskedasticity. The first level of a categorical block is its
-    reference. Needs at least twice as many rows as columns of the first stage: near that the first stage
-    reproduces the treatment instead of its instrumented part.
+    Standard errors are robust to heteroskedasticity. The first level of a categorical block, the most frequent one, is
+    its reference; so it is with a categorical treatment, which needs an instrument for each other level. Needs at
+    least twice as many rows as columns of the first stage: near that the first stage reproduces the treatment instead
+    of its instrumented part.
 
     A sieve replaces the treatment by functions of it, and each instrument by the same kind of functions of itself,
     so that there are as many instruments as endogenous columns. They are powers of the standardised variable, named
@@ -144,11 +170,12 @@ class TSLSConfig:
 
     def fit(self, data: IVData, key: jax.Array | None = None, reporter: Reporter = silent) -> FittedTSLS:
         """Fit by linearmodels' ``IV2SLS``; ``key`` is not used, there is no randomness."""
+        check_one_number(data, "two-stage least squares")
         self._check_data(data)
         reporter.start("2SLS", 1)
         kept, names = _regressors(data.schema)
         covariates = np.asarray(data.covariates[:, kept], dtype=np.float64)
-        basis = self._basis(data.treatment)
+        basis = self._treatment_basis(data)
         endogenous = self._expand(basis, data.treatment, data.schema.treatment.name, covariates, names)
         instruments = None
         if self.use_instrument:
@@ -192,6 +219,12 @@ class TSLSConfig:
                 f"meaningful; give at least {2 * n_covariates} rows, fewer covariates, or use another method"
             )
 
+    def _treatment_basis(self, data: IVData) -> Basis | Indicators:
+        variable = data.schema.treatment
+        if variable.kind is BlockKind.categorical and variable.levels:
+            return Indicators(variable.levels)
+        return self._basis(data.treatment)
+
     def _basis(self, values: np.ndarray) -> Basis:
         # The plain line stays in the units of the data, so that its coefficients are the familiar ones.
         if self.degree == 1 and self.features == "polynomial":
@@ -213,14 +246,17 @@ class TSLSConfig:
         return pd.concat(parts, axis=1)
 
     def _expand(
-        self, basis: Basis, values: np.ndarray, name: str, covariates: np.ndarray, names: list[str]
+        self, basis: Basis | Indicators, values: np.ndarray, name: str, covariates: np.ndarray, names: list[str]
     ) -> pd.DataFrame:
         """The functions of one variable, then their products with each covariate in turn."""
         import pandas as pd
 
         functions = basis(values)
-        plain = self.degree == 1 and self.features == "polynomial"
-        labels = [name] if plain else [f"{name}[{i}]" for i in range(1, basis.size + 1)]
+        if isinstance(basis, Indicators):
+            labels = [f"{name}={level}" for level in basis.levels[1:]]
+        else:
+            plain = self.degree == 1 and self.features == "polynomial"
+            labels = [name] if plain else [f"{name}[{i}]" for i in range(1, basis.size + 1)]
         columns = dict(zip(labels, functions.T, strict=True))
         for covariate, covariate_name in zip(covariates.T, names, strict=True) if self.interactions else ():
             for label, function in zip(labels, functions.T, strict=True):
@@ -230,6 +266,8 @@ class TSLSConfig:
 
 class TSLS(IVEstimator):
     """Two-stage least squares in the shape of every other estimator; `TSLSConfig` explains the arguments.
+
+    `treatment_kind` and `outcome_kind` are those of `IVData.from_arrays`.
 
     Example
     -------
@@ -253,8 +291,12 @@ class TSLS(IVEstimator):
         knots: int = 4,
         interactions: bool = False,
         use_instrument: bool = True,
+        treatment_kind: RoleKind = "auto",
+        outcome_kind: RoleKind = "auto",
     ) -> None:
         """Store the arguments; they are checked by `fit`."""
+        self.treatment_kind = treatment_kind
+        self.outcome_kind = outcome_kind
         self.degree = degree
         self.features = features
         self.knots = knots
@@ -275,6 +317,12 @@ def _regressors(schema: Schema) -> tuple[np.ndarray, list[str]]:
 
 def _check_order(data: IVData, n_covariates: int, endogenous: pd.DataFrame, instruments: pd.DataFrame) -> None:
     n_treatments, n_instruments = endogenous.shape[1], instruments.shape[1]
+    levels = data.schema.treatment.levels
+    if n_instruments < n_treatments and levels and len(levels) > 2:
+        raise DataError(
+            f"a treatment of {len(levels)} levels has {n_treatments} columns, and {n_instruments} of the instruments "
+            "do not identify them. Pass as many instruments, raise the degree, or use another method."
+        )
     if n_instruments < n_treatments:
         raise DataError(
             f"the sieve has {n_treatments} columns of the treatment but only {n_instruments} of the instruments, which "

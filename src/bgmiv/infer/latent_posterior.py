@@ -21,6 +21,7 @@ from bgmiv.data.batching import bucket_size, pad_rows, unique_rows
 from bgmiv.data.checks import warn_user
 from bgmiv.errors import ConfigError
 from bgmiv.infer.latent_chains import MOST_CHAINS, ChainPlan, Chains, convergence, lifted_chains, nuts_chains
+from bgmiv.likelihood import Categorical
 from bgmiv.model.model import BGMIVModel
 
 __all__ = [
@@ -118,7 +119,9 @@ class LatentDraws:
 
 
 class StructuralPosterior(NamedTuple):
-    r"""The structural function under the latent posterior at n points, on the scaled outcome; every field is `(n,)`.
+    r"""The structural function under the latent posterior at n points, on the scaled outcome.
+
+    Every field is `(n,)`, or `(n, K)` for an outcome of K levels.
 
     Attributes:
         means: posterior means of $\mu_\omega(x, z_0, z_1)$.
@@ -169,7 +172,8 @@ def _warn_unconverged(rhat: np.ndarray, ess: np.ndarray, config: LatentPosterior
     """Warn of chains that disagree or have too few effective draws, unless few rows have them."""
     fewest = _FEWEST_DRAWS * config.n_chains
     # A comparison with NaN is false: what cannot be judged is not converged.
-    bad = ~((rhat <= _LARGEST_RHAT) & (ess >= fewest))
+    good: np.ndarray = (rhat <= _LARGEST_RHAT) & (ess >= fewest)
+    bad = np.asarray(~good.reshape(len(rhat), -1).all(axis=1))
     if bad.sum() > _SHARE * len(bad):
         warn_user(
             f"the latent posterior's chains have not converged for {bad.sum()} of {len(bad)} {what}: R-hat is up to "
@@ -214,12 +218,18 @@ def sample_latents(
 
 @jax.jit
 def _summaries(model: BGMIVModel, x: Array, places: Array, draws: Array) -> Array:
-    """Mean, deviation, R-hat and effective draws, `(n, 4)`, of points whose latents are at `draws[place]`."""
+    """Mean, deviation, R-hat and effective draws of points whose latents are at `draws[place]`.
+
+    `(n, 4)`, or `(n, 4, K)` for an outcome of K levels.
+    """
+
+    def summary(values: Array) -> Array:
+        return jnp.stack([jnp.mean(values), jnp.std(values), *convergence(values)])
 
     def one(point: tuple[Array, Array]) -> Array:
         x, place = point
         values = jax.vmap(jax.vmap(lambda z: model.structural_mean(x, z)))(draws[place])
-        return jnp.stack([jnp.mean(values), jnp.std(values), *convergence(values)])
+        return summary(values) if values.ndim == 2 else jax.vmap(summary, in_axes=2, out_axes=1)(values)
 
     return jax.lax.map(one, (x, places), batch_size=_AT_ONCE)
 
@@ -241,7 +251,9 @@ def structural_posterior(
             effective draws of it. Latents that it does not depend on are not judged.
     """
     unique, inverse = unique_rows(v)
-    summaries = np.empty((len(x), len(StructuralPosterior._fields)), dtype=np.float32)
+    head = model.outcome_head
+    levels = (head.dim,) if isinstance(head, Categorical) else ()
+    summaries = np.empty((len(x), len(StructuralPosterior._fields), *levels), dtype=np.float32)
     for start, stop, chains in _blocks(model, unique, config, key):
         points = np.flatnonzero((inverse >= start) & (inverse < stop))
         size = max(_FEWEST_POINTS, bucket_size(min(len(points), _MOST_POINTS)))
@@ -249,7 +261,7 @@ def structural_posterior(
             chosen = points[first : first + size]
             x_chosen, places = (jnp.asarray(pad_rows(part[chosen], size)) for part in (x, inverse - start))
             summaries[chosen] = _summaries(model, x_chosen, places, chains.draws)[: len(chosen)]
-    result = StructuralPosterior(*summaries.T)
+    result = StructuralPosterior(*np.moveaxis(summaries, 1, 0))
     _warn_unconverged(result.rhat, result.ess, config, "points of the structural function")
     return result
 
@@ -257,5 +269,5 @@ def structural_posterior(
 def posterior_structural_means(
     model: BGMIVModel, x: np.ndarray, v: np.ndarray, config: LatentPosterior, key: Array
 ) -> np.ndarray:
-    r"""The means of `structural_posterior`, `(n,)`: $E[\mu_\omega(x, z_0, z_1) \mid v]$ on the scaled outcome."""
+    r"""The means of `structural_posterior`: $E[\mu_\omega(x, z_0, z_1) \mid v]$ on the scaled outcome."""
     return structural_posterior(model, x, v, config, key).means

@@ -42,7 +42,10 @@ def latents_of(model: BGMIVModel, v: np.ndarray, config: LatentMap) -> np.ndarra
 
 
 def structural_means(model: BGMIVModel, x: np.ndarray, z: np.ndarray) -> np.ndarray:
-    r"""$\mu_\omega(x, z_0, z_1)$ on the scaled outcome, `(n,)` (eq. structural_prediction)."""
+    r"""$\mu_\omega(x, z_0, z_1)$ on the scaled outcome (eq. structural_prediction).
+
+    `(n,)`, or the probabilities `(n, K)` of an outcome of K levels.
+    """
     parts = [
         np.asarray(
             _means(model, jnp.asarray(pad_rows(x[start:stop], size)), jnp.asarray(pad_rows(z[start:stop], size)))

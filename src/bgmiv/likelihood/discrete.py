@@ -1,4 +1,4 @@
-"""Heads for discrete variables: Bernoulli and categorical."""
+"""Heads for discrete variables: Bernoulli, categorical as one-hot events, and categorical as codes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-__all__ = ["Bernoulli", "Categorical"]
+__all__ = ["Bernoulli", "Categorical", "Levels"]
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,65 @@ class Categorical:
 
     def fit_error(self, raw: Array, value: Array) -> Array:
         """Cross-entropy, split over the levels."""
+        return -self.log_prob(raw, value)
+
+    def spread_penalty(self, raw: Array) -> Array:
+        """No spread parameter."""
+        return jnp.zeros((), raw.dtype)
+
+
+@dataclass(frozen=True)
+class Levels:
+    r"""The code of one of `n_levels` levels, a scalar from 0 to K - 1; $P(k) = \mathrm{softmax}(r)_k$.
+
+    It is `Categorical` for a variable that is summed over: a finite head, whose events are codes in place of one-hot
+    rows.
+
+    Example:
+        >>> head = Levels(3)
+        >>> head.support, round(float(head.log_prob(jnp.zeros(3), jnp.asarray([2.0]))[0]), 4)
+        ((0.0, 1.0, 2.0), -1.0986)
+    """
+
+    n_levels: int
+
+    @property
+    def dim(self) -> int:
+        """One coordinate, the code."""
+        return 1
+
+    @property
+    def raw_dim(self) -> int:
+        """One logit a level."""
+        return self.n_levels
+
+    @property
+    def support(self) -> tuple[float, ...]:
+        """The codes."""
+        return tuple(float(code) for code in range(self.n_levels))
+
+    def indicators(self, value: Array) -> Array:
+        """A scalar code as a one-hot row, `(n_levels,)`."""
+        return (jnp.arange(self.n_levels) == value).astype(jnp.result_type(value, jnp.float32))
+
+    def log_weights(self, raw: Array) -> Array:
+        """Log-probability of each code."""
+        return jax.nn.log_softmax(raw)
+
+    def log_prob(self, raw: Array, value: Array) -> Array:
+        """Log-mass of the code, `(1,)`."""
+        return jnp.sum(self.indicators(value[0]) * jax.nn.log_softmax(raw), keepdims=True)
+
+    def mean(self, raw: Array) -> Array:
+        """The expected code, `(1,)`; codes are names, so it is of use to nobody but the protocol."""
+        return jnp.sum(jax.nn.softmax(raw) * jnp.arange(self.n_levels), keepdims=True)
+
+    def sample(self, raw: Array, key: Array, n: int) -> Array:
+        """Drawn codes, `(n, 1)` (no gradient through them)."""
+        return jax.random.categorical(key, raw, shape=(n, 1)).astype(raw.dtype)
+
+    def fit_error(self, raw: Array, value: Array) -> Array:
+        """Cross-entropy."""
         return -self.log_prob(raw, value)
 
     def spread_penalty(self, raw: Array) -> Array:

@@ -12,7 +12,7 @@ from jax import Array
 from bgmiv.covariates import CovariateConfig, CovariateModule, build_covariates
 from bgmiv.data.schema import BlockKind, Schema, Variable
 from bgmiv.errors import ConfigError
-from bgmiv.likelihood import Bernoulli, Gaussian, Head
+from bgmiv.likelihood import Bernoulli, Categorical, Gaussian, Head, Levels
 from bgmiv.model.layout import LatentLayout
 from bgmiv.nn import MLP
 
@@ -47,7 +47,8 @@ class BGMIVModel(eqx.Module):
 
     $V \sim p_\theta(v \mid z)$, $X \sim p_\phi(x \mid w, z_0, z_2)$, $Y \sim p_\omega(y \mid x, z_0, z_1)$.
 
-    All methods are for one row; `vmap` at the call site.
+    All methods are for one row; `vmap` at the call site. A treatment or an outcome of three or more levels is the code
+    of its level; networks see such a treatment as indicators, and the outcome's head such an outcome.
     """
 
     covariates: CovariateModule
@@ -67,14 +68,29 @@ class BGMIVModel(eqx.Module):
 
     def outcome_raw(self, context: Array, x: Array) -> Array:
         """Raw parameters of $p_\\omega(y \\mid x, z_0, z_1)$ at one treatment value."""
-        return self.outcome.from_context(context, x[None])
+        head = self.treatment_head
+        return self.outcome.from_context(context, head.indicators(x) if isinstance(head, Levels) else x[None])
+
+    def outcome_event(self, y: Array) -> Array:
+        """The outcome as an event of its head: itself, `(1,)`, or the indicators of its level, `(K,)`."""
+        head = self.outcome_head
+        return Levels(head.dim).indicators(y) if isinstance(head, Categorical) else y[None]
 
     def structural_mean(self, x: Array, z: Array) -> Array:
-        r"""$\mu_\omega(x, z_0, z_1)$ (eq. structural_prediction)."""
-        return self.outcome_head.mean(self.outcome_raw(self.outcome_context(z), x))[0]
+        r"""$\mu_\omega(x, z_0, z_1)$ (eq. structural_prediction): a scalar, or the `(K,)` levels' probabilities."""
+        mean = self.outcome_head.mean(self.outcome_raw(self.outcome_context(z), x))
+        return mean if isinstance(self.outcome_head, Categorical) else mean[0]
 
 
-def _scalar_head(variable: Variable) -> Head:
+def _treatment_head(variable: Variable) -> Head:
+    if variable.kind is BlockKind.categorical:
+        return Levels(variable.width)
+    return Bernoulli(1) if variable.kind is BlockKind.binary else Gaussian(1)
+
+
+def _outcome_head(variable: Variable) -> Head:
+    if variable.kind is BlockKind.categorical:
+        return Categorical(variable.width)
     return Bernoulli(1) if variable.kind is BlockKind.binary else Gaussian(1)
 
 
@@ -82,7 +98,7 @@ def build_model(schema: Schema, n_instruments: int, config: ModelConfig, *, key:
     """Draw a model's initial parameters for a schema."""
     key_covariates, key_treatment, key_outcome = jax.random.split(key, 3)
     layout = config.layout
-    treatment_head, outcome_head = _scalar_head(schema.treatment), _scalar_head(schema.outcome)
+    treatment_head, outcome_head = _treatment_head(schema.treatment), _outcome_head(schema.outcome)
     return BGMIVModel(
         covariates=build_covariates(schema, layout.dim, config.covariates, key=key_covariates),
         treatment=MLP(
@@ -91,7 +107,12 @@ def build_model(schema: Schema, n_instruments: int, config: ModelConfig, *, key:
             treatment_head.raw_dim,
             key=key_treatment,
         ),
-        outcome=MLP(layout.outcome_dim + 1, config.outcome_hidden, outcome_head.raw_dim, key=key_outcome),
+        outcome=MLP(
+            layout.outcome_dim + schema.treatment.width,
+            config.outcome_hidden,
+            outcome_head.raw_dim,
+            key=key_outcome,
+        ),
         layout=layout,
         treatment_head=treatment_head,
         outcome_head=outcome_head,

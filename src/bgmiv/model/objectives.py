@@ -1,7 +1,7 @@
 """Every log-density of the paper, for one row.
 
-A row is `(x, y, v, w)` with scalar treatment and outcome; `z` is its latent state. Nothing here averages over
-rows or knows about optimisers.
+A row is `(x, y, v, w)` with scalar treatment and outcome, which are codes where these have levels; `z` is its latent
+state. Nothing here averages over rows or knows about optimisers.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from bgmiv.integrate import IntegrationRule, log_integral
@@ -51,7 +52,9 @@ def log_p_iv(model: BGMIVModel, rule: IntegrationRule, row: Row, z: Array, key: 
     r"""$\log \int p_\omega(y \mid x, z_0, z_1)\, p_\phi(x \mid w, z_0, z_2)\, dx$ (eq. iv_integrated_likelihood)."""
     nodes, log_weights = rule.nodes(model.treatment_head, model.treatment_raw(row.w, z), row.x, key)
     raws = outcome_raws(model, nodes, z)
-    log_densities = jax.vmap(lambda raw: model.outcome_head.log_prob(raw, row.y[None])[0])(raws)
+    event = model.outcome_event(row.y)
+    # The head gives one term a coordinate of the event.
+    log_densities = jax.vmap(lambda raw: jnp.sum(model.outcome_head.log_prob(raw, event)))(raws)
     return log_integral(log_weights, log_densities)
 
 

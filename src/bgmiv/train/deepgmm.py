@@ -60,7 +60,8 @@ class GameState(NamedTuple):
 
 def residuals_of(g: CovariateNet, rows: Row, noise: Array | None) -> Array:
     """y - g(x, v) of each row, `(n,)`."""
-    return rows.y - jax.vmap(g, in_axes=(0, 0, None if noise is None else 0))(rows.x[:, None], rows.v, noise)[:, 0]
+    sides = rows.x.reshape(len(rows.x), -1)
+    return rows.y - jax.vmap(g, in_axes=(0, 0, None if noise is None else 0))(sides, rows.v, noise)[:, 0]
 
 
 def critic_of(f: CovariateNet, rows: Row, noise: Array | None) -> Array:

@@ -16,7 +16,7 @@ from jax import Array
 
 from bgmiv.data.scaling import ScaledData
 from bgmiv.errors import ConfigError
-from bgmiv.likelihood import FiniteHead, GaussianMixture, Head
+from bgmiv.likelihood import FiniteHead, GaussianMixture, Head, Levels
 from bgmiv.model.objectives import Row
 from bgmiv.progress import Reporter, silent
 from bgmiv.train.covariate_net import CovariateNet, net_values
@@ -131,7 +131,7 @@ class OutcomeObjective:
 
     The rows' `w` holds the treatment head's raw parameters, computed once by `treatment_raws`: stage one is over, so
     they do not change. A discrete treatment is summed over exactly. Without a head g is a plain regression on the
-    observed treatment.
+    observed treatment, whose rows then hold columns where it has levels.
 
     Args:
         head: the treatment's distribution, or None for the no-IV twin.
@@ -159,10 +159,11 @@ class OutcomeObjective:
     def row_loss(self, net: CovariateNet, row: Row, noise: Array | None, uniforms: Array) -> Array:
         """An estimate of (y - E[g(x, v) | w, v])^2 for one row, unbiased with its gradient; it may be negative."""
         if self.head is None:
-            return (row.y - net(row.x[None], row.v, noise)[0]) ** 2
+            return (row.y - net(jnp.atleast_1d(row.x), row.v, noise)[0]) ** 2
         if isinstance(self.head, FiniteHead):
-            support = jnp.asarray(self.head.support, row.y.dtype)
-            values = net.many(support[:, None], row.v, noise)[:, 0]
+            support = jnp.asarray(self.head.support, row.y.dtype)[:, None]
+            sides = jnp.eye(len(support)) if isinstance(self.head, Levels) else support
+            values = net.many(sides, row.v, noise)[:, 0]
             return (row.y - jnp.sum(jnp.exp(self.head.log_weights(row.w)) * values)) ** 2
         if not isinstance(self.head, GaussianMixture):
             raise ConfigError(f"DeepIV draws from a Gaussian mixture or sums over a finite head, got {self.head!r}.")

@@ -242,7 +242,7 @@ def stages_of(data: TrainingData, *, halves: bool) -> Stages:
     kind = data.rows.x.dtype
     in_first, in_second = ((jnp.arange(size) < n).astype(kind) for n in (n_first, n_second))
     return Stages(
-        treatments=Inputs(first.x[:, None], first.v[:, :0], in_first),
+        treatments=Inputs(first.x.reshape(len(first.x), -1), first.v[:, :0], in_first),
         first=Inputs(first.w, first.v, in_first),
         second=Inputs(second.w, second.v, in_second),
         covariates=Inputs(second.w[:, :0], second.v, in_second),

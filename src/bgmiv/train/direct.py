@@ -19,11 +19,12 @@ from jax.scipy.special import ndtri
 
 from bgmiv.errors import ConfigError
 from bgmiv.integrate import GaussHermite, IntegrationRule, rule_for
+from bgmiv.likelihood import Gaussian
 from bgmiv.model.model import BGMIVModel
 from bgmiv.model.objectives import Row
 from bgmiv.nn import adam
 from bgmiv.train.draws import Draws
-from bgmiv.train.looks import iv_means, outcome_loss
+from bgmiv.train.looks import iv_means, outcome_loss, square_errors
 from bgmiv.train.loop import TrainingData
 
 __all__ = ["DirectStart", "DirectStartState", "direct_loss", "sliced_distance"]
@@ -84,7 +85,7 @@ def direct_loss(
         "prior": config.prior_weight * sliced_distance(z, directions),
         "covariates": -config.covariate_weight * jnp.mean(jax.vmap(model.covariates.log_prob)(rows.v, z)),
         "treatment": -jnp.mean(jax.vmap(model.treatment_head.log_prob)(raw_x, rows.x[:, None])),
-        "outcome": jnp.mean((rows.y - y_hat) ** 2),
+        "outcome": jnp.mean(square_errors(model, rows.y, y_hat)),
     }
     loss = jnp.sum(jnp.stack(list(parts.values())))
     return loss, {"loss": loss, **parts}
@@ -105,7 +106,8 @@ class DirectStart:
         weight_decay: decoupled decay of the treatment's and the outcome's kernels, a share of the step size.
         integration: nodes of the outcome's mean.
         chunk: iterations between two looks of the host, and at held-out rows where there are any.
-        tolerance: a look is clearly worse than another if its held-out loss is more than this many times the other's.
+        tolerance: a look is clearly worse than another if its held-out loss is more than this many times the other's;
+            with a discrete outcome, if it is higher at all.
         patience: looks in a row that are clearly worse than the best one, after which training ends.
     """
 
@@ -197,7 +199,9 @@ class DirectStart:
         model = state.model
         loss = outcome_loss(model, self.integration, data)
         # Training goes on for a reason: what a few held-out rows say must be clear to stop before its end.
-        keep = (loss <= self.tolerance * state.best_loss) | (data.fold_size == 0)
+        # The loss of a discrete outcome is mostly its own chance, of which every share hides what can be learned.
+        tolerance = self.tolerance if isinstance(model.outcome_head, Gaussian) else 1.0
+        keep = (loss <= tolerance * state.best_loss) | (data.fold_size == 0)
         # A member that has stopped is still trained while others go on; it is left as a run of its own would leave it.
         over = self.stopped(state)
         keep = keep & ~over

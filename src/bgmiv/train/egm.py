@@ -21,6 +21,7 @@ from bgmiv.model.model import BGMIVModel
 from bgmiv.model.objectives import Row, outcome_raws
 from bgmiv.nn import MLP, adam
 from bgmiv.train.draws import Draws
+from bgmiv.train.looks import averaged_means, square_errors
 from bgmiv.train.loop import TrainingData
 
 __all__ = ["WarmStart", "WarmStartState", "critic_loss", "warm_start_loss"]
@@ -89,14 +90,14 @@ def warm_start_loss(
     )
     raw_y = jax.vmap(outcome_raws, in_axes=(None, 0, 0))(model, nodes, z_hat)
     head = model.outcome_head
-    y_hat = jnp.sum(jnp.exp(log_weights) * jax.vmap(jax.vmap(head.mean))(raw_y)[..., 0], axis=1)
+    y_hat = averaged_means(model, log_weights, raw_y)
 
     parts = {
         "adversarial": -jnp.mean(jax.vmap(critic)(z_hat)),
         "covariates": jnp.mean(jax.vmap(covariates.cycle_loss)(rows.v, v_cycle)),
         "latents": jnp.mean((z - z_cycle) ** 2),
         "treatment": jnp.mean(jax.vmap(model.treatment_head.fit_error)(raw_x, rows.x[:, None])),
-        "outcome": jnp.mean((rows.y - y_hat) ** 2),
+        "outcome": jnp.mean(square_errors(model, rows.y, y_hat)),
     }
     spread = (
         jnp.mean(jax.vmap(covariates.spread_penalty)(decoded))

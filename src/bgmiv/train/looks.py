@@ -11,12 +11,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from bgmiv.integrate import IntegrationRule, rule_for
-from bgmiv.likelihood import Gaussian
+from bgmiv.likelihood import Categorical, FiniteHead, Gaussian, Head
 from bgmiv.model.model import BGMIVModel
 from bgmiv.model.objectives import Row, outcome_raws
 from bgmiv.train.loop import TrainingData
 
-__all__ = ["RowsLook", "iv_means", "look_at_fold", "outcome_loss"]
+__all__ = ["RowsLook", "averaged_means", "iv_means", "look_at_fold", "outcome_loss", "square_errors"]
 
 _MOST_LOOKED_AT = 2048
 # A variance within this factor of its floor is one that the floor alone keeps up.
@@ -29,8 +29,8 @@ class RowsLook(NamedTuple):
     """Means over rows, in units of the scaled variables; arrays on the way, plain numbers once kept.
 
     Attributes:
-        outcome_loss: of (y - E[y | w, z])^2.
-        outcome_variance: of y.
+        outcome_loss: of (y - E[y | w, z])^2, summed over the indicators of an outcome of several levels.
+        outcome_variance: of y, likewise.
         treatment_score: log p(x | w, z).
         first_stage_gain: by how much that exceeds log p(x | z), the instruments averaged out over those of other rows.
         near_floor: share of rows whose treatment variance is kept up by its floor alone.
@@ -46,18 +46,34 @@ class RowsLook(NamedTuple):
 
 
 def iv_means(model: BGMIVModel, rule: IntegrationRule, rows: Row, raw_x: Array, z: Array, key: Array) -> Array:
-    """The moment E[y | w, z] of each row under the model."""
+    """The moment E[y | w, z] of each row under the model: `(n,)`, or `(n, K)` for an outcome of K levels."""
     # The treatment's spread is learned from the treatment alone: the outcome would widen or narrow it to fit better.
     nodes, log_weights = jax.vmap(lambda raw, x, k: rule.nodes(model.treatment_head, raw, x, k))(
-        _fixed_spread(raw_x), rows.x, jax.random.split(key, len(rows.x))
+        _fixed_spread(model.treatment_head, raw_x), rows.x, jax.random.split(key, len(rows.x))
     )
     raw_y = jax.vmap(outcome_raws, in_axes=(None, 0, 0))(model, nodes, z)
-    means = jax.vmap(jax.vmap(model.outcome_head.mean))(raw_y)[..., 0]
-    return jnp.sum(jnp.exp(log_weights) * means, axis=1)
+    return averaged_means(model, log_weights, raw_y)
 
 
-def _fixed_spread(raw: Array) -> Array:
-    """Raw treatment parameters through which gradients reach only the mean."""
+def averaged_means(model: BGMIVModel, log_weights: Array, raw_y: Array) -> Array:
+    """The outcome's means of each row, averaged over its nodes: `(n,)`, or `(n, K)` for an outcome of K levels."""
+    means, weights = jax.vmap(jax.vmap(model.outcome_head.mean))(raw_y), jnp.exp(log_weights)
+    if isinstance(model.outcome_head, Categorical):
+        return jnp.sum(weights[..., None] * means, axis=1)
+    return jnp.sum(weights * means[..., 0], axis=1)
+
+
+def square_errors(model: BGMIVModel, y: Array, y_hat: Array) -> Array:
+    """(y - E[y | w, z])^2 of each row, `(n,)`; summed over the levels' indicators where the outcome has levels."""
+    if isinstance(model.outcome_head, Categorical):
+        return jnp.sum((jax.vmap(model.outcome_event)(y) - y_hat) ** 2, axis=1)
+    return (y - y_hat) ** 2
+
+
+def _fixed_spread(head: Head, raw: Array) -> Array:
+    """Raw treatment parameters through which gradients reach only the mean; a discrete treatment has no spread."""
+    if isinstance(head, FiniteHead):
+        return raw
     return jnp.concatenate([raw[:, :1], jax.lax.stop_gradient(raw[:, 1:])], axis=1)
 
 
@@ -73,7 +89,7 @@ def _outcome_loss(
 ) -> Array:
     # The same key at every look: a rule with randomness is then compared with itself.
     y_hat = iv_means(model, rule_for(integration, model.treatment_head), rows, raw_x, z, jax.random.key(0))
-    return jnp.sum(weights * (rows.y - y_hat) ** 2)
+    return jnp.sum(weights * square_errors(model, rows.y, y_hat))
 
 
 @partial(jax.jit, static_argnames="integration")
@@ -83,7 +99,8 @@ def look_at_fold(model: BGMIVModel, integration: IntegrationRule, data: Training
     z = jax.vmap(model.covariates.encode)(rows.v)
     raw_x = jax.vmap(model.treatment_raw)(rows.w, z)
     centre = jnp.sum(weights[:, None] * z, axis=0)
-    y_mean = jnp.sum(weights * rows.y)
+    events = jax.vmap(model.outcome_event)(rows.y)
+    y_mean = jnp.sum(weights[:, None] * events, axis=0)
 
     def scores(w: Array) -> Array:
         raw = jax.vmap(model.treatment_raw)(w, z)
@@ -101,7 +118,7 @@ def look_at_fold(model: BGMIVModel, integration: IntegrationRule, data: Training
         near_floor = jnp.sum(weights * (variances < _NEAR_FLOOR * model.treatment_head.floor))
     return RowsLook(
         outcome_loss=_outcome_loss(model, integration, rows, weights, raw_x, z),
-        outcome_variance=jnp.sum(weights * (rows.y - y_mean) ** 2),
+        outcome_variance=jnp.sum(weights[:, None] * (events - y_mean) ** 2),
         treatment_score=jnp.sum(weights * informed),
         first_stage_gain=jnp.sum(weights * (informed - averaged)),
         near_floor=near_floor,

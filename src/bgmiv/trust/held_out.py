@@ -31,7 +31,8 @@ class SimpleFits(NamedTuple):
         outcome: linear regression of the outcome on instruments and covariates.
         flexible: kernel ridge regression of the same, on 800 rows at most.
         structural: linear 2SLS of the outcome on treatment and covariates.
-        treatment_only: 2SLS of the outcome on a cubic in the treatment, instrumented by cubics in the instruments.
+        treatment_only: 2SLS of the outcome on a cubic in the treatment (or the indicators of its levels), instrumented
+            by cubics in the instruments.
     """
 
     outcome: Floats
@@ -55,7 +56,8 @@ def simple_fits(data: IVData, train: NDArray[np.int64], held_out: NDArray[np.int
     keeps defined with any number of columns.
     """
     train = train[:_MOST_ROWS]
-    w, x, v = (_standard(a, train) for a in (data.instruments, data.treatment[:, None], data.covariates))
+    treatment = data.schema.treatment.columns(data.treatment)
+    w, x, v = (_standard(a, train) for a in (data.instruments, treatment, data.covariates))
     one = np.ones((data.n_rows, 1))
     y = data.outcome.astype(np.float64)
     exogenous = np.hstack([one, w, v])
