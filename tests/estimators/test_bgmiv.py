@@ -20,7 +20,7 @@ from bgmiv.data import FixedAffine, Identity, IVData, RoleScaling
 from bgmiv.designs import DemandDesign
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.bgmiv import BGMIV, PRESETS, BGMIVConfig, FittedBGMIV, paper_preset
-from bgmiv.estimators.bgmiv_fit import Member
+from bgmiv.estimators.bgmiv_result import Member
 from bgmiv.infer import LatentMap
 from bgmiv.integrate import FiniteMixture, GaussHermite, MonteCarlo, QuasiMonteCarlo
 from bgmiv.model import LatentLayout, ModelConfig

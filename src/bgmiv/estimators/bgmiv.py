@@ -15,7 +15,8 @@ from bgmiv.data.roles import RoleKind
 from bgmiv.data.scaling import RoleScaling
 from bgmiv.errors import ConfigError
 from bgmiv.estimators.base import IVEstimator, chosen_preset
-from bgmiv.estimators.bgmiv_fit import BGMIVConfig, FittedBGMIV, LatentAverage
+from bgmiv.estimators.bgmiv_fit import BGMIVConfig
+from bgmiv.estimators.bgmiv_result import FittedBGMIV, LatentAverage
 from bgmiv.infer import LatentMap
 from bgmiv.integrate import GaussHermite, IntegrationRule, MonteCarlo, ObservedTreatment, QuasiMonteCarlo
 from bgmiv.model import LatentLayout, ModelConfig
