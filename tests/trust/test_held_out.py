@@ -119,7 +119,8 @@ def test_columns_that_say_nothing_new_change_nothing() -> None:
     flag = np.zeros(N)
     flag[held_out[:3]] = 1.0
     plain = IVData.from_arrays(y, x, instruments=w, covariates={"v": v})
-    doubled = IVData.from_arrays(y, x, instruments=w, covariates={"v": v, "copy": 3.0 * v, "flag": flag})
+    more = {"v": v, "copy": 3.0 * v, "flag": flag}
+    doubled = IVData.from_arrays(y, x, instruments=w, covariates=more, blocks={"flag": "continuous"})
     one, two = simple_fits(plain, train, held_out), simple_fits(doubled, train, held_out)
     for name in ("outcome", "structural", "treatment_only"):
         np.testing.assert_allclose(getattr(one, name), getattr(two, name), rtol=1e-5, atol=1e-6)
@@ -165,7 +166,7 @@ class TestMomentShares:
     def test_many_rows_are_cut(self) -> None:
         data = draw(n=2500, n_covariates=1)
         held_out, n = np.arange(2000), 1500
-        given = SimpleFits(*np.random.default_rng(0).normal(size=(4, 2000)))
+        given = SimpleFits(*np.random.default_rng(0).normal(size=(5, 2000)))
         changed = SimpleFits(*(np.where(np.arange(2000) < n, part, 9.0) for part in given))
         assert moment_shares(data, held_out, given.outcome, given) == moment_shares(
             data, held_out, changed.outcome, changed
@@ -181,3 +182,15 @@ class TestMomentShares:
         got = moment_shares(data, held_out, predicted, simple)
         assert np.isnan(got.fit)
         assert np.isfinite([got.linear, got.treatment_only]).all()
+
+
+def test_instruments_alone_know_nothing_of_covariates() -> None:
+    rng = np.random.default_rng(5)
+    w, v = rng.normal(size=(2, 300))
+    data = IVData.from_arrays(w + 3.0 * v, w + 0.1 * rng.normal(size=300), instruments=w, covariates=v)
+    train, held_out = np.arange(200), np.arange(200, 300)
+    fits = simple_fits(data, train, held_out)
+    y = data.outcome[held_out]
+    left = [np.mean((y - values) ** 2) / np.var(y) for values in (fits.flexible, fits.instruments_only)]
+    assert left[0] < 0.05
+    assert 0.7 < left[1] < 1.2

@@ -15,6 +15,7 @@ GOOD = FitEvidence(
     outcome_explained=0.9,
     linear_explained=0.85,
     flexible_explained=0.88,
+    covariates_gain=0.3,
     moment_risk=0.001,
     linear_moment_risk=0.002,
     treatment_moment_risk=0.003,
@@ -210,3 +211,12 @@ def test_a_fit_of_few_steps_cannot_be_good() -> None:
     assert judge(replace(GOOD, n_steps=fewest)).level == "good"
     assert levels(replace(GOOD, n_steps=fewest - 1)) == ["doubtful"]
     assert f"only {fewest - 1} steps" in only_text(replace(GOOD, n_steps=fewest - 1))
+
+
+def test_covariates_that_add_nothing_are_doubtful_and_no_more() -> None:
+    limit = Thresholds().covariates_gain
+    assert levels(replace(GOOD, covariates_gain=limit)) == []
+    assert levels(replace(GOOD, covariates_gain=None)) == []
+    for gain in (0.9 * limit, -1.0):
+        assert levels(replace(GOOD, covariates_gain=gain)) == ["doubtful"]
+        assert "the covariates add" in only_text(replace(GOOD, covariates_gain=gain))

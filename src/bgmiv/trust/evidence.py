@@ -52,17 +52,19 @@ def gather_evidence(
     spread = max(variance**0.5, np.finfo(float).tiny)
     away, home = (_means([look[i] for look in looks]) for i in (0, 1))
     explained = 1.0 - away.outcome_loss / max(away.outcome_variance, np.finfo(float).tiny)
-    linear = flexible = None
+    linear = flexible = gain = None
     risks: tuple[float | None, ...] = (None, None, None)
     rest = np.setdiff1d(np.arange(data.n_rows), rows, assume_unique=False)
     if uses_instrument and len(rest) > 0:
         train = np.random.default_rng(0).permutation(rest)
-        linear, flexible, risks = _beside_simple(data, train, rows, own)
+        linear, flexible, instruments, risks = _beside_simple(data, train, rows, own)
+        gain = max(linear, flexible) - instruments if data.schema.blocks else None
     return FitEvidence(
         n_held_out=len(rows),
         outcome_explained=explained,
         linear_explained=linear,
         flexible_explained=flexible,
+        covariates_gain=gain,
         moment_risk=risks[0],
         linear_moment_risk=risks[1],
         treatment_moment_risk=risks[2],
@@ -80,22 +82,24 @@ def gather_evidence(
 
 def _beside_simple(
     data: IVData, train: NDArray[np.int64], rows: NDArray[np.int64], own: NDArray[np.float64]
-) -> tuple[float, float, Comparison]:
+) -> tuple[float, float, float, Comparison]:
     """Shares explained by the simple fits, and moment risks; those of several indicators as shares of their sum."""
     parts = data.outcome_parts()
     tiny = np.finfo(float).tiny
     variances = np.asarray([max(float(np.var(part.outcome, dtype=np.float64)), tiny) for part in parts])
-    total, errors, risks = 0.0, np.zeros(2), []
+    total, errors, risks = 0.0, np.zeros(3), []
     for part, predicted in zip(parts, own.reshape(len(rows), -1).T, strict=True):
         simple = simple_fits(part, train, rows)
         y = part.outcome[rows].astype(np.float64)
-        errors += [float(np.mean((y - values) ** 2)) for values in (simple.outcome, simple.flexible)]
+        errors += [
+            float(np.mean((y - values) ** 2)) for values in (simple.outcome, simple.flexible, simple.instruments_only)
+        ]
         total += float(np.var(y))
         risks.append(moment_shares(part, rows, predicted, simple))
-    linear, flexible = (1.0 - errors / max(total, tiny)).tolist()
+    linear, flexible, instruments = (1.0 - errors / max(total, tiny)).tolist()
     # A share of its own indicator's variance each, hence weighed by it.
     shares = Comparison(*np.average(risks, axis=0, weights=variances).tolist())
-    return linear, flexible, shares
+    return linear, flexible, instruments, shares
 
 
 def _disagreement(members: NDArray[np.float64]) -> float:

@@ -30,6 +30,7 @@ class SimpleFits(NamedTuple):
     Attributes:
         outcome: linear regression of the outcome on instruments and covariates.
         flexible: kernel ridge regression of the same, on 800 rows at most.
+        instruments_only: kernel ridge regression of the outcome on instruments alone.
         structural: linear 2SLS of the outcome on treatment and covariates.
         treatment_only: 2SLS of the outcome on a cubic in the treatment (or the indicators of its levels), instrumented
             by cubics in the instruments.
@@ -37,6 +38,7 @@ class SimpleFits(NamedTuple):
 
     outcome: Floats
     flexible: Floats
+    instruments_only: Floats
     structural: Floats
     treatment_only: Floats
 
@@ -63,9 +65,10 @@ def simple_fits(data: IVData, train: NDArray[np.int64], held_out: NDArray[np.int
     exogenous = np.hstack([one, w, v])
     outcome = exogenous[held_out] @ _coefficients(exogenous[train], y[train])
     flexible = _kernel_ridge(exogenous[:, 1:], y, train[:_MOST_KERNEL], held_out)
+    instruments_only = _kernel_ridge(w, y, train[:_MOST_KERNEL], held_out) if v.shape[1] else flexible
     structural = _two_stage(np.hstack([one, x, v]), exogenous, y, train, held_out)
     cubic, moved = (np.hstack([one, a, a**2, a**3]) for a in (x, w))
-    return SimpleFits(outcome, flexible, structural, _two_stage(cubic, moved, y, train, held_out))
+    return SimpleFits(outcome, flexible, instruments_only, structural, _two_stage(cubic, moved, y, train, held_out))
 
 
 def moment_shares(data: IVData, held_out: NDArray[np.int64], predicted: Floats, simple: SimpleFits) -> Comparison:

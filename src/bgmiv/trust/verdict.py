@@ -24,6 +24,7 @@ class FitEvidence:
         outcome_explained: share of the outcome's held-out variance that E[y | w, v] explains.
         linear_explained: the same of a linear model of the outcome given instruments and covariates.
         flexible_explained: the same of a kernel regression on a few hundred rows.
+        covariates_gain: by how much the better of these two exceeds a kernel regression on instruments alone.
         moment_risk: held-out violation of E[y - g | w, v] = 0, as a share of the outcome's variance.
         linear_moment_risk: the same of the linear 2SLS fit.
         treatment_moment_risk: the same of a cubic in the treatment alone, without covariates or latents.
@@ -42,6 +43,7 @@ class FitEvidence:
     outcome_explained: float | None = None
     linear_explained: float | None = None
     flexible_explained: float | None = None
+    covariates_gain: float | None = None
     moment_risk: float | None = None
     linear_moment_risk: float | None = None
     treatment_moment_risk: float | None = None
@@ -109,6 +111,8 @@ class Thresholds:
         explained: least share of the outcome's held-out variance explained.
         behind: most that may be left unexplained of the outcome, as a multiple of what a linear or a kernel regression
             leaves unexplained.
+        covariates_gain: least that covariates add to what instruments explain of the outcome; with less a fit is
+            doubtful.
         moment_excess: most that the moment risk may exceed the linear or the treatment-only fit's, as a share of the
             outcome's variance.
         outcome_gap, treatment_gap: most by which training may look better than held-out rows.
@@ -122,6 +126,7 @@ class Thresholds:
     fewest_steps: int = 500
     explained: Pair = Pair(0.05, 0.0)
     behind: Pair = Pair(1.25, 2.5)
+    covariates_gain: float = 0.002
     moment_excess: Pair = Pair(0.002, 0.02)
     outcome_gap: Pair = Pair(4.0, 15.0)
     treatment_gap: Pair = Pair(1.0, 4.0)
@@ -147,6 +152,7 @@ def _findings(e: FitEvidence, t: Thresholds) -> list[Finding | None]:
         _above(e.outcome_explained, t.explained, -1, _EXPLAINED),
         _above(_behind(e.outcome_explained, e.linear_explained), t.behind, +1, _BEHIND_LINEAR),
         _above(_behind(e.outcome_explained, e.flexible_explained), t.behind, +1, _BEHIND_FLEXIBLE),
+        _above(e.covariates_gain, Pair(t.covariates_gain, -float("inf")), -1, _COVARIATES),
         _above(_excess(e.moment_risk, e.linear_moment_risk), t.moment_excess, +1, _MOMENT_LINEAR),
         _above(_excess(e.moment_risk, e.treatment_moment_risk), t.moment_excess, +1, _MOMENT_TREATMENT),
         _above(e.outcome_gap, t.outcome_gap, +1, _OUTCOME_GAP),
@@ -162,6 +168,10 @@ _FIRST_STAGE = "the instruments add {value:.3g} to the treatment's held-out log-
 _EXPLAINED = "instruments and covariates explain {value:.1%} of the outcome's variance in held-out rows."
 _BEHIND_LINEAR = "{value:.1f} times as much of the outcome is unexplained in held-out rows as by a linear regression."
 _BEHIND_FLEXIBLE = "{value:.1f} times as much of the outcome is unexplained in held-out rows as by a kernel regression."
+_COVARIATES = (
+    "the covariates add {value:.2%} to what the instruments explain of the outcome in held-out rows: are they of these "
+    "rows, and needed?"
+)
 _MOMENT_LINEAR = "linear 2SLS meets the held-out moment E[y - g | w, v] = 0 better, by {value:.2%} of the variance."
 _MOMENT_TREATMENT = (
     "a curve in the treatment alone meets the held-out moment E[y - g | w, v] = 0 better, by {value:.2%} of the "
