@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
@@ -28,15 +26,6 @@ COVARIATES: dict[str, Any] = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation() -> Iterator[None]:
-    """Much is compiled here and little run: XLA's optimisations would cost more than they give."""
-    before = jax.config.values["jax_disable_most_optimizations"]
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
 def test_three_kinds_of_blocks_through_the_papers_networks() -> None:
     model = BGMIV(
         preset="paper-qmc", warm_start_iterations=3, epochs=1, batch_size=4, latents="encoder", random_state=0
@@ -51,6 +40,44 @@ def test_three_kinds_of_blocks_through_the_papers_networks() -> None:
     assert np.isfinite(got).all()
     with pytest.raises(DataError, match="photo"):
         model.predict(0.5, {**COVARIATES, "photo": np.zeros((N, 8, 8, 3))})
+
+
+def quick(**changes: Any) -> BGMIV:
+    return BGMIV(warm_start_iterations=3, members=1, random_state=0, **changes)
+
+
+def test_three_kinds_of_blocks_by_default() -> None:
+    model = quick()
+    model.fit(Y, X, instruments=W, covariates=COVARIATES)
+    fitted = model.fitted_
+    # Pictures are scores by now, and text in which no component stands out is what it was.
+    assert [block.width for block in fitted.reduction.schema.blocks] == [1, 10, 32]
+    assert [block.shape for block in fitted.reduction.schema.blocks] == [None] * 3
+    got = model.predict(0.5, {name: values[:5] for name, values in COVARIATES.items()})
+    assert got.shape == (5,)
+    assert np.isfinite(got).all()
+    with pytest.raises(DataError, match="photo"):
+        model.predict(0.5, {**COVARIATES, "photo": np.zeros((N, 8, 8, 3))})
+
+
+def test_pixels_in_any_unit_give_the_same_fit() -> None:
+    answers = []
+    for photo in (COVARIATES["photo"], COVARIATES["photo"] / 255.0):
+        covariates = {"age": AGE, "photo": photo}
+        answers.append(quick().fit(Y, X, instruments=W, covariates=covariates).predict(X, covariates))
+    np.testing.assert_allclose(answers[0], answers[1], rtol=1e-4, atol=1e-4)
+
+
+def test_noise_is_chosen_for_wide_blocks_and_kept() -> None:
+    wide = RNG.normal(size=(60, 40))
+    w, u = RNG.normal(size=(2, 60))
+    noises = []
+    for signal in (np.zeros(60), 20.0 * wide @ RNG.normal(size=40)):
+        x = w + u + signal
+        fitted = quick().fit(x + u, x, instruments=w, covariates={"wide": wide}).fitted_
+        noises.append(dict(fitted.config.model.covariates.block_noise)["wide"])
+        assert fitted.model.covariates.encoder.features.parts[0].input_noise == noises[-1]
+    assert noises[0] > noises[1]
 
 
 @pytest.mark.parametrize("kind", ["image", "vector"])
