@@ -8,14 +8,18 @@ Every finished piece is one line of default_preset.jsonl and is not done again; 
     NPROC=1 python benchmarks/default_preset.py thresholds  the same as verdicts, on development seeds
     NPROC=1 python benchmarks/default_preset.py verdicts    deliberately broken fits and their verdicts
     NPROC=1 python benchmarks/default_preset.py rows        cost as the number of rows grows
+    NPROC=1 python benchmarks/default_preset.py cold        cost with an empty and with a filled compilation cache
     python benchmarks/default_preset.py tables              all of it as Markdown
 """
 
 from __future__ import annotations
 
 import json
+import os
 import resource
+import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -307,6 +311,36 @@ def _table(n: int, columns: int) -> IVData:
     return IVData.from_arrays(np.sin(x) + v[:, 0] * x + u + 0.5 * e, x, instruments=w, covariates=v)
 
 
+# Cold caches ----------------------------------------------------------------------------------------------------------
+
+_ONE_FIT = """
+import sys, time, jax
+from bgmiv.designs import make_design
+from bgmiv.estimators.bgmiv import default_preset
+design, n = make_design(sys.argv[1]), int(sys.argv[2])
+data, grid = design.sample(n, 0.5, 1), design.grid()
+clock = time.process_time()
+default_preset().fit(data, jax.random.key(1)).predict(grid.treatment, grid.covariates)
+print(time.process_time() - clock)
+"""
+
+
+def cold() -> None:
+    """Processor time of a fit with its grid prediction in a new process: first with an empty cache, then again."""
+
+    def work(design: str, n: int) -> Row:
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-c", _ONE_FIT, design, str(n)]
+            environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": folder}
+            times = [
+                float(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
+                for _ in ("empty", "filled")
+            ]
+        return {"empty": round(times[0], 1), "filled": round(times[1], 1)}
+
+    each("cold", (({"design": d, "n": n}, lambda d=d, n=n: work(d, n)) for d, n, _ in CELLS))
+
+
 # Tables ---------------------------------------------------------------------------------------------------------------
 
 
@@ -375,6 +409,9 @@ def tables() -> None:
         for row in growth
     ]
     table(["rows", "covariates", "fit, CPU-s", "predict all rows, CPU-s", "peak GiB"], body)
+    costs = [row for row in found if row["study"] == "cold"]
+    body = [[r["piece"]["design"], str(r["piece"]["n"]), str(r["empty"]), str(r["filled"])] for r in costs]
+    table(["design", "n", "empty cache, CPU-s", "filled cache, CPU-s"], body)
 
 
 STUDIES = {
@@ -384,6 +421,7 @@ STUDIES = {
     "thresholds": thresholds,
     "verdicts": verdicts,
     "rows": rows,
+    "cold": cold,
     "tables": tables,
 }
 

@@ -60,16 +60,16 @@ def test_every_number_by_hand(data: IVData, held_out: list[np.ndarray]) -> None:
     # Each row is predicted by the member that left it out.
     own = predict(data.take(rows))[np.repeat([0, 1, 2], SIZE), np.arange(3 * SIZE)]
     risks = moment_shares(data, rows, own, simple)
-    linear, flexible, instruments = (
+    linear, flexible, *alone = (
         1.0 - float(np.mean((y[rows] - values) ** 2)) / float(np.var(y[rows]))
-        for values in (simple.outcome, simple.flexible, simple.instruments_only)
+        for values in (simple.outcome, simple.flexible, simple.linear_instruments, simple.flexible_instruments)
     )
     expected = FitEvidence(
         n_held_out=3 * SIZE,
         outcome_explained=1.0 - 0.3 / 1.0,
         linear_explained=linear,
         flexible_explained=flexible,
-        covariates_gain=max(linear, flexible) - instruments,
+        covariates_gain=max(linear, flexible) - max(alone),
         moment_risk=risks.fit,
         linear_moment_risk=risks.linear,
         treatment_moment_risk=risks.treatment_only,

@@ -57,8 +57,8 @@ def gather_evidence(
     rest = np.setdiff1d(np.arange(data.n_rows), rows, assume_unique=False)
     if uses_instrument and len(rest) > 0:
         train = np.random.default_rng(0).permutation(rest)
-        linear, flexible, instruments, risks = _beside_simple(data, train, rows, own)
-        gain = max(linear, flexible) - instruments if data.schema.blocks else None
+        (linear, flexible, *alone), risks = _beside_simple(data, train, rows, own)
+        gain = max(linear, flexible) - max(alone) if data.schema.blocks else None
     return FitEvidence(
         n_held_out=len(rows),
         outcome_explained=explained,
@@ -82,24 +82,22 @@ def gather_evidence(
 
 def _beside_simple(
     data: IVData, train: NDArray[np.int64], rows: NDArray[np.int64], own: NDArray[np.float64]
-) -> tuple[float, float, float, Comparison]:
+) -> tuple[list[float], Comparison]:
     """Shares explained by the simple fits, and moment risks; those of several indicators as shares of their sum."""
     parts = data.outcome_parts()
     tiny = np.finfo(float).tiny
     variances = np.asarray([max(float(np.var(part.outcome, dtype=np.float64)), tiny) for part in parts])
-    total, errors, risks = 0.0, np.zeros(3), []
+    total, errors, risks = 0.0, np.zeros(4), []
     for part, predicted in zip(parts, own.reshape(len(rows), -1).T, strict=True):
         simple = simple_fits(part, train, rows)
         y = part.outcome[rows].astype(np.float64)
-        errors += [
-            float(np.mean((y - values) ** 2)) for values in (simple.outcome, simple.flexible, simple.instruments_only)
-        ]
+        fits = (simple.outcome, simple.flexible, simple.linear_instruments, simple.flexible_instruments)
+        errors += [float(np.mean((y - values) ** 2)) for values in fits]
         total += float(np.var(y))
         risks.append(moment_shares(part, rows, predicted, simple))
-    linear, flexible, instruments = (1.0 - errors / max(total, tiny)).tolist()
     # A share of its own indicator's variance each, hence weighed by it.
     shares = Comparison(*np.average(risks, axis=0, weights=variances).tolist())
-    return linear, flexible, instruments, shares
+    return (1.0 - errors / max(total, tiny)).tolist(), shares
 
 
 def _disagreement(members: NDArray[np.float64]) -> float:

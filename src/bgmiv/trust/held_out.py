@@ -30,7 +30,8 @@ class SimpleFits(NamedTuple):
     Attributes:
         outcome: linear regression of the outcome on instruments and covariates.
         flexible: kernel ridge regression of the same, on 800 rows at most.
-        instruments_only: kernel ridge regression of the outcome on instruments alone.
+        linear_instruments: linear regression of the outcome on instruments alone.
+        flexible_instruments: kernel ridge regression of the same.
         structural: linear 2SLS of the outcome on treatment and covariates.
         treatment_only: 2SLS of the outcome on a cubic in the treatment (or the indicators of its levels), instrumented
             by cubics in the instruments.
@@ -38,7 +39,8 @@ class SimpleFits(NamedTuple):
 
     outcome: Floats
     flexible: Floats
-    instruments_only: Floats
+    linear_instruments: Floats
+    flexible_instruments: Floats
     structural: Floats
     treatment_only: Floats
 
@@ -65,10 +67,15 @@ def simple_fits(data: IVData, train: NDArray[np.int64], held_out: NDArray[np.int
     exogenous = np.hstack([one, w, v])
     outcome = exogenous[held_out] @ _coefficients(exogenous[train], y[train])
     flexible = _kernel_ridge(exogenous[:, 1:], y, train[:_MOST_KERNEL], held_out)
-    instruments_only = _kernel_ridge(w, y, train[:_MOST_KERNEL], held_out) if v.shape[1] else flexible
+    alone = np.hstack([one, w])
+    linear_alone, flexible_alone = outcome, flexible
+    if v.shape[1]:
+        linear_alone = alone[held_out] @ _coefficients(alone[train], y[train])
+        flexible_alone = _kernel_ridge(w, y, train[:_MOST_KERNEL], held_out)
     structural = _two_stage(np.hstack([one, x, v]), exogenous, y, train, held_out)
     cubic, moved = (np.hstack([one, a, a**2, a**3]) for a in (x, w))
-    return SimpleFits(outcome, flexible, instruments_only, structural, _two_stage(cubic, moved, y, train, held_out))
+    treatment_only = _two_stage(cubic, moved, y, train, held_out)
+    return SimpleFits(outcome, flexible, linear_alone, flexible_alone, structural, treatment_only)
 
 
 def moment_shares(data: IVData, held_out: NDArray[np.int64], predicted: Floats, simple: SimpleFits) -> Comparison:

@@ -24,7 +24,7 @@ class FitEvidence:
         outcome_explained: share of the outcome's held-out variance that E[y | w, v] explains.
         linear_explained: the same of a linear model of the outcome given instruments and covariates.
         flexible_explained: the same of a kernel regression on a few hundred rows.
-        covariates_gain: by how much the better of these two exceeds a kernel regression on instruments alone.
+        covariates_gain: by how much the better of these two exceeds the better of the same on instruments alone.
         moment_risk: held-out violation of E[y - g | w, v] = 0, as a share of the outcome's variance.
         linear_moment_risk: the same of the linear 2SLS fit.
         treatment_moment_risk: the same of a cubic in the treatment alone, without covariates or latents.
@@ -126,7 +126,7 @@ class Thresholds:
     fewest_steps: int = 500
     explained: Pair = Pair(0.05, 0.0)
     behind: Pair = Pair(1.25, 2.5)
-    covariates_gain: float = 0.002
+    covariates_gain: float = 0.005
     moment_excess: Pair = Pair(0.002, 0.02)
     outcome_gap: Pair = Pair(4.0, 15.0)
     treatment_gap: Pair = Pair(1.0, 4.0)
