@@ -16,6 +16,7 @@ from jax import Array
 from bgmiv.data.checks import role_label
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.schema import Schema
+from bgmiv.effects import DoseResponse, average_effect, dose_response, effect, marginal_effect
 from bgmiv.errors import BGMIVError, ConfigError, DataError, FitWarning, NotFittedError
 from bgmiv.progress import Reporter, RichReporter, silent
 from bgmiv.train.history import HistoryRow
@@ -153,7 +154,7 @@ def chosen_preset(presets: Mapping[str, Callable[[], C]], name: str) -> C:
 
 
 class IVEstimator(ABC):
-    """What users call: `fit`, `predict`, `history_`, `get_params`, `set_params`, `clone`.
+    """What users call: `fit`, `predict` and the other questions, `history_`, `get_params`, `set_params`, `clone`.
 
     A final subclass gives `__init__` (which only stores its arguments under their own names) and `_config`.
     """
@@ -215,6 +216,22 @@ class IVEstimator(ABC):
         `fitted_.schema.outcome.levels`.
         """
         return self._fitted().predict(treatment, covariates)
+
+    def effect(self, covariates: Any = None, *, t0: Any, t1: Any) -> np.ndarray:
+        """g(t1, v) - g(t0, v) for every row: what setting the treatment to t1 instead of t0 would change."""
+        return effect(self._fitted(), covariates, t0=t0, t1=t1)
+
+    def ate(self, covariates: Any = None, *, t0: Any, t1: Any) -> Any:
+        """The mean of `effect` over the rows given: a number, or one a level of the outcome."""
+        return average_effect(self._fitted(), covariates, t0=t0, t1=t1)
+
+    def marginal_effect(self, treatment: Any, covariates: Any = None, *, step: float) -> np.ndarray:
+        """The slope of g in the treatment at each row, over a step in units of the treatment."""
+        return marginal_effect(self._fitted(), treatment, covariates, step=step)
+
+    def dose_response(self, treatments: Any, covariates: Any = None, *, average: bool = True) -> DoseResponse:
+        """g along treatments, averaged over the rows given or for each of them."""
+        return dose_response(self._fitted(), treatments, covariates, average=average)
 
     @property
     def history_(self) -> tuple[HistoryRow, ...]:
