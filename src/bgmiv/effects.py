@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.errors import DataError
 
-__all__ = ["DoseResponse", "average_effect", "dose_response", "effect", "marginal_effect"]
+__all__ = ["DoseResponse", "Structural", "average_effect", "dose_response", "effect", "marginal_effect"]
 
 Floats = NDArray[np.float64]
 
