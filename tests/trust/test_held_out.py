@@ -117,7 +117,7 @@ def test_columns_that_say_nothing_new_change_nothing() -> None:
     y = 2.0 * x + v + u
     train, held_out = split(N)
     flag = np.zeros(N)
-    flag[held_out[:3]] = 1.0
+    flag[held_out[:3]] = 2.0
     plain = IVData.from_arrays(y, x, instruments=w, covariates={"v": v})
     more = {"v": v, "copy": 3.0 * v, "flag": flag}
     doubled = IVData.from_arrays(y, x, instruments=w, covariates=more, blocks={"flag": "continuous"})
