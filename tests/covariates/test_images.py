@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -17,15 +16,6 @@ from bgmiv.data import BlockKind, CovariateBlock
 from bgmiv.likelihood import Bernoulli, Gaussian
 
 LATENT = 3
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation() -> Iterator[None]:
-    """Much is compiled here and little run: XLA's optimisations would cost more than they give."""
-    before = jax.config.values["jax_disable_most_optimizations"]
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 SMALL: dict[str, Any] = {

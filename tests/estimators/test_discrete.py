@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
@@ -17,16 +16,6 @@ from bgmiv.estimators.deepiv import DeepIV
 from bgmiv.estimators.dfiv import DFIV
 from bgmiv.estimators.kiv import KIV
 from bgmiv.estimators.tsls import TSLS
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation() -> Iterator[None]:
-    """Much is compiled here and little run: XLA's optimisations would cost more than they give."""
-    before = jax.config.values["jax_disable_most_optimizations"]
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
 
 N = 80
 rng = np.random.default_rng(3)
