@@ -19,17 +19,19 @@ PAPER_FIXED_SCALING = RoleScaling(
 )
 """The paper's scaling for its high-dimensional designs: x ↦ (x − 17.779)/3.7 and y ↦ (y + 292.1)/158."""
 
+_FIXED_SCALING = ("vector-proxy", "mnist", "mnist-hd")
+
 
 def benchmark_estimator(design_name: str, method: str, preset: str = "default") -> Estimator:
     """The estimator of that name and preset, as the benchmark of that design runs it.
 
     The only difference from :func:`bgmiv.estimators.registry.make_estimator`: with the paper's presets the
-    vector-proxy benchmark uses the paper's fixed scaling (:data:`PAPER_FIXED_SCALING`).
+    vector-proxy and image benchmarks use the paper's fixed scaling (:data:`PAPER_FIXED_SCALING`).
 
     >>> benchmark_estimator("vector-proxy", "bgm-iv", "paper").scaling == PAPER_FIXED_SCALING
     True
     """
     estimator = make_estimator(method, preset)
-    if design_name == "vector-proxy" and preset.startswith("paper") and isinstance(estimator, BGMIVConfig):
+    if design_name in _FIXED_SCALING and preset.startswith("paper") and isinstance(estimator, BGMIVConfig):
         return replace(estimator, scaling=PAPER_FIXED_SCALING)
     return estimator
