@@ -13,6 +13,7 @@ from bgmiv.designs.vector_proxy import VectorProxyDesign
 from bgmiv.errors import ConfigError, DataError
 
 RULE = ParallelAnalysis()
+VECTORS = BlockReduction(pictures=None)
 
 
 def factors(n, d, k=3, noise=0.5, seed=0):
@@ -321,7 +322,7 @@ def mixed(n=200, seed=0):
 
 def test_only_wide_structured_vectors_are_reduced():
     data = mixed()
-    fitted = BlockReduction().fit(data)
+    fitted = VECTORS.fit(data)
     assert set(fitted.projections) == {"proxy"}
     layout = [(block.name, block.kind, block.start, block.stop) for block in fitted.schema.blocks]
     assert layout == [
@@ -338,7 +339,7 @@ def test_only_wide_structured_vectors_are_reduced():
 
 def test_transform_puts_the_scores_in_their_place():
     data, later = mixed(), mixed(n=30, seed=5)
-    fitted = BlockReduction().fit(data)
+    fitted = VECTORS.fit(data)
     for rows in (data.covariates, later.covariates, later.covariates.astype(np.float32)):
         flat = fitted.transform(rows)
         assert (flat.shape, flat.dtype) == ((len(rows), 59), rows.dtype)
@@ -349,7 +350,7 @@ def test_transform_puts_the_scores_in_their_place():
 
 def test_reduced_data_are_data_like_any_other():
     data = mixed()
-    reduced = BlockReduction().fit(data).apply(data)
+    reduced = VECTORS.fit(data).apply(data)
     np.testing.assert_array_equal(reduced.outcome, data.outcome)
     np.testing.assert_array_equal(reduced.schema.check_covariates(reduced.covariates), reduced.covariates)
     scaled = RoleScaling().fit(reduced).transform(reduced).v
@@ -359,7 +360,7 @@ def test_reduced_data_are_data_like_any_other():
 
 def test_apply_keeps_the_rest_of_the_schema():
     data = mixed()
-    fitted = BlockReduction().fit(data)
+    fitted = VECTORS.fit(data)
     reduced = fitted.apply(data.without_instruments().take(slice(5)))
     assert (reduced.schema.instruments, reduced.instruments.shape) == ((), (5, 0))
     assert reduced.schema.blocks == fitted.schema.blocks
@@ -367,22 +368,22 @@ def test_apply_keeps_the_rest_of_the_schema():
 
 def test_without_a_wide_vector_nothing_changes():
     data = mixed()
-    fitted = BlockReduction(least_width=61).fit(data)
+    fitted = BlockReduction(least_width=61, pictures=None).fit(data)
     assert not fitted.projections
     assert fitted.schema is data.schema
     assert fitted.transform(data.covariates) is data.covariates
     assert fitted.apply(data) is data
     plain = IVData.from_arrays([1.0, 2.0], [0.0, 1.5], instruments=[3.0, 1.0])
-    assert BlockReduction().fit(plain).apply(plain) is plain
+    assert VECTORS.fit(plain).apply(plain) is plain
 
 
 def test_a_block_of_noise_is_reduced_only_if_asked():
     data = mixed()
-    fitted = BlockReduction(reduce_unstructured=True).fit(data)
+    fitted = BlockReduction(reduce_unstructured=True, pictures=None).fit(data)
     assert set(fitted.projections) == {"proxy", "noise"}
     assert not fitted.projections["noise"].structured
     assert fitted.schema.flat_names[-1] == "noise[pc1]"
-    assert set(BlockReduction(least_width=8).fit(data).projections) == {"proxy", "short"}
+    assert set(BlockReduction(least_width=8, pictures=None).fit(data).projections) == {"proxy", "short"}
 
 
 def test_other_covariates_are_refused():
@@ -390,10 +391,10 @@ def test_other_covariates_are_refused():
     other = IVData.from_arrays(
         [1.0, 2.0, 5.0], [0.0, 1.5, 1.0], instruments=[1.0, 2.0, 3.0], covariates={"age": [1.0, 2.0, 4.0]}
     )
-    for fitted in (BlockReduction().fit(data), BlockReduction(least_width=100).fit(data)):
+    for fitted in (VECTORS.fit(data), BlockReduction(least_width=100, pictures=None).fit(data)):
         with pytest.raises(DataError, match="same blocks"):
             fitted.apply(other)
         with pytest.raises(DataError, match="flat matrix of 116 columns"):
             fitted.transform(np.zeros((3, 5)))
     with pytest.raises(ConfigError, match="least_width is 0"):
-        BlockReduction(least_width=0)
+        BlockReduction(least_width=0, pictures=None)

@@ -148,6 +148,7 @@ def test_image_blocks_become_scores():
     assert photo.columns[0] == "photo[pc1]"
     reduced = fitted.apply(data)
     np.testing.assert_array_equal(reduced.covariates[:, 0], data.covariates[:, 0])
+    np.testing.assert_array_equal(fitted.schema.check_covariates(reduced.covariates), reduced.covariates)
     grey = fitted.transform(table((pictures * 255).round() / 255, RNG.normal(size=40)).covariates)
     whole = fitted.transform(table((pictures * 255).round().astype(np.uint8), RNG.normal(size=40)).covariates)
     np.testing.assert_allclose(grey, whole, atol=1e-5)

@@ -127,13 +127,8 @@ def build_dense(
     )
 
 
-def _is_pictures(block: CovariateBlock) -> bool:
-    """Whether a block holds pixels; an image block without a shape holds scores of pictures."""
-    return block.kind is BlockKind.image and block.shape is not None
-
-
 def _features(block: CovariateBlock, config: CovariateConfig, key: Array, *, beside_image: bool) -> Features:
-    if _is_pictures(block):
+    if block.holds_pixels:
         return build_image_features(block, config.images, key=key)
     if block.kind is BlockKind.image:
         return VectorFeatures(
@@ -173,13 +168,13 @@ def _head(block: CovariateBlock, config: CovariateConfig) -> Head:
         return Bernoulli(block.width)
     if block.kind is BlockKind.categorical:
         return Categorical(block.width)
-    if _is_pictures(block):
+    if block.holds_pixels:
         return image_head(block, config.images)
     return Gaussian(block.width, shared_variance=config.shared_variance and block.kind is BlockKind.continuous)
 
 
 def _decoder(block: CovariateBlock, head: Head, latent_dim: int, config: CovariateConfig, key: Array) -> BranchNet:
-    if _is_pictures(block):
+    if block.holds_pixels:
         return build_image_decoder(block, latent_dim, config.images, key=key)
     wide = block.kind in (BlockKind.vector, BlockKind.image)
     hidden = config.vector_decoder_hidden if wide else config.column_decoder_hidden
@@ -201,7 +196,7 @@ def build_blocks(
     branches, decoders = [], []
     for block, key_decoder in zip(blocks, keys, strict=True):
         head = _head(block, config)
-        weight = config.images.weight if _is_pictures(block) else 1.0
+        weight = config.images.weight if block.holds_pixels else 1.0
         branches.append(Branch(block.start, block.stop, head, config.block_reduction, weight))
         decoders.append(_decoder(block, head, latent_dim, config, key_decoder))
     return CovariateModule(

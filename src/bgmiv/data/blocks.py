@@ -83,7 +83,7 @@ class CovariateBlock:
         columns: names of its input columns (an array entry `proxy` of width two has `proxy[0]`, `proxy[1]`).
         start: first column of the flat matrix.
         stop: one past the last column of the flat matrix.
-        shape: height, width and channels of an image, otherwise None.
+        shape: height, width and channels of an image, otherwise None (of scores that stand for images too).
         levels: levels of a categorical column, the most frequent first, in the order of its one-hot columns, otherwise
             None.
         from_array: whether the block was one two- or more-dimensional entry of a mapping.
@@ -118,6 +118,11 @@ class CovariateBlock:
     def input_names(self) -> tuple[str, ...]:
         """The names a table or mapping uses for this block."""
         return (self.name,) if self.from_array else self.columns
+
+    @property
+    def holds_pixels(self) -> bool:
+        """Whether it holds pictures themselves; an image block without a shape holds scores of pictures."""
+        return self.kind is BlockKind.image and self.shape is not None
 
     @property
     def scaled(self) -> bool:

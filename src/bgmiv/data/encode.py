@@ -72,7 +72,7 @@ def encode(table: Table, blocks: Sequence[CovariateBlock]) -> FloatArray:
     check_finite(flat, labels)
     _check_binaries(flat, blocks, labels)
     for block, columns in parts:
-        if block.kind == BlockKind.image:
+        if block.holds_pixels:
             integers = all(arrays[column.name].dtype.kind in "iu" for column in columns)
             to_unit_range(flat[:, block.start : block.stop], block.name, integers=integers)
     return flat
@@ -92,7 +92,7 @@ def check_flat(matrix: NDArray[Any], blocks: Sequence[CovariateBlock]) -> FloatA
     check_finite(flat, labels)
     _check_binaries(flat, blocks, labels)
     for block in blocks:
-        if block.kind == BlockKind.image:
+        if block.holds_pixels:
             to_unit_range(flat[:, block.start : block.stop], block.name, integers=matrix.dtype.kind in "iu")
         if block.levels is not None:
             part = flat[:, block.start : block.stop]

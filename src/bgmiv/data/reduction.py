@@ -241,10 +241,11 @@ class BlockReduction:
         """Fit the rules on each wide vector block and each block of pictures of the training rows."""
         projections: dict[str, Projection | PictureProjection] = {}
         for block in data.schema.blocks:
-            if block.kind == BlockKind.image and block.shape is not None and self.pictures is not None:
-                projections[block.name] = self.pictures.fit(data.covariates[:, block.start : block.stop], block.shape)
+            values = data.covariates[:, block.start : block.stop]
+            if block.holds_pixels and self.pictures is not None:
+                projections[block.name] = self.pictures.fit(values, block.shape or ())
             elif block.kind == BlockKind.vector and block.width >= self.least_width:
-                projection = self.rule.fit(data.covariates[:, block.start : block.stop])
+                projection = self.rule.fit(values)
                 if projection.structured or self.reduce_unstructured:
                     projections[block.name] = projection
         return FittedReduction(data.schema, projections)
