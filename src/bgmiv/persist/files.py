@@ -100,7 +100,7 @@ def read_file(folder: Path, name: str, *, most: int) -> bytes:
 
 @contextmanager
 def _opened(folder: Path, name: str) -> Iterator[int]:
-    if not name or Path(name).name != name:
+    if name in ("", ".", "..") or Path(name).name != name:
         raise ModelFileError(f"{name!r} is not the name of a file in {folder}.")
     path = folder / name
     # Without O_NONBLOCK a pipe in the file's place would make this wait for ever.
