@@ -18,6 +18,7 @@ BUILT_IN = {
     "FitInterrupted": (KeyboardInterrupt,),
     "FitWarning": (UserWarning,),
     "MissingExtraError": (ImportError,),
+    "ModelFileError": (OSError,),
     "NotFittedError": (ValueError, AttributeError),
     "StoreError": (OSError,),
 }

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bgmiv.data import BlockSpec, FixedAffine, Identity, IVData, RoleScaling, Standardise
-    from bgmiv.errors import BGMIVError, BGMIVWarning, ConfigError, DataError, FitInterrupted, NotFittedError
+    from bgmiv.errors import (
+        BGMIVError,
+        BGMIVWarning,
+        ConfigError,
+        DataError,
+        FitInterrupted,
+        ModelFileError,
+        NotFittedError,
+    )
     from bgmiv.estimators.bgmiv import BGMIV, BGMIVConfig, FittedBGMIV
     from bgmiv.estimators.deepgmm import DeepGMM
     from bgmiv.estimators.deepiv import DeepIV
@@ -44,6 +52,7 @@ __all__ = [
     "GaussHermite",
     "IVData",
     "Identity",
+    "ModelFileError",
     "MonteCarlo",
     "NotFittedError",
     "QuasiMonteCarlo",
@@ -53,7 +62,15 @@ __all__ = [
 
 _HOMES = {
     "bgmiv.data": ("BlockSpec", "FixedAffine", "IVData", "Identity", "RoleScaling", "Standardise"),
-    "bgmiv.errors": ("BGMIVError", "BGMIVWarning", "ConfigError", "DataError", "FitInterrupted", "NotFittedError"),
+    "bgmiv.errors": (
+        "BGMIVError",
+        "BGMIVWarning",
+        "ConfigError",
+        "DataError",
+        "FitInterrupted",
+        "ModelFileError",
+        "NotFittedError",
+    ),
     "bgmiv.estimators.bgmiv": ("BGMIV", "BGMIVConfig", "FittedBGMIV"),
     "bgmiv.estimators.deepgmm": ("DeepGMM",),
     "bgmiv.estimators.deepiv": ("DeepIV",),

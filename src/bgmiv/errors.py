@@ -24,6 +24,7 @@ __all__ = [
     "FitInterrupted",
     "FitWarning",
     "MissingExtraError",
+    "ModelFileError",
     "NotFittedError",
     "StoreError",
 ]
@@ -51,6 +52,10 @@ class MissingExtraError(BGMIVError, ImportError):
 
 class StoreError(BGMIVError, OSError):
     """A stored file is absent, damaged, or written by an incompatible version."""
+
+
+class ModelFileError(BGMIVError, OSError):
+    """A saved model cannot be written or opened; the message names the file, what is wrong with it, and the fix."""
 
 
 class FetchError(BGMIVError, OSError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from bgmiv.covariates import CovariateConfig
 from bgmiv.data.reduction import BlockReduction
 from bgmiv.data.roles import RoleKind
 from bgmiv.data.scaling import RoleScaling
-from bgmiv.errors import ConfigError
+from bgmiv.errors import BGMIVError, ConfigError, ModelFileError
 from bgmiv.estimators.base import IVEstimator, chosen_preset
 from bgmiv.estimators.bgmiv_fit import BGMIVConfig
 from bgmiv.estimators.bgmiv_result import FittedBGMIV, LatentAverage
@@ -219,6 +219,71 @@ class BGMIV(IVEstimator):
         fitted = self._fitted()
         assert isinstance(fitted, FittedBGMIV)
         return fitted.verdict
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
+        """Save the fit in a folder of its own: `model.json` and `arrays.safetensors`.
+
+        A saved model predicts what this one does, to the last bit on the same machine. It holds no rows of the data,
+        and not the latents of the training rows: `training_latents` of a loaded fit has none. Names of columns and
+        levels, means and deviations are in it.
+
+        Args:
+            folder: written as a whole, or not at all.
+            overwrite: replace a saved model that is there; a folder with anything else in it is never touched.
+
+        Raises:
+            NotFittedError: there is no fit yet.
+            ModelFileError: the folder cannot be written or may not be replaced, or a setting is not one of bgmiv's own
+                (an integration rule of yours, say).
+
+        Example:
+            >>> import tempfile, numpy as np
+            >>> rng = np.random.default_rng(0)
+            >>> w, v, u = rng.normal(size=(3, 100))
+            >>> model = BGMIV(warm_start_iterations=5, members=1, held_out=0.0, random_state=0)
+            >>> _ = model.fit(w + v - u, w + v + u, instruments=w, covariates=v)
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     model.save(f"{folder}/fit")
+            ...     again = BGMIV.load(f"{folder}/fit")
+            >>> np.array_equal(model.predict(0.5, v), again.predict(0.5, v))
+            True
+        """
+        fitted = self._fitted()
+        assert isinstance(fitted, FittedBGMIV)
+        from bgmiv.estimators.bgmiv_document import Parameters
+        from bgmiv.estimators.bgmiv_files import save_fit
+
+        arguments = self.get_params()
+        del arguments["checkpoint"]
+        save_fit(folder, fitted, Parameters(**arguments), self.seed_, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Open a fit that `save` has written, by whomever.
+
+        Nothing in the folder is run, imported by its name, unpacked, or followed out of the folder; every name, size,
+        type and number is checked first. That it opens says nothing about who fitted it, and on what.
+
+        Args:
+            folder: the folder.
+
+        Returns:
+            A fitted `BGMIV` with the arguments it was made with, except `checkpoint`, which is None.
+
+        Raises:
+            ModelFileError: the folder holds no saved model, a damaged one, or one of a newer bgmiv.
+        """
+        from bgmiv.estimators.bgmiv_files import load_fit
+
+        saved = load_fit(folder)
+        model = cls(**vars(saved.parameters))
+        try:
+            model._config()
+            model._seed()
+        except BGMIVError as error:
+            raise ModelFileError(f"{folder}: the saved arguments are refused: {error}") from error
+        model.fitted_, model.seed_ = saved.fitted, saved.seed
+        return model
 
     def _config(self) -> BGMIVConfig:
         config = chosen_preset(PRESETS, self.preset)

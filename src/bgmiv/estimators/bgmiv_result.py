@@ -35,7 +35,7 @@ class Member:
 
     Attributes:
         model: the trained networks.
-        training_latents: the training rows' latents after Algorithm 1, `(n, d)`.
+        training_latents: the training rows' latents after Algorithm 1, `(n, d)`; `(0, d)` in a model that was loaded.
         history: mean losses of each chunk of training.
         held_out_rows: positions of the rows this member was not trained on.
         held_out: a look at those rows after training; None without such rows.
