@@ -53,8 +53,8 @@ def checked_columns(expression: str, known: Sequence[str]) -> tuple[str, ...]:
     Traceback (most recent call last):
     ...
     bgmiv.errors.DataError: the formula's "open('file')" calls open, which formulas may not. They may call functions of
-    numpy by row, such as np.log, and abs, exp, exp2, expm1, log, log10, log1p, log2, sqrt, C, I, bs, cc, center, cr, cs,
-    poly, scale, standardize. Compute anything else as a column of the table first.
+    numpy by row, such as np.log, and abs, exp, exp2, expm1, log, log10, log1p, log2, sqrt, C, I, bs, cc, center, cr,
+    cs, poly, scale, standardize. Compute anything else as a column of the table first.
     """
     tree, aliases = _parsed(expression, known)
     found: dict[str, None] = {}
