@@ -58,7 +58,10 @@ def checked_columns(expression: str, known: Sequence[str]) -> tuple[str, ...]:
     """
     tree, aliases = _parsed(expression, known)
     found: dict[str, None] = {}
-    _check(tree, expression, aliases, known, found)
+    try:
+        _check(tree, expression, aliases, known, found)
+    except RecursionError:
+        raise DataError(f"the formula's {expression[:80]!r}... is nested too deeply. Compute it as a column.") from None
     return tuple(found)
 
 

@@ -24,6 +24,7 @@ __all__ = ["FormulaParts", "FormulaReader", "from_formula", "split_formula"]
 
 _FORM = "Write it as 'outcome ~ covariates + [treatment ~ instruments]'"
 _LONGEST = 10_000
+_SHOWN = 80
 _PAIRS = {")": "(", "]": "[", "}": "{"}
 
 
@@ -220,7 +221,8 @@ def _parse(text: str) -> Any:
     # Formulaic has exceptions of its own and lets Python's through.
     except Exception as error:
         found = re.sub(r"⧛\[[\d;]*m|\x1b\[[\d;]*m|⧚", "", str(error)).splitlines() or [type(error).__name__]
-        raise DataError(f"the formula's {text!r} cannot be read: {found[0]}") from None
+        shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+        raise DataError(f"the formula's {shown!r} cannot be read: {found[0]}") from None
     if not isinstance(parsed, SimpleFormula):
         raise DataError(f"the formula's {text!r} has several parts. {_FORM}.")
     return parsed

@@ -42,8 +42,8 @@ class EmpiricalData:
     Attributes
     ----------
     name : its name here.
-    table : columns by name, read-only. Columns of 0 and 1 are booleans, so that every method takes them for binary. Rows
-        in which a column of the formula is missing are left out; other columns may have missing values.
+    table : columns by name, read-only. Columns of 0 and 1 are booleans, so that every method takes them for binary.
+        Rows in which a column of the formula is missing are left out; other columns may have missing values.
     formula : outcome, covariates, treatment and instruments, for ``from_formula``.
     source : the package that carries the file.
     published : the linear estimate of the formula.
@@ -112,7 +112,7 @@ _SOURCES = {
         "lbwght ~ [packs ~ cigprice]",
         Published(2.99, 8.70, False, True, f"{_INTRODUCTORY} 15.3; data of Mullahy (1997)"),
     ),
-    # Log drug expenses of the elderly on insurance through employer or union, by the share of social security in income.
+    # Log drug expenses of the elderly on insurance through employer or union, by the share of benefits in income.
     "meps": _Source(
         "linearmodels",
         "meps",
