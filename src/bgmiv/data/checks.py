@@ -63,12 +63,12 @@ def counted(bad: NDArray[np.bool_], what: str) -> str:
     return f"{total} {what}{'s' if total > 1 else ''} ({rows_text(bad)})"
 
 
-def warn_user(message: str) -> None:
+def warn_user(message: str, category: type[BGMIVWarning] = BGMIVWarning) -> None:
     """Warn at the line outside this package that led here."""
     depth, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "bgmiv":
         depth, frame = depth + 1, frame.f_back
-    warnings.warn(message, BGMIVWarning, stacklevel=depth)
+    warnings.warn(message, category, stacklevel=depth)
 
 
 def is_missing(value: object) -> bool:

@@ -51,13 +51,15 @@ def read_table(values: Any, argument: str, prefix: str) -> Table:
     """Read any accepted container as columns.
 
     Args:
-        values: an array, list, series, data frame, or a mapping of names to arrays.
+        values: an array, list, series, data frame, or a mapping of names to arrays; a `Table` is returned as it is.
         argument: the argument's name, for messages.
         prefix: unnamed columns are called `{prefix}_0`, `{prefix}_1`, ...
 
     >>> read_table([[1, 2], [3, 4]], "covariates", "covariate").names
     ('covariate_0', 'covariate_1')
     """
+    if isinstance(values, Table):
+        return values
     if isinstance(values, Mapping):
         _check_distinct(values, argument)
         return _from_mapping(values, argument)

@@ -23,7 +23,7 @@ from bgmiv.data.encode import category_entries, level_codes, ordered_levels
 from bgmiv.data.schema import Variable
 from bgmiv.errors import DataError
 
-__all__ = ["RoleKind", "read_role"]
+__all__ = ["RoleKind", "check_are_levels", "holds_words", "read_role"]
 
 RoleKind = Literal["auto", "continuous", "binary", "categorical"]
 
@@ -49,11 +49,12 @@ def read_role(column: Column, argument: str, declared: str) -> tuple[FloatArray,
     if declared not in get_args(RoleKind):
         known = ", ".join(repr(kind) for kind in get_args(RoleKind))
         raise DataError(f"{argument}_kind must be one of {known}, got {declared!r}.")
-    words = _holds_words(column)
+    words = holds_words(column)
     if declared == "categorical" or (declared != "continuous" and (words or column.categorical)):
         entries = category_entries(column, label)
         if declared == "auto" and not column.categorical:
-            _check_are_levels(entries, argument, label)
+            fix = f"Convert it to numbers, or say {argument}_kind='categorical'."
+            check_are_levels(entries, label, fix)
         return _levelled(column, entries, argument, label, declared)
     advice = f"convert it to numbers first, or say {argument}_kind='categorical'"
     array = numeric(column.values, label, advice)
@@ -63,15 +64,25 @@ def read_role(column: Column, argument: str, declared: str) -> tuple[FloatArray,
     return values, Variable(column.name, _number_kind(array.dtype.kind == "b", values, argument, label, declared))
 
 
-def _holds_words(column: Column) -> bool:
+def holds_words(column: Column) -> bool:
+    """Whether there are strings in the column.
+
+    >>> holds_words(Column("region", np.array(["s", None], dtype=object)))
+    True
+    """
     values = column.values
-    return values.dtype.kind in "UST" or (values.dtype.kind == "O" and any(isinstance(v, str) for v in values.tolist()))
+    return values.dtype.kind in "UST" or (values.dtype.kind == "O" and any(isinstance(v, str) for v in values.ravel()))
 
 
-def _check_are_levels(entries: Sequence[Level], argument: str, label: str) -> None:
-    """Refuse strings that look like numbers or like identifiers, unless they were declared."""
+def check_are_levels(entries: Sequence[Level], label: str, fix: str) -> None:
+    """Refuse undeclared strings that look like numbers or like identifiers.
+
+    >>> check_are_levels(["1", "2", "1", "2"], "treatment", "Convert it.")
+    Traceback (most recent call last):
+    ...
+    bgmiv.errors.DataError: treatment holds strings that are numbers. Convert it.
+    """
     levels = set(entries)
-    fix = f"Convert it to numbers, or say {argument}_kind='categorical'."
     if all(_is_number(level) for level in levels):
         raise DataError(f"{label} holds strings that are numbers. {fix}")
     if 2 * len(levels) > len(entries):

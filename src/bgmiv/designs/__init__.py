@@ -1,4 +1,4 @@
-"""Simulated problems with a known structural function."""
+"""Simulated problems with a known structural function, and real data with a published estimate."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from bgmiv.designs.base import Design, StructuralGrid
 from bgmiv.designs.confounded import BinaryConfoundedDesign, DemandConfoundedDesign, LinearGaussianDesign
 from bgmiv.designs.demand import DemandDesign
 from bgmiv.designs.discrete import BinaryOutcomeDesign, BinaryTreatmentDesign, CategoricalTreatmentDesign
+from bgmiv.designs.empirical import EmpiricalData, Published, empirical_names, load_empirical
 from bgmiv.designs.lowdim import CURVES, LowDimDesign
 from bgmiv.designs.mnist import MnistDesign, MnistHDDesign
 from bgmiv.designs.vector_proxy import VectorProxyDesign
@@ -23,13 +24,17 @@ __all__ = [
     "DemandConfoundedDesign",
     "DemandDesign",
     "Design",
+    "EmpiricalData",
     "LinearGaussianDesign",
     "LowDimDesign",
     "MnistDesign",
     "MnistHDDesign",
+    "Published",
     "StructuralGrid",
     "VectorProxyDesign",
     "design_names",
+    "empirical_names",
+    "load_empirical",
     "make_design",
 ]
 

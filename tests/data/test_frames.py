@@ -1,0 +1,292 @@
+"""Tables by column names: every library, missing values, files, and the face's `fit_table`."""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bgmiv import TSLS
+from bgmiv.data.frames import column_names, from_frame, read_columns, read_table_file, without_missing
+from bgmiv.errors import BGMIVWarning, DataError, MissingExtraError
+
+rng = np.random.default_rng(0)
+N = 60
+COLUMNS = {
+    "wage": rng.normal(size=N),
+    "educ": rng.normal(size=N),
+    "near": rng.normal(size=N),
+    "age": rng.integers(20, 60, N),
+    "black": rng.random(N) < 0.5,
+    "region": rng.choice(["north", "south", "west"], N),
+    "unused": rng.choice(["1", "2"], N),
+}
+ROLES: dict[str, Any] = {
+    "outcome": "wage",
+    "treatment": "educ",
+    "instruments": ["near"],
+    "covariates": ["age", "black", "region"],
+}
+TABLES = {
+    "mapping": dict,
+    "pandas": pd.DataFrame,
+    "pandas nullable": lambda columns: pd.DataFrame(columns).convert_dtypes(),
+    "pandas category": lambda columns: pd.DataFrame(columns).astype({"region": "category"}),
+    "polars": pl.DataFrame,
+    "polars enum": lambda columns: pl.DataFrame(columns).with_columns(
+        pl.col("region").cast(pl.Enum(["north", "south", "west"]))
+    ),
+    "pyarrow": lambda columns: pa.table({name: pa.array(values) for name, values in columns.items()}),
+}
+
+
+@pytest.mark.parametrize("make", TABLES.values(), ids=TABLES)
+def test_every_library_gives_the_same_data(make: Any) -> None:
+    reference, data = from_frame(COLUMNS, **ROLES), from_frame(make(COLUMNS), **ROLES)
+    assert data.schema == reference.schema
+    np.testing.assert_array_equal(data.covariates, reference.covariates)
+    assert [(block.name, str(block.kind)) for block in data.schema.blocks] == [
+        ("age", "continuous"),
+        ("black", "binary"),
+        ("region", "categorical"),
+    ]
+    assert (data.schema.outcome.name, data.schema.treatment.name, data.schema.instruments) == (
+        "wage",
+        "educ",
+        ("near",),
+    )
+
+
+@pytest.mark.parametrize("make", TABLES.values(), ids=TABLES)
+def test_predict_takes_the_same_columns_in_any_order_among_others(make: Any) -> None:
+    model = TSLS().fit_table(COLUMNS, **ROLES)
+    later = {name: values[:5] for name, values in reversed(COLUMNS.items())}
+    by_hand = TSLS().fit(
+        COLUMNS["wage"],
+        COLUMNS["educ"],
+        instruments=COLUMNS["near"],
+        covariates={name: COLUMNS[name] for name in ROLES["covariates"]},
+        blocks={"region": "categorical"},
+    )
+    expected = by_hand.predict(1.0, {name: later[name] for name in ROLES["covariates"]})
+    np.testing.assert_allclose(model.predict(1.0, make(later)), expected)
+    np.testing.assert_allclose(model.predict(np.ones(5), make(later)), expected)
+
+
+def test_predict_refuses_unseen_levels_absent_columns_and_missing_values() -> None:
+    model = TSLS().fit_table(COLUMNS, **ROLES)
+    later = pd.DataFrame(COLUMNS).head(3)
+    with pytest.raises(DataError, match=r"'region' has levels unseen at fit, 'east'.*known levels: .*'north'"):
+        model.predict(0.0, later.assign(region="east"))
+    with pytest.raises(DataError, match="no column 'age'"):
+        model.predict(0.0, later.drop(columns="age"))
+    with pytest.raises(DataError, match=r"missing values in 'age' \(1\)"):
+        model.predict(0.0, later.assign(age=[1.0, np.nan, 2.0]))
+
+
+def test_without_covariates_a_table_only_says_how_many_rows() -> None:
+    model = TSLS().fit_table(COLUMNS, outcome="wage", treatment="educ", instruments="near")
+    assert model.predict(0.5, pd.DataFrame(COLUMNS).head(4)).shape == (4,)
+    assert model.predict(0.5, {"age": [1, 2]}).shape == (2,)
+    assert model.predict(0.5).shape == (1,)
+
+
+def test_a_later_fit_on_arrays_forgets_the_table() -> None:
+    model = TSLS().fit_table(COLUMNS, **ROLES)
+    model.fit(COLUMNS["wage"], COLUMNS["educ"], instruments=COLUMNS["near"], covariates={"age": COLUMNS["age"]})
+    with pytest.raises(DataError, match="which the fit had not"):
+        model.predict(0.0, COLUMNS)
+
+
+def test_blocks_can_still_be_declared() -> None:
+    data = from_frame(
+        COLUMNS | {"age": COLUMNS["age"] % 3}, **ROLES, blocks={"age": "categorical", "region": "categorical"}
+    )
+    assert [block.width for block in data.schema.blocks] == [3, 1, 3]
+    embedded = COLUMNS | {"text": rng.normal(size=(N, 4))}
+    data = from_frame(embedded, **ROLES | {"covariates": ["age", "text"]})
+    assert [str(block.kind) for block in data.schema.blocks] == ["continuous", "vector"]
+
+
+MISSING = {
+    "pandas nan": lambda: pd.DataFrame(COLUMNS).assign(age=np.r_[np.nan, COLUMNS["age"][1:]]),
+    "pandas NA": lambda: pd.DataFrame(COLUMNS).assign(age=pd.array([None, *COLUMNS["age"][1:]], dtype="Int64")),
+    "pandas None": lambda: pd.DataFrame(COLUMNS).assign(age=pd.Series([None, *COLUMNS["age"][1:]], dtype=object)),
+    "pandas arrow": lambda: (
+        pd.DataFrame(COLUMNS)
+        .assign(age=pd.array([None, *COLUMNS["age"][1:]], dtype="Int64"))
+        .convert_dtypes(dtype_backend="pyarrow")
+    ),
+    "polars null": lambda: pl.DataFrame(COLUMNS | {"age": pl.Series([None, *COLUMNS["age"][1:].tolist()])}),
+    "pyarrow null": lambda: pa.table(
+        {k: pa.array(v) for k, v in COLUMNS.items()} | {"age": pa.array([None, *COLUMNS["age"][1:].tolist()])}
+    ),
+    "mapping": lambda: COLUMNS | {"age": [None, *COLUMNS["age"][1:].tolist()]},
+}
+
+
+@pytest.mark.parametrize("make", MISSING.values(), ids=MISSING)
+def test_missing_values_are_named_or_dropped(make: Any) -> None:
+    with pytest.raises(DataError, match=r"missing values in 'age' \(1\), in 1 of 60 rows.*missing='drop'"):
+        from_frame(make(), **ROLES)
+    with pytest.warns(BGMIVWarning, match=r"1 of 60 rows are dropped for missing values in 'age' \(1\); 59 are left"):
+        data = from_frame(make(), **ROLES, missing="drop")
+    whole = from_frame(COLUMNS, **ROLES)
+    np.testing.assert_array_equal(data.covariates[:, 0], whole.covariates[1:, 0])
+    np.testing.assert_array_equal(data.outcome, whole.outcome[1:])
+    assert str(data.schema.blocks[0].kind) == "continuous"
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("region", [None, *COLUMNS["region"][1:].tolist()]),
+        ("black", [None, *COLUMNS["black"][1:].tolist()]),
+        ("wage", [float("nan"), *COLUMNS["wage"][1:].tolist()]),
+    ],
+)
+@pytest.mark.parametrize("library", [pl.DataFrame, pd.DataFrame, pa.table])
+def test_words_booleans_and_outcomes_may_be_missing(library: Any, name: str, values: list[Any]) -> None:
+    columns = {key: list(value) for key, value in COLUMNS.items()} | {name: values}
+    columns = {key: [v.item() if isinstance(v, np.generic) else v for v in value] for key, value in columns.items()}
+    with pytest.warns(BGMIVWarning, match=f"'{name}'"):
+        data = from_frame(library(columns), **ROLES, missing="drop")
+    assert data.n_rows == N - 1
+    assert [str(block.kind) for block in data.schema.blocks] == ["continuous", "binary", "categorical"]
+
+
+def test_times_may_be_missing_too() -> None:
+    table = read_columns(pd.DataFrame({"day": pd.to_datetime(["2020-01-01", None])}), ["day"])
+    with pytest.raises(DataError, match=r"'day' \(1\)"):
+        without_missing(table, "raise")
+
+
+def test_the_warning_points_at_the_caller() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        TSLS().fit_table(MISSING["pandas nan"](), **ROLES, missing="drop")
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_columns_that_are_not_used_are_not_looked_at() -> None:
+    frame = pd.DataFrame(COLUMNS).assign(unused=np.nan, other=[[1, 2]] * N)
+    assert from_frame(frame, **ROLES).n_rows == N
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"outcome": "wge"}, r"no column 'wge'\. Did you mean 'wage' or 'age'\?"),
+        ({"treatment": "Educ"}, r"no column 'Educ'\. Did you mean 'educ'\?"),
+        ({"covariates": ["xyz"]}, r"no column 'xyz'\. It has 7 columns: 'wage'"),
+        ({"covariates": ["near"]}, "'near' is given both"),
+        ({"instruments": "educ"}, "'educ' is given both"),
+        ({"covariates": ["age", "age"]}, "'age' twice"),
+        ({"covariates": ["unused"]}, "strings that are numbers"),
+        ({"instruments": []}, "instruments are missing"),
+        ({"outcome": None}, "outcome must be the name"),
+        ({"covariates": [3]}, "names of columns"),
+        ({"missing": "fill"}, "missing must be"),
+    ],
+)
+def test_bad_names_are_explained(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        from_frame(COLUMNS, **{**ROLES, **changes})
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (np.zeros((3, 2)), "must be a pandas, polars or pyarrow table.*got ndarray"),
+        (pl.DataFrame(COLUMNS).lazy(), r"\.collect\(\)"),
+        (pd.DataFrame(np.zeros((2, 2)), columns=["wage", "wage"]), "duplicated column names, wage"),
+        ({}, "no column 'wage'"),
+    ],
+)
+def test_what_is_no_table_is_refused(data: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        from_frame(data, **ROLES)
+
+
+def test_all_rows_missing() -> None:
+    with pytest.raises(DataError, match="every one of the 60 rows has a missing value: 'age'"):
+        from_frame(pd.DataFrame(COLUMNS).assign(age=np.nan), **ROLES, missing="drop")
+
+
+# Files
+
+TEXT = "wage,region,flag,count\n9.5,north,true,1\n,NA,false,2\n7,south,true,\n"
+
+
+@pytest.fixture(params=["pyarrow", "csv"])
+def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name in ("pyarrow", "pandas") if request.param == "csv" else ():
+        monkeypatch.setitem(sys.modules, name, None)
+    return str(request.param)
+
+
+def test_csv_is_read_by_what_is_installed(reader: str, tmp_path: Path) -> None:
+    plain, packed = tmp_path / "wages.CSV", tmp_path / "wages.csv.gz"
+    plain.write_text(TEXT)
+    packed.write_bytes(gzip.compress(TEXT.encode()))
+    for file in (plain, packed):
+        table = read_table_file(file)
+        assert isinstance(table, dict if reader == "csv" else pa.Table)
+        assert column_names(table) == ("wage", "region", "flag", "count")
+        with pytest.raises(DataError, match=r"'wage' \(1\), 'region' \(1\), 'count' \(1\), in 2 of 3 rows"):
+            without_missing(read_columns(table, column_names(table)), "raise")
+        with pytest.warns(BGMIVWarning, match="2 of 3"):
+            kept = without_missing(read_columns(table, column_names(table)), "drop")
+        assert [column.values.tolist() for column in kept.columns] == [[9.5], ["north"], [True], [1]]
+
+
+def test_without_pyarrow_pandas_reads_csv(tmp_path: Path) -> None:
+    file = tmp_path / "wages.csv"
+    file.write_text(TEXT)
+    # pandas looks for pyarrow when it is imported, so that only a new process can be without it.
+    code = (
+        "import sys; sys.modules['pyarrow'] = None\n"
+        "from bgmiv.data.frames import read_table_file\n"
+        "table = read_table_file(sys.argv[1])\n"
+        "print(type(table).__name__, table.isna().sum().tolist())"
+    )
+    shown = subprocess.run([sys.executable, "-c", code, str(file)], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "DataFrame [1, 1, 0, 1]"
+
+
+@pytest.mark.parametrize("text", ["a,b\n1,2\n3\n", ""])
+def test_damaged_csv_is_refused(reader: str, text: str, tmp_path: Path) -> None:
+    file = tmp_path / "bad.csv"
+    file.write_text(text)
+    with pytest.raises(DataError, match=r"bad\.csv cannot be read as csv: "):
+        read_table_file(file)
+
+
+def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "wages.parquet"
+    pq.write_table(TABLES["pyarrow"](COLUMNS), file)
+    np.testing.assert_array_equal(from_frame(read_table_file(file), **ROLES).outcome, COLUMNS["wage"])
+    (tmp_path / "bad.parquet").write_text("no parquet")
+    with pytest.raises(DataError, match=r"bad\.parquet cannot be read as parquet"):
+        read_table_file(tmp_path / "bad.parquet")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtraError, match="pip install pyarrow"):
+        read_table_file(file)
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"neither CSV nor Parquet.*\.csv, \.csv\.gz, \.parquet, \.pq"):
+        read_table_file(tmp_path / "wages.xlsx")
+    with pytest.raises(DataError, match="no such file"):
+        read_table_file(tmp_path / "wages.csv")
