@@ -324,10 +324,13 @@ def test_the_methods_arguments_reach_it() -> None:
 
 
 @pytest.mark.slow
-def test_bgmiv_by_formula() -> None:
+def test_bgmiv_by_formula(tmp_path: Path) -> None:
     model = BGMIV.from_formula(
         "y ~ np.log(income) + region + [x ~ w]", FRAME, warm_start_iterations=2, members=1, random_state=0
     )
     later = pl.DataFrame(FRAME.head(3))
     by_hand = {"np.log(income)": np.log(FRAME["income"].head(3)), "region": FRAME["region"].head(3)}
     np.testing.assert_allclose(model.predict(0.0, later), model.fitted_.predict(0.0, by_hand), rtol=1e-5)
+    with pytest.warns(BGMIVWarning, match=r"computed terms are not saved.*'np.log\(income\)', 'region'"):
+        model.save(tmp_path / "fit")
+    np.testing.assert_array_equal(BGMIV.load(tmp_path / "fit").predict(0.0, by_hand), model.predict(0.0, later))

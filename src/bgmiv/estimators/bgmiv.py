@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from bgmiv.covariates import CovariateConfig
+from bgmiv.data.checks import warn_user
 from bgmiv.data.reduction import BlockReduction
 from bgmiv.data.roles import RoleKind
 from bgmiv.data.scaling import RoleScaling
@@ -225,7 +226,8 @@ class BGMIV(IVEstimator):
 
         A saved model predicts what this one does, to the last bit on the same machine. It holds no rows of the data,
         and not the latents of the training rows: `training_latents` of a loaded fit has none. Names of columns and
-        levels, means and deviations are in it.
+        levels, means and deviations are in it. A formula's computed terms are not: a model loaded after
+        `from_formula("y ~ np.log(age) + ...", ...)` takes a column `np.log(age)`, and saving warns of that.
 
         Args:
             folder: written as a whole, or not at all.
@@ -250,6 +252,9 @@ class BGMIV(IVEstimator):
         """
         fitted = self._fitted()
         assert isinstance(fitted, FittedBGMIV)
+        if getattr(getattr(self, "reader_", None), "spec", None) is not None:
+            names = ", ".join(repr(name) for name in fitted.schema.covariate_names[:10])
+            warn_user(f"the formula's computed terms are not saved: a loaded model takes covariates named {names}.")
         from bgmiv.estimators.bgmiv_document import Parameters
         from bgmiv.estimators.bgmiv_files import save_fit
 
