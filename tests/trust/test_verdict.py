@@ -127,7 +127,7 @@ def test_a_simpler_fit_that_meets_the_moment_better(other: str, words: str) -> N
     assert judge(replace(base, moment_risk=0.003, **{other: -0.5})).level == "doubtful"
 
 
-NUMBERS = [name for name in FitEvidence.__dataclass_fields__ if not name.startswith("n_")]
+NUMBERS = [name for name in FitEvidence.__dataclass_fields__ if not name.startswith(("n_", "discrete"))]
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -220,3 +220,11 @@ def test_covariates_that_add_nothing_are_doubtful_and_no_more() -> None:
     for gain in (0.9 * limit, -1.0):
         assert levels(replace(GOOD, covariates_gain=gain)) == ["doubtful"]
         assert "the covariates add" in only_text(replace(GOOD, covariates_gain=gain))
+
+
+def test_an_outcome_with_levels_may_be_mostly_chance() -> None:
+    base = replace(GOOD, linear_explained=None, flexible_explained=None)
+    assert levels(replace(base, outcome_explained=0.03)) == ["doubtful"]
+    assert levels(replace(base, outcome_explained=0.03, discrete_outcome=True)) == []
+    assert levels(replace(base, outcome_explained=0.005, discrete_outcome=True)) == ["doubtful"]
+    assert levels(replace(base, outcome_explained=-0.1, discrete_outcome=True)) == ["failed"]

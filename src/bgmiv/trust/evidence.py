@@ -77,6 +77,7 @@ def gather_evidence(
         n_steps=n_steps,
         n_members=n_members,
         n_failed=n_failed,
+        discrete_outcome=data.schema.outcome.discrete,
     )
 
 

@@ -37,6 +37,7 @@ class FitEvidence:
         n_steps: training steps of the member that had the fewest.
         n_members: members whose average is the estimate.
         n_failed: members left out because training failed.
+        discrete_outcome: whether the outcome has levels, of which most is chance however well they are understood.
     """
 
     n_held_out: int = 0
@@ -56,6 +57,7 @@ class FitEvidence:
     n_steps: int | None = None
     n_members: int = 1
     n_failed: int = 0
+    discrete_outcome: bool = False
 
 
 class Finding(NamedTuple):
@@ -109,6 +111,7 @@ class Thresholds:
         fewest_held_out: with fewer held-out rows a fit cannot be called good.
         fewest_steps: after fewer training steps a fit cannot be called good.
         explained: least share of the outcome's held-out variance explained.
+        explained_discrete: the same for an outcome with levels.
         behind: most that may be left unexplained of the outcome, as a multiple of what a linear or a kernel regression
             leaves unexplained.
         covariates_gain: least that covariates add to what instruments explain of the outcome; with less a fit is
@@ -125,6 +128,7 @@ class Thresholds:
     fewest_held_out: int = 40
     fewest_steps: int = 500
     explained: Pair = Pair(0.05, 0.0)
+    explained_discrete: Pair = Pair(0.01, 0.0)
     behind: Pair = Pair(1.25, 2.5)
     covariates_gain: float = 0.005
     moment_excess: Pair = Pair(0.002, 0.02)
@@ -149,7 +153,7 @@ def _findings(e: FitEvidence, t: Thresholds) -> list[Finding | None]:
         _few(e, t),
         _short(e, t),
         _above(e.first_stage_gain, t.first_stage_gain, -1, _FIRST_STAGE),
-        _above(e.outcome_explained, t.explained, -1, _EXPLAINED),
+        _above(e.outcome_explained, t.explained_discrete if e.discrete_outcome else t.explained, -1, _EXPLAINED),
         _above(_behind(e.outcome_explained, e.linear_explained), t.behind, +1, _BEHIND_LINEAR),
         _above(_behind(e.outcome_explained, e.flexible_explained), t.behind, +1, _BEHIND_FLEXIBLE),
         _above(e.covariates_gain, Pair(t.covariates_gain, -float("inf")), -1, _COVARIATES),
