@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 __all__ = ["choose_noise"]
 
 _MOST_ROWS = 4000
+# Of the largest variance: what is less is none.
+_ROUNDING = 1e-10
 
 
 def choose_noise(columns: NDArray[Any], targets: NDArray[Any], levels: Sequence[float]) -> float:
@@ -44,9 +46,15 @@ def choose_noise(columns: NDArray[Any], targets: NDArray[Any], levels: Sequence[
     """
     z, t = (_standard(values[:_MOST_ROWS]) for values in (columns, targets))
     n = len(z)
-    # The left singular vectors and the eigenvalues of the covariance.
-    left, sizes, _ = np.linalg.svd(z / np.sqrt(n), full_matrices=False)
-    variances, energies = sizes**2, (left.T @ t) ** 2 / n
+    # Variances along the principal directions, and what of each target lies along their scores; by the smaller of both
+    # matrices of products, as blocks may be wider than there are rows.
+    if z.shape[1] <= n:
+        variances, directions = np.linalg.eigh(z.T @ z / n)
+        scores_of = z @ directions / np.sqrt(n * np.maximum(variances, np.finfo(float).tiny))
+    else:
+        variances, scores_of = np.linalg.eigh(z @ z.T / n)
+    there = variances > _ROUNDING * variances.max(initial=0.0)
+    variances, energies = variances[there], (scores_of.T @ t)[there] ** 2 / n
     scores = []
     for level in levels:
         kept = variances / (variances + level**2) if level > 0 else (variances > 0).astype(float)

@@ -16,7 +16,7 @@ from bgmiv.data.denoising import choose_noise
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.reduction import BlockReduction, FittedReduction
 from bgmiv.data.scaling import RoleScaling, ScaledData, Scaler
-from bgmiv.data.schema import BlockKind, Schema
+from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
 from bgmiv.errors import ConfigError, DivergedError
 from bgmiv.estimators.base import check_together
 from bgmiv.estimators.bgmiv_result import FittedBGMIV, LatentAverage, Member
@@ -167,20 +167,19 @@ class BGMIVConfig:
     def _denoising(self, prepared: Sequence[_Prepared]) -> BGMIVConfig:
         """The config with the noise of wide vector blocks chosen: the least that any of the data sets asks for."""
         covariates = self.model.covariates
+        if not covariates.noise_levels:
+            return self
+
+        def of(data: IVData, block: CovariateBlock) -> float:
+            # Levels as indicators: their codes are names.
+            roles = ((data.schema.treatment, data.treatment), (data.schema.outcome, data.outcome))
+            targets = np.hstack([variable.columns(values) for variable, values in roles])
+            return choose_noise(data.covariates[:, block.start : block.stop], targets, covariates.noise_levels)
+
         chosen = tuple(
-            (
-                block.name,
-                min(
-                    choose_noise(
-                        one.data.covariates[:, block.start : block.stop],
-                        np.column_stack([one.data.treatment, one.data.outcome]),
-                        covariates.noise_levels,
-                    )
-                    for one in prepared
-                ),
-            )
+            (block.name, min(of(one.data, block) for one in prepared))
             for block in prepared[0].data.schema.blocks
-            if covariates.noise_levels and block.kind is BlockKind.vector and block.width > covariates.narrow_vector
+            if block.kind is BlockKind.vector and block.width > covariates.narrow_vector
         )
         return replace(self, model=replace(self.model, covariates=replace(covariates, block_noise=chosen)))
 
