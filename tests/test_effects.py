@@ -7,11 +7,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bgmiv import effects
+from bgmiv import effects as asked
 from bgmiv.data import IVData
 from bgmiv.data.schema import Schema
-from bgmiv.effects import average_effect, dose_response, effect, marginal_effect
 from bgmiv.errors import DataError
+
+
+def effect(*args: Any, **options: Any) -> Any:
+    return asked.effect(*args, **options).values
+
+
+def average_effect(*args: Any, **options: Any) -> Any:
+    return asked.average_effect(*args, **options).values
+
+
+def marginal_effect(*args: Any, **options: Any) -> Any:
+    return asked.marginal_effect(*args, **options).values
+
+
+def dose_response(*args: Any, **options: Any) -> asked.DoseResponse:
+    doses, answer = asked.dose_response(*args, **options)
+    return asked.DoseResponse(doses, answer.values)
+
 
 RNG = np.random.default_rng(0)
 N = 40
@@ -74,7 +91,7 @@ def test_levels_have_no_slope() -> None:
 def test_curves_are_the_predictions_whatever_is_asked_at_once(
     known: Known, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(effects, "_MOST_ROWS", most)
+    monkeypatch.setattr(asked, "_MOST_ROWS", most)
     doses = np.linspace(-1.0, 1.0, 5)
     curve = dose_response(known, doses, TABLE, average=False)
     expected = np.stack([known.predict(dose, TABLE) for dose in doses])

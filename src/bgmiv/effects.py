@@ -1,21 +1,37 @@
-"""Questions to a structural function: contrasts, averages, derivatives and curves.
+"""Questions to a structural function: contrasts, averages, derivatives and curves, and intervals for each.
 
-Everything is computed from g(x, v) alone, so that every method answers the same questions. Many treatments are asked
-for together: what a method computes of covariates it computes once a row.
+Everything is computed from g(x, v) and its deviations alone, so that every method answers the same questions. Many
+treatments are asked for together: what a method computes of covariates it computes once a row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import t as student
 
 from bgmiv.data.schema import BlockKind, Schema
-from bgmiv.errors import DataError
+from bgmiv.errors import ConfigError, DataError
 
-__all__ = ["DoseResponse", "Structural", "average_effect", "dose_response", "effect", "marginal_effect"]
+__all__ = [
+    "Answer",
+    "DoseResponse",
+    "Interval",
+    "Source",
+    "Structural",
+    "Uncertain",
+    "average_effect",
+    "dose_response",
+    "effect",
+    "interval_of",
+    "marginal_effect",
+    "structural_values",
+    "uncertain",
+]
 
 Floats = NDArray[np.float64]
 
@@ -33,6 +49,139 @@ class Structural(Protocol):
         """g at one treatment for all rows or one a row."""
 
 
+class Source(NamedTuple):
+    """One source of uncertainty about g at n points.
+
+    Attributes:
+        name: such as "sampling" (which rows were drawn) or "network" (how training happened to go).
+        deviations: `(k, n)` or `(k, n, K)`: the covariance of g at two points is the sum over k of their products.
+        freedom: degrees of freedom of that variance.
+    """
+
+    name: str
+    deviations: Floats
+    freedom: float
+
+    def map(self, function: Callable[[Floats], Floats]) -> Source:
+        """The deviations of a linear function of g's values."""
+        return self._replace(deviations=np.stack([function(row) for row in self.deviations]))
+
+
+@runtime_checkable
+class Uncertain(Protocol):
+    """A fitted method that knows how uncertain it is."""
+
+    def deviations(self, treatment: Any, covariates: Any = None) -> tuple[Source, ...]:
+        """Independent sources of uncertainty about `predict` at the same points."""
+
+
+class Answer(NamedTuple):
+    """A linear function of g's values, with what is known of its uncertainty (nothing, for some methods)."""
+
+    values: Floats
+    sources: tuple[Source, ...]
+
+    def map(self, function: Callable[[Floats], Floats]) -> Answer:
+        """A linear function of these values."""
+        return Answer(function(self.values), tuple(source.map(function) for source in self.sources))
+
+    def minus(self, other: Answer) -> Answer:
+        """The difference to other values of the same function."""
+        pairs = zip(self.sources, other.sources, strict=True)
+        return Answer(
+            self.values - other.values,
+            tuple(one._replace(deviations=one.deviations - two.deviations) for one, two in pairs),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Interval:
+    """An estimate with its interval; unpacks to the two ends, `lower, upper = model.effect_interval(...)`.
+
+    Attributes:
+        estimate: what was asked.
+        lower, upper: the ends of the interval, of the same shape.
+        level: the share of such intervals that is meant to hold the truth.
+        sources: standard deviations by where they come from, each of the same shape.
+        in_support: whether the data show what was asked about, of the same shape but for an outcome's levels; for
+            averages over people, the share of those for whom they do.
+    """
+
+    estimate: Any
+    lower: Any
+    upper: Any
+    level: float
+    sources: dict[str, Any]
+    in_support: Any = True
+
+    def __iter__(self) -> Iterator[Any]:
+        """The lower and the upper end."""
+        return iter((self.lower, self.upper))
+
+    @property
+    def std_error(self) -> Any:
+        """The standard deviation of all sources together."""
+        return np.sqrt(sum(np.square(part) for part in self.sources.values()))
+
+
+def interval_of(answer: Answer, level: float, *, in_support: Any = True, probability: bool = False) -> Interval:
+    r"""The interval $\hat\theta \pm t\, \sqrt{\sum_j s_j^2}$, t Student's quantile at Satterthwaite's freedom.
+
+    Args:
+        answer: the estimate and its sources.
+        level: between 0 and 1.
+        in_support: kept beside it.
+        probability: cut the ends off at 0 and 1.
+
+    Example:
+        >>> answer = Answer(np.array([2.0]), (Source("sampling", np.array([[0.1]]), np.inf),))
+        >>> lower, upper = interval_of(answer, 0.95)
+        >>> np.round([lower[0], upper[0]], 2).tolist()
+        [1.8, 2.2]
+    """
+    _check_level(level)
+    variances = {source.name: np.sum(np.square(source.deviations), axis=0) for source in answer.sources}
+    total = np.asarray(sum(variances.values()), np.float64)
+    share = np.asarray(sum(variances[source.name] ** 2 / source.freedom for source in answer.sources), np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        freedom = np.where(share > 0, total**2 / share, np.inf)
+    half = student.ppf(0.5 + level / 2.0, freedom) * np.sqrt(total)
+    lower, upper = answer.values - half, answer.values + half
+    if probability:
+        lower, upper = np.clip(lower, 0.0, 1.0), np.clip(upper, 0.0, 1.0)
+    deviations = {name: _plain(np.sqrt(value)) for name, value in variances.items()}
+    return Interval(_plain(answer.values), _plain(lower), _plain(upper), float(level), deviations, in_support)
+
+
+def uncertain(g: Structural) -> Uncertain:
+    """The method as one with intervals.
+
+    Raises:
+        ConfigError: it has none; the message says which have.
+    """
+    if isinstance(g, Uncertain):
+        return g
+    raise ConfigError(
+        f"{type(g).__name__.removeprefix('Fitted')} gives point estimates only. Intervals are given by BGMIV and TSLS."
+    )
+
+
+def _check_level(level: float) -> None:
+    if isinstance(level, bool) or not isinstance(level, int | float | np.number) or not 0.0 < level < 1.0:
+        raise ConfigError(f"level must lie between 0 and 1, such as 0.95, got {level!r}.")
+
+
+def _plain(values: Any) -> Any:
+    array = np.asarray(values)
+    return float(array) if array.ndim == 0 else array
+
+
+def structural_values(g: Structural, treatment: Any, covariates: Any = None, with_sources: bool = False) -> Answer:
+    """g at one treatment for all rows or one a row, and if asked how uncertain it is."""
+    values = np.asarray(g.predict(treatment, covariates), np.float64)
+    return Answer(values, uncertain(g).deviations(treatment, covariates) if with_sources else ())
+
+
 @dataclass(frozen=True, eq=False)
 class DoseResponse:
     """The structural function along treatments.
@@ -46,33 +195,34 @@ class DoseResponse:
     values: Floats
 
 
-def effect(g: Structural, covariates: Any = None, *, t0: Any, t1: Any) -> Floats:
+def effect(g: Structural, covariates: Any = None, *, t0: Any, t1: Any, with_sources: bool = False) -> Answer:
     """g(t1, v) - g(t0, v) for every row of covariates: what setting the treatment to t1 instead of t0 would change.
 
     Args:
         g: the fitted method.
         covariates: the people asked about; None for a fit without covariates.
         t0, t1: a treatment for all rows or one a row.
+        with_sources: also how uncertain it is.
 
     Example:
         >>> from bgmiv import TSLS
         >>> rng = np.random.default_rng(0)
         >>> w, u = rng.normal(size=(2, 500))
         >>> model = TSLS().fit(3.0 * (w + u) - u, w + u, instruments=w)
-        >>> round(float(effect(model.fitted_, t0=0.0, t1=2.0)[0]))
+        >>> round(float(effect(model.fitted_, t0=0.0, t1=2.0).values[0]))
         6
     """
-    after, before = (np.asarray(g.predict(t, covariates), np.float64) for t in (t1, t0))
-    return after - before
+    return structural_values(g, t1, covariates, with_sources).minus(structural_values(g, t0, covariates, with_sources))
 
 
-def average_effect(g: Structural, covariates: Any = None, *, t0: Any, t1: Any) -> Any:
+def average_effect(g: Structural, covariates: Any = None, *, t0: Any, t1: Any, with_sources: bool = False) -> Answer:
     """The mean of `effect` over rows: a number, or one a level of the outcome."""
-    mean = np.mean(effect(g, covariates, t0=t0, t1=t1), axis=0)
-    return float(mean) if mean.ndim == 0 else mean
+    return effect(g, covariates, t0=t0, t1=t1, with_sources=with_sources).map(lambda rows: np.mean(rows, axis=0))
 
 
-def marginal_effect(g: Structural, treatment: Any, covariates: Any = None, *, step: float) -> Floats:
+def marginal_effect(
+    g: Structural, treatment: Any, covariates: Any = None, *, step: float, with_sources: bool = False
+) -> Answer:
     r"""The slope $\{g(x + h/2, v) - g(x - h/2, v)\} / h$ at each row's treatment.
 
     Args:
@@ -81,6 +231,7 @@ def marginal_effect(g: Structural, treatment: Any, covariates: Any = None, *, st
         covariates: the people asked about.
         step: h, in units of the treatment. Networks are made of straight pieces: a step as wide as the question is
             better than the smallest possible.
+        with_sources: also how uncertain it is.
 
     Raises:
         DataError: the treatment has levels, which have no slope, or the step is not above zero.
@@ -92,10 +243,13 @@ def marginal_effect(g: Structural, treatment: Any, covariates: Any = None, *, st
         raise DataError(f"step must be a number above 0, got {step!r}.")
     centre, v = g.schema.check_query(treatment, covariates)
     asked = v if g.schema.blocks else None
-    return effect(g, asked, t0=centre - step / 2.0, t1=centre + step / 2.0) / step
+    change = effect(g, asked, t0=centre - step / 2.0, t1=centre + step / 2.0, with_sources=with_sources)
+    return change.map(lambda rows: rows / step)
 
 
-def dose_response(g: Structural, treatments: Any, covariates: Any = None, *, average: bool = True) -> DoseResponse:
+def dose_response(
+    g: Structural, treatments: Any, covariates: Any = None, *, average: bool = True, with_sources: bool = False
+) -> tuple[np.ndarray, Answer]:
     """g along treatments, averaged over rows of covariates or for each of them.
 
     Args:
@@ -103,6 +257,10 @@ def dose_response(g: Structural, treatments: Any, covariates: Any = None, *, ave
         treatments: the treatments asked for, `(m,)`.
         covariates: the people asked about, n rows.
         average: the mean over people, or everyone's own curve.
+        with_sources: also how uncertain it is.
+
+    Returns:
+        The treatments, and `(m,)` or `(m, n)` values of g.
 
     Example:
         >>> from bgmiv import TSLS
@@ -110,7 +268,7 @@ def dose_response(g: Structural, treatments: Any, covariates: Any = None, *, ave
         >>> w, v, u = rng.normal(size=(3, 500))
         >>> x = w + v + u
         >>> model = TSLS().fit(2.0 * x + v - u, x, instruments=w, covariates={"age": v})
-        >>> curve = dose_response(model.fitted_, [0.0, 1.0], {"age": v})
+        >>> _, curve = dose_response(model.fitted_, [0.0, 1.0], {"age": v})
         >>> round(float(curve.values[1] - curve.values[0]), 1)
         2.0
     """
@@ -121,11 +279,23 @@ def dose_response(g: Structural, treatments: Any, covariates: Any = None, *, ave
     flat = schema.check_covariates(covariates, n_rows=None if schema.blocks else 1)
     n = len(flat)
     at_once = max(1, _MOST_ROWS // n)
-    found = []
+    found: list[Answer] = []
     for start in range(0, len(doses), at_once):
         some = doses[start : start + at_once]
         rows = np.tile(flat, (len(some), 1)) if schema.blocks else None
-        values = np.asarray(g.predict(np.repeat(some, n), rows), np.float64)
-        curves = values.reshape(len(some), n, *values.shape[1:])
-        found.append(curves.mean(axis=1) if average else curves)
-    return DoseResponse(doses, np.concatenate(found))
+
+        def curves(values: Floats, m: int = len(some)) -> Floats:
+            each = values.reshape(m, n, *values.shape[1:])
+            return each.mean(axis=1) if average else each
+
+        found.append(structural_values(g, np.repeat(some, n), rows, with_sources).map(curves))
+    return doses, _joined(found)
+
+
+def _joined(parts: Sequence[Answer]) -> Answer:
+    values = np.concatenate([part.values for part in parts])
+    sources = tuple(
+        sources[0]._replace(deviations=np.concatenate([source.deviations for source in sources], axis=1))
+        for sources in zip(*(part.sources for part in parts), strict=True)
+    )
+    return Answer(values, sources)

@@ -18,10 +18,12 @@ from bgmiv.data.frames import ColumnReader, Missing, from_frame, is_table
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.roles import RoleKind
 from bgmiv.data.schema import Schema
-from bgmiv.effects import DoseResponse, average_effect, dose_response, effect, marginal_effect
 from bgmiv.errors import BGMIVError, ConfigError, DataError, FitWarning, NotFittedError
+from bgmiv.estimators.questions import Questions
+from bgmiv.estimators.showing import Showing
 from bgmiv.progress import Reporter, RichReporter, silent
 from bgmiv.train.history import HistoryRow
+from bgmiv.trust.support import LinearSupport
 from bgmiv.trust.verdict import Verdict
 
 __all__ = [
@@ -155,7 +157,7 @@ def chosen_preset(presets: Mapping[str, Callable[[], C]], name: str) -> C:
     return presets[name]()
 
 
-class IVEstimator(ABC):
+class IVEstimator(Questions, Showing, ABC):
     """What users call: `fit`, `fit_table`, `from_formula`, `predict` and the other questions, `history_`, `get_params`.
 
     A final subclass gives `__init__` (which only stores its arguments under their own names) and `_config`.
@@ -272,6 +274,10 @@ class IVEstimator(ABC):
         self.fitted_ = fitted
         self.seed_ = seed
         self.reader_ = reader
+        self.data_: IVData | None = data
+        # What was derived from an earlier fit.
+        for name in ("support_", "analysis_"):
+            vars(self).pop(name, None)
         self._warn(getattr(fitted, "verdict", None))
         return self
 
@@ -280,43 +286,23 @@ class IVEstimator(ABC):
         if verdict is not None and verdict.level != "good" and verdict.evidence.n_held_out:
             warn_user(f"the fit of this {type(self).__name__} is {verdict}", FitWarning)
 
-    def predict(self, treatment: Any, covariates: Any = None) -> np.ndarray:
-        """The structural function at `treatment` (a value or one a row) and `covariates`, in original units.
-
-        After a fit on a table or by a formula, `covariates` may be any table that holds the columns used.
-
-        A treatment with levels is given by their names. For a discrete outcome this is a probability, that of 1 or of
-        the second of two sorted levels; for an outcome of K levels, `(n, K)`, one column for each of
-        `fitted_.schema.outcome.levels`.
-        """
-        fitted = self._fitted()
-        read = self._read(covariates)
-        if read is not covariates and not read.columns and (np.isscalar(treatment) or np.ndim(treatment) == 0):
-            treatment = np.full(read.n_rows, treatment)
-        return fitted.predict(treatment, read)
-
-    def effect(self, covariates: Any = None, *, t0: Any, t1: Any) -> np.ndarray:
-        """g(t1, v) - g(t0, v) for every row: what setting the treatment to t1 instead of t0 would change."""
-        return effect(self._fitted(), self._read(covariates), t0=t0, t1=t1)
-
-    def ate(self, covariates: Any = None, *, t0: Any, t1: Any) -> Any:
-        """The mean of `effect` over the rows given: a number, or one a level of the outcome."""
-        return average_effect(self._fitted(), self._read(covariates), t0=t0, t1=t1)
-
-    def marginal_effect(self, treatment: Any, covariates: Any = None, *, step: float) -> np.ndarray:
-        """The slope of g in the treatment at each row, over a step in units of the treatment."""
-        return marginal_effect(self._fitted(), treatment, self._read(covariates), step=step)
-
-    def dose_response(self, treatments: Any, covariates: Any = None, *, average: bool = True) -> DoseResponse:
-        """g along treatments, averaged over the rows given or for each of them."""
-        return dose_response(self._fitted(), treatments, self._read(covariates), average=average)
-
     def _read(self, covariates: Any) -> Any:
         """Covariates as the fit saw them: those of a table by name, through the terms of a formula if there was one."""
         reader = getattr(self, "reader_", None)
         if reader is None or covariates is None or not is_table(covariates):
             return covariates
         return reader.covariates(covariates)
+
+    def _support(self, treatment: Any, covariates: Any) -> np.ndarray:
+        fitted = self._fitted()
+        x, v = fitted.schema.check_query(treatment, covariates)
+        own = getattr(fitted, "inside", None)
+        if own is not None:
+            return own(x, v)
+        if not hasattr(self, "support_"):
+            assert self.data_ is not None
+            self.support_ = LinearSupport.fit(self.data_)
+        return self.support_.inside(x, v)
 
     @property
     def history_(self) -> tuple[HistoryRow, ...]:
