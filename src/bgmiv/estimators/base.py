@@ -294,7 +294,7 @@ class IVEstimator(Questions, Showing, ABC):
         return reader.covariates(covariates)
 
     def _support(self, treatment: Any, covariates: Any) -> np.ndarray:
-        fitted = self._fitted()
+        fitted = self._completed()
         x, v = fitted.schema.check_query(treatment, covariates)
         own = getattr(fitted, "inside", None)
         if own is not None:
@@ -303,6 +303,13 @@ class IVEstimator(Questions, Showing, ABC):
             assert self.data_ is not None
             self.support_ = LinearSupport.fit(self.data_)
         return self.support_.inside(x, v)
+
+    def _completed(self) -> FittedIV:
+        """The fitted result with what intervals need of the data, worked out when first asked for."""
+        complete = getattr(self._fitted(), "with_uncertainty", None)
+        if complete is not None and self.data_ is not None:
+            self.fitted_ = complete(self.data_)
+        return self._fitted()
 
     @property
     def history_(self) -> tuple[HistoryRow, ...]:
