@@ -73,7 +73,7 @@ def linear_columns(data: IVData) -> LinearColumns:
     components: at most 50, and a tenth of the rows.
 
     Raises:
-        DataError: there are no instruments, or too few rows for them.
+        DataError: there are no instruments, or too few rows for them, or the covariates determine the treatment.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -114,6 +114,8 @@ def linear_columns(data: IVData) -> LinearColumns:
         raise DataError(f"{n} rows are too few to diagnose {len(chosen)} instruments. Pass more rows or fewer of them.")
     treatment = data.schema.treatment.columns(np.asarray(data.treatment, np.float64))
     x, _, x_scale = _standard(treatment if treatment.shape[1] == 1 else treatment[:, 1:], share)
+    if len(_independent(_apart(x, exogenous, share) * np.sqrt(share)[:, None])) < x.shape[1]:
+        raise DataError("the covariates determine the treatment, so that nothing is left to instrument. Use fewer.")
     y, _, y_scale = _standard(np.asarray(data.outcome, np.float64)[:, None], share)
     return LinearColumns(
         outcome=y[:, 0],
