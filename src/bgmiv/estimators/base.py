@@ -276,7 +276,7 @@ class IVEstimator(Questions, Showing, ABC):
         self.reader_ = reader
         self.data_: IVData | None = data
         # What was derived from an earlier fit.
-        for name in ("support_", "analysis_"):
+        for name in ("support_", "analysis_", "diagnosis_"):
             vars(self).pop(name, None)
         self._warn(getattr(fitted, "verdict", None))
         return self

@@ -11,6 +11,7 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.schema import BlockKind
 from bgmiv.trust.diagnosis import Check, CheckLevel, LinearEstimate
 from bgmiv.trust.latent_usage import PARTS, latent_usage
+from bgmiv.trust.linear import p_text
 from bgmiv.trust.linear_checks import LinearParts
 from bgmiv.trust.moment_test import moment_test
 from bgmiv.trust.verdict import Thresholds, Verdict
@@ -130,7 +131,7 @@ def moment_check(fitted: Any, data: IVData, seed: int) -> Check:
     text += "" if held_out else " These rows were fitted on, so that the test finds too little: a good result says less."
     numbers = {"p": p, "statistic": worst.statistic, "rows": float(worst.n_rows), "held_out": float(held_out)}
     which = "held-out rows" if held_out else "rows of the fit"
-    return Check("moment-test", _MOMENT_TITLE, level, f"p = {p:.3g} ({worst.n_rows} {which})", text, _MOMENT, numbers)
+    return Check("moment-test", _MOMENT_TITLE, level, f"p {p_text(p)} ({worst.n_rows} {which})", text, _MOMENT, numbers)
 
 
 _MOMENT_TITLE = "Does the curve meet its moment, E[outcome - g | instruments, covariates] = 0?"

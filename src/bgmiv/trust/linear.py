@@ -27,6 +27,7 @@ __all__ = [
     "endogeneity",
     "linear_estimate",
     "overidentification",
+    "p_text",
     "set_text",
     "two_stage",
 ]
@@ -158,6 +159,15 @@ def _breaks(a0: Floats, a1: Floats, a2: Floats) -> Floats:
     alpha, beta = eigvals(left, right, homogeneous_eigvals=True)
     finite = np.abs(beta) > 1e-13 * np.abs(alpha)
     return np.unique((alpha[finite] / beta[finite]).real)
+
+
+def p_text(p: float) -> str:
+    """A p-value as it is written.
+
+    >>> p_text(0.0), p_text(0.0123)
+    ('< 0.001', '= 0.0123')
+    """
+    return "< 0.001" if p < 0.001 else f"= {p:.3g}"
 
 
 def set_text(intervals: Intervals) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from bgmiv.trust.diagnosis import Check, CheckLevel, LinearEstimate
 from bgmiv.trust.first_stage import FirstStage
-from bgmiv.trust.linear import Endogeneity, Overidentification, set_text
+from bgmiv.trust.linear import Endogeneity, Overidentification, p_text, set_text
 
 __all__ = [
     "WEAK",
@@ -173,7 +173,7 @@ def overidentification_check(tests: Sequence[Overidentification]) -> Check | Non
         "overidentification",
         "Do the instruments agree? (Hansen's J, Sargan)",
         level,
-        f"p = {p:.3g} (J), {sargan_p:.3g} (Sargan)",
+        f"p {p_text(p)} (J), {p_text(sargan_p)} (Sargan)",
         text,
         _J,
         {"j": worst.j, "j_p": p, "sargan": worst.sargan, "sargan_p": sargan_p, "freedom": float(worst.freedom)},
@@ -197,7 +197,7 @@ def endogeneity_check(tests: Sequence[Endogeneity]) -> Check | None:
         "endogeneity",
         "Is the treatment endogenous? (Wu-Hausman, Durbin, Wooldridge)",
         "note",
-        f"p = {p:.3g} (robust), {wu_p:.3g} (Wu-Hausman)",
+        f"p {p_text(p)} (robust), {p_text(wu_p)} (Wu-Hausman)",
         text,
         _HAUSMAN,
         {

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
+from textwrap import fill
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,12 +79,12 @@ class Sensitivity:
             "Sensitivity to direct effects of the instruments",
             f"  direct effects allowed      {bounds}",
             f"  linear effect without any   {self.estimate:.4g}",
-            f"  union of {self.level:.0%} intervals   [{self.lower:.4g}, {self.upper:.4g}]",
+            f"  {f'union of {self.level:.0%} intervals':28}[{self.lower:.4g}, {self.upper:.4g}]",
             f"  breakdown, linear effect    {self.breakdown:.4g} for one deviation of the instruments",
         ]
         if self.fit_breakdown is not None:
             lines.append(f"  breakdown, fitted method    {self.fit_breakdown:.4g} for one deviation of the instruments")
-        return "\n".join([*lines, "", self.reading, f"({self.reference})"])
+        return "\n".join([*lines, "", fill(self.reading, 100), fill(f"({self.reference})", 100)])
 
 
 def sensitivity(data: IVData, gamma: Any, *, level: float = 0.95, effect: AverageEffect | None = None) -> Sensitivity:
@@ -98,8 +99,9 @@ def sensitivity(data: IVData, gamma: Any, *, level: float = 0.95, effect: Averag
 
     Args:
         data: the rows.
-        gamma: g for [-g, g]; a pair (low, high); or for each instrument such a number or pair, in a list or by name.
-            In units of the outcome for one unit of the instrument.
+        gamma: g for [-g, g], whatever the instrument; or for each instrument such a number or a pair (low, high), in a
+            list or by name, those not named having none. For a single instrument the pair alone will do. In units of
+            the outcome for one unit of the instrument.
         level: of the intervals.
         effect: of the fitted method, if there is one.
 
@@ -219,10 +221,10 @@ def _bounds(gamma: Any, names: tuple[str, ...]) -> dict[str, tuple[float, float]
         if unknown:
             raise ConfigError(f"gamma names {unknown[0]!r}, which is no instrument; there are {', '.join(names)}.")
         return {name: _pair(gamma.get(name, 0.0)) for name in names}
-    if np.ndim(gamma) == 0:
+    entries = list(gamma) if isinstance(gamma, list | tuple | np.ndarray) else None
+    if entries is None:
         return dict.fromkeys(names, _pair(gamma))
-    entries = list(gamma)
-    if all(np.ndim(entry) == 0 for entry in entries) and len(entries) == 2 and len(names) == 1:
+    if len(names) == 1 and len(entries) == 2:
         return {names[0]: _pair(entries)}
     if len(entries) != len(names):
         raise ConfigError(
