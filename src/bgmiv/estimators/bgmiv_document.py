@@ -75,6 +75,7 @@ class Parameters:
     latents: Literal["encoder", "map", "posterior"] | None
     scaling: RoleScaling | None
     use_instrument: bool
+    bootstrap: bool
     treatment_kind: RoleKind
     outcome_kind: RoleKind
     random_state: int | None
