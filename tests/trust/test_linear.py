@@ -71,6 +71,7 @@ def test_effective_f_does_not_depend_on_how_instruments_are_written() -> None:
 def test_effective_f_by_its_definition() -> None:
     data = simulate(q=2, n=80)
     exogenous = np.column_stack([np.ones(80), data.covariates])
+
     def net(a: np.ndarray) -> np.ndarray:
         return a - exogenous @ np.linalg.lstsq(exogenous, a, rcond=None)[0]
 
@@ -110,7 +111,9 @@ def test_anderson_rubin_set_is_that_of_ivmodels(strength: float, q: int) -> None
         quadric = tests.inverse_anderson_rubin_test(
             data.instruments, data.treatment[:, None], data.outcome, alpha=0.1, C=data.covariates, critical_values="f"
         )
-        theirs = [] if quadric.is_empty() else sorted(map(tuple, quadric._boundary().reshape(-1).reshape(-1, 1).tolist()))
+        theirs = (
+            [] if quadric.is_empty() else sorted(map(tuple, quadric._boundary().reshape(-1).reshape(-1, 1).tolist()))
+        )
         ends = sorted(end for interval in found for end in interval if np.isfinite(end))
         assert ends == pytest.approx([end[0] for end in theirs if np.isfinite(end[0])], rel=1e-5)
         for b in (-50.0, 0.0, 1.0, 2.0, 3.0, 50.0):

@@ -69,7 +69,9 @@ def test_breakdown_of_an_effect_that_is_not_there_is_zero() -> None:
 def test_breakdown_of_another_method() -> None:
     data = simulate()
     linear = sensitivity(data, 0.0)
-    same = sensitivity(data, 0.0, effect=AverageEffect(2.0, 2.0 * linear.estimate, 2.0 * linear.lower, 2.0 * linear.upper))
+    same = sensitivity(
+        data, 0.0, effect=AverageEffect(2.0, 2.0 * linear.estimate, 2.0 * linear.lower, 2.0 * linear.upper)
+    )
     # The width of the interval is kept here and grows there.
     assert same.fit_breakdown == pytest.approx(linear.breakdown, rel=0.2)
     borrowed = sensitivity(data, 0.0, effect=AverageEffect(2.0, 2.0 * linear.estimate))

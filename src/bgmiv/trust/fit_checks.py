@@ -128,7 +128,9 @@ def moment_check(fitted: Any, data: IVData, seed: int) -> Check:
             f"chance, by {max(worst.statistic, 0.0):.2%} of the outcome's variance. Train longer or give more rows; if "
             "that does not help, doubt the exclusion of the instruments. With many rows small faults are seen as well."
         )
-    text += "" if held_out else " These rows were fitted on, so that the test finds too little: a good result says less."
+    text += (
+        "" if held_out else " These rows were fitted on, so that the test finds too little: a good result says less."
+    )
     numbers = {"p": p, "statistic": worst.statistic, "rows": float(worst.n_rows), "held_out": float(held_out)}
     which = "held-out rows" if held_out else "rows of the fit"
     return Check("moment-test", _MOMENT_TITLE, level, f"p {p_text(p)} ({worst.n_rows} {which})", text, _MOMENT, numbers)
@@ -146,7 +148,7 @@ def gain_check(verdict: Verdict) -> Check | None:
     limits = Thresholds().first_stage_gain
     level: CheckLevel = "bad" if gain < limits.failed else ("doubtful" if gain < limits.doubtful else "good")
     text = {
-        "bad": "In held-out rows the instruments tell next to nothing about the treatment, in any form the fit could find.",
+        "bad": "In held-out rows the instruments tell next to nothing about the treatment, in any form the fit found.",
         "doubtful": "In held-out rows the instruments tell little about the treatment.",
         "good": "The instruments help to predict the treatment of held-out rows.",
         "note": "",
@@ -163,8 +165,8 @@ def twin_check(fitted: Any, twin: Any, data: IVData, parts: LinearParts) -> Chec
     numbers = {"effect": own, "twin": other, "difference": own - other}
     level: CheckLevel = "note"
     text = (
-        f"Over a change of treatment {change.label} the average effect is {own:.4g} with the instruments and {other:.4g} "
-        "without them. The difference is what the instruments correct; it has to make sense as confounding."
+        f"Over a change of treatment {change.label} the average effect is {own:.4g} with the instruments and "
+        f"{other:.4g} without them. The difference is what the instruments correct; is it plausible as confounding?"
     )
     if parts.estimate is not None:
         corrected = (parts.estimate.coefficient - parts.estimate.ols) * (change.t1 - change.t0)

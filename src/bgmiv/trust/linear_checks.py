@@ -24,7 +24,9 @@ WEAK = 10.0
 """An F below this is the old rule of thumb for weak instruments."""
 
 _MOP = "Montiel Olea and Pflueger (2013), Journal of Business & Economic Statistics 31, 358-369"
-_STAIGER = "Staiger and Stock (1997), Econometrica 65, 557-586; Andrews, Stock and Sun (2019), Annual Review of Economics 11"
+_STAIGER = (
+    "Staiger and Stock (1997), Econometrica 65, 557-586; Andrews, Stock and Sun (2019), Annual Review of Economics 11"
+)
 _AR = "Anderson and Rubin (1949), Annals of Mathematical Statistics 20, 46-63"
 _J = "Sargan (1958), Econometrica 26, 393-415; Hansen (1982), Econometrica 50, 1029-1054"
 _HAUSMAN = "Durbin (1954); Wu (1973), Econometrica 41; Hausman (1978), Econometrica 46; Wooldridge (1995)"
@@ -96,7 +98,9 @@ def _strength(f: float, critical: float) -> CheckLevel:
 def _effective_reading(stage: FirstStage, note: str) -> str:
     level = _strength(stage.effective_f, stage.critical)
     if stage.n_instruments == 0:
-        text = "The covariates determine the instruments: nothing is left of them to move the treatment. Drop covariates."
+        text = (
+            "The covariates determine the instruments: nothing is left of them to move the treatment. Drop covariates."
+        )
     elif level == "bad":
         text = (
             "The instruments hardly move the treatment. Estimates lean towards what ordinary regression says, their "
@@ -134,7 +138,7 @@ def robust_set_check(estimate: LinearEstimate) -> Check:
     if not found:
         level = "doubtful"
         text = (
-            "No linear effect agrees with all instruments at once: some instrument acts on the outcome directly, or the "
+            "No linear effect agrees with all instruments at once: one of them acts on the outcome directly, or the "
             "effect is not linear. See the overidentification test."
         )
     elif unbounded:
@@ -166,8 +170,8 @@ def overidentification_check(tests: Sequence[Overidentification]) -> Check | Non
     text = (
         "The instruments agree on the linear effect. That does not show that they are valid: they may share a fault."
         if level == "good"
-        else "The instruments disagree on the linear effect: one of them acts on the outcome directly, or the effect is "
-        "not linear or differs between people. Ask which instrument is the least credible, and fit without it."
+        else "The instruments disagree on the linear effect: one of them acts on the outcome directly, or the effect "
+        "is not linear or differs between people. Ask which instrument is the least credible, and fit without it."
     )
     return Check(
         "overidentification",
@@ -190,8 +194,8 @@ def endogeneity_check(tests: Sequence[Endogeneity]) -> Check | None:
         "Ordinary regression and two-stage least squares differ by more than chance: the treatment is endogenous, and "
         "instruments are needed."
         if p < 0.05
-        else "Ordinary regression and two-stage least squares do not differ by more than chance. Either there is little "
-        "confounding, or the instruments are too weak to show it; this is no reason to give them up."
+        else "Ordinary regression and two-stage least squares do not differ by more than chance. Either there is "
+        "little confounding, or the instruments are too weak to show it; this is no reason to give them up."
     )
     return Check(
         "endogeneity",
