@@ -16,6 +16,7 @@ from bgmiv.data.encode import category_entries, covariate_label, level_codes, or
 from bgmiv.data.expressions import FUNCTIONS, checked_columns, level_column
 from bgmiv.data.frames import (
     Missing,
+    check_enough,
     check_known,
     checked_sampling,
     column_names,
@@ -185,6 +186,7 @@ def from_formula(
     used = [name for term in (outcome, treatment, *instruments, *covariates) for name in term.columns]
     used += sampling.values()
     table = without_missing(read_columns(data, used), missing)._replace(index=None)
+    check_enough(table)
     declared = set(blocks or ())
     levels = _all_levels(covariates, table, declared)
     spec = matrix = None
