@@ -171,7 +171,7 @@ ATTACKS: dict[str, tuple[Callable[[Path], None], str]] = {
     "an archive for arrays": (in_place_of(ARRAYS, zipped), "truncated or belongs"),
     # The envelope.
     "another format": (change("format", "pickle"), "format is not"),
-    "newer version": (change("version", 2), "Upgrade bgmiv"),
+    "newer version": (change("version", 3), "Upgrade bgmiv"),
     "version of text": (change("version", "1"), "no usable version"),
     "version that is a truth": (change("version", True), "no usable version"),
     "version zero": (change("version", 0), "no usable version"),

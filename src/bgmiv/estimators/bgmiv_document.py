@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from bgmiv.covariates import CovariateConfig, ImageConfig
+from bgmiv.data.formula_files import FactorFile, FormulaFile, LevelsFile, StateFile
+from bgmiv.data.frames import ColumnReader
 from bgmiv.data.picture_scores import PictureScores
 from bgmiv.data.reduction import BlockReduction, FittedReduction, ParallelAnalysis, Projection
 from bgmiv.data.roles import RoleKind
@@ -107,7 +109,7 @@ class ProjectionFile:
 
 @dataclass(frozen=True)
 class ModelFile:
-    """All of a fit but its arrays."""
+    """All of a fit but its arrays; `reader` says how covariates are read from tables."""
 
     parameters: Parameters
     seed: int
@@ -116,6 +118,7 @@ class ModelFile:
     verdict: Verdict
     projections: tuple[ProjectionFile, ...]
     members: tuple[MemberFile, ...]
+    reader: ColumnReader | FormulaFile | None
 
 
 _RULES = (MonteCarlo, QuasiMonteCarlo, GaussHermite, FiniteMixture, ObservedTreatment)
@@ -155,6 +158,11 @@ CODEC = Codec(
         "evidence": FitEvidence,
         "projection": ProjectionFile,
         "member": MemberFile,
+        "columns": ColumnReader,
+        "formula": FormulaFile,
+        "factor": FactorFile,
+        "formula-levels": LevelsFile,
+        "transform-state": StateFile,
         "history": HistoryRow,
         "look": LookFile,
     },

@@ -19,6 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from bgmiv.data.formula_files import FormulaFile, covariate_names, formula_reader
+from bgmiv.data.formulas import FormulaReader
+from bgmiv.data.frames import ColumnReader
 from bgmiv.data.picture_scores import PictureProjection
 from bgmiv.data.reduction import FittedReduction, Projection
 from bgmiv.data.scaling import Affine, Scaler
@@ -50,7 +53,8 @@ from bgmiv.train.looks import RowsLook
 
 __all__ = ["Saved", "load_fit", "save_fit"]
 
-_FORMAT, _VERSION = "bgmiv model", 1
+# Version 1 held no reader of tables.
+_FORMAT, _VERSION = "bgmiv model", 2
 _JSON, _ARRAYS = "model.json", "arrays.safetensors"
 _MOST_JSON = _MOST_HEADER = 1 << 24
 _ROLES = ("outcome", "treatment", "covariates", "instruments")
@@ -63,14 +67,24 @@ class Saved(NamedTuple):
         parameters: the estimator's arguments.
         seed: of the fit.
         fitted: the fit, without the latents of its training rows.
+        reader: how covariates are read from tables; None if the fit was on arrays.
     """
 
     parameters: Parameters
     seed: int
     fitted: FittedBGMIV
+    reader: ColumnReader | FormulaReader | None
 
 
-def save_fit(folder: str | Path, fitted: FittedBGMIV, parameters: Parameters, seed: int, *, overwrite: bool) -> None:
+def save_fit(
+    folder: str | Path,
+    fitted: FittedBGMIV,
+    parameters: Parameters,
+    seed: int,
+    reader: ColumnReader | FormulaFile | None = None,
+    *,
+    overwrite: bool,
+) -> None:
     """Write a fit to a folder, which is then read back before it takes its place.
 
     Args:
@@ -78,6 +92,7 @@ def save_fit(folder: str | Path, fitted: FittedBGMIV, parameters: Parameters, se
         fitted: the fit.
         parameters: the estimator's arguments.
         seed: of the fit.
+        reader: how covariates are read from tables.
         overwrite: replace a saved model that is there.
 
     Raises:
@@ -92,6 +107,7 @@ def save_fit(folder: str | Path, fitted: FittedBGMIV, parameters: Parameters, se
         fitted.verdict,
         tuple(_projection_file(name, found) for name, found in fitted.reduction.projections.items()),
         tuple(_member_file(member) for member in fitted.members),
+        reader,
     )
     arrays = pack_arrays(_arrays_of(fitted), _ARRAYS)
     text = json.dumps(
@@ -183,6 +199,7 @@ def load_fit(folder: str | Path) -> Saved:
     where = f"{folder / _JSON}: model"
     document: ModelFile = CODEC.decode(raw, ModelFile, where)
     reduced = check_document(document, where)
+    reader = _reader(document, where)
     template = _template(reduced, document.config, where)
     specs = _specs(document, reduced, template)
     arrays = _read_arrays(folder, specs, size, digest)
@@ -190,7 +207,22 @@ def load_fit(folder: str | Path) -> Saved:
     scaler = Scaler(**{role: _affine(arrays, role, folder) for role in _ROLES})
     members = tuple(_member(i, entry, arrays, template, folder) for i, entry in enumerate(document.members))
     fitted = FittedBGMIV(document.config, document.schema, reduction, scaler, members, document.verdict)
-    return Saved(document.parameters, document.seed, fitted)
+    return Saved(document.parameters, document.seed, fitted, reader)
+
+
+def _reader(document: ModelFile, where: str) -> ColumnReader | FormulaReader | None:
+    file = document.reader
+    if file is None:
+        return None
+    try:
+        names = file.names if isinstance(file, ColumnReader) else covariate_names(file)
+        reader = file if isinstance(file, ColumnReader) else formula_reader(file)
+    # Whatever formulaic or numpy say of a formula that nobody typed: here it becomes an error of the file.
+    except Exception as error:
+        raise ModelFileError(f"{where}.reader is refused: {str(error)[:300]}") from error
+    if names != tuple(name for block in document.schema.blocks for name in block.input_names):
+        raise ModelFileError(f"{where}.reader makes other covariates than those of the schema.")
+    return reader
 
 
 def _envelope(found: Any, folder: Path) -> tuple[Any, int, str]:
@@ -213,7 +245,10 @@ def _envelope(found: Any, folder: Path) -> tuple[Any, int, str]:
         raise ModelFileError(f"{path}: arrays must hold bytes and sha256, and nothing else.")
     if type(arrays["bytes"]) is not int or type(arrays["sha256"]) is not str:
         raise ModelFileError(f"{path}: arrays must hold a whole number of bytes and a text as sha256.")
-    return found["model"], arrays["bytes"], arrays["sha256"]
+    model = found["model"]
+    if number == 1 and type(model) is dict:
+        model = {"reader": None, **model}
+    return model, arrays["bytes"], arrays["sha256"]
 
 
 def _template(schema: Schema, config: BGMIVConfig, where: str) -> BGMIVModel:
