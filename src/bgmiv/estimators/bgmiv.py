@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from bgmiv.data.checks import warn_user
+from bgmiv.data.formulas import FormulaReader
 from bgmiv.data.roles import RoleKind
 from bgmiv.data.scaling import RoleScaling
 from bgmiv.errors import BGMIVError, ConfigError, ModelFileError
@@ -171,8 +172,9 @@ class BGMIV(IVEstimator):
 
         A saved model predicts what this one does, to the last bit on the same machine. It holds no rows of the data,
         and not the latents of the training rows: `training_latents` of a loaded fit has none. Names of columns and
-        levels, means and deviations are in it. A formula's computed terms are not: a model loaded after
-        `from_formula("y ~ np.log(age) + ...", ...)` takes a column `np.log(age)`, and saving warns of that.
+        levels, means and deviations are in it, and how covariates are read from tables: a formula's terms with what
+        their transforms have learnt. A formula that cannot be kept exactly (`bs` with bounds of its own, say) is left
+        out with a warning; a loaded model then takes covariates by the names of its terms.
 
         Args:
             folder: written as a whole, or not at all.
@@ -197,11 +199,15 @@ class BGMIV(IVEstimator):
         """
         fitted = self._fitted()
         assert isinstance(fitted, FittedBGMIV)
-        if getattr(getattr(self, "reader_", None), "spec", None) is not None:
-            names = ", ".join(repr(name) for name in fitted.schema.covariate_names[:10])
-            warn_user(f"the formula's computed terms are not saved: a loaded model takes covariates named {names}.")
+        from bgmiv.data.formula_files import formula_file
         from bgmiv.estimators.bgmiv_document import Parameters
         from bgmiv.estimators.bgmiv_files import save_fit
+
+        reader = getattr(self, "reader_", None)
+        kept = formula_file(reader) if isinstance(reader, FormulaReader) else reader
+        if reader is not None and kept is None:
+            names = ", ".join(repr(name) for name in fitted.schema.covariate_names[:10])
+            warn_user(f"the formula's computed terms are not saved: a loaded model takes covariates named {names}.")
 
         arguments = self.get_params()
         del arguments["checkpoint"]
@@ -209,14 +215,15 @@ class BGMIV(IVEstimator):
         assert isinstance(completed, FittedBGMIV)
         analysis = getattr(self, "analysis_", None)
         parameters = Parameters(**arguments)
-        save_fit(folder, completed, parameters, self.seed_, analysis=analysis, overwrite=overwrite)
+        save_fit(folder, completed, parameters, self.seed_, kept, analysis=analysis, overwrite=overwrite)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """Open a fit that `save` has written, by whomever.
 
         Nothing in the folder is run, imported by its name, unpacked, or followed out of the folder; every name, size,
-        type and number is checked first. That it opens says nothing about who fitted it, and on what.
+        type and number is checked first, and the terms of a formula are what a typed one may compute. That it opens
+        says nothing about who fitted it, and on what.
 
         Args:
             folder: the folder.
@@ -236,7 +243,7 @@ class BGMIV(IVEstimator):
             model._seed()
         except BGMIVError as error:
             raise ModelFileError(f"{folder}: the saved arguments are refused: {error}") from error
-        model.fitted_, model.seed_, model.data_ = saved.fitted, saved.seed, None
+        model.fitted_, model.seed_, model.reader_, model.data_ = saved.fitted, saved.seed, saved.reader, None
         if saved.analysis is not None:
             model.analysis_ = saved.analysis
         return model
