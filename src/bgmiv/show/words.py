@@ -1,0 +1,214 @@
+"""Numbers and sentences as people read them, the same in text, figures and pages."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from bgmiv.show.analysis import Analysis, EffectRow
+from bgmiv.trust.diagnosis import Check, CheckLevel
+
+__all__ = [
+    "STRENGTH_CHECKS",
+    "Trust",
+    "aligned",
+    "answer",
+    "clean",
+    "number",
+    "percent",
+    "share",
+    "shortened",
+    "span",
+    "strength_checks",
+    "together",
+    "trust",
+]
+
+STRENGTH_CHECKS = (
+    "effective-f",
+    "robust-f",
+    "first-stage-f",
+    "first-stage-gain",
+    "held-out-gain",
+    "instrument-gain",
+    "anderson-rubin",
+)
+"""Keys of the checks that say how strongly the instruments move the treatment."""
+
+_LONGEST = 1000
+_ORDER: tuple[CheckLevel, ...] = ("good", "note", "doubtful", "bad")
+_OF_VERDICT: dict[str, CheckLevel] = {"good": "good", "doubtful": "doubtful", "failed": "bad"}
+
+
+def clean(text: object, longest: int = _LONGEST) -> str:
+    r"""A text of the user's fit to be shown: one line, and nothing that moves the cursor or the direction of reading.
+
+    >>> clean("two\nlines \x1b[31m of \u202eevil")
+    'two lines �[31m of �evil'
+    >>> clean("x" * 4000)[-3:]
+    'xx…'
+    """
+    letters = "".join(_letter(letter) for letter in str(text))
+    return letters if len(letters) <= longest else letters[: longest - 1] + "…"
+
+
+def _letter(letter: str) -> str:
+    if letter in "\t\n\r" or unicodedata.category(letter) in ("Zl", "Zp"):
+        return " "
+    bidirectional = "\u202a" <= letter <= "\u202e" or "\u2066" <= letter <= "\u2069"
+    broken = unicodedata.category(letter) in ("Cc", "Cs", "Cn")
+    return "\ufffd" if bidirectional or broken else letter
+
+
+def shortened(text: object, width: int) -> str:
+    """A text of at most `width` letters, cut in the middle.
+
+    >>> shortened("the share of benefits in income", 15)
+    'the sha… income'
+    """
+    whole = clean(text)
+    if len(whole) <= width:
+        return whole
+    tail = (width - 1) // 2
+    return whole[: width - 1 - tail] + "…" + whole[len(whole) - tail :]
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number to so many digits.
+
+    >>> number(0.123456), number(1234567.0), number(-12.0), number(None), number(float("inf"))
+    ('0.123', '1,234,567', '-12', 'n/a', 'infinity')
+    """
+    if value is None or math.isnan(value):
+        return "n/a"
+    if math.isinf(value):
+        return "infinity" if value > 0 else "-infinity"
+    size = abs(value)
+    if size and not 1e-4 <= size < 1e9:
+        return f"{value:.{digits - 1}e}"
+    if size >= 10**digits:
+        return f"{value:,.0f}"
+    return f"{float(f'{value:.{digits}g}'):g}"
+
+
+def together(*values: float | None, digits: int = 3) -> tuple[str, ...]:
+    """Numbers that are read together, with the decimals that their differences need.
+
+    >>> together(0.1315, 0.0242, 0.2388)
+    ('0.132', '0.024', '0.239')
+    >>> together(9418.8, 6000.1, None)
+    ('9,419', '6,000', 'n/a')
+    """
+    return aligned([values], digits)[0]
+
+
+def aligned(rows: Sequence[Sequence[float | None]], digits: int = 3) -> list[tuple[str, ...]]:
+    """Rows of numbers that are read together, all with the decimals that a usual row needs.
+
+    >>> aligned([(0.503, 0.405, 0.601), (0.31, 0.27, 0.35), (0.37, None, None)])
+    [('0.503', '0.405', '0.601'), ('0.310', '0.270', '0.350'), ('0.370', 'n/a', 'n/a')]
+    """
+    needed = sorted(found for row in rows if (found := _decimals(row, digits)) is not None)
+    decimals = needed[(len(needed) - 1) // 2] if needed else None
+    return [tuple(_fixed(value, decimals, digits) for value in row) for row in rows]
+
+
+def _decimals(values: Sequence[float | None], digits: int) -> int | None:
+    """How many decimals show the differences; None if some of these numbers need powers of ten."""
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    largest = max((abs(value) for value in finite), default=0.0)
+    scale = max(finite, default=0.0) - min(finite, default=0.0) or largest
+    if not scale or scale < 1e-4 or largest >= 1e9:
+        return None
+    return min(max(digits - 1 - math.floor(math.log10(scale)), 0), 8)
+
+
+def _fixed(value: float | None, decimals: int | None, digits: int) -> str:
+    if value is None or not math.isfinite(value) or decimals is None or abs(value) >= 1e9:
+        return number(value, digits)
+    text = f"{value:,.{decimals}f}"
+    return text.lstrip("-") if not text.strip("-0.,") else text
+
+
+def percent(level: float) -> str:
+    """A level as it is said.
+
+    >>> percent(0.95), percent(0.995)
+    ('95%', '99.5%')
+    """
+    return f"{100.0 * level:.4g}%"
+
+
+def share(value: float) -> str:
+    """A share of people; one that is not all is never shown as all.
+
+    >>> share(0.974), share(0.9999), share(0.0), share(0.002)
+    ('97%', '>99%', '0%', '<1%')
+    """
+    if math.isnan(value):
+        return "n/a"
+    if 0.0 < value < 0.01:
+        return "<1%"
+    return ">99%" if 0.99 < value < 1.0 else f"{value:.0%}"
+
+
+def span(lower: float | None, upper: float | None) -> str:
+    """An interval's ends.
+
+    >>> span(0.0242, 0.2388)
+    '0.024 to 0.239'
+    """
+    low, high = together(lower, upper)
+    return f"{low} to {high}"
+
+
+def answer(analysis: Analysis, row: EffectRow) -> str:
+    """What was found, in one sentence."""
+    question = analysis.question
+    names = [shortened(text, 60) for text in (question.treatment, row.t1, row.t0, question.outcome_meaning)]
+    value, low, high = together(row.estimate, row.lower, row.upper)
+    sentence = "Setting {} to {} instead of {} would change {}".format(*names)
+    if row.lower is None or row.upper is None:
+        return f"{sentence} by {value} on average (this method gives no interval)."
+    return f"{sentence} by {value} on average ({percent(analysis.level)} interval {low} to {high})."
+
+
+class Trust(NamedTuple):
+    """How far the answer can be believed: a level, a word for it, and why in a sentence."""
+
+    level: CheckLevel
+    word: str
+    sentence: str
+
+
+def trust(analysis: Analysis) -> Trust:
+    """The worst of checks and verdict, in words."""
+    verdict = analysis.verdict
+    levels = [check.level for check in analysis.diagnosis.checks]
+    if verdict is not None:
+        levels.append(_OF_VERDICT[verdict.level])
+    if not levels:
+        return Trust("note", "not checked", "Nothing was checked.")
+    worst = _ORDER[max(_ORDER.index(level) for level in levels)]
+    against = [clean(check.title) for check in analysis.diagnosis.checks if check.level == worst]
+    if verdict is not None and _OF_VERDICT[verdict.level] == worst:
+        against.append("the fit in held-out rows")
+    listed = "; ".join(title[:1].lower() + title[1:] if title[1:2].islower() else title for title in against)
+    if worst == "bad":
+        return Trust("bad", "do not rely on it", f"Speaking against it: {listed}.")
+    if worst == "doubtful":
+        return Trust("doubtful", "read with care", f"In doubt: {listed}.")
+    return Trust(
+        "good",
+        "no check against it",
+        "That the instruments touch the outcome only through the treatment cannot be checked; it has to be argued.",
+    )
+
+
+def strength_checks(analysis: Analysis) -> tuple[tuple[Check, ...], tuple[Check, ...]]:
+    """The checks of the instruments' strength, and the others."""
+    checks = analysis.diagnosis.checks
+    strong = tuple(check for check in checks if check.key in STRENGTH_CHECKS)
+    return strong, tuple(check for check in checks if check.key not in STRENGTH_CHECKS)
