@@ -85,8 +85,8 @@ CHECKS = (
         "Effective F of the instruments",
         "doubtful",
         "13.2",
-        "Below 23.1, where the bias of two-stage least squares stays under a tenth of the worst case. Read the robust set "
-        "beside the usual interval.",
+        "Below 23.1, where the bias of two-stage least squares stays under a tenth of the worst case. Read the robust "
+        "set beside the usual interval.",
         "Montiel Olea and Pflueger (2013)",
     ),
     _check(

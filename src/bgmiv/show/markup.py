@@ -17,11 +17,11 @@ class Markup(str):
     __slots__ = ()
 
 
-def element(name: str, *children: object, **attributes: object) -> Markup:
+def element(tag: str, /, *children: object, **attributes: object) -> Markup:
     """An element; children that are not `Markup` are texts, and are escaped like the values of attributes.
 
     Args:
-        name: of the element.
+        tag: its name.
         *children: elements and texts; None is nothing.
         **attributes: `class_` is class, other underscores are hyphens; False and None leave one out, True gives it no
             value.
@@ -35,8 +35,8 @@ def element(name: str, *children: object, **attributes: object) -> Markup:
             continue
         label = key.rstrip("_").replace("_", "-")
         shown.append(f" {label}" if value is True else f' {label}="{escape(clean(value, 4000), quote=True)}"')
-    opening = f"<{name}{''.join(shown)}>"
-    return Markup(opening if name in _VOID else f"{opening}{joined(*children)}</{name}>")
+    opening = f"<{tag}{''.join(shown)}>"
+    return Markup(opening if tag in _VOID else f"{opening}{joined(*children)}</{tag}>")
 
 
 def joined(*children: object) -> Markup:

@@ -76,7 +76,7 @@ def text_table(header: Sequence[str], rows: Iterable[Sequence[str]], width: int 
     >>> print(text_table(["who", "n"], [["everyone", "3,010"], ["region = south", "1,215"]], width=18))
     who              n
     everyone     3,010
-    region … h   1,215
+    regio…south  1,215
     """
     lines = [list(header), *(list(row) for row in rows)]
     widths = [max(len(line[j]) for line in lines) for j in range(len(header))]
@@ -101,7 +101,7 @@ def robust_set_text(linear: LinearEstimate) -> str:
     """A weak-instrument-robust set in words.
 
     >>> robust_set_text(LinearEstimate(1.0, 0.5, 0.0, 2.0, 0.5, 0.1, ((0.2, float("inf")),), 0.95))
-    '0.2 to infinity'
+    '0.200 to infinity'
     """
     return " or ".join(span(low, high) for low, high in linear.robust_set) or "empty: no linear effect fits"
 
@@ -197,7 +197,8 @@ _SCOPED = """
 .bgmiv-summary th { font-weight: 600; }
 .bgmiv-summary .n { text-align: right; white-space: nowrap; }
 .bgmiv-summary .lead { font-size: 1.1em; }
-.bgmiv-summary .level { font-weight: 600; white-space: nowrap; padding: .05em .5em; border: 1px solid; border-radius: 1em; }
+.bgmiv-summary .level { font-weight: 600; white-space: nowrap; padding: .05em .5em; border: 1px solid;
+  border-radius: 1em; }
 .bgmiv-summary .good { color: #00795a; }
 .bgmiv-summary .note { color: #5c6672; }
 .bgmiv-summary .doubtful { color: #a35a00; }
