@@ -90,7 +90,7 @@ CHECKS = (
         "Montiel Olea and Pflueger (2013)",
     ),
     _check(
-        "first-stage-gain",
+        "nonlinear-first-stage",
         "What the instruments add to the treatment in held-out rows",
         "good",
         "0.041 a row",

@@ -37,7 +37,7 @@ class Axis(NamedTuple):
         return self.low <= value <= self.high
 
 
-def axis_over(values: Iterable[float], *, margin: float = 0.06, most: int = 6) -> Axis:
+def axis_over(values: Iterable[float], *, margin: float = 0.06, most: int = 7) -> Axis:
     """An axis over all of these values, with round numbers named on it.
 
     >>> axis_over([0.0, 10.0], margin=0.0).ticks

@@ -13,7 +13,7 @@ from bgmiv.show.axes import Axis, axis_over, curve_axes, outside_support, tick_t
 from bgmiv.show.markup import Markup, element, joined
 from bgmiv.show.words import clean, number
 
-__all__ = ["MARKS", "ForestRow", "curve_chart", "forest", "line_sample", "method_curves", "method_look", "sparkline"]
+__all__ = ["MARKS", "ForestRow", "curve_chart", "forest", "method_curves", "method_look", "sample", "sparkline"]
 
 MARKS = ("circle", "square", "diamond", "up", "down")
 """Shapes that tell methods apart where colours cannot."""
@@ -72,10 +72,13 @@ def method_look(i: int) -> str:
     return f"m{(i - 1) % 5 + 1}"
 
 
-def line_sample(look: str) -> Markup:
-    """A short piece of a method's line, for the legend."""
-    line = element("line", x1=1, x2=31, y1=6, y2=6, class_=f"line {look}")
-    return element("svg", line, class_="sample", width=32, height=12, aria_hidden="true", focusable="false")
+def sample(i: int, levels: bool) -> Markup:
+    """A short piece of a method's line, or its mark, for the legend."""
+    if levels:
+        drawn = element("svg", _mark(50.0, MARKS[i % len(MARKS)], method_look(i)), width=32, height=12)
+    else:
+        drawn = element("line", x1=1, x2=31, y1=6, y2=6, class_=f"line {method_look(i)}")
+    return element("svg", drawn, class_="sample", width=32, height=12, aria_hidden="true", focusable="false")
 
 
 def curve_chart(analysis: Analysis) -> Markup:
@@ -207,7 +210,9 @@ def _bar(row: ForestRow, axis: Axis, zero: bool) -> Markup:
             parts.append(_mark(0.0, "left", row.look))
         if high > axis.high:
             parts.append(_mark(100.0, "right", row.look))
-    parts += [_mark(axis.at(value), mark, method_look(i), method=i) for i, value, mark in row.extra if axis.holds(value)]
+    parts += [
+        _mark(axis.at(value), mark, method_look(i), method=i) for i, value, mark in row.extra if axis.holds(value)
+    ]
     if row.estimate is not None and axis.holds(row.estimate):
         parts.append(_mark(axis.at(row.estimate), row.mark, row.look))
     return element("svg", *parts, class_="reaches", aria_hidden="true", focusable="false")
@@ -215,9 +220,7 @@ def _bar(row: ForestRow, axis: Axis, zero: bool) -> Markup:
 
 def _mark(x: float, shape: str, look: str, method: int | None = None) -> Markup:
     path = element("path", d=_SHAPES[shape], class_=f"mark {look}")
-    return element(
-        "svg", path, x=f"{x}%", y="50%", overflow="visible", data_method=method, hidden=method is not None
-    )
+    return element("svg", path, x=f"{x}%", y="50%", overflow="visible", data_method=method, hidden=method is not None)
 
 
 def _scale(axis: Axis) -> Markup:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bgmiv.show.analysis import Analysis
-from bgmiv.show.charts import line_sample, method_look
+from bgmiv.show.charts import sample
 from bgmiv.show.markup import Markup, element
 from bgmiv.show.payload import start_positions
 from bgmiv.show.words import number, percent, shortened
@@ -27,7 +27,7 @@ def legend(analysis: Analysis, others: Sequence[tuple[int, str]]) -> Markup | No
             element(
                 "label",
                 element("input", type="checkbox", data_toggle=i),
-                line_sample(method_look(i)),
+                sample(i, bool(analysis.question.treatment_levels)),
                 element("bdi", shortened(name, 40)),
             )
             for i, name in others
@@ -41,14 +41,14 @@ def reader(analysis: Analysis) -> Markup:
     last = len(analysis.curves[0].treatment) - 1
     treatment = shortened(analysis.question.treatment, 30)
     slider = element(
-        "input", type="range", id="place", min=0, max=last, step=1, value=last // 2,
+        "input", type="range", id="place", min=0, max=last, step=1, value=round(0.625 * last),
         aria_label=f"Read the curve at this {treatment}",
     )  # fmt: skip
     cells = [
         (treatment, "read-treatment"),
         (shortened(analysis.question.outcome_meaning, 40), "read-estimate"),
         (f"{percent(analysis.level)} interval", "read-interval"),
-        ("shown by the data to", "read-share"),
+        ("within the data for", "read-share"),
     ]
     shown = [element("div", element("dt", name), element("dd", "", id=anchor)) for name, anchor in cells]
     return element("div", slider, element("dl", *shown, class_="readout", id="readout"), class_="needs-js reader")

@@ -11,7 +11,7 @@ from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
 
-from bgmiv.errors import ConfigError
+from bgmiv.errors import ConfigError, DataError
 from bgmiv.show.analysis import Analysis
 from bgmiv.show.charts import sparkline
 from bgmiv.show.markup import Markup, element
@@ -31,8 +31,12 @@ def report_page(analysis: Analysis) -> str:
     it enters an element, and the script writes texts only.
 
     Args:
-        analysis: what is shown; it has at least one curve.
+        analysis: what is shown.
+
+    Raises:
+        DataError: it has no curve, or one whose parts differ in length.
     """
+    _check_curves(analysis)
     style, script = _asset("report.css"), _asset("report.js")
     policy = (
         f"default-src 'none'; script-src 'sha256-{_hash(script)}'; style-src 'sha256-{_hash(style)}'; img-src data:; "
@@ -59,11 +63,14 @@ def report_page(analysis: Analysis) -> str:
         element("title", analysis.title),
         element("style", Markup(style)),
     )
+    version = clean(analysis.versions.get("bgmiv", ""))
+    foot = element(
+        "footer", element("p", f"Made by bgmiv {version}".rstrip() + ". This file is the whole page: it loads nothing.")
+    )
     body = element(
         "body",
         element("a", "Skip to the answer", href="#curve-section", class_="unseen skip"),
-        element("div", _contents(shown), element("main", headline(analysis), *shown), class_="sheet"),
-        element("footer", element("p", f"Made by bgmiv {clean(analysis.versions.get('bgmiv', ''))}.".replace(" .", "."))),
+        element("div", _contents(shown), element("main", headline(analysis), *shown, foot), class_="sheet"),
         element("script", Markup(safe_json(payload(analysis))), type="application/json", id="analysis"),
         element("script", Markup(script)),
     )
@@ -103,10 +110,22 @@ def check_path(path: str | os.PathLike[str]) -> Path:
     """
     target = Path(path)
     if target.is_dir():
-        raise ConfigError(f"path {str(target)!r} is a folder. Name a file in it, such as {str(target / 'report.html')!r}.")
+        raise ConfigError(
+            f"path {str(target)!r} is a folder. Name a file in it, such as {str(target / 'report.html')!r}."
+        )
     if not target.parent.is_dir():
         raise ConfigError(f"the folder {str(target.parent)!r} of path {str(target)!r} does not exist. Make it first.")
     return target
+
+
+def _check_curves(analysis: Analysis) -> None:
+    if not analysis.curves or not all(curve.treatment for curve in analysis.curves):
+        raise DataError("the analysis has no curve to show.")
+    for curve in analysis.curves:
+        parts = (curve.estimate, curve.in_support, *((curve.lower, curve.upper) if curve.lower or curve.upper else ()))
+        rows = [row for source in curve.sources for row in source.deviations]
+        if any(len(part) != len(curve.treatment) for part in (*parts, *rows)):
+            raise DataError(f"the curve of {clean(curve.label)!r} has parts of different lengths.")
 
 
 def _asset(name: str) -> str:
@@ -202,4 +221,3 @@ def _pairs(values: dict[str, str]) -> list[Markup]:
         element("div", element("dt", element("bdi", name)), element("dd", element("bdi", text)))
         for name, text in values.items()
     ]
-

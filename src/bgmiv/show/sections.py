@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+
+from scipy.stats import norm as normal
 
 from bgmiv.show.analysis import Analysis, Curve, EffectRow, MethodRow
 from bgmiv.show.axes import Axis, effect_axis
@@ -10,7 +13,19 @@ from bgmiv.show.charts import MARKS, ForestRow, curve_chart, forest, method_curv
 from bgmiv.show.controls import contrast, legend, reader
 from bgmiv.show.markup import Markup, element, joined
 from bgmiv.show.summary import estimate_cells, robust_set_text
-from bgmiv.show.words import aligned, answer, clean, number, percent, share, shortened, strength_checks, together, trust
+from bgmiv.show.words import (
+    aligned,
+    answer,
+    clean,
+    number,
+    percent,
+    sentence,
+    share,
+    shortened,
+    strength_checks,
+    together,
+    trust,
+)
 from bgmiv.trust.diagnosis import Check, LinearEstimate
 
 __all__ = ["badge", "checks", "curve", "effects", "headline", "methods", "section", "strength"]
@@ -77,10 +92,10 @@ def _tiles(analysis: Analysis, first: EffectRow | None) -> Markup | None:
     tiles = [("Average effect", value, f"{shortened(analysis.question.treatment, 24)} {change}")]
     if first.lower is not None:
         tiles.append((f"{percent(analysis.level)} interval", f"{low} to {high}", _sources(first)))
-    tiles.append(("Shown by the data", share(first.in_support), "of people: both treatments occur for such as them"))
+    tiles.append(("Within the data", share(first.in_support), "of people: such as them have had both treatments"))
     strong, _ = strength_checks(analysis)
     if strong:
-        tiles.append(("Instruments", shortened(strong[0].value, 20), shortened(strong[0].title, 60)))
+        tiles.append(("Instruments", shortened(strong[0].value.partition(";")[0], 20), shortened(strong[0].title, 60)))
     made = [
         element("div", element("dt", name), element("dd", text), element("dd", detail, class_="soft"))
         for name, text, detail in tiles
@@ -100,19 +115,17 @@ def curve(analysis: Analysis) -> Markup:
     meaning, treatment = clean(analysis.question.outcome_meaning), clean(analysis.question.treatment)
     if levels:
         drawn = joined(*(_levels(analysis, i, one) for i, one in enumerate(analysis.curves)))
-        note = "Levels that the data show to fewer than half of the people are drawn faint: there it is extrapolated."
+        note = "Faint: fewer than half of the people could have such a level by what the data show; extrapolated."
     else:
         drawn = joined(
-            element("p", meaning, class_="axis-name"),
+            element("p", sentence(meaning).rstrip("."), class_="axis-name"),
             element("div", curve_chart(analysis), class_="plot"),
             element("p", f"{treatment}, if it were set", class_="axis-name across"),
             reader(analysis),
         )
-        note = (
-            "Hatched: the data show such treatments to fewer than half of the people, and the curve is extrapolated there."
-        )
+        note = "Hatched: fewer than half of the people could have such treatments by what the data show; extrapolated."
     band = f" The band holds {percent(analysis.level)} intervals, point by point." if analysis.curves[0].lower else ""
-    kind = f" {clean(analysis.interval_kind)}" if analysis.interval_kind else ""
+    kind = f" {sentence(analysis.interval_kind)}"
     return section(
         "curve-section",
         f"What if {shortened(treatment, 40)} were set?",
@@ -136,7 +149,7 @@ def _levels(analysis: Analysis, i: int, one: Curve) -> Markup:
         rows.append(
             ForestRow(
                 shortened(names[k] if k < len(names) else number(one.treatment[k]), 60),
-                f"shown to {share(one.in_support[k])}",
+                f"within the data for {share(one.in_support[k])}",
                 text[0],
                 "none" if low is None else f"{text[1]} to {text[2]}",
                 value,
@@ -147,7 +160,7 @@ def _levels(analysis: Analysis, i: int, one: Curve) -> Markup:
         )
     meaning = clean(analysis.question.outcome_meaning)
     axis = effect_axis(everything, zero=False)
-    head = (meaning[:1].upper() + meaning[1:], f"{percent(analysis.level)} interval")
+    head = (sentence(meaning).rstrip("."), f"{percent(analysis.level)} interval")
     table = forest(rows, axis, caption=f"{meaning}: {clean(one.label)}", head=head, zero=False)
     return element("div", table, data_curve=i, hidden=i > 0)
 
@@ -167,7 +180,7 @@ def effects(analysis: Analysis) -> Markup | None:
     lines = [
         ForestRow(
             row.label,
-            f"{row.n_rows:,} rows, {share(row.in_support)} in support",
+            f"{row.n_rows:,} rows, {share(row.in_support)} within the data",
             *cells,
             row.estimate,
             _stretch(row),
@@ -178,7 +191,9 @@ def effects(analysis: Analysis) -> Markup | None:
         for i, (row, cells) in enumerate(zip(rows, estimate_cells(rows), strict=True))
     ]
     table = forest(lines, _row_axis(rows), caption="Average effects by group", head=_effect_head(analysis.level))
-    text = f"Average effect of {clean(rows[0].t1)} instead of {clean(rows[0].t0)} on {clean(analysis.question.outcome)}."
+    question = analysis.question
+    names = [shortened(text, 60) for text in (question.treatment, rows[0].t1, rows[0].t0, question.outcome_meaning)]
+    text = "Average effect of setting {} to {} instead of {} on {}.".format(*names)
     return section("effects", "For whom?", element("p", text), table)
 
 
@@ -190,7 +205,7 @@ def _stretch(row: EffectRow | MethodRow) -> tuple[tuple[float, float], ...]:
     return () if row.lower is None or row.upper is None else ((row.lower, row.upper),)
 
 
-def _row_axis(rows: Sequence[EffectRow] | Sequence[MethodRow]) -> Axis:
+def _row_axis(rows: Sequence[EffectRow | MethodRow]) -> Axis:
     return effect_axis([(row.estimate, row.lower, row.upper) for row in rows])
 
 
@@ -225,7 +240,7 @@ def strength(analysis: Analysis) -> Markup | None:
 
 
 def _linear(linear: LinearEstimate) -> Markup:
-    level = percent(linear.level)
+    level, wide = percent(linear.level), float(normal.ppf(0.5 + linear.level / 2.0)) * linear.ols_std_error
     ends = [end for pair in linear.robust_set for end in pair]
     finite = [(linear.coefficient, linear.lower, linear.upper), (linear.ols, None, None)]
     texts = aligned([(linear.coefficient, linear.lower, linear.upper), (linear.ols, linear.ols_std_error, None)])
@@ -235,11 +250,13 @@ def _linear(linear: LinearEstimate) -> Markup:
         ForestRow("Set that weak instruments cannot mislead", "Anderson and Rubin", "", robust_set_text(linear), None,
                   linear.robust_set, "m2"),
         ForestRow("Least squares", "without the instruments", texts[1][0], f"error {texts[1][1]}", linear.ols,
-                  ((linear.ols - 1.96 * linear.ols_std_error, linear.ols + 1.96 * linear.ols_std_error),), "m1", "square"),
+                  ((linear.ols - wide, linear.ols + wide),), "m1", "square"),
     ]  # fmt: skip
     axis = effect_axis([*finite, *((end, None, None) for end in ends)])
     table = forest(rows, axis, caption="Linear effect of the treatment", head=("Slope", f"{level} interval"))
-    text = "The linear effect of one unit of treatment, for comparison. Where the robust set is much wider than the usual "
+    text = (
+        "The linear effect of one unit of treatment, for comparison. Where the robust set is much wider than the usual "
+    )
     return joined(element("h3", "If the effect were linear"), element("p", text + "interval, believe the set."), table)
 
 
@@ -275,7 +292,8 @@ def _cards(found: Sequence[Check]) -> Markup | None:
         element(
             "div",
             element("div", element("h3", check.title), badge(check.level, check.level)),
-            element("p", check.value, class_="figure"),
+            element("p", check.value, class_="figure" if len(check.value) <= 24 else "figure long"),
+            _meter(check),
             element("p", check.reading),
             element("p", check.reference, class_="soft") if check.reference else None,
             class_=f"check {check.level}",
@@ -283,3 +301,21 @@ def _cards(found: Sequence[Check]) -> Markup | None:
         for check in found
     ]
     return element("div", *cards, class_="cards")
+
+
+def _meter(check: Check) -> Markup | None:
+    """A bar that shows an F statistic against the value that is wanted."""
+    value, wanted = check.numbers.get("effective_f"), check.numbers.get("critical")
+    if value is None or wanted is None or not (math.isfinite(value) and math.isfinite(wanted)) or wanted <= 0.0:
+        return None
+    way = round(min(max(50.0 * value / wanted, 0.0), 100.0), 2)
+    return element(
+        "svg",
+        element("rect", x=0, y=4, width="100%", height=8, rx=4, class_="trough"),
+        element("rect", x=0, y=4, width=f"{way}%", height=8, rx=4, class_=f"filled {check.level}"),
+        element("line", x1="50%", x2="50%", y1=0, y2=16, class_="wanted"),
+        element("text", f"{number(wanted)} wanted", x="50%", y=30, text_anchor="middle"),
+        class_="meter",
+        role="img",
+        aria_label=f"{number(value)}, {number(wanted)} wanted",
+    )

@@ -88,7 +88,7 @@ def text_table(header: Sequence[str], rows: Iterable[Sequence[str]], width: int 
     return "\n".join(shown)
 
 
-def estimate_cells(rows: Sequence[EffectRow] | Sequence[MethodRow]) -> list[tuple[str, str]]:
+def estimate_cells(rows: Sequence[EffectRow | MethodRow]) -> list[tuple[str, str]]:
     """The estimate and the interval of each row, with as many decimals in all of them."""
     shown = aligned([(row.estimate, row.lower, row.upper) for row in rows])
     return [
@@ -156,8 +156,12 @@ def _methods(rows: Sequence[MethodRow], level: float) -> str:
 def _checks(checks: Sequence[Check]) -> str:
     lines = []
     for check in checks:
-        head = f"{shortened(check.title, 44)}: {shortened(check.value, 22)}"
-        lines += [f"{head:<{_WIDTH - 10}}{'[' + check.level + ']':>10}", _wrapped(clean(check.reading), "  ", "  ")]
+        title, value = clean(check.title), clean(check.value)
+        fits = len(title) + len(value) + 2 <= _WIDTH - 11
+        head = f"{title}: {value}" if fits else shortened(title, _WIDTH - 11)
+        lines.append(f"{head:<{_WIDTH - 10}}{'[' + check.level + ']':>10}")
+        lines += [] if fits else [_wrapped(value, "  ", "  ")]
+        lines.append(_wrapped(clean(check.reading), "  ", "  "))
     return "\n".join(lines)
 
 

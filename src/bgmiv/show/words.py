@@ -18,6 +18,7 @@ __all__ = [
     "clean",
     "number",
     "percent",
+    "sentence",
     "share",
     "shortened",
     "span",
@@ -26,20 +27,22 @@ __all__ = [
     "trust",
 ]
 
-STRENGTH_CHECKS = (
-    "effective-f",
-    "robust-f",
-    "first-stage-f",
-    "first-stage-gain",
-    "held-out-gain",
-    "instrument-gain",
-    "anderson-rubin",
-)
+STRENGTH_CHECKS = ("effective-f", "robust-f", "nonlinear-first-stage", "anderson-rubin")
 """Keys of the checks that say how strongly the instruments move the treatment."""
 
 _LONGEST = 1000
 _ORDER: tuple[CheckLevel, ...] = ("good", "note", "doubtful", "bad")
 _OF_VERDICT: dict[str, CheckLevel] = {"good": "good", "doubtful": "doubtful", "failed": "bad"}
+
+
+def sentence(text: str) -> str:
+    """A text of the user's as a sentence.
+
+    >>> sentence("the mean of lwage")
+    'The mean of lwage.'
+    """
+    shown = clean(text).strip()
+    return f"{shown[:1].upper()}{shown[1:].rstrip('.')}." if shown else ""
 
 
 def clean(text: object, longest: int = _LONGEST) -> str:
@@ -169,10 +172,10 @@ def answer(analysis: Analysis, row: EffectRow) -> str:
     question = analysis.question
     names = [shortened(text, 60) for text in (question.treatment, row.t1, row.t0, question.outcome_meaning)]
     value, low, high = together(row.estimate, row.lower, row.upper)
-    sentence = "Setting {} to {} instead of {} would change {}".format(*names)
+    change = "Setting {} to {} instead of {} would change {}".format(*names)
     if row.lower is None or row.upper is None:
-        return f"{sentence} by {value} on average (this method gives no interval)."
-    return f"{sentence} by {value} on average ({percent(analysis.level)} interval {low} to {high})."
+        return f"{change} by {value} on average (this method gives no interval)."
+    return f"{change} by {value} on average ({percent(analysis.level)} interval {low} to {high})."
 
 
 class Trust(NamedTuple):
@@ -186,13 +189,14 @@ class Trust(NamedTuple):
 def trust(analysis: Analysis) -> Trust:
     """The worst of checks and verdict, in words."""
     verdict = analysis.verdict
-    levels = [check.level for check in analysis.diagnosis.checks]
+    checks = _checks(analysis)
+    levels = [check.level for check in checks]
     if verdict is not None:
         levels.append(_OF_VERDICT[verdict.level])
     if not levels:
         return Trust("note", "not checked", "Nothing was checked.")
     worst = _ORDER[max(_ORDER.index(level) for level in levels)]
-    against = [clean(check.title) for check in analysis.diagnosis.checks if check.level == worst]
+    against = [clean(check.title) for check in checks if check.level == worst]
     if verdict is not None and _OF_VERDICT[verdict.level] == worst:
         against.append("the fit in held-out rows")
     listed = "; ".join(title[:1].lower() + title[1:] if title[1:2].islower() else title for title in against)
@@ -207,8 +211,14 @@ def trust(analysis: Analysis) -> Trust:
     )
 
 
+def _checks(analysis: Analysis) -> tuple[Check, ...]:
+    """The checks without the verdict, which has a place of its own."""
+    twice = () if analysis.verdict is None else ("verdict",)
+    return tuple(check for check in analysis.diagnosis.checks if check.key not in twice)
+
+
 def strength_checks(analysis: Analysis) -> tuple[tuple[Check, ...], tuple[Check, ...]]:
     """The checks of the instruments' strength, and the others."""
-    checks = analysis.diagnosis.checks
+    checks = _checks(analysis)
     strong = tuple(check for check in checks if check.key in STRENGTH_CHECKS)
     return strong, tuple(check for check in checks if check.key not in STRENGTH_CHECKS)
