@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -239,3 +242,35 @@ def bare(analysis: Analysis) -> Analysis:
         methods=(),
         history=(),
     )
+
+
+@pytest.fixture(scope="session")
+def payloads() -> list[str]:
+    """Markup, scripts, quotes, entities, templates, separators and odd letters that a name may hold."""
+    return json.loads(Path(__file__).with_name("payloads.json").read_text(encoding="utf-8"))
+
+
+def _is_fixed(name: str, value: Any) -> bool:
+    return isinstance(value, str) and (name in ("level", "key") or value == "")
+
+
+def _poisoned(value: Any, payload: str, seen: dict[str, str]) -> Any:
+    if isinstance(value, str):
+        return seen.setdefault(value, f"{payload}{len(seen)}")
+    if isinstance(value, dict):
+        return {_poisoned(k, payload, seen): _poisoned(v, payload, seen) for k, v in value.items()}
+    if hasattr(value, "_fields"):
+        parts = {n: getattr(value, n) for n in value._fields}
+        return value._replace(**{n: _poisoned(v, payload, seen) for n, v in parts.items() if not _is_fixed(n, v)})
+    if isinstance(value, tuple):
+        return tuple(_poisoned(v, payload, seen) for v in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = {f.name: getattr(value, f.name) for f in fields(value)}
+        return replace(value, **{n: _poisoned(v, payload, seen) for n, v in parts.items() if not _is_fixed(n, v)})
+    return value
+
+
+@pytest.fixture(scope="session")
+def poisoned() -> Any:
+    """A function that puts a payload into every text of an analysis; equal texts stay equal, others differ."""
+    return lambda analysis, payload: _poisoned(analysis, payload, {})

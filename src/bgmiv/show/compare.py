@@ -101,8 +101,8 @@ def compare(
         >>> x = w + u
         >>> linear, kernel = (method.fit(2.0 * x - u, x, instruments=w) for method in (TSLS(), KIV()))
         >>> found = compare({"2SLS": linear, "KIV": kernel}, t0=0.0, t1=1.0)
-        >>> [(row.name, round(row.estimate), row.lower is None) for row in found.methods]
-        [('2SLS', 2, False), ('KIV', 2, True)]
+        >>> [(row.name, round(row.estimate)) for row in found.methods]
+        [('2SLS', 2), ('KIV', 2)]
     """
     if not models:
         raise ConfigError("compare needs at least one fitted model, such as compare({'2SLS': model}).")

@@ -41,7 +41,10 @@ _LEVELS = {"good": ("#009E73", "o"), "note": ("#888888", "_"), "doubtful": ("#E6
 def plot_curve(
     analysis: Analysis, *, group: str | int = 0, methods: bool | Sequence[str] = False, ax: Axes | None = None
 ) -> Axes:
-    """The structural function along treatments with its band, hatched where the data are thin; dots for levels.
+    """The structural function along treatments with its band, hatched where the data are thin.
+
+    A treatment with levels has dots, hollow where the data are thin, and below each level the share of people for whom
+    the data show it.
 
     Args:
         analysis: what is drawn.
@@ -91,12 +94,14 @@ def plot_diagnosis(analysis: Analysis, *, ax: Axes | None = None) -> Axes:
     checks = analysis.diagnosis.checks
     if not checks:
         raise ConfigError("the analysis has no checks to draw.")
-    own = ax if ax is not None else _new_axes(7.4, 0.6 + 0.36 * len(checks))
+    own = ax if ax is not None else _new_axes(7.4, 0.5 + 0.5 * len(checks))
     for i, check in enumerate(checks):
         colour, marker = _LEVELS[check.level]
         own.plot([0.02], [i], marker=marker, color=colour, markersize=9, linestyle="none", markeredgewidth=2.0)
-        text = f"{shortened(check.title, 60)}: {shortened(check.value, 40)}"
-        own.text(0.06, i, text, va="center", fontsize=9.5, parse_math=False)
+        own.text(0.06, i - 0.17, shortened(check.title, 60), va="center", fontsize=9.5, parse_math=False)
+        own.text(
+            0.06, i + 0.2, shortened(check.value, 70), va="center", fontsize=8.5, color="#555555", parse_math=False
+        )
         own.text(1.0, i, check.level, va="center", ha="right", fontsize=9.5, color="#444444")
     own.set_xlim(0.0, 1.0)
     own.set_ylim(len(checks) - 0.4, -0.6)
@@ -185,7 +190,7 @@ def _dots(ax: Axes, analysis: Analysis, curve: Curve, others: list[tuple[int, st
         places = np.arange(len(values)) + 0.1 * i
         ax.plot(places, values, marker=marker, color=colour, linestyle="none", markersize=6, label=clean(name))
     ticks = range(len(curve.estimate))
-    shown = [f"{shortened(names[k], 18)}\n{share(curve.in_support[k])} in the data" for k in ticks]
+    shown = [f"{shortened(names[k], 18)}\n({share(curve.in_support[k])})" for k in ticks]
     ax.set_xticks(list(ticks), shown, parse_math=False)
     ax.set_xlim(-0.5, len(curve.estimate) - 0.5)
 

@@ -60,7 +60,7 @@ def summary_text(analysis: Analysis) -> str:
     if len(analysis.methods) > 1:
         parts += [_ruled("-", "The same effect by other methods"), _methods(analysis.methods, analysis.level)]
     if analysis.verdict is not None:
-        reasons = [_wrapped(reason, "- ", "  ") for reason in analysis.verdict.reasons]
+        reasons = [_wrapped(clean(reason), "- ", "  ") for reason in analysis.verdict.reasons]
         parts += [_ruled("-", f"Fit in held-out rows: {analysis.verdict.level}"), *reasons]
     belief = trust(analysis)
     parts += ["", _ruled("=", f"Trust: {belief.word}"), _wrapped(belief.sentence)]

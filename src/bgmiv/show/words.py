@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import unicodedata
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -31,6 +31,11 @@ STRENGTH_CHECKS = ("effective-f", "robust-f", "nonlinear-first-stage", "anderson
 """Keys of the checks that say how strongly the instruments move the treatment."""
 
 _LONGEST = 1000
+_BREAKS = re.compile("[\\t\\n\\r\\u2028\\u2029]")
+# Control letters, changes of direction, halves of pairs, and what is no letter.
+_BROKEN = re.compile(
+    "[\\x00-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff\\ufdd0-\\ufdef\\ufffe\\uffff]"
+)
 _ORDER: tuple[CheckLevel, ...] = ("good", "note", "doubtful", "bad")
 _OF_VERDICT: dict[str, CheckLevel] = {"good": "good", "doubtful": "doubtful", "failed": "bad"}
 
@@ -53,16 +58,8 @@ def clean(text: object, longest: int = _LONGEST) -> str:
     >>> clean("x" * 4000)[-3:]
     'xx…'
     """
-    letters = "".join(_letter(letter) for letter in str(text))
+    letters = _BROKEN.sub("\ufffd", _BREAKS.sub(" ", str(text)))
     return letters if len(letters) <= longest else letters[: longest - 1] + "…"
-
-
-def _letter(letter: str) -> str:
-    if letter in "\t\n\r" or unicodedata.category(letter) in ("Zl", "Zp"):
-        return " "
-    bidirectional = "\u202a" <= letter <= "\u202e" or "\u2066" <= letter <= "\u2069"
-    broken = unicodedata.category(letter) in ("Cc", "Cs", "Cn")
-    return "\ufffd" if bidirectional or broken else letter
 
 
 def shortened(text: object, width: int) -> str:
