@@ -78,8 +78,10 @@ def make_effect(curve: Curve, t0: int, t1: int, shown: tuple[str, str]) -> Effec
     return EffectRow(curve.label, curve.n_rows, *shown, value, value - half, value + half, spread, seen)
 
 
-def _check(key: str, title: str, level: CheckLevel, value: str, reading: str, reference: str) -> Check:
-    return Check(key, title, level, value, reading, reference, {})
+def _check(
+    key: str, title: str, level: CheckLevel, value: str, reading: str, reference: str, **numbers: float
+) -> Check:
+    return Check(key, title, level, value, reading, reference, numbers)
 
 
 CHECKS = (
@@ -87,10 +89,12 @@ CHECKS = (
         "effective-f",
         "Effective F of the instruments",
         "doubtful",
-        "13.2",
+        "13.2; above 23.1 wanted",
         "Below 23.1, where the bias of two-stage least squares stays under a tenth of the worst case. Read the robust "
         "set beside the usual interval.",
         "Montiel Olea and Pflueger (2013)",
+        effective_f=13.2,
+        critical=23.1,
     ),
     _check(
         "nonlinear-first-stage",

@@ -101,7 +101,7 @@ def effect_axis(rows: Sequence[tuple[float | None, float | None, float | None]],
     if anchors:
         widths = sorted(max(row) - min(row) for row in anchors if len(row) > 1) or [0.0]
         middles = [row[0] for row in anchors] + ([0.0] if zero else [])
-        reach = 3.0 * max(widths[len(widths) // 2], 0.5 * (max(middles) - min(middles)))
+        reach = 3.0 * max(widths[(len(widths) - 1) // 2], 0.5 * (max(middles) - min(middles)))
         if reach > 0.0:
             values = [min(max(value, min(middles) - reach), max(middles) + reach) for value in values]
     return axis_over(values)

@@ -119,13 +119,13 @@ def check_path(path: str | os.PathLike[str]) -> Path:
 
 
 def _check_curves(analysis: Analysis) -> None:
-    if not analysis.curves or not all(curve.treatment for curve in analysis.curves):
+    if not analysis.curves or not all(one.treatment for one in analysis.curves):
         raise DataError("the analysis has no curve to show.")
-    for curve in analysis.curves:
-        parts = (curve.estimate, curve.in_support, *((curve.lower, curve.upper) if curve.lower or curve.upper else ()))
-        rows = [row for source in curve.sources for row in source.deviations]
-        if any(len(part) != len(curve.treatment) for part in (*parts, *rows)):
-            raise DataError(f"the curve of {clean(curve.label)!r} has parts of different lengths.")
+    for one in analysis.curves:
+        parts = (one.estimate, one.in_support, *((one.lower, one.upper) if one.lower or one.upper else ()))
+        rows = [row for source in one.sources for row in source.deviations]
+        if any(len(part) != len(one.treatment) for part in (*parts, *rows)):
+            raise DataError(f"the curve of {clean(one.label)!r} has parts of different lengths.")
 
 
 def _asset(name: str) -> str:

@@ -114,7 +114,8 @@ def curve(analysis: Analysis) -> Markup:
     others = method_curves(analysis)
     meaning, treatment = clean(analysis.question.outcome_meaning), clean(analysis.question.treatment)
     if levels:
-        drawn = joined(*(_levels(analysis, i, one) for i, one in enumerate(analysis.curves)))
+        axis = effect_axis([point for one in analysis.curves for point in _points(one)], zero=False)
+        drawn = joined(*(_levels(analysis, i, one, axis) for i, one in enumerate(analysis.curves)))
         note = "Faint: fewer than half of the people could have such a level by what the data show; extrapolated."
     else:
         drawn = joined(
@@ -139,8 +140,7 @@ def curve(analysis: Analysis) -> Markup:
     )
 
 
-def _levels(analysis: Analysis, i: int, one: Curve) -> Markup:
-    everything = [(value, low, high) for c in analysis.curves for value, low, high in _points(c)]
+def _levels(analysis: Analysis, i: int, one: Curve, axis: Axis) -> Markup:
     others = method_curves(analysis) if i == 0 else []
     names = analysis.question.treatment_levels
     rows = []
@@ -159,7 +159,6 @@ def _levels(analysis: Analysis, i: int, one: Curve) -> Markup:
             )
         )
     meaning = clean(analysis.question.outcome_meaning)
-    axis = effect_axis(everything, zero=False)
     head = (sentence(meaning).rstrip("."), f"{percent(analysis.level)} interval")
     table = forest(rows, axis, caption=f"{meaning}: {clean(one.label)}", head=head, zero=False)
     return element("div", table, data_curve=i, hidden=i > 0)
@@ -241,8 +240,6 @@ def strength(analysis: Analysis) -> Markup | None:
 
 def _linear(linear: LinearEstimate) -> Markup:
     level, wide = percent(linear.level), float(normal.ppf(0.5 + linear.level / 2.0)) * linear.ols_std_error
-    ends = [end for pair in linear.robust_set for end in pair]
-    finite = [(linear.coefficient, linear.lower, linear.upper), (linear.ols, None, None)]
     texts = aligned([(linear.coefficient, linear.lower, linear.upper), (linear.ols, linear.ols_std_error, None)])
     rows = [
         ForestRow("Two-stage least squares", "straight line, robust errors", texts[0][0],
@@ -252,7 +249,8 @@ def _linear(linear: LinearEstimate) -> Markup:
         ForestRow("Least squares", "without the instruments", texts[1][0], f"error {texts[1][1]}", linear.ols,
                   ((linear.ols - wide, linear.ols + wide),), "m1", "square"),
     ]  # fmt: skip
-    axis = effect_axis([*finite, *((end, None, None) for end in ends)])
+    reach = [(linear.coefficient, linear.lower, linear.upper), (linear.ols, None, None)]
+    axis = effect_axis([*reach, *((linear.coefficient, *pair) for pair in linear.robust_set)])
     table = forest(rows, axis, caption="Linear effect of the treatment", head=("Slope", f"{level} interval"))
     text = (
         "The linear effect of one unit of treatment, for comparison. Where the robust set is much wider than the usual "
