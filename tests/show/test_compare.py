@@ -61,6 +61,18 @@ def test_people_and_treatments_can_be_chosen(models: dict[str, Any]) -> None:
     assert found.methods[0].estimate == models["2SLS"].ate(few, t0=0.0, t1=2.0)
 
 
+def test_a_model_without_its_rows_needs_people_and_treatments(table: dict[str, np.ndarray]) -> None:
+    model = fitted(TSLS(), table)
+    model.data_ = None
+    with pytest.raises(ConfigError, match="none of the models holds its rows"):
+        compare({"2SLS": model})
+    with pytest.raises(ConfigError, match="'2SLS' holds no rows"):
+        compare({"2SLS": model}, t0=0.0, t1=1.0)
+    model.data_ = fitted(TSLS(), table).data_
+    whole = compare({"2SLS": model}, t0=0.0, t1=1.0, covariates=table)
+    assert whole.methods[0].estimate == pytest.approx(model.ate(table, t0=0.0, t1=1.0))
+
+
 def test_it_is_shown(models: dict[str, Any]) -> None:
     found = compare(models, t0=0.0, t1=2.0)
     text = str(found)

@@ -116,7 +116,8 @@ def curve(analysis: Analysis) -> Markup:
     if levels:
         axis = effect_axis([point for one in analysis.curves for point in _points(one)], zero=False)
         drawn = joined(*(_levels(analysis, i, one, axis) for i, one in enumerate(analysis.curves)))
-        note = "Faint: fewer than half of the people could have such a level by what the data show; extrapolated."
+        note = "Hollow: the data show such a level for fewer than half of these people; there it is extrapolated."
+        band = f" Lines are {percent(analysis.level)} intervals."
     else:
         drawn = joined(
             element("p", sentence(meaning).rstrip("."), class_="axis-name"),
@@ -124,8 +125,8 @@ def curve(analysis: Analysis) -> Markup:
             element("p", f"{treatment}, if it were set", class_="axis-name across"),
             reader(analysis),
         )
-        note = "Hatched: fewer than half of the people could have such treatments by what the data show; extrapolated."
-    band = f" The band holds {percent(analysis.level)} intervals, point by point." if analysis.curves[0].lower else ""
+        note = "Hatched: the data show such treatments for fewer than half of these people; there it is extrapolated."
+        band = f" The band holds {percent(analysis.level)} intervals, point by point."
     kind = f" {sentence(analysis.interval_kind)}"
     return section(
         "curve-section",
@@ -134,7 +135,7 @@ def curve(analysis: Analysis) -> Markup:
             "figure",
             legend(analysis, [(i, name) for i, name, _ in others]),
             drawn,
-            element("figcaption", note + band + kind),
+            element("figcaption", note + (band + kind if analysis.curves[0].lower else "")),
         ),
         contrast(analysis),
     )
