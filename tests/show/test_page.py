@@ -141,6 +141,8 @@ def test_odd_numbers_are_shown(analysis: Analysis, value: float) -> None:
         replace(analysis, curves=(one,), effects=(effect,), history=(flat,), diagnosis=Diagnosis((), linear))
     )
     assert "-infinity to -1.00 or 2.00 to infinity" in html.unescape(shown)
+    every = replace(linear, robust_set=((-math.inf, math.inf),))
+    assert "every number" in report_page(replace(analysis, diagnosis=Diagnosis((), every)))
     empty = replace(linear, robust_set=())
     assert "empty: no linear effect fits" in report_page(replace(analysis, diagnosis=Diagnosis((), empty)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -103,6 +104,8 @@ def robust_set_text(linear: LinearEstimate) -> str:
     >>> robust_set_text(LinearEstimate(1.0, 0.5, 0.0, 2.0, 0.5, 0.1, ((0.2, float("inf")),), 0.95))
     '0.200 to infinity'
     """
+    if linear.robust_set == ((-math.inf, math.inf),):
+        return "every number"
     return " or ".join(span(low, high) for low, high in linear.robust_set) or "empty: no linear effect fits"
 
 

@@ -109,10 +109,15 @@ def aligned(rows: Sequence[Sequence[float | None]], digits: int = 3) -> list[tup
 
     >>> aligned([(0.503, 0.405, 0.601), (0.31, 0.27, 0.35), (0.37, None, None)])
     [('0.503', '0.405', '0.601'), ('0.310', '0.270', '0.350'), ('0.370', 'n/a', 'n/a')]
+    >>> aligned([(3.0, -14.6, 20.6), (-0.0899, 0.018)])
+    [('3.0', '-14.6', '20.6'), ('-0.090', '0.018')]
     """
-    needed = sorted(found for row in rows if (found := _decimals(row, digits)) is not None)
-    decimals = needed[(len(needed) - 1) // 2] if needed else None
-    return [tuple(_fixed(value, decimals, digits) for value in row) for row in rows]
+    needed = [_decimals(row, digits) for row in rows]
+    usual = sorted(found for found in needed if found is not None)
+    common = usual[(len(usual) - 1) // 2] if usual else None
+    # A row of quite another size keeps its own: with those of the others it would show nothing, or too much.
+    kept = [common if own is not None and common is not None and abs(own - common) < 2 else own for own in needed]
+    return [tuple(_fixed(value, decimals, digits) for value in row) for row, decimals in zip(rows, kept, strict=True)]
 
 
 def _decimals(values: Sequence[float | None], digits: int) -> int | None:
