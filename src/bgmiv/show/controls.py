@@ -8,7 +8,7 @@ from bgmiv.show.analysis import Analysis
 from bgmiv.show.charts import sample
 from bgmiv.show.markup import Markup, element
 from bgmiv.show.payload import start_positions
-from bgmiv.show.words import number, percent, shortened
+from bgmiv.show.words import level_names, number, percent, shortened
 
 __all__ = ["contrast", "legend", "reader"]
 
@@ -27,7 +27,7 @@ def legend(analysis: Analysis, others: Sequence[tuple[int, str]]) -> Markup | No
             element(
                 "label",
                 element("input", type="checkbox", data_toggle=i),
-                sample(i, bool(analysis.question.treatment_levels)),
+                sample(i, bool(level_names(analysis))),
                 element("bdi", shortened(name, 40)),
             )
             for i, name in others
@@ -80,7 +80,7 @@ def contrast(analysis: Analysis) -> Markup | None:
 
 
 def _field(analysis: Analysis, name: str, word: str, place: float) -> Markup:
-    levels = analysis.question.treatment_levels
+    levels = level_names(analysis)
     treatment = shortened(analysis.question.treatment, 30)
     label = element("span", f"{treatment}, {word}")
     if levels:

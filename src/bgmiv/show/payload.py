@@ -12,7 +12,7 @@ from scipy.stats import t as student
 
 from bgmiv.show.analysis import Analysis, Curve, CurveSource
 from bgmiv.show.axes import curve_axes
-from bgmiv.show.words import clean
+from bgmiv.show.words import clean, level_names
 
 __all__ = ["compact_deviations", "payload", "safe_json", "start_positions"]
 
@@ -23,7 +23,7 @@ _DIGITS = 7
 def payload(analysis: Analysis) -> dict[str, Any]:
     """Curves with what their uncertainty comes from, Student's quantiles, and where to begin."""
     across, up = curve_axes(analysis)
-    levels = [clean(name) for name in analysis.question.treatment_levels]
+    levels = [clean(name) for name in level_names(analysis)]
     # Quantiles over 1 / freedom are smooth, so that a straight line between two of them is good to four digits.
     inverse = np.linspace(0.0, 1.0, _QUANTILES + 1)
     with np.errstate(divide="ignore"):
@@ -77,7 +77,7 @@ def start_positions(analysis: Analysis) -> list[float]:
     grid = analysis.curves[0].treatment
     if not analysis.effects:
         return [grid[0], grid[-1]]
-    levels = list(analysis.question.treatment_levels)
+    levels = list(level_names(analysis))
     found = []
     for text, otherwise in zip((analysis.effects[0].t0, analysis.effects[0].t1), (grid[0], grid[-1]), strict=True):
         if levels:

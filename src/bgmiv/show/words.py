@@ -16,6 +16,7 @@ __all__ = [
     "aligned",
     "answer",
     "clean",
+    "level_names",
     "number",
     "percent",
     "sentence",
@@ -211,6 +212,13 @@ def trust(analysis: Analysis) -> Trust:
         "no check against it",
         "That the instruments touch the outcome only through the treatment cannot be checked; it has to be argued.",
     )
+
+
+def level_names(analysis: Analysis) -> tuple[str, ...]:
+    """The names of the levels a treatment has, in the order of their codes; those of 0 and 1 are 0 and 1."""
+    if analysis.question.treatment_levels or analysis.curves[0].treatment != (0.0, 1.0):
+        return analysis.question.treatment_levels
+    return ("0", "1")
 
 
 def _checks(analysis: Analysis) -> tuple[Check, ...]:
