@@ -138,7 +138,7 @@ class Showing(ABC):
             return saved
         check_level(level)
         asked = (bool(twin), float(level))
-        if not hasattr(self, "diagnosis_") or self._diagnosed != asked:
+        if not hasattr(self, "diagnosis_") or getattr(self, "_diagnosed", None) != asked:
             seed = int(getattr(self, "seed_", 0))
             other = self._twin(data, seed) if twin else None
             self.diagnosis_: Diagnosis = diagnose(data, fitted, twin=other, level=level, seed=seed)
@@ -247,14 +247,18 @@ class Showing(ABC):
         return plots.plot_history(self.analysis(**asked))
 
 
-_NO_ROWS = "the rows of the data are not in a saved model, and they are needed here. Fit again on them, or diagnose before saving."
+_NO_ROWS = (
+    "the rows of the data are not in a saved model, and they are needed here. Fit again on them, or diagnose before "
+    "saving."
+)
 
 
 def _effect_of(fitted: Any, data: IVData, level: float) -> AverageEffect:
     """The average effect of an interquartile change of treatment, with an interval if the method has one."""
     change = changes_of(data)[0]
     width = change.t1 - change.t0
-    if not isinstance(fitted, Uncertain):
+    uncertain: bool = isinstance(fitted, Uncertain)
+    if not uncertain:
         return AverageEffect(width, float(average_change(fitted, data, change)))
     if data.n_rows > _MOST_ROWS:
         data = data.take(np.sort(np.random.default_rng(0).permutation(data.n_rows)[:_MOST_ROWS]))
