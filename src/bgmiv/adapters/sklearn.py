@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bgmiv.adapters.columns import fit_arguments, named_columns, one_column, unused_name
 from bgmiv.data.checks import check_finite, numeric
-from bgmiv.data.columns import Table, read_column
+from bgmiv.data.columns import read_column
 from bgmiv.data.encode import level_codes
-from bgmiv.data.frames import check_known, column_names, is_table, read_columns
+from bgmiv.data.frames import check_known, is_table
 from bgmiv.data.ivdata import IVData
 from bgmiv.errors import ConfigError, DataError, MissingExtraError, NotFittedError
 from bgmiv.trust.moments import conditions_of, moment_risk
@@ -116,19 +116,13 @@ class IVRegressor(*_BASES):  # type: ignore[misc]
 
         if not (hasattr(self.estimator, "fit_table") and hasattr(self.estimator, "get_params")):
             raise ConfigError(f"estimator must be a bgmiv method such as BGMIV() or TSLS(), got {self.estimator!r}.")
-        features = _named(X)
+        features = named_columns(X, "X", "x")
         roles = self._roles(tuple(features))
         used = (roles.treatment, *roles.instruments, *roles.covariates)
-        outcome = _unused("outcome" if getattr(y, "name", None) is None else str(y.name), features)
-        data = {name: features[name] for name in used} | {outcome: _one_column(y)}
-        more = {}
+        outcome = unused_name("outcome" if getattr(y, "name", None) is None else str(y.name), features)
+        data = {name: features[name] for name in used} | {outcome: one_column(y, "y")}
         model = clone(self.estimator)
-        for argument, values in (("weights", sample_weight), ("groups", groups)):
-            if values is not None:
-                if argument not in inspect.signature(model.fit_table).parameters:
-                    raise ConfigError(f"{type(model).__name__} takes no {argument}.")
-                more[argument] = _unused(argument, data)
-                data[more[argument]] = values
+        more = fit_arguments(model, data, sample_weight, groups)
         model.fit_table(
             data,
             outcome=outcome,
@@ -201,7 +195,7 @@ class IVRegressor(*_BASES):  # type: ignore[misc]
     def _fitted(self, X: Any) -> tuple[Any, dict[str, Any]]:
         if not hasattr(self, "estimator_"):
             raise NotFittedError("this IVRegressor is not fitted yet: call fit(X, y) first.")
-        features = _named(X)
+        features = named_columns(X, "X", "x")
         if hasattr(self, "feature_names_in_") and is_table(X):
             for name in (self.roles_.treatment, *self.roles_.covariates):
                 check_known(name, tuple(features))
@@ -217,35 +211,10 @@ class IVRegressor(*_BASES):  # type: ignore[misc]
         asked = {name: features[name] for name in self.roles_.covariates}
         x, v = schema.check_query(*model._asked(features[self.roles_.treatment], asked or None))
         w = np.column_stack([_numbers(features[name], f"instrument {name!r}") for name in self.roles_.instruments])
-        column, _ = read_column(_one_column(y), "outcome")
+        column, _ = read_column(one_column(y, "y"), "outcome")
         levels = schema.outcome.levels
         found = level_codes(column, levels, "outcome") if levels else _numbers(column.values, "outcome")
         return IVData(found.astype(np.float64), x, v, w, schema)
-
-
-def _named(X: Any) -> dict[str, Any]:
-    """The columns of a table or of an array by name; those of an array are called as scikit-learn does, x0, x1, ..."""
-    if is_table(X):
-        return {name: _column(X, name) for name in column_names(X)}
-    if hasattr(X, "toarray") and hasattr(X, "nnz"):
-        raise DataError("X is a sparse matrix. Pass its .toarray().")
-    array = np.asarray(X)
-    if array.ndim != 2:
-        raise DataError(f"X must have two dimensions, got shape {array.shape}. Pass one row a unit.")
-    columns = [array[:, i] for i in range(array.shape[1])]
-    if array.dtype.kind == "O":
-        # Arrays of mixed columns are arrays of objects; each column has a type of its own.
-        columns = [np.asarray(column.tolist()) for column in columns]
-    return {f"x{i}": column for i, column in enumerate(columns)}
-
-
-def _column(X: Any, name: str) -> Any:
-    """A column with its type, which a table of one column keeps and an array may not."""
-    if isinstance(X, Mapping):
-        return X[name]
-    if hasattr(X, "iloc"):
-        return X.iloc[:, [str(other) for other in X.columns].index(name)]
-    return X[name]
 
 
 def _places(places: Place | Sequence[Place], names: tuple[str, ...], argument: str) -> tuple[str, ...]:
@@ -266,20 +235,6 @@ def _places(places: Place | Sequence[Place], names: tuple[str, ...], argument: s
         else:
             raise ConfigError(f"{argument} must be names or positions of columns, got {place!r}.")
     return tuple(found)
-
-
-def _unused(name: str, taken: Mapping[str, Any]) -> str:
-    while name in taken:
-        name += "_"
-    return name
-
-
-def _one_column(y: Any) -> Any:
-    if is_table(y):
-        table: Table = read_columns(y, column_names(y))
-        return table.columns[0].values if len(table.columns) == 1 else y
-    shape = getattr(y, "shape", np.shape(y))
-    return np.asarray(y)[:, 0] if len(shape) == 2 and shape[1] == 1 else y
 
 
 def _numbers(values: Any, name: str) -> NDArray[np.float64]:
