@@ -14,7 +14,15 @@ from bgmiv.data.blocks import Level
 from bgmiv.data.columns import Column, Table
 from bgmiv.data.encode import category_entries, covariate_label, level_codes, ordered_levels
 from bgmiv.data.expressions import FUNCTIONS, checked_columns, level_column
-from bgmiv.data.frames import Missing, check_known, column_names, read_columns, with_levels, without_missing
+from bgmiv.data.frames import (
+    Missing,
+    check_known,
+    checked_sampling,
+    column_names,
+    read_columns,
+    with_levels,
+    without_missing,
+)
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.layout import Declaration
 from bgmiv.data.roles import RoleKind, holds_words
@@ -127,6 +135,8 @@ def from_formula(
     blocks: Mapping[str, Declaration] | None = None,
     treatment_kind: RoleKind = "auto",
     outcome_kind: RoleKind = "auto",
+    weights: str | None = None,
+    groups: str | None = None,
 ) -> tuple[IVData, FormulaReader]:
     """Validated data from a formula and a table, and the reader of later tables.
 
@@ -140,6 +150,8 @@ def from_formula(
         blocks: kinds of covariates by the names of their terms, as in `IVData.from_arrays`.
         treatment_kind: as in `IVData.from_arrays`.
         outcome_kind: as in `IVData.from_arrays`.
+        weights: the name of the column of sample weights.
+        groups: the name of the column of groups.
 
     Raises:
         DataError: the formula cannot be read, does what formulas may not, or does not fit the data.
@@ -161,7 +173,17 @@ def from_formula(
         raise DataError(f"the formula names no instruments. {_FORM}.")
     _check_roles(outcome, treatment, instruments, covariates)
 
+    sampling = checked_sampling(
+        weights,
+        groups,
+        {
+            "outcome": outcome.columns,
+            "treatment": treatment.columns,
+            "instruments": [name for term in instruments for name in term.columns],
+        },
+    )
     used = [name for term in (outcome, treatment, *instruments, *covariates) for name in term.columns]
+    used += sampling.values()
     table = without_missing(read_columns(data, used), missing)._replace(index=None)
     declared = set(blocks or ())
     levels = _all_levels(covariates, table, declared)
@@ -181,6 +203,10 @@ def from_formula(
         blocks=blocks,
         treatment_kind=treatment_kind,
         outcome_kind=outcome_kind,
+        **{
+            argument: Table(tuple(c for c in table.columns if c.name == name), table.n_rows, True)
+            for argument, name in sampling.items()
+        },
     )
     return ivdata, reader
 

@@ -18,12 +18,14 @@ from bgmiv.data.files import read_table_file
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.layout import Declaration
 from bgmiv.data.roles import RoleKind, check_are_levels, holds_words
+from bgmiv.data.sampling import check_sampling_names
 from bgmiv.errors import DataError
 
 __all__ = [
     "ColumnReader",
     "Missing",
     "check_known",
+    "checked_sampling",
     "column_names",
     "from_frame",
     "is_table",
@@ -67,6 +69,8 @@ def from_frame(
     blocks: Mapping[str, Declaration] | None = None,
     treatment_kind: RoleKind = "auto",
     outcome_kind: RoleKind = "auto",
+    weights: str | None = None,
+    groups: str | None = None,
 ) -> IVData:
     """Validated data from the named columns of a table; other columns are not looked at.
 
@@ -82,6 +86,8 @@ def from_frame(
         blocks: kinds that the dtypes do not tell, as in `IVData.from_arrays`.
         treatment_kind: as in `IVData.from_arrays`.
         outcome_kind: as in `IVData.from_arrays`.
+        weights: the name of the column of sample weights; it may be a covariate too.
+        groups: the name of the column of groups; it may be a covariate or an instrument too.
 
     Raises:
         DataError: if the data cannot be used; the message names the column and the fix.
@@ -95,7 +101,8 @@ def from_frame(
     for argument, name in (("outcome", outcome), ("treatment", treatment)):
         if not isinstance(name, str):
             raise DataError(f"{argument} must be the name of a column of the table, got {name!r}.")
-    used = (outcome, treatment, *asked["instruments"], *asked["covariates"])
+    sampling = checked_sampling(weights, groups, {"outcome": [outcome], "treatment": [treatment], **asked})
+    used = (outcome, treatment, *asked["instruments"], *asked["covariates"], *sampling.values())
     table = without_missing(read_columns(data, used), missing)
     columns = {column.name: column for column in table.columns}
 
@@ -113,7 +120,22 @@ def from_frame(
         blocks=blocks,
         treatment_kind=treatment_kind,
         outcome_kind=outcome_kind,
+        **{argument: part([name]) for argument, name in sampling.items()},
     )
+
+
+def checked_sampling(weights: str | None, groups: str | None, roles: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    """The columns of sample weights and of groups by argument, those that are given.
+
+    >>> checked_sampling("pw", None, {"outcome": ["wage"]})
+    {'weights': 'pw'}
+    """
+    given = {name: column for name, column in (("weights", weights), ("groups", groups)) if column is not None}
+    for argument, name in given.items():
+        if not isinstance(name, str):
+            raise DataError(f"{argument} must be the name of a column of the table, got {type(name).__name__}.")
+    check_sampling_names(weights, groups, roles)
+    return given
 
 
 def is_table(data: Any) -> bool:

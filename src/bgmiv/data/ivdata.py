@@ -15,6 +15,7 @@ from bgmiv.data.encode import encode
 from bgmiv.data.layout import Declaration, plan_blocks
 from bgmiv.data.overlap import check_names, check_overlap
 from bgmiv.data.roles import RoleKind, read_role
+from bgmiv.data.sampling import check_sampling_names, check_sampling_values, read_groups, read_weights
 from bgmiv.data.schema import BlockKind, Schema, Variable
 from bgmiv.errors import DataError
 
@@ -35,6 +36,9 @@ class IVData:
         covariates: the flat matrix (n, p).
         instruments: (n, q).
         schema: names, kinds and layout.
+        weights: (n,) how many rows each row stands for, of mean one; None for one each.
+        groups: (n,) codes of the groups that rows were sampled in; None if each was sampled by itself.
+        weights_name, groups_name: what their columns are called; empty if there are none.
     """
 
     outcome: FloatArray
@@ -42,10 +46,16 @@ class IVData:
     covariates: FloatArray
     instruments: FloatArray
     schema: Schema
+    weights: FloatArray | None = None
+    groups: NDArray[np.int64] | None = None
+    weights_name: str = ""
+    groups_name: str = ""
 
     def __post_init__(self) -> None:
         """Make the arrays read-only."""
-        for name in ("outcome", "treatment", "covariates", "instruments"):
+        for name in ("outcome", "treatment", "covariates", "instruments", "weights", "groups"):
+            if getattr(self, name) is None:
+                continue
             view = getattr(self, name).view()
             view.setflags(write=False)
             object.__setattr__(self, name, view)
@@ -61,6 +71,8 @@ class IVData:
         blocks: Mapping[str, Declaration] | None = None,
         treatment_kind: RoleKind = "auto",
         outcome_kind: RoleKind = "auto",
+        weights: Any = None,
+        groups: Any = None,
     ) -> IVData:
         """Validate arrays, lists, series or data frames and put them together.
 
@@ -76,6 +88,10 @@ class IVData:
                 several levels, "continuous" otherwise; "auto" takes booleans for binary, strings and categories for
                 categorical (binary, if there are two) and numbers for continuous.
             outcome_kind: the same for the outcome.
+            weights: one column of numbers of at least 0, how many rows each row stands for; they are rescaled to mean
+                one.
+            groups: one column of numbers, strings or categories: rows of one group (a state, a household) are not
+                independent of one another, which matters to intervals and tests.
 
         Raises:
             DataError: if the data cannot be used; the message names the column and the fix.
@@ -104,7 +120,9 @@ class IVData:
             table = read_table(covariates, "covariates", "covariate")
             if table.columns:
                 tables["covariates"] = table
-        _check_rows(tables)
+        sampled = {"weights": weights, "groups": groups}
+        columns = {name: read_column(values, name) for name, values in sampled.items() if values is not None}
+        _check_rows(tables | {name: table for name, (_, table) in columns.items()})
         check_names(tables)
 
         y, outcome_variable = read_role(outcome_column, "outcome", outcome_kind)
@@ -123,7 +141,22 @@ class IVData:
             named=known.named,
         )
         check_overlap(y, x, v, w, schema)
-        return cls(outcome=y, treatment=x, covariates=v, instruments=w, schema=schema)
+        weight, group = (columns[name][0] if name in columns else None for name in ("weights", "groups"))
+        given = {name: table.columns[0].name for name, (_, table) in columns.items() if table.named}
+        named = {argument: table.names for argument, table in tables.items() if table.named}
+        check_sampling_names(given.get("weights"), given.get("groups"), named)
+        check_sampling_values(weight, group, {"outcome": y[:, None], "treatment": x[:, None], "instruments": w})
+        return cls(
+            outcome=y,
+            treatment=x,
+            covariates=v,
+            instruments=w,
+            schema=schema,
+            weights=None if weight is None else read_weights(weight),
+            groups=None if group is None else read_groups(group),
+            weights_name="" if weight is None else weight.name,
+            groups_name="" if group is None else group.name,
+        )
 
     @property
     def n_rows(self) -> int:
@@ -131,7 +164,7 @@ class IVData:
         return len(self.outcome)
 
     def take(self, rows: NDArray[Any] | Sequence[int] | slice) -> IVData:
-        """The same data at the given rows (positions, a mask, or a slice).
+        """The same data at the given rows (positions, a mask, or a slice), with their weights and groups as they are.
 
         >>> data = IVData.from_arrays([1.0, 2.0, 4.0], [0.5, 0.1, 0.2], instruments=[3.0, 1.0, 2.0])
         >>> data.take(np.array([2, 0])).outcome
@@ -143,6 +176,8 @@ class IVData:
             treatment=self.treatment[rows],
             covariates=self.covariates[rows],
             instruments=self.instruments[rows],
+            weights=None if self.weights is None else self.weights[rows],
+            groups=None if self.groups is None else self.groups[rows],
         )
 
     def outcome_parts(self) -> tuple[IVData, ...]:

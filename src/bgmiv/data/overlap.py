@@ -11,7 +11,7 @@ from bgmiv.data.columns import Table
 from bgmiv.data.schema import Schema
 from bgmiv.errors import DataError
 
-__all__ = ["check_names", "check_overlap"]
+__all__ = ["check_names", "check_overlap", "find_equal"]
 
 _PROBES = 64
 
@@ -63,20 +63,25 @@ def check_overlap(
     for i, name in enumerate(schema.instruments):
         pairs[role_label("instrument", name)] = instruments[:, i]
     (first, y), (second, x), *rest = pairs.items()
-    if _find(x, y[:, None]) is not None:
+    if find_equal(x, y[:, None]) is not None:
         raise DataError(f"{second} is identical to {first} in every row. Pass the right columns.")
     for label, values in rest:
         for other, column in ((first, y), (second, x)):
-            if _find(values, column[:, None]) is not None:
+            if find_equal(values, column[:, None]) is not None:
                 raise DataError(f"{label} is identical to {other} in every row. Drop one of them.")
     for label, values in pairs.items():
-        position = _find(values, covariates)
+        position = find_equal(values, covariates)
         if position is not None:
             name = schema.flat_names[position]
             raise DataError(f"{label} is identical to covariates column {name!r} in every row. Drop the covariate.")
 
 
-def _find(values: FloatArray, matrix: FloatArray) -> int | None:
+def find_equal(values: FloatArray, matrix: FloatArray) -> int | None:
+    """Which column of a matrix holds the same numbers in every row; constants are not looked for.
+
+    >>> find_equal(np.array([1.0, 2.0]), np.array([[1.0, 1.0], [1.0, 2.0]]))
+    1
+    """
     low, high = int(values.argmin()), int(values.argmax())
     if values[low] == values[high] or matrix.shape[1] == 0:
         return None

@@ -118,6 +118,8 @@ def _difference(one: IVData, other: IVData) -> str:
         for part in fields(block):
             if getattr(block, part.name) != getattr(against, part.name):
                 return f"differ in the {part.name} of covariate block {block.name!r}"
+    if (one.weights is None) != (other.weights is None):
+        return "differ in whether rows have sample weights"
     for part in fields(one.schema):
         if getattr(one.schema, part.name) != getattr(other.schema, part.name):
             return f"differ in the schema's '{part.name}'"
@@ -171,7 +173,15 @@ class IVEstimator(Questions, Showing, ABC):
         """The frozen config these parameters stand for; raises `ConfigError` for bad ones."""
 
     def fit(
-        self, outcome: Any, treatment: Any, *, instruments: Any, covariates: Any = None, blocks: Any = None
+        self,
+        outcome: Any,
+        treatment: Any,
+        *,
+        instruments: Any,
+        covariates: Any = None,
+        blocks: Any = None,
+        weights: Any = None,
+        groups: Any = None,
     ) -> Self:
         """Fit the structural function.
 
@@ -181,13 +191,22 @@ class IVEstimator(Questions, Showing, ABC):
             instruments: one or several columns that move the treatment and touch the outcome only through it.
             covariates: array, frame, or mapping of names to columns (2-D entries are vector blocks).
             blocks: declared kinds of covariate columns, as in `IVData.from_arrays`.
+            weights: `(n,)` sample weights, how many rows each row stands for.
+            groups: `(n,)` groups of rows that are not independent of one another, for intervals and tests.
 
         Returns:
             The fitted estimator itself.
         """
         config = self._config()
         data = IVData.from_arrays(
-            outcome, treatment, instruments=instruments, covariates=covariates, blocks=blocks, **self._kinds()
+            outcome,
+            treatment,
+            instruments=instruments,
+            covariates=covariates,
+            blocks=blocks,
+            weights=weights,
+            groups=groups,
+            **self._kinds(),
         )
         return self._fit(config, data)
 
@@ -201,6 +220,8 @@ class IVEstimator(Questions, Showing, ABC):
         covariates: str | Sequence[str] | None = None,
         missing: Missing = "raise",
         blocks: Any = None,
+        weights: str | None = None,
+        groups: str | None = None,
     ) -> Self:
         """Fit the structural function on columns of a table, by name.
 
@@ -214,6 +235,8 @@ class IVEstimator(Questions, Showing, ABC):
             covariates: columns' names; strings are categorical, booleans binary.
             missing: "raise" to refuse missing values in these columns, "drop" to leave out rows that have one.
             blocks: declared kinds of covariate columns, as in `IVData.from_arrays`.
+            weights: the name of the column of sample weights, how many rows each row stands for.
+            groups: the name of the column of groups of rows that are not independent of one another.
 
         Returns:
             The fitted estimator itself.
@@ -227,6 +250,8 @@ class IVEstimator(Questions, Showing, ABC):
             covariates=covariates,
             missing=missing,
             blocks=blocks,
+            weights=weights,
+            groups=groups,
             **self._kinds(),
         )
         names = tuple(name for block in found.schema.blocks for name in block.input_names)
@@ -234,7 +259,15 @@ class IVEstimator(Questions, Showing, ABC):
 
     @classmethod
     def from_formula(
-        cls, formula: str, data: Any, *, missing: Missing = "raise", blocks: Any = None, **params: Any
+        cls,
+        formula: str,
+        data: Any,
+        *,
+        missing: Missing = "raise",
+        blocks: Any = None,
+        weights: str | None = None,
+        groups: str | None = None,
+        **params: Any,
     ) -> Self:
         """Fit a new estimator by a formula, such as `"lwage ~ exper + C(region) + [educ ~ nearc4]"`.
 
@@ -247,6 +280,8 @@ class IVEstimator(Questions, Showing, ABC):
             data: a pandas, polars or pyarrow table, or a mapping of names to arrays.
             missing: "raise" to refuse missing values in the columns used, "drop" to leave out rows that have one.
             blocks: declared kinds of covariates, by the names of their terms.
+            weights: the name of the column of sample weights, how many rows each row stands for.
+            groups: the name of the column of groups of rows that are not independent of one another.
             **params: the estimator's arguments.
 
         Returns:
@@ -258,7 +293,9 @@ class IVEstimator(Questions, Showing, ABC):
             raise ConfigError(f"{cls.__name__} has no parameter '{unknown[0]}'; it has {known}.")
         model = cls(**params)
         config = model._config()
-        found, reader = from_formula(formula, data, missing=missing, blocks=blocks, **model._kinds())
+        found, reader = from_formula(
+            formula, data, missing=missing, blocks=blocks, weights=weights, groups=groups, **model._kinds()
+        )
         return model._fit(config, found, reader)
 
     def _kinds(self) -> dict[str, RoleKind]:
@@ -294,7 +331,7 @@ class IVEstimator(Questions, Showing, ABC):
         return reader.covariates(covariates)
 
     def _support(self, treatment: Any, covariates: Any) -> np.ndarray:
-        fitted = self._fitted()
+        fitted = self._completed()
         x, v = fitted.schema.check_query(treatment, covariates)
         own = getattr(fitted, "inside", None)
         if own is not None:
@@ -303,6 +340,13 @@ class IVEstimator(Questions, Showing, ABC):
             assert self.data_ is not None
             self.support_ = LinearSupport.fit(self.data_)
         return self.support_.inside(x, v)
+
+    def _completed(self) -> FittedIV:
+        """The fitted result with what intervals need of the data, worked out when first asked for."""
+        complete = getattr(self._fitted(), "with_uncertainty", None)
+        if complete is not None and self.data_ is not None:
+            self.fitted_ = complete(self.data_)
+        return self._fitted()
 
     @property
     def history_(self) -> tuple[HistoryRow, ...]:

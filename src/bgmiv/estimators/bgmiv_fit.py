@@ -47,6 +47,11 @@ class _Prepared(NamedTuple):
     scaled: ScaledData
     folds: Folds
 
+    @property
+    def weights(self) -> np.ndarray | None:
+        """Sample weights in the order of the scaled rows."""
+        return None if self.data.weights is None else self.data.weights[self.folds.order]
+
 
 @dataclass(frozen=True)
 class BGMIVConfig:
@@ -199,7 +204,9 @@ class BGMIVConfig:
         starts, size = prepared.folds.starts, prepared.folds.size
         starts = starts if members is None else starts[list(members)]
         fold = (int(starts[0]), size) if keys.ndim == 0 else (starts, np.full(len(starts), size))
-        return Start(model, training_data(prepared.scaled, self.alternating.batch_size, fold), *key_phases)
+        weights = prepared.weights
+        rows = training_data(prepared.scaled, self.alternating.batch_size, fold, weights, weights)
+        return Start(model, rows, *key_phases)
 
     def _train(self, start: Start, reporter: Reporter, checkpoint: Checkpoint | None = None) -> Trained:
         """The phases, for one member or for many stacked ones."""
@@ -271,7 +278,8 @@ class BGMIVConfig:
         n, start, size = len(prepared.folds.order), int(prepared.folds.starts[index]), prepared.folds.size
         before, after = min(start, size), min(n - start - size, size)
         trained_on = (start + size, after) if after >= before else (start - before, before)
-        data = training_data(prepared.scaled, self.alternating.batch_size)
+        weights = prepared.weights
+        data = training_data(prepared.scaled, self.alternating.batch_size, (0, 0), weights, weights)
         looks = []
         for fold in ((start, size), trained_on):
             first, count = (jnp.asarray(number, jnp.int32) for number in fold)
@@ -284,7 +292,7 @@ class BGMIVConfig:
         if self.checkpoint is None:
             return None
         settings = replace(self, checkpoint=None)
-        arrays = (data.outcome, data.treatment, data.covariates, data.instruments)
+        arrays = (data.outcome, data.treatment, data.covariates, data.instruments, data.weights, data.groups)
         return Checkpoint(self.checkpoint, fingerprint(settings, data.schema, key, *arrays))
 
 

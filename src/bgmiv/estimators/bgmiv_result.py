@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from bgmiv.data.ivdata import IVData
 from bgmiv.data.reduction import FittedReduction
 from bgmiv.data.scaling import Scaler
 from bgmiv.data.schema import Schema
+from bgmiv.effects import Source
+from bgmiv.errors import NotFittedError
 from bgmiv.infer import LatentMap, latents_of, structural_means
 from bgmiv.model import BGMIVModel
 from bgmiv.train import HistoryRow
 from bgmiv.train.looks import RowsLook
+from bgmiv.trust.model_support import ModelSupport, Points, fit_model_support
+from bgmiv.trust.tangent import tangent_deviations, tangent_directions
 from bgmiv.trust.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -67,6 +72,9 @@ class FittedBGMIV:
         scaler: the fitted scaling of each role, after the reduction.
         members: the trained models; predictions are averages over them.
         verdict: whether held-out rows speak for or against the fit, and why.
+        directions: draws of the outcome generators' weights around what was trained, `(members, k, weights)`; None
+            until `with_uncertainty` is called with the data.
+        support: where the data lie; None likewise.
     """
 
     config: BGMIVConfig
@@ -75,6 +83,8 @@ class FittedBGMIV:
     scaler: Scaler
     members: tuple[Member, ...]
     verdict: Verdict
+    directions: np.ndarray | None = None
+    support: ModelSupport | None = None
 
     @property
     def model(self) -> BGMIVModel:
@@ -101,9 +111,7 @@ class FittedBGMIV:
 
         They are the encoder's where the structural function is averaged over many.
         """
-        rule = self.config.latent_map
-        v = self._scale(self.schema.check_covariates(covariates))
-        return latents_of(self.members[member].model, v, rule if isinstance(rule, LatentMap) else LatentMap(steps=0))
+        return self._latents(self.members[member].model, self._scale(self.schema.check_covariates(covariates)))
 
     def predict(self, treatment: Any, covariates: Any = None) -> np.ndarray:
         """The structural function in original units, `(n,)` (eq. structural_prediction), averaged over members."""
@@ -117,6 +125,62 @@ class FittedBGMIV:
     def members_at(self, x: np.ndarray, v: np.ndarray) -> np.ndarray:
         """`predict_members` at scaled treatments and reduced, scaled covariates."""
         return np.stack([self.scaler.outcome.inverse(self._means(member.model, x, v)) for member in self.members])
+
+    def with_uncertainty(self, data: IVData) -> FittedBGMIV:
+        """The same fit with what intervals and support flags need of the data it was fitted on."""
+        if self.directions is not None:
+            return self
+        seen = data if self.config.use_instrument else data.without_instruments()
+        scaled = self.scaler.transform(self.reduction.apply(seen))
+        models = [member.model for member in self.members]
+        latents = [self._latents(model, scaled.v) for model in models]
+        directions = tangent_directions(
+            models,
+            latents,
+            scaled,
+            self.config.warm_start.integration,
+            weights=getattr(data, "weights", None),
+            groups=getattr(data, "groups", None),
+        )
+        return replace(self, directions=directions, support=fit_model_support(models, scaled, latents))
+
+    def deviations(self, treatment: Any, covariates: Any = None) -> tuple[Source, ...]:
+        """Sources of uncertainty about `predict`, in units of the outcome.
+
+        "sampling" is what other rows of the same kind would change, "network" what training once more would, "latent"
+        (only with `latents="posterior"`) what the covariates leave open about the latents.
+        """
+        if self.directions is None:
+            raise NotFittedError("this result was not completed by with_uncertainty(data), which intervals need.")
+        x, v = self.schema.check_query(treatment, covariates)
+        x, v = self.scaler.treatment.transform(x), self._scale(v)
+        unit = float(np.ravel(self.scaler.outcome.scale)[0])
+        moved = [
+            tangent_deviations(member.model, along, x, self._latents(member.model, v))
+            for member, along in zip(self.members, self.directions, strict=True)
+        ]
+        count = len(self.directions[0])
+        sources = [Source("sampling", np.mean(moved, axis=0) * (unit / np.sqrt(count)), count)]
+        k = len(self.members)
+        if k > 1:
+            values = self.members_at(x, v)
+            spread = (values - values.mean(axis=0)) / np.sqrt(k * (k - 1))
+            sources.append(Source("network", spread, k - 1))
+        return tuple(sources)
+
+    def inside(self, treatment: np.ndarray, covariates: np.ndarray) -> np.ndarray:
+        """Which checked rows of treatments and flat covariates the data show."""
+        if self.support is None:
+            raise NotFittedError("this result was not completed by with_uncertainty(data), which support flags need.")
+        v = self._scale(covariates)
+        models = [member.model for member in self.members]
+        points = Points(self.scaler.treatment.transform(treatment), [self._latents(model, v) for model in models])
+        return self.support.inside(models, points)
+
+    def _latents(self, model: BGMIVModel, v: np.ndarray) -> np.ndarray:
+        """Latents of scaled covariates; the encoder's where the structural function is averaged over many."""
+        rule = self.config.latent_map
+        return latents_of(model, v, rule if isinstance(rule, LatentMap) else LatentMap(steps=0))
 
     def _means(self, model: BGMIVModel, x: np.ndarray, v: np.ndarray) -> np.ndarray:
         rule = self.config.latent_map

@@ -17,6 +17,7 @@ from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, Scaler, treatm
 from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.errors import ConfigError, DataError, DivergedError
 from bgmiv.estimators.base import IVEstimator, check_one_number, chosen_preset
+from bgmiv.estimators.checks import check_no_weights
 from bgmiv.progress import Reporter, silent
 from bgmiv.train.covariate_net import CovariateNet, net_values, split_rows
 from bgmiv.train.deepgmm import Choice, GameState, MomentGame, choose, last
@@ -73,6 +74,7 @@ class DeepGMMConfig:
         """Scale and play; with rows held out, one game a learning rate and the best of all rounds by their moments."""
         enable_compilation_cache()
         check_one_number(data, "DeepGMM")
+        check_no_weights(data, "DeepGMM")
         if self.use_instrument and data.instruments.shape[1] == 0:
             raise DataError("DeepGMM needs an instrument; pass at least one in instruments=")
         key_split, key_nets, key_game = jax.random.split(key, 3)

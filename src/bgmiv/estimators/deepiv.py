@@ -17,6 +17,7 @@ from bgmiv.data.scaling import Identity, RoleScaling, Scaler, treatment_as_colum
 from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.base import IVEstimator, check_one_number, chosen_preset
+from bgmiv.estimators.checks import check_no_weights
 from bgmiv.likelihood import Bernoulli, GaussianMixture, Head, Levels
 from bgmiv.progress import Reporter, silent
 from bgmiv.train.covariate_net import CovariateNet, net_values, split_rows
@@ -100,6 +101,7 @@ class DeepIVConfig:
         """Scale, fit the treatment's distribution, then the outcome through its draws."""
         enable_compilation_cache()
         check_one_number(data, "DeepIV")
+        check_no_weights(data, "DeepIV")
         if self.use_instrument and data.instruments.shape[1] == 0:
             raise DataError("DeepIV needs an instrument; pass at least one in instruments=")
         data = data if self.use_instrument else data.without_instruments()

@@ -21,6 +21,7 @@ from bgmiv.data.scaling import Identity, RoleScaling, Scaler, treatment_as_colum
 from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.base import IVEstimator, check_one_number, chosen_preset
+from bgmiv.estimators.checks import check_no_weights
 from bgmiv.progress import Reporter, silent
 from bgmiv.train.dfiv import (
     DeepFeatures,
@@ -123,6 +124,7 @@ class DFIVConfig:
         """Scale, split the rows between the stages, learn the features, solve the heads."""
         enable_compilation_cache()
         check_one_number(data, "deep feature IV")
+        check_no_weights(data, "DFIV")
         _check(data, self.use_instrument)
         data = data if self.use_instrument else data.without_instruments()
         key_networks, key_rows, key_run = jax.random.split(key, 3)

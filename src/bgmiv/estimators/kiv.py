@@ -16,6 +16,7 @@ from bgmiv.data.scaling import Affine, Identity, RoleScaling, Scaler
 from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.base import IVEstimator, check_one_number, chosen_preset
+from bgmiv.estimators.checks import check_no_weights
 from bgmiv.kernels import Floats, GaussianKernel, KernelFeatures, fit_features, median_lengthscales
 from bgmiv.progress import Reporter, silent
 from bgmiv.train.kiv import choose_penalty, first_stage, second_stage
@@ -108,6 +109,7 @@ class KIVConfig:
     def fit(self, data: IVData, key: Array, reporter: Reporter = silent) -> FittedKIV:
         """Split, regress the features, validate λ, regress the outcome, validate ξ."""
         check_one_number(data, "KIV")
+        check_no_weights(data, "KIV")
         first, second = self._split(data, key)
         scaler = self.scaling.fit(data if self.use_instrument else data.without_instruments())
         y = _scaled(scaler.outcome, data.outcome)

@@ -31,6 +31,10 @@ class Questions(ABC):
         """The fitted result; raises `NotFittedError` if there is none."""
 
     @abstractmethod
+    def _completed(self) -> Any:
+        """The fitted result with what intervals need."""
+
+    @abstractmethod
     def _read(self, covariates: Any) -> Any:
         """Covariates as the fit saw them."""
 
@@ -56,7 +60,7 @@ class Questions(ABC):
             ConfigError: the method gives point estimates only.
         """
         x, v = self._asked(treatment, covariates)
-        answer = structural_values(self._fitted(), x, v, with_sources=True)
+        answer = structural_values(self._completed(), x, v, with_sources=True)
         return interval_of(answer, level, in_support=self._support(x, v), probability=self._is_probability())
 
     def effect(self, covariates: Any = None, *, t0: Any, t1: Any) -> np.ndarray:
@@ -70,7 +74,7 @@ class Questions(ABC):
             ConfigError: the method gives point estimates only.
         """
         v = self._read(covariates)
-        answer = effect(self._fitted(), v, t0=t0, t1=t1, with_sources=True)
+        answer = effect(self._completed(), v, t0=t0, t1=t1, with_sources=True)
         return interval_of(answer, level, in_support=self._both_in_support(t0, t1, v))
 
     def ate(self, covariates: Any = None, *, t0: Any, t1: Any) -> Any:
@@ -85,7 +89,7 @@ class Questions(ABC):
             ConfigError: the method gives point estimates only.
         """
         v = self._read(covariates)
-        answer = average_effect(self._fitted(), v, t0=t0, t1=t1, with_sources=True)
+        answer = average_effect(self._completed(), v, t0=t0, t1=t1, with_sources=True)
         return interval_of(answer, level, in_support=float(np.mean(self._both_in_support(t0, t1, v))))
 
     def marginal_effect(self, treatment: Any, covariates: Any = None, *, step: float) -> np.ndarray:
@@ -101,7 +105,7 @@ class Questions(ABC):
             ConfigError: the method gives point estimates only.
         """
         x, v = self._asked(treatment, covariates)
-        answer = marginal_effect(self._fitted(), x, v, step=step, with_sources=True)
+        answer = marginal_effect(self._completed(), x, v, step=step, with_sources=True)
         return interval_of(answer, level, in_support=self._support(x, v))
 
     def dose_response(self, treatments: Any, covariates: Any = None, *, average: bool = True) -> DoseResponse:
@@ -120,7 +124,7 @@ class Questions(ABC):
             ConfigError: the method gives point estimates only.
         """
         v = self._read(covariates)
-        doses, answer = dose_response(self._fitted(), treatments, v, average=average, with_sources=True)
+        doses, answer = dose_response(self._completed(), treatments, v, average=average, with_sources=True)
         shares = self._support_along(doses, v, average)
         return interval_of(answer, level, in_support=shares, probability=self._is_probability())
 

@@ -116,10 +116,11 @@ class FittedTSLS:
 class TSLSConfig:
     """Two-stage least squares with a constant: linear in treatment and covariates, or a sieve in the treatment.
 
-    Standard errors are robust to heteroskedasticity. The first level of a categorical block, the most frequent one, is
-    its reference; so it is with a categorical treatment, which needs an instrument for each other level. Needs at
-    least twice as many rows as columns of the first stage: near that the first stage reproduces the treatment instead
-    of its instrumented part.
+    Standard errors are robust to heteroskedasticity, and clustered where the data have groups. Sample weights are those
+    of weighted least squares; rows of weight zero are left out. The first level of a categorical block, the most
+    frequent one, is its reference; so it is with a categorical treatment, which needs an instrument for each other
+    level. Needs at least twice as many rows as columns of the first stage: near that the first stage reproduces the
+    treatment instead of its instrumented part.
 
     A sieve replaces the treatment by functions of it, and each instrument by the same kind of functions of itself,
     so that there are as many instruments as endogenous columns. They are powers of the standardised variable, named
@@ -171,6 +172,8 @@ class TSLSConfig:
     def fit(self, data: IVData, key: jax.Array | None = None, reporter: Reporter = silent) -> FittedTSLS:
         """Fit by linearmodels' ``IV2SLS``; ``key`` is not used, there is no randomness."""
         check_one_number(data, "two-stage least squares")
+        if data.weights is not None and not data.weights.all():
+            data = data.take(data.weights > 0)
         self._check_data(data)
         reporter.start("2SLS", 1)
         kept, names = _regressors(data.schema)
@@ -347,9 +350,11 @@ def _fit_linearmodels(
     outcome = pd.Series(np.asarray(data.outcome, dtype=np.float64), name=data.schema.outcome.name)
     try:
         if instruments is None:
-            model = IV2SLS(outcome, pd.concat([exogenous, endogenous], axis=1), None, None)
+            model = IV2SLS(outcome, pd.concat([exogenous, endogenous], axis=1), None, None, weights=data.weights)
         else:
-            model = IV2SLS(outcome, exogenous, endogenous, instruments)
+            model = IV2SLS(outcome, exogenous, endogenous, instruments, weights=data.weights)
+        if data.groups is not None:
+            return model.fit(cov_type="clustered", clusters=data.groups)
         return model.fit(cov_type="robust")
     except (ValueError, np.linalg.LinAlgError) as error:
         raise DataError(

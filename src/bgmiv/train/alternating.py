@@ -143,6 +143,9 @@ class Alternating:
         """The four updates of one mini-batch."""
         model = state.model
         weights = real / jnp.sum(real)
+        if data.weights is not None:
+            # Not the latents' objective below: every row's latent state is its own, whatever the row counts.
+            weights = weights * data.weights.training[rows]
         batch = _Batch(jax.tree.map(lambda leaf: leaf[rows], data.rows), state.latents.z[rows], weights)
         outcome_on = (state.epoch >= self.first_stage_warmup).astype(batch.z.dtype)
         rule = rule_for(self.integration, model.treatment_head)

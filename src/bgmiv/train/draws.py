@@ -42,6 +42,10 @@ class Draws:
         """Whole numbers below `n`; the remainder's bias is below `n / 2**32`."""
         return (self._take(shape) % n.astype(jnp.uint32)).astype(jnp.int32)
 
+    def words(self, shape: tuple[int, ...]) -> Array:
+        """The random words themselves, whole numbers from 0 to `2**32 - 1`."""
+        return self._take(shape)
+
     def uniform(self, shape: tuple[int, ...]) -> Array:
         """Numbers strictly between 0 and 1."""
         return (self._take(shape) >> 9).astype(jnp.float32) * 2.0**-23 + 2.0**-24

@@ -18,14 +18,31 @@ from jax.typing import ArrayLike
 
 from bgmiv.data.batching import bucket_size, pad_rows
 from bgmiv.data.scaling import ScaledData
-from bgmiv.errors import DivergedError, FitInterrupted
+from bgmiv.errors import DataError, DivergedError, FitInterrupted
 from bgmiv.model.objectives import Row
 from bgmiv.progress import Reporter, silent
 from bgmiv.train.checkpoint import Checkpoint
 from bgmiv.train.draws import Draws
 from bgmiv.train.history import HistoryRow
 
-__all__ = ["Program", "Reviewed", "TrainingData", "run_phase", "training_data"]
+__all__ = ["Program", "Reviewed", "RowWeights", "TrainingData", "run_phase", "training_data"]
+
+_WORDS = 2**32
+
+
+class RowWeights(NamedTuple):
+    """How much each padded row counts.
+
+    Attributes:
+        limits: `(n,)` whole numbers that do not fall: a random word below `limits[i]` and not below the one before
+            draws row i. Rows that training leaves out have no words.
+        training: `(n,)`, of mean one over the rows trained on, zero elsewhere.
+        held_out: `(n,)` weights of rows where they are looked at without being trained on; None for equal ones.
+    """
+
+    limits: Array
+    training: Array
+    held_out: Array | None = None
 
 
 class TrainingData(NamedTuple):
@@ -35,12 +52,14 @@ class TrainingData(NamedTuple):
         rows: the padded rows.
         n: how many are real.
         fold_start, fold_size: the held-out rows are `fold_start .. fold_start + fold_size`, all of them real ones.
+        weights: how much rows count; None if all count the same.
     """
 
     rows: Row
     n: Array
     fold_start: Array
     fold_size: Array
+    weights: RowWeights | None = None
 
     @property
     def n_training(self) -> Array:
@@ -48,7 +67,11 @@ class TrainingData(NamedTuple):
         return self.n - self.fold_size
 
     def draw(self, draws: Draws, n: int) -> Array:
-        """Positions of `n` training rows, drawn with replacement."""
+        """Positions of `n` training rows, drawn with replacement, in proportion to their weights."""
+        if self.weights is not None:
+            # The last limit is the highest word, which therefore has to give way.
+            words = jnp.minimum(draws.words((n,)), jnp.uint32(_WORDS - 2))
+            return jnp.searchsorted(self.weights.limits, words, side="right").astype(jnp.int32)
         index = draws.index((n,), self.n_training)
         return jnp.where(index < self.fold_start, index, index + self.fold_size)
 
@@ -63,19 +86,66 @@ class TrainingData(NamedTuple):
         place = jnp.arange(most)
         index = jnp.minimum(self.fold_start + place, len(self.rows.x) - 1)
         inside = (place < self.fold_size).astype(self.rows.x.dtype)
+        if self.weights is not None and self.weights.held_out is not None:
+            inside = inside * self.weights.held_out[index]
+            total = jnp.sum(inside)
+            return jax.tree.map(lambda leaf: leaf[index], self.rows), inside / jnp.where(total > 0, total, 1.0)
         return jax.tree.map(lambda leaf: leaf[index], self.rows), inside / jnp.maximum(jnp.sum(inside), 1.0)
 
 
-def training_data(scaled: ScaledData, batch_size: int, fold: tuple[ArrayLike, ArrayLike] = (0, 0)) -> TrainingData:
+def training_data(
+    scaled: ScaledData,
+    batch_size: int,
+    fold: tuple[ArrayLike, ArrayLike] = (0, 0),
+    weights: ArrayLike | None = None,
+    held_out_weights: ArrayLike | None = None,
+) -> TrainingData:
     """Pad scaled data to its bucket and put it on the device; `fold` is the start and size of what is held out.
 
     Members that share the rows and hold out others have one start and one size each.
+
+    Args:
+        scaled: the rows.
+        batch_size: what the padded number of rows is a multiple of.
+        fold: see above.
+        weights: `(n,)`, or `(members, n)` if each member has its own: rows are drawn in proportion to them, in the
+            order of `scaled`. None draws all rows equally often.
+        held_out_weights: `(n,)`, weights of the rows where a fold is looked at; they need `weights`.
+
+    Raises:
+        DataError: the rows that a member trains on have no weight.
     """
     n = len(scaled.x)
     padded = bucket_size(n, batch_size)
     rows = Row(*(jnp.asarray(pad_rows(values, padded)) for values in (scaled.x, scaled.y, scaled.v, scaled.w)))
     start, size = fold
-    return TrainingData(rows, *(jnp.asarray(number, jnp.int32) for number in (n, start, size)))
+    counted = None if weights is None else _row_weights(np.asarray(weights), padded, fold, held_out_weights)
+    numbers = [jnp.asarray(number, jnp.int32) for number in (n, start, size)]
+    return TrainingData(rows, numbers[0], numbers[1], numbers[2], counted)
+
+
+def _row_weights(
+    weights: np.ndarray, padded: int, fold: tuple[ArrayLike, ArrayLike], held_out: ArrayLike | None
+) -> RowWeights:
+    starts, sizes = np.asarray(fold[0]), np.asarray(fold[1])
+    n, members = weights.shape[-1], np.broadcast_shapes(weights.shape[:-1], starts.shape, sizes.shape)
+    place = np.arange(padded)
+    left_out = (place >= starts[..., None]) & (place < (starts + sizes)[..., None])
+    own = np.zeros((*members, padded))
+    own[..., :n] = weights
+    own = np.where(left_out, 0.0, own)
+    totals = np.cumsum(own, axis=-1)
+    if not (totals[..., -1] > 0).all():
+        raise DataError("weights: the rows left for training all have weight zero. Give more rows a positive weight.")
+    # Up to the last row with a weight, beyond which rounding must not leave a word.
+    shares = np.where(totals < totals[..., -1:], totals / totals[..., -1:], 1.0)
+    counts = np.sum((place < n) & ~left_out, axis=-1, keepdims=True)
+    looked_at = None if held_out is None else jnp.asarray(pad_rows(np.asarray(held_out, np.float32), padded))
+    return RowWeights(
+        jnp.asarray(np.minimum(np.floor(shares * _WORDS), _WORDS - 1).astype(np.uint32)),
+        jnp.asarray(own * counts / totals[..., -1:], jnp.float32),
+        looked_at,
+    )
 
 
 class Program(Protocol):
@@ -147,9 +217,10 @@ def _member_axes(data: TrainingData) -> Any:
 
     # The number of rows has an axis exactly if the rows have one more than theirs.
     own = axis(data.n)
-    parts: Any = (own, axis(data.fold_start), axis(data.fold_size))
     rows: Any = jax.tree.map(lambda _: own, data.rows)
-    return TrainingData(rows, *parts)
+    weights: Any = jax.tree.map(lambda values: 0 if values.ndim > 1 else None, data.weights)
+    parts: Any = (rows, own, axis(data.fold_start), axis(data.fold_size), weights)
+    return TrainingData(*parts)
 
 
 def run_phase(

@@ -68,10 +68,14 @@ def _with_own_rows(start: Start) -> Start:
         return jax.tree.map(lambda leaf: leaf[None], start)
     if start.data.n.ndim:
         return start
+    n_members = len(start.key_warm)
     rows, n = jax.tree.map(
-        lambda leaf: jnp.broadcast_to(leaf, (len(start.key_warm), *leaf.shape)), (start.data.rows, start.data.n)
+        lambda leaf: jnp.broadcast_to(leaf, (n_members, *leaf.shape)), (start.data.rows, start.data.n)
     )
-    return start._replace(data=start.data._replace(rows=rows, n=n))
+    weights = jax.tree.map(
+        lambda leaf: leaf if leaf.ndim > 1 else jnp.broadcast_to(leaf, (n_members, *leaf.shape)), start.data.weights
+    )
+    return start._replace(data=start.data._replace(rows=rows, n=n, weights=weights))
 
 
 def members_of(together: Trained) -> tuple[Trained | DivergedError, ...]:

@@ -1,0 +1,179 @@
+r"""How uncertain a trained outcome generator is, by its quasi-posterior in the tangent of its weights.
+
+Training has the outcome generator's weights $\omega$ meet $E[y - m_\omega(w, z)] = 0$, where $m_\omega(w, z)$ is the
+structural mean integrated over $p(x \mid w, z)$, by least squares. Near the trained $\hat\omega$ the mean is linear in
+the weights, $m_\omega \approx \hat m + J(\omega - \hat\omega)$. With a Gaussian prior of precision $n\lambda$ that is
+a ridge regression, whose weights scatter with the sandwich covariance
+
+$$A^{-1} \Big(\tfrac1{n^2} \textstyle\sum_g s_g s_g^\top\Big) A^{-1}, \qquad A = \tfrac1n J^\top J + \lambda I,
+\qquad s_g = \sum_{i \in g} r_i J_i,$$
+
+over rows, or over groups of rows that may depend on one another. What is kept are draws from it: directions in the
+space of weights, along which predictions are differentiated. Members see the same rows, so that the same rows' noise
+moves all of them: their directions are drawn together.
+
+Reference:
+    V. Chernozhukov, H. Hong (2003), An MCMC approach to classical estimation, Journal of Econometrics 115; A. Immer, M.
+    Korzepa, M. Bauer (2021), Improving predictions of Bayesian neural nets via local linearization, AISTATS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
+
+from bgmiv.data.batching import bucket_size, pad_rows
+from bgmiv.data.scaling import ScaledData
+from bgmiv.integrate import IntegrationRule, rule_for
+from bgmiv.likelihood import Categorical
+from bgmiv.model.model import BGMIVModel
+from bgmiv.model.objectives import Row
+from bgmiv.train.looks import iv_means
+
+__all__ = ["N_DIRECTIONS", "PRIOR_PRECISION", "n_weights", "tangent_deviations", "tangent_directions"]
+
+N_DIRECTIONS = 64
+"""Draws kept; their variance has as many degrees of freedom."""
+PRIOR_PRECISION = 1e-4
+"""λ, a row; benchmarks/coverage.md says how it was chosen."""
+
+_MOST_ROWS = 1000
+_AT_ONCE = 64
+_MOST_POINTS = 1024
+_FEWEST_POINTS = 64
+
+
+def n_weights(model: BGMIVModel) -> int:
+    """How many weights the outcome generator has."""
+    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(model.outcome))
+
+
+def tangent_directions(
+    models: Sequence[BGMIVModel],
+    latents: Sequence[np.ndarray],
+    scaled: ScaledData,
+    integration: IntegrationRule,
+    *,
+    weights: NDArray[np.floating] | None = None,
+    groups: NDArray[np.integer] | None = None,
+    seed: int = 0,
+) -> NDArray[np.float32]:
+    """Draws of the members' weights around what was trained, `(members, N_DIRECTIONS, weights)`.
+
+    Args:
+        models: the members.
+        latents: each member's latents of all rows.
+        scaled: the rows.
+        integration: the rule of the outcome's mean in training.
+        weights: sample weights.
+        groups: codes of groups whose rows may depend on one another; None takes every row for itself.
+        seed: the randomness.
+
+    A thousand rows (whole groups, as many as make that number) say how the weights scatter; all rows how much.
+    """
+    n = len(scaled.x)
+    rng = np.random.default_rng(seed)
+    codes = np.arange(n) if groups is None else np.asarray(groups)
+    chosen = _some(codes, rng)
+    part = Row(*(jnp.asarray(values[chosen]) for values in (scaled.x, scaled.y, scaled.v, scaled.w)))
+    importance = np.ones(len(chosen)) if weights is None else np.asarray(weights, np.float64)[chosen]
+    importance = importance / importance.mean()
+    _, place = np.unique(codes[chosen], return_inverse=True)
+    multipliers = rng.normal(size=(place.max() + 1, N_DIRECTIONS))[place]
+    found = []
+    for model, z in zip(models, latents, strict=True):
+        jacobian, residuals = _at_rows(model, part, jnp.asarray(z[chosen]), integration)
+        found.append(_directions(np.asarray(jacobian), np.asarray(residuals), importance, multipliers))
+    return np.asarray(np.stack(found) * np.sqrt(len(chosen) / n), np.float32)
+
+
+def _some(codes: NDArray[Any], rng: np.random.Generator) -> NDArray[np.int64]:
+    """About a thousand rows: all of the groups they are of."""
+    if len(codes) <= _MOST_ROWS:
+        return np.arange(len(codes))
+    kinds, place, counts = np.unique(codes, return_inverse=True, return_counts=True)
+    order = rng.permutation(len(kinds))
+    within = np.cumsum(counts[order]) <= _MOST_ROWS
+    # The first group is taken however large it is.
+    within[0] = True
+    kept = np.isin(place, order[within])
+    return np.flatnonzero(kept)[: 2 * _MOST_ROWS]
+
+
+@partial(jax.jit, static_argnames="integration")
+def _at_rows(model: BGMIVModel, rows: Row, z: Array, integration: IntegrationRule) -> tuple[Array, Array]:
+    """The Jacobian of the integrated mean in the outcome's weights, `(n, K, weights)`, and residuals `(n, K)`."""
+    rule = rule_for(integration, model.treatment_head)
+    flat, unflatten = ravel_pytree(model.outcome)
+
+    def one(row: Row, z: Array) -> tuple[Array, Array]:
+        batch = jax.tree.map(lambda leaf: leaf[None], row)
+        raw = model.treatment_raw(row.w, z)[None]
+
+        def mean(flat: Array) -> Array:
+            moved = eqx.tree_at(lambda m: m.outcome, model, unflatten(flat))
+            return jnp.atleast_1d(iv_means(moved, rule, batch, raw, z[None], jax.random.key(0))[0])
+
+        y = model.outcome_event(row.y) if isinstance(model.outcome_head, Categorical) else row.y[None]
+        return jax.jacrev(mean)(flat), y - mean(flat)
+
+    return jax.lax.map(lambda pair: one(*pair), (rows, z), batch_size=_AT_ONCE)
+
+
+def _directions(
+    jacobian: np.ndarray, residuals: np.ndarray, importance: np.ndarray, multipliers: np.ndarray
+) -> np.ndarray:
+    """$A^{-1} \\tfrac1n \\sum_i \\xi_i r_i J_i$ for each column of multipliers, through the rows' kernel matrix."""
+    n, k, _ = jacobian.shape
+    root = np.sqrt(np.repeat(importance, k))
+    j = jacobian.reshape(n * k, -1) * root[:, None].astype(np.float32)
+    kernel = (j @ j.T).astype(np.float64) / n
+    kernel[np.diag_indices_from(kernel)] += PRIOR_PRECISION
+    scores = (root * residuals.reshape(-1).astype(np.float64))[:, None] * np.repeat(multipliers, k, axis=0)
+    solved = cho_solve(cho_factor(kernel, lower=True, overwrite_a=True), scores, overwrite_b=True)
+    return (j.T @ solved.astype(np.float32) / n).T
+
+
+@jax.jit
+def _along(model: BGMIVModel, directions: Array, x: Array, z: Array) -> Array:
+    """Derivatives of the structural mean along directions, `(directions, n)` or `(directions, n, K)`."""
+    flat, unflatten = ravel_pytree(model.outcome)
+
+    def means(flat: Array) -> Array:
+        moved = eqx.tree_at(lambda m: m.outcome, model, unflatten(flat))
+        return jax.vmap(moved.structural_mean)(x, z)
+
+    return jax.lax.map(lambda direction: jax.jvp(means, (flat,), (direction,))[1], directions)
+
+
+def tangent_deviations(
+    model: BGMIVModel, directions: NDArray[np.float32], x: np.ndarray, z: np.ndarray
+) -> NDArray[np.float64]:
+    """What each direction changes of a member's structural mean at scaled points, on the scaled outcome.
+
+    Args:
+        model: the member.
+        directions: its own, `(k, weights)`.
+        x: scaled treatments, `(n,)`.
+        z: latents, `(n, d)`.
+
+    Returns:
+        `(k, n)`, or `(k, n, K)` for an outcome of K levels.
+    """
+    size = max(_FEWEST_POINTS, bucket_size(min(len(x), _MOST_POINTS)))
+    along = jnp.asarray(directions)
+    parts = []
+    for start in range(0, len(x), size):
+        some = [jnp.asarray(pad_rows(np.asarray(a[start : start + size], np.float32), size)) for a in (x, z)]
+        parts.append(np.asarray(_along(model, along, *some))[:, : len(x) - start])
+    return np.concatenate(parts, axis=1).astype(np.float64)

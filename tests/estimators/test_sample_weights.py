@@ -1,0 +1,141 @@
+"""Sample weights and groups in the methods: honoured, or refused by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from linearmodels.iv import IV2SLS
+
+from bgmiv import DFIV, KIV, TSLS, DeepGMM, DeepIV
+from bgmiv.covariates import CovariateConfig
+from bgmiv.data.ivdata import IVData
+from bgmiv.errors import DataError
+from bgmiv.estimators.bgmiv import PRESETS, BGMIVConfig
+from bgmiv.estimators.tsls import TSLSConfig
+from bgmiv.model import ModelConfig
+from bgmiv.train import DirectStart
+
+N = 60
+RNG = np.random.default_rng(0)
+W, V, U = RNG.normal(size=(3, N))
+X = W + V + U
+Y = 2.0 * X - V + U
+COUNTS = RNG.integers(0, 4, N)
+STATES = np.repeat(np.arange(12), 5)
+
+
+def sample(weights: Any = None, groups: Any = None, rows: Any = slice(None)) -> IVData:
+    w, v, x, y = (a[rows] for a in (W, V, X, Y))
+    return IVData.from_arrays(y, x, instruments=w, covariates={"age": v}, weights=weights, groups=groups)
+
+
+class TestTwoStageLeastSquares:
+    @pytest.mark.parametrize(
+        "config", [TSLSConfig(), TSLSConfig(degree=2), TSLSConfig(use_instrument=False)], ids=["linear", "sieve", "ols"]
+    )
+    def test_whole_weights_are_repeated_rows(self, config: TSLSConfig) -> None:
+        # A sieve's functions are scaled by the rows there are, so that only the curve is the same.
+        weighted = config.fit(sample(COUNTS))
+        repeated = config.fit(sample(rows=np.repeat(np.arange(N), COUNTS)))
+        at = np.linspace(-2, 2, 5)
+        np.testing.assert_allclose(weighted.predict(at, at), repeated.predict(at, at), rtol=1e-6)
+
+    def test_weights_of_one_are_none(self) -> None:
+        plain, ones = TSLSConfig().fit(sample()), TSLSConfig().fit(sample(np.full(N, 7)))
+        np.testing.assert_allclose(ones.result.params, plain.result.params, rtol=1e-12)
+        np.testing.assert_allclose(ones.result.std_errors, plain.result.std_errors, rtol=1e-12)
+
+    def test_errors_are_clustered_by_groups(self) -> None:
+        found = (
+            TSLS().fit(Y, X, instruments=W, covariates={"age": V}, groups=STATES, weights=1.0 + COUNTS).fitted_.result
+        )
+        exogenous = np.column_stack([np.ones(N), V])
+        reference = IV2SLS(Y, exogenous, X, W, weights=1.0 + COUNTS)
+        np.testing.assert_allclose(
+            found.std_errors, reference.fit(cov_type="clustered", clusters=STATES).std_errors, rtol=1e-10
+        )
+        assert found.std_errors.iloc[-1] != pytest.approx(
+            reference.fit(cov_type="robust").std_errors.iloc[-1], rel=1e-3
+        )
+
+
+@pytest.mark.parametrize("method", [KIV, DeepIV, DFIV, DeepGMM])
+def test_methods_without_weights_say_so(method: Any) -> None:
+    message = rf"{method.__name__} does not take sample weights \(pw\)\. Leave them out, or use BGMIV or TSLS"
+    table = {"y": Y, "x": X, "w": W, "pw": 1.0 + COUNTS}
+    with pytest.raises(DataError, match=message):
+        method(random_state=0).fit_table(table, outcome="y", treatment="x", instruments="w", weights="pw")
+
+
+def test_groups_are_kept_by_a_method_that_does_not_use_them() -> None:
+    model = KIV(random_state=0).fit(Y, X, instruments=W, groups=STATES)
+    assert model.data_ is not None
+    np.testing.assert_array_equal(model.data_.groups, STATES)
+    plain = KIV(random_state=0).fit(Y, X, instruments=W)
+    np.testing.assert_array_equal(model.predict([0.0, 1.0]), plain.predict([0.0, 1.0]))
+
+
+def small(preset: str = "default", **more: Any) -> BGMIVConfig:
+    config = PRESETS[preset]()
+    shapes = CovariateConfig(dense_hidden=(8,))
+    return replace(
+        config,
+        batch_size=16,
+        model=ModelConfig(treatment_hidden=(16,), outcome_hidden=(16,), covariates=shapes),
+        ensemble=replace(config.ensemble, members=1, held_out=0.0),
+        **more,
+    )
+
+
+DIRECT = DirectStart(iterations=400, learning_rate=1e-2, chunk=200)
+
+
+class TestBGMIV:
+    def test_rows_without_weight_teach_nothing(self) -> None:
+        """Half of the rows say y = 5 + x, the others y = -5 + x; weights decide between them."""
+        shift = np.where(np.arange(N) % 2, 5.0, -5.0)
+        predictions = []
+        for chosen in (0, 1):
+            data = IVData.from_arrays(
+                X + shift, X, instruments=W, covariates={"age": V}, weights=np.arange(N) % 2 == chosen
+            )
+            fitted = small(warm_start=DIRECT).fit(data, jax.random.key(0))
+            predictions.append(float(fitted.predict([0.0], {"age": [0.0]})[0]))
+        low, high = predictions
+        assert low < -2.5
+        assert high > 2.5
+
+    def test_members_with_folds_and_sets_that_train_together(self) -> None:
+        config = small(warm_start=replace(DIRECT, iterations=20, chunk=10))
+        config = replace(config, ensemble=replace(config.ensemble, members=2, held_out=0.4))
+        one, other = sample(1.0 + COUNTS, STATES), sample(4.0 - COUNTS)
+        keys = [jax.random.key(0), jax.random.key(0)]
+        points = ([0.0, 1.0], {"age": [0.0, 1.0]})
+        fits = [config.fit_many(pair, keys) for pair in ([one, other], [other, one])]
+        found = np.array([[fit.predict(*points) for fit in pair if not isinstance(fit, Exception)] for pair in fits])
+        np.testing.assert_allclose(found[0], found[1, ::-1], rtol=1e-3, atol=1e-3)
+        # Of one key and the same rows, they differ by their weights alone.
+        assert not np.allclose(found[0, 0], found[0, 1], atol=1e-2)
+        with pytest.raises(DataError, match="differ in whether rows have sample weights"):
+            config.fit_many([one, sample()], keys)
+
+    def test_algorithm_1_weighs_the_rows_likelihoods(self) -> None:
+        config = small("paper-qmc", warm_start=replace(DIRECT, iterations=0))
+        config = replace(config, alternating=replace(config.alternating, epochs=3, chunk=3))
+        key, points = jax.random.key(0), ([0.0, 1.0], {"age": [0.0, 1.0]})
+        plain, ones, others = (config.fit(sample(w), key).predict(*points) for w in (None, np.ones(N), COUNTS))
+        np.testing.assert_allclose(ones, plain, rtol=1e-4, atol=1e-5)
+        assert not np.allclose(others, plain, rtol=1e-4, atol=1e-5)
+
+    def test_an_unfinished_fit_is_one_of_these_weights_and_groups(self, tmp_path: Any) -> None:
+        config = replace(small(warm_start=DIRECT), checkpoint=str(tmp_path))
+        marks = set()
+        for data in (sample(), sample(1.0 + COUNTS), sample(groups=STATES), sample(1.0 + COUNTS, STATES)):
+            checkpoint = config.open_checkpoint(data, jax.random.key(0))
+            assert checkpoint is not None
+            marks.add(checkpoint._fingerprint)
+        assert len(marks) == 4
