@@ -112,3 +112,12 @@ def test_what_cannot_be_answered_says_so() -> None:
         EconMLEstimator(3).fit(Y, T, Z=Z)
     with pytest.raises(ConfigError, match="point estimates only"):
         EconMLEstimator(KIV(random_state=0)).fit(Y, T, Z=Z).effect_interval()
+
+
+def test_weights_and_groups_reach_the_method() -> None:
+    counts = np.where(np.arange(500) % 5 == 0, 3, 1)
+    rows = np.repeat(np.arange(500), counts)
+    weighted = linear().fit(Y, T, Z=Z, X=X, sample_weight=counts, groups=np.arange(500) // 2)
+    repeated = linear().fit(Y[rows], T[rows], Z=Z[rows], X=X[rows])
+    assert weighted.ate(X) == pytest.approx(repeated.ate(X))
+    assert weighted.estimator_.data_.groups is not None

@@ -116,6 +116,16 @@ def test_grouped_folds() -> None:
     assert np.isfinite(scores).all()
 
 
+def test_weights_reach_the_method() -> None:
+    counts = np.where(np.arange(400) % 5 == 0, 3, 1)
+    rows = np.repeat(np.arange(400), counts)
+    weighted = by_name().fit(FRAME, Y, sample_weight=counts, groups=np.arange(400) // 10)
+    repeated = by_name().fit(FRAME.iloc[rows].reset_index(drop=True), Y[rows])
+    np.testing.assert_allclose(weighted.predict(FRAME), repeated.predict(FRAME))
+    found = cross_validate(by_name(), FRAME, Y, params={"sample_weight": counts}, return_estimator=True)
+    assert all(model.estimator_.data_.weights is not None for model in found["estimator"])
+
+
 def test_parameters_clone_and_repr() -> None:
     model = by_name(quick(), covariates=["season"])
     params = model.get_params(deep=True)
