@@ -75,6 +75,7 @@ def model() -> BGMIV:
     )
     data = IVData.from_arrays(Y, X, instruments=W, covariates={"age": AGE})
     made.fitted_ = replace(made._config(), model=TINY).fit(data, jax.random.key(3))
+    made.data_ = data
     made.seed_ = 3
     return made
 
@@ -90,7 +91,7 @@ def untrained(config: BGMIVConfig, data: IVData) -> FittedBGMIV:
         warm_start=replace(config.warm_start, iterations=0),
         alternating=replace(config.alternating, epochs=0),
     )
-    return small.fit(data, jax.random.key(1))
+    return small.fit(data, jax.random.key(1)).with_uncertainty(data)
 
 
 def again(fitted: FittedBGMIV, folder: Path) -> FittedBGMIV:
@@ -108,6 +109,9 @@ def test_a_trained_model_comes_back(model: BGMIV, tmp_path: Path) -> None:
     assert np.array_equal(mine.predict_members(0.3, query), theirs.predict_members(0.3, query))
     for i in range(2):
         assert np.array_equal(mine.latents(query, i), theirs.latents(query, i))
+    one, other = model.predict_interval(0.3, query), loaded.predict_interval(0.3, query)
+    for part in ("estimate", "lower", "upper", "in_support"):
+        assert np.array_equal(getattr(one, part), getattr(other, part))
     assert loaded.get_params() == model.get_params()
     assert (loaded.seed_, loaded.verdict_, loaded.history_) == (3, model.verdict_, model.history_)
     assert (theirs.config, theirs.schema) == (mine.config, mine.schema)

@@ -58,6 +58,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = IVData.from_arrays(AGE + U, W + U, instruments=W, covariates=COVARIATES, blocks={"region": "categorical"})
     model = BGMIV(random_state=0)
     model.fitted_, model.seed_ = config.fit(data, jax.random.key(0)), 0
+    model.data_ = data
     folder = tmp_path_factory.mktemp("good") / "model"
     model.save(folder)
     return folder
@@ -171,7 +172,8 @@ ATTACKS: dict[str, tuple[Callable[[Path], None], str]] = {
     "an archive for arrays": (in_place_of(ARRAYS, zipped), "truncated or belongs"),
     # The envelope.
     "another format": (change("format", "pickle"), "format is not"),
-    "newer version": (change("version", 2), "Upgrade bgmiv"),
+    "newer version": (change("version", 3), "Upgrade bgmiv"),
+    "older version": (change("version", 1), "Fit the model again"),
     "version of text": (change("version", "1"), "no usable version"),
     "version that is a truth": (change("version", True), "no usable version"),
     "version zero": (change("version", 0), "no usable version"),

@@ -31,6 +31,7 @@ __all__ = [
     "is_table",
     "read_columns",
     "read_table_file",
+    "table_rows",
     "with_levels",
     "without_missing",
 ]
@@ -157,6 +158,16 @@ def column_names(data: Any) -> tuple[str, ...]:
     ('age', 'wage')
     """
     return tuple(_original_names(data))
+
+
+def table_rows(data: Any) -> int:
+    """How many rows a table has.
+
+    >>> table_rows({"age": [30, 40], "wage": [1.0, 2.0]})
+    2
+    """
+    names = column_names(data)
+    return read_columns(data, names[:1]).n_rows if names else 0
 
 
 def check_known(name: str, known: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from jax import Array
 
 from bgmiv.data.checks import role_label, warn_user
 from bgmiv.data.formulas import FormulaReader, from_formula
-from bgmiv.data.frames import ColumnReader, Missing, from_frame, is_table
+from bgmiv.data.frames import ColumnReader, Missing, from_frame, is_table, table_rows
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.roles import RoleKind
 from bgmiv.data.schema import Schema
@@ -167,6 +167,8 @@ class IVEstimator(Questions, Showing, ABC):
 
     random_state: int | None
     progress: bool
+    formula_: str
+    n_dropped_: int
 
     @abstractmethod
     def _config(self) -> Estimator:
@@ -255,7 +257,9 @@ class IVEstimator(Questions, Showing, ABC):
             **self._kinds(),
         )
         names = tuple(name for block in found.schema.blocks for name in block.input_names)
-        return self._fit(config, found, ColumnReader(names))
+        self._fit(config, found, ColumnReader(names))
+        self.n_dropped_ = table_rows(data) - found.n_rows
+        return self
 
     @classmethod
     def from_formula(
@@ -296,7 +300,9 @@ class IVEstimator(Questions, Showing, ABC):
         found, reader = from_formula(
             formula, data, missing=missing, blocks=blocks, weights=weights, groups=groups, **model._kinds()
         )
-        return model._fit(config, found, reader)
+        model._fit(config, found, reader)
+        model.formula_, model.n_dropped_ = formula, table_rows(data) - found.n_rows
+        return model
 
     def _kinds(self) -> dict[str, RoleKind]:
         return {name: getattr(self, name, "auto") for name in ("treatment_kind", "outcome_kind")}
@@ -313,7 +319,7 @@ class IVEstimator(Questions, Showing, ABC):
         self.reader_ = reader
         self.data_: IVData | None = data
         # What was derived from an earlier fit.
-        for name in ("support_", "analysis_"):
+        for name in ("support_", "analysis_", "formula_", "n_dropped_"):
             vars(self).pop(name, None)
         self._warn(getattr(fitted, "verdict", None))
         return self
@@ -344,8 +350,9 @@ class IVEstimator(Questions, Showing, ABC):
     def _completed(self) -> FittedIV:
         """The fitted result with what intervals need of the data, worked out when first asked for."""
         complete = getattr(self._fitted(), "with_uncertainty", None)
-        if complete is not None and self.data_ is not None:
-            self.fitted_ = complete(self.data_)
+        data = getattr(self, "data_", None)
+        if complete is not None and data is not None:
+            self.fitted_ = complete(data)
         return self._fitted()
 
     @property

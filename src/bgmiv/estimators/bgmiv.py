@@ -260,7 +260,11 @@ class BGMIV(IVEstimator):
 
         arguments = self.get_params()
         del arguments["checkpoint"]
-        save_fit(folder, fitted, Parameters(**arguments), self.seed_, overwrite=overwrite)
+        completed = self._completed()
+        assert isinstance(completed, FittedBGMIV)
+        analysis = getattr(self, "analysis_", None)
+        parameters = Parameters(**arguments)
+        save_fit(folder, completed, parameters, self.seed_, analysis=analysis, overwrite=overwrite)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -287,7 +291,9 @@ class BGMIV(IVEstimator):
             model._seed()
         except BGMIVError as error:
             raise ModelFileError(f"{folder}: the saved arguments are refused: {error}") from error
-        model.fitted_, model.seed_ = saved.fitted, saved.seed
+        model.fitted_, model.seed_, model.data_ = saved.fitted, saved.seed, None
+        if saved.analysis is not None:
+            model.analysis_ = saved.analysis
         return model
 
     def _config(self) -> BGMIVConfig:

@@ -29,14 +29,35 @@ from bgmiv.integrate import (
 )
 from bgmiv.model import LatentLayout, ModelConfig
 from bgmiv.persist import Codec, check_schema
+from bgmiv.show.analysis import (
+    Analysis,
+    ColumnSummary,
+    Curve,
+    CurveSource,
+    EffectRow,
+    HistoryLine,
+    MethodRow,
+    Question,
+)
 from bgmiv.train import Alternating, DirectStart, HistoryRow, WarmStart
 from bgmiv.train.ensemble import Ensemble
+from bgmiv.trust.diagnosis import Check, Diagnosis, LinearEstimate
 from bgmiv.trust.verdict import Finding, FitEvidence, Verdict
 
-__all__ = ["CODEC", "LookFile", "MemberFile", "ModelFile", "Parameters", "ProjectionFile", "check_document"]
+__all__ = [
+    "CODEC",
+    "LookFile",
+    "MemberFile",
+    "ModelFile",
+    "Parameters",
+    "ProjectionFile",
+    "SupportFile",
+    "check_document",
+]
 
 # Pictures are padded to a multiple of 2 to the number of scales; more than this is no setting but a trap.
 _MOST_PADDING, _MOST_DIRECTIONS = 64, 256
+_MOST_DRAWS = 4096
 
 
 @dataclass(frozen=True)
@@ -106,8 +127,28 @@ class ProjectionFile:
 
 
 @dataclass(frozen=True)
+class SupportFile:
+    """Where the data lie, without its arrays.
+
+    Args:
+        n_instruments: how many values stand for all instruments.
+        least: the least log-density of a treatment inside.
+        limit: the largest squared distance of latents inside.
+    """
+
+    n_instruments: int
+    least: float
+    limit: float
+
+    def __post_init__(self) -> None:
+        """Refuse a count that cannot be."""
+        if self.n_instruments < 1:
+            raise ModelFileError("a support has 1 or more instruments that stand for all.")
+
+
+@dataclass(frozen=True)
 class ModelFile:
-    """All of a fit but its arrays."""
+    """All of a fit but its arrays; `n_directions` is how many draws of each member's weights intervals are made of."""
 
     parameters: Parameters
     seed: int
@@ -116,6 +157,9 @@ class ModelFile:
     verdict: Verdict
     projections: tuple[ProjectionFile, ...]
     members: tuple[MemberFile, ...]
+    n_directions: int
+    support: SupportFile
+    analysis: Analysis | None
 
 
 _RULES = (MonteCarlo, QuasiMonteCarlo, GaussHermite, FiniteMixture, ObservedTreatment)
@@ -157,13 +201,25 @@ CODEC = Codec(
         "member": MemberFile,
         "history": HistoryRow,
         "look": LookFile,
+        "support": SupportFile,
+        "analysis": Analysis,
+        "question": Question,
+        "column": ColumnSummary,
+        "curve": Curve,
+        "curve-source": CurveSource,
+        "effect": EffectRow,
+        "method": MethodRow,
+        "history-line": HistoryLine,
+        "diagnosis": Diagnosis,
+        "check": Check,
+        "linear": LinearEstimate,
     },
     plugs={
         IntegrationRule: _RULES,
         Rule: (Standardise, FixedAffine, Identity),
         LatentAverage: (LatentPosterior,),
     },
-    with_nan=(FitEvidence, HistoryRow, LookFile),
+    with_nan=(FitEvidence, HistoryRow, LookFile, Check, LinearEstimate, HistoryLine),
 )
 
 
@@ -187,6 +243,8 @@ def check_document(document: ModelFile, where: str) -> Schema:
         raise ModelFileError(f"{where}: the config uses instruments and the schema has none, or the other way round.")
     if not 0 <= document.seed < 2**32:
         raise ModelFileError(f"{where}.seed must lie in [0, 2**32).")
+    if not 1 <= document.n_directions <= _MOST_DRAWS:
+        raise ModelFileError(f"{where}.n_directions must lie between 1 and {_MOST_DRAWS}.")
     if not 1 <= len(document.members) <= config.ensemble.members:
         raise ModelFileError(f"{where}.members must hold 1 to {config.ensemble.members}, got {len(document.members)}.")
     levels = {finding.level for finding in document.verdict.findings}

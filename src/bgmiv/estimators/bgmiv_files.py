@@ -31,6 +31,7 @@ from bgmiv.estimators.bgmiv_document import (
     ModelFile,
     Parameters,
     ProjectionFile,
+    SupportFile,
     check_document,
 )
 from bgmiv.estimators.bgmiv_fit import BGMIVConfig
@@ -46,11 +47,15 @@ from bgmiv.persist import (
     unpack_arrays,
     write_folder,
 )
+from bgmiv.show.analysis import Analysis
 from bgmiv.train.looks import RowsLook
+from bgmiv.trust.model_support import ModelSupport
+from bgmiv.trust.support import Novelty
+from bgmiv.trust.tangent import n_weights
 
 __all__ = ["Saved", "load_fit", "save_fit"]
 
-_FORMAT, _VERSION = "bgmiv model", 1
+_FORMAT, _VERSION = "bgmiv model", 2
 _JSON, _ARRAYS = "model.json", "arrays.safetensors"
 _MOST_JSON = _MOST_HEADER = 1 << 24
 _ROLES = ("outcome", "treatment", "covariates", "instruments")
@@ -63,26 +68,40 @@ class Saved(NamedTuple):
         parameters: the estimator's arguments.
         seed: of the fit.
         fitted: the fit, without the latents of its training rows.
+        analysis: what was shown of it, if that was saved.
     """
 
     parameters: Parameters
     seed: int
     fitted: FittedBGMIV
+    analysis: Analysis | None
 
 
-def save_fit(folder: str | Path, fitted: FittedBGMIV, parameters: Parameters, seed: int, *, overwrite: bool) -> None:
+def save_fit(
+    folder: str | Path,
+    fitted: FittedBGMIV,
+    parameters: Parameters,
+    seed: int,
+    *,
+    analysis: Analysis | None = None,
+    overwrite: bool,
+) -> None:
     """Write a fit to a folder, which is then read back before it takes its place.
 
     Args:
         folder: the folder.
-        fitted: the fit.
+        fitted: the fit, completed by `with_uncertainty`.
         parameters: the estimator's arguments.
         seed: of the fit.
+        analysis: what was shown of it.
         overwrite: replace a saved model that is there.
 
     Raises:
         ModelFileError: it cannot be saved, or the folder may not be replaced.
     """
+    support, directions = fitted.support, fitted.directions
+    if support is None or directions is None:
+        raise ModelFileError("this result was not completed by with_uncertainty(data), so that it cannot be saved.")
     document = ModelFile(
         parameters,
         seed,
@@ -92,6 +111,9 @@ def save_fit(folder: str | Path, fitted: FittedBGMIV, parameters: Parameters, se
         fitted.verdict,
         tuple(_projection_file(name, found) for name, found in fitted.reduction.projections.items()),
         tuple(_member_file(member) for member in fitted.members),
+        directions.shape[1],
+        SupportFile(len(support.instruments), support.least, support.novelty.limit),
+        analysis,
     )
     arrays = pack_arrays(_arrays_of(fitted), _ARRAYS)
     text = json.dumps(
@@ -157,7 +179,13 @@ def _arrays_of(fitted: FittedBGMIV) -> dict[str, NDArray[Any]]:
         found |= {f"scaling.{role}.shift": affine.shift, f"scaling.{role}.scale": affine.scale}
     for i, projection in enumerate(map(_projection_of, fitted.reduction.projections.values())):
         found |= {f"projections.{i}.{part}": getattr(projection, part) for part in ("mean", "scale", "basis")}
+    support, directions = fitted.support, fitted.directions
+    assert support is not None
+    assert directions is not None
+    found |= {f"support.{part}": getattr(support, part) for part in ("instruments", "shares")}
+    found |= {f"support.{part}": getattr(support.novelty, part) for part in ("centre", "spread", "precision")}
     for i, member in enumerate(fitted.members):
+        found[f"members.{i}.directions"] = directions[i]
         found[f"members.{i}.held_out_rows"] = member.held_out_rows
         found |= {f"members.{i}.{name}": np.asarray(leaf) for name, leaf in _leaves(member.model).items()}
     return found
@@ -189,8 +217,18 @@ def load_fit(folder: str | Path) -> Saved:
     reduction = _reduction(document, arrays, folder)
     scaler = Scaler(**{role: _affine(arrays, role, folder) for role in _ROLES})
     members = tuple(_member(i, entry, arrays, template, folder) for i, entry in enumerate(document.members))
-    fitted = FittedBGMIV(document.config, document.schema, reduction, scaler, members, document.verdict)
-    return Saved(document.parameters, document.seed, fitted)
+    directions = np.stack([arrays[f"members.{i}.directions"] for i in range(len(members))])
+    fitted = FittedBGMIV(
+        document.config,
+        document.schema,
+        reduction,
+        scaler,
+        members,
+        document.verdict,
+        directions,
+        _support(document.support, arrays, folder),
+    )
+    return Saved(document.parameters, document.seed, fitted, document.analysis)
 
 
 def _envelope(found: Any, folder: Path) -> tuple[Any, int, str]:
@@ -205,6 +243,11 @@ def _envelope(found: Any, folder: Path) -> tuple[Any, int, str]:
         raise ModelFileError(
             f"{path} has version {min(number, 10**9)} of the format and this bgmiv reads versions up to {_VERSION}. "
             "Upgrade bgmiv to open it."
+        )
+    if number < _VERSION:
+        raise ModelFileError(
+            f"{path} has version {number} of the format, which knew no intervals; this bgmiv reads version {_VERSION}. "
+            "Fit the model again."
         )
     arrays = found.get("arrays")
     if set(found) != {"format", "version", "written_by", "arrays", "model"} or type(found["written_by"]) is not str:
@@ -236,7 +279,12 @@ def _specs(document: ModelFile, reduced: Schema, template: BGMIVModel) -> dict[s
         specs |= {f"projections.{i}.{part}": ArraySpec((entry.n_columns,), "float64") for part in ("mean", "scale")}
         specs[f"projections.{i}.basis"] = ArraySpec((entry.n_columns, entry.n_components), "float64")
     weights = {name: ArraySpec(tuple(leaf.shape), str(leaf.dtype)) for name, leaf in _leaves(template).items()}
+    m, d = document.support.n_instruments, template.layout.dim
+    shapes = {"instruments": (m, widths[3]), "shares": (m,), "centre": (d,), "spread": (d,), "precision": (d, d)}
+    specs |= {f"support.{part}": ArraySpec(shape, "float64") for part, shape in shapes.items()}
+    along = (document.n_directions, n_weights(template))
     for i, member in enumerate(document.members):
+        specs[f"members.{i}.directions"] = ArraySpec(along, "float32")
         specs[f"members.{i}.held_out_rows"] = ArraySpec((member.n_held_out,), "int64")
         specs |= {f"members.{i}.{name}": spec for name, spec in weights.items()}
     return specs
@@ -281,6 +329,14 @@ def _reduction(document: ModelFile, arrays: dict[str, NDArray[Any]], folder: Pat
         else:
             projections[entry.block] = PictureProjection(entry.scattering, shape, inner)
     return FittedReduction(document.schema, projections)
+
+
+def _support(entry: SupportFile, arrays: dict[str, NDArray[Any]], folder: Path) -> ModelSupport:
+    found = {part: arrays[f"support.{part}"] for part in ("instruments", "shares", "centre", "spread", "precision")}
+    _check_positive(found["spread"], "support.spread", folder)
+    _check_positive(found["shares"], "support.shares", folder)
+    novelty = Novelty(found["centre"], found["spread"], found["precision"], entry.limit)
+    return ModelSupport(found["instruments"], found["shares"], novelty, entry.least)
 
 
 def _member(

@@ -14,6 +14,7 @@ from bgmiv.data.blocks import Level
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.roles import RoleKind
 from bgmiv.data.schema import BlockKind, Schema
+from bgmiv.effects import Source
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.base import IVEstimator, check_one_number
 from bgmiv.progress import Reporter, silent
@@ -110,6 +111,18 @@ class FittedTSLS:
         x, v = self.schema.check_query(treatment, covariates)
         by_covariates = self.treatment_coefficients[:, 0] + v @ self.treatment_coefficients[:, 1:].T
         return self.intercept + v @ self.coefficients + (self.basis(x) * by_covariates).sum(axis=1)
+
+    def deviations(self, treatment: Any, covariates: Any = None) -> tuple[Source, ...]:
+        """The sampling uncertainty of `predict`, by the covariance of the coefficients."""
+        x, v = self.schema.check_query(treatment, covariates)
+        kept, _ = _regressors(self.schema)
+        functions = self.basis(x)
+        parts = [np.ones((len(x), 1)), v[:, kept], functions]
+        if len(self.result.params) > 1 + len(kept) + self.basis.size:
+            parts += [functions * v[:, [column]] for column in kept]
+        values, vectors = np.linalg.eigh(np.asarray(self.result.cov, np.float64))
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        return (Source("sampling", (np.hstack(parts) @ root).T, np.inf),)
 
 
 @dataclass(frozen=True)

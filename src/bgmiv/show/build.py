@@ -1,0 +1,292 @@
+"""An analysis put together from a fitted method: its answers, for whom, and what speaks for and against them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from platform import python_version
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgmiv.data.ivdata import IVData
+from bgmiv.data.schema import BlockKind, Variable
+from bgmiv.effects import Answer, Source, Uncertain, dose_response, interval_of
+from bgmiv.errors import ConfigError, DataError
+from bgmiv.show.analysis import (
+    Analysis,
+    Curve,
+    CurveSource,
+    EffectRow,
+    HistoryLine,
+    MethodRow,
+)
+from bgmiv.show.groups import Group, groups_of
+from bgmiv.show.question import question_of
+
+__all__ = ["INTERVALS", "build_analysis", "contrast"]
+
+INTERVALS = {
+    "FittedBGMIV": (
+        "Quasi-posterior intervals: the outcome network's weights linearised around what was trained, robust to "
+        "heteroskedasticity (and to dependence within groups), and the spread between members. They are pointwise, and "
+        "measured coverage is in the documentation."
+    ),
+    "FittedTSLS": "Intervals by the robust covariance of the coefficients.",
+}
+
+# People over whom curves are averaged, and those of them over whom their uncertainty is.
+_MOST_PEOPLE, _MOST_DEVIATED = 1000, 200
+_N_DOSES = 41
+_PACKAGES = ("bgmiv", "jax", "equinox", "numpy", "scipy", "linearmodels")
+
+
+def build_analysis(
+    model: Any,
+    *,
+    by: Any = None,
+    treatments: Any = None,
+    t0: Any = None,
+    t1: Any = None,
+    level: float = 0.95,
+    compare: Mapping[str, Any] | None = None,
+    title: str | None = None,
+    source: str = "",
+) -> Analysis:
+    """Everything that is shown of a fitted estimator.
+
+    Args:
+        model: a fitted estimator that still has its data.
+        by: whom to show apart: names of covariates, or a mapping of names to one label a row. By default the first
+            covariates of two to six levels.
+        treatments: where curves are drawn; by default 41 values from the 1% to the 99% quantile, or all levels.
+        t0, t1: the treatments compared; by default the quartiles, or the two most frequent levels in order.
+        level: of the intervals.
+        compare: other fitted estimators by name, for the same question.
+        title: of the analysis.
+        source: where the rows came from.
+    """
+    data: IVData = model.data_
+    fitted = model._completed()
+    doses = _doses(data, treatments)
+    before, after = _contrasted(data, t0, t1)
+    everyone = Group("everyone", np.arange(data.n_rows))
+    groups = [everyone, *groups_of(data, by)]
+    curves = tuple(_curve(model, fitted, group, doses, level) for group in groups)
+    effects = tuple(_effect(model, fitted, group, before, after, level) for group in groups)
+    diagnosis = model.diagnose(level=level)
+    methods = [MethodRow(_name(model), effects[0].estimate, effects[0].lower, effects[0].upper, curves[0].estimate, "")]
+    for name, other in (compare or {}).items():
+        methods.append(_method(name, other, data, everyone, doses, before, after, level))
+    return Analysis(
+        title=title or f"The effect of {data.schema.treatment.name} on {data.schema.outcome.name}",
+        question=question_of(
+            data, formula=getattr(model, "formula_", ""), source=source, n_dropped=getattr(model, "n_dropped_", 0)
+        ),
+        method=_name(model),
+        settings=_settings(model),
+        level=level,
+        interval_kind=INTERVALS.get(type(fitted).__name__, "") if isinstance(fitted, Uncertain) else "",
+        curves=curves,
+        effects=effects,
+        diagnosis=diagnosis,
+        verdict=getattr(fitted, "verdict", None),
+        methods=tuple(methods),
+        history=_history(model),
+        versions=_versions(),
+        seed=model.seed_,
+    )
+
+
+def _doses(data: IVData, treatments: Any) -> NDArray[Any]:
+    variable = data.schema.treatment
+    if treatments is not None:
+        given = np.atleast_1d(np.asarray(treatments))
+        data.schema.check_treatment(given, len(given))
+        return given
+    if variable.levels is not None:
+        return np.asarray(variable.levels)
+    if variable.kind is BlockKind.binary:
+        return np.asarray([0.0, 1.0])
+    low, high = np.quantile(data.treatment.astype(np.float64), [0.01, 0.99])
+    return np.linspace(low, high, _N_DOSES)
+
+
+def _contrasted(data: IVData, t0: Any, t1: Any) -> tuple[Any, Any]:
+    if (t0 is None) != (t1 is None):
+        raise ConfigError("t0 and t1 are given together or not at all.")
+    if t0 is not None:
+        for value in (t0, t1):
+            data.schema.check_treatment(value, 1)
+        return t0, t1
+    variable = data.schema.treatment
+    if variable.levels is not None:
+        return variable.levels[0], variable.levels[1]
+    if variable.kind is BlockKind.binary:
+        return 0.0, 1.0
+    low, high = (_rounded(value) for value in np.quantile(data.treatment.astype(np.float64), [0.25, 0.75]))
+    return (low, high) if low < high else (float(data.treatment.min()), float(data.treatment.max()))
+
+
+def _rounded(value: float) -> float:
+    """Three significant digits: nobody asks for the effect of 12.3456 years."""
+    return float(f"{value:.3g}")
+
+
+def _people(data: IVData, group: Group, most: int) -> Any:
+    if not data.schema.blocks:
+        return None
+    rows = group.rows if len(group.rows) <= most else group.rows[:: -(-len(group.rows) // most)]
+    return data.covariates[rows]
+
+
+def _averaged(model: Any, fitted: Any, group: Group, doses: NDArray[Any]) -> Answer:
+    """The average curve over many people, with its uncertainty over fewer of them, which hardly depends on whom."""
+    data = model.data_
+    _, answer = dose_response(fitted, doses, _people(data, group, _MOST_PEOPLE))
+    if not isinstance(fitted, Uncertain):
+        return answer
+    _, few = dose_response(fitted, doses, _people(data, group, _MOST_DEVIATED), with_sources=True)
+    return Answer(answer.values, few.sources)
+
+
+def _first(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of an outcome of several levels the first is shown."""
+    return values if values.ndim == 1 else values[:, 0]
+
+
+def _curve(model: Any, fitted: Any, group: Group, doses: NDArray[Any], level: float) -> Curve:
+    answer = _averaged(model, fitted, group, doses).map(_first)
+    people = _people(model.data_, group, _MOST_DEVIATED)
+    shares = [float(np.mean(model._support(dose, people))) for dose in doses]
+    numbers = doses.astype(np.float64) if _numeric(model.data_.schema.treatment) else np.arange(len(doses), dtype=float)
+    if not answer.sources:
+        return Curve(group.label, len(group.rows), _plain(numbers), _plain(answer.values), (), (), _plain(shares))
+    found = interval_of(answer, level, probability=model.data_.schema.outcome.discrete)
+    sources = tuple(
+        CurveSource(source.name, float(source.freedom), tuple(_plain(row) for row in source.deviations))
+        for source in answer.sources
+    )
+    ends = (_plain(found.lower), _plain(found.upper))
+    return Curve(group.label, len(group.rows), _plain(numbers), _plain(answer.values), *ends, _plain(shares), sources)
+
+
+def _effect(model: Any, fitted: Any, group: Group, t0: Any, t1: Any, level: float) -> EffectRow:
+    pair = np.asarray([t0, t1])
+    change = _averaged(model, fitted, group, pair).map(_first).map(lambda values: values[1:] - values[:1])
+    people = _people(model.data_, group, _MOST_DEVIATED)
+    both = model._support(t0, people) & model._support(t1, people)
+    known = bool(change.sources)
+    found = interval_of(change, level)
+    return EffectRow(
+        label=group.label,
+        n_rows=len(group.rows),
+        t0=_shown(t0),
+        t1=_shown(t1),
+        estimate=_digits(change.values[0]),
+        lower=_digits(found.lower[0]) if known else None,
+        upper=_digits(found.upper[0]) if known else None,
+        sources={name: _digits(value[0]) for name, value in found.sources.items()},
+        in_support=_digits(float(np.mean(both))),
+    )
+
+
+def _method(
+    name: str, other: Any, data: IVData, everyone: Group, doses: NDArray[Any], t0: Any, t1: Any, level: float
+) -> MethodRow:
+    found = other._completed()
+    if found.schema.treatment != data.schema.treatment or found.schema.outcome.name != data.schema.outcome.name:
+        raise DataError(f"{name!r} was fitted on another outcome or treatment. Compare fits of the same columns.")
+    curve = _averaged(other, found, everyone, doses).map(_first)
+    change = _effect(other, found, everyone, t0, t1, level)
+    return MethodRow(name, change.estimate, change.lower, change.upper, _plain(curve.values), "")
+
+
+def contrast(curve: Curve, t0: float, t1: float, level: float) -> tuple[float, float | None, float | None]:
+    """The effect of t1 against t0 read off a stored curve by linear interpolation, with its interval if there is one.
+
+    Raises:
+        DataError: a treatment lies outside the curve.
+
+    Example:
+        >>> line = Curve("everyone", 10, (0.0, 1.0, 2.0), (0.0, 2.0, 4.0), (), (), (1.0, 1.0, 1.0))
+        >>> contrast(line, 0.5, 1.5, 0.95)
+        (2.0, None, None)
+    """
+    at = np.asarray(curve.treatment)
+    for value in (t0, t1):
+        if not at[0] <= value <= at[-1]:
+            raise DataError(
+                f"treatment {value:g} lies outside the stored curve, which goes from {at[0]:g} to {at[-1]:g}. Give the "
+                "data to ask about other treatments."
+            )
+
+    def change(values: Any) -> NDArray[np.float64]:
+        low, high = np.interp([t0, t1], at, np.asarray(values))
+        return np.asarray([high - low])
+
+    answer = Answer(np.asarray(curve.estimate), ()).map(change)
+    if not curve.sources:
+        return float(answer.values[0]), None, None
+    sources = tuple(
+        Source(source.name, np.asarray([change(row) for row in source.deviations]), source.freedom)
+        for source in curve.sources
+    )
+    found = interval_of(Answer(answer.values, sources), level)
+    return float(answer.values[0]), float(found.lower[0]), float(found.upper[0])
+
+
+def _numeric(variable: Variable) -> bool:
+    return variable.levels is None
+
+
+def _history(model: Any) -> tuple[HistoryLine, ...]:
+    lines: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for row in model.history_:
+        for name, value in row.metrics.items():
+            lines.setdefault((name, row.phase), []).append((int(row.step), _digits(value)))
+    return tuple(
+        HistoryLine(name, phase, tuple(step for step, _ in points), tuple(value for _, value in points))
+        for (name, phase), points in lines.items()
+    )
+
+
+def _settings(model: Any) -> dict[str, str]:
+    import inspect
+
+    defaults = inspect.signature(type(model).__init__).parameters
+    return {
+        name: repr(value)[:200]
+        for name, value in model.get_params().items()
+        if name not in ("checkpoint", "progress") and repr(value) != repr(defaults[name].default)
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {"Python": python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "from source"
+    return found
+
+
+def _name(model: Any) -> str:
+    name = type(model).__name__
+    shown = {"BGMIV": "BGM-IV", "TSLS": "2SLS"}.get(name, name)
+    return shown if getattr(model, "use_instrument", True) else f"{shown} without the instrument"
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, int | float | np.number) else str(value)
+
+
+def _digits(value: Any) -> float:
+    """Six significant digits: what is shown and stored needs no more."""
+    return float(f"{float(value):.6g}")
+
+
+def _plain(values: Any) -> tuple[float, ...]:
+    return tuple(_digits(value) for value in np.asarray(values, np.float64))
