@@ -27,15 +27,16 @@ from bgmiv.cli.roles import (
 )
 
 if TYPE_CHECKING:
+    from bgmiv.data.columns import Table
     from bgmiv.show.analysis import Analysis
 
-__all__ = ["EPILOG", "fit", "grouping"]
+__all__ = ["EPILOG", "fit"]
 
-EPILOG = """Example: bgmiv fit card.csv --formula 'lwage ~ exper + black + \\[educ ~ nearc4]' --out card-fit --report card.html
+EPILOG = """Example: bgmiv fit card.csv --formula 'lwage ~ exper + \\[educ ~ nearc4]' --out card-fit --report card.html
 
 Or by names: bgmiv fit card.csv --outcome lwage --treatment educ --instruments nearc4 --covariates exper,black --out fit
 
-Exit codes: 0 fine; 1 bad data; 2 bad usage; 3 held-out rows say the fit failed (the folder is still written); 130 Ctrl-C."""
+Exit codes: 0 fine; 1 bad data; 2 bad usage; 3 the fit failed by held-out rows (the folder is written); 130 Ctrl-C."""
 
 
 @reported
@@ -68,9 +69,7 @@ def fit(
     as_json: Annotated[bool, typer.Option("--json", help="Print the analysis as one JSON object.")] = False,
 ) -> None:
     """Fit a causal curve from a CSV or Parquet file, save it, and say what came out and whether to believe it."""
-    roles = chosen_roles(
-        formula, outcome, treatment, instruments, covariates, weights, groups, missing, kind
-    )
+    roles = chosen_roles(formula, outcome, treatment, instruments, covariates, weights, groups, missing, kind)
     check_method(method)
     check_preset(preset)
     share_between(level, "--level")
@@ -83,14 +82,15 @@ def fit(
         writable_file(report, "--report")
 
     from bgmiv.data.files import read_table_file
+    from bgmiv.data.frames import read_columns
 
     table = read_table_file(data)
     with warnings_shown(roles):
         with blaming("--method"):
             model = make_model(method, preset, seed, roles.kinds, members=members, checkpoint=checkpoint)
-        asked = grouping(table, words(by or []))
+        labels = read_columns(table, words(by or []))
         model = fitted_model(model, table, roles)
-        analysis: Analysis = model.analysis(by=asked, level=level, title=title)
+        analysis: Analysis = model.analysis(by=_shown_apart(model, labels), level=level, title=title, source=data.name)
         if out is not None:
             model.save(out, overwrite=overwrite)
     written = _written(analysis, out, report)
@@ -108,13 +108,13 @@ def fit(
         raise typer.Exit(FAILED_FIT)
 
 
-def grouping(table: Any, names: list[str]) -> Any:
-    """What `analysis` takes as `by`: labels of each row by name, or None."""
-    if not names:
+def _shown_apart(model: Any, labels: Table) -> Any:
+    """What `analysis` takes as `by`: names of covariates, or labels of each row where a name is none of them."""
+    if not labels.columns:
         return None
-    from bgmiv.data.frames import read_columns
-
-    return {column.name: column.values for column in read_columns(table, names).columns}
+    if set(labels.names) <= set(model.fitted_.schema.covariate_names):
+        return list(labels.names)
+    return {column.name: column.values for column in labels.columns}
 
 
 def _free_folder(out: Path, method: str, overwrite: bool) -> None:
@@ -127,9 +127,13 @@ def _free_folder(out: Path, method: str, overwrite: bool) -> None:
     if not out.is_dir() or not any(out.iterdir()):
         return
     if not (out / "model.json").is_file():
-        raise typer.BadParameter(f"{out} holds something else than a saved model; name a new folder", param_hint="--out")
+        raise typer.BadParameter(
+            f"{out} holds something else than a saved model; name a new folder", param_hint="--out"
+        )
     if not overwrite:
-        raise typer.BadParameter(f"{out} holds a saved model; name a new folder or give --overwrite", param_hint="--out")
+        raise typer.BadParameter(
+            f"{out} holds a saved model; name a new folder or give --overwrite", param_hint="--out"
+        )
 
 
 def _written(analysis: Analysis, out: Path | None, report: Path | None) -> dict[str, str]:

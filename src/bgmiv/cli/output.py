@@ -15,7 +15,7 @@ import typer
 if TYPE_CHECKING:
     from bgmiv.show.analysis import Analysis
 
-__all__ = ["analysis_record", "plain", "print_json", "write_whole", "writable_file"]
+__all__ = ["analysis_record", "plain", "print_json", "writable_file", "write_whole"]
 
 
 def plain(value: Any) -> Any:

@@ -33,7 +33,7 @@ __all__ = [
 Data = Annotated[Path, typer.Argument(help="A CSV or Parquet file.", show_default=False)]
 Formula = Annotated[
     str | None,
-    typer.Option(help="'outcome ~ covariates + [treatment ~ instruments]', instead of the four options after it."),
+    typer.Option(help="'outcome ~ covariates + \\[treatment ~ instruments]', instead of the four options after it."),
 ]
 Outcome = Annotated[str | None, typer.Option(help="The outcome's column.")]
 Treatment = Annotated[str | None, typer.Option(help="The treatment's column.")]
@@ -106,7 +106,9 @@ def chosen_roles(
     assert treatment is not None
     blocks = _kinds(kind or [])
     kinds = {
-        f"{role}_kind": blocks.pop(name) for role, name in (("treatment", treatment), ("outcome", outcome)) if name in blocks
+        f"{role}_kind": blocks.pop(name)
+        for role, name in (("treatment", treatment), ("outcome", outcome))
+        if name in blocks
     }
     return Roles(
         formula,
