@@ -27,6 +27,7 @@ __all__ = [
     "ModelFileError",
     "NotFittedError",
     "StoreError",
+    "WeakInstrumentWarning",
 ]
 
 
@@ -93,3 +94,7 @@ class BGMIVWarning(UserWarning):
 
 class FitWarning(BGMIVWarning):
     """Held-out rows speak against a fit; the message says how."""
+
+
+class WeakInstrumentWarning(BGMIVWarning):
+    """The instruments move the treatment too little for the usual estimates and intervals; the message says how."""

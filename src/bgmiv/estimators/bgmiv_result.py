@@ -139,8 +139,9 @@ class FittedBGMIV:
             latents,
             scaled,
             self.config.warm_start.integration,
-            weights=getattr(data, "weights", None),
-            groups=getattr(data, "groups", None),
+            weights=data.weights,
+            groups=data.groups,
+            held_out=[member.held_out_rows for member in self.members],
         )
         return replace(self, directions=directions, support=fit_model_support(models, scaled, latents))
 
@@ -164,7 +165,7 @@ class FittedBGMIV:
         k = len(self.members)
         if k > 1:
             values = self.members_at(x, v)
-            spread = (values - values.mean(axis=0)) / np.sqrt(k * (k - 1))
+            spread = (values - values.mean(axis=0)) / np.sqrt(k - 1)
             sources.append(Source("network", spread, k - 1))
         return tuple(sources)
 

@@ -6,11 +6,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+import numpy as np
+
 from bgmiv.data.ivdata import IVData
+from bgmiv.effects import Uncertain, average_effect, interval_of
 from bgmiv.errors import DataError
 from bgmiv.show.analysis import Analysis
+from bgmiv.trust.diagnose import diagnose
+from bgmiv.trust.diagnosis import Diagnosis
+from bgmiv.trust.fit_checks import average_change, changes_of
+from bgmiv.trust.linear import check_level
+from bgmiv.trust.sensitivity import AverageEffect, Sensitivity, sensitivity
 
 __all__ = ["Showing"]
+
+# A twin is compared, not used: two members show as much as four.
+_TWIN_MEMBERS = 2
+_MOST_ROWS = 1000
 
 
 class Showing(ABC):
@@ -72,3 +85,116 @@ class Showing(ABC):
     @abstractmethod
     def _fitted(self) -> Any:
         """The fitted result; raises `NotFittedError` if there is none."""
+
+    @abstractmethod
+    def _config(self) -> Any:
+        """The frozen config of the method."""
+
+    @abstractmethod
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's arguments."""
+
+    def diagnose(self, *, twin: bool = True, level: float = 0.95) -> Diagnosis:
+        """Look for what speaks for and against a causal reading of this fit; print the result to read it.
+
+        Strength of the instruments, a set for the linear effect that weak instruments do not harm, tests of
+        overidentification and endogeneity, a test of the fitted curve on held-out rows, the same method without the
+        instruments, linear two-stage least squares, and for BGMIV what the latents are used for and the verdict.
+        `docs/diagnostics.md` explains each. The result is kept until the next fit.
+
+        Args:
+            twin: also fit the method without the instruments, which takes about as long as the fit.
+            level: of intervals and sets.
+
+        Warns:
+            WeakInstrumentWarning: the effective F is below its critical value.
+
+        Raises:
+            DataError: this is a saved model, which holds no rows, and no diagnosis was saved with it.
+
+        Example:
+            >>> from bgmiv import TSLS
+            >>> rng = np.random.default_rng(0)
+            >>> w, u = rng.normal(size=(2, 500))
+            >>> found = TSLS().fit(2.0 * (w + u) - u, w + u, instruments=w).diagnose()
+            >>> found["effective-f"].level, found["twin"].value
+            ('good', '3.419 against 2.637')
+        """
+        fitted = self._fitted()
+        data: IVData | None = getattr(self, "data_", None)
+        if data is None:
+            saved: Diagnosis | None = getattr(getattr(self, "analysis_", None), "diagnosis", None)
+            if saved is None:
+                raise DataError(_NO_ROWS)
+            return saved
+        check_level(level)
+        asked = (bool(twin), float(level))
+        if not hasattr(self, "diagnosis_") or self._diagnosed != asked:
+            seed = int(getattr(self, "seed_", 0))
+            other = self._twin(data, seed) if twin else None
+            self.diagnosis_: Diagnosis = diagnose(data, fitted, twin=other, level=level, seed=seed)
+            self._diagnosed = asked
+        return self.diagnosis_
+
+    def sensitivity(self, gamma: Any, *, level: float = 0.95) -> Sensitivity:
+        """What is left of the effect if the instruments also act on the outcome directly.
+
+        Args:
+            gamma: the direct effects that seem possible, in units of the outcome for one unit of the instrument: g for
+                [-g, g], whatever the instrument; or for each instrument such a number or a pair (low, high), in a list
+                or by name. For a single instrument the pair alone will do.
+            level: of the intervals.
+
+        Returns:
+            The union of intervals for the linear effect, and how large a direct effect has to be before zero is among
+            the effects that the data allow; for this method's average effect as well.
+
+        Raises:
+            ConfigError: gamma or level cannot be read.
+            DataError: treatment or outcome has three or more levels, or this is a saved model, which holds no rows.
+
+        Example:
+            >>> from bgmiv import TSLS
+            >>> rng = np.random.default_rng(0)
+            >>> w, u = rng.normal(size=(2, 500))
+            >>> found = TSLS().fit(2.0 * (w + u) - u, w + u, instruments=w).sensitivity(0.2)
+            >>> round(found.lower, 1), round(found.upper, 1)
+            (1.7, 2.3)
+        """
+        fitted = self._fitted()
+        data: IVData | None = getattr(self, "data_", None)
+        if data is None:
+            raise DataError(_NO_ROWS)
+        single = data.schema.treatment.width == 1 and data.schema.outcome.width == 1
+        effect = _effect_of(fitted, data, level) if single else None
+        return sensitivity(data, gamma, level=level, effect=effect)
+
+    def _twin(self, data: IVData, seed: int) -> Any:
+        """The same method fitted without the instruments; None if it cannot be, or this one ignores them already."""
+        params = self.get_params()
+        if not params.get("use_instrument", False):
+            return None
+        changed: dict[str, Any] = {"use_instrument": False, "progress": False, "checkpoint": None}
+        if "members" in params:
+            own = len(getattr(self._fitted(), "members", ())) or _TWIN_MEMBERS
+            changed["members"] = min(_TWIN_MEMBERS, own)
+        params |= {name: value for name, value in changed.items() if name in params}
+        return type(self)(**params)._config().fit(data, jax.random.key(seed))
+
+
+_NO_ROWS = "the rows of the data are not in a saved model, and they are needed here. Fit again on them, or diagnose before saving."
+
+
+def _effect_of(fitted: Any, data: IVData, level: float) -> AverageEffect:
+    """The average effect of an interquartile change of treatment, with an interval if the method has one."""
+    change = changes_of(data)[0]
+    width = change.t1 - change.t0
+    if not isinstance(fitted, Uncertain):
+        return AverageEffect(width, float(average_change(fitted, data, change)))
+    if data.n_rows > _MOST_ROWS:
+        data = data.take(np.sort(np.random.default_rng(0).permutation(data.n_rows)[:_MOST_ROWS]))
+    levels = data.schema.treatment.levels
+    t0, t1 = (levels[int(t)] for t in change[:2]) if levels else change[:2]
+    asked = average_effect(fitted, data.covariates if data.schema.blocks else None, t0=t0, t1=t1, with_sources=True)
+    found = interval_of(asked, level)
+    return AverageEffect(width, float(found.estimate), float(found.lower), float(found.upper))

@@ -145,7 +145,8 @@ def _averaged(model: Any, fitted: Any, group: Group, doses: NDArray[Any]) -> Ans
     """The average curve over many people, with its uncertainty over fewer of them, which hardly depends on whom."""
     data = model.data_
     _, answer = dose_response(fitted, doses, _people(data, group, _MOST_PEOPLE))
-    if not isinstance(fitted, Uncertain):
+    known = isinstance(fitted, Uncertain)
+    if not known:
         return answer
     _, few = dose_response(fitted, doses, _people(data, group, _MOST_DEVIATED), with_sources=True)
     return Answer(answer.values, few.sources)

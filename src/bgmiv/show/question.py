@@ -48,16 +48,10 @@ def question_of(data: IVData, *, formula: str = "", source: str = "", n_dropped:
 
 def _columns(data: IVData) -> tuple[ColumnSummary, ...]:
     schema = data.schema
+    roles = (("outcome", schema.outcome, data.outcome), ("treatment", schema.treatment, data.treatment))
     found = [
-        ColumnSummary(
-            schema.outcome.name, "outcome", str(schema.outcome.kind.value), _role(schema.outcome, data.outcome)
-        ),
-        ColumnSummary(
-            schema.treatment.name,
-            "treatment",
-            str(schema.treatment.kind.value),
-            _role(schema.treatment, data.treatment),
-        ),
+        ColumnSummary(variable.name, role, str(variable.kind.value), _role(variable, values))
+        for role, variable, values in roles
     ]
     for name, values in zip(schema.instruments, data.instruments.T, strict=True):
         found.append(ColumnSummary(name, "instrument", "continuous", _spread(values)))

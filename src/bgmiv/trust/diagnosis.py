@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from textwrap import fill
 from typing import Literal
 
 __all__ = ["Check", "CheckLevel", "Diagnosis", "LinearEstimate"]
@@ -79,9 +80,51 @@ class Diagnosis:
         """
         return _ORDER[max((_ORDER.index(check.level) for check in self.checks), default=0)]
 
+    @property
+    def weak_instruments(self) -> bool:
+        """Whether the instruments are too weak to rely on: the effective F is below its critical value.
+
+        >>> Diagnosis(()).weak_instruments
+        False
+        """
+        return any(check.key == "effective-f" and check.level in ("doubtful", "bad") for check in self.checks)
+
+    def __str__(self) -> str:
+        """A table of the checks, then what each means.
+
+        >>> print(Diagnosis((Check("robust-f", "First-stage F", "bad", "3.1", "Too weak.", "Someone (1997)", {}),)))
+        Diagnosis: bad
+        <BLANKLINE>
+        First-stage F  bad  3.1
+        <BLANKLINE>
+        First-stage F: bad
+          Too weak.
+          (Someone (1997))
+        """
+        title, level = (max((len(getattr(c, name)) for c in self.checks), default=0) for name in ("title", "level"))
+        lines = [f"Diagnosis: {self.level}", ""]
+        if self.linear is not None:
+            lines += [_linear_text(self.linear), ""]
+        lines += [f"{check.title:{title}}  {check.level:{level}}  {check.value}" for check in self.checks]
+        for check in self.checks:
+            lines += ["", f"{check.title}: {check.level}", *_wrapped(check.reading), *_wrapped(f"({check.reference})")]
+        return "\n".join(lines)
+
     def __getitem__(self, key: str) -> Check:
         """The check of this key."""
         for check in self.checks:
             if check.key == key:
                 return check
         raise KeyError(key)
+
+
+def _linear_text(estimate: LinearEstimate) -> str:
+    return (
+        f"Linear effect by 2SLS {estimate.coefficient:.4g} (standard error {estimate.std_error:.3g}), {estimate.level:.0%} "
+        f"interval [{estimate.lower:.4g}, {estimate.upper:.4g}]; by least squares {estimate.ols:.4g} "
+        f"({estimate.ols_std_error:.3g})"
+    )
+
+
+def _wrapped(text: str) -> list[str]:
+    return fill(text, 100, initial_indent="  ", subsequent_indent="  ").splitlines()

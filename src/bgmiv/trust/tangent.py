@@ -8,9 +8,12 @@ a ridge regression, whose weights scatter with the sandwich covariance
 $$A^{-1} \Big(\tfrac1{n^2} \textstyle\sum_g s_g s_g^\top\Big) A^{-1}, \qquad A = \tfrac1n J^\top J + \lambda I,
 \qquad s_g = \sum_{i \in g} r_i J_i,$$
 
-over rows, or over groups of rows that may depend on one another. What is kept are draws from it: directions in the
-space of weights, along which predictions are differentiated. Members see the same rows, so that the same rows' noise
-moves all of them: their directions are drawn together.
+over rows, or over groups of rows that may depend on one another. The prior is as wide as training was free: λ is the
+one at which rows have the mean leverage h that shows in how much larger their residuals are when they are left out,
+$r_\text{out} = r / (1 - h)$, and it is residuals as they would be if left out that enter the scores.
+
+What is kept are draws: directions in the space of weights, along which predictions are differentiated. Members see the
+same rows, so that the same rows' noise moves all of them: their directions are drawn together.
 
 Reference:
     V. Chernozhukov, H. Hong (2003), An MCMC approach to classical estimation, Journal of Econometrics 115; A. Immer, M.
@@ -21,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -30,7 +33,8 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import eigh
+from scipy.optimize import brentq
 
 from bgmiv.data.batching import bucket_size, pad_rows
 from bgmiv.data.scaling import ScaledData
@@ -44,13 +48,15 @@ __all__ = ["N_DIRECTIONS", "PRIOR_PRECISION", "n_weights", "tangent_deviations",
 
 N_DIRECTIONS = 64
 """Draws kept; their variance has as many degrees of freedom."""
-PRIOR_PRECISION = 1e-4
-"""λ, a row; benchmarks/coverage.md says how it was chosen."""
+PRIOR_PRECISION = 1e-3
+"""λ where no rows were held out, so that nothing shows how free training was."""
 
 _MOST_ROWS = 1000
 _AT_ONCE = 64
 _MOST_POINTS = 1024
 _FEWEST_POINTS = 64
+_LEVERAGES = (0.005, 0.8)
+_PRECISIONS = (-8.0, 3.0)
 
 
 def n_weights(model: BGMIVModel) -> int:
@@ -66,6 +72,7 @@ def tangent_directions(
     *,
     weights: NDArray[np.floating] | None = None,
     groups: NDArray[np.integer] | None = None,
+    held_out: Sequence[NDArray[np.integer]] = (),
     seed: int = 0,
 ) -> NDArray[np.float32]:
     """Draws of the members' weights around what was trained, `(members, N_DIRECTIONS, weights)`.
@@ -77,6 +84,7 @@ def tangent_directions(
         integration: the rule of the outcome's mean in training.
         weights: sample weights.
         groups: codes of groups whose rows may depend on one another; None takes every row for itself.
+        held_out: the rows that each member left out; none where none did.
         seed: the randomness.
 
     A thousand rows (whole groups, as many as make that number) say how the weights scatter; all rows how much.
@@ -90,11 +98,68 @@ def tangent_directions(
     importance = importance / importance.mean()
     _, place = np.unique(codes[chosen], return_inverse=True)
     multipliers = rng.normal(size=(place.max() + 1, N_DIRECTIONS))[place]
-    found = []
+    members = []
     for model, z in zip(models, latents, strict=True):
         jacobian, residuals = _at_rows(model, part, jnp.asarray(z[chosen]), integration)
-        found.append(_directions(np.asarray(jacobian), np.asarray(residuals), importance, multipliers))
-    return np.asarray(np.stack(found) * np.sqrt(len(chosen) / n), np.float32)
+        members.append(_spectrum(jacobian, residuals, importance))
+    owners = [np.isin(chosen, rows) for rows in held_out]
+    share = len(chosen) / n
+    leverage = _mean_leverage([member.residuals for member in members], owners)
+    precision = PRIOR_PRECISION if leverage is None else _precision(members, leverage / share)
+    found = [_directions(member, precision, share, multipliers) for member in members]
+    return np.asarray(np.stack(found) * np.sqrt(share), np.float32)
+
+
+class _Member(NamedTuple):
+    """One member at the chosen rows: the weighted Jacobian, residuals `(n, K)`, and the kernel's eigenvectors."""
+
+    jacobian: np.ndarray
+    residuals: np.ndarray
+    values: np.ndarray
+    vectors: np.ndarray
+
+    def leverages(self, precision: float) -> np.ndarray:
+        """Of each row and coordinate, if the chosen rows were all."""
+        return np.asarray(np.einsum("ij,j,ij->i", self.vectors, self.values / (self.values + precision), self.vectors))
+
+
+def _spectrum(jacobian: Array, residuals: Array, importance: np.ndarray) -> _Member:
+    n, k, _ = jacobian.shape
+    root = np.sqrt(np.repeat(importance, k))
+    j = np.asarray(jacobian).reshape(n * k, -1) * root[:, None].astype(np.float32)
+    values, vectors = eigh((j @ j.T).astype(np.float64) / n)
+    weighted = np.asarray(residuals, np.float64) * root.reshape(n, k)
+    return _Member(j, weighted, np.maximum(values, 0.0), vectors)
+
+
+def _mean_leverage(residuals: Sequence[np.ndarray], owners: Sequence[np.ndarray]) -> float | None:
+    """How much larger residuals are where rows were left out, on the same rows where there is more than one member."""
+    if not owners or not any(owner.any() for owner in owners):
+        return None
+    squares = [np.sum(r**2, axis=1) for r in residuals]
+    out = sum(float(square[owner].sum()) for square, owner in zip(squares, owners, strict=True))
+    if len(squares) > 1:
+        total = np.sum(squares, axis=0)
+        inside = sum(
+            float((total - square)[owner].sum()) / (len(squares) - 1)
+            for square, owner in zip(squares, owners, strict=True)
+        )
+    else:
+        inside = float(squares[0][~owners[0]].mean() * owners[0].sum())
+    return float(np.clip(1.0 - np.sqrt(inside / max(out, np.finfo(float).tiny)), *_LEVERAGES))
+
+
+def _precision(members: Sequence[_Member], leverage: float) -> float:
+    """The prior precision at which rows have this mean leverage, or the nearest to it."""
+
+    def excess(power: float) -> float:
+        values = np.concatenate([member.values for member in members])
+        return float(np.mean(values / (values + 10.0**power))) - min(leverage, _LEVERAGES[1])
+
+    low, high = _PRECISIONS
+    if excess(low) < 0.0:
+        return float(10.0**low)
+    return float(10.0 ** brentq(excess, low, high)) if excess(high) < 0.0 else float(10.0**high)
 
 
 def _some(codes: NDArray[Any], rng: np.random.Generator) -> NDArray[np.int64]:
@@ -130,18 +195,13 @@ def _at_rows(model: BGMIVModel, rows: Row, z: Array, integration: IntegrationRul
     return jax.lax.map(lambda pair: one(*pair), (rows, z), batch_size=_AT_ONCE)
 
 
-def _directions(
-    jacobian: np.ndarray, residuals: np.ndarray, importance: np.ndarray, multipliers: np.ndarray
-) -> np.ndarray:
+def _directions(member: _Member, precision: float, share: float, multipliers: np.ndarray) -> np.ndarray:
     """$A^{-1} \\tfrac1n \\sum_i \\xi_i r_i J_i$ for each column of multipliers, through the rows' kernel matrix."""
-    n, k, _ = jacobian.shape
-    root = np.sqrt(np.repeat(importance, k))
-    j = jacobian.reshape(n * k, -1) * root[:, None].astype(np.float32)
-    kernel = (j @ j.T).astype(np.float64) / n
-    kernel[np.diag_indices_from(kernel)] += PRIOR_PRECISION
-    scores = (root * residuals.reshape(-1).astype(np.float64))[:, None] * np.repeat(multipliers, k, axis=0)
-    solved = cho_solve(cho_factor(kernel, lower=True, overwrite_a=True), scores, overwrite_b=True)
-    return (j.T @ solved.astype(np.float32) / n).T
+    n, k = member.residuals.shape
+    left_out = member.residuals.reshape(-1) / (1.0 - np.minimum(share * member.leverages(precision), _LEVERAGES[1]))
+    scores = left_out[:, None] * np.repeat(multipliers, k, axis=0)
+    solved = (member.vectors / (member.values + precision)) @ (member.vectors.T @ scores)
+    return (member.jacobian.T @ solved.astype(np.float32) / n).T
 
 
 @jax.jit
