@@ -11,7 +11,6 @@ import pytest
 from bgmiv import KIV, TSLS
 from bgmiv.adapters.econml import EconMLEstimator
 from bgmiv.errors import ConfigError, DataError, NotFittedError
-from bgmiv.estimators.tsls import FittedTSLS
 
 rng = np.random.default_rng(5)
 Z, V, C, U = rng.normal(size=(4, 500))
@@ -33,7 +32,6 @@ def test_effects_are_those_of_the_method() -> None:
     assert model.marginal_ate(T, X) == pytest.approx(plain.fitted_.slope)
 
 
-@pytest.mark.skipif(not hasattr(FittedTSLS, "deviations"), reason="no intervals yet")
 def test_intervals_are_those_of_the_method() -> None:
     model = linear().fit(Y, T, Z=Z, X=X)
     plain = TSLS().fit(Y, T, instruments=Z, covariates=V)

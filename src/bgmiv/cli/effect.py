@@ -49,7 +49,8 @@ def effect(
 ) -> None:
     """The average effect of setting the treatment to t1 instead of t0, with an interval.
 
-    Without --data it is read off the average curves that the fit has stored, between their points by straight lines.
+    Without --data it is read off the average curves that the fit has stored, between their points by straight lines;
+    the share in support is then the smaller one of the two treatments.
     """
     share_between(level, "--level")
     with warnings_shown():
