@@ -1,6 +1,6 @@
 # bgmiv: everything a developer runs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint adapters results robustness clean
+.PHONY: help setup demo test lint browser adapters results robustness clean
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -31,7 +31,16 @@ lint: $(STAMP) ## style, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint ## lint, then every test and every docstring example
+browser: ## install Debian's chromium for the tests of the report page, where that can be done; never fails
+	@if [ -n "$$BGMIV_CHROMIUM" ] || command -v chromium >/dev/null || command -v chromium-browser >/dev/null; then \
+	    echo "browser: chromium is there"; \
+	elif command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	    echo "browser: installing chromium by apt-get"; \
+	    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } \
+	        >/dev/null 2>&1 && echo "browser: installed" || echo "browser: apt-get failed; tests in a browser will be skipped"; \
+	else echo "browser: no chromium; tests in a browser will be skipped (name one in BGMIV_CHROMIUM)"; fi
+
+test: lint browser ## lint, then every test and every docstring example
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 # Their pins and ours need not agree: each has an environment of its own, and `make test` needs neither.

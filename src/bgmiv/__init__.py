@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from bgmiv.estimators.kiv import KIV
     from bgmiv.estimators.tsls import TSLS
     from bgmiv.integrate import FiniteMixture, GaussHermite, MonteCarlo, QuasiMonteCarlo
+    from bgmiv.show.compare import compare
 
 __all__ = [
     "BGMIV",
@@ -60,6 +61,7 @@ __all__ = [
     "QuasiMonteCarlo",
     "RoleScaling",
     "Standardise",
+    "compare",
 ]
 
 _HOMES = {
@@ -81,6 +83,7 @@ _HOMES = {
     "bgmiv.estimators.kiv": ("KIV",),
     "bgmiv.estimators.tsls": ("TSLS",),
     "bgmiv.integrate": ("FiniteMixture", "GaussHermite", "MonteCarlo", "QuasiMonteCarlo"),
+    "bgmiv.show.compare": ("compare",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -239,7 +239,8 @@ def marginal_effect(
     variable = g.schema.treatment
     if variable.kind != BlockKind.continuous:
         raise DataError(f"treatment {variable.name!r} has levels and no slope. Ask for effect(..., t0=..., t1=...).")
-    if not step > 0.0 or not np.isfinite(step):
+    number = isinstance(step, int | float | np.number) and not isinstance(step, bool)
+    if not number or not step > 0.0 or not np.isfinite(step):
         raise DataError(f"step must be a number above 0, got {step!r}.")
     centre, v = g.schema.check_query(treatment, covariates)
     asked = v if g.schema.blocks else None

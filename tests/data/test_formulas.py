@@ -16,7 +16,8 @@ from linearmodels.iv import IV2SLS
 
 from bgmiv import BGMIV, DFIV, KIV, TSLS, DeepGMM, DeepIV
 from bgmiv.data.expressions import FUNCTIONS, NUMPY_FUNCTIONS
-from bgmiv.data.formulas import from_formula, split_formula
+from bgmiv.data.formula_text import split_formula
+from bgmiv.data.formulas import from_formula
 from bgmiv.errors import BGMIVWarning, ConfigError, DataError
 
 rng = np.random.default_rng(1)

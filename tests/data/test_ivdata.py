@@ -49,9 +49,10 @@ def test_outcome_kind():
         assert IVData.from_arrays(FLAG, X, instruments=W).schema.outcome.kind is BlockKind.continuous
 
 
-def test_constant_outcome_and_covariate_are_allowed():
-    data = IVData.from_arrays(np.zeros(N), X, instruments=W, covariates=np.zeros((N, 1)))
-    assert data.n_rows == N
+def test_constant_parts_of_a_vector_are_allowed():
+    vector = np.column_stack([X + W, np.zeros(N)])
+    data = IVData.from_arrays(Y, X, instruments=W, covariates={"proxy": vector})
+    assert data.covariates.shape == (N, 2)
 
 
 def test_arrays_are_read_only_copies():
@@ -111,7 +112,7 @@ def test_overlap_is_found_between_the_probed_rows():
     n = 1000
     treatment = rng.normal(size=n)
     shared = (np.arange(n) % 100 == 50).astype(float)
-    covariates = np.column_stack([np.zeros(n), 2.0 - shared, shared])
+    covariates = np.column_stack([np.arange(n), 2.0 - shared, shared])
     with pytest.raises(ValueError, match="identical to covariates column 'covariate_2'"):
         IVData.from_arrays(
             rng.normal(size=n),

@@ -14,8 +14,10 @@ from bgmiv.data.blocks import Level
 from bgmiv.data.columns import Column, Table
 from bgmiv.data.encode import category_entries, covariate_label, level_codes, ordered_levels
 from bgmiv.data.expressions import FUNCTIONS, checked_columns, level_column
+from bgmiv.data.formula_text import FORM, split_formula
 from bgmiv.data.frames import (
     Missing,
+    check_enough,
     check_known,
     checked_sampling,
     column_names,
@@ -28,74 +30,30 @@ from bgmiv.data.layout import Declaration
 from bgmiv.data.roles import RoleKind, holds_words
 from bgmiv.errors import DataError
 
-__all__ = ["FormulaParts", "FormulaReader", "from_formula", "split_formula"]
+__all__ = [
+    "FormulaReader",
+    "assembled",
+    "computed",
+    "formula_terms",
+    "from_formula",
+]
 
-_FORM = "Write it as 'outcome ~ covariates + [treatment ~ instruments]'"
-_LONGEST = 10_000
 _SHOWN = 80
-_PAIRS = {")": "(", "]": "[", "}": "{"}
-
-
-class FormulaParts(NamedTuple):
-    """The four sides of a formula, as text; `covariates` may be empty."""
-
-    outcome: str
-    treatment: str
-    instruments: str
-    covariates: str
-
-
-def split_formula(formula: str) -> FormulaParts:
-    """Take a formula apart at its bracket and its tildes.
-
-    Raises:
-        DataError: there is not one bracket with one tilde in it, or a side is empty.
-
-    >>> split_formula("lwage ~ exper + [educ ~ nearc4] + black")
-    FormulaParts(outcome='lwage', treatment='educ', instruments='nearc4', covariates='exper + black')
-    """
-    if not isinstance(formula, str):
-        raise DataError(f"a formula is a string, got {type(formula).__name__}. {_FORM}.")
-    if len(formula) > _LONGEST:
-        raise DataError(
-            f"the formula is longer than {_LONGEST} characters. Use fit_table with lists of columns instead."
-        )
-    tildes, opened, closed = _marks(formula)
-    if len(opened) != 1:
-        found = "no bracket" if not opened else f"{len(opened)} brackets, and there is one treatment"
-        raise DataError(f"the formula has {found}. {_FORM}.")
-    (start,), (stop,) = opened, closed
-    outer = [at for at in tildes if not start < at < stop]
-    inside = [at for at in tildes if start < at < stop]
-    if len(outer) != 1 or outer[0] > start:
-        raise DataError(f"the formula needs one ~ between the outcome and the rest, before the bracket. {_FORM}.")
-    if len(inside) != 1:
-        raise DataError(f"the formula's bracket needs one ~ between treatment and instruments. {_FORM}.")
-    before, after = formula[outer[0] + 1 : start].strip(), formula[stop + 1 :].strip()
-    if (before and not before.endswith("+")) or (after and after[0] not in "+-"):
-        raise DataError(f"the formula's bracket is a term of its own: put + before and after it. {_FORM}.")
-    before, after = before.removesuffix("+").strip(), after.removeprefix("+").strip()
-    joint = " " if not before or not after or after.startswith("-") else " + "
-    parts = FormulaParts(
-        formula[: outer[0]].strip(),
-        formula[start + 1 : inside[0]].strip(),
-        formula[inside[0] + 1 : stop].strip(),
-        f"{before}{joint}{after}".strip(),
-    )
-    for side, text in zip(("outcome", "treatment", "instruments"), parts[:3], strict=True):
-        if not text:
-            raise DataError(f"the formula names no {side}. {_FORM}.")
-    return parts
 
 
 class _Term(NamedTuple):
-    """A term's text, the columns it uses, those it uses other than as levels, and the column it is, if just one."""
+    """A term's text, the columns it uses, those it uses other than as levels, and the column it is, if just one.
+
+    Its factors are their texts, and whether each is the name of a column; its categories the columns in `C()`.
+    """
 
     name: str
     columns: tuple[str, ...]
     measured: tuple[str, ...]
     column: str | None = None
     levels: bool = False
+    factors: tuple[tuple[str, bool], ...] = ()
+    categories: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,11 +64,13 @@ class FormulaReader:
         terms: the covariates' terms, in order.
         levels: the levels of every column that is used as categories.
         spec: formulaic's specification of the computed terms with their state, or None if there are none.
+        words: those of the columns in `levels` that are categorical without `C()`.
     """
 
     terms: tuple[_Term, ...]
     levels: Mapping[str, tuple[Level, ...]]
     spec: Any = None
+    words: frozenset[str] = frozenset()
 
     def covariates(self, data: Any) -> Table:
         """The covariates of a table; one without columns if the formula has none.
@@ -123,8 +83,8 @@ class FormulaReader:
         for column in table.columns:
             if column.name in self.levels:
                 level_codes(column, self.levels[column.name], covariate_label(column.name))
-        matrix = None if self.spec is None else _computed(self.spec, table, self.terms)
-        return _assembled(self.terms, table, matrix)
+        matrix = None if self.spec is None else computed(self.spec, table, self.terms)
+        return assembled(self.terms, table, matrix)
 
 
 def from_formula(
@@ -167,10 +127,10 @@ def from_formula(
     known = column_names(data)
     outcome = _single(parts.outcome, "outcome", known)
     treatment = _single(parts.treatment, "treatment", known)
-    instruments = _terms(parts.instruments, "instruments", known)
-    covariates = _terms(parts.covariates, "covariates", known) if parts.covariates else ()
+    instruments = formula_terms(parts.instruments, "instruments", known)
+    covariates = formula_terms(parts.covariates, "covariates", known) if parts.covariates else ()
     if not instruments:
-        raise DataError(f"the formula names no instruments. {_FORM}.")
+        raise DataError(f"the formula names no instruments. {FORM}.")
     _check_roles(outcome, treatment, instruments, covariates)
 
     sampling = checked_sampling(
@@ -185,14 +145,16 @@ def from_formula(
     used = [name for term in (outcome, treatment, *instruments, *covariates) for name in term.columns]
     used += sampling.values()
     table = without_missing(read_columns(data, used), missing)._replace(index=None)
+    check_enough(table)
     declared = set(blocks or ())
     levels = _all_levels(covariates, table, declared)
     spec = matrix = None
     if any(term.column is None for term in covariates):
-        matrix = _computed(parts.covariates, table, covariates)
+        matrix = computed(parts.covariates, table, covariates)
         spec = matrix.model_spec
-    reader = FormulaReader(covariates, levels, spec)
-    v = _assembled(covariates, table, matrix)
+    words = frozenset(c.name for c in table.columns if c.name in levels and (c.categorical or holds_words(c)))
+    reader = FormulaReader(covariates, levels, spec, words)
+    v = assembled(covariates, table, matrix)
     if covariates:
         v = v._replace(columns=tuple(c if c.name in declared else with_levels(c) for c in v.columns))
     ivdata = IVData.from_arrays(
@@ -211,32 +173,6 @@ def from_formula(
     return ivdata, reader
 
 
-def _marks(formula: str) -> tuple[list[int], list[int], list[int]]:
-    """Where the outermost tildes and brackets are, outside quotes and backticks."""
-    tildes, opened, closed, stack = [], [], [], ""
-    quote = ""
-    for at, sign in enumerate(formula):
-        if quote:
-            quote = "" if sign == quote else quote
-        elif sign in "`'\"":
-            quote = sign
-        elif sign in "([{":
-            if sign == "[" and not stack:
-                opened.append(at)
-            stack += sign
-        elif sign in _PAIRS:
-            if not stack.endswith(_PAIRS[sign]):
-                raise DataError(f"the formula has a {sign!r} that closes nothing. {_FORM}.")
-            stack = stack[:-1]
-            if sign == "]" and not stack:
-                closed.append(at)
-        elif sign == "~" and stack in ("", "["):
-            tildes.append(at)
-    if stack or quote:
-        raise DataError(f"the formula has a {(quote or stack[-1])!r} that is never closed. {_FORM}.")
-    return tildes, opened, closed
-
-
 def _parse(text: str) -> Any:
     from formulaic import Formula, SimpleFormula
 
@@ -250,11 +186,16 @@ def _parse(text: str) -> Any:
         shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
         raise DataError(f"the formula's {shown!r} cannot be read: {found[0]}") from None
     if not isinstance(parsed, SimpleFormula):
-        raise DataError(f"the formula's {text!r} has several parts. {_FORM}.")
+        raise DataError(f"the formula's {text!r} has several parts. {FORM}.")
     return parsed
 
 
-def _terms(text: str, side: str, known: Sequence[str]) -> tuple[_Term, ...]:
+def formula_terms(text: str, side: str, known: Sequence[str]) -> tuple[_Term, ...]:
+    """The terms of one side of a formula, found harmless.
+
+    >>> [term.columns for term in formula_terms("a + np.log(b):c", "covariates", ["a", "b", "c"])]
+    [('a',), ('b', 'c')]
+    """
     parsed = _parse(text)
     terms, constant = [], False
     for term in parsed:
@@ -271,6 +212,7 @@ def _terms(text: str, side: str, known: Sequence[str]) -> tuple[_Term, ...]:
 def _term(name: str, factors: Sequence[Any], known: Sequence[str]) -> _Term:
     columns: dict[str, None] = {}
     measured: dict[str, None] = {}
+    categories: dict[str, None] = {}
     plain = levels = None
     used: tuple[str, ...]
     for factor in factors:
@@ -281,18 +223,20 @@ def _term(name: str, factors: Sequence[Any], known: Sequence[str]) -> _Term:
             used = checked_columns(factor.expr, known)
             plain = levels = level_column(factor.expr, known)
         columns.update(dict.fromkeys(used))
-        measured.update(dict.fromkeys(used if levels is None else ()))
+        (measured if levels is None else categories).update(dict.fromkeys(used))
     if not columns:
         raise DataError(f"the formula's term {name!r} uses no column of the table. Leave it out.")
     single = len(factors) == 1
-    return _Term(name, tuple(columns), tuple(measured), plain if single else None, single and levels is not None)
+    parts = tuple((factor.expr, factor.eval_method.value == "lookup") for factor in factors)
+    whole = (plain if single else None, single and levels is not None)
+    return _Term(name, tuple(columns), tuple(measured), *whole, parts, tuple(categories))
 
 
 def _single(text: str, side: str, known: Sequence[str]) -> _Term:
-    terms = _terms(text, side, known)
+    terms = formula_terms(text, side, known)
     if len(terms) != 1:
         names = ", ".join(term.name for term in terms) or "none"
-        raise DataError(f"the formula has {len(terms)} {side}s ({names}); there must be one. {_FORM}.")
+        raise DataError(f"the formula has {len(terms)} {side}s ({names}); there must be one. {FORM}.")
     return terms[0]
 
 
@@ -314,7 +258,7 @@ def _check_roles(outcome: _Term, treatment: _Term, instruments: Sequence[_Term],
 def _all_levels(terms: Sequence[_Term], table: Table, declared: set[str]) -> dict[str, tuple[Level, ...]]:
     """The levels of each column that the covariates use as categories."""
     used = {name for term in terms for name in term.columns if term.column is None or term.levels}
-    marked = {term.column for term in terms if term.levels}
+    marked = {name for term in terms for name in term.categories}
     levels = {}
     for column in table.columns:
         if column.name in used and (column.name in marked or column.categorical or holds_words(column)):
@@ -324,8 +268,11 @@ def _all_levels(terms: Sequence[_Term], table: Table, declared: set[str]) -> dic
     return levels
 
 
-def _computed(spec: Any, table: Table, terms: Sequence[_Term]) -> Any:
-    """Formulaic's matrix of a formula's text, or of an earlier matrix's specification."""
+def computed(spec: Any, table: Table, terms: Sequence[_Term]) -> Any:
+    """Formulaic's matrix of a formula's text, or of an earlier matrix's specification.
+
+    The text must have been through `formula_terms`: formulaic evaluates it as Python.
+    """
     import pandas as pd
     from formulaic.materializers import PandasMaterializer
 
@@ -355,7 +302,7 @@ def _computed(spec: Any, table: Table, terms: Sequence[_Term]) -> Any:
         raise DataError(f"a term of the formula cannot be computed: {first}") from error
 
 
-def _assembled(terms: Sequence[_Term], table: Table, matrix: Any) -> Table:
+def assembled(terms: Sequence[_Term], table: Table, matrix: Any) -> Table:
     """The terms' columns: those of the table as they are, and those of formulaic's matrix."""
     raw = {column.name: column for column in table.columns}
     slices = {} if matrix is None else {str(term): at for term, at in matrix.model_spec.term_slices.items()}
@@ -371,8 +318,8 @@ def _assembled(terms: Sequence[_Term], table: Table, matrix: Any) -> Table:
 
 
 def _one_column(term: _Term, text: str, table: Table, side: str) -> Table:
-    matrix = _computed(text, table, [term]) if term.column is None else None
-    read = _assembled([term], table, matrix)
+    matrix = computed(text, table, [term]) if term.column is None else None
+    read = assembled([term], table, matrix)
     if len(read.columns) != 1:
         raise DataError(f"the formula's {side} {term.name!r} makes {len(read.columns)} columns; there must be one.")
     return read
@@ -382,5 +329,5 @@ def _instruments(terms: Sequence[_Term], text: str, table: Table) -> Table:
     """The instruments' columns, with levels as indicators of all but the first."""
     words = {c.name for c in table.columns if c.categorical or holds_words(c)}
     shown = [term._replace(column=None) if term.levels or term.column in words else term for term in terms]
-    matrix = _computed(text, table, terms) if any(term.column is None for term in shown) else None
-    return _assembled(shown, table, matrix)
+    matrix = computed(text, table, terms) if any(term.column is None for term in shown) else None
+    return assembled(shown, table, matrix)

@@ -24,6 +24,7 @@ from bgmiv.errors import DataError
 __all__ = [
     "ColumnReader",
     "Missing",
+    "check_enough",
     "check_known",
     "checked_sampling",
     "column_names",
@@ -105,6 +106,7 @@ def from_frame(
     sampling = checked_sampling(weights, groups, {"outcome": [outcome], "treatment": [treatment], **asked})
     used = (outcome, treatment, *asked["instruments"], *asked["covariates"], *sampling.values())
     table = without_missing(read_columns(data, used), missing)
+    check_enough(table)
     columns = {column.name: column for column in table.columns}
 
     def part(names: Iterable[str]) -> Table:
@@ -123,6 +125,18 @@ def from_frame(
         outcome_kind=outcome_kind,
         **{argument: part([name]) for argument, name in sampling.items()},
     )
+
+
+def check_enough(table: Table) -> None:
+    """Refuse a table for a fit that has fewer than two rows.
+
+    >>> check_enough(Table((), 1, False))
+    Traceback (most recent call last):
+    ...
+    bgmiv.errors.DataError: the table has one row. Pass at least two.
+    """
+    if table.n_rows < 2:
+        raise DataError(f"the table has {'one row' if table.n_rows else 'no rows: it is empty'}. Pass at least two.")
 
 
 def checked_sampling(weights: str | None, groups: str | None, roles: Mapping[str, Iterable[str]]) -> dict[str, str]:

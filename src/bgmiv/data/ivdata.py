@@ -11,16 +11,17 @@ from numpy.typing import NDArray
 
 from bgmiv.data.checks import FloatArray, check_finite, common_float, numeric, role_label
 from bgmiv.data.columns import Table, check_same_rows, read_column, read_table
-from bgmiv.data.encode import encode
+from bgmiv.data.encode import covariate_label, encode
 from bgmiv.data.layout import Declaration, plan_blocks
 from bgmiv.data.overlap import check_names, check_overlap
 from bgmiv.data.roles import RoleKind, read_role
 from bgmiv.data.sampling import check_sampling_names, check_sampling_values, read_groups, read_weights
-from bgmiv.data.schema import BlockKind, Schema, Variable
+from bgmiv.data.schema import BlockKind, CovariateBlock, Schema, Variable
 from bgmiv.errors import DataError
 
 __all__ = ["IVData"]
 
+_SMALLEST = float(np.finfo(np.float32).tiny)
 _INDICATORS = "turn it into 0/1 columns, one for each level but the first"
 
 
@@ -127,12 +128,14 @@ class IVData:
 
         y, outcome_variable = read_role(outcome_column, "outcome", outcome_kind)
         x, treatment_variable = read_role(treatment_column, "treatment", treatment_kind)
+        _check_varies(y[:, None], [role_label("outcome", outcome_column.name)])
         _check_varies(x[:, None], [role_label("treatment", treatment_column.name)])
         w = _instruments(tables["instruments"])
 
         known = tables.get("covariates", Table((), len(y), False))
         layout = plan_blocks(known, blocks)
         v = encode(known, layout)
+        _check_covariates_vary(v, layout)
         schema = Schema(
             outcome=outcome_variable,
             treatment=treatment_variable,
@@ -243,8 +246,24 @@ def _instruments(table: Table) -> FloatArray:
     return flat
 
 
-def _check_varies(values: FloatArray, labels: list[str]) -> None:
-    constant = np.flatnonzero(values.min(axis=0) == values.max(axis=0))
-    if len(constant):
-        label, value = labels[constant[0]], values[0, constant[0]]
-        raise DataError(f"{label} is constant, {value:g} in every row, and tells nothing. Use one that varies.")
+def _check_varies(values: FloatArray, labels: Sequence[str], fix: str = "Use one that varies.") -> None:
+    low, high = values.min(axis=0), values.max(axis=0)
+    for i in np.flatnonzero(low == high)[:1]:
+        raise DataError(f"{labels[i]} is constant, {values[0, i]:g} in every row, and tells nothing. {fix}")
+    with np.errstate(over="ignore"):
+        spread = high - low
+    for i in np.flatnonzero(spread < _SMALLEST)[:1]:
+        raise DataError(
+            f"{labels[i]} varies by {spread[i]:.1e} at most, and such numbers vanish in single precision. Use smaller "
+            "units."
+        )
+
+
+def _check_covariates_vary(values: FloatArray, blocks: Sequence[CovariateBlock]) -> None:
+    for block in blocks:
+        if block.levels is not None and len(block.levels) == 1:
+            label = covariate_label(block.name)
+            raise DataError(f"{label} is constant, {block.levels[0]!r} in every row, and tells nothing. Drop it.")
+        if block.kind in (BlockKind.continuous, BlockKind.binary):
+            columns = values[:, block.start : block.stop]
+            _check_varies(columns, [covariate_label(name) for name in block.flat_names], "Drop it.")

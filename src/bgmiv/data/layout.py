@@ -36,6 +36,11 @@ def plan_blocks(table: Table, declared: Mapping[str, Declaration] | None) -> tup
     >>> [(block.name, str(block.kind), block.width) for block in plan_blocks(table, None)]
     [('covariates', 'continuous', 2), ('proxy', 'vector', 3)]
     """
+    if declared is not None and not isinstance(declared, Mapping):
+        raise DataError(
+            f"blocks must be a mapping of names to kinds, such as {{'region': 'categorical'}}, got "
+            f"{type(declared).__name__}."
+        )
     specs = {str(key): _spec(key, value) for key, value in (declared or {}).items()}
     groups = _groups(table, specs)
     blocks: list[CovariateBlock] = []

@@ -1,4 +1,4 @@
-"""BGM-IV: the estimator, its presets and its fitted result."""
+"""BGM-IV: the estimator."""
 
 from __future__ import annotations
 
@@ -9,19 +9,26 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from bgmiv.covariates import CovariateConfig
 from bgmiv.data.checks import warn_user
-from bgmiv.data.reduction import BlockReduction
+from bgmiv.data.formulas import FormulaReader
 from bgmiv.data.roles import RoleKind
 from bgmiv.data.scaling import RoleScaling
 from bgmiv.errors import BGMIVError, ConfigError, ModelFileError
 from bgmiv.estimators.base import IVEstimator, chosen_preset
 from bgmiv.estimators.bgmiv_fit import BGMIVConfig
+from bgmiv.estimators.bgmiv_presets import (
+    PRESETS,
+    default_no_egm_preset,
+    default_preset,
+    paper_preset,
+    paper_qmc_no_egm_preset,
+    paper_qmc_preset,
+    without_instrument,
+)
 from bgmiv.estimators.bgmiv_result import FittedBGMIV, LatentAverage
 from bgmiv.infer import LatentMap
-from bgmiv.integrate import GaussHermite, IntegrationRule, MonteCarlo, ObservedTreatment, QuasiMonteCarlo
-from bgmiv.model import LatentLayout, ModelConfig
-from bgmiv.train import Alternating, DirectStart, WarmStart
+from bgmiv.integrate import IntegrationRule
+from bgmiv.model import LatentLayout
 from bgmiv.train.ensemble import Ensemble
 from bgmiv.trust.verdict import Verdict
 
@@ -37,107 +44,6 @@ __all__ = [
     "paper_qmc_preset",
     "without_instrument",
 ]
-
-
-def paper_preset() -> BGMIVConfig:
-    """Appendix B of the paper: 1000 plain Monte Carlo draws, 50,001 warm-start iterations, 201 epochs.
-
-    One line of it is left out, as in the authors' code: the L2 penalty of 1e-4, declared there and never added.
-    """
-    return BGMIVConfig(
-        warm_start=WarmStart(integration=GaussHermite(1)),
-        alternating=Alternating(integration=MonteCarlo(1000)),
-    )
-
-
-def paper_qmc_preset() -> BGMIVConfig:
-    """The paper's settings with 64 quasi-Monte Carlo nodes in place of 1000 draws: the same integral for less."""
-    paper = paper_preset()
-    return replace(paper, alternating=replace(paper.alternating, integration=QuasiMonteCarlo(64)))
-
-
-def default_preset() -> BGMIVConfig:
-    """What users get: the paper's model trained without a critic, by four members, with the encoder's latents.
-
-    It differs from the paper in this: every role is standardised; wide vector blocks are reduced to their leading
-    principal scores, and pictures to those of their scattering features, all noised in training; there are more
-    latents, a smaller treatment net and generator; the prior is matched by a sliced Wasserstein distance and the
-    outcome by its IV moment; four members, each without a tenth of the rows, are averaged; and Algorithm 1 is left out
-    (`epochs` switches it on). The settings were chosen by held-out criteria on development seeds;
-    benchmarks/default-preset.md and benchmarks/images.md say which, and what else was tried.
-    """
-    return BGMIVConfig(
-        layout=LatentLayout(8, 8, 2, 2),
-        batch_size=128,
-        model=ModelConfig(
-            treatment_hidden=(32, 16),
-            covariates=CovariateConfig(
-                dense_hidden=(64, 64, 64, 64),
-                dense_decoder_hidden=(64, 64),
-                block_encoder_hidden=(64, 64, 64, 64),
-                block_reduction="sum",
-                vector_noise=0.3,
-                noise_levels=(0.3, 1.0, 3.0),
-                nuisance_features=(32, 4),
-                dropout=0.3,
-                narrow_vector=32,
-            ),
-        ),
-        reduction=BlockReduction(),
-        ensemble=Ensemble(members=4, held_out=0.1),
-        warm_start=DirectStart(
-            iterations=None,
-            learning_rate=4e-3,
-            covariate_weight=0.02,
-            weight_decay=0.1,
-            integration=GaussHermite(3),
-        ),
-        alternating=Alternating(epochs=0, integration=QuasiMonteCarlo(64), latent_momentum="rows"),
-        latent_map=LatentMap(steps=0),
-    )
-
-
-def paper_qmc_no_egm_preset() -> BGMIVConfig:
-    """The paper's ablation "BGM-IV (EGM=0)" of `paper-qmc`: no warm start, the rest as it is.
-
-    Latents start from the prior. Algorithm 1 does not train the encoder, so that the test-time MAP starts from the
-    latents of one with its initial weights.
-    """
-    config = paper_qmc_preset()
-    return replace(config, warm_start=replace(config.warm_start, iterations=0))
-
-
-def default_no_egm_preset() -> BGMIVConfig:
-    """The same ablation of `default`: Algorithm 1 alone, for the epochs of `paper-qmc` with `default`'s other settings.
-
-    It shows what the warm start is worth and is no setting to use: `default` predicts from the encoder's latents, and
-    here nothing has trained the encoder.
-    """
-    config, epochs = default_preset(), paper_qmc_preset().alternating.epochs
-    return replace(
-        config,
-        warm_start=replace(config.warm_start, iterations=0),
-        alternating=replace(config.alternating, epochs=epochs),
-    )
-
-
-PRESETS = {
-    "default": default_preset,
-    "paper": paper_preset,
-    "paper-qmc": paper_qmc_preset,
-    "default-no-egm": default_no_egm_preset,
-    "paper-qmc-no-egm": paper_qmc_no_egm_preset,
-}
-
-
-def without_instrument(config: BGMIVConfig) -> BGMIVConfig:
-    """The no-IV twin: the same model, learned from the observed treatment (the CausalBGM likelihood)."""
-    return replace(
-        config,
-        use_instrument=False,
-        warm_start=replace(config.warm_start, integration=ObservedTreatment()),
-        alternating=replace(config.alternating, integration=ObservedTreatment()),
-    )
 
 
 class BGMIV(IVEstimator):
@@ -157,6 +63,8 @@ class BGMIV(IVEstimator):
             "posterior", which averages the structural function over draws of p(z | v).
         scaling: how each role is scaled.
         use_instrument: False gives the no-IV twin.
+        bootstrap: train every member on rows weighed by chance (the Bayesian bootstrap, of whole groups where there are
+            groups); intervals then come from the spread of the members, of which there should be 20 or more.
         treatment_kind: "auto", "continuous", "binary" or "categorical", as in `IVData.from_arrays`.
         outcome_kind: the same for the outcome.
         checkpoint: folder that keeps an unfinished fit; after an interruption the same call goes on from there.
@@ -190,6 +98,7 @@ class BGMIV(IVEstimator):
         latents: Literal["encoder", "map", "posterior"] | None = None,
         scaling: RoleScaling | None = None,
         use_instrument: bool = True,
+        bootstrap: bool = False,
         treatment_kind: RoleKind = "auto",
         outcome_kind: RoleKind = "auto",
         checkpoint: str | Path | None = None,
@@ -208,6 +117,7 @@ class BGMIV(IVEstimator):
         self.latents = latents
         self.scaling = scaling
         self.use_instrument = use_instrument
+        self.bootstrap = bootstrap
         self.treatment_kind = treatment_kind
         self.outcome_kind = outcome_kind
         self.checkpoint = checkpoint
@@ -221,13 +131,50 @@ class BGMIV(IVEstimator):
         assert isinstance(fitted, FittedBGMIV)
         return fitted.verdict
 
+    def posterior(
+        self,
+        treatment: Any,
+        covariates: Any = None,
+        *,
+        draws: int = 500,
+        chains: int = 4,
+        warmup: int = 150,
+        sampler: Literal["lifted", "nuts"] = "lifted",
+        member: int = 0,
+        seed: int = 0,
+    ) -> Any:
+        """Draws as ArviZ data: latents given covariates, and the structural function under each source of uncertainty.
+
+        `latents` are drawn from p(z | v) by Markov chains, `structural` is g at them; `structural_model` is g under the
+        quasi-posterior of the networks, which intervals are made of. `pip install 'bgmiv[arviz]'`.
+
+        Args:
+            treatment: one for all rows or one a row.
+            covariates: the rows asked about; a few dozen, since each has its own chains.
+            draws, chains, warmup: of the chains of each row.
+            sampler: "lifted" or "nuts" (BlackJAX's).
+            member: whose latents.
+            seed: the randomness.
+
+        Warns:
+            BGMIVWarning: chains have not converged (R-hat above 1.01, or too few effective draws).
+        """
+        from bgmiv.estimators.bgmiv_posterior import posterior_data
+        from bgmiv.infer.latent_posterior import LatentPosterior
+
+        fitted = self._completed()
+        assert isinstance(fitted, FittedBGMIV)
+        settings = LatentPosterior(sampler, chains, warmup, draws, seed=seed)
+        return posterior_data(fitted, *self._asked(treatment, covariates), settings, member)
+
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Save the fit in a folder of its own: `model.json` and `arrays.safetensors`.
 
         A saved model predicts what this one does, to the last bit on the same machine. It holds no rows of the data,
         and not the latents of the training rows: `training_latents` of a loaded fit has none. Names of columns and
-        levels, means and deviations are in it. A formula's computed terms are not: a model loaded after
-        `from_formula("y ~ np.log(age) + ...", ...)` takes a column `np.log(age)`, and saving warns of that.
+        levels, means and deviations are in it, and how covariates are read from tables: a formula's terms with what
+        their transforms have learnt. A formula that cannot be kept exactly (`bs` with bounds of its own, say) is left
+        out with a warning; a loaded model then takes covariates by the names of its terms.
 
         Args:
             folder: written as a whole, or not at all.
@@ -252,11 +199,15 @@ class BGMIV(IVEstimator):
         """
         fitted = self._fitted()
         assert isinstance(fitted, FittedBGMIV)
-        if getattr(getattr(self, "reader_", None), "spec", None) is not None:
-            names = ", ".join(repr(name) for name in fitted.schema.covariate_names[:10])
-            warn_user(f"the formula's computed terms are not saved: a loaded model takes covariates named {names}.")
+        from bgmiv.data.formula_files import formula_file
         from bgmiv.estimators.bgmiv_document import Parameters
         from bgmiv.estimators.bgmiv_files import save_fit
+
+        reader = getattr(self, "reader_", None)
+        kept = formula_file(reader) if isinstance(reader, FormulaReader) else reader
+        if reader is not None and kept is None:
+            names = ", ".join(repr(name) for name in fitted.schema.covariate_names[:10])
+            warn_user(f"the formula's computed terms are not saved: a loaded model takes covariates named {names}.")
 
         arguments = self.get_params()
         del arguments["checkpoint"]
@@ -264,14 +215,15 @@ class BGMIV(IVEstimator):
         assert isinstance(completed, FittedBGMIV)
         analysis = getattr(self, "analysis_", None)
         parameters = Parameters(**arguments)
-        save_fit(folder, completed, parameters, self.seed_, analysis=analysis, overwrite=overwrite)
+        save_fit(folder, completed, parameters, self.seed_, kept, analysis=analysis, overwrite=overwrite)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """Open a fit that `save` has written, by whomever.
 
         Nothing in the folder is run, imported by its name, unpacked, or followed out of the folder; every name, size,
-        type and number is checked first. That it opens says nothing about who fitted it, and on what.
+        type and number is checked first, and the terms of a formula are what a typed one may compute. That it opens
+        says nothing about who fitted it, and on what.
 
         Args:
             folder: the folder.
@@ -291,7 +243,7 @@ class BGMIV(IVEstimator):
             model._seed()
         except BGMIVError as error:
             raise ModelFileError(f"{folder}: the saved arguments are refused: {error}") from error
-        model.fitted_, model.seed_, model.data_ = saved.fitted, saved.seed, None
+        model.fitted_, model.seed_, model.reader_, model.data_ = saved.fitted, saved.seed, saved.reader, None
         if saved.analysis is not None:
             model.analysis_ = saved.analysis
         return model
@@ -332,6 +284,7 @@ class BGMIV(IVEstimator):
     def _ensemble(self, ensemble: Ensemble) -> Ensemble:
         if self.members is not None:
             ensemble = replace(ensemble, members=_whole("members", self.members, 1))
+        ensemble = replace(ensemble, bootstrap=bool(self.bootstrap))
         if self.held_out is None:
             return ensemble
         if isinstance(self.held_out, bool) or not isinstance(self.held_out, int | float | np.number):

@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from bgmiv.covariates import CovariateConfig, ImageConfig
+from bgmiv.data.formula_files import FactorFile, FormulaFile, LevelsFile, StateFile
+from bgmiv.data.frames import ColumnReader
 from bgmiv.data.picture_scores import PictureScores
 from bgmiv.data.reduction import BlockReduction, FittedReduction, ParallelAnalysis, Projection
 from bgmiv.data.roles import RoleKind
@@ -75,6 +77,7 @@ class Parameters:
     latents: Literal["encoder", "map", "posterior"] | None
     scaling: RoleScaling | None
     use_instrument: bool
+    bootstrap: bool
     treatment_kind: RoleKind
     outcome_kind: RoleKind
     random_state: int | None
@@ -148,7 +151,11 @@ class SupportFile:
 
 @dataclass(frozen=True)
 class ModelFile:
-    """All of a fit but its arrays; `n_directions` is how many draws of each member's weights intervals are made of."""
+    """All of a fit but its arrays.
+
+    `reader` says how covariates are read from tables, `n_directions` how many draws of each member's weights intervals
+    are made of.
+    """
 
     parameters: Parameters
     seed: int
@@ -157,6 +164,7 @@ class ModelFile:
     verdict: Verdict
     projections: tuple[ProjectionFile, ...]
     members: tuple[MemberFile, ...]
+    reader: ColumnReader | FormulaFile | None
     n_directions: int
     support: SupportFile
     analysis: Analysis | None
@@ -199,6 +207,11 @@ CODEC = Codec(
         "evidence": FitEvidence,
         "projection": ProjectionFile,
         "member": MemberFile,
+        "columns": ColumnReader,
+        "formula": FormulaFile,
+        "factor": FactorFile,
+        "formula-levels": LevelsFile,
+        "transform-state": StateFile,
         "history": HistoryRow,
         "look": LookFile,
         "support": SupportFile,

@@ -19,6 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from bgmiv.data.formula_files import FormulaFile, covariate_names, formula_reader
+from bgmiv.data.formulas import FormulaReader
+from bgmiv.data.frames import ColumnReader
 from bgmiv.data.picture_scores import PictureProjection
 from bgmiv.data.reduction import FittedReduction, Projection
 from bgmiv.data.scaling import Affine, Scaler
@@ -55,6 +58,7 @@ from bgmiv.trust.tangent import n_weights
 
 __all__ = ["Saved", "load_fit", "save_fit"]
 
+# Version 1 held no reader of tables, and nothing of what intervals need.
 _FORMAT, _VERSION = "bgmiv model", 2
 _JSON, _ARRAYS = "model.json", "arrays.safetensors"
 _MOST_JSON = _MOST_HEADER = 1 << 24
@@ -69,11 +73,13 @@ class Saved(NamedTuple):
         seed: of the fit.
         fitted: the fit, without the latents of its training rows.
         analysis: what was shown of it, if that was saved.
+        reader: how covariates are read from tables; None if the fit was on arrays.
     """
 
     parameters: Parameters
     seed: int
     fitted: FittedBGMIV
+    reader: ColumnReader | FormulaReader | None
     analysis: Analysis | None
 
 
@@ -82,6 +88,7 @@ def save_fit(
     fitted: FittedBGMIV,
     parameters: Parameters,
     seed: int,
+    reader: ColumnReader | FormulaFile | None = None,
     *,
     analysis: Analysis | None = None,
     overwrite: bool,
@@ -94,6 +101,7 @@ def save_fit(
         parameters: the estimator's arguments.
         seed: of the fit.
         analysis: what was shown of it.
+        reader: how covariates are read from tables.
         overwrite: replace a saved model that is there.
 
     Raises:
@@ -111,6 +119,7 @@ def save_fit(
         fitted.verdict,
         tuple(_projection_file(name, found) for name, found in fitted.reduction.projections.items()),
         tuple(_member_file(member) for member in fitted.members),
+        reader,
         directions.shape[1],
         SupportFile(len(support.instruments), support.least, support.novelty.limit),
         analysis,
@@ -211,6 +220,7 @@ def load_fit(folder: str | Path) -> Saved:
     where = f"{folder / _JSON}: model"
     document: ModelFile = CODEC.decode(raw, ModelFile, where)
     reduced = check_document(document, where)
+    reader = _reader(document, where)
     template = _template(reduced, document.config, where)
     specs = _specs(document, reduced, template)
     arrays = _read_arrays(folder, specs, size, digest)
@@ -228,7 +238,22 @@ def load_fit(folder: str | Path) -> Saved:
         directions,
         _support(document.support, arrays, folder),
     )
-    return Saved(document.parameters, document.seed, fitted, document.analysis)
+    return Saved(document.parameters, document.seed, fitted, reader, document.analysis)
+
+
+def _reader(document: ModelFile, where: str) -> ColumnReader | FormulaReader | None:
+    file = document.reader
+    if file is None:
+        return None
+    try:
+        names = file.names if isinstance(file, ColumnReader) else covariate_names(file)
+        reader = file if isinstance(file, ColumnReader) else formula_reader(file)
+    # Whatever formulaic or numpy say of a formula that nobody typed: here it becomes an error of the file.
+    except Exception as error:
+        raise ModelFileError(f"{where}.reader is refused: {str(error)[:300]}") from error
+    if names != tuple(name for block in document.schema.blocks for name in block.input_names):
+        raise ModelFileError(f"{where}.reader makes other covariates than those of the schema.")
+    return reader
 
 
 def _envelope(found: Any, folder: Path) -> tuple[Any, int, str]:
@@ -256,7 +281,10 @@ def _envelope(found: Any, folder: Path) -> tuple[Any, int, str]:
         raise ModelFileError(f"{path}: arrays must hold bytes and sha256, and nothing else.")
     if type(arrays["bytes"]) is not int or type(arrays["sha256"]) is not str:
         raise ModelFileError(f"{path}: arrays must hold a whole number of bytes and a text as sha256.")
-    return found["model"], arrays["bytes"], arrays["sha256"]
+    model = found["model"]
+    if number == 1 and type(model) is dict:
+        model = {"reader": None, **model}
+    return model, arrays["bytes"], arrays["sha256"]
 
 
 def _template(schema: Schema, config: BGMIVConfig, where: str) -> BGMIVModel:

@@ -52,6 +52,11 @@ class _Prepared(NamedTuple):
         """Sample weights in the order of the scaled rows."""
         return None if self.data.weights is None else self.data.weights[self.folds.order]
 
+    @property
+    def groups(self) -> np.ndarray | None:
+        """Groups in the order of the scaled rows."""
+        return None if self.data.groups is None else self.data.groups[self.folds.order]
+
 
 @dataclass(frozen=True)
 class BGMIVConfig:
@@ -204,8 +209,10 @@ class BGMIVConfig:
         starts, size = prepared.folds.starts, prepared.folds.size
         starts = starts if members is None else starts[list(members)]
         fold = (int(starts[0]), size) if keys.ndim == 0 else (starts, np.full(len(starts), size))
-        weights = prepared.weights
-        rows = training_data(prepared.scaled, self.alternating.batch_size, fold, weights, weights)
+        sample = prepared.weights
+        weights = self.ensemble.row_weights(keys, prepared.data.n_rows, sample, prepared.groups)
+        looked = np.ones(prepared.data.n_rows) if sample is None and weights is not None else sample
+        rows = training_data(prepared.scaled, self.alternating.batch_size, fold, weights, looked)
         return Start(model, rows, *key_phases)
 
     def _train(self, start: Start, reporter: Reporter, checkpoint: Checkpoint | None = None) -> Trained:

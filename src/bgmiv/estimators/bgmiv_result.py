@@ -27,11 +27,18 @@ if TYPE_CHECKING:
 __all__ = ["FittedBGMIV", "LatentAverage", "Member"]
 
 
+# Latent states from which the latent source of uncertainty is made.
+_LATENT_DRAWS = 64
+
+
 class LatentAverage(Protocol):
     """A rule that averages the structural function over latent states of each row."""
 
     def structural_means(self, model: BGMIVModel, x: np.ndarray, v: np.ndarray) -> np.ndarray:
         """The averages at scaled treatments `(n,)` and covariates `(n, p)`."""
+
+    def structural_draws(self, model: BGMIVModel, x: np.ndarray, v: np.ndarray, count: int) -> np.ndarray:
+        """The structural function at `count` latent states of each row, `(count, n)`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +118,9 @@ class FittedBGMIV:
 
         They are the encoder's where the structural function is averaged over many.
         """
-        return self._latents(self.members[member].model, self._scale(self.schema.check_covariates(covariates)))
+        return self._latents(
+            self.members[member].model, self.scaled_covariates(self.schema.check_covariates(covariates))
+        )
 
     def predict(self, treatment: Any, covariates: Any = None) -> np.ndarray:
         """The structural function in original units, `(n,)` (eq. structural_prediction), averaged over members."""
@@ -120,7 +129,7 @@ class FittedBGMIV:
     def predict_members(self, treatment: Any, covariates: Any = None) -> np.ndarray:
         """The structural function of each member in original units, `(members, n)`."""
         x, v = self.schema.check_query(treatment, covariates)
-        return self.members_at(self.scaler.treatment.transform(x), self._scale(v))
+        return self.members_at(self.scaler.treatment.transform(x), self.scaled_covariates(v))
 
     def members_at(self, x: np.ndarray, v: np.ndarray) -> np.ndarray:
         """`predict_members` at scaled treatments and reduced, scaled covariates."""
@@ -148,13 +157,17 @@ class FittedBGMIV:
     def deviations(self, treatment: Any, covariates: Any = None) -> tuple[Source, ...]:
         """Sources of uncertainty about `predict`, in units of the outcome.
 
-        "sampling" is what other rows of the same kind would change, "network" what training once more would, "latent"
-        (only with `latents="posterior"`) what the covariates leave open about the latents.
+        "sampling" is what other rows of the same kind would change, and "network" what training once more would; both
+        together are "bootstrap" where members were trained on bootstrapped rows. "latent" (only with
+        `latents="posterior"`) is what the covariates leave open about the latents.
         """
         if self.directions is None:
             raise NotFittedError("this result was not completed by with_uncertainty(data), which intervals need.")
         x, v = self.schema.check_query(treatment, covariates)
-        x, v = self.scaler.treatment.transform(x), self._scale(v)
+        x, v = self.scaler.treatment.transform(x), self.scaled_covariates(v)
+        k = len(self.members)
+        if self.config.ensemble.bootstrap and k > 1:
+            return (Source("bootstrap", self._spread(x, v), k - 1), *self._latent_source(x, v))
         unit = float(np.ravel(self.scaler.outcome.scale)[0])
         moved = [
             tangent_deviations(member.model, along, x, self._latents(member.model, v))
@@ -162,18 +175,30 @@ class FittedBGMIV:
         ]
         count = len(self.directions[0])
         sources = [Source("sampling", np.mean(moved, axis=0) * (unit / np.sqrt(count)), count)]
-        k = len(self.members)
         if k > 1:
-            values = self.members_at(x, v)
-            spread = (values - values.mean(axis=0)) / np.sqrt(k - 1)
-            sources.append(Source("network", spread, k - 1))
-        return tuple(sources)
+            sources.append(Source("network", self._spread(x, v), k - 1))
+        return (*sources, *self._latent_source(x, v))
+
+    def _spread(self, x: np.ndarray, v: np.ndarray) -> np.ndarray:
+        """Members' deviations from their mean at scaled points, whose squares add up to their variance."""
+        values = self.members_at(x, v)
+        return np.asarray((values - values.mean(axis=0)) / np.sqrt(len(values) - 1), np.float64)
+
+    def _latent_source(self, x: np.ndarray, v: np.ndarray) -> tuple[Source, ...]:
+        """What the covariates leave open about the latents, where the fit averages over their posterior."""
+        rule = self.config.latent_map
+        if isinstance(rule, LatentMap):
+            return ()
+        draws = rule.structural_draws(self.model, x, v, _LATENT_DRAWS)
+        unit = float(np.ravel(self.scaler.outcome.scale)[0])
+        deviations = (draws - draws.mean(axis=0)) * (unit / np.sqrt(_LATENT_DRAWS))
+        return (Source("latent", np.asarray(deviations, np.float64), _LATENT_DRAWS - 1),)
 
     def inside(self, treatment: np.ndarray, covariates: np.ndarray) -> np.ndarray:
         """Which checked rows of treatments and flat covariates the data show."""
         if self.support is None:
             raise NotFittedError("this result was not completed by with_uncertainty(data), which support flags need.")
-        v = self._scale(covariates)
+        v = self.scaled_covariates(covariates)
         models = [member.model for member in self.members]
         points = Points(self.scaler.treatment.transform(treatment), [self._latents(model, v) for model in models])
         return self.support.inside(models, points)
@@ -189,5 +214,6 @@ class FittedBGMIV:
             return structural_means(model, x, latents_of(model, v, rule))
         return rule.structural_means(model, x, v)
 
-    def _scale(self, v: np.ndarray) -> np.ndarray:
+    def scaled_covariates(self, v: np.ndarray) -> np.ndarray:
+        """Flat covariates as the networks see them: reduced and scaled."""
         return self.scaler.covariates.transform(self.reduction.transform(v))

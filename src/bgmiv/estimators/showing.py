@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -12,12 +14,19 @@ import numpy as np
 from bgmiv.data.ivdata import IVData
 from bgmiv.effects import Uncertain, average_effect, interval_of
 from bgmiv.errors import DataError
+from bgmiv.show import plots
 from bgmiv.show.analysis import Analysis
+from bgmiv.show.page import check_path, write_report
+from bgmiv.show.summary import Summary
 from bgmiv.trust.diagnose import diagnose
 from bgmiv.trust.diagnosis import Diagnosis
 from bgmiv.trust.fit_checks import average_change, changes_of
 from bgmiv.trust.linear import check_level
 from bgmiv.trust.sensitivity import AverageEffect, Sensitivity, sensitivity
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 __all__ = ["Showing"]
 
@@ -129,7 +138,7 @@ class Showing(ABC):
             return saved
         check_level(level)
         asked = (bool(twin), float(level))
-        if not hasattr(self, "diagnosis_") or self._diagnosed != asked:
+        if not hasattr(self, "diagnosis_") or getattr(self, "_diagnosed", None) != asked:
             seed = int(getattr(self, "seed_", 0))
             other = self._twin(data, seed) if twin else None
             self.diagnosis_: Diagnosis = diagnose(data, fitted, twin=other, level=level, seed=seed)
@@ -181,15 +190,75 @@ class Showing(ABC):
         params |= {name: value for name, value in changed.items() if name in params}
         return type(self)(**params)._config().fit(data, jax.random.key(seed))
 
+    def summary(self, **asked: Any) -> Summary:
+        """The fit at a glance: average effects, strength of the instruments, checks, verdict.
 
-_NO_ROWS = "the rows of the data are not in a saved model, and they are needed here. Fit again on them, or diagnose before saving."
+        Args:
+            **asked: as in `analysis`: `by`, `t0`, `t1`, `level`, `compare`, ...
+
+        Returns:
+            Text where it is printed, a table in a notebook.
+        """
+        return Summary(self.analysis(**asked))
+
+    def report(self, path: str | os.PathLike[str], **asked: Any) -> Path:
+        """Write one page that holds the whole analysis and can be sent to others: interactive, and without a network.
+
+        Args:
+            path: of the file, such as "report.html"; its folder must exist.
+            **asked: as in `analysis`.
+
+        Returns:
+            The path.
+
+        Raises:
+            ConfigError: the path is a folder, or its folder does not exist.
+        """
+        target = check_path(path)
+        return write_report(self.analysis(**asked), target)
+
+    def plot_curve(
+        self, *, group: str | int = 0, methods: bool | Sequence[str] = False, ax: Axes | None = None, **asked: Any
+    ) -> Axes:
+        """The structural function along treatments, with its band and shaded where the data are thin.
+
+        Args:
+            group: the label or the number of a group of `by`; everyone by default.
+            methods: also curves of other methods, all or those named.
+            ax: matplotlib axes to draw on; new ones by default.
+            **asked: as in `analysis`.
+        """
+        return plots.plot_curve(self.analysis(**asked), group=group, methods=methods, ax=ax)
+
+    def plot_effects(self, *, ax: Axes | None = None, **asked: Any) -> Axes:
+        """Average effects for everyone and by group, with intervals."""
+        return plots.plot_effects(self.analysis(**asked), ax=ax)
+
+    def plot_methods(self, *, ax: Axes | None = None, **asked: Any) -> Axes:
+        """The same average effect by this and other methods."""
+        return plots.plot_methods(self.analysis(**asked), ax=ax)
+
+    def plot_diagnosis(self, *, ax: Axes | None = None, **asked: Any) -> Axes:
+        """The checks of this fit, a line each."""
+        return plots.plot_diagnosis(self.analysis(**asked), ax=ax)
+
+    def plot_history(self, **asked: Any) -> Figure:
+        """Losses along training."""
+        return plots.plot_history(self.analysis(**asked))
+
+
+_NO_ROWS = (
+    "the rows of the data are not in a saved model, and they are needed here. Fit again on them, or diagnose before "
+    "saving."
+)
 
 
 def _effect_of(fitted: Any, data: IVData, level: float) -> AverageEffect:
     """The average effect of an interquartile change of treatment, with an interval if the method has one."""
     change = changes_of(data)[0]
     width = change.t1 - change.t0
-    if not isinstance(fitted, Uncertain):
+    uncertain: bool = isinstance(fitted, Uncertain)
+    if not uncertain:
         return AverageEffect(width, float(average_change(fitted, data, change)))
     if data.n_rows > _MOST_ROWS:
         data = data.take(np.sort(np.random.default_rng(0).permutation(data.n_rows)[:_MOST_ROWS]))

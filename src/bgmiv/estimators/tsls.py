@@ -373,7 +373,8 @@ def _fit_linearmodels(
         raise DataError(
             f"two-stage least squares cannot be computed: {error}. Some columns are exact linear "
             "combinations of others (a repeated column, a constant one, indicators that add up to 1, or an "
-            "instrument that the covariates determine); remove the redundant columns"
+            "instrument that the covariates determine): remove the redundant columns. Or a column's numbers are very "
+            "large or very small beside 1: change its units"
         ) from error
 
 

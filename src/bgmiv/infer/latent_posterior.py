@@ -21,6 +21,7 @@ from bgmiv.data.batching import bucket_size, pad_rows, unique_rows
 from bgmiv.data.checks import warn_user
 from bgmiv.errors import ConfigError
 from bgmiv.infer.latent_chains import MOST_CHAINS, ChainPlan, Chains, convergence, lifted_chains, nuts_chains
+from bgmiv.infer.structural import structural_means
 from bgmiv.likelihood import Categorical
 from bgmiv.model.model import BGMIVModel
 
@@ -94,6 +95,17 @@ class LatentPosterior:
     def structural_means(self, model: BGMIVModel, x: np.ndarray, v: np.ndarray) -> np.ndarray:
         """`posterior_structural_means` with the key of `seed`, `(n,)`."""
         return posterior_structural_means(model, x, v, self, jax.random.key(self.seed))
+
+    def structural_draws(self, model: BGMIVModel, x: np.ndarray, v: np.ndarray, count: int) -> np.ndarray:
+        """The structural function at `count` draws of each row's latents, `(count, n)` or `(count, n, K)`.
+
+        Equal rows of covariates have the same draws; those of different rows are independent.
+        """
+        unique, inverse = unique_rows(v)
+        draws = sample_latents(model, unique, self, jax.random.key(self.seed)).draws
+        flat = draws.reshape(len(unique), -1, draws.shape[-1])
+        chosen = np.linspace(0, flat.shape[1] - 1, count).round().astype(int)
+        return np.stack([structural_means(model, x, flat[inverse, i]) for i in chosen])
 
 
 @dataclass(frozen=True, eq=False)

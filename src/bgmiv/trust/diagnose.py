@@ -101,8 +101,8 @@ def diagnose(data: IVData, fitted: Any, *, twin: Any = None, level: float = 0.95
     if found.weak_instruments:
         stage = parts.stages[parts.weakest]
         warn_user(
-            f"the instruments are weak: their effective F is {stage.effective_f:.3g}, and at least {stage.critical:.3g} is "
-            "wanted. Estimates and intervals cannot be relied on; diagnose() says more, and its Anderson-Rubin set "
+            f"the instruments are weak: their effective F is {stage.effective_f:.3g}, and {stage.critical:.3g} or more "
+            "is wanted. Estimates and intervals cannot be relied on; diagnose() says more, and its Anderson-Rubin set "
             "holds all the same.",
             WeakInstrumentWarning,
         )

@@ -120,9 +120,9 @@ class Diagnosis:
 
 def _linear_text(estimate: LinearEstimate) -> str:
     return (
-        f"Linear effect by 2SLS {estimate.coefficient:.4g} (standard error {estimate.std_error:.3g}), {estimate.level:.0%} "
-        f"interval [{estimate.lower:.4g}, {estimate.upper:.4g}]; by least squares {estimate.ols:.4g} "
-        f"({estimate.ols_std_error:.3g})"
+        f"Linear effect by 2SLS {estimate.coefficient:.4g} (standard error {estimate.std_error:.3g}), "
+        f"{estimate.level:.0%} interval [{estimate.lower:.4g}, {estimate.upper:.4g}]; "
+        f"by least squares {estimate.ols:.4g} ({estimate.ols_std_error:.3g})"
     )
 
 

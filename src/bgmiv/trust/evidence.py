@@ -73,7 +73,8 @@ def gather_evidence(
         first_stage_gain=away.first_stage_gain if uses_instrument else None,
         disagreement=_disagreement(members) / spread if n_members > 1 else None,
         near_floor=away.near_floor,
-        latent_spread=away.latent_spread,
+        # Without covariates there is nothing for latents to carry.
+        latent_spread=away.latent_spread if data.schema.blocks else None,
         n_steps=n_steps,
         n_members=n_members,
         n_failed=n_failed,

@@ -75,7 +75,7 @@ def strength_of(target: Floats, columns: LinearColumns) -> FirstStage:
     f = _wald(plain, plain_covariance) / q
     gram = _net_gram(columns)
     root = np.linalg.cholesky(gram)
-    # The covariance of orthonormal instruments' coefficients, up to a rotation, which leaves its eigenvalues as they are.
+    # The covariance of orthonormal instruments' coefficients, up to a rotation that leaves its eigenvalues alone.
     rotated = root.T @ covariance @ root
     explained, noise = float(coefficients @ gram @ coefficients), float(np.trace(rotated))
     freedom = len(target) - columns.exogenous.shape[1] - q

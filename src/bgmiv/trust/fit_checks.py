@@ -148,7 +148,7 @@ def gain_check(verdict: Verdict) -> Check | None:
     limits = Thresholds().first_stage_gain
     level: CheckLevel = "bad" if gain < limits.failed else ("doubtful" if gain < limits.doubtful else "good")
     text = {
-        "bad": "In held-out rows the instruments tell next to nothing about the treatment, in any form the fit could find.",
+        "bad": "In held-out rows the instruments tell next to nothing about the treatment, in any form the fit found.",
         "doubtful": "In held-out rows the instruments tell little about the treatment.",
         "good": "The instruments help to predict the treatment of held-out rows.",
         "note": "",
@@ -165,8 +165,8 @@ def twin_check(fitted: Any, twin: Any, data: IVData, parts: LinearParts) -> Chec
     numbers = {"effect": own, "twin": other, "difference": own - other}
     level: CheckLevel = "note"
     text = (
-        f"Over a change of treatment {change.label} the average effect is {own:.4g} with the instruments and {other:.4g} "
-        "without them. The difference is what the instruments correct; it has to make sense as confounding."
+        f"Over a change of treatment {change.label} the average effect is {own:.4g} with the instruments and "
+        f"{other:.4g} without them. The difference is what the instruments correct; is it plausible as confounding?"
     )
     if parts.estimate is not None:
         corrected = (parts.estimate.coefficient - parts.estimate.ols) * (change.t1 - change.t0)

@@ -33,8 +33,8 @@ def latent_usage(fitted: Any, data: IVData, *, seed: int = 0) -> dict[str, float
     Returns:
         For each part of the latents that has coordinates, `"<part>.treatment"`, `"<part>.outcome"` and
         `"<part>.covariates"`: mean absolute changes of the treatment's mean, the outcome's mean (probabilities, where
-        these have levels) and the covariates' reconstruction, in deviations of each as training sees it. Empty for a fit
-        without covariates, whose latents are the same in every row.
+        these have levels) and the covariates' reconstruction, in deviations of each as training sees it. Empty for a
+        fit without covariates, whose latents are the same in every row.
     """
     if not fitted.schema.blocks:
         return {}
@@ -44,8 +44,8 @@ def latent_usage(fitted: Any, data: IVData, *, seed: int = 0) -> dict[str, float
     model, scaler, layout = fitted.members[0].model, fitted.scaler, fitted.config.layout
     z = jnp.asarray(fitted.latents(part.covariates))
     x = jnp.asarray(scaler.treatment.transform(part.treatment))
-    w = part.instruments if fitted.config.use_instrument else part.instruments[:, :0]
-    w = jnp.asarray(scaler.instruments.transform(w))
+    seen = part.instruments if fitted.config.use_instrument else part.instruments[:, :0]
+    w = jnp.asarray(scaler.instruments.transform(seen))
     order = np.roll(np.arange(len(rows)), 1)
     before = _predicted(model, w, x, z)
     scales = _scales(fitted, part)

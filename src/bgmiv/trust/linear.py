@@ -217,7 +217,7 @@ def overidentification(columns: LinearColumns) -> Overidentification | None:
     kind: dict[str, Any] = {"weight_type": columns.errors["cov_type"]}
     if columns.groups is not None:
         kind["clusters"] = columns.groups
-    model = IVGMM(
+    model: Any = IVGMM(
         columns.outcome, columns.exogenous, columns.treatment, columns.instruments, weights=columns.weights, **kind
     )
     j = model.fit(**columns.errors).j_stat

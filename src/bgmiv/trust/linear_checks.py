@@ -138,7 +138,7 @@ def robust_set_check(estimate: LinearEstimate) -> Check:
     if not found:
         level = "doubtful"
         text = (
-            "No linear effect agrees with all instruments at once: some instrument acts on the outcome directly, or the "
+            "No linear effect agrees with all instruments at once: one of them acts on the outcome directly, or the "
             "effect is not linear. See the overidentification test."
         )
     elif unbounded:
@@ -170,8 +170,8 @@ def overidentification_check(tests: Sequence[Overidentification]) -> Check | Non
     text = (
         "The instruments agree on the linear effect. That does not show that they are valid: they may share a fault."
         if level == "good"
-        else "The instruments disagree on the linear effect: one of them acts on the outcome directly, or the effect is "
-        "not linear or differs between people. Ask which instrument is the least credible, and fit without it."
+        else "The instruments disagree on the linear effect: one of them acts on the outcome directly, or the effect "
+        "is not linear or differs between people. Ask which instrument is the least credible, and fit without it."
     )
     return Check(
         "overidentification",
@@ -194,8 +194,8 @@ def endogeneity_check(tests: Sequence[Endogeneity]) -> Check | None:
         "Ordinary regression and two-stage least squares differ by more than chance: the treatment is endogenous, and "
         "instruments are needed."
         if p < 0.05
-        else "Ordinary regression and two-stage least squares do not differ by more than chance. Either there is little "
-        "confounding, or the instruments are too weak to show it; this is no reason to give them up."
+        else "Ordinary regression and two-stage least squares do not differ by more than chance. Either there is "
+        "little confounding, or the instruments are too weak to show it; this is no reason to give them up."
     )
     return Check(
         "endogeneity",

@@ -53,7 +53,7 @@ class LinearColumns:
 
     @property
     def freedom(self) -> int:
-        """Degrees of freedom of a regression on exogenous columns and instruments; groups less one, if there are any."""
+        """Degrees of freedom of a regression on exogenous columns and instruments; with groups, their number less 1."""
         if self.groups is not None:
             return len(np.unique(self.groups)) - 1
         return len(self.outcome) - self.exogenous.shape[1] - self.instruments.shape[1]
@@ -79,7 +79,10 @@ def linear_columns(data: IVData) -> LinearColumns:
         >>> rng = np.random.default_rng(0)
         >>> w, u, twice = rng.normal(size=(3, 200))
         >>> data = IVData.from_arrays(
-        ...     w - u, w + u, instruments=w, covariates={"age": twice, "months": 12 * twice, "scan": rng.normal(size=(200, 90))}
+        ...     w - u,
+        ...     w + u,
+        ...     instruments=w,
+        ...     covariates={"age": twice, "months": 12 * twice, "scan": rng.normal(size=(200, 90))},
         ... )
         >>> columns = linear_columns(data)
         >>> columns.exogenous.shape, columns.note[:53]
@@ -112,7 +115,7 @@ def linear_columns(data: IVData) -> LinearColumns:
         notes.append(f"Covariates and other instruments determine {', '.join(map(repr, lost))}, which is left out.")
     if n - exogenous.shape[1] - len(chosen) < 2:
         raise DataError(f"{n} rows are too few to diagnose {len(chosen)} instruments. Pass more rows or fewer of them.")
-    treatment = data.schema.treatment.columns(np.asarray(data.treatment, np.float64))
+    treatment: Floats = np.asarray(data.schema.treatment.columns(data.treatment), np.float64)
     x, _, x_scale = _standard(treatment if treatment.shape[1] == 1 else treatment[:, 1:], share)
     if len(_independent(_apart(x, exogenous, share) * np.sqrt(share)[:, None])) < x.shape[1]:
         raise DataError("the covariates determine the treatment, so that nothing is left to instrument. Use fewer.")

@@ -1,9 +1,9 @@
 r"""A test of the conditional moment: are the residuals y - g(x, v) of rows mean zero given instruments and covariates?
 
-The structural function has $E[y - g(x, v) \mid w, v] = 0$. The statistic is the squared violation of `moment_risk`, with
-a kernel that also looks at the instruments alone and at each covariate alone, because a product over many variables
-sees little of any. Its distribution under the hypothesis comes from a wild bootstrap: residuals change their signs at
-random, all rows of a group together.
+The structural function has $E[y - g(x, v) \mid w, v] = 0$. The statistic is the squared violation of `moment_risk`,
+with a kernel that also looks at the instruments alone and at each covariate alone, because a product over many
+variables sees little of any. Its distribution under the hypothesis comes from a wild bootstrap: residuals change their
+signs at random, all rows of a group together.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def moment_test(data: IVData, predicted: ArrayLike, *, draws: int = 1000, seed: 
 
     References:
         R. Zhang, M. Imaizumi, B. Schölkopf, K. Muandet (2020), Maximum moment restriction for instrumental variable
-        regression, arXiv:2010.07684. M. A. Delgado, M. A. Domínguez, P. Lavergne (2006), Consistent tests of conditional
-        moment restrictions, Annales d'Économie et de Statistique 81, 33-67.
+        regression, arXiv:2010.07684. M. A. Delgado, M. A. Domínguez, P. Lavergne (2006), Consistent tests of
+        conditional moment restrictions, Annales d'Économie et de Statistique 81, 33-67.
     """
     values = np.asarray(predicted, np.float64)
     if values.shape != (data.n_rows,) or not np.isfinite(values).all():

@@ -56,7 +56,7 @@ _AT_ONCE = 64
 _MOST_POINTS = 1024
 _FEWEST_POINTS = 64
 _LEVERAGES = (0.005, 0.8)
-_PRECISIONS = (-8.0, 3.0)
+_PRECISIONS = (-7.0, 3.0)
 
 
 def n_weights(model: BGMIVModel) -> int:
@@ -126,8 +126,9 @@ class _Member(NamedTuple):
 def _spectrum(jacobian: Array, residuals: Array, importance: np.ndarray) -> _Member:
     n, k, _ = jacobian.shape
     root = np.sqrt(np.repeat(importance, k))
-    j = np.asarray(jacobian).reshape(n * k, -1) * root[:, None].astype(np.float32)
-    values, vectors = eigh((j @ j.T).astype(np.float64) / n)
+    # In double precision: with fewer weights than rows the kernel's small eigenvalues would be those of rounding.
+    j = np.asarray(jacobian, np.float64).reshape(n * k, -1) * root[:, None]
+    values, vectors = eigh(j @ j.T / n)
     weighted = np.asarray(residuals, np.float64) * root.reshape(n, k)
     return _Member(j, weighted, np.maximum(values, 0.0), vectors)
 
@@ -201,7 +202,7 @@ def _directions(member: _Member, precision: float, share: float, multipliers: np
     left_out = member.residuals.reshape(-1) / (1.0 - np.minimum(share * member.leverages(precision), _LEVERAGES[1]))
     scores = left_out[:, None] * np.repeat(multipliers, k, axis=0)
     solved = (member.vectors / (member.values + precision)) @ (member.vectors.T @ scores)
-    return (member.jacobian.T @ solved.astype(np.float32) / n).T
+    return np.asarray((member.jacobian.T @ solved / n).T)
 
 
 @jax.jit

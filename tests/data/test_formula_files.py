@@ -1,0 +1,187 @@
+"""A formula's reader as plain values: the same columns again, or a refusal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from bgmiv.data.formula_files import FactorFile, FormulaFile, LevelsFile, StateFile, covariate_names, formula_file
+from bgmiv.data.formula_files import formula_reader as reader_of
+from bgmiv.data.formulas import FormulaReader, from_formula
+from bgmiv.errors import BGMIVWarning, DataError
+
+N = 60
+RNG = np.random.default_rng(0)
+TABLE: dict[str, Any] = {
+    **{name: RNG.normal(size=N) for name in ("y", "x", "w")},
+    "age": RNG.normal(size=N) + 6.0,
+    "odd name": RNG.normal(size=N) + 6.0,
+    "whole": np.arange(N) % 7,
+    "flag": np.arange(N) % 2 == 0,
+    "region": np.array(["north", "south", "west"] * 20, dtype=object),
+    "year": np.arange(N) % 4 + 2000,
+    "kind": pd.Series(pd.Categorical(np.array([3, 1, 2] * 20))),
+}
+LATER = {name: np.asarray(values)[5:17] for name, values in TABLE.items()} | {"kind": TABLE["kind"].iloc[5:17]}
+
+
+def read(terms: str) -> FormulaReader:
+    return from_formula(f"y ~ {terms} + [x ~ w]", pd.DataFrame(TABLE))[1]
+
+
+KEPT = [
+    "age",
+    "age + `odd name` + region",
+    "C(year) + flag",
+    "np.log(age) + I(age**2) + {age + 1}",
+    "np.log(`odd name`) + log(age)",
+    "scale(age) + center(`odd name`) + standardize(age)",
+    "scale(np.log(age))",
+    "poly(age, 3)",
+    "bs(age, df=5) + bs(whole, df=4, degree=2)",
+    "cr(age, df=4) + cs(age, df=5)",
+    "cc(age, df=4)",
+    "bs(age, knots=[5, 6, 7])",
+    "cr(age, df=4, constraints='center')",
+    "age*region + C(year):age",
+    "region:C(year) + kind:age + flag:age",
+    "(age + whole + `odd name`)**2 - age",
+    "I(region == 'north'):age + np.where(age > 6, age, 0)",
+]
+
+
+@pytest.mark.parametrize("terms", KEPT)
+@pytest.mark.filterwarnings("ignore:.*only 0 and 1:bgmiv.errors.BGMIVWarning")
+def test_the_same_columns_to_the_last_bit(terms: str) -> None:
+    reader = read(terms)
+    file = formula_file(reader)
+    assert file is not None
+    found, wanted = reader_of(file).covariates(LATER), reader.covariates(LATER)
+    assert found.names == wanted.names == covariate_names(file)
+    for one, other in zip(found.columns, wanted.columns, strict=True):
+        np.testing.assert_array_equal(one.values, other.values)
+
+
+def test_no_covariates() -> None:
+    _, reader = from_formula("y ~ [x ~ w]", TABLE)
+    file = formula_file(reader)
+    assert file == FormulaFile((), (), (), ())
+    assert reader_of(file).covariates(LATER).columns == ()
+
+
+@pytest.mark.parametrize("terms", ["bs(age, df=4, lower_bound=2, upper_bound=10)", "I(region != '}'):age"])
+@pytest.mark.filterwarnings("ignore:.*only 0 and 1:bgmiv.errors.BGMIVWarning")
+def test_what_cannot_be_kept_is_not(terms: str) -> None:
+    assert formula_file(read(terms)) is None
+
+
+@pytest.mark.filterwarnings("ignore:.*only 0 and 1:bgmiv.errors.BGMIVWarning")
+def test_unseen_levels_are_refused_before_and_after() -> None:
+    reader = read("age:C(year) + region:age")
+    file = formula_file(reader)
+    assert file is not None
+    for one in (reader, reader_of(file)):
+        with pytest.raises(DataError, match=r"'year' has levels unseen at fit, 1999"):
+            one.covariates(LATER | {"year": np.full(12, 1999)})
+        with pytest.raises(DataError, match=r"'region' has levels unseen at fit, 'east'"):
+            one.covariates(LATER | {"region": ["east"] * 12})
+
+
+GOOD = FormulaFile(
+    ("age", "region"),
+    ((FactorFile("scale(age)", False),), (FactorFile("region", True), FactorFile("age", True))),
+    (LevelsFile("region", ("a", "b"), True),),
+    (
+        StateFile(("scale(age)", "ddof"), "whole", (1.0,)),
+        StateFile(("scale(age)", "center"), "number", (3.0,)),
+        StateFile(("scale(age)", "scale"), "number", (2.0,)),
+    ),
+)
+
+
+def term(text: str, is_column: bool = False) -> dict[str, Any]:
+    return {"terms": (*GOOD.terms, (FactorFile(text, is_column),))}
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "a call": (term("__import__('os').system('touch exploded')"), "which formulas may not"),
+    "an attribute": (term("age.__class__"), "which formulas may not"),
+    "a call of open": (term("open('exploded', 'w')"), "calls open"),
+    "a lambda": (term("(lambda: age)()"), "which formulas may not"),
+    "a comprehension": (term("[age for age in age]"), "which formulas may not"),
+    "several terms": (term("age} + (age + region)**9 + {age"), "brace"),
+    "a brace in a text": (term("I(region == '}')"), "brace"),
+    "a column that closes": (term("age` + (age + region)**9 + `age", True), "none of its columns"),
+    "an unknown column": (term("income", True), "none of its columns"),
+    "an unknown column in a function": (term("np.log(income)"), "no column 'income'"),
+    "an expression called a column": (term("np.log(age)", True), "none of its columns"),
+    "a column called an expression": (term("age"), "not those that it says"),
+    "columns without end": (term("bs(age, df=1000000000)"), "setting above 1000"),
+    "degrees without end": (term("poly(age, 1000000000)"), "setting above 1000"),
+    "a power without end": (term("I(age ** 99999)"), "power other than"),
+    "half an expression": (term("np.log(age"), "cannot be read"),
+    "an empty expression": (term(""), "cannot be read"),
+    "a term of nothing": ({"terms": ((),)}, "0 factors"),
+    "a term of many": ({"terms": ((FactorFile("age", True),) * 11,)}, "11 factors"),
+    "a term twice": ({"terms": (GOOD.terms[0], GOOD.terms[0])}, "not those that it says"),
+    "a long formula": (
+        {"terms": tuple((FactorFile(f"np.log(age + {i})", False),) for i in range(9000))},
+        "longer than",
+    ),
+    "levels of no column": ({"levels": (LevelsFile("place", ("a",), True),)}, "not those of its columns"),
+    "levels twice": ({"levels": GOOD.levels * 2}, "not those of its columns"),
+    "no levels": ({"levels": (LevelsFile("region", (), True),)}, "not those of its columns"),
+    "no state": ({"state": ()}, "not that of its transforms"),
+    "state of another": ({"state": (*GOOD.state, StateFile(("poly(age)", "alpha"), "number", (1.0,)))}, "not that of"),
+    "state of another kind": (
+        {"state": (*GOOD.state[:2], StateFile(("scale(age)", "scale"), "text", text="os"))},
+        "not that",
+    ),
+    "state under it": (
+        {"state": (*GOOD.state, StateFile(("scale(age)", "center", "more"), "number", (1.0,)))},
+        "contradicts itself",
+    ),
+    "state twice": ({"state": (*GOOD.state, GOOD.state[1])}, "twice"),
+}
+
+
+@pytest.mark.parametrize("attack", BAD)
+def test_what_nobody_could_have_typed_is_refused(attack: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    changes, message = BAD[attack]
+    with pytest.raises(DataError, match=message):
+        reader_of(replace(GOOD, **changes))
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_good_one_is_read() -> None:
+    reader = reader_of(GOOD)
+    found = reader.covariates({"age": [5.0, 3.0], "region": ["a", "b"]})
+    assert found.names == ("scale(age)", "region[a]:age", "region[b]:age")
+    np.testing.assert_array_equal(found.columns[0].values, [1.0, 0.0])
+    np.testing.assert_array_equal(found.columns[2].values, [0.0, 3.0])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (("a",), "number", (1.0,)),
+        (("a", "b"), "number", ()),
+        (("a", "b"), "number", (float("nan"),)),
+        (("a", "b"), "array", (1.0, 2.0), (3,)),
+        (("a", "b"), "array", (), (-1, 0)),
+        (("a", "b"), "nothing", (1.0,)),
+    ],
+)
+def test_state_that_is_nothing(arguments: Any) -> None:
+    with pytest.raises(DataError):
+        StateFile(*arguments)
+
+
+def test_levels_in_products_are_asked_about_no_more_than_before() -> None:
+    with pytest.warns(BGMIVWarning, match="only 0 and 1"):
+        read("region:C(year)")
