@@ -249,8 +249,7 @@ def test_weights_and_groups_reach_linearmodels() -> None:
     data = simulate(q=2, n=200)
     rng = np.random.default_rng(3)
     weights, groups = rng.uniform(0.5, 2.0, size=200), np.arange(200) // 5
-    object.__setattr__(data, "weights", weights)
-    object.__setattr__(data, "groups", groups)
+    data = replace(data, weights=weights, groups=groups)
     columns = linear_columns(data)
     found = linear_estimate(columns)
     exogenous = np.column_stack([np.ones(200), data.covariates])

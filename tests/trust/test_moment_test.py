@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -21,9 +23,7 @@ def sample(seed: int, *, n: int = 150, n_covariates: int = 2, per_group: int = 1
     v = rng.normal(size=(n, n_covariates))
     x = w + u
     data = IVData.from_arrays(2.0 * x + v.sum(axis=1) - u, x, instruments=w, covariates=v)
-    if per_group > 1:
-        object.__setattr__(data, "groups", groups)
-    return data
+    return replace(data, groups=groups) if per_group > 1 else data
 
 
 def rejections(slope: float, repeats: int, per_group: int = 1) -> float:
@@ -49,8 +49,7 @@ def test_power_against_a_confounded_curve() -> None:
 def test_groups_that_are_ignored_reject_the_truth() -> None:
     found = []
     for seed in range(60):
-        data = sample(seed, per_group=5)
-        object.__setattr__(data, "groups", None)
+        data = replace(sample(seed, per_group=5), groups=None)
         g = 2.0 * data.treatment + data.covariates.sum(axis=1)
         found.append(moment_test(data, g, draws=200, seed=seed).p_value <= 0.05)
     assert np.mean(found) > 0.2
@@ -76,10 +75,9 @@ def test_weights_multiply_the_residuals() -> None:
     data = sample(1)
     g = 1.4 * data.treatment + data.covariates.sum(axis=1)
     plain = moment_test(data, g)
-    object.__setattr__(data, "weights", np.full(150, 7.0))
-    assert moment_test(data, g) == plain
-    object.__setattr__(data, "weights", np.where(np.arange(150) < 75, 1e-9, 1.0))
-    assert moment_test(data, g).statistic != plain.statistic
+    assert moment_test(replace(data, weights=np.full(150, 7.0)), g) == plain
+    uneven = replace(data, weights=np.where(np.arange(150) < 75, 1e-9, 1.0))
+    assert moment_test(uneven, g).statistic != plain.statistic
 
 
 @pytest.mark.parametrize("bad", [np.zeros(3), np.full(150, np.nan)])

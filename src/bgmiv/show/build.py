@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.schema import BlockKind, Variable
+from bgmiv.data.schema import BlockKind
 from bgmiv.effects import Answer, Source, Uncertain, dose_response, interval_of
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.show.analysis import (
@@ -35,6 +35,11 @@ INTERVALS = {
     ),
     "FittedTSLS": "Intervals by the robust covariance of the coefficients.",
 }
+
+_WEAK = (
+    "The instruments are weak here, and intervals of this kind are then too narrow: believe the set that weak "
+    "instruments cannot mislead."
+)
 
 # People over whom curves are averaged, and those of them over whom their uncertainty is.
 _MOST_PEOPLE, _MOST_DEVIATED = 1000, 200
@@ -87,7 +92,7 @@ def build_analysis(
         method=_name(model),
         settings=_settings(model),
         level=level,
-        interval_kind=INTERVALS.get(type(fitted).__name__, "") if isinstance(fitted, Uncertain) else "",
+        interval_kind=_interval_kind(fitted, diagnosis.weak_instruments),
         curves=curves,
         effects=effects,
         diagnosis=diagnosis,
@@ -97,6 +102,13 @@ def build_analysis(
         versions=_versions(),
         seed=model.seed_,
     )
+
+
+def _interval_kind(fitted: Any, weak: bool) -> str:
+    if not isinstance(fitted, Uncertain):
+        return ""
+    kind = INTERVALS.get(type(fitted).__name__, "")
+    return f"{kind} {_WEAK}" if weak else kind
 
 
 def _doses(data: IVData, treatments: Any) -> NDArray[Any]:
@@ -161,7 +173,7 @@ def _curve(model: Any, fitted: Any, group: Group, doses: NDArray[Any], level: fl
     answer = _averaged(model, fitted, group, doses).map(_first)
     people = _people(model.data_, group, _MOST_DEVIATED)
     shares = [float(np.mean(model._support(dose, people))) for dose in doses]
-    numbers = doses.astype(np.float64) if _numeric(model.data_.schema.treatment) else np.arange(len(doses), dtype=float)
+    numbers = model.data_.schema.check_treatment(doses, len(doses))
     if not answer.sources:
         return Curve(group.label, len(group.rows), _plain(numbers), _plain(answer.values), (), (), _plain(shares))
     found = interval_of(answer, level, probability=model.data_.schema.outcome.discrete)
@@ -236,10 +248,6 @@ def contrast(curve: Curve, t0: float, t1: float, level: float) -> tuple[float, f
     )
     found = interval_of(Answer(answer.values, sources), level)
     return float(answer.values[0]), float(found.lower[0]), float(found.upper[0])
-
-
-def _numeric(variable: Variable) -> bool:
-    return variable.levels is None
 
 
 def _history(model: Any) -> tuple[HistoryLine, ...]:

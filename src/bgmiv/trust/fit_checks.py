@@ -82,7 +82,7 @@ def average_change(fitted: Any, data: IVData, change: Change) -> Floats:
     if data.n_rows > _MOST_ROWS:
         data = data.take(np.sort(np.random.default_rng(0).permutation(data.n_rows)[:_MOST_ROWS]))
     before, after = (structural_at(fitted, data, np.full(data.n_rows, t)) for t in (change.t0, change.t1))
-    return np.asarray(np.average(after - before, axis=0, weights=getattr(data, "weights", None)), np.float64)
+    return np.asarray(np.average(after - before, axis=0, weights=data.weights), np.float64)
 
 
 def held_out_values(fitted: Any, data: IVData) -> tuple[NDArray[np.int64], Floats, bool]:

@@ -89,7 +89,7 @@ def linear_columns(data: IVData) -> LinearColumns:
         ((200, 21), '92 columns of covariates stand aside for their 20 lea')
     """
     n = data.n_rows
-    weights = getattr(data, "weights", None)
+    weights = data.weights
     weights = None if weights is None else np.asarray(weights, np.float64) / np.mean(weights)
     groups, notes = _groups(data)
     share = np.full(n, 1.0 / n) if weights is None else weights / weights.sum()
@@ -150,7 +150,7 @@ def regression(target: Floats, columns: LinearColumns, *, robust: bool = True) -
 
 
 def _groups(data: IVData) -> tuple[NDArray[np.int64] | None, list[str]]:
-    groups = getattr(data, "groups", None)
+    groups = data.groups
     if groups is None:
         return None, []
     count = len(np.unique(groups))

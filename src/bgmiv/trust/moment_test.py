@@ -82,10 +82,10 @@ def moment_test(data: IVData, predicted: ArrayLike, *, draws: int = 1000, seed: 
         data, values = data.take(rows), values[rows]
     y = np.asarray(data.outcome, np.float64)
     residuals = y - values
-    weights = getattr(data, "weights", None)
+    weights = data.weights
     if weights is not None:
         residuals = residuals * np.asarray(weights, np.float64) / np.mean(weights)
-    groups = getattr(data, "groups", None)
+    groups = data.groups
     codes = np.arange(len(y)) if groups is None else np.unique(groups, return_inverse=True)[1]
     n_groups = int(codes.max()) + 1
     if n_groups < 3:
