@@ -12,7 +12,15 @@ from bgmiv.data.formulas import from_formula
 from bgmiv.designs.empirical import EmpiricalData, empirical_names, load_empirical
 from bgmiv.errors import ConfigError, MissingExtraError
 
-ROWS = {"card": 3010, "mroz": 428, "401ksubs": 9275, "bwght": 1388, "meps": 10089}
+ROWS = {
+    "card": 3010,
+    "mroz": 428,
+    "401ksubs": 9275,
+    "bwght": 1388,
+    "meps": 10089,
+    "cigarettes": 48,
+    "fertility": 254654,
+}
 
 
 @pytest.fixture(params=empirical_names())

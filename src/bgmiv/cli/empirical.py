@@ -21,6 +21,8 @@ EMPIRICAL = {
     "401ksubs": "Net financial assets, participation in a 401(k) plan and eligibility for one (Abadie 2003).",
     "bwght": "Birth weights, cigarettes smoked and their price: an instrument that is too weak.",
     "meps": "Drug expenses of the elderly, insurance, and the share of benefits in income.",
+    "cigarettes": "Packs of cigarettes sold in 48 states in 1995, their price and taxes (Stock and Watson).",
+    "fertility": "Weeks worked by mothers, a third child, and the sex of the first two (Angrist and Evans 1998).",
 }
 """The data sets, each with what it holds."""
 

