@@ -156,6 +156,17 @@ def test_the_calculator_begins_at_the_first_effect(analysis: Analysis, levelled:
     json.dumps(payload(analysis), allow_nan=False)
 
 
+def test_a_treatment_of_0_and_1_has_dots(analysis: Analysis) -> None:
+    curve = Curve("everyone", 9, (0.0, 1.0), (1.0, 2.0), (0.5, 1.5), (1.5, 2.5), (1.0, 1.0))
+    effect = replace(analysis.effects[0], t0="0", t1="1")
+    binary = replace(analysis, curves=(curve,), effects=(effect,), methods=())
+    shown = report_page(binary)
+    assert 'id="curve"' not in shown
+    assert '<option value="1" selected>1</option>' in shown
+    assert payload(binary)["levels"] == ["0", "1"]
+    assert start_positions(binary) == [0.0, 1.0]
+
+
 def test_curves_that_do_not_fit_together_are_refused(analysis: Analysis) -> None:
     with pytest.raises(DataError, match="no curve"):
         report_page(replace(analysis, curves=()))

@@ -76,7 +76,7 @@ def tick_texts(axis: Axis) -> list[str]:
 def curve_axes(analysis: Analysis) -> tuple[Axis, Axis]:
     """The axes of treatment and g: bands where the data show the treatment, and every group's estimate.
 
-    Curves of other methods widen it by half at most, and bands where there are no data not at all.
+    Curves of other methods widen it by a quarter at most on each side, and bands where there are no data not at all.
     """
     treatment = axis_over((t for curve in analysis.curves for t in curve.treatment), margin=0.0)
     values: list[float] = []
@@ -88,7 +88,7 @@ def curve_axes(analysis: Analysis) -> tuple[Axis, Axis]:
     values += analysis.curves[0].estimate
     finite = [value for value in values if math.isfinite(value)] or [0.0]
     low, high = min(finite), max(finite)
-    room = 0.5 * (high - low)
+    room = 0.25 * (high - low)
     others = [value for row in analysis.methods for value in row.curve if math.isfinite(value)]
     return treatment, axis_over([low, high, *(min(max(value, low - room), high + room) for value in others)])
 

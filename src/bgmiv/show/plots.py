@@ -16,7 +16,7 @@ from bgmiv.errors import ConfigError
 from bgmiv.show.analysis import Analysis, Curve, EffectRow, HistoryLine, MethodRow
 from bgmiv.show.axes import effect_axis, outside_support
 from bgmiv.show.charts import method_curves
-from bgmiv.show.words import clean, percent, share, shortened
+from bgmiv.show.words import clean, level_names, percent, share, shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +55,7 @@ def plot_curve(
     curve = _chosen(analysis.curves, group)
     own = ax if ax is not None else _new_axes(6.4, 4.2)
     others = _others(analysis, methods)
-    if analysis.question.treatment_levels:
+    if level_names(analysis):
         _dots(own, analysis, curve, others)
     else:
         _line(own, analysis, curve, others)
@@ -176,7 +176,7 @@ def _line(ax: Axes, analysis: Analysis, curve: Curve, others: list[tuple[int, st
 
 
 def _dots(ax: Axes, analysis: Analysis, curve: Curve, others: list[tuple[int, str, tuple[float, ...]]]) -> None:
-    names = analysis.question.treatment_levels
+    names = level_names(analysis)
     for k, value in enumerate(curve.estimate):
         if curve.lower:
             ax.plot([k, k], [curve.lower[k], curve.upper[k]], color=_MAIN, linewidth=2.0, solid_capstyle="round")

@@ -17,6 +17,7 @@ from bgmiv.show.words import (
     aligned,
     answer,
     clean,
+    level_names,
     number,
     percent,
     sentence,
@@ -110,7 +111,7 @@ def _sources(row: EffectRow) -> str:
 
 def curve(analysis: Analysis) -> Markup:
     """The curve with its controls, or a forest of levels, and the calculator of contrasts."""
-    levels = analysis.question.treatment_levels
+    levels = level_names(analysis)
     others = method_curves(analysis)
     meaning, treatment = clean(analysis.question.outcome_meaning), clean(analysis.question.treatment)
     if levels:
@@ -143,7 +144,7 @@ def curve(analysis: Analysis) -> Markup:
 
 def _levels(analysis: Analysis, i: int, one: Curve, axis: Axis) -> Markup:
     others = method_curves(analysis) if i == 0 else []
-    names = analysis.question.treatment_levels
+    names = level_names(analysis)
     rows = []
     for k, (text, point) in enumerate(zip(aligned(_points(one)), _points(one), strict=True)):
         value, low, high = point
@@ -291,7 +292,7 @@ def _cards(found: Sequence[Check]) -> Markup | None:
         element(
             "div",
             element("div", element("h3", check.title), badge(check.level, check.level)),
-            element("p", check.value, class_="figure" if len(check.value) <= 24 else "figure long"),
+            element("p", check.value, class_=f"figure {_size(check.value)}"),
             _meter(check),
             element("p", check.reading),
             element("p", check.reference, class_="soft") if check.reference else None,
@@ -300,6 +301,10 @@ def _cards(found: Sequence[Check]) -> Markup | None:
         for check in found
     ]
     return element("div", *cards, class_="cards")
+
+
+def _size(value: str) -> str:
+    return "short" if len(value) <= 24 else "long" if len(value) <= 60 else "prose"
 
 
 def _meter(check: Check) -> Markup | None:

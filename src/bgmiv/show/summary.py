@@ -10,7 +10,19 @@ from typing import Any
 
 from bgmiv.show.analysis import Analysis, EffectRow, MethodRow
 from bgmiv.show.markup import Markup, element, joined
-from bgmiv.show.words import aligned, answer, clean, percent, share, shortened, span, strength_checks, together, trust
+from bgmiv.show.words import (
+    aligned,
+    answer,
+    clean,
+    percent,
+    sentence,
+    share,
+    shortened,
+    span,
+    strength_checks,
+    together,
+    trust,
+)
 from bgmiv.trust.diagnosis import Check, LinearEstimate
 
 __all__ = ["Summary", "estimate_cells", "robust_set_text", "summary_html", "summary_text", "text_table"]
@@ -66,7 +78,7 @@ def summary_text(analysis: Analysis) -> str:
     belief = trust(analysis)
     parts += ["", _ruled("=", f"Trust: {belief.word}"), _wrapped(belief.sentence)]
     if analysis.interval_kind:
-        parts.append(_wrapped(f"Intervals: {clean(analysis.interval_kind)}"))
+        parts.append(_wrapped(sentence(analysis.interval_kind)))
     parts += [_wrapped(_NEXT), "=" * _WIDTH]
     return "\n".join(part for part in parts if part)
 
@@ -161,8 +173,8 @@ def _checks(checks: Sequence[Check]) -> str:
     for check in checks:
         title, value = clean(check.title), clean(check.value)
         fits = len(title) + len(value) + 2 <= _WIDTH - 11
-        head = f"{title}: {value}" if fits else shortened(title, _WIDTH - 11)
-        lines.append(f"{head:<{_WIDTH - 10}}{'[' + check.level + ']':>10}")
+        head, *rest = textwrap.wrap(f"{title}: {value}" if fits else title, _WIDTH - 11) or [""]
+        lines += [f"{head:<{_WIDTH - 10}}{'[' + check.level + ']':>10}", *rest]
         lines += [] if fits else [_wrapped(value, "  ", "  ")]
         lines.append(_wrapped(clean(check.reading), "  ", "  "))
     return "\n".join(lines)
@@ -245,7 +257,7 @@ def summary_html(analysis: Analysis) -> str:
         parts.append(element("h4", f"Fit in held-out rows: {analysis.verdict.level}"))
         parts.append(element("ul", *reasons) if reasons else None)
     if analysis.interval_kind:
-        parts.append(element("p", f"Intervals: {analysis.interval_kind}"))
+        parts.append(element("p", sentence(analysis.interval_kind)))
     return element("div", *parts, class_="bgmiv-summary")
 
 

@@ -126,7 +126,7 @@
       const texts = values.map((value) => fixed(value, decimals));
       find("contrast-value").textContent = texts[0];
       find("contrast-interval").textContent = half === null ? "no interval" : `${level} interval ${texts[1]} to ${texts[2]}`;
-      find("contrast-share").textContent = `${curve.label}; both within the data for at most ${share(shown)}`;
+      find("contrast-share").textContent = `${curve.label}; both within the data: ${shown > 0.99 ? "" : "at most "}${share(shown)}`;
       Object.assign(find("contrast").dataset, { estimate, lower: values[1] ?? "", upper: values[2] ?? "" });
     }
     draw();
