@@ -88,9 +88,8 @@ def test_fit_prints_one_json_object_and_writes_model_and_page(done: Result, fold
     assert analysis["question"]["formula"] == FORMULA
     assert analysis["question"]["source"] == "data.csv"
     assert analysis["seed"] == 4
-    assert [curve["label"] for curve in analysis["curves"]] == ["everyone", "region = north", "region = south"] or (
-        [curve["label"] for curve in analysis["curves"]] == ["everyone", "region = south", "region = north"]
-    )
+    assert analysis["curves"][0]["label"] == "everyone"
+    assert {curve["label"] for curve in analysis["curves"][1:]} == {"region = north", "region = south"}
     # Twenty steps are no training, and held-out rows say so.
     failed = analysis["verdict"]["level"] == "failed"
     assert done.exit_code == (3 if failed else 0)
@@ -102,11 +101,7 @@ def test_a_loaded_model_is_the_one_that_was_fitted(folder: Path, data: Path) -> 
     assert (model.random_state, model.seed_) == (4, 4)
     plain = BGMIV.from_formula(FORMULA, read_table_file(data), random_state=4)
     rows = {"season": SEASON[:3], "region": REGION[:3]}
-    np.testing.assert_array_equal(model._fitted().predict(0.5, _blocks(rows)), plain.predict(0.5, rows))
-
-
-def _blocks(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {"season": rows["season"], "region": rows["region"]}
+    np.testing.assert_array_equal(model.predict(0.5, rows), plain.predict(0.5, rows))
 
 
 def test_a_saved_model_is_replaced_only_when_told(folder: Path, data: Path) -> None:
@@ -119,7 +114,7 @@ def test_a_saved_model_is_replaced_only_when_told(folder: Path, data: Path) -> N
 
 def test_predict(folder: Path, data: Path, tmp_path: Path) -> None:
     model = BGMIV.load(folder)
-    expected = model.predict_interval(1.5, _blocks({"season": SEASON, "region": REGION}), level=0.8)
+    expected = model.predict_interval(1.5, {"season": SEASON, "region": REGION}, level=0.8)
     out = tmp_path / "predicted.csv"
     done = bgmiv("predict", folder, data, "--treatment", "1.5", "--level", "0.8", "--out", out)
     assert done.exit_code == 0, done.output
@@ -206,7 +201,7 @@ def test_effect_refuses(folder: Path, options: list[str], code: int, words: str)
 
 def test_diagnose_shows_what_the_fit_has_stored(folder: Path) -> None:
     record = json.loads(bgmiv("diagnose", folder, "--json").stdout)
-    linear = TSLS().fit(SALES, PRICE, instruments=COST, covariates={"s": SEASON, "n": (REGION == "north") * 1.0})
+    linear = TSLS().fit(SALES, PRICE, instruments=COST, covariates={"season": SEASON, "north": REGION == "north"})
     assert record["linear"]["coefficient"] == pytest.approx(linear.fitted_.slope)
     assert record["level"] in ("good", "note", "doubtful", "bad")
     text = bgmiv("diagnose", folder).stdout
