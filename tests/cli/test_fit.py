@@ -19,7 +19,7 @@ from bgmiv.data.files import read_table_file
 from bgmiv.estimators import bgmiv as bgm
 from bgmiv.estimators import registry
 
-FORMULA = "sales ~ season + region + [price ~ cost]"
+FORMULA = "sales ~ season + I(season**2) + region + [price ~ cost]"
 rng = np.random.default_rng(1)
 COST, SEASON, SHOCK = rng.normal(size=(3, 120))
 PRICE = COST + SEASON + SHOCK
@@ -201,7 +201,8 @@ def test_effect_refuses(folder: Path, options: list[str], code: int, words: str)
 
 def test_diagnose_shows_what_the_fit_has_stored(folder: Path) -> None:
     record = json.loads(bgmiv("diagnose", folder, "--json").stdout)
-    linear = TSLS().fit(SALES, PRICE, instruments=COST, covariates={"season": SEASON, "north": REGION == "north"})
+    covariates = {"season": SEASON, "squared": SEASON**2, "north": REGION == "north"}
+    linear = TSLS().fit(SALES, PRICE, instruments=COST, covariates=covariates)
     assert record["linear"]["coefficient"] == pytest.approx(linear.fitted_.slope)
     assert record["level"] in ("good", "note", "doubtful", "bad")
     text = bgmiv("diagnose", folder).stdout

@@ -86,7 +86,7 @@ def chosen_roles(
     if formula is not None:
         if given:
             raise typer.BadParameter(f"give a formula or {given[0]}, not both", param_hint="--formula")
-        from bgmiv.data.formulas import split_formula
+        from bgmiv.data.formula_text import split_formula
         from bgmiv.errors import DataError
 
         try:

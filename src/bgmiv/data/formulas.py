@@ -257,7 +257,9 @@ def _check_roles(outcome: _Term, treatment: _Term, instruments: Sequence[_Term],
 
 def _all_levels(terms: Sequence[_Term], table: Table, declared: set[str]) -> dict[str, tuple[Level, ...]]:
     """The levels of each column that the covariates use as categories."""
-    used = {name for term in terms for name in term.columns if term.column is None or term.levels}
+    # Formulaic sees the whole formula as soon as one of its terms is computed.
+    whole = any(term.column is None for term in terms)
+    used = {name for term in terms for name in term.columns if whole or term.levels}
     marked = {name for term in terms for name in term.categories}
     levels = {}
     for column in table.columns:
