@@ -11,7 +11,7 @@ import pytest
 from bgmiv import BGMIV, KIV, TSLS
 from bgmiv.data import IVData
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.show.build import contrast
+from bgmiv.show.contrast import contrast
 from bgmiv.show.groups import groups_of
 
 RNG = np.random.default_rng(1)
@@ -61,10 +61,10 @@ def test_curves_and_effects_are_the_answers_to_the_same_questions(tsls: TSLS) ->
 
 def test_a_contrast_can_be_read_off_the_stored_curve(tsls: TSLS) -> None:
     found = tsls.analysis(t0=0.0, t1=1.0)
-    estimate, lower, upper = contrast(found.curves[0], 0.0, 1.0, 0.95)
+    asked = contrast(found.curves[0], 0.0, 1.0, 0.95)
     row = found.effects[0]
-    assert (estimate, lower, upper) == pytest.approx((row.estimate, row.lower, row.upper), rel=1e-3)
-    with pytest.raises(DataError, match="outside the stored curve"):
+    assert (asked.estimate, asked.lower, asked.upper) == pytest.approx((row.estimate, row.lower, row.upper), rel=1e-3)
+    with pytest.raises(DataError, match="stored curve goes from"):
         contrast(found.curves[0], 0.0, 100.0, 0.95)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.schema import BlockKind
-from bgmiv.effects import Answer, Source, Uncertain, dose_response, interval_of
+from bgmiv.effects import Answer, Uncertain, dose_response, interval_of
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.show.analysis import (
     Analysis,
@@ -26,7 +26,7 @@ from bgmiv.show.groups import Group, groups_of
 from bgmiv.show.question import question_of
 from bgmiv.trust.diagnosis import Diagnosis
 
-__all__ = ["INTERVALS", "build_analysis", "contrast"]
+__all__ = ["INTERVALS", "build_analysis"]
 
 INTERVALS = {
     "FittedBGMIV": (
@@ -248,40 +248,6 @@ def _method(
     curve = _averaged(other, found, everyone, doses).map(_first)
     change = _effect(other, found, everyone, t0, t1, level)
     return MethodRow(name, change.estimate, change.lower, change.upper, _plain(curve.values), "")
-
-
-def contrast(curve: Curve, t0: float, t1: float, level: float) -> tuple[float, float | None, float | None]:
-    """The effect of t1 against t0 read off a stored curve by linear interpolation, with its interval if there is one.
-
-    Raises:
-        DataError: a treatment lies outside the curve.
-
-    Example:
-        >>> line = Curve("everyone", 10, (0.0, 1.0, 2.0), (0.0, 2.0, 4.0), (), (), (1.0, 1.0, 1.0))
-        >>> contrast(line, 0.5, 1.5, 0.95)
-        (2.0, None, None)
-    """
-    at = np.asarray(curve.treatment)
-    for value in (t0, t1):
-        if not at[0] <= value <= at[-1]:
-            raise DataError(
-                f"treatment {value:g} lies outside the stored curve, which goes from {at[0]:g} to {at[-1]:g}. Give the "
-                "data to ask about other treatments."
-            )
-
-    def change(values: Any) -> NDArray[np.float64]:
-        low, high = np.interp([t0, t1], at, np.asarray(values))
-        return np.asarray([high - low])
-
-    answer = Answer(np.asarray(curve.estimate), ()).map(change)
-    if not curve.sources:
-        return float(answer.values[0]), None, None
-    sources = tuple(
-        Source(source.name, np.asarray([change(row) for row in source.deviations]), source.freedom)
-        for source in curve.sources
-    )
-    found = interval_of(Answer(answer.values, sources), level)
-    return float(answer.values[0]), float(found.lower[0]), float(found.upper[0])
 
 
 def _history(model: Any) -> tuple[HistoryLine, ...]:
