@@ -14,9 +14,10 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.designs import load_empirical
 from bgmiv.errors import DataError, FitWarning, NotFittedError, WeakInstrumentWarning
 from bgmiv.persist import Codec
+from bgmiv.trust.contrasts import changes_of
 from bgmiv.trust.diagnose import diagnose
 from bgmiv.trust.diagnosis import Check, Diagnosis, LinearEstimate
-from bgmiv.trust.fit_checks import changes_of, gain_check, held_out_values, verdict_check
+from bgmiv.trust.fit_checks import gain_check, held_out_values, verdict_check
 from bgmiv.trust.verdict import FitEvidence, judge
 
 ORDER = [

@@ -18,9 +18,10 @@ from bgmiv.show import plots
 from bgmiv.show.analysis import Analysis
 from bgmiv.show.page import check_path, write_report
 from bgmiv.show.summary import Summary
+from bgmiv.trust.contrasts import changes_of
 from bgmiv.trust.diagnose import diagnose
 from bgmiv.trust.diagnosis import Diagnosis
-from bgmiv.trust.fit_checks import average_change, changes_of
+from bgmiv.trust.fit_checks import average_change
 from bgmiv.trust.linear import check_level
 from bgmiv.trust.sensitivity import AverageEffect, Sensitivity, sensitivity
 

@@ -24,6 +24,7 @@ from bgmiv.show.analysis import (
 )
 from bgmiv.show.groups import Group, groups_of
 from bgmiv.show.question import question_of
+from bgmiv.trust.contrasts import default_contrast
 from bgmiv.trust.diagnosis import Diagnosis
 
 __all__ = ["INTERVALS", "build_analysis"]
@@ -138,18 +139,7 @@ def _contrasted(data: IVData, t0: Any, t1: Any) -> tuple[Any, Any]:
         for value in (t0, t1):
             data.schema.check_treatment(value, 1)
         return t0, t1
-    variable = data.schema.treatment
-    if variable.levels is not None:
-        return variable.levels[0], variable.levels[1]
-    if variable.kind is BlockKind.binary:
-        return 0.0, 1.0
-    low, high = (_rounded(value) for value in np.quantile(data.treatment.astype(np.float64), [0.25, 0.75]))
-    return (low, high) if low < high else (float(data.treatment.min()), float(data.treatment.max()))
-
-
-def _rounded(value: float) -> float:
-    """Three significant digits: nobody asks for the effect of 12.3456 years."""
-    return float(f"{value:.3g}")
+    return default_contrast(data)
 
 
 def _people(data: IVData, group: Group, most: int) -> Any:

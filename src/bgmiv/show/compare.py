@@ -14,6 +14,7 @@ from bgmiv.show.analysis import MethodRow
 from bgmiv.show.markup import element
 from bgmiv.show.summary import estimate_cells, text_table
 from bgmiv.show.words import clean, number, percent
+from bgmiv.trust.contrasts import default_contrast
 
 __all__ = ["Comparison", "compare"]
 
@@ -169,10 +170,7 @@ def _default_treatments(schema: Schema, data: Any) -> tuple[Any, Any]:
         return 0.0, 1.0
     if data is None:
         raise ConfigError("t0 and t1 are missing, and none of the models holds its rows. Give both.")
-    low, high = np.quantile(data.treatment, [0.25, 0.75])
-    if low == high:
-        low, high = np.min(data.treatment), np.max(data.treatment)
-    return float(low), float(high)
+    return default_contrast(data)
 
 
 def _grid(schema: Schema, data: Any, t0: Any, t1: Any) -> Any:

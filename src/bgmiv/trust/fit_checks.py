@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.schema import BlockKind
+from bgmiv.trust.contrasts import Change, changes_of
 from bgmiv.trust.diagnosis import Check, CheckLevel, LinearEstimate
 from bgmiv.trust.latent_usage import PARTS, latent_usage
 from bgmiv.trust.linear import p_text
@@ -17,9 +17,7 @@ from bgmiv.trust.moment_test import moment_test
 from bgmiv.trust.verdict import Thresholds, Verdict
 
 __all__ = [
-    "Change",
     "average_change",
-    "changes_of",
     "comparison_check",
     "gain_check",
     "held_out_values",
@@ -35,38 +33,6 @@ Floats = NDArray[np.float64]
 _MOST_ROWS = 1000
 _MOST_TESTED = 1500
 _BGMIV = "Bayesian generative modelling for instrumental variables (BGM-IV); the guide's page on diagnostics"
-
-
-class Change(NamedTuple):
-    """A change of the treatment.
-
-    Attributes:
-        t0, t1: numbers, or codes of levels.
-        label: in words.
-    """
-
-    t0: float
-    t1: float
-    label: str
-
-
-def changes_of(data: IVData) -> tuple[Change, ...]:
-    """The changes of treatment that effects are compared over: the quartiles, 0 and 1, or each level and the first.
-
-    Example:
-        >>> data = IVData.from_arrays([1.0, 2.0, 4.0], [0.0, 1.0, 2.0], instruments=[3.0, 1.0, 2.0])
-        >>> changes_of(data)
-        (Change(t0=0.5, t1=1.5, label='from 0.5 to 1.5'),)
-    """
-    variable = data.schema.treatment
-    if variable.kind is BlockKind.continuous:
-        for share in (0.25, 0.1, 0.0):
-            t0, t1 = np.quantile(np.asarray(data.treatment, np.float64), [share, 1.0 - share]).tolist()
-            if t0 < t1:
-                break
-        return (Change(t0, t1, f"from {t0:.4g} to {t1:.4g}"),)
-    names = variable.levels or (0, 1)
-    return tuple(Change(0.0, float(i), f"from {names[0]!r} to {names[i]!r}") for i in range(1, len(names)))
 
 
 def structural_at(fitted: Any, data: IVData, treatment: NDArray[Any], *, members: bool = False) -> Floats:
