@@ -184,9 +184,26 @@ def test_folders_that_may_not_be_written(tmp_path: Path) -> None:
             assert done.exit_code == 2
             assert words in " ".join(done.output.replace("│", " ").split())
     assert (full / "thesis.txt").read_text() == "years of work"
-    done = bgmiv("fit", file, "--formula", FORMULA, "--method", "tsls", "--out", tmp_path / "new")
-    assert done.exit_code == 2
-    assert "fits of tsls are not saved" in " ".join(done.output.replace("│", " ").split())
+
+
+def test_of_other_methods_the_analysis_is_kept(tmp_path: Path) -> None:
+    file, folder, page = tmp_path / "data.csv", tmp_path / "fit", tmp_path / "page.html"
+    file.write_text(GOOD)
+    assert bgmiv("fit", file, "--formula", FORMULA, "--method", "tsls", "--out", folder).exit_code == 0
+    assert [entry.name for entry in folder.iterdir()] == ["analysis.json"]
+    for command in (("effect", folder, "--t0", "0", "--t1", "0.5"), ("diagnose", folder)):
+        assert bgmiv(*command).exit_code == 0
+    assert bgmiv("report", folder, "--out", page).exit_code == 0
+    assert page.stat().st_size > 10_000
+    done = bgmiv("predict", folder, file, "--treatment", "0")
+    assert done.exit_code == 1
+    assert "holds the analysis of a fit by 2SLS, and no model" in done.stderr
+    (folder / "analysis.json").write_text(
+        (folder / "analysis.json").read_text().replace('"n_rows": 60', '"n_rows": "60"')
+    )
+    done = bgmiv("diagnose", folder)
+    assert done.exit_code == 1
+    assert "n_rows must be a whole number" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from bgmiv import BGMIV, KIV, TSLS
 from bgmiv.data import IVData
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.show.build import contrast
+from bgmiv.show.contrast import contrast
 from bgmiv.show.groups import groups_of
 
 RNG = np.random.default_rng(1)
@@ -61,16 +61,19 @@ def test_curves_and_effects_are_the_answers_to_the_same_questions(tsls: TSLS) ->
 
 def test_a_contrast_can_be_read_off_the_stored_curve(tsls: TSLS) -> None:
     found = tsls.analysis(t0=0.0, t1=1.0)
-    estimate, lower, upper = contrast(found.curves[0], 0.0, 1.0, 0.95)
+    asked = contrast(found.curves[0], 0.0, 1.0, 0.95)
     row = found.effects[0]
-    assert (estimate, lower, upper) == pytest.approx((row.estimate, row.lower, row.upper), rel=1e-3)
-    with pytest.raises(DataError, match="outside the stored curve"):
+    assert (asked.estimate, asked.lower, asked.upper) == pytest.approx((row.estimate, row.lower, row.upper), rel=1e-3)
+    with pytest.raises(DataError, match="stored curve goes from"):
         contrast(found.curves[0], 0.0, 100.0, 0.95)
 
 
 def test_everything_is_kept_with_a_saved_model(fit: BGMIV, tmp_path: Path) -> None:
     found = fit.analysis(compare={"2SLS": TSLS.from_formula(FORMULA, TABLE)}, title="Prices & <sales>")
-    assert [row.name for row in found.methods] == ["BGM-IV", "2SLS"]
+    names = [row.name for row in found.methods]
+    assert names == ["BGM-IV", "BGM-IV without the instrument", "least squares", "2SLS"]
+    given = found.methods[-1]
+    assert len(given.curve) == len(found.curves[0].treatment)
     assert found.settings["members"] == "2"
     fit.save(tmp_path / "fit")
     loaded = BGMIV.load(tmp_path / "fit")
@@ -79,6 +82,16 @@ def test_everything_is_kept_with_a_saved_model(fit: BGMIV, tmp_path: Path) -> No
     np.testing.assert_array_equal(loaded.predict(1.0, TABLE), fit.predict(1.0, TABLE))
     for old, new in zip(fit.ate_interval(TABLE, t0=0, t1=1), loaded.ate_interval(TABLE, t0=0, t1=1), strict=True):
         assert old == new
+
+
+def test_the_line_of_2sls_is_drawn_without_being_asked_for(fit: BGMIV, tsls: TSLS) -> None:
+    found = fit.analysis(t0=0.0, t1=1.0)
+    row = next(row for row in found.methods if row.name == "2SLS")
+    expected = tsls.ate_interval(TABLE, t0=0.0, t1=1.0)
+    assert (row.estimate, row.lower, row.upper) == pytest.approx(
+        (expected.estimate, expected.lower, expected.upper), rel=1e-3
+    )
+    np.testing.assert_allclose(row.curve, tsls.dose_response(found.curves[0].treatment, TABLE).values, rtol=1e-3)
 
 
 def test_methods_without_intervals_are_shown_without() -> None:

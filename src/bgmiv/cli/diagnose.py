@@ -9,7 +9,7 @@ import typer
 
 from bgmiv.cli.common import reported
 from bgmiv.cli.output import plain, print_json
-from bgmiv.cli.saved import Folder, open_model, stored_analysis
+from bgmiv.cli.saved import Folder, stored_analysis
 
 if TYPE_CHECKING:
     from bgmiv.show.analysis import Analysis
@@ -29,7 +29,7 @@ def diagnose(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """The checks of a fit as it has stored them, each with a reading: instruments, moments, the linear estimate."""
-    analysis = stored_analysis(open_model(folder), folder)
+    analysis = stored_analysis(folder)
     if as_json:
         verdict = analysis.verdict
         print_json(

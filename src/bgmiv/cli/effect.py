@@ -10,11 +10,17 @@ import typer
 from bgmiv.cli.common import reported, share_between
 from bgmiv.cli.output import print_json
 from bgmiv.cli.roles import warnings_shown
-from bgmiv.cli.saved import Folder, open_model, people_of, read_treatment, rows_of, stored_analysis
+from bgmiv.cli.saved import (
+    Folder,
+    open_model,
+    people_of,
+    read_treatment,
+    rows_of,
+    stored_analysis,
+    stored_treatment,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from bgmiv.data.schema import Variable
     from bgmiv.effects import Interval
     from bgmiv.estimators.bgmiv import BGMIV
@@ -54,14 +60,15 @@ def effect(
     """
     share_between(level, "--level")
     with warnings_shown():
-        model = open_model(folder)
-        variable = model._fitted().schema.treatment
-        pair = (read_treatment(t0, variable, "--t0"), read_treatment(t1, variable, "--t1"))
         if data is None:
-            rows = _stored(stored_analysis(model, folder), variable, pair, by, level)
+            analysis = stored_analysis(folder)
+            variable, outcome = stored_treatment(analysis), analysis.question.outcome
         else:
-            rows = _asked(model, data, pair, by, level)
-    outcome = model._fitted().schema.outcome.name
+            model = open_model(folder)
+            schema = model._fitted().schema
+            variable, outcome = schema.treatment, schema.outcome.name
+        pair = (read_treatment(t0, variable, "--t0"), read_treatment(t1, variable, "--t1"))
+        rows = _stored(analysis, variable, pair, by, level) if data is None else _asked(model, data, pair, by, level)
     if as_json:
         print_json(_record(rows, outcome, variable, pair, level))
     else:
@@ -82,31 +89,15 @@ def _stored(analysis: Analysis, variable: Variable, pair: tuple[Any, Any], by: s
 
 
 def _along(curve: Curve, variable: Variable, pair: tuple[Any, Any], level: float) -> Interval:
-    """The contrast of two points of a stored curve; its deviations are interpolated as the curve is."""
-    import numpy as np
-
-    from bgmiv.effects import Answer, Source, interval_of
     from bgmiv.errors import DataError
+    from bgmiv.show.contrast import contrast
 
     levels = variable.levels
-    at = np.asarray([levels.index(value) if levels else value for value in pair], np.float64)
-    low, high = curve.treatment[0], curve.treatment[-1]
-    if at.min() < low or at.max() > high:
-        raise DataError(
-            f"the stored curve goes from {low:.4g} to {high:.4g} of {variable.name!r}. For other treatments give the "
-            "people asked about: --data DATA."
-        )
-
-    def change(values: Sequence[float]) -> float:
-        before, after = np.interp(at, curve.treatment, values)
-        return float(after - before)
-
-    sources = tuple(
-        Source(source.name, np.asarray([change(row) for row in source.deviations]), source.freedom)
-        for source in curve.sources
-    )
-    share = float(np.interp(at, curve.treatment, curve.in_support).min())
-    return interval_of(Answer(np.asarray(change(curve.estimate)), sources), level, in_support=share)
+    t0, t1 = (float(levels.index(value) if levels else value) for value in pair)
+    try:
+        return contrast(curve, t0, t1, level)
+    except DataError as error:
+        raise DataError(f"{str(error).removesuffix('.')}: --data DATA.") from None
 
 
 def _asked(model: BGMIV, data: Path, pair: tuple[Any, Any], by: str | None, level: float) -> list[_Row]:

@@ -77,7 +77,7 @@ def fit(
     if members is not None:
         at_least(1, members, "--members")
     if out is not None:
-        _free_folder(out, method, overwrite)
+        _free_folder(out, overwrite)
     if report is not None:
         writable_file(report, "--report")
 
@@ -92,7 +92,7 @@ def fit(
         model = fitted_model(model, table, roles)
         analysis: Analysis = model.analysis(by=_shown_apart(model, labels), level=level, title=title, source=data.name)
         if out is not None:
-            model.save(out, overwrite=overwrite)
+            _save(model, analysis, out, overwrite)
     written = _written(analysis, out, report)
     failed = analysis.verdict is not None and analysis.verdict.level == "failed"
     if as_json:
@@ -117,16 +117,21 @@ def _shown_apart(model: Any, labels: Table) -> Any:
     return {column.name: column.values for column in labels.columns}
 
 
-def _free_folder(out: Path, method: str, overwrite: bool) -> None:
-    if not method.startswith("bgm-iv"):
-        raise typer.BadParameter(
-            f"fits of {method} are not saved, only those of bgm-iv; leave it out and use --report or --json",
-            param_hint="--out",
-        )
+def _save(model: Any, analysis: Analysis, out: Path, overwrite: bool) -> None:
+    """Fits of bgm-iv are kept whole, of others what was found."""
+    if hasattr(model, "save"):
+        model.save(out, overwrite=overwrite)
+        return
+    from bgmiv.show.files import save_analysis
+
+    save_analysis(out, analysis, overwrite=overwrite)
+
+
+def _free_folder(out: Path, overwrite: bool) -> None:
     usable_folder(out, "--out")
     if not out.is_dir() or not any(out.iterdir()):
         return
-    if not (out / "model.json").is_file():
+    if not any((out / name).is_file() for name in ("model.json", "analysis.json")):
         raise typer.BadParameter(
             f"{out} holds something else than a saved model; name a new folder", param_hint="--out"
         )

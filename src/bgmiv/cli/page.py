@@ -9,7 +9,7 @@ import typer
 
 from bgmiv.cli.common import reported
 from bgmiv.cli.output import print_json, writable_file
-from bgmiv.cli.saved import Folder, open_model, stored_analysis
+from bgmiv.cli.saved import Folder, stored_analysis
 
 __all__ = ["EPILOG", "report"]
 
@@ -27,7 +27,7 @@ def report(
 ) -> None:
     """Write the analysis of a saved model as one self-contained HTML page, to be sent, printed or opened offline."""
     writable_file(out, "--out")
-    analysis = stored_analysis(open_model(folder), folder)
+    analysis = stored_analysis(folder)
     from bgmiv.show.page import write_report
 
     written = write_report(analysis, out)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bgmiv.estimators.bgmiv import BGMIV
     from bgmiv.show.analysis import Analysis
 
-__all__ = ["Folder", "open_model", "people_of", "read_treatment", "rows_of", "stored_analysis"]
+__all__ = ["Folder", "open_model", "people_of", "read_treatment", "rows_of", "stored_analysis", "stored_treatment"]
 
 Folder = Annotated[Path, typer.Argument(help="The folder of a saved model.", show_default=False)]
 
@@ -27,10 +27,16 @@ def open_model(folder: Path) -> BGMIV:
     from bgmiv import BGMIV
     from bgmiv.data.frames import ColumnReader
     from bgmiv.errors import ModelFileError
+    from bgmiv.show.files import holds_analysis, load_analysis
 
     if not folder.is_dir():
         raise ModelFileError(
             f"{folder} is no folder of a saved model. Make one with: bgmiv fit DATA ... --out {folder}"
+        )
+    if holds_analysis(folder):
+        raise ModelFileError(
+            f"{folder} holds the analysis of a fit by {load_analysis(folder).method}, and no model: only fits of "
+            "bgm-iv are saved whole. Its effects, diagnosis and report can be asked for."
         )
     model = BGMIV.load(folder)
     if getattr(model, "reader_", None) is None:
@@ -39,20 +45,32 @@ def open_model(folder: Path) -> BGMIV:
     return model
 
 
-def stored_analysis(model: BGMIV, folder: Path) -> Analysis:
-    """The analysis a model was saved with.
+def stored_analysis(folder: Path) -> Analysis:
+    """The analysis a model was saved with, or that stands for a fit whose method is not saved.
 
     Raises:
-        ModelFileError: it was saved without one.
+        ModelFileError: there is none.
     """
     from bgmiv.errors import ModelFileError
+    from bgmiv.show.files import holds_analysis, load_analysis
 
-    found: Analysis | None = getattr(model, "analysis_", None)
+    if holds_analysis(folder):
+        return load_analysis(folder)
+    found: Analysis | None = getattr(open_model(folder), "analysis_", None)
     if found is None:
         raise ModelFileError(
             f"{folder} holds a model without its analysis. Fit again with: bgmiv fit DATA ... --out DIR"
         )
     return found
+
+
+def stored_treatment(analysis: Analysis) -> Variable:
+    """The treatment's variable as far as an analysis tells it."""
+    from bgmiv.data.schema import BlockKind, Variable
+
+    kind = next(column.kind for column in analysis.question.columns if column.role == "treatment")
+    levels = analysis.question.treatment_levels
+    return Variable(analysis.question.treatment, BlockKind(kind), levels or None)
 
 
 def read_treatment(text: str, variable: Variable, option: str) -> Any:

@@ -319,7 +319,7 @@ class IVEstimator(Questions, Showing, ABC):
         self.reader_ = reader
         self.data_: IVData | None = data
         # What was derived from an earlier fit.
-        for name in ("support_", "analysis_", "diagnosis_", "formula_", "n_dropped_"):
+        for name in ("support_", "analysis_", "diagnosis_", "twin_", "formula_", "n_dropped_"):
             vars(self).pop(name, None)
         self._warn(getattr(fitted, "verdict", None))
         return self

@@ -31,20 +31,11 @@ from bgmiv.integrate import (
 )
 from bgmiv.model import LatentLayout, ModelConfig
 from bgmiv.persist import Codec, check_schema
-from bgmiv.show.analysis import (
-    Analysis,
-    ColumnSummary,
-    Curve,
-    CurveSource,
-    EffectRow,
-    HistoryLine,
-    MethodRow,
-    Question,
-)
+from bgmiv.show.analysis import Analysis
+from bgmiv.show.files import ANALYSIS_KINDS, ANALYSIS_WITH_NAN
 from bgmiv.train import Alternating, DirectStart, HistoryRow, WarmStart
 from bgmiv.train.ensemble import Ensemble
-from bgmiv.trust.diagnosis import Check, Diagnosis, LinearEstimate
-from bgmiv.trust.verdict import Finding, FitEvidence, Verdict
+from bgmiv.trust.verdict import Verdict
 
 __all__ = [
     "CODEC",
@@ -202,9 +193,6 @@ CODEC = Codec(
         "schema": Schema,
         "variable": Variable,
         "block": CovariateBlock,
-        "verdict": Verdict,
-        "finding": Finding,
-        "evidence": FitEvidence,
         "projection": ProjectionFile,
         "member": MemberFile,
         "columns": ColumnReader,
@@ -215,24 +203,14 @@ CODEC = Codec(
         "history": HistoryRow,
         "look": LookFile,
         "support": SupportFile,
-        "analysis": Analysis,
-        "question": Question,
-        "column": ColumnSummary,
-        "curve": Curve,
-        "curve-source": CurveSource,
-        "effect": EffectRow,
-        "method": MethodRow,
-        "history-line": HistoryLine,
-        "diagnosis": Diagnosis,
-        "check": Check,
-        "linear": LinearEstimate,
+        **ANALYSIS_KINDS,
     },
     plugs={
         IntegrationRule: _RULES,
         Rule: (Standardise, FixedAffine, Identity),
         LatentAverage: (LatentPosterior,),
     },
-    with_nan=(FitEvidence, HistoryRow, LookFile, Check, LinearEstimate, HistoryLine),
+    with_nan=(HistoryRow, LookFile, *ANALYSIS_WITH_NAN),
 )
 
 

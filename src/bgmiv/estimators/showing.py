@@ -140,7 +140,7 @@ class Showing(ABC):
         asked = (bool(twin), float(level))
         if not hasattr(self, "diagnosis_") or getattr(self, "_diagnosed", None) != asked:
             seed = int(getattr(self, "seed_", 0))
-            other = self._twin(data, seed) if twin else None
+            self.twin_ = other = self._twin(data, seed) if twin else None
             self.diagnosis_: Diagnosis = diagnose(data, fitted, twin=other, level=level, seed=seed)
             self._diagnosed = asked
         return self.diagnosis_

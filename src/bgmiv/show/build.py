@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.schema import BlockKind
-from bgmiv.effects import Answer, Source, Uncertain, dose_response, interval_of
+from bgmiv.effects import Answer, Uncertain, dose_response, interval_of
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.show.analysis import (
     Analysis,
@@ -24,8 +24,9 @@ from bgmiv.show.analysis import (
 )
 from bgmiv.show.groups import Group, groups_of
 from bgmiv.show.question import question_of
+from bgmiv.trust.diagnosis import Diagnosis
 
-__all__ = ["INTERVALS", "build_analysis", "contrast"]
+__all__ = ["INTERVALS", "build_analysis"]
 
 INTERVALS = {
     "FittedBGMIV": (
@@ -40,6 +41,9 @@ _WEAK = (
     "The instruments are weak here, and intervals of this kind are then too narrow: believe the set that weak "
     "instruments cannot mislead."
 )
+
+_TWIN = "what a regression would say; two members"
+_LINE = "a straight line in the treatment"
 
 # People over whom curves are averaged, and those of them over whom their uncertainty is.
 _MOST_PEOPLE, _MOST_DEVIATED = 1000, 200
@@ -82,7 +86,9 @@ def build_analysis(
     effects = tuple(_effect(model, fitted, group, before, after, level) for group in groups)
     diagnosis = model.diagnose(level=level)
     methods = [MethodRow(_name(model), effects[0].estimate, effects[0].lower, effects[0].upper, curves[0].estimate, "")]
+    methods += _beside(model, diagnosis, everyone, doses, (before, after))
     for name, other in (compare or {}).items():
+        methods = [row for row in methods if row.name != name]
         methods.append(_method(name, other, data, everyone, doses, before, after, level))
     return Analysis(
         title=title or f"The effect of {data.schema.treatment.name} on {data.schema.outcome.name}",
@@ -205,6 +211,34 @@ def _effect(model: Any, fitted: Any, group: Group, t0: Any, t1: Any, level: floa
     )
 
 
+def _beside(
+    model: Any, diagnosis: Diagnosis, everyone: Group, doses: NDArray[Any], asked: tuple[Any, Any]
+) -> list[MethodRow]:
+    """What the diagnosis has fitted beside the method: its twin without the instruments, and straight lines."""
+    data, twin, linear = model.data_, getattr(model, "twin_", None), diagnosis.linear
+    people = _people(data, everyone, _MOST_PEOPLE)
+    rows = []
+    if twin is not None:
+        (_, along), (_, pair) = (dose_response(twin, at, people) for at in (doses, np.asarray(asked)))
+        low, high = _first(pair.values)
+        name = f"{_name(model)} without the instrument"
+        rows.append(MethodRow(name, _digits(high - low), None, None, _plain(_first(along.values)), _TWIN))
+    if linear is None or data.schema.outcome.width > 1 or _name(model).startswith("2SLS"):
+        return rows
+    x = data.schema.check_treatment(doses, len(doses))
+    t0, t1 = data.schema.check_treatment(np.asarray(asked), 2)
+    centre = [float(np.average(values, weights=data.weights)) for values in (data.treatment, data.outcome)]
+    lines = (
+        ("2SLS", linear.coefficient, sorted((linear.lower * (t1 - t0), linear.upper * (t1 - t0))), _LINE),
+        ("least squares", linear.ols, None, f"{_LINE}; ignores the instruments"),
+    )
+    for name, slope, ends, note in lines:
+        lower, upper = (None, None) if ends is None else (_digits(ends[0]), _digits(ends[1]))
+        curve = centre[1] + slope * (x - centre[0])
+        rows.append(MethodRow(name, _digits(slope * (t1 - t0)), lower, upper, _plain(curve), note))
+    return rows
+
+
 def _method(
     name: str, other: Any, data: IVData, everyone: Group, doses: NDArray[Any], t0: Any, t1: Any, level: float
 ) -> MethodRow:
@@ -214,40 +248,6 @@ def _method(
     curve = _averaged(other, found, everyone, doses).map(_first)
     change = _effect(other, found, everyone, t0, t1, level)
     return MethodRow(name, change.estimate, change.lower, change.upper, _plain(curve.values), "")
-
-
-def contrast(curve: Curve, t0: float, t1: float, level: float) -> tuple[float, float | None, float | None]:
-    """The effect of t1 against t0 read off a stored curve by linear interpolation, with its interval if there is one.
-
-    Raises:
-        DataError: a treatment lies outside the curve.
-
-    Example:
-        >>> line = Curve("everyone", 10, (0.0, 1.0, 2.0), (0.0, 2.0, 4.0), (), (), (1.0, 1.0, 1.0))
-        >>> contrast(line, 0.5, 1.5, 0.95)
-        (2.0, None, None)
-    """
-    at = np.asarray(curve.treatment)
-    for value in (t0, t1):
-        if not at[0] <= value <= at[-1]:
-            raise DataError(
-                f"treatment {value:g} lies outside the stored curve, which goes from {at[0]:g} to {at[-1]:g}. Give the "
-                "data to ask about other treatments."
-            )
-
-    def change(values: Any) -> NDArray[np.float64]:
-        low, high = np.interp([t0, t1], at, np.asarray(values))
-        return np.asarray([high - low])
-
-    answer = Answer(np.asarray(curve.estimate), ()).map(change)
-    if not curve.sources:
-        return float(answer.values[0]), None, None
-    sources = tuple(
-        Source(source.name, np.asarray([change(row) for row in source.deviations]), source.freedom)
-        for source in curve.sources
-    )
-    found = interval_of(Answer(answer.values, sources), level)
-    return float(answer.values[0]), float(found.lower[0]), float(found.upper[0])
 
 
 def _history(model: Any) -> tuple[HistoryLine, ...]:

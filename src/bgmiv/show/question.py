@@ -33,7 +33,7 @@ def question_of(data: IVData, *, formula: str = "", source: str = "", n_dropped:
         outcome=outcome.name,
         treatment=schema.treatment.name,
         instruments=tuple(schema.instruments),
-        covariates=tuple(block.name for block in schema.blocks),
+        covariates=tuple(name for block in schema.blocks for name in block.input_names),
         outcome_meaning=meaning,
         treatment_levels=tuple(str(each) for each in schema.treatment.levels or ()),
         formula=formula,
