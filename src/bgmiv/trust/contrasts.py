@@ -52,9 +52,10 @@ def default_contrast(data: IVData) -> tuple[Any, Any]:
     """The first of these changes, with levels by name.
 
     Example:
-        >>> data = IVData.from_arrays([1.0, 2.0, 4.0], ["a", "b", "a"], instruments=[3.0, 1.0, 2.0])
+        >>> kinds = ["low", "high", "low", "low", "high", "low"]
+        >>> data = IVData.from_arrays([1, 2, 4, 3, 5, 6], kinds, instruments=[3, 1, 2, 4, 6, 5])
         >>> default_contrast(data)
-        ('a', 'b')
+        ('low', 'high')
     """
     change, levels = changes_of(data)[0], data.schema.treatment.levels
     return (levels[0], levels[1]) if levels else (change.t0, change.t1)
