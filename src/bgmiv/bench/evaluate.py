@@ -19,6 +19,7 @@ from bgmiv.bench.metrics import StructuralError, structural_error
 from bgmiv.bench.plan import RunSpec
 from bgmiv.bench.presets import benchmark_estimator
 from bgmiv.bench.row import Row
+from bgmiv.data.ivdata import IVData
 from bgmiv.designs import StructuralGrid, make_design
 from bgmiv.errors import BGMIVError, ConfigError
 from bgmiv.estimators.base import BatchEstimator, FittedIV
@@ -90,10 +91,15 @@ class Query(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """A row, and the estimates at the query's points: None without a query or when the fit failed."""
+    """A row, and the estimates at the query's points: None without a query or when the fit failed.
+
+    `fitted` and `data` are there if they were to be kept and the fit did not fail.
+    """
 
     row: Row
     estimates: np.ndarray | None
+    fitted: FittedIV | None = None
+    data: IVData | None = None
 
 
 def run_one(spec: RunSpec, reporter: Reporter = silent) -> Row:
@@ -112,8 +118,8 @@ def run_one(spec: RunSpec, reporter: Reporter = silent) -> Row:
     return evaluate(spec, None, reporter).row
 
 
-def evaluate(spec: RunSpec, query: Query | None, reporter: Reporter = silent) -> Evaluation:
-    """As :func:`run_one`, with estimates at further points (not timed)."""
+def evaluate(spec: RunSpec, query: Query | None, reporter: Reporter = silent, *, keep: bool = False) -> Evaluation:
+    """As :func:`run_one`, with estimates at further points (not timed), and if wanted the fit and its data."""
     key = identify(spec)
     design = make_design(spec.design)
     estimator = benchmark_estimator(spec.design, spec.method, spec.preset)
@@ -130,7 +136,8 @@ def evaluate(spec: RunSpec, query: Query | None, reporter: Reporter = silent) ->
         raise
     except Exception as error:
         return Evaluation(failed_row(key, _words(error), elapsed=clock.elapsed()), None)
-    return Evaluation(_row(key, elapsed, _measured(predicted, grid), evidence=_evidence(fitted)), estimates)
+    row = _row(key, elapsed, _measured(predicted, grid), evidence=_evidence(fitted))
+    return Evaluation(row, estimates, *((fitted, data) if keep else ()))
 
 
 def can_batch(spec: RunSpec) -> bool:

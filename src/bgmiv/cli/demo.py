@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from bgmiv.bench.evaluate import Evaluation, Query
     from bgmiv.bench.plan import RunSpec
     from bgmiv.progress import Reporter
+    from bgmiv.show.analysis import Analysis
 
-__all__ = ["METHODS", "demo"]
+__all__ = ["METHODS", "DemoResult", "DemoTask", "demo", "run_task"]
 
 METHODS = ("tsls", "bgm-iv", "bgm-iv-noiv")
 
@@ -31,11 +32,44 @@ class DemoTask(NamedTuple):
     query: Query
 
 
-def run_task(task: DemoTask, reporter: Reporter) -> Evaluation:
+class DemoResult(NamedTuple):
+    """What came of one fit; of BGM-IV also the analysis that an analyst would show."""
+
+    evaluation: Evaluation
+    analysis: Analysis | None
+
+
+def run_task(task: DemoTask, reporter: Reporter) -> DemoResult:
     """Fit and evaluate; a function of this module so that worker processes can import it."""
     from bgmiv.bench.evaluate import evaluate
 
-    return evaluate(task.spec, task.query, reporter)
+    evaluation = evaluate(task.spec, task.query, reporter, keep=task.spec.method == "bgm-iv")
+    analysis = None if evaluation.fitted is None else _analysed(task.spec, evaluation, reporter)
+    return DemoResult(evaluation._replace(fitted=None, data=None), analysis)
+
+
+def _analysed(spec: RunSpec, evaluation: Evaluation, reporter: Reporter) -> Analysis:
+    import warnings
+
+    from bgmiv import BGMIV
+    from bgmiv.errors import BGMIVWarning
+
+    model = BGMIV(spec.preset, random_state=spec.seed)  # type: ignore[arg-type]
+    model.fitted_, model.data_, model.seed_ = evaluation.fitted, evaluation.data, spec.seed
+    reporter.start("analysis", 1)
+    with warnings.catch_warnings():
+        # The page says what there is to warn of.
+        warnings.simplefilter("ignore", BGMIVWarning)
+        analysis = model.analysis(
+            by="time",
+            title="What would demand be if we set the price?",
+            source="the simulated demand design",
+            # The twin is one of the demo's own fits.
+            twin=False,
+        )
+    reporter.advance(1, {})
+    reporter.finish()
+    return analysis
 
 
 @reported
@@ -49,7 +83,7 @@ def demo(
     """Simulate airline demand with endogenous prices, fit it, and draw the demand curves.
 
     Compares BGM-IV with the same model without the instrument and with linear two-stage least squares,
-    and writes demand-curves.png, report.html and results.json.
+    and writes demand-curves.png, report.html, results.json, and analysis.html, the interactive page of an analysis.
     """
     from rich.console import Console
 
@@ -66,14 +100,15 @@ def demo(
 
     progress = Console(stderr=True)
     progress.print(f"[bold]Demand design[/bold]: n = {n}, rho = {rho:g}, seed {seed}, preset {preset}", highlight=False)
-    evaluations = _fit(specs, progress)
-    written = _write(evaluations, out)
+    results = _fit(specs, progress)
+    evaluations = [result.evaluation for result in results]
+    written = _write(evaluations, next((result.analysis for result in results if result.analysis), None), out)
     _print(evaluations, written, Console())
     if any(evaluation.row.status != "ok" for evaluation in evaluations):
         raise typer.Exit(1)
 
 
-def _fit(specs: Sequence[RunSpec], console: Console) -> list[Evaluation]:
+def _fit(specs: Sequence[RunSpec], console: Console) -> list[DemoResult]:
     """Fit in as many processes as there are cores, at most two: 2SLS is done in a moment."""
     from bgmiv.bench.evaluate import Query
     from bgmiv.bench.executors import Died, LocalPool, available_cores
@@ -83,12 +118,12 @@ def _fit(specs: Sequence[RunSpec], console: Console) -> list[Evaluation]:
 
     labels = [METHOD_LABELS[spec.method] for spec in specs]
     tasks = [DemoTask(spec, Query(*DemandPanels().query())) for spec in specs]
-    found: dict[int, Evaluation] = {}
+    found: dict[int, DemoResult] = {}
     with FitBoard(console, labels) as board:
         for outcome in LocalPool(min(2, available_cores())).map(run_task, tasks, board):
             if isinstance(outcome, Died):
                 raise BGMIVError(f"{labels[outcome.index]}: {outcome.reason}")
-            row = outcome.result.row
+            row = outcome.result.evaluation.row
             state = f"done in {row.seconds:.1f} s" if row.status == "ok" else f"failed: {row.error}"
             board.done(outcome.index, f"{labels[outcome.index]}: {state}")
             found[outcome.index] = outcome.result
@@ -100,7 +135,7 @@ def _shown_order(n_specs: int) -> list[int]:
     return [*range(1, n_specs), 0]
 
 
-def _write(evaluations: Sequence[Evaluation], out: Path) -> list[Path]:
+def _write(evaluations: Sequence[Evaluation], analysis: Analysis | None, out: Path) -> list[Path]:
     from bgmiv.report.demo import demo_page, demo_record
     from bgmiv.report.figures import DemandPanels, demand_curves, figure_png
     from bgmiv.report.files import write_all
@@ -124,6 +159,10 @@ def _write(evaluations: Sequence[Evaluation], out: Path) -> list[Path]:
         "report.html": demo_page(rows, png).encode(),
         "results.json": (json.dumps(demo_record(rows), indent=2, allow_nan=False) + "\n").encode(),
     }
+    if analysis is not None:
+        from bgmiv.show.page import report_page
+
+        files["analysis.html"] = report_page(analysis).encode()
     return list(write_all(out, files))
 
 

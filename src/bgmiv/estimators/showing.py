@@ -53,6 +53,7 @@ class Showing(ABC):
         compare: Mapping[str, Any] | None = None,
         title: str | None = None,
         source: str = "",
+        twin: bool = True,
     ) -> Analysis:
         """Everything that summaries, figures, pages and saved models show, worked out once and kept in `analysis_`.
 
@@ -67,9 +68,15 @@ class Showing(ABC):
             compare: other fitted estimators by name, for the same question.
             title: of the analysis.
             source: where the rows came from.
+            twin: also fit the method without the instruments, as `diagnose` does.
         """
         self._fitted()
-        asked = any(value is not None for value in (by, treatments, t0, t1, compare, title)) or level != 0.95 or source
+        asked = (
+            any(value is not None for value in (by, treatments, t0, t1, compare, title))
+            or level != 0.95
+            or source
+            or not twin
+        )
         if hasattr(self, "analysis_") and not asked:
             return self.analysis_
         if self.data_ is None:
@@ -89,6 +96,7 @@ class Showing(ABC):
             compare=compare,
             title=title,
             source=source,
+            twin=twin,
         )
         return self.analysis_
 

@@ -92,6 +92,10 @@ def demo_page(rows: Sequence[Row], figure: bytes) -> str:
                 "True and estimated demand over price for several customer groups and times of year",
                 "Shaded: prices that training data show at that season. Faint lines are extrapolations.",
             ),
+            html.paragraph(
+                "analysis.html, beside this page, is what an analyst without the truth would show of the BGM-IV fit: "
+                "the average curve with intervals, effects by group, and whether to believe them."
+            ),
             html.heading("To repeat it"),
             html.paragraph(f"bgmiv demo --n {first.n} --rho {first.rho:g} --seed {first.seed} --preset {first.preset}"),
             html.paragraph(f"Made with {used}, at {first.timestamp}. Seconds include compilation.", note=True),

@@ -63,6 +63,7 @@ def build_analysis(
     compare: Mapping[str, Any] | None = None,
     title: str | None = None,
     source: str = "",
+    twin: bool = True,
 ) -> Analysis:
     """Everything that is shown of a fitted estimator.
 
@@ -76,6 +77,7 @@ def build_analysis(
         compare: other fitted estimators by name, for the same question.
         title: of the analysis.
         source: where the rows came from.
+        twin: also fit the method without the instruments.
     """
     data: IVData = model.data_
     fitted = model._completed()
@@ -85,7 +87,7 @@ def build_analysis(
     groups = [everyone, *groups_of(data, by)]
     curves = tuple(_curve(model, fitted, group, doses, level) for group in groups)
     effects = tuple(_effect(model, fitted, group, before, after, level) for group in groups)
-    diagnosis = model.diagnose(level=level)
+    diagnosis = model.diagnose(twin=twin, level=level)
     methods = [MethodRow(_name(model), effects[0].estimate, effects[0].lower, effects[0].upper, curves[0].estimate, "")]
     methods += _beside(model, diagnosis, everyone, doses, (before, after))
     for name, other in (compare or {}).items():
