@@ -36,7 +36,9 @@ def test_demo_writes_figure_page_and_record(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "demo"
     done = bgmiv("demo", "--n", 200, "--rho", 0.25, "--seed", 4, "--out", out)
     assert done.exit_code == 0, done.output
-    assert sorted(path.name for path in out.iterdir()) == ["demand-curves.png", "report.html", "results.json"]
+    names = ["analysis.html", "demand-curves.png", "report.html", "results.json"]
+    assert sorted(path.name for path in out.iterdir()) == names
+    assert "Content-Security-Policy" in (out / "analysis.html").read_text()
     assert (out / "demand-curves.png").read_bytes().startswith(b"\x89PNG")
     record = json.loads((out / "results.json").read_text())
     assert [row["method"] for row in record["rows"]] == ["bgm-iv", "bgm-iv-noiv", "tsls"]

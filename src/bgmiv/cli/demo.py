@@ -55,6 +55,7 @@ def _analysed(spec: RunSpec, evaluation: Evaluation, reporter: Reporter) -> Anal
     from bgmiv.errors import BGMIVWarning
 
     model = BGMIV(spec.preset, random_state=spec.seed)  # type: ignore[arg-type]
+    assert evaluation.fitted is not None
     model.fitted_, model.data_, model.seed_ = evaluation.fitted, evaluation.data, spec.seed
     reporter.start("analysis", 1)
     with warnings.catch_warnings():
