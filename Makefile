@@ -1,6 +1,6 @@
 # bgmiv: everything a developer runs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint browser results robustness clean
+.PHONY: help setup demo test lint browser adapters results robustness clean
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -43,6 +43,17 @@ browser: ## install Debian's chromium for the tests of the report page, where th
 test: lint browser ## lint, then every test and every docstring example
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
+# Their pins and ours need not agree: each has an environment of its own, and `make test` needs neither.
+adapters: .venv-dowhy/.installed .venv-econml/.installed ## the adapters against the real DoWhy and EconML
+	.venv-dowhy/bin/python -m pytest tests/adapters/isolated/test_dowhy_itself.py
+	.venv-econml/bin/python -m pytest tests/adapters/isolated/test_econml_itself.py
+
+.venv-%/.installed: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "bgmiv needs Python 3.11 or newer; none found. Try: make adapters PYTHON=/path/to/python3.11"; exit 1; }
+	test -x .venv-$*/bin/python || $(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check -e '.[$*]' 'pytest>=8.3,<10'
+	@touch $@
+
 results: $(STAMP) ## write benchmarks/RESULTS.md from the measured rows
 	$(BIN)/python benchmarks/make_results.py
 
@@ -50,5 +61,5 @@ robustness: $(STAMP) ## kill, damage and fill the bench in full numbers; writes 
 	$(BIN)/python benchmarks/robustness.py
 
 clean: ## remove the environment and everything generated
-	rm -rf $(VENV) out build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-dowhy .venv-econml out build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

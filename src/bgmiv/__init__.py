@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bgmiv.adapters.sklearn import IVRegressor
     from bgmiv.data import BlockSpec, FixedAffine, Identity, IVData, RoleScaling, Standardise
     from bgmiv.errors import (
         BGMIVError,
@@ -52,6 +53,7 @@ __all__ = [
     "FixedAffine",
     "GaussHermite",
     "IVData",
+    "IVRegressor",
     "Identity",
     "ModelFileError",
     "MonteCarlo",
@@ -63,6 +65,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "bgmiv.adapters.sklearn": ("IVRegressor",),
     "bgmiv.data": ("BlockSpec", "FixedAffine", "IVData", "Identity", "RoleScaling", "Standardise"),
     "bgmiv.errors": (
         "BGMIVError",

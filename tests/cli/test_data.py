@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from bgmiv import TSLS
 from bgmiv.cli.main import app
 from bgmiv.designs import mnist_files
 from bgmiv.designs.idx import pack_idx
@@ -145,3 +146,23 @@ def test_data_lists_its_sets() -> None:
     shown = CliRunner().invoke(app, ["data", "--help"])
     assert shown.exit_code == 0
     assert "mnist" in shown.stdout
+
+
+@pytest.mark.parametrize("name", ["card", "mroz", "401ksubs", "bwght", "meps"])
+def test_real_data_come_as_csv_with_their_formula(name: str, tmp_path: Path) -> None:
+    from bgmiv.data.files import read_table_file
+    from bgmiv.designs import load_empirical
+
+    file = tmp_path / "data.csv"
+    done = CliRunner().invoke(app, ["data", name, "--out", str(file), "--json"])
+    assert done.exit_code == 0, done.output
+    record = json.loads(done.stdout)
+    known = load_empirical(name)
+    assert (record["rows"], record["formula"]) == (known.n_rows, known.formula)
+    from_file, original = (TSLS.from_formula(known.formula, table) for table in (read_table_file(file), known.table))
+    assert from_file.fitted_.slope == pytest.approx(original.fitted_.slope)
+    again = CliRunner().invoke(app, ["data", name, "--out", str(file)], env={"COLUMNS": "200"})
+    assert again.exit_code == 2
+    assert "--overwrite" in again.output
+    replaced = CliRunner().invoke(app, ["data", name, "--out", str(file), "--overwrite"])
+    assert f"formula: {known.formula}" in replaced.output

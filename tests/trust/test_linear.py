@@ -154,6 +154,14 @@ def test_without_noise_the_set_is_the_estimate() -> None:
     assert found.robust_set[0] == pytest.approx((3.0, 3.0), abs=1e-5)
 
 
+def test_tests_without_noise_are_numbers() -> None:
+    w, u = np.random.default_rng(0).normal(size=(2, 100))
+    # The instrument and the confounder are all there is.
+    found = endogeneity(linear_columns(IVData.from_arrays(2.0 * w, w + u, instruments=w)))
+    assert found is not None
+    assert not np.isnan(list(vars(found).values())).any()
+
+
 def test_mroz_is_as_in_the_textbook() -> None:
     columns = linear_columns(published("mroz"))
     over, endogenous = overidentification(columns), endogeneity(columns)

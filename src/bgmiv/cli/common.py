@@ -12,11 +12,13 @@ from typing import ParamSpec, TypeVar
 import typer
 
 __all__ = [
+    "FAILED_FIT",
     "INTERRUPTED",
     "at_least",
     "blaming",
     "numbers",
     "reported",
+    "share_between",
     "usable_folder",
     "words",
 ]
@@ -27,6 +29,9 @@ Number = TypeVar("Number", int, float)
 
 INTERRUPTED = 130
 """The exit code of a command stopped by Ctrl-C, by the shell's convention."""
+
+FAILED_FIT = 3
+"""The exit code of a fit against which held-out rows speak."""
 
 
 def words(values: list[str]) -> list[str]:
@@ -64,6 +69,15 @@ def at_least(minimum: int, value: int, option: str) -> None:
         raise typer.BadParameter(f"{value} is too small; choose {minimum} or more", param_hint=option)
 
 
+def share_between(value: float, option: str) -> None:
+    """Refuse a level that does not lie between 0 and 1.
+
+    >>> share_between(0.95, "--level")
+    """
+    if not 0.0 < value < 1.0:
+        raise typer.BadParameter(f"{value} does not lie between 0 and 1, such as 0.95", param_hint=option)
+
+
 @contextmanager
 def blaming(option: str) -> Iterator[None]:
     """A setting refused inside is reported as a bad value of that option, with exit code 2."""
@@ -94,8 +108,8 @@ def reported(command: Callable[P, T]) -> Callable[P, T]:
 
         try:
             return command(*args, **kwargs)
-        except KeyboardInterrupt:
-            typer.echo("Interrupted.", err=True)
+        except KeyboardInterrupt as stopped:
+            typer.echo(str(stopped) or "Interrupted.", err=True)
             raise typer.Exit(INTERRUPTED) from None
         except (BGMIVError, OSError) as error:
             typer.echo(f"Error: {error}", err=True)

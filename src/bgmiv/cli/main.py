@@ -16,31 +16,45 @@ from typing import Annotated
 
 import typer
 
+from bgmiv.cli import compare, diagnose, effect, fit, page, predict
 from bgmiv.cli.bench import plans, run
 from bgmiv.cli.data import mnist
 from bgmiv.cli.demo import demo
+from bgmiv.cli.empirical import EMPIRICAL, empirical_command
 from bgmiv.cli.report import report
 from bgmiv.cli.store import gc, merge, show, status
 
 __all__ = ["app", "main"]
 
+_EPILOG = """Example: bgmiv data card; then bgmiv fit card.csv --formula '...' --out card-fit --report card.html
+
+Exit codes: 0 fine; 1 bad data or a bad model folder; 2 bad usage; 3 the fit failed by its held-out rows; 130 Ctrl-C."""
+
 app = typer.Typer(
     name="bgmiv",
     help="Instrumental-variable analysis by Bayesian generative modelling (BGM-IV).",
+    epilog=_EPILOG,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("demo")(demo)
+app.command("fit", epilog=fit.EPILOG)(fit.fit)
+app.command("predict", epilog=predict.EPILOG)(predict.predict)
+app.command("effect", epilog=effect.EPILOG)(effect.effect)
+app.command("diagnose", epilog=diagnose.EPILOG)(diagnose.diagnose)
+app.command("compare", epilog=compare.EPILOG)(compare.compare)
+app.command("report", epilog=page.EPILOG)(page.report)
+app.command("demo", epilog="Example: bgmiv demo --n 1000 --rho 0.5 --out out/demo")(demo)
 
 _bench = typer.Typer(help="Fits on designs whose truth is known: run them, keep them, show them.", no_args_is_help=True)
 for _command in (run, plans, status, show, report, gc, merge):
     _bench.command()(_command)
 app.add_typer(_bench, name="bench")
 
-_data = typer.Typer(help="Data sets that designs are made of: fetch and check them.", no_args_is_help=True)
-_data.command()(mnist)
+_data = typer.Typer(help="Data sets: real ones as CSV files, and the pictures of MNIST.", no_args_is_help=True)
+for _name in EMPIRICAL:
+    _data.command(_name, epilog=f"Example: bgmiv data {_name} --out {_name}.csv")(empirical_command(_name))
+_data.command(epilog="Example: bgmiv data mnist")(mnist)
 app.add_typer(_data, name="data")
 
 

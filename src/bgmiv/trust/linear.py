@@ -247,7 +247,8 @@ def endogeneity(columns: LinearColumns) -> Endogeneity | None:
     if columns.instruments.shape[1] < columns.treatment.shape[1]:
         return None
     found = two_stage(columns)
-    wu, durbin, robust = found.wu_hausman(), found.durbin(), found.wooldridge_regression
-    return Endogeneity(
-        float(wu.stat), float(wu.pval), float(durbin.stat), float(durbin.pval), float(robust.stat), float(robust.pval)
-    )
+    # Without noise the statistics are divided by zero.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        wu, durbin, robust = found.wu_hausman(), found.durbin(), found.wooldridge_regression
+        numbers = [float(number) for test in (wu, durbin, robust) for number in (test.stat, test.pval)]
+    return Endogeneity(*(1.0 if np.isnan(p) else p for p in numbers))

@@ -1,0 +1,76 @@
+"""``bgmiv data card`` and the like: real data sets as CSV files, with the formula to use."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bgmiv.cli.common import reported
+from bgmiv.cli.output import print_json, writable_file, write_whole
+
+__all__ = ["EMPIRICAL", "empirical_command"]
+
+EMPIRICAL = {
+    "card": "Log wages of young men, their schooling, and whether a college was near (Card 1995).",
+    "mroz": "Log wages of working married women, their schooling and that of their parents (Mroz 1987).",
+    "401ksubs": "Net financial assets, participation in a 401(k) plan and eligibility for one (Abadie 2003).",
+    "bwght": "Birth weights, cigarettes smoked and their price: an instrument that is too weak.",
+    "meps": "Drug expenses of the elderly, insurance, and the share of benefits in income.",
+}
+"""The data sets, each with what it holds."""
+
+
+def empirical_command(name: str) -> Callable[..., None]:
+    """The command that writes one of the data sets."""
+
+    @reported
+    def write(
+        out: Annotated[Path | None, typer.Option(help="The CSV file; by default one of this name here.")] = None,
+        overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
+        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    ) -> None:
+        target = writable_file(out or Path(f"{name}.csv"), "--out", overwrite=overwrite)
+
+        from bgmiv.designs.empirical import load_empirical
+
+        found = load_empirical(name)
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(found.table)
+        writer.writerows(
+            zip(*([_field(value) for value in column.tolist()] for column in found.table.values()), strict=True)
+        )
+        write_whole(target, text.getvalue().encode())
+        published = found.published
+        if as_json:
+            print_json(
+                {
+                    "file": str(target),
+                    "rows": found.n_rows,
+                    "formula": found.formula,
+                    "source": found.source,
+                    "published": None if published is None else published._asdict(),
+                }
+            )
+            return
+        typer.echo(f"{found.n_rows} rows: {target}")
+        typer.echo(f"formula: {found.formula}")
+        if published is not None:
+            error = "" if published.standard_error is None else f" ({published.standard_error})"
+            typer.echo(f"published two-stage least squares: {published.coefficient}{error}, {published.reference}")
+
+    write.__name__ = name
+    write.__doc__ = f"{EMPIRICAL[name]} Writes a CSV file and says the formula to use."
+    return write
+
+
+def _field(value: Any) -> Any:
+    """Booleans as the readers of CSV know them, and nothing for a missing value."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None or value != value else value

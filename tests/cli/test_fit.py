@@ -1,0 +1,296 @@
+"""From a file to a saved model, and what the other verbs make of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from bgmiv import BGMIV, TSLS
+from bgmiv.cli import methods
+from bgmiv.cli.main import app
+from bgmiv.data.files import read_table_file
+from bgmiv.estimators import bgmiv as bgm
+from bgmiv.estimators import registry
+
+FORMULA = "sales ~ season + region + [price ~ cost]"
+rng = np.random.default_rng(1)
+COST, SEASON, SHOCK = rng.normal(size=(3, 120))
+PRICE = COST + SEASON + SHOCK
+SALES = SEASON - 2 * PRICE + SHOCK
+REGION = np.where(rng.random(120) < 0.5, "north", "south")
+
+
+def bgmiv(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
+
+
+def said(done: Result) -> str:
+    return " ".join(done.output.replace("│", " ").split())
+
+
+def write(file: Path, **columns: object) -> Path:
+    known = {"sales": SALES, "price": PRICE, "cost": COST, "season": SEASON, "region": REGION}
+    table = {name: values for name, values in (known | columns).items() if values is not None}
+    rows = zip(*table.values(), strict=True)
+    file.write_text("\n".join([",".join(table), *(",".join(map(str, row)) for row in rows)]) + "\n")
+    return file
+
+
+@pytest.fixture(scope="module")
+def quick() -> Iterator[None]:
+    """A training of next to nothing under the name of the default preset."""
+    config = bgm.default_preset()
+    short = replace(
+        config,
+        warm_start=replace(config.warm_start, iterations=20),
+        ensemble=replace(config.ensemble, members=2, held_out=0.2),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(bgm.PRESETS, "default", lambda: short)
+        yield
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("place")
+
+
+@pytest.fixture(scope="module")
+def data(place: Path) -> Path:
+    return write(place / "data.csv")
+
+
+@pytest.fixture(scope="module")
+def done(quick: None, place: Path, data: Path) -> Result:
+    page = place / "page.html"
+    return bgmiv("fit", data, "--formula", FORMULA, "--out", place / "fit", "--report", page, "--seed", 4, "--json")
+
+
+@pytest.fixture(scope="module")
+def folder(done: Result, place: Path) -> Path:
+    assert done.exit_code in (0, 3), done.output
+    return place / "fit"
+
+
+def test_fit_prints_one_json_object_and_writes_model_and_page(done: Result, folder: Path, place: Path) -> None:
+    record = json.loads(done.stdout)
+    assert record["model"] == str(folder)
+    assert record["report"] == str(place / "page.html")
+    assert (place / "page.html").read_text().startswith("<!doctype html>")
+    analysis = record["analysis"]
+    assert analysis["question"]["formula"] == FORMULA
+    assert analysis["question"]["source"] == "data.csv"
+    assert analysis["seed"] == 4
+    assert [curve["label"] for curve in analysis["curves"]] == ["everyone", "region = north", "region = south"] or (
+        [curve["label"] for curve in analysis["curves"]] == ["everyone", "region = south", "region = north"]
+    )
+    # Twenty steps are no training, and held-out rows say so.
+    failed = analysis["verdict"]["level"] == "failed"
+    assert done.exit_code == (3 if failed else 0)
+    assert ("this fit failed" in done.stderr) == failed
+
+
+def test_a_loaded_model_is_the_one_that_was_fitted(folder: Path, data: Path) -> None:
+    model = BGMIV.load(folder)
+    assert (model.random_state, model.seed_) == (4, 4)
+    plain = BGMIV.from_formula(FORMULA, read_table_file(data), random_state=4)
+    rows = {"season": SEASON[:3], "region": REGION[:3]}
+    np.testing.assert_array_equal(model._fitted().predict(0.5, _blocks(rows)), plain.predict(0.5, rows))
+
+
+def _blocks(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {"season": rows["season"], "region": rows["region"]}
+
+
+def test_a_saved_model_is_replaced_only_when_told(folder: Path, data: Path) -> None:
+    before = (folder / "model.json").read_bytes()
+    refused = bgmiv("fit", data, "--formula", FORMULA, "--out", folder)
+    assert refused.exit_code == 2
+    assert "give --overwrite" in said(refused)
+    assert (folder / "model.json").read_bytes() == before
+
+
+def test_predict(folder: Path, data: Path, tmp_path: Path) -> None:
+    model = BGMIV.load(folder)
+    expected = model.predict_interval(1.5, _blocks({"season": SEASON, "region": REGION}), level=0.8)
+    out = tmp_path / "predicted.csv"
+    done = bgmiv("predict", folder, data, "--treatment", "1.5", "--level", "0.8", "--out", out)
+    assert done.exit_code == 0, done.output
+    assert done.stdout == ""
+    found = np.genfromtxt(out, delimiter=",", names=True, dtype=None, encoding="utf-8")
+    np.testing.assert_allclose(found["estimate"], expected.estimate)
+    np.testing.assert_allclose(found["lower"], expected.lower)
+    np.testing.assert_allclose(found["upper"], expected.upper)
+    observed = json.loads(bgmiv("predict", folder, data, "--json").stdout)["rows"]
+    np.testing.assert_allclose([row["treatment"] for row in observed], PRICE)
+    other = write(tmp_path / "other.csv", price=None, dose=PRICE + 1)
+    shifted = bgmiv("predict", folder, other, "--treatment-column", "dose")
+    assert shifted.stdout.splitlines()[0] == "row,treatment,estimate,lower,upper,in_support"
+    assert len(shifted.stdout.splitlines()) == 121
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "code", "words"),
+    [
+        ({"season": None}, ["--treatment", "1"], 1, "no column 'season'"),
+        ({"price": None}, [], 1, "no column 'price'. Say --treatment VALUE"),
+        ({"region": ["west", *REGION[1:]]}, ["--treatment", "1"], 1, "west"),
+        ({"season": ["", *SEASON[1:]]}, ["--treatment", "1"], 1, "missing values in 'season'"),
+        ({"season": ["inf", *SEASON[1:]]}, ["--treatment", "1"], 1, "infinite"),
+        ({"season": ["warm", *SEASON[1:]]}, ["--treatment", "1"], 1, "season"),
+        ({"price": ["low", *PRICE[1:]]}, [], 1, "treatment"),
+        ({}, ["--treatment", "low"], 2, "'low' is not a number"),
+        ({}, ["--treatment", "inf"], 2, "not finite"),
+        ({}, ["--treatment", "1", "--treatment-column", "price"], 2, "not both"),
+        ({}, ["--treatment-column", "dose"], 1, "no column 'dose'"),
+        ({}, ["--level", "2"], 2, "--level"),
+    ],
+)
+def test_predict_refuses(
+    folder: Path, tmp_path: Path, columns: dict[str, object], options: list[str], code: int, words: str
+) -> None:
+    file, out = write(tmp_path / "bad.csv", **columns), tmp_path / "predicted.csv"
+    done = bgmiv("predict", folder, file, "--out", out, *options)
+    assert done.exit_code == code, done.output
+    assert words in said(done)
+    assert "Traceback" not in done.output
+    assert not out.exists()
+
+
+def test_effect_from_the_stored_curve_is_that_of_the_people_of_the_fit(folder: Path, data: Path) -> None:
+    curve = BGMIV.load(folder).analysis_.curves[0]
+    # Points of the stored curve need no interpolation.
+    t0, t1 = curve.treatment[5], curve.treatment[30]
+    stored = json.loads(bgmiv("effect", folder, "--t0", t0, "--t1", t1, "--json").stdout)["effects"][0]
+    asked = json.loads(bgmiv("effect", folder, "--t0", t0, "--t1", t1, "--data", data, "--json").stdout)["effects"][0]
+    assert stored["n_rows"] == asked["n_rows"] == 120
+    for part in ("estimate", "lower", "upper"):
+        assert stored[part] == pytest.approx(asked[part], rel=1e-3)
+
+
+def test_effect_by_group(folder: Path, data: Path) -> None:
+    for more in ([], ["--data", data]):
+        done = bgmiv("effect", folder, "--t0", 0, "--t1", 1, "--by", "region", "--json", *more)
+        rows = json.loads(done.stdout)["effects"]
+        assert {row["who"] for row in rows} == {"everyone", "region = north", "region = south"}
+        mean = sum(row["estimate"] * row["n_rows"] for row in rows[1:]) / 120
+        assert mean == pytest.approx(rows[0]["estimate"], rel=1e-3)
+    shown = bgmiv("effect", folder, "--t0", 0, "--t1", 1, "--by", "region")
+    assert "Average effect of price 1 instead of 0 on sales" in shown.stdout
+    assert "region = south" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (["--t0", "0", "--t1", "99"], 1, "give the people asked about: --data DATA"),
+        (["--t0", "0", "--t1", "1", "--by", "season"], 1, "stored no curves by 'season' (it has: region)"),
+        (["--t0", "zero", "--t1", "1"], 2, "'zero' is not a number"),
+        (["--t0", "0"], 2, "--t1"),
+        (["--t0", "0", "--t1", "1", "--level", "0"], 2, "--level"),
+        (["--t0", "0", "--t1", "1", "--data", "nowhere.csv"], 1, "no such file"),
+    ],
+)
+def test_effect_refuses(folder: Path, options: list[str], code: int, words: str) -> None:
+    done = bgmiv("effect", folder, *options)
+    assert done.exit_code == code, done.output
+    assert words in said(done)
+
+
+def test_diagnose_shows_what_the_fit_has_stored(folder: Path) -> None:
+    record = json.loads(bgmiv("diagnose", folder, "--json").stdout)
+    linear = TSLS().fit(SALES, PRICE, instruments=COST, covariates={"s": SEASON, "n": (REGION == "north") * 1.0})
+    assert record["linear"]["coefficient"] == pytest.approx(linear.fitted_.slope)
+    assert record["level"] in ("good", "note", "doubtful", "bad")
+    text = bgmiv("diagnose", folder).stdout
+    assert "Linear two-stage least squares" in text
+    assert all(check["title"] in text for check in record["checks"])
+
+
+def test_report_writes_the_page_of_the_fit(folder: Path, place: Path, tmp_path: Path) -> None:
+    done = bgmiv("report", folder, "--out", tmp_path / "page.html")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "page.html").read_bytes() == (place / "page.html").read_bytes()
+    assert bgmiv("report", folder, "--out", tmp_path).exit_code == 2
+
+
+def test_summary_of_a_method_without_folder(data: Path) -> None:
+    done = bgmiv("fit", data, "--formula", FORMULA, "--method", "tsls", "--title", "Prices and sales", "--by", "region")
+    assert done.exit_code == 0, done.output
+    assert "Prices and sales" in done.stdout
+    assert "region = south" in done.stdout
+
+
+def test_compare(data: Path) -> None:
+    options = ["--formula", FORMULA, "--methods", "tsls,tsls-noiv", "--t0", 0, "--t1", 1]
+    record = json.loads(bgmiv("compare", data, *options, "--json").stdout)
+    assert [row["name"] for row in record["methods"]] == ["tsls", "tsls-noiv"]
+    plain = TSLS.from_formula(FORMULA, read_table_file(data))
+    assert record["methods"][0]["estimate"] == pytest.approx(plain.fitted_.slope)
+    assert "tsls-noiv" in bgmiv("compare", data, *options).stdout
+    for bad, words in ((["--methods", "tsls,ols"], "'ols' is no method"), (["--t0", "1"], "both --t0 and --t1")):
+        refused = bgmiv("compare", data, "--formula", FORMULA, *bad)
+        assert refused.exit_code == 2
+        assert words in said(refused)
+
+
+def test_columns_by_name_missing_values_kinds_and_weights(tmp_path: Path) -> None:
+    file = write(
+        tmp_path / "data.csv", season=["", *SEASON[1:]], big=(PRICE > 0) * 1, pw=np.where(SEASON > 0, 2.0, 1.0)
+    )
+    names = ["--outcome", "sales", "--treatment", "price", "--instruments", "cost", "--covariates", "season,big"]
+    more = ["--missing", "drop", "--kind", "big=binary", "--weights", "pw", "--method", "tsls", "--json"]
+    done = bgmiv("fit", file, *names, *more)
+    assert done.exit_code == 0, done.output
+    question = json.loads(done.stdout)["analysis"]["question"]
+    assert (question["n_rows"], question["n_dropped"], question["weights"]) == (119, 1, "pw")
+    assert {column["name"]: column["kind"] for column in question["columns"]}["big"] == "binary"
+    assert "1 of 120 rows are dropped" in done.stderr
+    assert done.stderr.count("Warning: ") >= 1
+
+
+def test_names_known_without_loading_methods() -> None:
+    assert registry.method_names() == methods.METHODS
+    assert registry.preset_names() == methods.PRESETS
+    assert set(methods._FACES) == set(registry.METHODS)
+
+
+@pytest.mark.parametrize(("typed", "expected"), [("fit data.csv --method df", "dfiv"), ("fit --preset pap", "paper")])
+def test_shell_completion(typed: str, expected: str) -> None:
+    words = f"bgmiv {typed}"
+    environment = {"_BGMIV_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    done = CliRunner().invoke(app, [], prog_name="bgmiv", env=environment)
+    assert expected in done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["fit", "predict", "effect", "diagnose", "compare", "report", "demo", "data card", "data 401ksubs", "data mnist"],
+)
+def test_every_help_has_an_example(command: str) -> None:
+    done = bgmiv(*command.split(), "--help")
+    assert done.exit_code == 0
+    assert f"Example: bgmiv {command}" in done.output
+
+
+def test_the_help_lists_exit_codes() -> None:
+    for command in ([], ["fit"]):
+        text = said(bgmiv(*command, "--help"))
+        assert all(code in text for code in ("0 fine", "1 bad data", "2 bad usage", "3 the fit failed", "130 Ctrl-C"))
+
+
+def test_an_interrupted_fit_has_its_own_exit_code(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TSLS, "_fit", interrupted)
+    done = bgmiv("fit", data, "--formula", FORMULA, "--method", "tsls")
+    assert done.exit_code == 130
+    assert done.stderr == "Interrupted.\n"
