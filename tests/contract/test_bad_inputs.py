@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import warnings
 from collections.abc import Callable
 from decimal import Decimal
@@ -20,8 +21,10 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import scipy.sparse
+from typer.testing import CliRunner
 
 from bgmiv import BGMIV, DFIV, KIV, TSLS, DeepGMM, DeepIV
+from bgmiv.cli.main import app
 from bgmiv.data.frames import read_table_file
 from bgmiv.errors import BGMIVWarning, ConfigError, DataError
 from bgmiv.estimators.base import IVEstimator
@@ -36,6 +39,15 @@ METHODS: dict[str, Callable[..., IVEstimator]] = {
     "DFIV": lambda **more: DFIV(epochs=1, **more),
     "DeepGMM": lambda **more: DeepGMM(updates=3, hidden=(8,), learning_rates=(1e-3,), **more),
     "BGMIV": lambda **more: BGMIV(warm_start_iterations=20, members=1, held_out=0.0, **more),
+}
+
+COMMANDS = {
+    "TSLS": "tsls",
+    "KIV": "kiv",
+    "DeepIV": "deepiv",
+    "DFIV": "dfiv",
+    "DeepGMM": "deepgmm",
+    "BGMIV": "bgm-iv",
 }
 
 N = 30
@@ -273,6 +285,20 @@ def test_files(method: str, case: dict[str, Any]) -> None:
 
     with pytest.raises(DataError, match=case["message"]):
         fit()
+
+
+@pytest.mark.parametrize("case", FILE_CASES, ids=[case["name"] for case in FILE_CASES])
+def test_files_on_the_command_line(method: str, case: dict[str, Any], tmp_path: Path) -> None:
+    options = [f"--method={COMMANDS[method]}", f"--out={tmp_path / 'fit'}"]
+    for name, value in case["arguments"].items():
+        options.append(f"--{name}={value if isinstance(value, str) else ','.join(value)}")
+    done = CliRunner().invoke(app, ["fit", str(FILES / case["file"]), *options], env={"COLUMNS": "400"})
+    said = " ".join(done.output.replace("│", " ").split())
+    # What cannot be read as a formula is a matter of usage.
+    assert done.exit_code in ((1, 2) if "formula" in case["arguments"] else (1,)), said
+    assert re.search(case["message"], said), said
+    assert "Traceback" not in said
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("case", FIT)
