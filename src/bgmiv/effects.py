@@ -36,6 +36,7 @@ __all__ = [
 Floats = NDArray[np.float64]
 
 _MOST_ROWS = 100_000
+_FEWEST_AVERAGED = 50
 
 
 class Structural(Protocol):
@@ -69,7 +70,11 @@ class Source(NamedTuple):
 
 @runtime_checkable
 class Uncertain(Protocol):
-    """A fitted method that knows how uncertain it is."""
+    """A fitted method that knows how uncertain it is.
+
+    One whose deviations are dear has a number `most_points`: averages over people are then as uncertain as averages
+    over so many of them, evenly spread.
+    """
 
     def deviations(self, treatment: Any, covariates: Any = None) -> tuple[Source, ...]:
         """Independent sources of uncertainty about `predict` at the same points."""
@@ -217,7 +222,29 @@ def effect(g: Structural, covariates: Any = None, *, t0: Any, t1: Any, with_sour
 
 def average_effect(g: Structural, covariates: Any = None, *, t0: Any, t1: Any, with_sources: bool = False) -> Answer:
     """The mean of `effect` over rows: a number, or one a level of the outcome."""
-    return effect(g, covariates, t0=t0, t1=t1, with_sources=with_sources).map(lambda rows: np.mean(rows, axis=0))
+
+    def average(rows: Floats) -> Floats:
+        return np.asarray(np.mean(rows, axis=0))
+
+    if with_sources:
+        uncertain(g)
+    found = effect(g, covariates, t0=t0, t1=t1).map(average)
+    if not with_sources:
+        return found
+    schema = g.schema
+    flat = schema.check_covariates(covariates, n_rows=None if schema.blocks else 1)
+    scalar = all(np.ndim(value) == 0 for value in (t0, t1))
+    few = _thinned(g, flat, 2) if scalar and schema.blocks else covariates
+    return Answer(found.values, effect(g, few, t0=t0, t1=t1, with_sources=True).map(average).sources)
+
+
+def _thinned(g: Structural, rows: NDArray[Any], n_doses: int) -> NDArray[Any]:
+    """Rows enough for the uncertainty of an average, where a method says that all would take long."""
+    most = getattr(g, "most_points", None)
+    if most is None:
+        return rows
+    wanted = min(max(most // n_doses, _FEWEST_AVERAGED), most // 2)
+    return rows[:: -(-len(rows) // wanted)]
 
 
 def marginal_effect(
@@ -273,24 +300,34 @@ def dose_response(
         >>> round(float(curve.values[1] - curve.values[0]), 1)
         2.0
     """
+    if with_sources:
+        uncertain(g)
     doses = np.atleast_1d(np.asarray(treatments))
     if doses.ndim != 1 or not len(doses):
         raise DataError(f"treatments have shape {doses.shape}. Pass one or more values in a row.")
     schema = g.schema
     flat = schema.check_covariates(covariates, n_rows=None if schema.blocks else 1)
-    n = len(flat)
+    doses_of = _along(g, doses, flat, average=average, with_sources=with_sources and not average)
+    if average and with_sources:
+        few = _thinned(g, flat, len(doses)) if schema.blocks else flat
+        doses_of = Answer(doses_of.values, _along(g, doses, few, average=True, with_sources=True).sources)
+    return doses, doses_of
+
+
+def _along(g: Structural, doses: NDArray[Any], flat: NDArray[Any], *, average: bool, with_sources: bool) -> Answer:
+    n, blocks = len(flat), g.schema.blocks
     at_once = max(1, _MOST_ROWS // n)
     found: list[Answer] = []
     for start in range(0, len(doses), at_once):
         some = doses[start : start + at_once]
-        rows = np.tile(flat, (len(some), 1)) if schema.blocks else None
+        rows = np.tile(flat, (len(some), 1)) if blocks else None
 
         def curves(values: Floats, m: int = len(some)) -> Floats:
             each = values.reshape(m, n, *values.shape[1:])
             return each.mean(axis=1) if average else each
 
         found.append(structural_values(g, np.repeat(some, n), rows, with_sources).map(curves))
-    return doses, _joined(found)
+    return _joined(found)
 
 
 def _joined(parts: Sequence[Answer]) -> Answer:

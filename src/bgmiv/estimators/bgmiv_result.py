@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -92,6 +92,8 @@ class FittedBGMIV:
     verdict: Verdict
     directions: np.ndarray | None = None
     support: ModelSupport | None = None
+
+    most_points: ClassVar[int] = 8000
 
     @property
     def model(self) -> BGMIVModel:

@@ -22,6 +22,9 @@ from bgmiv.effects import (
 
 __all__ = ["Questions"]
 
+# Rows that stand for all in a share of people.
+_MOST_AVERAGED = 1000
+
 
 class Questions(ABC):
     """`predict`, `effect`, `ate`, `marginal_effect`, `dose_response`, each with an `_interval`, and `in_support`."""
@@ -143,7 +146,12 @@ class Questions(ABC):
         return self._support(t0, v) & self._support(t1, v)
 
     def _support_along(self, doses: np.ndarray, v: Any, average: bool) -> np.ndarray:
-        flags = np.stack([self._support(dose, v) for dose in doses])
+        schema = self._fitted().schema
+        flat = schema.check_covariates(v, n_rows=None if schema.blocks else 1)
+        if average:
+            flat = flat[:: -(-len(flat) // _MOST_AVERAGED)]
+        rows = flat if schema.blocks else None
+        flags = np.stack([self._support(dose, rows) for dose in doses])
         return flags.mean(axis=1) if average else flags
 
     def _is_probability(self) -> bool:
