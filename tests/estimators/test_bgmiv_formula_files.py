@@ -44,6 +44,7 @@ def untrained(data: IVData, reader: Any) -> BGMIV:
     )
     model = BGMIV(random_state=0)
     model.fitted_, model.seed_, model.reader_ = config.fit(data, jax.random.key(0)), 0, reader
+    model.data_ = data
     return model
 
 

@@ -136,7 +136,7 @@ class Showing(ABC):
             >>> w, u = rng.normal(size=(2, 500))
             >>> found = TSLS().fit(2.0 * (w + u) - u, w + u, instruments=w).diagnose()
             >>> found["effective-f"].level, found["twin"].value
-            ('good', '3.419 against 2.637')
+            ('good', '3.42 against 2.637')
         """
         fitted = self._fitted()
         data: IVData | None = getattr(self, "data_", None)

@@ -1,9 +1,9 @@
 """Coverage of 95% intervals: how often the truth lies in them, at points that the data show.
 
-Every finished fit is one line of coverage.jsonl and is not done again; coverage.md says what came of it.
+Every finished fit is one line of interval_coverage.jsonl and is not done again; interval_coverage.md says what came.
 
-    NPROC=1 python benchmarks/coverage.py            the fits that are missing, seeds 1 to 100
-    python benchmarks/coverage.py tables             what is there as Markdown
+    NPROC=1 python benchmarks/interval_coverage.py            the fits that are missing, seeds 1 to 100
+    python benchmarks/interval_coverage.py tables             what is there as Markdown
 """
 
 from __future__ import annotations
