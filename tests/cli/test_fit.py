@@ -252,6 +252,22 @@ def test_columns_by_name_missing_values_kinds_and_weights(tmp_path: Path) -> Non
     assert done.stderr.count("Warning: ") >= 1
 
 
+@pytest.mark.parametrize("by_name", [False, True])
+def test_groups_by_another_column_leave_out_the_rows_that_were_dropped(tmp_path: Path, by_name: bool) -> None:
+    half = np.where(np.arange(120) < 60, "first", "second")
+    file = write(tmp_path / "data.csv", season=["", *SEASON[1:]], half=half)
+    names = ["--outcome", "sales", "--treatment", "price", "--instruments", "cost", "--covariates", "season"]
+    roles = names if by_name else ["--formula", "sales ~ season + [price ~ cost]"]
+    done = bgmiv("fit", file, *roles, "--missing", "drop", "--by", "half", "--method", "tsls", "--json")
+    assert done.exit_code == 0, done.output
+    effects = json.loads(done.stdout)["analysis"]["effects"]
+    assert {row["label"]: row["n_rows"] for row in effects} == {
+        "everyone": 119,
+        "half = first": 59,
+        "half = second": 60,
+    }
+
+
 def test_names_known_without_loading_methods() -> None:
     assert registry.method_names() == methods.METHODS
     assert registry.preset_names() == methods.PRESETS

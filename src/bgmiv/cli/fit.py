@@ -19,10 +19,12 @@ from bgmiv.cli.roles import (
     Kind,
     MissingValues,
     Outcome,
+    Roles,
     Treatment,
     Weights,
     chosen_roles,
     fitted_model,
+    rows_used,
     warnings_shown,
 )
 
@@ -90,7 +92,9 @@ def fit(
             model = make_model(method, preset, seed, roles.kinds, members=members, checkpoint=checkpoint)
         labels = read_columns(table, words(by or []))
         model = fitted_model(model, table, roles)
-        analysis: Analysis = model.analysis(by=_shown_apart(model, labels), level=level, title=title, source=data.name)
+        analysis: Analysis = model.analysis(
+            by=_shown_apart(model, labels, table, roles), level=level, title=title, source=data.name
+        )
         if out is not None:
             _save(model, analysis, out, overwrite)
     written = _written(analysis, out, report)
@@ -108,13 +112,14 @@ def fit(
         raise typer.Exit(FAILED_FIT)
 
 
-def _shown_apart(model: Any, labels: Table) -> Any:
+def _shown_apart(model: Any, labels: Table, table: Any, roles: Roles) -> Any:
     """What `analysis` takes as `by`: names of covariates, or labels of each row where a name is none of them."""
     if not labels.columns:
         return None
     if set(labels.names) <= set(model.fitted_.schema.covariate_names):
         return list(labels.names)
-    return {column.name: column.values for column in labels.columns}
+    kept = rows_used(table, roles) if model.n_dropped_ else slice(None)
+    return {column.name: column.values[kept] for column in labels.columns}
 
 
 def _save(model: Any, analysis: Analysis, out: Path, overwrite: bool) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "chosen_roles",
     "fitted_model",
     "in_options",
+    "rows_used",
     "warnings_shown",
 ]
 
@@ -161,6 +162,19 @@ def fitted_model(model: Any, table: Any, roles: Roles) -> Any:
         )
     except DataError as error:
         raise DataError(in_options(str(error), roles)) from error
+
+
+def rows_used(table: Any, roles: Roles) -> Any:
+    """Which rows of the table have a value in every column that the fit uses."""
+    from bgmiv.data.formulas import formula_columns
+    from bgmiv.data.frames import complete_rows
+
+    names = [name for name in (roles.weights, roles.groups) if name is not None]
+    if roles.formula is not None:
+        names += formula_columns(roles.formula, table)
+    else:
+        names += (roles.outcome, roles.treatment, *roles.instruments, *roles.covariates)
+    return complete_rows(table, dict.fromkeys(names))
 
 
 def in_options(text: str, roles: Roles) -> str:

@@ -34,6 +34,7 @@ __all__ = [
     "FormulaReader",
     "assembled",
     "computed",
+    "formula_columns",
     "formula_terms",
     "from_formula",
 ]
@@ -85,6 +86,19 @@ class FormulaReader:
                 level_codes(column, self.levels[column.name], covariate_label(column.name))
         matrix = None if self.spec is None else computed(self.spec, table, self.terms)
         return assembled(self.terms, table, matrix)
+
+
+def formula_columns(formula: str, data: Any) -> tuple[str, ...]:
+    """The columns of a table that a formula uses.
+
+    >>> formula_columns("wage ~ log(age) + [educ ~ near]", {"wage": [], "age": [], "educ": [], "near": [], "id": []})
+    ('wage', 'educ', 'near', 'age')
+    """
+    parts, known = split_formula(formula), column_names(data)
+    terms = [_single(parts.outcome, "outcome", known), _single(parts.treatment, "treatment", known)]
+    terms += formula_terms(parts.instruments, "instruments", known)
+    terms += formula_terms(parts.covariates, "covariates", known) if parts.covariates else ()
+    return tuple(dict.fromkeys(name for term in terms for name in term.columns))
 
 
 def from_formula(

@@ -28,6 +28,7 @@ __all__ = [
     "check_known",
     "checked_sampling",
     "column_names",
+    "complete_rows",
     "from_frame",
     "is_table",
     "read_columns",
@@ -223,6 +224,16 @@ def read_columns(data: Any, names: Iterable[str]) -> Table:
     frame = _wrapped(data)
     table = read_table(frame.select([original[name] for name in wanted]).to_native(), "data", "column")
     return table._replace(n_rows=len(frame))
+
+
+def complete_rows(data: Any, names: Iterable[str]) -> NDArray[np.bool_]:
+    """Which rows of a table have a value in each of these columns: those that `missing="drop"` keeps.
+
+    >>> complete_rows({"age": [30.0, float("nan")], "wage": [9.0, 7.0]}, ["age", "wage"])
+    array([ True, False])
+    """
+    table = read_columns(data, tuple(names))
+    return ~np.logical_or.reduce([_missing_rows(column.values) for column in table.columns])
 
 
 def without_missing(table: Table, missing: Missing) -> Table:

@@ -14,6 +14,7 @@ import numpy as np
 from bgmiv.data.ivdata import IVData
 from bgmiv.effects import Uncertain, average_effect, interval_of
 from bgmiv.errors import DataError
+from bgmiv.progress import RichReporter
 from bgmiv.show import plots
 from bgmiv.show.analysis import Analysis
 from bgmiv.show.page import check_path, write_report
@@ -197,7 +198,11 @@ class Showing(ABC):
             own = len(getattr(self._fitted(), "members", ())) or _TWIN_MEMBERS
             changed["members"] = min(_TWIN_MEMBERS, own)
         params |= {name: value for name, value in changed.items() if name in params}
-        return type(self)(**params)._config().fit(data, jax.random.key(seed))
+        config, key = type(self)(**params)._config(), jax.random.key(seed)
+        if not getattr(self, "progress", False):
+            return config.fit(data, key)
+        with RichReporter(f"{type(self).__name__} without the instruments") as reporter:
+            return config.fit(data, key, reporter)
 
     def summary(self, **asked: Any) -> Summary:
         """The fit at a glance: average effects, strength of the instruments, checks, verdict.

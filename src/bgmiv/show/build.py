@@ -147,7 +147,10 @@ def _contrasted(data: IVData, t0: Any, t1: Any) -> tuple[Any, Any]:
 def _people(data: IVData, group: Group, most: int) -> Any:
     if not data.schema.blocks:
         return None
-    rows = group.rows if len(group.rows) <= most else group.rows[:: -(-len(group.rows) // most)]
+    rows = group.rows
+    if len(rows) > most:
+        # By chance, so that the order of the rows is no matter; and as in the checks, so that their numbers agree.
+        rows = rows[np.sort(np.random.default_rng(0).permutation(len(rows))[:most])]
     return data.covariates[rows]
 
 

@@ -36,7 +36,7 @@ def question_of(data: IVData, *, formula: str = "", source: str = "", n_dropped:
         covariates=tuple(name for block in schema.blocks for name in block.input_names),
         outcome_meaning=meaning,
         treatment_levels=tuple(str(each) for each in schema.treatment.levels or ()),
-        formula=formula,
+        formula=" ".join(formula.split()),
         source=source,
         n_rows=data.n_rows,
         n_dropped=n_dropped,

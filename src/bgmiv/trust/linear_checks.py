@@ -201,7 +201,7 @@ def endogeneity_check(tests: Sequence[Endogeneity]) -> Check | None:
         "endogeneity",
         "Is the treatment endogenous? (Wu-Hausman, Durbin, Wooldridge)",
         "note",
-        f"p {p_text(p)} (robust), {p_text(wu_p)} (Wu-Hausman)",
+        f"p {p_text(p)} (robust), p {p_text(wu_p)} (Wu-Hausman)",
         text,
         _HAUSMAN,
         {
