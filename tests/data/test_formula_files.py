@@ -143,9 +143,9 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "state under it": (
         {"state": (*GOOD.state, StateFile(("scale(age)", "center", "more"), "number", (1.0,)))},
-        "contradicts itself",
+        "not that of its transforms",
     ),
-    "state twice": ({"state": (*GOOD.state, GOOD.state[1])}, "twice"),
+    "state twice": ({"state": (*GOOD.state, GOOD.state[1])}, "not that of its transforms"),
 }
 
 

@@ -89,17 +89,12 @@ def edit(folder: Path, turn: Callable[[dict[str, Any]], None]) -> None:
     (folder / "model.json").write_text(json.dumps(document))
 
 
-def test_files_without_a_reader_are_opened(good: Path, tmp_path: Path) -> None:
+def test_files_without_a_reader(good: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(good, folder)
-
-    def older(document: dict[str, Any]) -> None:
-        document["version"] = 1
-        del document["model"]["reader"]
-
-    edit(folder, older)
+    edit(folder, lambda document: document["model"].update(reader=None))
     assert BGMIV.load(folder).reader_ is None
-    edit(folder, lambda document: document.update(version=2))
+    edit(folder, lambda document: document["model"].pop("reader"))
     with pytest.raises(ModelFileError, match="lacks reader"):
         BGMIV.load(folder)
 

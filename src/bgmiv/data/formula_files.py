@@ -9,6 +9,7 @@ back.
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, prod
@@ -256,18 +257,14 @@ def _leaves(path: tuple[str | int, ...], value: Any) -> Iterator[StateFile]:
 
 def _restored(leaves: Sequence[StateFile], made_up: Mapping[str, Any]) -> dict[str, Any]:
     """The transforms' state; under the names, and of the kinds, that they have when they learn from made-up data."""
-    expected = {(leaf.path[:2], leaf.kind) for leaf in _leaves((), made_up)}
-    if {(leaf.path[:2], leaf.kind) for leaf in leaves} != expected:
+    expected = Counter((leaf.path, leaf.kind) for leaf in _leaves((), made_up))
+    if Counter((leaf.path, leaf.kind) for leaf in leaves) != expected:
         raise DataError("the saved formula's state is not that of its transforms.")
-    if len({leaf.path for leaf in leaves}) < len(leaves):
-        raise DataError("the saved formula has the state of a transform twice.")
     found: dict[Any, Any] = {name: {} for name in made_up}
     for leaf in leaves:
         inner = found
         for key in leaf.path[:-1]:
             inner = inner.setdefault(key, {})
-            if not isinstance(inner, dict):
-                raise DataError("the saved formula's state contradicts itself.")
         inner[leaf.path[-1]] = leaf.value
     return found
 
