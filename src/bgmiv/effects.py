@@ -128,6 +128,20 @@ class Interval:
         """The standard deviation of all sources together."""
         return np.sqrt(sum(np.square(part) for part in self.sources.values()))
 
+    def __str__(self) -> str:
+        """One number in a line; of many, how many there are.
+
+        >>> print(Interval(2.0, 1.5, 2.5, 0.95, {"sampling": 0.2, "network": 0.15}, 0.9))
+        2 (95% interval 1.5 to 2.5; standard error 0.25: sampling 0.2, network 0.15; in support 90%)
+        """
+        level = f"{self.level * 100:.4g}%"
+        if np.ndim(self.estimate):
+            return f"{np.size(self.estimate)} estimates with {level} intervals: .estimate, .lower, .upper"
+        parts = ", ".join(f"{name} {value:.4g}" for name, value in self.sources.items())
+        inside = f"; in support {float(self.in_support):.0%}" if np.ndim(self.in_support) == 0 else ""
+        error = f"standard error {float(self.std_error):.4g}: {parts}"
+        return f"{self.estimate:.4g} ({level} interval {self.lower:.4g} to {self.upper:.4g}; {error}{inside})"
+
 
 def interval_of(answer: Answer, level: float, *, in_support: Any = True, probability: bool = False) -> Interval:
     r"""The interval $\hat\theta \pm t\, \sqrt{\sum_j s_j^2}$, t Student's quantile at Satterthwaite's freedom.
