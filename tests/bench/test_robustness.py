@@ -43,7 +43,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory, plan_file: Path) -> byte
 @pytest.mark.slow
 def test_kills_cost_no_row(tmp_path: Path, plan_file: Path, reference: bytes) -> None:
     rng = random.Random(1)
-    victims = ["driver", "worker"] * 4
+    victims = ["driver", "worker"] * 2
     total = Toll()
     while victims:
         with processes.bench(tmp_path / str(len(victims)), plan_file) as bench:
@@ -51,7 +51,7 @@ def test_kills_cost_no_row(tmp_path: Path, plan_file: Path, reference: bytes) ->
         assert toll.clean, toll
         total += toll
         victims = victims[max(1, toll.kills) :]
-    assert total.kills >= 6
+    assert total.kills >= 3
     assert total.redone_in_all <= total.kills
 
 
