@@ -76,6 +76,10 @@ class Uncertain(Protocol):
     over so many of them, evenly spread.
     """
 
+    @property
+    def interval_kind(self) -> str:
+        """What its intervals are, in a sentence or two."""
+
     def deviations(self, treatment: Any, covariates: Any = None) -> tuple[Source, ...]:
         """Independent sources of uncertainty about `predict` at the same points."""
 

@@ -112,6 +112,21 @@ def test_bootstrapped_members_are_the_interval(quick: BGMIV) -> None:
         BGMIV(members=1, bootstrap=True).fit(Y, X, instruments=W)
 
 
+def test_sensitivity_may_be_the_first_question() -> None:
+    model = BGMIV(members=1, warm_start_iterations=20, held_out=0.0, random_state=0)
+    found = model.fit(Y, X, instruments=W, covariates=AGE).sensitivity(0.1)
+    assert found.lower < found.upper
+    assert found.fit_breakdown is not None
+
+
+def test_what_intervals_are_is_said_by_the_fit(quick: BGMIV, honest: BGMIV, tsls: TSLS) -> None:
+    assert "bootstrapped" in quick.fitted_.interval_kind
+    assert "linearised" in honest.fitted_.interval_kind
+    assert "robust" in tsls.fitted_.interval_kind
+    clustered = TSLS().fit(Y, X, instruments=W, covariates=AGE, groups=GROUPS)
+    assert "clustered" in clustered.fitted_.interval_kind
+
+
 def test_draws_are_arviz_data(quick: BGMIV) -> None:
     pytest.importorskip("arviz")
     found = quick.posterior(0.5, {"age": [0.0, 1.0]}, draws=200, chains=4, warmup=60)

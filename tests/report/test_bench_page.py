@@ -17,7 +17,7 @@ from bgmiv.bench.store import RowStore
 from bgmiv.cli.report import report
 from bgmiv.errors import ConfigError
 from bgmiv.report.bench_page import bench_report, report_files
-from bgmiv.report.files import write_whole
+from bgmiv.writing import write_whole
 
 from .conftest import MakeCell, a_row
 

@@ -193,7 +193,7 @@ def test_a_failed_write_leaves_the_old_page(tmp_path: Path, bare: Analysis, monk
     def fail(*_: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("bgmiv.show.page.os.replace", fail)
+    monkeypatch.setattr("os.replace", fail)
     with pytest.raises(OSError, match="disk full"):
         write_report(bare, target)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("report.html", "old")]

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from bgmiv.cli.common import reported
-from bgmiv.cli.output import print_json, writable_file, write_whole
+from bgmiv.cli.output import print_json, writable_file
+from bgmiv.writing import write_whole
 
 __all__ = ["EMPIRICAL", "empirical_command"]
 

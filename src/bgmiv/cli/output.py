@@ -1,10 +1,9 @@
-"""What the verbs print and write: one JSON object, tables of text, files as a whole."""
+"""What the verbs print and where they write: one JSON object, and paths checked beforehand."""
 
 from __future__ import annotations
 
 import json
 import os
-import secrets
 from dataclasses import asdict, is_dataclass
 from math import isfinite, isnan
 from pathlib import Path
@@ -15,7 +14,7 @@ import typer
 if TYPE_CHECKING:
     from bgmiv.show.analysis import Analysis
 
-__all__ = ["analysis_record", "plain", "print_json", "writable_file", "write_whole"]
+__all__ = ["analysis_record", "plain", "print_json", "writable_file"]
 
 
 def plain(value: Any) -> Any:
@@ -67,14 +66,3 @@ def writable_file(path: Path, option: str, *, overwrite: bool = True) -> Path:
     if path.exists() and not overwrite:
         raise typer.BadParameter(f"{path} exists; name another file or give --overwrite", param_hint=option)
     return path
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file as a whole or not at all."""
-    temporary = path.with_name(f".{path.name[:100]}-{secrets.token_hex(6)}.tmp")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

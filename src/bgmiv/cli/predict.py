@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bgmiv.cli.common import reported, share_between
-from bgmiv.cli.output import plain, print_json, writable_file, write_whole
+from bgmiv.cli.output import plain, print_json, writable_file
 from bgmiv.cli.roles import Data, warnings_shown
 from bgmiv.cli.saved import Folder, open_model, people_of, read_treatment
+from bgmiv.writing import write_whole
 
 if TYPE_CHECKING:
     from bgmiv.estimators.bgmiv import BGMIV

@@ -5,20 +5,19 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import jax
 import numpy as np
 from jax import Array
 
-from bgmiv.data.checks import role_label, warn_user
+from bgmiv.data.checks import warn_user
 from bgmiv.data.formulas import FormulaReader, from_formula
 from bgmiv.data.frames import ColumnReader, Missing, from_frame, is_table, table_rows
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.roles import RoleKind
 from bgmiv.data.schema import Schema
-from bgmiv.errors import BGMIVError, ConfigError, DataError, FitWarning, NotFittedError
+from bgmiv.errors import BGMIVError, ConfigError, FitWarning, NotFittedError
 from bgmiv.estimators.questions import Questions
 from bgmiv.estimators.showing import Showing
 from bgmiv.progress import Reporter, RichReporter, silent
@@ -31,8 +30,6 @@ __all__ = [
     "Estimator",
     "FittedIV",
     "IVEstimator",
-    "check_one_number",
-    "check_together",
     "chosen_preset",
 ]
 
@@ -85,66 +82,6 @@ class BatchEstimator(Protocol):
         Raises:
             DataError: the data sets differ in schema or number of rows (`check_together`).
         """
-
-
-def check_together(data: Sequence[IVData], keys: Sequence[Array]) -> None:
-    """Raise an error that says what is wrong, unless the data sets can be fitted together.
-
-    Raises:
-        ConfigError: there are no data sets, or not one key each.
-        DataError: they differ in schema or number of rows.
-
-    Example:
-        >>> data = IVData.from_arrays([1.0, 2.0, 4.0], [0.5, 0.1, 0.2], instruments=[3.0, 1.0, 2.0])
-        >>> check_together([data, data.take([0, 1])], [jax.random.key(0), jax.random.key(1)])
-        Traceback (most recent call last):
-        bgmiv.errors.DataError: data sets 0 and 1 have 3 and 2 rows: they cannot be fitted together, only one by one.
-    """
-    if not data or len(data) != len(keys):
-        raise ConfigError(f"fit_many takes one key for each data set, got {len(keys)} keys for {len(data)} data sets.")
-    for i, other in enumerate(data):
-        found = _difference(data[0], other)
-        if found:
-            raise DataError(f"data sets 0 and {i} {found}: they cannot be fitted together, only one by one.")
-
-
-def _difference(one: IVData, other: IVData) -> str:
-    if one.n_rows != other.n_rows:
-        return f"have {one.n_rows} and {other.n_rows} rows"
-    blocks, others = one.schema.blocks, other.schema.blocks
-    if len(blocks) != len(others):
-        return f"have {len(blocks)} and {len(others)} blocks of covariates"
-    for block, against in zip(blocks, others, strict=True):
-        for part in fields(block):
-            if getattr(block, part.name) != getattr(against, part.name):
-                return f"differ in the {part.name} of covariate block {block.name!r}"
-    if (one.weights is None) != (other.weights is None):
-        return "differ in whether rows have sample weights"
-    for part in fields(one.schema):
-        if getattr(one.schema, part.name) != getattr(other.schema, part.name):
-            return f"differ in the schema's '{part.name}'"
-    return ""
-
-
-def check_one_number(data: IVData, method: str) -> None:
-    """Refuse an outcome of three or more levels, for a method that predicts one number a row.
-
-    Raises:
-        DataError: the outcome is categorical; the message says what to do.
-
-    Example:
-        >>> data = IVData.from_arrays([1, 2, 3], [5.0, 1.0, 2.0], instruments=[3, 1, 2], outcome_kind="categorical")
-        >>> check_one_number(data, "KIV")
-        Traceback (most recent call last):
-        bgmiv.errors.DataError: outcome has 3 levels, and KIV predicts one number a row. Fit one level at a time, with
-        outcome == level, or use BGMIV.
-    """
-    variable = data.schema.outcome
-    if variable.width > 1:
-        raise DataError(
-            f"{role_label('outcome', variable.name)} has {variable.width} levels, and {method} predicts one number a "
-            "row. Fit one level at a time, with outcome == level, or use BGMIV."
-        )
 
 
 def chosen_preset(presets: Mapping[str, Callable[[], C]], name: str) -> C:

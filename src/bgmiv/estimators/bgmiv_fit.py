@@ -18,8 +18,8 @@ from bgmiv.data.reduction import BlockReduction, FittedReduction
 from bgmiv.data.scaling import RoleScaling, ScaledData, Scaler
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
 from bgmiv.errors import ConfigError, DivergedError
-from bgmiv.estimators.base import check_together
 from bgmiv.estimators.bgmiv_result import FittedBGMIV, LatentAverage, Member
+from bgmiv.estimators.checks import check_together
 from bgmiv.infer import LatentMap
 from bgmiv.integrate import check_rule
 from bgmiv.model import BGMIVModel, LatentLayout, ModelConfig, build_model

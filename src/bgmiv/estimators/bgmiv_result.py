@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["FittedBGMIV", "LatentAverage", "Member"]
 
 
+_QUASI_POSTERIOR = (
+    "Quasi-posterior intervals: the outcome network's weights linearised around what was trained, robust to "
+    "heteroskedasticity (and to dependence within groups), and the spread between members. They are pointwise, and "
+    "measured coverage is in the documentation."
+)
 # Latent states from which the latent source of uncertainty is made.
 _LATENT_DRAWS = 64
 
@@ -155,6 +160,13 @@ class FittedBGMIV:
             held_out=[member.held_out_rows for member in self.members],
         )
         return replace(self, directions=directions, support=fit_model_support(models, scaled, latents))
+
+    @property
+    def interval_kind(self) -> str:
+        """What the intervals are."""
+        if self.config.ensemble.bootstrap:
+            return "Pointwise intervals by the spread of members, each trained on bootstrapped rows or groups."
+        return _QUASI_POSTERIOR
 
     def deviations(self, treatment: Any, covariates: Any = None) -> tuple[Source, ...]:
         """Sources of uncertainty about `predict`, in units of the outcome.

@@ -16,8 +16,8 @@ from bgmiv.data.roles import RoleKind
 from bgmiv.data.scaling import Identity, RoleScaling, Scaler, treatment_as_columns
 from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.estimators.base import IVEstimator, check_one_number, chosen_preset
-from bgmiv.estimators.checks import check_no_weights
+from bgmiv.estimators.base import IVEstimator, chosen_preset
+from bgmiv.estimators.checks import check_no_weights, check_one_number
 from bgmiv.likelihood import Bernoulli, GaussianMixture, Head, Levels
 from bgmiv.progress import Reporter, silent
 from bgmiv.train.covariate_net import CovariateNet, net_values, split_rows

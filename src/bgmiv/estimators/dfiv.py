@@ -20,8 +20,8 @@ from bgmiv.data.roles import RoleKind
 from bgmiv.data.scaling import Identity, RoleScaling, Scaler, treatment_as_columns
 from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.estimators.base import IVEstimator, check_one_number, chosen_preset
-from bgmiv.estimators.checks import check_no_weights
+from bgmiv.estimators.base import IVEstimator, chosen_preset
+from bgmiv.estimators.checks import check_no_weights, check_one_number
 from bgmiv.progress import Reporter, silent
 from bgmiv.train.dfiv import (
     DeepFeatures,

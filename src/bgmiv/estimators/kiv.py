@@ -15,8 +15,8 @@ from bgmiv.data.roles import RoleKind
 from bgmiv.data.scaling import Affine, Identity, RoleScaling, Scaler
 from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.estimators.base import IVEstimator, check_one_number, chosen_preset
-from bgmiv.estimators.checks import check_no_weights
+from bgmiv.estimators.base import IVEstimator, chosen_preset
+from bgmiv.estimators.checks import check_no_weights, check_one_number
 from bgmiv.kernels import Floats, GaussianKernel, KernelFeatures, fit_features, median_lengthscales
 from bgmiv.progress import Reporter, silent
 from bgmiv.train.kiv import choose_penalty, first_stage, second_stage

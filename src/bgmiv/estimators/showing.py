@@ -106,6 +106,10 @@ class Showing(ABC):
         """The fitted result; raises `NotFittedError` if there is none."""
 
     @abstractmethod
+    def _completed(self) -> Any:
+        """The fitted result with what intervals need."""
+
+    @abstractmethod
     def _config(self) -> Any:
         """The frozen config of the method."""
 
@@ -180,7 +184,7 @@ class Showing(ABC):
             >>> round(found.lower, 1), round(found.upper, 1)
             (1.7, 2.3)
         """
-        fitted = self._fitted()
+        fitted = self._completed()
         data: IVData | None = getattr(self, "data_", None)
         if data is None:
             raise DataError(_NO_ROWS)
@@ -193,7 +197,7 @@ class Showing(ABC):
         params = self.get_params()
         if not params.get("use_instrument", False):
             return None
-        changed: dict[str, Any] = {"use_instrument": False, "progress": False, "checkpoint": None}
+        changed: dict[str, Any] = {"use_instrument": False, "bootstrap": False, "progress": False, "checkpoint": None}
         if "members" in params:
             own = len(getattr(self._fitted(), "members", ())) or _TWIN_MEMBERS
             changed["members"] = min(_TWIN_MEMBERS, own)

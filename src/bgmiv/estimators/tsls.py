@@ -16,7 +16,8 @@ from bgmiv.data.roles import RoleKind
 from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.effects import Source
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.estimators.base import IVEstimator, check_one_number
+from bgmiv.estimators.base import IVEstimator
+from bgmiv.estimators.checks import check_one_number
 from bgmiv.progress import Reporter, silent
 
 if TYPE_CHECKING:
@@ -111,6 +112,12 @@ class FittedTSLS:
         x, v = self.schema.check_query(treatment, covariates)
         by_covariates = self.treatment_coefficients[:, 0] + v @ self.treatment_coefficients[:, 1:].T
         return self.intercept + v @ self.coefficients + (self.basis(x) * by_covariates).sum(axis=1)
+
+    @property
+    def interval_kind(self) -> str:
+        """What the intervals are."""
+        clustered = "clustered" in str(self.result.cov_type).lower()
+        return f"Intervals by the {'clustered' if clustered else 'robust'} covariance of the coefficients."
 
     def deviations(self, treatment: Any, covariates: Any = None) -> tuple[Source, ...]:
         """The sampling uncertainty of `predict`, by the covariance of the coefficients."""

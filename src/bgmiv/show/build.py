@@ -27,16 +27,7 @@ from bgmiv.show.question import question_of
 from bgmiv.trust.contrasts import default_contrast
 from bgmiv.trust.diagnosis import Diagnosis
 
-__all__ = ["INTERVALS", "build_analysis"]
-
-INTERVALS = {
-    "FittedBGMIV": (
-        "Quasi-posterior intervals: the outcome network's weights linearised around what was trained, robust to "
-        "heteroskedasticity (and to dependence within groups), and the spread between members. They are pointwise, and "
-        "measured coverage is in the documentation."
-    ),
-    "FittedTSLS": "Intervals by the robust covariance of the coefficients.",
-}
+__all__ = ["build_analysis"]
 
 _WEAK = (
     "The instruments are weak here, and intervals of this kind are then too narrow: believe the set that weak "
@@ -116,8 +107,7 @@ def build_analysis(
 def _interval_kind(fitted: Any, weak: bool) -> str:
     if not isinstance(fitted, Uncertain):
         return ""
-    kind = INTERVALS.get(type(fitted).__name__, "")
-    return f"{kind} {_WEAK}" if weak else kind
+    return f"{fitted.interval_kind} {_WEAK}" if weak else fitted.interval_kind
 
 
 def _doses(data: IVData, treatments: Any) -> NDArray[Any]:

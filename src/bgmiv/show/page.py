@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-import secrets
 from collections.abc import Sequence
 from importlib.resources import files
 from itertools import groupby
@@ -18,6 +17,7 @@ from bgmiv.show.markup import Markup, element
 from bgmiv.show.payload import payload, safe_json
 from bgmiv.show.sections import checks, curve, effects, headline, methods, section, strength
 from bgmiv.show.words import clean
+from bgmiv.writing import write_whole
 
 __all__ = ["check_path", "report_page", "write_report"]
 
@@ -91,14 +91,7 @@ def write_report(analysis: Analysis, path: str | os.PathLike[str]) -> Path:
         ConfigError: the path is a folder, or its folder does not exist.
     """
     target = check_path(path)
-    content = report_page(analysis).encode()
-    temporary = target.with_name(f".{target.name[:100]}-{secrets.token_hex(6)}.tmp")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    write_whole(target, report_page(analysis).encode())
     return target
 
 

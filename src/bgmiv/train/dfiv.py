@@ -230,8 +230,7 @@ def stage_data(scaled: ScaledData, key: Array, *, halves: bool) -> TrainingData:
         jnp.asarray(np.concatenate([pad_rows(values[part], padded) for part in parts]))
         for values in (scaled.x, scaled.y, scaled.v, scaled.w)
     )
-    n, none = jnp.asarray(len(order), jnp.int32), jnp.asarray(0, jnp.int32)
-    return TrainingData(Row(*columns), n, none, none)
+    return TrainingData(Row(*columns), *jnp.asarray([len(order), 0, 0], jnp.int32))
 
 
 def stages_of(data: TrainingData, *, halves: bool) -> Stages:
