@@ -1,6 +1,6 @@
 # bgmiv: everything a developer runs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint browser adapters results robustness clean
+.PHONY: help setup demo test quick lint browser adapters results robustness clean
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -31,7 +31,7 @@ lint: $(STAMP) ## style, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-browser: ## install Debian's chromium for the tests of the report page, where that can be done; never fails
+browser: ## install Debian's chromium (as root, by apt-get) for the tests of the report page; never fails
 	@if [ -n "$$BGMIV_CHROMIUM" ] || command -v chromium >/dev/null || command -v chromium-browser >/dev/null; then \
 	    echo "browser: chromium is there"; \
 	elif command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
@@ -40,8 +40,11 @@ browser: ## install Debian's chromium for the tests of the report page, where th
 	        >/dev/null 2>&1 && echo "browser: installed" || echo "browser: apt-get failed; tests in a browser will be skipped"; \
 	else echo "browser: no chromium; tests in a browser will be skipped (name one in BGMIV_CHROMIUM)"; fi
 
-test: lint browser ## lint, then every test and every docstring example
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+test: lint ## lint, then every test and every docstring example (tests in a browser need one: make browser)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations=30
+
+quick: lint ## lint, and the tests that take no fit: for every save of a file
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m quick tests
 
 # Their pins and ours need not agree: each has an environment of its own, and `make test` needs neither.
 adapters: .venv-dowhy/.installed .venv-econml/.installed ## the adapters against the real DoWhy and EconML

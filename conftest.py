@@ -17,7 +17,7 @@ import jax  # noqa: E402
 import pytest  # noqa: E402
 
 # A process may hold 65,530 memory maps on Linux and every compiled program takes some; beyond that compilation crashes.
-_MOST_MAPS = 25_000
+_MAX_MAPS = 25_000
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -25,7 +25,7 @@ def few_compiled_programs() -> Iterator[None]:
     """Forget compiled programs between modules before a worker runs out of memory maps."""
     yield
     maps = Path("/proc/self/maps")
-    if maps.exists() and maps.read_bytes().count(b"\n") > _MOST_MAPS:
+    if maps.exists() and maps.read_bytes().count(b"\n") > _MAX_MAPS:
         jax.clear_caches()
 
 
@@ -39,3 +39,16 @@ def quick_compilation(request: pytest.FixtureRequest) -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", not getattr(request.module, "OPTIMISED", False))
     yield
     jax.config.update("jax_disable_most_optimizations", before)
+
+
+# Folders whose tests fit nothing, or next to nothing.
+_QUICK = ("data", "likelihood", "nn", "persist", "preprocess", "designs")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that `make quick` runs."""
+    tests = Path(__file__).resolve().parent / "tests"
+    for item in items:
+        folder = item.path.relative_to(tests).parts[0] if item.path.is_relative_to(tests) else ""
+        if folder in _QUICK and item.get_closest_marker("slow") is None:
+            item.add_marker(pytest.mark.quick)

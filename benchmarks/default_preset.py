@@ -30,16 +30,18 @@ from typing import Any
 import jax
 import numpy as np
 
+from bgmiv.bgm.config import BGMIVConfig, default_preset
+from bgmiv.bgm.latents import LatentMap, LatentPosterior
+from bgmiv.bgm.model import LatentLayout
+from bgmiv.bgm.result import FittedBGMIV
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.reduction import BlockReduction
+from bgmiv.data.query import Query, Rows
 from bgmiv.designs import make_design
+from bgmiv.diagnostics import conditions_of, moment_risk
+from bgmiv.effects import predict
 from bgmiv.errors import BGMIVError
-from bgmiv.estimators.bgmiv import BGMIVConfig, FittedBGMIV, default_preset
-from bgmiv.infer import LatentMap
-from bgmiv.infer.latent_posterior import LatentPosterior
 from bgmiv.integrate import GaussHermite
-from bgmiv.model import LatentLayout
-from bgmiv.trust import conditions_of, moment_risk
+from bgmiv.preprocess.reduction import BlockReduction
 
 ROWS = Path(__file__).with_suffix(".jsonl")
 # Trials and thresholds use seeds from here on; reported seeds start at 1.
@@ -100,13 +102,13 @@ TRIALS: dict[str, dict[str, Any]] = {
     "latents 2, 0, 0, 0": {"layout": LatentLayout(2, 0, 0, 0)},
     "latents 4, 4, 2, 2": {"layout": LatentLayout(4, 4, 2, 2)},
     "latents 8, 8, 2, 2": {"layout": LatentLayout(8, 8, 2, 2)},
-    "prior weight 1": {"warm_start.prior_weight": 1.0},
-    "covariate weight 0.02": {"warm_start.covariate_weight": 0.02},
-    "no weight decay": {"warm_start.weight_decay": 0.0},
-    "latent noise 0.1": {"warm_start.latent_noise": 0.1},
-    "8 nodes": {"warm_start.integration": GaussHermite(8)},
-    "vector noise 0.1": {"model.covariates.vector_noise": 0.1},
-    "no vector noise": {"model.covariates.vector_noise": 0.0},
+    "prior weight 1": {"initial.prior_weight": 1.0},
+    "covariate weight 0.02": {"initial.covariate_weight": 0.02},
+    "no weight decay": {"initial.weight_decay": 0.0},
+    "latent noise 0.1": {"initial.latent_noise": 0.1},
+    "8 nodes": {"initial.integration": GaussHermite(8)},
+    "vector noise 0.1": {"model.covariates.features.vector_noise": 0.1},
+    "no vector noise": {"model.covariates.features.vector_noise": 0.0},
     "Algorithm 1, mixture, 20 epochs": {"alternating.epochs": 20, "alternating.outcome": "mixture"},
     "Algorithm 1, moment, 20 epochs": {"alternating.epochs": 20, "alternating.outcome": "moment"},
 }
@@ -124,15 +126,12 @@ def trials() -> None:
         fitted = variant(changes).fit(train, jax.random.key(seed))
         fit_cpu = time.process_time() - clock
         reduced = BlockReduction().fit(train).apply(test)
-        members = fitted.members_at(
-            fitted.scaler.treatment.transform(test.treatment),
-            fitted.scaler.covariates.transform(fitted.reduction.transform(test.covariates)),
-        )
+        predicted = fitted.at(Query(test.treatment[None], Rows(test.covariates)))[0]
         row: Row = {"fit_cpu_seconds": round(fit_cpu, 1)}
         variance = float(np.var(test.outcome))
         beyond = np.abs(test.instruments[:, 0]) >= edge
         for name, rows in (("within", np.flatnonzero(~beyond)), ("beyond", np.flatnonzero(beyond))):
-            residuals = test.outcome[rows] - members.mean(axis=0)[rows]
+            residuals = test.outcome[rows] - predicted[rows]
             row[f"{name}_risk"] = moment_risk(residuals, conditions_of(reduced.take(rows))) / variance
             row[f"{name}_error"] = float(np.mean(residuals**2)) / variance
         return row
@@ -178,9 +177,8 @@ def latents() -> None:
         for name, rule in rules.items():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                predicted = replace(fitted, config=replace(fitted.config, latent_map=rule)).predict(
-                    grid.treatment, grid.covariates
-                )
+                ruled = replace(fitted, config=replace(fitted.config, latents=rule))
+                predicted = predict(ruled, grid.treatment, grid.covariates)
             row[name] = float(np.mean((predicted - grid.truth) ** 2)) / 1e4
         return row
 
@@ -200,7 +198,7 @@ def latents() -> None:
 def slope_of(fitted: FittedBGMIV, data: IVData) -> float:
     """The average effect of one more unit of treatment around the rows of a data set."""
     covariates = {name: data.covariates[:, i] for i, name in enumerate(data.schema.flat_names)}
-    steps = [fitted.predict(data.treatment + step, covariates) for step in (-0.5, 0.5)]
+    steps = [predict(fitted, data.treatment + step, covariates) for step in (-0.5, 0.5)]
     return float(np.mean(steps[1] - steps[0]))
 
 
@@ -228,19 +226,23 @@ def _weak(data: IVData) -> IVData:
     return replace(data, instruments=mixed.astype(data.instruments.dtype))
 
 
-_PLAIN = {"reduction": None, "model.covariates.narrow_vector": 0, "model.covariates.vector_noise": 0.0}
+_PLAIN = {
+    "reduction": None,
+    "model.covariates.features.narrow_vector": 0,
+    "model.covariates.features.vector_noise": 0.0,
+}
 BREAKS: dict[str, tuple[Callable[[IVData], IVData], dict[str, Any]]] = {
     "random instrument": (lambda d: _shuffled(d, "instruments"), {}),
     "weak instrument": (_weak, {}),
     "shuffled outcome": (lambda d: _shuffled(d, "outcome"), {}),
     "shuffled treatment": (lambda d: _shuffled(d, "treatment"), {}),
     "shuffled covariates": (lambda d: _shuffled(d, "covariates"), {}),
-    "one epoch": (lambda d: d, {"warm_start.iterations": 8}),
-    "ten epochs": (lambda d: d, {"warm_start.iterations": 80}),
-    "huge learning rate": (lambda d: d, {"warm_start.learning_rate": 1.0}),
+    "one epoch": (lambda d: d, {"initial.iterations": 8}),
+    "ten epochs": (lambda d: d, {"initial.iterations": 80}),
+    "huge learning rate": (lambda d: d, {"initial.learning_rate": 1.0}),
     "100 rows": (lambda d: d.take(np.arange(100)), {}),
     "250 rows": (lambda d: d.take(np.arange(250)), {}),
-    "no denoising": (lambda d: d, {**_PLAIN, "warm_start.covariate_weight": 0.0}),
+    "no denoising": (lambda d: d, {**_PLAIN, "initial.covariate_weight": 0.0}),
     "latents of one number": (lambda d: d, {"layout": LatentLayout(1, 0, 0, 0)}),
 }
 
@@ -256,10 +258,10 @@ def verdicts(study: str = "verdicts", first_seed: int = 1) -> None:
         except BGMIVError as error:
             return {"level": "error", "reasons": [str(error)], "error": None}
         grid = make.grid()
-        error = float(np.mean((fitted.predict(grid.treatment, grid.covariates) - grid.truth) ** 2))
+        error = float(np.mean((predict(fitted, grid.treatment, grid.covariates) - grid.truth) ** 2))
         verdict = fitted.verdict
         evidence = {k: None if v is None else float(f"{v:.6g}") for k, v in vars(verdict.evidence).items()}
-        return {"level": verdict.level, "reasons": list(verdict.reasons), "error": error, "evidence": evidence}
+        return {"level": verdict.severity, "reasons": list(verdict.reasons), "error": error, "evidence": evidence}
 
     def pieces() -> Iterator[tuple[Row, Callable[[], Row]]]:
         problems = PROBLEMS if study == "verdicts" else (PROBLEMS[0], PROBLEMS[2])
@@ -292,7 +294,7 @@ def rows() -> None:
         fitted = default_preset().fit(data, jax.random.key(1))
         row: Row = {"fit_cpu_seconds": round(time.process_time() - clock, 1)}
         clock = time.process_time()
-        predicted = fitted.predict(data.treatment, data.covariates)
+        predicted = predict(fitted, data.treatment, data.covariates)
         assert np.isfinite(predicted).all()
         row["predict_cpu_seconds"] = round(time.process_time() - clock, 1)
         row["peak_gib"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2)
@@ -316,11 +318,12 @@ def _table(n: int, columns: int) -> IVData:
 _ONE_FIT = """
 import sys, time, jax
 from bgmiv.designs import make_design
-from bgmiv.estimators.bgmiv import default_preset
+from bgmiv.bgm.config import default_preset
+from bgmiv.effects import predict
 design, n = make_design(sys.argv[1]), int(sys.argv[2])
 data, grid = design.sample(n, 0.5, 1), design.grid()
 clock = time.process_time()
-default_preset().fit(data, jax.random.key(1)).predict(grid.treatment, grid.covariates)
+predict(default_preset().fit(data, jax.random.key(1)), grid.treatment, grid.covariates)
 print(time.process_time() - clock)
 """
 

@@ -20,7 +20,8 @@ import jax
 import numpy as np
 
 from bgmiv.designs import StructuralGrid, make_design
-from bgmiv.estimators.registry import make_estimator
+from bgmiv.effects import predict
+from bgmiv.registry import make_config
 
 ROWS = Path(__file__).with_suffix(".jsonl")
 N, RHO, SEEDS = 5000, 0.9, (1, 2, 3)
@@ -72,13 +73,13 @@ def fit(design: str, method: str, seed: int) -> Row:
     grid = made.grid()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        fitted: Any = make_estimator(method).fit(made.sample(N, RHO, seed), jax.random.key(seed))
-    predicted = fitted.predict(grid.treatment, grid.covariates)
+        fitted: Any = make_config(method).fit(made.sample(N, RHO, seed), jax.random.key(seed))
+    predicted = predict(fitted, grid.treatment, grid.covariates)
     square = (predicted - grid.truth) ** 2
     row: Row = {"rmse_in_support": round(float(np.sqrt(square[grid.in_support].mean())), 4)}
     if design != "binary-outcome":
         row["contrast_errors"] = contrasts(grid, predicted)
-    return {**row, "verdict": fitted.verdict.level, "reasons": list(fitted.verdict.reasons)}
+    return {**row, "verdict": fitted.verdict.severity, "reasons": list(fitted.verdict.reasons)}
 
 
 def pieces() -> Iterator[tuple[Row, Callable[[], Row]]]:

@@ -16,21 +16,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bgmiv.covariates import CovariateConfig, ImageConfig
+from bgmiv.bgm.config import BGMIVConfig, paper_preset, paper_qmc_preset
+from bgmiv.bgm.covariates import CovariateConfig, ImageDecoderConfig
+from bgmiv.bgm.model import build_model, covariate_log_posterior, encode_rows
 from bgmiv.designs import MnistDesign
-from bgmiv.estimators.bgmiv import BGMIVConfig, paper_preset, paper_qmc_preset
-from bgmiv.model import build_model
-from bgmiv.model.model import encode_rows
-from bgmiv.model.objectives import covariate_log_posterior
-from bgmiv.train import training_data
+from bgmiv.nn.features import FeatureConfig
+from bgmiv.nn.images import ImageConfig
+from bgmiv.training.loop import training_data
 
 BATCHES = 3
 REPEATS = 3
 # What a fit of the paper at n = 5000 does: iterations, batches of all epochs, and MAP steps of its 2,800 grid points.
 ITERATIONS, EPOCHS, ROWS, MAP_STEPS, GRID = 50_001, 201, 5000, 1000, 2800
 MODULES = {
-    "dense": ImageConfig(features="dense", decoder="dense"),
-    "convolutional": ImageConfig(),
+    "dense": CovariateConfig(
+        features=FeatureConfig(images=ImageConfig(features="dense")), images=ImageDecoderConfig(decoder="dense")
+    ),
+    "convolutional": CovariateConfig(),
 }
 
 
@@ -45,16 +47,16 @@ def seconds(run: Callable[..., Any], *arguments: Any) -> float:
     return min(taken)
 
 
-def measured(preset: BGMIVConfig, images: ImageConfig) -> tuple[float, float, float]:
+def measured(preset: BGMIVConfig, images: CovariateConfig) -> tuple[float, float, float]:
     """Seconds of a warm-start iteration, of a batch of Algorithm 1, and of a MAP step of a batch of rows."""
     data = MnistDesign(images="digits").sample(32 * BATCHES, 0.5, 0)
-    model_config = replace(preset.model, covariates=CovariateConfig(images=images))
-    config = replace(preset, model=model_config).resolved(data.schema, ROWS)
+    model_config = replace(preset.model, covariates=images)
+    config = replace(preset, model=model_config).resolve(data.schema, ROWS)
     rows = training_data(config.scaling.fit(data).transform(data), config.alternating.batch_size)
     model = jax.jit(lambda key: build_model(data.schema, 1, config.model, key=key))(jax.random.key(0))
     key = jax.random.key(1)
-    start = jax.jit(config.warm_start.init)(model, key)
-    iteration = seconds(jax.jit(config.warm_start.step), start, rows, key)
+    start = jax.jit(config.initial.init)(model, key)
+    iteration = seconds(jax.jit(config.initial.step), start, rows, key)
     latents = encode_rows(model, rows.rows.v)
     epoch = seconds(jax.jit(config.alternating.step), jax.jit(config.alternating.init)(model, latents), rows, key)
 

@@ -77,7 +77,7 @@ def fit(name: str, seed: int) -> Row:
         "effect": [change, effect.estimate, effect.lower, effect.upper],
         "effect_covered": bool(effect.lower <= change <= effect.upper),
         "support_agrees": float(np.mean(flagged == grid.in_support)),
-        "verdict": model.verdict_.level,
+        "verdict": model.verdict_.severity,
     }
 
 

@@ -5,13 +5,15 @@ python benchmarks/make_results.py
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from bgmiv.bench import Row, RowStore
-from bgmiv.bench.summary import summarise
-from bgmiv.report.bench_page import bench_report, report_files
-from bgmiv.report.files import write_all
+import pandas as pd
+
+from bgmiv._io import write_whole
+from bgmiv.bench import RowStore
+from bgmiv.bench.report import bench_report, report_files
+from bgmiv.bench.report.frame import read_rows
+from bgmiv.bench.report.tables import Table, to_markdown
 
 HERE = Path(__file__).parent
 
@@ -30,39 +32,41 @@ PUBLIC_CPU_SECONDS = {
 }
 
 
-def markdown_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
-    return "\n".join(f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *lines))
+CELL = ["design", "n", "rho", "method", "preset"]
 
 
-def cost(rows: Sequence[Row]) -> str:
-    """CPU-seconds beside those of public code."""
-    lines = []
-    for cell in summarise([row for row in rows if row.status == "ok"]):
-        public = PUBLIC_CPU_SECONDS.get((cell.method, cell.design, cell.n))
-        if public is not None:
-            ours = cell.cpu_seconds.mean
-            names = (cell.method, cell.design, str(cell.n), cell.preset, str(cell.fits))
-            lines.append((*names, f"{ours:.1f}", f"{public:.0f}", f"{public / ours:.1f}"))
-    return markdown_table(
-        ("method", "design", "n", "preset", "fits", "CPU-seconds", "public code", "times cheaper"), lines
-    )
-
-
-def seed_by_seed(rows: Sequence[Row]) -> str:
+def seed_by_seed(frame: pd.DataFrame) -> Table:
     """A line a cell with every seed's error in order."""
-    lines = []
-    for cell in summarise([row for row in rows if row.status == "ok" and row.design in ("demand", "vector-proxy")]):
-        own = [row for row in rows if row.spec.cell == (cell.design, cell.n, cell.rho, cell.method, cell.preset)]
-        errors = [f"{row.seed}: {row.structural_mse / 1e4:.3f}" for row in own if row.structural_mse is not None]
-        lines.append((cell.design, str(cell.n), f"{cell.rho:g}", cell.method, cell.preset, ", ".join(errors)))
-    return markdown_table(("design", "n", "rho", "method", "preset", "seed: MSE / 1e4"), lines)
+    own = frame[frame["ok"] & frame["design"].isin(["demand", "vector-proxy"])]
+    texts = (own["seed"].astype(str) + ": " + own["mse"].map("{:.3f}".format)).groupby(
+        [own[name] for name in CELL], sort=False
+    )
+    lines = texts.agg(", ".join).rename("seed: MSE / 1e4").reset_index().astype(str)
+    return Table("seeds", "Every seed's error, older rows included", lines, lines, tuple(CELL))
+
+
+def cost(frame: pd.DataFrame) -> Table:
+    """CPU-seconds beside those of public code."""
+    cells = frame[frame["ok"]].groupby(CELL, sort=False)["cpu_seconds"].agg(fits="count", seconds="mean").reset_index()
+    lines = pd.DataFrame(
+        {
+            **{name: str(getattr(cell, name)) for name in CELL},
+            "fits": str(cell.fits),
+            "CPU-seconds": f"{cell.seconds:.1f}",
+            "public code": f"{public:.0f}",
+            "times cheaper": f"{public / cell.seconds:.1f}",
+        }
+        for cell in cells.itertuples(index=False)
+        if (public := PUBLIC_CPU_SECONDS.get((cell.method, cell.design, cell.n)))
+    )
+    return Table("cost", "CPU-seconds of one fit", lines, lines, ("design", "method", "preset"))
 
 
 def main() -> None:
     """Write RESULTS.md and figures/."""
     store = RowStore(HERE / "results")
     rows = store.rows()
+    frame = read_rows(rows)
     files = report_files(bench_report(rows, store.plans()))
     text = files["report.md"].decode().split("\n", 1)[1]
     parts = [
@@ -71,19 +75,19 @@ def main() -> None:
         "the grids of the demand family. [README.md](README.md) says how the rows were made.",
         text.strip(),
         "## Seed by seed",
-        seed_by_seed(rows),
+        to_markdown(seed_by_seed(frame)).strip(),
         "## Cost against public code",
         "A whole fit and its grid prediction on one thread. Rows without the compilation cache pay for their own "
         "compilation (see Runtime). The public code was measured in another session, not side by side; our rows were "
         "mostly made on a busy machine.",
-        cost(rows),
+        to_markdown(cost(frame)).strip(),
     ]
-    figures = {
-        name: content for name, content in files.items() if name.startswith("figures/") and name.endswith(".png")
-    }
     for old in (HERE / "figures").glob("*.png"):
         old.unlink()
-    write_all(HERE, {**figures, "RESULTS.md": ("\n\n".join(parts) + "\n").encode()})
+    for name, content in files.items():
+        if name.startswith("figures/") and name.endswith(".png"):
+            write_whole(HERE / name, content)
+    write_whole(HERE / "RESULTS.md", ("\n\n".join(parts) + "\n").encode())
 
 
 if __name__ == "__main__":

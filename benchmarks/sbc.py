@@ -30,10 +30,11 @@ from scipy.stats import chisquare, kstest
 from statsmodels.stats.multitest import multipletests
 
 from bgmiv import BGMIV
+from bgmiv.bgm.latents import LatentPosterior
+from bgmiv.bgm.model import BGMIVModel
+from bgmiv.bgm.posterior import sample_latents
 from bgmiv.designs import make_design
-from bgmiv.infer.latent_posterior import LatentPosterior, sample_latents
 from bgmiv.likelihood import Gaussian
-from bgmiv.model.model import BGMIVModel
 
 FILE = Path(__file__).with_suffix(".jsonl")
 KEPT, BINS = 63, 16
@@ -63,7 +64,7 @@ def done() -> list[Row]:
 def fitted(layout: str) -> BGMIVModel:
     """One member of the default preset, trained shortly on the demand design."""
     data = make_design("demand").sample(1000, 0.5, 1)
-    model = BGMIV(latent_layout=LAYOUTS[layout], members=1, held_out=0.0, warm_start_iterations=2000, random_state=1)
+    model = BGMIV(latent_layout=LAYOUTS[layout], members=1, held_out=0.0, iterations=2000, random_state=1)
     config = model._config()
     member: BGMIVModel = config.fit(data, jax.random.key(1)).members[0].model
     return member

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bgmiv.compilation import cache_folder
+from bgmiv._io import cache_folder
 
 SHOW = (
-    "import jax; from bgmiv.compilation import enable_compilation_cache as on; on(); "
+    "import jax; from bgmiv._io import enable_compilation_cache as on; on(); "
     "print(jax.config.jax_compilation_cache_dir)"
 )
 

@@ -15,22 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import Array
-from scipy.special import expit, log_expit, logsumexp
+from scipy.special import expit, logsumexp
 from scipy.stats import norm
 
-from bgmiv.covariates import build_dense
-from bgmiv.integrate import (
-    FiniteMixture,
-    GaussHermite,
-    IntegrationRule,
-    MonteCarlo,
-    QuasiMonteCarlo,
-    log_integral,
-)
+from bgmiv.bgm.covariates import build_dense
+from bgmiv.bgm.model import BGMIVModel, LatentLayout, log_p_iv
+from bgmiv.integrate import FiniteMixture, GaussHermite, IntegrationRule, MonteCarlo, QuasiMonteCarlo, log_integral
 from bgmiv.likelihood import Bernoulli, Categorical, Gaussian, Head, Levels
-from bgmiv.model import BGMIVModel, LatentLayout, Row
-from bgmiv.model.objectives import log_p_iv, outcome_raws
 from bgmiv.nn import MLP
+from bgmiv.training.loop import Row
 
 LAYOUT = LatentLayout(1, 1, 1, 1)
 Z = np.asarray([0.4, -0.9, 1.1, 5.0])
@@ -55,25 +48,15 @@ def double_precision() -> Iterator[None]:
         yield
 
 
-def _identity(x: Array) -> Array:
-    return x
-
-
-def _affine(weights: Array | np.ndarray, bias: float | Array, spread: float | Array | None) -> MLP:
-    """A network whose first raw output is `x @ weights + bias` and whose second, if any, is the constant `spread`."""
-    n_out = 1 if spread is None else 2
-    net = MLP(len(weights), (1,), n_out, key=jax.random.key(0), activation=_identity)
-    outputs = jnp.asarray([0.0]) if spread is None else jnp.stack([jnp.zeros(()), jnp.asarray(spread)])
+def _affine(weights: Array, bias: float, sd: Array) -> MLP:
+    """A network whose raw outputs are `x @ weights + bias` and the constant that makes the head's variance `sd**2`."""
+    net = MLP(len(weights), (1,), 2, key=jax.random.key(0), activation=lambda x: x)
+    outputs = jnp.stack([jnp.zeros(()), jnp.log(jnp.expm1(sd**2 - 1e-6))])
     return eqx.tree_at(
         lambda n: (n.layers[0].kernel, n.layers[0].bias, n.outputs[0].kernel, n.outputs[0].bias),
         net,
-        (weights.reshape(-1, 1), jnp.reshape(bias, (1,)), jnp.eye(1, n_out), outputs),
+        (weights.reshape(-1, 1), jnp.full(1, bias), jnp.eye(1, 2), outputs),
     )
-
-
-def _raw_variance(deviation: Array) -> Array:
-    """The raw output whose softplus plus the head's floor is `deviation` squared."""
-    return jnp.log(jnp.expm1(deviation**2 - 1e-6))
 
 
 def _model(treatment: MLP, outcome: MLP, treatment_head: Head, outcome_head: Head) -> BGMIVModel:
@@ -82,12 +65,9 @@ def _model(treatment: MLP, outcome: MLP, treatment_head: Head, outcome_head: Hea
 
 
 def linear_gaussian(b: Array, s_x: Array, s_y: Array) -> BGMIVModel:
-    return _model(
-        _affine(jnp.asarray(TREATMENT[0]), TREATMENT[1], _raw_variance(s_x)),
-        _affine(jnp.append(jnp.asarray(OUTCOME[0]), b), OUTCOME[1], _raw_variance(s_y)),
-        Gaussian(1),
-        Gaussian(1),
-    )
+    treatment = _affine(jnp.asarray(TREATMENT[0]), TREATMENT[1], s_x)
+    outcome = _affine(jnp.append(jnp.asarray(OUTCOME[0]), b), OUTCOME[1], s_y)
+    return _model(treatment, outcome, Gaussian(1), Gaussian(1))
 
 
 def _row(y: Array) -> Row:
@@ -123,42 +103,17 @@ def errors(rule: IntegrationRule, deviations: list[float], n_keys: int) -> np.nd
     return np.abs(np.asarray(got, np.float64) - exact(lines, y)[:, None])
 
 
-def test_gauss_hermite_with_64_nodes() -> None:
-    assert errors(GaussHermite(64), [-3.0, -1.0, 0.0, 2.0, 3.0], 1).max() < 1e-4
-
-
 @pytest.mark.parametrize(
-    ("n_nodes", "deviations"),
-    # Strata of equal probability are sparse in the tails: an outcome two deviations off needs eight times as many.
-    [(2**14, [-1.0, 0.0, 0.5, 1.0]), (2**17, [-2.0, 2.0])],
+    ("rule", "deviations"),
+    [
+        (GaussHermite(64), [-3.0, -1.0, 0.0, 2.0, 3.0]),
+        # Strata of equal probability are sparse in the tails: an outcome two deviations off needs eight times as many.
+        (QuasiMonteCarlo(2**14), [-1.0, 0.0, 0.5, 1.0]),
+        (QuasiMonteCarlo(2**17), [-2.0, 2.0]),
+    ],
 )
-def test_quasi_monte_carlo(n_nodes: int, deviations: list[float]) -> None:
-    assert errors(QuasiMonteCarlo(n_nodes), deviations, 5).max() < 1e-4
-
-
-def test_monte_carlo_within_its_own_standard_error() -> None:
-    rule, n_keys = MonteCarlo(1000), 10
-    lines, y = pairs([-1.0, 0.0, 2.0])
-
-    @jax.jit
-    def standard_errors(lines: Array, y: Array, keys: Array) -> Array:
-        def one(line: Array, y: Array, key: Array) -> Array:
-            model = linear_gaussian(*line)
-            z = jnp.asarray(Z)
-            nodes, _ = rule.nodes(Gaussian(1), model.treatment_raw(jnp.asarray(W), z), jnp.zeros(()), key)
-            raws = outcome_raws(model, nodes, z)
-            density = jnp.exp(jax.vmap(lambda raw: Gaussian(1).log_prob(raw, y[None])[0])(raws))
-            # The delta method: the error of a log is the relative error.
-            return jnp.std(density) / jnp.mean(density) / jnp.sqrt(len(nodes))
-
-        return jax.vmap(jax.vmap(one, (None, None, 0)), (0, 0, None))(lines, y, keys)
-
-    keys = jax.random.split(jax.random.key(3), n_keys)
-    off = np.asarray(_log_p(rule, lines, y, keys)) - exact(lines, y)[:, None]
-    in_errors = off / np.asarray(standard_errors(lines, y, keys))
-    assert np.abs(in_errors).max() < 4.0
-    # Were the error over-estimated, the first check would be empty.
-    assert 0.7 < in_errors.std() < 1.4
+def test_many_nodes_give_the_closed_form(rule: IntegrationRule, deviations: list[float]) -> None:
+    assert errors(rule, deviations, 3).max() < 1e-4
 
 
 def test_quasi_monte_carlo_beats_plain_draws_with_the_same_count() -> None:
@@ -171,84 +126,43 @@ def test_quasi_monte_carlo_beats_plain_draws_with_the_same_count() -> None:
 @pytest.mark.parametrize("rule", [MonteCarlo(32), QuasiMonteCarlo(32)])
 def test_random_rules_are_unbiased_for_the_density(rule: IntegrationRule) -> None:
     lines, y = pairs([0.0, 1.5])
-    n_keys = 2000
-    ratio = np.exp(np.asarray(_log_p(rule, lines, y, jax.random.split(jax.random.key(5), n_keys)))) / np.exp(
-        exact(lines, y)[:, None]
-    )
+    log_p = np.asarray(_log_p(rule, lines, y, jax.random.split(jax.random.key(5), 2000)))
+    ratio = np.exp(log_p - exact(lines, y)[:, None])
     # 5e-6 is the float32 rounding of an average that has hardly any spread.
-    standard_error = ratio.std(axis=1) / np.sqrt(n_keys) + 5e-6
+    standard_error = ratio.std(axis=1) / np.sqrt(2000) + 5e-6
     assert (np.abs(ratio.mean(axis=1) - 1.0) < 4.0 * standard_error).all()
 
 
-def test_one_hermite_node_is_the_plug_in() -> None:
-    lines, y = pairs([0.0, 1.0])
-    b, _, s_y = lines.T
-    got = _log_p(GaussHermite(1), lines, y, jax.random.split(jax.random.key(0), 1))[:, 0]
-    np.testing.assert_allclose(got, norm.logpdf(y, LEVEL + b * MEAN_X, s_y), rtol=1e-5)
-
-
-def _enumerated(logit: float, log_densities: np.ndarray) -> float:
-    return float(logsumexp(np.asarray([log_expit(-logit), log_expit(logit)]) + log_densities))
-
-
-@partial(jax.jit, static_argnums=1)
-def _log_p_of(model: BGMIVModel, rule: IntegrationRule, y: Array) -> Array:
-    return jax.vmap(lambda y: log_p_iv(model, rule, _row(y), jnp.asarray(Z), jax.random.key(0)))(y)
-
-
-def test_finite_mixture_is_the_enumeration(double_precision: None) -> None:
-    b, s_y, outcomes = 1.7, 0.6, np.asarray([-30.0, 0.0, 2.0])
-    model = _model(
-        _affine(TREATMENT[0], TREATMENT[1], None),
-        _affine(np.append(OUTCOME[0], b), OUTCOME[1], _raw_variance(jnp.asarray(s_y))),
-        Bernoulli(1),
-        Gaussian(1),
-    )
-    expected = [_enumerated(MEAN_X, norm.logpdf(y, [LEVEL, LEVEL + b], s_y)) for y in outcomes]
-    np.testing.assert_allclose(_log_p_of(model, FiniteMixture(), outcomes), expected, rtol=0, atol=1e-6)
-
-
-def test_finite_mixture_of_a_binary_outcome(double_precision: None) -> None:
-    b = 1.7
-    model = _model(
-        _affine(TREATMENT[0], TREATMENT[1], None),
-        _affine(np.append(OUTCOME[0], b), OUTCOME[1], None),
-        Bernoulli(1),
-        Bernoulli(1),
-    )
-    chance = expit([LEVEL, LEVEL + b])
-    expected = [_enumerated(MEAN_X, np.log(p)) for p in (1.0 - chance, chance)]
-    got = _log_p_of(model, FiniteMixture(), np.asarray([0.0, 1.0]))
-    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("outcome_head", [Gaussian(1), Bernoulli(1), Categorical(4)], ids=["real", "binary", "levels"])
-def test_finite_mixture_over_levels_is_the_enumeration(outcome_head: Head, double_precision: None) -> None:
+@pytest.mark.parametrize(
+    ("treatment_head", "outcome_head"),
+    [(Bernoulli(1), Gaussian(1)), (Levels(3), Gaussian(1)), (Levels(3), Bernoulli(1)), (Levels(3), Categorical(4))],
+)
+def test_finite_mixture_is_the_enumeration(treatment_head: Head, outcome_head: Head, double_precision: None) -> None:
     key_treatment, key_outcome = jax.random.split(jax.random.key(1))
-    n_levels, z = 3, jnp.asarray(Z)
+    z = jnp.asarray(Z)
+    codes = jnp.eye(3) if treatment_head == Levels(3) else jnp.asarray([[0.0], [1.0]])
     model = _model(
-        MLP(LAYOUT.treatment_dim + len(W), (5,), n_levels, key=key_treatment),
-        MLP(LAYOUT.outcome_dim + n_levels, (5,), outcome_head.raw_dim, key=key_outcome),
-        Levels(n_levels),
+        MLP(LAYOUT.treatment_dim + len(W), (5,), treatment_head.raw_dim, key=key_treatment),
+        MLP(LAYOUT.outcome_dim + codes.shape[1], (5,), outcome_head.raw_dim, key=key_outcome),
+        treatment_head,
         outcome_head,
     )
     logits = np.asarray(model.treatment(jnp.concatenate([z[:1], z[2:3], jnp.asarray(W)])))
+    if treatment_head == Bernoulli(1):
+        logits = np.append(0.0, logits)
     weights = np.exp(logits - logsumexp(logits))
     outcomes = np.asarray([0.0, 1.0] if outcome_head == Bernoulli(1) else [0.0, 1.0, 3.0])
-    expected = []
-    for y in outcomes:
-        total = 0.0
-        for level in range(n_levels):
-            raw = np.asarray(model.outcome(jnp.concatenate([z[:2], jnp.eye(n_levels)[level]])))
-            if isinstance(outcome_head, Gaussian):
-                density = norm.pdf(y, raw[0], np.sqrt(np.log1p(np.exp(raw[1])) + 1e-6))
-            elif isinstance(outcome_head, Bernoulli):
-                density = expit(raw[0] if y else -raw[0])
-            else:
-                density = np.exp(raw - logsumexp(raw))[int(y)]
-            total += weights[level] * density
-        expected.append(np.log(total))
-    np.testing.assert_allclose(_log_p_of(model, FiniteMixture(), outcomes), expected, rtol=0, atol=1e-6)
+    densities = np.zeros((len(outcomes), len(codes)))
+    for level, code in enumerate(codes):
+        raw = np.asarray(model.outcome(jnp.concatenate([z[:2], code])))
+        if isinstance(outcome_head, Gaussian):
+            densities[:, level] = norm.pdf(outcomes, raw[0], np.sqrt(np.log1p(np.exp(raw[1])) + 1e-6))
+        elif isinstance(outcome_head, Bernoulli):
+            densities[:, level] = expit([-raw[0], raw[0]])
+        else:
+            densities[:, level] = np.exp(raw - logsumexp(raw))[outcomes.astype(int)]
+    log_p = jax.jit(jax.vmap(lambda y: log_p_iv(model, FiniteMixture(), _row(y), z, jax.random.key(0))))
+    np.testing.assert_allclose(log_p(outcomes), np.log(densities @ weights), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("level", [-1e5, -1e30])

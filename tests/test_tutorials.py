@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default::bgmiv.error
 
 
 def run(name: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Run the blocks of a page one after another; what they leave behind."""
+    """Run the blocks of a page one after another; the names they define."""
     monkeypatch.setenv("BGMIV_TUTORIAL_SIZE", "small")
     monkeypatch.chdir(place)
     page = TUTORIALS / f"{name}.md"
@@ -32,9 +32,9 @@ def test_schooling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert left["linear"].fitted_.slope == pytest.approx(0.1315, abs=5e-5)
     ((low, high),) = left["checks"].linear.robust_set
     assert (round(low, 3), round(high, 2)) == (0.028, 0.28)
-    assert left["checks"]["effective-f"].level == "doubtful"
+    assert left["checks"]["effective-f"].severity == "doubtful"
     assert (tmp_path / "schooling.html").stat().st_size > 10_000
-    assert {curve.label for curve in left["analysis"].curves} == {"everyone", "black = 0", "black = 1"}
+    assert [curve.group.label for curve in left["analysis"].curves] == ["all rows", "black = 0", "black = 1"]
 
 
 def test_marketing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,24 +15,31 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bgmiv.adapters.sklearn import IVRegressor
+    from bgmiv.analysis.compare import compare
+    from bgmiv.baselines.deepgmm import DeepGMM
+    from bgmiv.baselines.deepiv import DeepIV
+    from bgmiv.baselines.dfiv import DFIV
+    from bgmiv.baselines.kiv import KIV
+    from bgmiv.baselines.tsls import TSLS
+    from bgmiv.bgm.estimator import BGMIV, BGMIVConfig, FittedBGMIV
     from bgmiv.data import BlockSpec, FixedAffine, Identity, IVData, RoleScaling, Standardise
+    from bgmiv.data.read import read_table
+    from bgmiv.designs.empirical import load_empirical
+    from bgmiv.effects import DoseResponse, Interval
     from bgmiv.errors import (
         BGMIVError,
         BGMIVWarning,
         ConfigError,
         DataError,
         FitInterrupted,
+        FitWarning,
         ModelFileError,
         NotFittedError,
+        SupportWarning,
+        WeakInstrumentWarning,
     )
-    from bgmiv.estimators.bgmiv import BGMIV, BGMIVConfig, FittedBGMIV
-    from bgmiv.estimators.deepgmm import DeepGMM
-    from bgmiv.estimators.deepiv import DeepIV
-    from bgmiv.estimators.dfiv import DFIV
-    from bgmiv.estimators.kiv import KIV
-    from bgmiv.estimators.tsls import TSLS
     from bgmiv.integrate import FiniteMixture, GaussHermite, MonteCarlo, QuasiMonteCarlo
-    from bgmiv.show.compare import compare
+    from bgmiv.registry import load
 
 __all__ = [
     "BGMIV",
@@ -47,45 +54,50 @@ __all__ = [
     "DataError",
     "DeepGMM",
     "DeepIV",
+    "DoseResponse",
     "FiniteMixture",
     "FitInterrupted",
+    "FitWarning",
     "FittedBGMIV",
     "FixedAffine",
     "GaussHermite",
     "IVData",
     "IVRegressor",
     "Identity",
+    "Interval",
     "ModelFileError",
     "MonteCarlo",
     "NotFittedError",
     "QuasiMonteCarlo",
     "RoleScaling",
     "Standardise",
+    "SupportWarning",
+    "WeakInstrumentWarning",
     "compare",
+    "load",
+    "load_empirical",
+    "read_table",
 ]
 
 _HOMES = {
-    "bgmiv.adapters.sklearn": ("IVRegressor",),
-    "bgmiv.data": ("BlockSpec", "FixedAffine", "IVData", "Identity", "RoleScaling", "Standardise"),
-    "bgmiv.errors": (
-        "BGMIVError",
-        "BGMIVWarning",
-        "ConfigError",
-        "DataError",
-        "FitInterrupted",
-        "ModelFileError",
-        "NotFittedError",
-    ),
-    "bgmiv.estimators.bgmiv": ("BGMIV", "BGMIVConfig", "FittedBGMIV"),
-    "bgmiv.estimators.deepgmm": ("DeepGMM",),
-    "bgmiv.estimators.deepiv": ("DeepIV",),
-    "bgmiv.estimators.dfiv": ("DFIV",),
-    "bgmiv.estimators.kiv": ("KIV",),
-    "bgmiv.estimators.tsls": ("TSLS",),
-    "bgmiv.integrate": ("FiniteMixture", "GaussHermite", "MonteCarlo", "QuasiMonteCarlo"),
-    "bgmiv.show.compare": ("compare",),
+    "bgmiv.adapters.sklearn": "IVRegressor",
+    "bgmiv.analysis.compare": "compare",
+    "bgmiv.baselines.deepgmm": "DeepGMM",
+    "bgmiv.baselines.deepiv": "DeepIV",
+    "bgmiv.baselines.dfiv": "DFIV",
+    "bgmiv.baselines.kiv": "KIV",
+    "bgmiv.baselines.tsls": "TSLS",
+    "bgmiv.bgm.estimator": "BGMIV BGMIVConfig FittedBGMIV",
+    "bgmiv.data": "BlockSpec FixedAffine IVData Identity RoleScaling Standardise",
+    "bgmiv.data.read": "read_table",
+    "bgmiv.designs.empirical": "load_empirical",
+    "bgmiv.effects": "DoseResponse Interval",
+    "bgmiv.errors": "BGMIVError BGMIVWarning ConfigError DataError FitInterrupted FitWarning "
+    "ModelFileError NotFittedError SupportWarning WeakInstrumentWarning",
+    "bgmiv.integrate": "FiniteMixture GaussHermite MonteCarlo QuasiMonteCarlo",
+    "bgmiv.registry": "load",
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:

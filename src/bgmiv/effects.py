@@ -1,106 +1,107 @@
-"""Questions to a structural function: contrasts, averages, derivatives and curves, and intervals for each.
+"""Questions to a structural function: contrasts, averages, slopes and curves, and intervals for each.
 
-Everything is computed from g(x, v) and its deviations alone, so that every method answers the same questions. Many
-treatments are asked for together: what a method computes of covariates it computes once a row.
+Every answer is computed from g(x, v) and its factors alone, so that every method answers the same questions in the same
+way. The same question has the same answer wherever it is asked: what is averaged over which rows is decided here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
+from bgmiv.data.messages import FloatArray
+from bgmiv.data.query import Encoded, Query, query_at, rows_of
 from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.errors import ConfigError, DataError
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 __all__ = [
-    "Answer",
+    "Average",
     "DoseResponse",
+    "Estimate",
     "Interval",
+    "Predictor",
     "Source",
-    "Structural",
-    "Uncertain",
-    "average_effect",
-    "dose_response",
-    "effect",
+    "average",
+    "check_level",
+    "coefficient_table",
+    "contrast",
+    "estimate_at",
     "interval_of",
-    "marginal_effect",
-    "structural_values",
-    "uncertain",
+    "predict",
+    "require_intervals",
+    "slope_query",
 ]
 
 Floats = NDArray[np.float64]
 
-_MOST_ROWS = 100_000
-_FEWEST_AVERAGED = 50
+# Beyond this many rows an average is one over evenly spread rows.
+_MAX_AVERAGED = 100_000
+# The uncertainty of an average, and the share of its rows in support, hardly depend on more rows than these.
+_MAX_FACTOR_ROWS = 250
 
 
-class Structural(Protocol):
-    """A fitted method: the structural function and the names and kinds of its data."""
+class Source(NamedTuple):
+    """One source of uncertainty about g at some points.
+
+    Attributes:
+        name: such as "sampling" (which rows were drawn) or "network" (how training happened to go).
+        factors: `(k, ...)`: the covariance of g at two points is the sum over k of their products.
+        dof: degrees of freedom of that variance.
+    """
+
+    name: str
+    factors: Floats
+    dof: float
+
+
+class Predictor(Protocol):
+    """A fitted method, as far as questions need it."""
 
     @property
     def schema(self) -> Schema:
         """Names and kinds of the training data."""
 
-    def predict(self, treatment: Any, covariates: Any = None) -> np.ndarray:
-        """g at one treatment for all rows or one a row."""
-
-
-class Source(NamedTuple):
-    """One source of uncertainty about g at n points.
-
-    Attributes:
-        name: such as "sampling" (which rows were drawn) or "network" (how training happened to go).
-        deviations: `(k, n)` or `(k, n, K)`: the covariance of g at two points is the sum over k of their products.
-        freedom: degrees of freedom of that variance.
-    """
-
-    name: str
-    deviations: Floats
-    freedom: float
-
-    def map(self, function: Callable[[Floats], Floats]) -> Source:
-        """The deviations of a linear function of g's values."""
-        return self._replace(deviations=np.stack([function(row) for row in self.deviations]))
-
-
-@runtime_checkable
-class Uncertain(Protocol):
-    """A fitted method that knows how uncertain it is.
-
-    One whose deviations are dear has a number `most_points`: averages over people are then as uncertain as averages
-    over so many of them, evenly spread.
-    """
-
     @property
     def interval_kind(self) -> str:
-        """What its intervals are, in a sentence or two."""
+        """What its intervals are, in a sentence or two; empty for a method that gives point estimates only."""
 
-    def deviations(self, treatment: Any, covariates: Any = None) -> tuple[Source, ...]:
-        """Independent sources of uncertainty about `predict` at the same points."""
+    @property
+    def encoding_key(self) -> object:
+        """What `encode` depends on; results with the same object share what was encoded."""
+
+    def encode(self, covariates: FloatArray) -> Encoded:
+        """What it computes of covariates alone, an entry a row; `Rows` asks for it once."""
+
+    def at(self, query: Query) -> Floats:
+        """g in units of the outcome, `(m, n)`; for an outcome of K > 2 levels `(m, n, K)`, their probabilities."""
+
+    def factors(self, query: Query) -> tuple[Source, ...]:
+        """Independent sources of uncertainty about `at`, with factors `(k, m, n)`; none without intervals."""
+
+    def in_support(self, query: Query) -> NDArray[np.bool_]:
+        """Where the data show such a treatment at such covariates, `(m, n)`; elsewhere g is extrapolated."""
 
 
-class Answer(NamedTuple):
-    """A linear function of g's values, with what is known of its uncertainty (nothing, for some methods)."""
+class Estimate(NamedTuple):
+    """A linear function of g's values, and where its uncertainty comes from (nothing, for some methods)."""
 
     values: Floats
-    sources: tuple[Source, ...]
+    sources: tuple[Source, ...] = ()
 
-    def map(self, function: Callable[[Floats], Floats]) -> Answer:
+    def map(self, function: Callable[[Floats], Floats]) -> Estimate:
         """A linear function of these values."""
-        return Answer(function(self.values), tuple(source.map(function) for source in self.sources))
-
-    def minus(self, other: Answer) -> Answer:
-        """The difference to other values of the same function."""
-        pairs = zip(self.sources, other.sources, strict=True)
-        return Answer(
-            self.values - other.values,
-            tuple(one._replace(deviations=one.deviations - two.deviations) for one, two in pairs),
+        sources = tuple(
+            source._replace(factors=np.stack([function(row) for row in source.factors])) for source in self.sources
         )
+        return Estimate(function(self.values), sources)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,17 +112,23 @@ class Interval:
         estimate: what was asked.
         lower, upper: the ends of the interval, of the same shape.
         level: the share of such intervals that is meant to hold the truth.
-        sources: standard deviations by where they come from, each of the same shape.
+        std_errors: standard errors by where they come from, each of the same shape.
         in_support: whether the data show what was asked about, of the same shape but for an outcome's levels; for
-            averages over people, the share of those for whom they do.
+            averages over rows, the share of those for which they do.
+        labels: what the entries are, such as treatments of a curve; empty for numbered rows.
+        name: what was asked, for tables.
+        dof: degrees of freedom, of the same shape.
     """
 
     estimate: Any
     lower: Any
     upper: Any
     level: float
-    sources: dict[str, Any]
+    std_errors: dict[str, Any]
     in_support: Any = True
+    labels: tuple[Any, ...] = ()
+    name: str = "estimate"
+    dof: Any = np.inf
 
     def __iter__(self) -> Iterator[Any]:
         """The lower and the upper end."""
@@ -129,80 +136,66 @@ class Interval:
 
     @property
     def std_error(self) -> Any:
-        """The standard deviation of all sources together."""
-        return np.sqrt(sum(np.square(part) for part in self.sources.values()))
+        """The standard error of all sources together."""
+        return np.sqrt(sum(np.square(part) for part in self.std_errors.values()))
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each estimate: estimate, standard error, ends of the interval, and support.
+
+        Example:
+            >>> Interval(2.0, 1.5, 2.5, 0.95, {"sampling": 0.25}, 0.9, name="ate").to_frame()["upper"].tolist()
+            [2.5]
+        """
+        import pandas as pd
+
+        values = np.atleast_1d(self.estimate)
+        columns = {"estimate": self.estimate, "std_error": self.std_error, "lower": self.lower, "upper": self.upper}
+        index = list(self.labels) or ([self.name] if np.ndim(self.estimate) == 0 else range(len(values)))
+        if values.ndim == 1:
+            frame = pd.DataFrame({name: np.atleast_1d(part) for name, part in columns.items()}, index=index)
+            frame["in_support"] = np.broadcast_to(self.in_support, values.shape)
+            return frame
+        # Several levels of an outcome: one row for each estimate and level.
+        pairs = pd.MultiIndex.from_product([index, range(values.shape[-1])], names=[None, "level"])
+        return pd.DataFrame({name: np.ravel(part) for name, part in columns.items()}, index=pairs)
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().to_html(float_format="{:.4g}".format))
+
+    @property
+    def __maketables_coef_table__(self) -> pd.DataFrame:
+        frame = self.to_frame()
+        names = [str(name) for name in frame.index]
+        dof = np.ravel(np.broadcast_to(self.dof, np.shape(self.estimate)))
+        return coefficient_table(names, frame["estimate"], frame["std_error"], dof)
 
     def __str__(self) -> str:
         """One number in a line; of many, how many there are.
 
         >>> print(Interval(2.0, 1.5, 2.5, 0.95, {"sampling": 0.2, "network": 0.15}, 0.9))
-        2 (95% interval 1.5 to 2.5; standard error 0.25: sampling 0.2, network 0.15; in support 90%)
+        2 (95% interval 1.5 to 2.5; standard error 0.25: sampling 0.2, network 0.15; 90% in support)
         """
         level = f"{self.level * 100:.4g}%"
         if np.ndim(self.estimate):
-            return f"{np.size(self.estimate)} estimates with {level} intervals: .estimate, .lower, .upper"
-        parts = ", ".join(f"{name} {value:.4g}" for name, value in self.sources.items())
-        inside = f"; in support {float(self.in_support):.0%}" if np.ndim(self.in_support) == 0 else ""
+            return f"{np.size(self.estimate)} estimates with {level} intervals: .estimate, .lower, .upper, .to_frame()"
+        parts = ", ".join(f"{name} {value:.4g}" for name, value in self.std_errors.items())
+        inside = f"; {float(self.in_support):.0%} in support" if np.ndim(self.in_support) == 0 else ""
         error = f"standard error {float(self.std_error):.4g}: {parts}"
         return f"{self.estimate:.4g} ({level} interval {self.lower:.4g} to {self.upper:.4g}; {error}{inside})"
 
 
-def interval_of(answer: Answer, level: float, *, in_support: Any = True, probability: bool = False) -> Interval:
-    r"""The interval $\hat\theta \pm t\, \sqrt{\sum_j s_j^2}$, t Student's quantile at Satterthwaite's freedom.
+def coefficient_table(names: list[str], estimates: Any, std_errors: Any, dof: Any) -> pd.DataFrame:
+    """Estimates as the maketables package wants them: standard errors, t and p values, 95% and 90% intervals."""
+    import pandas as pd
 
-    Args:
-        answer: the estimate and its sources.
-        level: between 0 and 1.
-        in_support: kept beside it.
-        probability: cut the ends off at 0 and 1.
-
-    Example:
-        >>> answer = Answer(np.array([2.0]), (Source("sampling", np.array([[0.1]]), np.inf),))
-        >>> lower, upper = interval_of(answer, 0.95)
-        >>> np.round([lower[0], upper[0]], 2).tolist()
-        [1.8, 2.2]
-    """
-    _check_level(level)
-    variances = {source.name: np.sum(np.square(source.deviations), axis=0) for source in answer.sources}
-    total = np.asarray(sum(variances.values()), np.float64)
-    share = np.asarray(sum(variances[source.name] ** 2 / source.freedom for source in answer.sources), np.float64)
+    b, se, dof = (np.asarray(values, np.float64) for values in (estimates, std_errors, dof))
     with np.errstate(divide="ignore", invalid="ignore"):
-        freedom = np.where(share > 0, total**2 / share, np.inf)
-    half = student.ppf(0.5 + level / 2.0, freedom) * np.sqrt(total)
-    lower, upper = answer.values - half, answer.values + half
-    if probability:
-        lower, upper = np.clip(lower, 0.0, 1.0), np.clip(upper, 0.0, 1.0)
-    deviations = {name: _plain(np.sqrt(value)) for name, value in variances.items()}
-    return Interval(_plain(answer.values), _plain(lower), _plain(upper), float(level), deviations, in_support)
-
-
-def uncertain(g: Structural) -> Uncertain:
-    """The method as one with intervals.
-
-    Raises:
-        ConfigError: it has none; the message says which have.
-    """
-    if isinstance(g, Uncertain):
-        return g
-    raise ConfigError(
-        f"{type(g).__name__.removeprefix('Fitted')} gives point estimates only. Intervals are given by BGMIV and TSLS."
-    )
-
-
-def _check_level(level: float) -> None:
-    if isinstance(level, bool) or not isinstance(level, int | float | np.number) or not 0.0 < level < 1.0:
-        raise ConfigError(f"level must lie between 0 and 1, such as 0.95, got {level!r}.")
-
-
-def _plain(values: Any) -> Any:
-    array = np.asarray(values)
-    return float(array) if array.ndim == 0 else array
-
-
-def structural_values(g: Structural, treatment: Any, covariates: Any = None, with_sources: bool = False) -> Answer:
-    """g at one treatment for all rows or one a row, and if asked how uncertain it is."""
-    values = np.asarray(g.predict(treatment, covariates), np.float64)
-    return Answer(values, uncertain(g).deviations(treatment, covariates) if with_sources else ())
+        t = b / se
+    columns = {"b": b, "se": se, "t": t, "p": 2.0 * student.sf(np.abs(t), dof)}
+    for level in (95, 90):
+        half = student.ppf(0.5 + level / 200.0, dof) * se
+        columns |= {f"ci{level}l": b - half, f"ci{level}u": b + half}
+    return pd.DataFrame(columns, index=pd.Index(names, name="Coefficient"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,147 +204,159 @@ class DoseResponse:
 
     Attributes:
         treatment: the m treatments, numbers or levels.
-        values: `(m,)` averaged over people, or `(m, n)` for each; with a last axis of K for an outcome of K levels.
+        values: `(m,)` averaged over rows, or `(m, n)` for each; with a last axis of K for an outcome of K levels.
     """
 
     treatment: np.ndarray
     values: Floats
 
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each treatment; a column for each row of covariates, if there are several.
 
-def effect(g: Structural, covariates: Any = None, *, t0: Any, t1: Any, with_sources: bool = False) -> Answer:
-    """g(t1, v) - g(t0, v) for every row of covariates: what setting the treatment to t1 instead of t0 would change.
+        Example:
+            >>> DoseResponse(np.array([0.0, 1.0]), np.array([2.0, 5.0])).to_frame()["estimate"].tolist()
+            [2.0, 5.0]
+        """
+        import pandas as pd
 
-    Args:
-        g: the fitted method.
-        covariates: the people asked about; None for a fit without covariates.
-        t0, t1: a treatment for all rows or one a row.
-        with_sources: also how uncertain it is.
+        index = pd.Index(self.treatment, name="treatment")
+        if self.values.ndim == 1:
+            return pd.DataFrame({"estimate": self.values}, index=index)
+        return pd.DataFrame(self.values.reshape(len(self.values), -1), index=index)
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().to_html(float_format="{:.4g}".format))
+
+
+def check_level(level: float) -> None:
+    """Refuse a confidence level that is not between 0 and 1."""
+    if isinstance(level, bool) or not isinstance(level, int | float | np.number) or not 0.0 < level < 1.0:
+        raise ConfigError(f"level must lie between 0 and 1, such as 0.95, got {level!r}.")
+
+
+def interval_of(
+    estimate: Estimate,
+    level: float,
+    *,
+    in_support: Any = True,
+    probability: bool = False,
+    labels: tuple[Any, ...] = (),
+    name: str = "estimate",
+) -> Interval:
+    r"""The interval $\hat\theta \pm t\, \sqrt{\sum_j s_j^2}$, t by Satterthwaite's degrees of freedom.
+
+    The ends of a probability's interval are cut off at 0 and 1; `in_support`, `labels` and `name` are kept beside it.
 
     Example:
-        >>> from bgmiv import TSLS
-        >>> rng = np.random.default_rng(0)
-        >>> w, u = rng.normal(size=(2, 500))
-        >>> model = TSLS().fit(3.0 * (w + u) - u, w + u, instruments=w)
-        >>> round(float(effect(model.fitted_, t0=0.0, t1=2.0).values[0]))
-        6
+        >>> estimate = Estimate(np.array([2.0]), (Source("sampling", np.array([[0.1]]), np.inf),))
+        >>> lower, upper = interval_of(estimate, 0.95)
+        >>> np.round([lower[0], upper[0]], 2).tolist()
+        [1.8, 2.2]
     """
-    return structural_values(g, t1, covariates, with_sources).minus(structural_values(g, t0, covariates, with_sources))
+    check_level(level)
+    variances = {source.name: np.sum(np.square(source.factors), axis=0) for source in estimate.sources}
+    total = np.asarray(sum(variances.values()), np.float64)
+    share = np.asarray(sum(variances[source.name] ** 2 / source.dof for source in estimate.sources), np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        dof = np.where(share > 0, total**2 / share, np.inf)
+    half = student.ppf(0.5 + level / 2.0, dof) * np.sqrt(total)
+    lower, upper = estimate.values - half, estimate.values + half
+    if probability:
+        lower, upper = np.clip(lower, 0.0, 1.0), np.clip(upper, 0.0, 1.0)
+    errors = {source: _plain(np.sqrt(value)) for source, value in variances.items()}
+    ends = (_plain(estimate.values), _plain(lower), _plain(upper))
+    return Interval(*ends, float(level), errors, in_support, labels, name, _plain(dof))
 
 
-def average_effect(g: Structural, covariates: Any = None, *, t0: Any, t1: Any, with_sources: bool = False) -> Answer:
-    """The mean of `effect` over rows: a number, or one a level of the outcome."""
-
-    def average(rows: Floats) -> Floats:
-        return np.asarray(np.mean(rows, axis=0))
-
-    if with_sources:
-        uncertain(g)
-    found = effect(g, covariates, t0=t0, t1=t1).map(average)
-    if not with_sources:
-        return found
-    schema = g.schema
-    flat = schema.check_covariates(covariates, n_rows=None if schema.blocks else 1)
-    scalar = all(np.ndim(value) == 0 for value in (t0, t1))
-    few = _thinned(g, flat, 2) if scalar and schema.blocks else covariates
-    return Answer(found.values, effect(g, few, t0=t0, t1=t1, with_sources=True).map(average).sources)
+def _plain(values: Any) -> Any:
+    array = np.asarray(values)
+    return float(array) if array.ndim == 0 else array
 
 
-def _thinned(g: Structural, rows: NDArray[Any], n_doses: int) -> NDArray[Any]:
-    """Rows enough for the uncertainty of an average, where a method says that all would take long."""
-    most = getattr(g, "most_points", None)
-    if most is None:
-        return rows
-    wanted = min(max(most // n_doses, _FEWEST_AVERAGED), most // 2)
-    return rows[:: -(-len(rows) // wanted)]
+def require_intervals(predictor: Predictor) -> None:
+    """Refuse to give intervals of a method that gives point estimates only."""
+    if not predictor.interval_kind:
+        name = type(predictor).__name__.removeprefix("Fitted")
+        raise ConfigError(f"{name} gives point estimates only. Intervals are given by BGMIV and TSLS.")
 
 
-def marginal_effect(
-    g: Structural, treatment: Any, covariates: Any = None, *, step: float, with_sources: bool = False
-) -> Answer:
-    r"""The slope $\{g(x + h/2, v) - g(x - h/2, v)\} / h$ at each row's treatment.
+def predict(predictor: Predictor, treatment: Any, covariates: Any = None) -> Floats:
+    """g at one treatment for all rows or one a row, `(n,)` or `(n, K)`."""
+    return predictor.at(query_at(predictor.schema, treatment, covariates))[0]
 
-    Args:
-        g: the fitted method.
-        treatment: one for all rows or one a row.
-        covariates: the people asked about.
-        step: h, in units of the treatment. Networks are made of straight pieces: a step as wide as the question is
-            better than the smallest possible.
-        with_sources: also how uncertain it is.
+
+def estimate_at(predictor: Predictor, query: Query, *, intervals: bool = False) -> Estimate:
+    """g at every point of a query, `(m, n)`, with its sources of uncertainty if intervals are wanted."""
+    if intervals:
+        require_intervals(predictor)
+    return Estimate(predictor.at(query), predictor.factors(query) if intervals else ())
+
+
+class Average(NamedTuple):
+    """g at m treatments averaged over rows.
+
+    Attributes:
+        estimate: `(m,)`, or `(m, K)` for an outcome of K levels.
+        inside: `(m, r)` whether treatments are in support, at the rows that stand for all.
+        shares: `(r,)` their shares of the average.
+    """
+
+    estimate: Estimate
+    inside: NDArray[np.bool_]
+    shares: Floats
+
+    @property
+    def support(self) -> Floats:
+        """The share of rows for which the data show each treatment, `(m,)`."""
+        return np.asarray(self.inside @ self.shares, np.float64)
+
+    def support_of(self, *treatments: int) -> float:
+        """The share of rows for which the data show all of these treatments, given by position."""
+        return float(self.inside[list(treatments)].all(axis=0) @ self.shares)
+
+
+def average(predictor: Predictor, query: Query, *, intervals: bool = False) -> Average:
+    """g at each of a query's treatments, averaged over its rows by their weights.
+
+    Beyond 100,000 rows, evenly spread ones stand for all; for sources of uncertainty and support, 250 of them.
+    """
+    if intervals:
+        require_intervals(predictor)
+    rows = query.thinned(_MAX_AVERAGED)
+    values = _averaged(predictor.at(rows), rows.rows.shares)
+    few = query.thinned(_MAX_FACTOR_ROWS)
+    shares = few.rows.shares
+    sources = tuple(
+        source._replace(factors=np.stack([_averaged(row, shares) for row in source.factors]))
+        for source in (predictor.factors(few) if intervals else ())
+    )
+    return Average(Estimate(values, sources), predictor.in_support(few), shares)
+
+
+def _averaged(values: Floats, shares: Floats) -> Floats:
+    """The weighted mean over the second axis of `(m, n, ...)`."""
+    return np.asarray(np.tensordot(values, shares, axes=(1, 0)), np.float64)
+
+
+def contrast(estimate: Estimate) -> Estimate:
+    """The second of two treatments against the first: g(t1, v) - g(t0, v)."""
+    return estimate.map(lambda values: np.asarray(values[1] - values[0]))
+
+
+def slope_query(predictor: Predictor, treatment: Any, covariates: Any, step: float) -> Query:
+    r"""The two treatments $x \pm h/2$ at each row, from which $\{g(x + h/2, v) - g(x - h/2, v)\} / h$ is taken.
+
+    Networks are piecewise linear: a step h as wide as the question is better than the smallest possible.
 
     Raises:
         DataError: the treatment has levels, which have no slope, or the step is not above zero.
     """
-    variable = g.schema.treatment
+    variable = predictor.schema.treatment
     if variable.kind != BlockKind.continuous:
         raise DataError(f"treatment {variable.name!r} has levels and no slope. Ask for effect(..., t0=..., t1=...).")
     number = isinstance(step, int | float | np.number) and not isinstance(step, bool)
     if not number or not step > 0.0 or not np.isfinite(step):
         raise DataError(f"step must be a number above 0, got {step!r}.")
-    centre, v = g.schema.check_query(treatment, covariates)
-    asked = v if g.schema.blocks else None
-    change = effect(g, asked, t0=centre - step / 2.0, t1=centre + step / 2.0, with_sources=with_sources)
-    return change.map(lambda rows: rows / step)
-
-
-def dose_response(
-    g: Structural, treatments: Any, covariates: Any = None, *, average: bool = True, with_sources: bool = False
-) -> tuple[np.ndarray, Answer]:
-    """g along treatments, averaged over rows of covariates or for each of them.
-
-    Args:
-        g: the fitted method.
-        treatments: the treatments asked for, `(m,)`.
-        covariates: the people asked about, n rows.
-        average: the mean over people, or everyone's own curve.
-        with_sources: also how uncertain it is.
-
-    Returns:
-        The treatments, and `(m,)` or `(m, n)` values of g.
-
-    Example:
-        >>> from bgmiv import TSLS
-        >>> rng = np.random.default_rng(0)
-        >>> w, v, u = rng.normal(size=(3, 500))
-        >>> x = w + v + u
-        >>> model = TSLS().fit(2.0 * x + v - u, x, instruments=w, covariates={"age": v})
-        >>> _, curve = dose_response(model.fitted_, [0.0, 1.0], {"age": v})
-        >>> round(float(curve.values[1] - curve.values[0]), 1)
-        2.0
-    """
-    if with_sources:
-        uncertain(g)
-    doses = np.atleast_1d(np.asarray(treatments))
-    if doses.ndim != 1 or not len(doses):
-        raise DataError(f"treatments have shape {doses.shape}. Pass one or more values in a row.")
-    schema = g.schema
-    flat = schema.check_covariates(covariates, n_rows=None if schema.blocks else 1)
-    doses_of = _along(g, doses, flat, average=average, with_sources=with_sources and not average)
-    if average and with_sources:
-        few = _thinned(g, flat, len(doses)) if schema.blocks else flat
-        doses_of = Answer(doses_of.values, _along(g, doses, few, average=True, with_sources=True).sources)
-    return doses, doses_of
-
-
-def _along(g: Structural, doses: NDArray[Any], flat: NDArray[Any], *, average: bool, with_sources: bool) -> Answer:
-    n, blocks = len(flat), g.schema.blocks
-    at_once = max(1, _MOST_ROWS // n)
-    found: list[Answer] = []
-    for start in range(0, len(doses), at_once):
-        some = doses[start : start + at_once]
-        rows = np.tile(flat, (len(some), 1)) if blocks else None
-
-        def curves(values: Floats, m: int = len(some)) -> Floats:
-            each = values.reshape(m, n, *values.shape[1:])
-            return each.mean(axis=1) if average else each
-
-        found.append(structural_values(g, np.repeat(some, n), rows, with_sources).map(curves))
-    return _joined(found)
-
-
-def _joined(parts: Sequence[Answer]) -> Answer:
-    values = np.concatenate([part.values for part in parts])
-    sources = tuple(
-        sources[0]._replace(deviations=np.concatenate([source.deviations for source in sources], axis=1))
-        for sources in zip(*(part.sources for part in parts), strict=True)
-    )
-    return Answer(values, sources)
+    centre = query_at(predictor.schema, treatment, covariates)
+    x = centre.treatment[0]
+    return Query(np.stack([x - step / 2.0, x + step / 2.0]), rows_of(predictor.schema, centre.rows))

@@ -27,6 +27,7 @@ __all__ = [
     "ModelFileError",
     "NotFittedError",
     "StoreError",
+    "SupportWarning",
     "WeakInstrumentWarning",
 ]
 
@@ -98,3 +99,7 @@ class FitWarning(BGMIVWarning):
 
 class WeakInstrumentWarning(BGMIVWarning):
     """The instruments move the treatment too little for the usual estimates and intervals; the message says how."""
+
+
+class SupportWarning(BGMIVWarning):
+    """Most of what was asked lies where the data show nothing: the answer is an extrapolation."""

@@ -43,38 +43,34 @@ class IntegrationRule(Protocol):
         Args:
             head: the treatment's head.
             raw: the treatment network's output for the row.
-            observed: the row's own treatment (only `ObservedTreatment` looks at it).
+            observed: the row's own treatment (only `ObservedTreatment` uses it).
             key: randomness of this row and step.
         """
 
 
 def log_integral(log_weights: Array, log_densities: Array) -> Array:
-    """`log(sum(exp(log_weights + log_densities)))` without underflow (eq. mc_iv_likelihood).
-
-    Example:
-        >>> float(log_integral(jnp.log(jnp.full(2, 0.5)), jnp.full(2, -1e4)))
-        -10000.0
-    """
+    """`log(sum(exp(log_weights + log_densities)))` without underflow (eq. mc_iv_likelihood)."""
     return logsumexp(log_weights + log_densities)
 
 
-def _check_count(n: int, what: str) -> None:
+def _check_count(n: int, argument: str) -> None:
     if n < 1:
-        raise ConfigError(f"{what} must be at least 1, got {n}.")
+        raise ConfigError(f"{argument} must be at least 1, got {n}.")
 
 
-def _gaussian(head: Head, rule: str) -> Gaussian:
+def _at_quantiles(rule: IntegrationRule, head: Head, raw: Array, quantiles: Array) -> Array:
+    """Standard normal quantiles, moved to the row's mean and standard deviation."""
     if not isinstance(head, Gaussian):
         raise ConfigError(
-            f"{rule} integrates over a Gaussian treatment, but this treatment's head is {type(head).__name__}; "
-            "use FiniteMixture() for a discrete treatment."
+            f"{type(rule).__name__} integrates over a Gaussian treatment, but this treatment's head is "
+            f"{type(head).__name__}; use FiniteMixture() for a discrete treatment."
         )
-    return head
+    return head.mean(raw) + jnp.sqrt(head.variance(raw)) * quantiles
 
 
 @dataclass(frozen=True)
 class MonteCarlo:
-    """Plain draws from the treatment model: the paper's rule, 1000 draws there.
+    """Plain draws from the treatment model, with equal weights: the paper's rule, 1000 draws there.
 
     Example:
         >>> x, log_weights = MonteCarlo(4).nodes(Gaussian(1), jnp.zeros(2), jnp.zeros(()), jax.random.key(0))
@@ -85,11 +81,9 @@ class MonteCarlo:
     n_draws: int = 1000
 
     def __post_init__(self) -> None:
-        """Refuse counts below one."""
         _check_count(self.n_draws, "n_draws")
 
     def nodes(self, head: Head, raw: Array, observed: Array, key: Array) -> tuple[Array, Array]:
-        """Independent draws with equal weights."""
         x = head.sample(raw, key, self.n_draws)[:, 0]
         return x, jnp.full((self.n_draws,), -log(self.n_draws), raw.dtype)
 
@@ -109,17 +103,13 @@ class QuasiMonteCarlo:
     n_nodes: int = 64
 
     def __post_init__(self) -> None:
-        """Refuse counts below one."""
         _check_count(self.n_nodes, "n_nodes")
 
     def nodes(self, head: Head, raw: Array, observed: Array, key: Array) -> tuple[Array, Array]:
-        """One node in each of `n_nodes` strata of equal probability."""
-        head = _gaussian(head, "QuasiMonteCarlo")
         u = (jnp.arange(self.n_nodes) + jax.random.uniform(key)) / self.n_nodes
         # In float32 a shift near 1 can round the last level to exactly 1, whose quantile is infinite.
         quantiles = ndtri(jnp.clip(u, 1e-7, 1.0 - 1e-7)).astype(raw.dtype)
-        x = head.mean(raw) + jnp.sqrt(head.variance(raw)) * quantiles
-        return x, jnp.full((self.n_nodes,), -log(self.n_nodes), raw.dtype)
+        return _at_quantiles(self, head, raw, quantiles), jnp.full((self.n_nodes,), -log(self.n_nodes), raw.dtype)
 
 
 @lru_cache
@@ -143,17 +133,14 @@ class GaussHermite:
     n_nodes: int = 8
 
     def __post_init__(self) -> None:
-        """Refuse counts below one, and counts past which the weights underflow."""
         _check_count(self.n_nodes, "n_nodes")
+        # Beyond, weights underflow.
         if self.n_nodes > 180:
             raise ConfigError(f"GaussHermite is stable up to 180 nodes, got {self.n_nodes}; use QuasiMonteCarlo.")
 
     def nodes(self, head: Head, raw: Array, observed: Array, key: Array) -> tuple[Array, Array]:
-        """The fixed nodes, moved to the row's mean and deviation."""
-        head = _gaussian(head, "GaussHermite")
-        points, log_weights = _hermite(self.n_nodes)
-        x = head.mean(raw) + jnp.sqrt(head.variance(raw)) * jnp.asarray(points, raw.dtype)
-        return x, jnp.asarray(log_weights, raw.dtype)
+        points, log_weights = (jnp.asarray(values, raw.dtype) for values in _hermite(self.n_nodes))
+        return _at_quantiles(self, head, raw, points), log_weights
 
 
 @dataclass(frozen=True)
@@ -168,7 +155,6 @@ class FiniteMixture:
     """
 
     def nodes(self, head: Head, raw: Array, observed: Array, key: Array) -> tuple[Array, Array]:
-        """The support with its log-probabilities."""
         if not isinstance(head, FiniteHead):
             raise ConfigError(
                 f"FiniteMixture needs a discrete treatment, but this treatment's head is {type(head).__name__}; "
@@ -182,15 +168,9 @@ class ObservedTreatment:
     """No integral: the outcome is learned at the observed treatment, as if it were not endogenous.
 
     This is the likelihood of a model without an instrument, kept to show what the correction does.
-
-    Example:
-        >>> x, _ = ObservedTreatment().nodes(Gaussian(1), jnp.zeros(2), jnp.asarray(2.0), jax.random.key(0))
-        >>> x.tolist()
-        [2.0]
     """
 
     def nodes(self, head: Head, raw: Array, observed: Array, key: Array) -> tuple[Array, Array]:
-        """The observed treatment, with weight one."""
         return observed[None], jnp.zeros((1,), raw.dtype)
 
 
@@ -201,13 +181,7 @@ def check_rule(rule: IntegrationRule, head: Head) -> None:
 
 
 def rule_for(rule: IntegrationRule, head: Head) -> IntegrationRule:
-    """The rule itself, or the exact sum when the treatment is discrete and a continuous rule was configured.
-
-    Example:
-        >>> from bgmiv.likelihood import Bernoulli
-        >>> rule_for(QuasiMonteCarlo(), Bernoulli(1))
-        FiniteMixture()
-    """
+    """The rule itself, or the exact sum when the treatment is discrete and a continuous rule was configured."""
     if isinstance(head, FiniteHead) and not isinstance(rule, ObservedTreatment):
         return FiniteMixture()
     return rule

@@ -25,17 +25,10 @@ _PIECE = 1 << 24
 
 
 def median_lengthscales(values: Floats, groups: Sequence[slice]) -> Floats:
-    """The median heuristic: for each group of columns, the median distance between two rows.
+    """The median heuristic: each column's median distance between two rows over its group of columns, (d,).
 
-    Where more than half of the distances are zero (a binary column), the median of the others is taken. At most
-    2,000 rows are looked at, the first ones.
-
-    Args:
-        values: (n, d), rows in random order.
-        groups: columns that form one variable; together they cover all d.
-
-    Returns:
-        (d,), the same number for every column of a group.
+    Where more than half of the distances are zero (a binary column), the median of the others is taken. Of the rows,
+    which are in random order, the first 2,000 are used.
 
     Example:
         >>> median_lengthscales(np.array([[0.0, 1.0], [1.0, 1.0], [3.0, 5.0]]), [slice(0, 1), slice(1, 2)])
@@ -43,7 +36,12 @@ def median_lengthscales(values: Floats, groups: Sequence[slice]) -> Floats:
     """
     scales = np.ones(values.shape[1])
     for group in groups:
-        distances = np.sqrt(_pair_distances(np.ascontiguousarray(values[:_MEDIAN_ROWS, group])))
+        chosen = np.ascontiguousarray(values[:_MEDIAN_ROWS, group])
+        if chosen.shape[1] <= _DIRECT_WIDTH:
+            squares = pdist(chosen, "sqeuclidean")
+        else:
+            squares = _square_distances(chosen, chosen)[np.triu_indices(len(chosen), 1)]
+        distances = np.sqrt(squares)
         median = np.median(distances)
         if median == 0.0 and distances.any():
             median = np.median(distances[distances > 0.0])
@@ -53,10 +51,7 @@ def median_lengthscales(values: Floats, groups: Sequence[slice]) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class GaussianKernel:
-    """k(a, b) = exp(−½ Σⱼ (aⱼ − bⱼ)²/ℓⱼ²): a product of Gaussian kernels, one a variable.
-
-    Args:
-        lengthscales: (d,), ℓ of each column.
+    """k(a, b) = exp(−½ Σⱼ (aⱼ − bⱼ)²/ℓⱼ²) with the lengthscale ℓⱼ of each column.
 
     Example:
         >>> GaussianKernel(np.array([1.0, 2.0]))(np.array([[0.0, 0.0]]), np.array([[0.0, 2.0]])).round(4)
@@ -73,35 +68,24 @@ class GaussianKernel:
 
     def expand(self, values: Floats, points: Floats, weights: Floats) -> Floats:
         """The function Σᵢ weightᵢ k(pointᵢ, ·) at (m, d) values, (m,)."""
-        parts = [self(values[rows], points) @ weights for rows in _pieces(len(values), len(points))]
-        return np.concatenate(parts)
+        return np.concatenate([self(values[rows], points) @ weights for rows in _pieces(len(values), len(points))])
 
 
 @dataclass(frozen=True, eq=False)
 class KernelFeatures:
     """Features φ with φ(a)·φ(b) = k(a, b) on the span of some points (Nyström's map; exact at the points).
 
-    φ(a) = C⁻¹ k(points, a), where C is the Cholesky factor of the points' kernel matrix.
-
-    Args:
-        kernel: the kernel.
-        points: (r, d).
-        factor: C, (r, r), lower triangular.
+    φ(a) = C⁻¹ k(points, a), where C = `factor` is the lower Cholesky factor of the points' kernel matrix.
     """
 
     kernel: GaussianKernel
     points: Floats
     factor: Floats
 
-    @property
-    def rank(self) -> int:
-        """The number of features r."""
-        return len(self.points)
-
     def __call__(self, values: Floats) -> Floats:
-        """The features of (m, d) values, (m, r)."""
-        features = np.empty((len(values), self.rank))
-        for rows in _pieces(len(values), self.rank):
+        """The features of (m, d) values, (m, number of points)."""
+        features = np.empty((len(values), len(self.points)))
+        for rows in _pieces(len(values), len(self.points)):
             inner = self.kernel(self.points, values[rows])
             features[rows] = solve_triangular(self.factor, inner, lower=True, overwrite_b=True, check_finite=False).T
         return features
@@ -112,20 +96,11 @@ class KernelFeatures:
 
 
 def fit_features(kernel: GaussianKernel, values: Floats, landmarks: int) -> tuple[KernelFeatures, Floats]:
-    """Features spanned by the first `landmarks` rows (in random order: a uniform sample), and those of all rows.
+    """Features spanned by the first `landmarks` rows (in random order: a uniform sample), and Φ (n, r) of all rows.
 
     With no more rows than landmarks this is exact: the pivoted Cholesky factor K = ΦΦᵀ of the whole kernel matrix,
     stopped where the diagonal of the rest is below 1e-12, the rounding of K itself. Otherwise it is Nyström's
-    approximation on a uniform sample.
-
-    Returns:
-        the map, and Φ (n, r).
-
-    Example:
-        >>> kernel, rows = GaussianKernel(np.array([1.0])), np.linspace(0.0, 3.0, 5)[:, None]
-        >>> features, phi = fit_features(kernel, rows, landmarks=5)
-        >>> bool(np.allclose(phi @ phi.T, kernel(rows, rows), atol=1e-10))
-        True
+    approximation.
     """
     chosen = values[:landmarks]
     packed, pivots, rank, _ = lapack.dpstrf(kernel(chosen, chosen), tol=_TOLERANCE, lower=1, overwrite_a=1)
@@ -143,12 +118,6 @@ def _pieces(n_rows: int, n_points: int) -> Iterator[slice]:
     step = max(1, _PIECE // max(1, n_points))
     for start in range(0, n_rows, step):
         yield slice(start, start + step)
-
-
-def _pair_distances(values: Floats) -> Floats:
-    if values.shape[1] <= _DIRECT_WIDTH:
-        return pdist(values, "sqeuclidean")
-    return _square_distances(values, values)[np.triu_indices(len(values), 1)]
 
 
 def _square_distances(a: Floats, b: Floats) -> Floats:

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
 
-__all__ = ["Reporter", "RichReporter", "SilentReporter", "fit_bars", "shown_loss", "silent"]
+__all__ = ["HistoryRow", "Reporter", "RichReporter", "SilentReporter", "fit_bars", "shown_loss", "silent"]
+
+
+class HistoryRow(NamedTuple):
+    """Means over one chunk of steps (and over members, where several train together).
+
+    Attributes:
+        phase: the training phase.
+        step: the step at the chunk's end.
+        metrics: mean losses by name.
+    """
+
+    phase: str
+    step: int
+    metrics: dict[str, float]
 
 
 class Reporter(Protocol):
@@ -29,14 +42,11 @@ class Reporter(Protocol):
 class SilentReporter:
     """Reports nothing: the default of the library."""
 
-    def start(self, phase: str, total: int) -> None:
-        """Do nothing."""
+    def start(self, phase: str, total: int) -> None: ...
 
-    def advance(self, steps: int, metrics: Mapping[str, float]) -> None:
-        """Do nothing."""
+    def advance(self, steps: int, metrics: Mapping[str, float]) -> None: ...
 
-    def finish(self) -> None:
-        """Do nothing."""
+    def finish(self) -> None: ...
 
 
 silent = SilentReporter()
@@ -44,35 +54,24 @@ silent = SilentReporter()
 
 def fit_bars(console: Console, *, live: bool = True) -> Progress:
     """Terminal bars of training phases; each task carries a `loss` field."""
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich import progress
+    from rich.progress import TextColumn
 
-    return Progress(
+    return progress.Progress(
         TextColumn("{task.description}"),
-        BarColumn(bar_width=28),
-        TaskProgressColumn(),
+        progress.BarColumn(bar_width=28),
+        progress.TaskProgressColumn(),
         TextColumn("{task.fields[loss]}", style="dim"),
-        TimeElapsedColumn(),
+        progress.TimeElapsedColumn(),
         TextColumn("left", style="dim"),
-        TimeRemainingColumn(),
+        progress.TimeRemainingColumn(),
         console=console,
         disable=not live,
     )
 
 
 def shown_loss(metrics: Mapping[str, float]) -> str:
-    """The loss as bars show it.
-
-    Example:
-        >>> shown_loss({"loss": 0.123456})
-        'loss 0.1235'
-    """
+    """The loss as bars show it, such as "loss 0.1235"."""
     return f"loss {metrics['loss']:.4g}" if "loss" in metrics else ""
 
 
@@ -95,22 +94,16 @@ class RichReporter:
         self._progress = fit_bars(Console(stderr=True))
 
     def __enter__(self) -> RichReporter:
-        """Start the live display."""
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop the live display."""
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
     def start(self, phase: str, total: int) -> None:
-        """Open a bar for the phase."""
         self._task = self._progress.add_task(self._label + phase, total=total, loss="compiling")
 
     def advance(self, steps: int, metrics: Mapping[str, float]) -> None:
-        """Move the bar and show the loss."""
         if self._task is not None:
             self._progress.update(self._task, advance=steps, loss=shown_loss(metrics))
 

@@ -1,16 +1,40 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bgmiv.bench.row import Row
+from bgmiv.bench.store import Row
 
 # What the robustness benchmark shares with the tests.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+
+class Seen:
+    """A board that remembers its calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def start(self, item: Any, phase: str, total: int) -> None:
+        self.calls.append(("start", item, phase, total))
+
+    def advance(self, item: Any, steps: int, metrics: Mapping[str, float]) -> None:
+        self.calls.append(("advance", item, steps, metrics))
+
+    def finish(self, item: Any) -> None:
+        self.calls.append(("finish", item))
+
+    def retried(self, item: Any, reason: str) -> None:
+        self.calls.append(("retried", item, reason))
+
+
+@pytest.fixture
+def board() -> Seen:
+    return Seen()
 
 
 @pytest.fixture
@@ -23,8 +47,8 @@ def make_row() -> Callable[..., Row]:
             "method": "tsls",
             "preset": "default",
             "seed": 0,
-            "config": "c" * 16,
-            "code": "d" * 16,
+            "method_version": 1,
+            "design_version": 1,
             "status": "ok",
             "error": "",
             "attempts": 1,
@@ -33,7 +57,6 @@ def make_row() -> Callable[..., Row]:
             "structural_mse_outside": 15000.0,
             "seconds": 0.5,
             "cpu_seconds": 0.4,
-            "batched": 1,
             "compilation_cache": False,
             "versions": {"bgmiv": "0.1.0"},
             "timestamp": "2026-01-01T00:00:00+00:00",

@@ -9,13 +9,15 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from bgmiv.bench import evaluate
-from bgmiv.bench.identity import identify
-from bgmiv.bench.plan import RunSpec, ready_plans
+from bgmiv.bench import runner
+from bgmiv.bench.evaluate import failed_row, run_one
+from bgmiv.bench.plan import Plan, RunSpec, Sweep, identify, ready_plans
 from bgmiv.bench.store import RowStore
 from bgmiv.cli.main import app
 
-PLAN = """
+TSLS = ("--n", 100, "--methods", "tsls")
+PLAN = Plan("mine", "five seeds", (Sweep(["demand"], [100], [0.5], ["tsls"], repeats=5),))
+PLAN_FILE = """
 title = "two sizes"
 
 [[sweep]]
@@ -42,112 +44,81 @@ def rows_of(store: Path) -> list[dict[str, Any]]:
     return json.loads(shown.stdout)
 
 
+@pytest.fixture
+def store(tmp_path: Path) -> RowStore:
+    """A store with runs in every state: done, failed, damaged, missing, and a row of another version."""
+    store = RowStore(tmp_path / "rows")
+    done, failed, damaged, *_ = [identify(spec) for spec in PLAN.specs]
+    store.keep_plan(PLAN)
+    row = run_one(done.spec)
+    store.write(row)
+    store.write(failed_row(failed, "DataError: [no] good"))
+    store.path(damaged).write_text("{")
+    store.write(replace(row, method_version=0))
+    return store
+
+
 def test_run_then_show(tmp_path: Path) -> None:
-    store = tmp_path / "rows"
-    done = run(
-        store, "--design", "demand", "--n", "100,200", "--rho", 0.1, "--rho", 0.9,
-        "--methods", "tsls", "--repeats", 2, "--seed", 5,
-    )  # fmt: skip
+    done = run(tmp_path, "--design", "demand", "--n", "100,200", "--rho", 0.1, "--rho", 0.9, "--methods", "tsls",
+               "--repeats", 2, "--seed", 5)  # fmt: skip
     assert done.exit_code == 0, done.output
     assert "8 fits: 0 done before, 8 to run" in done.output
-    rows = rows_of(store)
+    rows = rows_of(tmp_path)
     assert len(rows) == 8
-    wanted = {"design", "n", "rho", "method", "preset", "seed", "structural_mse", "structural_mse_in_support"}
-    assert wanted | {"seconds", "cpu_seconds", "status", "versions", "config", "code", "attempts"} <= set(rows[0])
     assert {row["seed"] for row in rows} == {5, 6}
-
-    table = bgmiv("bench", "show", store)
-    assert table.exit_code == 0
+    table = bgmiv("bench", "show", tmp_path)
     assert table.output.count("tsls") == 4
     assert "±" in table.output
-    assert bgmiv("bench", "show", store, "--rows").output.count("tsls") == 12
-
-
-def test_worker_processes_give_the_same_rows(tmp_path: Path) -> None:
-    arguments = ("--n", 100, "--methods", "tsls", "--repeats", 2)
-    done = bgmiv("bench", "run", "--workers", 2, "--store", tmp_path / "workers", *arguments)
-    assert done.exit_code == 0, done.output
-    run(tmp_path / "here", *arguments)
-    workers, here = (
-        [(row["seed"], row["structural_mse"]) for row in rows_of(tmp_path / name)] for name in ("workers", "here")
-    )
-    assert workers == here
+    assert bgmiv("bench", "show", tmp_path, "--rows").output.count("tsls") == 12
 
 
 def test_a_second_run_has_nothing_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = (tmp_path, "--n", 100, "--methods", "tsls")
-    assert run(*arguments).exit_code == 0
-    monkeypatch.setattr(evaluate, "run_one", lambda *_: pytest.fail("it ran again"))
-    again = run(*arguments)
+    assert run(tmp_path, *TSLS).exit_code == 0
+    monkeypatch.setattr(runner, "run_one", lambda *_: pytest.fail("it ran again"))
+    again = run(tmp_path, *TSLS)
     assert again.exit_code == 0
     assert "1 done before, 0 to run" in again.output
 
 
 def test_a_failed_fit_is_kept_and_reported(tmp_path: Path) -> None:
-    done = run(tmp_path, "--design", "vector-proxy", "--n", 100, "--methods", "tsls")
+    done = run(tmp_path, "--design", "vector-proxy", *TSLS)
     assert done.exit_code == 1
     assert "1 of 1 fits failed; run the same command again" in done.output
     (row,) = rows_of(tmp_path)
-    assert (row["status"], row["attempts"]) == ("failed", 2)
+    assert row["status"] == "failed"
     assert "785 covariate columns" in row["error"]
     assert "failed" in bgmiv("bench", "show", tmp_path, "--rows").output
 
 
-def test_a_damaged_row_is_run_again(tmp_path: Path) -> None:
-    arguments = (tmp_path, "--n", 100, "--methods", "tsls")
-    run(*arguments)
-    (path,) = tmp_path.glob("*.json")
-    path.write_text("{")
-    shown = bgmiv("bench", "show", tmp_path)
-    assert shown.exit_code == 1
-    assert "damaged" in shown.output
-    assert "run the bench again" in shown.output
-    again = run(*arguments)
-    assert again.exit_code == 0
-    assert "damaged" in again.output
-    assert "0 done before, 1 to run" in again.output
-    assert bgmiv("bench", "show", tmp_path).exit_code == 0
-
-
 def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seeds: list[int] = []
-    real = evaluate.run_one
-
-    def interrupted(spec: RunSpec, reporter: object) -> object:
-        if len(seeds) == 1:
+    def interrupted(spec: RunSpec, reporter: Any) -> object:
+        if spec.seed == 1:
             raise KeyboardInterrupt
-        seeds.append(spec.seed)
-        return real(spec)
+        return run_one(spec, reporter)
 
-    arguments = (tmp_path, "--n", 100, "--methods", "tsls", "--repeats", 3)
     with monkeypatch.context() as patch:
-        patch.setattr(evaluate, "run_one", interrupted)
-        stopped = run(*arguments)
+        patch.setattr(runner, "run_one", interrupted)
+        stopped = run(tmp_path, *TSLS, "--repeats", 3)
     assert stopped.exit_code == 130
     assert "run the same command again to go on" in stopped.output
-    assert len(list(tmp_path.glob("*.json"))) == 1
-    again = run(*arguments)
+    again = run(tmp_path, *TSLS, "--repeats", 3)
     assert "1 done before, 2 to run" in again.output
     assert again.exit_code == 0
 
 
-def test_rows_of_other_versions_count_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = (tmp_path, "--n", 100, "--methods", "tsls", "--repeats", 2)
-    store = RowStore(tmp_path)
-    spec = RunSpec("demand", 100, 0.5, "tsls", "default", 0)
-    store.write(replace(evaluate.run_one(spec), code="0" * 16))
-    any_version = run(*arguments, "--any-version")
-    assert "1 done before (rows of any version count), 1 to run" in any_version.output
-    assert [row.seed for row in store.rows()] == [0, 1]
-    strict = run(*arguments)
-    assert "1 rows of this plan come from other versions of the code or settings (00000000)" in strict.output
-    assert "bgmiv bench gc --other-versions" in strict.output
-    assert "1 done before, 1 to run" in strict.output
-    assert [(row.seed, row.key == identify(row.spec)) for row in store.rows()] == [(0, False), (0, True), (1, True)]
+def test_a_run_repairs_damage_and_does_not_count_other_versions(store: RowStore) -> None:
+    any_version = run(store.folder, *TSLS, "--any-version")
+    assert "1 done before (rows of any version count), 0 to run" in any_version.output
+    strict = run(store.folder, *TSLS, "--repeats", 3)
+    assert strict.exit_code == 0
+    assert "damaged" in strict.output
+    assert "1 rows of this plan come from other algorithm versions" in strict.output
+    assert "1 done before, 2 to run" in strict.output
+    assert [(row.seed, row.status) for row in store.rows()] == [(0, "ok"), (0, "ok"), (1, "ok"), (2, "ok")]
 
 
 def test_a_plan_from_a_file(tmp_path: Path) -> None:
-    (tmp_path / "mine.toml").write_text(PLAN)
+    (tmp_path / "mine.toml").write_text(PLAN_FILE)
     done = run(tmp_path / "rows", tmp_path / "mine.toml", "--n", 100, "--fraction", 0.5)
     assert done.exit_code == 0, done.output
     assert [(row["n"], row["seed"]) for row in rows_of(tmp_path / "rows")] == [(100, 0)]
@@ -155,73 +126,98 @@ def test_a_plan_from_a_file(tmp_path: Path) -> None:
     assert "2 fits: 1 done before, 1 to run" in done.output
 
 
+def test_ready_plans_are_listed() -> None:
+    listed = bgmiv("bench", "plans").output.splitlines()
+    assert [line.split()[0] for line in listed] == list(ready_plans())
+    assert all(int(line.split()[1]) > 0 for line in listed)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (("--n", "many"), "--n: 'many' is not a whole number"),
+        (("--n", "1"), "at least 2 rows"),
+        (("--n", ","), "give a whole number"),
+        (("--rho", "nan"), "between -1 and 1"),
+        (("--design", "airline"), "demand, vector-proxy"),
+        (("--methods", "ols"), "bgm-iv"),
+        (("--methods", ","), "name at least one method"),
+        (("--preset", "fast"), "default, paper"),
+        (("--repeats", "0"), "0 is too small; choose 1 or more"),
+        (("--seed", "-1"), "-1 is too small; choose 0 or more"),
+        (("--workers", "-1"), "-1 is too small; choose 0 or more"),
+        (("--threads", "0"), "0 is too small; choose 1 or more"),
+        (("--executor", "cloud"), "choose local or ray"),
+        (("--address", "auto"), "belongs to --executor ray"),
+        (("--executor", "ray", "--cpus", "0"), "cpus is 0.0"),
         (("nowhere.toml",), "no plan 'nowhere.toml'"),
-        (("demand", "--seed", "3"), "a plan says that itself"),
-        (("demand", "--design", "demand"), "a plan says that itself"),
+        (("demand", "--seed", "3"), "the plan sets it"),
+        (("demand", "--design", "demand"), "the plan sets it"),
         (("demand", "--n", "77"), "has no n 77; it has 1000, 5000, 10000"),
-        (("demand", "--methods", "ols"), "has no methods ols"),
         (("demand", "--fraction", "0"), "fraction is 0.0"),
     ],
 )
-def test_a_plan_or_part_that_is_not_there(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
-    done = run(tmp_path / "rows", *arguments)
-    assert done.exit_code == 2
-    assert words in " ".join(done.output.replace("│", " ").split())
-    assert not (tmp_path / "rows").exists()
-
-
-def test_ready_plans_are_listed() -> None:
-    listed = bgmiv("bench", "plans")
-    assert listed.exit_code == 0
-    assert [line.split()[0] for line in listed.output.splitlines()] == list(ready_plans())
-    assert all(int(line.split()[1]) > 0 for line in listed.output.splitlines())
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "words"),
-    [
-        ("--n", "many", "'many' is not a whole number"),
-        ("--n", "1", "at least 2 rows"),
-        ("--n", ",", "give a whole number"),
-        ("--rho", "1.5", "between -1 and 1"),
-        ("--rho", "nan", "between -1 and 1"),
-        ("--rho", "half", "'half' is not a number"),
-        ("--design", "airline", "demand, vector-proxy"),
-        ("--methods", "ols", "bgm-iv"),
-        ("--preset", "fast", "default, paper"),
-        ("--repeats", "0", "0 is too small; choose 1 or more"),
-        ("--seed", "-1", "-1 is too small; choose 0 or more"),
-        ("--workers", "-1", "-1 is too small; choose 0 or more"),
-        ("--threads", "0", "0 is too small; choose 1 or more"),
-        ("--batch", "0", "0 is too small; choose 1 or more"),
-        ("--executor", "cloud", "choose local or ray"),
-        ("--address", "auto", "belongs to --executor ray"),
-    ],
-)
-def test_bad_options_name_the_option_and_write_nothing(tmp_path: Path, option: str, value: str, words: str) -> None:
-    store = tmp_path / "rows"
-    done = bgmiv("bench", "run", "--methods", "tsls", "--store", store, option, value)
+def test_bad_options_are_named_and_write_nothing(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+    done = bgmiv("bench", "run", "--store", tmp_path / "rows", *arguments)
     text = " ".join(done.output.replace("│", " ").split())
     assert done.exit_code == 2, text
-    assert option in text
     assert words in text
-    assert not store.exists()
-
-
-def test_an_empty_list_of_methods(tmp_path: Path) -> None:
-    done = bgmiv("bench", "run", "--methods", ",", "--store", tmp_path / "rows")
-    assert done.exit_code == 2
-    assert "name at least one method" in done.output
+    assert not (tmp_path / "rows").exists()
 
 
 def test_a_file_is_no_store(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    for store in (tmp_path / "file", tmp_path / "file" / "rows"):
-        done = run(store, "--methods", "tsls", "--n", 100)
+    for folder in (tmp_path / "file", tmp_path / "file" / "rows"):
+        done = run(folder, *TSLS)
         assert done.exit_code == 2
         assert "--store" in done.output
     for verb in ("show", "status", "gc"):
         assert bgmiv("bench", verb, tmp_path / "file").exit_code == 2
+
+
+def test_status_counts_every_state(store: RowStore, tmp_path: Path) -> None:
+    claim = store.claim(identify(PLAN.specs[3]))
+    shown = bgmiv("bench", "status", store.folder)
+    assert claim is not None
+    assert shown.exit_code == 0, shown.output
+    assert "mine: five seeds" in shown.output
+    # planned, done, running, failed, missing
+    assert ["all", "5", "1", "1", "1", "2"] in [line.split() for line in shown.output.splitlines()]
+    assert "failed: demand n=100 rho=0.5 tsls seed 1: DataError: [no] good" in shown.output
+    assert "damaged: " in shown.output
+    assert "1 rows come from other algorithm versions" in shown.output
+    assert "confounded" in bgmiv("bench", "status", store.folder, "--plan", "confounded").output
+    assert bgmiv("bench", "status", store.folder, "--plan", "nowhere").exit_code == 2
+
+
+def test_gc_removes_damage_and_on_request_old_and_failed_rows(store: RowStore) -> None:
+    (path,) = (store.folder / "plans").iterdir()
+    path.write_text("{")
+    assert "bgmiv bench gc" in bgmiv("bench", "status", store.folder).output
+    done = bgmiv("bench", "gc", store.folder)
+    assert "0 temporary files and 2 damaged files removed" in done.output
+    assert [row.status for row in store.rows()] == ["ok", "ok", "failed"]
+    shown = bgmiv("bench", "show", store.folder).output
+    assert "1 fits have rows of more than one algorithm version" in shown
+    assert "tsls seed 1 failed: DataError: [no] good" in shown
+    assert "1 rows of other versions removed" in bgmiv("bench", "gc", store.folder, "--other-versions").output
+    assert "1 failed rows removed" in bgmiv("bench", "gc", store.folder, "--failed").output
+    assert [row.key for row in store.rows()] == [identify(PLAN.specs[0])]
+
+
+def test_merge(store: RowStore, tmp_path: Path) -> None:
+    damaged = bgmiv("bench", "merge", tmp_path / "all", store.folder)
+    assert damaged.exit_code == 1
+    assert "damaged" in damaged.output
+    bgmiv("bench", "gc", store.folder)
+    for words in ("3 rows added, 0 were there already", "0 rows added, 3 were there already"):
+        assert words in bgmiv("bench", "merge", tmp_path / "all", store.folder).output
+    assert RowStore(tmp_path / "all").rows() == store.rows()
+    assert RowStore(tmp_path / "all").plans() == (PLAN,)
+    assert bgmiv("bench", "merge", tmp_path / "all", tmp_path / "nowhere").exit_code == 2
+
+
+def test_an_empty_store(tmp_path: Path) -> None:
+    assert json.loads(bgmiv("bench", "show", tmp_path, "--json").stdout) == []
+    assert "No rows" in bgmiv("bench", "show", tmp_path).output
+    assert "0 rows" in bgmiv("bench", "status", tmp_path).output

@@ -9,9 +9,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from bgmiv.bench import executors
+from bgmiv.bgm.config import PRESETS, BGMIVConfig, default_preset
 from bgmiv.cli.main import app
-from bgmiv.estimators import registry
-from bgmiv.estimators.bgmiv import BGMIVConfig, default_preset
 
 
 def bgmiv(*arguments: object) -> Result:
@@ -21,13 +20,13 @@ def bgmiv(*arguments: object) -> Result:
 def short(learning_rate: float = 1e-3) -> BGMIVConfig:
     """The default preset with a training of next to nothing."""
     config = default_preset()
-    return replace(config, warm_start=replace(config.warm_start, iterations=20, learning_rate=learning_rate))
+    return replace(config, initial=replace(config.initial, iterations=20, learning_rate=learning_rate))
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short fits in this process."""
-    monkeypatch.setitem(registry.METHODS, "bgm-iv", {"default": short})
+    monkeypatch.setitem(PRESETS, "default", short)
     monkeypatch.setattr(executors, "LocalPool", lambda workers: executors.InProcess())
 
 
@@ -44,15 +43,15 @@ def test_demo_writes_figure_page_and_record(tmp_path: Path) -> None:
     assert [row["method"] for row in record["rows"]] == ["bgm-iv", "bgm-iv-noiv", "tsls"]
     assert {(row["n"], row["rho"], row["seed"]) for row in record["rows"]} == {(200, 0.25, 4)}
     page = (out / "report.html").read_text()
-    assert "BGM, no instrument" in page
+    assert "BGM-IV without the instrument" in page
     assert "data:image/png;base64," in page
-    for words in ("BGM-IV", "BGM, no instrument", "linear 2SLS", "mean outcome", "inside", "outside"):
+    for words in ("BGM-IV", "BGM-IV without the instrument", "2SLS", "mean outcome", "inside", "outside"):
         assert words in done.output
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_failed_fit_does_not_hide_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry.METHODS, "bgm-iv", {"default": lambda: short(learning_rate=1e30)})
+    monkeypatch.setitem(PRESETS, "default", lambda: short(learning_rate=1e30))
     done = bgmiv("demo", "--n", 100, "--out", tmp_path)
     assert done.exit_code == 1
     assert "diverged" in done.output

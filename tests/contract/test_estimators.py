@@ -1,4 +1,7 @@
-"""What every method must do; a new method adds a row to CASES. test_methods_on_designs.py fits them on every design."""
+"""What every method of the registry must do, on three small problems.
+
+A new method takes part by its registry entry. What does not depend on the method is tested once, in tests/estimators.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import os
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import jax
@@ -15,45 +18,16 @@ import pytest
 from sklearn.base import clone
 
 from bgmiv.data import IVData
-from bgmiv.errors import DataError, NotFittedError
-from bgmiv.estimators.base import Estimator, FittedIV, IVEstimator
-from bgmiv.estimators.bgmiv import BGMIV
-from bgmiv.estimators.deepgmm import DeepGMM
-from bgmiv.estimators.deepiv import DeepIV
-from bgmiv.estimators.dfiv import DFIV
-from bgmiv.estimators.kiv import KIV
-from bgmiv.estimators.registry import METHODS, make_estimator, method_names
-from bgmiv.estimators.tsls import TSLS
+from bgmiv.data.query import Query, Rows, query_along, query_at
+from bgmiv.errors import ConfigError, DataError, NotFittedError, SupportWarning
+from bgmiv.estimators.base import IVEstimator
+from bgmiv.registry import METHODS
 
-Tiny = Callable[..., Estimator]
-Fitted = Callable[[str, str], FittedIV]
+Tiny = Callable[..., IVEstimator]
+Fitted = Callable[..., IVEstimator]
 
 N = 60
-
-
-@dataclass(frozen=True)
-class Case:
-    """A method's face, and whether its fits depend on the seed and on the instruments."""
-
-    face: Callable[[], IVEstimator]
-    random: bool
-    uses_instruments: bool = True
-
-
-CASES = {
-    "bgm-iv": Case(lambda: BGMIV(random_state=0), random=True),
-    "bgm-iv-noiv": Case(lambda: BGMIV(random_state=0, use_instrument=False), random=True, uses_instruments=False),
-    "tsls": Case(TSLS, random=False),
-    "tsls-noiv": Case(lambda: TSLS(use_instrument=False), random=False, uses_instruments=False),
-    "kiv": Case(lambda: KIV(random_state=0), random=True),
-    "kiv-noiv": Case(lambda: KIV(random_state=0, use_instrument=False), random=True, uses_instruments=False),
-    "deepiv": Case(lambda: DeepIV(random_state=0), random=True),
-    "deepiv-noiv": Case(lambda: DeepIV(random_state=0, use_instrument=False), random=True, uses_instruments=False),
-    "dfiv": Case(lambda: DFIV(random_state=0), random=True),
-    "dfiv-noiv": Case(lambda: DFIV(random_state=0, use_instrument=False), random=True, uses_instruments=False),
-    "deepgmm": Case(lambda: DeepGMM(random_state=0), random=True),
-    "deepgmm-noiv": Case(lambda: DeepGMM(random_state=0, use_instrument=False), random=True, uses_instruments=False),
-}
+WITH_INTERVALS = WITH_WEIGHTS = ("bgm-iv", "tsls")
 
 
 @dataclass(frozen=True)
@@ -66,20 +40,15 @@ class Problem:
     covariates: Any = None
     blocks: Mapping[str, str] = field(default_factory=dict)
     query: Any = None
-
-    @property
-    def data(self) -> IVData:
-        return IVData.from_arrays(
-            self.outcome,
-            self.treatment,
-            instruments=self.instruments,
-            covariates=self.covariates,
-            blocks=self.blocks,
-        )
+    weights: Any = None
 
     @property
     def treatments(self) -> np.ndarray:
         return self.treatment[:7]
+
+    def fit(self, model: IVEstimator) -> IVEstimator:
+        roles = {"instruments": self.instruments, "covariates": self.covariates, "weights": self.weights}
+        return model.fit(self.outcome, self.treatment, blocks=self.blocks or None, **roles)
 
 
 def _one_covariate() -> Problem:
@@ -108,217 +77,185 @@ def _binary_without_covariates() -> Problem:
 
 
 PROBLEMS = {
-    "one covariate": _one_covariate,
-    "two instruments, vector and category": _vector_and_category,
-    "binary, no covariates": _binary_without_covariates,
+    "one covariate": _one_covariate(),
+    "two instruments, vector and category": _vector_and_category(),
+    "binary, no covariates": _binary_without_covariates(),
 }
-
-
-@cache
-def problem(name: str) -> Problem:
-    return PROBLEMS[name]()
+ONE = PROBLEMS["one covariate"]
 
 
 @pytest.fixture(scope="module")
 def fitted(tiny: Tiny) -> Fitted:
     """Tiny fits by method and problem, each made once."""
-    return cache(lambda method, name: tiny(make_estimator(method)).fit(problem(name).data, jax.random.key(0)))
+    return cache(lambda method, problem="one covariate": PROBLEMS[problem].fit(tiny(method)))
 
 
-@pytest.fixture(params=list(CASES))
-def method(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
-@pytest.fixture(params=list(PROBLEMS))
-def name(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
-@pytest.fixture
-def face(method: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> IVEstimator:
-    """The method's user class, with the default preset made tiny."""
-    for presets in METHODS.values():
-        monkeypatch.setitem(presets, "default", partial(tiny, presets["default"]()))
-    return CASES[method].face()
-
-
-def fit_face(face: IVEstimator, given: Problem) -> IVEstimator:
-    return face.fit(
-        given.outcome,
-        given.treatment,
-        instruments=given.instruments,
-        covariates=given.covariates,
-        blocks=given.blocks or None,
-    )
-
-
-def test_every_method_is_in_the_suite() -> None:
-    assert set(CASES) == set(method_names())
-
-
-def test_predictions_have_one_finite_value_a_row(method: str, name: str, fitted: Fitted) -> None:
-    given, result = problem(name), fitted(method, name)
-    predicted = result.predict(given.treatments, given.query)
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_predictions_have_one_finite_value_a_row(method: str, problem: str, fitted: Fitted) -> None:
+    given, model = PROBLEMS[problem], fitted(method, problem)
+    predicted = model.predict(given.treatments, given.query)
     assert predicted.shape == (7,)
     assert predicted.dtype == np.float64
     assert np.isfinite(predicted).all()
-
-
-def test_a_single_treatment_stands_for_every_row(method: str, name: str, fitted: Fitted) -> None:
-    given, result = problem(name), fitted(method, name)
-    level = given.treatment[0]
+    # A single treatment stands for every row.
     n = 7 if given.query is not None else 1
-    predicted = result.predict(level, given.query)
-    assert predicted.shape == (n,)
-    np.testing.assert_array_equal(predicted, result.predict(np.full(n, level), given.query))
-
-
-def test_the_schema_is_kept(method: str, name: str, fitted: Fitted) -> None:
-    kept, given = fitted(method, name).schema, problem(name).data.schema
-    assert (kept.outcome, kept.treatment, kept.blocks) == (given.outcome, given.treatment, given.blocks)
-
-
-def test_history_is_finite(method: str, name: str, fitted: Fitted) -> None:
-    history = fitted(method, name).history
-    assert isinstance(history, tuple)
-    for row in history:
+    once, each = (model.predict(t, given.query) for t in (given.treatment[0], np.full(n, given.treatment[0])))
+    np.testing.assert_array_equal(once, each)
+    assert model.data_ is not None
+    assert model.fitted_.schema == model.data_.schema
+    for row in model.history_:
         assert row.phase
-        assert row.step > 0
         assert np.isfinite(list(row.metrics.values())).all()
 
 
-def test_predict_is_pure(method: str, name: str, fitted: Fitted) -> None:
-    given, result = problem(name), fitted(method, name)
-    once = result.predict(given.treatments, given.query)
-    np.testing.assert_array_equal(once, result.predict(given.treatments, given.query))
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_many_doses_are_single_doses_and_rows_do_not_matter_to_one_another(
+    method: str, problem: str, fitted: Fitted
+) -> None:
+    given, predictor = PROBLEMS[problem], fitted(method, problem).fitted_
+    doses = np.unique(given.treatment)[:3]
+    query = query_along(predictor.schema, doses, given.query)
+    values = predictor.at(query)
+    assert values.shape == query.shape == (len(doses), 1 if given.query is None else 7)
+    scale = 1e-6 * np.std(given.outcome)
+    for dose, row in zip(doses, values, strict=True):
+        alone = query_at(predictor.schema, np.full(values.shape[1], dose), given.query)
+        np.testing.assert_allclose(predictor.at(alone)[0], row, rtol=1e-6, atol=scale)
+    for i in range(values.shape[1]):
+        np.testing.assert_allclose(predictor.at(query.take([i]))[:, 0], values[:, i], rtol=1e-6, atol=scale)
+    inside = predictor.in_support(query)
+    assert inside.shape == values.shape
+    assert inside.dtype == bool
 
 
-def test_the_same_key_gives_the_same_fit(method: str, fitted: Fitted, tiny: Tiny) -> None:
-    given = problem("one covariate")
-    config = tiny(make_estimator(method))
-    query = (given.treatments, given.query)
-    once = fitted(method, "one covariate").predict(*query)
-    np.testing.assert_array_equal(once, config.fit(given.data, jax.random.key(0)).predict(*query))
-    other = config.fit(given.data, jax.random.key(1)).predict(*query)
-    assert np.array_equal(once, other) != CASES[method].random
+def test_covariates_are_encoded_once(method: str, fitted: Fitted, monkeypatch: pytest.MonkeyPatch) -> None:
+    predictor = fitted(method).fitted_
+    calls = []
+    encode = type(predictor).encode
+    monkeypatch.setattr(type(predictor), "encode", lambda self, v: calls.append(len(v)) or encode(self, v))
+    rows = Rows(ONE.covariates[:, None])
+    assert all(len(part) == N for part in rows.encoded_by(predictor))
+    for part in (rows, rows.take(np.arange(5)), rows.thinned(10)):
+        predictor.at(Query(np.array([[4.0], [5.0], [6.0]]), part))
+    assert calls == [N]
 
 
-def test_fitting_leaves_global_state_alone(method: str, tiny: Tiny) -> None:
+def test_the_seed_decides_the_fit_and_nothing_else_is_touched(method: str, fitted: Fitted, tiny: Tiny) -> None:
     def state() -> tuple[Any, ...]:
         _, numbers, *rest = np.random.get_state()  # noqa: NPY002
         return numbers.tolist(), rest, random.getstate(), dict(jax.config.values), np.geterr(), dict(os.environ)
 
     np.random.seed(0)  # noqa: NPY002
     before = state()
-    fitted = tiny(make_estimator(method)).fit(problem("one covariate").data, jax.random.key(0))
-    fitted.predict(problem("one covariate").treatments, problem("one covariate").query)
+    query = (ONE.treatments, ONE.query)
+    again = ONE.fit(tiny(method)).predict(*query)
     assert state() == before
+    np.testing.assert_array_equal(again, fitted(method).predict(*query))
+    if method != "tsls":
+        assert not np.array_equal(again, ONE.fit(tiny(method, random_state=1)).predict(*query))
 
 
-def test_queries_are_in_the_units_of_treatment_and_covariates(method: str, fitted: Fitted, tiny: Tiny) -> None:
-    given = problem("one covariate")
+def test_units_do_not_matter(method: str, fitted: Fitted, tiny: Tiny) -> None:
     changed = replace(
-        given,
-        treatment=0.01 * given.treatment + 3.0,
-        covariates=50.0 * given.covariates - 4.0,
-        instruments=2.0 * given.instruments + 1.0,
+        ONE,
+        outcome=1000.0 * ONE.outcome - 7.0,
+        treatment=0.01 * ONE.treatment + 3.0,
+        covariates=50.0 * ONE.covariates - 4.0,
+        instruments=2.0 * ONE.instruments + 1.0,
     )
-    result = tiny(make_estimator(method)).fit(changed.data, jax.random.key(0))
-    expected = fitted(method, "one covariate").predict(given.treatments, given.query)
-    got = result.predict(changed.treatments, 50.0 * given.query - 4.0)
-    np.testing.assert_allclose(got, expected, atol=1e-3 * given.outcome.std())
+    got = changed.fit(tiny(method)).predict(changed.treatments, 50.0 * ONE.query - 4.0)
+    expected = fitted(method).predict(ONE.treatments, ONE.query)
+    np.testing.assert_allclose((got + 7.0) / 1000.0, expected, atol=1e-3 * ONE.outcome.std())
 
 
-def test_instruments_matter_exactly_where_they_should(method: str, fitted: Fitted, tiny: Tiny) -> None:
-    given = problem("one covariate")
-    changed = replace(given, instruments=given.instruments[::-1])
-    result = tiny(make_estimator(method)).fit(changed.data, jax.random.key(0))
-    query = (given.treatments, given.query)
-    same = np.array_equal(result.predict(*query), fitted(method, "one covariate").predict(*query))
-    assert same != CASES[method].uses_instruments
+def test_instruments_matter_unless_they_are_ignored(method: str, fitted: Fitted, tiny: Tiny) -> None:
+    turned = replace(ONE, instruments=ONE.instruments[::-1])
+    query = (ONE.treatments, ONE.query)
+    assert not np.array_equal(turned.fit(tiny(method)).predict(*query), fitted(method).predict(*query))
+    ignoring = [given.fit(tiny(f"{method}-noiv")).predict(*query) for given in (ONE, turned)]
+    np.testing.assert_array_equal(*ignoring)
+    config = METHODS[method].preset_configs()["default"]()
+    assert config.use_instrument
+    assert not config.without_instrument().use_instrument
 
 
-def test_the_face_fits_what_the_config_fits(method: str, face: IVEstimator, fitted: Fitted) -> None:
-    given = problem("one covariate")
-    assert fit_face(face, given) is face
-    np.testing.assert_array_equal(
-        face.predict(given.treatments, given.query),
-        fitted(method, "one covariate").predict(given.treatments, given.query),
-    )
-    assert face.history_ == fitted(method, "one covariate").history
+def test_weights_enter_the_averages_or_are_refused(method: str, tiny: Tiny) -> None:
+    weights = np.where(ONE.covariates > 0.0, 5.0, 1.0)
+    weighted = replace(ONE, weights=weights)
+    if method not in WITH_WEIGHTS:
+        with pytest.raises(DataError, match=rf"{METHODS[method].estimator} does not take sample weights"):
+            weighted.fit(tiny(method))
+        return
+    model = weighted.fit(tiny(method))
+    doses = np.array([4.0, 6.0])
+    each = model.dose_response(doses, ONE.covariates, average=False).values
+    np.testing.assert_allclose(model.dose_response(doses).values, np.average(each, axis=1, weights=weights), rtol=1e-6)
+    assert model.ate(t0=4.0, t1=6.0) == pytest.approx(np.average(each[1] - each[0], weights=weights), rel=1e-5)
 
 
-def test_asking_before_fitting(face: IVEstimator) -> None:
-    given = problem("one covariate")
-    with pytest.raises(NotFittedError, match=rf"{type(face).__name__} is not fitted yet"):
-        face.predict(given.treatments, given.query)
-    with pytest.raises(NotFittedError):
-        face.history_
+def test_intervals_are_those_of_the_factors_or_an_error_says_who_has_them(method: str, fitted: Fitted) -> None:
+    model = fitted(method)
+    if method not in WITH_INTERVALS:
+        assert model.fitted_.interval_kind == ""
+        with pytest.raises(ConfigError, match=rf"{METHODS[method].estimator} gives point estimates only.*TSLS"):
+            model.ate_interval(t0=4.0, t1=6.0)
+        return
+    found = model.predict_interval(5.0, ONE.query)
+    np.testing.assert_allclose(found.estimate, model.predict(5.0, ONE.query))
+    assert (found.lower < found.estimate).all()
+    assert (found.estimate < found.upper).all()
+    predictor = model.fitted_
+    assert predictor.interval_kind
+    query = query_along(predictor.schema, [4.0, 6.0], ONE.query)
+    factors = predictor.factors(query)
+    assert {source.factors.shape[1:] for source in factors} == {(2, 7)}
+    changes = [np.mean(source.factors[:, 1] - source.factors[:, 0], axis=1) for source in factors]
+    expected = np.sqrt(sum(np.sum(change**2) for change in changes))
+    assert model.ate_interval(ONE.query, t0=4.0, t1=6.0).std_error == pytest.approx(expected)
 
 
-def test_clone_and_parameters(face: IVEstimator) -> None:
-    twin = clone(face)
-    assert type(twin) is type(face)
-    assert twin.get_params() == face.get_params()
-    assert repr(twin) == repr(face)
-    assert type(face)(**face.get_params()).get_params() == face.get_params()
-    assert twin.set_params(**face.get_params()) is twin
-
-
-def _nan(values: np.ndarray, row: int) -> np.ndarray:
-    changed = np.array(values, dtype=float)
-    changed[row] = np.nan
-    return changed
-
-
-GOOD = _one_covariate()
-BAD_DATA = {
-    "missing outcome": replace(GOOD, outcome=_nan(GOOD.outcome, 4)),
-    "infinite covariate": replace(GOOD, covariates=np.where(np.arange(N) == 3, np.inf, GOOD.covariates)),
-    "short treatment": replace(GOOD, treatment=GOOD.treatment[:-1]),
-    "constant instrument": replace(GOOD, instruments=np.ones(N)),
-    "instrument among the covariates": replace(GOOD, covariates=GOOD.instruments),
-}
-
-
-@pytest.mark.parametrize("bad", list(BAD_DATA))
-def test_bad_data_are_refused_in_the_same_words(face: IVEstimator, bad: str) -> None:
-    with pytest.raises(DataError) as expected:
-        BAD_DATA[bad].data  # the boundary's own words
-    with pytest.raises(DataError) as got:
-        fit_face(face, BAD_DATA[bad])
-    assert str(got.value) == str(expected.value)
-
-
-BAD_QUERIES: dict[str, tuple[Any, Any]] = {
-    "no covariates": (GOOD.treatments, None),
-    "too few covariates": (GOOD.treatments, GOOD.query[:3]),
-    "too many columns": (GOOD.treatments, np.ones((7, 3))),
-    "missing treatment": (_nan(GOOD.treatments, 2), GOOD.query),
-    "missing covariate": (GOOD.treatments, _nan(GOOD.query, 0)),
-    "words": (list("abcdefg"), GOOD.query),
-    "nothing": ([], []),
-}
-
-
-@pytest.mark.parametrize("bad", list(BAD_QUERIES))
-def test_bad_queries_are_refused_in_the_same_words(method: str, bad: str, fitted: Fitted) -> None:
-    result = fitted(method, "one covariate")
-    with pytest.raises(DataError) as expected:
-        result.schema.check_query(*BAD_QUERIES[bad])
-    with pytest.raises(DataError) as got:
-        result.predict(*BAD_QUERIES[bad])
-    assert str(got.value) == str(expected.value)
+def test_far_from_the_data_there_is_a_warning(method: str, fitted: Fitted) -> None:
+    model = fitted(method)
+    assert np.mean(model.in_support(ONE.treatment, ONE.covariates)) > 0.8
+    for ask in (lambda: model.predict(500.0, ONE.query), lambda: model.ate(t0=5.0, t1=500.0)):
+        with pytest.warns(SupportWarning, match="0% of the rows are in the support"):
+            ask()
 
 
 def test_a_binary_treatment_is_asked_for_as_binary(method: str, fitted: Fitted) -> None:
-    result = fitted(method, "binary, no covariates")
-    arms = result.predict([0, 1])
-    assert arms.shape == (2,)
-    assert arms[0] != arms[1]
+    model = fitted(method, "binary, no covariates")
+    low, high = model.predict([0, 1])
+    assert low != high
     with pytest.raises(DataError, match="binary"):
-        result.predict([0.5])
+        model.predict([0.5])
+
+
+def test_an_outcome_of_several_levels_has_probabilities_or_is_refused(method: str, tiny: Tiny) -> None:
+    levels = np.array(["low", "middle", "high"])[np.digitize(ONE.outcome, [130.0, 160.0])]
+    given = replace(ONE, outcome=levels)
+    if method != "bgm-iv":
+        with pytest.raises(DataError, match=r"3 levels.*outcome == level.*BGMIV"):
+            given.fit(tiny(method))
+        return
+    got = given.fit(tiny(method)).predict(5.0, ONE.query)
+    assert got.shape == (7, 3)
+    np.testing.assert_allclose(got.sum(axis=1), 1.0, atol=1e-5)
+
+
+def test_an_instrument_is_needed(method: str, tiny: Tiny) -> None:
+    data = IVData.from_arrays(ONE.outcome, ONE.treatment, instruments=ONE.instruments).without_instruments()
+    with pytest.raises(DataError, match="instrument"):
+        tiny(method)._config().fit(data, jax.random.key(0))
+
+
+def test_parameters(method: str, tiny: Tiny) -> None:
+    model = tiny(method)
+    copy = clone(model)
+    assert copy.get_params() == model.get_params()
+    assert repr(copy) == repr(model)
+    assert repr(type(model)()) == f"{METHODS[method].estimator}()"
+    with pytest.raises(NotFittedError, match=rf"{METHODS[method].estimator} is not fitted yet"):
+        copy.predict(ONE.treatments, ONE.query)
 
 
 @dataclass
@@ -345,7 +282,8 @@ class Spy:
 
 def test_progress_is_reported_from_start_to_end(method: str, tiny: Tiny) -> None:
     spy = Spy()
-    tiny(make_estimator(method)).fit(problem("one covariate").data, jax.random.key(0), spy)
+    data = IVData.from_arrays(ONE.outcome, ONE.treatment, instruments=ONE.instruments, covariates=ONE.covariates)
+    tiny(method)._config().fit(data, jax.random.key(0), spy)
     assert spy.phases
     assert spy.open == 0
     assert spy.steps == spy.total > 0

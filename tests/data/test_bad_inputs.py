@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 import scipy.sparse
 
-from bgmiv.data import BlockSpec, IVData
+from bgmiv.data import BlockSpec, IVData, read_table
+from bgmiv.data.read import from_frame
 from bgmiv.errors import DataError
 
 N = 6
@@ -54,33 +55,13 @@ ONE_ROLE = [
         treatment=pd.Series([True, None] * 1 + [False] * 4, dtype="boolean"),
     ),
     case("polars null", ["price", "1 missing", "row 1"], treatment=pl.Series("price", [1, None, 3, 4, 5, 6])),
-    case(
-        "arrow null",
-        ["treatment", "1 missing", "row 1"],
-        treatment=pa.chunked_array([[1, None, 3], [4, 5, 6]]),
-    ),
-    case(
-        "overflow",
-        ["outcome", "1 value", "row 5", "single precision", "units"],
-        outcome=put(Y, 5, value=1e39),
-    ),
-    case(
-        "longdouble overflow",
-        ["outcome", "6 infinite"],
-        outcome=np.array(Y, np.longdouble) * np.longdouble("1e400"),
-    ),
+    case("arrow null", ["treatment", "1 missing", "row 1"], treatment=pa.chunked_array([[1, None, 3], [4, 5, 6]])),
+    case("overflow", ["outcome", "1 value", "row 5", "single precision", "units"], outcome=put(Y, 5, value=1e39)),
+    case("longdouble overflow", ["outcome", "6 infinite"], outcome=np.array(Y, np.longdouble) * np.longdouble("1e400")),
     case("strings", ["outcome", "strings", "numbers"], outcome=list("abcdef")),
-    case(
-        "objects",
-        ["treatment", "object", "Decimal", "astype(float)"],
-        treatment=[Decimal(i) for i in range(N)],
-    ),
+    case("objects", ["treatment", "object", "Decimal", "astype(float)"], treatment=[Decimal(i) for i in range(N)]),
     case("dates", ["treatment", "dates", "number of days"], treatment=np.arange(N).astype("datetime64[D]")),
-    case(
-        "pandas dates",
-        ["treatment", "dates"],
-        treatment=pd.Series(pd.date_range("2020", periods=N, tz="UTC")),
-    ),
+    case("pandas dates", ["treatment", "dates"], treatment=pd.Series(pd.date_range("2020", periods=N, tz="UTC"))),
     case("polars times", ["treatment", "object", "time"], treatment=pl.Series([dt.time(i) for i in range(N)])),
     case("time differences", ["outcome", "time differences"], outcome=np.arange(N).astype("timedelta64[s]")),
     case("complex", ["outcome", "complex", "real"], outcome=Y + 1j),
@@ -95,9 +76,7 @@ ONE_ROLE = [
     case("lazy frame", ["treatment", "LazyFrame", ".collect()"], treatment=pl.LazyFrame({"x": X})),
     case("nested", ["treatment", "nested"], treatment=pl.Series("x", [[1.0, 2.0]] * N)),
     case(
-        "too wide integers",
-        ["treatment", "Int128", "Cast"],
-        treatment=pl.Series("x", list(range(N)), dtype=pl.Int128),
+        "too wide integers", ["treatment", "Int128", "Cast"], treatment=pl.Series("x", list(range(N)), dtype=pl.Int128)
     ),
     case(
         "category as numbers",
@@ -128,10 +107,7 @@ ONE_ROLE = [
         treatment=pd.Series(X, index=range(1, 7)),
     ),
     case(
-        "index of covariates",
-        ["covariates", "outcome", "indexes"],
-        outcome=pd.Series(Y),
-        covariates=frame().iloc[::-1],
+        "index of covariates", ["covariates", "outcome", "indexes"], outcome=pd.Series(Y), covariates=frame().iloc[::-1]
     ),
     case(
         "binary of two",
@@ -141,6 +117,14 @@ ONE_ROLE = [
     ),
     case("unknown kind", ["treatment_kind", "'auto'", "'ordinal'"], treatment_kind="ordinal"),
     case("jax nan", ["outcome", "1 missing", "row 0"], outcome=jnp.asarray(Y).at[0].set(jnp.nan)),
+    case("tiny treatment", ["treatment", "varies by", "vanish in single precision"], treatment=X * 1e-300),
+    case("tiny instrument", ["'cost'", "varies by", "units"], instruments={"cost": W * 1e-300}),
+    case("constant outcome", ["outcome", "constant", "1 in every row"], outcome=np.ones(N)),
+    case("generator", ["treatment", "array or a table", "generator"], treatment=(x for x in X)),
+    case("set", ["outcome", "array or a table", "set"], outcome={1.0, 2.0}),
+    case("text", ["outcome", "array or a table", "str"], outcome="wage"),
+    case("lists in cells", ["treatment", "object", "list"], treatment=pd.Series([[1.0]] * N)),
+    case("identifiers", ["treatment", "strings", "6 different ones in 6 rows"], treatment=list("abcdef")),
 ]
 
 COVARIATES = [
@@ -151,11 +135,7 @@ COVARIATES = [
         covariates=pd.DataFrame(put(V, 0, value=np.nan), columns=["age", "score"]),
     ),
     case("inf in array", ["'covariate_1'", "1 infinite", "row 2"], covariates=np.where(V == 2.5, np.inf, V)),
-    case(
-        "strings",
-        ["'region'", "blocks={'region': 'categorical'}", "drop"],
-        covariates=frame(region=list("nsnsns")),
-    ),
+    case("strings", ["'region'", "blocks={'region': 'categorical'}", "drop"], covariates=frame(region=list("nsnsns"))),
     case("strings with a gap", ["'region'", "categorical"], covariates=frame(region=["n", None] * 3)),
     case("mixed list rows", ["'covariate_1'", "strings"], covariates=[[1.0, "a"], [2.0, "b"]] * 3),
     case(
@@ -163,18 +143,14 @@ COVARIATES = [
         ["'covariate_1'", "1 missing", "row 0"],
         covariates=[[1, None], [2, 3], [3, 1], [4, 4], [5, 2], [6, 6]],
     ),
-    case(
-        "duplicated names",
-        ["covariates", "duplicated", "age"],
-        covariates=pd.DataFrame(V, columns=["age", "age"]),
-    ),
-    case(
-        "duplicated arrow names",
-        ["duplicated", "a"],
-        covariates=pa.table([V[:, 0], V[:, 1]], names=["a", "a"]),
-    ),
+    case("duplicated names", ["covariates", "duplicated", "age"], covariates=pd.DataFrame(V, columns=["age", "age"])),
+    case("duplicated arrow names", ["duplicated", "a"], covariates=pa.table([V[:, 0], V[:, 1]], names=["a", "a"])),
     case("duplicated after naming", ["duplicated", "1"], covariates={1: V[:, 0], "1": V[:, 1]}),
     case("images without a name", ["3 dimensions", "mapping"], covariates=np.zeros((N, 2, 2))),
+    case("bytes", ["'place'", "strings"], covariates={"place": np.array([b"a", b"b"] * 3)}),
+    case("constant", ["'covariate_1'", "constant", "Drop"], covariates=np.column_stack([V[:, 0], np.ones(N)])),
+    case("nothing for a column", ["'age'", "0 dimensions"], covariates={"age": None}),
+    case("masked", ["'age'", "masked row"], covariates={"age": np.ma.masked_greater(V[:, 0], 10.0)}),
     case("five dimensions", ["'clip'", "5 dimensions"], covariates={"clip": np.zeros((N, 1, 1, 1, 1))}),
     case("scalar entry", ["'age'", "0 dimensions"], covariates={"age": 3.0}),
     case("table entry", ["'t'", "table"], covariates={"t": frame()}),
@@ -195,12 +171,7 @@ COVARIATES = [
 ]
 
 OVERLAPS = [
-    case(
-        "same name",
-        ["'age'", "treatment", "covariates"],
-        treatment=pd.Series(X, name="age"),
-        covariates=frame(),
-    ),
+    case("same name", ["'age'", "treatment", "covariates"], treatment=pd.Series(X, name="age"), covariates=frame()),
     case(
         "treatment twice",
         ["'p'", "outcome", "treatment"],
@@ -216,11 +187,7 @@ OVERLAPS = [
     case("instrument in covariates", ["'instrument_0'", "identical", "'z'"], covariates=frame(z=W)),
     case("treatment in covariates", ["treatment", "identical", "'z'"], covariates=frame(z=X)),
     case("outcome in covariates", ["outcome", "identical", "'z'"], covariates=frame(z=Y)),
-    case(
-        "in single precision",
-        ["treatment", "identical"],
-        covariates=np.column_stack([V, X]).astype(np.float32),
-    ),
+    case("in single precision", ["treatment", "identical"], covariates=np.column_stack([V, X]).astype(np.float32)),
     case("inside a vector", ["treatment", "'proxy[1]'"], covariates={"proxy": np.column_stack([W + Y, X])}),
     case("instrument is treatment", ["'instrument_0'", "identical", "treatment"], instruments=X),
     case("instrument is outcome", ["'instrument_0'", "identical", "outcome"], instruments=Y),
@@ -232,6 +199,7 @@ DECLARATIONS = [
     case("no covariates", ["'region'", "none"], blocks={"region": "categorical"}),
     case("not a declaration", ["'age'", "BlockSpec", "3"], covariates=frame(), blocks={"age": 3}),
     case("unknown kind", ["'ordinal'", "'categorical'"], covariates=frame(), blocks={"age": "ordinal"}),
+    case("a list of blocks", ["blocks must be a mapping", "list"], covariates=frame(), blocks=["age"]),
     case("binary of many", ["'age'", "6 values", "Recode"], covariates=frame(), blocks={"age": "binary"}),
     case(
         "apart",
@@ -239,12 +207,7 @@ DECLARATIONS = [
         covariates=frame(z=Y + W),
         blocks={"p": BlockSpec("vector", columns=["age", "z"])},
     ),
-    case(
-        "reversed",
-        ["'p'", "order"],
-        covariates=frame(),
-        blocks={"p": BlockSpec("vector", columns=["score", "age"])},
-    ),
+    case("reversed", ["'p'", "order"], covariates=frame(), blocks={"p": BlockSpec("vector", columns=["score", "age"])}),
     case(
         "declared twice",
         ["'age'", "'p'", "Keep one"],
@@ -299,12 +262,7 @@ DECLARATIONS = [
         covariates={"g": [np.inf, 1.0, 2.0, 1.0, 2.0, 1.0]},
         blocks={"g": "categorical"},
     ),
-    case(
-        "levels of lists",
-        ["'g'", "list"],
-        covariates={"g": pd.Series([[1]] * N)},
-        blocks={"g": "categorical"},
-    ),
+    case("levels of lists", ["'g'", "list"], covariates={"g": pd.Series([[1]] * N)}, blocks={"g": "categorical"}),
     case(
         "levels of dates",
         ["'g'", "dates"],
@@ -354,3 +312,45 @@ def test_too_many_levels():
 def test_bad_block_spec(arguments, words):
     with pytest.raises(DataError, match=words):
         BlockSpec(**arguments)
+
+
+# Files: what a CSV file can hold besides. Each row changes one column of a good file, from its first row on.
+
+ROWS = 12
+FILE = {
+    "wage": [5.3, 5.8, 5.2, 6.4, 6.5, 6.0, 4.0, 5.9, 5.5, 5.4, 6.1, 6.6],
+    "educ": [12.0, 11.2, 9.9, 14.6, 14.3, 13.0, 9.5, 13.5, 6.9, 9.8, 12.6, 12.4],
+    "near": [-0.3, -0.2, -0.9, 1.1, 1.0, 0.4, -1.7, 0.5, -1.6, -0.8, 0.3, 0.6],
+    "age": [20, 27, 34, 41, 48, 24, 31, 38, 45, 21, 28, 35],
+    "region": ["south", "north", "north"] * 4,
+    "pw": [1, 2, 3, 4] * 3,
+}
+NAMES = {"outcome": "wage", "treatment": "educ", "instruments": ["near"], "covariates": ["age", "region"]}
+
+FILES = {
+    "empty field": ({"wage": [""]}, {}, r"missing values in 'wage' \(1\), in 1 of 12 rows"),
+    "a word among numbers": ({"age": ["missing"]}, {}, "'age' holds strings"),
+    "decimal commas": ({"educ": [f'"{i},5"' for i in range(ROWS)]}, {}, "'educ' holds strings"),
+    "identifiers": ({"region": list("abcdefghijkl")}, {}, "'region' holds strings, 12 different ones in 12 rows"),
+    "negative weight": ({"pw": [-1]}, {"weights": "pw"}, r"'pw': 1 negative value \(row 0\)"),
+    "missing group": ({"pw": [""]}, {"groups": "pw"}, r"missing values in 'pw' \(1\)"),
+    "outcome again": ({"pw": FILE["wage"]}, {"covariates": ["pw"]}, "'wage' is identical to covariates column 'pw'"),
+    "unknown outcome": ({}, {"outcome": "wages"}, r"no column 'wages'\. Did you mean 'wage'"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_bad_files(name, tmp_path):
+    changes, arguments, message = FILES[name]
+    columns = {key: [*changes.get(key, ()), *values[len(changes.get(key, ())) :]] for key, values in FILE.items()}
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+    (tmp_path / "data.csv").write_text("\n".join(lines))
+    with pytest.raises(DataError, match=message):
+        from_frame(read_table(tmp_path / "data.csv"), **NAMES | arguments)
+
+
+@pytest.mark.parametrize(("rows", "message"), [(0, "no rows"), (1, "one row")])
+def test_too_few_rows_in_a_file(rows, message, tmp_path):
+    pd.DataFrame(FILE).head(rows).to_csv(tmp_path / "data.csv", index=False)
+    with pytest.raises(DataError, match=message):
+        from_frame(read_table(tmp_path / "data.csv"), **NAMES)

@@ -60,12 +60,7 @@ LAYOUTS = {
     "declared": (
         {"a": normal(), "g": np.arange(N) % 3, "f": flags().astype(int), "b": flags()},
         {"g": "categorical", "f": BlockKind.binary, "b": "continuous"},
-        [
-            ("a", "continuous", 0, 1),
-            ("g", "categorical", 1, 4),
-            ("f", "binary", 4, 5),
-            ("b", "continuous", 5, 6),
-        ],
+        [("a", "continuous", 0, 1), ("g", "categorical", 1, 4), ("f", "binary", 4, 5), ("b", "continuous", 5, 6)],
     ),
     "group": (
         pd.DataFrame(normal(4), columns=["a", "p0", "p1", "b"]),

@@ -38,14 +38,7 @@ TABLES = {
 
 def build(covariates, **changes):
     return IVData.from_arrays(
-        **{
-            "outcome": Y,
-            "treatment": X,
-            "instruments": W,
-            "covariates": covariates,
-            "blocks": BLOCKS,
-            **changes,
-        }
+        **{"outcome": Y, "treatment": X, "instruments": W, "covariates": covariates, "blocks": BLOCKS, **changes}
     )
 
 

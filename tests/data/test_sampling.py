@@ -9,9 +9,9 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from bgmiv.data.formulas import from_formula
-from bgmiv.data.frames import from_frame
+from bgmiv.data.formula import from_formula
 from bgmiv.data.ivdata import IVData
+from bgmiv.data.read import from_frame
 from bgmiv.errors import BGMIVWarning, DataError
 
 N = 12
@@ -127,6 +127,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "groups missing": ({"groups": [None, *STATES[1:]]}, "groups has 1 missing value"),
     "one group": ({"groups": ["ny"] * N}, "every row is in one group, 'ny'"),
     "groups short": ({"groups": STATES[:3]}, "groups have 3 rows but outcome has 12"),
+    "groups of dates": ({"groups": pd.Series(pd.date_range("2020", periods=N))}, "groups holds dates"),
+    "groups in two columns": ({"groups": np.zeros((N, 2))}, "groups must be one column"),
     "groups are the treatment": ({"groups": TREATMENT}, "groups: identical to the treatment"),
 }
 

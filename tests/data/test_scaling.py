@@ -14,9 +14,7 @@ from bgmiv.errors import BGMIVWarning, ConfigError
 rng = np.random.default_rng(4)
 N = 200
 MATRICES = hnp.arrays(
-    np.float64,
-    st.tuples(st.integers(2, 30), st.integers(1, 4)),
-    elements=st.floats(-1e3, 1e3, allow_subnormal=False),
+    np.float64, st.tuples(st.integers(2, 30), st.integers(1, 4)), elements=st.floats(-1e3, 1e3, allow_subnormal=False)
 )
 RULES = [Standardise(), FixedAffine(17.779, 3.7), Identity()]
 
@@ -139,9 +137,7 @@ def test_new_rows_use_the_training_rows_scaling():
     scaler = RoleScaling().fit(data.take(slice(0, 50)))
     np.testing.assert_allclose(scaler.treatment.shift, data.treatment[:50].mean())
     np.testing.assert_allclose(
-        scaler.transform(data).x,
-        (data.treatment - scaler.treatment.shift) / scaler.treatment.scale,
-        rtol=1e-5,
+        scaler.transform(data).x, (data.treatment - scaler.treatment.shift) / scaler.treatment.scale, rtol=1e-5
     )
 
 

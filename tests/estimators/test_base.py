@@ -1,9 +1,9 @@
-"""The scikit-learn-shaped face, on a method that only remembers what it was given."""
+"""The scikit-learn-shaped estimator, on a method that only remembers what it was given."""
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import jax
@@ -11,30 +11,34 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
+from bgmiv import TSLS
 from bgmiv.data import IVData
+from bgmiv.data.query import Encoded, Query
 from bgmiv.data.schema import Schema
-from bgmiv.errors import ConfigError, DataError, FitWarning, NotFittedError
+from bgmiv.diagnostics.support import LinearSupport
+from bgmiv.diagnostics.verdict import Finding, FitEvidence, Verdict
+from bgmiv.errors import BGMIVWarning, ConfigError, DataError, FitWarning, NotFittedError
 from bgmiv.estimators.base import IVEstimator
+from bgmiv.estimators.fitted import FittedMethod
 from bgmiv.progress import Reporter, silent
-from bgmiv.trust.verdict import Finding, FitEvidence, Verdict
 
 Y, X, W = np.asarray([1.0, 3.0, 2.0, 5.0]), np.asarray([0.1, 0.4, 0.2, 0.9]), np.asarray([2.0, 1.0, 4.0, 3.0])
 
 
 @dataclass(frozen=True, eq=False)
-class Remembered:
+class Remembered(FittedMethod):
+    schema: Schema
+    support: LinearSupport
     data: IVData
     key: jax.Array
     reporter: Reporter
     verdict: Verdict | None = None
-    history: tuple[()] = ()
 
-    @property
-    def schema(self) -> Schema:
-        return self.data.schema
+    def encode(self, covariates: np.ndarray) -> Encoded:
+        return (covariates,)
 
-    def predict(self, treatment: Any, covariates: Any = None) -> np.ndarray:
-        return self.schema.check_query(treatment, covariates)[0]
+    def at(self, query: Query) -> np.ndarray:
+        return np.broadcast_to(query.treatment, query.shape)
 
 
 @dataclass(frozen=True)
@@ -42,27 +46,27 @@ class Config:
     depth: int
     verdict: Verdict | None = None
 
+    def without_instrument(self) -> Config:
+        return self
+
     def fit(self, data: IVData, key: jax.Array, reporter: Reporter = silent) -> Remembered:
-        return Remembered(data, key, reporter, self.verdict)
+        return Remembered(data.schema, LinearSupport.fit(data), data, key, reporter, self.verdict)
 
 
+@dataclass(eq=False, repr=False)
 class Toy(IVEstimator):
-    """A final face."""
+    """A final estimator."""
 
-    def __init__(
-        self,
-        depth: int = 2,
-        *,
-        sizes: tuple[int, ...] | None = None,
-        treatment_kind: str = "auto",
-        random_state: Any = None,
-        progress: bool = False,
-    ) -> None:
-        self.depth = depth
-        self.sizes = sizes
-        self.treatment_kind = treatment_kind
-        self.random_state = random_state
-        self.progress = progress
+    depth: int = 2
+    _: KW_ONLY
+    sizes: Any = None
+    treatment_kind: str = "auto"
+    random_state: Any = None
+    progress: bool = False
+
+    @classmethod
+    def _saved_classes(cls) -> tuple[type, ...]:
+        return ()
 
     def _config(self) -> Config:
         if self.depth < 1:
@@ -82,16 +86,10 @@ def test_fit_returns_itself_and_takes_roles_by_name() -> None:
 
 def test_params_round_trip() -> None:
     toy = Toy(3, sizes=(1, 2), random_state=5)
-    assert toy.get_params() == {
-        "depth": 3,
-        "sizes": (1, 2),
-        "treatment_kind": "auto",
-        "random_state": 5,
-        "progress": False,
-    }
+    params = {"depth": 3, "sizes": (1, 2), "treatment_kind": "auto", "random_state": 5, "progress": False}
+    assert toy.get_params() == params
     assert toy.set_params(depth=4, random_state=None) is toy
     assert (toy.depth, toy.random_state) == (4, None)
-    assert Toy(**toy.get_params()).get_params() == toy.get_params()
 
 
 def test_unknown_parameters_are_refused_and_the_known_listed() -> None:
@@ -101,11 +99,11 @@ def test_unknown_parameters_are_refused_and_the_known_listed() -> None:
 
 def test_clone_is_unfitted_with_the_same_parameters() -> None:
     toy = Toy(3, sizes=(1, 2), random_state=1).fit(Y, X, instruments=W)
-    twin = clone(toy)
-    assert type(twin) is Toy
-    assert twin.get_params() == toy.get_params()
+    copy = clone(toy)
+    assert type(copy) is Toy
+    assert copy.get_params() == toy.get_params()
     with pytest.raises(NotFittedError):
-        twin.predict(X)
+        copy.predict(X)
 
 
 @pytest.mark.parametrize(
@@ -121,10 +119,14 @@ def test_repr_shows_what_was_changed(toy: Toy, shown: str) -> None:
     assert repr(toy) == shown
 
 
-def test_constructing_checks_nothing_and_fit_checks_all() -> None:
-    toy = Toy(depth=0)
+def test_constructing_checks_nothing_and_a_failed_fit_leaves_nothing_behind() -> None:
     with pytest.raises(ConfigError, match="depth"):
-        toy.fit(Y, X, instruments=W)
+        Toy(depth=0).fit(Y, X, instruments=W)
+    toy = Toy()
+    with pytest.raises(DataError):
+        toy.fit(Y, X[:3], instruments=W)
+    with pytest.raises(NotFittedError):
+        toy.predict(X)
 
 
 @pytest.mark.parametrize("ask", [lambda toy: toy.predict(X), lambda toy: toy.history_])
@@ -133,22 +135,11 @@ def test_asking_too_early_says_what_to_call(ask: Any) -> None:
         ask(Toy())
 
 
-def test_a_failed_fit_leaves_nothing_behind() -> None:
-    toy = Toy()
-    with pytest.raises(DataError):
-        toy.fit(Y, X[:3], instruments=W)
-    with pytest.raises(NotFittedError):
-        toy.predict(X)
-
-
-def test_the_seed_is_the_key() -> None:
-    toy = Toy(random_state=7).fit(Y, X, instruments=W)
-    assert toy.seed_ == 7
-    assert toy.fitted_.key == jax.random.key(7)
-    assert Toy(random_state=np.int64(7)).fit(Y, X, instruments=W).fitted_.key == toy.fitted_.key
-
-
-def test_without_a_seed_one_is_drawn_and_kept() -> None:
+def test_the_seed_is_the_key_and_without_one_it_is_drawn_and_kept() -> None:
+    for seed in (7, np.int64(7)):
+        toy = Toy(random_state=seed).fit(Y, X, instruments=W)
+        assert toy.seed_ == 7
+        assert toy.fitted_.key == jax.random.key(7)
     one, two = (Toy().fit(Y, X, instruments=W) for _ in range(2))
     assert one.seed_ != two.seed_
     assert one.random_state is None
@@ -168,41 +159,27 @@ def test_progress_is_shown_only_on_demand(capfd: pytest.CaptureFixture[str]) -> 
     assert capfd.readouterr().out == ""
 
 
-@pytest.mark.parametrize(
-    ("level", "n_held_out", "said"),
-    [
-        ("good", 100, False),
-        ("doubtful", 100, True),
-        ("failed", 100, True),
-        # That nothing could be checked is in the result only.
-        ("doubtful", 0, False),
-        ("failed", 0, False),
-        (None, 0, False),
-    ],
-)
-def test_what_speaks_against_a_fit_is_said_to_the_caller(
-    monkeypatch: pytest.MonkeyPatch, level: Any, n_held_out: int, said: bool
-) -> None:
-    verdict = None if level is None else Verdict(level, (Finding(level, "for a reason."),), FitEvidence(n_held_out))
+@pytest.mark.parametrize("severity", ["good", "doubtful", "failed", None])
+def test_a_poor_fit_is_a_warning_to_the_caller(monkeypatch: pytest.MonkeyPatch, severity: Any) -> None:
+    findings = (Finding("first_stage_gain", severity, -0.2),)
+    verdict = None if severity is None else Verdict(severity, findings, FitEvidence(100))
     monkeypatch.setattr(Toy, "_config", lambda self: Config(self.depth, verdict))
+    poor = severity in ("doubtful", "failed")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         toy = Toy().fit(Y, X, instruments=W)
-    assert len(caught) == said
-    if said:
-        assert caught[0].category is FitWarning
-        assert str(caught[0].message) == f"the fit of this Toy is {level}\n- for a reason."
-        assert caught[0].filename == __file__
-    # As an error it still leaves the fit behind.
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", FitWarning)
-        again = Toy()
-        if said:
+    assert [warning.category for warning in caught] == [FitWarning] * poor
+    assert all(warning.filename == __file__ for warning in caught)
+    assert toy.verdict_ is verdict
+    if verdict is not None and poor:
+        assert str(caught[0].message) == verdict.sentence
+        # As an error it still leaves the fit behind.
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FitWarning)
+            again = Toy()
             with pytest.raises(FitWarning):
                 again.fit(Y, X, instruments=W)
-        else:
-            again.fit(Y, X, instruments=W)
-    np.testing.assert_array_equal(again.predict(X), toy.predict(X))
+        np.testing.assert_array_equal(again.predict(X), toy.predict(X))
 
 
 def test_treatment_kind_is_passed_on() -> None:
@@ -210,3 +187,29 @@ def test_treatment_kind_is_passed_on() -> None:
     assert Toy(treatment_kind="binary").fit(Y, flags, instruments=W).fitted_.schema.treatment.kind == "binary"
     with pytest.raises(DataError, match="treatment_kind"):
         Toy(treatment_kind="ordinal").fit(Y, X, instruments=W)
+
+
+def test_arrays_tables_and_formulas_are_the_same_fit() -> None:
+    rng = np.random.default_rng(0)
+    w, v, u = rng.normal(size=(3, 100))
+    table = {"y": 2.0 * (w + u) + v - u, "x": w + u, "w": w, "v": v, "pw": 1.0 + (v > 0.0)}
+    by_arrays = TSLS().fit(table["y"], table["x"], instruments={"w": w}, covariates={"v": v}, weights=table["pw"])
+    by_names = TSLS().fit_table(table, outcome="y", treatment="x", instruments="w", covariates="v", weights="pw")
+    by_formula = TSLS().fit_formula("y ~ v + [x ~ w]", table, weights="pw")
+    query = {"v": v[:5], "other": np.ones(5)}
+    expected = by_arrays.predict(1.0, {"v": v[:5]})
+    for model in (by_names, by_formula):
+        np.testing.assert_allclose(model.predict(1.0, query), expected)
+        assert model.ate(t0=0.0, t1=1.0) == pytest.approx(by_arrays.ate(t0=0.0, t1=1.0))
+    with pytest.warns(BGMIVWarning, match=r"from_formula is deprecated; use TSLS\(...\).fit_formula"):
+        old = TSLS.from_formula("y ~ v + [x ~ w]", table, weights="pw", degree=1)
+    np.testing.assert_allclose(old.predict(1.0, query), expected)
+
+
+def test_a_treatment_as_a_formula_sees_it() -> None:
+    rng = np.random.default_rng(1)
+    w, v, u = rng.normal(size=(3, 200))
+    table = {"y": (w + u) - u, "x": np.exp(w + u), "w": w, "v": v}
+    model = TSLS().fit_formula("y ~ v + I(v ** 2) + [np.log(x) ~ w]", table)
+    assert model.ate(t0=0.0, t1=1.0) == pytest.approx(1.0, abs=0.2)
+    assert model.predict(0.0, {"v": v[:3]}).shape == (3,)

@@ -1,17 +1,16 @@
-"""Questions with intervals: whose answers are known, and those of small fits."""
+"""Questions with intervals: whose answers are known, on two-stage least squares."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from bgmiv import BGMIV, KIV, TSLS, ConfigError
-from bgmiv.errors import DataError
-
-OPTIMISED = True
+from bgmiv import TSLS
+from bgmiv.errors import DataError, SupportWarning
 
 RNG = np.random.default_rng(0)
 N = 400
@@ -19,7 +18,6 @@ W, V, U, E = RNG.normal(size=(4, N))
 X = W + V + U
 Y = 2.0 * X + V + 0.9 * U + 0.4 * E
 AGE = {"age": V}
-GROUPS = np.arange(N) // 4
 
 
 @pytest.fixture(scope="module")
@@ -27,19 +25,13 @@ def tsls() -> TSLS:
     return TSLS().fit(Y, X, instruments=W, covariates=AGE)
 
 
-@pytest.fixture(scope="module")
-def honest() -> BGMIV:
-    """A real fit of the default preset, shortened."""
-    return BGMIV(members=3, warm_start_iterations=1200, random_state=0).fit(Y, X, instruments=W, covariates=AGE)
+@pytest.fixture(autouse=True)
+def no_figures_left() -> Iterator[None]:
+    yield
+    plt.close("all")
 
 
-@pytest.fixture(scope="module")
-def quick() -> BGMIV:
-    model = BGMIV(members=3, warm_start_iterations=20, held_out=0.0, bootstrap=True, random_state=0)
-    return model.fit(Y, X, instruments=W, covariates=AGE, groups=GROUPS)
-
-
-def test_of_2sls_they_are_those_of_linearmodels(tsls: TSLS) -> None:
+def test_intervals_of_2sls_are_those_of_linearmodels(tsls: TSLS) -> None:
     result = tsls.fitted_.result
     found = tsls.ate_interval(AGE, t0=1.0, t1=2.0)
     assert found.estimate == pytest.approx(result.params["treatment"])
@@ -52,6 +44,10 @@ def test_of_2sls_they_are_those_of_linearmodels(tsls: TSLS) -> None:
     np.testing.assert_allclose(point.estimate, tsls.predict([0.0, 1.0], {"age": [0.0, 1.0]}))
     slope = tsls.marginal_effect_interval(0.5, {"age": [0.0, 1.0]}, step=0.1)
     np.testing.assert_allclose(slope.std_error, result.std_errors["treatment"])
+    np.testing.assert_allclose(tsls.marginal_effect(0.5, {"age": [0.0, 1.0]}, step=0.1), slope.estimate)
+    clustered = TSLS().fit(Y, X, instruments=W, covariates=AGE, groups=np.arange(N) // 4)
+    assert "clustered" in clustered.fitted_.interval_kind
+    assert "robust" in tsls.fitted_.interval_kind
 
 
 def test_sieves_with_interactions_have_the_covariance_of_all_their_terms() -> None:
@@ -64,108 +60,113 @@ def test_sieves_with_interactions_have_the_covariance_of_all_their_terms() -> No
     assert found.estimate[0] == pytest.approx(row @ result.params.to_numpy())
 
 
-def test_a_fit_has_intervals_for_every_question(honest: BGMIV) -> None:
-    grid = np.linspace(-2.0, 2.0, 5)
-    curve = honest.dose_response_interval(grid, AGE)
-    np.testing.assert_allclose(curve.estimate, honest.dose_response(grid, AGE).values)
-    assert set(curve.sources) == {"sampling", "network"}
-    assert (curve.lower < curve.estimate).all()
-    assert (curve.estimate < curve.upper).all()
-    total = np.sqrt(curve.sources["sampling"] ** 2 + curve.sources["network"] ** 2)
-    np.testing.assert_allclose(curve.std_error, total)
-    each = honest.dose_response_interval(grid, {"age": V[:6]}, average=False)
+def test_shapes_of_every_question(tsls: TSLS) -> None:
+    grid, rows = np.linspace(-2.0, 2.0, 5), {"age": V[:6]}
+    curve = tsls.dose_response_interval(grid, AGE)
+    np.testing.assert_allclose(curve.estimate, tsls.dose_response(grid, AGE).values)
+    assert curve.to_frame().index.tolist() == grid.tolist()
+    each = tsls.dose_response_interval(grid, rows, average=False)
     assert each.estimate.shape == each.lower.shape == each.in_support.shape == (5, 6)
-    effect = honest.effect_interval({"age": V[:6]}, t0=-1.0, t1=1.0)
-    np.testing.assert_allclose(effect.estimate, honest.effect({"age": V[:6]}, t0=-1.0, t1=1.0))
-    average = honest.ate_interval(AGE, t0=-1.0, t1=1.0)
-    assert average.estimate == pytest.approx(honest.ate(AGE, t0=-1.0, t1=1.0))
-    after, before = (honest.fitted_.deviations(t, AGE) for t in (1.0, -1.0))
-    changes = [np.mean(up.deviations - down.deviations, axis=1) for up, down in zip(after, before, strict=True)]
-    assert average.std_error == pytest.approx(np.sqrt(sum(np.sum(change**2) for change in changes)))
+    np.testing.assert_allclose(each.estimate, tsls.dose_response(grid, rows, average=False).values)
+    own = np.linspace(0.0, 1.0, 6)
+    np.testing.assert_allclose(
+        tsls.effect(rows, t0=own, t1=1.0), tsls.predict(1.0, rows) - tsls.predict(own, rows), atol=1e-9
+    )
+    assert tsls.effect_interval(rows, t0=own, t1=1.0).estimate.shape == (6,)
 
 
-def test_the_truth_is_mostly_inside(honest: BGMIV) -> None:
-    inside = honest.in_support(X, AGE)
-    found = honest.predict_interval(X[inside], {"age": V[inside]})
-    truth = 2.0 * X[inside] + V[inside]
-    assert np.mean((found.lower <= truth) & (truth <= found.upper)) > 0.8
-    # Not because they are as wide as the data.
-    assert np.mean(found.upper - found.lower) < np.std(Y)
+def heterogeneous(n: int = 20_000) -> tuple[TSLS, np.ndarray, np.ndarray]:
+    """The effect of one unit is 1.6 + 3 age, age is standard normal, and older rows stand for more rows.
+
+    With weights exp(age / 2) the mean of age is 1/2, so that the weighted average effect is 3.1 and the plain one 1.6.
+    """
+    rng = np.random.default_rng(5)
+    w, age, u = rng.normal(size=(3, n))
+    x = w + u
+    y = (1.6 + 3.0 * age) * x - u
+    weights = np.exp(0.5 * age)
+    model = TSLS(interactions=True).fit(y, x, instruments=w, covariates={"age": age}, weights=weights)
+    return model, age, weights
 
 
-def test_far_away_is_outside_and_less_certain(honest: BGMIV) -> None:
-    assert honest.in_support(X, AGE).mean() > 0.95
-    assert not honest.in_support([9.0, 0.0], {"age": [0.0, 9.0]}).any()
-    near, far = honest.predict_interval([0.0, 9.0], {"age": [0.0, 0.0]}).std_error
-    assert far > 2.0 * near
-    share = honest.dose_response_interval([0.0, 30.0], AGE).in_support
+def test_sample_weights_enter_every_average() -> None:
+    model, age, weights = heterogeneous()
+    assert model.ate(t0=0.0, t1=1.0) == pytest.approx(3.1, abs=0.12)
+    assert model.ate({"age": age}, t0=0.0, t1=1.0) == pytest.approx(1.6, abs=0.12)
+    weighted = model.ate(t0=0.0, t1=1.0)
+    assert model.ate({"age": age}, t0=0.0, t1=1.0, weights=weights) == pytest.approx(weighted)
+    assert np.diff(model.dose_response([0.0, 1.0]).values)[0] == pytest.approx(weighted)
+    assert np.diff(model.dose_response_interval([0.0, 1.0]).estimate)[0] == pytest.approx(weighted)
+    assert model.ate_interval(t0=0.0, t1=1.0).estimate == pytest.approx(weighted)
+    found = model.analysis(t0=0.0, t1=1.0, no_instrument=False)
+    assert found.effects[0].estimate == pytest.approx(weighted)
+    assert f"{weighted:.3g}" in str(model.summary(t0=0.0, t1=1.0, no_instrument=False))
+
+
+def test_a_question_does_not_change_the_answer_to_another() -> None:
+    def fitted() -> TSLS:
+        return TSLS().fit(Y, X, instruments=W, covariates=AGE)
+
+    fresh, asked = fitted(), fitted()
+    narrow, wide = asked.analysis(level=0.9), asked.analysis(level=0.95)
+    assert narrow.effects[0].upper < wide.effects[0].upper  # type: ignore[operator]
+    assert wide == fresh.analysis(level=0.95)
+    assert asked.analysis(level=0.9) is narrow
+    asked.plot_effects(t0=-3.0, t1=3.0)
+    asked.diagnose(level=0.5)
+    asked.ate_interval(t0=0.0, t1=1.0, level=0.5)
+    assert str(asked.summary()) == str(fresh.summary())
+
+
+def test_the_same_effect_has_the_same_numbers_wherever_it_is_asked(tsls: TSLS) -> None:
+    low, high = (float(value) for value in np.quantile(X, [0.25, 0.75]))
+    found = tsls.ate_interval(t0=low, t1=high)
+    group = np.where(V > 0.0, "old", "young")
+    analysis = tsls.analysis(t0=low, t1=high, by={"half": group})
+    shown = analysis.effects[0]
+    assert shown.estimate == pytest.approx(found.estimate) == pytest.approx(tsls.ate(t0=low, t1=high))
+    assert (shown.lower, shown.upper) == (pytest.approx(found.lower), pytest.approx(found.upper))
+    assert shown.in_support == pytest.approx(found.in_support)
+    default = tsls.analysis().effects[0]
+    assert default.estimate == pytest.approx(tsls.ate(t0=default.t0, t1=default.t1))
+    curve = tsls.dose_response_interval([low, high])
+    assert curve.estimate[1] - curve.estimate[0] == pytest.approx(found.estimate)
+    by_group = {row.group.label: row for row in analysis.effects[1:]}
+    for level in ("old", "young"):
+        row = by_group.pop(f"half = {level}")
+        own = tsls.ate_interval({"age": V[group == level]}, t0=low, t1=high)
+        assert row.group.n_rows == np.sum(group == level)
+        assert (row.estimate, row.lower, row.upper) == (
+            pytest.approx(own.estimate),
+            pytest.approx(own.lower),
+            pytest.approx(own.upper),
+        )
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda model: model.predict(300.0, AGE),
+        lambda model: model.effect(AGE, t0=0.0, t1=300.0),
+        lambda model: model.ate(t0=0.0, t1=300.0),
+        lambda model: model.marginal_effect(300.0, AGE, step=1.0),
+    ],
+)
+def test_extrapolation_is_a_warning_with_its_share(tsls: TSLS, ask: Any) -> None:
+    with pytest.warns(SupportWarning, match=r"\d+% of the rows are in the support"):
+        ask(tsls)
+
+
+def test_intervals_say_where_the_data_are(tsls: TSLS) -> None:
+    assert tsls.in_support(X, AGE).mean() > 0.95
+    assert not tsls.in_support([9.0, 0.0], {"age": [0.0, 9.0]}).any()
+    share = tsls.dose_response_interval([0.0, 30.0], AGE).in_support
     assert share[0] > 0.5
     assert share[1] == 0.0
+    assert tsls.ate_interval(t0=0.0, t1=30.0).in_support == 0.0
 
 
-def test_bootstrapped_members_are_the_interval(quick: BGMIV) -> None:
-    found = quick.predict_interval(0.5, AGE)
-    values = quick.fitted_.predict_members(0.5, AGE)
-    assert set(found.sources) == {"bootstrap"}
-    np.testing.assert_allclose(found.sources["bootstrap"], values.std(axis=0, ddof=1), rtol=1e-6)
-    with pytest.raises(ConfigError, match="members"):
-        BGMIV(members=1, bootstrap=True).fit(Y, X, instruments=W)
-
-
-def test_sensitivity_may_be_the_first_question() -> None:
-    model = BGMIV(members=1, warm_start_iterations=20, held_out=0.0, random_state=0)
-    found = model.fit(Y, X, instruments=W, covariates=AGE).sensitivity(0.1)
-    assert found.lower < found.upper
-    assert found.fit_breakdown is not None
-
-
-def test_what_intervals_are_is_said_by_the_fit(quick: BGMIV, honest: BGMIV, tsls: TSLS) -> None:
-    assert "bootstrapped" in quick.fitted_.interval_kind
-    assert "linearised" in honest.fitted_.interval_kind
-    assert "robust" in tsls.fitted_.interval_kind
-    clustered = TSLS().fit(Y, X, instruments=W, covariates=AGE, groups=GROUPS)
-    assert "clustered" in clustered.fitted_.interval_kind
-
-
-def test_draws_are_arviz_data(quick: BGMIV) -> None:
-    pytest.importorskip("arviz")
-    found = quick.posterior(0.5, {"age": [0.0, 1.0]}, draws=200, chains=4, warmup=60)
-    assert dict(found.posterior.sizes) == {"chain": 4, "draw": 200, "row": 2, "latent": 20}
-    model = found.posterior["structural_model"].to_numpy().reshape(-1, 2)
-    np.testing.assert_allclose(model.mean(axis=0), quick.predict(0.5, {"age": [0.0, 1.0]}), atol=0.2 * model.std())
-    np.testing.assert_allclose(model.std(axis=0), quick.predict_interval(0.5, {"age": [0.0, 1.0]}).std_error, rtol=0.15)
-    assert (found.constant_data["divergences"] == 0).all()
-    with pytest.raises(ConfigError, match="member must lie between 0 and 2"):
-        quick.posterior(0.5, {"age": [0.0]}, member=3)
-
-
-@pytest.mark.parametrize("level", [0.0, 1.0, 95, -0.5, True, "0.9", float("nan")])
-def test_levels_out_of_range_are_refused(tsls: TSLS, level: Any) -> None:
-    with pytest.raises(ConfigError, match="level must lie between 0 and 1"):
-        tsls.ate_interval(AGE, t0=0.0, t1=1.0, level=level)
-
-
-def test_methods_with_point_estimates_say_so() -> None:
-    model = KIV().fit(Y[:100], X[:100], instruments=W[:100], covariates={"age": V[:100]})
-    with pytest.raises(ConfigError, match="KIV gives point estimates only"):
-        model.predict_interval(0.0, {"age": [0.0]})
-    assert model.in_support([0.0, 50.0], {"age": [0.0, 0.0]}).tolist() == [True, False]
-
-
-def test_probabilities_stay_between_zero_and_one() -> None:
-    yes = Y > 0
-    model = BGMIV(members=2, warm_start_iterations=20, held_out=0.0, random_state=0)
-    model.fit(yes, X > 0, instruments=W, covariates=AGE)
-    found = model.predict_interval(True, AGE, level=0.999)
-    assert found.lower.min() >= 0.0
-    assert found.upper.max() <= 1.0
-    assert model.in_support(False, {"age": [0.0]}).tolist() == [True]
-
-
-def test_a_loaded_model_has_the_same_intervals_and_no_rows(quick: BGMIV, tmp_path: Path) -> None:
-    quick.save(tmp_path / "fit")
-    loaded = BGMIV.load(tmp_path / "fit")
-    for one, other in zip(quick.predict_interval(0.3, AGE), loaded.predict_interval(0.3, AGE), strict=True):
-        np.testing.assert_array_equal(one, other)
-    with pytest.raises(DataError, match="holds no rows"):
-        loaded.analysis(by="age")
+def test_averages_are_over_the_rows_of_the_fit_unless_others_are_given(tsls: TSLS) -> None:
+    assert tsls.ate(t0=0.0, t1=1.0) == pytest.approx(tsls.ate(AGE, t0=0.0, t1=1.0))
+    with pytest.raises(DataError, match="weights"):
+        tsls.ate(AGE, t0=0.0, t1=1.0, weights=np.ones(3))

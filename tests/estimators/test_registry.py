@@ -2,53 +2,39 @@ from __future__ import annotations
 
 import pytest
 
+from bgmiv.baselines.tsls import TSLSConfig
 from bgmiv.errors import ConfigError
-from bgmiv.estimators.bgmiv import PRESETS, BGMIVConfig
-from bgmiv.estimators.registry import METHODS, make_estimator, method_names, preset_names
-from bgmiv.estimators.tsls import TSLSConfig
-from bgmiv.integrate import ObservedTreatment
+from bgmiv.registry import METHODS, make_config, method_label, method_names, preset_names
 
 
-def test_names() -> None:
-    assert {"bgm-iv", "bgm-iv-noiv", "tsls"} <= set(method_names())
+@pytest.mark.parametrize("method", METHODS)
+def test_an_entry_says_what_its_module_has(method: str) -> None:
+    entry = METHODS[method]
+    assert entry.estimator_class().__name__ == entry.estimator
+    assert tuple(entry.preset_configs()) == entry.presets
+    for preset in preset_names():
+        config = make_config(method, preset)
+        assert config == make_config(method, preset)
+        assert hash(config) == hash(make_config(method, preset))
+        assert make_config(f"{method}-noiv", preset) == config.without_instrument() != config
+
+
+def test_an_estimator_as_it_is_constructed_is_the_default_preset() -> None:
+    for name, entry in METHODS.items():
+        assert entry.estimator_class()()._config() == make_config(name)
+
+
+def test_names_and_labels() -> None:
     assert set(method_names()) == {name for method in METHODS for name in (method, f"{method}-noiv")}
-    assert {"default", "paper"} <= set(preset_names())
-    assert set(PRESETS) <= set(preset_names())
-
-
-@pytest.mark.parametrize("preset", preset_names())
-@pytest.mark.parametrize("method", method_names())
-def test_every_method_has_every_preset(method: str, preset: str) -> None:
-    config = make_estimator(method, preset)
-    assert callable(config.fit)
-    assert config == make_estimator(method, preset)
-    assert hash(config) == hash(make_estimator(method, preset))
-
-
-@pytest.mark.parametrize("preset", preset_names())
-def test_the_twin_differs_only_in_the_instrument(preset: str) -> None:
-    from dataclasses import replace
-
-    config, twin = make_estimator("bgm-iv", preset), make_estimator("bgm-iv-noiv", preset)
-    assert isinstance(config, BGMIVConfig)
-    assert isinstance(twin, BGMIVConfig)
-    assert (config.use_instrument, twin.use_instrument) == (True, False)
-    assert twin.warm_start.integration == twin.alternating.integration == ObservedTreatment()
-    undone = replace(
-        twin,
-        use_instrument=True,
-        warm_start=replace(twin.warm_start, integration=config.warm_start.integration),
-        alternating=replace(twin.alternating, integration=config.alternating.integration),
-    )
-    assert undone == config
+    assert len({method_label(name) for name in method_names()}) == len(method_names())
 
 
 def test_closed_forms_ignore_the_preset() -> None:
-    assert make_estimator("tsls", "paper") == make_estimator("tsls") == TSLSConfig()
+    assert make_config("tsls", "paper") == make_config("tsls") == TSLSConfig()
 
 
 def test_unknown_names_list_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"'deep-iv'.*bgm-iv.*tsls"):
-        make_estimator("deep-iv")
+        make_config("deep-iv")
     with pytest.raises(ConfigError, match=r"'fast'.*default.*paper"):
-        make_estimator("bgm-iv", "fast")
+        make_config("bgm-iv", "fast")

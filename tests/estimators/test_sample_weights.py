@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 from linearmodels.iv import IV2SLS
 
-from bgmiv import DFIV, KIV, TSLS, DeepGMM, DeepIV
-from bgmiv.covariates import CovariateConfig
+from bgmiv import KIV, TSLS
+from bgmiv.baselines.tsls import TSLSConfig
+from bgmiv.bgm.covariates import CovariateConfig
+from bgmiv.bgm.estimator import PRESETS, BGMIVConfig
+from bgmiv.bgm.fit import open_checkpoint
+from bgmiv.bgm.joint import JointTraining
+from bgmiv.bgm.model import ModelConfig
 from bgmiv.data.ivdata import IVData
-from bgmiv.errors import DataError
-from bgmiv.estimators.bgmiv import PRESETS, BGMIVConfig
-from bgmiv.estimators.tsls import TSLSConfig
-from bgmiv.model import ModelConfig
-from bgmiv.train import DirectStart
+from bgmiv.effects import predict
 
 N = 60
 RNG = np.random.default_rng(0)
@@ -42,7 +43,7 @@ class TestTwoStageLeastSquares:
         weighted = config.fit(sample(COUNTS))
         repeated = config.fit(sample(rows=np.repeat(np.arange(N), COUNTS)))
         at = np.linspace(-2, 2, 5)
-        np.testing.assert_allclose(weighted.predict(at, at), repeated.predict(at, at), rtol=1e-6)
+        np.testing.assert_allclose(predict(weighted, at, at), predict(repeated, at, at), rtol=1e-6)
 
     def test_weights_of_one_are_none(self) -> None:
         plain, ones = TSLSConfig().fit(sample()), TSLSConfig().fit(sample(np.full(N, 7)))
@@ -50,25 +51,12 @@ class TestTwoStageLeastSquares:
         np.testing.assert_allclose(ones.result.std_errors, plain.result.std_errors, rtol=1e-12)
 
     def test_errors_are_clustered_by_groups(self) -> None:
-        found = (
-            TSLS().fit(Y, X, instruments=W, covariates={"age": V}, groups=STATES, weights=1.0 + COUNTS).fitted_.result
-        )
-        exogenous = np.column_stack([np.ones(N), V])
-        reference = IV2SLS(Y, exogenous, X, W, weights=1.0 + COUNTS)
-        np.testing.assert_allclose(
-            found.std_errors, reference.fit(cov_type="clustered", clusters=STATES).std_errors, rtol=1e-10
-        )
-        assert found.std_errors.iloc[-1] != pytest.approx(
-            reference.fit(cov_type="robust").std_errors.iloc[-1], rel=1e-3
-        )
-
-
-@pytest.mark.parametrize("method", [KIV, DeepIV, DFIV, DeepGMM])
-def test_methods_without_weights_say_so(method: Any) -> None:
-    message = rf"{method.__name__} does not take sample weights \(pw\)\. Leave them out, or use BGMIV or TSLS"
-    table = {"y": Y, "x": X, "w": W, "pw": 1.0 + COUNTS}
-    with pytest.raises(DataError, match=message):
-        method(random_state=0).fit_table(table, outcome="y", treatment="x", instruments="w", weights="pw")
+        model = TSLS().fit(Y, X, instruments=W, covariates={"age": V}, groups=STATES, weights=1.0 + COUNTS)
+        found = model.fitted_.result.std_errors
+        reference = IV2SLS(Y, np.column_stack([np.ones(N), V]), X, W, weights=1.0 + COUNTS)
+        clustered = reference.fit(cov_type="clustered", clusters=STATES).std_errors
+        np.testing.assert_allclose(found, clustered, rtol=1e-10)
+        assert found.iloc[-1] != pytest.approx(reference.fit(cov_type="robust").std_errors.iloc[-1], rel=1e-3)
 
 
 def test_groups_are_kept_by_a_method_that_does_not_use_them() -> None:
@@ -91,7 +79,7 @@ def small(preset: str = "default", **more: Any) -> BGMIVConfig:
     )
 
 
-DIRECT = DirectStart(iterations=400, learning_rate=1e-2, chunk=200)
+JOINT = JointTraining(iterations=400, learning_rate=1e-2, chunk=200)
 
 
 class TestBGMIV:
@@ -103,39 +91,33 @@ class TestBGMIV:
             data = IVData.from_arrays(
                 X + shift, X, instruments=W, covariates={"age": V}, weights=np.arange(N) % 2 == chosen
             )
-            fitted = small(warm_start=DIRECT).fit(data, jax.random.key(0))
-            predictions.append(float(fitted.predict([0.0], {"age": [0.0]})[0]))
+            fitted = small(initial=JOINT).fit(data, jax.random.key(0))
+            predictions.append(float(predict(fitted, [0.0], {"age": [0.0]})[0]))
         low, high = predictions
         assert low < -2.5
         assert high > 2.5
 
-    def test_members_with_folds_and_sets_that_train_together(self) -> None:
-        config = small(warm_start=replace(DIRECT, iterations=20, chunk=10))
+    def test_members_with_folds_are_trained_by_the_weights(self) -> None:
+        config = small(initial=replace(JOINT, iterations=20, chunk=10))
         config = replace(config, ensemble=replace(config.ensemble, members=2, held_out=0.4))
-        one, other = sample(1.0 + COUNTS, STATES), sample(4.0 - COUNTS)
-        keys = [jax.random.key(0), jax.random.key(0)]
+        one, other = (config.fit(data, jax.random.key(0)) for data in (sample(1.0 + COUNTS, STATES), sample()))
         points = ([0.0, 1.0], {"age": [0.0, 1.0]})
-        fits = [config.fit_many(pair, keys) for pair in ([one, other], [other, one])]
-        found = np.array([[fit.predict(*points) for fit in pair if not isinstance(fit, Exception)] for pair in fits])
-        np.testing.assert_allclose(found[0], found[1, ::-1], rtol=1e-3, atol=1e-3)
         # Of one key and the same rows, they differ by their weights alone.
-        assert not np.allclose(found[0, 0], found[0, 1], atol=1e-2)
-        with pytest.raises(DataError, match="differ in whether rows have sample weights"):
-            config.fit_many([one, sample()], keys)
+        assert not np.allclose(predict(one, *points), predict(other, *points), atol=1e-2)
 
     def test_algorithm_1_weighs_the_rows_likelihoods(self) -> None:
-        config = small("paper-qmc", warm_start=replace(DIRECT, iterations=0))
+        config = small("paper-qmc", initial=replace(JOINT, iterations=0))
         config = replace(config, alternating=replace(config.alternating, epochs=3, chunk=3))
         key, points = jax.random.key(0), ([0.0, 1.0], {"age": [0.0, 1.0]})
-        plain, ones, others = (config.fit(sample(w), key).predict(*points) for w in (None, np.ones(N), COUNTS))
+        plain, ones, others = (predict(config.fit(sample(w), key), *points) for w in (None, np.ones(N), COUNTS))
         np.testing.assert_allclose(ones, plain, rtol=1e-4, atol=1e-5)
         assert not np.allclose(others, plain, rtol=1e-4, atol=1e-5)
 
     def test_an_unfinished_fit_is_one_of_these_weights_and_groups(self, tmp_path: Any) -> None:
-        config = replace(small(warm_start=DIRECT), checkpoint=str(tmp_path))
+        config = replace(small(initial=JOINT), checkpoint=str(tmp_path))
         marks = set()
         for data in (sample(), sample(1.0 + COUNTS), sample(groups=STATES), sample(1.0 + COUNTS, STATES)):
-            checkpoint = config.open_checkpoint(data, jax.random.key(0))
+            checkpoint = open_checkpoint(config, data, jax.random.key(0))
             assert checkpoint is not None
             marks.add(checkpoint._fingerprint)
         assert len(marks) == 4

@@ -8,25 +8,17 @@ from scipy.stats import bernoulli
 from bgmiv.likelihood import Bernoulli, Categorical, FiniteHead, Gaussian
 
 
-def test_bernoulli_is_the_logistic_one() -> None:
-    raw, value = np.asarray([-2.0, 0.0, 3.0], np.float32), np.asarray([1.0, 0.0, 1.0], np.float32)
-    head = Bernoulli(3)
-    mean, log_prob, error = jax.jit(lambda r, v: (head.mean(r), head.log_prob(r, v), head.fit_error(r, v)))(raw, value)
+def test_bernoulli_is_the_logistic_one_and_takes_shares_as_values() -> None:
+    head, raw = Bernoulli(3), np.asarray([-2.0, 0.0, 3.0], np.float32)
+    mean, log_prob, of_shares = jax.jit(lambda r, v, s: (head.mean(r), head.log_prob(r, v), head.log_prob(r, s)))(
+        raw, np.asarray([1.0, 0.0, 1.0], np.float32), np.full(3, 0.3, np.float32)
+    )
     np.testing.assert_allclose(mean, expit(raw), rtol=1e-6)
     np.testing.assert_allclose(log_prob, bernoulli.logpmf([1, 0, 1], expit(raw)), rtol=1e-5)
-    np.testing.assert_allclose(error, -log_prob)
-
-
-def test_bernoulli_takes_shares_as_values() -> None:
-    share = np.float32(0.3)
-    cross_entropy = share * np.log(expit(0.4)) + (1 - share) * np.log(expit(-0.4))
-    got = jax.jit(Bernoulli(1).log_prob)(np.asarray([0.4], np.float32), share[None])
-    np.testing.assert_allclose(got, [cross_entropy], rtol=1e-5)
+    np.testing.assert_allclose(of_shares, 0.3 * np.log(expit(raw)) + 0.7 * np.log(expit(-raw)), rtol=1e-5)
 
 
 def test_sure_things_and_their_gradients_stay_finite() -> None:
-    logits = np.asarray([-1e4, -100.0, 100.0, 1e4], np.float32)
-
     @jax.jit
     @jax.vmap
     def run(logit: jax.Array) -> tuple[jax.Array, ...]:
@@ -36,22 +28,17 @@ def test_sure_things_and_their_gradients_stay_finite() -> None:
         categorical = Categorical(2).log_prob(levels, np.asarray([0.0, 1.0], np.float32))
         return *(part for pair in bernoulli for part in pair), Bernoulli(1).log_weights(raw), categorical
 
-    for result in run(logits):
+    for result in run(np.asarray([-1e4, -100.0, 100.0, 1e4], np.float32)):
         assert np.isfinite(result).all()
 
 
-def test_categorical_is_the_softmax() -> None:
-    raw = np.asarray([0.5, -1.0, 2.0], np.float32)
-    head = Categorical(3)
-    mean, log_prob = jax.jit(lambda r, v: (head.mean(r), head.log_prob(r, v)))(
-        raw, np.asarray([0.0, 1.0, 0.0], np.float32)
-    )
+def test_categorical_is_the_softmax_and_draws_are_one_hot() -> None:
+    head, raw = Categorical(3), np.asarray([0.5, -1.0, 2.0], np.float32)
+    mean, log_prob, draws = jax.jit(
+        lambda r, v: (head.mean(r), head.log_prob(r, v), head.sample(r, jax.random.key(0), 1000))
+    )(raw, np.asarray([0.0, 1.0, 0.0], np.float32))
     np.testing.assert_allclose(mean, softmax(raw), rtol=1e-5)
     np.testing.assert_allclose(log_prob, [0.0, np.log(softmax(raw)[1]), 0.0], rtol=1e-5)
-
-
-def test_categorical_draws_are_one_hot() -> None:
-    draws = jax.jit(lambda r: Categorical(3).sample(r, jax.random.key(0), 1000))(np.zeros(3, np.float32))
     np.testing.assert_array_equal(np.sum(draws, axis=1), 1.0)
     np.testing.assert_array_equal(np.unique(draws), [0.0, 1.0])
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from bgmiv.effects import Interval, Uncertain
+from bgmiv.adapters import unfitted_copy
 from bgmiv.errors import ConfigError, MissingExtraError, NotFittedError
 
 try:
     from dowhy.causal_estimator import CausalEstimate, CausalEstimator, RealizedEstimand
-except ImportError:  # the class is still there to say what is missing
+except ImportError:  # the class still exists, to say what is missing
     CausalEstimator = None
 
 __all__ = ["DoWhyEstimator"]
@@ -41,7 +40,7 @@ class DoWhyEstimator(_BASE):  # type: ignore[misc]
 
     Instruments are those that DoWhy has identified, covariates its adjustment set and the effect modifiers. Where an
     unobserved confounder leaves DoWhy without an adjustment set, name covariates by `covariates`. The estimate is the
-    average effect over the target units; `estimate.estimator.fitted` is the fitted method with all its own questions.
+    average effect over the target units; `estimate.estimator.fitted` is the fitted method with all its own methods.
 
     Intervals, standard errors and p-values are the method's own where it has intervals (`BGMIV`, `TSLS`), by the normal
     approximation for p-values; for other methods DoWhy's bootstrap is used, which fits hundreds of times.
@@ -65,14 +64,11 @@ class DoWhyEstimator(_BASE):  # type: ignore[misc]
         iv_instrument_name: str | Sequence[str] | None = None,
         **options: Any,
     ) -> None:
-        """Store the arguments."""
         if CausalEstimator is None:
-            raise MissingExtraError("DoWhyEstimator needs dowhy, which is not installed: pip install 'bgmiv[dowhy]'")
+            raise MissingExtraError("DoWhyEstimator needs dowhy: pip install 'bgmiv[dowhy]'")
         # DoWhy passes the path of the class on to it.
         options.pop("bgmiv_estimator", None)
         super().__init__(identified_estimand, **options)
-        if estimator is not None and not hasattr(estimator, "fit_table"):
-            raise ConfigError(f"estimator must be a bgmiv method such as BGMIV() or TSLS(), got {estimator!r}.")
         self.estimator = estimator
         self.covariates = covariates
         self.iv_instrument_name = iv_instrument_name
@@ -85,15 +81,7 @@ class DoWhyEstimator(_BASE):  # type: ignore[misc]
         return self._model
 
     def fit(self, data: Any, effect_modifier_names: Sequence[str] | None = None) -> Self:
-        """Fit the method on the columns that DoWhy's estimand names.
-
-        Args:
-            data: the table.
-            effect_modifier_names: columns on which the effect may depend; they join the covariates.
-
-        Returns:
-            The fitted estimator itself.
-        """
+        """Fit the method on the columns that DoWhy's estimand names; effect modifiers join the covariates."""
         self.reset_encoders()
         estimand = self._target_estimand
         self._set_effect_modifiers(data, None if effect_modifier_names is None else list(effect_modifier_names))
@@ -105,14 +93,8 @@ class DoWhyEstimator(_BASE):  # type: ignore[misc]
         adjusted = [*estimand.get_adjustment_set(), *self._effect_modifier_names]
         chosen = adjusted if self.covariates is None else _listed(self.covariates)
         self._names = [name for name in dict.fromkeys(chosen) if name not in instruments]
-        if self.estimator is None:
-            from bgmiv.estimators.bgmiv import BGMIV
-
-            model: Any = BGMIV()
-        else:
-            model = deepcopy(self.estimator)
         self.estimating_instrument_names = instruments
-        self._model = model.fit_table(
+        self._model = unfitted_copy(self.estimator).fit_table(
             data,
             outcome=estimand.outcome_variable[0],
             treatment=estimand.treatment_variable[0],
@@ -127,11 +109,8 @@ class DoWhyEstimator(_BASE):  # type: ignore[misc]
     ) -> Any:
         """The average effect over the target units, as DoWhy's `CausalEstimate`.
 
-        Args:
-            data: the table.
-            treatment_value, control_value: the two treatments.
-            target_units: "ate" or None for all rows, "att" or "atc" for those with one of the two treatments, a
-                function of the table that marks rows, or a table of other units with the covariates' columns.
+        Target units are "ate" or None for all rows, "att" or "atc" for those with one of the two treatments, a
+        function of the table that marks rows, or a table of other units with the covariates' columns.
         """
         self.update_input(treatment_value, control_value, target_units)
         self._asked = self._units(data, target_units)
@@ -158,10 +137,10 @@ class DoWhyEstimator(_BASE):  # type: ignore[misc]
         return estimate
 
     def construct_symbolic_estimator(self, estimand: Any) -> Any:
-        """What is estimated and under which assumptions, for DoWhy's summary."""
-        method = type(self.fitted).__name__
+        """The estimand and its assumptions, for DoWhy's summary."""
         instruments, others = ", ".join(self.estimating_instrument_names), ", ".join(self._names)
-        realized = RealizedEstimand(estimand, estimator_name=f"structural function by bgmiv.{method}")
+        name = f"structural function by bgmiv.{type(self.fitted).__name__}"
+        realized = RealizedEstimand(estimand, estimator_name=name)
         identified = (estimand.estimands or {}).get("iv") or {}
         realized.update_assumptions(dict(identified.get("assumptions", {})))
         realized.update_estimand_expression(
@@ -177,26 +156,27 @@ class DoWhyEstimator(_BASE):  # type: ignore[misc]
             return data[np.asarray(units(data), dtype=bool)]
         if not isinstance(units, str):
             return units
-        treatment = data[self._target_estimand.treatment_variable[0]]
         if units not in ("att", "atc"):
             raise ConfigError(f"target_units must be 'ate', 'att', 'atc', a function or a table, got {units!r}.")
         value = self._treatment_value if units == "att" else self._control_value
-        found = data[treatment == value]
+        found = data[data[self._target_estimand.treatment_variable[0]] == value]
         if not len(found):
             raise ConfigError(f"target_units {units!r}: no row has the treatment {value!r}.")
         return found
 
-    def _effects(self, units: Any) -> NDArray[np.float64]:
+    def _question(self, units: Any) -> dict[str, Any]:
         rows = units if self._names else None
-        return np.asarray(self.fitted.effect(rows, t0=self._control_value, t1=self._treatment_value), np.float64)
+        return {"covariates": rows, "t0": self._control_value, "t1": self._treatment_value}
 
-    def _interval(self, level: float) -> Interval:
-        # DoWhy falls back on its bootstrap for what is not implemented.
-        if not isinstance(self.fitted.fitted_, Uncertain):
-            raise NotImplementedError(f"{type(self.fitted).__name__} gives point estimates only.")
-        rows = self._asked if self._names else None
-        found: Interval = self.fitted.ate_interval(rows, t0=self._control_value, t1=self._treatment_value, level=level)
-        return found
+    def _effects(self, units: Any) -> NDArray[np.float64]:
+        return np.asarray(self.fitted.effect(**self._question(units)), np.float64)
+
+    def _interval(self, level: float) -> Any:
+        try:
+            return self.fitted.ate_interval(**self._question(self._asked), level=level)
+        except ConfigError as error:
+            # The method gives point estimates only; DoWhy uses its bootstrap for what is not implemented.
+            raise NotImplementedError(str(error)) from error
 
     def _do(self, x: Any, data_df: Any = None) -> float:
         rows = self._asked if data_df is None else data_df

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from bgmiv.bench.evaluate import run_one, run_together
-from bgmiv.bench.executors import Executor, LocalPool
-from bgmiv.bench.identity import RunKey, identify, identify_all
-from bgmiv.bench.metrics import StructuralError, structural_error
-from bgmiv.bench.plan import Plan, RunSpec, Sweep, load_plan, ready_plans
-from bgmiv.bench.presets import benchmark_estimator
-from bgmiv.bench.row import Row
+from bgmiv.bench.evaluate import StructuralError, benchmark_config, run_one, structural_error
+from bgmiv.bench.executors import Executor, InProcess, LocalPool
+from bgmiv.bench.plan import Plan, RunKey, RunSpec, Sweep, identify, load_plan, ready_plans
 from bgmiv.bench.runner import run_plan
-from bgmiv.bench.store import RowStore
+from bgmiv.bench.store import Row, RowStore
 
 __all__ = [
     "Executor",
+    "InProcess",
     "LocalPool",
     "Plan",
     "Row",
@@ -22,13 +19,11 @@ __all__ = [
     "RunSpec",
     "StructuralError",
     "Sweep",
-    "benchmark_estimator",
+    "benchmark_config",
     "identify",
-    "identify_all",
     "load_plan",
     "ready_plans",
     "run_one",
     "run_plan",
-    "run_together",
     "structural_error",
 ]

@@ -1,264 +1,216 @@
-"""One fit, or repeats of a cell together: sample, fit, predict the grid, measure."""
+"""One fit: draw the sample, fit, predict on the grid, measure the distance from the truth."""
 
 from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from bgmiv.bench.identity import RunKey, identify
-from bgmiv.bench.metrics import StructuralError, structural_error
-from bgmiv.bench.plan import RunSpec
-from bgmiv.bench.presets import benchmark_estimator
-from bgmiv.bench.row import Row
+from bgmiv.bench.plan import RunKey, RunSpec, identify
+from bgmiv.bench.store import Row
 from bgmiv.data.ivdata import IVData
+from bgmiv.data.query import query_at
+from bgmiv.data.scaling import FixedAffine, Identity, RoleScaling
 from bgmiv.designs import StructuralGrid, make_design
-from bgmiv.errors import BGMIVError, ConfigError
-from bgmiv.estimators.base import BatchEstimator, FittedIV
+from bgmiv.estimators.fitted import FittedMethod
 from bgmiv.progress import Reporter, silent
+from bgmiv.registry import NO_INSTRUMENT, make_config
 
 __all__ = [
-    "Clock",
-    "Elapsed",
+    "PAPER_FIXED_SCALING",
     "Evaluation",
-    "Query",
-    "can_batch",
+    "Points",
+    "StructuralError",
+    "benchmark_config",
     "evaluate",
     "failed_row",
     "run_one",
-    "run_together",
-    "versions",
+    "structural_error",
 ]
 
+PAPER_FIXED_SCALING = RoleScaling(
+    outcome=FixedAffine(-292.1, 158.0),
+    treatment=FixedAffine(17.779, 3.7),
+    covariates=Identity(),
+    instruments=Identity(),
+)
+"""The paper's scaling for its high-dimensional designs: x ↦ (x − 17.779)/3.7 and y ↦ (y + 292.1)/158."""
 
-class Elapsed(NamedTuple):
-    """Wall-clock seconds, and seconds of processor time of all threads of this process."""
-
-    seconds: float
-    cpu_seconds: float
+_FIXED_SCALING_DESIGNS = ("vector-proxy", "mnist", "mnist-hd")
+_LIBRARIES = ("bgmiv", "jax", "jaxlib", "equinox", "optax", "numpy", "linearmodels")
 
 
-class Clock:
-    """Measures from its construction on.
+class StructuralError(NamedTuple):
+    """Mean squared structural error in squared units of the outcome; NaN where there are no points.
 
-    >>> Clock().elapsed().seconds >= 0.0
-    True
+    Args:
+        all: over the whole grid, the number papers report.
+        in_support: over points whose treatment the training data show.
+        outside: over points that are extrapolations.
     """
 
-    def __init__(self) -> None:
-        """Start it."""
-        self._wall = time.perf_counter()
-        self._cpu = time.process_time()
-
-    def elapsed(self, shares: int = 1) -> Elapsed:
-        """The time since construction, divided into equal shares."""
-        return Elapsed((time.perf_counter() - self._wall) / shares, (time.process_time() - self._cpu) / shares)
+    all: float
+    in_support: float
+    outside: float
 
 
-@cache
-def _versions() -> tuple[tuple[str, str], ...]:
-    found = []
-    for package in ("bgmiv", "jax", "jaxlib", "equinox", "optax", "numpy", "linearmodels"):
-        try:
-            found.append((package, version(package)))
-        except PackageNotFoundError:
-            found.append((package, "not installed"))
-    return (*found, ("python", platform.python_version()))
+def structural_error(predicted: np.ndarray, grid: StructuralGrid) -> StructuralError:
+    """Mean of (ĝ(x, v) − g₀(x, v))² over the grid, and over its parts inside and outside the support.
 
+    Args:
+        predicted: (m,) estimates at the grid's points, in units of the outcome.
+        grid: the points and the truth.
 
-def versions() -> dict[str, str]:
-    """Versions of this package, Python and the libraries that decide the numbers.
-
-    >>> sorted(versions())
-    ['bgmiv', 'equinox', 'jax', 'jaxlib', 'linearmodels', 'numpy', 'optax', 'python']
+    Example:
+        >>> grid = make_design("demand").grid()
+        >>> structural_error(grid.truth + 2.0, grid)
+        StructuralError(all=4.0, in_support=4.0, outside=4.0)
     """
-    return dict(_versions())
+    squared = (np.asarray(predicted, dtype=np.float64) - grid.truth) ** 2
+    parts = (squared, squared[grid.in_support], squared[~grid.in_support])
+    return StructuralError(*(float(part.mean()) if part.size else float("nan") for part in parts))
 
 
-class Query(NamedTuple):
-    """Points at which an estimate is wanted besides the grid: (m,) treatments and their covariates."""
+class Points(NamedTuple):
+    """Points at which an estimate is wanted: (m,) treatments and their covariates."""
 
     treatment: np.ndarray
     covariates: Mapping[str, np.ndarray]
 
 
 class Evaluation(NamedTuple):
-    """A row, and the estimates at the query's points: None without a query or when the fit failed.
-
-    `fitted` and `data` are there if they were to be kept and the fit did not fail.
-    """
+    """A row; if the fit did not fail also the estimates at further points, and fit and data if they were to be kept."""
 
     row: Row
-    estimates: np.ndarray | None
-    fitted: FittedIV | None = None
+    estimates: np.ndarray | None = None
+    fitted: FittedMethod | None = None
     data: IVData | None = None
+
+
+def benchmark_config(design: str, method: str, preset: str = "default") -> Any:
+    """The config of a method's preset as the benchmark of that design runs it.
+
+    The only difference from :func:`bgmiv.registry.make_config`: with the paper's presets the vector-proxy and image
+    designs use the paper's fixed scaling (:data:`PAPER_FIXED_SCALING`).
+
+    Example:
+        >>> benchmark_config("vector-proxy", "bgm-iv", "paper").scaling == PAPER_FIXED_SCALING
+        True
+    """
+    config = make_config(method, preset)
+    if (
+        design in _FIXED_SCALING_DESIGNS
+        and preset.startswith("paper")
+        and method.removesuffix(NO_INSTRUMENT) == "bgm-iv"
+    ):
+        return replace(config, scaling=PAPER_FIXED_SCALING)
+    return config
 
 
 def run_one(spec: RunSpec, reporter: Reporter = silent) -> Row:
     """One fit, from the sample to its row.
 
     The times cover the fit and the grid prediction with the compilation they need, not the sampling. A fit
-    that raises, or that predicts anything but finite numbers, gives a row with status ``"failed"``.
+    that raises, or whose predictions are not all finite, gives a row with status `"failed"`.
 
     Raises:
         ConfigError: the specification names an unknown design, method or preset.
 
-    >>> row = run_one(RunSpec("demand", 500, 0.5, "tsls", "default", seed=0))
-    >>> row.status, row.structural_mse is not None and row.structural_mse > 1000.0
-    ('ok', True)
+    Example:
+        >>> row = run_one(RunSpec("demand", 500, 0.5, "tsls", "default", seed=0))
+        >>> row.status, row.structural_mse > 0
+        ('ok', True)
     """
     return evaluate(spec, None, reporter).row
 
 
-def evaluate(spec: RunSpec, query: Query | None, reporter: Reporter = silent, *, keep: bool = False) -> Evaluation:
+def evaluate(spec: RunSpec, points: Points | None, reporter: Reporter = silent, *, keep: bool = False) -> Evaluation:
     """As :func:`run_one`, with estimates at further points (not timed), and if wanted the fit and its data."""
-    key = identify(spec)
-    design = make_design(spec.design)
-    estimator = benchmark_estimator(spec.design, spec.method, spec.preset)
+    key, design = identify(spec), make_design(spec.design)
+    config = benchmark_config(spec.design, spec.method, spec.preset)
     grid = design.grid()
     data = design.sample(spec.n, spec.rho, spec.seed)
-    clock = Clock()
+    wall, cpu = time.perf_counter(), time.process_time()
     try:
-        fitted = estimator.fit(data, jax.random.key(spec.seed), reporter)
-        predicted = _grid_prediction(fitted, grid, reporter)
-        elapsed = clock.elapsed()
-        estimates = None if query is None else np.asarray(fitted.predict(query.treatment, query.covariates))
+        fitted = config.fit(data, jax.random.key(spec.seed), reporter)
+        reporter.start("grid prediction", 1)
+        predicted = _predict(fitted, Points(grid.treatment, grid.covariates))
+        reporter.finish()
+        times = (time.perf_counter() - wall, time.process_time() - cpu)
+        estimates = None if points is None else _predict(fitted, points)
+        if bad := int((~np.isfinite(predicted)).sum()):
+            raise ValueError(f"{bad} of {len(grid)} grid predictions are not finite")
     except KeyboardInterrupt:
         # FitInterrupted is also an Exception; an interrupted fit is not a failed one.
         raise
     except Exception as error:
-        return Evaluation(failed_row(key, _words(error), elapsed=clock.elapsed()), None)
-    row = _row(key, elapsed, _measured(predicted, grid), evidence=_evidence(fitted))
+        times = (time.perf_counter() - wall, time.process_time() - cpu)
+        return Evaluation(_row(key, f"{type(error).__name__}: {error}", times=times))
+    row = _row(key, errors=structural_error(predicted, grid), times=times, evidence=_evidence(fitted))
     return Evaluation(row, estimates, *((fitted, data) if keep else ()))
 
 
-def can_batch(spec: RunSpec) -> bool:
-    """Whether the method can train repeats of that cell together.
-
-    >>> can_batch(RunSpec("demand", 500, 0.5, "tsls", "default", seed=0))
-    False
-    """
-    return isinstance(benchmark_estimator(spec.design, spec.method, spec.preset), BatchEstimator)
+def failed_row(key: RunKey, error: str, attempts: int = 1) -> Row:
+    """The row of a run that gave no result."""
+    return _row(key, error, attempts=attempts)
 
 
-def run_together(specs: Sequence[RunSpec], reporter: Reporter = silent) -> tuple[Row, ...]:
-    """Repeats of one cell, trained together where the method can (:func:`can_batch`); a row each.
-
-    Training together changes the order of sums, and long training amplifies the last digits: rows agree with those of
-    single fits to the tolerance that the guide states, not to the digit. Times are each row's share.
-
-    Raises:
-        ConfigError: the specifications differ in more than their seed.
-    """
-    if len({spec.cell for spec in specs}) != 1:
-        raise ConfigError("only repeats of one cell can be trained together: they may differ in nothing but the seed")
-    first = specs[0]
-    design, estimator = make_design(first.design), benchmark_estimator(first.design, first.method, first.preset)
-    if len(specs) == 1 or not isinstance(estimator, BatchEstimator):
-        return tuple(run_one(spec, reporter) for spec in specs)
-    grid = design.grid()
-    samples = [design.sample(spec.n, spec.rho, spec.seed) for spec in specs]
-    keys = [jax.random.key(spec.seed) for spec in specs]
-    results: list[StructuralError | str] = []
-    evidence: list[Mapping[str, float | int | None]] = []
-    clock = Clock()
-    try:
-        for fitted in estimator.fit_many(samples, keys, reporter):
-            evidence.append({} if isinstance(fitted, BGMIVError) else _evidence(fitted))
-            if isinstance(fitted, BGMIVError):
-                results.append(_words(fitted))
-            else:
-                results.append(_measured(_grid_prediction(fitted, grid, reporter), grid))
-    except KeyboardInterrupt:
-        raise
-    except Exception as error:
-        evidence = evidence[: len(results)] + [{}] * (len(specs) - len(results))
-        results += [_words(error)] * (len(specs) - len(results))
-    elapsed = clock.elapsed(len(specs))
-    return tuple(
-        _row(identify(spec), elapsed, result, batched=len(specs), evidence=known)
-        for spec, result, known in zip(specs, results, evidence, strict=True)
-    )
+def _predict(fitted: FittedMethod, points: Points) -> np.ndarray:
+    return np.asarray(fitted.at(query_at(fitted.schema, points.treatment, points.covariates))[0])
 
 
-def failed_row(key: RunKey, error: str, *, elapsed: Elapsed | None = None, attempts: int = 1) -> Row:
-    """The row of a run that gave nothing."""
-    return _row(key, elapsed or Elapsed(0.0, 0.0), error, attempts=attempts)
-
-
-def _grid_prediction(fitted: FittedIV, grid: StructuralGrid, reporter: Reporter) -> np.ndarray:
-    reporter.start("grid prediction", 1)
-    try:
-        predicted = np.asarray(fitted.predict(grid.treatment, grid.covariates))
-        reporter.advance(1, {})
-    finally:
-        reporter.finish()
-    return predicted
-
-
-def _evidence(fitted: FittedIV) -> dict[str, float | int | None]:
-    """What a method's verdict on its own fit rests on; files hold no number that is not finite."""
-    verdict = getattr(fitted, "verdict", None)
-    if verdict is None:
+def _evidence(fitted: FittedMethod) -> dict[str, float | int | None]:
+    """The measurements behind a method's verdict on its own fit; files hold finite numbers only."""
+    if fitted.verdict is None:
         return {}
-    known = asdict(verdict.evidence)
+    known = asdict(fitted.verdict.evidence)
     return {name: value if value is None or np.isfinite(value) else None for name, value in known.items()}
 
 
-def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
-
-
-def _measured(predicted: np.ndarray, grid: StructuralGrid) -> StructuralError | str:
-    """The errors, or the reason why there are none."""
-    if predicted.shape != grid.truth.shape:
-        return f"the grid prediction has shape {predicted.shape}, not {grid.truth.shape}"
-    finite = np.isfinite(predicted)
-    if not finite.all():
-        return f"{int((~finite).sum())} of {len(grid)} grid predictions are not finite numbers"
-    return structural_error(predicted, grid)
+@cache
+def _versions() -> Mapping[str, str]:
+    found = {"python": platform.python_version()}
+    for package in _LIBRARIES:
+        # A package that runs from its source folder has no version.
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
 
 
 def _row(
     key: RunKey,
-    elapsed: Elapsed,
-    measured: StructuralError | str,
+    error: str = "",
     *,
+    errors: StructuralError | None = None,
+    times: tuple[float, float] = (0.0, 0.0),
     attempts: int = 1,
-    batched: int = 1,
     evidence: Mapping[str, float | int | None] | None = None,
 ) -> Row:
-    status: Literal["ok", "failed"] = "ok"
-    error = ""
-    errors: tuple[float | None, ...]
-    if isinstance(measured, str):
-        status, error, errors = "failed", measured, (None, None, None)
-    else:
-        # A part of the grid without points has no error; files hold no NaN.
-        errors = tuple(None if np.isnan(value) else value for value in measured)
+    # A part of the grid without points has no error; files hold finite numbers only.
+    measured = (None, None, None) if errors is None else [None if np.isnan(value) else value for value in errors]
     return Row(
         **asdict(key.spec),
-        config=key.config,
-        code=key.code,
-        status=status,
+        method_version=key.method_version,
+        design_version=key.design_version,
+        status="failed" if errors is None else "ok",
         error=error,
         attempts=attempts,
-        structural_mse=errors[0],
-        structural_mse_in_support=errors[1],
-        structural_mse_outside=errors[2],
-        seconds=round(elapsed.seconds, 3),
-        cpu_seconds=round(elapsed.cpu_seconds, 3),
-        batched=batched,
+        structural_mse=measured[0],
+        structural_mse_in_support=measured[1],
+        structural_mse_outside=measured[2],
+        seconds=round(times[0], 3),
+        cpu_seconds=round(times[1], 3),
         compilation_cache=jax.config.values.get("jax_compilation_cache_dir") is not None,
-        versions=versions(),
+        versions=dict(_versions()),
         timestamp=datetime.now(UTC).isoformat(timespec="seconds"),
         evidence=evidence or {},
     )

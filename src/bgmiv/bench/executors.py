@@ -1,171 +1,151 @@
-"""Where tasks run: the executor plug, and the local pool of processes."""
+"""Where fits run: the executor protocol, the calling process, and a pool of local processes."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
-import traceback
+import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
-from typing import Any, Protocol, cast
+from multiprocessing import Pipe, get_context
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple, Protocol
 
-from bgmiv.errors import BGMIVError, ConfigError
+from bgmiv.errors import ConfigError
 from bgmiv.progress import Reporter
 
 __all__ = [
     "THREAD_VARIABLES",
-    "Advanced",
     "Board",
     "Died",
     "Done",
-    "Event",
     "Executor",
-    "Finished",
     "InProcess",
     "LocalPool",
-    "PipeReporter",
-    "Retried",
-    "Started",
+    "Relay",
     "Task",
-    "answer",
+    "WorkQueue",
     "available_cores",
 ]
 
 Task = Callable[[Any, Reporter], Any]
-"""A function of a module: ``task(item, reporter) -> result``, all three picklable."""
+"""A function of a module: `task(item, reporter) -> result`, all picklable; items are hashable."""
+
+THREAD_VARIABLES = ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+"""Each is read when its library is first imported, so they must be in the environment a process starts with."""
+
+# Seconds between reads of the progress of worker processes; a result is seen at once.
+_POLL_SECONDS = 0.1
+_LOST = "the worker process ended without a result; memory may have run out"
 
 
-@dataclass(frozen=True)
-class Started:
-    """A phase of an item's task began."""
-
-    phase: str
-    total: int
-
-
-@dataclass(frozen=True)
-class Advanced:
-    """A phase moved on."""
-
-    steps: int
-    metrics: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A phase ended."""
-
-
-@dataclass(frozen=True)
-class Retried:
-    """The item's process was lost, and another one tries it again."""
-
-    reason: str
-
-
-Event = Started | Advanced | Finished | Retried
-
-
-@dataclass(frozen=True)
-class Done:
+class Done(NamedTuple):
     """An item's result."""
 
-    index: int
+    item: Any
     result: Any
 
 
-@dataclass(frozen=True)
-class Died:
+class Died(NamedTuple):
     """An item whose processes ended without a result, as when memory ran out."""
 
-    index: int
+    item: Any
     reason: str
     attempts: int
 
 
 class Board(Protocol):
-    """Shows the progress of many tasks: one call for each event of item ``index``."""
+    """Shows the progress of many items: the calls of a reporter, with the item."""
 
-    def show(self, index: int, event: Event) -> None:
-        """An event of the task of that item."""
-        ...
+    def start(self, item: Any, phase: str, total: int) -> None:
+        """A phase of `total` steps begins."""
+
+    def advance(self, item: Any, steps: int, metrics: Mapping[str, float]) -> None:
+        """`steps` more steps are done."""
+
+    def finish(self, item: Any) -> None:
+        """The phase is over."""
+
+    def retried(self, item: Any, reason: str) -> None:
+        """The item's process was lost, and another one tries it again."""
 
 
 class Executor(Protocol):
     """Runs a task on items, anywhere."""
 
-    @property
-    def shares_files(self) -> bool:
-        """Whether tasks see the caller's files, and may write rows themselves."""
+    def map(self, task: Task, items: Iterable[Any], board: Board) -> Iterator[Done | Died]:
+        """Run `task` on every item and yield results as they come.
 
-    def map(self, task: Task, items: Sequence[Any], board: Board) -> Iterator[Done | Died]:
-        """Run ``task`` on every item and give results as they come.
-
-        An item whose process is lost is tried once more before it counts as died. Closing the iterator, or an exception
-        such as Ctrl-C in the loop over it, ends what is running.
+        Items are taken from the iterable only when there is room for them. An item whose process is lost is tried once
+        more before it counts as died. Closing the iterator, or an exception in the loop over it such as Ctrl-C, ends
+        what is running.
         """
-        ...
 
 
-class PipeReporter:
-    """A reporter whose events go to a function, as across a pipe."""
+class WorkQueue:
+    """The items of one call of :meth:`Executor.map`; an item whose process is lost is tried once more."""
 
-    def __init__(self, send: Callable[[Event], None]) -> None:
-        """Events go to ``send``."""
+    def __init__(self, items: Iterable[Any], board: Board) -> None:
+        """Items are taken one by one; the board is told of those that are tried again."""
+        self._fresh = ((item, 1) for item in items)
+        self._again: deque[tuple[Any, int]] = deque()
+        self._board = board
+
+    def take(self) -> tuple[Any, int] | None:
+        """The next item and the number of this attempt; None if there is none."""
+        return self._again.popleft() if self._again else next(self._fresh, None)
+
+    def lost(self, item: Any, attempt: int, reason: str) -> Iterator[Died]:
+        """The process of this attempt was lost: nothing if the item is tried again."""
+        if attempt > 1:
+            yield Died(item, reason, attempt)
+        else:
+            self._board.retried(item, reason)
+            self._again.append((item, attempt + 1))
+
+
+class Relay:
+    """A reporter that hands each call to a function: its name, then its arguments."""
+
+    def __init__(self, send: Callable[..., None]) -> None:
+        """Calls go to `send`."""
         self._send = send
 
     def start(self, phase: str, total: int) -> None:
         """A phase begins."""
-        self._send(Started(phase, total))
+        self._send("start", phase, total)
 
     def advance(self, steps: int, metrics: Mapping[str, float]) -> None:
         """A phase moves on."""
-        self._send(Advanced(steps, {name: float(value) for name, value in metrics.items()}))
+        self._send("advance", steps, {name: float(value) for name, value in metrics.items()})
 
     def finish(self) -> None:
         """A phase ends."""
-        self._send(Finished())
+        self._send("finish")
 
 
 @dataclass(frozen=True)
 class InProcess:
-    """One item after another in the calling process: nothing to start, and debuggers see everything.
+    """One item after another in the calling process: nothing to start, and debuggers see everything."""
 
-    >>> class Quiet:
-    ...     def show(self, index, event): ...
-    >>> [done.result for done in InProcess().map(lambda item, reporter: item + 1, [1, 2], Quiet())]
-    [2, 3]
-    """
-
-    @property
-    def shares_files(self) -> bool:
-        """The same process sees the same disk."""
-        return True
-
-    def map(self, task: Task, items: Sequence[Any], board: Board) -> Iterator[Done | Died]:
-        """Run ``task`` on every item and give results as they come (:class:`Executor`)."""
-        for index, item in enumerate(items):
-            yield Done(index, task(item, PipeReporter(partial(board.show, index))))
+    def map(self, task: Task, items: Iterable[Any], board: Board) -> Iterator[Done | Died]:
+        """Run `task` on every item and yield results as they come (:class:`Executor`)."""
+        for item in items:
+            reporter = Relay(lambda name, *args, item=item: getattr(board, name)(item, *args))
+            yield Done(item, task(item, reporter))
 
 
 @dataclass(frozen=True)
 class LocalPool:
-    """Processes on this machine.
-
-    A worker whose parent is killed finishes the item it is at and then ends, so that its work is not lost.
+    """Processes on this machine; they end when the calling process ends, however it ends.
 
     Args:
         workers: processes at once.
-        threads: threads of each; more than one is seldom faster for small networks, and changes the last digits.
-
-    >>> LocalPool(workers=2).threads
-    1
+        threads: threads of each; more than one is rarely faster for small networks, and changes the last digits.
     """
 
     workers: int = 1
@@ -176,141 +156,105 @@ class LocalPool:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; choose 1 or more")
 
-    @property
-    def shares_files(self) -> bool:
-        """Workers see the same disk."""
-        return True
-
-    def map(self, task: Task, items: Sequence[Any], board: Board) -> Iterator[Done | Died]:
-        """Run ``task`` on every item and give results as they come (:class:`Executor`)."""
-        waiting = deque((index, 1) for index in range(len(items)))
-        running: dict[Connection, tuple[SpawnProcess, int, int]] = {}
-
-        def assign(connection: Connection, process: SpawnProcess) -> None:
-            index, attempt = waiting.popleft()
-            running[connection] = (process, index, attempt)
-            # A process that is already gone shows as the end of its pipe, below.
-            with suppress(OSError):
-                connection.send(items[index])
-
+    def map(self, task: Task, items: Iterable[Any], board: Board) -> Iterator[Done | Died]:
+        """Run `task` on every item and yield results as they come (:class:`Executor`)."""
+        queue = WorkQueue(items, board)
+        idle: list[_Worker] = []
+        running: dict[Future[Any], tuple[_Worker, Any, int]] = {}
         try:
-            for _ in range(min(self.workers, len(items))):
-                assign(*self._start(task))
-            while running:
-                for ready in wait(list(running)):
-                    connection = cast(Connection, ready)
-                    process, index, attempt = running[connection]
-                    try:
-                        kind, content = connection.recv()
-                    except (EOFError, OSError):
-                        _retire(connection, process)
-                        del running[connection]
-                        reason = _end_of(process)
-                        if attempt == 1:
-                            board.show(index, Retried(reason))
-                            waiting.append((index, 2))
-                        if waiting:
-                            assign(*self._start(task))
-                        if attempt > 1:
-                            yield Died(index, reason, attempt)
-                        continue
-                    if kind == "event":
-                        board.show(index, content)
-                    elif kind == "error":
-                        raise content
+            while True:
+                while len(running) < self.workers and (entry := queue.take()):
+                    worker = idle.pop() if idle else _Worker()
+                    with _threads(self.threads):
+                        running[worker.submit(task, entry[0])] = (worker, *entry)
+                if not running:
+                    return
+                done, _ = wait(running, _POLL_SECONDS, FIRST_COMPLETED)
+                for worker, item, _ in running.values():
+                    worker.relay(item, board)
+                for future in done:
+                    worker, item, attempt = running.pop(future)
+                    if isinstance(future.exception(), BrokenProcessPool):
+                        worker.end()
+                        yield from queue.lost(item, attempt, _LOST)
                     else:
-                        # The next item starts before the caller looks at this result.
-                        del running[connection]
-                        if waiting:
-                            assign(connection, process)
-                        else:
-                            _retire(connection, process)
-                        yield Done(index, content)
+                        idle.append(worker)
+                        yield Done(item, future.result())
         finally:
-            for connection, (process, _, _) in running.items():
-                process.terminate()
-                connection.close()
-            for process, _, _ in running.values():
-                process.join()
-
-    def _start(self, task: Task) -> tuple[Connection, SpawnProcess]:
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(task, theirs), daemon=True)
-        with _threads(self.threads):
-            process.start()
-        theirs.close()
-        return ours, process
+            for worker in (*idle, *(entry[0] for entry in running.values())):
+                worker.end()
 
 
-def _retire(connection: Connection, process: SpawnProcess) -> None:
-    connection.close()
-    process.join()
+class _Worker:
+    """One process and a pipe to it.
+
+    Progress comes back through the pipe. The process ends when the other end of the pipe is closed, which also
+    happens when this process is killed. A pool of one process each, so that a lost process costs one item.
+    """
+
+    def __init__(self) -> None:
+        self._pipe, self._theirs = Pipe()
+        self._pool = ProcessPoolExecutor(1, get_context("spawn"), _begin, (self._theirs,))
+
+    def submit(self, task: Task, item: Any) -> Future[Any]:
+        return self._pool.submit(_call, task, item)
+
+    def relay(self, item: Any, board: Board) -> None:
+        with suppress(EOFError, OSError):
+            while self._pipe.poll():
+                name, *args = self._pipe.recv()
+                getattr(board, name)(item, *args)
+
+    def end(self) -> None:
+        self._pipe.close()
+        self._pool.shutdown()
+        self._theirs.close()
 
 
-def _end_of(process: SpawnProcess) -> str:
-    code = process.exitcode
-    if code is not None and code < 0:
-        name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
-        hint = "; memory may have run out" if -code == signal.SIGKILL else ""
-        return f"the worker process was ended by signal {name}{hint}"
-    return f"the worker process ended without a result (exit code {code})"
+_parent: Connection | None = None
 
 
-THREAD_VARIABLES = ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-"""Each is read when its library is first imported, so they must be in the environment a process starts with."""
+def _begin(pipe: Connection) -> None:
+    """Prepare a worker process."""
+    global _parent
+    # Ctrl-C in the terminal is for the parent to handle; it ends the workers itself.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _parent = pipe
+    threading.Thread(target=_end_with_parent, args=(pipe,), daemon=True).start()
+
+
+def _end_with_parent(pipe: Connection) -> None:
+    # Nothing is ever sent to a worker: this waits for the end of the pipe.
+    with suppress(EOFError, OSError):
+        pipe.recv()
+    os._exit(1)
+
+
+def _call(task: Task, item: Any) -> Any:
+    def send(*event: Any) -> None:
+        assert _parent is not None
+        with suppress(OSError):
+            _parent.send(event)
+
+    return task(item, Relay(send))
 
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
+    """The environment in which processes start."""
     before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(count)))
     try:
         yield
     finally:
         for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
+            del os.environ[name]
+            if value is not None:
                 os.environ[name] = value
 
 
-def _serve(task: Task, connection: Connection) -> None:
-    """The life of a worker: take an item, send events and the result, until the pipe closes."""
-    # Ctrl-C in the terminal is the parent's to handle; it ends the workers itself.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(os, "setsid"):
-        os.setsid()
-
-    def send(event: Event) -> None:
-        with suppress(OSError):
-            connection.send(("event", event))
-
-    try:
-        while True:
-            item = connection.recv()
-            connection.send(answer(task, item, PipeReporter(send)))
-    except (EOFError, OSError):
-        return
-
-
 def available_cores() -> int:
-    """How many cores this process may use.
-
-    >>> available_cores() >= 1
-    True
-    """
+    """How many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def answer(task: Task, item: Any, reporter: Reporter) -> tuple[str, Any]:
-    """What a worker sends back: ``("result", value)``, or ``("error", exception)`` with words for the user."""
-    try:
-        return "result", task(item, reporter)
-    except BGMIVError as error:
-        # Meant for the user as it is; a traceback would hide the message.
-        return "error", error
-    except Exception:
-        return "error", BGMIVError(f"a worker process failed:\n{traceback.format_exc()}")

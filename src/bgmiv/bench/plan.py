@@ -1,32 +1,29 @@
-"""What to run: a sweep is data. A plan names sweeps, and lists one frozen specification a fit."""
+"""What to run: a plan names sweeps, a sweep lists runs, and a run is one frozen specification."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from bgmiv.designs import make_design
+from bgmiv.designs import DESIGNS
 from bgmiv.designs.base import check_draw
 from bgmiv.errors import ConfigError
-from bgmiv.estimators.registry import method_names, nearest_preset, preset_names
+from bgmiv.registry import find_method, method_names, nearest_preset, preset_names
 
-__all__ = ["Plan", "RunSpec", "Sweep", "canonical_json", "load_plan", "ready_plans"]
+__all__ = ["Plan", "RunKey", "RunSpec", "Sweep", "canonical_json", "identify", "load_plan", "ready_plans"]
 
 
 def canonical_json(value: Mapping[str, Any]) -> str:
-    """JSON with sorted keys and no spaces: equal values give equal text.
-
-    >>> canonical_json({"b": 1, "a": 0.5})
-    '{"a":0.5,"b":1}'
-    """
+    """JSON with sorted keys and no spaces: equal values give equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -36,8 +33,9 @@ class RunSpec:
 
     The seed draws the sample and, as a JAX key, starts the method.
 
-    >>> str(RunSpec("demand", 1000, 0.5, "tsls", "default", seed=0))
-    'demand n=1000 rho=0.5 tsls seed 0'
+    Example:
+        >>> str(RunSpec("demand", 1000, 0.5, "tsls", "default", seed=0))
+        'demand n=1000 rho=0.5 tsls seed 0'
     """
 
     design: str
@@ -63,18 +61,46 @@ class RunSpec:
         return f"{self.design} n={self.n} rho={self.rho:g} {self.method}{preset} seed {self.seed}"
 
 
+@dataclass(frozen=True, order=True)
+class RunKey:
+    """What identifies a stored run: equal keys give equal numbers on one machine.
+
+    Args:
+        spec: which data, method, preset and seed.
+        method_version: the method's :attr:`~bgmiv.registry.Method.algorithm_version`.
+        design_version: the design's :attr:`~bgmiv.designs.base.DesignEntry.algorithm_version`.
+    """
+
+    spec: RunSpec
+    method_version: int
+    design_version: int
+
+    @property
+    def run_id(self) -> str:
+        """A stable name: the first 16 hex digits of the SHA-256 of all of it."""
+        content = {**asdict(self.spec), "method_version": self.method_version, "design_version": self.design_version}
+        return hashlib.sha256(canonical_json(content).encode()).hexdigest()[:16]
+
+
+def identify(spec: RunSpec) -> RunKey:
+    """The key of a specification under this version's algorithms; unknown designs and methods are a ConfigError."""
+    _known("design", spec.design, tuple(DESIGNS))
+    return RunKey(spec, find_method(spec.method).algorithm_version, DESIGNS[spec.design].algorithm_version)
+
+
 @dataclass(frozen=True)
 class Sweep:
-    """Every combination of its lists, each with ``repeats`` consecutive seeds from ``seed``.
+    """Every combination of its lists, each with `repeats` consecutive seeds from `seed`.
 
-    A method without one of the presets takes its nearest (:func:`~bgmiv.estimators.registry.nearest_preset`).
+    A method without one of the presets takes its nearest (:func:`~bgmiv.registry.nearest_preset`).
 
     Raises:
         ConfigError: a name is not known, a list is empty, or a number is out of range.
 
-    >>> sweep = Sweep(["demand"], n=[100, 200], rho=[0.5], methods=["tsls"], repeats=3, seed=7)
-    >>> len(sweep.specs()), [spec.seed for spec in sweep.specs()[:3]]
-    (6, [7, 8, 9])
+    Example:
+        >>> sweep = Sweep(["demand"], n=[100, 200], rho=[0.5], methods=["tsls"], repeats=3, seed=7)
+        >>> len(sweep.specs()), [spec.seed for spec in sweep.specs()[:3]]
+        (6, [7, 8, 9])
     """
 
     designs: Sequence[str]
@@ -86,20 +112,16 @@ class Sweep:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("designs", "n", "rho", "methods", "presets"):
+        kinds = {"designs": str, "n": int, "rho": float, "methods": str, "presets": str}
+        for name, kind in kinds.items():
             values = getattr(self, name)
             if isinstance(values, str) or not isinstance(values, Sequence) or not values:
                 raise ConfigError(f"{name} must be a list with at least one entry, got {values!r}")
-            object.__setattr__(self, name, tuple(values))
-        for name, kind in (("designs", str), ("methods", str), ("presets", str), ("n", int), ("rho", float)):
-            for value in getattr(self, name):
-                _typed(name, value, kind)
-        for design in self.designs:
-            make_design(design)
-        for method in self.methods:
-            _known("method", method, method_names())
-        for preset in self.presets:
-            _known("preset", preset, preset_names())
+            object.__setattr__(self, name, tuple(_typed(name, value, kind) for value in values))
+        known = {"design": tuple(DESIGNS), "method": method_names(), "preset": preset_names()}
+        for what, names in known.items():
+            for value in getattr(self, f"{what}s"):
+                _known(what, value, names)
         if _typed("repeats", self.repeats, int) < 1:
             raise ConfigError(f"repeats is {self.repeats}; choose 1 or more")
         for size, level in product(self.n, self.rho):
@@ -120,9 +142,10 @@ class Sweep:
 class Plan:
     """Sweeps under a name.
 
-    >>> plan = Plan("mine", "two seeds", (Sweep(["demand"], [100], [0.1, 0.5], ["tsls"], repeats=2),))
-    >>> len(plan.specs), len(plan.part(fraction=0.5).specs), len(plan.part(rho=[0.5]).specs)
-    (4, 2, 2)
+    Example:
+        >>> plan = Plan("mine", "two seeds", (Sweep(["demand"], [100], [0.1, 0.5], ["tsls"], repeats=2),))
+        >>> len(plan.specs), len(plan.part(fraction=0.5).specs), len(plan.part(rho=[0.5]).specs)
+        (4, 2, 2)
     """
 
     name: str
@@ -144,11 +167,11 @@ class Plan:
         methods: Sequence[str] | None = None,
         presets: Sequence[str] | None = None,
     ) -> Plan:
-        """A part of the plan: some sizes, levels, methods or presets, and the first seeds of each cell.
+        """A part of the plan: only these sizes, levels, methods or presets, and the first seeds of each cell.
 
         Args:
             fraction: share of each cell's repeats, rounded up.
-            repeats: at most this many repeats a cell.
+            repeats: maximum number of repeats a cell.
             n, rho, methods, presets: only these.
 
         Raises:
@@ -181,11 +204,7 @@ class Plan:
 
 @cache
 def ready_plans() -> tuple[str, ...]:
-    """The names of the plans that come with the package.
-
-    >>> "vector-proxy" in ready_plans()
-    True
-    """
+    """The names of the plans that come with the package."""
     folder = files("bgmiv.bench") / "plans"
     return tuple(sorted(Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".toml")))
 
@@ -193,34 +212,29 @@ def ready_plans() -> tuple[str, ...]:
 def load_plan(source: str | Path) -> Plan:
     """A ready plan by name, or a plan from a TOML file.
 
-    The file holds ``title`` and one ``[[sweep]]`` table a sweep, with the fields of :class:`Sweep`.
+    The file holds `title` and one `[[sweep]]` table a sweep, with the fields of :class:`Sweep`.
 
     Raises:
         ConfigError: there is no such plan, or the file is not a plan; the message names the entry.
 
-    >>> load_plan("vector-proxy").sweeps[0].n
-    (1000, 5000, 10000)
+    Example:
+        >>> load_plan("vector-proxy").sweeps[0].n
+        (1000, 5000, 10000)
     """
-    if str(source) in ready_plans():
-        text = (files("bgmiv.bench") / "plans" / f"{source}.toml").read_text(encoding="utf-8")
-        return _parse(text, str(source), f"the ready plan {source!r}")
     path = Path(source)
-    if not path.is_file():
+    if str(source) in ready_plans():
+        path = Path(str(files("bgmiv.bench"))) / "plans" / f"{source}.toml"
+    elif not path.is_file():
         raise ConfigError(
             f"there is no plan {str(source)!r}: no such file, and the ready plans are {', '.join(ready_plans())}"
         )
+    where, name = str(path), path.stem
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read as a plan: {error}") from error
-    return _parse(text, path.stem, str(path))
-
-
-def _parse(text: str, name: str, where: str) -> Plan:
-    try:
-        content = tomllib.loads(text)
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{where} is not valid TOML: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{where} cannot be read as a plan: {error}") from error
     _no_others(content, ("title", "sweep"), where)
     sweeps = content.get("sweep")
     if not isinstance(sweeps, list) or not sweeps or not all(isinstance(entry, dict) for entry in sweeps):
@@ -233,8 +247,7 @@ def _parse(text: str, name: str, where: str) -> Plan:
     for position, entry in enumerate(sweeps, start=1):
         place = f"{where}, sweep {position}"
         _no_others(entry, allowed, place)
-        missing = [name for name in ("designs", "n", "rho", "methods") if name not in entry]
-        if missing:
+        if missing := [needed for needed in ("designs", "n", "rho", "methods") if needed not in entry]:
             raise ConfigError(f"{place}: {', '.join(missing)} missing")
         try:
             found.append(Sweep(**entry))

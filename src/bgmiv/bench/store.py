@@ -1,33 +1,88 @@
-"""Result rows on disk: one checked file a run, and leases on the runs that are going on."""
+"""Result rows on disk: one checked file a run, written whole, and a file lock on each run that is going on."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import json
+import os
 import re
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from bgmiv.bench.files import TEMPORARY_SUFFIX, is_whole, put_new, put_over, read_checked
-from bgmiv.bench.identity import RunKey
-from bgmiv.bench.leases import Leases
-from bgmiv.bench.plan import Plan, Sweep, canonical_json
-from bgmiv.bench.row import Row
+from filelock import FileLock, Timeout
+
+from bgmiv._io import write_whole
+from bgmiv.bench.plan import Plan, RunKey, RunSpec, Sweep, canonical_json
 from bgmiv.errors import ConfigError, StoreError
 
-__all__ = ["Contents", "Merged", "RowStore", "StoreState"]
+__all__ = ["Contents", "Merged", "Row", "RowStore", "StoreState"]
 
-_ROW = "bgmiv row 2"
+_ROW = "bgmiv row 3"
 _PLAN = "bgmiv plan 1"
 _ROW_FILE = re.compile(r"[0-9a-f]{16}\.json")
-_TEMPORARY = re.compile(rf"\.([0-9a-zA-Z-]+)-[0-9a-f]{{12}}{re.escape(TEMPORARY_SUFFIX)}")
-_RUNNING = ".running"
-_PLANS = "plans"
+# A write takes milliseconds: an older temporary file is that of a process that was killed.
+_STRAY_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """The result of one fit, as it is stored.
+
+    Args:
+        design, n, rho, method, preset, seed: the specification (:class:`~bgmiv.bench.plan.RunSpec`).
+        method_version, design_version: algorithm versions (:class:`~bgmiv.bench.plan.RunKey`).
+        status: `"ok"` or `"failed"`.
+        error: why it failed, empty when it did not.
+        attempts: how often it was tried.
+        structural_mse, structural_mse_in_support, structural_mse_outside: mean squared structural error over
+            the grid and its parts; None when the fit failed or the part has no points.
+        seconds, cpu_seconds: wall clock and processor time of fit and grid prediction together.
+        compilation_cache: whether compiled programs may have come from the disk, so that the times may leave
+            compilation out.
+        versions: of this package, Python and the libraries that affect the numbers.
+        timestamp: when the fit ended, UTC, ISO 8601.
+        evidence: what the method itself measured about its fit, empty for methods that measure nothing.
+    """
+
+    design: str
+    n: int
+    rho: float
+    method: str
+    preset: str
+    seed: int
+    method_version: int
+    design_version: int
+    status: Literal["ok", "failed"]
+    error: str
+    attempts: int
+    structural_mse: float | None
+    structural_mse_in_support: float | None
+    structural_mse_outside: float | None
+    seconds: float
+    cpu_seconds: float
+    compilation_cache: bool
+    versions: Mapping[str, str] = field(hash=False)
+    timestamp: str
+    evidence: Mapping[str, float | int | None] = field(default_factory=dict, hash=False)
+
+    @property
+    def spec(self) -> RunSpec:
+        """The specification this row answers."""
+        return RunSpec(self.design, self.n, self.rho, self.method, self.preset, self.seed)
+
+    @property
+    def key(self) -> RunKey:
+        """The run this row answers."""
+        return RunKey(self.spec, self.method_version, self.design_version)
 
 
 class Contents(NamedTuple):
-    """Everything that a store holds: rows in order, and damaged files with what is wrong with each."""
+    """Everything in a store: rows in order, and damaged files with what is wrong with each."""
 
     rows: tuple[Row, ...]
     damaged: tuple[tuple[Path, str], ...]
@@ -37,12 +92,11 @@ class StoreState(NamedTuple):
     """Where a list of runs stands.
 
     Args:
-        done: their ok rows.
-        failed: their failed rows.
-        running: under a lease now.
+        done, failed: their ok and failed rows.
+        running: claimed by a live process.
         missing: neither done, failed nor running; damaged files are among them.
         damaged: what is wrong with each damaged file of the store.
-        other: rows of the same specifications made by other code or settings.
+        other: rows of the same specifications with other algorithm versions.
     """
 
     done: tuple[Row, ...]
@@ -54,12 +108,12 @@ class StoreState(NamedTuple):
 
     @property
     def left(self) -> tuple[RunKey, ...]:
-        """What a runner has still to see to: all that is not done."""
+        """All that is not done."""
         return (*(row.key for row in self.failed), *self.running, *self.missing)
 
 
 class Merged(NamedTuple):
-    """How many rows came over, and how many were there already."""
+    """How many rows were copied, and how many were there already."""
 
     added: int
     present: int
@@ -67,10 +121,11 @@ class Merged(NamedTuple):
 
 @dataclass(frozen=True)
 class RowStore:
-    """A folder of rows, each named by its run's :attr:`~bgmiv.bench.identity.RunKey.run_id`.
+    """A folder of rows, each named by its run's :attr:`~bgmiv.bench.plan.RunKey.run_id`.
 
-    A row is written to a temporary file, flushed to the disk and linked into place, so that a crash leaves either the
-    whole row or none, and of two writers one wins. Each file carries a checksum.
+    A file is written to a temporary file, flushed and moved into place, so that a crash leaves the whole file or
+    none. Each file carries a checksum. A process claims a run by a file lock, which the operating system releases
+    when the process ends, however it ends.
     """
 
     folder: Path
@@ -84,188 +139,224 @@ class RowStore:
         """The file of that run's row, whether it exists or not."""
         return self.folder / f"{key.run_id}.json"
 
-    def leases(self) -> Leases:
-        """Leases of this process on runs of this store."""
-        return Leases(self.folder / _RUNNING)
+    def claim(self, key: RunKey) -> FileLock | None:
+        """Lock a run before working on it; None if another runner has it. Give it back to :meth:`release`."""
+        path = self._lock_path(key)
+        with _writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(path, timeout=0)
+            try:
+                lock.acquire()
+            except Timeout:
+                return None
+        return lock
+
+    def release(self, lock: FileLock) -> None:
+        """End a claim."""
+        # Windows does not remove a file that is open.
+        with suppress(OSError):
+            os.unlink(lock.lock_file)
+        lock.release()
+
+    def is_claimed(self, key: RunKey) -> bool:
+        """Whether a live process has the run."""
+        if not self._lock_path(key).exists():
+            return False
+        lock = self.claim(key)
+        if lock is not None:
+            self.release(lock)
+        return lock is None
 
     def write(self, row: Row) -> bool:
-        """Put the row on disk; False if an ok row of the same run is there already and stays.
+        """Put the row on disk; the caller holds the run's claim.
 
-        Raises:
-            StoreError: it cannot be written.
+        An ok row of the same run that is there already stays, and the answer is False.
         """
-        path = self.path(row.key)
-        content = asdict(row)
-        if put_new(path, _ROW, content):
-            return True
-        if self._is_ok(path):
+        found = self.find(row.key)
+        if found is not None and found.status == "ok":
             return False
-        put_over(path, _ROW, content)
+        _write(self.path(row.key), _ROW, asdict(row))
         return True
 
-    def read(self, key: RunKey) -> Row | None:
-        """The row of that run, None if there is none yet.
-
-        Raises:
-            StoreError: the file is damaged.
-        """
-        path = self.path(key)
-        return _read_row(path) if path.exists() else None
-
-    def is_done(self, key: RunKey) -> bool:
-        """Whether the run has an ok row that is not damaged."""
-        path = self.path(key)
-        return path.exists() and self._is_ok(path)
+    def find(self, key: RunKey) -> Row | None:
+        """The row of that run; None if there is none yet, or a damaged one."""
+        try:
+            return _read_row(self.path(key))
+        except StoreError:
+            return None
 
     def contents(self) -> Contents:
-        """Every row, ordered by specification, code version and settings, and every damaged file.
-
-        Raises:
-            StoreError: the folder does not exist.
-        """
+        """Every row, ordered by specification and versions, and every damaged file."""
         if not self.folder.is_dir():
             raise StoreError(f"{self.folder} is not a folder; name the folder given to --store")
         rows, damaged = [], []
         for path in sorted(self.folder.iterdir()):
             if _ROW_FILE.fullmatch(path.name):
                 try:
-                    rows.append(_read_row(path))
+                    row = _read_row(path)
                 except StoreError as error:
                     damaged.append((path, str(error)))
-        rows.sort(key=lambda row: (row.spec, row.code, row.config))
-        return Contents(tuple(rows), tuple(damaged))
+                    continue
+                rows.append(row)
+        return Contents(tuple(sorted(rows, key=lambda row: row.key)), tuple(damaged))
 
     def rows(self) -> tuple[Row, ...]:
-        """Every row, ordered by specification, code version and settings.
-
-        Raises:
-            StoreError: the folder does not exist, or a file is damaged.
-        """
+        """Every row, ordered by specification and versions; a damaged file is a StoreError."""
         rows, damaged = self.contents()
         if damaged:
-            raise StoreError(f"{damaged[0][1]}; run the bench again to make its row anew, or remove it: bgmiv bench gc")
+            raise StoreError(f"{damaged[0][1]}; run the bench again to replace it, or remove it: bgmiv bench gc")
         return rows
 
     def state(self, keys: Iterable[RunKey]) -> StoreState:
         """Where these runs stand."""
         contents = self.contents() if self.folder.is_dir() else Contents((), ())
-        by_id = {row.key.run_id: row for row in contents.rows}
+        by_key = {row.key: row for row in contents.rows}
         wanted = tuple(dict.fromkeys(keys))
-        ids, specs = {key.run_id for key in wanted}, {key.spec for key in wanted}
-        leased = set(self.leases().names())
-        found = [by_id[key.run_id] for key in wanted if key.run_id in by_id]
-        waiting = [key for key in wanted if key.run_id not in by_id]
+        specs = {key.spec for key in wanted}
+        found = [by_key[key] for key in wanted if key in by_key]
+        waiting = {key: self.is_claimed(key) for key in wanted if key not in by_key}
         return StoreState(
             done=tuple(row for row in found if row.status == "ok"),
             failed=tuple(row for row in found if row.status != "ok"),
-            running=tuple(key for key in waiting if key.run_id in leased),
-            missing=tuple(key for key in waiting if key.run_id not in leased),
+            running=tuple(key for key, claimed in waiting.items() if claimed),
+            missing=tuple(key for key, claimed in waiting.items() if not claimed),
             damaged=tuple(message for _, message in contents.damaged),
-            other=tuple(row for row in contents.rows if row.spec in specs and row.key.run_id not in ids),
+            other=tuple(row for row in contents.rows if row.spec in specs and row.key not in set(wanted)),
         )
 
-    def sweep(self) -> tuple[Path, ...]:
-        """Remove temporary files whose writer is gone, and leases that have ended; the removed files."""
-        if not self.folder.is_dir():
-            return ()
-        leases = self.leases()
-        # Temporary files are only ever written under the lease of their run or under the lock.
-        with leases.locked():
-            folders = [folder for folder in (self.folder, self.folder / _PLANS) if folder.is_dir()]
-            found = [(path, _TEMPORARY.fullmatch(path.name)) for folder in folders for path in sorted(folder.iterdir())]
-            leases.sweep()
-            # Asked after the files were listed: a lease taken since then has no file among them.
-            live = set(leases.names())
-            stray = tuple(path for path, match in found if match and match[1] not in live)
-            self.remove(stray)
-        return stray
+    def sweep(self, older_than: float = _STRAY_SECONDS) -> tuple[Path, ...]:
+        """Remove and list what killed processes left behind: temporary files and locks older than so many seconds."""
+        stray = []
+        for path in (*self.folder.glob("**/.*.tmp"), *self.folder.glob(".running/*.lock")):
+            with suppress(FileNotFoundError):
+                if time.time() - path.stat().st_mtime >= older_than and _is_free(path):
+                    path.unlink()
+                    stray.append(path)
+        return tuple(stray)
 
     def remove(self, paths: Iterable[Path]) -> int:
         """Delete files of this store; how many there were."""
-        count = 0
-        for path in paths:
-            if path.exists():
-                path.unlink()
-                count += 1
-        return count
+        found = [path for path in paths if path.exists()]
+        for path in found:
+            path.unlink()
+        return len(found)
 
     def keep_plan(self, plan: Plan) -> None:
         """Remember what was to be run, so that reports can say what is missing."""
         content = {"name": plan.name, "title": plan.title, "sweeps": [asdict(sweep) for sweep in plan.sweeps]}
-        path = self.folder / _PLANS / f"{_digest(canonical_json(content))}.json"
-        with self.leases().locked():
-            if not put_new(path, _PLAN, content) and not is_whole(path, _PLAN):
-                put_over(path, _PLAN, content)
+        name = hashlib.sha256(canonical_json(content).encode()).hexdigest()[:16]
+        _write(self.folder / "plans" / f"{name}.json", _PLAN, content)
 
     def plans(self) -> tuple[Plan, ...]:
-        """The plans that were run into this store; plans of other versions that cannot be read now are left out.
-
-        Raises:
-            StoreError: a file is damaged.
-        """
+        """The plans that were run into this store, without those of other versions; damage is a StoreError."""
         found = []
         for path in self._plan_files():
             try:
-                content = read_checked(path, _PLAN)
+                content = _read(path, _PLAN)
             except StoreError as error:
-                raise StoreError(
-                    f"{error}; run its plan again to make it anew, or remove it: bgmiv bench gc"
-                ) from error
-            try:
+                raise StoreError(f"{error}; run its plan again to replace it, or remove it: bgmiv bench gc") from error
+            with suppress(ConfigError, TypeError):
                 sweeps = tuple(Sweep(**sweep) for sweep in content["sweeps"])
-            except (ConfigError, TypeError):
-                continue
-            found.append(Plan(content["name"], content["title"], sweeps))
+                found.append(Plan(content["name"], content["title"], sweeps))
         return tuple(sorted(found, key=lambda plan: plan.name))
 
-    def damaged_plans(self) -> tuple[Path, ...]:
-        """Files of plans that are not as they were written."""
-        return tuple(path for path in self._plan_files() if not is_whole(path))
+    def damaged_files(self) -> tuple[Path, ...]:
+        """Files of rows and plans that are not as they were written; those of other formats are not damaged."""
+        rows = (path for path, _ in self.contents().damaged)
+        return tuple(path for path in (*rows, *self._plan_files()) if not _is_whole(path))
 
     def merge(self, other: RowStore) -> Merged:
-        """Take over every row and plan of another store.
+        """Copy every row and plan of another store.
 
-        Raises:
-            StoreError: a file there is damaged, or both hold different results of the same run; nothing was taken.
+        Nothing is copied if a file there is damaged, or both hold different results of the same run (StoreError).
         """
         theirs, plans = other.rows(), other.plans()
         added = []
         for row in theirs:
-            mine = self.read(row.key)
-            if mine is not None and mine.status == row.status == "ok" and _result(mine) != _result(row):
+            mine = self.find(row.key)
+            if mine is not None and mine.status == row.status == "ok" and mine.structural_mse != row.structural_mse:
                 raise StoreError(
                     f"{self.path(row.key)} and {other.path(row.key)} hold different results of the same run "
                     f"({row.spec}); remove the wrong one"
                 )
             if mine is None or (mine.status != "ok" and row.status == "ok"):
                 added.append(row)
-        with self.leases().locked():
-            for row in added:
-                self.write(row)
+        for row in added:
+            self.write(row)
         for plan in plans:
             self.keep_plan(plan)
         return Merged(len(added), len(theirs) - len(added))
 
+    def _lock_path(self, key: RunKey) -> Path:
+        return self.folder / ".running" / f"{key.run_id}.lock"
+
     def _plan_files(self) -> tuple[Path, ...]:
-        return tuple(sorted((self.folder / _PLANS).glob("*.json")))
-
-    def _is_ok(self, path: Path) -> bool:
-        try:
-            return _read_row(path).status == "ok"
-        except StoreError:
-            return False
+        return tuple(sorted((self.folder / "plans").glob("*.json")))
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def _is_free(path: Path) -> bool:
+    """Whether nobody holds the lock; a file that is no lock is always free."""
+    if path.suffix != ".lock":
+        return True
+    try:
+        with FileLock(path, timeout=0):
+            return True
+    except Timeout:
+        return False
 
 
-def _result(row: Row) -> tuple[float | None, ...]:
-    return (row.structural_mse, row.structural_mse_in_support, row.structural_mse_outside)
+def _encode(kind: str, content: Mapping[str, Any]) -> bytes:
+    checksum = hashlib.sha256(f"{kind}\n{canonical_json(content)}".encode()).hexdigest()
+    stored = {"kind": kind, "content": content, "sha256": checksum}
+    return (json.dumps(stored, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            reason += "; free some space and run the same command again: all rows so far are kept"
+        raise StoreError(f"cannot write {path}: {reason}") from error
+
+
+def _write(path: Path, kind: str, content: Mapping[str, Any]) -> None:
+    with _writing(path):
+        write_whole(path, _encode(kind, content))
+
+
+def _read(path: Path, wanted: str | None = None) -> dict[str, Any]:
+    """The content of a file of the wanted kind, or of any if None; else a StoreError says what is wrong."""
+    try:
+        found = path.read_bytes()
+        stored = json.loads(found)
+        kind: str = stored["kind"]
+        content: dict[str, Any] = stored["content"]
+        # A flipped bit can also hide in white space, so the whole text is compared.
+        whole = found == _encode(kind, content)
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
+        raise StoreError(f"{path} is damaged (not a file of a store)") from error
+    if not whole:
+        raise StoreError(f"{path} is damaged (its checksum does not match)")
+    if wanted not in (None, kind):
+        raise StoreError(f"{path} holds {kind!r}; this version reads {wanted!r}")
+    return content
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        _read(path)
+    except StoreError:
+        return False
+    return True
 
 
 def _read_row(path: Path) -> Row:
-    content = read_checked(path, _ROW)
+    content = _read(path, _ROW)
     names = {item.name for item in fields(Row)}
     if not names - {"evidence"} <= set(content) <= names:
         raise StoreError(f"{path} is damaged (its fields are not those of a row)")

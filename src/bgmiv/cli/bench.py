@@ -1,25 +1,30 @@
-"""``bgmiv bench run`` and ``bgmiv bench plans``: run fits on designs whose truth is known."""
+"""`bgmiv bench`: run fits on designs whose truth is known, and show, report and look after their stored rows."""
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bgmiv.cli.common import INTERRUPTED, at_least, blaming, numbers, reported, usable_folder, words
+from bgmiv.cli.options import INTERRUPTED, at_least, blaming, numbers, reported, usable_folder, words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
+    from rich.table import Table
 
     from bgmiv.bench.executors import Executor
-    from bgmiv.bench.identity import RunKey
-    from bgmiv.bench.plan import Plan, Sweep
-    from bgmiv.bench.store import RowStore, StoreState
+    from bgmiv.bench.plan import Plan, RunKey
+    from bgmiv.bench.store import Row, RowStore, StoreState
 
-__all__ = ["chosen_plan", "plans", "run"]
+__all__ = ["gc", "merge", "plans", "report", "run", "show", "status"]
+
+Folder = Annotated[Path, typer.Argument(help="The folder given to --store.", metavar="DIR")]
 
 
 @reported
@@ -39,45 +44,56 @@ def run(
     fraction: Annotated[float, typer.Option(help="Share of a plan's repeats, rounded up.")] = 1.0,
     workers: Annotated[int | None, typer.Option(help="Processes at once, 1; 0 runs in this one.")] = None,
     threads: Annotated[int | None, typer.Option(help="Threads of each process; 1.")] = None,
-    batch: Annotated[int, typer.Option(help="Repeats of a cell trained together, where a method can.")] = 1,
     executor: Annotated[str, typer.Option(help="local, or ray for a cluster.")] = "local",
     address: Annotated[str | None, typer.Option(help="Of the Ray cluster; auto finds a running one.")] = None,
     cpus: Annotated[float, typer.Option(help="CPUs a fit asks Ray for.")] = 1.0,
     gpus: Annotated[float, typer.Option(help="GPUs a fit asks Ray for.")] = 0.0,
-    any_version: Annotated[bool, typer.Option(help="Count rows made by other versions of the code as done.")] = False,
+    any_version: Annotated[bool, typer.Option(help="Count rows of other algorithm versions as done.")] = False,
 ) -> None:
     """Run fits and store one row each. Run it again to go on: rows that are there already are kept."""
-    at_least(0, 0 if workers is None else workers, "--workers")
-    at_least(1, 1 if threads is None else threads, "--threads")
-    at_least(1, batch, "--batch")
-    wanted = chosen_plan(plan, design, n, rho, methods, preset, repeats, seed, fraction)
+    for option, minimum, given in (
+        ("--workers", 0, workers),
+        ("--threads", 1, threads),
+        ("--repeats", 1, repeats),
+        ("--seed", 0, seed),
+    ):
+        if given is not None:
+            at_least(minimum, given, option)
+    wanted = _chosen_plan(plan, design, n, rho, methods, preset, repeats, seed, fraction)
     where = _executor(executor, workers, threads, address, cpus, gpus)
     usable_folder(store, "--store")
 
     from rich.console import Console
 
-    from bgmiv.bench.identity import identify_all
+    from bgmiv.bench.plan import identify
+    from bgmiv.bench.runner import run_plan
     from bgmiv.bench.store import RowStore
+    from bgmiv.cli.board import FitBoard
 
     console = Console(stderr=True)
     rows = RowStore(store)
     rows.sweep()
     rows.keep_plan(wanted)
-    keys = identify_all(wanted.specs)
+    keys = [identify(spec) for spec in wanted.specs]
     state = rows.state(keys)
     if any_version:
         known = {row.spec for row in state.other if row.status == "ok"}
-        keys = tuple(key for key in keys if key.spec not in known)
-        state = rows.state(keys)
-    _announce(len(wanted.specs), state, console, any_version=any_version)
+        state = rows.state(key for key in keys if key.spec not in known)
+    _announce(len(keys), state, console, any_version=any_version)
+    left = [key for key in keys if key in set(state.left)]
+    failed = 0
     try:
-        left = set(state.left)
-        failed = _run([key for key in keys if key in left], rows, where, batch, console)
+        with FitBoard(console, {key: str(key.spec) for key in left}, total=True) as board:
+            for row, ours in run_plan(left, rows, where, board):
+                failed += row.status != "ok"
+                result = f"{row.structural_mse:,.1f}" if row.structural_mse is not None else f"failed: {row.error}"
+                how = f"{row.seconds:.1f} s" if ours else "by another runner"
+                board.done(row.key, f"{result} ({how})", failed=row.status != "ok")
     except KeyboardInterrupt:
         _say(console, f"Interrupted. Finished rows are kept in {store}; run the same command again to go on.")
         raise typer.Exit(INTERRUPTED) from None
     if failed:
-        _say(console, f"{failed} of {len(state.left)} fits failed; run the same command again to try them again.")
+        _say(console, f"{failed} of {len(left)} fits failed; run the same command again to try them again.")
         raise typer.Exit(1)
 
 
@@ -91,7 +107,136 @@ def plans() -> None:
         typer.echo(f"{name:14} {len(plan.specs):6} fits  {plan.title}")
 
 
-def chosen_plan(
+@reported
+def status(
+    folder: Folder,
+    plan: Annotated[str | None, typer.Option(help="A ready plan or a TOML file; else the plans run into it.")] = None,
+) -> None:
+    """Say what of its plans a store has, what is running, and what failed, is missing or is damaged."""
+    from bgmiv.bench.plan import identify, load_plan
+
+    store = _opened(folder)
+    with blaming("--plan"):
+        wanted = (load_plan(plan),) if plan else store.plans()
+    if not wanted:
+        typer.echo(f"{len(store.contents().rows)} rows in {folder}, and no plan: name one with --plan.")
+    console = _wide_console()
+    for each in wanted:
+        console.print(_status_table(each, [identify(spec) for spec in each.specs], store))
+    state = store.state(identify(spec) for each in wanted for spec in each.specs)
+    for row in state.failed:
+        _say(console, f"failed: {row.spec}: {row.error}")
+    for message in state.damaged:
+        _say(console, f"damaged: {message}")
+    if state.other:
+        _say(console, f"{len(state.other)} rows come from other algorithm versions.")
+
+
+@reported
+def show(
+    folder: Folder,
+    as_json: Annotated[bool, typer.Option("--json", help="Every row, as a JSON list.")] = False,
+    rows: Annotated[bool, typer.Option("--rows", help="Also a line a fit.")] = False,
+) -> None:
+    """Show mean and standard deviation over seeds for each cell of a store."""
+    found = _opened(folder).rows()
+    if as_json:
+        typer.echo(json.dumps([asdict(row) for row in found], indent=2, allow_nan=False))
+        return
+    if not found:
+        typer.echo(f"No rows in {folder} yet; bgmiv bench run --store {folder} makes them.")
+        return
+    console = _wide_console()
+    for design, preset in dict.fromkeys((row.design, row.preset) for row in found):
+        members = [row for row in found if (row.design, row.preset) == (design, preset)]
+        console.print(_cell_table(design, preset, members))
+        if rows:
+            console.print(_row_table(members))
+    for row in found:
+        if row.status != "ok":
+            _say(console, f"{row.spec} failed: {row.error}")
+    if twice := sum(count > 1 for count in Counter(row.spec for row in found).values()):
+        _say(
+            console,
+            f"{twice} fits have rows of more than one algorithm version; all are counted above. "
+            "bgmiv bench gc --other-versions removes the old ones.",
+        )
+
+
+@reported
+def report(
+    folder: Folder,
+    out: Annotated[Path, typer.Option(help="Folder for the page, the tables and the figures; made if absent.")],
+    plan: Annotated[
+        list[str] | None,
+        typer.Option(help="Say what is missing from this plan (a name or a TOML file), not from those of the store."),
+    ] = None,
+    baseline: Annotated[
+        list[str] | None, typer.Option(help="Compare BGM-IV with these methods only: repeat it or list them, kiv,dfiv.")
+    ] = None,
+) -> None:
+    """Write the tables and figures of a store, and one page with all of them.
+
+    Tables are Markdown, CSV and LaTeX, figures PNG and PDF; index.html needs nothing else. A store that is not
+    complete gives a report that says what is missing.
+    """
+    store = _opened(folder)
+    usable_folder(out, "--out")
+
+    from bgmiv._io import write_whole
+    from bgmiv.bench.plan import load_plan
+    from bgmiv.bench.report import bench_report, report_files
+
+    with blaming("--plan"):
+        plans = tuple(load_plan(name) for name in plan) if plan else store.plans()
+    rows = store.rows()
+    if not rows:
+        typer.echo(f"No rows in {folder} yet, so there is nothing to report; bgmiv bench run makes them.", err=True)
+        raise typer.Exit(1)
+    with blaming("--baseline"):
+        made = bench_report(rows, plans, words(baseline or []))
+    for name, content in report_files(made).items():
+        write_whole(out / name, content)
+        typer.echo(f"wrote {out / name}")
+
+
+@reported
+def gc(
+    folder: Folder,
+    other_versions: Annotated[bool, typer.Option(help="Also rows of other algorithm versions.")] = False,
+    failed: Annotated[bool, typer.Option(help="Also rows of failed fits.")] = False,
+) -> None:
+    """Remove what crashes left behind: temporary files, locks, damaged files."""
+    store = _opened(folder)
+    stray, damaged = store.sweep(), store.remove(store.damaged_files())
+    typer.echo(f"{len(stray)} temporary files and {damaged} damaged files removed.")
+    rows, foreign = store.contents()
+    if foreign:
+        typer.echo(f"{len(foreign)} rows in the format of another version are kept.")
+    if other_versions:
+        old = [row for row in rows if not _is_current(row)]
+        typer.echo(f"{store.remove(store.path(row.key) for row in old)} rows of other versions removed.")
+    if failed:
+        lost = [row for row in rows if row.status != "ok"]
+        typer.echo(f"{store.remove(store.path(row.key) for row in lost)} failed rows removed.")
+
+
+@reported
+def merge(
+    target: Annotated[Path, typer.Argument(help="The store that takes the rows; made if absent.")],
+    sources: Annotated[list[Path], typer.Argument(help="Stores whose rows it takes.")],
+) -> None:
+    """Copy rows and plans of other stores into one; a run with two different results is refused."""
+    from bgmiv.bench.store import RowStore
+
+    opened = [_opened(source) for source in sources]
+    into = RowStore(usable_folder(target, "TARGET"))
+    for source in opened:
+        merged = into.merge(source)
+        typer.echo(f"{source.folder}: {merged.added} rows added, {merged.present} were there already.")
+
+
+def _chosen_plan(
     plan: str | None,
     design: list[str] | None,
     n: list[str] | None,
@@ -102,62 +247,38 @@ def chosen_plan(
     seed: int | None,
     fraction: float,
 ) -> Plan:
-    """The plan that the options of ``run`` stand for; a bad one is blamed on its option."""
+    """The plan that the options of `run` stand for; the error for a bad one names its option."""
     sizes = numbers(n, int, "--n", "a whole number") if n else None
     levels = numbers(rho, float, "--rho", "a number") if rho else None
     if methods and not words(methods):
         raise typer.BadParameter("name at least one method", param_hint="--methods")
-    if repeats is not None:
-        at_least(1, repeats, "--repeats")
-    if seed is not None:
-        at_least(0, seed, "--seed")
 
     from bgmiv.bench.plan import Plan, Sweep, load_plan
 
+    chosen: list[tuple[str, str, Any]] = [
+        ("--n", "n", sizes),
+        ("--rho", "rho", levels),
+        ("--preset", "presets", words(preset) if preset else None),
+        ("--methods", "methods", words(methods) if methods else None),
+    ]
     if plan is None:
-        first = Sweep(["demand"], [1000], [0.5], ["bgm-iv"], repeats=repeats or 1, seed=seed or 0)
-        whole = Plan("options", "from the command line", (_defined(first, design, sizes, levels, methods, preset),))
+        sweep = Sweep(["demand"], [1000], [0.5], ["bgm-iv"], repeats=repeats or 1, seed=seed or 0)
+        for option, name, values in [("--design", "designs", words(design) if design else None), *chosen]:
+            with blaming(option):
+                sweep = sweep if values is None else replace(sweep, **{name: values})
+        whole = Plan("options", "from the command line", (sweep,))
     else:
         for option, given in (("--design", design), ("--seed", seed)):
             if given is not None:
-                raise typer.BadParameter(
-                    "a plan says that itself; leave it out, or run without a plan", param_hint=option
-                )
+                raise typer.BadParameter("the plan sets it; leave it out, or run without a plan", param_hint=option)
         with blaming("PLAN"):
             whole = load_plan(plan)
-        for option, part in (
-            ("--n", {"n": sizes}),
-            ("--rho", {"rho": levels}),
-            ("--methods", {"methods": words(methods) if methods else None}),
-            ("--preset", {"presets": words(preset) if preset else None}),
-        ):
+        for option, name, values in chosen:
             with blaming(option):
-                whole = whole.part(**part)
+                whole = whole.part(**{name: values})
         whole = whole.part(repeats=repeats)
     with blaming("--fraction"):
         return whole.part(fraction=fraction)
-
-
-def _defined(
-    sweep: Sweep,
-    design: list[str] | None,
-    n: list[int] | None,
-    rho: list[float] | None,
-    methods: list[str] | None,
-    preset: list[str] | None,
-) -> Sweep:
-    from dataclasses import replace
-
-    with blaming("--design"):
-        sweep = replace(sweep, designs=words(design)) if design else sweep
-    with blaming("--n"):
-        sweep = replace(sweep, n=n) if n else sweep
-    with blaming("--rho"):
-        sweep = replace(sweep, rho=rho) if rho else sweep
-    with blaming("--preset"):
-        sweep = replace(sweep, presets=words(preset)) if preset else sweep
-    with blaming("--methods"):
-        return replace(sweep, methods=words(methods)) if methods else sweep
 
 
 def _executor(
@@ -170,31 +291,23 @@ def _executor(
 
         if workers is not None or threads is not None:
             raise typer.BadParameter("Ray decides that by --cpus; leave it out", param_hint="--workers, --threads")
-        with blaming("--cpus"):
-            RayCluster(cpus=cpus)
-        with blaming("--gpus"):
-            RayCluster(gpus=gpus)
-        with blaming("--address"):
+        with blaming("--address, --cpus, --gpus"):
             return RayCluster(address=address, cpus=cpus, gpus=gpus)
     if name != "local":
         raise typer.BadParameter(f"there is no executor {name!r}; choose local or ray", param_hint="--executor")
     if address is not None:
         raise typer.BadParameter("an address belongs to --executor ray", param_hint="--address")
-    if workers == 0:
-        return InProcess()
-    return LocalPool(1 if workers is None else workers, 1 if threads is None else threads)
+    return InProcess() if workers == 0 else LocalPool(workers or 1, threads or 1)
 
 
 def _announce(total: int, state: StoreState, console: Console, *, any_version: bool) -> None:
     for message in state.damaged:
-        _say(console, f"Warning: {message}; its row is made anew if this plan has it.")
+        _say(console, f"Warning: {message}; if this plan has the run, it is run again.")
     if state.other:
-        codes = ", ".join(sorted({row.code[:8] for row in state.other}))
         _say(
             console,
-            f"Warning: {len(state.other)} rows of this plan come from other versions of the code or settings "
-            f"({codes}). They are kept and not counted; --any-version counts them, and "
-            "bgmiv bench gc --other-versions removes them.",
+            f"Warning: {len(state.other)} rows of this plan come from other algorithm versions. They are kept and not "
+            "counted; --any-version counts them, and bgmiv bench gc --other-versions removes them.",
         )
     left = len(state.left)
     accepted = " (rows of any version count)" if any_version else ""
@@ -202,21 +315,85 @@ def _announce(total: int, state: StoreState, console: Console, *, any_version: b
     _say(console, f"{total} fits: {total - left} done before{accepted}, {left} to run{elsewhere}.")
 
 
-def _run(left: Sequence[RunKey], store: RowStore, executor: Executor, batch: int, console: Console) -> int:
-    """Run them all; how many failed."""
-    from bgmiv.bench.runner import run_plan
-    from bgmiv.cli.board import FitBoard
-
-    places = {key: place for place, key in enumerate(left)}
-    failed = 0
-    with FitBoard(console, [str(key.spec) for key in left], total=True) as board:
-        for row, ours in run_plan(left, store, executor, board, batch_size=batch):
-            failed += row.status != "ok"
-            result = f"{row.structural_mse:,.1f}" if row.structural_mse is not None else f"failed: {row.error}"
-            how = f"{row.seconds:.1f} s" if ours else "by another runner"
-            board.done(places[row.key], f"{row.spec}: {result} ({how})", failed=row.status != "ok")
-    return failed
-
-
 def _say(console: Console, text: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _opened(folder: Path) -> RowStore:
+    from bgmiv.bench.store import RowStore
+
+    if not folder.is_dir():
+        raise typer.BadParameter(f"{folder} is not a folder; name the one given to --store", param_hint="DIR")
+    return RowStore(folder)
+
+
+def _is_current(row: Row) -> bool:
+    from bgmiv.bench.plan import identify
+    from bgmiv.errors import ConfigError
+
+    try:
+        return identify(row.spec) == row.key
+    except ConfigError:
+        return False
+
+
+def _wide_console() -> Console:
+    from rich.console import Console
+
+    console = Console()
+    # A file or a pipe has no width of its own; a narrow guess would cut numbers off.
+    return console if console.is_terminal else Console(width=max(console.width, 120))
+
+
+def _table(title: str, *columns: str) -> Table:
+    from rich.table import Table
+
+    # No box and narrow gaps: the widest row must fit a terminal of 80 columns.
+    table = Table(title=f"\n{title}", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for position, name in enumerate(columns):
+        table.add_column(name, justify="left" if position == 0 else "right", no_wrap=True)
+    return table
+
+
+def _status_table(plan: Plan, keys: Sequence[RunKey], store: RowStore) -> Table:
+    table = _table(f"{plan.name}: {plan.title}", "cell", "planned", "done", "running", "failed", "missing")
+    state = store.state(keys)
+    parts = (keys, state.done, state.running, state.failed, state.missing)
+    counts = [Counter(each.spec.cell for each in part) for part in parts]
+    for cell in counts[0]:
+        design, size, level, method, preset = cell
+        name = f"{design} n={size} rho={level:g} {method} ({preset})"
+        table.add_row(name, *(str(count[cell]) for count in counts))
+    table.add_row("all", *(str(len(part)) for part in parts))
+    return table
+
+
+def _cell_table(design: str, preset: str, rows: Sequence[Row]) -> Table:
+    from bgmiv.bench.report.frame import read_rows, unit_text
+
+    table = _table(
+        f"{design}, preset {preset}: {unit_text(design)}, mean ± standard deviation over seeds",
+        *("method", "n", "rho", "ok", "all", "inside", "outside", "sec", "CPU s"),
+    )
+    for (method, n, rho), cell in read_rows(rows).groupby(["method", "n", "rho"], sort=False):
+        good = cell[cell["ok"]]
+        error = f"{good['mse'].mean():.4f} ± {good['mse'].std():.4f}" if len(good) > 1 else f"{good['mse'].mean():.4f}"
+        parts = (f"{good[name].mean():.4f}" for name in ("inside", "outside"))
+        times = (f"{good[name].mean():.1f}" for name in ("seconds", "cpu_seconds"))
+        texts = ("-" if text == "nan" else text for text in (error, *parts, *times))
+        table.add_row(method, str(n), f"{rho:g}", f"{len(good)}/{len(cell)}", *texts)
+    return table
+
+
+def _row_table(rows: Sequence[Row]) -> Table:
+    table = _table(
+        "each fit, on the raw scale", *("method", "n", "rho", "seed", "all", "inside", "outside", "sec", "CPU s")
+    )
+    for row in rows:
+        errors = (row.structural_mse, row.structural_mse_in_support, row.structural_mse_outside)
+        table.add_row(
+            *(row.method, str(row.n), f"{row.rho:g}", str(row.seed)),
+            *("failed" if row.status != "ok" else "-" if value is None else f"{value:,.1f}" for value in errors),
+            *(f"{row.seconds:.1f}", f"{row.cpu_seconds:.1f}"),
+        )
+    return table

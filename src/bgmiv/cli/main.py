@@ -16,19 +16,16 @@ from typing import Annotated
 
 import typer
 
-from bgmiv.cli import compare, diagnose, effect, fit, page, predict
-from bgmiv.cli.bench import plans, run
-from bgmiv.cli.data import mnist
+from bgmiv.cli import fit, saved
+from bgmiv.cli.bench import gc, merge, plans, report, run, show, status
+from bgmiv.cli.data import EMPIRICAL, empirical_command, mnist
 from bgmiv.cli.demo import demo
-from bgmiv.cli.empirical import EMPIRICAL, empirical_command
-from bgmiv.cli.report import report
-from bgmiv.cli.store import gc, merge, show, status
 
 __all__ = ["app", "main"]
 
 _EPILOG = """Example: bgmiv data card; then bgmiv fit card.csv --formula '...' --out card-fit --report card.html
 
-Exit codes: 0 fine; 1 bad data or a bad model folder; 2 bad usage; 3 the fit failed by its held-out rows; 130 Ctrl-C."""
+Exit codes: 0 fine; 1 bad data or a bad model folder; 2 bad usage; 3 the fit failed its held-out checks; 130 Ctrl-C."""
 
 app = typer.Typer(
     name="bgmiv",
@@ -39,11 +36,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("fit", epilog=fit.EPILOG)(fit.fit)
-app.command("predict", epilog=predict.EPILOG)(predict.predict)
-app.command("effect", epilog=effect.EPILOG)(effect.effect)
-app.command("diagnose", epilog=diagnose.EPILOG)(diagnose.diagnose)
-app.command("compare", epilog=compare.EPILOG)(compare.compare)
-app.command("report", epilog=page.EPILOG)(page.report)
+for _verb in (saved.predict, saved.effect, saved.diagnose, saved.report):
+    app.command(_verb.__name__, epilog=saved.EPILOGS[_verb.__name__])(_verb)
+app.command("compare", epilog=fit.COMPARE_EPILOG)(fit.compare)
 app.command("demo", epilog="Example: bgmiv demo --n 1000 --rho 0.5 --out out/demo")(demo)
 
 _bench = typer.Typer(help="Fits on designs whose truth is known: run them, keep them, show them.", no_args_is_help=True)
@@ -51,7 +46,7 @@ for _command in (run, plans, status, show, report, gc, merge):
     _bench.command()(_command)
 app.add_typer(_bench, name="bench")
 
-_data = typer.Typer(help="Data sets: real ones as CSV files, and the pictures of MNIST.", no_args_is_help=True)
+_data = typer.Typer(help="Data sets: real ones as CSV files, and the images of MNIST.", no_args_is_help=True)
 for _name in EMPIRICAL:
     _data.command(_name, epilog=f"Example: bgmiv data {_name} --out {_name}.csv")(empirical_command(_name))
 _data.command(epilog="Example: bgmiv data mnist")(mnist)
@@ -72,8 +67,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and stop."),
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
     pass

@@ -1,4 +1,4 @@
-"""What the verbs that fit share: a file, its columns, and who is who among them."""
+"""What the commands that fit share: a file, and the roles of its columns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from bgmiv.cli.common import words
+from bgmiv.cli.options import words
 
 __all__ = [
     "Covariates",
@@ -54,7 +54,7 @@ _KINDS = ("continuous", "binary", "categorical")
 
 
 class Roles(NamedTuple):
-    """Who is who among the columns, by a formula or by names, and kinds that are declared."""
+    """The roles of the columns, by a formula or by names, and kinds that are declared."""
 
     formula: str | None
     outcome: str
@@ -87,7 +87,7 @@ def chosen_roles(
     if formula is not None:
         if given:
             raise typer.BadParameter(f"give a formula or {given[0]}, not both", param_hint="--formula")
-        from bgmiv.data.formula_text import split_formula
+        from bgmiv.data.formula_terms import split_formula
         from bgmiv.errors import DataError
 
         try:
@@ -97,7 +97,7 @@ def chosen_roles(
         outcome, treatment = parts.outcome, parts.treatment
     elif not given:
         raise typer.BadParameter(
-            "say who is who: --formula 'y ~ v + [x ~ w]', or --outcome, --treatment and --instruments",
+            "say which column is which: --formula 'y ~ v + [x ~ w]', or --outcome, --treatment and --instruments",
             param_hint="--formula",
         )
     for option, value in (("--outcome", outcome), ("--treatment", treatment), ("--instruments", instruments)):
@@ -148,9 +148,7 @@ def fitted_model(model: Any, table: Any, roles: Roles) -> Any:
     more: dict[str, Any] = {"missing": roles.missing, "weights": roles.weights, "groups": roles.groups}
     try:
         if roles.formula is not None:
-            return type(model).from_formula(
-                roles.formula, table, blocks=roles.blocks or None, **more, **model.get_params()
-            )
+            return model.fit_formula(roles.formula, table, blocks=roles.blocks or None, **more)
         return model.fit_table(
             table,
             outcome=roles.outcome,
@@ -166,8 +164,8 @@ def fitted_model(model: Any, table: Any, roles: Roles) -> Any:
 
 def rows_used(table: Any, roles: Roles) -> Any:
     """Which rows of the table have a value in every column that the fit uses."""
-    from bgmiv.data.formulas import formula_columns
-    from bgmiv.data.frames import complete_rows
+    from bgmiv.data.formula import formula_columns
+    from bgmiv.data.read import complete_rows
 
     names = [name for name in (roles.weights, roles.groups) if name is not None]
     if roles.formula is not None:

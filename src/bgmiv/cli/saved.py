@@ -1,76 +1,342 @@
-"""What the verbs on a saved model share: opening it, reading treatments, and its columns in a new file."""
+"""The commands on a saved model: ``bgmiv predict``, ``effect``, ``diagnose`` and ``report``."""
 
 from __future__ import annotations
 
+import textwrap
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-if TYPE_CHECKING:
-    from bgmiv.data.columns import Table
-    from bgmiv.data.schema import Variable
-    from bgmiv.estimators.bgmiv import BGMIV
-    from bgmiv.show.analysis import Analysis
+from bgmiv._io import write_whole
+from bgmiv.cli.options import check_level, exit_if_failed, plain, print_json, reported, verdict_record, writable_file
+from bgmiv.cli.roles import Data, warnings_shown
 
-__all__ = ["Folder", "open_model", "people_of", "read_treatment", "rows_of", "stored_analysis", "stored_treatment"]
+if TYPE_CHECKING:
+    from bgmiv.analysis.analysis import Analysis
+    from bgmiv.data.schema import Variable
+    from bgmiv.effects import Interval
+    from bgmiv.estimators.base import IVEstimator
+
+__all__ = ["EPILOGS", "diagnose", "effect", "predict", "read_treatment", "report"]
+
+_CODES = "Exit codes: 0 fine; 1 bad data or a bad model folder; 2 bad usage; 3 the fit failed its held-out checks."
+EPILOGS = {
+    "predict": f"Example: bgmiv predict card-fit new.csv --treatment 16 --out predicted.csv\n\n{_CODES}",
+    "effect": f"Example: bgmiv effect card-fit --t0 12 --t1 16 --by black\n\n{_CODES}",
+    "diagnose": f"Example: bgmiv diagnose card-fit\n\n{_CODES}",
+    "report": f"Example: bgmiv report card-fit --out card.html --open\n\n{_CODES}",
+}
 
 Folder = Annotated[Path, typer.Argument(help="The folder of a saved model.", show_default=False)]
+Level = Annotated[float, typer.Option(help="Of the intervals.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+_MAX_GROUPS = 50
+_WIDTH = 80
 
 
-def open_model(folder: Path) -> BGMIV:
+@reported
+def predict(
+    folder: Folder,
+    data: Data,
+    treatment: Annotated[str | None, typer.Option(help="One treatment for all rows.")] = None,
+    treatment_column: Annotated[
+        str | None, typer.Option(help="The column with each row's treatment; by default the one of the fit.")
+    ] = None,
+    level: Level = 0.95,
+    out: Annotated[Path | None, typer.Option(help="A CSV file, instead of stdout.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What the outcome would be, on average, if each row's treatment were set: as CSV, one line a row.
+
+    The columns are row, treatment, estimate, lower, upper (for methods with intervals) and in_support: whether the data
+    of the fit show such a treatment at such covariates. The file needs the covariates' columns; others are ignored.
+    """
+    if treatment is not None and treatment_column is not None:
+        raise typer.BadParameter("give this or --treatment, not both", param_hint="--treatment-column")
+    check_level(level)
+    if out is not None:
+        writable_file(out, "--out")
+
+    with warnings_shown():
+        model = _open(folder)
+        found = _predictions(model, data, treatment, treatment_column, level)
+    if as_json:
+        print_json({"verdict": verdict_record(model.verdict_), "rows": found.to_dict("records")})
+    if out is not None:
+        write_whole(out, found.to_csv(index=False).encode())
+        typer.echo(f"{len(found)} rows: {out}", err=True)
+    elif not as_json:
+        typer.echo(found.to_csv(index=False), nl=False)
+    exit_if_failed(model.verdict_)
+
+
+def _predictions(model: IVEstimator, data: Path, treatment: str | None, column: str | None, level: float) -> Any:
+    """A table with one line for each row of the file."""
+    import numpy as np
+    import pandas as pd
+
+    from bgmiv.data.read import column_names, read_table, select_columns
+    from bgmiv.errors import DataError
+
+    table, schema = read_table(data), model.fitted_.schema
+    if treatment is not None:
+        n = select_columns(table, ()).n_rows
+        x = np.full(n, read_treatment(treatment, schema.treatment, "--treatment"))
+    else:
+        name = column or schema.treatment.name
+        if column is None and name not in column_names(table):
+            raise DataError(f"the file has no column {name!r}. Say --treatment VALUE, or --treatment-column COLUMN.")
+        x = select_columns(table, [name]).columns[0].values
+    covariates = table if schema.blocks else None
+    parts: dict[str, Any]
+    if model.fitted_.interval_kind:
+        found = model.predict_interval(x, covariates, level=level)
+        parts = {"estimate": found.estimate, "lower": found.lower, "upper": found.upper}
+        inside = found.in_support
+    else:
+        parts = {"estimate": model.predict(x, covariates)}
+        inside = model.in_support(x, covariates)
+    levels = schema.outcome.levels if schema.outcome.width > 1 else None
+    shown: dict[str, Any] = {"row": np.arange(len(x)), "treatment": [plain(value) for value in x]}
+    for k, name in enumerate([f"_{each}" for each in levels] if levels else [""]):
+        shown |= {part + name: np.asarray(values).reshape(len(x), -1)[:, k] for part, values in parts.items()}
+    return pd.DataFrame({**shown, "in_support": np.asarray(inside, bool)})
+
+
+class _Row(NamedTuple):
+    group: str
+    n_rows: int
+    interval: Interval
+    interpolated: bool = False
+
+
+@reported
+def effect(
+    folder: Folder,
+    t0: Annotated[str, typer.Option(help="The treatment that is compared with.", show_default=False)],
+    t1: Annotated[str, typer.Option(help="The treatment whose effect is asked for.", show_default=False)],
+    data: Annotated[
+        Path | None, typer.Option(help="The rows averaged over: a CSV or Parquet file. By default those of the fit.")
+    ] = None,
+    by: Annotated[str | None, typer.Option(help="Also for each level of this column.")] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="The column of sample weights in --data; by default that of the fit, if there.")
+    ] = None,
+    level: Level = 0.95,
+    as_json: AsJson = False,
+) -> None:
+    """The average effect of setting the treatment to t1 instead of t0, with an interval.
+
+    Without --data it is read off the average curves that the fit has stored: exact at their points, which hold the
+    treatments of the summary, and by straight lines between them.
+    """
+    check_level(level)
+    with warnings_shown():
+        model = _open(folder)
+        variable, outcome = model.fitted_.schema.treatment, model.fitted_.schema.outcome.name
+        pair = (read_treatment(t0, variable, "--t0"), read_treatment(t1, variable, "--t1"))
+        if data is None:
+            rows = _stored_effects(_analysis(model, folder), variable, pair, by, level)
+        else:
+            rows = _asked_effects(model, data, pair, by, weights, level)
+    if as_json:
+        record = {"outcome": outcome, "treatment": variable.name, "t0": pair[0], "t1": pair[1], "level": level}
+        print_json(record | {"verdict": verdict_record(model.verdict_), "effects": [_effect_record(r) for r in rows]})
+    else:
+        _print_effects(rows, outcome, variable, pair, level)
+    exit_if_failed(model.verdict_)
+
+
+def _stored_effects(
+    analysis: Analysis, variable: Variable, pair: tuple[Any, Any], by: str | None, level: float
+) -> list[_Row]:
+    from bgmiv.analysis.analysis import contrast
+    from bgmiv.errors import DataError
+
+    curves = list(analysis.curves[:1])
+    if by is not None:
+        curves += [curve for curve in analysis.curves if curve.group.column == by]
+        if len(curves) == 1:
+            known = ", ".join(dict.fromkeys(curve.group.column for curve in analysis.curves[1:]))
+            raise DataError(f"the fit has stored no curves by {by!r} (it has: {known or 'none'}). Give --data DATA.")
+    levels = variable.levels
+    t0, t1 = (float(levels.index(value) if levels else value) for value in pair)
+    low, high = curves[0].treatment[0], curves[0].treatment[-1]
+    if min(t0, t1) < low or max(t0, t1) > high:
+        raise DataError(f"the stored curve goes from {low:.4g} to {high:.4g}. For other treatments give --data DATA.")
+    # The share of rows with both treatments in support is stored for the summary's contrast; else it is at most that.
+    shares = {row.group: row.in_support for row in analysis.effects if (row.t0, row.t1) == (t0, t1)}
+    rows = []
+    for curve in curves:
+        found, interpolated = contrast(curve, t0, t1, level)
+        found = replace(found, in_support=shares.get(curve.group, found.in_support))
+        rows.append(_Row(curve.group.label, curve.group.n_rows, found, interpolated))
+    return rows
+
+
+def _asked_effects(
+    model: IVEstimator, data: Path, pair: tuple[Any, Any], by: str | None, weights: str | None, level: float
+) -> list[_Row]:
+    import numpy as np
+
+    from bgmiv.data.query import rows_of
+    from bgmiv.data.read import column_names, read_table, select_columns
+    from bgmiv.errors import DataError
+
+    table = read_table(data)
+    n = select_columns(table, ()).n_rows
+    groups: list[tuple[str, Any]] = [("all rows", np.arange(n))]
+    if by is not None:
+        labels = select_columns(table, [by]).columns[0].values.astype(str)
+        kinds = np.unique(labels)
+        if len(kinds) > _MAX_GROUPS:
+            raise DataError(f"column {by!r} has {len(kinds)} values. Group by one of at most {_MAX_GROUPS}.")
+        groups += [(f"{by} = {kind}", np.flatnonzero(labels == kind)) for kind in kinds]
+    name = weights or model.sampling_.get("weights")
+    values = None
+    if name is not None and (weights is not None or name in column_names(table)):
+        values = select_columns(table, [name]).columns[0].values
+    rows = rows_of(model.fitted_.schema, model._read(table), n_rows=n, weights=values)
+    return [
+        _Row(group, len(taken), model.ate_interval(rows.take(taken), t0=pair[0], t1=pair[1], level=level))
+        for group, taken in groups
+    ]
+
+
+def _effect_record(row: _Row) -> dict[str, Any]:
+    found = row.interval
+    return {
+        "group": row.group,
+        "n_rows": row.n_rows,
+        "estimate": found.estimate,
+        "lower": found.lower,
+        "upper": found.upper,
+        "std_errors": found.std_errors,
+        "in_support": found.in_support,
+        "interpolated": row.interpolated,
+    }
+
+
+def _print_effects(rows: list[_Row], outcome: str, variable: Variable, pair: tuple[Any, Any], level: float) -> None:
+    import numpy as np
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    t0, t1 = (value if variable.levels else f"{value:g}" for value in pair)
+    title = f"Average effect of {variable.name} {t1} instead of {t0} on {outcome}"
+    shown = Table(title=escape(title), title_justify="left")
+    for name in ("group", "rows", "effect", f"{100 * level:g}% interval", "in support"):
+        shown.add_column(name, justify="left" if name == "group" else "right")
+    for row in rows:
+        estimate, lower, upper = (
+            ", ".join(f"{value:.4g}" for value in np.atleast_1d(part))
+            for part in (row.interval.estimate, row.interval.lower, row.interval.upper)
+        )
+        share = f"{100 * float(row.interval.in_support):.0f}%"
+        shown.add_row(escape(row.group), f"{row.n_rows:,}", estimate, f"{lower} to {upper}", share)
+    if any(row.interpolated for row in rows):
+        shown.caption = "Read between points of the stored curve along straight lines; --data DATA computes it."
+    Console().print(shown)
+
+
+@reported
+def diagnose(folder: Folder, as_json: AsJson = False) -> None:
+    """The checks of a fit as it has stored them, each with a reading: instruments, moments, the linear estimate."""
+    model = _open(folder)
+    analysis = _analysis(model, folder)
+    if as_json:
+        diagnosis = analysis.diagnosis
+        checks = [
+            {"key": c.key, "severity": c.severity, "title": c.title, "value": c.value, "reading": c.reading,
+             "reference": c.reference, "numbers": c.numbers}
+            for c in diagnosis.checks
+        ]  # fmt: skip
+        record = {"severity": diagnosis.severity, "checks": checks, "linear": plain(diagnosis.linear)}
+        print_json(record | {"verdict": verdict_record(model.verdict_)})
+    else:
+        typer.echo(_diagnosis_text(analysis))
+    exit_if_failed(model.verdict_)
+
+
+def _diagnosis_text(analysis: Analysis) -> str:
+    def indented(text: str) -> list[str]:
+        return textwrap.wrap(text, _WIDTH, initial_indent="    ", subsequent_indent="    ")
+
+    lines = []
+    for check in analysis.diagnosis.checks:
+        lines += [f"[{check.severity}] {check.title}: {check.value}", *indented(check.reading)]
+        lines += indented(f"({check.reference})") if check.reference else []
+    linear = analysis.diagnosis.linear
+    if linear is not None:
+        sets = " or ".join(f"{low:.4g} to {high:.4g}" for low, high in linear.robust_set) or "empty"
+        lines += [
+            f"Linear two-stage least squares: {linear.coefficient:.4f} (standard error {linear.std_error:.4f}), "
+            f"{100 * linear.level:g}% interval {linear.lower:.4g} to {linear.upper:.4g}",
+            f"    Least squares without the instruments: {linear.ols:.4f} ({linear.ols_std_error:.4f})",
+            f"    Anderson-Rubin set, valid under weak instruments: {sets}",
+        ]
+    return "\n".join(lines)
+
+
+@reported
+def report(
+    folder: Folder,
+    out: Annotated[Path, typer.Option(help="The HTML file.")] = Path("report.html"),
+    show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write the analysis of a saved model as one self-contained HTML page, to be sent, printed or opened offline."""
+    writable_file(out, "--out")
+    model = _open(folder)
+    analysis = _analysis(model, folder)
+    from bgmiv.analysis.page import write_report
+
+    written = write_report(analysis, out)
+    if as_json:
+        size = written.stat().st_size
+        print_json({"report": str(written), "bytes": size, "verdict": verdict_record(model.verdict_)})
+    else:
+        typer.echo(f"report: {written}")
+    if show:
+        import webbrowser
+
+        webbrowser.open(written.absolute().as_uri())
+    exit_if_failed(model.verdict_)
+
+
+def _open(folder: Path) -> IVEstimator:
     """A saved model, which takes its covariates by name from any table.
 
     Raises:
         ModelFileError: the folder holds no saved model.
     """
-    from bgmiv import BGMIV
-    from bgmiv.data.frames import ColumnReader
+    from bgmiv.data.read import ColumnReader
     from bgmiv.errors import ModelFileError
-    from bgmiv.show.files import holds_analysis, load_analysis
+    from bgmiv.registry import load
 
     if not folder.is_dir():
         raise ModelFileError(
             f"{folder} is no folder of a saved model. Make one with: bgmiv fit DATA ... --out {folder}"
         )
-    if holds_analysis(folder):
-        raise ModelFileError(
-            f"{folder} holds the analysis of a fit by {load_analysis(folder).method}, and no model: only fits of "
-            "bgm-iv are saved whole. Its effects, diagnosis and report can be asked for."
-        )
-    model = BGMIV.load(folder)
-    if getattr(model, "reader_", None) is None:
-        names = tuple(name for block in model._fitted().schema.blocks for name in block.input_names)
-        model.reader_ = ColumnReader(names)
+    model = load(folder)
+    if model.reader_ is None:
+        blocks = model.fitted_.schema.blocks
+        model.reader_ = ColumnReader(tuple(name for block in blocks for name in block.input_names))
     return model
 
 
-def stored_analysis(folder: Path) -> Analysis:
-    """The analysis a model was saved with, or that stands for a fit whose method is not saved.
-
-    Raises:
-        ModelFileError: there is none.
-    """
+def _analysis(model: IVEstimator, folder: Path) -> Analysis:
     from bgmiv.errors import ModelFileError
-    from bgmiv.show.files import holds_analysis, load_analysis
 
-    if holds_analysis(folder):
-        return load_analysis(folder)
-    found: Analysis | None = getattr(open_model(folder), "analysis_", None)
-    if found is None:
+    if model.saved_analysis_ is None:
         raise ModelFileError(
             f"{folder} holds a model without its analysis. Fit again with: bgmiv fit DATA ... --out DIR"
         )
-    return found
-
-
-def stored_treatment(analysis: Analysis) -> Variable:
-    """The treatment's variable as far as an analysis tells it."""
-    from bgmiv.data.schema import BlockKind, Variable
-
-    kind = next(column.kind for column in analysis.question.columns if column.role == "treatment")
-    levels = analysis.question.treatment_levels
-    return Variable(analysis.question.treatment, BlockKind(kind), levels or None)
+    return model.saved_analysis_
 
 
 def read_treatment(text: str, variable: Variable, option: str) -> Any:
@@ -93,17 +359,3 @@ def read_treatment(text: str, variable: Variable, option: str) -> Any:
     if not abs(value) < float("inf"):
         raise typer.BadParameter(f"{text!r} is not finite", param_hint=option)
     return value
-
-
-def people_of(model: BGMIV, table: Any) -> Table | None:
-    """The covariates of a new file's rows, as the fit saw them; None if it had none."""
-    found: Table = model._read(table)
-    return found if model._fitted().schema.blocks else None
-
-
-def rows_of(people: Table | None, rows: Any) -> Table | None:
-    """Some of the rows."""
-    if people is None:
-        return None
-    columns = tuple(column._replace(values=column.values[rows]) for column in people.columns)
-    return people._replace(columns=columns, n_rows=len(columns[0].values), index=None, matrix=None)

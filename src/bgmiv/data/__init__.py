@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
+from bgmiv.data.blocks import BlockKind, BlockSpec, CovariateBlock
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.scaling import (
-    Affine,
-    FixedAffine,
-    Identity,
-    RoleScaling,
-    Rule,
-    ScaledData,
-    Scaler,
-    Standardise,
-)
-from bgmiv.data.schema import BlockKind, BlockSpec, CovariateBlock, Schema, Variable
+from bgmiv.data.read import read_table
+from bgmiv.data.scaling import Affine, FixedAffine, Identity, RoleScaling, Standardise
+from bgmiv.data.schema import Schema
 
 __all__ = [
     "Affine",
@@ -24,10 +17,7 @@ __all__ = [
     "IVData",
     "Identity",
     "RoleScaling",
-    "Rule",
-    "ScaledData",
-    "Scaler",
     "Schema",
     "Standardise",
-    "Variable",
+    "read_table",
 ]

@@ -1,24 +1,41 @@
-"""The kinds of covariates, how a user declares them, and where they sit in the flat matrix."""
+"""Typed blocks of covariates: their kinds, how a user declares them, and how a table's columns become blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import count
 
+import numpy as np
+from numpy.typing import NDArray
+
+from bgmiv.data.messages import counted, is_missing, is_zero_one, listed, numeric, warn_user
+from bgmiv.data.table import Column, Table
 from bgmiv.errors import DataError
 
-__all__ = ["BlockKind", "BlockSpec", "CovariateBlock", "Level"]
+__all__ = [
+    "BlockKind",
+    "BlockSpec",
+    "CovariateBlock",
+    "Declaration",
+    "Level",
+    "category_entries",
+    "covariate_label",
+    "level_codes",
+    "ordered_levels",
+    "plan_blocks",
+]
 
 Level = str | int | float | bool
 
+_MAX_LEVELS = 1000
+
 
 class BlockKind(StrEnum):
-    """What a block of covariates holds, hence how it is scaled and modelled.
-
-    >>> BlockKind("image") == "image"
-    True
-    """
+    """What a block of covariates holds, hence how it is scaled and modelled."""
 
     continuous = "continuous"
     binary = "binary"
@@ -33,8 +50,8 @@ class BlockSpec:
 
     Args:
         kind: one of the names in `BlockKind`.
-        columns: the table's columns that form the block, next to each other and in the table's order; left
-            out when the block is the single column or array that the declaration is keyed by.
+        columns: the table's columns that form the block, next to each other and in the table's order; None for
+            the single column or array that the declaration is keyed by.
         shape: height, width and (optionally) channels of an image that comes as flat columns.
 
     >>> BlockSpec("vector", columns=["proxy_0", "proxy_1"]).columns
@@ -54,23 +71,22 @@ class BlockSpec:
         except ValueError:
             known = ", ".join(repr(kind.value) for kind in BlockKind)
             raise DataError(f"blocks: unknown kind {self.kind!r}; use one of {known}.") from None
-        if isinstance(self.columns, str):
-            object.__setattr__(self, "columns", (self.columns,))
-        elif self.columns is not None:
-            object.__setattr__(self, "columns", tuple(str(column) for column in self.columns))
-        if self.columns is not None and (not self.columns or len(set(self.columns)) < len(self.columns)):
-            raise DataError(f"blocks: give one or more distinct column names, got {list(self.columns)}.")
+        if self.columns is not None:
+            columns = (self.columns,) if isinstance(self.columns, str) else tuple(map(str, self.columns))
+            if not columns or len(set(columns)) < len(columns):
+                raise DataError(f"blocks: give one or more distinct column names, got {list(columns)}.")
+            object.__setattr__(self, "columns", columns)
         if self.shape is not None:
-            object.__setattr__(self, "shape", _image_shape(self.kind, self.shape))
+            if self.kind != BlockKind.image:
+                kind = str(self.kind)
+                raise DataError(f"blocks: a shape is for images only, not for a {kind!r} block; leave it out.")
+            sizes = tuple(int(size) for size in self.shape)
+            if len(sizes) not in (2, 3) or min(sizes) < 1:
+                raise DataError(f"blocks: give an image's shape as (height, width, channels), got {self.shape}.")
+            object.__setattr__(self, "shape", sizes if len(sizes) == 3 else (*sizes, 1))
 
 
-def _image_shape(kind: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    if kind != BlockKind.image:
-        raise DataError(f"blocks: a shape is for images only, not for a {str(kind)!r} block; leave it out.")
-    sizes = tuple(int(size) for size in shape)
-    if len(sizes) not in (2, 3) or min(sizes) < 1:
-        raise DataError(f"blocks: give an image's shape as (height, width, channels), got {shape}.")
-    return sizes if len(sizes) == 3 else (*sizes, 1)
+Declaration = BlockKind | str | BlockSpec
 
 
 @dataclass(frozen=True)
@@ -81,16 +97,13 @@ class CovariateBlock:
         name: the block's name.
         kind: what it holds.
         columns: names of its input columns (an array entry `proxy` of width two has `proxy[0]`, `proxy[1]`).
-        start: first column of the flat matrix.
-        stop: one past the last column of the flat matrix.
-        shape: height, width and channels of an image, otherwise None (of scores that stand for images too).
-        levels: levels of a categorical column, the most frequent first, in the order of its one-hot columns, otherwise
-            None.
+        start, stop: its columns of the flat matrix.
+        shape: height, width and channels of an image; None for scores that stand for images.
+        levels: of a categorical column, in the order of its one-hot columns, the most frequent first.
         from_array: whether the block was one two- or more-dimensional entry of a mapping.
-
-    >>> block = CovariateBlock("region", BlockKind.categorical, ("region",), 3, 5, levels=("north", "south"))
-    >>> block.width, block.flat_names
-    (2, ('region=north', 'region=south'))
+        source: the table's column that a term of a formula stands for under another name: `region` for `C(region)`.
+        pixel_max: the value of a white pixel in the images of the fit, 255 or 1. The flat matrix holds pixels from 0
+            to 1 in either case, so it does not count when blocks are compared.
     """
 
     name: str
@@ -101,6 +114,8 @@ class CovariateBlock:
     shape: tuple[int, ...] | None = None
     levels: tuple[Level, ...] | None = None
     from_array: bool = False
+    source: str = ""
+    pixel_max: float = field(default=1.0, compare=False)
 
     @property
     def width(self) -> int:
@@ -121,10 +136,220 @@ class CovariateBlock:
 
     @property
     def holds_pixels(self) -> bool:
-        """Whether it holds pictures themselves; an image block without a shape holds scores of pictures."""
+        """Whether it holds images themselves; an image block without a shape holds scores of images."""
         return self.kind is BlockKind.image and self.shape is not None
 
     @property
     def scaled(self) -> bool:
         """Whether scaling applies; zeros and ones, and pixels from 0 to 1, are left as they are."""
         return self.kind not in (BlockKind.binary, BlockKind.categorical, BlockKind.image)
+
+
+def covariate_label(name: str) -> str:
+    """How messages call a covariate."""
+    return f"covariates column {name!r}"
+
+
+def category_entries(column: Column, label: str) -> list[Level]:
+    """The entries of a categorical column as Python scalars, none missing or infinite."""
+    if column.values.dtype.kind in "Mmc":
+        numeric(column.values, label)
+    entries = column.values.tolist()
+    if any(issubclass(kind, np.generic) for kind in set(map(type, entries))):
+        entries = [entry.item() if isinstance(entry, np.generic) else entry for entry in entries]
+    types = set(map(type, entries))
+    if types <= {str, int, bool}:
+        return entries
+    missing = np.array([is_missing(entry) for entry in entries], dtype=bool)
+    if missing.any():
+        count = counted(missing, "missing value")
+        raise DataError(f"{label} has {count}. Drop these rows, or give them their own level.")
+    odd = sorted(kind.__name__ for kind in types if not issubclass(kind, Level))
+    if odd:
+        raise DataError(f"{label} holds entries of type {', '.join(odd)}. Convert it with .astype(str).")
+    infinite = np.array([isinstance(entry, float) and math.isinf(entry) for entry in entries], dtype=bool)
+    if infinite.any():
+        raise DataError(f"{label} has {counted(infinite, 'infinite value')}. Drop or fill these rows first.")
+    return entries
+
+
+def ordered_levels(entries: Sequence[Level]) -> tuple[Level, ...]:
+    """The levels, the most frequent first; of equally frequent ones, the one seen first."""
+    # The order does not depend on the names: renaming levels changes nothing else of a fit.
+    return tuple(level for level, _ in Counter(entries).most_common())
+
+
+def level_codes(column: Column, levels: tuple[Level, ...], label: str) -> NDArray[np.intp]:
+    """Each entry's place among the levels; another level is an error that lists the known ones."""
+    code = {level: i for i, level in enumerate(levels)}
+    entries = category_entries(column, label)
+    try:
+        return np.array([code[entry] for entry in entries], dtype=np.intp)
+    except KeyError:
+        unseen = np.array([entry not in code for entry in entries], dtype=bool)
+        new = sorted({repr(entry) for entry in entries if entry not in code})[:5]
+        raise DataError(
+            f"{label} has levels unseen at fit, {', '.join(new)}, in {counted(unseen, 'row')}. Drop these rows or "
+            f"recode them to the known levels: {listed(map(repr, levels), 20)}."
+        ) from None
+
+
+def plan_blocks(table: Table, declared: Mapping[str, Declaration] | None) -> tuple[CovariateBlock, ...]:
+    """Lay the columns of a table out as blocks, in the table's order.
+
+    Plain numeric columns next to each other form one continuous block. A boolean column is a binary block of its own,
+    and one whose dtype is categories a categorical block. A two-dimensional entry of a mapping is a vector, one of
+    three or four dimensions images. A declaration overrides all this. Undeclared numbers that are 0 and 1 only are
+    asked about by a warning.
+    """
+    if declared is not None and not isinstance(declared, Mapping):
+        raise DataError(
+            "blocks must be a mapping of names to kinds, such as {'region': 'categorical'}, got "
+            f"{type(declared).__name__}."
+        )
+    specs: dict[str, BlockSpec] = {}
+    for key, value in (declared or {}).items():
+        if not isinstance(value, str | BlockSpec):
+            raise DataError(f"blocks[{key!r}] must be a kind such as 'categorical' or a BlockSpec, got {value!r}.")
+        specs[str(key)] = BlockSpec(value) if isinstance(value, str) else value
+    groups = _groups(table, specs)
+    # The name of a run of plain columns is found last.
+    parts: list[tuple[str | None, BlockSpec, list[Column]]] = []
+    for column in table.columns:
+        name = groups.get(column.name, column.name)
+        spec = specs.get(name) or BlockSpec(_default_kind(column))
+        plain = column.name not in groups and column.values.ndim == 1 and spec.kind == BlockKind.continuous
+        if parts and parts[-1][0] == (None if plain else name):
+            parts[-1][2].append(column)
+        else:
+            parts.append((None if plain else name, spec, [column]))
+    for group, spec, columns in parts:
+        if group is not None and spec.columns is not None:
+            _check_group(group, spec, columns)
+    blocks: list[CovariateBlock] = []
+    free = ("covariates" if i == 1 else f"covariates_{i}" for i in count(1))
+    taken = set(table.names) | set(specs)
+    for group, spec, columns in parts:
+        if group is None:
+            group = columns[0].name if len(columns) == 1 else next(name for name in free if name not in taken)
+        blocks.append(_block(group, spec, columns, blocks[-1].stop if blocks else 0))
+    _ask_about_zero_one(table, set(specs) | set(groups))
+    return tuple(blocks)
+
+
+def _default_kind(column: Column) -> BlockKind:
+    if column.categorical:
+        return BlockKind.categorical
+    if column.values.ndim == 1 and column.values.dtype.kind == "b":
+        return BlockKind.binary
+    return (BlockKind.continuous, BlockKind.vector, BlockKind.image, BlockKind.image)[column.values.ndim - 1]
+
+
+def _ask_about_zero_one(table: Table, declared: set[str]) -> None:
+    plain = [c for c in table.columns if c.name not in declared and c.values.ndim == 1 and c.values.dtype.kind in "iuf"]
+    flags = [c.name for c in plain if is_zero_one(c.values) and len(c.values) and c.values.min() < c.values.max()]
+    if flags:
+        kinds = listed(f"{name!r}: 'binary'" for name in flags)
+        warn_user(
+            f"covariates {listed(map(repr, flags))}: only 0 and 1, taken for continuous. Say "
+            f"blocks={{{kinds}}} to model such a column as binary, or 'continuous' there to silence this warning."
+        )
+
+
+def _groups(table: Table, specs: Mapping[str, BlockSpec]) -> dict[str, str]:
+    """The block of each column that is declared as one of several."""
+    known = dict.fromkeys(table.names)
+    groups: dict[str, str] = {}
+    for name, spec in specs.items():
+        absent = [column for column in spec.columns or (name,) if column not in known]
+        if absent:
+            names = ", ".join(list(known)[:20]) or "none"
+            raise DataError(f"blocks[{name!r}]: no covariate named {', '.join(absent)}; there are {names}.")
+        if spec.columns is None:
+            continue
+        if name in known and name not in spec.columns:
+            raise DataError(f"blocks[{name!r}] has the name of a column outside the block. Use another name.")
+        for column in spec.columns:
+            if column in groups or (column in specs and column != name):
+                other = groups.get(column, column)
+                raise DataError(f"blocks: column {column!r} is declared in {other!r} and {name!r}. Keep one.")
+            groups[column] = name
+    return groups
+
+
+def _check_group(name: str, spec: BlockSpec, columns: Sequence[Column]) -> None:
+    if tuple(column.name for column in columns) != spec.columns:
+        raise DataError(
+            f"blocks[{name!r}]: its columns must be next to each other in the covariates, in the same order. "
+            "Reorder the covariates or the declaration."
+        )
+    deep = [column.name for column in columns if column.values.ndim > 1]
+    if deep:
+        raise DataError(
+            f"blocks[{name!r}]: {', '.join(deep)} is an array, hence a block of its own. "
+            f"Declare it as blocks[{deep[0]!r}], without columns."
+        )
+
+
+def _block(name: str, spec: BlockSpec, columns: Sequence[Column], start: int) -> CovariateBlock:
+    kind, first = BlockKind(spec.kind), columns[0]
+    if kind == BlockKind.categorical:
+        if len(columns) > 1 or first.values.ndim > 1:
+            raise DataError(f"blocks[{name!r}]: a categorical block is one column. Declare them one by one.")
+        levels = _levels(first)
+        stop = start + len(levels)
+        return CovariateBlock(name, kind, (first.name,), start, stop, levels=levels, source=first.source)
+    inner = first.values.shape[1:]
+    width = math.prod(inner) if inner else len(columns)
+    if width == 0:
+        raise DataError(f"{covariate_label(name)} has shape {first.values.shape}, no columns. Leave it out.")
+    names = tuple(f"{name}[{i}]" for i in range(width)) if inner else tuple(column.name for column in columns)
+    source = first.source if len(columns) == 1 else ""
+    block = CovariateBlock(name, kind, names, start, start + width, from_array=bool(inner), source=source)
+    if kind != BlockKind.image:
+        return block
+    return replace(block, shape=_shape(name, spec, inner, width), pixel_max=_pixel_max(name, columns))
+
+
+def _levels(column: Column) -> tuple[Level, ...]:
+    label = covariate_label(column.name)
+    levels = ordered_levels(category_entries(column, label))
+    kinds = sorted({type(level).__name__ for level in levels})
+    if "str" in kinds and len(kinds) > 1:
+        raise DataError(f"{label} mixes levels of types {', '.join(kinds)}. Convert it with .astype(str).")
+    if len(levels) > _MAX_LEVELS:
+        raise DataError(
+            f"{label} has {len(levels)} levels, more than {_MAX_LEVELS}. Group them into fewer, or drop the column if "
+            "it is an identifier."
+        )
+    return levels
+
+
+def _shape(name: str, spec: BlockSpec, inner: tuple[int, ...], width: int) -> tuple[int, ...]:
+    """Height, width and channels of images, as declared or as the array has them."""
+    full = (*inner, 1) if len(inner) == 2 else inner
+    if spec.shape is None:
+        if len(inner) < 2:
+            raise DataError(
+                f"blocks[{name!r}]: an image from flat columns needs its shape, BlockSpec('image', shape=(height, "
+                "width, channels))."
+            )
+        return full
+    if math.prod(spec.shape) != width or (len(inner) > 1 and full != spec.shape):
+        have = f"shape {inner}" if inner else f"{width} columns"
+        raise DataError(
+            f"blocks[{name!r}]: the declared shape {spec.shape} does not fit the data's {have}. Correct it."
+        )
+    return spec.shape
+
+
+def _pixel_max(name: str, columns: Sequence[Column]) -> float:
+    """The value of a white pixel: 255 if any pixel exceeds 1."""
+    arrays = [numeric(column.values, covariate_label(column.name)) for column in columns]
+    highest = max(float(array.max(initial=0)) for array in arrays)
+    if highest == 1 and all(array.dtype.kind in "iu" for array in arrays):
+        raise DataError(
+            f"covariates block {name!r} holds images whose pixels are the integers 0 and 1, which may be black and "
+            "white or two shades of black. Pass them as booleans or floats if 1 is white, or divide them by 255."
+        )
+    return 255.0 if highest > 1 else 1.0

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.data.checks import FloatArray, check_finite, common_float, numeric, role_label
-from bgmiv.data.columns import Table, check_same_rows, read_column, read_table
-from bgmiv.data.encode import covariate_label, encode
-from bgmiv.data.layout import Declaration, plan_blocks
-from bgmiv.data.overlap import check_names, check_overlap
+from bgmiv.data.blocks import BlockKind, Declaration, category_entries, covariate_label, plan_blocks
+from bgmiv.data.messages import FloatArray, counted, finite_columns, role_label
 from bgmiv.data.roles import RoleKind, read_role
-from bgmiv.data.sampling import check_sampling_names, check_sampling_values, read_groups, read_weights
-from bgmiv.data.schema import BlockKind, CovariateBlock, Schema, Variable
+from bgmiv.data.schema import Schema, Variable, encode
+from bgmiv.data.table import Column, Table, check_same_rows, read_column, read_columns
 from bgmiv.errors import DataError
 
-__all__ = ["IVData"]
+__all__ = ["IVData", "checked_sampling"]
 
-_SMALLEST = float(np.finfo(np.float32).tiny)
+_ARRAYS = ("outcome", "treatment", "covariates", "instruments", "weights", "groups")
+_FLOAT32_TINY = float(np.finfo(np.float32).tiny)
+# Rows at which two columns are compared before all of them are.
+_N_PROBES = 64
+# Roles that weights and groups may not have besides. Clustering on a covariate or an instrument is common, and so is a
+# covariate that decides the sampling.
+_FORBIDDEN = {"weights": ("outcome", "treatment", "instruments"), "groups": ("outcome", "treatment")}
 _INDICATORS = "turn it into 0/1 columns, one for each level but the first"
 
 
@@ -54,12 +57,11 @@ class IVData:
 
     def __post_init__(self) -> None:
         """Make the arrays read-only."""
-        for name in ("outcome", "treatment", "covariates", "instruments", "weights", "groups"):
-            if getattr(self, name) is None:
-                continue
-            view = getattr(self, name).view()
-            view.setflags(write=False)
-            object.__setattr__(self, name, view)
+        for name in _ARRAYS:
+            if getattr(self, name) is not None:
+                view = getattr(self, name).view()
+                view.setflags(write=False)
+                object.__setattr__(self, name, view)
 
     @classmethod
     def from_arrays(
@@ -75,90 +77,77 @@ class IVData:
         weights: Any = None,
         groups: Any = None,
     ) -> IVData:
-        """Validate arrays, lists, series or data frames and put them together.
+        """Validate arrays, lists, series or data frames of the same rows.
 
         Args:
-            outcome: one column.
-            treatment: one column, not constant.
+            outcome, treatment: one column, not constant.
             instruments: one or more columns, none constant.
             covariates: columns, or a mapping of names to arrays: (n,) for a column, (n, d) for a vector,
-                (n, H, W) or (n, H, W, C) for images, whose pixels from 0 to 255 or from 0 to 1 are kept as from
-                0 to 1.
+                (n, H, W) or (n, H, W, C) for images with pixels from 0 to 255 or from 0 to 1 (kept as 0 to 1).
             blocks: kinds of covariates that the data do not tell, such as `{"region": "categorical"}`.
-            treatment_kind: "binary" for a treatment of 0 and 1 or of two named levels, "categorical" for one of
-                several levels, "continuous" otherwise; "auto" takes booleans for binary, strings and categories for
-                categorical (binary, if there are two) and numbers for continuous.
-            outcome_kind: the same for the outcome.
-            weights: one column of numbers of at least 0, how many rows each row stands for; they are rescaled to mean
-                one.
+            treatment_kind, outcome_kind: "binary" for 0 and 1 or two named levels, "categorical" for several levels,
+                "continuous" otherwise; "auto" takes booleans for binary, strings and categories for categorical
+                (binary, if there are two) and numbers for continuous.
+            weights: one column of numbers of at least 0, how many rows each row stands for; rescaled to mean one.
             groups: one column of numbers, strings or categories: rows of one group (a state, a household) are not
                 independent of one another, which matters to intervals and tests.
 
         Raises:
             DataError: if the data cannot be used; the message names the column and the fix.
 
-        >>> data = IVData.from_arrays(
+        >>> covariates = {"age": [30, 40, 50], "region": ["n", "s", "s"]}
+        >>> IVData.from_arrays(
         ...     outcome=[1.0, 2.0, 4.0],
         ...     treatment=[0.5, 0.1, 0.2],
         ...     instruments=[3.0, 1.0, 2.0],
-        ...     covariates={"age": [30, 40, 50], "region": ["n", "s", "s"]},
+        ...     covariates=covariates,
         ...     blocks={"region": "categorical"},
         ... )
-        >>> data
         IVData(3 rows: outcome, treatment, instrument_0 | age, region)
-        >>> data.covariates
-        array([[30.,  0.,  1.],
-               [40.,  1.,  0.],
-               [50.,  1.,  0.]])
-        >>> data.schema.flat_names
-        ('age', 'region=s', 'region=n')
         """
         outcome_column, outcome_table = read_column(outcome, "outcome")
         treatment_column, treatment_table = read_column(treatment, "treatment")
         tables = {"outcome": outcome_table, "treatment": treatment_table}
         tables["instruments"] = _read_instruments(instruments)
-        if covariates is not None:
-            table = read_table(covariates, "covariates", "covariate")
-            if table.columns:
-                tables["covariates"] = table
+        table = read_columns({} if covariates is None else covariates, "covariates", "covariate")
+        if table.columns:
+            tables["covariates"] = table
         sampled = {"weights": weights, "groups": groups}
         columns = {name: read_column(values, name) for name, values in sampled.items() if values is not None}
         _check_rows(tables | {name: table for name, (_, table) in columns.items()})
-        check_names(tables)
+        _check_names(tables)
 
         y, outcome_variable = read_role(outcome_column, "outcome", outcome_kind)
         x, treatment_variable = read_role(treatment_column, "treatment", treatment_kind)
-        _check_varies(y[:, None], [role_label("outcome", outcome_column.name)])
-        _check_varies(x[:, None], [role_label("treatment", treatment_column.name)])
-        w = _instruments(tables["instruments"])
+        for argument, values, variable in (("outcome", y, outcome_variable), ("treatment", x, treatment_variable)):
+            _check_varies(values[:, None], [role_label(argument, variable.name)])
+        labels = [f"instruments column {name!r}" for name in tables["instruments"].names]
+        w = finite_columns([column.values for column in tables["instruments"].columns], labels, _INDICATORS)
+        _check_varies(w, labels)
 
         known = tables.get("covariates", Table((), len(y), False))
         layout = plan_blocks(known, blocks)
         v = encode(known, layout)
-        _check_covariates_vary(v, layout)
-        schema = Schema(
-            outcome=outcome_variable,
-            treatment=treatment_variable,
-            instruments=tables["instruments"].names,
-            blocks=layout,
-            named=known.named,
-        )
-        check_overlap(y, x, v, w, schema)
-        weight, group = (columns[name][0] if name in columns else None for name in ("weights", "groups"))
+        for block in layout:
+            if block.levels is not None and len(block.levels) == 1:
+                label = covariate_label(block.name)
+                raise DataError(f"{label} is constant, {block.levels[0]!r} in every row, and tells nothing. Drop it.")
+            if block.kind in (BlockKind.continuous, BlockKind.binary):
+                labels = [covariate_label(name) for name in block.flat_names]
+                _check_varies(v[:, block.start : block.stop], labels, "Drop it.")
+        schema = Schema(outcome_variable, treatment_variable, tables["instruments"].names, layout, known.named)
+        _check_overlap(y, x, v, w, schema)
         given = {name: table.columns[0].name for name, (_, table) in columns.items() if table.named}
         named = {argument: table.names for argument, table in tables.items() if table.named}
-        check_sampling_names(given.get("weights"), given.get("groups"), named)
-        check_sampling_values(weight, group, {"outcome": y[:, None], "treatment": x[:, None], "instruments": w})
+        checked_sampling(given.get("weights"), given.get("groups"), named)
+        sampling = {name: column for name, (column, _) in columns.items()}
+        _check_sampling_values(sampling, {"outcome": y[:, None], "treatment": x[:, None], "instruments": w})
         return cls(
-            outcome=y,
-            treatment=x,
-            covariates=v,
-            instruments=w,
-            schema=schema,
-            weights=None if weight is None else read_weights(weight),
-            groups=None if group is None else read_groups(group),
-            weights_name="" if weight is None else weight.name,
-            groups_name="" if group is None else group.name,
+            *(y, x, v, w, schema),
+            weights=_read_weights(sampling["weights"]) if "weights" in sampling else None,
+            groups=_read_groups(sampling["groups"]) if "groups" in sampling else None,
+            weights_name=sampling["weights"].name if "weights" in sampling else "",
+            groups_name=sampling["groups"].name if "groups" in sampling else "",
         )
 
     @property
@@ -173,25 +162,11 @@ class IVData:
         >>> data.take(np.array([2, 0])).outcome
         array([4., 1.])
         """
-        return replace(
-            self,
-            outcome=self.outcome[rows],
-            treatment=self.treatment[rows],
-            covariates=self.covariates[rows],
-            instruments=self.instruments[rows],
-            weights=None if self.weights is None else self.weights[rows],
-            groups=None if self.groups is None else self.groups[rows],
-        )
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        return replace(self, **{name: array[rows] for name, array in arrays.items() if array is not None})
 
     def outcome_parts(self) -> tuple[IVData, ...]:
-        """These data; or, for an outcome of three or more levels, the data of each level's indicator, a binary outcome.
-
-        >>> data = IVData.from_arrays(
-        ...     ["a", "b", "c"], [0.5, 0.1, 0.2], instruments=[3.0, 1.0, 2.0], outcome_kind="categorical"
-        ... )
-        >>> [part.outcome.tolist() for part in data.outcome_parts()]
-        [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
-        """
+        """These data, or for an outcome of three or more levels those of each level's indicator, a binary outcome."""
         variable = self.schema.outcome
         if variable.width == 1:
             return (self,)
@@ -199,12 +174,7 @@ class IVData:
         return tuple(replace(self, outcome=part, schema=schema) for part in variable.columns(self.outcome).T)
 
     def without_instruments(self) -> IVData:
-        """The same data with no instruments, for a fit that ignores them.
-
-        >>> data = IVData.from_arrays([1.0, 2.0, 4.0], [0.5, 0.1, 0.2], instruments=[3.0, 1.0, 2.0])
-        >>> data.without_instruments().instruments.shape
-        (3, 0)
-        """
+        """The same data with no instruments, for a fit that ignores them."""
         return replace(self, instruments=self.instruments[:, :0].copy(), schema=replace(self.schema, instruments=()))
 
     def __repr__(self) -> str:
@@ -216,7 +186,7 @@ class IVData:
 
 
 def _read_instruments(instruments: Any) -> Table:
-    table = None if instruments is None else read_table(instruments, "instruments", "instrument")
+    table = None if instruments is None else read_columns(instruments, "instruments", "instrument")
     if table is None or not table.columns:
         raise DataError("instruments are missing: there must be at least one. Pass one or more columns.")
     for column in table.columns:
@@ -234,36 +204,106 @@ def _check_rows(tables: Mapping[str, Table]) -> None:
         raise DataError("outcome has one row. Pass at least two.")
 
 
-def _instruments(table: Table) -> FloatArray:
-    labels = [f"instruments column {name!r}" for name in table.names]
-    columns = [numeric(column.values, label, _INDICATORS) for column, label in zip(table.columns, labels, strict=True)]
-    flat = np.empty((table.n_rows, len(columns)), dtype=common_float(columns))
-    with np.errstate(over="ignore"):
-        for i, values in enumerate(columns):
-            flat[:, i] = values
-    check_finite(flat, labels)
-    _check_varies(flat, labels)
-    return flat
-
-
 def _check_varies(values: FloatArray, labels: Sequence[str], fix: str = "Use one that varies.") -> None:
     low, high = values.min(axis=0), values.max(axis=0)
     for i in np.flatnonzero(low == high)[:1]:
         raise DataError(f"{labels[i]} is constant, {values[0, i]:g} in every row, and tells nothing. {fix}")
     with np.errstate(over="ignore"):
         spread = high - low
-    for i in np.flatnonzero(spread < _SMALLEST)[:1]:
+    for i in np.flatnonzero(spread < _FLOAT32_TINY)[:1]:
         raise DataError(
             f"{labels[i]} varies by {spread[i]:.1e} at most, and such numbers vanish in single precision. Use smaller "
             "units."
         )
 
 
-def _check_covariates_vary(values: FloatArray, blocks: Sequence[CovariateBlock]) -> None:
-    for block in blocks:
-        if block.levels is not None and len(block.levels) == 1:
-            label = covariate_label(block.name)
-            raise DataError(f"{label} is constant, {block.levels[0]!r} in every row, and tells nothing. Drop it.")
-        if block.kind in (BlockKind.continuous, BlockKind.binary):
-            columns = values[:, block.start : block.stop]
-            _check_varies(columns, [covariate_label(name) for name in block.flat_names], "Drop it.")
+def _check_names(tables: Mapping[str, Table]) -> None:
+    """Refuse a name that came with two arguments."""
+    seen: dict[str, str] = {}
+    for argument, table in tables.items():
+        names = table.names if table.named else ()
+        for name in (name for name in names if name in seen):
+            role = "among the covariates" if argument == "covariates" else f"as {argument}"
+            raise DataError(f"{name!r} is given both as {seen[name]} and {role}. Drop one of them.")
+        seen.update(dict.fromkeys(names, argument))
+
+
+def _check_overlap(y: FloatArray, x: FloatArray, v: FloatArray, w: FloatArray, schema: Schema) -> None:
+    """Refuse columns with the same numbers in two roles."""
+    first, second = role_label("outcome", schema.outcome.name), role_label("treatment", schema.treatment.name)
+    instruments = [(role_label("instrument", name), w[:, i]) for i, name in enumerate(schema.instruments)]
+    if _find_equal(x, y[:, None]) is not None:
+        raise DataError(f"{second} is identical to {first} in every row. Pass the right columns.")
+    for label, values in instruments:
+        for other, column in ((first, y), (second, x)):
+            if _find_equal(values, column[:, None]) is not None:
+                raise DataError(f"{label} is identical to {other} in every row. Drop one of them.")
+    for label, values in ((first, y), (second, x), *instruments):
+        position = _find_equal(values, v)
+        if position is not None:
+            name = schema.flat_names[position]
+            raise DataError(f"{label} is identical to covariates column {name!r} in every row. Drop the covariate.")
+
+
+def _find_equal(values: FloatArray, matrix: FloatArray) -> int | None:
+    """Which column of a matrix holds the same numbers in every row; constants are not looked for."""
+    low, high = int(values.argmin()), int(values.argmax())
+    if values[low] == values[high] or matrix.shape[1] == 0:
+        return None
+    dtype = np.float32 if np.float32 in (values.dtype, matrix.dtype) else np.float64
+    # The two extremes rule out constant columns, the others nearly everything else.
+    probes = np.unique(np.append(np.linspace(0, len(values) - 1, _N_PROBES).astype(np.intp), (low, high)))
+    same = matrix[probes].astype(dtype) == values[probes, None].astype(dtype)
+    for position in np.flatnonzero(same.all(axis=0)):
+        if np.array_equal(matrix[:, position].astype(dtype), values.astype(dtype)):
+            return int(position)
+    return None
+
+
+def _read_weights(column: Column) -> FloatArray:
+    """Sample weights `(n,)` of mean one: numbers of at least zero, two or more of them positive."""
+    label = role_label("weights", column.name)
+    values = finite_columns([column.values], [label])[:, 0].astype(np.float64)
+    if (values < 0).any():
+        raise DataError(
+            f"{label}: {counted(values < 0, 'negative value')}. A weight says how many rows a row stands for: pass "
+            "numbers of at least 0."
+        )
+    if np.count_nonzero(values) < 2:
+        raise DataError(f"{label}: fewer than two rows have a positive weight. Pass weights for the rows to be used.")
+    # The largest is divided out first, so that their sum does not overflow.
+    values = values / values.max()
+    return values / np.mean(values)
+
+
+def _read_groups(column: Column) -> NDArray[np.int64]:
+    """The group of each row `(n,)` as a code from 0, in order of appearance; there are two groups or more."""
+    label = role_label("groups", column.name)
+    codes: dict[Any, int] = {}
+    entries = category_entries(column, label)
+    found = np.array([codes.setdefault(entry, len(codes)) for entry in entries], dtype=np.int64)
+    if len(codes) < 2:
+        raise DataError(f"{label}: every row is in one group, {entries[0]!r}. Pass at least two groups, or none.")
+    return found
+
+
+def checked_sampling(weights: str | None, groups: str | None, roles: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    """The columns of sample weights and of groups by argument; none may have a role that forbids it."""
+    given = {name: column for name, column in (("weights", weights), ("groups", groups)) if column is not None}
+    for argument, name in given.items():
+        if not isinstance(name, str):
+            raise DataError(f"{argument} must be the name of a column of the table, got {type(name).__name__}.")
+        for role in _FORBIDDEN[argument]:
+            if name in roles.get(role, ()):
+                fix = f"Use another column for the {argument}."
+                raise DataError(f"{name!r} is given both as {argument} and as {role}. {fix}")
+    return given
+
+
+def _check_sampling_values(sampling: Mapping[str, Column], roles: Mapping[str, FloatArray]) -> None:
+    """Refuse weights or groups that are the numbers `(n, k)` of a role that forbids it."""
+    for argument, column in sampling.items():
+        for role in _FORBIDDEN[argument] if column.values.dtype.kind in "biuf" else ():
+            if _find_equal(column.values.astype(np.float64), roles[role]) is not None:
+                label = role_label(argument, column.name)
+                raise DataError(f"{label}: identical to the {role} in every row. Pass the right column.")

@@ -1,4 +1,4 @@
-"""Roles and typed covariate blocks: what a fit remembers of its data, and what predict checks against."""
+"""What a fit remembers of its data: roles and blocks, by which later rows are checked and encoded."""
 
 from __future__ import annotations
 
@@ -7,14 +7,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from bgmiv.data.blocks import BlockKind, BlockSpec, CovariateBlock, Level
-from bgmiv.data.checks import FloatArray, check_binary, check_finite, common_float, numeric
-from bgmiv.data.columns import Table, check_same_rows, read_column, read_table
-from bgmiv.data.encode import check_flat, encode, level_codes
+from bgmiv.data.blocks import BlockKind, BlockSpec, CovariateBlock, Level, covariate_label, level_codes
+from bgmiv.data.messages import (
+    FloatArray,
+    check_binary,
+    check_finite,
+    common_float,
+    counted,
+    finite_columns,
+    numeric,
+    plural,
+    warn_user,
+)
+from bgmiv.data.table import Column, Table, check_same_rows, read_column, read_columns
 from bgmiv.errors import DataError
 
-__all__ = ["BlockKind", "BlockSpec", "CovariateBlock", "Schema", "Variable"]
+__all__ = ["BlockKind", "BlockSpec", "CovariateBlock", "Schema", "Variable", "encode"]
 
 
 @dataclass(frozen=True)
@@ -24,11 +34,9 @@ class Variable:
     Args:
         name: the column's name.
         kind: what it holds.
-        levels: the names of its levels, in the order of their codes 0, 1, ...; None for numbers. Those of a treatment
-            and of an outcome with three or more come in order of their frequency, those of an outcome with two sorted.
+        levels: the names of its levels, in the order of their codes 0, 1, ...; None for numbers. They come in order of
+            frequency, those of an outcome with two sorted.
 
-    >>> Variable("price", BlockKind.continuous).width
-    1
     >>> dose = Variable("dose", BlockKind.categorical, ("none", "low", "high"))
     >>> dose.width, dose.columns(np.array([2.0, 0.0])).tolist()
     (3, [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]])
@@ -65,15 +73,6 @@ class Schema:
         instruments: the instruments' names.
         blocks: the covariates' blocks, in the order of the flat matrix.
         named: whether the covariates came with names, so that tables given later must have the same.
-
-    >>> from bgmiv.data.ivdata import IVData
-    >>> data = IVData.from_arrays(
-    ...     [1.0, 2.0, 4.0], [0.5, 0.1, 0.2], instruments=[3.0, 1.0, 2.0], covariates={"age": [30, 40, 50]}
-    ... )
-    >>> data.schema.check_covariates({"age": [35]})
-    array([[35.]])
-    >>> data.schema.check_treatment(0.3, n_rows=2)
-    array([0.3, 0.3])
     """
 
     outcome: Variable
@@ -98,129 +97,97 @@ class Schema:
         return tuple(name for block in self.blocks for name in block.flat_names)
 
     def check_query(self, treatment: Any, covariates: Any = None) -> tuple[FloatArray, FloatArray]:
-        """Validate the rows of a prediction: treatment (m,) and covariates (m, p).
-
-        A scalar treatment is repeated for every row of covariates.
-
-        >>> schema = Schema(Variable("y", BlockKind.continuous), Variable("x", BlockKind.continuous), ("w",))
-        >>> treatment, covariates = schema.check_query([1.0, 2.0])
-        >>> treatment.shape, covariates.shape
-        ((2,), (2, 0))
-        """
+        """Treatment (m,) and covariates (m, p) of a prediction, validated; a scalar is repeated for every row."""
         if _is_scalar(treatment):
             flat = self.check_covariates(covariates, n_rows=None if self.blocks else 1)
             return self.check_treatment(treatment, len(flat)), flat
         _, table = read_column(treatment, "treatment")
         values = self.check_treatment(treatment, table.n_rows)
         if self.blocks and covariates is not None:
-            given = read_table(covariates, "covariates", "covariate")
-            check_same_rows({"treatment": table, "covariates": given})
+            covariates = read_columns(covariates, "covariates", "covariate")
+            check_same_rows({"treatment": table, "covariates": covariates})
         return values, self.check_covariates(covariates, n_rows=table.n_rows)
 
     def check_covariates(self, values: Any, n_rows: int | None = None) -> FloatArray:
-        """Validate covariates given after the fit, in any container accepted at the fit.
+        """The flat matrix (m, p) of covariates given after the fit, in any container accepted at the fit.
 
-        A plain array is read by position, with the width of the input columns or of the flat matrix.
-
-        Args:
-            values: the covariates, or None if the fit had none.
-            n_rows: the number of rows they must have.
-
-        Returns:
-            The flat matrix (m, p).
+        A plain array is read by position, one column for each of the fit's: a categorical column holds its levels.
+        `values` is None if the fit had none; `n_rows` is the number of rows they must have.
         """
         if not self.blocks:
-            return self._no_covariates(values, n_rows)
+            return _no_covariates(values, n_rows)
         if values is None:
             raise DataError(f"covariates are missing. Pass those of the fit: {_listed(self.covariate_names)}.")
-        table = read_table(values, "covariates", "covariate")
+        table = read_columns(values, "covariates", "covariate")
         self._check_names(table)
         if table.n_rows == 0:
             raise DataError("covariates have no rows. Pass at least one.")
         if n_rows is not None and table.n_rows != n_rows:
-            raise DataError(
-                f"covariates have {_rows(table.n_rows)} but the treatment has {n_rows}. Pass the same rows."
-            )
-        if self._is_flat(table):
-            assert table.matrix is not None
-            return check_flat(table.matrix, self.blocks)
+            rows = plural(table.n_rows, "row")
+            raise DataError(f"covariates have {rows} but the treatment has {n_rows}. Pass the same rows.")
         return encode(table, self.blocks)
 
     def check_treatment(self, values: Any, n_rows: int) -> FloatArray:
-        """Validate a treatment given after the fit; a scalar is repeated `n_rows` times.
-
-        Returns:
-            The treatment (n_rows,); the codes of its levels if the fit's treatment has levels.
-        """
+        """The treatment (n_rows,) given after the fit, as codes if it has levels; a scalar is repeated."""
         label = "treatment"
         if _is_scalar(values):
             values = np.full(n_rows, values)
-        column, _ = read_column(values, label)
-        levels = self.treatment.levels
-        array = column.values if levels else numeric(column.values, label)
-        if len(array) == 0:
+        column, table = read_column(values, label)
+        if table.n_rows == 0:
             raise DataError("treatment has no rows. Pass at least one.")
-        if len(array) != n_rows:
+        if table.n_rows != n_rows:
             raise DataError(
-                f"treatment has {_rows(len(array))} but the covariates have {n_rows}. "
+                f"treatment has {plural(table.n_rows, 'row')} but the covariates have {n_rows}. "
                 "Pass one value a row, or a single value for all."
             )
-        if levels:
-            return level_codes(column, levels, label).astype(np.float64)
-        treatment = np.array(array, dtype=common_float([array]))
-        check_finite(treatment[:, None], [label])
+        if self.treatment.levels:
+            return level_codes(column, self.treatment.levels, label).astype(np.float64)
+        treatment: FloatArray = finite_columns([column.values], [label])[:, 0]
         if self.treatment.kind == BlockKind.binary:
             check_binary(treatment, label, "The fit declared a binary treatment: pass 0 or 1.")
         return treatment
-
-    def _no_covariates(self, values: Any, n_rows: int | None) -> FloatArray:
-        rows = n_rows
-        if values is not None:
-            table = read_table(values, "covariates", "covariate")
-            if table.columns:
-                width = len(table.columns)
-                plural = "s" if width != 1 else ""
-                raise DataError(f"covariates have {width} column{plural}, but the fit had none. Leave them out.")
-            rows = table.n_rows if rows is None else rows
-        if rows is None:
-            raise DataError("the fit had no covariates, so the number of rows must be given as n_rows.")
-        return np.zeros((rows, 0))
-
-    def _is_flat(self, table: Table) -> bool:
-        width = len(table.columns)
-        numbers = table.matrix is not None and table.matrix.dtype.kind in "biuf"
-        return numbers and width == self.n_covariates and width != len(self.covariate_names)
 
     def _check_names(self, table: Table) -> None:
         expected = tuple(name for block in self.blocks for name in block.input_names)
         if self.named and table.named:
             _check_same_names(table.names, expected)
-            self._check_widths(table)
+            _check_widths(table, self.blocks)
             return
         width, wanted = len(table.columns), len(self.covariate_names)
         if any(column.values.ndim > 1 for column in table.columns):
             raise DataError("covariates must be an array or a table of single columns, as at the fit.")
-        if width != wanted and not self._is_flat(table):
+        if width != wanted:
             one_row = width == 1 and table.n_rows == wanted
-            raise DataError(
-                f"covariates have {width} column{'s' if width != 1 else ''} but the fit had {wanted}: "
-                f"{_listed(self.covariate_names)}. "
-                f"{'For one row, pass values.reshape(1, -1).' if one_row else 'Pass these columns.'}"
-            )
+            fix = "For one row, pass values.reshape(1, -1)." if one_row else "Pass these columns."
+            names = _listed(self.covariate_names)
+            raise DataError(f"covariates have {plural(width, 'column')} but the fit had {wanted}: {names}. {fix}")
 
-    def _check_widths(self, table: Table) -> None:
-        arrays = {column.name: column.values for column in table.columns}
-        for block in self.blocks:
-            wanted: list[tuple[int, ...]] = [(block.width,)] if block.from_array else [()]
-            if block.shape is not None and block.from_array:
-                wanted += [block.shape] + ([block.shape[:2]] if block.shape[2] == 1 else [])
-            for name in block.input_names:
-                inner = arrays[name].shape[1:]
-                if inner not in wanted:
-                    raise DataError(
-                        f"covariates entry {name!r} has rows of shape {inner} but the fit had {wanted[-1]}. "
-                        "Pass rows of that shape."
-                    )
+
+def _no_covariates(values: Any, n_rows: int | None) -> FloatArray:
+    if values is not None:
+        table = read_columns(values, "covariates", "covariate")
+        if table.columns:
+            have = plural(len(table.columns), "column")
+            raise DataError(f"covariates have {have}, but the fit had none. Leave them out.")
+        n_rows = table.n_rows if n_rows is None else n_rows
+    if n_rows is None:
+        raise DataError("the fit had no covariates, so the number of rows must be given as n_rows.")
+    return np.zeros((n_rows, 0))
+
+
+def _check_widths(table: Table, blocks: Sequence[CovariateBlock]) -> None:
+    arrays = {column.name: column.values for column in table.columns}
+    for block in blocks:
+        wanted: list[tuple[int, ...]] = [(block.width,)] if block.from_array else [()]
+        if block.shape is not None and block.from_array:
+            wanted += [block.shape] + ([block.shape[:2]] if block.shape[2] == 1 else [])
+        for name in block.input_names:
+            inner = arrays[name].shape[1:]
+            if inner not in wanted:
+                raise DataError(
+                    f"covariates entry {name!r} has rows of shape {inner} but the fit had {wanted[-1]}. "
+                    "Pass rows of that shape."
+                )
 
 
 def _check_same_names(names: tuple[str, ...], expected: tuple[str, ...]) -> None:
@@ -243,5 +210,76 @@ def _listed(names: Sequence[str]) -> str:
     return f"{shown}, ... ({len(names)} in all)" if len(names) > 10 else shown
 
 
-def _rows(count: int) -> str:
-    return f"{count} row{'s' if count != 1 else ''}"
+def encode(table: Table, blocks: Sequence[CovariateBlock]) -> FloatArray:
+    """The flat matrix (n, p) of a table whose columns are the blocks' columns, in order; at fit and at predict.
+
+    Pixels are divided by their block's `pixel_max`, so that they lie between 0 and 1.
+    """
+    parts: list[tuple[CovariateBlock, Sequence[Column]]] = []
+    arrays: dict[str, NDArray[Any]] = {}
+    position = 0
+    for block in blocks:
+        # A plain matrix carries an array block as that many columns.
+        flat_array = block.from_array and table.columns[position].values.ndim == 1
+        stop = position + (block.width if flat_array else len(block.input_names))
+        parts.append((block, table.columns[position:stop]))
+        position = stop
+        for column in () if block.levels is not None else parts[-1][1]:
+            advice = f"declare it with blocks={{{column.name!r}: 'categorical'}}, or drop it"
+            arrays[column.name] = numeric(column.values, covariate_label(column.name), advice)
+    dtype = common_float(list(arrays.values()))
+    plain = all(block.levels is None for block in blocks)
+    with np.errstate(over="ignore"):
+        if plain and table.matrix is not None and table.matrix.dtype.kind in "biuf":
+            flat = np.array(table.matrix, dtype=dtype, order="C")
+        else:
+            flat = np.zeros((table.n_rows, blocks[-1].stop if blocks else 0), dtype=dtype)
+            for block, columns in parts:
+                _fill(flat[:, block.start : block.stop], block, columns, arrays)
+    labels = [covariate_label(name) for block in blocks for name in block.flat_names]
+    check_finite(flat, labels)
+    for block in blocks:
+        if block.kind == BlockKind.binary:
+            for i in range(block.start, block.stop):
+                check_binary(flat[:, i], labels[i], "Recode it as 0 and 1, or declare another kind.")
+        if block.holds_pixels and len(flat):
+            _scale_pixels(flat[:, block.start : block.stop], block)
+    return flat
+
+
+def _fill(
+    target: FloatArray, block: CovariateBlock, columns: Sequence[Column], arrays: dict[str, NDArray[Any]]
+) -> None:
+    if block.levels is not None:
+        codes = level_codes(columns[0], block.levels, covariate_label(columns[0].name))
+        target[np.arange(len(target)), codes] = 1
+    elif columns[0].values.ndim > 1:
+        target[:] = arrays[columns[0].name].reshape(len(target), -1)
+    else:
+        for i, column in enumerate(columns):
+            target[:, i] = arrays[column.name]
+
+
+def _scale_pixels(pixels: FloatArray, block: CovariateBlock) -> None:
+    """Divide the pixels of a block by its `pixel_max`, in place."""
+    lowest, highest = pixels.min(), pixels.max()
+    if lowest < 0 or highest > block.pixel_max:
+        below = bool(lowest < 0)
+        what = "below 0" if below else f"above {block.pixel_max:g}"
+        bad = pixels.min(axis=1) < 0 if below else pixels.max(axis=1) > block.pixel_max
+        fix = (
+            "The images of the fit have pixels from 0 to 1: divide these by 255 if their white is 255."
+            if not below and block.pixel_max == 1
+            else "Pass pixels from 0 to 255 or from 0 to 1, or declare the block as 'vector' if these are not pixels."
+        )
+        raise DataError(
+            f"covariates block {block.name!r} holds images with pixels {what} in {counted(bad, 'row')}. {fix}"
+        )
+    if block.pixel_max == 1:
+        return
+    if highest <= 1 and (pixels % 1 != 0).any():
+        warn_user(
+            f"covariates block {block.name!r}: no pixel exceeds 1, and the images of the fit have pixels from 0 to "
+            f"{block.pixel_max:g}, so these are nearly black. Multiply them by {block.pixel_max:g} if their white is 1."
+        )
+    pixels /= block.pixel_max

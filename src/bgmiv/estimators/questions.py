@@ -7,34 +7,35 @@ from typing import Any
 
 import numpy as np
 
-from bgmiv.data.columns import Table
-from bgmiv.data.schema import BlockKind
-from bgmiv.effects import (
-    DoseResponse,
-    Interval,
-    average_effect,
-    dose_response,
-    effect,
-    interval_of,
-    marginal_effect,
-    structural_values,
-)
+from bgmiv.data.messages import warn_user
+from bgmiv.data.query import Query, Rows, query_along, query_at, rows_of
+from bgmiv.data.schema import Schema
+from bgmiv.data.table import Table
+from bgmiv.effects import DoseResponse, Estimate, Interval, contrast, estimate_at, interval_of, slope_query
+from bgmiv.effects import average as average_over
+from bgmiv.errors import SupportWarning
+from bgmiv.estimators.fitted import FittedMethod
 
-__all__ = ["Questions"]
+__all__ = ["QuestionsMixin"]
 
-# Rows that stand for all in a share of people.
-_MOST_AVERAGED = 1000
+# Below this share of rows in support a point estimate is given with a warning.
+_MIN_SUPPORT = 0.5
+_MAX_SUPPORT_ROWS = 250
 
 
-class Questions(ABC):
-    """`predict`, `effect`, `ate`, `marginal_effect`, `dose_response`, each with an `_interval`, and `in_support`."""
+class QuestionsMixin(ABC):
+    """`predict`, `effect`, `ate`, `marginal_effect`, `dose_response`, each with an `_interval`, and `in_support`.
+
+    Averages (`ate`, `dose_response`) are taken over the rows of the fit unless other covariates are given. Intervals
+    raise `ConfigError` for a method that gives point estimates only.
+    """
 
     @abstractmethod
-    def _fitted(self) -> Any:
+    def _fitted(self) -> FittedMethod:
         """The fitted result; raises `NotFittedError` if there is none."""
 
     @abstractmethod
-    def _completed(self) -> Any:
+    def _completed(self) -> FittedMethod:
         """The fitted result with what intervals need."""
 
     @abstractmethod
@@ -42,8 +43,8 @@ class Questions(ABC):
         """Covariates as the fit saw them."""
 
     @abstractmethod
-    def _support(self, treatment: Any, covariates: Any) -> np.ndarray:
-        """`in_support` of covariates as the fit saw them."""
+    def _fit_rows(self) -> Rows | None:
+        """The rows of the fit, if the estimator still has them."""
 
     def predict(self, treatment: Any, covariates: Any = None) -> np.ndarray:
         """The structural function at `treatment` (a value or one a row) and `covariates`, in original units.
@@ -53,106 +54,157 @@ class Questions(ABC):
         A treatment with levels is given by their names. For a discrete outcome this is a probability, that of 1 or of
         the second of two sorted levels; for an outcome of K levels, `(n, K)`, one column for each of
         `fitted_.schema.outcome.levels`.
+
+        Warns:
+            SupportWarning: most rows lie where the data show nothing, so that the answer is an extrapolation.
         """
-        return self._fitted().predict(*self._asked(treatment, covariates))
+        query = self._query_at(treatment, covariates)
+        self._warn_outside(query)
+        return self._fitted().at(query)[0]
 
     def predict_interval(self, treatment: Any, covariates: Any = None, *, level: float = 0.95) -> Interval:
-        """`predict` with an interval at each row.
-
-        Raises:
-            ConfigError: the method gives point estimates only.
-        """
-        x, v = self._asked(treatment, covariates)
-        answer = structural_values(self._completed(), x, v, with_sources=True)
-        return interval_of(answer, level, in_support=self._support(x, v), probability=self._is_probability())
+        """`predict` with an interval at each row."""
+        query = self._query_at(treatment, covariates)
+        fitted = self._completed()
+        found = _first(estimate_at(fitted, query, intervals=True))
+        inside = fitted.in_support(query)[0]
+        return interval_of(found, level, in_support=inside, probability=_is_probability(fitted.schema))
 
     def effect(self, covariates: Any = None, *, t0: Any, t1: Any) -> np.ndarray:
         """g(t1, v) - g(t0, v) for every row: what setting the treatment to t1 instead of t0 would change."""
-        return effect(self._fitted(), self._read(covariates), t0=t0, t1=t1).values
+        query = self._query_pair(t0, t1, covariates)
+        self._warn_outside(query)
+        return contrast(estimate_at(self._fitted(), query)).values
 
     def effect_interval(self, covariates: Any = None, *, t0: Any, t1: Any, level: float = 0.95) -> Interval:
-        """`effect` with an interval at each row.
+        """`effect` with an interval at each row."""
+        query = self._query_pair(t0, t1, covariates)
+        fitted = self._completed()
+        found = contrast(estimate_at(fitted, query, intervals=True))
+        return interval_of(found, level, in_support=fitted.in_support(query).all(axis=0))
 
-        Raises:
-            ConfigError: the method gives point estimates only.
+    def ate(self, covariates: Any = None, *, t0: Any, t1: Any, weights: Any = None) -> Any:
+        """The mean of `effect` over rows: a number, or one a level of the outcome.
+
+        Args:
+            covariates: the rows averaged over; by default those of the fit, with its sample weights.
+            t0, t1: a treatment for all rows or one a row.
+            weights: how many rows each given row stands for.
         """
-        v = self._read(covariates)
-        answer = effect(self._completed(), v, t0=t0, t1=t1, with_sources=True)
-        return interval_of(answer, level, in_support=self._both_in_support(t0, t1, v))
-
-    def ate(self, covariates: Any = None, *, t0: Any, t1: Any) -> Any:
-        """The mean of `effect` over the rows given: a number, or one a level of the outcome."""
-        mean = average_effect(self._fitted(), self._read(covariates), t0=t0, t1=t1).values
+        query = self._query_pair(t0, t1, covariates, weights, of_fit=True)
+        found = average_over(self._fitted(), query)
+        self._warn_share(found.support_of(0, 1))
+        mean = contrast(found.estimate).values
         return float(mean) if np.ndim(mean) == 0 else mean
 
-    def ate_interval(self, covariates: Any = None, *, t0: Any, t1: Any, level: float = 0.95) -> Interval:
-        """`ate` with an interval; `in_support` is the share of rows for which the data show both treatments.
-
-        Raises:
-            ConfigError: the method gives point estimates only.
-        """
-        v = self._read(covariates)
-        answer = average_effect(self._completed(), v, t0=t0, t1=t1, with_sources=True)
-        return interval_of(answer, level, in_support=float(np.mean(self._both_in_support(t0, t1, v))))
+    def ate_interval(
+        self, covariates: Any = None, *, t0: Any, t1: Any, weights: Any = None, level: float = 0.95
+    ) -> Interval:
+        """`ate` with an interval; `in_support` is the share of rows for which the data show both treatments."""
+        query = self._query_pair(t0, t1, covariates, weights, of_fit=True)
+        found = average_over(self._completed(), query, intervals=True)
+        return interval_of(contrast(found.estimate), level, in_support=found.support_of(0, 1), name="average effect")
 
     def marginal_effect(self, treatment: Any, covariates: Any = None, *, step: float) -> np.ndarray:
         """The slope of g in the treatment at each row, over a step in units of the treatment."""
-        return marginal_effect(self._fitted(), treatment, self._read(covariates), step=step).values
+        query = self._query_slope(treatment, covariates, step)
+        self._warn_outside(query)
+        return contrast(estimate_at(self._fitted(), query)).values / step
 
     def marginal_effect_interval(
         self, treatment: Any, covariates: Any = None, *, step: float, level: float = 0.95
     ) -> Interval:
-        """`marginal_effect` with an interval at each row.
+        """`marginal_effect` with an interval at each row."""
+        query = self._query_slope(treatment, covariates, step)
+        fitted = self._completed()
+        found = contrast(estimate_at(fitted, query, intervals=True)).map(lambda values: values / step)
+        return interval_of(found, level, in_support=fitted.in_support(query).all(axis=0))
 
-        Raises:
-            ConfigError: the method gives point estimates only.
+    def dose_response(
+        self, treatments: Any, covariates: Any = None, *, average: bool = True, weights: Any = None
+    ) -> DoseResponse:
+        """g along treatments, averaged over rows or for each of them.
+
+        Args:
+            treatments: `(m,)` numbers or levels.
+            covariates: the rows; by default those of the fit, with its sample weights.
+            average: the mean over rows, or each row's own curve.
+            weights: how many rows each given row stands for.
         """
-        x, v = self._asked(treatment, covariates)
-        answer = marginal_effect(self._completed(), x, v, step=step, with_sources=True)
-        return interval_of(answer, level, in_support=self._support(x, v))
-
-    def dose_response(self, treatments: Any, covariates: Any = None, *, average: bool = True) -> DoseResponse:
-        """g along treatments, averaged over the rows given or for each of them."""
-        doses, answer = dose_response(self._fitted(), treatments, self._read(covariates), average=average)
-        return DoseResponse(doses, answer.values)
+        query = self._query_along(treatments, covariates, weights)
+        shown = np.atleast_1d(np.asarray(treatments))
+        if not average:
+            return DoseResponse(shown, self._fitted().at(query))
+        return DoseResponse(shown, average_over(self._fitted(), query, intervals=False).estimate.values)
 
     def dose_response_interval(
-        self, treatments: Any, covariates: Any = None, *, average: bool = True, level: float = 0.95
+        self, treatments: Any, covariates: Any = None, *, average: bool = True, weights: Any = None, level: float = 0.95
     ) -> Interval:
         """`dose_response` with an interval at each treatment.
 
         `in_support` is, for an average, the share of rows for which the data show the treatment.
-
-        Raises:
-            ConfigError: the method gives point estimates only.
         """
-        v = self._read(covariates)
-        doses, answer = dose_response(self._completed(), treatments, v, average=average, with_sources=True)
-        shares = self._support_along(doses, v, average)
-        return interval_of(answer, level, in_support=shares, probability=self._is_probability())
+        query = self._query_along(treatments, covariates, weights)
+        fitted = self._completed()
+        labels = tuple(np.atleast_1d(np.asarray(treatments)).tolist())
+        if average:
+            found = average_over(fitted, query, intervals=True)
+            estimate: Estimate = found.estimate
+            inside: np.ndarray = found.support
+        else:
+            estimate, inside = estimate_at(fitted, query, intervals=True), fitted.in_support(query)
+        probability = _is_probability(fitted.schema)
+        return interval_of(estimate, level, in_support=inside, probability=probability, labels=labels)
 
     def in_support(self, treatment: Any, covariates: Any = None) -> np.ndarray:
         """Whether the data show such a treatment at such covariates, for each row; elsewhere g is extrapolated."""
-        return self._support(*self._asked(treatment, covariates))
+        return self._fitted().in_support(self._query_at(treatment, covariates))[0]
 
-    def _asked(self, treatment: Any, covariates: Any) -> tuple[Any, Any]:
-        """Treatment and covariates of a question; without covariates a table still says how many rows there are."""
-        read = self._read(covariates)
-        if isinstance(read, Table) and not read.columns and (np.isscalar(treatment) or np.ndim(treatment) == 0):
+    def _query_at(self, treatment: Any, covariates: Any) -> Query:
+        """One treatment a row; without covariates a table still says how many rows there are."""
+        schema, read = self._fitted().schema, self._read(covariates)
+        if isinstance(read, Table) and not read.columns and np.ndim(treatment) == 0:
             treatment = np.full(read.n_rows, treatment)
-        return treatment, read
+        return query_at(schema, treatment, read)
 
-    def _both_in_support(self, t0: Any, t1: Any, v: Any) -> np.ndarray:
-        return self._support(t0, v) & self._support(t1, v)
-
-    def _support_along(self, doses: np.ndarray, v: Any, average: bool) -> np.ndarray:
+    def _query_pair(self, t0: Any, t1: Any, covariates: Any, weights: Any = None, *, of_fit: bool = False) -> Query:
+        """Two treatments for every row, each one for all rows or one a row."""
+        if np.ndim(t0) == 0 and np.ndim(t1) == 0:
+            return self._query_along([t0, t1], covariates, weights, of_fit=of_fit)
+        rows = self._rows(covariates, weights, of_fit=of_fit, n_rows=max(np.size(t0), np.size(t1)))
         schema = self._fitted().schema
-        flat = schema.check_covariates(v, n_rows=None if schema.blocks else 1)
-        if average:
-            flat = flat[:: -(-len(flat) // _MOST_AVERAGED)]
-        rows = flat if schema.blocks else None
-        flags = np.stack([self._support(dose, rows) for dose in doses])
-        return flags.mean(axis=1) if average else flags
+        return Query(np.stack([schema.check_treatment(t, len(rows)) for t in (t0, t1)]), rows)
 
-    def _is_probability(self) -> bool:
-        return self._fitted().schema.outcome.kind is not BlockKind.continuous
+    def _query_along(self, treatments: Any, covariates: Any, weights: Any = None, *, of_fit: bool = True) -> Query:
+        return query_along(self._fitted().schema, treatments, self._rows(covariates, weights, of_fit=of_fit))
+
+    def _query_slope(self, treatment: Any, covariates: Any, step: float) -> Query:
+        return slope_query(self._fitted(), treatment, self._read(covariates), step)
+
+    def _rows(self, covariates: Any, weights: Any, *, of_fit: bool, n_rows: int = 1) -> Rows:
+        """The rows asked about: those given, or those of the fit."""
+        schema = self._fitted().schema
+        if covariates is None and of_fit and schema.blocks:
+            own = self._fit_rows()
+            if own is not None:
+                return own
+        return rows_of(schema, self._read(covariates), n_rows=None if schema.blocks else n_rows, weights=weights)
+
+    def _warn_outside(self, query: Query) -> None:
+        self._warn_share(float(np.mean(self._fitted().in_support(query.thinned(_MAX_SUPPORT_ROWS)))))
+
+    def _warn_share(self, share: float) -> None:
+        if share < _MIN_SUPPORT:
+            warn_user(
+                f"{share:.0%} of the rows are in the support of the data at these treatments: elsewhere the answer is "
+                "an extrapolation. in_support(...) says where.",
+                SupportWarning,
+            )
+
+
+def _first(estimate: Estimate) -> Estimate:
+    return estimate.map(lambda values: values[0])
+
+
+def _is_probability(schema: Schema) -> bool:
+    return schema.outcome.discrete

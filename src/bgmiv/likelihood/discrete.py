@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import jax
@@ -11,8 +12,21 @@ from jax import Array
 __all__ = ["Bernoulli", "Categorical", "Levels"]
 
 
+class _Discrete(ABC):
+    """What discrete heads share: the cross-entropy as loss, and no spread. Draws carry no gradient."""
+
+    @abstractmethod
+    def log_prob(self, raw: Array, value: Array) -> Array: ...
+
+    def fit_error(self, raw: Array, value: Array) -> Array:
+        return -self.log_prob(raw, value)
+
+    def spread_penalty(self, raw: Array) -> Array:
+        return jnp.zeros((), raw.dtype)
+
+
 @dataclass(frozen=True)
-class Bernoulli:
+class Bernoulli(_Discrete):
     r"""Independent 0/1 coordinates with $P(x_j = 1) = \mathrm{logit}^{-1}(r_j)$.
 
     With `dim == 1` it is also a finite head: its support is {0, 1}.
@@ -26,16 +40,13 @@ class Bernoulli:
 
     @property
     def raw_dim(self) -> int:
-        """One logit a coordinate."""
         return self.dim
 
     @property
     def support(self) -> tuple[float, ...]:
-        """The two values of a scalar event."""
         return (0.0, 1.0)
 
     def log_weights(self, raw: Array) -> Array:
-        """Log-probabilities of 0 and 1."""
         return jnp.stack([jax.nn.log_sigmoid(-raw[0]), jax.nn.log_sigmoid(raw[0])])
 
     def log_prob(self, raw: Array, value: Array) -> Array:
@@ -43,24 +54,14 @@ class Bernoulli:
         return value * jax.nn.log_sigmoid(raw) + (1.0 - value) * jax.nn.log_sigmoid(-raw)
 
     def mean(self, raw: Array) -> Array:
-        """Probabilities of one."""
         return jax.nn.sigmoid(raw)
 
     def sample(self, raw: Array, key: Array, n: int) -> Array:
-        """Draws of 0 and 1 (no gradient through them)."""
         return jax.random.bernoulli(key, self.mean(raw), (n, self.dim)).astype(raw.dtype)
-
-    def fit_error(self, raw: Array, value: Array) -> Array:
-        """Cross-entropy."""
-        return -self.log_prob(raw, value)
-
-    def spread_penalty(self, raw: Array) -> Array:
-        """No spread parameter."""
-        return jnp.zeros((), raw.dtype)
 
 
 @dataclass(frozen=True)
-class Categorical:
+class Categorical(_Discrete):
     r"""One of `dim` levels, as a one-hot event; $P(\text{level } k) = \mathrm{softmax}(r)_k$.
 
     Example:
@@ -73,7 +74,6 @@ class Categorical:
 
     @property
     def raw_dim(self) -> int:
-        """One logit a level."""
         return self.dim
 
     def log_prob(self, raw: Array, value: Array) -> Array:
@@ -81,28 +81,17 @@ class Categorical:
         return value * jax.nn.log_softmax(raw)
 
     def mean(self, raw: Array) -> Array:
-        """Level probabilities."""
         return jax.nn.softmax(raw)
 
     def sample(self, raw: Array, key: Array, n: int) -> Array:
-        """One-hot draws (no gradient through them)."""
         return jax.nn.one_hot(jax.random.categorical(key, raw, shape=(n,)), self.dim, dtype=raw.dtype)
-
-    def fit_error(self, raw: Array, value: Array) -> Array:
-        """Cross-entropy, split over the levels."""
-        return -self.log_prob(raw, value)
-
-    def spread_penalty(self, raw: Array) -> Array:
-        """No spread parameter."""
-        return jnp.zeros((), raw.dtype)
 
 
 @dataclass(frozen=True)
-class Levels:
+class Levels(_Discrete):
     r"""The code of one of `n_levels` levels, a scalar from 0 to K - 1; $P(k) = \mathrm{softmax}(r)_k$.
 
-    It is `Categorical` for a variable that is summed over: a finite head, whose events are codes in place of one-hot
-    rows.
+    `Categorical` for a variable that is summed over: a finite head, whose events are codes instead of one-hot rows.
 
     Example:
         >>> head = Levels(3)
@@ -114,17 +103,14 @@ class Levels:
 
     @property
     def dim(self) -> int:
-        """One coordinate, the code."""
         return 1
 
     @property
     def raw_dim(self) -> int:
-        """One logit a level."""
         return self.n_levels
 
     @property
     def support(self) -> tuple[float, ...]:
-        """The codes."""
         return tuple(float(code) for code in range(self.n_levels))
 
     def indicators(self, value: Array) -> Array:
@@ -132,25 +118,14 @@ class Levels:
         return (jnp.arange(self.n_levels) == value).astype(jnp.result_type(value, jnp.float32))
 
     def log_weights(self, raw: Array) -> Array:
-        """Log-probability of each code."""
         return jax.nn.log_softmax(raw)
 
     def log_prob(self, raw: Array, value: Array) -> Array:
-        """Log-mass of the code, `(1,)`."""
         return jnp.sum(self.indicators(value[0]) * jax.nn.log_softmax(raw), keepdims=True)
 
     def mean(self, raw: Array) -> Array:
-        """The expected code, `(1,)`; codes are names, so it is of use to nobody but the protocol."""
+        """The expected code, `(1,)`: only there for the protocol, because codes are names."""
         return jnp.sum(jax.nn.softmax(raw) * jnp.arange(self.n_levels), keepdims=True)
 
     def sample(self, raw: Array, key: Array, n: int) -> Array:
-        """Drawn codes, `(n, 1)` (no gradient through them)."""
         return jax.random.categorical(key, raw, shape=(n, 1)).astype(raw.dtype)
-
-    def fit_error(self, raw: Array, value: Array) -> Array:
-        """Cross-entropy."""
-        return -self.log_prob(raw, value)
-
-    def spread_penalty(self, raw: Array) -> Array:
-        """No spread parameter."""
-        return jnp.zeros((), raw.dtype)

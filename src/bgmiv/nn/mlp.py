@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax
 from jax import Array
 
-__all__ = ["MLP", "Dense", "leaky_relu"]
+__all__ = ["DECAY_1", "DECAY_2", "EPSILON", "MLP", "Dense", "adam", "leaky_relu"]
 
 
 def leaky_relu(x: Array) -> Array:
-    """LeakyReLU with the paper's slope of 0.2.
-
-    Example:
-        >>> float(leaky_relu(jnp.asarray(-1.0)))
-        -0.20000000298023224
-    """
+    """LeakyReLU with the paper's slope of 0.2."""
     return jax.nn.leaky_relu(x, negative_slope=0.2)
 
 
@@ -44,11 +41,6 @@ class MLP(eqx.Module):
 
     `first_context` and `from_context` let a caller compute the part of the first layer that does not change
     between evaluations (the latents, for the many treatment nodes of one row) only once.
-
-    Example:
-        >>> net = MLP(3, (8, 4), 2, key=jax.random.key(0))
-        >>> net(jnp.ones(3)).shape
-        (2,)
     """
 
     layers: tuple[Dense, ...]
@@ -115,3 +107,19 @@ class MLP(eqx.Module):
     def _heads(self, h: Array) -> Array:
         parts = [layer(h) for layer in self.outputs]
         return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
+
+
+DECAY_1, DECAY_2, EPSILON = 0.9, 0.99, 1e-7
+
+
+def adam(
+    learning_rate: float | optax.Schedule, *, weight_decay: float = 0.0, decayed: Callable[[Any], Any] | None = None
+) -> optax.GradientTransformation:
+    """Adam with the decays of the paper's appendix B and the epsilon of the authors' framework.
+
+    A `weight_decay` above zero also shrinks parameters by this share of the step size (AdamW): those for which the
+    tree that `decayed` makes of the parameters is true, or all.
+    """
+    if weight_decay == 0.0:
+        return optax.adam(learning_rate, b1=DECAY_1, b2=DECAY_2, eps=EPSILON)
+    return optax.adamw(learning_rate, b1=DECAY_1, b2=DECAY_2, eps=EPSILON, weight_decay=weight_decay, mask=decayed)

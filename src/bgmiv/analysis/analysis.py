@@ -1,0 +1,355 @@
+"""All that is shown of an analysis, as plain numbers and texts: what summaries, pages and saved models are made of."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgmiv.analysis.markup import number, shortened
+from bgmiv.analysis.request import AnalysisRequest
+from bgmiv.diagnostics.check import Diagnosis, Severity
+from bgmiv.diagnostics.verdict import Verdict
+from bgmiv.effects import Estimate, Interval, Source, coefficient_table, interval_of
+from bgmiv.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "Analysis",
+    "ColumnSummary",
+    "Curve",
+    "CurveSource",
+    "EffectRow",
+    "Group",
+    "HistoryLine",
+    "MethodRow",
+    "Question",
+    "contrast",
+]
+
+
+@dataclass(frozen=True)
+class ColumnSummary:
+    """A column of the data: its role ("outcome", ...), its kind ("continuous", ...), and what it holds in words."""
+
+    name: str
+    role: str
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Question:
+    """What was asked of which data.
+
+    Args:
+        outcome, treatment, instruments, covariates: names.
+        outcome_meaning: what g is: the outcome's mean, or the probability of a level.
+        treatment_levels: names of the treatment's levels, in the order of their codes; empty for a number.
+        formula, source: the formula, and where the rows came from; empty if there is none or it is not known.
+        n_rows, n_dropped: rows used, and rows left out for missing values.
+        weights, groups: names of these columns; empty if there are none.
+        columns: a summary of each.
+    """
+
+    outcome: str
+    treatment: str
+    instruments: tuple[str, ...]
+    covariates: tuple[str, ...]
+    outcome_meaning: str
+    treatment_levels: tuple[str, ...]
+    formula: str
+    source: str
+    n_rows: int
+    n_dropped: int
+    weights: str
+    groups: str
+    columns: tuple[ColumnSummary, ...]
+
+    @property
+    def level_names(self) -> tuple[str, ...]:
+        """The treatment's levels in the order of their codes, "0" and "1" of a binary one; empty for a number."""
+        return self.treatment_levels or (("0", "1") if self._kind("treatment") == "binary" else ())
+
+    @property
+    def changed(self) -> str:
+        """What an effect is a change of: the outcome, or the probability of one of its levels."""
+        return self.outcome if self._kind("outcome") == "continuous" else self.outcome_meaning
+
+    def _kind(self, role: str) -> str:
+        return next((column.kind for column in self.columns if column.role == role), "continuous")
+
+    def treatment_text(self, treatment: float, width: int = 60) -> str:
+        """A treatment as it is read: a number, or the name of a level."""
+        return shortened(self.level_names[int(treatment)], width) if self.level_names else number(treatment, 6)
+
+    def change_text(self, row: EffectRow) -> str:
+        """What is changed, such as "educ 12 → 16"."""
+        t0, t1 = (self.treatment_text(t, 24) for t in (row.t0, row.t1))
+        return f"{shortened(self.treatment, 24)} {t0} → {t1}"
+
+    def level_or_number(self, treatment: float) -> str | float:
+        """A treatment by the name of its level, or as the number it is."""
+        return self.treatment_levels[int(treatment)] if self.treatment_levels else treatment
+
+
+@dataclass(frozen=True)
+class CurveSource:
+    """One source of a curve's uncertainty, as in `effects.Source`; its factors are curves of m values each."""
+
+    name: str
+    dof: float
+    factors: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that are averaged over: the column that divides them (empty for all rows), and a label such as "x = 1"."""
+
+    column: str
+    label: str
+    n_rows: int
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The structural function along treatments, averaged over a group of rows.
+
+    Args:
+        group: the rows.
+        treatment: m treatments in rising order, those of the contrast among them; codes 0, 1, ... of levels.
+        estimate: g at each.
+        lower, upper, sources: the interval's ends and its sources; empty for a method without intervals.
+        in_support: the share of the rows for which the data show such a treatment, from 0 to 1.
+    """
+
+    group: Group
+    treatment: tuple[float, ...]
+    estimate: tuple[float, ...]
+    lower: tuple[float, ...]
+    upper: tuple[float, ...]
+    in_support: tuple[float, ...]
+    sources: tuple[CurveSource, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse parts of different lengths, as a damaged file may hold."""
+        ends = (self.lower, self.upper) if self.lower or self.upper else ()
+        rows = [row for source in self.sources for row in source.factors]
+        parts = (self.estimate, self.in_support, *ends, *rows)
+        if not self.treatment or any(len(part) != len(self.treatment) for part in parts):
+            raise DataError(f"the curve of {self.group.label!r} has no points, or parts of different lengths.")
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each treatment: estimate, ends of the interval, share in support."""
+        import pandas as pd
+
+        unknown = (math.nan,) * len(self.treatment)
+        columns = {
+            "estimate": self.estimate,
+            "lower": self.lower or unknown,
+            "upper": self.upper or unknown,
+            "in_support": self.in_support,
+        }
+        return pd.DataFrame(columns, index=pd.Index(self.treatment, name="treatment"))
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().to_html(float_format="{:.4g}".format))
+
+
+@dataclass(frozen=True)
+class EffectRow:
+    """The average effect of one treatment against another in a group of rows.
+
+    Args:
+        group: the rows.
+        t0, t1: the treatments: numbers, or codes of levels.
+        estimate: the mean of g(t1, v) - g(t0, v).
+        lower, upper: the interval's ends; None for a method without intervals.
+        std_errors: standard errors by where they come from, such as {"sampling": 0.02, "network": 0.01}.
+        in_support: the share of the rows for which the data show both treatments.
+        dof: degrees of freedom of the interval.
+    """
+
+    group: Group
+    t0: float
+    t1: float
+    estimate: float
+    lower: float | None
+    upper: float | None
+    std_errors: dict[str, float]
+    in_support: float
+    dof: float = math.inf
+
+    @property
+    def std_error(self) -> float:
+        """The standard error of all sources together; not a number for a method without intervals."""
+        return math.hypot(*self.std_errors.values()) if self.std_errors else math.nan
+
+
+@dataclass(frozen=True)
+class MethodRow:
+    """One method's answer to the same question.
+
+    Args:
+        name: such as "BGM-IV", "2SLS", "BGM-IV without the instrument".
+        estimate, lower, upper: its average effect of t1 against t0, and the interval's ends, where there is one.
+        curve: its average curve at the treatments of the first curve of the analysis; may be empty.
+        note: what kind it is: "no-instrument", "line", "line-without-instrument", or empty for a fitted method.
+        severity, n_held_out: what held-out rows say about its fit, and how many they are; None and 0 for none.
+    """
+
+    name: str
+    estimate: float
+    lower: float | None
+    upper: float | None
+    curve: tuple[float, ...]
+    note: str = ""
+    severity: Severity | None = None
+    n_held_out: int = 0
+
+
+@dataclass(frozen=True)
+class HistoryLine:
+    """A training loss in one phase of training, along its steps."""
+
+    name: str
+    phase: str
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class Analysis:
+    """All that is shown: print it, show it in a notebook, or take its effects as a table with `to_frame`.
+
+    Args:
+        request: what was asked for, without the labels of rows.
+        title, question: of the analysis.
+        method, settings: the method's name, and its arguments that differ from their defaults, as texts.
+        level: of every interval, such as 0.95.
+        interval_kind: what the intervals are, in a sentence; empty without intervals.
+        curves, effects: the first is that of all rows, the others those of chosen groups, in the same order.
+        diagnosis: checks with readings.
+        verdict: what held-out rows say about the fit; None for methods without one.
+        methods: the same effect by this and other methods.
+        history: losses along training.
+        versions: of bgmiv and its dependencies.
+        seed: of the fit.
+    """
+
+    request: AnalysisRequest
+    title: str
+    question: Question
+    method: str
+    settings: dict[str, str]
+    level: float
+    interval_kind: str
+    curves: tuple[Curve, ...]
+    effects: tuple[EffectRow, ...]
+    diagnosis: Diagnosis
+    verdict: Verdict | None
+    methods: tuple[MethodRow, ...]
+    history: tuple[HistoryLine, ...]
+    versions: dict[str, str]
+    seed: int
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not belong together, as a damaged file may hold."""
+        if not self.curves or len(self.curves) != len(self.effects):
+            raise DataError("an analysis needs a curve for all rows, and one effect for each curve.")
+        grid, names = self.curves[0].treatment, self.question.level_names
+        asked = {t for row in self.effects for t in (row.t0, row.t1)}
+        together = all(curve.treatment == grid for curve in self.curves) and asked <= set(grid)
+        together = together and all(len(row.curve) == len(grid) for row in self.methods)
+        if not together or (names and grid != tuple(range(len(names)))):
+            raise DataError("the curves, effects and methods of an analysis have different treatments.")
+
+    def to_frame(self) -> pd.DataFrame:
+        """The average effects, a row for each group of rows."""
+        import pandas as pd
+
+        rows = [
+            {
+                "column": row.group.column,
+                "group": row.group.label,
+                "n_rows": row.group.n_rows,
+                "t0": self.question.level_or_number(row.t0),
+                "t1": self.question.level_or_number(row.t1),
+                "estimate": row.estimate,
+                "std_error": row.std_error,
+                "lower": math.nan if row.lower is None else row.lower,
+                "upper": math.nan if row.upper is None else row.upper,
+                "in_support": row.in_support,
+            }
+            for row in self.effects
+        ]
+        return pd.DataFrame(rows)
+
+    def __repr__(self) -> str:
+        """The summary's text."""
+        from bgmiv.analysis.text import summary_text
+
+        return summary_text(self)
+
+    def _repr_html_(self) -> str:
+        from bgmiv.analysis.text import summary_html
+
+        return summary_html(self)
+
+    @property
+    def __maketables_coef_table__(self) -> pd.DataFrame:
+        rows, change = self.effects, self.question.change_text
+        names = [change(row) + (f", {row.group.label}" if row.group.column else "") for row in rows]
+        estimates, errors, dof = ([getattr(row, name) for row in rows] for name in ("estimate", "std_error", "dof"))
+        return coefficient_table(names, estimates, errors, dof)
+
+    @property
+    def __maketables_depvar__(self) -> str:
+        return self.question.outcome
+
+    def __maketables_stat__(self, key: str) -> Any:
+        return {"N": self.question.n_rows, "method": self.method}.get(key)
+
+    @property
+    def __maketables_default_stat_keys__(self) -> list[str]:
+        return ["N"]
+
+
+def contrast(curve: Curve, t0: float, t1: float, level: float) -> tuple[Interval, bool]:
+    """The average effect of t1 against t0 by a stored curve, and whether it was read between the curve's points.
+
+    At the points it is what `ate_interval` gives, but for `in_support`, the smaller of the two treatments' shares.
+    Between them the curve is read along straight lines. Without intervals, the interval has no width and no sources.
+
+    Raises:
+        DataError: a treatment lies outside the curve.
+
+    Example:
+        >>> line = Curve(Group("", "all rows", 10), (0.0, 1.0, 2.0), (0.0, 2.0, 4.0), (), (), (1.0, 1.0, 0.5))
+        >>> found, interpolated = contrast(line, 0.5, 1.5, 0.95)
+        >>> found.estimate, found.in_support, interpolated
+        (2.0, 0.75, True)
+    """
+    low, high = curve.treatment[0], curve.treatment[-1]
+    if not (low <= t0 <= high and low <= t1 <= high):
+        raise DataError(
+            f"the stored curve goes from {low:.4g} to {high:.4g}. For other treatments, give the rows asked about."
+        )
+
+    def at(values: Any) -> NDArray[np.float64]:
+        return np.interp([t0, t1], curve.treatment, values)
+
+    def change(values: Any) -> NDArray[np.float64]:
+        return np.asarray(np.diff(at(values))[0])
+
+    sources = tuple(
+        Source(source.name, np.asarray([change(row) for row in source.factors]), source.dof) for source in curve.sources
+    )
+    estimate = Estimate(change(curve.estimate), sources)
+    found = interval_of(estimate, level, in_support=float(at(curve.in_support).min()), name="average effect")
+    return found, not {t0, t1} <= set(curve.treatment)

@@ -1,0 +1,275 @@
+"""An analysis put together from a fitted method: its answers for all rows and by group, and its checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from platform import python_version
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgmiv.analysis.analysis import (
+    Analysis,
+    ColumnSummary,
+    Curve,
+    CurveSource,
+    EffectRow,
+    Group,
+    HistoryLine,
+    MethodRow,
+    Question,
+)
+from bgmiv.analysis.request import AnalysisRequest, Grid, grid_of, groups_of
+from bgmiv.data.ivdata import IVData
+from bgmiv.data.query import Query, Rows
+from bgmiv.data.schema import BlockKind, CovariateBlock
+from bgmiv.diagnostics.check import Diagnosis, Fitted
+from bgmiv.effects import Average, average, contrast, interval_of
+from bgmiv.errors import DataError
+from bgmiv.progress import HistoryRow
+
+__all__ = ["Subject", "averaged", "build_analysis", "method_row"]
+
+_MAX_LISTED = 6
+_PACKAGES = ("bgmiv", "jax", "equinox", "numpy", "scipy", "linearmodels")
+_LABELS = {"BGMIV": "BGM-IV", "TSLS": "2SLS"}
+_NOT_SHOWN = ("checkpoint", "progress")
+
+
+class _Trained(Fitted, Protocol):
+    @property
+    def history(self) -> tuple[HistoryRow, ...]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A fitted method with what an analysis shows of it.
+
+    Args:
+        fitted: the fitted method, with what intervals need.
+        data, rows: the rows of the fit, and their covariates with what was computed of them.
+        estimator, settings: the name of its class, and its arguments that differ from their defaults, as texts.
+        seed, formula: of the fit.
+        use_instrument: False for a no-instrument version.
+        n_dropped: rows left out for missing values.
+    """
+
+    fitted: _Trained
+    data: IVData
+    rows: Rows
+    estimator: str
+    settings: dict[str, str]
+    seed: int
+    use_instrument: bool = True
+    formula: str = ""
+    n_dropped: int = 0
+
+    @property
+    def label(self) -> str:
+        """What the method is called."""
+        name = _LABELS.get(self.estimator, self.estimator)
+        return name if self.use_instrument else f"{name} without the instrument"
+
+    @property
+    def note(self) -> str:
+        """The key of what to know of it, as in `MethodRow`."""
+        line = "line" if self.estimator == "TSLS" else ""
+        return line if self.use_instrument else f"{line}-without-instrument" if line else "no-instrument"
+
+
+def build_analysis(
+    request: AnalysisRequest,
+    subject: Subject,
+    diagnosis: Diagnosis,
+    no_instrument: Fitted | None = None,
+    others: Mapping[str, Subject] | None = None,
+) -> Analysis:
+    """Everything that is shown of a fitted method.
+
+    Args:
+        request, subject, diagnosis: what is asked for, of which fitted method, and its checks.
+        no_instrument: the same method fitted without the instruments, if it is to be compared.
+        others: other fitted methods by name, which are asked the same.
+
+    Raises:
+        DataError: another method was fitted on another outcome or treatment.
+    """
+    data, fitted = subject.data, subject.fitted
+    grid = grid_of(data.schema, data, request)
+    groups = [(Group("", "all rows", data.n_rows), subject.rows)]
+    groups += [(Group(g.column, g.label, len(g.rows)), subject.rows.take(g.rows)) for g in groups_of(data, request)]
+    averages = [(group, averaged(fitted, rows, grid)) for group, rows in groups]
+    methods = [method_row(subject.label, fitted, averages[0][1], grid, subject.note)]
+    methods += _beside(subject, diagnosis, no_instrument, grid)
+    for name, other in (others or {}).items():
+        schema, own = other.fitted.schema, data.schema
+        if schema.treatment != own.treatment or schema.outcome.name != own.outcome.name:
+            raise DataError(f"{name!r} was fitted on another outcome or treatment. Compare fits of the same columns.")
+        found = averaged(other.fitted, other.rows, grid)
+        methods = [row for row in methods if row is methods[0] or row.name != name]
+        methods.append(method_row(name, other.fitted, found, grid, other.note))
+    return Analysis(
+        request=replace(request, labels=()),
+        title=request.title or f"The effect of {data.schema.treatment.name} on {data.schema.outcome.name}",
+        question=_question(subject, request.source),
+        method=subject.label,
+        settings={name: text for name, text in subject.settings.items() if name not in _NOT_SHOWN},
+        level=request.level,
+        interval_kind=fitted.interval_kind,
+        curves=tuple(_curve(group, found, grid, data.schema.outcome.discrete) for group, found in averages),
+        effects=tuple(_effect(group, found, grid) for group, found in averages),
+        diagnosis=diagnosis,
+        verdict=fitted.verdict,
+        methods=tuple(methods),
+        history=_history(fitted.history),
+        versions=_versions(),
+        seed=subject.seed,
+    )
+
+
+def averaged(fitted: Fitted, rows: Rows, grid: Grid) -> Average:
+    """g along the grid over rows; of an outcome of several levels, the probability of the first."""
+    found = average(fitted, Query(grid.doses[:, None], rows), intervals=bool(fitted.interval_kind))
+    return found._replace(estimate=found.estimate.map(_first_level))
+
+
+def _first_level(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return values if values.ndim == 1 else values[:, 0]
+
+
+def _curve(group: Group, found: Average, grid: Grid, discrete: bool) -> Curve:
+    doses, values, shares = _plain(grid.doses), _plain(found.estimate.values), _plain(found.support)
+    if not found.estimate.sources:
+        return Curve(group, doses, values, (), (), shares)
+    ends = interval_of(found.estimate, grid.level, probability=discrete)
+    sources = tuple(
+        CurveSource(source.name, float(source.dof), tuple(_plain(row) for row in source.factors))
+        for source in found.estimate.sources
+    )
+    return Curve(group, doses, values, _plain(ends.lower), _plain(ends.upper), shares, sources)
+
+
+def _effect(group: Group, found: Average, grid: Grid) -> EffectRow:
+    change = contrast(found.estimate.map(lambda values: values[grid.places]))
+    ends = interval_of(change, grid.level, in_support=found.support_of(*map(int, grid.places)))
+    lower, upper = ends if change.sources else (None, None)
+    return EffectRow(group, grid.t0, grid.t1, ends.estimate, lower, upper, ends.std_errors, ends.in_support, ends.dof)
+
+
+def method_row(name: str, fitted: Fitted, found: Average, grid: Grid, note: str = "") -> MethodRow:
+    """What a fitted method says: its average effect, its curve, and what held-out rows say about it."""
+    effect, verdict = _effect(Group("", "", 0), found, grid), fitted.verdict
+    severity, n_held_out = (None, 0) if verdict is None else (verdict.severity, verdict.evidence.n_held_out)
+    curve = _plain(found.estimate.values)
+    return MethodRow(name, effect.estimate, effect.lower, effect.upper, curve, note, severity, n_held_out)
+
+
+def _beside(subject: Subject, diagnosis: Diagnosis, no_instrument: Fitted | None, grid: Grid) -> list[MethodRow]:
+    """What the diagnosis has fitted beside the method: its no-instrument version, and straight lines."""
+    data, linear, change = subject.data, diagnosis.linear, grid.t1 - grid.t0
+    rows = []
+    if no_instrument is not None:
+        values = _first_level(average(no_instrument, Query(grid.doses[:, None], subject.rows)).estimate.values)
+        before, after = values[grid.places]
+        name = f"{subject.label} without the instrument"
+        rows.append(MethodRow(name, float(after - before), None, None, _plain(values), "no-instrument"))
+    if linear is None or data.schema.outcome.width > 1 or subject.estimator == "TSLS":
+        return rows
+    x, y = (float(np.average(values, weights=data.weights)) for values in (data.treatment, data.outcome))
+    line, ols = (_plain(y + slope * (grid.doses - x)) for slope in (linear.coefficient, linear.ols))
+    lower, upper = sorted((linear.lower * change, linear.upper * change))
+    rows.append(MethodRow("2SLS", linear.coefficient * change, lower, upper, line, "line"))
+    rows.append(MethodRow("least squares", linear.ols * change, None, None, ols, "line-without-instrument"))
+    return rows
+
+
+def _question(subject: Subject, source: str) -> Question:
+    data = subject.data
+    schema, outcome = data.schema, data.schema.outcome
+    meaning = f"the mean of {outcome.name}"
+    if outcome.discrete:
+        # Of two levels the probability of the second is modelled, of more that of the first is shown.
+        names = outcome.levels or (0, 1)
+        meaning = f"the probability that {outcome.name} is {names[1 if outcome.kind is BlockKind.binary else 0]}"
+    return Question(
+        outcome=outcome.name,
+        treatment=schema.treatment.name,
+        instruments=tuple(schema.instruments),
+        covariates=tuple(name for block in schema.blocks for name in block.input_names),
+        outcome_meaning=meaning,
+        treatment_levels=tuple(str(each) for each in schema.treatment.levels or ()),
+        formula=" ".join(subject.formula.split()),
+        source=source,
+        n_rows=data.n_rows,
+        n_dropped=subject.n_dropped,
+        weights=data.weights_name if data.weights is not None else "",
+        groups=data.groups_name if data.groups is not None else "",
+        columns=_columns(data),
+    )
+
+
+def _columns(data: IVData) -> tuple[ColumnSummary, ...]:
+    found = []
+    roles = {"outcome": (data.schema.outcome, data.outcome), "treatment": (data.schema.treatment, data.treatment)}
+    for role, (variable, values) in roles.items():
+        text = _values_text(variable.kind, values)
+        if variable.levels is not None:
+            counts = np.bincount(values.astype(np.int64), minlength=len(variable.levels))
+            text = _shares(variable.levels, counts / len(values))
+        found.append(ColumnSummary(variable.name, role, str(variable.kind.value), text))
+    for name, values in zip(data.schema.instruments, data.instruments.T, strict=True):
+        found.append(ColumnSummary(name, "instrument", "continuous", _values_text(BlockKind.continuous, values)))
+    for block in data.schema.blocks:
+        texts = _block_texts(block, data.covariates[:, block.start : block.stop])
+        found += [ColumnSummary(name, "covariate", str(block.kind.value), text) for name, text in texts.items()]
+    return tuple(found)
+
+
+def _block_texts(block: CovariateBlock, values: NDArray[Any]) -> dict[str, str]:
+    if block.levels is not None:
+        return {block.name: _shares(block.levels, values.mean(axis=0))}
+    if block.kind in (BlockKind.continuous, BlockKind.binary):
+        pairs = zip(block.columns, values.T, strict=True)
+        return {name: _values_text(block.kind, column) for name, column in pairs}
+    return {block.name: "×".join(map(str, block.shape)) if block.shape else f"{block.width} columns"}
+
+
+def _shares(levels: tuple[Any, ...], shares: NDArray[Any]) -> str:
+    listed = [f"{level} {share:.0%}" for level, share in zip(levels, shares, strict=True)]
+    more = f", and {len(listed) - _MAX_LISTED} more" if len(listed) > _MAX_LISTED else ""
+    return ", ".join(listed[:_MAX_LISTED]) + more
+
+
+def _values_text(kind: BlockKind, values: NDArray[Any]) -> str:
+    if kind is BlockKind.binary:
+        return f"{float(np.mean(values)):.1%} are 1"
+    v = values.astype(np.float64)
+    return f"mean {v.mean():.4g}, standard deviation {v.std():.3g}, from {v.min():.4g} to {v.max():.4g}"
+
+
+def _history(rows: tuple[HistoryRow, ...]) -> tuple[HistoryLine, ...]:
+    lines: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for row in rows:
+        for name, value in row.metrics.items():
+            lines.setdefault((name, row.phase), []).append((int(row.step), float(value)))
+    return tuple(
+        HistoryLine(name, phase, tuple(step for step, _ in points), tuple(value for _, value in points))
+        for (name, phase), points in lines.items()
+    )
+
+
+def _versions() -> dict[str, str]:
+    found = {"Python": python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "from source"
+    return found
+
+
+def _plain(values: Any) -> tuple[float, ...]:
+    return tuple(np.asarray(values, np.float64).tolist())

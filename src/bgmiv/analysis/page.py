@@ -1,0 +1,376 @@
+"""One page that holds an analysis: nothing is loaded, nothing but its own script runs, and it works without it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import norm as normal
+
+from bgmiv._io import write_whole
+from bgmiv.analysis.analysis import Analysis, EffectRow, MethodRow
+from bgmiv.analysis.charts import (
+    MARKS,
+    MIN_SUPPORT,
+    ForestRow,
+    curve_chart,
+    effect_axis,
+    forest,
+    interval_ends,
+    level_charts,
+    meter,
+    method_look,
+    sparkline,
+)
+from bgmiv.analysis.markup import (
+    Markup,
+    aligned,
+    asset,
+    clean,
+    element,
+    number,
+    percent,
+    sentence,
+    share,
+    shortened,
+    together,
+)
+from bgmiv.analysis.payload import contrast_form, legend, payload, reader, safe_json
+from bgmiv.analysis.text import answer, cautions, checks_of, estimate_cells, failed, method_note, robust_set_text, trust
+from bgmiv.diagnostics.check import Check, LinearEstimate
+from bgmiv.errors import ConfigError
+
+__all__ = ["check_path", "report_page", "write_report"]
+
+Parts = Sequence[Markup | None]
+
+_PAPER = "Luo and Liu, BGM-IV: an AI-powered Bayesian generative modeling approach for instrumental variable analysis."
+_ICONS = {
+    "good": "M3 8.5l3.2 3.2L13 5",
+    "note": "M8 7v5M8 4v.6",
+    "doubtful": "M8 3v6.5M8 12.4v.6",
+    "failed": "M4 4l8 8M12 4l-8 8",
+}
+
+
+def report_page(analysis: Analysis) -> str:
+    """The whole page as HTML.
+
+    Its policy lets only its own style and script act, by their hashes, and loads nothing. Every text is escaped where
+    it enters an element, and the script writes texts only.
+    """
+    style, script = texts = [asset(name) for name in ("report.css", "report.js")]
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii") for text in texts]
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{hashes[1]}'; style-src 'sha256-{hashes[0]}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    sections = {
+        ("curve-section", "The curve"): _curve(analysis),
+        ("effects", "By group"): _effects(analysis),
+        ("strength", "Instruments"): _strength(analysis),
+        ("checks", "Checks"): _checks(analysis),
+        ("methods", "Other methods"): _methods(analysis),
+        ("data", "Data"): _data(analysis),
+        ("history", "Training"): _history(analysis),
+        ("again", "Reproduce"): _again(analysis),
+    }
+    shown = {names: parts for names, parts in sections.items() if parts}
+    links = [element("li", element("a", name, href=f"#{anchor}")) for anchor, name in shown]
+    written = [element("section", *parts, id=anchor) for (anchor, _), parts in shown.items()]
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("link", rel="icon", href="data:,"),
+        element("title", analysis.title),
+        element("style", Markup(style)),
+    )
+    made = f"Made by bgmiv {clean(analysis.versions.get('bgmiv', ''))}".rstrip()
+    foot = element("footer", element("p", f"{made}. This file is the whole page: it loads nothing."))
+    nav = element("nav", element("ul", *links), aria_label="Contents")
+    body = element(
+        "body",
+        element("a", "Skip to the curve", href="#curve-section", class_="unseen skip"),
+        element("div", nav, element("main", _headline(analysis), *written, foot), class_="sheet"),
+        element("script", Markup(safe_json(payload(analysis))), type="application/json", id="analysis"),
+        element("script", Markup(script)),
+    )
+    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
+
+
+def write_report(analysis: Analysis, path: str | os.PathLike[str]) -> Path:
+    """Write the page to a file, whole or not at all, and give its path; raises as `check_path` does."""
+    target = check_path(path)
+    write_whole(target, report_page(analysis).encode())
+    return target
+
+
+def check_path(path: str | os.PathLike[str]) -> Path:
+    """The path of a page to write; checked before anything slow is done.
+
+    Raises:
+        ConfigError: the path is a folder, or its folder does not exist.
+    """
+    target = Path(path)
+    if target.is_dir():
+        example = str(target / "report.html")
+        raise ConfigError(f"path {str(target)!r} is a folder. Name a file in it, such as {example!r}.")
+    if not target.parent.is_dir():
+        raise ConfigError(f"the folder {str(target.parent)!r} of path {str(target)!r} does not exist. Make it first.")
+    return target
+
+
+def _badge(severity: str, word: str) -> Markup:
+    """A severity as a word with an icon, so that colour is not needed to read it."""
+    path = element("path", d=_ICONS[severity])
+    icon = element("svg", path, viewBox="0 0 16 16", aria_hidden="true", focusable="false")
+    return element("span", icon, word, class_=f"badge {severity}")
+
+
+def _pairs(pairs: Mapping[str, str], look: str) -> Markup:
+    cells = [(element("bdi", name), element("bdi", text)) for name, text in pairs.items()]
+    return element("dl", *(element("div", element("dt", a), element("dd", b)) for a, b in cells), class_=look)
+
+
+def _headline(analysis: Analysis) -> Markup:
+    """The answer in a sentence, how far to trust it, and what it is about at a glance."""
+    question, belief = analysis.question, trust(analysis)
+    names, warned = question.covariates, cautions(analysis)
+    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+    facts = {
+        "Outcome": question.outcome,
+        "Treatment": question.treatment,
+        "Instruments": ", ".join(question.instruments),
+        "Covariates": (", ".join(shortened(name, 40) for name in names[:6]) or "none") + more,
+        "Rows": f"{question.n_rows:,}",
+        "Method": analysis.method,
+    }
+    return element(
+        "header",
+        element("p", "Instrumental-variable analysis", class_="eyebrow"),
+        element("h1", analysis.title),
+        element("p", " ".join(warned), class_=f"caution {belief.severity}") if warned else None,
+        element("p", answer(analysis), class_="answer"),
+        element("p", _badge(belief.severity, belief.word), " ", belief.sentence, class_="trust"),
+        _tiles(analysis),
+        _pairs(facts, "facts"),
+        class_="top",
+    )
+
+
+def _tiles(analysis: Analysis) -> Markup:
+    first = analysis.effects[0]
+    value, low, high = together(first.estimate, first.lower, first.upper)
+    change = analysis.question.change_text(first) + (", by a failed fit" if failed(analysis) else "")
+    tiles = [("Average effect", value, change)]
+    if first.lower is not None:
+        errors = ", ".join(f"{shortened(name, 20)} {number(part, 2)}" for name, part in first.std_errors.items())
+        tiles.append((f"{percent(analysis.level)} interval", f"{low} to {high}", f"standard error: {errors}"))
+    tiles.append(("In support", share(first.in_support), "of rows: comparable rows are observed at both values"))
+    for check in checks_of(analysis)[0]:
+        if "effective_f" in check.numbers:
+            critical = f"effective F; critical value {number(check.numbers['critical'])}"
+            tiles.append(("Instruments", number(check.numbers["effective_f"]), critical))
+    made = [
+        element("div", element("dt", name), element("dd", text), element("dd", detail, class_="soft"))
+        for name, text, detail in tiles
+    ]
+    return element("dl", *made, class_="tiles")
+
+
+def _curve(analysis: Analysis) -> Parts:
+    """The curve with its controls, or a forest plot of levels, and the calculator of contrasts."""
+    meaning, treatment = clean(analysis.question.outcome_meaning), clean(analysis.question.treatment)
+    level = percent(analysis.level)
+    if analysis.question.level_names:
+        drawn = [level_charts(analysis)]
+        note = "Hollow marks: the data show this level for fewer than half of the rows, so the value is extrapolated."
+        band = f"Lines are {level} intervals."
+    else:
+        drawn = [
+            element("p", sentence(meaning).rstrip("."), class_="axis-name"),
+            element("div", curve_chart(analysis), class_="plot"),
+            element("p", f"{treatment}, if it were set", class_="axis-name across"),
+            reader(analysis),
+        ]
+        note = "Hatched: the data show such treatments for fewer than half of the rows, so the curve is extrapolated."
+        band = f"The band holds {level} intervals, point by point."
+    caption = f"{note} {band} {sentence(analysis.interval_kind)}" if analysis.curves[0].lower else note
+    return [
+        element("h2", f"What if {shortened(treatment, 40)} were set?"),
+        element("figure", legend(analysis), *drawn, element("figcaption", caption)),
+        contrast_form(analysis),
+    ]
+
+
+def _effects(analysis: Analysis) -> Parts:
+    """The average effect by group; nothing where there are no groups."""
+    rows, question = analysis.effects, analysis.question
+    if len(rows) < 2:
+        return []
+    t0, t1 = (question.treatment_text(t) for t in (rows[0].t0, rows[0].t1))
+    names = [shortened(text, 60) for text in (question.treatment, question.changed)]
+    text = f"The average effect of setting {names[0]} to {t1} instead of {t0} on {names[1]}, by group of rows."
+    looks = [
+        {"look": "main" if row.in_support >= MIN_SUPPORT else "faint", "mark": "circle" if i else "diamond", "curve": i}
+        for i, row in enumerate(rows)
+    ]
+    labels = [(r.group.label, f"{r.group.n_rows:,} rows, {share(r.in_support)} in support") for r in rows]
+    table = _effect_forest(analysis, rows, labels, looks, "Average effects by group")
+    return [element("h2", "By group"), element("p", text), table]
+
+
+def _methods(analysis: Analysis) -> Parts:
+    """The same effect by other methods; nothing where there are none."""
+    rows = analysis.methods
+    if len(rows) < 2:
+        return []
+    text = (
+        "The same average effect by every method. Where a method without the instruments differs from the same method "
+        "with them, the difference is an estimate of the confounding."
+    )
+    looks = [{"look": method_look(i) if i else "main", "mark": MARKS[i % len(MARKS)]} for i in range(len(rows))]
+    labels = [(row.name, method_note(row)) for row in rows]
+    table = _effect_forest(analysis, rows, labels, looks, "The effect by method")
+    return [element("h2", "Other methods"), element("p", text), table]
+
+
+def _effect_forest(
+    analysis: Analysis,
+    rows: Sequence[EffectRow | MethodRow],
+    labels: Sequence[tuple[str, str]],
+    looks: Sequence[dict[str, Any]],
+    caption: str,
+) -> Markup:
+    lines = [
+        ForestRow(*label, *cells, row.estimate, interval_ends(row.lower, row.upper), **look)
+        for row, label, cells, look in zip(rows, labels, estimate_cells(rows), looks, strict=True)
+    ]
+    axis = effect_axis([(row.estimate, row.lower, row.upper) for row in rows])
+    return forest(lines, axis, caption=caption, head=("Effect", f"{percent(analysis.level)} interval"))
+
+
+def _strength(analysis: Analysis) -> Parts:
+    """The checks of the instruments, and the linear estimate with what weak instruments leave of it."""
+    strength, linear = checks_of(analysis)[0], analysis.diagnosis.linear
+    if not strength and linear is None:
+        return []
+    return [element("h2", "Do the instruments move the treatment?"), _cards(strength), *_linear(linear)]
+
+
+def _linear(linear: LinearEstimate | None) -> Parts:
+    if linear is None:
+        return []
+    level, wide = percent(linear.level), float(normal.ppf(0.5 + linear.level / 2.0)) * linear.ols_std_error
+    ends = ((linear.coefficient, linear.lower, linear.upper), (linear.ols, linear.ols - wide, linear.ols + wide))
+    (slope, low, high), (ols, ols_low, ols_high) = aligned(ends)
+    rows = [
+        ForestRow("Two-stage least squares", "straight line, robust standard errors", slope, f"{low} to {high}",
+                  linear.coefficient, (ends[0][1:],)),
+        ForestRow("Weak-instrument-robust set", "Anderson and Rubin", "", robust_set_text(linear), None,
+                  linear.robust_set, "m2"),
+        ForestRow("Least squares", "without the instruments", ols, f"{ols_low} to {ols_high}", linear.ols,
+                  (ends[1][1:],), "m1", "square"),
+    ]  # fmt: skip
+    axis = effect_axis([*ends, *((linear.coefficient, *pair) for pair in linear.robust_set)])
+    table = forest(rows, axis, caption="Linear effect of the treatment", head=("Slope", f"{level} interval"))
+    text = (
+        "The linear effect of one unit of treatment, for comparison. Where the robust set is much wider than the usual "
+        "interval, rely on the set."
+    )
+    return [element("h3", "If the effect were linear"), element("p", text), table]
+
+
+def _checks(analysis: Analysis) -> Parts:
+    """The other checks, and the verdict from held-out rows."""
+    others, verdict = checks_of(analysis)[1], analysis.verdict
+    parts = [element("h2", "Can it be trusted?"), _cards(others)]
+    if verdict is None:
+        return parts if others else []
+    n = verdict.evidence.n_held_out
+    text = f"{n:,} rows were held out of training to check the fit." if n else "No rows were held out to check the fit."
+    reasons = [element("li", reason) for reason in verdict.reasons]
+    held_out = element(
+        "div",
+        element("div", element("h3", "The fit in held-out rows"), _badge(verdict.severity, verdict.severity)),
+        element("p", text),
+        element("ul", *reasons) if reasons else None,
+        class_=f"check wide {verdict.severity}",
+    )
+    return [*parts, held_out]
+
+
+def _cards(checks: Sequence[Check]) -> Markup | None:
+    cards = []
+    for check in checks:
+        size = "" if len(check.value) <= 24 else " long" if len(check.value) <= 60 else " prose"
+        card = element(
+            "div",
+            element("div", element("h3", check.title), _badge(check.severity, check.severity)),
+            element("p", check.value, class_=f"figure{size}"),
+            meter(check),
+            element("p", check.reading),
+            element("p", check.reference, class_="soft") if check.reference else None,
+            class_=f"check {check.severity}",
+        )
+        cards.append(card)
+    return element("div", *cards, class_="cards") if cards else None
+
+
+def _data(analysis: Analysis) -> Parts:
+    question = analysis.question
+    text = f"{question.n_rows:,} rows" + (f" of {clean(question.source)}" if question.source else "") + "."
+    if question.n_dropped:
+        text += f" {question.n_dropped:,} rows with missing values were left out."
+    if question.weights:
+        text += f" Rows are weighted by {clean(question.weights)}."
+    if question.groups:
+        text += f" Rows are clustered by {clean(question.groups)}."
+    names = [element("th", name, scope="col") for name in ("Column", "Role", "Kind", "Holds")]
+    rows = []
+    for column in question.columns:
+        cells = [element("td", cell) for cell in (column.role, column.kind, column.text)]
+        rows.append(element("tr", element("th", element("bdi", column.name), scope="row"), *cells))
+    table = element("table", element("thead", element("tr", *names)), element("tbody", *rows), class_="plain")
+    return [
+        element("h2", "The question and the data"),
+        element("p", text),
+        element("pre", element("code", question.formula)) if question.formula else None,
+        element("div", table, class_="scroll", tabindex=0, role="region", aria_label="Columns"),
+    ]
+
+
+def _history(analysis: Analysis) -> Parts:
+    if not analysis.history:
+        return []
+    parts = [element("h2", "Training"), element("p", "Losses along the steps of training.")]
+    for phase, lines in groupby(analysis.history, key=lambda line: line.phase):
+        cards = [element("div", element("h4", line.name), sparkline(line), class_="spark-card") for line in lines]
+        parts += [element("h3", phase), element("div", *cards, class_="sparks")]
+    return parts
+
+
+def _again(analysis: Analysis) -> Parts:
+    settings = {"method": analysis.method, "seed": str(analysis.seed), **analysis.settings}
+    lists = [
+        element("div", element("h3", title), _pairs(values, "pairs"))
+        for title, values in (("Settings", settings), ("Versions", analysis.versions))
+    ]
+    version = clean(analysis.versions.get("bgmiv", ""))
+    install = f"Install bgmiv {version} and fit the same rows with these settings and this seed: the numbers repeat."
+    cite = f"{_PAPER} " if analysis.method.startswith("BGM-IV") else ""
+    return [
+        element("h2", "Reproduce it"),
+        element("p", install),
+        element("div", *lists, class_="cards"),
+        element("h3", "Cite"),
+        element("p", f"{cite}bgmiv, version {version}: instrumental-variable analysis in Python."),
+    ]

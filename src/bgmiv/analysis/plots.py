@@ -1,0 +1,224 @@
+"""Figures in matplotlib, fit for a paper: told apart by shape and dashes as well as by the colours of Okabe and Ito.
+
+Each takes an analysis and an optional `ax`, draws, and gives the axes back; none opens a window.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from bgmiv.analysis.analysis import Analysis, Curve, EffectRow, MethodRow
+from bgmiv.analysis.charts import MIN_SUPPORT, effect_axis, method_curves, outside_support
+from bgmiv.analysis.markup import clean, percent, share, shortened
+from bgmiv.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from bgmiv.analysis.compare import Comparison
+
+__all__ = ["plot_curve", "plot_diagnosis", "plot_effects", "plot_history", "plot_methods"]
+
+_MAIN = "#0072B2"
+_SHADE = "#E4E7EB"
+_STYLES: tuple[tuple[str, Any, str], ...] = (
+    ("#D55E00", (0, (5, 2)), "s"),
+    ("#009E73", (0, (1, 1)), "D"),
+    ("#CC79A7", (0, (6, 2, 1, 2)), "^"),
+    ("#E69F00", (0, (9, 2)), "v"),
+    ("#555555", (0, (3, 1, 1, 1, 1, 1)), "P"),
+)
+_LEVELS = {"good": ("#009E73", "o"), "note": ("#888888", "_"), "doubtful": ("#E69F00", "^"), "failed": ("#D55E00", "X")}
+
+
+def plot_curve(
+    analysis: Analysis, *, group: str | int = 0, methods: bool | Sequence[str] = False, ax: Axes | None = None
+) -> Axes:
+    """The structural function along treatments with its band, hatched where the data are thin.
+
+    A treatment with levels has dots, hollow where the data are thin, and below each level the share of rows for which
+    the data show it. Other methods' curves (all of them, or those named) are of all rows.
+    """
+    curve = _chosen(analysis.curves, group)
+    own = ax if ax is not None else _new_axes(6.4, 4.2)
+    others = _others(analysis, methods)
+    if analysis.question.level_names:
+        _dots(own, analysis, curve, others)
+    else:
+        _line(own, analysis, curve, others)
+    own.set_ylabel(clean(analysis.question.outcome_meaning), parse_math=False)
+    own.set_xlabel(f"{clean(analysis.question.treatment)}, if it were set", parse_math=False)
+    own.set_title(clean(curve.group.label), loc="left", fontsize=10.5, parse_math=False)
+    _dress(own, "y", legend=True)
+    return own
+
+
+def plot_effects(analysis: Analysis, *, ax: Axes | None = None) -> Axes:
+    """The average effect for all rows and by group, with intervals; hollow outside of what the data show."""
+    rows = analysis.effects
+    own = ax if ax is not None else _new_axes(6.4, 0.9 + 0.42 * len(rows))
+    _forest(own, [f"{shortened(row.group.label, 36)} ({row.group.n_rows:,})" for row in rows], rows)
+    own.set_xlabel(_effect_name(analysis), parse_math=False)
+    return own
+
+
+def plot_methods(analysis: Analysis | Comparison, *, ax: Axes | None = None) -> Axes:
+    """The same average effect by every method; takes a comparison as well."""
+    rows = analysis.methods
+    if not rows:
+        raise ConfigError("the analysis has no other methods. Ask for them: analysis(compare={'2SLS': model}).")
+    own = ax if ax is not None else _new_axes(6.4, 0.9 + 0.42 * len(rows))
+    _forest(own, [shortened(row.name, 40) for row in rows], rows)
+    own.set_xlabel(_effect_name(analysis) if isinstance(analysis, Analysis) else analysis.asked, parse_math=False)
+    return own
+
+
+def plot_diagnosis(analysis: Analysis, *, ax: Axes | None = None) -> Axes:
+    """Every check in a line: its level as a mark, its title and its figure."""
+    checks = analysis.diagnosis.checks
+    if not checks:
+        raise ConfigError("the analysis has no checks to draw.")
+    own = ax if ax is not None else _new_axes(7.4, 0.5 + 0.5 * len(checks))
+    for i, check in enumerate(checks):
+        colour, marker = _LEVELS[check.severity]
+        own.plot([0.02], [i], marker=marker, color=colour, markersize=9, linestyle="none", markeredgewidth=2.0)
+        own.text(0.06, i - 0.17, shortened(check.title, 60), va="center", fontsize=9.5, parse_math=False)
+        own.text(
+            0.06, i + 0.2, shortened(check.value, 70), va="center", fontsize=8.5, color="#555555", parse_math=False
+        )
+        own.text(1.0, i, check.severity, va="center", ha="right", fontsize=9.5, color="#444444")
+    own.set_xlim(0.0, 1.0)
+    own.set_ylim(len(checks) - 0.4, -0.6)
+    own.set_axis_off()
+    return own
+
+
+def plot_history(analysis: Analysis) -> Figure:
+    """Losses along training, a panel for each phase; every loss is shown in units of its own standard deviation."""
+    from matplotlib import pyplot as plt
+
+    if not analysis.history:
+        raise ConfigError(f"{clean(analysis.method)} has no training history: it is computed in closed form.")
+    phases = [(phase, list(lines)) for phase, lines in groupby(analysis.history, key=lambda line: line.phase)]
+    figure, panels = plt.subplots(1, len(phases), figsize=(4.2 * len(phases) + 0.6, 3.4), squeeze=False)
+    figure.set_layout_engine("constrained")
+    for panel, (phase, lines) in zip(panels[0], phases, strict=True):
+        for i, line in enumerate(lines):
+            values = np.asarray(line.values, np.float64)
+            finite = values[np.isfinite(values)]
+            scale = float(np.std(finite)) if len(finite) else 0.0
+            shown = (values - finite[-1]) / scale if scale > 0.0 and math.isfinite(scale) else values * 0.0
+            colour, dashes, _ = _STYLES[(i - 1) % len(_STYLES)] if i else (_MAIN, "-", "o")
+            panel.plot(line.steps, shown, color=colour, linestyle=dashes, linewidth=1.8, label=clean(line.name))
+        panel.set_title(clean(phase), loc="left", fontsize=10.5, parse_math=False)
+        panel.set_xlabel("step")
+        _dress(panel, "y", legend=True)
+    panels[0, 0].set_ylabel("loss, in standard deviations")
+    return figure
+
+
+def _new_axes(width: float, height: float) -> Axes:
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(width, height))
+    figure.set_layout_engine("constrained")
+    return axes
+
+
+def _chosen(curves: Sequence[Curve], group: str | int) -> Curve:
+    labels = [curve.group.label for curve in curves]
+    if isinstance(group, str):
+        if group in labels:
+            return curves[labels.index(group)]
+    elif -len(curves) <= group < len(curves):
+        return curves[group]
+    raise ConfigError(f"group must be one of {', '.join(map(repr, labels))} or its number, got {group!r}.")
+
+
+def _others(analysis: Analysis, methods: bool | Sequence[str]) -> list[tuple[int, str, tuple[float, ...]]]:
+    found = method_curves(analysis)
+    if isinstance(methods, bool):
+        return found if methods else []
+    wanted, known = [methods] if isinstance(methods, str) else methods, {name for _, name, _ in found}
+    for name in wanted:
+        if name not in known:
+            raise ConfigError(f"methods must be among {', '.join(map(repr, sorted(known))) or 'none'}, got {name!r}.")
+    return [entry for entry in found if entry[1] in wanted]
+
+
+def _line(ax: Axes, analysis: Analysis, curve: Curve, others: list[tuple[int, str, tuple[float, ...]]]) -> None:
+    t, g = np.asarray(curve.treatment), np.asarray(curve.estimate)
+    for start, end in outside_support(curve):
+        ax.axvspan(start, end, facecolor=_SHADE, edgecolor="#B8BEC6", hatch="////", linewidth=0, zorder=0)
+    if curve.lower:
+        label = f"{percent(analysis.level)} interval"
+        ax.fill_between(t, curve.lower, curve.upper, color=_MAIN, alpha=0.18, linewidth=0, label=label, zorder=2)
+    ax.plot(t, g, color=_MAIN, linewidth=1.6, linestyle=(0, (1, 2)), zorder=3)
+    seen = np.where(np.asarray(curve.in_support) >= MIN_SUPPORT, g, np.nan)
+    ax.plot(t, seen, color=_MAIN, linewidth=2.4, label=clean(analysis.method), zorder=4)
+    for i, name, values in others:
+        colour, dashes, _ = _STYLES[(i - 1) % len(_STYLES)]
+        ax.plot(analysis.curves[0].treatment, values, color=colour, linestyle=dashes, linewidth=1.9, label=clean(name))
+    ax.set_xlim(t[0], t[-1])
+
+
+def _dots(ax: Axes, analysis: Analysis, curve: Curve, others: list[tuple[int, str, tuple[float, ...]]]) -> None:
+    names = analysis.question.level_names
+    for k, value in enumerate(curve.estimate):
+        if curve.lower:
+            ax.plot([k, k], [curve.lower[k], curve.upper[k]], color=_MAIN, linewidth=2.0, solid_capstyle="round")
+        face = _MAIN if curve.in_support[k] >= MIN_SUPPORT else "white"
+        label = clean(analysis.method) if k == 0 else None
+        ax.plot(
+            [k], [value], marker="o", color=_MAIN, markerfacecolor=face, markersize=7, linestyle="none", label=label
+        )
+    for i, name, values in others:
+        colour, _, marker = _STYLES[(i - 1) % len(_STYLES)]
+        places = np.arange(len(values)) + 0.1 * i
+        ax.plot(places, values, marker=marker, color=colour, linestyle="none", markersize=6, label=clean(name))
+    ticks = range(len(curve.estimate))
+    shown = [f"{shortened(names[k], 18)}\n({share(curve.in_support[k])})" for k in ticks]
+    ax.set_xticks(list(ticks), shown, parse_math=False)
+    ax.set_xlim(-0.5, len(curve.estimate) - 0.5)
+
+
+def _forest(ax: Axes, labels: Sequence[str], rows: Sequence[EffectRow | MethodRow]) -> None:
+    axis = effect_axis([(row.estimate, row.lower, row.upper) for row in rows])
+    for i, row in enumerate(rows):
+        colour, _, marker = _STYLES[(i - 1) % len(_STYLES)] if isinstance(row, MethodRow) else (_MAIN, "", "o")
+        if i == 0:
+            colour, marker = _MAIN, "D"
+        if row.lower is not None and row.upper is not None:
+            ax.plot([row.lower, row.upper], [i, i], color=colour, linewidth=2.0, solid_capstyle="round")
+        face = "white" if isinstance(row, EffectRow) and row.in_support < MIN_SUPPORT else colour
+        ax.plot([row.estimate], [i], marker=marker, color=colour, markerfacecolor=face, markersize=7)
+    ax.axvline(0.0, color="#888888", linewidth=0.9, linestyle=(0, (2, 2)), zorder=0)
+    ax.set_xlim(axis.low, axis.high)
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    ax.set_yticks(range(len(rows)), list(labels), parse_math=False)
+    ax.tick_params(axis="y", length=0)
+    _dress(ax, "x")
+    ax.spines["left"].set_visible(False)
+
+
+def _effect_name(analysis: Analysis) -> str:
+    change = analysis.question.change_text(analysis.effects[0])
+    return f"effect on {shortened(analysis.question.changed, 40)} of {change}"
+
+
+def _dress(ax: Axes, grid: Literal["x", "y"], legend: bool = False) -> None:
+    ax.grid(axis=grid, color="#DDE1E6", linewidth=0.6)
+    ax.set_axisbelow(True)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    handles, labels = ax.get_legend_handles_labels()
+    if legend and handles:
+        made = ax.legend(handles, [shortened(label, 40) for label in labels], frameon=False, fontsize=9)
+        for text in made.get_texts():
+            text.set_parse_math(False)

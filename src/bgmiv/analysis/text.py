@@ -1,0 +1,300 @@
+"""An analysis in words: its headline and how far to trust it, and its summary in text and as HTML for notebooks."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from bgmiv.analysis.analysis import Analysis, EffectRow, MethodRow
+from bgmiv.analysis.markup import Markup, aligned, asset, clean, element, percent, sentence, share, shortened, together
+from bgmiv.diagnostics.check import Check, LinearEstimate, Severity, worst
+
+__all__ = [
+    "Trust",
+    "answer",
+    "cautions",
+    "checks_of",
+    "estimate_cells",
+    "failed",
+    "headline",
+    "html_table",
+    "method_note",
+    "method_table",
+    "robust_set_text",
+    "summary_html",
+    "summary_text",
+    "text_table",
+    "trust",
+]
+
+_STRENGTH = ("effective-f", "robust-f", "nonlinear-first-stage", "anderson-rubin")
+_NOTES = {
+    "no-instrument": "the same method without the instruments, as a regression",
+    "line": "a straight line in the treatment",
+    "line-without-instrument": "a straight line in the treatment, without the instruments",
+}
+_WIDTH = 80
+_NEXT = (
+    "model.report('report.html') writes all of this with figures as one page; model.diagnose() has the checks; "
+    "model.plot_curve() draws the curve."
+)
+
+
+def estimate_cells(rows: Sequence[EffectRow | MethodRow]) -> list[tuple[str, str]]:
+    """The estimate and the interval of each row, with as many decimals in all of them."""
+    shown = aligned([(row.estimate, row.lower, row.upper) for row in rows])
+    return [
+        (value, "none" if row.lower is None else f"{low} to {high}")
+        for row, (value, low, high) in zip(rows, shown, strict=True)
+    ]
+
+
+def robust_set_text(linear: LinearEstimate) -> str:
+    """A weak-instrument-robust set in words, such as "0.200 to infinity"."""
+    if linear.robust_set == ((-math.inf, math.inf),):
+        return "every number"
+    return " or ".join(" to ".join(together(*pair)) for pair in linear.robust_set) or "empty: no linear effect fits"
+
+
+def method_note(row: MethodRow) -> str:
+    """What to know of a method's answer."""
+    return _NOTES.get(row.note, "")
+
+
+def headline(analysis: Analysis) -> str:
+    """The answer, after what has to be known before using it."""
+    return " ".join([*cautions(analysis), answer(analysis)])
+
+
+def answer(analysis: Analysis) -> str:
+    """What was found for all rows, in a sentence."""
+    row, question = analysis.effects[0], analysis.question
+    treatment, outcome = shortened(question.treatment, 60), shortened(question.changed, 60)
+    t0, t1 = (question.treatment_text(t) for t in (row.t0, row.t1))
+    value, interval = _with_interval(row, analysis.level)
+    start = "By this fit, setting" if failed(analysis) else "Setting"
+    return f"{start} {treatment} to {t1} instead of {t0} would change {outcome} by {value} on average ({interval})."
+
+
+def failed(analysis: Analysis) -> bool:
+    """Whether the fit failed its held-out checks."""
+    return analysis.verdict is not None and analysis.verdict.severity == "failed"
+
+
+def _with_interval(row: EffectRow | MethodRow, level: float) -> tuple[str, str]:
+    value, low, high = together(row.estimate, row.lower, row.upper)
+    known = row.lower is not None
+    return value, f"{percent(level)} interval {low} to {high}" if known else "this method gives no interval"
+
+
+def cautions(analysis: Analysis) -> list[str]:
+    """What has to be read before the number, in sentences; empty if nothing is against it."""
+    verdict, weak = analysis.verdict, analysis.diagnosis.weak_instruments
+    strength, others = checks_of(analysis)
+    against = worst(check.severity for check in (others if weak else strength + others))
+    found = []
+    if failed(analysis):
+        found.append("This fit failed its held-out checks: do not use its number.")
+        for row in [row for row in analysis.methods if row.note == "line"][:1]:
+            value, interval = _with_interval(row, analysis.level)
+            found.append(f"Linear 2SLS estimates the same effect as {value} ({interval}).")
+    elif against == "failed":
+        found.append("A check failed: do not rely on this number.")
+    elif verdict is not None and verdict.severity == "doubtful":
+        found.append("Read this with caution: its held-out checks leave the fit in doubt.")
+    elif against == "doubtful":
+        found.append("Read this with caution: a check is in doubt.")
+    if weak:
+        known = analysis.effects[0].lower is not None
+        reason = "intervals of this kind are then too narrow" if known else "the estimate may be far off"
+        instead = ": rely on the weak-instrument-robust set of the linear effect" if analysis.diagnosis.linear else ""
+        found.append(f"The instruments are weak, and {reason}{instead}.")
+    return found
+
+
+class Trust(NamedTuple):
+    """How far the answer can be relied on: a severity, a word for it, and why in a sentence."""
+
+    severity: Severity
+    word: str
+    sentence: str
+
+
+def trust(analysis: Analysis) -> Trust:
+    """The worst of checks and verdict, in words."""
+    strength, others = checks_of(analysis)
+    found = [(check.severity, clean(check.title)) for check in (*strength, *others)]
+    if analysis.verdict is not None:
+        found.append((analysis.verdict.severity, "the fit in held-out rows"))
+    if not found:
+        return Trust("note", "not checked", "Nothing was checked.")
+    severity = worst(each for each, _ in found)
+    against = [title for each, title in found if each == severity]
+    listed = "; ".join(title[:1].lower() + title[1:] if title[1:2].islower() else title for title in against)
+    if severity == "failed":
+        return Trust("failed", "do not rely on it", f"Failed: {listed}.")
+    if severity == "doubtful":
+        return Trust("doubtful", "read with caution", f"In doubt: {listed}.")
+    text = "No data can show that the instruments affect the outcome only through the treatment: that has to be argued."
+    return Trust("good", "passed its checks", text)
+
+
+def checks_of(analysis: Analysis) -> tuple[tuple[Check, ...], tuple[Check, ...]]:
+    """The checks of the instruments' strength, and the others without the verdict, which has a place of its own."""
+    twice = () if analysis.verdict is None else ("verdict",)
+    checks = [check for check in analysis.diagnosis.checks if check.key not in twice]
+    strength = tuple(check for check in checks if check.key in _STRENGTH)
+    return strength, tuple(check for check in checks if check.key not in _STRENGTH)
+
+
+def summary_text(analysis: Analysis) -> str:
+    """The summary in lines of at most 80 columns."""
+    strength, others = checks_of(analysis)
+    linear, verdict = analysis.diagnosis.linear, analysis.verdict
+    parts = [_ruled("=", shortened(analysis.title, _WIDTH))]
+    parts += [_wrapped(shortened(text, 250), f"{name + ':':<13}", " " * 13) for name, text in _facts(analysis)]
+    parts += [_ruled("-", "Average effects"), _wrapped(headline(analysis)) + "\n", text_table(*_effect_table(analysis))]
+    if strength or linear:
+        parts += [_ruled("-", "Strength of the instruments"), *map(_check_text, strength)]
+        parts += [_wrapped(text, f"{name + ':':<18}", " " * 18) for name, text in _linear_rows(linear)]
+    if others:
+        parts += [_ruled("-", "Other checks"), *map(_check_text, others)]
+    if len(analysis.methods) > 1:
+        header, rows = method_table(analysis.methods, analysis.level)
+        shown = text_table(header[:-1], [row[:-1] for row in rows])
+        parts += [_ruled("-", "The same effect by other methods"), shown]
+    if verdict is not None:
+        parts.append(_ruled("-", f"Fit in held-out rows: {verdict.severity}"))
+        parts += [_wrapped(clean(reason), "- ", "  ") for reason in verdict.reasons]
+    belief = trust(analysis)
+    parts += ["", _ruled("=", f"Trust: {belief.word}"), _wrapped(belief.sentence)]
+    parts += [_wrapped(sentence(analysis.interval_kind)), _wrapped(_NEXT), "=" * _WIDTH]
+    return "\n".join(part for part in parts if part)
+
+
+def text_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Texts in columns: the first on the left and cut to what is left of the width, the others on the right."""
+    lines = [list(header), *(list(row) for row in rows)]
+    widths = [max(len(line[j]) for line in lines) for j in range(len(header))]
+    first = max(_WIDTH - sum(widths[1:]) - 2 * (len(widths) - 1), 9)
+    shown = []
+    for line in lines:
+        cells = [cell.rjust(widths[j + 1]) for j, cell in enumerate(line[1:])]
+        shown.append("  ".join([shortened(line[0], first).ljust(first), *cells]).rstrip())
+    return "\n".join(shown)
+
+
+def _facts(analysis: Analysis) -> list[tuple[str, str]]:
+    question = analysis.question
+    dropped = f" ({question.n_dropped:,} left out for missing values)" if question.n_dropped else ""
+    facts = [
+        ("Outcome", question.outcome),
+        ("Treatment", question.treatment),
+        ("Instruments", ", ".join(question.instruments)),
+        ("Covariates", ", ".join(question.covariates) or "none"),
+        ("Formula", question.formula),
+        ("Data", question.source),
+        ("Rows", f"{question.n_rows:,}{dropped}"),
+        ("Weights", question.weights),
+        ("Groups", question.groups),
+        ("Method", analysis.method),
+        ("Seed", str(analysis.seed)),
+    ]
+    return [(name, text) for name, text in facts if text]
+
+
+def _effect_table(analysis: Analysis) -> tuple[list[str], list[list[str]]]:
+    rows = [
+        [clean(row.group.label), f"{row.group.n_rows:,}", *cells, share(row.in_support)]
+        for row, cells in zip(analysis.effects, estimate_cells(analysis.effects), strict=True)
+    ]
+    return ["", "rows", "effect", f"{percent(analysis.level)} interval", "in support"], rows
+
+
+def method_table(methods: Sequence[MethodRow], level: float) -> tuple[list[str], list[list[str]]]:
+    """The same effect by several methods: name, estimate, interval, and what to know of each."""
+    cells = zip(methods, estimate_cells(methods), strict=True)
+    rows = [[clean(row.name), *texts, method_note(row)] for row, texts in cells]
+    return ["", "effect", f"{percent(level)} interval", ""], rows
+
+
+def _linear_rows(linear: LinearEstimate | None) -> list[tuple[str, str]]:
+    if linear is None:
+        return []
+    level = percent(linear.level)
+    value, error, low, high = together(linear.coefficient, linear.std_error, linear.lower, linear.upper)
+    ols, ols_error = together(linear.ols, linear.ols_std_error)
+    return [
+        ("Linear 2SLS", f"{value} per unit (standard error {error}; {level} interval {low} to {high})"),
+        ("Linear OLS", f"{ols} per unit (standard error {ols_error})"),
+        (f"Robust set, {level}", robust_set_text(linear)),
+    ]
+
+
+def _check_text(check: Check) -> str:
+    title, value = clean(check.title), clean(check.value)
+    fits = len(title) + len(value) + 2 <= _WIDTH - 11
+    head, *rest = textwrap.wrap(f"{title}: {value}" if fits else title, _WIDTH - 11) or [""]
+    lines = [f"{head:<{_WIDTH - 10}}{'[' + check.severity + ']':>10}", *rest]
+    lines += [] if fits else [_wrapped(value, "  ", "  ")]
+    return "\n".join([*lines, _wrapped(clean(check.reading), "  ", "  ")])
+
+
+def _wrapped(text: str, first: str = "", later: str = "") -> str:
+    return textwrap.fill(clean(text), _WIDTH, initial_indent=first, subsequent_indent=later)
+
+
+def _ruled(line: str, title: str) -> str:
+    return f"\n{title}\n{line * _WIDTH}" if line == "-" else f"{line * _WIDTH}\n{title}\n{line * _WIDTH}"
+
+
+def summary_html(analysis: Analysis) -> str:
+    """The summary as a fragment of HTML with a style of its own that touches nothing else; every text is escaped."""
+    belief, verdict = trust(analysis), analysis.verdict
+    strength, others = checks_of(analysis)
+    parts: list[object] = [
+        element("style", Markup(asset("summary.css"))),
+        element("h3", analysis.title),
+        element("p", headline(analysis), class_="lead"),
+        element("p", _badge(belief.severity, belief.word), " ", belief.sentence),
+        html_table([], _facts(analysis)),
+        element("h4", "Average effects"),
+        html_table(*_effect_table(analysis), numbers=slice(1, 5)),
+    ]
+    linear = _linear_rows(analysis.diagnosis.linear)
+    if strength or linear:
+        parts += [element("h4", "Strength of the instruments"), _check_table(strength), html_table([], linear)]
+    if others:
+        parts += [element("h4", "Other checks"), _check_table(others)]
+    if len(analysis.methods) > 1:
+        table = html_table(*method_table(analysis.methods, analysis.level), numbers=slice(1, 3))
+        parts += [element("h4", "The same effect by other methods"), table]
+    if verdict is not None:
+        reasons = [element("li", reason) for reason in verdict.reasons]
+        parts.append(element("h4", f"Fit in held-out rows: {verdict.severity}"))
+        parts.append(element("ul", *reasons) if reasons else None)
+    parts.append(element("p", sentence(analysis.interval_kind)) if analysis.interval_kind else None)
+    return element("div", *parts, class_="bgmiv-summary")
+
+
+def _badge(severity: str, word: str) -> Markup:
+    return element("span", word, class_=f"level {severity}")
+
+
+def _check_table(checks: Sequence[Check]) -> Markup:
+    rows = [[check.title, check.value, _badge(check.severity, check.severity), check.reading] for check in checks]
+    return html_table([], rows)
+
+
+def html_table(header: Sequence[str], rows: Sequence[Sequence[Any]], numbers: slice = slice(0, 0)) -> Markup:
+    """A table whose first column is a header; the columns of `numbers` stand on the right."""
+
+    def line(tag: str, texts: Sequence[Any]) -> Markup:
+        right = range(len(texts))[numbers]
+        cells = [element(tag if j else "th", text, class_="n" if j in right else None) for j, text in enumerate(texts)]
+        return element("tr", *cells)
+
+    head = element("thead", line("th", header)) if header else None
+    return element("table", head, element("tbody", *(line("td", row) for row in rows)))

@@ -1,0 +1,1 @@
+"""Other IV methods, one whole method a file."""

@@ -1,0 +1,377 @@
+"""Two-stage least squares, by linearmodels: linear, or on a sieve of polynomials or splines.
+
+The linear form is the yardstick every other method is held against.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from bgmiv.data.blocks import Level
+from bgmiv.data.ivdata import IVData
+from bgmiv.data.messages import FloatArray
+from bgmiv.data.query import Encoded, Query
+from bgmiv.data.roles import RoleKind
+from bgmiv.data.schema import BlockKind, Schema
+from bgmiv.diagnostics.support import LinearSupport
+from bgmiv.effects import Floats, Source
+from bgmiv.errors import ConfigError, DataError
+from bgmiv.estimators.base import IVEstimator
+from bgmiv.estimators.fitted import FittedMethod, check_one_number
+from bgmiv.persist.codec import unsaved
+from bgmiv.progress import Reporter, silent
+
+if TYPE_CHECKING:
+    import jax
+
+__all__ = ["PRESETS", "TSLS", "Basis", "FittedTSLS", "Indicators", "TSLSConfig"]
+
+_MAX_POINTS = 50_000
+
+Columns = dict[str, np.ndarray]
+
+
+class Basis(NamedTuple):
+    """Powers of one variable and, for splines, truncated powers that bend it at knots.
+
+    With t = (value − shift)/scale: t, ..., t^degree, then max(t − knot, 0)^degree for each knot.
+    """
+
+    shift: float
+    scale: float
+    degree: int
+    knots: tuple[float, ...]
+
+    @property
+    def size(self) -> int:
+        """The number of functions."""
+        return self.degree + len(self.knots)
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """The functions at (n,) values, (n, size)."""
+        t = (np.asarray(values, dtype=np.float64) - self.shift) / self.scale
+        bends = [np.maximum(t - knot, 0.0) ** self.degree for knot in self.knots]
+        return np.column_stack([*(t**power for power in range(1, self.degree + 1)), *bends])
+
+
+class Indicators(NamedTuple):
+    """Indicators of all levels of a categorical treatment but the first, the most frequent one."""
+
+    levels: tuple[Level, ...]
+
+    @property
+    def size(self) -> int:
+        """The number of functions."""
+        return len(self.levels) - 1
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """The functions at (n,) codes, (n, size)."""
+        return np.asarray(values[:, None] == np.arange(1, len(self.levels)), dtype=np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedTSLS(FittedMethod):
+    """A fitted structural function: outcome = intercept + covariates · coefficients + a part of the treatment.
+
+    Attributes:
+        schema, support: what the fit keeps of its data.
+        intercept: of the regression.
+        coefficients: `(p,)`, one for each flat covariate column; 0 for a categorical block's reference level.
+        basis: the functions of the treatment; for a linear fit the treatment itself, or the indicators of its levels.
+        treatment_coefficients: `(size of the basis, 1 + p)`: column 0 holds the main terms, column 1 + j the
+            interactions with flat covariate column j.
+        covariance: of all coefficients, in the order constant, covariates, treatment, interactions.
+        clustered: whether that covariance is clustered by groups.
+        result: linearmodels' result, with standard errors, `first_stage` and every test it offers; None in a fit that
+            was loaded.
+    """
+
+    schema: Schema
+    support: LinearSupport
+    intercept: float
+    coefficients: np.ndarray
+    basis: Basis | Indicators
+    treatment_coefficients: np.ndarray
+    covariance: np.ndarray
+    clustered: bool
+    result: Any = unsaved()
+
+    @property
+    def slope(self) -> float:
+        """The effect of one unit of treatment, for a fit that is linear without interactions."""
+        if self.basis.size > 1 or self.treatment_coefficients[:, 1:].any():
+            raise ConfigError(
+                "a sieve or a treatment of several levels has no single slope; use predict, or the coefficients in "
+                "result.params"
+            )
+        return float(self.treatment_coefficients[0, 0])
+
+    @property
+    def interval_kind(self) -> str:
+        """What the intervals are."""
+        return f"Intervals by the {'clustered' if self.clustered else 'robust'} covariance of the coefficients."
+
+    def encode(self, covariates: FloatArray) -> Encoded:
+        """The part of g that does not depend on the treatment, and the coefficients of its functions, by row."""
+        by_covariates = self.treatment_coefficients[:, 0] + covariates @ self.treatment_coefficients[:, 1:].T
+        return self.intercept + covariates @ self.coefficients, by_covariates
+
+    def at(self, query: Query) -> Floats:
+        """The structural function in units of the outcome, `(m, n)`."""
+        base, slopes = query.rows.encoded_by(self)
+        return query.collect(lambda x, rows: base[rows] + (self.basis(x) * slopes[rows]).sum(axis=1), _MAX_POINTS)
+
+    def factors(self, query: Query) -> tuple[Source, ...]:
+        """The sampling uncertainty, by the covariance of the coefficients."""
+        kept, _ = _regressors(self.schema)
+        interactions = len(self.covariance) > 1 + len(kept) + self.basis.size
+        values, vectors = np.linalg.eigh(self.covariance)
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        covariates = query.rows.covariates[:, kept]
+
+        def moved(x: FloatArray, rows: np.ndarray) -> np.ndarray:
+            v, functions = covariates[rows], self.basis(x)
+            parts = [np.ones((len(x), 1)), v, functions]
+            parts += [functions * column[:, None] for column in v.T] if interactions else []
+            return np.hstack(parts) @ root
+
+        return (Source("sampling", np.moveaxis(query.collect(moved, _MAX_POINTS), -1, 0), np.inf),)
+
+
+@dataclass(frozen=True)
+class TSLSConfig:
+    """Two-stage least squares with a constant: linear in treatment and covariates, or a sieve in the treatment.
+
+    Standard errors are robust to heteroskedasticity, and clustered where the data have groups. Sample weights are those
+    of weighted least squares; rows of weight zero are left out. The reference of a categorical block or treatment is
+    its most frequent level; a treatment needs an instrument for each other level. At least twice as many rows as
+    first-stage columns are needed: near that the first stage reproduces the treatment itself.
+
+    A sieve replaces the treatment by functions of it, and each instrument by the same kind of functions of itself.
+    They are powers of the standardised variable, named `price[1]`, `price[2]`, ... in `result`; a variable with few
+    distinct values gets as many functions as it can carry. Covariates enter linearly. Nothing is shrunk: more functions
+    than the instruments can tell apart give wild curves with large standard errors.
+
+    Args:
+        degree: highest power.
+        features: "polynomial"; or "spline", which adds truncated powers of that degree at knots.
+        knots: number of a spline's knots, at even quantiles.
+        interactions: also multiply every function of treatment and instruments with every covariate.
+        use_instrument: False ignores the instruments: ordinary least squares on the same columns.
+
+    Example:
+        >>> from bgmiv.effects import predict
+        >>> rng = np.random.default_rng(0)
+        >>> cost, shock = rng.normal(size=(2, 4000))
+        >>> price = 2.0 + cost + shock
+        >>> data = IVData.from_arrays(price**2 + shock, price, instruments=cost)
+        >>> predict(TSLSConfig(degree=2).fit(data), [0.0, 2.0]).round(0) + 0.0
+        array([0., 4.])
+    """
+
+    degree: int = 1
+    features: Literal["polynomial", "spline"] = "polynomial"
+    knots: int = 4
+    interactions: bool = False
+    use_instrument: bool = True
+
+    def __post_init__(self) -> None:
+        if self.degree < 1:
+            raise ConfigError(f"degree must be at least 1, got {self.degree}.")
+        if self.features not in ("polynomial", "spline"):
+            raise ConfigError(f"features must be 'polynomial' or 'spline', got {self.features!r}.")
+        if self.knots < 1:
+            raise ConfigError(f"knots must be at least 1, got {self.knots}.")
+
+    def without_instrument(self) -> TSLSConfig:
+        """The same method with its instruments ignored."""
+        return replace(self, use_instrument=False)
+
+    def fit(self, data: IVData, key: jax.Array | None = None, reporter: Reporter = silent) -> FittedTSLS:
+        """Fit by linearmodels' `IV2SLS`; `key` is not used, there is no randomness."""
+        check_one_number(data, "two-stage least squares")
+        if data.weights is not None and not data.weights.all():
+            data = data.take(data.weights > 0)
+        self._check_data(data)
+        reporter.start("2SLS", 1)
+        kept, names = _regressors(data.schema)
+        covariates = np.asarray(data.covariates[:, kept], dtype=np.float64)
+        treatment = data.schema.treatment
+        basis: Basis | Indicators = self._basis(data.treatment)
+        if treatment.kind is BlockKind.categorical and treatment.levels:
+            basis = Indicators(treatment.levels)
+        endogenous = self._expand(basis, data.treatment, treatment.name, covariates, names)
+        instruments = None
+        if self.use_instrument:
+            instruments = [
+                self._expand(self._basis(values), values, name, covariates, names)
+                for values, name in zip(data.instruments.T, data.schema.instruments, strict=True)
+            ]
+            _check_order(data, len(names), len(endogenous), sum(map(len, instruments)))
+        result = _fit_linearmodels(data, covariates, names, endogenous, instruments)
+        reporter.advance(1, {})
+        reporter.finish()
+
+        estimates = np.asarray(result.params, dtype=np.float64)
+        coefficients = np.zeros(data.covariates.shape[1])
+        coefficients[kept] = estimates[1 : 1 + len(kept)]
+        by_term = estimates[1 + len(kept) :].reshape(-1, basis.size).T
+        treatment_coefficients = np.zeros((basis.size, 1 + data.covariates.shape[1]))
+        treatment_coefficients[:, 0] = by_term[:, 0]
+        if self.interactions:
+            treatment_coefficients[:, 1 + kept] = by_term[:, 1:]
+        return FittedTSLS(
+            schema=data.schema,
+            support=LinearSupport.fit(data),
+            intercept=float(estimates[0]),
+            coefficients=coefficients,
+            basis=basis,
+            treatment_coefficients=treatment_coefficients,
+            covariance=np.asarray(result.cov, np.float64),
+            clustered=data.groups is not None,
+            result=result,
+        )
+
+    def _check_data(self, data: IVData) -> None:
+        n_rows, n_covariates = data.covariates.shape
+        if self.use_instrument and data.instruments.shape[1] == 0:
+            raise DataError("two-stage least squares needs an instrument; pass at least one in instruments=")
+        images = [block.name for block in data.schema.blocks if block.kind is BlockKind.image]
+        if images:
+            raise DataError(
+                f"covariates block {images[0]!r} holds images, and two-stage least squares would be linear in every "
+                "pixel. Pass features of the images (a few columns), or declare the block as 'vector' to use pixels as "
+                "they are, or use another method"
+            )
+        if 2 * n_covariates > n_rows:
+            raise DataError(
+                f"two-stage least squares with {n_covariates} covariate columns and {n_rows} rows is not "
+                f"meaningful; give at least {2 * n_covariates} rows, fewer covariates, or use another method"
+            )
+
+    def _basis(self, values: np.ndarray) -> Basis:
+        # The plain line stays in the units of the data, so that its coefficients are the familiar ones.
+        if self.degree == 1 and self.features == "polynomial":
+            return Basis(0.0, 1.0, 1, ())
+        values = np.asarray(values, dtype=np.float64)
+        shift, scale = float(values.mean()), float(values.std())
+        distinct = len(np.unique(values))
+        if self.features == "polynomial" or distinct <= self.degree + self.knots:
+            return Basis(shift, scale, min(self.degree, distinct - 1), ())
+        quantiles = np.quantile((values - shift) / scale, np.arange(1, self.knots + 1) / (self.knots + 1))
+        return Basis(shift, scale, self.degree, tuple(np.unique(quantiles).tolist()))
+
+    def _expand(
+        self, basis: Basis | Indicators, values: np.ndarray, name: str, covariates: np.ndarray, names: list[str]
+    ) -> Columns:
+        """The functions of one variable, then their products with each covariate in turn."""
+        if isinstance(basis, Indicators):
+            labels = [f"{name}={level}" for level in basis.levels[1:]]
+        else:
+            plain = self.degree == 1 and self.features == "polynomial"
+            labels = [name] if plain else [f"{name}[{i}]" for i in range(1, basis.size + 1)]
+        functions = dict(zip(labels, basis(values).T, strict=True))
+        columns = dict(functions)
+        for covariate, covariate_name in zip(covariates.T, names, strict=True) if self.interactions else ():
+            columns |= {f"{label}:{covariate_name}": function * covariate for label, function in functions.items()}
+        return columns
+
+
+PRESETS = {"default": TSLSConfig}
+
+
+@dataclass(eq=False, repr=False)
+class TSLS(IVEstimator):
+    """Two-stage least squares in the shape of every other estimator; `TSLSConfig` explains the arguments.
+
+    `treatment_kind` and `outcome_kind` are those of `IVData.from_arrays`.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> cost, shock = rng.normal(size=(2, 4000))
+        >>> price = 2.0 + cost + shock
+        >>> model = TSLS().fit(1.0 - 0.5 * price + shock, price, instruments=cost)
+        >>> model.predict([0.0, 10.0]).round(0)
+        array([ 1., -4.])
+    """
+
+    # Nothing is random here.
+    random_state = 0
+
+    degree: int = 1
+    features: Literal["polynomial", "spline"] = "polynomial"
+    _: KW_ONLY
+    knots: int = 4
+    interactions: bool = False
+    use_instrument: bool = True
+    treatment_kind: RoleKind = "auto"
+    outcome_kind: RoleKind = "auto"
+
+    @classmethod
+    def _saved_classes(cls) -> tuple[type, ...]:
+        return (TSLS, FittedTSLS, Basis, Indicators)
+
+    def _config(self) -> TSLSConfig:
+        return TSLSConfig(self.degree, self.features, self.knots, self.interactions, self.use_instrument)
+
+
+def _regressors(schema: Schema) -> tuple[np.ndarray, list[str]]:
+    """The flat covariate columns that enter the regression, and their names."""
+    # A full set of level indicators adds up to the constant; the first level is the reference.
+    reference = {block.start for block in schema.blocks if block.kind is BlockKind.categorical}
+    kept = [column for column in range(schema.n_covariates) if column not in reference]
+    return np.asarray(kept, dtype=np.intp), [schema.flat_names[column] for column in kept]
+
+
+def _check_order(data: IVData, n_covariates: int, n_treatments: int, n_instruments: int) -> None:
+    levels = data.schema.treatment.levels
+    if n_instruments < n_treatments and levels and len(levels) > 2:
+        raise DataError(
+            f"a treatment of {len(levels)} levels has {n_treatments} columns, and {n_instruments} of the instruments "
+            "do not identify them. Pass as many instruments, raise the degree, or use another method."
+        )
+    if n_instruments < n_treatments:
+        raise DataError(
+            f"the sieve has {n_treatments} columns of the treatment but only {n_instruments} of the instruments, which "
+            "take too few distinct values; lower the degree, or use fewer knots"
+        )
+    total = 1 + n_covariates + n_instruments
+    if n_treatments > 1 and 2 * total > data.n_rows:
+        raise DataError(
+            f"the sieve's first stage has {total} columns for {data.n_rows} rows; give at least {2 * total} rows, or "
+            "lower the degree, use fewer knots, or leave out the interactions"
+        )
+
+
+def _fit_linearmodels(
+    data: IVData, covariates: np.ndarray, names: list[str], endogenous: Columns, instruments: list[Columns] | None
+) -> Any:
+    import pandas as pd  # a dependency of linearmodels; slow to import, so only here
+    from linearmodels.iv import IV2SLS
+
+    constant = "const"
+    while constant in names:
+        constant = f"_{constant}"
+    exogenous = pd.DataFrame(covariates, columns=names)
+    exogenous.insert(0, constant, 1.0)
+    treatments = pd.DataFrame(endogenous)
+    outcome = pd.Series(np.asarray(data.outcome, dtype=np.float64), name=data.schema.outcome.name)
+    try:
+        if instruments is None:
+            model = IV2SLS(outcome, pd.concat([exogenous, treatments], axis=1), None, None, weights=data.weights)
+        else:
+            excluded = pd.concat([pd.DataFrame(columns) for columns in instruments], axis=1)
+            model = IV2SLS(outcome, exogenous, treatments, excluded, weights=data.weights)
+        if data.groups is not None:
+            return model.fit(cov_type="clustered", clusters=data.groups)
+        return model.fit(cov_type="robust")
+    except (ValueError, np.linalg.LinAlgError) as error:
+        raise DataError(
+            f"two-stage least squares cannot be computed: {error}. Some columns are exact linear "
+            "combinations of others (a repeated column, a constant one, indicators that add up to 1, or an "
+            "instrument that the covariates determine): remove the redundant columns. Or a column's numbers are very "
+            "large or very small beside 1: change its units"
+        ) from error

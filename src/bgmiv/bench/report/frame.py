@@ -1,0 +1,214 @@
+"""Rows of the bench as one pandas DataFrame, which everything else here reads, and the paper's numbers beside it."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from bgmiv.bench import Row
+from bgmiv.designs import DESIGNS
+from bgmiv.diagnostics.verdict import FitEvidence, judge
+from bgmiv.registry import METHODS, NO_INSTRUMENT, method_label, preset_names
+
+__all__ = [
+    "FAILED",
+    "MIXED",
+    "NO_WARM_START",
+    "OURS",
+    "PaperValues",
+    "add_labels",
+    "cell_marks",
+    "column_order",
+    "design_title",
+    "design_unit",
+    "instrumental",
+    "method_order",
+    "mixed_versions",
+    "paper_values",
+    "ranges",
+    "read_rows",
+    "unit_text",
+]
+
+OURS = "bgm-iv"
+"""The method that is compared with the others."""
+
+NO_WARM_START = "-no-egm"
+"""A preset's name with this ending means the preset without the warm start."""
+
+MIXED, FAILED = "†", "‡"
+"""Marks of a cell: its rows come from several versions; some of its fits failed."""
+
+_VERSION_FIELDS = {"method version": "method_version", "design version": "design_version"}
+"""Fields of a row that say which version of method and design made it, by the name that reports give them."""
+
+
+def read_rows(rows: Iterable[Row]) -> pd.DataFrame:
+    """All rows of a store, one line a row, sorted by design, rho, n, method, preset and seed.
+
+    Columns: those of :class:`~bgmiv.bench.store.Row` and
+
+    - `ok`: whether the fit gave a result;
+    - `mse`, `inside`, `outside`: structural errors in the design's unit, missing where the fit failed;
+    - `verdict`: on the fit under today's thresholds: good, doubtful or failed, missing without held-out rows;
+    - `versions`: of algorithms and libraries, by name; `libraries`: those of the libraries as one text;
+    - `current`: whether tables use the row: of several rows of one run, made by several versions, the newest.
+    """
+    frame = pd.DataFrame(sorted((_line(row) for row in rows), key=_row_order))
+    if frame.empty:
+        return frame
+    time = pd.to_datetime(frame["timestamp"], utc=True, errors="coerce", format="ISO8601")
+    newest = frame.assign(time=time).sort_values(["time", *_VERSION_FIELDS.values()], na_position="first")
+    run = ["design", "n", "rho", "method", "preset", "seed"]
+    return frame.assign(current=~newest.duplicated(run, keep="last").reindex(frame.index))
+
+
+def _line(row: Row) -> dict[str, Any]:
+    fields = asdict(row)
+    ok, unit = row.status == "ok", design_unit(row.design)
+    errors = {"mse": "structural_mse", "inside": "structural_mse_in_support", "outside": "structural_mse_outside"}
+    scaled = {
+        name: fields[field] / unit if ok and fields[field] is not None else float("nan")
+        for name, field in errors.items()
+    }
+    libraries = dict(sorted(row.versions.items()))
+    versions = {name: fields[field] for name, field in _VERSION_FIELDS.items()} | libraries
+    used = ", ".join(f"{name} {number}" for name, number in libraries.items())
+    return {**fields, **scaled, "ok": ok, "verdict": _verdict(row.evidence), "versions": versions, "libraries": used}
+
+
+def _verdict(evidence: Mapping[str, Any]) -> str | None:
+    if not evidence.get("n_held_out"):
+        return None
+    return judge(FitEvidence(**{k: v for k, v in evidence.items() if k in FitEvidence.__dataclass_fields__})).severity
+
+
+def design_title(design: str) -> str:
+    """The design's name in headings; an unknown one goes by its own name."""
+    return DESIGNS[design].title if design in DESIGNS else design
+
+
+def design_unit(design: str) -> float:
+    """What structural errors of the design are divided by: 1e4 for the demand family, else 1."""
+    return DESIGNS[design].unit if design in DESIGNS else 1.0
+
+
+def unit_text(design: str) -> str:
+    """What the errors of a design are, in words."""
+    return "structural MSE / 1e4" if design_unit(design) == 1e4 else "structural MSE"
+
+
+def instrumental(frame: pd.DataFrame, design: str) -> pd.DataFrame:
+    """The design's rows that stand in its accuracy table: methods that use the instrument, with their warm start."""
+    own = frame[frame["design"] == design]
+    return own[~own["method"].str.endswith(NO_INSTRUMENT) & ~own["preset"].str.endswith(NO_WARM_START)]
+
+
+def add_labels(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with a column `label`: the method's, with the preset where the frame has several presets."""
+    labels = frame["method"].map(method_label)
+    return frame.assign(label=labels + " (" + frame["preset"] + ")" if frame["preset"].nunique() > 1 else labels)
+
+
+def column_order(frame: pd.DataFrame) -> list[str]:
+    """The labels of a frame, each a column of a table, by method and preset."""
+    columns = frame[["method", "preset", "label"]].drop_duplicates().itertuples(index=False)
+    return [column.label for column in sorted(columns, key=lambda column: method_order(column.method, column.preset))]
+
+
+def cell_marks(rows: pd.DataFrame) -> str:
+    """The marks of a cell made of these rows."""
+    return (MIXED if mixed_versions(rows) else "") + ("" if rows["ok"].all() else FAILED)
+
+
+def mixed_versions(rows: pd.DataFrame) -> list[str]:
+    """In words, everything of which the rows of one cell have more than one version."""
+    versions = rows["versions"].to_list()
+    found = []
+    for name in dict.fromkeys(name for version in versions for name in version):
+        seeds: dict[str, list[int]] = {}
+        for version, seed in zip(versions, rows["seed"], strict=True):
+            seeds.setdefault(version.get(name, "not named"), []).append(seed)
+        if len(seeds) > 1:
+            found.append(f"{name} " + " and ".join(f"{which} (seeds {ranges(own)})" for which, own in seeds.items()))
+    return found
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Whole numbers in short, as in `0-2, 5, 7-8`."""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], number]
+        else:
+            parts.append([number])
+    return ", ".join("-".join(str(end) for end in part) for part in parts)
+
+
+def method_order(method: str, preset: str = "") -> tuple[int, str, bool, int, str]:
+    """A sorting key: the registry's order of methods with BGM-IV last, each before its no-instrument version."""
+    base, known, presets = method.removesuffix(NO_INSTRUMENT), [*METHODS, method], [*preset_names(), preset]
+    place = len(known) if base == OURS else known.index(base if base in METHODS else method)
+    return (place, base, method != base, presets.index(preset), preset)
+
+
+def _row_order(line: Mapping[str, Any]) -> tuple[Any, ...]:
+    designs = [*DESIGNS, line["design"]]
+    setting = (designs.index(line["design"]), line["design"], line["rho"], line["n"])
+    return (*setting, *method_order(line["method"], line["preset"]), line["seed"])
+
+
+class PaperValues(NamedTuple):
+    """Every numeric table of the paper's results, as printed; errors are structural MSE / 1e4.
+
+    Args:
+        accuracy: design, rho, n, method, mean, sd, repeats. The demand design's come from its ablation, since the paper
+            shows its other results only as a figure.
+        paired: design, rho, n, baseline, baseline_mean, baseline_sd, mean, sd, difference, wilcoxon_holm, t_p, repeats:
+            BGM-IV against the strongest baseline.
+        ablation: design, rho, n, mean, sd, repeats of BGM-IV without its warm start.
+        runtime: design, n, method, mean, median, min, max: minutes for one repeat.
+        sources: the label of each table in the paper, by kind and design.
+    """
+
+    accuracy: pd.DataFrame
+    paired: pd.DataFrame
+    ablation: pd.DataFrame
+    runtime: pd.DataFrame
+    sources: Mapping[tuple[str, str], str]
+
+
+@cache
+def paper_values() -> PaperValues:
+    """The paper's numbers, from paper_values.toml."""
+    stored = tomllib.loads(files("bgmiv.bench.report").joinpath("paper_values.toml").read_text(encoding="utf-8"))
+    accuracy, paired, ablation, runtime = [], [], [], []
+    for design, table in stored["accuracy"].items():
+        for rho, n, *errors in table["rows"]:
+            for method, error in zip(table["methods"], errors, strict=True):
+                accuracy.append((design, rho, n, method, *error, table["repeats"]))
+    for design, table in stored["ablation"].items():
+        for rho, n, full, without in table["rows"]:
+            ablation.append((design, rho, n, *without, table["repeats"]))
+            if design not in stored["accuracy"]:
+                accuracy.append((design, rho, n, OURS, *full, table["repeats"]))
+    for design, table in stored["paired"].items():
+        for rho, n, baseline, theirs, ours, *tests in table["rows"]:
+            paired.append((design, rho, n, baseline, *theirs, *ours, *tests, table["repeats"]))
+    for design, table in stored["runtime"].items():
+        runtime += [(design, table["n"], *row) for row in table["rows"]]
+    setting, cell = ["design", "rho", "n"], ["mean", "sd", "repeats"]
+    pair = ["baseline", "baseline_mean", "baseline_sd", "mean", "sd", "difference", "wilcoxon_holm", "t_p", "repeats"]
+    return PaperValues(
+        pd.DataFrame(accuracy, columns=[*setting, "method", *cell]),
+        pd.DataFrame(paired, columns=[*setting, *pair]),
+        pd.DataFrame(ablation, columns=[*setting, *cell]),
+        pd.DataFrame(runtime, columns=["design", "n", "method", "mean", "median", "min", "max"]),
+        {(kind, design): table["source"] for kind, part in stored.items() for design, table in part.items()},
+    )

@@ -1,0 +1,1 @@
+"""BGM-IV: the Bayesian generative model, its training, and its answers."""

@@ -1,0 +1,179 @@
+"""Algorithm 1: alternating updates of the generators and of every row's latent state.
+
+For each mini-batch, in this order: theta on log p(v | z), phi on log p(x | w, z), omega on the IV-integrated
+likelihood under the new phi, then the batch's latents on the quasi-posterior under all new parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from bgmiv.bgm.latents import LatentAdamState, init_latents, step_latents
+from bgmiv.bgm.model import BGMIVModel, log_p_iv, log_p_moment, log_p_treatment, quasi_log_posterior
+from bgmiv.integrate import IntegrationRule, MonteCarlo, rule_for
+from bgmiv.nn.images import check_bounds, check_choice
+from bgmiv.nn.mlp import adam
+from bgmiv.training.loop import Row, TrainingData
+
+__all__ = ["Alternating", "AlternatingState"]
+
+
+class AlternatingState(NamedTuple):
+    """Model, the three generators' optimisers, the latents with theirs, and the epochs done."""
+
+    model: BGMIVModel
+    covariate_optimiser: optax.OptState
+    treatment_optimiser: optax.OptState
+    outcome_optimiser: optax.OptState
+    latents: LatentAdamState
+    epoch: Array
+
+
+@dataclass(frozen=True)
+class Alternating:
+    """Algorithm 1's settings and its step, which is one epoch; the defaults are the paper's.
+
+    Args:
+        epochs: passes over the rows (the authors' loop runs one more than the configured 200).
+        batch_size: rows a mini-batch; every row is visited once an epoch, in a new order.
+        learning_rate: of the three generators' Adams (0.9, 0.99).
+        latent_learning_rate: of the latents' Adam.
+        latent_momentum: "dense" moves every row at every batch through its momentum (the authors' code; its cost grows
+            with the number of rows at every step); "rows" moves only the rows of the batch.
+        pzv_weight: weight on log p(z) + log p(v | z) in the latent objective.
+        first_stage_warmup: epochs before the outcome objective is switched on.
+        outcome: "mixture", the paper's integrated likelihood, or "moment", which matches E[y | w, z] (`log_p_moment`).
+        integration: the IV integral's rule.
+        chunk: epochs between two reports and saves.
+    """
+
+    epochs: int = 201
+    batch_size: int = 64
+    learning_rate: float = 1e-4
+    latent_learning_rate: float = 1e-4
+    latent_momentum: Literal["dense", "rows"] = "dense"
+    pzv_weight: float = 0.5
+    first_stage_warmup: int = 0
+    outcome: Literal["mixture", "moment"] = "mixture"
+    integration: IntegrationRule = MonteCarlo(1000)
+    chunk: int = 5
+
+    name: ClassVar[str] = "alternating updates"
+    metric_names: ClassVar[tuple[str, ...]] = ("loss", "covariates", "treatment", "outcome")
+
+    def __post_init__(self) -> None:
+        """Refuse settings that cannot train."""
+        check_bounds(self, "learning_rate", "latent_learning_rate")
+        check_bounds(self, epochs=0, batch_size=1, first_stage_warmup=0, chunk=1, pzv_weight=0)
+        check_choice(self, "outcome", "mixture", "moment")
+        check_choice(self, "latent_momentum", "dense", "rows")
+
+    @property
+    def n_steps(self) -> int:
+        """Epochs."""
+        return self.epochs
+
+    def _optimiser(self) -> optax.GradientTransformation:
+        return adam(self.learning_rate)
+
+    def init(self, model: BGMIVModel, latents: Array) -> AlternatingState:
+        """Fresh optimisers; `latents` has one row a (padded) data row."""
+        optimiser = self._optimiser()
+        return AlternatingState(
+            model,
+            optimiser.init(model.covariates.decoder),
+            optimiser.init(model.treatment),
+            optimiser.init(model.outcome),
+            init_latents(latents),
+            jnp.zeros((), jnp.int32),
+        )
+
+    def step(
+        self, state: AlternatingState, data: TrainingData, key: Array
+    ) -> tuple[AlternatingState, dict[str, Array]]:
+        """One epoch."""
+        key_order, key_batches = jax.random.split(key)
+        n_padded = len(data.rows.x)
+        # Padding and held-out rows sort behind all others and so only ever fill the last batch.
+        rank = jnp.where(data.is_training(), jax.random.uniform(key_order, (n_padded,)), jnp.inf)
+        order = jnp.argsort(rank)
+        n_batches = -(-data.n_training // self.batch_size)
+
+        def body(
+            i: Array, carry: tuple[AlternatingState, dict[str, Array]]
+        ) -> tuple[AlternatingState, dict[str, Array]]:
+            state, sums = carry
+            index = i * self.batch_size + jnp.arange(self.batch_size)
+            real = index < data.n_training
+            state, metrics = self._batch(state, data, order[index], real, jax.random.fold_in(key_batches, i))
+            return state, jax.tree.map(jnp.add, sums, metrics)
+
+        zeros = {name: jnp.zeros(()) for name in self.metric_names}
+        state, sums = jax.lax.fori_loop(0, n_batches, body, (state, zeros))
+        return state._replace(epoch=state.epoch + 1), jax.tree.map(lambda total: total / n_batches, sums)
+
+    def _batch(
+        self, state: AlternatingState, data: TrainingData, rows: Array, real: Array, key: Array
+    ) -> tuple[AlternatingState, dict[str, Array]]:
+        """The four updates of one mini-batch."""
+        model = state.model
+        weights = real / jnp.sum(real)
+        if data.weights is not None:
+            # Not the latents' objective below: every row's latent state is its own, whatever the row counts.
+            weights = weights * data.weights.training[rows]
+        batch, z = jax.tree.map(lambda leaf: leaf[rows], data.rows), state.latents.z[rows]
+        outcome_on = (state.epoch >= self.first_stage_warmup).astype(z.dtype)
+        rule = rule_for(self.integration, model.treatment_head)
+        key_outcome, key_latents = jax.random.split(key)
+        keys_outcome = jax.random.split(key_outcome, self.batch_size)
+        keys_latents = jax.random.split(key_latents, self.batch_size)
+        log_p_y = log_p_iv if self.outcome == "mixture" else log_p_moment
+
+        def loss_v(model: BGMIVModel) -> Array:
+            return -jnp.sum(weights * jax.vmap(model.covariates.log_prob)(batch.v, z))
+
+        def loss_x(model: BGMIVModel) -> Array:
+            return -jnp.sum(weights * jax.vmap(log_p_treatment, in_axes=(None, 0, 0))(model, batch, z))
+
+        def loss_y(model: BGMIVModel) -> Array:
+            log_p = jax.vmap(log_p_y, in_axes=(None, None, 0, 0, 0))(model, rule, batch, z, keys_outcome)
+            return -outcome_on * jnp.sum(weights * log_p)
+
+        model, value_v, theta = self._update(model, lambda m: m.covariates.decoder, loss_v, state.covariate_optimiser)
+        model, value_x, phi = self._update(model, lambda m: m.treatment, loss_x, state.treatment_optimiser)
+        model, value_y, omega = self._update(model, lambda m: m.outcome, loss_y, state.outcome_optimiser)
+
+        def latent_objective(z: Array) -> Array:
+            def one(row: Row, z: Array, key: Array) -> Array:
+                return quasi_log_posterior(model, rule, row, z, key, self.pzv_weight, outcome_on, log_p_y)
+
+            return jnp.sum(real * jax.vmap(one)(batch, z, keys_latents))
+
+        ascent = jax.grad(latent_objective)(z)
+        latents = step_latents(
+            state.latents, rows, -ascent, self.latent_learning_rate, dense=self.latent_momentum == "dense"
+        )
+        parts = {"covariates": value_v, "treatment": value_x, "outcome": value_y}
+        metrics = {"loss": value_v + value_x + value_y, **parts}
+        return AlternatingState(model, theta, phi, omega, latents, state.epoch), metrics
+
+    def _update(
+        self,
+        model: BGMIVModel,
+        part: Callable[[BGMIVModel], eqx.Module],
+        loss: Callable[[BGMIVModel], Array],
+        opt_state: optax.OptState,
+    ) -> tuple[BGMIVModel, Array, optax.OptState]:
+        """One Adam step of one part of the model."""
+        current = part(model)
+        value, grads = jax.value_and_grad(lambda p: loss(eqx.tree_at(part, model, p)))(current)
+        updates, opt_state = self._optimiser().update(grads, opt_state)
+        return eqx.tree_at(part, model, optax.apply_updates(current, updates)), value, opt_state

@@ -1,0 +1,358 @@
+r"""The covariate module: encoder $e_\psi(v)$ and generator $p_\theta(v \mid z)$ for any mix of blocks.
+
+There is one class. A new kind of covariate is a new `Branch` made by `build_covariates`, never a new module or loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Literal, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
+from bgmiv.errors import ConfigError
+from bgmiv.likelihood import Bernoulli, Categorical, Gaussian, Head
+from bgmiv.nn import MLP, Conv, Dense, TransposedConv, leaky_relu
+from bgmiv.nn.features import BlockFeatures, FeatureConfig, Raw, build_features, rows_at_once
+from bgmiv.nn.images import Shape, check_bounds, check_choice, check_widths
+
+__all__ = [
+    "Branch",
+    "BranchNet",
+    "ConvDecoder",
+    "CovariateConfig",
+    "CovariateModule",
+    "Decoder",
+    "Encoder",
+    "ImageDecoder",
+    "ImageDecoderConfig",
+    "build_blocks",
+    "build_covariates",
+    "build_dense",
+    "build_image_decoder",
+]
+
+
+@dataclass(frozen=True)
+class ImageDecoderConfig:
+    """How image blocks are generated; the defaults are the paper's.
+
+    Args:
+        decoder: "conv", the paper's transposed convolutions, or "dense", layers to the flat pixels.
+        filters: channels of the first map of the convolutions, and after each doubling of its sides.
+        dense_hidden: hidden units of the layers to flat pixels.
+        likelihood: "bernoulli", the cross-entropy of pixels between 0 and 1, or "gaussian", with one variance a row.
+        weight: factor of the block's log-likelihood.
+    """
+
+    decoder: Literal["conv", "dense"] = "conv"
+    filters: tuple[int, int, int] = (128, 64, 32)
+    dense_hidden: tuple[int, ...] = (128, 512)
+    likelihood: Literal["bernoulli", "gaussian"] = "bernoulli"
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built."""
+        check_choice(self, "decoder", "conv", "dense")
+        check_choice(self, "likelihood", "bernoulli", "gaussian")
+        check_bounds(self, "weight")
+        if len(self.filters) != 3:
+            raise ConfigError(f"the decoder's filters of images must hold 3 numbers, got {self.filters}.")
+        check_widths(self, "filters", "dense_hidden", what=" of images")
+
+
+class ConvDecoder(eqx.Module):
+    """From latents to a map of a quarter of the sides, doubled twice, refined, and cropped to the image."""
+
+    project: Dense
+    doublings: tuple[TransposedConv, TransposedConv]
+    refinement: Conv
+    output: Conv
+    shape: Shape = eqx.field(static=True)
+
+    def __init__(self, latent_dim: int, shape: Shape, filters: tuple[int, int, int], *, key: Array) -> None:
+        """Draw the layers."""
+        keys = jax.random.split(key, 5)
+        first, second, third = filters
+        self.project = Dense(latent_dim, -(-shape[0] // 4) * -(-shape[1] // 4) * first, key=keys[0])
+        self.doublings = (TransposedConv(first, second, key=keys[1]), TransposedConv(second, third, key=keys[2]))
+        self.refinement = Conv(third, third, key=keys[3])
+        self.output = Conv(third, shape[2], key=keys[4])
+        self.shape = shape
+
+    def __call__(self, z: Array) -> Array:
+        """The flat logits of the pixels."""
+        height, width, _ = self.shape
+        h = leaky_relu(self.project(z)).reshape(-(-height // 4), -(-width // 4), -1)
+        for doubling in self.doublings:
+            h = leaky_relu(doubling(h))
+        h = leaky_relu(self.refinement(h[:height, :width]))
+        return self.output(h).ravel()
+
+
+class ImageDecoder(eqx.Module):
+    """Raw parameters of an image's distribution: logits, or with a `spread` the means and one raw variance."""
+
+    net: ConvDecoder | MLP
+    spread: Dense | None
+
+    def __call__(self, z: Array) -> Array:
+        """All raw parameters."""
+        return self.leading(z) if self.spread is None else jnp.concatenate([self.leading(z), self.spread(z)])
+
+    @property
+    def cells(self) -> int:
+        """Numbers in the largest array on the way: the patches of the refinement."""
+        if isinstance(self.net, MLP):
+            return 0
+        return prod(self.net.shape[:2]) * prod(self.net.refinement.kernel.shape[-4:-1])
+
+    def leading(self, z: Array) -> Array:
+        """Those of the pixels alone."""
+        logits = self.net(z)
+        return logits if self.spread is None else jax.nn.sigmoid(logits)
+
+
+def build_image_decoder(
+    block: CovariateBlock, latent_dim: int, config: ImageDecoderConfig, *, key: Array
+) -> ImageDecoder:
+    """The generator of an image block."""
+    key_net, key_spread = jax.random.split(key)
+    net: ConvDecoder | MLP
+    if config.decoder == "conv":
+        assert block.shape is not None
+        height, width, channels = block.shape
+        net = ConvDecoder(latent_dim, (height, width, channels), config.filters, key=key_net)
+    else:
+        net = MLP(latent_dim, config.dense_hidden, block.width, key=key_net)
+    return ImageDecoder(net, Dense(latent_dim, 1, key=key_spread) if config.likelihood == "gaussian" else None)
+
+
+@dataclass(frozen=True)
+class CovariateConfig:
+    """Shapes and weights of encoder and generator; the defaults are the paper's.
+
+    Args:
+        features: what the encoder sees of each block.
+        images: how image blocks are generated.
+        dense_hidden: hidden units of encoder and generator when all covariates are continuous columns or in vector
+            blocks no wider than `features.narrow_vector`.
+        dense_decoder_hidden: hidden units of the generator then; None: those of the encoder.
+        block_encoder_hidden: hidden units of the encoder after the blocks' features.
+        vector_decoder_hidden: hidden units of a vector block's decoder branch.
+        column_decoder_hidden: hidden units of a column block's decoder branch.
+        noise_levels: of these standard deviations a fit chooses one for the training noise of each wide vector block
+            (`bgmiv.preprocess.reduction`); none: `features.vector_noise`.
+        shared_variance: one variance for all continuous columns (the authors' code) instead of one each (the paper).
+        block_reduction: "mean" weighs each block's log-likelihood as one coordinate (the authors' code for vectors,
+            so that a scalar block weighs as much as a wide one); "sum" is the plain density.
+    """
+
+    features: FeatureConfig = field(default_factory=FeatureConfig)
+    images: ImageDecoderConfig = field(default_factory=ImageDecoderConfig)
+    dense_hidden: tuple[int, ...] = (64, 64, 64, 64, 64)
+    dense_decoder_hidden: tuple[int, ...] | None = None
+    block_encoder_hidden: tuple[int, ...] = (128, 64)
+    vector_decoder_hidden: tuple[int, ...] = (128, 64)
+    column_decoder_hidden: tuple[int, ...] = (64,)
+    noise_levels: tuple[float, ...] = ()
+    shared_variance: bool = False
+    block_reduction: Literal["sum", "mean"] = "mean"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built."""
+        check_choice(self, "block_reduction", "sum", "mean")
+        if any(level < 0.0 for level in self.noise_levels):
+            raise ConfigError(f"noise_levels must be at least 0, got {self.noise_levels}.")
+        check_widths(self, "dense_hidden", "dense_decoder_hidden", "block_encoder_hidden")
+        check_widths(self, "vector_decoder_hidden", "column_decoder_hidden")
+
+
+class Branch(eqx.Module):
+    """One block's columns in the flat covariate row, its distribution, and how its log-likelihood is weighed."""
+
+    start: int = eqx.field(static=True)
+    stop: int = eqx.field(static=True)
+    head: Head = eqx.field(static=True)
+    reduction: Literal["sum", "mean"] = eqx.field(static=True, default="sum")
+    weight: float = eqx.field(static=True, default=1.0)
+
+    def of(self, v: Array) -> Array:
+        """The block's part of a row."""
+        return v[self.start : self.stop]
+
+    def reduce(self, terms: Array) -> Array:
+        """Add or average the coordinates, weighted."""
+        reduced = jnp.sum(terms) if self.reduction == "sum" or terms.size == 0 else jnp.mean(terms)
+        return reduced if self.weight == 1.0 else self.weight * reduced
+
+    @property
+    def coordinate_weight(self) -> float:
+        """What each coordinate's log-density is multiplied by."""
+        return self.weight / (1 if self.reduction == "sum" else max(self.stop - self.start, 1))
+
+
+class Encoder(eqx.Module):
+    """Features of all blocks through one MLP to the latents."""
+
+    features: BlockFeatures
+    net: MLP
+
+
+class BranchNet(Protocol):
+    """A network from the latents to a branch's raw head parameters."""
+
+    def __call__(self, z: Array, /) -> Array:
+        """All raw parameters."""
+
+    def leading(self, z: Array, /) -> Array:
+        """Those that the mean needs, which come first."""
+
+
+class Decoder(eqx.Module):
+    """One network a branch from the latents to the branch's raw head parameters."""
+
+    nets: tuple[BranchNet, ...]
+
+
+class CovariateModule(eqx.Module):
+    """Encoder and generator of the covariates; all methods are for one row."""
+
+    encoder: Encoder
+    decoder: Decoder
+    branches: tuple[Branch, ...]
+
+    @property
+    def noise_width(self) -> int:
+        """Uniform numbers that `encode` takes a row in training."""
+        return self.encoder.features.noise_width
+
+    def rows_at_once(self, max_rows: int) -> int:
+        """How many rows may be encoded or decoded together: `max_rows`, or fewer with convolutions."""
+        decoded = (net.cells for net in self.decoder.nets if isinstance(net, ImageDecoder))
+        return rows_at_once(max((self.encoder.features.cells, *decoded)), max_rows)
+
+    def encode(self, v: Array, noise: Array | None = None) -> Array:
+        """Latents of one row; `noise_width` uniform numbers switch training noise on."""
+        return self.encoder.net(self.encoder.features(v, noise))
+
+    def decode(self, z: Array) -> tuple[Array, ...]:
+        """Raw head parameters of each branch."""
+        return tuple(net(z) for net in self.decoder.nets)
+
+    def decode_means(self, z: Array) -> tuple[Array, ...]:
+        """Raw parameters of each branch without the spreads, for callers that need means alone."""
+        return tuple(net.leading(z) for net in self.decoder.nets)
+
+    def log_prob(self, v: Array, z: Array) -> Array:
+        r"""$\log p_\theta(v \mid z)$, each branch weighed by its reduction."""
+        total = jnp.zeros((), z.dtype)
+        for branch, raw in zip(self.branches, self.decode(z), strict=True):
+            total += branch.reduce(branch.head.log_prob(raw, branch.of(v)))
+        return total
+
+    def means_of(self, raws: tuple[Array, ...]) -> Array:
+        """Expected covariates from raw parameters, as a flat row."""
+        means = [branch.head.mean(raw) for branch, raw in zip(self.branches, raws, strict=True)]
+        return jnp.concatenate(means) if means else jnp.zeros((0,))
+
+    def mean(self, z: Array) -> Array:
+        r"""$\mu_\theta(z)$ as a flat row."""
+        return self.means_of(self.decode_means(z))
+
+    def cycle_loss(self, v: Array, raws: tuple[Array, ...]) -> Array:
+        """Reconstruction error of a row, from either decode: the mean over branches of the mean over coordinates."""
+        pairs = zip(self.branches, raws, strict=True)
+        losses = [jnp.mean(branch.head.fit_error(raw, branch.of(v))) for branch, raw in pairs]
+        return jnp.mean(jnp.stack(losses)) if losses else jnp.zeros(())
+
+    def spread_penalty(self, raws: tuple[Array, ...]) -> Array:
+        """Sum over branches of the heads' spread penalties."""
+        penalties = [branch.head.spread_penalty(raw) for branch, raw in zip(self.branches, raws, strict=True)]
+        return jnp.sum(jnp.stack(penalties)) if penalties else jnp.zeros(())
+
+
+def build_dense(
+    n_covariates: int,
+    latent_dim: int,
+    *,
+    key: Array,
+    hidden: Sequence[int] = (64, 64, 64, 64, 64),
+    decoder_hidden: Sequence[int] | None = None,
+    shared_variance: bool = False,
+    features: BlockFeatures | None = None,
+) -> CovariateModule:
+    """The paper's generic module: one MLP each way over all columns together.
+
+    By default `decoder_hidden` is the encoder's `hidden`, and `features` are the columns themselves.
+    """
+    key_encoder, key_decoder = jax.random.split(key)
+    head = Gaussian(n_covariates, shared_variance=shared_variance)
+    # Without covariates there is no block to describe: latents are then the encoder's constant.
+    spans = ((0, n_covariates),) if n_covariates else ()
+    return CovariateModule(
+        encoder=Encoder(
+            features or BlockFeatures(tuple(Raw(n_covariates) for _ in spans), spans),
+            MLP(n_covariates, hidden, latent_dim, key=key_encoder),
+        ),
+        decoder=Decoder(tuple(MLP(latent_dim, decoder_hidden or hidden, head.raw_dim, key=key_decoder) for _ in spans)),
+        branches=tuple(Branch(*span, head) for span in spans),
+    )
+
+
+def _head(block: CovariateBlock, config: CovariateConfig) -> Head:
+    if block.kind is BlockKind.binary or (block.holds_pixels and config.images.likelihood == "bernoulli"):
+        return Bernoulli(block.width)
+    if block.kind is BlockKind.categorical:
+        return Categorical(block.width)
+    columns = config.shared_variance and block.kind is BlockKind.continuous
+    return Gaussian(block.width, shared_variance=block.holds_pixels or columns)
+
+
+def _decoder(block: CovariateBlock, head: Head, latent_dim: int, config: CovariateConfig, key: Array) -> BranchNet:
+    if block.holds_pixels:
+        return build_image_decoder(block, latent_dim, config.images, key=key)
+    wide = block.kind in (BlockKind.vector, BlockKind.image)
+    hidden = config.vector_decoder_hidden if wide else config.column_decoder_hidden
+    return MLP(latent_dim, hidden, head.raw_dims if isinstance(head, Gaussian) else head.raw_dim, key=key)
+
+
+def build_blocks(
+    blocks: Sequence[CovariateBlock], latent_dim: int, config: CovariateConfig, *, key: Array
+) -> CovariateModule:
+    """A module with one feature extractor and one decoder branch a block."""
+    key_features, key_net, *keys = jax.random.split(key, 2 + len(blocks))
+    features = build_features(blocks, config.features, key=key_features)
+    branches, decoders = [], []
+    for block, key_decoder in zip(blocks, keys, strict=True):
+        head = _head(block, config)
+        weight = config.images.weight if block.holds_pixels else 1.0
+        branches.append(Branch(block.start, block.stop, head, config.block_reduction, weight))
+        decoders.append(_decoder(block, head, latent_dim, config, key_decoder))
+    return CovariateModule(
+        encoder=Encoder(features, MLP(features.width, config.block_encoder_hidden, latent_dim, key=key_net)),
+        decoder=Decoder(tuple(decoders)),
+        branches=tuple(branches),
+    )
+
+
+def build_covariates(schema: Schema, latent_dim: int, config: CovariateConfig, *, key: Array) -> CovariateModule:
+    """Dense when every covariate is a continuous column or in a narrow vector, else one branch a block."""
+    narrow = [config.features.is_narrow(block) for block in schema.blocks]
+    if all(is_narrow or b.kind is BlockKind.continuous for b, is_narrow in zip(schema.blocks, narrow, strict=True)):
+        return build_dense(
+            schema.n_covariates,
+            latent_dim,
+            key=key,
+            hidden=config.dense_hidden,
+            decoder_hidden=config.dense_decoder_hidden,
+            shared_variance=config.shared_variance,
+            features=build_features(schema.blocks, config.features, key=key) if any(narrow) else None,
+        )
+    return build_blocks(schema.blocks, latent_dim, config, key=key)

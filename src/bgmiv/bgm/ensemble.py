@@ -1,0 +1,183 @@
+"""Members: the same model trained several times on one data set, each time without some of its rows.
+
+Averaging members takes away much of what chance in starting weights and batches does to a fit, most of all where the
+data say little. The rows a member leaves out tell when to stop, and what its estimate is worth. Members train together:
+models, keys and folds have a leading member axis, and the rows are shared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from bgmiv.bgm.alternating import Alternating
+from bgmiv.bgm.egm import EGM
+from bgmiv.bgm.joint import JointTraining
+from bgmiv.bgm.model import BGMIVModel, encode_rows
+from bgmiv.errors import ConfigError, DivergedError
+from bgmiv.nn.images import check_bounds
+from bgmiv.progress import HistoryRow, Reporter, silent
+from bgmiv.training.checkpoint import Checkpoint
+from bgmiv.training.loop import TrainingData, run_phase
+
+__all__ = ["Ensemble", "Folds", "Start", "Trained", "members_of", "train"]
+
+# Fewer held-out rows than these tell nothing.
+_MIN_HELD_OUT = 20
+# Where the keys of the bootstrap branch off from the members' keys.
+_BOOTSTRAP = 3_000_000
+
+
+class Folds(NamedTuple):
+    """Which rows each member leaves out: `size` rows from `starts[member]` on in the training `order` of all rows."""
+
+    order: np.ndarray
+    starts: np.ndarray
+    size: int
+
+    def rows(self, member: int) -> np.ndarray:
+        """The rows a member left out, as positions in the data."""
+        start = self.starts[member]
+        return self.order[start : start + self.size]
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """How many members there are and what share of the rows each leaves out.
+
+    Args:
+        members: models trained; their predictions are averaged.
+        held_out: share of the rows that each member leaves out; no two members leave out the same row as long as
+            `members * held_out` is at most one. Below 20 rows a share nothing is left out.
+        attempts: how often a member is trained at most, when training diverges or its held-out loss is beyond
+            `failed_ratio` times the median of all members.
+        failed_ratio: see `attempts`.
+        bootstrap: weigh each member's rows by chance (the Bayesian bootstrap; whole groups of rows, where the data have
+            groups), so that members differ as fits to other samples would.
+    """
+
+    members: int = 1
+    held_out: float = 0.0
+    attempts: int = 2
+    failed_ratio: float = 3.0
+    bootstrap: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse settings that cannot train."""
+        check_bounds(self, members=1, attempts=1)
+        if self.bootstrap and self.members < 2:
+            raise ConfigError(f"the bootstrap needs members >= 2, and 20 or more to be of use, got {self.members}.")
+        if not 0.0 <= self.held_out <= 0.5:
+            raise ConfigError(f"held_out must lie between 0 and 0.5, got {self.held_out}.")
+        if self.failed_ratio <= 1.0:
+            raise ConfigError(f"failed_ratio must be above 1, got {self.failed_ratio}.")
+
+    def folds(self, n: int, key: Array) -> Folds:
+        """Draw which rows each member leaves out; rows stay in their order where none does."""
+        size = round(self.held_out * n)
+        if self.members * self.held_out <= 1.0:
+            size = min(size, n // self.members)
+        if size < _MIN_HELD_OUT:
+            return Folds(np.arange(n), np.zeros(self.members, np.int64), 0)
+        seed = np.asarray(jax.random.key_data(key)).ravel().tolist()
+        starts = (np.arange(self.members) * n) // self.members
+        return Folds(np.random.default_rng(seed).permutation(n), np.minimum(starts, n - size), size)
+
+    def row_weights(
+        self, keys: Array, n: int, weights: np.ndarray | None = None, groups: np.ndarray | None = None
+    ) -> np.ndarray | None:
+        """How much rows count: sample weights `(n,)`, or `(members, n)` for the bootstrap; None if all count the same.
+
+        There is one key a member, and `groups` has codes of groups of rows that are drawn together.
+        """
+        if not self.bootstrap:
+            return weights
+        codes = np.arange(n) if groups is None else groups
+        drawn = []
+        for key in keys:
+            seed = np.asarray(jax.random.key_data(jax.random.fold_in(key, _BOOTSTRAP))).ravel().tolist()
+            drawn.append(np.random.default_rng(seed).exponential(size=int(codes.max()) + 1)[codes])
+        return np.stack(drawn) * (1.0 if weights is None else weights)
+
+    def failed(self, losses: np.ndarray) -> np.ndarray:
+        """Which members failed, from the held-out loss of each: those not finite, and those far above the median."""
+        finite = np.isfinite(losses)
+        if not finite.any():
+            return ~finite
+        with np.errstate(invalid="ignore"):
+            return ~finite | (losses > self.failed_ratio * np.median(losses[finite]))
+
+
+class Start(NamedTuple):
+    """Where training begins: a drawn model, scaled rows, and the keys of the phases."""
+
+    model: BGMIVModel
+    data: TrainingData
+    key_initial: Array
+    key_latents: Array
+    key_alternate: Array
+
+
+class Trained(NamedTuple):
+    """Where training ends: the model, the rows' latents (padding included), and the history of all phases."""
+
+    model: BGMIVModel
+    latents: Array
+    history: tuple[HistoryRow, ...]
+
+
+def members_of(together: Trained) -> tuple[Trained | DivergedError, ...]:
+    """Each member on its own, or the error its own fit would have raised: its first loss that is not finite."""
+    # Taken apart on the host, where a slice needs no compilation.
+    parts = jax.tree.map(np.asarray, (together.model, together.latents))
+
+    def one(i: int) -> Trained | DivergedError:
+        history = []
+        for row in together.history:
+            # A list with one number a member, in which `run_phase` gives the metrics of several members.
+            metrics: dict[str, Any] = row.metrics
+            history.append(row._replace(metrics={name: float(values[i]) for name, values in metrics.items()}))
+            if not np.isfinite(history[-1].metrics["loss"]):
+                return DivergedError(row.phase, row.step)
+        model, latents = jax.tree.map(lambda leaf: jnp.asarray(leaf[i]), parts)
+        return Trained(model, latents, tuple(history))
+
+    return tuple(one(i) for i in range(len(together.latents)))
+
+
+def train(
+    initial: EGM | JointTraining,
+    alternating: Alternating,
+    start: Start,
+    reporter: Reporter = silent,
+    checkpoint: Checkpoint | None = None,
+) -> Trained:
+    """The phases one after another, for one member or for many with a leading member axis.
+
+    Latents begin at e(v) for every row after an initial phase, and without one at draws from the prior.
+    """
+    over: Any = jax.vmap if start.key_initial.ndim else lambda function: function
+    model = start.model
+    history: tuple[HistoryRow, ...] = ()
+    if initial.iterations:
+        keys = over(jax.random.split)(start.key_initial)
+        key_init, key_run = keys[..., 0], keys[..., 1]
+        begun = over(initial.init)(model, key_init)
+        state, history = run_phase(initial, begun, start.data, key_run, reporter=reporter, checkpoint=checkpoint)
+        model = initial.result(state)
+        latents = over(lambda model: encode_rows(model, start.data.rows.v))(model)
+    else:
+        n = len(start.data.rows.x)
+        latents = over(lambda model, key: model.layout.sample_prior(key, n))(model, start.key_latents)
+    if alternating.epochs:
+        begun = over(alternating.init)(model, latents)
+        state, more = run_phase(
+            alternating, begun, start.data, start.key_alternate, reporter=reporter, checkpoint=checkpoint
+        )
+        model, latents, history = state.model, state.latents.z, history + more
+    return Trained(model, latents, history)

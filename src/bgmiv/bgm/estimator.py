@@ -1,0 +1,255 @@
+"""BGM-IV: the estimator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from bgmiv.bgm.config import PRESETS, BGMIVConfig
+from bgmiv.bgm.covariates import ImageDecoder
+from bgmiv.bgm.ensemble import Ensemble
+from bgmiv.bgm.latents import LatentMap, LatentPosterior, structural_means
+from bgmiv.bgm.model import LatentLayout
+from bgmiv.bgm.posterior import sample_latents
+from bgmiv.bgm.result import FittedBGMIV
+from bgmiv.data.query import Query, query_at
+from bgmiv.data.roles import RoleKind
+from bgmiv.data.scaling import RoleScaling
+from bgmiv.errors import ConfigError, MissingExtraError
+from bgmiv.estimators.base import IVEstimator
+from bgmiv.estimators.fitted import chosen_preset
+from bgmiv.integrate import IntegrationRule
+from bgmiv.nn.mlp import MLP
+
+__all__ = ["BGMIV", "PRESETS", "BGMIVConfig", "FittedBGMIV"]
+
+_LATENT_RULES: dict[str, LatentMap | LatentPosterior] = {
+    "encoder": LatentMap(steps=0),
+    "map": LatentMap(steps=1000, learning_rate=1e-2),
+    "posterior": LatentPosterior(),
+}
+
+
+@dataclass(eq=False, repr=False)
+class BGMIV(IVEstimator):
+    """Bayesian generative modelling for instrumental-variable regression.
+
+    Args:
+        preset: "default", "paper" (appendix B of the paper), or "paper-qmc" (the same with a cheaper integral). For
+            ablations: "default-no-egm" and "paper-qmc-no-egm", without the initial phase.
+        latent_layout: sizes of the shared, outcome-only, treatment-only and nuisance latents.
+        batch_size: rows a mini-batch in both phases.
+        members: models trained; the estimate is their average.
+        held_out: share of the rows that each member leaves out, to stop in time and to judge the fit.
+        iterations: steps of the initial phase (joint training, or the paper's EGM warm start).
+        epochs: passes of alternating updates.
+        integration: rule of the IV integral in the alternating phase, which runs if `epochs` is above 0.
+        latents: how latents are found from covariates at prediction: "encoder"; "map", the mode of p(z | v); or
+            "posterior", which averages the structural function over draws of p(z | v).
+        scaling: how each role is scaled.
+        use_instrument: False gives the no-instrument version.
+        bootstrap: train every member on rows weighed by chance (the Bayesian bootstrap, of whole groups where there are
+            groups); intervals then come from the spread of the members, of which there should be 20 or more.
+        treatment_kind: "auto", "continuous", "binary" or "categorical", as in `IVData.from_arrays`.
+        outcome_kind: the same for the outcome.
+        checkpoint: folder that keeps an unfinished fit; after an interruption the same call goes on from there.
+        random_state: the seed; None draws one and keeps it in `seed_`.
+        progress: show progress bars on the terminal.
+
+    Arguments left at None take the preset's value.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> w, v, u = rng.normal(size=(3, 400))
+        >>> x = w + v + u
+        >>> y = 2 * x + v - u
+        >>> model = BGMIV(iterations=500, members=2, random_state=0)
+        >>> model.fit(y, x, instruments=w, covariates=v).predict(0.0, v[:3]).shape
+        (3,)
+    """
+
+    preset: Literal["default", "paper", "paper-qmc", "default-no-egm", "paper-qmc-no-egm"] = "default"
+    _: KW_ONLY
+    latent_layout: tuple[int, int, int, int] | None = None
+    batch_size: int | None = None
+    members: int | None = None
+    held_out: float | None = None
+    iterations: int | None = None
+    epochs: int | None = None
+    integration: IntegrationRule | None = None
+    latents: Literal["encoder", "map", "posterior"] | None = None
+    scaling: RoleScaling | None = None
+    use_instrument: bool = True
+    bootstrap: bool = False
+    treatment_kind: RoleKind = "auto"
+    outcome_kind: RoleKind = "auto"
+    checkpoint: str | Path | None = None
+    random_state: int | None = None
+    progress: bool = False
+
+    def posterior(
+        self,
+        treatment: Any,
+        covariates: Any = None,
+        *,
+        draws: int = 500,
+        chains: int = 4,
+        warmup: int = 150,
+        sampler: Literal["lifted", "nuts"] = "lifted",
+        member: int = 0,
+        seed: int = 0,
+    ) -> Any:
+        """Draws as ArviZ data: latents given covariates, and the structural function under each source of uncertainty.
+
+        `pip install 'bgmiv[arviz]'`.
+
+        Args:
+            treatment: one for all rows or one a row.
+            covariates: the rows asked about; a few dozen, since each has its own chains.
+            draws, chains, warmup: of the chains of each row.
+            sampler: "lifted" or "nuts" (BlackJAX's).
+            member: whose latents and networks.
+            seed: the randomness.
+
+        Returns:
+            An `arviz.InferenceData`. Group `posterior` has `latents` (chain, draw, row, latent), drawn from p(z | v);
+            `structural` (chain, draw, row), g at these latents under one member, in units of the outcome; and
+            `structural_model` (chain, draw, row), g at the fit's own latents under the quasi-posterior of the networks,
+            of which intervals are made. Group `constant_data` has the treatment and each row's R-hat, effective draws,
+            acceptance and divergences.
+
+        Raises:
+            MissingExtraError: ArviZ is not installed.
+            ConfigError: there is no such member.
+
+        Warns:
+            BGMIVWarning: chains have not converged (R-hat above 1.01, or too few effective draws).
+        """
+        fitted = self._completed()
+        assert isinstance(fitted, FittedBGMIV)
+        if isinstance(member, bool) or not 0 <= member < fitted.n_members:
+            raise ConfigError(f"member must lie between 0 and {fitted.n_members - 1}, got {member!r}.")
+        settings = LatentPosterior(sampler, chains, warmup, draws, seed=seed)
+        return _arviz_data(fitted, query_at(fitted.schema, treatment, self._read(covariates)), settings, member)
+
+    @classmethod
+    def _saved_classes(cls) -> tuple[type, ...]:
+        return BGMIV, FittedBGMIV, MLP, ImageDecoder
+
+    def _config(self) -> BGMIVConfig:
+        config = chosen_preset(PRESETS, self.preset)
+        initial, alternating = config.initial, config.alternating
+        if self.iterations is not None:
+            initial = replace(initial, iterations=_whole("iterations", self.iterations, 0))
+        if self.epochs is not None:
+            alternating = replace(alternating, epochs=_whole("epochs", self.epochs, 0))
+        if self.integration is not None:
+            if not hasattr(self.integration, "nodes"):
+                raise ConfigError(f"integration must be a rule such as GaussHermite(8), got {self.integration!r}.")
+            alternating = replace(alternating, integration=self.integration)
+        if self.batch_size is not None:
+            config = replace(config, batch_size=_whole("batch_size", self.batch_size, 2))
+        if self.latents is not None:
+            if self.latents not in _LATENT_RULES:
+                raise ConfigError(f"latents is 'encoder', 'map' or 'posterior', got {self.latents!r}.")
+            config = replace(config, latents=_LATENT_RULES[self.latents])
+        if self.scaling is not None:
+            if not isinstance(self.scaling, RoleScaling):
+                raise ConfigError(f"scaling must be a RoleScaling, got {self.scaling!r}.")
+            config = replace(config, scaling=self.scaling)
+        config = replace(
+            config,
+            layout=self._layout() or config.layout,
+            ensemble=self._ensemble(config.ensemble),
+            initial=initial,
+            alternating=alternating,
+        )
+        if self.checkpoint is not None:
+            if self.random_state is None:
+                raise ConfigError("a checkpoint needs a random_state: without a fixed seed no two fits are the same.")
+            config = replace(config, checkpoint=str(self.checkpoint))
+        return config if self.use_instrument else config.without_instrument()
+
+    def _ensemble(self, ensemble: Ensemble) -> Ensemble:
+        if self.members is not None:
+            ensemble = replace(ensemble, members=_whole("members", self.members, 1))
+        ensemble = replace(ensemble, bootstrap=bool(self.bootstrap))
+        if self.held_out is None:
+            return ensemble
+        if isinstance(self.held_out, bool) or not isinstance(self.held_out, int | float | np.number):
+            raise ConfigError(f"held_out must be a share of the rows such as 0.1, got {self.held_out!r}.")
+        return replace(ensemble, held_out=float(self.held_out))
+
+    def _layout(self) -> LatentLayout | None:
+        if self.latent_layout is None:
+            return None
+        sizes = tuple(self.latent_layout) if isinstance(self.latent_layout, Iterable) else (self.latent_layout,)
+        if len(sizes) != 4:
+            raise ConfigError(
+                f"latent_layout holds four sizes (shared, outcome-only, treatment-only, nuisance), got {sizes}."
+            )
+        try:
+            return LatentLayout(*sizes)
+        except ConfigError as error:
+            raise ConfigError(f"latent_layout: {error}") from None
+
+
+def _whole(name: str, value: Any, minimum: int) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < minimum:
+        raise ConfigError(f"{name} must be a whole number of at least {minimum}, got {value!r}.")
+    return int(value)
+
+
+def _arviz_data(fitted: FittedBGMIV, query: Query, settings: LatentPosterior, member: int) -> Any:
+    try:
+        import arviz
+    except ImportError as error:
+        raise MissingExtraError("draws are given as ArviZ data: pip install 'bgmiv[arviz]'") from error
+
+    x, model = query.treatment[0], fitted.members[member].model
+    found = sample_latents(
+        model, fitted.scaled_covariates(query.rows.covariates), settings, jax.random.key(settings.seed)
+    )
+    n, chains, draws, width = found.draws.shape
+    latents = np.moveaxis(found.draws, 0, 2)
+    scaled = np.tile(fitted.scaler.treatment.transform(x), chains * draws)
+    values = fitted.scaler.outcome.inverse(structural_means(model, scaled, latents.reshape(-1, width)))
+    values = values.reshape(chains, draws, n, *values.shape[1:])
+    levels = ["level"] if values.ndim > 3 else []
+    names = [
+        f"{name.replace('-', '_')}[{i}]"
+        for name, part in model.layout.parts.items()
+        for i in range(part.stop - part.start)
+    ]
+    judged = {name: getattr(found, name) for name in ("rhat", "ess", "acceptance", "divergences")}
+    return arviz.from_dict(
+        posterior={
+            "latents": latents,
+            "structural": values,
+            "structural_model": _model_draws(fitted, query, chains, draws, settings.seed),
+        },
+        constant_data={"treatment": x, **judged},
+        dims={
+            "latents": ["row", "latent"],
+            "structural": ["row", *levels],
+            "structural_model": ["row", *levels],
+            **{name: ["row"] for name in ("treatment", *judged)},
+        },
+        coords={"row": np.arange(n), "latent": names},
+    )
+
+
+def _model_draws(fitted: FittedBGMIV, query: Query, chains: int, draws: int, seed: int) -> np.ndarray:
+    """Gaussian draws of g with the covariance of its sources but for the latents'."""
+    rng = np.random.default_rng(seed)
+    values = fitted.at(query)[0]
+    total = np.broadcast_to(values, (chains, draws, *values.shape)).copy()
+    for source in fitted.factors(query):
+        if source.name != "latent":
+            total += np.tensordot(rng.normal(size=(chains, draws, len(source.factors))), source.factors[:, 0], axes=1)
+    return total

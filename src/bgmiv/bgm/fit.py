@@ -1,0 +1,258 @@
+"""BGM-IV: how a fit goes, from data to the fitted result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from bgmiv._io import enable_compilation_cache
+from bgmiv.bgm.config import BGMIVConfig
+from bgmiv.bgm.ensemble import Folds, Start, Trained, members_of, train
+from bgmiv.bgm.heldout import MAX_EVIDENCE_ROWS, HeldOutLosses, evaluate_fold, gather_evidence, held_out_rows
+from bgmiv.bgm.latents import LatentMap, latents_of, structural_averages, structural_means
+from bgmiv.bgm.model import BGMIVModel, ModelConfig, build_model
+from bgmiv.bgm.posterior import latent_draws
+from bgmiv.bgm.result import FittedBGMIV, Member, encoder_rule
+from bgmiv.bgm.uncertainty import fit_model_support
+from bgmiv.data.ivdata import IVData
+from bgmiv.data.scaling import ScaledData, Scaler
+from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
+from bgmiv.diagnostics.verdict import FitEvidence
+from bgmiv.errors import DivergedError
+from bgmiv.integrate import check_rule
+from bgmiv.preprocess.reduction import FittedReduction, choose_noise
+from bgmiv.progress import HistoryRow, Reporter, silent
+from bgmiv.training.checkpoint import Checkpoint, fingerprint
+from bgmiv.training.loop import training_data
+
+__all__ = ["fit_members", "open_checkpoint"]
+
+# Where the keys of folds and of repeated attempts branch off from the fit's key.
+_FOLDS, _RETRIES = 1_000_001, 2_000_000
+# Rows that stand for all in the fit's support; a MAP takes a thousand times as long as the encoder.
+_MAX_SUPPORT_ROWS, _MAX_SUPPORT_MAPS = 2000, 500
+
+
+class _Prepared(NamedTuple):
+    """Data as training sees them: reduced, scaled, and divided into folds."""
+
+    data: IVData
+    reduction: FittedReduction
+    scaler: Scaler
+    scaled: ScaledData
+    folds: Folds
+
+    @property
+    def weights(self) -> np.ndarray | None:
+        """Sample weights in the order of the scaled rows."""
+        return None if self.data.weights is None else self.data.weights[self.folds.order]
+
+    @property
+    def groups(self) -> np.ndarray | None:
+        """Groups in the order of the scaled rows."""
+        return None if self.data.groups is None else self.data.groups[self.folds.order]
+
+    def scaled_at(self, rows: np.ndarray) -> ScaledData:
+        """Scaled rows by their position in the data."""
+        place = np.argsort(self.folds.order)[rows]
+        return ScaledData(*(values[place] for values in self.scaled))
+
+
+def fit_members(config: BGMIVConfig, data: IVData, key: Array, reporter: Reporter = silent) -> FittedBGMIV:
+    """Fit a config to data; raises `DivergedError` if every member diverged at every attempt."""
+    enable_compilation_cache()
+    data = data if config.use_instrument else data.without_instruments()
+    config = config.resolve(data.schema, data.n_rows)
+    checkpoint = open_checkpoint(config, data, key)
+    prepared = _prepare(config, data, key)
+    config = _with_block_noise(config, prepared.data)
+    n_members = config.ensemble.members
+    start = _start(config, prepared, key if n_members == 1 else jax.random.split(key, n_members))
+    together = train(config.initial, config.alternating, start, reporter, checkpoint)
+    trained = members_of(together) if n_members > 1 else (together,)
+    fitted = _fitted(config, prepared, trained, key, reporter)
+    if checkpoint is not None:
+        checkpoint.clear()
+    return fitted
+
+
+def open_checkpoint(config: BGMIVConfig, data: IVData, key: Array) -> Checkpoint | None:
+    """The checkpoint of this very fit, if the config names a folder."""
+    if config.checkpoint is None:
+        return None
+    arrays = (data.outcome, data.treatment, data.covariates, data.instruments, data.weights, data.groups)
+    return Checkpoint(config.checkpoint, fingerprint(replace(config, checkpoint=None), data.schema, key, *arrays))
+
+
+def _prepare(config: BGMIVConfig, data: IVData, key: Array) -> _Prepared:
+    reduction = config.reduction.fit(data) if config.reduction else FittedReduction(data.schema, {})
+    reduced = reduction.apply(data)
+    scaler = config.scaling.fit(reduced)
+    folds = config.ensemble.folds(data.n_rows, jax.random.fold_in(key, _FOLDS))
+    scaled = scaler.transform(reduced)
+    if folds.size:
+        scaled = ScaledData(*(values[folds.order] for values in scaled))
+    return _Prepared(reduced, reduction, scaler, scaled, folds)
+
+
+def _with_block_noise(config: BGMIVConfig, data: IVData) -> BGMIVConfig:
+    """The config with the training noise of wide vector blocks chosen."""
+    covariates = config.model.covariates
+    if not covariates.noise_levels:
+        return config
+    # Levels as indicators: their codes are names.
+    roles = ((data.schema.treatment, data.treatment), (data.schema.outcome, data.outcome))
+    targets = np.hstack([variable.columns(values) for variable, values in roles])
+
+    def noise(block: CovariateBlock) -> float:
+        return choose_noise(data.covariates[:, block.start : block.stop], targets, covariates.noise_levels)
+
+    chosen = tuple(
+        (block.name, noise(block))
+        for block in data.schema.blocks
+        if block.kind is BlockKind.vector and not covariates.features.is_narrow(block)
+    )
+    features = replace(covariates.features, block_noise=chosen)
+    return replace(config, model=replace(config.model, covariates=replace(covariates, features=features)))
+
+
+def _draw_model(
+    key: Array, schema: Schema, n_instruments: int, config: ModelConfig
+) -> tuple[BGMIVModel, Array, Array, Array]:
+    """A model and the keys of the phases."""
+    key_model, key_initial, key_latents, key_alternate = jax.random.split(key, 4)
+    return build_model(schema, n_instruments, config, key=key_model), key_initial, key_latents, key_alternate
+
+
+@partial(jax.jit, static_argnames=("schema", "n_instruments", "config"))
+def _draw_models(
+    keys: Array, schema: Schema, n_instruments: int, config: ModelConfig
+) -> tuple[BGMIVModel, Array, Array, Array]:
+    """Many models by one compiled program: layer by layer each would compile dozens of small ones."""
+    return jax.vmap(lambda key: _draw_model(key, schema, n_instruments, config))(keys)
+
+
+def _start(config: BGMIVConfig, prepared: _Prepared, keys: Array, members: Sequence[int] | None = None) -> Start:
+    """Where training begins, for one key or for many; `members` says whose folds, by default those of all."""
+    shapes = (prepared.data.schema, prepared.data.instruments.shape[1], config.model)
+    model, *key_phases = _draw_model(keys, *shapes) if keys.ndim == 0 else _draw_models(keys, *shapes)
+    check_rule(config.initial.integration, model.treatment_head)
+    check_rule(config.alternating.integration, model.treatment_head)
+    starts, size = prepared.folds.starts, prepared.folds.size
+    starts = starts if members is None else starts[list(members)]
+    fold = (int(starts[0]), size) if keys.ndim == 0 else (starts, np.full(len(starts), size))
+    sample = prepared.weights
+    weights = config.ensemble.row_weights(keys, prepared.data.n_rows, sample, prepared.groups)
+    held_out = np.ones(prepared.data.n_rows) if sample is None and weights is not None else sample
+    rows = training_data(prepared.scaled, config.alternating.batch_size, fold, weights, held_out)
+    return Start(model, rows, *key_phases)
+
+
+def _fitted(
+    config: BGMIVConfig, prepared: _Prepared, trained: Sequence[Trained | DivergedError], key: Array, reporter: Reporter
+) -> FittedBGMIV:
+    """The result of the members that did not fail; those that did are trained again first, by themselves."""
+    members = [_member(config, prepared, i, one) for i, one in enumerate(trained)]
+    for attempt in range(1, config.ensemble.attempts):
+        failed = np.flatnonzero(config.ensemble.failed(_losses(members))).tolist()
+        if not failed or not prepared.folds.size:
+            break
+        keys = jax.random.split(jax.random.fold_in(key, _RETRIES + attempt), len(failed))
+        try:
+            start = _start(config, prepared, keys, failed)
+            again = members_of(train(config.initial, config.alternating, start, reporter))
+        except DivergedError as error:
+            again = (error,) * len(failed)
+        for i, one in zip(failed, again, strict=True):
+            members[i] = _member(config, prepared, i, one, attempt + 1)
+    failed = config.ensemble.failed(_losses(members)).tolist()
+    kept = tuple(m for m, bad in zip(members, failed, strict=True) if isinstance(m, Member) and not bad)
+    if not kept:
+        raise _divergence(members[0])
+    models = [member.model for member in kept]
+    rule = encoder_rule(config.latents)
+    order = np.random.default_rng(0).permutation(prepared.data.n_rows)
+    rows = prepared.scaled_at(order[: _MAX_SUPPORT_ROWS if rule.steps == 0 else _MAX_SUPPORT_MAPS])
+    latents = [latents_of(model, rows.v, rule) for model in models]
+    return FittedBGMIV(
+        schema=prepared.reduction.source,
+        config=config,
+        reduction=prepared.reduction,
+        scaler=prepared.scaler,
+        members=kept,
+        model_support=fit_model_support(models, rows, latents),
+        evidence=_evidence(config, prepared, kept, len(members) - len(kept)),
+    )
+
+
+def _evidence(config: BGMIVConfig, prepared: _Prepared, members: Sequence[Member], n_failed: int) -> FitEvidence:
+    steps = min(member.steps_of(config.initial.name) for member in members) or None
+    pairs = [(member.held_out, member.training) for member in members if member.held_out and member.training]
+    if not pairs:
+        return FitEvidence(n_steps=steps, n_members=len(members), n_failed=n_failed)
+    rows, owner = held_out_rows([member.held_out_rows for member in members], MAX_EVIDENCE_ROWS)
+    at = prepared.scaled_at(rows)
+    values = np.stack([prepared.scaler.outcome.inverse(_means(config, member.model, at)) for member in members])
+    found = gather_evidence(prepared.data, rows, owner, values, pairs, uses_instrument=config.use_instrument)
+    return replace(found, n_steps=steps, n_failed=n_failed)
+
+
+def _means(config: BGMIVConfig, model: BGMIVModel, rows: ScaledData) -> np.ndarray:
+    """A member's structural function at rows' own treatments, on the scaled outcome."""
+    rule = config.latents
+    if isinstance(rule, LatentMap):
+        return structural_means(model, rows.x, latents_of(model, rows.v, rule))
+    return structural_averages(model, rows.x, latent_draws(model, rows.v, rule, rows.x))
+
+
+def _member(
+    config: BGMIVConfig, prepared: _Prepared, index: int, trained: Trained | DivergedError, attempts: int = 1
+) -> Member | DivergedError:
+    if isinstance(trained, DivergedError):
+        return trained
+    latents = np.empty((prepared.data.n_rows, config.model.layout.dim), np.float32)
+    latents[prepared.folds.order] = np.asarray(trained.latents)[: prepared.data.n_rows]
+    held_out = training = None
+    if prepared.folds.size:
+        held_out, training = _evaluated(config, prepared, index, trained.model)
+    rows = prepared.folds.rows(index)
+    return Member(trained.model, trained.history, rows, held_out, training, attempts, latents)
+
+
+def _evaluated(
+    config: BGMIVConfig, prepared: _Prepared, index: int, model: BGMIVModel
+) -> tuple[HeldOutLosses, HeldOutLosses]:
+    """Losses on the rows a member left out, and on as many of those it was trained on, next to them."""
+    n, start, size = len(prepared.folds.order), int(prepared.folds.starts[index]), prepared.folds.size
+    before, after = min(start, size), min(n - start - size, size)
+    trained_on = (start + size, after) if after >= before else (start - before, before)
+    weights = prepared.weights
+    data = training_data(prepared.scaled, config.alternating.batch_size, (0, 0), weights, weights)
+    found = []
+    for fold in ((start, size), trained_on):
+        first, count = (jnp.asarray(number, jnp.int32) for number in fold)
+        part = data._replace(fold_start=first, fold_size=count)
+        found.append(HeldOutLosses(*map(float, evaluate_fold(model, config.initial.integration, part))))
+    return found[0], found[1]
+
+
+def _divergence(member: Member | DivergedError) -> DivergedError:
+    """Why a member failed; one whose losses are all finite but not those of held-out rows broke in its last steps."""
+    if isinstance(member, DivergedError):
+        return member
+    last = member.history[-1] if member.history else HistoryRow("held-out rows", 0, {})
+    return DivergedError(last.phase, last.step)
+
+
+def _losses(members: Sequence[Member | DivergedError]) -> np.ndarray:
+    """Held-out losses; of members without held-out rows only whether they diverged is known."""
+    return np.asarray(
+        [np.inf if isinstance(m, DivergedError) else (m.held_out.outcome_loss if m.held_out else 1.0) for m in members]
+    )

@@ -1,0 +1,308 @@
+"""The generative model: the latent partition, and covariate, treatment and outcome generators over one latent row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, field
+from itertools import accumulate, pairwise
+from math import log, pi
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from bgmiv.bgm.covariates import CovariateConfig, CovariateModule, build_covariates
+from bgmiv.data.schema import BlockKind, Schema, Variable
+from bgmiv.errors import ConfigError
+from bgmiv.integrate import IntegrationRule, log_integral
+from bgmiv.likelihood import Bernoulli, Categorical, FiniteHead, Gaussian, Head, Levels
+from bgmiv.nn import MLP
+from bgmiv.nn.images import check_widths
+from bgmiv.training.loop import Row
+
+__all__ = [
+    "BGMIVModel",
+    "LatentLayout",
+    "ModelConfig",
+    "averaged_means",
+    "build_model",
+    "covariate_log_posterior",
+    "encode_rows",
+    "iv_means",
+    "log_p_iv",
+    "log_p_moment",
+    "log_p_treatment",
+    "outcome_raws",
+    "quasi_log_posterior",
+    "square_errors",
+]
+
+
+@dataclass(frozen=True)
+class LatentLayout:
+    r"""Sizes of $Z = (Z_0, Z_1, Z_2, Z_3)$ with prior $\mathcal N(0, I)$ (eq. bgm_iv_joint_model).
+
+    Args:
+        shared: $Z_0$, enters treatment and outcome.
+        outcome_only: $Z_1$.
+        treatment_only: $Z_2$.
+        nuisance: $Z_3$, explains covariates alone.
+
+    Example:
+        >>> layout = LatentLayout(2, 2, 1, 2)
+        >>> layout.dim, layout.for_outcome(jnp.arange(7)).tolist(), layout.for_treatment(jnp.arange(7)).tolist()
+        (7, [0, 1, 2, 3], [0, 1, 4])
+    """
+
+    shared: int
+    outcome_only: int
+    treatment_only: int
+    nuisance: int
+
+    def __post_init__(self) -> None:
+        """Refuse negative sizes and an empty latent space."""
+        sizes = astuple(self)
+        if any(isinstance(size, bool) or not hasattr(size, "__index__") or size < 0 for size in sizes):
+            raise ConfigError(f"latent sizes must be whole numbers of at least 0, got {sizes}.")
+        if self.dim == 0:
+            raise ConfigError("the latent space is empty: give at least one of the four parts a size above 0.")
+
+    @property
+    def dim(self) -> int:
+        """All latent coordinates."""
+        return self.shared + self.outcome_only + self.treatment_only + self.nuisance
+
+    @property
+    def parts(self) -> dict[str, slice]:
+        """The coordinates of each of the four parts by name, empty ones included."""
+        names = ("shared", "outcome-only", "treatment-only", "nuisance")
+        edges = pairwise(accumulate(astuple(self), initial=0))
+        return {name: slice(start, stop) for name, (start, stop) in zip(names, edges, strict=True)}
+
+    @property
+    def outcome_dim(self) -> int:
+        """Coordinates the outcome sees."""
+        return self.shared + self.outcome_only
+
+    @property
+    def treatment_dim(self) -> int:
+        """Coordinates the treatment sees."""
+        return self.shared + self.treatment_only
+
+    def for_outcome(self, z: Array) -> Array:
+        """$(z_0, z_1)$ of one row."""
+        return z[: self.outcome_dim]
+
+    def for_treatment(self, z: Array) -> Array:
+        """$(z_0, z_2)$ of one row."""
+        start = self.outcome_dim
+        return jnp.concatenate([z[: self.shared], z[start : start + self.treatment_only]])
+
+    def log_prior(self, z: Array) -> Array:
+        r"""$\log \mathcal N(z; 0, I)$ of one row."""
+        return -0.5 * (jnp.sum(z**2) + self.dim * log(2.0 * pi))
+
+    def sample_prior(self, key: Array, n: int) -> Array:
+        """`n` draws from the prior."""
+        return jax.random.normal(key, (n, self.dim))
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Shapes of the generators; the defaults are the paper's.
+
+    Args:
+        layout: the latent partition.
+        treatment_hidden: hidden units of H.
+        outcome_hidden: hidden units of F.
+        covariates: shapes of E and G.
+    """
+
+    layout: LatentLayout = field(default_factory=lambda: LatentLayout(2, 2, 1, 2))
+    treatment_hidden: tuple[int, ...] = (64, 32, 8)
+    outcome_hidden: tuple[int, ...] = (64, 32, 8)
+    covariates: CovariateConfig = field(default_factory=CovariateConfig)
+
+    def __post_init__(self) -> None:
+        """Refuse widths below one."""
+        check_widths(self, "treatment_hidden", "outcome_hidden")
+
+
+class BGMIVModel(eqx.Module):
+    r"""The joint model of covariates, treatment and outcome given latents (eq. bgm_iv_joint_model).
+
+    $V \sim p_\theta(v \mid z)$, $X \sim p_\phi(x \mid w, z_0, z_2)$, $Y \sim p_\omega(y \mid x, z_0, z_1)$.
+
+    All methods are for one row; `vmap` at the call site. A treatment or an outcome of three or more levels is the code
+    of its level; networks see such a treatment as indicators, and the outcome's head such an outcome.
+    """
+
+    covariates: CovariateModule
+    treatment: MLP
+    outcome: MLP
+    layout: LatentLayout = eqx.field(static=True)
+    treatment_head: Head = eqx.field(static=True)
+    outcome_head: Head = eqx.field(static=True)
+
+    def treatment_raw(self, w: Array, z: Array) -> Array:
+        """Raw parameters of $p_\\phi(x \\mid w, z_0, z_2)$."""
+        return self.treatment(jnp.concatenate([self.layout.for_treatment(z), w]))
+
+    def outcome_context(self, z: Array) -> Array:
+        """The latent part of F's first layer, the same for every treatment node of a row."""
+        return self.outcome.first_context(self.layout.for_outcome(z))
+
+    def outcome_raw(self, context: Array, x: Array) -> Array:
+        """Raw parameters of $p_\\omega(y \\mid x, z_0, z_1)$ at one treatment value."""
+        head = self.treatment_head
+        return self.outcome.from_context(context, head.indicators(x) if isinstance(head, Levels) else x[None])
+
+    def outcome_event(self, y: Array) -> Array:
+        """The outcome as an event of its head: itself, `(1,)`, or the indicators of its level, `(K,)`."""
+        head = self.outcome_head
+        return Levels(head.dim).indicators(y) if isinstance(head, Categorical) else y[None]
+
+    def structural_mean(self, x: Array, z: Array) -> Array:
+        r"""$\mu_\omega(x, z_0, z_1)$ (eq. structural_prediction): a scalar, or the `(K,)` levels' probabilities."""
+        mean = self.outcome_head.mean(self.outcome_raw(self.outcome_context(z), x))
+        return mean if isinstance(self.outcome_head, Categorical) else mean[0]
+
+
+def _head_of(variable: Variable, levels: type[Head]) -> Head:
+    """The distribution of a treatment or outcome; `levels` is that of three or more levels."""
+    if variable.kind is BlockKind.categorical:
+        return levels(variable.width)  # type: ignore[call-arg]
+    return Bernoulli(1) if variable.kind is BlockKind.binary else Gaussian(1)
+
+
+def build_model(schema: Schema, n_instruments: int, config: ModelConfig, *, key: Array) -> BGMIVModel:
+    """Draw a model's initial parameters for a schema."""
+    key_covariates, key_treatment, key_outcome = jax.random.split(key, 3)
+    layout = config.layout
+    treatment_head, outcome_head = _head_of(schema.treatment, Levels), _head_of(schema.outcome, Categorical)
+    return BGMIVModel(
+        covariates=build_covariates(schema, layout.dim, config.covariates, key=key_covariates),
+        treatment=MLP(
+            layout.treatment_dim + n_instruments, config.treatment_hidden, treatment_head.raw_dim, key=key_treatment
+        ),
+        outcome=MLP(
+            layout.outcome_dim + schema.treatment.width, config.outcome_hidden, outcome_head.raw_dim, key=key_outcome
+        ),
+        layout=layout,
+        treatment_head=treatment_head,
+        outcome_head=outcome_head,
+    )
+
+
+@jax.jit
+def encode_rows(model: BGMIVModel, v: Array) -> Array:
+    """The encoder's latents of many rows, without dropout."""
+    size = model.covariates.rows_at_once(len(v))
+    if size == len(v):
+        return jax.vmap(model.covariates.encode)(v)
+    return jax.lax.map(model.covariates.encode, v, batch_size=size)
+
+
+def log_p_treatment(model: BGMIVModel, row: Row, z: Array) -> Array:
+    r"""$\log p_\phi(x \mid w, z_0, z_2)$ (eq. loss_x_batch)."""
+    return model.treatment_head.log_prob(model.treatment_raw(row.w, z), row.x[None])[0]
+
+
+def outcome_raws(model: BGMIVModel, nodes: Array, z: Array) -> Array:
+    """The outcome network at every treatment node of a row, `(n_nodes, raw_dim)`.
+
+    The latent part of its first layer is computed once for all nodes.
+    """
+    context = model.outcome_context(z)
+    return jax.vmap(lambda x: model.outcome_raw(context, x))(nodes)
+
+
+def log_p_iv(model: BGMIVModel, rule: IntegrationRule, row: Row, z: Array, key: Array) -> Array:
+    r"""$\log \int p_\omega(y \mid x, z_0, z_1)\, p_\phi(x \mid w, z_0, z_2)\, dx$ (eq. iv_integrated_likelihood)."""
+    nodes, log_weights = rule.nodes(model.treatment_head, model.treatment_raw(row.w, z), row.x, key)
+    raws = outcome_raws(model, nodes, z)
+    event = model.outcome_event(row.y)
+    # The head gives one term a coordinate of the event.
+    log_densities = jax.vmap(lambda raw: jnp.sum(model.outcome_head.log_prob(raw, event)))(raws)
+    return log_integral(log_weights, log_densities)
+
+
+def log_p_moment(model: BGMIVModel, rule: IntegrationRule, row: Row, z: Array, key: Array) -> Array:
+    r"""$\log \mathcal N(y;\, \int \mu_\omega(x, z)\, p_\phi(x \mid w, z)\, dx,\, s^2(w, z))$.
+
+    $s^2$ is the mean of the outcome's variances over the treatment. The mixture of eq. iv_integrated_likelihood spreads
+    the structural mean over the treatment's noise and so counts $\beta^2 \sigma_x^2$ as part of the outcome's variance;
+    where disturbance and treatment noise cancel in the outcome it is pulled to a flatter curve. The mean of y given the
+    instrument is the same integral in both, and here nothing but it is matched. For an outcome that is not Gaussian
+    the two are one.
+    """
+    head = model.outcome_head
+    if not isinstance(head, Gaussian):
+        return log_p_iv(model, rule, row, z, key)
+    nodes, log_weights = rule.nodes(model.treatment_head, model.treatment_raw(row.w, z), row.x, key)
+    raws, weights = outcome_raws(model, nodes, z), jnp.exp(log_weights)
+    mean = weights @ jax.vmap(head.mean)(raws)[:, 0]
+    variance = weights @ jax.vmap(head.variance)(raws)[:, 0]
+    return -0.5 * ((row.y - mean) ** 2 / variance + jnp.log(2.0 * jnp.pi * variance))
+
+
+def covariate_log_posterior(model: BGMIVModel, v: Array, z: Array) -> Array:
+    r"""$\log p(z) + \log p_\theta(v \mid z)$ (eq. test_time_map), up to the evidence."""
+    return model.layout.log_prior(z) + model.covariates.log_prob(v, z)
+
+
+def quasi_log_posterior(
+    model: BGMIVModel,
+    rule: IntegrationRule,
+    row: Row,
+    z: Array,
+    key: Array,
+    pzv_weight: float | Array = 1.0,
+    outcome_weight: float | Array = 1.0,
+    log_p_y: Callable[..., Array] = log_p_iv,
+) -> Array:
+    r"""The latent objective (eq. latent_update_objective), up to a constant.
+
+    $\lambda\{\log p(z) + \log p_\theta(v \mid z)\} + \log p_\phi(x \mid w, z)
+    + \alpha \log p_{\mathrm{IV}}(y \mid w, z)$,
+    where `pzv_weight` is $\lambda$ (0.5 in the paper's runs), `outcome_weight` is $\alpha$ (0 while the first stage
+    warms up), and `log_p_y` may be `log_p_moment` in place of $\log p_{\mathrm{IV}}$.
+    """
+    return (
+        pzv_weight * covariate_log_posterior(model, row.v, z)
+        + log_p_treatment(model, row, z)
+        + outcome_weight * log_p_y(model, rule, row, z, key)
+    )
+
+
+def iv_means(model: BGMIVModel, rule: IntegrationRule, rows: Row, raw_x: Array, z: Array, key: Array) -> Array:
+    """The moment E[y | w, z] of each row under the model: `(n,)`, or `(n, K)` for an outcome of K levels."""
+    # The treatment's spread is learned from the treatment alone: the outcome would widen or narrow it to fit better.
+    nodes, log_weights = jax.vmap(lambda raw, x, k: rule.nodes(model.treatment_head, raw, x, k))(
+        _fixed_spread(model.treatment_head, raw_x), rows.x, jax.random.split(key, len(rows.x))
+    )
+    raw_y = jax.vmap(outcome_raws, in_axes=(None, 0, 0))(model, nodes, z)
+    return averaged_means(model, log_weights, raw_y)
+
+
+def averaged_means(model: BGMIVModel, log_weights: Array, raw_y: Array) -> Array:
+    """The outcome's means of each row, averaged over its nodes: `(n,)`, or `(n, K)` for an outcome of K levels."""
+    means, weights = jax.vmap(jax.vmap(model.outcome_head.mean))(raw_y), jnp.exp(log_weights)
+    if isinstance(model.outcome_head, Categorical):
+        return jnp.sum(weights[..., None] * means, axis=1)
+    return jnp.sum(weights * means[..., 0], axis=1)
+
+
+def square_errors(model: BGMIVModel, y: Array, y_hat: Array) -> Array:
+    """(y - E[y | w, z])^2 of each row, `(n,)`; summed over the levels' indicators where the outcome has levels."""
+    if isinstance(model.outcome_head, Categorical):
+        return jnp.sum((jax.vmap(model.outcome_event)(y) - y_hat) ** 2, axis=1)
+    return (y - y_hat) ** 2
+
+
+def _fixed_spread(head: Head, raw: Array) -> Array:
+    """Raw treatment parameters through which gradients reach only the mean; a discrete treatment has no spread."""
+    if isinstance(head, FiniteHead):
+        return raw
+    return jnp.concatenate([raw[:, :1], jax.lax.stop_gradient(raw[:, 1:])], axis=1)

@@ -1,0 +1,291 @@
+r"""The latent posterior given covariates alone, $p(z \mid v) \propto p(z)\, p_\theta(v \mid z)$, by Markov chains.
+
+It sees neither the instrument, the outcome nor the observed treatment. As a rule there are more latent coordinates than
+covariates: the posterior is then a fibre of latents that give the same covariates, as thin as the covariates are exact.
+Chains are written for one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.scipy.special import ndtri
+
+from bgmiv._io import enable_compilation_cache
+from bgmiv.bgm.latents import MAX_CHAINS, LatentPosterior
+from bgmiv.bgm.lifted_hmc import LARGEST_STEP, LiftedInfo, LiftedState, LiftedTarget, centred, lifted_state, lifted_step
+from bgmiv.bgm.model import BGMIVModel, covariate_log_posterior
+from bgmiv.data.messages import warn_user
+from bgmiv.likelihood import Gaussian
+from bgmiv.nn.batching import bucket_size, unique_rows
+
+__all__ = [
+    "Chains",
+    "LatentDraws",
+    "convergence",
+    "latent_draws",
+    "lifted_chains",
+    "nuts_chains",
+    "posterior_target",
+    "sample_latents",
+]
+
+_TINY = 2.0**-24
+_MAX_ROWS, _MIN_ROWS = 256, 8
+# Draws of a row that predictions are made from.
+_MAX_KEPT = 256
+_AT_ONCE = 8
+# The limits of Vehtari et al. (2021), and a share of rows beyond them that need not mean anything.
+_MAX_RHAT = 1.01
+_MIN_DRAWS = 100
+_SHARE = 0.1
+
+
+class Chains(NamedTuple):
+    """Draws `(n_chains, n_draws, d)` of one row, their mean acceptance probability, and proposals that broke down."""
+
+    draws: Array
+    acceptance: Array
+    divergences: Array
+
+
+def posterior_target(model: BGMIVModel, v: Array) -> LiftedTarget:
+    """One row's posterior, lifted by the noise of every Gaussian block."""
+    module = model.covariates
+    lifted = [(i, b, b.head) for i, b in enumerate(module.branches) if isinstance(b.head, Gaussian)]
+    others = [(i, b) for i, b in enumerate(module.branches) if not isinstance(b.head, Gaussian)]
+
+    def gap(z: Array) -> tuple[Array, Array]:
+        raws, gaps, spreads = module.decode(z), [jnp.zeros(0)], [jnp.zeros(0)]
+        for i, branch, head in lifted:
+            # The mean over a block's coordinates is their sum with a noise that is larger by the root of their number.
+            variance = head.variance(raws[i]) / branch.coordinate_weight
+            gaps.append(head.mean(raws[i]) - branch.of(v))
+            spreads.append(jnp.broadcast_to(jnp.sqrt(variance), (head.dim,)))
+        return jnp.concatenate(gaps), jnp.concatenate(spreads)
+
+    def log_other(z: Array) -> Array:
+        raws, total = module.decode(z), jnp.zeros(())
+        for i, branch in others:
+            total += branch.reduce(branch.head.log_prob(raws[i], branch.of(v)))
+        return total
+
+    return LiftedTarget(gap, partial(covariate_log_posterior, model, v), log_other if others else None)
+
+
+def _starts(model: BGMIVModel, target: LiftedTarget, v: Array, key: Array, n_chains: int) -> Array:
+    """Of the encoder's latents and draws from the prior, brought near the covariates, the likelier: `(n_chains, d)`.
+
+    A chain that starts in a hollow without mass never leaves it, and its R-hat is one that no number of draws mends.
+    """
+    # One call of the generator for both: it takes longer to compile than the rest of this function.
+    uniforms = jax.random.uniform(key, (MAX_CHAINS, model.layout.dim + 1), minval=_TINY, maxval=1.0 - _TINY)
+    candidates = ndtri(uniforms[:, 1:]).at[0].set(model.covariates.encode(v))
+    candidates = jax.vmap(partial(centred, target))(candidates)
+    # Within the posterior the log-density varies by about half the dimension; flattened by the whole, starts disperse.
+    heights = jax.vmap(target.log_density)(candidates) / model.layout.dim
+    lottery = -jnp.log(-jnp.log(uniforms[:, 0]))
+    return candidates[jax.lax.top_k(heights + lottery, n_chains)[1]]
+
+
+def lifted_chains(model: BGMIVModel, v: Array, key: Array, plan: LatentPosterior) -> Chains:
+    """Chains of `lifted_step`; they share a step size, set by dual averaging."""
+    # Imported where it is used: it would add a third to the time of importing this package.
+    from blackjax.adaptation.step_size import dual_averaging_adaptation
+
+    target = posterior_target(model, v)
+    starts = _starts(model, target, v, jax.random.fold_in(key, 0), plan.n_chains)
+    states = jax.vmap(partial(lifted_state, target))(starts)
+    width = states.z.shape[1] + states.noise.shape[1] + 2
+    init, update, _ = dual_averaging_adaptation(plan.acceptance)
+
+    def draw(carry: tuple[LiftedState, Any], i: Array) -> tuple[tuple[LiftedState, Any], tuple[Array, LiftedInfo]]:
+        states, tuning = carry
+        warming = i <= plan.n_warmup
+        log_step = jnp.where(warming, tuning.log_step_size, tuning.log_step_size_avg)
+        step_size = jnp.minimum(jnp.exp(log_step), LARGEST_STEP)
+        shape, key_draw = (plan.n_chains, width), jax.random.fold_in(key, i)
+        uniforms = jax.random.uniform(key_draw, shape, minval=_TINY, maxval=1.0 - _TINY)
+        states, info = jax.vmap(partial(lifted_step, target), (0, 0, None))(states, uniforms, step_size)
+        updated = update(tuning, jnp.mean(info.acceptance))
+        tuning = jax.tree.map(lambda new, old: jnp.where(warming, new, old), updated, tuning)
+        return (states, tuning), (states.z, info)
+
+    # Warm-up and draws in one loop: two would take twice as long to compile.
+    numbers = jnp.arange(1, plan.n_warmup + plan.n_draws + 1)
+    _, (z, info) = jax.lax.scan(draw, (states, init(LARGEST_STEP)), numbers)
+    z, info = jax.tree.map(lambda kept: kept[plan.n_warmup :], (z, info))
+    return Chains(jnp.swapaxes(z, 0, 1), jnp.mean(info.acceptance), jnp.sum(info.diverged))
+
+
+def nuts_chains(model: BGMIVModel, v: Array, key: Array, plan: LatentPosterior) -> Chains:
+    """Chains of BlackJAX's NUTS; each sets its own step size and diagonal metric by window adaptation."""
+    import blackjax
+
+    target = posterior_target(model, v)
+    starts = _starts(model, target, v, jax.random.fold_in(key, 0), plan.n_chains)
+
+    def chain(start: Array, key: Array) -> tuple[Array, Array, Array]:
+        key_warmup, key_draws = jax.random.split(key)
+        warmup = blackjax.window_adaptation(
+            blackjax.nuts,
+            target.log_density,
+            target_acceptance_rate=plan.acceptance,
+            adaptation_info_fn=lambda *_: None,
+        )
+        (state, parameters), _ = warmup.run(key_warmup, start, num_steps=plan.n_warmup)
+        nuts = blackjax.nuts(target.log_density, **parameters)
+
+        def draw(state: Any, key: Array) -> tuple[Any, tuple[Array, Array, Array]]:
+            state, info = nuts.step(key, state)
+            return state, (state.position, info.acceptance_rate, info.is_divergent)
+
+        return jax.lax.scan(draw, state, jax.random.split(key_draws, plan.n_draws))[1]
+
+    z, acceptance, diverged = jax.vmap(chain)(starts, jax.random.split(jax.random.fold_in(key, 1), plan.n_chains))
+    return Chains(z, jnp.mean(acceptance), jnp.sum(diverged))
+
+
+def convergence(values: Array) -> tuple[Array, Array]:
+    """R-hat and bulk effective number of draws of one quantity, from `(n_chains, n_draws)`.
+
+    R-hat is rank-normalised, split and folded. A quantity that never varies has an R-hat of 1 and as many effective
+    draws as draws.
+
+    Reference:
+        A. Vehtari, A. Gelman, D. Simpson, B. Carpenter, P.-C. Bürkner (2021), Rank-normalization, folding, and
+        localization: an improved R-hat for assessing convergence of MCMC, Bayesian Analysis 16(2).
+    """
+    from blackjax.diagnostics import ess_bulk, rhat
+
+    still = jnp.all(values == values[0, 0])
+    return jnp.where(still, 1.0, rhat(values)), jnp.where(still, 1.0 * values.size, ess_bulk(values))
+
+
+@dataclass(frozen=True, eq=False)
+class LatentDraws:
+    """Draws of n rows' latents, and how far they can be trusted.
+
+    Attributes:
+        draws: `(n, n_chains, n_draws, d)`.
+        acceptance: mean acceptance probability, `(n,)`.
+        divergences: proposals that broke down, of all chains, `(n,)`.
+        rhat: the largest R-hat of a row's latent coordinates, `(n,)`: how far chains disagree; up to 1.01 is fine.
+        ess: the smallest bulk effective number of draws of a row's latent coordinates, `(n,)`.
+    """
+
+    draws: np.ndarray
+    acceptance: np.ndarray
+    divergences: np.ndarray
+    rhat: np.ndarray
+    ess: np.ndarray
+
+
+@partial(jax.jit, static_argnames="plan")
+def _chains(model: BGMIVModel, v: Array, keys: Array, plan: LatentPosterior) -> Chains:
+    sampler = lifted_chains if plan.sampler == "lifted" else nuts_chains
+    return jax.vmap(lambda v, key: sampler(model, v, key, plan))(v, keys)
+
+
+@jax.jit
+def _judged(values: Array) -> tuple[Array, Array]:
+    """The largest R-hat and the smallest effective number of draws of each row's quantities, the last axis."""
+
+    def one(values: Array) -> tuple[Array, Array]:
+        rhats, sizes = jax.vmap(convergence, in_axes=2)(values)
+        return jnp.max(rhats), jnp.min(sizes)
+
+    return jax.lax.map(one, values, batch_size=_AT_ONCE)
+
+
+@jax.jit
+def _judged_structural(model: BGMIVModel, x: Array, draws: Array) -> tuple[Array, Array]:
+    """The same of the structural function at treatments `x`, which does not depend on all latents."""
+
+    def one(draws: Array) -> Array:
+        at = jax.vmap(jax.vmap(jax.vmap(model.structural_mean, (0, None)), (None, 0)), (None, 0))
+        return at(x, draws).reshape(*draws.shape[:2], -1)
+
+    return _judged(jax.lax.map(one, draws, batch_size=_AT_ONCE))
+
+
+def _run_chains(
+    model: BGMIVModel,
+    v: np.ndarray,
+    config: LatentPosterior,
+    key: Array,
+    summarise: Callable[[Chains], tuple[Array | np.ndarray, ...]],
+) -> list[np.ndarray]:
+    """What `summarise` makes of the chains of all rows, in blocks small enough for memory."""
+    enable_compilation_cache()
+    # Chains of any seed share a compiled program.
+    plan = replace(config, seed=0)
+    size = max(_MIN_ROWS, bucket_size(min(len(v), _MAX_ROWS)))
+    blocks = []
+    for start in range(0, len(v), size):
+        stop = min(start + size, len(v))
+        # A row's key is that of its place, whatever rows are beside it. The filling keeps blocks of similar size in
+        # one compiled program.
+        rows = np.minimum(np.arange(start, start + size), stop - 1)
+        keys = jax.vmap(partial(jax.random.fold_in, key))(rows)
+        parts = summarise(_chains(model, jnp.asarray(v[rows]), keys, plan))
+        blocks.append([np.asarray(part)[: stop - start] for part in parts])
+    return [np.concatenate(parts) for parts in zip(*blocks, strict=True)]
+
+
+def _warn_unconverged(rhat: np.ndarray, ess: np.ndarray, config: LatentPosterior, what: str) -> None:
+    """Warn of chains that disagree or have too few effective draws, unless few rows have them."""
+    minimum = _MIN_DRAWS * config.n_chains
+    # A comparison with NaN is false: what cannot be judged is not converged.
+    bad = ~((rhat <= _MAX_RHAT) & (ess >= minimum))
+    if bad.sum() > _SHARE * len(bad):
+        warn_user(
+            f"the latent posterior's chains have not converged for {bad.sum()} of {len(bad)} {what}: R-hat is up to "
+            f"{np.max(rhat):.3f} (it should be {_MAX_RHAT} at most) and the effective number of draws down to "
+            f"{np.min(ess):.0f} (it should be {minimum} at least). Raise n_draws (now {config.n_draws}) or n_warmup "
+            f"(now {config.n_warmup})."
+        )
+
+
+def sample_latents(model: BGMIVModel, v: np.ndarray, config: LatentPosterior, key: Array) -> LatentDraws:
+    r"""Draws from $p(z \mid v)$ for scaled covariate rows `(n, p)`; the same key gives the same draws.
+
+    Chains start at the encoder's latents and at draws from the prior, moved to where they make the covariates likely.
+
+    Warns:
+        BGMIVWarning: more than one row in ten has an R-hat above 1.01 or fewer than 100 effective draws a chain.
+    """
+    parts = _run_chains(model, v, config, key, lambda chains: (*chains, *_judged(chains.draws)))
+    result = LatentDraws(*parts)
+    _warn_unconverged(result.rhat, result.ess, config, "rows' latents")
+    return result
+
+
+def latent_draws(model: BGMIVModel, v: np.ndarray, config: LatentPosterior, x: np.ndarray) -> np.ndarray:
+    """Draws to predict from, `(n, k, d)`: 256 a row at most, evenly spread; equal rows have the same draws.
+
+    All draws are judged, by the structural function at the deciles 1, 5 and 9 of the scaled treatments `x`.
+
+    Warns:
+        BGMIVWarning: as `sample_latents`, of the structural function. Latents that it does not depend on do not count.
+    """
+    unique, inverse = unique_rows(v)
+    at = jnp.asarray(np.quantile(x, (0.1, 0.5, 0.9), method="nearest"), jnp.float32)
+    total = config.n_chains * config.n_draws
+    chosen = np.linspace(0, total - 1, min(_MAX_KEPT, total)).round().astype(int)
+
+    def summarise(chains: Chains) -> tuple[Array | np.ndarray, ...]:
+        n, *_, d = chains.draws.shape
+        kept = np.asarray(chains.draws).reshape(n, total, d)[:, chosen]
+        return kept, *_judged_structural(model, at, chains.draws)
+
+    draws, rhat, ess = _run_chains(model, unique, config, jax.random.key(config.seed), summarise)
+    _warn_unconverged(rhat, ess, config, "rows' structural function")
+    return draws[inverse]

@@ -1,0 +1,343 @@
+"""BGM-IV: what a fit leaves, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from bgmiv.bgm.config import BGMIVConfig
+from bgmiv.bgm.heldout import HeldOutLosses, held_out_rows
+from bgmiv.bgm.latents import LatentMap, LatentPosterior, latents_of, padded_size, structural_averages, structural_means
+from bgmiv.bgm.model import BGMIVModel
+from bgmiv.bgm.posterior import latent_draws
+from bgmiv.bgm.uncertainty import MAX_BLOCK, MAX_POINTS, ModelSupport, tangent_directions, tangent_factors
+from bgmiv.data.ivdata import IVData
+from bgmiv.data.messages import FloatArray
+from bgmiv.data.query import Encoded, Query, Rows, rows_of
+from bgmiv.data.scaling import ScaledData, Scaler
+from bgmiv.data.schema import Schema
+from bgmiv.diagnostics.check import HeldOutPredictions
+from bgmiv.diagnostics.verdict import FitEvidence, Verdict, judge
+from bgmiv.effects import Floats, Source
+from bgmiv.errors import NotFittedError
+from bgmiv.estimators.fitted import FittedMethod
+from bgmiv.likelihood import Levels
+from bgmiv.persist.codec import unsaved
+from bgmiv.preprocess.reduction import FittedReduction
+from bgmiv.progress import HistoryRow
+
+__all__ = ["FittedBGMIV", "Member", "encoder_rule"]
+
+_QUASI_POSTERIOR = (
+    "Quasi-posterior intervals: the outcome network's weights linearised around what was trained, robust to "
+    "heteroskedasticity (and to dependence within groups), and the spread between members. They are pointwise, and "
+    "measured coverage is in the documentation."
+)
+# Latent states from which the latent source of uncertainty is made.
+_LATENT_DRAWS = 64
+# Rows in which the use of the latents is measured.
+_MAX_USAGE_ROWS = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One trained model of a fit.
+
+    Attributes:
+        model: the trained networks.
+        history: mean losses of each chunk of training.
+        held_out_rows: positions of the rows this member was not trained on.
+        held_out: losses on those rows after training; None without such rows.
+        training: losses on as many rows it was trained on.
+        attempts: how often it was trained.
+        training_latents: the training rows' latents after Algorithm 1, `(n, d)`; None in a model that was loaded.
+    """
+
+    model: BGMIVModel
+    history: tuple[HistoryRow, ...]
+    held_out_rows: np.ndarray
+    held_out: HeldOutLosses | None = None
+    training: HeldOutLosses | None = None
+    attempts: int = 1
+    training_latents: np.ndarray | None = unsaved()
+
+    def steps_of(self, phase: str) -> int:
+        """Steps of a training phase; none if it was left out."""
+        return max((row.step for row in self.history if row.phase == phase), default=0)
+
+
+def encoder_rule(rule: LatentMap | LatentPosterior) -> LatentMap:
+    """How one latent state of a row is found: the encoder's, where the structural function is averaged over many."""
+    return rule if isinstance(rule, LatentMap) else LatentMap(steps=0)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedBGMIV(FittedMethod):
+    """A fitted BGM-IV.
+
+    Attributes:
+        schema: names and kinds of the training data.
+        config: the resolved config.
+        reduction: how wide vector blocks are reduced.
+        scaler: the fitted scaling of each role, after the reduction.
+        members: the trained models; predictions are averages over them.
+        model_support: where the members' treatment models and latents place the data.
+        evidence: what held-out rows say of the fit.
+        directions: draws of the outcome generators' weights around what was trained, `(members, k, weights)`; None
+            until `with_uncertainty` is called with the data.
+    """
+
+    schema: Schema
+    config: BGMIVConfig
+    reduction: FittedReduction
+    scaler: Scaler
+    members: tuple[Member, ...]
+    model_support: ModelSupport
+    evidence: FitEvidence
+    directions: np.ndarray | None = None
+
+    @property
+    def model(self) -> BGMIVModel:
+        """The first member's networks."""
+        return self.members[0].model
+
+    @property
+    def n_members(self) -> int:
+        """How many models the estimate is an average of."""
+        return len(self.members)
+
+    @property
+    def verdict(self) -> Verdict:
+        """What held-out rows say of the fit, and why."""
+        return judge(self.evidence)
+
+    @property
+    def history(self) -> tuple[HistoryRow, ...]:
+        """Losses of each chunk of training, averaged over members."""
+        found = []
+        for rows in zip(*(member.history for member in self.members), strict=False):
+            means = {name: float(np.mean([row.metrics[name] for row in rows])) for name in rows[0].metrics}
+            found.append(HistoryRow(rows[0].phase, rows[0].step, means))
+        return tuple(found)
+
+    @property
+    def interval_kind(self) -> str:
+        """What the intervals are."""
+        if self.config.ensemble.bootstrap:
+            return "Pointwise intervals by the spread of members, each trained on bootstrapped rows or groups."
+        return _QUASI_POSTERIOR
+
+    @property
+    def encoding_key(self) -> object:
+        """The members, which stay the same when the fit is completed for intervals."""
+        return self.members
+
+    def encode(self, covariates: FloatArray) -> Encoded:
+        """Each member's latents `(n, d)` (eq. test_time_map)."""
+        v, rule = self.scaled_covariates(covariates), encoder_rule(self.config.latents)
+        return tuple(latents_of(member.model, v, rule) for member in self.members)
+
+    def scaled_covariates(self, v: FloatArray) -> np.ndarray:
+        """Flat covariates as the networks see them: reduced and scaled."""
+        return self.scaler.covariates.transform(self.reduction.transform(v))
+
+    def latents(self, covariates: Any, member: int = 0) -> np.ndarray:
+        """Test-time latents from covariates alone under one member, `(n, d)`."""
+        return rows_of(self.schema, covariates).encoded_by(self)[member]
+
+    def at(self, query: Query) -> Floats:
+        """The structural function in units of the outcome (eq. structural_prediction), averaged over members."""
+        total = self._member_at(0, query)
+        for i in range(1, len(self.members)):
+            total += self._member_at(i, query)
+        return total / len(self.members)
+
+    def members_at(self, query: Query) -> Floats:
+        """The structural function of each member, `(members, m, n)` or `(members, m, n, K)`."""
+        return np.stack([self._member_at(i, query) for i in range(len(self.members))])
+
+    def _member_at(self, i: int, query: Query) -> Floats:
+        model = self.members[i].model
+        if isinstance(self.config.latents, LatentMap):
+            z = query.rows.encoded_by(self)[i]
+            values = self._collect(query, lambda x, rows, size: structural_means(model, x, z[rows], size), 4096)
+        else:
+            draws = self._draws(i, query)
+            values = self._collect(query, lambda x, rows, _: structural_averages(model, x, draws[rows]), 256)
+        return self.scaler.outcome.inverse(values)
+
+    def _draws(self, i: int, query: Query) -> np.ndarray:
+        """Draws of the rows' latents under one member, `(n, k, d)`."""
+        scaled = self.scaler.treatment.transform(query.treatment.ravel())
+        return query.rows.encoded_by(_LatentDraws(self, i, scaled))[0]
+
+    def _collect(
+        self, query: Query, function: Callable[[np.ndarray, np.ndarray, int], np.ndarray], max_points: int
+    ) -> np.ndarray:
+        """A function of scaled treatments, row positions and a padded size, at all points of a query."""
+        size = padded_size(int(np.prod(query.shape)), max_points)
+        scale = self.scaler.treatment.transform
+        return query.collect(lambda x, rows: function(scale(x), rows, size), size)
+
+    def factors(self, query: Query) -> tuple[Source, ...]:
+        """Sources of uncertainty about `at`, in units of the outcome.
+
+        "sampling" is what other rows of the same kind would change, and "network" what training once more would; both
+        together are "bootstrap" where members were trained on bootstrapped rows. "latent" (only with
+        `latents="posterior"`) is what the covariates leave open about the latents.
+        """
+        if self.directions is None:
+            raise NotFittedError("this result was not completed by with_uncertainty(data, rows), which intervals need.")
+        k = len(self.members)
+        latent = self._latent_source(query) if isinstance(self.config.latents, LatentPosterior) else ()
+        if self.config.ensemble.bootstrap and k > 1:
+            return (Source("bootstrap", self._spread(query), k - 1), *latent)
+        count = len(self.directions[0])
+        latents = query.rows.encoded_by(self)
+        total: Any = 0.0
+        for member, directions, z in zip(self.members, self.directions, latents, strict=True):
+            total = total + self._collect(query, partial(tangent_factors, member.model, directions, z), MAX_POINTS)
+        unit = float(np.ravel(self.scaler.outcome.scale)[0])
+        sampling = Source("sampling", np.moveaxis(total / k * (unit / np.sqrt(count)), 2, 0), count)
+        network = (Source("network", self._spread(query), k - 1),) if k > 1 else ()
+        return (sampling, *network, *latent)
+
+    def _spread(self, query: Query) -> Floats:
+        """Members' differences from their mean, scaled so that their squares add up to the variance between members."""
+        values = self.members_at(query)
+        return np.asarray((values - values.mean(axis=0)) / np.sqrt(len(values) - 1), np.float64)
+
+    def _latent_source(self, query: Query) -> tuple[Source, ...]:
+        """What the covariates leave open about the latents, at draws of the first member."""
+        draws = self._draws(0, query)
+        chosen = np.linspace(0, draws.shape[1] - 1, _LATENT_DRAWS).round().astype(int)
+
+        def values(i: int) -> np.ndarray:
+            return self._collect(
+                query, lambda x, rows, size: structural_means(self.model, x, draws[rows, i], size), 4096
+            )
+
+        found = np.stack([values(i) for i in chosen])
+        unit = float(np.ravel(self.scaler.outcome.scale)[0])
+        factors = (found - found.mean(axis=0)) * (unit / np.sqrt(_LATENT_DRAWS))
+        return (Source("latent", np.asarray(factors, np.float64), _LATENT_DRAWS - 1),)
+
+    def in_support(self, query: Query) -> NDArray[np.bool_]:
+        """Where the fit's treatment model and its latents place the data, `(m, n)`."""
+        latents, models = query.rows.encoded_by(self), [member.model for member in self.members]
+        support = self.model_support
+        usual = support.novelty.usual(latents[0])
+
+        def inside(x: np.ndarray, rows: np.ndarray, size: int) -> np.ndarray:
+            density = support.log_density(models, x, [z[rows] for z in latents], size)
+            return usual[rows] & (density >= support.min_log_density)
+
+        return self._collect(query, inside, MAX_BLOCK)
+
+    def with_uncertainty(self, data: IVData, rows: Rows) -> FittedBGMIV:
+        """The same fit with what intervals need of the data it was fitted on, whose covariates `rows` holds."""
+        if self.directions is not None:
+            return self
+        scaled = ScaledData(
+            self.scaler.treatment.transform(data.treatment),
+            self.scaler.outcome.transform(data.outcome),
+            np.zeros((data.n_rows, 0), np.float32),
+            self._scaled_instruments(data),
+        )
+        directions = tangent_directions(
+            [member.model for member in self.members],
+            rows.encoded_by(self),
+            scaled,
+            self.config.initial.integration,
+            weights=data.weights,
+            groups=data.groups,
+            held_out=[member.held_out_rows for member in self.members],
+        )
+        return replace(self, directions=directions)
+
+    def _scaled_instruments(self, data: IVData) -> np.ndarray:
+        if not self.config.use_instrument:
+            return np.zeros((data.n_rows, 0), np.float32)
+        return self.scaler.instruments.transform(data.instruments)
+
+    def held_out_predictions(self, data: IVData, rows: Rows, max_rows: int) -> HeldOutPredictions | None:
+        """g at rows of the fit, each by the member that held it out; None if a member was trained on all rows."""
+        parts = [member.held_out_rows for member in self.members]
+        if not all(len(part) for part in parts):
+            return None
+        positions, owner = held_out_rows(parts, max_rows)
+        unique, first = np.unique(positions, return_index=True)
+        values = self.members_at(Query(data.treatment[None], rows).take(unique))[:, 0]
+        return HeldOutPredictions(unique, values[owner[first], np.arange(len(unique))])
+
+    def latent_usage(self, data: IVData, rows: Rows, seed: int) -> dict[str, float] | None:
+        """Mean change of what the first member predicts when one part of the latents is exchanged between rows.
+
+        Of 1000 rows at most, and for each part of the latents that has coordinates: `"<part>.treatment"`,
+        `"<part>.outcome"` and `"<part>.covariates"`, mean absolute changes of the treatment's mean, the outcome's mean
+        (probabilities, where these have levels) and the covariates' reconstruction, in standard deviations of each as
+        training sees it. None for a fit without covariates, whose latents are the same in every row.
+        """
+        if not self.schema.blocks:
+            return None
+        chosen = np.random.default_rng(seed).permutation(data.n_rows)[:_MAX_USAGE_ROWS]
+        part = data.take(chosen)
+        z = jnp.asarray(rows.encoded_by(self)[0][chosen])
+        x = jnp.asarray(self.scaler.treatment.transform(part.treatment))
+        w = jnp.asarray(self._scaled_instruments(part))
+        order = np.roll(np.arange(len(chosen)), 1)
+        before = _predicted(self.model, w, x, z)
+        scales = self._scales(part)
+        found: dict[str, float] = {}
+        for name, columns in self.model.layout.parts.items():
+            if columns.start == columns.stop:
+                continue
+            after = _predicted(self.model, w, x, z.at[:, columns].set(z[order, columns]))
+            for i, target in enumerate(("treatment", "outcome", "covariates")):
+                change = np.abs(np.asarray(after[i]) - np.asarray(before[i])) / scales[i]
+                found[f"{name}.{target}"] = float(np.mean(change))
+        return found
+
+    def _scales(self, part: IVData) -> list[np.ndarray]:
+        """Standard deviations of treatment, outcome and covariates as training sees them; one for probabilities."""
+        schema, scaler = self.schema, self.scaler
+        x = np.ones(1) if schema.treatment.discrete else scaler.treatment.transform(part.treatment).std(keepdims=True)
+        y = np.ones(1) if schema.outcome.discrete else scaler.outcome.transform(part.outcome).std(keepdims=True)
+        v = self.scaled_covariates(part.covariates).std(axis=0)
+        return [np.where(scale > 0, scale, 1.0) for scale in (x, y, v)]
+
+
+@dataclass(frozen=True, eq=False)
+class _LatentDraws:
+    """Draws of rows' latents under one member, which `Rows` keeps like any encoding; `x` is where they are judged."""
+
+    fitted: FittedBGMIV
+    member: int
+    x: np.ndarray
+
+    @property
+    def encoding_key(self) -> object:
+        return self.fitted.members[self.member]
+
+    def encode(self, covariates: FloatArray) -> Encoded:
+        rule = self.fitted.config.latents
+        assert isinstance(rule, LatentPosterior)
+        v = self.fitted.scaled_covariates(covariates)
+        return (latent_draws(self.fitted.members[self.member].model, v, rule, self.x),)
+
+
+@jax.jit
+def _predicted(model: BGMIVModel, w: Array, x: Array, z: Array) -> tuple[Array, Array, Array]:
+    raw = jax.vmap(model.treatment_raw)(w, z)
+    head = model.treatment_head
+    treatment = jax.nn.softmax(raw) if isinstance(head, Levels) else jax.vmap(head.mean)(raw)
+    outcome = jax.vmap(model.structural_mean)(x, z)
+    return treatment, outcome, jax.vmap(model.covariates.mean)(z)

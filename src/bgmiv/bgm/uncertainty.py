@@ -1,0 +1,300 @@
+r"""How uncertain a trained outcome generator is, by its quasi-posterior in the tangent of its weights.
+
+Training has the outcome generator's weights $\omega$ meet $E[y - m_\omega(w, z)] = 0$, where $m_\omega(w, z)$ is the
+structural mean integrated over $p(x \mid w, z)$, by least squares. Near the trained $\hat\omega$ the mean is linear in
+the weights, $m_\omega \approx \hat m + J(\omega - \hat\omega)$. With a Gaussian prior of precision $n\lambda$ that is
+a ridge regression, whose weights scatter with the sandwich covariance
+
+$$A^{-1} \Big(\tfrac1{n^2} \textstyle\sum_g s_g s_g^\top\Big) A^{-1}, \qquad A = \tfrac1n J^\top J + \lambda I,
+\qquad s_g = \sum_{i \in g} r_i J_i,$$
+
+over rows, or over groups of rows that may depend on one another. The prior is as wide as training was free: λ is the
+one at which rows have the mean leverage h that shows in how much larger their residuals are when they are left out,
+$r_\text{out} = r / (1 - h)$, and it is residuals as they would be if left out that enter the scores.
+
+What is kept are draws: directions in the space of weights, along which predictions are differentiated. Members see the
+same rows, so that the same rows' noise moves all of them: their directions are drawn together.
+
+Reference:
+    V. Chernozhukov, H. Hong (2003), An MCMC approach to classical estimation, Journal of Econometrics 115; A. Immer, M.
+    Korzepa, M. Bauer (2021), Improving predictions of Bayesian neural nets via local linearization, AISTATS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import log
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
+from numpy.typing import NDArray
+from scipy.cluster.vq import kmeans2
+from scipy.linalg import eigh
+from scipy.optimize import brentq
+
+from bgmiv.bgm.latents import padded_size
+from bgmiv.bgm.model import BGMIVModel, iv_means
+from bgmiv.data.scaling import ScaledData
+from bgmiv.diagnostics.support import OUTSIDE, Novelty, fit_novelty
+from bgmiv.integrate import IntegrationRule, rule_for
+from bgmiv.likelihood import Categorical, FiniteHead
+from bgmiv.nn.batching import pad_rows
+from bgmiv.training.loop import Row
+
+__all__ = [
+    "MAX_BLOCK",
+    "MAX_POINTS",
+    "N_DIRECTIONS",
+    "PRIOR_PRECISION",
+    "ModelSupport",
+    "fit_model_support",
+    "tangent_directions",
+    "tangent_factors",
+]
+
+N_DIRECTIONS = 64
+"""Draws kept; their variance has as many degrees of freedom."""
+PRIOR_PRECISION = 1e-3
+"""λ where no rows were held out, so that nothing shows how free training was."""
+MAX_POINTS = 1024
+"""Points at which derivatives are computed together."""
+
+_MAX_ROWS = 1000
+_AT_ONCE = 64
+_LEVERAGES = (0.005, 0.8)
+_PRECISIONS = (-7.0, 3.0)
+
+
+def tangent_directions(
+    models: Sequence[BGMIVModel],
+    latents: Sequence[np.ndarray],
+    scaled: ScaledData,
+    integration: IntegrationRule,
+    *,
+    weights: NDArray[np.floating] | None = None,
+    groups: NDArray[np.integer] | None = None,
+    held_out: Sequence[NDArray[np.integer]] = (),
+) -> NDArray[np.float32]:
+    """Draws of the members' weights around what was trained, `(members, N_DIRECTIONS, weights)`.
+
+    From each member's latents of all rows, the rows themselves (without their covariates), the rule of the outcome's
+    mean in training, codes of groups whose rows may depend on one another, and the rows that each member left out.
+    A thousand rows (whole groups, as many as make that number) say how the weights scatter; all rows how much.
+    """
+    n = len(scaled.x)
+    rng = np.random.default_rng(0)
+    codes = np.arange(n) if groups is None else np.asarray(groups)
+    chosen = _some(codes, rng)
+    part = Row(*(jnp.asarray(values[chosen]) for values in scaled))
+    importance = np.ones(len(chosen)) if weights is None else np.asarray(weights, np.float64)[chosen]
+    importance = importance / importance.mean()
+    _, place = np.unique(codes[chosen], return_inverse=True)
+    multipliers = rng.normal(size=(place.max() + 1, N_DIRECTIONS))[place]
+    members = []
+    for model, z in zip(models, latents, strict=True):
+        jacobian, residuals = _at_rows(model, part, jnp.asarray(z[chosen]), integration)
+        members.append(_spectrum(jacobian, residuals, importance))
+    owners = [np.isin(chosen, rows) for rows in held_out]
+    share = len(chosen) / n
+    leverage = _mean_leverage([member.residuals for member in members], owners)
+    precision = PRIOR_PRECISION if leverage is None else _precision(members, leverage / share)
+    found = [_directions(member, precision, share, multipliers) for member in members]
+    return np.asarray(np.stack(found) * np.sqrt(share), np.float32)
+
+
+class _Member(NamedTuple):
+    """One member at the chosen rows: the weighted Jacobian, residuals `(n, K)`, and the kernel's eigenvectors."""
+
+    jacobian: np.ndarray
+    residuals: np.ndarray
+    values: np.ndarray
+    vectors: np.ndarray
+
+    def leverages(self, precision: float) -> np.ndarray:
+        """Of each row and coordinate, if the chosen rows were all."""
+        return np.asarray(np.einsum("ij,j,ij->i", self.vectors, self.values / (self.values + precision), self.vectors))
+
+
+def _spectrum(jacobian: Array, residuals: Array, importance: np.ndarray) -> _Member:
+    n, k, _ = jacobian.shape
+    root = np.sqrt(np.repeat(importance, k))
+    # In double precision: with fewer weights than rows the kernel's small eigenvalues would be those of rounding.
+    j = np.asarray(jacobian, np.float64).reshape(n * k, -1) * root[:, None]
+    values, vectors = eigh(j @ j.T / n)
+    weighted = np.asarray(residuals, np.float64) * root.reshape(n, k)
+    return _Member(j, weighted, np.maximum(values, 0.0), vectors)
+
+
+def _mean_leverage(residuals: Sequence[np.ndarray], owners: Sequence[np.ndarray]) -> float | None:
+    """How much larger residuals are where rows were left out, on the same rows where there is more than one member."""
+    if not owners or not any(owner.any() for owner in owners):
+        return None
+    squares = [np.sum(r**2, axis=1) for r in residuals]
+    out = sum(float(square[owner].sum()) for square, owner in zip(squares, owners, strict=True))
+    if len(squares) > 1:
+        total = np.sum(squares, axis=0)
+        inside = sum(
+            float((total - square)[owner].sum()) / (len(squares) - 1)
+            for square, owner in zip(squares, owners, strict=True)
+        )
+    else:
+        inside = float(squares[0][~owners[0]].mean() * owners[0].sum())
+    return float(np.clip(1.0 - np.sqrt(inside / max(out, np.finfo(float).tiny)), *_LEVERAGES))
+
+
+def _precision(members: Sequence[_Member], leverage: float) -> float:
+    """The prior precision at which rows have this mean leverage, or the nearest to it."""
+
+    def excess(power: float) -> float:
+        values = np.concatenate([member.values for member in members])
+        return float(np.mean(values / (values + 10.0**power))) - min(leverage, _LEVERAGES[1])
+
+    low, high = _PRECISIONS
+    if excess(low) < 0.0:
+        return float(10.0**low)
+    return float(10.0 ** brentq(excess, low, high)) if excess(high) < 0.0 else float(10.0**high)
+
+
+def _some(codes: NDArray[Any], rng: np.random.Generator) -> NDArray[np.int64]:
+    """About a thousand rows: all of the groups they are of."""
+    if len(codes) <= _MAX_ROWS:
+        return np.arange(len(codes))
+    kinds, place, counts = np.unique(codes, return_inverse=True, return_counts=True)
+    order = rng.permutation(len(kinds))
+    within = np.cumsum(counts[order]) <= _MAX_ROWS
+    # The first group is taken however large it is.
+    within[0] = True
+    kept = np.isin(place, order[within])
+    return np.flatnonzero(kept)[: 2 * _MAX_ROWS]
+
+
+@partial(jax.jit, static_argnames="integration")
+def _at_rows(model: BGMIVModel, rows: Row, z: Array, integration: IntegrationRule) -> tuple[Array, Array]:
+    """The Jacobian of the integrated mean in the outcome's weights, `(n, K, weights)`, and residuals `(n, K)`."""
+    rule = rule_for(integration, model.treatment_head)
+    flat, unflatten = ravel_pytree(model.outcome)
+
+    def one(row: Row, z: Array) -> tuple[Array, Array]:
+        batch = jax.tree.map(lambda leaf: leaf[None], row)
+        raw = model.treatment_raw(row.w, z)[None]
+
+        def mean(flat: Array) -> Array:
+            moved = eqx.tree_at(lambda m: m.outcome, model, unflatten(flat))
+            return jnp.atleast_1d(iv_means(moved, rule, batch, raw, z[None], jax.random.key(0))[0])
+
+        y = model.outcome_event(row.y) if isinstance(model.outcome_head, Categorical) else row.y[None]
+        return jax.jacrev(mean)(flat), y - mean(flat)
+
+    return jax.lax.map(lambda pair: one(*pair), (rows, z), batch_size=_AT_ONCE)
+
+
+def _directions(member: _Member, precision: float, share: float, multipliers: np.ndarray) -> np.ndarray:
+    """$A^{-1} \\tfrac1n \\sum_i \\xi_i r_i J_i$ for each column of multipliers, through the rows' kernel matrix."""
+    n, k = member.residuals.shape
+    left_out = member.residuals.reshape(-1) / (1.0 - np.minimum(share * member.leverages(precision), _LEVERAGES[1]))
+    scores = left_out[:, None] * np.repeat(multipliers, k, axis=0)
+    solved = (member.vectors / (member.values + precision)) @ (member.vectors.T @ scores)
+    return np.asarray((member.jacobian.T @ solved / n).T)
+
+
+@jax.jit
+def _along(model: BGMIVModel, directions: Array, x: Array, z: Array) -> Array:
+    """Derivatives of the structural mean along directions, `(directions, n)` or `(directions, n, K)`."""
+    flat, unflatten = ravel_pytree(model.outcome)
+
+    def means(flat: Array) -> Array:
+        moved = eqx.tree_at(lambda m: m.outcome, model, unflatten(flat))
+        return jax.vmap(moved.structural_mean)(x, z)
+
+    return jax.lax.map(lambda direction: jax.jvp(means, (flat,), (direction,))[1], directions)
+
+
+def tangent_factors(
+    model: BGMIVModel, directions: NDArray[np.float32], latents: np.ndarray, x: np.ndarray, rows: np.ndarray, size: int
+) -> NDArray[np.float64]:
+    """What each of a member's directions `(k, weights)` changes of its structural mean, on the scaled outcome.
+
+    At scaled treatments `(n,)` of some rows of latents, padded to `size`, so that calls share a compiled program:
+    `(n, k)`, or `(n, k, K)` for an outcome of K levels.
+    """
+    some = [jnp.asarray(pad_rows(np.asarray(values, np.float32), size)) for values in (x, latents[rows])]
+    moved = np.asarray(_along(model, jnp.asarray(directions), *some))[:, : len(x)]
+    return np.moveaxis(moved, 0, 1).astype(np.float64)
+
+
+MAX_BLOCK = 1024
+"""Points whose densities are computed together."""
+
+_MAX_INSTRUMENTS = 32
+
+
+@dataclass(frozen=True, eq=False)
+class ModelSupport:
+    """Where a fit's own treatment model and latents place the data.
+
+    Attributes:
+        instruments: values that stand for all scaled instruments, `(m, q)`: the means of clusters of them.
+        shares: how many rows each stands for, `(m,)`, one in sum.
+        novelty: of the first member's latents.
+        min_log_density: the log-density of treatments that all but a hundredth of the rows exceed; for a treatment of
+            levels the lowest log-probability of one.
+    """
+
+    instruments: NDArray[np.float64]
+    shares: NDArray[np.float64]
+    novelty: Novelty
+    min_log_density: float
+
+    def log_density(
+        self, models: Sequence[BGMIVModel], x: np.ndarray, latents: Sequence[np.ndarray], size: int | None = None
+    ) -> NDArray[np.float64]:
+        r"""$\log p(x \mid z)$, averaged over instruments and members, `(n,)`, in blocks of `size` points."""
+        w, shares = jnp.asarray(self.instruments, jnp.float32), jnp.asarray(self.shares, jnp.float32)
+        size = size or padded_size(len(x), MAX_BLOCK)
+        each = []
+        for model, z in zip(models, latents, strict=True):
+            parts = []
+            for start in range(0, len(x), size):
+                some = [jnp.asarray(pad_rows(np.asarray(a[start : start + size], np.float32), size)) for a in (x, z)]
+                parts.append(np.asarray(_densities(model, *some, w, shares))[: len(x) - start])
+            each.append(np.concatenate(parts))
+        return np.asarray(np.logaddexp.reduce(each, axis=0) - log(len(each)), np.float64)
+
+
+def fit_model_support(models: Sequence[BGMIVModel], scaled: ScaledData, latents: Sequence[np.ndarray]) -> ModelSupport:
+    """The support of a fit, from scaled rows and each member's latents of them."""
+    instruments, shares = _typical(np.asarray(scaled.w, np.float64))
+    measure = ModelSupport(instruments, shares, fit_novelty(latents[0]), -np.inf)
+    if isinstance(models[0].treatment_head, FiniteHead):
+        return replace(measure, min_log_density=log(OUTSIDE))
+    return replace(measure, min_log_density=float(np.quantile(measure.log_density(models, scaled.x, latents), OUTSIDE)))
+
+
+def _typical(w: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Few values that stand for all rows' instruments; a fit without instruments has one of no columns."""
+    if w.shape[1] == 0:
+        return np.zeros((1, 0)), np.ones(1)
+    values, counts = np.unique(w, axis=0, return_counts=True)
+    if len(values) <= _MAX_INSTRUMENTS:
+        return values, counts / counts.sum()
+    centres, labels = kmeans2(w, _MAX_INSTRUMENTS, minit="++", seed=np.random.default_rng(0), missing="warn")
+    counts = np.bincount(labels, minlength=_MAX_INSTRUMENTS)
+    used = counts > 0
+    return np.asarray(centres[used], np.float64), counts[used] / counts.sum()
+
+
+@jax.jit
+def _densities(model: BGMIVModel, x: Array, z: Array, w: Array, shares: Array) -> Array:
+    def one(x: Array, z: Array) -> Array:
+        raws = jax.vmap(lambda w: model.treatment_raw(w, z))(w)
+        logs = jax.vmap(lambda raw: model.treatment_head.log_prob(raw, x[None]))(raws)
+        return jax.nn.logsumexp(logs.reshape(len(w)), b=shares)
+
+    return jax.vmap(one)(x, z)

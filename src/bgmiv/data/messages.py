@@ -1,0 +1,164 @@
+"""Checks on single columns, with errors that name the column, count the bad rows and say the fix."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgmiv.errors import BGMIVWarning, DataError
+
+__all__ = [
+    "FloatArray",
+    "check_binary",
+    "check_finite",
+    "common_float",
+    "counted",
+    "finite_columns",
+    "is_missing",
+    "is_zero_one",
+    "listed",
+    "numeric",
+    "plural",
+    "role_label",
+    "warn_user",
+]
+
+FloatArray = NDArray[np.floating[Any]]
+
+_LARGEST = float(np.finfo(np.float32).max)
+_SHOWN = 5
+_TO_NUMBERS = "convert it to numbers first"
+
+
+def role_label(argument: str, name: str) -> str:
+    """How messages call the outcome, the treatment or an instrument."""
+    return argument if name == argument else f"{argument} {name!r}"
+
+
+def listed(names: Iterable[object], max_shown: int = _SHOWN) -> str:
+    """Names joined by commas, the first few if there are many."""
+    texts = [str(name) for name in names]
+    return ", ".join(texts[:max_shown]) + (", ..." if len(texts) > max_shown else "")
+
+
+def plural(number: int, what: str) -> str:
+    """`1 row`, `2 rows`."""
+    return f"{number} {what}{'s' if number != 1 else ''}"
+
+
+def counted(bad: NDArray[np.bool_], what: str) -> str:
+    """Count the marked rows and name the first few: `2 missing values (rows 1, 4)`."""
+    rows = np.flatnonzero(bad).tolist()
+    return f"{plural(len(rows), what)} (row{'s' if len(rows) != 1 else ''} {listed(rows)})"
+
+
+def warn_user(message: str, category: type[BGMIVWarning] = BGMIVWarning) -> None:
+    """Warn at the line outside this package that led here."""
+    depth, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "bgmiv":
+        depth, frame = depth + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=depth)
+
+
+def is_missing(value: object) -> bool:
+    """Whether an entry of an object column stands for "no value": None, NaN, NaT or pandas' NA."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, (float, np.floating)) and bool(np.isnan(value))
+
+
+def numeric(values: NDArray[Any], label: str, advice: str = _TO_NUMBERS) -> NDArray[Any]:
+    """The values if they are booleans, integers or floats, otherwise an error with what to do about strings."""
+    kind = values.dtype.kind
+    if kind in "biuf":
+        return values
+    if kind == "V" and values.dtype.names is None and "float" in values.dtype.name:
+        return values.astype(np.float32)
+    if kind in "UST":
+        raise DataError(f"{label} holds strings: {advice}.")
+    if kind == "c":
+        raise DataError(f"{label} holds complex numbers. Pass real numbers, such as its real part.")
+    if kind in "Mm":
+        what = "dates or times" if kind == "M" else "time differences"
+        raise DataError(f"{label} holds {what} ({values.dtype}). Convert it to a number of days, say.")
+    if kind == "O":
+        raise DataError(_explain_objects(values, label, advice))
+    raise DataError(f"{label} has dtype {values.dtype}, which is not numeric: {_TO_NUMBERS}.")
+
+
+def _explain_objects(values: NDArray[Any], label: str, advice: str) -> str:
+    entries = values.reshape(len(values), -1)
+    names = sorted({type(entry).__name__ for entry in entries.ravel().tolist()})
+    if "str" in names:
+        return f"{label} holds strings: {advice}."
+    missing = np.array([any(is_missing(entry) for entry in row) for row in entries], dtype=bool)
+    if missing.any():
+        return _missing_message(label, missing)
+    return (
+        f"{label} has object dtype (entries of type {', '.join(names[:4])}): "
+        f"use .astype(float) if these are numbers, otherwise {advice}."
+    )
+
+
+def _missing_message(label: str, bad: NDArray[np.bool_]) -> str:
+    return f"{label} has {counted(bad, 'missing value')}: NaN, None or NA. Drop or fill these rows first."
+
+
+def check_finite(values: FloatArray, labels: Sequence[str]) -> None:
+    """Refuse missing, infinite and too large numbers in a matrix with one label a column."""
+    # The extremes carry NaN and infinity with them, so that clean data costs two passes and no copy.
+    if values.size == 0 or (values.max() <= _LARGEST and values.min() >= -_LARGEST):
+        return
+    low, high = values.min(axis=0), values.max(axis=0)
+    columns = np.flatnonzero(~((high <= _LARGEST) & (low >= -_LARGEST)))
+    first, others = values[:, columns[0]], columns[1:]
+    label = labels[columns[0]]
+    if np.isnan(first).any():
+        message = _missing_message(label, np.isnan(first))
+    elif np.isinf(first).any():
+        message = f"{label} has {counted(np.isinf(first), 'infinite value')}. Drop or fill these rows first."
+    else:
+        message = (
+            f"{label} has {counted(np.abs(first) > _LARGEST, 'value')} beyond {_LARGEST:.1e}, "
+            "which overflows single precision. Use larger units."
+        )
+    if len(others):
+        message += f" {plural(len(others), 'more column')} affected: {listed(labels[column] for column in others)}."
+    raise DataError(message)
+
+
+def is_zero_one(values: NDArray[Any]) -> bool:
+    """Whether every value is 0 or 1."""
+    # Most columns are told by their first values.
+    return all(bool(((part == 0) | (part == 1)).all()) for part in (values[:1000], values[1000:]))
+
+
+def check_binary(values: NDArray[Any], label: str, otherwise: str) -> None:
+    """Refuse finite values other than 0 and 1."""
+    if not is_zero_one(values):
+        bad = (values != 0) & (values != 1)
+        raise DataError(f"{label} is binary but has {counted(bad, 'value')} other than 0 and 1. {otherwise}")
+
+
+def common_float(arrays: Sequence[NDArray[Any]]) -> np.dtype[Any]:
+    """The floating dtype that holds all arrays: single precision if given so, otherwise double."""
+    dtypes = [array.dtype for array in arrays]
+    if any(dtype.kind == "f" for dtype in dtypes) and np.result_type(np.float32, *dtypes) == np.float32:
+        return np.dtype(np.float32)
+    return np.dtype(np.float64)
+
+
+def finite_columns(columns: Sequence[NDArray[Any]], labels: Sequence[str], advice: str = _TO_NUMBERS) -> FloatArray:
+    """Columns `(n,)` as one matrix `(n, k)` of finite numbers; `advice` is what to do with strings."""
+    arrays = [numeric(values, label, advice) for values, label in zip(columns, labels, strict=True)]
+    flat = np.empty((len(arrays[0]), len(arrays)), dtype=common_float(arrays))
+    with np.errstate(over="ignore"):
+        for i, values in enumerate(arrays):
+            flat[:, i] = values
+    check_finite(flat, labels)
+    return flat

@@ -1,0 +1,167 @@
+"""A question to a fitted method: which treatments, for which rows of covariates.
+
+Covariates are validated once and what a method computes of them (latents, features) is computed once, however many
+treatments and groups of rows are asked about afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgmiv.data.ivdata import IVData
+from bgmiv.data.messages import FloatArray
+from bgmiv.data.schema import Schema
+from bgmiv.errors import DataError
+
+__all__ = ["Encoded", "Encoder", "Query", "Rows", "query_along", "query_at", "rows_of"]
+
+Encoded = tuple[np.ndarray, ...]
+"""What a method computes of covariates: arrays whose first axis is that of the rows."""
+
+
+class Encoder(Protocol):
+    """What computes something of covariates that does not depend on the treatment."""
+
+    @property
+    def encoding_key(self) -> object:
+        """What the computation depends on: two encoders with the same object compute the same."""
+
+    def encode(self, covariates: FloatArray) -> Encoded:
+        """Arrays with one entry a row, from the flat matrix `(n, p)`."""
+
+
+class Rows:
+    """Validated covariates of n rows, and what methods have computed of them.
+
+    Args:
+        covariates: the flat matrix `(n, p)`, validated.
+        weights: `(n,)` how many rows each row stands for; None for one each.
+    """
+
+    def __init__(self, covariates: FloatArray, weights: FloatArray | None = None) -> None:
+        """Keep the arrays; nothing is computed yet."""
+        self.covariates = covariates
+        self.weights = weights
+        self._encoded: dict[int, tuple[object, Encoded]] = {}
+        self._origin: tuple[Rows, NDArray[Any]] | None = None
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.covariates)
+
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """Each row's share of a weighted average, `(n,)`."""
+        weights = np.ones(len(self)) if self.weights is None else np.asarray(self.weights, np.float64)
+        return weights / weights.sum()
+
+    def take(self, index: Any) -> Rows:
+        """Some of these rows, by position or mask; what was computed of them is kept."""
+        positions = np.arange(len(self))[index]
+        weights = None if self.weights is None else self.weights[positions]
+        part = Rows(self.covariates[positions], weights)
+        origin, before = self._origin or (self, np.arange(len(self)))
+        part._origin = (origin, before[positions])
+        return part
+
+    def encoded_by(self, encoder: Encoder) -> Encoded:
+        """What the method computes of these covariates, computed once for them and all rows taken from them."""
+        if self._origin is not None:
+            origin, positions = self._origin
+            return tuple(part[positions] for part in origin.encoded_by(encoder))
+        key = encoder.encoding_key
+        if id(key) not in self._encoded:
+            # The key is kept beside the result, so that its id stays its own.
+            self._encoded[id(key)] = (key, encoder.encode(self.covariates))
+        return self._encoded[id(key)][1]
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """m treatments for each of n rows.
+
+    Args:
+        treatment: `(m, n)`, or `(m, 1)` for treatments that are the same for every row; numbers, or codes of levels.
+        rows: the rows of covariates.
+    """
+
+    treatment: FloatArray
+    rows: Rows
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Treatments and rows (m, n)."""
+        return len(self.treatment), len(self.rows)
+
+    def collect(self, function: Callable[[FloatArray, NDArray[np.intp]], np.ndarray], max_points: int) -> np.ndarray:
+        """The values `(m, n, ...)` of a function of treatments and row positions.
+
+        It is asked for at most `max_points` of the m · n points at a time, the rows of the first treatment first.
+        """
+        m, n = self.shape
+        parts = []
+        for start in range(0, m * n, max_points):
+            which, rows = np.divmod(np.arange(start, min(start + max_points, m * n)), n)
+            columns = np.zeros_like(rows) if self._shared else rows
+            parts.append(np.asarray(function(self.treatment[which, columns], rows)))
+        flat = np.concatenate(parts)
+        return flat.reshape(m, n, *flat.shape[1:])
+
+    def take(self, index: Any) -> Query:
+        """The same treatments for some of the rows."""
+        positions = np.arange(len(self.rows))[index]
+        return Query(self.treatment if self._shared else self.treatment[:, positions], self.rows.take(positions))
+
+    def thinned(self, max_rows: int) -> Query:
+        """The same treatments for evenly spread rows, if there are more than `max_rows`."""
+        if len(self.rows) <= max_rows:
+            return self
+        return self.take(np.linspace(0, len(self.rows) - 1, max_rows).round().astype(np.intp))
+
+    @property
+    def _shared(self) -> bool:
+        """Whether all rows have the same treatments."""
+        return self.treatment.shape[1] == 1
+
+
+def rows_of(schema: Schema, covariates: Any, *, n_rows: int | None = None, weights: Any = None) -> Rows:
+    """Rows from covariates as `predict` takes them or from the data of a fit; `Rows` as they are.
+
+    `n_rows` is how many rows there must be; for a fit without covariates, how many there are.
+    """
+    if isinstance(covariates, Rows):
+        return covariates
+    if isinstance(covariates, IVData):
+        return Rows(covariates.covariates, covariates.weights)
+    flat = schema.check_covariates(covariates, n_rows=n_rows)
+    if weights is None:
+        return Rows(flat)
+    shares = np.asarray(weights, np.float64)
+    if shares.shape != (len(flat),):
+        raise DataError(f"weights have shape {shares.shape}; pass one for each of the {len(flat)} rows.")
+    if not np.all(np.isfinite(shares)) or shares.min() < 0.0 or not shares.sum() > 0.0:
+        raise DataError("weights must be numbers of at least 0, not all of them 0.")
+    return Rows(flat, shares)
+
+
+def query_at(schema: Schema, treatment: Any, covariates: Any = None) -> Query:
+    """One treatment a row, or one for all rows, as `predict` takes them."""
+    if isinstance(covariates, Rows | IVData):
+        rows = rows_of(schema, covariates)
+        return Query(schema.check_treatment(treatment, len(rows))[None], rows)
+    values, flat = schema.check_query(treatment, covariates)
+    return Query(values[None], Rows(flat))
+
+
+def query_along(schema: Schema, treatments: Any, covariates: Any = None, *, weights: Any = None) -> Query:
+    """The same m treatments (numbers or levels) for every row; one row for a fit without covariates."""
+    doses = np.atleast_1d(np.asarray(treatments))
+    if doses.ndim != 1 or not len(doses):
+        raise DataError(f"treatments have shape {doses.shape}. Pass one or more values in a row.")
+    rows = rows_of(schema, covariates, n_rows=None if schema.blocks else 1, weights=weights)
+    return Query(schema.check_treatment(doses, len(doses))[:, None], rows)

@@ -1,0 +1,358 @@
+"""Files and tables of any library: columns by name, missing values, and the way to `IVData`."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import gzip
+import warnings
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import narwhals as nw
+import numpy as np
+from numpy.typing import NDArray
+
+from bgmiv.data.blocks import Declaration, category_entries, covariate_label
+from bgmiv.data.ivdata import IVData, checked_sampling
+from bgmiv.data.messages import is_missing, listed, plural, warn_user
+from bgmiv.data.roles import RoleKind, check_are_levels, holds_words
+from bgmiv.data.table import Column, Table, read_columns, wrapped
+from bgmiv.errors import DataError, MissingExtraError
+
+__all__ = [
+    "ColumnReader",
+    "Missing",
+    "check_known",
+    "check_no_missing",
+    "column_names",
+    "complete_rows",
+    "from_frame",
+    "is_table",
+    "read_table",
+    "select_columns",
+    "table_rows",
+    "with_levels",
+    "without_missing",
+]
+
+Missing = Literal["raise", "drop"]
+
+_SHOWN = 10
+_SUFFIXES = {".csv": "csv", ".csv.gz": "csv", ".parquet": "parquet", ".pq": "parquet"}
+_NULLS = ["", "NA", "N/A", "n/a", "<NA>", "NaN", "nan", "null", "NULL", "None"]
+_AT_FIT = "Fill them, or leave such rows out with missing='drop'."
+_AT_PREDICT = "Fill them, or leave such rows out of the table."
+
+
+def read_table(path: str | Path) -> Any:
+    """Read a CSV or Parquet file, by the end of its name.
+
+    Empty fields and the usual words for "no value" (NA, NaN, null, None) are missing values. In a CSV file the first
+    line names the columns and every line has as many fields as it; a first column without a name holds row labels, as
+    pandas and R write them, and is left out.
+
+    Args:
+        path: a file whose name ends in .csv, .csv.gz, .parquet or .pq; CSV in UTF-8.
+
+    Returns:
+        A pandas DataFrame.
+
+    Raises:
+        DataError: the file is not there, is of another kind, or cannot be read; the message names line and column.
+        MissingExtraError: the file is Parquet and pyarrow is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder, "wages.csv")
+        ...     _ = file.write_text("wage,region\\n9.5,north\\n7,south\\n")
+        ...     read_table(file)
+           wage region
+        0   9.5  north
+        1   7.0  south
+    """
+    file = Path(path)
+    kind = next((kind for suffix, kind in _SUFFIXES.items() if file.name.lower().endswith(suffix)), None)
+    if kind is None:
+        raise DataError(f"{file} is neither CSV nor Parquet by its name. Pass a file ending in {', '.join(_SUFFIXES)}.")
+    if not file.is_file():
+        raise DataError(f"{file}: there is no such file.")
+    try:
+        return _read_csv(file) if kind == "csv" else _read_parquet(file)
+    except MissingExtraError:
+        raise
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file} cannot be read as csv: it is not in UTF-8. Save it in that encoding.") from error
+    # Each library has exceptions of its own for a damaged file.
+    except Exception as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(f"{file} cannot be read as {kind}: {first}") from error
+
+
+def _read_csv(file: Path) -> Any:
+    import pandas as pd
+
+    names = _check_lines(file)
+    with warnings.catch_warnings():
+        # Numbers are exact without this option from pandas 3.1 on, which deprecates it.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return pd.read_csv(
+            file,
+            encoding="utf-8-sig",
+            low_memory=False,
+            float_precision="round_trip",
+            index_col=False,
+            na_values=_NULLS,
+            keep_default_na=False,
+            usecols=range(names[0] == "", len(names)),
+        )
+
+
+def _check_lines(file: Path) -> list[str]:
+    """The names of the columns, once all lines have as many fields; pandas would fill or cut the others."""
+    opened = gzip.open if file.name.lower().endswith(".gz") else open
+    with opened(file, "rt", encoding="utf-8-sig", newline="") as lines:
+        rows = csv.reader(lines, strict=True)
+        names = next(rows, [])
+        if not names:
+            raise DataError("it is empty.")
+        for name, count in Counter(names).items():
+            if count > 1:
+                places = " and ".join(str(i + 1) for i, other in enumerate(names) if other == name)
+                raise DataError(f"line 1: columns {places} have the same name, {name!r}. Rename or drop them.")
+        if "" in names[1:]:
+            raise DataError(f"line 1: column {names.index('', 1) + 1} has no name. Name it, or drop it.")
+        for row in rows:
+            line, have = f"line {rows.line_num}", f"{len(row)} fields, and line 1 has {len(names)}"
+            if 0 < len(row) < len(names):
+                raise DataError(f"{line} ends before column {names[len(row)]!r}: it has {have}.")
+            if len(row) > len(names):
+                extra = f"there is no column for {row[len(names)]!r} after {names[-1]!r}"
+                raise DataError(f"{line} has {have}: {extra}. Quote fields that hold commas.")
+    return names
+
+
+def _read_parquet(file: Path) -> Any:
+    try:
+        from pyarrow import parquet, types
+    except ImportError:
+        raise MissingExtraError(f"{file}: Parquet files need pyarrow: pip install pyarrow") from None
+    table = parquet.read_table(file)
+    for i, field in enumerate(table.schema):
+        if types.is_decimal(field.type):
+            table = table.set_column(i, field.name, table.column(i).cast("float64"))
+    # What pandas wrote as its index is a column here, as in any other library.
+    return table.to_pandas(ignore_metadata=True, date_as_object=False)
+
+
+@dataclass(frozen=True)
+class ColumnReader:
+    """Picks the covariates of a fit, by name, out of later tables with other columns and another order."""
+
+    names: tuple[str, ...]
+
+    def covariates(self, data: Any) -> Table:
+        """The covariates of a table; one without columns if the fit had none."""
+        return check_no_missing(select_columns(data, self.names))
+
+
+def from_frame(
+    data: Any,
+    *,
+    outcome: str,
+    treatment: str,
+    instruments: str | Sequence[str],
+    covariates: str | Sequence[str] | None = None,
+    missing: Missing = "raise",
+    blocks: Mapping[str, Declaration] | None = None,
+    treatment_kind: RoleKind = "auto",
+    outcome_kind: RoleKind = "auto",
+    weights: str | None = None,
+    groups: str | None = None,
+) -> IVData:
+    """Validated data from the named columns of a table; covariates of strings are categorical.
+
+    Args:
+        data: a pandas, polars or pyarrow table, or a mapping of names to arrays; other columns are not looked at.
+        outcome, treatment, instruments, covariates: columns' names.
+        missing: "raise" to refuse missing values in these columns, "drop" to leave out rows that have one.
+        blocks, treatment_kind, outcome_kind: as in `IVData.from_arrays`.
+        weights: the name of the column of sample weights; it may be a covariate too.
+        groups: the name of the column of groups; it may be a covariate or an instrument too.
+    """
+    asked = {"instruments": _names(instruments, "instruments"), "covariates": _names(covariates, "covariates")}
+    for argument, name in (("outcome", outcome), ("treatment", treatment)):
+        if not isinstance(name, str):
+            raise DataError(f"{argument} must be the name of a column of the table, got {name!r}.")
+    sampling = checked_sampling(weights, groups, {"outcome": [outcome], "treatment": [treatment], **asked})
+    used = (outcome, treatment, *asked["instruments"], *asked["covariates"], *sampling.values())
+    table = without_missing(select_columns(data, used), missing)
+    columns = {column.name: column for column in table.columns}
+
+    def part(chosen: Iterable[Column]) -> Table:
+        return Table(tuple(chosen), table.n_rows, True)
+
+    known = part(with_levels(columns[name], blocks or ()) for name in asked["covariates"])
+    return IVData.from_arrays(
+        part([columns[outcome]]),
+        part([columns[treatment]]),
+        instruments=part(columns[name] for name in asked["instruments"]),
+        covariates=known if known.columns else None,
+        blocks=blocks,
+        treatment_kind=treatment_kind,
+        outcome_kind=outcome_kind,
+        **{argument: part([columns[name]]) for argument, name in sampling.items()},
+    )
+
+
+def is_table(data: Any) -> bool:
+    """Whether the columns of a container have names: a data frame or a mapping."""
+    return isinstance(data, Mapping) or isinstance(wrapped(data, "data"), nw.DataFrame)
+
+
+def column_names(data: Any) -> tuple[str, ...]:
+    """The names of a table's columns."""
+    return tuple(_original_names(data))
+
+
+def table_rows(data: Any) -> int:
+    """How many rows a table has."""
+    return select_columns(data, ()).n_rows
+
+
+def check_known(name: str, known: Sequence[str]) -> None:
+    """Refuse the name of a column that is not there, with those that are spelt alike."""
+    if name in known:
+        return
+    folded = {other.casefold(): other for other in known}
+    close = [folded[match] for match in difflib.get_close_matches(name.casefold(), list(folded), 3, 0.6)]
+    hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+    shown = f": {listed(map(repr, known), _SHOWN)}" if known else ""
+    raise DataError(f"the table has no column {name!r}.{hint} It has {plural(len(known), 'column')}{shown}.")
+
+
+def select_columns(data: Any, names: Iterable[str]) -> Table:
+    """The columns of these names, each once, in this order."""
+    original = _original_names(data)
+    wanted = list(dict.fromkeys(names))
+    for name in wanted:
+        check_known(name, tuple(original))
+    if isinstance(data, Mapping):
+        table = read_columns({name: data[original[name]] for name in wanted}, "data", "column")
+        if not wanted and data:
+            table = Table((), len(next(iter(data.values()))), False)
+        return table
+    frame = wrapped(data, "data")
+    table = read_columns(frame.select([original[name] for name in wanted]).to_native(), "data", "column")
+    return table._replace(n_rows=len(frame))
+
+
+def complete_rows(data: Any, names: Iterable[str]) -> NDArray[np.bool_]:
+    """Which rows of a table have a value in each of these columns: those that `missing="drop"` keeps."""
+    return ~_missing_values(select_columns(data, names))[0]
+
+
+def check_no_missing(table: Table, fix: str = _AT_PREDICT) -> Table:
+    """The table, or an error that counts its missing values."""
+    bad, where = _missing_values(table)
+    if bad.any():
+        raise DataError(f"there are missing values in {where}, in {int(bad.sum())} of {table.n_rows} rows. {fix}")
+    return _with_plain_numbers(table)
+
+
+def without_missing(table: Table, missing: Missing) -> Table:
+    """The table for a fit: without the rows in which a value is missing, or an error that counts them."""
+    if missing not in get_args(Missing):
+        raise DataError(f"missing must be 'raise' or 'drop', got {missing!r}.")
+    if missing == "drop":
+        table = _complete(table)
+    table = check_no_missing(table, _AT_FIT)
+    if table.n_rows < 2:
+        raise DataError(f"the table has {'one row' if table.n_rows else 'no rows: it is empty'}. Pass at least two.")
+    return table
+
+
+def _complete(table: Table) -> Table:
+    bad, where = _missing_values(table)
+    if not bad.any():
+        return table
+    left = int((~bad).sum())
+    if left == 0:
+        raise DataError(f"every one of the {table.n_rows} rows has a missing value: {where}. Use fewer columns.")
+    warn_user(f"{int(bad.sum())} of {table.n_rows} rows are dropped for missing values in {where}; {left} are left.")
+    kept = tuple(column._replace(values=column.values[~bad]) for column in table.columns)
+    return Table(kept, left, table.named, None if table.index is None else table.index[~bad])
+
+
+def _missing_values(table: Table) -> tuple[NDArray[np.bool_], str]:
+    """Which rows have a missing value, and how many there are in which columns."""
+    masks = {column.name: _missing_rows(column.values) for column in table.columns}
+    counts = [f"{name!r} ({int(mask.sum())})" for name, mask in masks.items() if mask.any()]
+    where = ", ".join(counts[:_SHOWN])
+    where += f" and {len(counts) - _SHOWN} more columns" if len(counts) > _SHOWN else ""
+    return np.logical_or.reduce([np.zeros(table.n_rows, dtype=bool), *masks.values()]), where
+
+
+def _missing_rows(values: NDArray[Any]) -> NDArray[np.bool_]:
+    kind = values.dtype.kind
+    if kind in "fc":
+        bad = np.isnan(values)
+    elif kind in "Mm":
+        bad = np.isnat(values)
+    elif kind in "OT":
+        bad = np.array([is_missing(entry) for entry in values.ravel().tolist()], dtype=bool).reshape(values.shape)
+    else:
+        return np.zeros(len(values), dtype=bool)
+    return np.asarray(bad.any(axis=tuple(range(1, bad.ndim))))
+
+
+def _with_plain_numbers(table: Table) -> Table:
+    """The table, with numbers that a library gave as objects, because some were missing, as numbers."""
+
+    def plain(column: Column) -> Column:
+        if column.categorical or column.values.dtype.kind != "O" or column.values.ndim > 1 or len(column.values) == 0:
+            return column
+        entries = column.values.tolist()
+        numbers = all(isinstance(entry, bool | int | float | np.number | np.bool_) for entry in entries)
+        return column._replace(values=np.array(entries)) if numbers else column
+
+    return table._replace(columns=tuple(map(plain, table.columns)))
+
+
+def with_levels(column: Column, declared: Container[str]) -> Column:
+    """The covariate, known as categorical if it holds undeclared strings that are no numbers or identifiers."""
+    if column.name in declared or column.categorical or column.values.ndim != 1 or not holds_words(column):
+        return column
+    label = covariate_label(column.name)
+    fix = f"Convert it to numbers, or declare it with blocks={{{column.name!r}: 'categorical'}}."
+    check_are_levels(category_entries(column, label), label, fix)
+    return column._replace(categorical=True)
+
+
+def _original_names(data: Any) -> dict[str, Any]:
+    if isinstance(data, Mapping):
+        return {str(name): name for name in data}
+    frame = wrapped(data, "data")
+    if not isinstance(frame, nw.DataFrame):
+        hint = " Call .collect() on it first." if hasattr(data, "collect") else ""
+        raise DataError(
+            "data must be a pandas, polars or pyarrow table, or a mapping of names to columns, got "
+            f"{type(data).__name__}.{hint}"
+        )
+    return {str(name): name for name in frame.columns}
+
+
+def _names(names: str | Sequence[str] | None, argument: str) -> tuple[str, ...]:
+    if names is None:
+        return ()
+    listed = (names,) if isinstance(names, str) else tuple(names)
+    for name in listed:
+        if not isinstance(name, str):
+            raise DataError(f"{argument} must be names of columns of the table, got {name!r} among them.")
+        if listed.count(name) > 1:
+            raise DataError(f"{argument} name the column {name!r} twice. Name it once.")
+    return listed

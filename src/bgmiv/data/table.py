@@ -1,0 +1,195 @@
+"""Reading tables, arrays, lists and mappings into named columns, without judging their values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import narwhals as nw
+import numpy as np
+from numpy.typing import NDArray
+
+from bgmiv.data.messages import counted, plural
+from bgmiv.errors import DataError
+
+__all__ = ["Column", "Table", "check_same_rows", "read_column", "read_columns", "wrapped"]
+
+
+class Column(NamedTuple):
+    """A named column (n,), or (n, ...) for an array entry of a mapping.
+
+    It is categorical if its dtype says so; `source` is its name in the table, if that is another one.
+    """
+
+    name: str
+    values: NDArray[Any]
+    categorical: bool = False
+    source: str = ""
+
+
+class Table(NamedTuple):
+    """What a container holds: its columns, and whether their names came with it.
+
+    `index` are pandas' row labels, `matrix` all columns at once if the container was one array.
+    """
+
+    columns: tuple[Column, ...]
+    n_rows: int
+    named: bool
+    index: Any = None
+    matrix: NDArray[Any] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns' names."""
+        return tuple(column.name for column in self.columns)
+
+
+def read_columns(values: Any, argument: str, prefix: str) -> Table:
+    """The columns of an array, list, series, data frame, or mapping of names to arrays; a `Table` as it is.
+
+    Messages call it by its `argument`; unnamed columns are `{prefix}_0`, `{prefix}_1`, ...
+    """
+    if isinstance(values, Table):
+        return values
+    if isinstance(values, Mapping):
+        _check_distinct(values, argument)
+        return _from_mapping(values, argument)
+    read = wrapped(values, argument)
+    if isinstance(read, nw.DataFrame):
+        _check_distinct(read.columns, argument)
+        columns = [_series_column(str(s.name), s, f"{argument} column {str(s.name)!r}") for s in read.iter_columns()]
+        return Table(tuple(columns), len(read), bool(columns), _row_labels(values))
+    if isinstance(read, nw.Series):
+        name = "" if read.name is None else str(read.name)
+        label = f"{argument} {name!r}" if name else argument
+        column = _series_column(name or f"{prefix}_0", read, label)
+        return Table((column,), len(column.values), bool(name), _row_labels(values))
+    return _from_array(values, argument, prefix)
+
+
+def read_column(values: Any, argument: str) -> tuple[Column, Table]:
+    """Read a container that must hold one column; its default name is the argument's."""
+    table = read_columns(values, argument, argument)
+    if len(table.columns) != 1 or table.columns[0].values.ndim != 1:
+        shape = (table.n_rows, len(table.columns))
+        raise DataError(f"{argument} must be one column, got shape {shape}. Pass a one-dimensional array.")
+    column = table.columns[0] if table.named else table.columns[0]._replace(name=argument)
+    return column, table
+
+
+def check_same_rows(tables: Mapping[str, Table]) -> None:
+    """Refuse containers of different lengths, or with pandas indexes that do not match the first one's."""
+    (first, reference), *others = tables.items()
+    for argument, table in others:
+        if table.n_rows != reference.n_rows:
+            turned = len(table.columns) == reference.n_rows and table.matrix is not None
+            fix = "It looks transposed: pass its .T." if turned else "Pass the same rows for both."
+            have = f"{argument} {_has(argument)} {plural(table.n_rows, 'row')}"
+            raise DataError(f"{have} but {first} {_has(first)} {reference.n_rows}. {fix}")
+    indexed = [(argument, table.index) for argument, table in tables.items() if table.index is not None]
+    for argument, index in indexed[1:]:
+        if not index.equals(indexed[0][1]):
+            raise DataError(
+                f"{argument} and {indexed[0][0]} have different pandas indexes, so their rows may not match. "
+                "Align them, or call .reset_index(drop=True) on both if the order is right."
+            )
+
+
+def _has(argument: str) -> str:
+    return "have" if argument.endswith("s") else "has"
+
+
+def wrapped(values: Any, label: str) -> Any:
+    """A data frame or series of any library in narwhals' clothes; anything else as it is."""
+    try:
+        return nw.from_native(values, eager_only=True, allow_series=True, pass_through=True)
+    except nw.exceptions.DuplicateError:
+        _check_distinct(values.column_names if hasattr(values, "column_names") else values.columns, label)
+        raise
+
+
+def _check_distinct(names: Iterable[Any], argument: str) -> None:
+    repeated = [name for name, count in Counter(map(str, names)).items() if count > 1]
+    if repeated:
+        raise DataError(f"{argument}: duplicated column names, {', '.join(repeated)}. Rename or drop them.")
+
+
+def _row_labels(values: Any) -> Any:
+    index = getattr(values, "index", None)
+    return index if hasattr(index, "equals") else None
+
+
+def _series_column(name: str, series: nw.Series[Any], label: str) -> Column:
+    if series.dtype.is_nested():
+        raise DataError(f"{label} is nested ({series.dtype}). Pass {{'name': array}} with a 2-D array instead.")
+    categorical = series.dtype in (nw.Categorical, nw.Enum)
+    try:
+        values = (series.cast(nw.Float64) if series.dtype.is_decimal() else series).to_numpy()
+    # Each library has exceptions of its own, and none of them names the column.
+    except Exception as error:
+        raise DataError(f"{label} of type {series.dtype} cannot be read: {error}. Cast it to float.") from error
+    # Levels that are numbers must not pass for measurements.
+    return Column(name, values.astype(object) if categorical else values, categorical)
+
+
+def _from_mapping(entries: Mapping[Any, Any], argument: str) -> Table:
+    columns, tables = [], {}
+    for key, entry in entries.items():
+        label = f"{argument} entry {str(key)!r}"
+        read = wrapped(entry, label)
+        if isinstance(read, (nw.DataFrame, Mapping)):
+            raise DataError(f"{label} is a table. Pass its columns as entries of their own.")
+        if isinstance(read, nw.Series):
+            column = _series_column(str(key), read, label)
+        else:
+            column = Column(str(key), _array(entry, label))
+        depth = column.values.ndim
+        if depth == 0 or depth > 4:
+            raise DataError(f"{label} has {depth} dimensions. Pass (n,), (n, d), (n, H, W) or (n, H, W, C).")
+        columns.append(column)
+        tables[label] = Table((), len(column.values), False, _row_labels(entry))
+    if not columns:
+        return Table((), 0, False)
+    check_same_rows(tables)
+    index = next((table.index for table in tables.values() if table.index is not None), None)
+    return Table(tuple(columns), len(columns[0].values), True, index)
+
+
+def _from_array(values: Any, argument: str, prefix: str) -> Table:
+    matrix = _array(values, argument)
+    if matrix.ndim == 0:
+        hint = " Call .collect() on it first." if hasattr(values, "collect") else " Pass an array or a table."
+        raise DataError(f"{argument} must be an array or a table, got {type(values).__name__}.{hint}")
+    if matrix.ndim > 2:
+        images = "Pass images as an entry of a mapping, {'image': array}."
+        hint = images if argument == "covariates" else "Pass one column, or a matrix of columns."
+        raise DataError(f"{argument} {_has(argument)} {matrix.ndim} dimensions, shape {matrix.shape}. {hint}")
+    if matrix.ndim == 1:
+        matrix = matrix[:, None]
+    arrays = list(matrix.T)
+    if isinstance(values, (list, tuple)) and matrix.dtype.kind not in "biuf":
+        # NumPy gives a list of mixed rows one dtype for all its columns; each column has its own.
+        rows = values if np.ndim(values[0]) else [[value] for value in values]
+        arrays = [_array(list(column), argument) for column in zip(*rows, strict=True)]
+    columns = tuple(Column(f"{prefix}_{i}", array) for i, array in enumerate(arrays))
+    return Table(columns, len(matrix), False, None, matrix)
+
+
+def _array(values: Any, label: str) -> NDArray[Any]:
+    if hasattr(values, "toarray") and hasattr(values, "nnz"):
+        raise DataError(f"{label} is a sparse matrix. Pass its .toarray().")
+    try:
+        array = values if isinstance(values, np.ndarray) else np.asarray(values)
+    except (ValueError, TypeError, RuntimeError) as error:
+        ragged = "inhomogeneous" in str(error)
+        fix = "has rows of different lengths. Make them equal." if ragged else f"is not an array: {error}"
+        raise DataError(f"{label} {fix}") from error
+    if not isinstance(array, np.ma.MaskedArray):
+        return array
+    mask = np.ma.getmaskarray(array)
+    if mask.any():
+        rows = np.asarray(mask.reshape(len(mask), -1).any(axis=1))
+        raise DataError(f"{label} has {counted(rows, 'masked row')}. Drop or fill these rows first.")
+    return np.asarray(array.data)

@@ -1,0 +1,189 @@
+"""Checks of a fit on one scale of severity: numbers here, sentences in `readings`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from textwrap import fill
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgmiv.data.ivdata import IVData
+from bgmiv.data.query import Rows
+from bgmiv.diagnostics.readings import CHECKS, Reading, html_table
+from bgmiv.effects import Predictor
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bgmiv.diagnostics.verdict import Verdict
+
+__all__ = ["SEVERITIES", "Check", "Diagnosis", "Fitted", "HeldOutPredictions", "LinearEstimate", "Severity", "worst"]
+
+Severity = Literal["good", "note", "doubtful", "failed"]
+
+SEVERITIES: tuple[Severity, ...] = ("good", "note", "doubtful", "failed")
+"""The one scale of all checks and verdicts, best first; a note is neither for nor against a fit."""
+
+
+def worst(severities: Iterable[Severity]) -> Severity:
+    """The worst of these; good if there are none."""
+    return max(severities, key=SEVERITIES.index, default="good")
+
+
+class HeldOutPredictions(NamedTuple):
+    """g at rows of a fit: their positions in the data, and values `(n,)` or `(n, K)`."""
+
+    rows: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+
+class Fitted(Predictor, Protocol):
+    """A fitted method, as far as checks need it."""
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict of the held-out rows; None for methods that hold no rows out."""
+
+    def held_out_predictions(self, data: IVData, rows: Rows, max_rows: int) -> HeldOutPredictions | None:
+        """g at rows of the fit, each by a model not trained on the row; None if every model was trained on all."""
+
+    def latent_usage(self, data: IVData, rows: Rows, seed: int) -> dict[str, float] | None:
+        """How much each part of the latents matters to treatment, outcome and covariates; None without latents."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result of one check.
+
+    Args:
+        key: its fixed name, such as "effective-f".
+        severity: "good", "note" (neither for nor against), "doubtful" or "failed".
+        numbers: the figures, by name.
+        labels: names that the sentences need, such as the level of the treatment.
+
+    Example:
+        >>> check = Check("effective-f", "doubtful", {"effective_f": 14.2, "critical": 23.1, "instruments": 1.0})
+        >>> check.title, check.value
+        ('Instrument strength (effective F)', '14.2; critical value 23.1')
+    """
+
+    key: str
+    severity: Severity
+    numbers: dict[str, float]
+    labels: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def text(self) -> Reading:
+        """Title, value, reading and reference."""
+        words, reference = CHECKS[self.key]
+        return Reading(*words(self.severity, self.numbers, self.labels), reference)
+
+    @property
+    def title(self) -> str:
+        """What was checked."""
+        return self.text.title
+
+    @property
+    def value(self) -> str:
+        """The main figures as shown."""
+        return self.text.value
+
+    @property
+    def reading(self) -> str:
+        """What the result means for the analysis, and what to do."""
+        return self.text.reading
+
+    @property
+    def reference(self) -> str:
+        """Where the method is published."""
+        return self.text.reference
+
+
+@dataclass(frozen=True)
+class LinearEstimate:
+    """The linear effect of the treatment by two-stage least squares, and its Anderson-Rubin set.
+
+    Args:
+        coefficient, std_error: of the treatment, with robust (with groups, clustered) standard errors.
+        lower, upper: the usual interval at `level`.
+        ols, ols_std_error: the same by least squares, without the instruments.
+        robust_set: the Anderson-Rubin set at `level`: disjoint intervals in increasing order, whose ends may be
+            infinite; it may be empty.
+        level: of the interval and the set.
+    """
+
+    coefficient: float
+    std_error: float
+    lower: float
+    upper: float
+    ols: float
+    ols_std_error: float
+    robust_set: tuple[tuple[float, float], ...]
+    level: float
+
+    def __str__(self) -> str:
+        """The estimates in one line."""
+        return (
+            f"Linear effect by 2SLS: {self.coefficient:.4g} (standard error {self.std_error:.3g}), "
+            f"{100 * self.level:.4g}% interval [{self.lower:.4g}, {self.upper:.4g}]; "
+            f"by least squares: {self.ols:.4g} ({self.ols_std_error:.3g})"
+        )
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """All checks of a fit.
+
+    Args:
+        checks: in reading order.
+        linear: the linear estimate; None if there is no single linear effect (a treatment with several levels).
+    """
+
+    checks: tuple[Check, ...]
+    linear: LinearEstimate | None = None
+
+    @property
+    def severity(self) -> Severity:
+        """The severity of the worst check."""
+        return worst(check.severity for check in self.checks)
+
+    @property
+    def weak_instruments(self) -> bool:
+        """Whether the effective F is below its critical value."""
+        return any(check.key == "effective-f" and check.severity in ("doubtful", "failed") for check in self.checks)
+
+    def __getitem__(self, key: str) -> Check:
+        """The check with this key."""
+        for check in self.checks:
+            if check.key == key:
+                return check
+        raise KeyError(key)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per check: key, title, severity, value and reading."""
+        import pandas as pd
+
+        rows = [(c.key, c.title, c.severity, c.value, c.reading) for c in self.checks]
+        return pd.DataFrame(rows, columns=["key", "title", "severity", "value", "reading"])
+
+    def __str__(self) -> str:
+        """A table of the checks, then the reading of each."""
+        lines = [f"Diagnosis: {self.severity}", ""]
+        if self.linear is not None:
+            lines += [str(self.linear), ""]
+        width = max((len(check.title) for check in self.checks), default=0)
+        longest = max((len(check.severity) for check in self.checks), default=0)
+        lines += [f"{check.title:{width}}  {check.severity:{longest}}  {check.value}" for check in self.checks]
+        for check in self.checks:
+            lines += ["", f"{check.title}: {check.severity}"]
+            for part in (check.reading, f"({check.reference})"):
+                lines.append(fill(part, 100, initial_indent="  ", subsequent_indent="  "))
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        linear = () if self.linear is None else (str(self.linear),)
+        rows = [(c.title, c.severity, c.value, c.reading) for c in self.checks]
+        return html_table(f"Diagnosis: {self.severity}", rows, ("check", "severity", "value", "reading"), linear)

@@ -1,0 +1,445 @@
+r"""Linear regressions of a data set, tests of their assumptions, and the strength of the instruments.
+
+Estimates, covariances and tests are those of linearmodels. With weak instruments two-stage least squares is biased
+towards least squares, and its intervals are too narrow. The effective F measures this without assuming equal error
+variances; the Anderson-Rubin set is valid whatever the instruments are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import eigvals, qr
+from scipy.stats import f as f_distribution
+from scipy.stats import ncx2, norm
+
+from bgmiv.data.ivdata import IVData
+from bgmiv.data.schema import BlockKind
+from bgmiv.diagnostics.check import LinearEstimate
+from bgmiv.effects import check_level
+from bgmiv.errors import DataError
+
+__all__ = [
+    "FirstStage",
+    "LinearColumns",
+    "LinearParts",
+    "anderson_rubin_set",
+    "critical_effective_f",
+    "endogeneity",
+    "first_stage",
+    "linear_columns",
+    "linear_estimate",
+    "linear_parts",
+    "overidentification",
+    "regression",
+    "two_stage",
+]
+
+Floats = NDArray[np.float64]
+Intervals = tuple[tuple[float, float], ...]
+
+_MAX_COLUMNS = 100
+_MAX_COMPONENTS = 50
+# What is left of a standardised column below this share of its length is rounding.
+_REDUNDANT = 1e-7
+
+
+@dataclass(frozen=True, eq=False)
+class LinearColumns:
+    """Columns with mean 0 and standard deviation 1 (weighted, if there are weights).
+
+    Attributes:
+        outcome: (n,).
+        treatment: (n, m); for a treatment with several levels the indicators of all but the first.
+        exogenous: (n, k): a constant, and the covariates or their leading principal components.
+        instruments: (n, q), without those that the others and the covariates determine.
+        weights, groups: (n,) or None.
+        outcome_scale, instrument_scale: their standard deviations in the data: a number, and (q,).
+        unit: what a coefficient of 1 on the first treatment column is in units of the data.
+        names: of the instruments.
+        prepared, labels: what was done to the columns, for `bgmiv.diagnostics.readings.preparation_text`.
+    """
+
+    outcome: Floats
+    treatment: Floats
+    exogenous: Floats
+    instruments: Floats
+    weights: Floats | None
+    groups: NDArray[np.int64] | None
+    outcome_scale: float
+    instrument_scale: Floats
+    unit: float
+    names: tuple[str, ...]
+    prepared: dict[str, float]
+    labels: dict[str, str]
+
+    @property
+    def dof(self) -> int:
+        """Degrees of freedom of a regression on exogenous columns and instruments; with groups, their number less 1."""
+        if self.groups is not None:
+            return len(np.unique(self.groups)) - 1
+        return len(self.outcome) - self.exogenous.shape[1] - self.instruments.shape[1]
+
+    @property
+    def errors(self) -> dict[str, Any]:
+        """The kind of standard errors, as linearmodels takes it."""
+        if self.groups is None:
+            return {"cov_type": "robust"}
+        return {"cov_type": "clustered", "clusters": self.groups}
+
+
+def linear_columns(data: IVData) -> LinearColumns:
+    """The columns for linear diagnostics of a data set.
+
+    If the covariates have more than 100 columns, or more than a quarter of the number of rows, their leading principal
+    components replace them: at most 50, and at most a tenth of the number of rows.
+
+    Raises:
+        DataError: there are no instruments, or too few rows for them, or the covariates determine the treatment.
+    """
+    n = data.n_rows
+    weights = None if data.weights is None else np.asarray(data.weights, np.float64) / np.mean(data.weights)
+    share = np.full(n, 1.0 / n) if weights is None else weights / weights.sum()
+    root = np.sqrt(share)[:, None]
+    # The indicators of a categorical block add up to one: the first of each is left out.
+    reference = {block.start for block in data.schema.blocks if block.kind is BlockKind.categorical}
+    kept = [column for column in range(data.schema.n_covariates) if column not in reference]
+    v, _ = _standard(data.covariates[:, kept], share)
+    prepared: dict[str, float] = {}
+    if len(kept) > _MAX_COLUMNS or len(kept) > n / 4:
+        v = _components(v, root, min(_MAX_COMPONENTS, max(n // 10, 1)))
+        prepared |= {"covariate_columns": float(len(kept)), "components": float(v.shape[1])}
+    else:
+        v = v[:, _independent(v * root)]
+        if v.shape[1] < len(kept):
+            prepared["redundant_covariates"] = float(len(kept) - v.shape[1])
+    exogenous = np.hstack([np.ones((n, 1)), v])
+    w, w_scale = _standard(data.instruments, share)
+    if not w.shape[1]:
+        raise DataError("instruments are missing, and nothing can be diagnosed without them. Pass at least one.")
+    chosen = _independent(_net(w, exogenous, root))
+    if n - exogenous.shape[1] - len(chosen) < 2:
+        raise DataError(f"{n} rows are too few to diagnose {len(chosen)} instruments. Pass more rows or fewer of them.")
+    names = tuple(data.schema.instruments[i] for i in chosen)
+    dropped = [repr(name) for name in data.schema.instruments if name not in names]
+    treatment = data.schema.treatment.columns(data.treatment)
+    x, x_scale = _standard(treatment if treatment.shape[1] == 1 else treatment[:, 1:], share)
+    if len(_independent(_net(x, exogenous, root))) < x.shape[1]:
+        raise DataError("the covariates determine the treatment, so nothing is left to instrument. Pass fewer of them.")
+    y, y_scale = _standard(data.outcome[:, None], share)
+    groups = None if data.groups is None else np.asarray(data.groups, np.int64)
+    if groups is not None and len(np.unique(groups)) < data.instruments.shape[1] + 2:
+        prepared["groups_ignored"] = float(len(np.unique(groups)))
+        groups = None
+    return LinearColumns(
+        outcome=y[:, 0],
+        treatment=x,
+        exogenous=exogenous,
+        instruments=w[:, chosen],
+        weights=weights,
+        groups=groups,
+        outcome_scale=float(y_scale[0]),
+        instrument_scale=w_scale[chosen],
+        unit=float(y_scale[0] / x_scale[0]),
+        names=names,
+        prepared=prepared,
+        labels={"dropped_instruments": ", ".join(dropped)} if dropped else {},
+    )
+
+
+def regression(target: Floats, columns: LinearColumns, *, robust: bool = True) -> tuple[Floats, Floats]:
+    """Coefficients of the instruments and their covariance (debiased) in a regression on them and the exogenous."""
+    errors = columns.errors if robust else {"cov_type": "unadjusted"}
+    found = _least_squares(columns, target, columns.instruments, **errors, debiased=True)
+    k = columns.exogenous.shape[1]
+    return np.asarray(found.params, np.float64)[k:], np.asarray(found.cov, np.float64)[k:, k:]
+
+
+def two_stage(columns: LinearColumns, target: Floats | None = None) -> Any:
+    """Two-stage least squares of the outcome (or another target) in standardised units: linearmodels' result."""
+    from linearmodels.iv import IV2SLS
+
+    y = columns.outcome if target is None else target
+    model = IV2SLS(y, columns.exogenous, columns.treatment, columns.instruments, weights=columns.weights)
+    return model.fit(**columns.errors)
+
+
+def _least_squares(columns: LinearColumns, target: Floats, right: Floats, **options: Any) -> Any:
+    """Least squares on the exogenous columns and others: linearmodels' result."""
+    from linearmodels.iv import IV2SLS
+
+    regressors = np.hstack([columns.exogenous, right])
+    return IV2SLS(target, regressors, None, None, weights=columns.weights).fit(**options)
+
+
+def linear_estimate(columns: LinearColumns, level: float) -> LinearEstimate:
+    """The linear effect of a treatment with one column, in units of the data."""
+    fits = (two_stage(columns), _least_squares(columns, columns.outcome, columns.treatment, **columns.errors))
+    slope, error, ols_slope, ols_error = (
+        float(part.iloc[-1]) * columns.unit for fit in fits for part in (fit.params, fit.std_errors)
+    )
+    half = float(norm.ppf(0.5 + level / 2.0)) * error
+    robust_set = anderson_rubin_set(columns, level)
+    return LinearEstimate(slope, error, slope - half, slope + half, ols_slope, ols_error, robust_set, float(level))
+
+
+def overidentification(columns: LinearColumns) -> dict[str, float]:
+    """Tests of the overidentifying restrictions, for more instruments than treatment columns.
+
+    Sargan's, for errors with equal variance, and Hansen's J of efficient GMM, robust or clustered; p-values end in
+    `_p`, and `dof` is the number of instruments beyond those needed.
+    """
+    from linearmodels.iv import IVGMM
+
+    variables = (columns.outcome, columns.exogenous, columns.treatment, columns.instruments)
+    kind = dict(columns.errors)
+    kind["weight_type"] = kind.pop("cov_type")
+    found: Any = IVGMM(*variables, weights=columns.weights, **kind).fit(**columns.errors)
+    tests = {"sargan": two_stage(columns).sargan, "j": found.j_stat}
+    return _statistics(tests) | {"dof": float(columns.instruments.shape[1] - columns.treatment.shape[1])}
+
+
+def endogeneity(columns: LinearColumns) -> dict[str, float]:
+    """Tests of exogeneity, for at least as many instruments as treatment columns.
+
+    Wu-Hausman's and Durbin's, for errors with equal variance, and `robust`, Wooldridge's regression form with robust or
+    clustered standard errors; p-values end in `_p`.
+    """
+    found = two_stage(columns)
+    # Without noise the statistics are divided by zero.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        tests = {"wu_hausman": found.wu_hausman(), "durbin": found.durbin(), "robust": found.wooldridge_regression}
+        return {name: 1.0 if np.isnan(value) else value for name, value in _statistics(tests).items()}
+
+
+class FirstStage(NamedTuple):
+    """The strength of the excluded instruments for one column of the treatment.
+
+    Attributes:
+        f: the F statistic for errors with equal variance.
+        robust_f: the same with robust (with groups, clustered) standard errors.
+        effective_f: of Montiel Olea and Pflueger; with one instrument, the robust F.
+        critical: an effective F above this shows, at the 5% level, that the bias is at most a tenth of its worst case.
+        partial_r2: share of the treatment's variance, after covariates, that the instruments explain.
+    """
+
+    f: float
+    robust_f: float
+    effective_f: float
+    critical: float
+    partial_r2: float
+    n_instruments: int
+
+
+def first_stage(target: Floats, columns: LinearColumns) -> FirstStage:
+    r"""The strength of the instruments for one column of the treatment.
+
+    With $\hat\pi$ the coefficients of the instruments, V their robust covariance and $Q = \tilde W^\top \tilde W$ of
+    the instruments net of the exogenous columns, the effective F is $\hat\pi^\top Q \hat\pi / \mathrm{tr}(V Q)$.
+
+    References:
+        J. L. Montiel Olea, C. Pflueger (2013), A robust test for weak instruments, Journal of Business & Economic
+        Statistics 31, 358-369.
+    """
+    q = columns.instruments.shape[1]
+    if q == 0:
+        return FirstStage(0.0, 0.0, 0.0, critical_effective_f(np.eye(1)), 0.0, 0)
+    f = _wald(*regression(target, columns, robust=False)) / q
+    coefficients, covariance = regression(target, columns)
+    weights = np.ones(len(target)) if columns.weights is None else columns.weights
+    net = _net(columns.instruments, columns.exogenous, np.sqrt(weights)[:, None])
+    gram = net.T @ net
+    root = np.linalg.cholesky(gram)
+    # The covariance of orthonormal instruments' coefficients, up to a rotation that leaves its eigenvalues alone.
+    rotated = root.T @ covariance @ root
+    explained, noise = float(coefficients @ gram @ coefficients), float(np.trace(rotated))
+    dof = len(target) - columns.exogenous.shape[1] - q
+    return FirstStage(
+        f=f,
+        robust_f=_wald(coefficients, covariance) / q,
+        effective_f=explained / noise if noise > 0 else float("inf"),
+        critical=critical_effective_f(rotated),
+        partial_r2=1.0 if np.isinf(f) else f * q / (f * q + dof),
+        n_instruments=q,
+    )
+
+
+def critical_effective_f(covariance: Floats) -> float:
+    r"""The critical value of the effective F, at the 5% level, for a tenth of the worst-case bias.
+
+    The simplified procedure of the authors: a quantile of $\chi^2_K(x K)/K$ with $x = 10$, the inverse of the bias
+    tolerated, and Patnaik's degrees of freedom
+    $$K = \frac{\mathrm{tr}(V)^2 (1 + 2x)}{\mathrm{tr}(V^\top V) + 2x\, \mathrm{tr}(V) \max\mathrm{eval}(V)},$$
+    where V is the covariance of the coefficients of orthonormal instruments. It bounds the worst case by 1 and is
+    therefore conservative for two-stage least squares.
+
+    Example:
+        >>> [round(critical_effective_f(np.eye(q)), 1) for q in (1, 2, 3)]
+        [23.1, 19.3, 17.7]
+    """
+    values = np.maximum(np.linalg.eigvalsh(covariance), 0.0)
+    total, x = float(values.sum()), 10.0
+    if total <= 0:
+        values, total = np.ones(len(values)), float(len(values))
+    dof = total**2 * (1 + 2 * x) / (float(np.sum(values**2)) + 2 * x * total * float(values.max()))
+    return float(ncx2.ppf(0.95, dof, x * dof)) / dof
+
+
+def anderson_rubin_set(columns: LinearColumns, level: float = 0.95, *, robust: bool = True) -> Intervals:
+    r"""Every linear effect b that the data do not reject, whatever the strength of the instruments.
+
+    b is kept if the instruments do not predict y - x b beyond chance: with $m(b) = \hat\pi_y - b\,\hat\pi_x$ their
+    coefficients and $V(b)$ the covariance of these, if $m(b)^\top V(b)^{-1} m(b) \le q\, F_{q, d}$. Both sides are
+    quadratic in b, so the set ends at real roots of $\det\{c V(b) - m(b) m(b)^\top\}$, a quadratic eigenvalue problem;
+    no grid is involved. With `robust=False`, equal variances are assumed, as by Anderson and Rubin.
+
+    Returns:
+        Disjoint intervals in increasing order, in units of the data; ends may be infinite, and the set empty.
+
+    Reference:
+        T. W. Anderson, H. Rubin (1949), Estimation of the parameters of a single equation in a complete system of
+        stochastic equations, Annals of Mathematical Statistics 20, 46-63.
+    """
+    q = columns.instruments.shape[1]
+    if q == 0:
+        return ((-np.inf, np.inf),)
+    y, x = columns.outcome, columns.treatment[:, 0]
+    pi_y, v_y = regression(y, columns, robust=robust)
+    pi_x, v_x = regression(x, columns, robust=robust)
+    _, v_sum = regression(y + x, columns, robust=robust)
+    cross = (v_sum - v_y - v_x) / 2.0
+    dof = columns.dof if robust else len(y) - columns.exogenous.shape[1] - q
+    critical = q * float(f_distribution.ppf(level, q, dof))
+
+    def kept(b: float) -> bool:
+        m, v = pi_y - b * pi_x, v_y - 2.0 * b * cross + b**2 * v_x
+        return bool(m @ np.linalg.lstsq(v, m, rcond=1e-13)[0] <= critical)
+
+    ends = _breaks(
+        critical * v_y - np.outer(pi_y, pi_y),
+        -2.0 * critical * cross + np.outer(pi_y, pi_x) + np.outer(pi_x, pi_y),
+        critical * v_x - np.outer(pi_x, pi_x),
+    )
+    if len(ends) == 0:
+        return ((-np.inf, np.inf),) if kept(0.0) else ()
+    reach = 1.0 + float(np.ptp(ends))
+    inner = [float(ends[0]) - reach, *((ends[1:] + ends[:-1]) / 2.0).tolist(), float(ends[-1]) + reach]
+    outer = [-np.inf, *(ends * columns.unit).tolist(), np.inf]
+    found: list[tuple[float, float]] = []
+    for lower, upper, middle in zip(outer[:-1], outer[1:], inner, strict=True):
+        if kept(middle):
+            joined = bool(found) and found[-1][1] == lower
+            found.append((found.pop()[0] if joined else lower, upper))
+    if not found and q == 1 and abs(float(pi_x[0])) > 0:
+        # One instrument never rejects the estimate itself; without noise nothing else is left.
+        point = float(pi_y[0] / pi_x[0]) * columns.unit
+        return ((point, point),)
+    return tuple(found)
+
+
+class LinearParts(NamedTuple):
+    """The linear regressions of a data set.
+
+    Attributes:
+        columns: of these regressions, with the first column of the outcome.
+        stages: the first stage of each column of the treatment.
+        estimate: the linear effect; None if there is no single one.
+        overidentification, endogeneity: tests, one for each column of the outcome; empty if they do not apply.
+    """
+
+    columns: LinearColumns
+    stages: tuple[FirstStage, ...]
+    estimate: LinearEstimate | None
+    overidentification: tuple[dict[str, float], ...]
+    endogeneity: tuple[dict[str, float], ...]
+
+    @property
+    def weakest(self) -> int:
+        """The column of the treatment with the smallest effective F relative to its critical value."""
+        return int(np.argmin([stage.effective_f / stage.critical for stage in self.stages]))
+
+
+def linear_parts(data: IVData, level: float = 0.95) -> LinearParts:
+    """Run the linear regressions of a data set.
+
+    A treatment with several levels has a first stage for each and no single linear effect; an outcome with several
+    levels is tested indicator by indicator.
+    """
+    check_level(level)
+    sets = [linear_columns(part) for part in data.outcome_parts()]
+    first = sets[0]
+    surplus = first.instruments.shape[1] - first.treatment.shape[1]
+    single = surplus >= 0 and first.treatment.shape[1] == 1 and len(sets) == 1
+    return LinearParts(
+        columns=first,
+        stages=tuple(first_stage(column, first) for column in first.treatment.T),
+        estimate=linear_estimate(first, level) if single else None,
+        overidentification=tuple(map(overidentification, sets)) if surplus > 0 else (),
+        endogeneity=tuple(map(endogeneity, sets)) if surplus >= 0 else (),
+    )
+
+
+def _breaks(a0: Floats, a1: Floats, a2: Floats) -> Floats:
+    """Where det(a0 + a1 b + a2 b²) may change its sign, in increasing order.
+
+    Real parts of complex roots are included: they split an interval needlessly, but no double root is lost.
+    """
+    one, zero = np.eye(len(a0)), np.zeros_like(a0)
+    left, right = np.block([[zero, one], [-a0, -a1]]), np.block([[one, zero], [zero, a2]])
+    alpha, beta = eigvals(left, right, homogeneous_eigvals=True)
+    finite = np.abs(beta) > 1e-13 * np.abs(alpha)
+    return np.unique((alpha[finite] / beta[finite]).real)
+
+
+def _wald(coefficients: Floats, covariance: Floats) -> float:
+    """b' V^-1 b; infinite if there is no noise."""
+    if not np.diag(covariance).min() > np.finfo(float).tiny:
+        return float("inf") if np.abs(coefficients).max() > 0 else 0.0
+    return float(coefficients @ np.linalg.lstsq(covariance, coefficients, rcond=1e-14)[0])
+
+
+def _statistics(tests: dict[str, Any]) -> dict[str, float]:
+    """Statistics and p-values of linearmodels' tests."""
+    found = {name: float(test.stat) for name, test in tests.items()}
+    return found | {f"{name}_p": float(test.pval) for name, test in tests.items()}
+
+
+def _standard(columns: NDArray[np.floating], share: Floats) -> tuple[Floats, Floats]:
+    """Columns with mean 0 and standard deviation 1 (constant ones as they are, but centred), and these deviations."""
+    values = np.asarray(columns, np.float64)
+    centre = share @ values
+    centred = values - centre
+    scale = np.sqrt(share @ centred**2)
+    scale = np.where(scale > 1e-12 * np.maximum(np.abs(centre), np.finfo(float).tiny), scale, 1.0)
+    return centred / scale, scale
+
+
+def _components(v: Floats, root: Floats, max_components: int) -> Floats:
+    """Scores of the leading principal components, with standard deviation 1."""
+    weighted = v * root
+    if v.shape[1] <= v.shape[0]:
+        values, vectors = np.linalg.eigh(weighted.T @ weighted)
+    else:
+        values, left = np.linalg.eigh(weighted @ weighted.T)
+        vectors = weighted.T @ left / np.sqrt(np.maximum(values, np.finfo(float).tiny))
+    order = np.argsort(values)[::-1][:max_components]
+    order = order[values[order] > 1e-10 * values[order[0]]]
+    return v @ vectors[:, order] / np.sqrt(values[order])
+
+
+def _net(columns: Floats, exogenous: Floats, root: Floats) -> Floats:
+    """The residuals of some columns given the exogenous ones, all rows multiplied by `root`."""
+    columns, exogenous = columns * root, exogenous * root
+    return np.asarray(columns - exogenous @ np.linalg.lstsq(exogenous, columns, rcond=1e-10)[0], np.float64)
+
+
+def _independent(columns: Floats) -> NDArray[np.int64]:
+    """Positions of columns none of which the others determine, in order; columns have length 1 at most."""
+    if not columns.shape[1]:
+        return np.zeros(0, np.int64)
+    factor, pivots = qr(columns, mode="r", pivoting=True)[:2]
+    lengths = np.abs(np.diag(factor))
+    return np.sort(pivots[: len(lengths)][lengths > _REDUNDANT]).astype(np.int64)

@@ -1,0 +1,283 @@
+r"""What is left of an effect if the instruments also affect the outcome directly: plausibly exogenous instruments.
+
+If $y - w^\top\gamma$ is what the treatment explains, every $\gamma$ gives its own estimate. The union of their
+intervals, over all $\gamma$ considered possible, covers the effect at least as often as each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import combinations, product
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from bgmiv.data.ivdata import IVData
+from bgmiv.data.query import Query, Rows
+from bgmiv.diagnostics.diagnose import changes_of
+from bgmiv.diagnostics.linear import LinearColumns, linear_columns, two_stage
+from bgmiv.diagnostics.readings import html_table, preparation_text
+from bgmiv.effects import Predictor, average, check_level, contrast, interval_of
+from bgmiv.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Sensitivity", "sensitivity"]
+
+Floats = NDArray[np.float64]
+
+_MAX_FREE = 12
+_MAX_BREAKDOWN = 1e12
+_REFERENCE = "Conley, Hansen and Rossi (2012), Plausibly exogenous, Review of Economics and Statistics 94, 260-272"
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """The linear effect under direct effects of the instruments.
+
+    Args:
+        instruments: their names.
+        gamma: for each instrument the lowest and the highest direct effect allowed, in units of the outcome per unit of
+            the instrument.
+        lower, upper: ends of the union of intervals for the linear effect of one unit of treatment.
+        estimate: the linear effect without direct effects.
+        breakdown: the smallest direct effect, in units of the outcome per standard deviation of the instruments, at
+            which the union of intervals contains zero; 0 if it does without any.
+        fit_breakdown: the same for the average effect of the fitted method; None without one.
+        level: of the intervals.
+        outcome_std: standard deviation of the outcome.
+        prepared, labels: what was done to the columns of the regressions (see `LinearColumns`).
+    """
+
+    instruments: tuple[str, ...]
+    gamma: tuple[tuple[float, float], ...]
+    lower: float
+    upper: float
+    estimate: float
+    breakdown: float
+    fit_breakdown: float | None
+    level: float
+    outcome_std: float
+    prepared: dict[str, float] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def reading(self) -> str:
+        """What it means for the analysis."""
+        breakdown, fit = self.breakdown, self.fit_breakdown
+        if self.lower <= 0.0 <= self.upper:
+            sentences = ["With the direct effects allowed, the data are compatible with no effect of the treatment."]
+        else:
+            side = "positive" if self.lower > 0 else "negative"
+            sentences = [f"The linear effect stays {side} under all the direct effects allowed."]
+        sentences.append(
+            "Its interval contains zero even without a direct effect."
+            if breakdown == 0.0
+            else f"A direct effect of {breakdown:.3g} units of the outcome ({breakdown / self.outcome_std:.2g} of its "
+            "standard deviations) per standard deviation of the instruments would make the linear effect compatible "
+            "with zero."
+        )
+        if fit is not None:
+            sentences.append(
+                "The interval of the fitted method's average effect contains zero without a direct effect."
+                if fit == 0.0
+                else f"For the average effect of the fitted method it takes about {fit:.3g}."
+            )
+        sentences.append("Ask how the instruments could affect the outcome directly, and whether by that much.")
+        return " ".join([*sentences, preparation_text(self.prepared, self.labels)]).strip()
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row: the direct effects allowed, estimate, ends of the union, and breakdown values."""
+        import pandas as pd
+
+        row: dict[str, float] = {}
+        for name, (low, high) in zip(self.instruments, self.gamma, strict=True):
+            row |= {f"{name} (min)": low, f"{name} (max)": high}
+        row |= {"estimate": self.estimate, "lower": self.lower, "upper": self.upper, "breakdown": self.breakdown}
+        row["fit_breakdown"] = np.nan if self.fit_breakdown is None else self.fit_breakdown
+        return pd.DataFrame([row], index=["linear effect"])
+
+    def _lines(self) -> list[tuple[str, str]]:
+        pairs = zip(self.instruments, self.gamma, strict=True)
+        fit = "none" if self.fit_breakdown is None else f"{self.fit_breakdown:.4g}"
+        return [
+            ("direct effects allowed", ", ".join(f"{name} [{low:.4g}, {high:.4g}]" for name, (low, high) in pairs)),
+            ("linear effect without any", f"{self.estimate:.4g}"),
+            (f"union of {100 * self.level:.4g}% intervals", f"[{self.lower:.4g}, {self.upper:.4g}]"),
+            ("breakdown, linear effect", f"{self.breakdown:.4g} per standard deviation of the instruments"),
+            ("breakdown, fitted method", fit),
+        ]
+
+    def __str__(self) -> str:
+        """The union of intervals, the breakdown values, and the reading."""
+        lines = ["Sensitivity to direct effects of the instruments"]
+        lines += [f"  {name:28}{value}" for name, value in self._lines()]
+        return "\n".join([*lines, "", fill(self.reading, 100), fill(f"({_REFERENCE})", 100)])
+
+    def _repr_html_(self) -> str:
+        return html_table("Sensitivity to direct effects of the instruments", self._lines(), notes=(self.reading,))
+
+
+def sensitivity(
+    data: IVData, gamma: Any, *, level: float = 0.95, fitted: Predictor | None = None, rows: Rows | None = None
+) -> Sensitivity:
+    r"""The union of confidence intervals over direct effects $\gamma$ of the instruments.
+
+    The estimate is linear in $\gamma$ and the standard error is a norm of a linear function of it, so the upper end of
+    the interval is convex and the lower end concave. Over a box both are extreme at its corners: the union is exact.
+
+    For methods other than linear 2SLS, `fit_breakdown` shifts the average effect as a direct effect shifts 2SLS; a
+    method without intervals borrows the width of 2SLS's. With more than 12 instruments the breakdown is found along
+    the two corners that shift the estimate most.
+
+    Args:
+        data: the rows.
+        gamma: the direct effects allowed, in units of the outcome per unit of the instrument: g for [-g, g] for every
+            instrument; or for each instrument such a number or a pair (low, high), in a list or by name (0 for those
+            not named). For a single instrument a pair is enough.
+        level: of the intervals.
+        fitted, rows: the fitted method, if there is one, and the covariates it is averaged over.
+
+    Raises:
+        ConfigError: gamma or level is not valid.
+        DataError: there is no single linear effect, or too many instruments may have direct effects.
+    """
+    check_level(level)
+    if data.schema.treatment.width > 1 or data.schema.outcome.width > 1:
+        raise DataError(
+            "sensitivity needs a single linear effect, and a treatment or an outcome with three or more levels has "
+            "none. Compare two levels at a time."
+        )
+    bounds = _bounds(gamma, data.schema.instruments)
+    columns = linear_columns(data)
+    if not columns.names:
+        raise DataError("the covariates determine the instruments, so there is no effect. Pass fewer covariates.")
+    line = _Line(columns, level)
+    chosen = tuple(bounds[name] for name in columns.names)
+    lower, upper = line.union(np.asarray(chosen))
+    fit_breakdown = None
+    if fitted is not None and rows is not None:
+        t0, t1, _ = changes_of(data)[0]
+        known = bool(fitted.interval_kind)
+        averages = average(fitted, Query(np.array([[t0], [t1]]), rows), intervals=known)
+        effect = interval_of(contrast(averages.estimate), level)
+        half = (effect.upper - effect.lower) / 2.0 if known else (t1 - t0) * line.half
+        fit_breakdown = line.shifted(float(effect.estimate), float(half), t1 - t0)
+    return Sensitivity(
+        instruments=columns.names,
+        gamma=chosen,
+        lower=lower,
+        upper=upper,
+        estimate=line.estimate,
+        breakdown=line.breakdown(),
+        fit_breakdown=fit_breakdown,
+        level=float(level),
+        outcome_std=columns.outcome_scale,
+        prepared=columns.prepared,
+        labels=columns.labels,
+    )
+
+
+class _Line:
+    """The interval of the linear effect as a function of the direct effects, in units of the data."""
+
+    def __init__(self, columns: LinearColumns, level: float) -> None:
+        targets = [columns.outcome, *columns.instruments.T]
+        fits = [two_stage(columns, target) for target in targets]
+        covariance = np.diag([float(fit.cov.iloc[-1, -1]) for fit in fits])
+        # Covariances of the targets' slopes, by polarisation.
+        for i, j in combinations(range(len(targets)), 2):
+            both = float(two_stage(columns, targets[i] + targets[j]).cov.iloc[-1, -1])
+            covariance[i, j] = covariance[j, i] = (both - covariance[i, i] - covariance[j, j]) / 2.0
+        # A direct effect is subtracted from the outcome.
+        units = columns.unit * np.concatenate([[1.0], -columns.instrument_scale / columns.outcome_scale])
+        self.slopes = units * [float(fit.params.iloc[-1]) for fit in fits]
+        self.covariance = covariance * np.outer(units, units)
+        self.scales, self.outcome_scale = columns.instrument_scale, columns.outcome_scale
+        self.quantile = float(norm.ppf(0.5 + level / 2.0))
+        self.estimate = float(self.slopes[0])
+        self.half = self.quantile * float(np.sqrt(self.covariance[0, 0]))
+
+    def ends(self, corners: Floats) -> tuple[float, float]:
+        """The lowest and the highest end of the intervals at direct effects `(c, q)`."""
+        weights = np.hstack([np.ones((len(corners), 1)), corners])
+        centres = weights @ self.slopes
+        variances = np.einsum("ij,jk,ik->i", weights, self.covariance, weights)
+        halves = self.quantile * np.sqrt(np.maximum(variances, 0.0))
+        return float(np.min(centres - halves)), float(np.max(centres + halves))
+
+    def union(self, bounds: Floats) -> tuple[float, float]:
+        """The same over a box of direct effects `(q, 2)`."""
+        free = int(np.sum(bounds[:, 0] < bounds[:, 1]))
+        if free > _MAX_FREE:
+            raise DataError(
+                f"gamma allows direct effects of {free} instruments; at most {_MAX_FREE} are possible. Set the others "
+                "to (0, 0)."
+            )
+        return self.ends(np.asarray(list(product(*(sorted({low, high}) for low, high in bounds.tolist())))))
+
+    def breakdown(self) -> float:
+        """The smallest direct effect per standard deviation at which the union of intervals contains zero."""
+        if abs(self.estimate) <= self.half:
+            return 0.0
+
+        def contains_zero(size: float) -> bool:
+            reach = size / self.scales
+            if len(reach) > _MAX_FREE:
+                lower, upper = self.ends(np.sign(self.slopes[1:]) * np.stack([-reach, reach]))
+            else:
+                lower, upper = self.union(np.stack([-reach, reach], axis=1))
+            return lower <= 0.0 <= upper
+
+        low, high = 0.0, 1e-3 * self.outcome_scale
+        while not contains_zero(high):
+            high *= 2.0
+            if high > _MAX_BREAKDOWN * self.outcome_scale:
+                return float("inf")
+        for _ in range(50):
+            middle = (low + high) / 2.0
+            low, high = (low, middle) if contains_zero(middle) else (middle, high)
+        return high
+
+    def shifted(self, estimate: float, half: float, change: float) -> float:
+        """The same for the effect of a change of the treatment, whose interval shifts and keeps its width."""
+        if abs(estimate) <= half:
+            return 0.0
+        reach = float(np.sum(np.abs(self.slopes[1:]) / self.scales)) * change
+        return (abs(estimate) - half) / reach if reach > 0 else float("inf")
+
+
+def _bounds(gamma: Any, names: tuple[str, ...]) -> dict[str, tuple[float, float]]:
+    """The lowest and the highest direct effect of each instrument."""
+    if isinstance(gamma, Mapping):
+        unknown = [name for name in gamma if name not in names]
+        if unknown:
+            raise ConfigError(f"gamma names {unknown[0]!r}, which is not an instrument; use one of {', '.join(names)}.")
+        return {name: _pair(gamma.get(name, 0.0)) for name in names}
+    if not isinstance(gamma, list | tuple | np.ndarray):
+        return dict.fromkeys(names, _pair(gamma))
+    if len(names) == 1 and len(gamma) == 2:
+        return {names[0]: _pair(gamma)}
+    if len(gamma) != len(names):
+        raise ConfigError(
+            f"gamma has {len(gamma)} entries for {len(names)} instruments. Pass a number for all, or a number or a "
+            "pair (low, high) for each."
+        )
+    return {name: _pair(entry) for name, entry in zip(names, gamma, strict=True)}
+
+
+def _pair(entry: Any) -> tuple[float, float]:
+    try:
+        values = [float(value) for value in np.ravel(entry)]
+    except (TypeError, ValueError):
+        values = []
+    if len(values) == 1 and values[0] >= 0:
+        values = [-values[0], values[0]]
+    if len(values) != 2 or not np.isfinite(values).all() or values[0] > values[1]:
+        raise ConfigError(f"gamma must be a number of at least 0 or a pair (low, high) per instrument, got {entry!r}.")
+    return values[0], values[1]

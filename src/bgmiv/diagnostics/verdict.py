@@ -1,0 +1,183 @@
+"""A verdict on a fit from held-out rows, which needs one data set and no truth.
+
+Training losses do not tell a good fit from one that has memorised its rows; held-out rows do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from bgmiv.diagnostics.check import SEVERITIES, Severity, worst
+from bgmiv.diagnostics.readings import as_sentence, html_table, read_finding
+
+__all__ = ["FIRST_STAGE_GAIN", "MOMENT_EXCESS", "Finding", "FitEvidence", "Limits", "Verdict", "judge"]
+
+
+@dataclass(frozen=True)
+class FitEvidence:
+    """What held-out rows show about a fit; None for what could not be measured.
+
+    Args:
+        n_held_out: rows held out by some member and used here.
+        outcome_explained: share of the outcome's held-out variance that E[y | w, v] explains.
+        linear_explained, flexible_explained: the same for a linear and a kernel regression on w and v.
+        covariates_gain: by how much the better of these two exceeds the better of the same on instruments alone.
+        moment_risk: held-out violation of E[y - g | w, v] = 0, as a share of the outcome's variance.
+        linear_moment_risk, treatment_moment_risk: the same for linear 2SLS, and for a cubic in the treatment alone.
+        outcome_gap: held-out loss of the outcome divided by its training loss.
+        treatment_gap: training minus held-out log-likelihood of the treatment, per row.
+        first_stage_gain: what the instruments add to the held-out log-likelihood of the treatment, per row.
+        disagreement: standard deviation of g between members at held-out rows, in standard deviations of the outcome.
+        near_floor: share of rows whose treatment variance is at its lower bound.
+        latent_spread: mean standard deviation of the latent coordinates; 1 under the prior.
+        n_steps: training steps of the member with the fewest.
+        n_members, n_failed: members whose average is the estimate, and those left out because training failed.
+        discrete_outcome: whether the outcome has levels, whose variance is mostly noise even for a good fit.
+    """
+
+    n_held_out: int = 0
+    outcome_explained: float | None = None
+    linear_explained: float | None = None
+    flexible_explained: float | None = None
+    covariates_gain: float | None = None
+    moment_risk: float | None = None
+    linear_moment_risk: float | None = None
+    treatment_moment_risk: float | None = None
+    outcome_gap: float | None = None
+    treatment_gap: float | None = None
+    first_stage_gain: float | None = None
+    disagreement: float | None = None
+    near_floor: float | None = None
+    latent_spread: float | None = None
+    n_steps: int | None = None
+    n_members: int = 1
+    n_failed: int = 0
+    discrete_outcome: bool = False
+
+
+class Finding(NamedTuple):
+    """One reason for a verdict below good: what was measured, "doubtful" or "failed", and the measurement."""
+
+    key: str
+    severity: Severity
+    value: float
+
+    @property
+    def text(self) -> str:
+        """The finding in words, without a capital or a full stop."""
+        return read_finding(self.key, self.value)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The judgement on a fit.
+
+    Args:
+        severity: "good", "doubtful" or "failed": that of the worst finding.
+        findings: the reasons; empty for a good fit.
+        evidence: the measurements behind them.
+
+    Example:
+        >>> verdict = judge(FitEvidence(n_held_out=400, outcome_explained=0.9, first_stage_gain=0.0))
+        >>> verdict.severity, [finding.key for finding in verdict.findings]
+        ('failed', ['first_stage_gain'])
+    """
+
+    severity: Severity
+    findings: tuple[Finding, ...] = ()
+    evidence: FitEvidence = field(default_factory=FitEvidence)
+
+    @property
+    def worst_first(self) -> tuple[Finding, ...]:
+        """The findings, worst first."""
+        return tuple(sorted(self.findings, key=lambda finding: -SEVERITIES.index(finding.severity)))
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """One sentence per finding, worst first."""
+        return tuple(as_sentence(finding.text) for finding in self.worst_first)
+
+    @property
+    def sentence(self) -> str:
+        """The verdict with its reasons."""
+        if self.severity == "good":
+            return "This fit passed its held-out checks."
+        start = "This fit failed its held-out checks" if self.severity == "failed" else "This fit is doubtful"
+        return f"{start}: {'; '.join(finding.text for finding in self.worst_first)}."
+
+    def __str__(self) -> str:
+        """The severity, then one reason per line."""
+        return "\n".join([self.severity, *(f"- {reason}" for reason in self.reasons)])
+
+    def _repr_html_(self) -> str:
+        rows = [(finding.severity, as_sentence(finding.text)) for finding in self.worst_first]
+        return html_table(f"Held-out checks: {self.severity}", rows)
+
+
+class Limits(NamedTuple):
+    """Beyond which values a measurement is doubtful, and beyond which the fit has failed.
+
+    They are upper limits if failing is above being doubtful, and lower limits otherwise.
+    """
+
+    doubtful: float
+    failed: float
+
+    def severity(self, value: float) -> Severity:
+        """The severity of a measurement; one that is not a number has failed."""
+        sign = 1 if self.failed > self.doubtful else -1
+        if sign * value <= sign * self.doubtful:
+            return "good"
+        return "doubtful" if sign * value <= sign * self.failed else "failed"
+
+
+FIRST_STAGE_GAIN = Limits(0.02, 0.005)
+"""Of what the instruments add to the treatment's log-likelihood."""
+MOMENT_EXCESS = Limits(0.002, 0.02)
+"""Of a moment risk beyond that of a simple model, as a share of the outcome's variance."""
+
+
+def judge(evidence: FitEvidence) -> Verdict:
+    """The verdict on a fit: as bad as its worst finding.
+
+    The limits were chosen on development seeds (benchmarks/default-preset.md).
+    """
+    e, never = evidence, -float("inf")
+    n_tried = e.n_failed + e.n_members
+    behind = Limits(1.25, 2.5)
+    measured: dict[str, tuple[float | None, Limits]] = {
+        "held_out": (e.n_held_out, Limits(40, never)),
+        "steps": (e.n_steps, Limits(500, never)),
+        "first_stage_gain": (e.first_stage_gain, FIRST_STAGE_GAIN),
+        "explained": (e.outcome_explained, Limits(0.01 if e.discrete_outcome else 0.05, 0.0)),
+        "behind_linear": (_behind(e.outcome_explained, e.linear_explained), behind),
+        "behind_flexible": (_behind(e.outcome_explained, e.flexible_explained), behind),
+        "covariates_gain": (e.covariates_gain, Limits(0.005, never)),
+        "moment_linear": (_excess(e.moment_risk, e.linear_moment_risk), MOMENT_EXCESS),
+        "moment_treatment": (_excess(e.moment_risk, e.treatment_moment_risk), MOMENT_EXCESS),
+        "outcome_gap": (e.outcome_gap, Limits(4.0, 15.0)),
+        "treatment_gap": (e.treatment_gap, Limits(1.0, 4.0)),
+        "disagreement": (e.disagreement, Limits(0.12, 0.35)),
+        "near_floor": (e.near_floor, Limits(0.05, 0.5)),
+        "latent_spread": (e.latent_spread, Limits(0.4, 0.1)),
+        "failed_members": (e.n_failed / n_tried if n_tried else None, Limits(0.0, 0.5)),
+    }
+    found = tuple(
+        Finding(key, limits.severity(value), float(value))
+        for key, (value, limits) in measured.items()
+        if value is not None and limits.severity(value) != "good"
+    )
+    return Verdict(worst(finding.severity for finding in found), found, evidence)
+
+
+def _behind(own: float | None, other: float | None) -> float | None:
+    """The ratio of unexplained shares; None beside a model that explains everything, which is no benchmark."""
+    if own is None or other is None or other > 1.0 - 1e-6:
+        return None
+    return (1.0 - own) / (1.0 - other)
+
+
+def _excess(risk: float | None, other: float | None) -> float | None:
+    """By how much a moment risk exceeds another; an estimate below zero counts as zero."""
+    return None if risk is None or other is None else risk - max(other, 0.0)

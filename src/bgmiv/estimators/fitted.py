@@ -1,0 +1,140 @@
+"""What a method gives: a frozen config that fits, and a fitted result that answers questions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Protocol, Self, TypeVar
+
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from bgmiv.data.ivdata import IVData
+from bgmiv.data.messages import FloatArray, role_label
+from bgmiv.data.query import Encoded, Query, Rows
+from bgmiv.data.schema import Schema
+from bgmiv.diagnostics.check import HeldOutPredictions
+from bgmiv.diagnostics.support import LinearSupport
+from bgmiv.diagnostics.verdict import Verdict
+from bgmiv.effects import Floats, Source
+from bgmiv.errors import ConfigError, DataError
+from bgmiv.progress import HistoryRow, Reporter, silent
+
+__all__ = ["FittedMethod", "MethodConfig", "check_no_weights", "check_one_number", "chosen_preset"]
+
+C = TypeVar("C")
+
+
+class FittedMethod(ABC):
+    """A fitted method: immutable, and complete without the rows it was fitted on.
+
+    A final subclass is a frozen dataclass with the fields `schema` and `support`, and gives `encode` and `at`; what a
+    method does not have (intervals, held-out rows, latents) stays as it is here.
+    """
+
+    schema: Schema
+    support: LinearSupport
+
+    @property
+    def history(self) -> tuple[HistoryRow, ...]:
+        """Training history; empty for methods in closed form."""
+        return ()
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What held-out rows say of the fit; None for methods that hold no rows out."""
+        return None
+
+    @property
+    def interval_kind(self) -> str:
+        """What its intervals are, in a sentence or two; empty for a method that gives point estimates only."""
+        return ""
+
+    @property
+    def n_members(self) -> int:
+        """How many models the estimate is an average of."""
+        return 1
+
+    @property
+    def encoding_key(self) -> object:
+        """What `encode` depends on; results with the same object share what was encoded."""
+        return self
+
+    @abstractmethod
+    def encode(self, covariates: FloatArray) -> Encoded:
+        """What it computes of covariates alone: arrays with one entry a row."""
+
+    @abstractmethod
+    def at(self, query: Query) -> Floats:
+        """g in units of the outcome, `(m, n)`; for an outcome of K > 2 levels `(m, n, K)`, their probabilities."""
+
+    def factors(self, query: Query) -> tuple[Source, ...]:
+        """Independent sources of uncertainty about `at`, with factors `(k, m, n)` or `(k, m, n, K)`."""
+        return ()
+
+    def in_support(self, query: Query) -> NDArray[np.bool_]:
+        """Where the data show such a treatment at such covariates, `(m, n)`."""
+        return self.support.inside(query.treatment, query.rows.covariates)
+
+    def with_uncertainty(self, data: IVData, rows: Rows) -> Self:
+        """The same fit with what its intervals need of the data it was fitted on, whose covariates `rows` holds."""
+        return self
+
+    def held_out_predictions(self, data: IVData, rows: Rows, max_rows: int) -> HeldOutPredictions | None:
+        """g at rows of the fit, each by a model that has not seen the row; None if every model has seen every row."""
+        return None
+
+    def latent_usage(self, data: IVData, rows: Rows, seed: int) -> dict[str, float] | None:
+        """How much each part of the latents matters to the treatment and the outcome; None without latents."""
+        return None
+
+
+class MethodConfig(Protocol):
+    """A method: a frozen config that fits."""
+
+    def fit(self, data: IVData, key: Array, reporter: Reporter = silent) -> FittedMethod:
+        """Fit on validated data with explicit randomness."""
+
+    def without_instrument(self) -> MethodConfig:
+        """The same method with its instruments ignored."""
+
+
+def chosen_preset(presets: Mapping[str, Callable[[], C]], name: str) -> C:
+    """The config of a preset; an unknown name is an error that lists the known ones."""
+    if name not in tuple(presets):
+        raise ConfigError(f"preset must be one of {', '.join(presets)}, got {name!r}.")
+    return presets[name]()
+
+
+def check_no_weights(data: IVData, method: str) -> None:
+    """Refuse sample weights, for a method that cannot honour them.
+
+    Example:
+        >>> data = IVData.from_arrays([1, 2, 4], [5.0, 1.0, 2.0], instruments=[3, 1, 2], weights=[1, 2, 1])
+        >>> check_no_weights(data, "KIV")
+        Traceback (most recent call last):
+        bgmiv.errors.DataError: KIV does not take sample weights (weights). Leave them out, or use BGMIV or TSLS.
+    """
+    if data.weights is not None:
+        raise DataError(
+            f"{method} does not take sample weights ({data.weights_name}). Leave them out, or use BGMIV or TSLS."
+        )
+
+
+def check_one_number(data: IVData, method: str) -> None:
+    """Refuse an outcome of three or more levels, for a method that predicts one number a row.
+
+    Example:
+        >>> data = IVData.from_arrays([1, 2, 3], [5.0, 1.0, 2.0], instruments=[3, 1, 2], outcome_kind="categorical")
+        >>> check_one_number(data, "KIV")
+        Traceback (most recent call last):
+        bgmiv.errors.DataError: outcome has 3 levels, and KIV predicts one number a row. Fit one level at a time, with
+        outcome == level, or use BGMIV.
+    """
+    variable = data.schema.outcome
+    if variable.width > 1:
+        raise DataError(
+            f"{role_label('outcome', variable.name)} has {variable.width} levels, and {method} predicts one number a "
+            "row. Fit one level at a time, with outcome == level, or use BGMIV."
+        )

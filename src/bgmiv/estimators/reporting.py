@@ -1,0 +1,305 @@
+"""What a fitted method says about itself: diagnosis, analysis, summary, figures, and the page to show others."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from bgmiv.analysis import plots
+from bgmiv.analysis.analysis import Analysis
+from bgmiv.analysis.build import Subject, build_analysis
+from bgmiv.analysis.page import check_path, write_report
+from bgmiv.analysis.request import AnalysisRequest
+from bgmiv.data.ivdata import IVData
+from bgmiv.data.query import Rows
+from bgmiv.diagnostics.check import Diagnosis
+from bgmiv.diagnostics.diagnose import diagnose
+from bgmiv.diagnostics.sensitivity import Sensitivity, sensitivity
+from bgmiv.effects import check_level
+from bgmiv.errors import DataError
+from bgmiv.estimators.fitted import FittedMethod, MethodConfig
+from bgmiv.estimators.questions import QuestionsMixin
+from bgmiv.progress import RichReporter, silent
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["FitCache", "ReportingMixin"]
+
+# The no-instrument version is compared, not used: two members show as much as four.
+_NO_INSTRUMENT_MEMBERS = 2
+_NO_ROWS = (
+    "this model was loaded and holds no rows, which this question needs. Give them with attach_data(table), or ask "
+    "before saving."
+)
+
+
+class FitCache:
+    """What was worked out of one fit, by what was asked; a new fit has a new one."""
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        self.rows: Rows | None = None
+        self.no_instrument: tuple[FittedMethod | None] | None = None
+        self.diagnoses: dict[tuple[bool, float], Diagnosis] = {}
+        self.subject: Subject | None = None
+        self.analyses: dict[tuple[AnalysisRequest | Subject, ...], Analysis] = {}
+
+
+class ReportingMixin(QuestionsMixin):
+    """`diagnose`, `sensitivity`, `analysis`, `summary`, `plot_*` and `report`."""
+
+    data_: IVData | None
+    seed_: int
+    formula_: str
+    n_dropped_: int
+    progress: bool
+    saved_analysis_: Analysis | None = None
+    """The analysis that a loaded model was saved with."""
+    _cache: FitCache
+
+    @abstractmethod
+    def _config(self) -> MethodConfig:
+        """The frozen config of the method."""
+
+    @abstractmethod
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's arguments."""
+
+    @abstractmethod
+    def changed_params(self) -> dict[str, Any]:
+        """The arguments that differ from their defaults."""
+
+    def analysis(
+        self,
+        *,
+        by: Any = None,
+        treatments: Any = None,
+        t0: Any = None,
+        t1: Any = None,
+        level: float = 0.95,
+        compare: Mapping[str, Any] | None = None,
+        title: str | None = None,
+        source: str = "",
+        no_instrument: bool = True,
+    ) -> Analysis:
+        """The numbers that summaries, figures, pages and saved models show.
+
+        The same arguments give the same analysis, whatever was asked before. A loaded model without rows has only the
+        analysis it was saved with.
+
+        Args:
+            by: which groups to show: names of covariates, or a mapping of names to one label a row. By default the
+                first covariates of two to six levels.
+            treatments: where curves are drawn; by default 41 values from the 1% to the 99% quantile, or all levels.
+            t0, t1: the treatments compared; by default the quartiles, or the two most frequent levels.
+            level: of the intervals.
+            compare: other fitted estimators by name, for the same question.
+            title: of the analysis.
+            source: where the rows came from.
+            no_instrument: also fit the method without the instruments, which takes about as long as the fit.
+
+        Raises:
+            DataError: this is a loaded model without rows, and it was not saved with this analysis.
+        """
+        others = {str(name): other._subject() for name, other in (compare or {}).items()}
+        request = AnalysisRequest.of(
+            by=by,
+            treatments=treatments,
+            t0=t0,
+            t1=t1,
+            level=level,
+            no_instrument=no_instrument,
+            title=title,
+            source=source,
+            compare=others,
+        )
+        self._fitted()
+        if self.data_ is None:
+            saved = self.saved_analysis_
+            asked = replace(request, labels=())
+            if saved is None or asked not in (saved.request, AnalysisRequest()):
+                raise DataError(_NO_ROWS)
+            return saved
+        key = (request, *others.values())
+        if key not in self._cache.analyses:
+            diagnosis = self.diagnose(no_instrument=no_instrument, level=level)
+            no_instrument_fit = self._no_instrument_fit() if no_instrument else None
+            found = build_analysis(request, self._subject(), diagnosis, no_instrument_fit, others)
+            self._cache.analyses[key] = found
+        return self._cache.analyses[key]
+
+    def _subject(self) -> Subject:
+        """The fitted method with what an analysis shows of it; the same object for the same fit."""
+        fitted, rows = self._completed(), self._fit_rows()
+        if self.data_ is None or rows is None:
+            raise DataError(_NO_ROWS)
+        if self._cache.subject is None or self._cache.subject.fitted is not fitted:
+            self._cache.subject = Subject(
+                fitted=fitted,
+                data=self.data_,
+                rows=rows,
+                estimator=type(self).__name__,
+                settings={name: repr(value)[:200] for name, value in self.changed_params().items()},
+                seed=self.seed_,
+                use_instrument=self.get_params().get("use_instrument", True),
+                formula=self.formula_,
+                n_dropped=self.n_dropped_,
+            )
+        return self._cache.subject
+
+    def diagnose(self, *, no_instrument: bool = True, level: float = 0.95) -> Diagnosis:
+        """Check what supports a causal reading of this fit and what contradicts it; print the result to read it.
+
+        Strength of the instruments, a set for the linear effect that is valid under weak instruments, tests of
+        overidentification and endogeneity, a test of the fitted curve on held-out rows, the same method without the
+        instruments, linear two-stage least squares, and for BGMIV what the latents are used for and the verdict.
+        `docs/diagnostics.md` explains each.
+
+        Args:
+            no_instrument: also fit the method without the instruments, which takes about as long as the fit.
+            level: of intervals and sets.
+
+        Warns:
+            WeakInstrumentWarning: the effective F is below its critical value.
+
+        Raises:
+            DataError: this is a loaded model without rows, and no diagnosis was saved with it.
+
+        Example:
+            >>> import numpy as np
+            >>> from bgmiv import TSLS
+            >>> rng = np.random.default_rng(0)
+            >>> w, u = rng.normal(size=(2, 500))
+            >>> found = TSLS().fit(2.0 * (w + u) - u, w + u, instruments=w).diagnose()
+            >>> found["effective-f"].severity
+            'good'
+        """
+        check_level(level)
+        fitted = self._fitted()
+        if self.data_ is None:
+            if self.saved_analysis_ is None:
+                raise DataError(_NO_ROWS)
+            return self.saved_analysis_.diagnosis
+        asked = (bool(no_instrument), float(level))
+        if asked not in self._cache.diagnoses:
+            rows = self._fit_rows()
+            assert rows is not None
+            other = self._no_instrument_fit() if no_instrument else None
+            found = diagnose(self.data_, rows, fitted, no_instrument=other, level=level, seed=self.seed_)
+            self._cache.diagnoses[asked] = found
+        return self._cache.diagnoses[asked]
+
+    def sensitivity(self, gamma: Any, *, level: float = 0.95) -> Sensitivity:
+        """What is left of the effect if the instruments also act on the outcome directly.
+
+        Args:
+            gamma: the direct effects that seem possible, in units of the outcome for one unit of the instrument: g for
+                [-g, g], whatever the instrument; or for each instrument such a number or a pair (low, high), in a list
+                or by name. For a single instrument the pair alone will do.
+            level: of the intervals.
+
+        Returns:
+            The union of intervals for the linear effect, and how large a direct effect has to be before zero is among
+            the effects that the data allow; for this method's average effect as well.
+
+        Raises:
+            ConfigError: gamma or level cannot be read.
+            DataError: treatment or outcome has three or more levels, or this is a loaded model without rows.
+
+        Example:
+            >>> import numpy as np
+            >>> from bgmiv import TSLS
+            >>> rng = np.random.default_rng(0)
+            >>> w, u = rng.normal(size=(2, 500))
+            >>> found = TSLS().fit(2.0 * (w + u) - u, w + u, instruments=w).sensitivity(0.2)
+            >>> round(found.lower, 1), round(found.upper, 1)
+            (1.7, 2.3)
+        """
+        fitted, rows = self._completed(), self._fit_rows()
+        if self.data_ is None or rows is None:
+            raise DataError(_NO_ROWS)
+        return sensitivity(self.data_, gamma, level=level, fitted=fitted, rows=rows)
+
+    def _no_instrument_fit(self) -> FittedMethod | None:
+        """The same method fitted without the instruments; None if this one ignores them already."""
+        assert self.data_ is not None
+        if self._cache.no_instrument is None:
+            self._cache.no_instrument = (self._fit_without_instrument(self.data_),)
+        return self._cache.no_instrument[0]
+
+    def _fit_without_instrument(self, data: IVData) -> FittedMethod | None:
+        params = self.get_params()
+        if not params.get("use_instrument", False):
+            return None
+        changed: dict[str, Any] = {"use_instrument": False, "bootstrap": False, "progress": False, "checkpoint": None}
+        changed["members"] = min(_NO_INSTRUMENT_MEMBERS, self._fitted().n_members)
+        params |= {name: value for name, value in changed.items() if name in params}
+        config, key = type(self)(**params)._config(), jax.random.key(self.seed_)
+        if not self.progress:
+            return config.fit(data, key, silent)
+        with RichReporter(f"{type(self).__name__} without the instruments") as reporter:
+            return config.fit(data, key, reporter)
+
+    def summary(self, **request: Any) -> Analysis:
+        """The fit at a glance: average effects, strength of the instruments, checks, verdict.
+
+        Args:
+            **request: as in `analysis`: `by`, `t0`, `t1`, `level`, `compare`, ...
+
+        Returns:
+            The analysis, which is text where it is printed, tables in a notebook, and a column of a maketables table.
+        """
+        return self.analysis(**request)
+
+    def report(self, path: str | os.PathLike[str], **request: Any) -> Path:
+        """Write one page that holds the whole analysis and can be sent to others: interactive, and without a network.
+
+        Args:
+            path: of the file, such as "report.html"; its folder must exist.
+            **request: as in `analysis`.
+
+        Returns:
+            The path.
+
+        Raises:
+            ConfigError: the path is a folder, or its folder does not exist.
+        """
+        target = check_path(path)
+        return write_report(self.analysis(**request), target)
+
+    def plot_curve(
+        self, *, group: str | int = 0, methods: bool | Sequence[str] = False, ax: Axes | None = None, **request: Any
+    ) -> Axes:
+        """The structural function along treatments, with its band, and shaded where there are few data.
+
+        Args:
+            group: the label or the number of a group of `by`; all rows by default.
+            methods: also curves of other methods, all or those named.
+            ax: matplotlib axes to draw on; new ones by default.
+            **request: as in `analysis`.
+        """
+        return plots.plot_curve(self.analysis(**request), group=group, methods=methods, ax=ax)
+
+    def plot_effects(self, *, ax: Axes | None = None, **request: Any) -> Axes:
+        """Average effects over all rows and by group, with intervals."""
+        return plots.plot_effects(self.analysis(**request), ax=ax)
+
+    def plot_methods(self, *, ax: Axes | None = None, **request: Any) -> Axes:
+        """The same average effect by this and other methods."""
+        return plots.plot_methods(self.analysis(**request), ax=ax)
+
+    def plot_diagnosis(self, *, ax: Axes | None = None, **request: Any) -> Axes:
+        """The checks of this fit, a line each."""
+        return plots.plot_diagnosis(self.analysis(**request), ax=ax)
+
+    def plot_history(self, **request: Any) -> Figure:
+        """Losses along training."""
+        return plots.plot_history(self.analysis(**request))

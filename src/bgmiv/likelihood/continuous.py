@@ -1,0 +1,159 @@
+"""Heads for continuous variables: Gaussian with diagonal covariance (eq. continuous_model), and Gaussian mixture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log, pi
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.scipy.special import logsumexp, ndtri
+
+from bgmiv.errors import ConfigError
+
+__all__ = ["Gaussian", "GaussianMixture"]
+
+
+def _softplus(x: Array) -> Array:
+    # jax.nn.softplus goes through logaddexp, whose care for infinities costs twice the time; raw spreads are finite.
+    return jnp.maximum(x, 0.0) + jnp.log1p(jnp.exp(-jnp.abs(x)))
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    r"""Independent normals: $\mathcal N(\mu_j, \sigma_j^2)$, $\sigma_j^2 = \mathrm{softplus}(r_j) + 10^{-6}$.
+
+    Args:
+        dim: coordinates of one event.
+        shared_variance: one variance for all coordinates (the authors' generic decoder) instead of one each.
+        floor: added to every variance.
+
+    Example:
+        >>> head = Gaussian(2)
+        >>> head.raw_dim, head.mean(jnp.asarray([1.0, 2.0, 0.0, 0.0])).tolist()
+        (4, [1.0, 2.0])
+    """
+
+    dim: int
+    shared_variance: bool = False
+    floor: float = 1e-6
+
+    @property
+    def raw_dims(self) -> tuple[int, int]:
+        """Means first, then raw variances."""
+        return self.dim, 1 if self.shared_variance else self.dim
+
+    @property
+    def raw_dim(self) -> int:
+        return sum(self.raw_dims)
+
+    def _parts(self, raw: Array) -> tuple[Array, Array]:
+        # A split is transposed into a concatenation, two slices into padded sums, which compile to slow scalar loops.
+        mean, spread = jax.lax.split(raw, self.raw_dims)
+        return mean, spread
+
+    def mean(self, raw: Array) -> Array:
+        """The means; `raw` may hold them alone."""
+        return raw if raw.shape[-1] == self.dim else self._parts(raw)[0]
+
+    def variance(self, raw: Array) -> Array:
+        """The variances, shape `(dim,)` or `(1,)` when shared."""
+        return _softplus(self._parts(raw)[1]) + self.floor
+
+    def log_prob(self, raw: Array, value: Array) -> Array:
+        mean, spread = self._parts(raw)
+        variance = _softplus(spread) + self.floor
+        return -0.5 * ((value - mean) ** 2 / variance + jnp.log(variance) + log(2.0 * pi))
+
+    def sample(self, raw: Array, key: Array, n: int) -> Array:
+        """Reparametrised draws: gradients flow into mean and variance."""
+        noise = jax.random.normal(key, (n, self.dim), dtype=raw.dtype)
+        return self.mean(raw) + jnp.sqrt(self.variance(raw)) * noise
+
+    def fit_error(self, raw: Array, value: Array) -> Array:
+        return (value - self.mean(raw)) ** 2
+
+    def spread_penalty(self, raw: Array) -> Array:
+        return jnp.sum(self._parts(raw)[1] ** 2) / max(self.raw_dims[1], 1)
+
+
+@dataclass(frozen=True)
+class GaussianMixture:
+    r"""A scalar with density $\sum_k \pi_k\, \mathcal N(x; \mu_k, \sigma_k^2)$: a mixture density network's output.
+
+    The raw output holds means $\mu$, raw standard deviations $r$ with
+    $\sigma_k = \mathrm{softplus}(r_k) + \text{floor}$, and logits with $\pi = \mathrm{softmax}$. The floor bounds the
+    density, so that a component cannot collapse on a repeated value.
+
+    Args:
+        n_components: components K.
+        floor: added to every standard deviation.
+
+    Example:
+        >>> head = GaussianMixture(2)
+        >>> head.raw_dim, head.mean(jnp.asarray([1.0, 3.0, 0.0, 0.0, 0.0, 0.0])).tolist()
+        (6, [2.0])
+
+    Reference:
+        C. M. Bishop (1994), Mixture density networks, Aston University NCRG/94/004.
+    """
+
+    n_components: int = 10
+    floor: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if self.n_components < 1:
+            raise ConfigError(f"n_components must be at least 1, got {self.n_components}.")
+        if not self.floor > 0.0:
+            raise ConfigError(f"floor must be above 0, got {self.floor}.")
+
+    @property
+    def dim(self) -> int:
+        return 1
+
+    @property
+    def raw_dim(self) -> int:
+        return 3 * self.n_components
+
+    def _raw_parts(self, raw: Array) -> Sequence[Array]:
+        """Means, raw standard deviations and logits; split, not sliced, as in `Gaussian`."""
+        return jax.lax.split(raw, (self.n_components,) * 3)
+
+    def _parts(self, raw: Array) -> tuple[Array, Array, Array]:
+        """Means, standard deviations and log-weights, each `(n_components,)`."""
+        mean, spread, logits = self._raw_parts(raw)
+        return mean, _softplus(spread) + self.floor, logits - logsumexp(logits)
+
+    def log_prob(self, raw: Array, value: Array) -> Array:
+        mean, sd, log_weights = self._parts(raw)
+        standard = (value - mean) / sd
+        return logsumexp(log_weights - 0.5 * standard**2 - jnp.log(sd) - 0.5 * log(2.0 * pi), keepdims=True)
+
+    def mean(self, raw: Array) -> Array:
+        mean, _, log_weights = self._parts(raw)
+        return jnp.sum(jnp.exp(log_weights) * mean, keepdims=True)
+
+    def at_uniforms(self, raw: Array, uniforms: Array) -> Array:
+        """Draws made from given uniform numbers, `(n,)`.
+
+        `uniforms` are `(n, 2)` numbers strictly between 0 and 1: the first of a pair chooses the component, the second
+        the place in it.
+        """
+        mean, sd, log_weights = self._parts(raw)
+        # All but the last edge: a rounding of their sum below one can then never point past the last component.
+        edges = jnp.cumsum(jnp.exp(log_weights))[:-1]
+        component = jnp.sum(uniforms[:, :1] >= edges, axis=1)
+        return mean[component] + sd[component] * ndtri(uniforms[:, 1])
+
+    def sample(self, raw: Array, key: Array, n: int) -> Array:
+        """`n` draws, `(n, 1)`; gradients flow into the chosen components' means and spreads, not the weights."""
+        tiny = 2.0**-24
+        return self.at_uniforms(raw, jax.random.uniform(key, (n, 2), raw.dtype, tiny, 1.0 - tiny))[:, None]
+
+    def fit_error(self, raw: Array, value: Array) -> Array:
+        return (value - self.mean(raw)) ** 2
+
+    def spread_penalty(self, raw: Array) -> Array:
+        return jnp.mean(self._raw_parts(raw)[1] ** 2)

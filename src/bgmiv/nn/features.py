@@ -1,0 +1,236 @@
+"""Feature extractors: what a network sees of a covariate row, block by block, and their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.scipy.special import ndtri
+
+from bgmiv.data.schema import BlockKind, CovariateBlock
+from bgmiv.errors import ConfigError
+from bgmiv.nn.images import ConvExtractor, DenseExtractor, ImageConfig, ImageFeatures, check_bounds, check_widths
+from bgmiv.nn.mlp import Dense
+
+__all__ = [
+    "BlockFeatures",
+    "FeatureConfig",
+    "Features",
+    "Noised",
+    "Raw",
+    "VectorFeatures",
+    "build_features",
+    "rows_at_once",
+]
+
+# Of numbers in one array: 128 MB.
+_MAX_CELLS = 1 << 25
+
+
+@dataclass(frozen=True)
+class FeatureConfig:
+    """How networks see covariates; the defaults are the paper's.
+
+    Args:
+        vector_features: hidden and output width of a vector block's features.
+        dropout: dropout rate in the vector features.
+        vector_noise: standard deviation of the Gaussian noise added to a vector block before it is encoded in training.
+        block_noise: the same for vector blocks by name, in place of `vector_noise`.
+        narrow_vector: vector blocks up to this width are taken as columns (with their noise), as continuous ones are.
+        images: how image blocks are seen.
+        nuisance_features: hidden and output width of a vector block's features beside an image block (the paper's
+            MNIST-HD); None: `vector_features` there as well.
+        score_features: hidden and output width of the features of images that were reduced to scores.
+        score_dropout: dropout rate in them.
+        score_noise: standard deviation of the Gaussian noise added to scores before they are encoded in training. Few
+            outputs, dropout and much noise keep the encoder from memorising pictures.
+    """
+
+    vector_features: tuple[int, int] = (128, 64)
+    dropout: float = 0.1
+    vector_noise: float = 0.0
+    block_noise: tuple[tuple[str, float], ...] = ()
+    narrow_vector: int = 0
+    images: ImageConfig = field(default_factory=ImageConfig)
+    nuisance_features: tuple[int, int] | None = (64, 32)
+    score_features: tuple[int, int] = (128, 4)
+    score_dropout: float = 0.5
+    score_noise: float = 0.7
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built."""
+        for name in ("dropout", "score_dropout"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ConfigError(f"{name} must lie in [0, 1), got {getattr(self, name)}.")
+        check_bounds(self, vector_noise=0, narrow_vector=0, score_noise=0)
+        if any(noise < 0.0 for _, noise in self.block_noise):
+            raise ConfigError(f"block_noise must be at least 0, got {self.block_noise}.")
+        check_widths(self, "vector_features", "nuisance_features", "score_features")
+
+    def is_narrow(self, block: CovariateBlock) -> bool:
+        """Whether a block is a vector that is taken as columns."""
+        return block.kind is BlockKind.vector and block.width <= self.narrow_vector
+
+
+class Features(Protocol):
+    """Maps one row's block to features; uniform noise switches dropout on."""
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+
+    @property
+    def noise_width(self) -> int:
+        """Uniform numbers a row needs in training."""
+
+    def __call__(self, block: Array, noise: Array | None) -> Array:
+        """The features of one row; `noise` holds `noise_width` uniform numbers, or is None outside training."""
+
+
+class Raw(eqx.Module):
+    """The block as it is."""
+
+    width: int = eqx.field(static=True)
+
+    @property
+    def noise_width(self) -> int:
+        """No training noise."""
+        return 0
+
+    def __call__(self, block: Array, noise: Array | None) -> Array:
+        """The identity."""
+        return block
+
+
+class Noised(eqx.Module):
+    """The block as it is, with Gaussian noise of standard deviation `noise` in training."""
+
+    width: int = eqx.field(static=True)
+    noise: float = eqx.field(static=True)
+
+    @property
+    def noise_width(self) -> int:
+        """One number a column if it is noised."""
+        return self.width if self.noise > 0.0 else 0
+
+    def __call__(self, block: Array, noise: Array | None) -> Array:
+        """The block, moved in training."""
+        return block if noise is None or self.noise == 0.0 else block + self.noise * ndtri(noise)
+
+
+class VectorFeatures(eqx.Module):
+    """The paper's vector block: dense, ReLU, dropout, dense (784 -> 128 -> 64 there).
+
+    In training, dropout and Gaussian input noise keep the encoder from memorising single rows of a wide block.
+    """
+
+    hidden: Dense
+    output: Dense
+    n_in: int = eqx.field(static=True)
+    width: int = eqx.field(static=True)
+    dropout: float = eqx.field(static=True)
+    input_noise: float = eqx.field(static=True)
+
+    def __init__(
+        self, n_in: int, n_hidden: int, n_out: int, *, dropout: float, input_noise: float = 0.0, key: Array
+    ) -> None:
+        """Build both layers."""
+        key_hidden, key_output = jax.random.split(key)
+        self.hidden = Dense(n_in, n_hidden, key=key_hidden)
+        self.output = Dense(n_hidden, n_out, key=key_output)
+        self.n_in = n_in
+        self.width = n_out
+        self.dropout = dropout
+        self.input_noise = input_noise
+
+    @property
+    def noise_width(self) -> int:
+        """One number a hidden unit if units are dropped, and one a column if the input is noised."""
+        dropped = self.hidden.bias.shape[-1] if self.dropout > 0.0 else 0
+        return dropped + (self.n_in if self.input_noise > 0.0 else 0)
+
+    def __call__(self, block: Array, noise: Array | None) -> Array:
+        """Features of one row, with dropout and input noise when noise is given."""
+        if noise is None:
+            return self.output(jax.nn.relu(self.hidden(block)))
+        if self.input_noise > 0.0:
+            block = block + self.input_noise * ndtri(noise[-self.n_in :])
+        h = jax.nn.relu(self.hidden(block))
+        if self.dropout > 0.0:
+            h = jnp.where(noise[: h.shape[-1]] >= self.dropout, h / (1.0 - self.dropout), 0.0)
+        return self.output(h)
+
+
+class BlockFeatures(eqx.Module):
+    """The features of all blocks of a row, concatenated: one extractor and one span of columns a block."""
+
+    parts: tuple[Features, ...]
+    spans: tuple[tuple[int, int], ...] = eqx.field(static=True)
+
+    @property
+    def width(self) -> int:
+        """Features of a row."""
+        return sum(part.width for part in self.parts)
+
+    @property
+    def noise_width(self) -> int:
+        """Uniform numbers a row needs in training."""
+        return sum(part.noise_width for part in self.parts)
+
+    @property
+    def cells(self) -> int:
+        """Numbers in the largest array that an image needs on the way; 0 without images."""
+        return max((part.cells for part in self.parts if isinstance(part, ImageFeatures)), default=0)
+
+    def __call__(self, v: Array, noise: Array | None) -> Array:
+        """The features of one row; `noise` switches training noise on."""
+        found, used = [], 0
+        for part, (start, stop) in zip(self.parts, self.spans, strict=True):
+            own = None if noise is None else noise[used : used + part.noise_width]
+            found.append(part(v[start:stop], own))
+            used += part.noise_width
+        return jnp.concatenate(found) if found else jnp.zeros((0,), v.dtype)
+
+
+def _features(block: CovariateBlock, config: FeatureConfig, key: Array, *, beside_image: bool) -> Features:
+    if block.holds_pixels:
+        assert block.shape is not None
+        height, width, channels = block.shape
+        extractor = ConvExtractor if config.images.features == "conv" else DenseExtractor
+        shape = (height, width, channels)
+        return ImageFeatures(extractor(shape, config.images, key=key), shape, config.images.shift, config.images.noise)
+    if block.kind is BlockKind.image:
+        hidden, width = config.score_features
+        dropout, noise = config.score_dropout, config.score_noise
+        return VectorFeatures(block.width, hidden, width, dropout=dropout, input_noise=noise, key=key)
+    if config.is_narrow(block):
+        return Noised(block.width, config.vector_noise)
+    if block.kind is BlockKind.vector:
+        hidden, width = (config.nuisance_features if beside_image else None) or config.vector_features
+        noise = dict(config.block_noise).get(block.name, config.vector_noise)
+        return VectorFeatures(block.width, hidden, width, dropout=config.dropout, input_noise=noise, key=key)
+    return Raw(block.width)
+
+
+def build_features(blocks: Sequence[CovariateBlock], config: FeatureConfig, *, key: Array) -> BlockFeatures:
+    """One feature extractor a block; every method with networks sees covariates through these."""
+    keys = jax.random.split(key, max(len(blocks), 1))
+    image = any(block.kind is BlockKind.image for block in blocks)
+    return BlockFeatures(
+        tuple(_features(block, config, k, beside_image=image) for block, k in zip(blocks, keys, strict=False)),
+        tuple((block.start, block.stop) for block in blocks),
+    )
+
+
+def rows_at_once(cells: int, max_rows: int) -> int:
+    """How many rows may be evaluated together: `max_rows`, or fewer where images would need too much memory.
+
+    `cells` are the numbers in the largest array that one row needs.
+    """
+    # A power of two, so that similar sizes share a compilation.
+    return min(max_rows, 1 << max(_MAX_CELLS // max(cells, 1), 1).bit_length() - 1)

@@ -1,0 +1,267 @@
+"""A saved model as a folder of two files, written whole or not at all, and read whoever wrote it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load, save
+
+from bgmiv.errors import ModelFileError
+
+__all__ = ["DTYPES", "parse_json", "read_file", "read_model", "write_folder", "write_model"]
+
+_FORMAT, _VERSION = "bgmiv model", 3
+_JSON, _ARRAYS = "model.json", "arrays.safetensors"
+_MAX_JSON = 1 << 26
+_MAX_NESTED = 60
+DTYPES = ("float32", "float64", "int64", "int32", "bool")
+"""The types of saved arrays."""
+
+Check = Callable[[Path], None]
+
+# Strings are skipped whole; one that never ends is skipped to the end of the text.
+_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|([\[{])|([\]}])', re.DOTALL)
+
+
+def parse_json(data: bytes, where: str, *, max_nested: int = _MAX_NESTED) -> Any:
+    """JSON of a stranger: UTF-8, no key twice, no numbers that are not finite, and no nesting beyond a depth.
+
+    Raises:
+        ModelFileError: it is none of this.
+
+    Example:
+        >>> parse_json(b'{"a": 1, "a": 2}', "model.json")
+        Traceback (most recent call last):
+        bgmiv.errors.ModelFileError: model.json is no usable JSON: the key 'a' is there twice. ...
+    """
+
+    def refuse(why: str) -> NoReturn:
+        raise ModelFileError(f"{where} is no usable JSON: {why}. The file is damaged or was not written by bgmiv.")
+
+    def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in found:
+                refuse(f"the key {name[:80]!r} is there twice")
+            found[name] = value
+        return found
+
+    depth = 0
+    for token in _TOKENS.finditer(data):
+        depth += (token[1] is not None) - (token[2] is not None)
+        if depth > max_nested:
+            refuse(f"lists and objects are nested more than {max_nested} deep")
+    try:
+        return json.loads(
+            data.decode("utf-8"),
+            object_pairs_hook=no_key_twice,
+            parse_constant=lambda name: refuse(f"{name} is no number"),
+        )
+    except (ValueError, RecursionError) as error:
+        refuse(str(error)[:200])
+
+
+def read_file(folder: Path, name: str, *, max_bytes: int) -> bytes:
+    """The bytes of a plain file of the folder.
+
+    Raises:
+        ModelFileError: the file is absent, too large, a link, a folder or a device, or cannot be read.
+    """
+    with _opened(folder, name) as descriptor:
+        size = os.fstat(descriptor).st_size
+        if size > max_bytes:
+            raise ModelFileError(f"{folder / name} has {size:,} bytes, more than the {max_bytes:,} it may have here.")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            data = file.read(size + 1)
+    if len(data) != size:
+        raise ModelFileError(f"{folder / name} changed while it was read; read it again.")
+    return data
+
+
+@contextmanager
+def _opened(folder: Path, name: str) -> Iterator[int]:
+    if name in ("", ".", "..") or Path(name).name != name:
+        raise ModelFileError(f"{name!r} is not the name of a file in {folder}.")
+    path = folder / name
+    # Without O_NONBLOCK a pipe in the file's place would make this wait for ever.
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        plain = stat.S_ISREG(path.lstat().st_mode)
+        descriptor = os.open(path, flags) if plain else None
+    except FileNotFoundError as error:
+        raise ModelFileError(f"{path} does not exist: {folder} holds no saved model.") from error
+    except (OSError, ValueError) as error:
+        raise ModelFileError(f"{path} cannot be read: {_reason(error)}.") from error
+    if descriptor is None:
+        raise ModelFileError(f"{path} is not a plain file but a link, a folder or a device, which is never followed.")
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ModelFileError(f"{path} is not a plain file.")
+        yield descriptor
+    except ModelFileError:
+        raise
+    except OSError as error:
+        raise ModelFileError(f"{path} cannot be read: {_reason(error)}.") from error
+    finally:
+        os.close(descriptor)
+
+
+def write_model(
+    folder: Path, method: str, model: Any, arrays: Mapping[str, NDArray[Any]], *, overwrite: bool, check: Check
+) -> None:
+    """Write a model's JSON and arrays to a folder, which is read back by `check` before it takes its place.
+
+    Raises:
+        ModelFileError: it cannot be saved, or the folder may not be replaced.
+    """
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise ModelFileError(f"{name} holds numbers that are not finite: this fit cannot be saved.")
+    data = bytes(save(dict(arrays)))
+    document = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "written_by": f"bgmiv {version('bgmiv')}",
+        "method": method,
+        "arrays": {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()},
+        "model": model,
+    }
+    try:
+        text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1).encode()
+    except UnicodeEncodeError as error:
+        raise ModelFileError(f"a name of a column or a level is no text: {error}. Rename it and fit again.") from error
+    files = {_ARRAYS: data, _JSON: text}
+    write_folder(Path(folder), files, overwrite=overwrite, is_ours=_is_model, check=check)
+
+
+def _is_model(folder: Path) -> bool:
+    try:
+        found = parse_json(read_file(folder, _JSON, max_bytes=_MAX_JSON), _JSON)
+    except ModelFileError:
+        return False
+    return isinstance(found, dict) and found.get("format") == _FORMAT
+
+
+def read_model(folder: Path) -> tuple[str, Any, dict[str, NDArray[Any]]]:
+    """The method's name, the JSON of the model, and its arrays, from a folder that anyone may have written.
+
+    Raises:
+        ModelFileError: it holds no saved model, a damaged one, or one of another version of the format.
+    """
+    path = folder / _JSON
+    found = parse_json(read_file(folder, _JSON, max_bytes=_MAX_JSON), str(path))
+    if not isinstance(found, dict) or found.get("format") != _FORMAT:
+        raise ModelFileError(f"{path} is not that of a saved model: its format is not '{_FORMAT}'.")
+    number = found.get("version")
+    if number != _VERSION:
+        fix = "Upgrade bgmiv to open it" if isinstance(number, int) and number > _VERSION else "Fit the model again"
+        raise ModelFileError(
+            f"{path} has version {str(number)[:20]} of the format; this bgmiv reads {_VERSION}. {fix}."
+        )
+    if set(found) != {"format", "version", "written_by", "method", "arrays", "model"}:
+        raise ModelFileError(f"{path} must hold format, version, written_by, method, arrays and model, nothing else.")
+    arrays, method = found["arrays"], found["method"]
+    if not isinstance(method, str) or not isinstance(arrays, dict) or set(arrays) != {"bytes", "sha256"}:
+        raise ModelFileError(f"{path}: method must be a text, and arrays must hold bytes and sha256.")
+    size = arrays["bytes"]
+    if type(size) is not int or size < 0:
+        raise ModelFileError(f"{path}: the size of the arrays must be a whole number.")
+    data = read_file(folder, _ARRAYS, max_bytes=size)
+    if len(data) != size or hashlib.sha256(data).hexdigest() != arrays["sha256"]:
+        raise ModelFileError(f"{folder / _ARRAYS} is damaged, truncated, or belongs to another model than {_JSON}.")
+    try:
+        loaded = load(data)
+    except Exception as error:
+        raise ModelFileError(f"{folder / _ARRAYS} cannot be read: {error}.") from error
+    for name, array in loaded.items():
+        if str(array.dtype) not in DTYPES or not np.isfinite(array).all():
+            raise ModelFileError(f"{folder / _ARRAYS}: {name[:80]} holds other numbers than finite ones of {DTYPES}.")
+    return method, found["model"], loaded
+
+
+def write_folder(
+    folder: Path, files: Mapping[str, bytes], *, overwrite: bool, is_ours: Callable[[Path], bool], check: Check
+) -> None:
+    """Write a folder of files: all of them, or nothing.
+
+    They are written to a new folder beside, which takes the place of `folder` once it is whole and `check` has read it.
+    With `overwrite` a folder that `is_ours` is replaced; no other one, nor one that holds further files, ever is.
+
+    Raises:
+        ModelFileError: there is a folder that may not be replaced, or the files cannot be written.
+    """
+    try:
+        target = Path(os.path.realpath(folder))
+        _check_free(target, files, overwrite, is_ours)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        new = target.with_name(f".{target.name}.{secrets.token_hex(6)}.new")
+        try:
+            _fill(new, files)
+            check(new)
+            _check_free(target, files, overwrite, is_ours)
+            _take_place(new, target)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+    except ModelFileError:
+        raise
+    except (OSError, ValueError) as error:
+        raise ModelFileError(
+            f"{folder} cannot be written: {_reason(error)}. Nothing was changed; choose another folder or make room."
+        ) from error
+
+
+def _check_free(target: Path, files: Mapping[str, bytes], overwrite: bool, is_ours: Callable[[Path], bool]) -> None:
+    if not os.path.lexists(target):
+        return
+    if not target.is_dir():
+        raise ModelFileError(f"{target} is a file; give the name of a folder.")
+    inside = {entry.name for entry in os.scandir(target)}
+    if not inside:
+        return
+    if not inside <= set(files) or not is_ours(target):
+        raise ModelFileError(
+            f"{target} is not the folder of a saved model, or holds other files too, and is left as it is. "
+            "Choose another folder."
+        )
+    if not overwrite:
+        raise ModelFileError(f"{target} holds a saved model. Say overwrite=True to replace it.")
+
+
+def _fill(folder: Path, files: Mapping[str, bytes]) -> None:
+    folder.mkdir()
+    for name, data in files.items():
+        with (folder / name).open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _take_place(new: Path, target: Path) -> None:
+    if not os.path.lexists(target):
+        os.rename(new, target)
+        return
+    old = target.with_name(f".{target.name}.{secrets.token_hex(6)}.old")
+    os.rename(target, old)
+    try:
+        os.rename(new, target)
+    except BaseException:
+        os.rename(old, target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

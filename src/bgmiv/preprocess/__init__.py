@@ -1,0 +1,1 @@
+"""What is computed of covariates before any network sees them."""

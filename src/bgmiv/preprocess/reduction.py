@@ -1,0 +1,424 @@
+"""Wide vector blocks and images reduced to their leading principal scores.
+
+A block of many noisy columns invites an encoder to memorise its rows. Under probabilistic principal components
+(Tipping and Bishop 1999) the block's density factorises into that of its leading scores and isotropic noise, so
+that a model may see the scores alone. How many lead is decided by parallel analysis. Images are reduced to scores of
+their scattering features.
+
+References: Horn (1965), "A rationale and test for the number of factors in factor analysis", Psychometrika;
+Tipping and Bishop (1999), "Probabilistic principal component analysis", JRSS B; Dobriban and Owen (2019),
+"Deterministic parallel analysis", JRSS B, for when it works and what it misses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import eigh, eigvalsh
+from scipy.sparse.linalg import eigsh
+from scipy.special import stdtrit
+
+from bgmiv.data.blocks import BlockKind, CovariateBlock
+from bgmiv.data.ivdata import IVData
+from bgmiv.data.messages import FloatArray, check_finite, numeric
+from bgmiv.data.scaling import Affine, Standardise, row_pieces
+from bgmiv.data.schema import Schema
+from bgmiv.errors import ConfigError, DataError
+from bgmiv.nn.batching import unique_rows
+from bgmiv.preprocess.scattering import Scattering
+
+__all__ = [
+    "BlockReduction",
+    "FittedReduction",
+    "ImageProjection",
+    "ImageScores",
+    "ParallelAnalysis",
+    "Projection",
+    "choose_noise",
+]
+
+# Permuted copies are in single precision; an eigenvalue this close to theirs (relatively) does not exceed them.
+_TIE = 1e-4
+# Below this size the whole spectrum costs no more than iterating for its largest value.
+_DENSE_SIZE = 128
+# Features of this many images at once, so that memory stays bounded.
+_IMAGES_AT_ONCE = 2048
+_MAX_IMAGE_SCORES = 256
+# Units must not matter, so that a column counts however small its numbers are.
+_STANDARDISE = Standardise(min_std=float(np.finfo(np.float64).tiny))
+
+
+class Projection(NamedTuple):
+    """Scores of each row: ((values - mean) / scale) @ basis, computed in double precision.
+
+    Args:
+        mean: (d,) of the columns.
+        scale: (d,) standard deviations, one for a constant column.
+        basis: (d, k), each component's loadings divided by the standard deviation of its score.
+        explained: share of the standardised columns' variance that the k scores hold.
+        above_noise: how many components exceed noise; zero where the one that is kept does not.
+    """
+
+    mean: NDArray[np.float64]
+    scale: NDArray[np.float64]
+    basis: NDArray[np.float64]
+    explained: float
+    above_noise: int
+
+    @property
+    def n_components(self) -> int:
+        """Number of scores k, one or more."""
+        return self.basis.shape[1]
+
+    @property
+    def structured(self) -> bool:
+        """Whether the columns share anything beyond what unrelated columns share by chance."""
+        return self.above_noise > 0
+
+    def transform(self, values: ArrayLike) -> NDArray[np.float32]:
+        """The scores (n, k) of values (n, d), the fitted rows or new ones."""
+        array = np.asarray(values)
+        if array.ndim != 2 or array.shape[1] != len(self.mean):
+            raise DataError(f"values have shape {array.shape}. Pass (n, {len(self.mean)}), the columns of the fit.")
+        scores = np.empty((len(array), self.n_components), dtype=np.float32)
+        for rows in row_pieces(array):
+            scores[rows] = ((array[rows] - self.mean) / self.scale) @ self.basis
+        return scores
+
+
+@dataclass(frozen=True)
+class ParallelAnalysis:
+    """Keep the principal components whose eigenvalues exceed those of unrelated columns.
+
+    With Z the standardised columns, a component is kept while its eigenvalue of ZᵀZ/n exceeds the upper bound
+
+        mean + t(1 - false_alarm, B - 1) · standard deviation · √(1 + 1/B)
+
+    of the largest eigenvalues of B copies of Z with every column permuted by itself. (Noise exceeds the largest of B
+    once in B + 1 times, so that a level of one in a hundred would need B = 99; the bound needs a handful.) One
+    component is always kept; `Projection.structured` tells whether it stands out.
+
+    What this cannot see: a column related to no other counts as noise, whatever it means for the outcome. And the
+    eigenvalues have mean one however little noise there is: components below about (1 + √(d/n))² go unseen beside
+    stronger ones, and where every direction carries signal, `Projection.explained` tells what is lost.
+
+    Args:
+        n_permutations: B, two or more.
+        false_alarm: the chance that a block of unrelated columns is taken for structured, if largest eigenvalues
+            were normal; as they are skewed to the right, it is two to four times this.
+        max_rows: the decision uses this many rows at most, drawn by the seed; with more columns than this the
+            components are those of the same rows, otherwise of all. No matrix of products is larger than this.
+        seed: of the permutations and of the rows drawn.
+    """
+
+    n_permutations: int = 8
+    false_alarm: float = 0.005
+    max_rows: int = 4000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse settings without a meaning."""
+        for name, good, advice in (
+            ("n_permutations", self.n_permutations >= 2, "2 or more, to see their spread"),
+            ("false_alarm", 0.0 < self.false_alarm < 0.5, "a probability between 0 and 0.5"),
+            ("max_rows", self.max_rows >= 2, "2 or more"),
+            ("seed", self.seed >= 0, "an integer of 0 or more"),
+        ):
+            if not good:
+                raise ConfigError(f"{name} is {getattr(self, name)}; choose {advice}.")
+
+    def fit(self, values: ArrayLike) -> Projection:
+        """Find the leading components of values (n, d)."""
+        array = numeric(np.asarray(values), "values")
+        if array.ndim != 2 or 0 in array.shape:
+            raise DataError(f"values have shape {array.shape}. Pass a matrix of one or more rows and columns.")
+        n_rows, width = array.shape
+        if array.dtype.kind == "f":
+            check_finite(array, [f"values column {i}" for i in range(width)])
+        rng = np.random.default_rng(self.seed)
+        sample = _drawn(array, self.max_rows, rng)
+        standard = _STANDARDISE.fit(sample)
+        gram = _gram(sample, standard)
+        above = int((eigvalsh(gram) > self._noise_bound(standard.transform(sample), rng) * (1.0 + _TIE)).sum())
+        if len(sample) < n_rows and width <= self.max_rows:
+            sample, standard = array, _STANDARDISE.fit(array)
+            gram = _gram(sample, standard)
+        return _projection(sample, standard, gram, max(1, above), above)
+
+    def _noise_bound(self, z: NDArray[np.float32], rng: np.random.Generator) -> float:
+        if np.count_nonzero(z.any(axis=0)) < 2:
+            return np.inf
+        start = rng.normal(size=min(z.shape)).astype(np.float32)
+        largest = np.empty(self.n_permutations)
+        for i in range(self.n_permutations):
+            rng.permuted(z, axis=0, out=z)
+            gram = z.T @ z if len(z) >= z.shape[1] else z @ z.T
+            if len(gram) <= _DENSE_SIZE:
+                eigenvalue = eigvalsh(gram, subset_by_index=[len(gram) - 1] * 2)
+            else:
+                eigenvalue = eigsh(gram, k=1, v0=start, tol=_TIE / 10, return_eigenvectors=False)
+            largest[i] = eigenvalue[0] / len(z)
+        spread = largest.std(ddof=1) * np.sqrt(1.0 + 1.0 / self.n_permutations)
+        return float(largest.mean() + stdtrit(self.n_permutations - 1, 1.0 - self.false_alarm) * spread)
+
+
+class ImageProjection(NamedTuple):
+    """Scores of each image of a shape (height, width, channels): the projection of its scattering features."""
+
+    scattering: Scattering
+    shape: tuple[int, ...]
+    projection: Projection
+
+    @property
+    def n_components(self) -> int:
+        """Number of scores."""
+        return self.projection.n_components
+
+    def transform(self, pixels: NDArray[Any]) -> NDArray[np.float32]:
+        """The scores (n, k) of flat images (n, d); equal images are looked at once."""
+        unique, inverse = unique_rows(pixels)
+        parts = [
+            self.projection.transform(self.scattering.features(unique[start : start + _IMAGES_AT_ONCE], self.shape))
+            for start in range(0, len(unique), _IMAGES_AT_ONCE)
+        ]
+        return np.concatenate(parts)[inverse]
+
+
+@dataclass(frozen=True)
+class ImageScores:
+    """Keep the leading principal scores of images' scattering features, each divided by its standard deviation.
+
+    Args:
+        scattering: how images become features.
+        components: how many scores are kept, or as many as there are images or features if these are fewer; None:
+            twice the root of the number of images, 256 at most. More images tell more of them from noise.
+        max_rows: the components are those of this many images at most, drawn by the seed.
+        seed: of the images drawn.
+    """
+
+    scattering: Scattering = Scattering()
+    components: int | None = None
+    max_rows: int = 3000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse numbers without a meaning."""
+        if (self.components is not None and self.components < 1) or self.max_rows < 2 or self.seed < 0:
+            raise ConfigError(
+                "image scores need components >= 1 (or None), max_rows >= 2 and seed >= 0, got "
+                f"{self.components}, {self.max_rows} and {self.seed}."
+            )
+
+    def fit(self, pixels: NDArray[Any], shape: tuple[int, ...]) -> ImageProjection:
+        """Find the leading components of flat images (n, height · width · channels)."""
+        wanted = self.components or min(round(2.0 * len(pixels) ** 0.5), _MAX_IMAGE_SCORES)
+        drawn = _drawn(pixels, self.max_rows, np.random.default_rng(self.seed))
+        features = self.scattering.features(drawn, shape)
+        standard = _STANDARDISE.fit(features)
+        count = min(wanted, *features.shape)
+        projection = _projection(features, standard, _gram(features, standard), count, count)
+        return ImageProjection(self.scattering, shape, projection)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedReduction:
+    """The fitted projections of some blocks of a schema; every other column stays as it is.
+
+    A reduced block keeps its name, place and kind, and has the columns `name[pc1]`, `name[pc2]`, .... An image block
+    without a shape is one of scores.
+
+    Args:
+        source: the schema of the data before the reduction.
+        projections: by name of the block; empty if nothing is reduced.
+    """
+
+    source: Schema
+    projections: Mapping[str, Projection | ImageProjection]
+
+    @property
+    def schema(self) -> Schema:
+        """The schema of the reduced data; the source itself if nothing is reduced."""
+        if not self.projections:
+            return self.source
+        blocks: list[CovariateBlock] = []
+        start = 0
+        for block in self.source.blocks:
+            projection = self.projections.get(block.name)
+            if projection is None:
+                moved = replace(block, start=start, stop=start + block.width)
+            else:
+                names = tuple(f"{block.name}[pc{i + 1}]" for i in range(projection.n_components))
+                moved = CovariateBlock(block.name, block.kind, names, start, start + len(names))
+            blocks.append(moved)
+            start = moved.stop
+        return replace(self.source, blocks=tuple(blocks))
+
+    def transform(self, covariates: FloatArray) -> FloatArray:
+        """The flat matrix (n, p) reduced to (n, q), in its own precision."""
+        width = self.source.n_covariates
+        if covariates.ndim != 2 or covariates.shape[1] != width:
+            raise DataError(f"covariates have shape {covariates.shape}. Pass the flat matrix of {width} columns.")
+        if not self.projections:
+            return covariates
+        blocks = self.schema.blocks
+        reduced = np.empty((len(covariates), blocks[-1].stop), dtype=covariates.dtype)
+        for old, new in zip(self.source.blocks, blocks, strict=True):
+            part = covariates[:, old.start : old.stop]
+            projection = self.projections.get(old.name)
+            reduced[:, new.start : new.stop] = part if projection is None else projection.transform(part)
+        return reduced
+
+    def apply(self, data: IVData) -> IVData:
+        """The same data with reduced covariates; the data themselves if nothing is reduced."""
+        if data.schema.blocks != self.source.blocks:
+            raise DataError("data have other covariates than the fit of the reduction. Pass data of the same blocks.")
+        if not self.projections:
+            return data
+        schema = replace(data.schema, blocks=self.schema.blocks)
+        return replace(data, covariates=self.transform(data.covariates), schema=schema)
+
+
+@dataclass(frozen=True)
+class BlockReduction:
+    """Reduce every wide vector block of a data set to its leading scores, and every block of images to theirs.
+
+    Args:
+        rule: how many components a vector block keeps.
+        min_width: narrower vector blocks stay, and so does one in which no component exceeds noise: columns related to
+            no other may each matter.
+        images: how images are reduced; None leaves them as they are.
+
+    >>> rng = np.random.default_rng(0)
+    >>> proxy = rng.normal(size=(100, 2)) @ rng.normal(size=(2, 40)) + rng.normal(size=(100, 40))
+    >>> data = IVData.from_arrays(
+    ...     *rng.normal(size=(2, 100)), instruments=rng.normal(size=100), covariates={"proxy": proxy}
+    ... )
+    >>> fitted = BlockReduction().fit(data)
+    >>> fitted.schema.flat_names
+    ('proxy[pc1]', 'proxy[pc2]')
+    >>> fitted.apply(data).covariates.shape
+    (100, 2)
+    """
+
+    rule: ParallelAnalysis = ParallelAnalysis()
+    min_width: int = 16
+    images: ImageScores | None = ImageScores()
+
+    def __post_init__(self) -> None:
+        """Refuse a width that no block can have."""
+        if self.min_width < 1:
+            raise ConfigError(f"min_width is {self.min_width}; choose 1 or more.")
+
+    def fit(self, data: IVData) -> FittedReduction:
+        """Fit the rules on each wide vector block and each block of images of the training rows."""
+        projections: dict[str, Projection | ImageProjection] = {}
+        for block in data.schema.blocks:
+            values = data.covariates[:, block.start : block.stop]
+            if block.holds_pixels and self.images is not None:
+                projections[block.name] = self.images.fit(values, block.shape or ())
+            elif block.kind == BlockKind.vector and block.width >= self.min_width:
+                projection = self.rule.fit(values)
+                if projection.structured:
+                    projections[block.name] = projection
+        return FittedReduction(data.schema, projections)
+
+
+def _drawn(values: NDArray[Any], max_rows: int, rng: np.random.Generator) -> NDArray[Any]:
+    few = len(values) <= max_rows
+    return values if few else values[np.sort(rng.choice(len(values), max_rows, replace=False))]
+
+
+def _gram(values: NDArray[Any], standard: Affine) -> NDArray[np.float64]:
+    """ZᵀZ/n, or ZZᵀ/n if that is smaller; their eigenvalues other than zero are the same."""
+    n_rows, width = values.shape
+    gram = np.zeros((min(n_rows, width),) * 2)
+    if width <= n_rows:
+        for rows in row_pieces(values):
+            z = (values[rows] - standard.shift) / standard.scale
+            gram += z.T @ z
+    else:
+        for _, z in _column_pieces(values, standard):
+            gram += z @ z.T
+    return gram / n_rows
+
+
+def _column_pieces(values: NDArray[Any], standard: Affine) -> Iterator[tuple[slice, NDArray[np.float64]]]:
+    for columns in row_pieces(values.T):
+        yield columns, (values[:, columns] - standard.shift[columns]) / standard.scale[columns]
+
+
+def _projection(
+    values: NDArray[Any], standard: Affine, gram: NDArray[np.float64], count: int, above_noise: int
+) -> Projection:
+    """The projection of values (n, d) on their `count` leading components, by the eigenvectors of `_gram`."""
+    n_rows, width = values.shape
+    eigenvalues, vectors = eigh(gram, subset_by_index=[len(gram) - count, len(gram) - 1])
+    eigenvalues, vectors = np.maximum(eigenvalues[::-1], 0.0), vectors[:, ::-1]
+    if width <= n_rows:
+        # Rounding would let a constant column in, which has no spread to tame later rows that differ.
+        loadings = np.where(np.diag(gram)[:, None] > 0, vectors, 0.0)
+    else:
+        loadings = np.empty((width, count))
+        lengths = np.sqrt(n_rows * np.where(eigenvalues > 0, eigenvalues, 1.0))
+        for columns, z in _column_pieces(values, standard):
+            loadings[columns] = z.T @ vectors / lengths
+    # Either sign is an eigenvector: the largest loading is made positive, the first of those that tie.
+    size = np.abs(loadings)
+    first = np.argmax(size >= size.max(axis=0) * (1.0 - 1e-6), axis=0)
+    loadings = loadings * np.where(loadings[first, np.arange(count)] < 0, -1.0, 1.0)
+    total = float(np.trace(gram))
+    return Projection(
+        mean=standard.shift,
+        scale=standard.scale,
+        basis=loadings / np.sqrt(np.where(eigenvalues > 0, eigenvalues, 1.0)),
+        explained=min(1.0, float(eigenvalues.sum()) / total) if total else 0.0,
+        above_noise=above_noise,
+    )
+
+
+_MAX_ROWS = 4000
+# Of the largest variance: what is less is none.
+_ROUNDING = 1e-10
+
+
+def choose_noise(columns: NDArray[Any], targets: NDArray[Any], levels: Sequence[float]) -> float:
+    r"""The noise level, of those given, at which noised columns predict the targets best.
+
+    A linear regression on columns with Gaussian noise of standard deviation $\sigma$ is, over all draws of it, a ridge
+    regression with penalty $n \sigma^2$. Levels are compared by its generalised cross-validation, summed over targets:
+    columns that say nothing get the largest.
+
+    References:
+        C. M. Bishop (1995), Training with noise is equivalent to Tikhonov regularization, Neural Computation 7(1).
+        G. H. Golub, M. Heath, G. Wahba (1979), Generalized cross-validation as a method for choosing a good ridge
+        parameter, Technometrics 21(2).
+    """
+    z, t = (_standard(values[:_MAX_ROWS]) for values in (columns, targets))
+    n = len(z)
+    # Variances along the principal directions, and what of each target lies along their scores; by the smaller of both
+    # matrices of products, as blocks may be wider than there are rows.
+    if z.shape[1] <= n:
+        variances, directions = np.linalg.eigh(z.T @ z / n)
+        scores_of = z @ directions / np.sqrt(n * np.maximum(variances, np.finfo(float).tiny))
+    else:
+        variances, scores_of = np.linalg.eigh(z @ z.T / n)
+    there = variances > _ROUNDING * variances.max(initial=0.0)
+    variances, energies = variances[there], (scores_of.T @ t)[there] ** 2 / n
+    scores = []
+    for level in levels:
+        kept = variances / (variances + level**2) if level > 0 else (variances > 0).astype(float)
+        residual = np.mean(t**2, axis=0) - np.sum(energies * (1.0 - (1.0 - kept) ** 2)[:, None], axis=0)
+        left_over = max(1.0 - (kept.sum() + 1.0) / n, 1e-3)
+        scores.append(float(np.sum(residual)) / left_over**2)
+    return float(levels[int(np.argmin(scores))])
+
+
+def _standard(values: NDArray[Any]) -> NDArray[np.float64]:
+    array = values.astype(np.float64)
+    spread = array.std(axis=0)
+    standard: NDArray[np.float64] = (array - array.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    return standard

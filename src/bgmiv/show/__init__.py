@@ -1,1 +1,0 @@
-"""An analysis shown: in text, in a notebook, as figures, and as one page."""

@@ -1,0 +1,307 @@
+"""The one training loop: compiled chunks of steps, after each of which the host reports, saves and may stop.
+
+A `Program` is a frozen config with a pure `step`. The whole of a chunk runs inside one compiled loop; the number of
+steps in it is a traced value, so chunks of any length share one compilation. Step `t` draws its randomness from
+`fold_in(key, t)`: how a phase is cut into chunks, interrupted or resumed changes nothing in the result.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from math import prod
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.scipy.special import ndtri
+from jax.typing import ArrayLike
+
+from bgmiv.data.scaling import ScaledData
+from bgmiv.errors import DataError, DivergedError, FitInterrupted
+from bgmiv.nn.batching import bucket_size, pad_rows
+from bgmiv.progress import HistoryRow, Reporter, silent
+from bgmiv.training.checkpoint import Checkpoint
+
+__all__ = [
+    "EarlyStopping",
+    "Program",
+    "RandomNumbers",
+    "Row",
+    "RowWeights",
+    "TrainingData",
+    "run_phase",
+    "training_data",
+]
+
+_WORDS = 2**32
+
+
+class RandomNumbers:
+    """All randomness of a training step from one call of the generator; each read takes the next words.
+
+    On a CPU every call of the counter-based generator is a compiled loop of its own: a step with a dozen calls spends
+    as long on them as on its matrix products.
+    """
+
+    def __init__(self, key: Array, n_words: int) -> None:
+        """Draw `n_words` words of 32 bits."""
+        self._words = jax.random.bits(key, (n_words,), jnp.uint32)
+        self._used = 0
+
+    def words(self, shape: tuple[int, ...]) -> Array:
+        """The next random words, whole numbers from 0 to `2**32 - 1`."""
+        start, self._used = self._used, self._used + prod(shape)
+        if self._used > self._words.size:
+            raise ValueError(f"a step asked for {self._used} random words but drew {self._words.size}.")
+        return self._words[start : self._used].reshape(shape)
+
+    def index(self, shape: tuple[int, ...], n: Array) -> Array:
+        """Whole numbers below `n`; the remainder's bias is below `n / 2**32`."""
+        return (self.words(shape) % n.astype(jnp.uint32)).astype(jnp.int32)
+
+    def uniform(self, shape: tuple[int, ...]) -> Array:
+        """Numbers strictly between 0 and 1."""
+        return (self.words(shape) >> 9).astype(jnp.float32) * 2.0**-23 + 2.0**-24
+
+    def normal(self, shape: tuple[int, ...]) -> Array:
+        """Standard normal numbers."""
+        return ndtri(self.uniform(shape))
+
+
+class Row(NamedTuple):
+    """One observation, or a batch of them with a leading axis."""
+
+    x: Array
+    y: Array
+    v: Array
+    w: Array
+
+
+class RowWeights(NamedTuple):
+    """How much each padded row counts.
+
+    Attributes:
+        limits: `(n,)` whole numbers that do not fall: a random word below `limits[i]` and not below the one before
+            draws row i. Rows that training leaves out have no words.
+        training: `(n,)`, of mean one over the rows trained on, zero elsewhere.
+        held_out: `(n,)` weights of rows where a model is evaluated on them; None for equal ones.
+    """
+
+    limits: Array
+    training: Array
+    held_out: Array | None = None
+
+
+class TrainingData(NamedTuple):
+    """Scaled rows padded to a bucket, how many of them are real, and the run of rows that training leaves out.
+
+    Attributes:
+        rows: the padded rows.
+        n: how many are real.
+        fold_start, fold_size: the held-out rows are `fold_start .. fold_start + fold_size`, all of them real ones.
+        weights: how much rows count; None if all count the same.
+    """
+
+    rows: Row
+    n: Array
+    fold_start: Array
+    fold_size: Array
+    weights: RowWeights | None = None
+
+    @property
+    def n_training(self) -> Array:
+        """How many rows are trained on."""
+        return self.n - self.fold_size
+
+    def draw(self, numbers: RandomNumbers, n: int) -> Array:
+        """Positions of `n` training rows, drawn with replacement, in proportion to their weights."""
+        if self.weights is not None:
+            # The last limit is the highest word, which therefore has to give way.
+            words = jnp.minimum(numbers.words((n,)), jnp.uint32(_WORDS - 2))
+            return jnp.searchsorted(self.weights.limits, words, side="right").astype(jnp.int32)
+        index = numbers.index((n,), self.n_training)
+        return jnp.where(index < self.fold_start, index, index + self.fold_size)
+
+    def is_training(self) -> Array:
+        """Which padded rows are trained on."""
+        index = jnp.arange(len(self.rows.x))
+        in_fold = (index >= self.fold_start) & (index < self.fold_start + self.fold_size)
+        return (index < self.n) & ~in_fold
+
+    def held_out(self, max_rows: int) -> tuple[Row, Array]:
+        """The first `max_rows` rows of the fold, and the weight of each: zero beyond its end, one in sum."""
+        place = jnp.arange(max_rows)
+        index = jnp.minimum(self.fold_start + place, len(self.rows.x) - 1)
+        inside = (place < self.fold_size).astype(self.rows.x.dtype)
+        if self.weights is not None and self.weights.held_out is not None:
+            inside = inside * self.weights.held_out[index]
+            total = jnp.sum(inside)
+            return jax.tree.map(lambda leaf: leaf[index], self.rows), inside / jnp.where(total > 0, total, 1.0)
+        return jax.tree.map(lambda leaf: leaf[index], self.rows), inside / jnp.maximum(jnp.sum(inside), 1.0)
+
+
+def training_data(
+    scaled: ScaledData,
+    batch_size: int,
+    fold: tuple[ArrayLike, ArrayLike] = (0, 0),
+    weights: ArrayLike | None = None,
+    held_out_weights: ArrayLike | None = None,
+) -> TrainingData:
+    """Pad scaled data to its bucket and put it on the device; `fold` is the start and size of what is held out.
+
+    Members that share the rows and hold out others have one start and one size each. Rows are drawn in proportion to
+    `weights`, `(n,)` or `(members, n)`; a model is evaluated on its fold by `held_out_weights`, `(n,)`.
+
+    Raises:
+        DataError: the rows that a member trains on have no weight.
+    """
+    n = len(scaled.x)
+    padded = bucket_size(n, batch_size)
+    rows = Row(*(jnp.asarray(pad_rows(values, padded)) for values in (scaled.x, scaled.y, scaled.v, scaled.w)))
+    counted = None if weights is None else _row_weights(np.asarray(weights), padded, fold, held_out_weights)
+    count, start, size = (jnp.asarray(number, jnp.int32) for number in (n, *fold))
+    return TrainingData(rows, count, start, size, counted)
+
+
+def _row_weights(
+    weights: np.ndarray, padded: int, fold: tuple[ArrayLike, ArrayLike], held_out: ArrayLike | None
+) -> RowWeights:
+    starts, sizes = np.asarray(fold[0]), np.asarray(fold[1])
+    n, members = weights.shape[-1], np.broadcast_shapes(weights.shape[:-1], starts.shape, sizes.shape)
+    place = np.arange(padded)
+    left_out = (place >= starts[..., None]) & (place < (starts + sizes)[..., None])
+    own = np.zeros((*members, padded))
+    own[..., :n] = weights
+    own = np.where(left_out, 0.0, own)
+    totals = np.cumsum(own, axis=-1)
+    if not (totals[..., -1] > 0).all():
+        raise DataError("weights: the rows left for training all have weight zero. Give more rows a positive weight.")
+    # Up to the last row with a weight, beyond which rounding must not leave a word.
+    shares = np.where(totals < totals[..., -1:], totals / totals[..., -1:], 1.0)
+    counts = np.sum((place < n) & ~left_out, axis=-1, keepdims=True)
+    evaluated = None if held_out is None else jnp.asarray(pad_rows(np.asarray(held_out, np.float32), padded))
+    return RowWeights(
+        jnp.asarray(np.minimum(np.floor(shares * _WORDS), _WORDS - 1).astype(np.uint32)),
+        jnp.asarray(own * counts / totals[..., -1:], jnp.float32),
+        evaluated,
+    )
+
+
+class Program(Protocol):
+    """A training phase: how many steps there are, how many in a chunk, and the pure step."""
+
+    @property
+    def name(self) -> str:
+        """The phase's name, as progress and history show it."""
+
+    @property
+    def n_steps(self) -> int:
+        """Steps of the whole phase."""
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Names of the step's metrics; "loss" is among them."""
+
+    @property
+    def chunk(self) -> int:
+        """Steps of a compiled chunk, after which the host reports and saves."""
+
+    def step(self, state: Any, data: TrainingData, key: Array) -> tuple[Any, dict[str, Array]]:
+        """One step: the next state and its metrics."""
+
+
+@runtime_checkable
+class EarlyStopping(Protocol):
+    """A phase that evaluates its state on held-out rows after every chunk, and may stop before its last step."""
+
+    def evaluate(self, state: Any, data: TrainingData) -> Any:
+        """The state after the evaluation."""
+
+    def stopped(self, state: Any) -> Array:
+        """Whether nothing is to be gained by going on, for one member or for each."""
+
+
+@partial(jax.jit, static_argnames=("program",), donate_argnames=("state",))
+def _run_chunk(
+    program: Program, state: Any, data: TrainingData, key: Array, start: Array, count: Array
+) -> tuple[Any, dict[str, Array]]:
+    def one(state: Any, data: TrainingData, key: Array) -> tuple[Any, dict[str, Array]]:
+        zeros = {name: jnp.zeros(()) for name in program.metric_names}
+
+        def body(i: Array, carry: tuple[Any, dict[str, Array]]) -> tuple[Any, dict[str, Array]]:
+            state, sums = carry
+            state, metrics = program.step(state, data, jax.random.fold_in(key, start + i))
+            return state, jax.tree.map(jnp.add, sums, metrics)
+
+        state, sums = jax.lax.fori_loop(0, count, body, (state, zeros))
+        if isinstance(program, EarlyStopping):
+            state = program.evaluate(state, data)
+        return state, jax.tree.map(lambda total: total / count, sums)
+
+    if key.ndim == 0:
+        return one(state, data, key)
+    return jax.vmap(one, in_axes=(0, _member_axes(data), 0))(state, data, key)
+
+
+def _member_axes(data: TrainingData) -> Any:
+    """Where each part of the data has its member axis: members share rows, and each may hold out others."""
+    axis = 0 if data.fold_start.ndim else None
+    rows: Any = jax.tree.map(lambda _: None, data.rows)
+    weights: Any = jax.tree.map(lambda values: 0 if values.ndim > 1 else None, data.weights)
+    return TrainingData(rows, *(None, axis, axis, weights))  # type: ignore[arg-type]
+
+
+def run_phase(
+    program: Program,
+    state: Any,
+    data: TrainingData,
+    key: Array,
+    *,
+    reporter: Reporter = silent,
+    checkpoint: Checkpoint | None = None,
+) -> tuple[Any, tuple[HistoryRow, ...]]:
+    """Run a phase to its end; one that the checkpoint has passed is not run again.
+
+    With one key a member, the state has a leading member axis, and so may the folds of the rows, which all share.
+
+    Returns:
+        The final state and one history row a chunk; with several keys each metric is a list with one number a member.
+
+    Raises:
+        FitInterrupted: on Ctrl-C, at the end of the running chunk.
+        DivergedError: when no member's loss is finite any more.
+    """
+    passed = checkpoint.passed(program.name) if checkpoint else None
+    if passed is not None and checkpoint is not None:
+        return checkpoint.resume(program.name, state).state, passed
+    # The first chunk's state belongs to the caller; donating it would take its buffers away.
+    done, state, earlier = checkpoint.resume(program.name, state) if checkpoint else (0, state, ())
+    state, history = jax.tree.map(jnp.copy, state), list(earlier)
+    reporter.start(program.name, program.n_steps - done)
+    try:
+        while done < program.n_steps:
+            count = min(program.chunk - done % program.chunk, program.n_steps - done)
+            state, metrics = _run_chunk(program, state, data, key, jnp.asarray(done), jnp.asarray(count))
+            done += count
+            losses = {name: np.asarray(value) for name, value in metrics.items()}
+            if not np.isfinite(losses["loss"]).any():
+                raise DivergedError(program.name, done)
+            means = {name: float(np.mean(value)) for name, value in losses.items()}
+            history.append(HistoryRow(program.name, done, {name: value.tolist() for name, value in losses.items()}))
+            stop = isinstance(program, EarlyStopping) and bool(np.all(program.stopped(state)))
+            if checkpoint is not None:
+                checkpoint.save(program.name, done, state, history, last=stop or done == program.n_steps)
+            reporter.advance(count, means)
+            if stop:
+                break
+    except KeyboardInterrupt:
+        advice = "give a checkpoint folder to be able to go on from there."
+        if checkpoint is not None:
+            advice = "call fit again with the same checkpoint folder to go on."
+        where = f"the fit was interrupted in phase '{program.name}' after step {done}"
+        raise FitInterrupted(f"{where}; {advice}") from None
+    finally:
+        reporter.finish()
+    return state, tuple(history)

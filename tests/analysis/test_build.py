@@ -1,0 +1,222 @@
+"""Analyses of real fits: what is asked is what is shown, and the same question has one number everywhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib import pyplot as plt
+
+from bgmiv import TSLS, compare
+from bgmiv.analysis.analysis import contrast
+from bgmiv.analysis.markup import together
+from bgmiv.analysis.page import report_page
+from bgmiv.analysis.request import AnalysisRequest, groups_of
+from bgmiv.analysis.text import summary_text
+from bgmiv.data import IVData
+from bgmiv.errors import ConfigError, DataError
+
+RNG = np.random.default_rng(1)
+N = 240
+W, V, U = RNG.normal(size=(3, N))
+REGION = np.array(["north", "south", "east"])[RNG.integers(0, 3, N)]
+TABLE: dict[str, Any] = {
+    "cost": W,
+    "price": W + V + U,
+    "sales": 2.0 * (W + V + U) + V - U + (REGION == "south"),
+    "age": V,
+    "region": REGION,
+    "member": RNG.random(N) > 0.5,
+}
+
+
+@pytest.fixture(scope="module")
+def tsls() -> TSLS:
+    return TSLS().fit_formula("sales ~ age + region + member + [price ~ cost]", TABLE)
+
+
+def ends(found: Any) -> tuple[float, float, float]:
+    return found.estimate, found.lower, found.upper
+
+
+def test_one_question_has_one_number(tsls: TSLS) -> None:
+    """Summary, page, calculator, plot, tables, stored curve, comparison and API agree to the last digit shown."""
+    plt.switch_backend("agg")
+    found = tsls.analysis(t0=-0.3, t1=1.7)
+    asked = tsls.ate_interval(t0=-0.3, t1=1.7)
+    value, low, high = texts = together(*ends(asked))
+    words = f"would change sales by {value} on average (95% interval {low} to {high})."
+    page = report_page(found)
+    assert words in " ".join(summary_text(found).split())
+    assert words in page
+    assert f"<dd>{value}</dd>" in page
+    fields = re.findall(r'id="t[01]" inputmode="decimal" min="[^"]+" max="[^"]+" step="any" value="([^"]+)"', page)
+    assert fields == ["1.7", "-0.3"]
+    start = json.loads(re.search(r'id="analysis">(.*?)</script>', page)[1])["curves"][0]["effect"]
+    others = [
+        ends(found.effects[0]),
+        ends(contrast(found.curves[0], -0.3, 1.7, 0.95)[0]),
+        ends(compare({"2SLS": tsls}, t0=-0.3, t1=1.7).methods[0]),
+        ends(found.methods[0]),
+        tuple(found.to_frame().loc[0, ["estimate", "lower", "upper"]]),
+        (start[2], start[3], start[4]),
+    ]
+    for other in others:
+        assert other == pytest.approx(ends(asked), rel=1e-12)
+        assert together(*other) == texts
+    lines = tsls.plot_effects(t0=-0.3, t1=1.7).get_lines()
+    assert tuple(lines[0].get_xdata()) == ends(found.effects[0])[1:]
+    assert found.effects[0].in_support == asked.in_support
+    plt.close("all")
+
+
+def test_groups_and_curves_are_answers_too(tsls: TSLS) -> None:
+    found = tsls.analysis(t0=0.0, t1=1.0)
+    labels = [row.group.label for row in found.effects]
+    assert labels[0] == "all rows"
+    assert sorted(labels[1:]) == ["member = 0", "member = 1", "region = east", "region = north", "region = south"]
+    assert [curve.group for curve in found.curves] == [row.group for row in found.effects]
+    south = next(row for row in found.effects if row.group.label == "region = south")
+    asked = tsls.ate_interval({name: column[REGION == "south"] for name, column in TABLE.items()}, t0=0.0, t1=1.0)
+    assert (*ends(south), south.in_support) == pytest.approx((*ends(asked), asked.in_support), rel=1e-12)
+    curve = found.curves[0]
+    assert {0.0, 1.0} <= set(curve.treatment)
+    along = tsls.dose_response_interval(curve.treatment)
+    frame = curve.to_frame()
+    for name in ("estimate", "lower", "upper", "in_support"):
+        np.testing.assert_allclose(frame[name], getattr(along, name), rtol=1e-12)
+
+
+def test_a_request_is_computed_once_and_asks_every_group_once(tsls: TSLS, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = tsls.analysis()
+    before, asked = type(tsls.fitted_).at, []
+    monkeypatch.setattr(type(tsls.fitted_), "at", lambda own, query: asked.append(query.shape) or before(own, query))
+    found = tsls.analysis(by="region", level=0.91, no_instrument=False)
+    shapes = [shape for shape in asked if shape[0] == len(found.curves[0].treatment)]
+    assert [n for _, n in shapes] == [curve.group.n_rows for curve in found.curves]
+    assert tsls.analysis() is first is not found
+
+
+def test_other_methods_are_asked_the_same(tsls: TSLS) -> None:
+    other = TSLS(use_instrument=False).fit_formula("sales ~ age + region + member + [price ~ cost]", TABLE)
+    both = tsls.analysis(compare={"OLS": other})
+    assert both is tsls.analysis(compare={"OLS": other})
+    assert [(row.name, row.note) for row in both.methods] == [
+        ("2SLS", "line"),
+        ("2SLS without the instrument", "no-instrument"),
+        ("OLS", "line-without-instrument"),
+    ]
+
+
+def test_between_the_points_a_stored_curve_is_read_along_lines(tsls: TSLS) -> None:
+    curve = tsls.analysis(t0=0.0, t1=1.0).curves[0]
+    assert not contrast(curve, curve.treatment[3], curve.treatment[9], 0.9)[1]
+    between, interpolated = contrast(curve, 0.0, 0.9999, 0.95)
+    assert interpolated
+    assert between.estimate == pytest.approx(tsls.ate(t0=0.0, t1=0.9999))
+    with pytest.raises(DataError, match="stored curve goes from"):
+        contrast(curve, 0.0, 100.0, 0.95)
+
+
+def test_methods_without_intervals_are_shown_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = TSLS().fit_formula("sales ~ age + [price ~ cost]", TABLE)
+    monkeypatch.setattr(type(model.fitted_), "interval_kind", "")
+    found = model.analysis(no_instrument=False)
+    assert found.curves[0].lower == ()
+    assert found.effects[0].lower is None
+    assert np.isnan(found.to_frame().loc[0, "upper"])
+
+
+def test_levels_of_a_treatment_are_the_doses() -> None:
+    dose = np.array(["none", "low", "high"])[np.digitize(TABLE["price"], [-1.0, 1.0])]
+    model = TSLS().fit(TABLE["sales"], dose, instruments=np.column_stack([W, W**2]), covariates=V)
+    found = model.analysis()
+    names = found.question.treatment_levels
+    assert names == tuple(model.fitted_.schema.treatment.levels)
+    assert found.curves[0].treatment == (0.0, 1.0, 2.0)
+    assert tuple(found.to_frame().loc[0, ["t0", "t1"]]) == names[:2]
+    assert f"to {names[1]} instead of {names[0]} would" in " ".join(str(model.summary()).split())
+    binary = TSLS().fit(TABLE["sales"], TABLE["price"] > 0, instruments=W).analysis()
+    assert binary.question.level_names == ("0", "1")
+
+
+def test_results_stand_in_one_table_with_linearmodels(tsls: TSLS) -> None:
+    maketables = pytest.importorskip("maketables", reason="maketables is not installed (pip install -e '.[dev]')")
+    from linearmodels.iv import IV2SLS
+
+    exog = np.column_stack([np.ones(N), V])
+    linear = IV2SLS(TABLE["sales"], exog, TABLE["price"], W).fit(cov_type="robust")
+    own = TSLS().fit(TABLE["sales"], TABLE["price"], instruments=W, covariates=V)
+    summary = own.summary(t0=0.0, t1=1.0)
+    for mine in (summary, own.ate_interval(t0=0.0, t1=1.0)):
+        table = mine.__maketables_coef_table__
+        theirs = linear.params["endog"], linear.std_errors["endog"]
+        assert tuple(table.iloc[0][["b", "se"]]) == pytest.approx(theirs, rel=0.02)
+        shown = maketables.ETable([linear, mine]).df
+        assert shown.shape[1] == 2
+    text = maketables.ETable([linear, summary]).make(type="html")
+    assert "treatment 0 → 1" in str(text.as_raw_html() if hasattr(text, "as_raw_html") else text)
+    assert summary.__maketables_stat__("N") == N
+
+
+DATA = IVData.from_arrays(
+    TABLE["sales"],
+    TABLE["price"],
+    instruments=W,
+    covariates={"age": V, "region": REGION, "proxy": RNG.normal(size=(N, 3))},
+    blocks={"region": "categorical"},
+)
+
+
+def groups(by: Any, data: IVData = DATA) -> Any:
+    return groups_of(data, AnalysisRequest.of(by=by))
+
+
+def test_groups_divide_the_rows(tsls: TSLS) -> None:
+    for by in ("age", "region", {"team": np.arange(N) % 3}, {"score": RNG.normal(size=N)}):
+        found = groups(by)
+        assert sorted(np.concatenate([group.rows for group in found]).tolist()) == list(range(N))
+        assert len(found) == 3
+    assert len(groups(["age", "region"])) == 6
+    assert [group.label for group in groups({"team": ["a"] * N})] == ["team = a"]
+    request = tsls.analysis(by={"team": np.arange(N) % 3}).request
+    assert (request.by, request.labels) == (("team",), ())
+
+
+def test_a_term_of_a_formula_goes_by_its_column() -> None:
+    model = TSLS().fit_formula("sales ~ C(region) + [price ~ cost]", TABLE)
+    for by in ("region", "C(region)", None):
+        found = groups(by, model.data_)
+        assert [group.column for group in found] == ["region"] * 3
+        assert found[0].label.startswith("region = ")
+
+
+@pytest.mark.parametrize(
+    ("by", "message"),
+    [
+        ("agee", "by='agee' is no covariate of the fit. It has 'age'"),
+        (DATA.schema.blocks[-1].columns[0], "vector block"),
+        ({"team": ["a"]}, r"labels of shape \(1,\)"),
+        ({"name": np.arange(N).astype(str)}, "at most 8 groups"),
+    ],
+)
+def test_groups_that_are_none(by: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        groups(by)
+
+
+def test_bad_requests_are_refused(tsls: TSLS, tmp_path: Any) -> None:
+    with pytest.raises(ConfigError, match="given together"):
+        tsls.analysis(t0=1.0)
+    with pytest.raises(DataError, match="treatment"):
+        tsls.analysis(t0=1.0, t1=np.inf)
+    with pytest.raises(ConfigError, match="level must lie between 0 and 1"):
+        tsls.analysis(level=95)
+    other = TSLS().fit_formula("sales ~ [age ~ cost]", TABLE)
+    with pytest.raises(DataError, match="another outcome or treatment"):
+        tsls.analysis(compare={"other": other})
+    with pytest.raises(ConfigError, match="is a folder"):
+        TSLS().report(tmp_path)

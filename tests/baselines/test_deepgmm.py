@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from bgmiv.baselines.deepgmm import (
+    DeepGMM,
+    DeepGMMConfig,
+    GameState,
+    MomentGame,
+    choose,
+    critic_of,
+    paper_preset,
+    residuals_of,
+    violation,
+)
+from bgmiv.baselines.networks import CovariateNet
+from bgmiv.data.ivdata import IVData
+from bgmiv.data.scaling import ScaledData
+from bgmiv.designs import DemandDesign, VectorProxyDesign
+from bgmiv.effects import predict
+from bgmiv.errors import ConfigError, DivergedError
+from bgmiv.nn.features import BlockFeatures
+from bgmiv.training.loop import TrainingData, training_data
+
+OPTIMISED = True
+
+TINY = DeepGMMConfig(
+    hidden=(6,), game=MomentGame(rounds=2, round_updates=3, batch_size=16), learning_rates=(1e-3,), holdout=0.2
+)
+
+
+def net(seed: int) -> CovariateNet:
+    return CovariateNet(BlockFeatures((), ()), 1, (4,), 1, dropout=0.0, key=jax.random.key(seed))
+
+
+def rows(n: int) -> TrainingData:
+    rng = np.random.default_rng(0)
+    x, y, w = rng.normal(size=(3, n)).astype(np.float32)
+    return training_data(ScaledData(x, y, np.zeros((n, 0), np.float32), w[:, None]), 1)
+
+
+def test_violation_formula() -> None:
+    f, r, other = np.random.default_rng(0).normal(size=(3, 50))
+    expected = np.mean(f * r) - 0.25 * np.mean(f**2 * (other**2 + 0.3))
+    found = violation(*map(jnp.asarray, (f, r, other)), jnp.full(50, 0.02), 0.3)
+    assert float(found) == pytest.approx(expected, rel=1e-4)
+
+
+def test_optimistic_adam_is_the_published_one() -> None:
+    updates_of = MomentGame()._optimiser()
+    adam = optax.scale_by_adam(b1=0.5, b2=0.9)
+    params = jnp.zeros(3)
+    state, plain_state = updates_of.init(params), adam.init(params)
+    before = None
+    for seed in range(3):
+        grads = jax.random.normal(jax.random.key(seed), (3,))
+        found, state = updates_of.update(grads, state)
+        plain, plain_state = adam.update(grads, plain_state)
+        expected = plain if before is None else 2.0 * plain - before
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        before = plain
+
+
+def test_one_update_follows_both_players_gradients() -> None:
+    data, g, f = rows(32), net(0), net(1)
+    game = MomentGame(rounds=1, round_updates=1, batch_size=None, optimistic=False, schedule="constant", damping=0.2)
+    state, _ = jax.jit(game.step)(game.init(g, f, data, 1e-3), data, jax.random.key(0))
+    weights = jnp.full(32, 1.0 / 32.0)
+    r, values = residuals_of(g, data.rows, None), critic_of(f, data.rows, None)
+    slope_g = jax.grad(lambda p: violation(values, residuals_of(p, data.rows, None), r, weights, 0.2))(g)
+    slope_f = jax.grad(lambda p: violation(critic_of(p, data.rows, None), r, r, weights, 0.2))(f)
+    # Adam's first step is the gradient's sign times the learning rate; the critic climbs, five times as fast.
+    for before, after, slope, rate in ((g, state.structural.net, slope_g, -1e-3), (f, state.critic.net, slope_f, 5e-3)):
+        for old, new, grad in zip(*map(jax.tree.leaves, (before, after, slope)), strict=True):
+            expected = jnp.where(jnp.abs(grad) > 1e-5, rate * jnp.sign(grad), new - old)
+            np.testing.assert_allclose(new - old, expected, rtol=2e-2, atol=1e-6)
+
+
+def test_choice_is_the_smallest_worst_violation() -> None:
+    game = MomentGame(rounds=3, round_updates=1, batch_size=8)
+    signal = np.sign(np.arange(40) % 2 - 0.5)
+    noise = np.sign(np.arange(40) // 2 % 2 - 0.5)
+
+    def state(*scales: float) -> GameState:
+        residuals = np.stack([scale * signal + noise for scale in scales])
+        critics = np.stack([signal, -signal, noise * signal])
+        fresh = game.init(net(0), net(1), rows(40), 1e-3)
+        return fresh._replace(residuals=jnp.asarray(residuals), critics=jnp.asarray(critics))
+
+    choice = choose([state(0.9, 0.5, -0.8), state(0.6, 0.1, 0.3)], damping=0.0)
+    assert (choice.run, choice.round) == (1, 1)
+
+
+@pytest.fixture(scope="module")
+def confounded() -> IVData:
+    rng = np.random.default_rng(5)
+    w, u = rng.normal(size=(2, 1000))
+    x = w + u
+    return IVData.from_arrays(x - 2.0 * u, x, instruments=w)
+
+
+def test_corrects_what_a_regression_does_not(confounded: IVData) -> None:
+    config = replace(TINY, hidden=(16,), game=MomentGame(rounds=20, round_updates=50, chunk=20), learning_rates=(2e-3,))
+    low, high = predict(config.fit(confounded, jax.random.key(0)), [-1.0, 1.0])
+    assert (high - low) / 2.0 > 0.6
+    # The plain regression's slope is 1 - 2 Var(u) / Var(w + u) = 0.
+    low, high = predict(config.without_instrument().fit(confounded, jax.random.key(0)), [-1.0, 1.0])
+    assert abs(high - low) / 2.0 < 0.3
+
+
+def test_learning_rates_are_pooled_and_a_diverged_run_is_left_out_unless_all_diverge(confounded: IVData) -> None:
+    pooled = replace(TINY, learning_rates=(1e-3, 1e-4)).fit(confounded, jax.random.key(1))
+    assert [row.phase for row in pooled.history] == ["moment game"] * 2
+    assert np.isfinite(pooled.choice.violation)
+    assert replace(TINY, learning_rates=(1e30, 1e-3)).fit(confounded, jax.random.key(0)).choice.run == 0
+    with pytest.raises(DivergedError):
+        replace(TINY, learning_rates=(1e30,)).fit(confounded, jax.random.key(0))
+
+
+def test_without_held_out_rows_the_last_round_of_one_game_is_taken(confounded: IVData) -> None:
+    fitted = replace(TINY, holdout=0.0, learning_rates=(1e-3, 1e-4)).fit(confounded, jax.random.key(0))
+    assert fitted.choice.round == 1
+    assert len(fitted.history) == 1
+
+
+def test_vector_blocks_and_critic_steps_over_all_rows() -> None:
+    game = MomentGame(rounds=1, round_updates=2, batch_size=None, critic_steps=3)
+    fitted = replace(TINY, game=game).fit(VectorProxyDesign(vector_dim=5).sample(80, 0.5, 0), jax.random.key(0))
+    assert fitted.net.features.width == 1 + 64
+    assert np.isfinite(fitted.history[-1].metrics["loss"])
+
+
+def test_presets() -> None:
+    wide, narrow = (design.sample(50, 0.5, 0).schema for design in (VectorProxyDesign(vector_dim=3), DemandDesign()))
+    assert DeepGMMConfig().held_out_share(narrow) == 0.0
+    assert DeepGMMConfig().held_out_share(wide) == 0.2
+    assert replace(DeepGMMConfig(), holdout=0.3).held_out_share(narrow) == 0.3
+    paper = paper_preset()
+    assert paper.held_out_share(wide) == 0.0
+    assert paper.game.rounds * paper.game.round_updates == 20_000
+    assert (paper.game.critic_steps, paper.game.batch_size, paper.game.damping) == (5, None, 0.0)
+    assert paper.learning_rates == (5e-4,)
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ({"hidden": (0,)}, "hidden"),
+        ({"learning_rates": ()}, "learning_rates"),
+        ({"learning_rates": (0.0,)}, "learning_rates"),
+        ({"holdout": 1.0}, "holdout"),
+        ({"updates": 0}, "updates must be at least 1"),
+        ({"batch_size": 1}, "batch_size must be at least 2"),
+        ({"damping": -1.0}, "damping must be finite and at least 0"),
+        ({"preset": "best"}, "preset must be one of default, paper"),
+    ],
+)
+def test_refuses_bad_settings(bad: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        DeepGMM(**bad)._config()

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from bgmiv.baselines.deepiv import (
+    DeepIV,
+    DeepIVConfig,
+    OutcomeObjective,
+    Stage,
+    StageSettings,
+    TreatmentObjective,
+    pair_loss,
+    paper_preset,
+)
+from bgmiv.baselines.networks import CovariateNet
+from bgmiv.data.ivdata import IVData
+from bgmiv.data.scaling import ScaledData
+from bgmiv.designs import DemandDesign, VectorProxyDesign
+from bgmiv.effects import predict
+from bgmiv.errors import ConfigError
+from bgmiv.likelihood import Bernoulli, GaussianMixture
+from bgmiv.nn.features import BlockFeatures, Raw
+from bgmiv.training.loop import Row, training_data
+
+OPTIMISED = True
+
+
+def small_net(dropout: float = 0.0) -> CovariateNet:
+    return CovariateNet(BlockFeatures((Raw(1),), ((0, 1),)), 1, (4,), 1, dropout=dropout, key=jax.random.key(3))
+
+
+def test_two_sample_gradient_is_unbiased_and_plain_squares_are_not() -> None:
+    head, objective = GaussianMixture(2), OutcomeObjective(GaussianMixture(2), n_samples=2)
+    raw = jnp.asarray([-1.0, 1.5, 0.5, 0.0, 0.4, -0.4])
+    row = Row(jnp.asarray(0.0), jnp.asarray(0.8), jnp.asarray([0.5]), raw)
+    flat, unravel = ravel_pytree(small_net())
+
+    def residuals(p: jax.Array, x: jax.Array) -> jax.Array:
+        return row.y - unravel(p).many(x, row.v, None)[:, 0]
+
+    def pairs(p: jax.Array, u: jax.Array) -> jax.Array:
+        return objective.row_loss(unravel(p), row, None, u)
+
+    def squares(p: jax.Array, u: jax.Array) -> jax.Array:
+        return jnp.mean(residuals(p, head.at_uniforms(raw, u.reshape(-1, 2))[:, None]) ** 2)
+
+    draws = head.sample(raw, jax.random.key(2), 500_000)
+    target = np.asarray(jax.jit(jax.grad(lambda p: jnp.mean(residuals(p, draws)) ** 2))(flat), np.float64)
+    uniforms = jax.random.uniform(jax.random.key(1), (5000, 4), minval=1e-6, maxval=1.0 - 1e-6)
+
+    def largest_z(loss: object) -> float:
+        found = np.asarray(jax.jit(jax.vmap(jax.grad(loss), in_axes=(None, 0)))(flat, uniforms), np.float64)
+        error = found.std(axis=0) / np.sqrt(len(found))
+        moves = error > 1e-9
+        assert moves.sum() > 5
+        return float(np.max(np.abs(found.mean(axis=0) - target)[moves] / error[moves]))
+
+    # At most 20 parameters: a bound of 4.5 is a level of 20 * 7e-6 < 2e-4.
+    assert largest_z(pairs) < 4.5
+    assert largest_z(squares) > 10.0
+    assert float(pair_loss(jnp.asarray([2.0, -3.0, 1.0]))) == pytest.approx((-6.0 + 2.0 - 3.0) / 3.0)
+
+
+def test_binary_treatment_is_summed_exactly() -> None:
+    net, head, raw = small_net(), Bernoulli(1), jnp.asarray([0.4])
+    row = Row(jnp.asarray(1.0), jnp.asarray(0.3), jnp.asarray([-0.2]), raw)
+    p = 1.0 / (1.0 + np.exp(-0.4))
+    g0, g1 = (float(net(jnp.asarray([x]), row.v, None)[0]) for x in (0.0, 1.0))
+    found = OutcomeObjective(head).row_loss(net, row, None, jnp.zeros(0))
+    assert float(found) == pytest.approx((0.3 - (1.0 - p) * g0 - p * g1) ** 2, rel=1e-5)
+
+
+def test_draws_of_a_row_share_their_dropout_mask() -> None:
+    net = small_net(dropout=0.5)
+    assert net.noise_width == 4
+    noise = jnp.asarray([0.9, 0.1, 0.9, 0.9])
+    together = net.many(jnp.asarray([[0.2], [0.2]]), jnp.ones(1), noise)
+    assert float(together[0, 0]) == float(together[1, 0])
+    assert float(together[0, 0]) != float(net(jnp.asarray([0.2]), jnp.ones(1), None)[0])
+
+
+def test_corrects_what_a_regression_does_not() -> None:
+    rng = np.random.default_rng(5)
+    w, v, u = rng.normal(size=(3, 1000))
+    x = w + v + u
+    data = IVData.from_arrays(x - 2.0 * u + v, x, instruments=w, covariates=v)
+    settings = StageSettings(epochs=40, batch_size=50, learning_rate=5e-3, schedule="cosine", chunk=40)
+    with_iv = DeepIVConfig(3, (16,), treatment_stage=settings, outcome_stage=settings)
+    # Given v, the plain regression's slope is 1 - 2 Var(u) / Var(w + u) = 0.
+    for config, slope in ((with_iv, 1.0), (with_iv.without_instrument(), 0.0)):
+        low, high = predict(config.fit(data, jax.random.key(0)), [-1.0, 1.0], np.zeros(2))
+        assert (high - low) / 2.0 == pytest.approx(slope, abs=0.25)
+
+
+def test_the_best_held_out_epoch_is_kept() -> None:
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=(2, 24)).astype(np.float32)
+    rows = training_data(ScaledData((x > 0).astype(np.float32), x, np.zeros((24, 0), np.float32), w[:, None]), 8)
+    settings = StageSettings(epochs=9, batch_size=8, learning_rate=1.0)
+    stage = Stage(TreatmentObjective(Bernoulli(1)), settings, holds_out=True)
+    net = CovariateNet(BlockFeatures((), ()), 1, (3,), 1, dropout=0.0, key=jax.random.key(0))
+    state, step, losses, nets = stage.init(net, rows, jax.random.key(1)), jax.jit(stage.step), [], []
+    for i in range(9):
+        state, metrics = step(state, rows, jax.random.key(i))
+        losses.append(float(metrics["held_out"]))
+        nets.append(state.net)
+    best = int(np.argmin(losses))
+    # Steps of size one jump about, so that the last epoch is not the best.
+    assert best < 8
+    assert jax.tree.all(jax.tree.map(np.array_equal, state.best.net, nets[best]))
+
+
+def test_vector_blocks_go_through_the_shared_features() -> None:
+    design = VectorProxyDesign(vector_dim=5)
+    config = DeepIV(epochs=2, batch_size=40, hidden=(6,), n_components=2)._config()
+    fitted = config.fit(design.sample(80, 0.5, 0), jax.random.key(0))
+    assert all(set(row.metrics) == {"loss", "held_out"} for row in fitted.history)
+    assert fitted.treatment_net is not None
+    assert fitted.treatment_net.features.width == fitted.net.features.width == 1 + 64
+
+
+def test_presets() -> None:
+    data = DemandDesign().sample(1000, 0.5, 0)
+    paper = paper_preset().resolved(data.schema, 1000)
+    assert (paper.hidden, paper.dropout, paper.n_components, paper.n_samples) == ((128, 64, 32), 0.5, 10, 2)
+    assert paper_preset().resolved(data.schema, 9000).dropout == pytest.approx(0.1)
+    assert (paper.outcome_stage.epochs, paper.outcome_stage.batch_size) == (300, 100)
+    wide = VectorProxyDesign(vector_dim=3).sample(50, 0.5, 0).schema
+    assert paper_preset().resolved(wide, 50).hidden == (32,)
+    assert paper_preset().resolved(wide, 50).outcome_stage.batch_size == 50
+    assert DeepIVConfig().resolved(data.schema, 1000).holdout == paper.holdout == 0.0
+    assert DeepIVConfig().resolved(wide, 50).holdout == 0.1
+    assert DeepIVConfig().resolved(wide, 50).hidden == (128, 64, 32)
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ({"hidden": (0,)}, "hidden"),
+        ({"dropout": 1.0}, "dropout must lie"),
+        ({"n_components": 0}, "component"),
+        ({"n_samples": 1}, "n_samples must be at least 2"),
+        ({"epochs": -1}, "epochs must be finite and at least 0"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"preset": "best"}, "preset must be one of default, paper"),
+    ],
+)
+def test_refuses_bad_settings(bad: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        DeepIV(**bad)._config()
+    with pytest.raises(ConfigError, match="schedule"):
+        replace(StageSettings(), schedule="linear")

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from click.testing import Result
+from typer.testing import CliRunner
+
+from bgmiv.bench import Plan, Row, RowStore, Sweep
+from bgmiv.bench.report import Report, bench_report, report_files
+from bgmiv.bench.report.tables import Table
+from bgmiv.cli.bench import report
+from bgmiv.errors import ConfigError
+
+from .conftest import NEWER, MakeCell
+
+HOSTILE = "../../<script>alert(1)</script>\\input{x} $a_b"
+PLAN = Plan("small", "three seeds", (Sweep(["vector-proxy"], [1000], [0.5], ["bgm-iv", "dfiv"], repeats=3),))
+
+
+class Page(HTMLParser):
+    """What a page opens, links to and loads; every tag must be closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.attributes: list[tuple[str, str]] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def values(self, name: str) -> list[str]:
+        return [value for key, value in self.attributes if key == name]
+
+
+@pytest.fixture
+def rows(make_cell: MakeCell) -> list[Row]:
+    rng = np.random.default_rng(3)
+    found: list[Row] = []
+    for n in (1000, 5000):
+        for method, mean in (("bgm-iv", 3000.0), ("bgm-iv-noiv", 3500.0), ("kiv", 9000.0), ("tsls", 20000.0)):
+            found += make_cell(method, (mean * rng.uniform(0.5, 1.5, 3)).tolist(), design="vector-proxy", n=n)
+    found += make_cell("bgm-iv", [20000.0, 22000.0], design="vector-proxy", n=5000, preset="default-no-egm")
+    return [*found, *make_cell("kiv", [0.1, None], design="lowdim-sin")]
+
+
+def named(made: Report, name: str) -> Table:
+    (table,) = [table for table in made.tables if table.name == name]
+    return table
+
+
+def test_the_report_has_every_part_and_stands_alone(rows: list[Row]) -> None:
+    made = bench_report(rows, [PLAN])
+    design = ["accuracy", "accuracy-*-paper-values", "paired-*-default", "paired-*-paper-values", "no-instrument"]
+    design += ["ablation", "support"]
+    names = [part.replace("-*", "-vector-proxy") if "*" in part else f"{part}-vector-proxy" for part in design]
+    names += ["accuracy-lowdim-sin", "support-lowdim-sin", "runtime", "failures", "versions", "missing"]
+    assert [table.name for table in made.tables] == names
+    pictures = ["lines-vector-proxy", "boxes-vector-proxy", "ablation-boxes-vector-proxy", "boxes-lowdim-sin"]
+    assert [picture.name for picture in made.pictures] == pictures
+    assert made.sections[0].parts[0] == (
+        "28 fits of 4 methods on 2 designs; 1 failed. This report is partial: 3 of 6 planned fits are missing or "
+        "failed (see Missing runs)."
+    )
+    files = report_files(made)
+    assert len(files) == 2 + 3 * len(names) + 2 * len(pictures)
+    assert all(link in files for link in re.findall(r"\]\((.+?)\)", files["report.md"].decode()))
+    page = Page(files["index.html"].decode())
+    assert not page.tags & {"script", "link", "iframe", "object", "form", "base"}
+    assert not any(name.startswith("on") or name == "style" for name, _ in page.attributes)
+    assert page.values("content")[0].startswith("default-src 'none'; img-src data:; style-src 'sha256-")
+    assert len(page.values("src")) == len(pictures)
+    assert all(source.startswith("data:image/png;base64,") for source in page.values("src"))
+    assert page.values("href") == [f"#{name}" for name in page.values("id")]
+
+
+def test_hostile_names_stay_names(make_cell: MakeCell) -> None:
+    found = [
+        *make_cell(HOSTILE, [1.0, 2.0], design=HOSTILE, preset=HOSTILE, versions={HOSTILE: HOSTILE}),
+        *make_cell("bgm-iv", [1.0, 3.0], design=HOSTILE, error=HOSTILE),
+        *make_cell("kiv", [None], design=HOSTILE + "\n", error=HOSTILE),
+    ]
+    files = report_files(bench_report(found))
+    assert "script" not in Page(files["index.html"].decode()).tags
+    assert all(re.fullmatch(r"(tables|figures)/[\w-]+\.\w+|(index|report)\.\w+", name) for name in files)
+    for name, content in files.items():
+        if name.endswith(".tex"):
+            assert r"\input{x}" not in content.decode()
+        if name.endswith((".md", ".html")):
+            assert "<script" not in content.decode()
+
+
+def test_runtime_is_measured_and_beside_the_papers(make_cell: MakeCell) -> None:
+    setting = {"design": "vector-proxy", "n": 5000}
+    rows = [
+        *make_cell("bgm-iv", [1.0], **setting, seconds=10.0, cpu_seconds=8.0),
+        *make_cell("bgm-iv", [1.0], **setting, seed=1, seconds=20.0, cpu_seconds=18.0, compilation_cache=True),
+        *make_cell("tsls", [1.0, None], **setting, compilation_cache=True),
+        *make_cell("tsls", [1.0], n=200),
+    ]
+    first, second, last = named(bench_report(rows), "runtime").text.to_numpy().tolist()
+    assert first[:4] == ["demand", "200", "2SLS (default)", "1"]
+    assert second[10:] == ["may be left out", "–", "–", "–"]
+    times = ["15.0 ± 7.1", "10.0", "20.0", "13.0 ± 7.1", "8.0", "18.0"]
+    assert last[2:] == ["BGM-IV (default)", "2", *times, "may be left out in 1 of 2", "5.86", "3.09", "9.96"]
+
+
+def test_failures_versions_and_missing_runs(make_cell: MakeCell) -> None:
+    plan = Plan("mine", "three seeds", (Sweep(["demand"], [1000, 5000], [0.5], ["tsls", "kiv"], repeats=3),))
+    rows = [
+        *make_cell("tsls", [1.0, 2.0, 3.0]),
+        *make_cell("kiv", [1.0, None]),
+        *make_cell("kiv", [1.0, 2.0, 3.0], n=5000),
+        *make_cell("kiv", [5.0], n=5000, **NEWER),
+        *make_cell("tsls", [9.0], n=5000, first_seed=2),
+    ]
+    made = bench_report(rows, [plan, plan])
+    failed = ["demand", "0.5", "1000", "KIV", "default", "2", "1", "50.0", "1", "DivergedError: not finite"]
+    assert named(made, "failures").text.to_numpy().tolist() == [failed]
+    (mixed,) = named(made, "mixed-versions").text["what is mixed"]
+    assert "(seeds 0) and " in mixed
+    versions = named(made, "versions").numbers.set_index("method")
+    assert versions.loc["KIV", ["fits", "older rows", "libraries"]].to_list() == [5, 1, "bgmiv 0.1.0, jax 0.10.2"]
+    missing = named(made, "missing").text.to_numpy().tolist()
+    assert missing[:2] == missing[2:]
+    assert ["mine", "demand", "0.5", "1000", "KIV", "default", "3", "1", "1", "1", "2"] in missing
+    assert ["mine", "demand", "0.5", "5000", "2SLS", "default", "3", "1", "0", "2", "0-1"] in missing
+    assert "4 of 12 planned fits" in str(made.sections[0].parts[0])
+    assert "Cells that mix versions: 1" in str(made.sections[0].parts[0])
+
+
+def test_verdicts_beside_the_truth(make_cell: MakeCell) -> None:
+    good = {"n_held_out": 400, "outcome_explained": 0.9, "first_stage_gain": 0.5}
+    bad = {"n_held_out": 400, "outcome_explained": 0.9, "first_stage_gain": 0.0}
+    rows = [
+        *make_cell("bgm-iv", [1.0, 1.0], evidence=good),
+        *make_cell("bgm-iv", [2.0, 9.0], first_seed=2, evidence=bad),
+    ]
+    table = named(bench_report(rows), "verdicts")
+    counts = table.numbers.iloc[0]
+    assert (counts["fits"], counts["good"], counts["doubtful"] + counts["failed"]) == (4, 2, 2)
+    assert counts[["error above 3 medians", "of these flagged", "others flagged"]].to_list() == [1, 1, 1]
+
+
+def test_baselines(rows: list[Row]) -> None:
+    with pytest.raises(ConfigError, match=r"no row of method 'dfiv' .* methods with rows: bgm-iv-noiv, kiv"):
+        bench_report(rows, baselines=["dfiv"])
+    table = named(bench_report(rows, baselines=["tsls"]), "paired-vector-proxy-default")
+    assert set(table.numbers["baseline"]) == {"2SLS (default)"}
+
+
+def run(*arguments: object) -> Result:
+    app = typer.Typer()
+    app.command()(report)
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
+
+
+def stored(folder: Path, rows: list[Row]) -> RowStore:
+    store = RowStore(folder)
+    for row in rows:
+        store.write(row)
+    return store
+
+
+def test_command_writes_the_report(tmp_path: Path, make_cell: MakeCell) -> None:
+    rows = [row for method in ("bgm-iv", "kiv", "tsls") for row in make_cell(method, [1.0])]
+    stored(tmp_path / "rows", rows).keep_plan(PLAN)
+    out = tmp_path / "out"
+    done = run(tmp_path / "rows", "--out", out, "--baseline", "kiv,tsls")
+    assert done.exit_code == 0, done.output
+    written = [path for path in out.rglob("*") if path.is_file()]
+    assert {path.suffix for path in written} == {".html", ".md", ".csv", ".tex", ".png", ".pdf"}
+    assert all(f"wrote {path}" in done.output for path in written)
+    assert "Plans: small (6 fits)." in (out / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--plan", "nowhere"), "--plan"),
+        (("--baseline", "dfiv"), "methods with rows: tsls"),
+        (("--out", "rows/file"), "is a file; name a folder"),
+    ],
+)
+def test_command_refuses_before_it_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_cell: MakeCell, arguments: tuple[str, ...], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stored(tmp_path / "rows", make_cell("tsls", [1.0]))
+    (tmp_path / "rows" / "file").write_text("x")
+    done = run("rows", "--out", "out", *arguments)
+    assert done.exit_code == 2, done.output
+    assert words in " ".join(done.output.replace("│", " ").split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_command_on_an_empty_store(tmp_path: Path) -> None:
+    (tmp_path / "rows").mkdir()
+    done = run(tmp_path / "rows", "--out", tmp_path / "out")
+    assert (done.exit_code, "No rows in" in done.output) == (1, True)
+    assert run(tmp_path / "absent", "--out", tmp_path / "out").exit_code == 2
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,90 @@
+"""Settings that cannot be built, trained or run are refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bgmiv.bgm.alternating import Alternating
+from bgmiv.bgm.covariates import CovariateConfig, ImageDecoderConfig
+from bgmiv.bgm.egm import EGM
+from bgmiv.bgm.ensemble import Ensemble
+from bgmiv.bgm.joint import JointTraining
+from bgmiv.bgm.latents import LatentMap, LatentPosterior
+from bgmiv.bgm.model import LatentLayout, ModelConfig
+from bgmiv.errors import ConfigError
+from bgmiv.nn.features import FeatureConfig
+from bgmiv.nn.images import ImageConfig
+
+REFUSED: dict[type, dict[str, tuple[Any, ...]]] = {
+    EGM: {"iterations": (-1,), "batch_size": (1,), "chunk": (0,), "learning_rate": (0.0,), "critic_steps": (0,)},
+    JointTraining: {
+        "iterations": (-1,),
+        "batch_size": (1,),
+        "chunk": (0,),
+        "learning_rate": (0.0,),
+        "n_directions": (0,),
+        "latent_noise": (-0.1,),
+        "weight_decay": (-1.0,),
+        "patience": (0,),
+        "tolerance": (0.9,),
+    },
+    Alternating: {
+        "epochs": (-1,),
+        "batch_size": (0,),
+        "first_stage_warmup": (-1,),
+        "chunk": (0,),
+        "learning_rate": (0.0,),
+        "latent_learning_rate": (-1.0,),
+        "latent_momentum": ("sparse",),
+        "pzv_weight": (-0.5,),
+        "outcome": ("median",),
+    },
+    Ensemble: {"members": (0,), "attempts": (0,), "held_out": (-0.1, 0.6, float("nan")), "failed_ratio": (1.0,)},
+    LatentMap: {"steps": (-1,), "learning_rate": (0.0,)},
+    LatentPosterior: {
+        "sampler": ("mala",),
+        "n_chains": (1, 33),
+        "n_warmup": (0,),
+        "n_draws": (2.5,),
+        "seed": (-1,),
+        "target_acceptance": (1.0,),
+    },
+    ModelConfig: {"treatment_hidden": ((8, 0),), "outcome_hidden": ((0,),)},
+    ImageConfig: {
+        "features": ("wavelet",),
+        "filters": ((0, 4), (4,)),
+        "dense_features": ((),),
+        "dropout": (1.0,),
+        "shift": (1.5,),
+        "noise": (-0.1,),
+    },
+    ImageDecoderConfig: {"decoder": ("none",), "likelihood": ("poisson",), "filters": ((4, 4),), "weight": (0.0,)},
+    FeatureConfig: {
+        "dropout": (1.0,),
+        "vector_noise": (-0.1,),
+        "block_noise": ((("a", -1.0),),),
+        "vector_features": ((0, 4),),
+    },
+    CovariateConfig: {
+        "dense_hidden": ((8, 0),),
+        "column_decoder_hidden": ((0,),),
+        "noise_levels": ((-1.0,),),
+        "block_reduction": ("median",),
+    },
+}
+
+
+@pytest.mark.parametrize("config", REFUSED, ids=lambda config: config.__name__)
+def test_impossible_settings_are_refused_by_name(config: type) -> None:
+    for name, values in REFUSED[config].items():
+        for value in values:
+            with pytest.raises(ConfigError, match=name):
+                config(**{name: value})
+
+
+@pytest.mark.parametrize("sizes", [(0, 0, 0, 0), (-1, 2, 1, 2), (1.5, 1, 1, 1), (True, 1, 1, 1)])
+def test_impossible_latent_sizes_are_refused(sizes: tuple[Any, ...]) -> None:
+    with pytest.raises(ConfigError, match="latent"):
+        LatentLayout(*sizes)

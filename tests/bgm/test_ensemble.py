@@ -1,0 +1,108 @@
+"""Which rows members leave out, which members have failed, and that members train together as they would alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bgmiv.bgm.alternating import Alternating
+from bgmiv.bgm.egm import EGM
+from bgmiv.bgm.ensemble import Ensemble, Folds, Start, members_of, train
+from bgmiv.integrate import GaussHermite
+
+
+def folds(members: int, held_out: float, n: int, seed: int = 0) -> Folds:
+    return Ensemble(members=members, held_out=held_out).folds(n, jax.random.key(seed))
+
+
+def left_out(made: Folds, members: int) -> list[np.ndarray]:
+    return [made.rows(i) for i in range(members)]
+
+
+@pytest.mark.parametrize("n", [200, 301])
+@pytest.mark.parametrize(("members", "held_out"), [(1, 0.5), (3, 1 / 3), (4, 0.1), (7, 1 / 7)])
+def test_no_row_is_left_out_twice_while_there_are_enough(members: int, held_out: float, n: int) -> None:
+    made = folds(members, held_out, n)
+    rows = np.concatenate(left_out(made, members))
+    assert len(np.unique(rows)) == len(rows) == members * made.size
+    assert made.size == pytest.approx(held_out * n, abs=1.0)
+    assert rows.min() >= 0
+    assert rows.max() < n
+
+
+@pytest.mark.parametrize(("members", "held_out"), [(3, 0.5), (12, 0.1)])
+def test_beyond_that_members_share_some_and_each_still_leaves_out_as_many(members: int, held_out: float) -> None:
+    made = folds(members, held_out, 500)
+    rows = left_out(made, members)
+    assert {len(np.unique(each)) for each in rows} == {round(held_out * 500)}
+    assert len(np.unique(np.concatenate(rows))) < members * made.size
+
+
+def test_rows_are_laid_out_in_random_order() -> None:
+    made = folds(4, 0.1, 1000)
+    np.testing.assert_array_equal(np.sort(made.order), np.arange(1000))
+    # Shuffled ranks have no correlation but for 1 / sqrt(1000).
+    assert abs(np.corrcoef(made.order, np.arange(1000))[0, 1]) < 0.15
+    for i, start in enumerate(made.starts):
+        np.testing.assert_array_equal(made.rows(i), made.order[start : start + 100])
+
+
+@pytest.mark.parametrize(("held_out", "n", "size"), [(0.1, 190, 0), (0.1, 200, 20), (0.0, 10_000, 0), (0.5, 39, 20)])
+def test_fewer_than_twenty_rows_are_not_left_out(held_out: float, n: int, size: int) -> None:
+    made = folds(1, held_out, n)
+    assert made.size == size
+    if not size:
+        np.testing.assert_array_equal(made.order, np.arange(n))
+        assert len(made.rows(0)) == 0
+
+
+@pytest.mark.parametrize(
+    ("losses", "failed"),
+    [
+        ([1.0, 1.0, 1.0, 1.0], []),
+        ([1.0, 1.1, 0.9, 3.2], [3]),
+        ([1.0, 1.1, 0.9, 3.1], []),
+        ([1.0, np.nan, 1.0, 1.0], [1]),
+        ([np.inf, 1.0, 1.0, 50.0], [0, 3]),
+        ([np.inf, np.nan], [0, 1]),
+        ([7.0], []),
+        ([np.nan], [0]),
+        # Of two the median is their mean: one of them would have to be beyond three times that.
+        ([0.01, 100.0], []),
+    ],
+)
+def test_failed_members_are_not_finite_or_far_above_the_median(losses: list[float], failed: list[int]) -> None:
+    found = Ensemble(members=len(losses), failed_ratio=3.0).failed(np.asarray(losses))
+    assert found.dtype == bool
+    assert np.flatnonzero(found).tolist() == failed
+
+
+WARM = EGM(iterations=6, batch_size=8, critic_steps=1, critic_hidden=(8,), integration=GaussHermite(2))
+ALTERNATING = Alternating(epochs=2, batch_size=8, integration=GaussHermite(2))
+
+
+def test_members_trained_together_are_the_single_runs(tiny: Any, other: Any) -> None:
+    keys = jax.random.split(jax.random.key(0), (2, 3))
+    starts = [
+        Start(model, tiny.data, *row) for model, row in zip((tiny.model, other.model), (keys[0], keys[1]), strict=True)
+    ]
+    models = jax.tree.map(lambda *leaves: jnp.stack(leaves), tiny.model, other.model)
+    together = members_of(train(WARM, ALTERNATING, Start(models, tiny.data, keys[:, 0], keys[:, 1], keys[:, 2])))
+    for one, start in zip(together, starts, strict=True):
+        alone = train(WARM, ALTERNATING, start)
+        for a, b in zip(jax.tree.leaves(one[:2]), jax.tree.leaves(alone[:2]), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+        assert [(row.phase, row.step) for row in one.history] == [(row.phase, row.step) for row in alone.history]
+        assert one.history[0].metrics["loss"] == pytest.approx(alone.history[0].metrics["loss"], rel=1e-4)
+
+
+def test_without_an_initial_phase_latents_come_from_the_prior(tiny: Any) -> None:
+    keys = jax.random.split(jax.random.key(0), 3)
+    model, latents, history = train(EGM(iterations=0), Alternating(epochs=0), Start(tiny.model, tiny.data, *keys))
+    assert model is tiny.model
+    assert history == ()
+    np.testing.assert_array_equal(latents, tiny.model.layout.sample_prior(keys[1], 24))

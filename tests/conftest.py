@@ -1,0 +1,53 @@
+"""One tiny problem for all tests of training: compiled programs are shared between them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import pytest
+
+from bgmiv.bgm.covariates import CovariateConfig
+from bgmiv.bgm.model import BGMIVModel, LatentLayout, ModelConfig, build_model
+from bgmiv.data import IVData, RoleScaling
+from bgmiv.training.loop import TrainingData, training_data
+
+N_ROWS, BATCH = 20, 8
+
+
+class Tiny(NamedTuple):
+    """A drawn model and 20 rows, padded to 24 for batches of 8."""
+
+    model: BGMIVModel
+    data: TrainingData
+    latents: np.ndarray
+
+
+def draw(seed: int) -> IVData:
+    rng = np.random.default_rng(seed)
+    w, v, u = rng.normal(size=(3, N_ROWS))
+    x = w + v + u
+    return IVData.from_arrays(x + v + 0.5 * u, x, instruments=w, covariates=v)
+
+
+def make(seed: int) -> Tiny:
+    data = draw(seed)
+    shapes = CovariateConfig(dense_hidden=(8,))
+    config = ModelConfig(LatentLayout(1, 1, 1, 1), (8,), (8,), shapes)
+    model = build_model(data.schema, 1, config, key=jax.random.key(seed))
+    rows = training_data(RoleScaling().fit(data).transform(data), BATCH)
+    latents = np.random.default_rng(seed).normal(size=(24, 4)).astype(np.float32)
+    assert rows.rows.x.shape == (24,)
+    return Tiny(model, rows, latents)
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Tiny:
+    return make(0)
+
+
+@pytest.fixture(scope="session")
+def other() -> Tiny:
+    """Another data set and another model of the same shapes."""
+    return make(1)

@@ -1,0 +1,55 @@
+"""Queries: treatments for rows of covariates, whose encoding is computed once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from bgmiv.data import IVData
+from bgmiv.data.query import Query, Rows, query_along, query_at, rows_of
+from bgmiv.errors import DataError
+
+DATA = IVData.from_arrays([1.0, 2.0, 4.0], [0.5, 0.1, 0.2], instruments=[3.0, 1.0, 2.0], covariates={"a": [5, 9, 7]})
+SCHEMA = DATA.schema
+
+
+@dataclass
+class Doubled:
+    calls: list[int] = field(default_factory=list)
+    encoding_key = "doubled"
+
+    def encode(self, covariates: np.ndarray) -> tuple[np.ndarray, ...]:
+        self.calls.append(len(covariates))
+        return (2.0 * covariates[:, 0],)
+
+
+def test_rows_are_encoded_once_and_taken_from() -> None:
+    rows, encoder = Rows(np.arange(5.0)[:, None]), Doubled()
+    part = rows.take([4, 2, 0]).take(np.array([True, False, True]))
+    np.testing.assert_array_equal(part.encoded_by(encoder)[0], [8.0, 0.0])
+    np.testing.assert_array_equal(rows.encoded_by(encoder)[0], 2.0 * np.arange(5.0))
+    assert encoder.calls == [5]
+
+
+@pytest.mark.parametrize("treatment", [np.array([[1.0], [2.0]]), np.array([[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]])])
+@pytest.mark.parametrize("max_points", [1, 4, 100])
+def test_collect_and_take(treatment: np.ndarray, max_points: int) -> None:
+    query = Query(treatment, Rows(np.array([[10.0], [20.0], [30.0]])))
+    for asked, positions in ((query, [0, 1, 2]), (query.take([2, 0]), [2, 0]), (query.thinned(2), [0, 2])):
+        values = asked.rows.covariates[:, 0]
+        found = asked.collect(lambda x, rows, values=values: x * values[rows], max_points)
+        np.testing.assert_array_equal(found, [[1.0], [2.0]] * np.array([10.0, 20.0, 30.0])[positions])
+
+
+def test_what_users_ask() -> None:
+    assert query_at(SCHEMA, [0.1, 0.2], {"a": [1, 2]}).shape == (1, 2)
+    assert query_along(SCHEMA, [0.0, 0.5], DATA).shape == (2, 3)
+    np.testing.assert_allclose(rows_of(SCHEMA, [[1], [2]], weights=[1, 3]).shares, [0.25, 0.75])
+    for treatments in ([], [[1.0]]):
+        with pytest.raises(DataError, match="treatments have shape"):
+            query_along(SCHEMA, treatments, DATA)
+    for weights, message in (([1.0], "for each of the 2 rows"), ([-1, 2], "at least 0"), ([0, 0], "not all of them 0")):
+        with pytest.raises(DataError, match=message):
+            rows_of(SCHEMA, [[1], [2]], weights=weights)

@@ -1,0 +1,141 @@
+"""Each measurement of a fit, alone and on both sides of its limits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bgmiv.diagnostics.readings import FINDINGS
+from bgmiv.diagnostics.verdict import FitEvidence, Verdict, judge
+
+NAN, INF = float("nan"), float("inf")
+GOOD = FitEvidence(
+    n_held_out=400,
+    outcome_explained=0.9,
+    linear_explained=0.85,
+    flexible_explained=0.88,
+    covariates_gain=0.3,
+    moment_risk=0.001,
+    linear_moment_risk=0.002,
+    treatment_moment_risk=0.003,
+    outcome_gap=1.2,
+    treatment_gap=0.1,
+    first_stage_gain=0.5,
+    disagreement=0.05,
+    near_floor=0.0,
+    latent_spread=0.9,
+    n_steps=3000,
+    n_members=4,
+)
+ALONE = replace(GOOD, linear_explained=None, flexible_explained=None)
+MEASURED = [name for name in FitEvidence.__dataclass_fields__ if not name.startswith(("n_", "discrete"))]
+
+
+def found(evidence: FitEvidence) -> list[tuple[str, str]]:
+    return [(finding.key, finding.severity) for finding in judge(evidence).findings]
+
+
+def test_a_good_fit_has_no_findings() -> None:
+    verdict = judge(GOOD)
+    assert verdict == Verdict("good", (), GOOD)
+    assert (verdict.reasons, str(verdict)) == ((), "good")
+    assert verdict.sentence == "This fit passed its held-out checks."
+
+
+@pytest.mark.parametrize(
+    ("name", "doubtful", "failed"),
+    [
+        ("first_stage_gain", 0.02, 0.005),
+        ("outcome_gap", 4.0, 15.0),
+        ("treatment_gap", 1.0, 4.0),
+        ("disagreement", 0.12, 0.35),
+        ("near_floor", 0.05, 0.5),
+        ("latent_spread", 0.4, 0.1),
+    ],
+)
+def test_a_number_beyond_its_limits(name: str, doubtful: float, failed: float) -> None:
+    sign = 1.0 if failed > doubtful else -1.0
+    for value, severity in (
+        (-sign * INF, "good"),
+        (doubtful, "good"),
+        (doubtful + 1e-6 * sign, "doubtful"),
+        (failed, "doubtful"),
+        (failed + 1e-6 * sign, "failed"),
+        (sign * INF, "failed"),
+    ):
+        assert found(replace(GOOD, **{name: value})) == ([] if severity == "good" else [(name, severity)])
+
+
+@pytest.mark.parametrize(
+    ("changes", "severity"),
+    [
+        ({"outcome_explained": 0.05}, "good"),
+        ({"outcome_explained": 0.03}, "doubtful"),
+        ({"outcome_explained": -0.01}, "failed"),
+        # Most of an outcome with levels is noise.
+        ({"outcome_explained": 0.03, "discrete_outcome": True}, "good"),
+        ({"outcome_explained": 0.005, "discrete_outcome": True}, "doubtful"),
+        ({"outcome_explained": 0.88, "linear_explained": 0.9}, "good"),
+        ({"outcome_explained": 0.87, "linear_explained": 0.9}, "doubtful"),
+        ({"outcome_explained": 0.6, "flexible_explained": 0.9}, "failed"),
+        # A model that explains everything is no benchmark.
+        ({"outcome_explained": 0.6, "flexible_explained": 1.0}, "good"),
+        ({"covariates_gain": -1.0}, "doubtful"),
+        ({"moment_risk": 0.0035}, "good"),
+        ({"moment_risk": 0.0045}, "doubtful"),
+        ({"moment_risk": 0.03}, "failed"),
+        # A risk below zero counts as zero.
+        ({"moment_risk": 0.003, "linear_moment_risk": -0.5}, "doubtful"),
+        ({"n_held_out": 40}, "good"),
+        ({"n_held_out": 39}, "doubtful"),
+        ({"n_steps": 500}, "good"),
+        ({"n_steps": 499}, "doubtful"),
+        ({"n_failed": 2, "n_members": 2}, "doubtful"),
+        ({"n_failed": 3, "n_members": 1}, "failed"),
+    ],
+)
+def test_other_measurements(changes: dict[str, Any], severity: str) -> None:
+    assert judge(replace(ALONE, **changes)).severity == severity
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_not_a_number_fails_and_not_measured_is_no_fault(name: str) -> None:
+    verdict = judge(replace(GOOD, **{name: NAN}))
+    assert verdict.severity == "failed"
+    assert "is not a number" in verdict.reasons[0]
+    assert judge(replace(GOOD, **{name: None})).severity == "good"
+
+
+def test_the_worst_finding_comes_first() -> None:
+    verdict = judge(replace(GOOD, n_held_out=25, first_stage_gain=0.001))
+    assert [finding.severity for finding in verdict.findings] == ["doubtful", "failed"]
+    assert str(verdict).splitlines() == [
+        "failed",
+        "- The instruments hardly help to predict the treatment of held-out rows (log-likelihood gain 0.001 per row).",
+        "- Only 25 rows were held out to check the fit.",
+    ]
+    assert verdict.sentence == (
+        "This fit failed its held-out checks: the instruments hardly help to predict the treatment of held-out rows "
+        "(log-likelihood gain 0.001 per row); only 25 rows were held out to check the fit."
+    )
+    assert judge(FitEvidence()).sentence == (
+        "This fit is doubtful: no rows were held out, so the fit could not be checked."
+    )
+    html = verdict._repr_html_()
+    assert html.startswith("<p><b>Held-out checks: failed</b></p>")
+    assert html.count("<tr>") == 2
+
+
+def test_every_finding_has_a_text() -> None:
+    """Everything that can go wrong at once gives one finding of every key."""
+    bad = FitEvidence(
+        1, -1.0, 0.5, 0.5, 0.0, 1.0, 0.0, 0.0, 99.0, 99.0, 0.0, 9.0, 1.0, 0.0, n_steps=1, n_members=1, n_failed=3
+    )
+    findings = judge(bad).findings
+    assert [finding.key for finding in findings] == list(FINDINGS)
+    assert {finding.severity for finding in findings} == {"doubtful", "failed"}
+    for finding in findings:
+        assert "{" not in finding.text
+        assert not finding.text.endswith(".")

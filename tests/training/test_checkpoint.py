@@ -1,0 +1,178 @@
+"""An interrupted fit goes on from its checkpoint and ends where an uninterrupted one does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bgmiv import BGMIV, FitInterrupted
+from bgmiv.bgm.covariates import CovariateConfig
+from bgmiv.bgm.model import ModelConfig
+from bgmiv.errors import ConfigError, StoreError
+from bgmiv.integrate import GaussHermite
+from bgmiv.progress import HistoryRow
+from bgmiv.training.checkpoint import Checkpoint
+
+FILE = "unfinished-fit.safetensors"
+
+
+class InterruptAfter:
+    """A reporter that raises Ctrl-C after some chunks of a phase."""
+
+    def __init__(self, phase: str, chunks: int) -> None:
+        self.phase, self.left, self.running = phase, chunks, ""
+
+    def start(self, phase: str, total: int) -> None:
+        self.running = phase
+
+    def advance(self, steps: int, metrics: Mapping[str, float]) -> None:
+        if self.running == self.phase:
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+
+    def finish(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def data():
+    from bgmiv.data import IVData
+
+    rng = np.random.default_rng(3)
+    w, v, u = rng.normal(size=(3, 60))
+    x = w + v + u
+    return IVData.from_arrays(2 * x + v - u, x, instruments=w, covariates=v)
+
+
+@pytest.fixture(scope="module")
+def config():
+    from dataclasses import replace
+
+    base = BGMIV("paper-qmc", batch_size=16, epochs=4, iterations=6, random_state=0)._config()
+    return replace(base, initial=replace(base.initial, chunk=2), alternating=replace(base.alternating, chunk=1))
+
+
+@pytest.fixture(scope="module")
+def whole(config, data):
+    return config.fit(data, jax.random.key(5))
+
+
+@pytest.mark.parametrize(
+    ("phase", "chunks"), [("EGM warm start", 1), ("EGM warm start", 3), ("alternating updates", 2)]
+)
+def test_resumed_fit_equals_whole_fit(
+    config, data, whole, tmp_path: Path, phase: str, chunks: int, monkeypatch
+) -> None:
+    from dataclasses import replace
+
+    monkeypatch.setattr(Checkpoint.__init__, "__defaults__", (0.0,))  # save at every chunk
+    kept = replace(config, checkpoint=str(tmp_path))
+    with pytest.raises(FitInterrupted, match="same checkpoint folder"):
+        kept.fit(data, jax.random.key(5), InterruptAfter(phase, chunks))
+    assert (tmp_path / FILE).exists()
+    resumed = kept.fit(data, jax.random.key(5))
+    for a, b in zip(jax.tree.leaves(whole.model), jax.tree.leaves(resumed.model), strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(whole.members[0].training_latents, resumed.members[0].training_latents)
+    assert resumed.history == whole.history
+    assert list(tmp_path.iterdir()) == [], "a whole fit leaves no checkpoint behind"
+
+
+@pytest.fixture(scope="module")
+def several():
+    """Two members that stop early, at different steps, and then alternate."""
+    from dataclasses import replace
+
+    model = BGMIV(members=2, held_out=0.4, batch_size=16, epochs=3, iterations=40, random_state=0)
+    base = model._config()
+    shapes = CovariateConfig(dense_hidden=(8,), dense_decoder_hidden=(8,))
+    return replace(
+        base,
+        model=ModelConfig(treatment_hidden=(8,), outcome_hidden=(8,), covariates=shapes),
+        initial=replace(base.initial, learning_rate=0.1, chunk=2, patience=2, tolerance=1.0),
+        alternating=replace(base.alternating, integration=GaussHermite(2), chunk=1),
+    )
+
+
+@pytest.fixture(scope="module")
+def several_whole(several, data):
+    fitted = several.fit(data, jax.random.key(5))
+    steps = [row.step for row in fitted.history if row.phase == "joint training"]
+    assert 4 < steps[-1] < 40, "the members must stop early"
+    return fitted, len(steps)
+
+
+# The last chunk of the first phase, the one after which it stops, is counted from its end.
+@pytest.mark.parametrize(
+    ("phase", "chunks"), [("joint training", 1), ("joint training", 0), ("alternating updates", 1)]
+)
+def test_resumed_members_equal_those_of_a_whole_fit(
+    several, data, several_whole, tmp_path: Path, phase: str, chunks: int, monkeypatch
+) -> None:
+    from dataclasses import replace
+
+    monkeypatch.setattr(Checkpoint.__init__, "__defaults__", (0.0,))  # save at every chunk
+    whole, last = several_whole
+    kept = replace(several, checkpoint=str(tmp_path))
+    with pytest.raises(FitInterrupted, match="same checkpoint folder"):
+        kept.fit(data, jax.random.key(5), InterruptAfter(phase, chunks or last))
+    resumed = kept.fit(data, jax.random.key(5))
+    assert len(resumed.members) == len(whole.members) == 2
+    for one, two in zip(whole.members, resumed.members, strict=True):
+        for a, b in zip(jax.tree.leaves(one.model), jax.tree.leaves(two.model), strict=True):
+            np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(one.training_latents, two.training_latents)
+        np.testing.assert_array_equal(one.held_out_rows, two.held_out_rows)
+        assert one.history == two.history
+        assert (one.held_out, one.training, one.attempts) == (two.held_out, two.training, two.attempts)
+    # Each member's own history survives, not the mean over members.
+    losses = [[row.metrics["loss"] for row in member.history] for member in resumed.members]
+    assert all(one != two for one, two in zip(*losses, strict=True))
+    assert resumed.verdict == whole.verdict
+    assert list(tmp_path.iterdir()) == [], "a whole fit leaves no checkpoint behind"
+
+
+def test_interruption_without_checkpoint_says_what_would_help(config, data) -> None:
+    with pytest.raises(FitInterrupted, match="give a checkpoint folder"):
+        config.fit(data, jax.random.key(5), InterruptAfter("EGM warm start", 1))
+
+
+def _save(folder: Path, mark: str = "a") -> Checkpoint:
+    checkpoint = Checkpoint(folder, mark)
+    checkpoint.save("warm start", 2, {"a": jnp.ones(3)}, [HistoryRow("warm start", 2, {"loss": 1.0})], last=False)
+    return checkpoint
+
+
+def test_another_fits_checkpoint_is_refused(tmp_path: Path) -> None:
+    _save(tmp_path)
+    with pytest.raises(ConfigError, match="other data, settings or seed"):
+        Checkpoint(tmp_path, "b")
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    _save(tmp_path)
+    path = tmp_path / FILE
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(StoreError, match="delete it"):
+        Checkpoint(tmp_path, "a")
+
+
+def test_saves_are_spaced_and_leave_no_temporary_file(tmp_path: Path) -> None:
+    checkpoint = _save(tmp_path)
+    before = (tmp_path / FILE).read_bytes()
+    checkpoint.save("warm start", 4, {"a": jnp.zeros(3)}, [], last=False)
+    assert (tmp_path / FILE).read_bytes() == before
+    checkpoint.save("warm start", 6, {"a": jnp.zeros(3)}, [], last=True)
+    assert (tmp_path / FILE).read_bytes() != before
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
+def test_a_checkpoint_needs_a_seed(data) -> None:
+    with pytest.raises(ConfigError, match="random_state"):
+        BGMIV(checkpoint="somewhere").fit([1.0, 2.0], [0.0, 1.5], instruments=[1.0, 3.0])
