@@ -20,6 +20,7 @@ from bgmiv.designs import (
     LowDimDesign,
     MnistDesign,
     MnistHDDesign,
+    NoisyDemandDesign,
     VectorProxyDesign,
     make_design,
 )
@@ -29,6 +30,8 @@ SMALL: dict[str, Design] = {
     "vector-proxy": VectorProxyDesign(vector_dim=6),
     "mnist": MnistDesign(images="digits"),
     "mnist-hd": MnistHDDesign(nuisance_dim=4, images="digits"),
+    "noisy-vector": NoisyDemandDesign(proxy="vector", vector_dim=6),
+    "noisy-mnist": NoisyDemandDesign(proxy="image", images="digits"),
 }
 
 
@@ -40,7 +43,7 @@ def design(request: pytest.FixtureRequest) -> Design:
 @pytest.mark.parametrize("name", DESIGNS)
 def test_a_registry_entry_makes_the_design_of_its_name(name: str) -> None:
     assert DESIGNS[name].make().name == DESIGNS[name].name == name
-    assert DESIGNS[name].unit in (1.0, 1e4)
+    assert DESIGNS[name].unit in (None, 1.0, 1e4)
 
 
 def test_a_sample_is_determined_by_its_arguments(design: Design) -> None:
@@ -62,7 +65,7 @@ def test_the_grid_is_fixed_and_fits_the_training_schema(design: Design) -> None:
     assert 2790 < n <= 2800
     assert grid.treatment.shape == grid.truth.shape == grid.in_support.shape == (n,)
     assert grid.in_support.dtype == bool
-    assert 0 < grid.in_support.sum() < n
+    assert 0 < grid.in_support.sum() <= n
     assert np.isfinite(grid.truth).all()
     np.testing.assert_array_equal(grid.truth, again.truth)
     for name, values in grid.covariates.items():

@@ -33,6 +33,7 @@ __all__ = [
     "benchmark_config",
     "evaluate",
     "failed_row",
+    "functional_errors",
     "run_one",
     "structural_error",
 ]
@@ -78,6 +79,16 @@ def structural_error(predicted: np.ndarray, grid: StructuralGrid) -> StructuralE
     squared = (np.asarray(predicted, dtype=np.float64) - grid.truth) ** 2
     parts = (squared, squared[grid.in_support], squared[~grid.in_support])
     return StructuralError(*(float(part.mean()) if part.size else float("nan") for part in parts))
+
+
+def functional_errors(fitted: FittedMethod, grid: StructuralGrid) -> dict[str, float]:
+    """Estimate minus truth of the grid's functionals, by name."""
+    found = {}
+    for name, one in grid.functionals.items():
+        t0, t1 = (np.broadcast_to(np.asarray(t, np.float64), grid.treatment.shape) for t in (one.t0, one.t1))
+        change = _predict(fitted, Points(t1, grid.covariates)) - _predict(fitted, Points(t0, grid.covariates))
+        found[name] = float(np.mean(change) / one.scale - one.truth)
+    return found
 
 
 class Points(NamedTuple):
@@ -146,6 +157,7 @@ def evaluate(spec: RunSpec, points: Points | None, reporter: Reporter = silent, 
         predicted = _predict(fitted, Points(grid.treatment, grid.covariates))
         reporter.finish()
         times = (time.perf_counter() - wall, time.process_time() - cpu)
+        averages = functional_errors(fitted, grid)
         estimates = None if points is None else _predict(fitted, points)
         if bad := int((~np.isfinite(predicted)).sum()):
             raise ValueError(f"{bad} of {len(grid)} grid predictions are not finite")
@@ -155,7 +167,8 @@ def evaluate(spec: RunSpec, points: Points | None, reporter: Reporter = silent, 
     except Exception as error:
         times = (time.perf_counter() - wall, time.process_time() - cpu)
         return Evaluation(_row(key, f"{type(error).__name__}: {error}", times=times))
-    row = _row(key, errors=structural_error(predicted, grid), times=times, evidence=_evidence(fitted))
+    errors = structural_error(predicted, grid)
+    row = _row(key, errors=errors, times=times, evidence=_evidence(fitted), functionals=averages)
     return Evaluation(row, estimates, *((fitted, data) if keep else ()))
 
 
@@ -194,6 +207,7 @@ def _row(
     times: tuple[float, float] = (0.0, 0.0),
     attempts: int = 1,
     evidence: Mapping[str, float | int | None] | None = None,
+    functionals: Mapping[str, float] | None = None,
 ) -> Row:
     # A part of the grid without points has no error; files hold finite numbers only.
     measured = (None, None, None) if errors is None else [None if np.isnan(value) else value for value in errors]
@@ -213,4 +227,5 @@ def _row(
         versions=dict(_versions()),
         timestamp=datetime.now(UTC).isoformat(timespec="seconds"),
         evidence=evidence or {},
+        functional_errors=functionals or {},
     )

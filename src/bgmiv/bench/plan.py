@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from bgmiv.designs import DESIGNS
+from bgmiv.designs import find_design
 from bgmiv.designs.base import check_draw
 from bgmiv.errors import ConfigError
 from bgmiv.registry import find_method, method_names, nearest_preset, preset_names
@@ -84,8 +84,7 @@ class RunKey:
 
 def identify(spec: RunSpec) -> RunKey:
     """The key of a specification under this version's algorithms; unknown designs and methods are a ConfigError."""
-    _known("design", spec.design, tuple(DESIGNS))
-    return RunKey(spec, find_method(spec.method).algorithm_version, DESIGNS[spec.design].algorithm_version)
+    return RunKey(spec, find_method(spec.method).algorithm_version, find_design(spec.design).algorithm_version)
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,9 @@ class Sweep:
             if isinstance(values, str) or not isinstance(values, Sequence) or not values:
                 raise ConfigError(f"{name} must be a list with at least one entry, got {values!r}")
             object.__setattr__(self, name, tuple(_typed(name, value, kind) for value in values))
-        known = {"design": tuple(DESIGNS), "method": method_names(), "preset": preset_names()}
+        for design in self.designs:
+            find_design(design)
+        known = {"method": method_names(), "preset": preset_names()}
         for what, names in known.items():
             for value in getattr(self, f"{what}s"):
                 _known(what, value, names)

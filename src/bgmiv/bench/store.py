@@ -47,6 +47,7 @@ class Row:
         versions: of this package, Python and the libraries that affect the numbers.
         timestamp: when the fit ended, UTC, ISO 8601.
         evidence: what the method itself measured about its fit, empty for methods that measure nothing.
+        functional_errors: estimate minus truth of the design's functionals (average contrast, slope), by name.
     """
 
     design: str
@@ -69,6 +70,7 @@ class Row:
     versions: Mapping[str, str] = field(hash=False)
     timestamp: str
     evidence: Mapping[str, float | int | None] = field(default_factory=dict, hash=False)
+    functional_errors: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
     def spec(self) -> RunSpec:
@@ -358,7 +360,7 @@ def _is_whole(path: Path) -> bool:
 def _read_row(path: Path) -> Row:
     content = _read(path, _ROW)
     names = {item.name for item in fields(Row)}
-    if not names - {"evidence"} <= set(content) <= names:
+    if not names - {"evidence", "functional_errors"} <= set(content) <= names:
         raise StoreError(f"{path} is damaged (its fields are not those of a row)")
     row = Row(**content)
     if row.key.run_id != path.stem:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
-from bgmiv.designs.base import Design, DesignEntry, StructuralGrid
+from bgmiv.designs.base import Design, DesignEntry, StructuralGrid, with_settings
 from bgmiv.designs.demand import DemandConfoundedDesign, DemandDesign, VectorProxyDesign
 from bgmiv.designs.discrete import (
     BinaryConfoundedDesign,
@@ -15,6 +16,7 @@ from bgmiv.designs.discrete import (
 from bgmiv.designs.empirical import EmpiricalData, Published, empirical_names, load_empirical
 from bgmiv.designs.lowdim import LinearGaussianDesign, LowDimDesign
 from bgmiv.designs.mnist import MnistDesign, MnistHDDesign
+from bgmiv.designs.noisy import SHAPES, NoisyDemandDesign, NoisyDesign
 from bgmiv.errors import ConfigError
 
 __all__ = [
@@ -32,10 +34,13 @@ __all__ = [
     "LowDimDesign",
     "MnistDesign",
     "MnistHDDesign",
+    "NoisyDemandDesign",
+    "NoisyDesign",
     "Published",
     "StructuralGrid",
     "VectorProxyDesign",
     "empirical_names",
+    "find_design",
     "load_empirical",
     "make_design",
 ]
@@ -55,22 +60,49 @@ _ENTRIES = (
     DesignEntry("lowdim-abs", "Low-dimensional curve: absolute value", partial(LowDimDesign, "abs")),
     DesignEntry("lowdim-step", "Low-dimensional curve: step", partial(LowDimDesign, "step")),
     DesignEntry("lowdim-linear", "Low-dimensional curve: line", partial(LowDimDesign, "linear")),
+    *(
+        DesignEntry(f"noisy-{shape}", f"Ten covariates with noise: {shape}", partial(NoisyDesign, shape), unit=None)
+        for shape in SHAPES
+    ),
+    DesignEntry("noisy-demand", "Demand with noise", NoisyDemandDesign, unit=None),
+    DesignEntry("noisy-vector", "Vector proxy with noise", partial(NoisyDemandDesign, proxy="vector"), unit=None),
+    DesignEntry("noisy-mnist", "MNIST images with noise", partial(NoisyDemandDesign, proxy="image"), unit=None),
 )
 
 DESIGNS: dict[str, DesignEntry] = {entry.name: entry for entry in _ENTRIES}
 """The registered designs by name, in the order of reports."""
 
 
-def make_design(name: str) -> Design:
-    """The design of that name, with the settings of the paper.
+def find_design(name: str) -> DesignEntry:
+    """The entry of a design, also with settings: `"noisy-concave:r2=0.1,errors=heavy-tailed"`.
 
     Raises:
-        ConfigError: no design has that name; the message lists the known ones.
+        ConfigError: no design has that name (the message lists the known ones), or it has no such setting.
 
     Example:
-        >>> make_design("demand").name
-        'demand'
+        >>> find_design("noisy-concave:r2=0.1").title
+        'Ten covariates with noise: concave (r2=0.1)'
     """
-    if name not in DESIGNS:
-        raise ConfigError(f"no design is called {name!r}; the known designs are: {', '.join(DESIGNS)}")
-    return DESIGNS[name].make()
+    known, _, settings = name.partition(":")
+    if known not in DESIGNS:
+        raise ConfigError(f"no design is called {known!r}; the known designs are: {', '.join(DESIGNS)}")
+    entry = DESIGNS[known]
+    if not settings:
+        return entry
+    design: Design = with_settings(entry.make(), settings)
+    if design.name != name:
+        raise ConfigError(f"{name!r} is the design {design.name!r}; use that name")
+    return replace(entry, name=name, title=f"{entry.title} ({settings})", make=lambda: design)
+
+
+def make_design(name: str) -> Design:
+    """The design of that name, with its usual settings but for those in the name.
+
+    Raises:
+        ConfigError: no design has that name (the message lists the known ones), or it has no such setting.
+
+    Example:
+        >>> make_design("demand").name, make_design("noisy-linear:partial_r2=0.02").partial_r2
+        ('demand', 0.02)
+    """
+    return find_design(name).make()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -15,19 +15,37 @@ __all__ = [
     "CheckedSettings",
     "Design",
     "DesignEntry",
+    "Functional",
     "StructuralGrid",
     "as_data",
     "check_draw",
     "confounded",
     "grid_of",
+    "name_with_settings",
     "normals",
     "product",
     "stream",
+    "with_settings",
 ]
 
 Columns = Mapping[str, np.ndarray]
 
 _MINIMA = {"confounding": 0.0, "disturbance": 0.0, "noise": 0.0, "feature_seed": 0, "vector_dim": 1, "nuisance_dim": 1}
+
+
+class Functional(NamedTuple):
+    """An average of differences of g over the rows of a grid, $\\overline{g(t_1, v) - g(t_0, v)} / scale$.
+
+    Attributes:
+        t0, t1: a treatment for all rows or one a row.
+        scale: what the difference is divided by: one for a contrast, t1 - t0 for a slope.
+        truth: its true value.
+    """
+
+    t0: float | np.ndarray
+    t1: float | np.ndarray
+    scale: float
+    truth: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,12 +58,14 @@ class StructuralGrid:
         truth: `(m,)`, the structural function in units of the outcome; for a binary outcome the probability of 1.
         in_support: `(m,)`, whether the design's data contain such a treatment at such covariates; elsewhere an
             estimate is an extrapolation.
+        functionals: averages of g over these rows of covariates that are judged as well, by name.
     """
 
     treatment: np.ndarray
     covariates: Columns
     truth: np.ndarray
     in_support: np.ndarray
+    functionals: Mapping[str, Functional] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.treatment)
@@ -90,7 +110,7 @@ class DesignEntry:
     name: str
     title: str  # in headings of reports
     make: Callable[[], Design]  # with the settings of the paper
-    unit: float = 1.0  # what structural errors are divided by in tables and figures
+    unit: float | None = 1.0  # what structural errors are divided by in tables; None: the variance of g on the grid
     algorithm_version: int = 1  # raised when the numbers that the design draws change
 
 
@@ -137,10 +157,53 @@ def as_data(
 
 
 def grid_of(
-    structural: Callable[..., np.ndarray], treatment: np.ndarray, covariates: Columns, in_support: np.ndarray
+    structural: Callable[..., np.ndarray],
+    treatment: np.ndarray,
+    covariates: Columns,
+    in_support: np.ndarray,
+    functionals: Mapping[str, tuple[Any, Any, float]] | None = None,
 ) -> StructuralGrid:
-    """The grid with the truth of the structural function, whose arguments are the treatment and the covariates."""
-    return StructuralGrid(treatment, covariates, structural(treatment, *covariates.values()), in_support)
+    """The grid with the truth of the structural function, whose arguments are the treatment and the covariates.
+
+    `functionals` have t0, t1 and scale of each.
+    """
+
+    def value(t: Any) -> np.ndarray:
+        return structural(np.broadcast_to(np.asarray(t, np.float64), treatment.shape), *covariates.values())
+
+    found = {
+        name: Functional(t0, t1, scale, float(np.mean(value(t1) - value(t0)) / scale))
+        for name, (t0, t1, scale) in (functionals or {}).items()
+    }
+    return StructuralGrid(treatment, covariates, structural(treatment, *covariates.values()), in_support, found)
+
+
+def name_with_settings(name: str, design: Any, usual: Any) -> str:
+    """A name followed by the settings in which a design differs from the usual one: `noisy-linear:r2=0.1`."""
+    changed = {one.name: getattr(design, one.name) for one in fields(usual)}
+    changed = {key: value for key, value in changed.items() if value != getattr(usual, key)}
+    texts = [f"{key}={f'{value:g}' if isinstance(value, float) else value}" for key, value in changed.items()]
+    return f"{name}:{','.join(texts)}" if texts else name
+
+
+def with_settings(design: Any, text: str) -> Any:
+    """A design with settings changed by a text such as `"r2=0.1,errors=heavy-tailed"`.
+
+    Raises:
+        ConfigError: it has no such setting, or the value cannot be read.
+    """
+    known = {one.name: getattr(design, one.name) for one in fields(design)}
+    changed: dict[str, Any] = {}
+    for part in text.split(","):
+        key, sign, value = part.partition("=")
+        if key not in known or not sign:
+            raise ConfigError(f"{part!r} is not a setting of this design; write name=value with {', '.join(known)}")
+        kind = type(known[key])
+        try:
+            changed[key] = {"True": True, "False": False}[value] if kind is bool else kind(value)
+        except (KeyError, ValueError) as error:
+            raise ConfigError(f"{part!r} cannot be read: {key} is such as {known[key]!r}") from error
+    return replace(design, **changed)
 
 
 def check_draw(n: int, rho: float, seed: int) -> None:

@@ -218,12 +218,13 @@ class VectorProxyDesign(CheckedSettings):
     def sample(self, n: int, rho: float, seed: int) -> IVData:
         """Draw `n` rows: those of the demand design with the same seed, each group replaced by its proxy."""
         draw = draw_demand(n, rho, seed)
-        return demand_data(draw, {"proxy": (self._proxy(draw.group, stream(seed, _TRAINING_PROXY)), "vector")})
+        return demand_data(draw, {"proxy": (self.proxy(draw.group, stream(seed, _TRAINING_PROXY)), "vector")})
 
     def grid(self) -> StructuralGrid:
         """The grid of the demand design with a fresh proxy at each of the 2,800 points."""
-        return demand_truth({"proxy": self._proxy(demand_grid()[2], stream(self.feature_seed, _GRID_PROXY))})
+        return demand_truth({"proxy": self.proxy(demand_grid()[2], stream(self.feature_seed, _GRID_PROXY))})
 
-    def _proxy(self, group: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    def proxy(self, group: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """A proxy of each row's group, `(n, vector_dim)`."""
         centres = self.prototypes()[group.astype(int) - 1]
         return centres + self.noise * rng.normal(size=centres.shape)

@@ -67,8 +67,7 @@ class _ImageDesign(CheckedSettings):
     def sample(self, n: int, rho: float, seed: int) -> IVData:
         """Draw `n` rows: those of the demand design with the same seed, each group replaced by an image of it."""
         draw = draw_demand(n, rho, seed)
-        images, labels, _, _ = self._found()
-        covariates = {"image": (_pick(draw.group, images, labels, stream(seed, _TRAINING_IMAGE)), "image")}
+        covariates = {"image": (self.pictures(draw.group, stream(seed, _TRAINING_IMAGE)), "image")}
         if self.nuisance_dim:
             nuisance = stream(seed, _TRAINING_NUISANCE).normal(size=(n, self.nuisance_dim))
             covariates["nuisance"] = (nuisance, "vector")
@@ -77,15 +76,16 @@ class _ImageDesign(CheckedSettings):
     def grid(self) -> StructuralGrid:
         """The grid of the demand design with a test image, and fresh nuisance, at each of the 2,800 points."""
         group = demand_grid()[2]
-        _, _, images, labels = self._found()
-        covariates = {"image": _pick(group, images, labels, stream(self.feature_seed, _GRID_IMAGE))}
+        covariates = {"image": self.pictures(group, stream(self.feature_seed, _GRID_IMAGE), test=True)}
         if self.nuisance_dim:
             rng = stream(self.feature_seed, _GRID_NUISANCE)
             covariates["nuisance"] = rng.normal(size=(len(group), self.nuisance_dim))
         return demand_truth(covariates)
 
-    def _found(self) -> MnistImages:
-        return digits() if self.images == "digits" else load_mnist()
+    def pictures(self, group: np.ndarray, rng: np.random.Generator, *, test: bool = False) -> np.ndarray:
+        """A random picture of each row's digit, `(n, 28, 28)`, from the training or the test images."""
+        found = digits() if self.images == "digits" else load_mnist()
+        return _pick(group, *(found[2:] if test else found[:2]), rng)
 
 
 @dataclass(frozen=True)

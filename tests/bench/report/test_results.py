@@ -67,10 +67,12 @@ def test_the_report_has_every_part_and_stands_alone(rows: list[Row]) -> None:
     made = bench_report(rows, [PLAN])
     design = ["accuracy", "accuracy-*-paper-values", "paired-*-default", "paired-*-paper-values", "no-instrument"]
     design += ["ablation", "support"]
-    names = [part.replace("-*", "-vector-proxy") if "*" in part else f"{part}-vector-proxy" for part in design]
+    names = ["multiples"]
+    names += [part.replace("-*", "-vector-proxy") if "*" in part else f"{part}-vector-proxy" for part in design]
     names += ["accuracy-lowdim-sin", "support-lowdim-sin", "runtime", "failures", "versions", "missing"]
     assert [table.name for table in made.tables] == names
-    pictures = ["lines-vector-proxy", "boxes-vector-proxy", "ablation-boxes-vector-proxy", "boxes-lowdim-sin"]
+    pictures = ["multiples", "lines-vector-proxy", "boxes-vector-proxy", "ablation-boxes-vector-proxy"]
+    pictures += ["boxes-lowdim-sin"]
     assert [picture.name for picture in made.pictures] == pictures
     assert made.sections[0].parts[0] == (
         "28 fits of 4 methods on 2 designs; 1 failed. This report is partial: 3 of 6 planned fits are missing or "

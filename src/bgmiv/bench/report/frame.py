@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from bgmiv.bench import Row
-from bgmiv.designs import DESIGNS
+from bgmiv.designs import DESIGNS, find_design
+from bgmiv.designs.base import DesignEntry
 from bgmiv.diagnostics.verdict import FitEvidence, judge
+from bgmiv.errors import ConfigError
 from bgmiv.registry import METHODS, NO_INSTRUMENT, method_label, preset_names
 
 __all__ = [
@@ -91,16 +95,31 @@ def _verdict(evidence: Mapping[str, Any]) -> str | None:
 
 def design_title(design: str) -> str:
     """The design's name in headings; an unknown one goes by its own name."""
-    return DESIGNS[design].title if design in DESIGNS else design
+    entry = _entry(design)
+    return entry.title if entry else design
 
 
+@cache
 def design_unit(design: str) -> float:
-    """What structural errors of the design are divided by: 1e4 for the demand family, else 1."""
-    return DESIGNS[design].unit if design in DESIGNS else 1.0
+    """What structural errors of the design are divided by: 1e4, 1, or the variance of g on its grid."""
+    entry = _entry(design)
+    if entry is None:
+        return 1.0
+    return float(np.var(entry.make().grid().truth)) if entry.unit is None else entry.unit
+
+
+def _entry(design: str) -> DesignEntry | None:
+    """The design's entry; None for one that this version does not know."""
+    with suppress(ConfigError):
+        return find_design(design)
+    return None
 
 
 def unit_text(design: str) -> str:
     """What the errors of a design are, in words."""
+    entry = _entry(design)
+    if entry is not None and entry.unit is None:
+        return "structural MSE / variance of g"
     return "structural MSE / 1e4" if design_unit(design) == 1e4 else "structural MSE"
 
 
@@ -159,8 +178,8 @@ def method_order(method: str, preset: str = "") -> tuple[int, str, bool, int, st
 
 
 def _row_order(line: Mapping[str, Any]) -> tuple[Any, ...]:
-    designs = [*DESIGNS, line["design"]]
-    setting = (designs.index(line["design"]), line["design"], line["rho"], line["n"])
+    designs = [*DESIGNS, line["design"].partition(":")[0]]
+    setting = (designs.index(designs[-1]), line["design"], line["rho"], line["n"])
     return (*setting, *method_order(line["method"], line["preset"]), line["seed"])
 
 

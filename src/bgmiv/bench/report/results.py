@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from bgmiv.bench import Plan, Row
-from bgmiv.bench.report import figures, page, paired, tables
+from bgmiv.bench.report import figures, overview, page, paired, tables
 from bgmiv.bench.report import frame as frames
 from bgmiv.bench.report.frame import NO_WARM_START, OURS, design_title, method_order, paper_values, ranges
 from bgmiv.bench.report.tables import DASH, Table, markdown_text, safe_name, spread_text
@@ -91,6 +91,7 @@ def bench_report(rows: Iterable[Row], plans: Sequence[Plan] = (), baselines: Col
     mixed, judged = mixture_table(frame), verdict_table(frame)
     sections = [
         Section("Summary", (_summary(frame, plans, mixed), _READING)),
+        *_overview(frame),
         *(_design_section(frame, design, baselines) for design in frame["design"].unique()),
         Section("Runtime", (runtime_table(frame) or "Every fit failed, so there are no times.",)),
         Section("Failed fits", (failure_table(frame) or "No fit failed.",)),
@@ -127,6 +128,22 @@ def _summary(frame: pd.DataFrame, plans: Sequence[Plan], mixed: Table | None) ->
     if mixed:
         said += f" Cells that mix versions: {len(mixed.text)}; tables mark them with † (see Versions)."
     return said
+
+
+def _overview(frame: pd.DataFrame) -> list[Section]:
+    """All cells and methods in one figure and one table, and average effects; nothing with one method."""
+    table, averages = overview.multiples_table(frame), overview.functional_table(frame)
+    parts: list[Part] = []
+    if table is not None:
+        picture = Picture(
+            "multiples",
+            overview.heat_map(overview.multiples(frame)),
+            "Heat map of every method's error in every cell, as a multiple of the best method's",
+            "Mean error over repeats, divided by the lowest mean of the row; default presets.",
+        )
+        parts += [picture, table]
+    parts += [averages] if averages is not None else []
+    return [Section("All designs at a glance", tuple(parts))] if parts else []
 
 
 def _design_section(frame: pd.DataFrame, design: str, baselines: Collection[str]) -> Section:

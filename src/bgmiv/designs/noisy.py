@@ -1,0 +1,276 @@
+"""Problems with the noise of real studies, R² of 0.1 to 0.6: ten ordinary covariates, or a vector or a picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import expit
+
+from bgmiv.data.ivdata import IVData
+from bgmiv.designs import base
+from bgmiv.designs.demand import VectorProxyDesign, demand, demand_data, draw_demand
+from bgmiv.designs.mnist import ImageSet, MnistDesign
+from bgmiv.errors import ConfigError
+
+__all__ = ["SHAPES", "NoisyDemandDesign", "NoisyDesign"]
+
+SHAPES = ("linear", "concave", "threshold", "heterogeneous", "interaction", "null")
+"""How the outcome depends on the standardised treatment t and the covariates; see :class:`NoisyDesign`."""
+
+_CHOICES = {
+    "shape": SHAPES,
+    "errors": ("normal", "heteroskedastic", "heavy-tailed"),
+    "first_stage": ("linear", "nonlinear"),
+    "instruments": ("continuous", "binary"),
+}
+_PROXIES = {"group": "noisy-demand", "vector": "noisy-vector", "image": "noisy-mnist"}
+# Spawn keys of the random streams.
+_NORMALS, _OTHERS, _INSTRUMENTS, _SHOCK, _NOISE = range(700, 705)
+# Seeds of the rows that stand for the population: no sample has them.
+_REFERENCE_SEED, _GRID_SEED = 2**31, 2**31 + 1
+_REFERENCE_ROWS, _GRID_ROWS = 200_000, 2800
+_DEGREES = 5.0
+_CONTINUOUS = 5
+# The Cholesky factor of correlations 0.5^|i - j|.
+_ROOT = np.linalg.cholesky(0.5 ** np.abs(np.subtract.outer(np.arange(_CONTINUOUS), np.arange(_CONTINUOUS))))
+_KINDS = (*("continuous",) * _CONTINUOUS, "binary", "binary", "continuous", "continuous", "continuous")
+_NAMES = tuple(f"v{i}" for i in range(1, 11))
+
+
+class _Draw(NamedTuple):
+    covariates: np.ndarray
+    instruments: np.ndarray
+    shock: np.ndarray
+    noise: np.ndarray
+    treatment: np.ndarray
+
+
+class _Population(NamedTuple):
+    variance: float
+    quantiles: tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class NoisyDesign(base.CheckedSettings):
+    r"""Ten ordinary covariates, one to four instruments, and an outcome that is mostly noise.
+
+    V1 to V5 are normal with correlations $0.5^{|i-j|}$, V6 and V7 binary, V8 and V9 counts, V10 normal; V4, V5, V7, V9
+    and V10 matter neither to the treatment nor to the outcome. With $m(v) = 0.6 v_1 + 0.4 v_2 + 0.5 (v_6 - 0.4) + 0.15
+    (v_8 - 2)$ and $h(v) = 0.3 v_1 + 0.2 v_2 - 0.2 v_3 + 0.3 (v_6 - 0.4) + 0.1 (v_8 - 2)$,
+
+    $$X = \sqrt{\tfrac{R_w}{1 - R_w}}\, f(W, V) + m(V) + U, \qquad Y = g(X, V) + \sigma E, \qquad
+      g(x, v) = s(t, v) + h(v), \quad t = x / \operatorname{sd}(X),$$
+
+    where f has mean zero given V and variance one, U and E variance one and correlation ρ, and both are independent of
+    W given V. R_w is `partial_r2`, and σ is such that $\operatorname{var}(g) / (\operatorname{var}(g) + \sigma^2)$ is
+    `r2`. The shapes s(t, v) are
+
+    - linear: t;
+    - concave: $t - 0.6 t^2$, which rises, levels off and falls;
+    - threshold: $2.5 / (1 + e^{-4t})$, a steep rise at the mean: ill-posed, since the instruments smooth it away;
+    - heterogeneous: $t (1 + v_1)$;
+    - interaction: $t (0.8 + 1.2 v_1 v_6)$;
+    - null: 0, the treatment does nothing.
+
+    Args:
+        shape: one of `SHAPES`.
+        r2: share of the variance of g and the disturbance together that is g's.
+        partial_r2: share of the treatment's variance given V that the instruments explain (of its latent index, where
+            the treatment is binary).
+        errors: "normal"; "heteroskedastic", U and E both times $\sqrt{(1 + v_1^2)/2}$; or "heavy-tailed", the part of E
+            that is not U's has Student's t distribution with five degrees of freedom.
+        first_stage: f is the mean of the instruments, or "nonlinear", with a square and a product with V1.
+        instruments: "continuous", standard normal; or "binary", one or minus one with equal chance.
+        n_instruments: one to four.
+        binary_treatment: the treatment is 1 where X is positive, and 0 elsewhere; then t = x - 1/2.
+
+    Example:
+        >>> design = NoisyDesign("concave")
+        >>> data = design.sample(500, rho=0.7, seed=0)
+        >>> data.covariates.shape, data.instruments.shape, design.name
+        ((500, 10), (500, 2), 'noisy-concave')
+    """
+
+    shape: str = "linear"
+    r2: float = 0.3
+    partial_r2: float = 0.2
+    errors: str = "normal"
+    first_stage: str = "linear"
+    instruments: str = "continuous"
+    n_instruments: int = 2
+    binary_treatment: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(allowed)}")
+        for name in ("r2", "partial_r2"):
+            if not 0.0 < getattr(self, name) < 1.0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; choose a value between 0 and 1")
+        if not 1 <= self.n_instruments <= 4:
+            raise ConfigError(f"n_instruments is {self.n_instruments}; choose 1 to 4")
+
+    @property
+    def name(self) -> str:
+        """`"noisy-"`, the shape, and the other settings that are not the usual ones."""
+        return base.name_with_settings(f"noisy-{self.shape}", self, NoisyDesign(self.shape))
+
+    @property
+    def treatment_scale(self) -> float:
+        """The standard deviation of X; 1 for a binary treatment."""
+        if self.binary_treatment:
+            return 1.0
+        # The variances of f and U, and that of m(V) from the moments of V1, V2, V6 and V8.
+        return float(np.sqrt(self.partial_r2 / (1.0 - self.partial_r2) + 1.0 + 0.76 + 0.25 * 0.24 + 0.0225 * 2.0))
+
+    @property
+    def disturbance(self) -> float:
+        """σ, the standard deviation of the outcome around g."""
+        return float(np.sqrt(_population(self).variance * (1.0 / self.r2 - 1.0)))
+
+    def structural(self, treatment: np.ndarray, *covariates: np.ndarray) -> np.ndarray:
+        """g₀(x, v) at treatments and the ten covariates."""
+        v1, v2, v3, _, _, v6, _, v8, _, _ = covariates
+        t = np.asarray(treatment, np.float64) / self.treatment_scale - 0.5 * self.binary_treatment
+        shapes = {
+            "linear": t,
+            "concave": t - 0.6 * t**2,
+            "threshold": 2.5 * expit(4.0 * t),
+            "heterogeneous": t * (1.0 + v1),
+            "interaction": t * (0.8 + 1.2 * v1 * v6),
+            "null": 0.0 * t,
+        }
+        main = 0.3 * v1 + 0.2 * v2 - 0.2 * v3 + 0.3 * (v6 - 0.4) + 0.1 * (v8 - 2.0)
+        return np.asarray(shapes[self.shape] + main, np.float64)
+
+    def sample(self, n: int, rho: float, seed: int) -> IVData:
+        """Draw `n` rows; ρ is the correlation of the disturbances of treatment and outcome."""
+        base.check_draw(n, rho, seed)
+        drawn = self.draw(n, seed)
+        error = self.disturbance * base.confounded(drawn.shock, drawn.noise, rho)
+        return base.as_data(
+            {"outcome": self.structural(drawn.treatment, *drawn.covariates.T) + error},
+            {"treatment": drawn.treatment},
+            {f"w{i}": column for i, column in enumerate(drawn.instruments.T, start=1)},
+            dict(zip(_NAMES, zip(drawn.covariates.T, _KINDS, strict=True), strict=True)),
+            treatment_kind="binary" if self.binary_treatment else "continuous",
+        )
+
+    def draw(self, n: int, seed: int) -> _Draw:
+        """All variables of `n` rows but the outcome: observed and hidden."""
+        normal = base.stream(seed, _NORMALS).normal(size=(n, _CONTINUOUS)) @ _ROOT.T
+        uniform, other, last = (base.stream(seed, _OTHERS, i) for i in range(3))
+        v6 = uniform.random(n) < 0.4
+        v7 = normal[:, 4] + other.normal(size=n) > 0.0
+        v8 = base.stream(seed, _OTHERS, 3).poisson(2.0, size=n)
+        v9 = base.stream(seed, _OTHERS, 4).poisson(np.exp(0.5 + 0.3 * normal[:, 3]))
+        v = np.column_stack([normal, v6, v7, v8, v9, last.normal(size=n)]).astype(np.float64)
+        w = base.stream(seed, _INSTRUMENTS).normal(size=(n, self.n_instruments))
+        w = np.where(w > 0.0, 1.0, -1.0) if self.instruments == "binary" else w
+        shock, noise = base.normals(n, seed, _SHOCK, _NOISE)
+        if self.errors == "heteroskedastic":
+            shock, noise = (part * np.sqrt((1.0 + v[:, 0] ** 2) / 2.0) for part in (shock, noise))
+        elif self.errors == "heavy-tailed":
+            noise = base.stream(seed, _NOISE).standard_t(_DEGREES, size=n) / np.sqrt(_DEGREES / (_DEGREES - 2.0))
+        main = 0.6 * v[:, 0] + 0.4 * v[:, 1] + 0.5 * (v[:, 5] - 0.4) + 0.15 * (v[:, 7] - 2.0)
+        x = np.sqrt(self.partial_r2 / (1.0 - self.partial_r2)) * self._instrumented(w, v[:, 0]) + main + shock
+        return _Draw(v, w, shock, noise, (x > 0.0).astype(np.float64) if self.binary_treatment else x)
+
+    def _instrumented(self, w: np.ndarray, first: np.ndarray) -> np.ndarray:
+        """f(w, v): of mean zero given v, and variance one."""
+        line = w.sum(axis=1) / np.sqrt(self.n_instruments)
+        if self.first_stage == "linear":
+            return line
+        # The square of a binary instrument is constant, and the term zero.
+        square = 0.5 * (w[:, 0] ** 2 - 1.0) / np.sqrt(2.0)
+        variance = 1.25 if self.instruments == "binary" else 1.5
+        return (line + square + 0.5 * w[:, 0] * first) / np.sqrt(variance)
+
+    def grid(self) -> base.StructuralGrid:
+        """2,800 rows of the population whose treatment lies between its 5% and 95% quantiles."""
+        low, lower, upper, high = _population(self).quantiles
+        drawn = self.draw(2 * _GRID_ROWS, _GRID_SEED)
+        kept = np.flatnonzero((low <= drawn.treatment) & (drawn.treatment <= high))[:_GRID_ROWS]
+        x, covariates = drawn.treatment[kept], dict(zip(_NAMES, drawn.covariates[kept].T, strict=True))
+        functionals: dict[str, tuple[Any, Any, float]] = {"contrast": (lower, upper, 1.0)}
+        if self.binary_treatment:
+            functionals["contrast"] = (0.0, 1.0, 1.0)
+        else:
+            half = 0.05 * self.treatment_scale
+            functionals["slope"] = (x - half, x + half, 2.0 * half)
+        return base.grid_of(self.structural, x, covariates, np.ones(len(x), bool), functionals)
+
+
+@cache
+def _population(design: NoisyDesign) -> _Population:
+    """The variance of g and quantiles of the treatment, from 200,000 rows."""
+    drawn = design.draw(_REFERENCE_ROWS, _REFERENCE_SEED)
+    low, lower, upper, high = np.quantile(drawn.treatment, (0.05, 0.25, 0.75, 0.95)).tolist()
+    variance = float(design.structural(drawn.treatment, *drawn.covariates.T).var())
+    return _Population(variance, (low, lower, upper, high))
+
+
+@dataclass(frozen=True)
+class NoisyDemandDesign(base.CheckedSettings):
+    """The demand design with its disturbance scaled, judged at prices and covariates of its population.
+
+    The group is observed, or stands behind a vector or a picture. var(g) / var(Y) at ρ = 0.9 is 0.95, 0.57 and 0.32 at
+    a disturbance of 50, 150 and 240.
+
+    Args:
+        disturbance: standard deviation of the outcome around the structural function.
+        proxy: "group"; "vector", noisy columns of :class:`~bgmiv.designs.demand.VectorProxyDesign`; or "image", a
+            picture of the group's digit, those of the grid of MNIST's test part.
+        vector_dim: columns of the vector.
+        images: "mnist", or "digits" for scikit-learn's.
+
+    Example:
+        >>> NoisyDemandDesign(240.0, proxy="vector").sample(50, rho=0.9, seed=0).covariates.shape
+        (50, 301)
+    """
+
+    disturbance: float = 150.0
+    proxy: str = "group"
+    vector_dim: int = 300
+    images: ImageSet = "mnist"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.proxy not in _PROXIES:
+            raise ConfigError(f"proxy is {self.proxy!r}; choose one of {', '.join(_PROXIES)}")
+
+    @property
+    def name(self) -> str:
+        """By the proxy, with the other settings that are not the usual ones."""
+        return base.name_with_settings(_PROXIES[self.proxy], self, NoisyDemandDesign(proxy=self.proxy))
+
+    def sample(self, n: int, rho: float, seed: int) -> IVData:
+        """Draw `n` rows: those of the demand design with the same seed, the disturbance of the outcome scaled."""
+        drawn = draw_demand(n, rho, seed)
+        truth = demand(drawn.price, drawn.time, drawn.group)
+        scaled = drawn._replace(outcome=truth + self.disturbance * (drawn.outcome - truth))
+        values, kind = self._proxy(drawn.group, base.stream(seed, _OTHERS), grid=False)
+        return demand_data(scaled, {self.proxy: (values, kind)})
+
+    def grid(self) -> base.StructuralGrid:
+        """2,800 rows of the population whose price lies between its 5% and 95% quantiles."""
+        drawn = draw_demand(2 * _GRID_ROWS, 0.0, _GRID_SEED)
+        low, lower, upper, high = np.quantile(drawn.price, (0.05, 0.25, 0.75, 0.95))
+        kept = np.flatnonzero((low <= drawn.price) & (drawn.price <= high))[:_GRID_ROWS]
+        price, time, group = drawn.price[kept], drawn.time[kept], drawn.group[kept]
+        values, _ = self._proxy(group, base.stream(_GRID_SEED, _OTHERS), grid=True)
+        functionals = {"contrast": (lower, upper, 1.0), "slope": (price - 0.5, price + 0.5, 1.0)}
+        covariates, inside = {"time": time, self.proxy: values}, np.ones(len(price), bool)
+        return base.grid_of(lambda p, t, _: demand(p, t, group), price, covariates, inside, functionals)
+
+    def _proxy(self, group: np.ndarray, rng: np.random.Generator, *, grid: bool) -> tuple[np.ndarray, str]:
+        """What stands for the group, and its kind."""
+        if self.proxy == "vector":
+            return VectorProxyDesign(self.vector_dim).proxy(group, rng), "vector"
+        if self.proxy == "image":
+            return MnistDesign(self.images).pictures(group, rng, test=grid), "image"
+        return group, "continuous"

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from bgmiv.bench import Row
+from bgmiv.bench.report import bench_report
+from bgmiv.bench.report.frame import read_rows
+from bgmiv.bench.report.overview import functional_table, heat_map, multiples, multiples_table
+
+from .conftest import MakeCell
+
+
+@pytest.fixture
+def rows(make_cell: MakeCell) -> list[Row]:
+    cells = {"tsls": [2.0, 4.0], "kiv": [9.0, 9.0], "bgm-iv": [1.0, 2.0], "tsls-noiv": [0.1, 0.1]}
+    found = [row for method, errors in cells.items() for row in make_cell(method, errors, design="lowdim-sin")]
+    return [*found, *make_cell("bgm-iv", [0.5], design="lowdim-sin", preset="paper"), *make_cell("kiv", [1.0])]
+
+
+def test_errors_are_multiples_of_the_lowest_mean_of_their_cell(rows: list[Row]) -> None:
+    found = multiples(read_rows(rows))
+    # Without no-instrument versions, other presets, and cells of one method.
+    assert found.to_dict("records") == [{"2SLS": 2.0, "KIV": 6.0, "BGM-IV": 1.0}]
+    table = multiples_table(read_rows(rows))
+    assert table is not None
+    assert table.text.iloc[0].to_list() == ["lowdim-sin", "0.5", "1000", "2.00", "6.00", "1.00", "0.50"]
+    assert table.bold is not None
+    assert table.bold.iloc[0].to_list() == [False, False, True]
+    texts = [text.get_text() for text in heat_map(found).axes[0].texts]
+    assert texts == ["2.0", "6.0", "1.0"]
+
+
+def test_average_effects_have_bias_and_root_mean_square(make_row: Callable[..., Row]) -> None:
+    rows = [
+        make_row(design="noisy-linear", method="tsls", seed=seed, functional_errors={"contrast": error})
+        for seed, error in enumerate((0.3, -0.1))
+    ]
+    table = functional_table(read_rows(rows))
+    assert table is not None
+    line = table.numbers.iloc[0]
+    assert line["contrast bias"] == pytest.approx(0.1)
+    assert line["contrast standard error"] == pytest.approx(0.2)
+    assert line["contrast RMSE"] == pytest.approx(np.sqrt(0.05))
+    assert functional_table(read_rows([make_row()])) is None
+
+
+def test_the_report_has_it_where_there_are_two_methods(rows: list[Row], make_cell: MakeCell) -> None:
+    assert [section.title for section in bench_report(rows).sections][1] == "All designs at a glance"
+    assert all(section.title != "All designs at a glance" for section in bench_report(make_cell("kiv", [1.0])).sections)
