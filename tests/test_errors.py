@@ -21,6 +21,7 @@ BUILT_IN = {
     "ModelFileError": (OSError,),
     "NotFittedError": (ValueError, AttributeError),
     "StoreError": (OSError,),
+    "SupportWarning": (UserWarning,),
     "WeakInstrumentWarning": (UserWarning,),
 }
 

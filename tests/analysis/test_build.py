@@ -181,6 +181,8 @@ def test_groups_divide_the_rows(tsls: TSLS) -> None:
         assert sorted(np.concatenate([group.rows for group in found]).tolist()) == list(range(N))
         assert len(found) == 3
     assert len(groups(["age", "region"])) == 6
+    few = IVData.from_arrays(TABLE["sales"], TABLE["price"], instruments=W, covariates={"schools": np.arange(N) % 4})
+    assert [group.label for group in groups("schools", few)] == [f"schools = {k}" for k in range(4)]
     assert [group.label for group in groups({"team": ["a"] * N})] == ["team = a"]
     request = tsls.analysis(by={"team": np.arange(N) % 3}).request
     assert (request.by, request.labels) == (("team",), ())

@@ -226,6 +226,6 @@ def test_wide_distances_agree_with_narrow_ones() -> None:
 def test_features_of_repeated_rows() -> None:
     rows = np.repeat(np.linspace(0.0, 1.0, 6)[:, None], 4, axis=0)
     features, phi = fit_features(GaussianKernel(np.array([0.2])), rows, len(rows))
-    assert features.rank == 6
+    assert phi.shape[1] == 6
     np.testing.assert_allclose(phi @ phi.T, GaussianKernel(np.array([0.2]))(rows, rows), atol=1e-11)
     np.testing.assert_allclose(features(rows), phi, atol=1e-8)

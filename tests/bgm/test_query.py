@@ -8,6 +8,8 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import jax
@@ -54,7 +56,7 @@ def model(small: BGMIVConfig, proxy_data: IVData, monkeypatch: pytest.MonkeyPatc
 QUESTIONS: dict[str, Callable[[BGMIV], Any]] = {
     "ate_interval": lambda m: m.ate_interval(t0=-0.5, t1=0.5),
     "dose_response": lambda m: m.dose_response(np.linspace(-1.0, 1.0, 5)),
-    "analysis": lambda m: m.analysis(no_instrument=False),
+    "report": lambda m: m.report(Path(mkdtemp()) / "report.html", no_instrument=False),
     "other rows": lambda m: m.effect_interval({"proxy": np.full((5, 24), 50.0)}, t0=-0.5, t1=0.5),
 }
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import bgmiv as library
 from bgmiv import TSLS
-from bgmiv.bgm import estimator as bgm
+from bgmiv.bgm import config as bgm
 from bgmiv.cli.main import app
 from bgmiv.data.read import read_table
 
@@ -144,6 +144,8 @@ def test_predict(folder: Path, data: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(found["estimate"], expected.estimate)
     np.testing.assert_allclose(found["lower"], expected.lower)
     np.testing.assert_allclose(found["upper"], expected.upper)
+    far = bgmiv("predict", folder, data, "--treatment", "1000", "--out", out)
+    assert "Warning: 0% of the rows are in the support" in " ".join(far.stderr.split())
     observed = json.loads(bgmiv("predict", folder, data, "--json").stdout)["rows"]
     np.testing.assert_allclose([row["treatment"] for row in observed], PRICE)
     other = write(tmp_path / "other.csv", price=None, dose=PRICE + 1)

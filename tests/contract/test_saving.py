@@ -71,6 +71,20 @@ def test_a_loaded_model_shows_its_analysis_and_takes_rows_again(folder: Path, ta
     assert model.analysis(level=0.9).effects[0].upper < shown.effects[0].upper
 
 
+def test_a_loaded_model_gives_no_intervals_of_another_level(table: dict[str, Any], tmp_path: Path) -> None:
+    model = bgmiv.TSLS().fit(table["y"], table["x"], instruments=table["w"])
+    model.save(tmp_path / "model", analysis=model.analysis(level=0.9))
+    again = bgmiv.load(tmp_path / "model")
+    assert again.summary().level == again.summary(level=0.9).level == 0.9
+    assert again.diagnose() == again.diagnose(level=0.9) == model.diagnose(level=0.9)
+    # What is asked for is not the saved one, even where it is the default.
+    for ask in (again.summary, again.diagnose):
+        with pytest.raises(DataError, match="attach_data"):
+            ask(level=0.95)
+    with pytest.raises(DataError, match="attach_data"):
+        again.diagnose(no_instrument=False)
+
+
 def test_rows_of_another_table_are_refused(folder: Path, table: dict[str, Any]) -> None:
     other = {**table, "region": np.where(table["age"] > 0, "n", "s")}
     with pytest.raises(DataError, match="levels of the fit"):

@@ -95,12 +95,16 @@ def test_sample_weights_enter_every_average() -> None:
     assert model.ate({"age": age}, t0=0.0, t1=1.0) == pytest.approx(1.6, abs=0.12)
     weighted = model.ate(t0=0.0, t1=1.0)
     assert model.ate({"age": age}, t0=0.0, t1=1.0, weights=weights) == pytest.approx(weighted)
+    # Weights without covariates are other weights of the rows of the fit.
+    assert model.ate(t0=0.0, t1=1.0, weights=np.ones(len(age))) == pytest.approx(1.6, abs=0.12)
     assert np.diff(model.dose_response([0.0, 1.0]).values)[0] == pytest.approx(weighted)
     assert np.diff(model.dose_response_interval([0.0, 1.0]).estimate)[0] == pytest.approx(weighted)
     assert model.ate_interval(t0=0.0, t1=1.0).estimate == pytest.approx(weighted)
     found = model.analysis(t0=0.0, t1=1.0, no_instrument=False)
     assert found.effects[0].estimate == pytest.approx(weighted)
     assert f"{weighted:.3g}" in str(model.summary(t0=0.0, t1=1.0, no_instrument=False))
+    described = next(column.text for column in found.question.columns if column.name == "age")
+    assert described.startswith(f"mean {np.average(age, weights=weights):.4g}, ")
 
 
 def test_a_question_does_not_change_the_answer_to_another() -> None:

@@ -212,28 +212,28 @@ def _question(subject: Subject, source: str) -> Question:
 
 
 def _columns(data: IVData) -> tuple[ColumnSummary, ...]:
-    found = []
+    found, shares = [], Rows(data.covariates, data.weights).shares
     roles = {"outcome": (data.schema.outcome, data.outcome), "treatment": (data.schema.treatment, data.treatment)}
     for role, (variable, values) in roles.items():
-        text = _values_text(variable.kind, values)
+        text = _values_text(variable.kind, values, shares)
         if variable.levels is not None:
-            counts = np.bincount(values.astype(np.int64), minlength=len(variable.levels))
-            text = _shares(variable.levels, counts / len(values))
+            text = _shares(variable.levels, np.bincount(values.astype(np.int64), shares, len(variable.levels)))
         found.append(ColumnSummary(variable.name, role, str(variable.kind.value), text))
     for name, values in zip(data.schema.instruments, data.instruments.T, strict=True):
-        found.append(ColumnSummary(name, "instrument", "continuous", _values_text(BlockKind.continuous, values)))
+        text = _values_text(BlockKind.continuous, values, shares)
+        found.append(ColumnSummary(name, "instrument", "continuous", text))
     for block in data.schema.blocks:
-        texts = _block_texts(block, data.covariates[:, block.start : block.stop])
+        texts = _block_texts(block, data.covariates[:, block.start : block.stop], shares)
         found += [ColumnSummary(name, "covariate", str(block.kind.value), text) for name, text in texts.items()]
     return tuple(found)
 
 
-def _block_texts(block: CovariateBlock, values: NDArray[Any]) -> dict[str, str]:
+def _block_texts(block: CovariateBlock, values: NDArray[Any], shares: NDArray[np.float64]) -> dict[str, str]:
     if block.levels is not None:
-        return {block.name: _shares(block.levels, values.mean(axis=0))}
+        return {block.name: _shares(block.levels, shares @ values)}
     if block.kind in (BlockKind.continuous, BlockKind.binary):
         pairs = zip(block.columns, values.T, strict=True)
-        return {name: _values_text(block.kind, column) for name, column in pairs}
+        return {name: _values_text(block.kind, column, shares) for name, column in pairs}
     return {block.name: "×".join(map(str, block.shape)) if block.shape else f"{block.width} columns"}
 
 
@@ -243,11 +243,13 @@ def _shares(levels: tuple[Any, ...], shares: NDArray[Any]) -> str:
     return ", ".join(listed[:_MAX_LISTED]) + more
 
 
-def _values_text(kind: BlockKind, values: NDArray[Any]) -> str:
-    if kind is BlockKind.binary:
-        return f"{float(np.mean(values)):.1%} are 1"
+def _values_text(kind: BlockKind, values: NDArray[Any], shares: NDArray[np.float64]) -> str:
     v = values.astype(np.float64)
-    return f"mean {v.mean():.4g}, standard deviation {v.std():.3g}, from {v.min():.4g} to {v.max():.4g}"
+    mean = float(shares @ v)
+    if kind is BlockKind.binary:
+        return f"{mean:.1%} are 1"
+    spread = float(np.sqrt(shares @ (v - mean) ** 2))
+    return f"mean {mean:.4g}, standard deviation {spread:.3g}, from {v.min():.4g} to {v.max():.4g}"
 
 
 def _history(rows: tuple[HistoryRow, ...]) -> tuple[HistoryLine, ...]:

@@ -161,9 +161,10 @@ def _of_column(data: IVData, block: CovariateBlock, column: str) -> list[GroupRo
     if block.kind not in (BlockKind.binary, BlockKind.continuous):
         raise DataError(f"by={name!r} is a {block.kind} block, which does not divide the rows. Name a single column.")
     values = data.covariates[:, block.start + block.columns.index(column)].astype(np.float64)
-    if block.kind is BlockKind.binary:
-        return [GroupRows(name, f"{name} = {value:g}", np.flatnonzero(values == value)) for value in (0.0, 1.0)]
-    return _thirds(name, values)
+    kinds = np.unique(values)
+    if len(kinds) > _MAX_GROUPS:
+        return _thirds(name, values)
+    return [GroupRows(name, f"{name} = {value:g}", np.flatnonzero(values == value)) for value in kinds]
 
 
 def _labelled(name: str, labels: NDArray[Any], n: int) -> list[GroupRows]:

@@ -136,10 +136,10 @@ class KIVConfig:
             w = _scaled(scaler.instruments, data.instruments)
             z = np.column_stack([w, v])
             instruments, zeta = self._features(z[first], [1] * w.shape[1], schema)
-            stage1 = first_stage(zeta, instruments(z[second]), psi, psi_second, self._penalties(self.stage1_grid))
+            stage1 = _first_stage(zeta, instruments(z[second]), psi, psi_second, self._penalties(self.stage1_grid))
         reporter.advance(1, {})
         penalties = self._penalties(self.stage2_grid)
-        candidates = second_stage(psi_second if stage1 is None else stage1.means, y[second], penalties)
+        candidates = _second_stage(psi_second if stage1 is None else stage1.means, y[second], penalties)
         curves = psi @ candidates
         if stage1 is not None and self.validation == "projected":
             curves = stage1.leave_one_out(curves)
@@ -190,7 +190,7 @@ class KIVConfig:
         return np.logspace(grid[1], grid[0], self.grid_size)
 
 
-class FirstStage(NamedTuple):
+class _FirstStage(NamedTuple):
     """The fitted operator Ê[· | w, v].
 
     Attributes:
@@ -218,7 +218,7 @@ class FirstStage(NamedTuple):
         return (smooth - leverage * values) / np.maximum(1.0 - leverage, _MIN_REST)
 
 
-def first_stage(zeta: Floats, zeta_second: Floats, psi: Floats, psi_second: Floats, penalties: Floats) -> FirstStage:
+def _first_stage(zeta: Floats, zeta_second: Floats, psi: Floats, psi_second: Floats, penalties: Floats) -> _FirstStage:
     """Ridge regression of ψ (n, r) on ζ (n, q); λ has the smallest mean ‖ψ − Ê[ψ | w, v]‖² on the second sample.
 
     One eigendecomposition serves every penalty. The kernel is one at distance zero, so ‖ψ‖ = 1, and the loss counts
@@ -234,10 +234,10 @@ def first_stage(zeta: Floats, zeta_second: Floats, psi: Floats, psi_second: Floa
     losses = 1.0 + fit / len(psi_second)
     best = int(np.argmin(losses))
     means = (rotated_second * shrink[best]) @ target
-    return FirstStage(means, rotated, shrink[best], float(penalties[best]), losses)
+    return _FirstStage(means, rotated, shrink[best], float(penalties[best]), losses)
 
 
-def second_stage(means: Floats, outcome: Floats, penalties: Floats) -> Floats:
+def _second_stage(means: Floats, outcome: Floats, penalties: Floats) -> Floats:
     """Ridge regression of the outcome (m,) on the means (m, r): (r, g) coefficients, one column for each penalty."""
     eigenvalues, basis = np.linalg.eigh(means.T @ means)
     moments = basis.T @ (means.T @ outcome)

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from bgmiv.analysis.analysis import Analysis
     from bgmiv.analysis.compare import Comparison
     from bgmiv.data.table import Table
+    from bgmiv.estimators.base import IVEstimator
 
 __all__ = ["COMPARE_EPILOG", "EPILOG", "compare", "fit"]
 
@@ -127,7 +128,7 @@ def fit(
     exit_if_failed(analysis.verdict)
 
 
-def _groups_shown(model: Any, labels: Table, table: Any, roles: Roles) -> Any:
+def _groups_shown(model: IVEstimator, labels: Table, table: Any, roles: Roles) -> Any:
     """What `analysis` takes as `by`: names of covariates, or labels of each row where a name is none of them."""
     if not labels.columns:
         return None

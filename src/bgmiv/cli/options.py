@@ -18,6 +18,7 @@ from bgmiv.registry import METHODS, NO_INSTRUMENT, find_method, method_names, ne
 
 if TYPE_CHECKING:
     from bgmiv.diagnostics.verdict import Verdict
+    from bgmiv.estimators.base import IVEstimator
 
 __all__ = [
     "FAILED_FIT",
@@ -140,7 +141,7 @@ def make_model(
     *,
     members: int | None = None,
     checkpoint: Path | None = None,
-) -> Any:
+) -> IVEstimator:
     """An estimator of a method, under its nearest preset, that shows its progress."""
     estimator = find_method(method).estimator_class()
     arguments: dict[str, Any] = {**kinds, "use_instrument": not method.endswith(NO_INSTRUMENT)}
@@ -156,7 +157,8 @@ def make_model(
             arguments[argument] = value
         elif argument in ("members", "checkpoint") and value is not None:
             raise typer.BadParameter(f"{method} has none; it is for bgm-iv", param_hint=f"--{argument}")
-    return estimator(**arguments)
+    found: IVEstimator = estimator(**arguments)
+    return found
 
 
 def method_help() -> str:

@@ -6,11 +6,14 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from bgmiv.cli.options import words
+
+if TYPE_CHECKING:
+    from bgmiv.estimators.base import IVEstimator
 
 __all__ = [
     "Covariates",
@@ -137,7 +140,7 @@ def _kinds(declared: list[str]) -> dict[str, str]:
     return found
 
 
-def fitted_model(model: Any, table: Any, roles: Roles) -> Any:
+def fitted_model(model: IVEstimator, table: Any, roles: Roles) -> IVEstimator:
     """The estimator fitted on the table, by formula or by names.
 
     Raises:
@@ -186,7 +189,10 @@ def in_options(text: str, roles: Roles) -> str:
     """
     text = text.replace("missing='drop'", "--missing drop")
     for role in ("treatment", "outcome"):
-        text = re.sub(rf"\b{role}_kind='(\w+)'", rf"--kind {getattr(roles, role)}=\1".replace("\\1", r"\1"), text)
+        name = roles.treatment if role == "treatment" else roles.outcome
+        # In a replacement a backslash is special.
+        replacement = f"--kind {name}=".replace("\\", r"\\") + r"\1"
+        text = re.sub(rf"\b{role}_kind='(\w+)'", replacement, text)
     return re.sub(r"blocks=\{'([^']+)': '(\w+)'[^}]*\}", r"--kind \1=\2", text)
 
 

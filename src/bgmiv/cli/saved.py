@@ -96,6 +96,7 @@ def _predictions(model: IVEstimator, data: Path, treatment: str | None, column: 
         found = model.predict_interval(x, covariates, level=level)
         parts = {"estimate": found.estimate, "lower": found.lower, "upper": found.upper}
         inside = found.in_support
+        model._warn_share(float(np.mean(inside)))
     else:
         parts = {"estimate": model.predict(x, covariates)}
         inside = model.in_support(x, covariates)

@@ -69,6 +69,17 @@ class Rows:
         part._origin = (origin, before[positions])
         return part
 
+    def with_weights(self, weights: Any) -> Rows:
+        """The same rows with other weights; what was computed of them is kept."""
+        shares = np.asarray(weights, np.float64)
+        if shares.shape != (len(self),):
+            raise DataError(f"weights have shape {shares.shape}; pass one for each of the {len(self)} rows.")
+        if not np.all(np.isfinite(shares)) or shares.min() < 0.0 or not shares.sum() > 0.0:
+            raise DataError("weights must be numbers of at least 0, not all of them 0.")
+        same = Rows(self.covariates, shares)
+        same._origin = self._origin or (self, np.arange(len(self)))
+        return same
+
     def encoded_by(self, encoder: Encoder) -> Encoded:
         """What the method computes of these covariates, computed once for them and all rows taken from them."""
         if self._origin is not None:
@@ -132,21 +143,16 @@ class Query:
 def rows_of(schema: Schema, covariates: Any, *, n_rows: int | None = None, weights: Any = None) -> Rows:
     """Rows from covariates as `predict` takes them or from the data of a fit; `Rows` as they are.
 
-    `n_rows` is how many rows there must be; for a fit without covariates, how many there are.
+    `n_rows` is how many rows there must be; for a fit without covariates, how many there are. `weights`, if given, take
+    the place of those that rows have.
     """
     if isinstance(covariates, Rows):
-        return covariates
-    if isinstance(covariates, IVData):
-        return Rows(covariates.covariates, covariates.weights)
-    flat = schema.check_covariates(covariates, n_rows=n_rows)
-    if weights is None:
-        return Rows(flat)
-    shares = np.asarray(weights, np.float64)
-    if shares.shape != (len(flat),):
-        raise DataError(f"weights have shape {shares.shape}; pass one for each of the {len(flat)} rows.")
-    if not np.all(np.isfinite(shares)) or shares.min() < 0.0 or not shares.sum() > 0.0:
-        raise DataError("weights must be numbers of at least 0, not all of them 0.")
-    return Rows(flat, shares)
+        rows = covariates
+    elif isinstance(covariates, IVData):
+        rows = Rows(covariates.covariates, covariates.weights)
+    else:
+        rows = Rows(schema.check_covariates(covariates, n_rows=n_rows))
+    return rows if weights is None else rows.with_weights(weights)
 
 
 def query_at(schema: Schema, treatment: Any, covariates: Any = None) -> Query:

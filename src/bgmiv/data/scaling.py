@@ -23,6 +23,7 @@ __all__ = [
     "ScaledData",
     "Scaler",
     "Standardise",
+    "row_pieces",
     "treatment_as_columns",
 ]
 

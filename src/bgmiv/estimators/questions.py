@@ -89,7 +89,7 @@ class QuestionsMixin(ABC):
         Args:
             covariates: the rows averaged over; by default those of the fit, with its sample weights.
             t0, t1: a treatment for all rows or one a row.
-            weights: how many rows each given row stands for.
+            weights: how many rows each row stands for.
         """
         query = self._query_pair(t0, t1, covariates, weights, of_fit=True)
         found = average_over(self._fitted(), query)
@@ -129,7 +129,7 @@ class QuestionsMixin(ABC):
             treatments: `(m,)` numbers or levels.
             covariates: the rows; by default those of the fit, with its sample weights.
             average: the mean over rows, or each row's own curve.
-            weights: how many rows each given row stands for.
+            weights: how many rows each row stands for.
         """
         query = self._query_along(treatments, covariates, weights)
         shown = np.atleast_1d(np.asarray(treatments))
@@ -187,7 +187,7 @@ class QuestionsMixin(ABC):
         if covariates is None and of_fit and schema.blocks:
             own = self._fit_rows()
             if own is not None:
-                return own
+                return rows_of(schema, own, weights=weights)
         return rows_of(schema, self._read(covariates), n_rows=None if schema.blocks else n_rows, weights=weights)
 
     def _warn_outside(self, query: Query) -> None:

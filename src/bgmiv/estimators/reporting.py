@@ -84,54 +84,47 @@ class ReportingMixin(QuestionsMixin):
         treatments: Any = None,
         t0: Any = None,
         t1: Any = None,
-        level: float = 0.95,
+        level: float | None = None,
         compare: Mapping[str, Any] | None = None,
         title: str | None = None,
-        source: str = "",
-        no_instrument: bool = True,
+        source: str | None = None,
+        no_instrument: bool | None = None,
     ) -> Analysis:
         """The numbers that summaries, figures, pages and saved models show.
 
         The same arguments give the same analysis, whatever was asked before. A loaded model without rows has only the
-        analysis it was saved with.
+        analysis it was saved with: ask for it without arguments.
 
         Args:
             by: which groups to show: names of covariates, or a mapping of names to one label a row. By default the
                 first covariates of two to six levels.
             treatments: where curves are drawn; by default 41 values from the 1% to the 99% quantile, or all levels.
             t0, t1: the treatments compared; by default the quartiles, or the two most frequent levels.
-            level: of the intervals.
+            level: of the intervals; by default 0.95.
             compare: other fitted estimators by name, for the same question.
             title: of the analysis.
             source: where the rows came from.
-            no_instrument: also fit the method without the instruments, which takes about as long as the fit.
+            no_instrument: also fit the method without the instruments, which takes about as long as the fit. By default
+                True.
 
         Raises:
             DataError: this is a loaded model without rows, and it was not saved with this analysis.
         """
         others = {str(name): other._subject() for name, other in (compare or {}).items()}
-        request = AnalysisRequest.of(
-            by=by,
-            treatments=treatments,
-            t0=t0,
-            t1=t1,
-            level=level,
-            no_instrument=no_instrument,
-            title=title,
-            source=source,
-            compare=others,
-        )
+        given: dict[str, Any] = {"by": by, "treatments": treatments, "t0": t0, "t1": t1, "level": level}
+        given |= {"compare": others or None, "title": title, "source": source, "no_instrument": no_instrument}
+        given = {name: value for name, value in given.items() if value is not None}
+        request = AnalysisRequest.of(**given)
         self._fitted()
         if self.data_ is None:
             saved = self.saved_analysis_
-            asked = replace(request, labels=())
-            if saved is None or asked not in (saved.request, AnalysisRequest()):
+            if saved is None or (given and replace(request, labels=()) != saved.request):
                 raise DataError(_NO_ROWS)
             return saved
         key = (request, *others.values())
         if key not in self._cache.analyses:
-            diagnosis = self.diagnose(no_instrument=no_instrument, level=level)
-            no_instrument_fit = self._no_instrument_fit() if no_instrument else None
+            diagnosis = self.diagnose(no_instrument=request.no_instrument, level=request.level)
+            no_instrument_fit = self._no_instrument_fit() if request.no_instrument else None
             found = build_analysis(request, self._subject(), diagnosis, no_instrument_fit, others)
             self._cache.analyses[key] = found
         return self._cache.analyses[key]
@@ -155,7 +148,7 @@ class ReportingMixin(QuestionsMixin):
             )
         return self._cache.subject
 
-    def diagnose(self, *, no_instrument: bool = True, level: float = 0.95) -> Diagnosis:
+    def diagnose(self, *, no_instrument: bool | None = None, level: float | None = None) -> Diagnosis:
         """Check what supports a causal reading of this fit and what contradicts it; print the result to read it.
 
         Strength of the instruments, a set for the linear effect that is valid under weak instruments, tests of
@@ -164,14 +157,15 @@ class ReportingMixin(QuestionsMixin):
         `docs/diagnostics.md` explains each.
 
         Args:
-            no_instrument: also fit the method without the instruments, which takes about as long as the fit.
-            level: of intervals and sets.
+            no_instrument: also fit the method without the instruments, which takes about as long as the fit. By default
+                True.
+            level: of intervals and sets; by default 0.95.
 
         Warns:
             WeakInstrumentWarning: the effective F is below its critical value.
 
         Raises:
-            DataError: this is a loaded model without rows, and no diagnosis was saved with it.
+            DataError: this is a loaded model without rows, and it was not saved with this diagnosis.
 
         Example:
             >>> import numpy as np
@@ -182,18 +176,22 @@ class ReportingMixin(QuestionsMixin):
             >>> found["effective-f"].severity
             'good'
         """
-        check_level(level)
+        if level is not None:
+            check_level(level)
         fitted = self._fitted()
         if self.data_ is None:
-            if self.saved_analysis_ is None:
+            saved = self.saved_analysis_
+            if saved is None or no_instrument not in (None, saved.request.no_instrument):
                 raise DataError(_NO_ROWS)
-            return self.saved_analysis_.diagnosis
-        asked = (bool(no_instrument), float(level))
+            if level not in (None, saved.level):
+                raise DataError(_NO_ROWS)
+            return saved.diagnosis
+        asked = (no_instrument is None or bool(no_instrument), 0.95 if level is None else float(level))
         if asked not in self._cache.diagnoses:
             rows = self._fit_rows()
             assert rows is not None
-            other = self._no_instrument_fit() if no_instrument else None
-            found = diagnose(self.data_, rows, fitted, no_instrument=other, level=level, seed=self.seed_)
+            other = self._no_instrument_fit() if asked[0] else None
+            found = diagnose(self.data_, rows, fitted, no_instrument=other, level=asked[1], seed=self.seed_)
             self._cache.diagnoses[asked] = found
         return self._cache.diagnoses[asked]
 

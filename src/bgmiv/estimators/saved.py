@@ -142,7 +142,7 @@ def _codec(classes: tuple[type, ...]) -> Codec:
 
 def without_paths(estimator: Any) -> Any:
     """The estimator's arguments without paths of this computer, which are of no use elsewhere."""
-    return replace(estimator, checkpoint=None) if hasattr(estimator, "checkpoint") else replace(estimator)
+    return replace(estimator, checkpoint=None) if "checkpoint" in estimator.get_params() else replace(estimator)
 
 
 _ROLE_KINDS = (BlockKind.continuous, BlockKind.binary, BlockKind.categorical)

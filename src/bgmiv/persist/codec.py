@@ -249,7 +249,7 @@ class _Reader:
 
     def below(self, hint: type) -> list[type]:
         """The listed classes that derive from a base class."""
-        return [kind for kind in self.classes.values() if kind is not hint and issubclass_safely(kind, hint)]
+        return [kind for kind in self.classes.values() if kind is not hint and _is_subclass(kind, hint)]
 
     def object(self, raw: Any, hint: Any) -> Any:
         """An object of a listed class."""
@@ -318,7 +318,7 @@ class _Reader:
 
 
 def _assembled(kind: Any, values: dict[str, Any]) -> Any:
-    if not issubclass_safely(kind, eqx.Module):
+    if not _is_subclass(kind, eqx.Module):
         return kind(**values)
     # The constructors of modules draw weights; what is read here has them.
     module = object.__new__(kind)
@@ -338,7 +338,7 @@ def _hints(kind: Any) -> dict[str, Any]:
     return {name: hints[name] for name in names}
 
 
-def issubclass_safely(kind: Any, base: Any) -> bool:
+def _is_subclass(kind: Any, base: Any) -> bool:
     """Whether a class derives from another; false where Python cannot tell, as for protocols with data."""
     try:
         return issubclass(kind, base)

@@ -120,7 +120,7 @@ def _opened(folder: Path, name: str) -> Iterator[int]:
 
 
 def write_model(
-    folder: Path, method: str, model: Any, arrays: Mapping[str, NDArray[Any]], *, overwrite: bool, check: Check
+    folder: Path, method: str, raw: Any, arrays: Mapping[str, NDArray[Any]], *, overwrite: bool, check: Check
 ) -> None:
     """Write a model's JSON and arrays to a folder, which is read back by `check` before it takes its place.
 
@@ -137,7 +137,7 @@ def write_model(
         "written_by": f"bgmiv {version('bgmiv')}",
         "method": method,
         "arrays": {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()},
-        "model": model,
+        "model": raw,
     }
     try:
         text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1).encode()

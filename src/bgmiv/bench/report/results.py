@@ -88,15 +88,15 @@ def bench_report(rows: Iterable[Row], plans: Sequence[Plan] = (), baselines: Col
     for name in baselines:
         if name not in present:
             raise ConfigError(f"no row of method {name!r} to compare with; methods with rows: {', '.join(present)}")
-    mixed, judged = mixture_table(frame), verdict_table(frame)
+    mixed, judged = _mixture_table(frame), _verdict_table(frame)
     sections = [
         Section("Summary", (_summary(frame, plans, mixed), _READING)),
         *_overview(frame),
         *(_design_section(frame, design, baselines) for design in frame["design"].unique()),
-        Section("Runtime", (runtime_table(frame) or "Every fit failed, so there are no times.",)),
-        Section("Failed fits", (failure_table(frame) or "No fit failed.",)),
+        Section("Runtime", (_runtime_table(frame) or "Every fit failed, so there are no times.",)),
+        Section("Failed fits", (_failure_table(frame) or "No fit failed.",)),
         *([Section("Verdicts", (judged,))] if judged else []),
-        Section("Versions", (mixed or "No cell mixes versions of algorithms or libraries.", version_table(every))),
+        Section("Versions", (mixed or "No cell mixes versions of algorithms or libraries.", _version_table(every))),
         Section("Missing runs", _missing(frame, plans)),
     ]
     return Report("Benchmarks of BGM-IV and its peers", tuple(sections))
@@ -207,7 +207,7 @@ def _ablation_picture(frame: pd.DataFrame, design: str) -> Picture | None:
     )
 
 
-def runtime_table(frame: pd.DataFrame) -> Table | None:
+def _runtime_table(frame: pd.DataFrame) -> Table | None:
     """Wall and CPU seconds of one fit for each design, size, method and preset, over all confounding levels."""
     good = frame[frame["ok"]]
     if good.empty:
@@ -248,7 +248,7 @@ def runtime_table(frame: pd.DataFrame) -> Table | None:
     return Table("runtime", title, text, found, ("design", "method", "compilation"), notes=notes)
 
 
-def failure_table(frame: pd.DataFrame) -> Table | None:
+def _failure_table(frame: pd.DataFrame) -> Table | None:
     """Cells with failed fits: their share and the error texts; None if no fit failed."""
 
     def count(fits: pd.DataFrame) -> dict[str, Any] | None:
@@ -263,7 +263,7 @@ def failure_table(frame: pd.DataFrame) -> Table | None:
     return _cell_list(frame, "failures", "Failed fits by cell", count, ("seeds", "errors"))
 
 
-def verdict_table(frame: pd.DataFrame) -> Table | None:
+def _verdict_table(frame: pd.DataFrame) -> Table | None:
     """Verdicts by cell, and how they agree with the structural error; None if no row has any."""
 
     def count(fits: pd.DataFrame) -> dict[str, Any] | None:
@@ -288,7 +288,7 @@ def verdict_table(frame: pd.DataFrame) -> Table | None:
     return _cell_list(frame, "verdicts", "Verdicts that fits passed on themselves from held-out rows", count, (), note)
 
 
-def mixture_table(frame: pd.DataFrame) -> Table | None:
+def _mixture_table(frame: pd.DataFrame) -> Table | None:
     """Every cell whose rows come from more than one version, and of what; None if there is none."""
 
     def name(fits: pd.DataFrame) -> dict[str, Any] | None:
@@ -298,7 +298,7 @@ def mixture_table(frame: pd.DataFrame) -> Table | None:
     return _cell_list(frame, "mixed-versions", "Cells of mixed versions", name, ("what is mixed",))
 
 
-def version_table(every: pd.DataFrame) -> Table:
+def _version_table(every: pd.DataFrame) -> Table:
     """Which libraries the rows of each method ran under, how many rows are in use, and how many are older."""
     groups = every.groupby(["method", "preset", "libraries"])["current"]
     lines = [
@@ -316,7 +316,7 @@ def version_table(every: pd.DataFrame) -> Table:
     return _list("versions", title, lines, ("method", "preset", "libraries"), note)
 
 
-def missing_table(frame: pd.DataFrame, plans: Iterable[Plan]) -> Table | None:
+def _missing_table(frame: pd.DataFrame, plans: Iterable[Plan]) -> Table | None:
     """Cells that have fewer good fits than a plan asks for; None if every plan is complete."""
     lines = []
     for plan in plans:
@@ -343,7 +343,7 @@ def _missing(frame: pd.DataFrame, plans: Sequence[Plan]) -> tuple[Part, ...]:
     if not plans:
         return ("No plan is stored with these rows and none was given.",)
     names = ", ".join(f"{plan.name} ({len(plan.specs)} fits)" for plan in plans)
-    return (f"Plans: {names}.", missing_table(frame, plans) or "Every planned fit is there.")
+    return (f"Plans: {names}.", _missing_table(frame, plans) or "Every planned fit is there.")
 
 
 def _cell_list(
