@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bgmiv.adapters.sklearn import IVRegressor
     from bgmiv.analysis.compare import compare
+    from bgmiv.baselines.control_function import ControlFunction
     from bgmiv.baselines.deepgmm import DeepGMM
     from bgmiv.baselines.deepiv import DeepIV
     from bgmiv.baselines.dfiv import DFIV
     from bgmiv.baselines.kiv import KIV
+    from bgmiv.baselines.npiv import NPIV
     from bgmiv.baselines.tsls import TSLS
     from bgmiv.bgm.estimator import BGMIV, BGMIVConfig, FittedBGMIV
     from bgmiv.data import BlockSpec, FixedAffine, Identity, IVData, RoleScaling, Standardise
@@ -45,12 +47,14 @@ __all__ = [
     "BGMIV",
     "DFIV",
     "KIV",
+    "NPIV",
     "TSLS",
     "BGMIVConfig",
     "BGMIVError",
     "BGMIVWarning",
     "BlockSpec",
     "ConfigError",
+    "ControlFunction",
     "DataError",
     "DeepGMM",
     "DeepIV",
@@ -82,10 +86,12 @@ __all__ = [
 _HOMES = {
     "bgmiv.adapters.sklearn": "IVRegressor",
     "bgmiv.analysis.compare": "compare",
+    "bgmiv.baselines.control_function": "ControlFunction",
     "bgmiv.baselines.deepgmm": "DeepGMM",
     "bgmiv.baselines.deepiv": "DeepIV",
     "bgmiv.baselines.dfiv": "DFIV",
     "bgmiv.baselines.kiv": "KIV",
+    "bgmiv.baselines.npiv": "NPIV",
     "bgmiv.baselines.tsls": "TSLS",
     "bgmiv.bgm.estimator": "BGMIV BGMIVConfig FittedBGMIV",
     "bgmiv.data": "BlockSpec FixedAffine IVData Identity RoleScaling Standardise",

@@ -7,7 +7,7 @@ entry. Nothing is imported before it is used, so that help texts and completions
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -57,6 +57,7 @@ class Method:
         presets: names of its presets, the same as the keys of `PRESETS`.
         algorithm_version: raised by hand whenever a change gives other estimates; rows of the bench carry it.
         style: how it is drawn.
+        preset_versions: versions of presets that changed when others did not; they replace `algorithm_version`.
     """
 
     name: str
@@ -66,6 +67,11 @@ class Method:
     presets: tuple[str, ...]
     algorithm_version: int
     style: PlotStyle
+    preset_versions: Mapping[str, int] = field(default_factory=dict)
+
+    def version_of(self, preset: str) -> int:
+        """The algorithm version of a preset."""
+        return self.preset_versions.get(preset, self.algorithm_version)
 
     def estimator_class(self) -> Any:
         """The class that users construct."""
@@ -88,6 +94,24 @@ _ENTRIES = (
     ),
     Method("tsls", "2SLS", "bgmiv.baselines.tsls", "TSLS", ("default",), 1, PlotStyle("#009E73", ":", marker="v")),
     Method(
+        "npiv",
+        "Sieve IV",
+        "bgmiv.baselines.npiv",
+        "NPIV",
+        ("default",),
+        1,
+        PlotStyle("#D55E00", (0, (6, 2, 1, 2)), marker=">"),
+    ),
+    Method(
+        "control-function",
+        "Control function",
+        "bgmiv.baselines.control_function",
+        "ControlFunction",
+        ("default",),
+        1,
+        PlotStyle("#882255", (0, (5, 1, 1, 1)), marker="<"),
+    ),
+    Method(
         "kiv",
         "KIV",
         "bgmiv.baselines.kiv",
@@ -104,6 +128,7 @@ _ENTRIES = (
         ("default", "paper"),
         1,
         PlotStyle("#56B4E9", (0, (7, 1)), marker="^"),
+        preset_versions={"default": 2},
     ),
     Method(
         "dfiv",
@@ -113,6 +138,7 @@ _ENTRIES = (
         ("default", "paper"),
         1,
         PlotStyle("#E69F00", (0, (8, 2, 2, 2)), marker="s"),
+        preset_versions={"default": 2},
     ),
     Method(
         "deepgmm",
@@ -122,6 +148,7 @@ _ENTRIES = (
         ("default", "paper"),
         1,
         PlotStyle("#7F7F7F", (0, (4, 1, 1, 1, 1, 1)), marker="P"),
+        preset_versions={"default": 2},
     ),
 )
 

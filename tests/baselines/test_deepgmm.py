@@ -22,16 +22,20 @@ from bgmiv.baselines.deepgmm import (
 from bgmiv.baselines.networks import CovariateNet
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import ScaledData
-from bgmiv.designs import DemandDesign, VectorProxyDesign
+from bgmiv.designs import VectorProxyDesign
 from bgmiv.effects import predict
 from bgmiv.errors import ConfigError, DivergedError
-from bgmiv.nn.features import BlockFeatures
+from bgmiv.nn.features import BlockFeatures, FeatureConfig
 from bgmiv.training.loop import TrainingData, training_data
 
 OPTIMISED = True
 
 TINY = DeepGMMConfig(
-    hidden=(6,), game=MomentGame(rounds=2, round_updates=3, batch_size=16), learning_rates=(1e-3,), holdout=0.2
+    hidden=(6,),
+    game=MomentGame(rounds=2, round_updates=3, batch_size=16),
+    learning_rates=(1e-3,),
+    members=1,
+    holdout=0.2,
 )
 
 
@@ -117,32 +121,30 @@ def test_corrects_what_a_regression_does_not(confounded: IVData) -> None:
 def test_learning_rates_are_pooled_and_a_diverged_run_is_left_out_unless_all_diverge(confounded: IVData) -> None:
     pooled = replace(TINY, learning_rates=(1e-3, 1e-4)).fit(confounded, jax.random.key(1))
     assert [row.phase for row in pooled.history] == ["moment game"] * 2
-    assert np.isfinite(pooled.choice.violation)
-    assert replace(TINY, learning_rates=(1e30, 1e-3)).fit(confounded, jax.random.key(0)).choice.run == 0
+    assert np.isfinite(pooled.members[0].choice.violation)
+    left = replace(TINY, learning_rates=(1e30, 1e-3)).fit(confounded, jax.random.key(0))
+    assert left.members[0].choice.run == 0
     with pytest.raises(DivergedError):
         replace(TINY, learning_rates=(1e30,)).fit(confounded, jax.random.key(0))
 
 
 def test_without_held_out_rows_the_last_round_of_one_game_is_taken(confounded: IVData) -> None:
     fitted = replace(TINY, holdout=0.0, learning_rates=(1e-3, 1e-4)).fit(confounded, jax.random.key(0))
-    assert fitted.choice.round == 1
+    assert fitted.members[0].choice.round == 1
     assert len(fitted.history) == 1
 
 
 def test_vector_blocks_and_critic_steps_over_all_rows() -> None:
     game = MomentGame(rounds=1, round_updates=2, batch_size=None, critic_steps=3)
-    fitted = replace(TINY, game=game).fit(VectorProxyDesign(vector_dim=5).sample(80, 0.5, 0), jax.random.key(0))
-    assert fitted.net.features.width == 1 + 64
+    settings = replace(TINY, game=game, covariates=FeatureConfig())
+    fitted = settings.fit(VectorProxyDesign(vector_dim=5).sample(80, 0.5, 0), jax.random.key(0))
+    assert fitted.members[0].net.features.width == 1 + 64
     assert np.isfinite(fitted.history[-1].metrics["loss"])
 
 
 def test_presets() -> None:
-    wide, narrow = (design.sample(50, 0.5, 0).schema for design in (VectorProxyDesign(vector_dim=3), DemandDesign()))
-    assert DeepGMMConfig().held_out_share(narrow) == 0.0
-    assert DeepGMMConfig().held_out_share(wide) == 0.2
-    assert replace(DeepGMMConfig(), holdout=0.3).held_out_share(narrow) == 0.3
-    paper = paper_preset()
-    assert paper.held_out_share(wide) == 0.0
+    default, paper = DeepGMMConfig(), paper_preset()
+    assert (default.members, default.holdout, default.learning_rates) == (4, 0.2, (1e-3,))
     assert paper.game.rounds * paper.game.round_updates == 20_000
     assert (paper.game.critic_steps, paper.game.batch_size, paper.game.damping) == (5, None, 0.0)
     assert paper.learning_rates == (5e-4,)

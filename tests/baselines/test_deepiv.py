@@ -25,7 +25,7 @@ from bgmiv.designs import DemandDesign, VectorProxyDesign
 from bgmiv.effects import predict
 from bgmiv.errors import ConfigError
 from bgmiv.likelihood import Bernoulli, GaussianMixture
-from bgmiv.nn.features import BlockFeatures, Raw
+from bgmiv.nn.features import BlockFeatures, FeatureConfig, Raw
 from bgmiv.training.loop import Row, training_data
 
 OPTIMISED = True
@@ -91,7 +91,7 @@ def test_corrects_what_a_regression_does_not() -> None:
     x = w + v + u
     data = IVData.from_arrays(x - 2.0 * u + v, x, instruments=w, covariates=v)
     settings = StageSettings(epochs=40, batch_size=50, learning_rate=5e-3, schedule="cosine", chunk=40)
-    with_iv = DeepIVConfig(3, (16,), treatment_stage=settings, outcome_stage=settings)
+    with_iv = DeepIVConfig(3, (16,), treatment_stage=settings, outcome_stage=settings, members=1, holdout=0.0)
     # Given v, the plain regression's slope is 1 - 2 Var(u) / Var(w + u) = 0.
     for config, slope in ((with_iv, 1.0), (with_iv.without_instrument(), 0.0)):
         low, high = predict(config.fit(data, jax.random.key(0)), [-1.0, 1.0], np.zeros(2))
@@ -116,13 +116,31 @@ def test_the_best_held_out_epoch_is_kept() -> None:
     assert jax.tree.all(jax.tree.map(np.array_equal, state.best.net, nets[best]))
 
 
+def test_the_newest_epoch_that_is_not_clearly_worse_is_kept() -> None:
+    net, outcome, treatment = small_net(), OutcomeObjective(None), TreatmentObjective(GaussianMixture(1))
+    data = training_data(ScaledData(*np.ones((2, 8), np.float32), *np.ones((2, 8, 1), np.float32)), 1)
+    for tolerance, kept in ((1.0, False), (1.05, False), (1.2, True)):
+        stage = Stage(outcome, StageSettings(tolerance=tolerance), holds_out=True)
+        best = stage.init(net, data, jax.random.key(0)).best
+        assert best is not None
+        _, loss = stage._better(net, best)
+        # A network whose loss is 10% above the lowest so far.
+        other = jax.tree.map(jnp.zeros_like, net)
+        found, _ = stage._better(net, best._replace(net=other, loss=loss / 1.1))
+        assert bool(jnp.array_equal(found.net.output.kernel, net.output.kernel)) is kept
+    # The log-density of a normal whose variance is wrong by that factor; losses of small errors may be negative.
+    assert float(treatment.limit(jnp.asarray(-2.0), 1.1)) == pytest.approx(-2.0 + 0.5 * np.log(1.1))
+    assert float(outcome.limit(jnp.asarray(-2.0), 1.1)) == pytest.approx(-2.0 / 1.1)
+
+
 def test_vector_blocks_go_through_the_shared_features() -> None:
     design = VectorProxyDesign(vector_dim=5)
-    config = DeepIV(epochs=2, batch_size=40, hidden=(6,), n_components=2)._config()
-    fitted = config.fit(design.sample(80, 0.5, 0), jax.random.key(0))
-    assert all(set(row.metrics) == {"loss", "held_out"} for row in fitted.history)
-    assert fitted.treatment_net is not None
-    assert fitted.treatment_net.features.width == fitted.net.features.width == 1 + 64
+    config = DeepIV(epochs=2, batch_size=40, hidden=(6,), n_components=2, members=1, holdout=0.1)._config()
+    for covariates, width in ((config.covariates, 5), (FeatureConfig(), 64)):
+        fitted = replace(config, covariates=covariates).fit(design.sample(250, 0.5, 0), jax.random.key(0))
+        assert all(set(row.metrics) == {"loss", "held_out"} for row in fitted.history)
+        member = fitted.members[0]
+        assert member.treatment_net.features.width == member.net.features.width == 1 + width
 
 
 def test_presets() -> None:
@@ -134,8 +152,8 @@ def test_presets() -> None:
     wide = VectorProxyDesign(vector_dim=3).sample(50, 0.5, 0).schema
     assert paper_preset().resolved(wide, 50).hidden == (32,)
     assert paper_preset().resolved(wide, 50).outcome_stage.batch_size == 50
-    assert DeepIVConfig().resolved(data.schema, 1000).holdout == paper.holdout == 0.0
-    assert DeepIVConfig().resolved(wide, 50).holdout == 0.1
+    assert (paper.members, paper.holdout, paper.outcome_stage.tolerance) == (1, 0.0, 1.0)
+    assert (DeepIVConfig().members, DeepIVConfig().holdout) == (4, None)
     assert DeepIVConfig().resolved(wide, 50).hidden == (128, 64, 32)
 
 

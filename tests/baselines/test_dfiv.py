@@ -7,15 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bgmiv.baselines.dfiv import (
-    DFIV,
-    DeepFeatures,
-    DFIVConfig,
+from bgmiv.baselines.dfiv import DFIV, DeepFeatures, DFIVConfig, paper_preset
+from bgmiv.baselines.dfiv_stages import (
     Networks,
     expectation,
     first_stage_loss,
+    held_out_loss,
     masked_features,
-    paper_preset,
     ridge_loss,
     ridge_map,
     second_stage_loss,
@@ -25,7 +23,7 @@ from bgmiv.baselines.dfiv import (
 )
 from bgmiv.baselines.networks import FeatureNet, Inputs, LayerShape
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.scaling import Identity, RoleScaling
+from bgmiv.data.scaling import Identity, RoleScaling, ScaledData
 from bgmiv.designs import DemandDesign, VectorProxyDesign
 from bgmiv.effects import predict
 from bgmiv.errors import ConfigError, DataError
@@ -38,6 +36,8 @@ SMALL = DFIVConfig(
     covariate_net=(LayerShape(8, normalise=True), LayerShape(4)),
     blocks=FeatureConfig(vector_features=(6, 4), dropout=0.1, vector_noise=0.5),
     training=DeepFeatures(epochs=3, instrument_iterations=3, covariate_iterations=2, treatment_iterations=2, chunk=2),
+    members=1,
+    holdout=0.0,
 )
 
 OPTIMISED = True
@@ -82,7 +82,7 @@ def test_heads_equal_a_direct_solve(use_instrument: bool) -> None:
     config = replace(SMALL, use_instrument=use_instrument)
     data = data if use_instrument else data.without_instruments()
     rows, networks = _rows(data, halves=use_instrument), _networks(data, config)
-    head = solve_head(networks, rows, config.training)
+    head = solve_head(networks, rows, config.training.penalties)
     stages = stages_of(rows, halves=use_instrument)
     psi = _plain_features(networks.treatment, stages.treatments)
     if use_instrument:
@@ -120,7 +120,7 @@ def test_padding_changes_nothing() -> None:
         return jnp.concatenate([jnp.pad(half, [(0, 9)] + [(0, 0)] * (leaf.ndim - 1)) for half in jnp.split(leaf, 2)])
 
     longer = rows._replace(rows=jax.tree.map(padded, rows.rows))
-    heads = (jax.tree.leaves(solve_head(networks, each, SMALL.training)) for each in (rows, longer))
+    heads = (jax.tree.leaves(solve_head(networks, each, SMALL.training.penalties)) for each in (rows, longer))
     for a, b in zip(*heads, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
@@ -162,14 +162,54 @@ def test_recovers_a_line_that_regression_misses() -> None:
     w, u, e = rng.normal(size=(3, 2000))
     x = w + u
     data = IVData.from_arrays(2.0 * x - 2.0 * u + 0.1 * e, x, instruments=w)
-    config = replace(DFIVConfig(), training=DeepFeatures(epochs=40))
+    config = replace(DFIVConfig(), members=1, holdout=0.0, training=DeepFeatures(epochs=40))
     iv, plain = (each.fit(data, jax.random.key(0)) for each in (config, config.without_instrument()))
     slope_iv, slope_plain = (np.ptp(predict(each, [-1.5, 1.5])) / 3.0 for each in (iv, plain))
     assert slope_iv == pytest.approx(2.0, abs=0.35)
     assert slope_plain == pytest.approx(1.0, abs=0.2)
     assert iv.history[-1].metrics["loss"] < iv.history[0].metrics["loss"]
-    assert iv.networks.covariate is None
-    assert iv.head.weights.shape == (5, 1)
+    assert iv.members[0].networks.covariate is None
+    assert iv.members[0].head.weights.shape == (5, 1)
+
+
+def test_held_out_loss_is_that_of_both_stages_solved_elsewhere() -> None:
+    data = DemandDesign().sample(360, 0.5, 0)
+    scaled = RoleScaling().fit(data).transform(data)
+    train, held_out = (ScaledData(*(values[part] for values in scaled)) for part in (slice(300), slice(300, 360)))
+    rows, watched = (stage_data(part, jax.random.key(5), halves=h) for part, h in ((train, True), (held_out, False)))
+    networks, training = _networks(data), SMALL.training
+    head, stages, own = (
+        solve_head(networks, rows, training.penalties),
+        stages_of(rows, halves=True),
+        stages_of(watched, halves=False),
+    )
+    psi = _plain_features(networks.treatment, stages.treatments)[:, :-1]
+    stage1 = _direct_solve(_plain_features(networks.instrument, stages.first), psi, 0.1 * len(psi))
+    expected = _plain_features(networks.instrument, own.second, stages.first) @ stage1
+    xi = _plain_features(networks.covariate, own.covariates, stages.covariates)
+    predicted = np.einsum("ni,ij,nj->n", np.column_stack([expected, np.ones(60)]), head.weights, xi)
+    errors = np.asarray(own.y)[:60, 0] - predicted
+    assert float(held_out_loss(networks, rows, watched, training.penalties)) == pytest.approx(
+        np.mean(errors**2), rel=1e-4
+    )
+
+
+def test_the_newest_networks_that_are_not_clearly_worse_are_kept_and_training_stops() -> None:
+    data = DemandDesign().sample(200, 0.5, 0)
+    training = replace(SMALL.training, tolerance=1.05, patience=2)
+    rows, watched = _rows(data), _rows(data, halves=False)
+    state = training.init(_networks(data), watched)
+    assert state.best is not None
+    first = training.evaluate(state, rows)
+    assert first.best is not None
+    assert float(first.best.loss) == pytest.approx(
+        float(held_out_loss(state.networks, rows, watched, training.penalties))
+    )
+    slightly, clearly = (first._replace(best=first.best._replace(loss=first.best.loss * x)) for x in (0.97, 0.9))
+    assert int(training.evaluate(slightly, rows).best.stale) == 0
+    stale = training.evaluate(training.evaluate(clearly, rows), rows)
+    assert bool(training.stopped(stale))
+    assert not bool(training.stopped(slightly))
 
 
 def test_binary_treatment() -> None:

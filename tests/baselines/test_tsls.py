@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from linearmodels.iv import IV2SLS
 
-from bgmiv.baselines.tsls import Basis, TSLSConfig
+from bgmiv.baselines.tsls import Basis, TSLSConfig, _left_out_errors
 from bgmiv.data.ivdata import IVData
 from bgmiv.designs import DemandDesign, LowDimDesign, VectorProxyDesign
 from bgmiv.effects import predict
@@ -115,6 +115,42 @@ def test_interactions_find_an_effect_that_varies() -> None:
     np.testing.assert_allclose(fitted.treatment_coefficients, [[2.0, 1.0]], atol=0.05)
     with pytest.raises(ConfigError, match="no single slope"):
         fitted.slope
+
+
+@pytest.mark.parametrize("shape", ["line", "curve", "varying"])
+def test_cross_validation_takes_the_smallest_sieve_that_predicts_as_well(shape: str) -> None:
+    rng = np.random.default_rng(100)
+    w, v, u, e = rng.normal(size=(4, 1000))
+    x = w + u
+    g = {"line": x, "curve": x + 0.5 * x**2, "varying": (1.0 + v) * x}[shape]
+    data = IVData.from_arrays(g - u + e, x, instruments=w, covariates=v)
+    fitted = TSLSConfig(features="cv").fit(data)
+    expected = {"line": (1, False), "curve": (2, False), "varying": (1, True)}[shape]
+    assert (fitted.config.degree, fitted.config.interactions) == expected
+    assert fitted.config.features == "polynomial"
+    same = fitted.config.fit(data)
+    np.testing.assert_array_equal(predict(fitted, [0.0, 1.0], v[:2]), predict(same, [0.0, 1.0], v[:2]))
+
+
+def test_left_out_errors_are_those_of_stages_fitted_on_the_other_folds() -> None:
+    rng = np.random.default_rng(7)
+    w, u = rng.normal(size=(2, 50))
+    x, z = (np.column_stack([np.ones(50), column]) for column in (w + u, w))
+    y, weights, folds = x[:, 1] + u, rng.uniform(0.5, 2.0, size=50), np.arange(50) % 5
+    found = _left_out_errors(y, x, z, weights, folds)
+    rest = folds != 3
+    root = np.sqrt(weights[rest])[:, None]
+    first = np.linalg.lstsq(root * z[rest], root * x[rest], rcond=None)[0]
+    second = np.linalg.lstsq(root * (z[rest] @ first), root[:, 0] * y[rest], rcond=None)[0]
+    np.testing.assert_allclose(found[~rest], (y - z @ first @ second)[~rest], rtol=1e-9)
+
+
+def test_cross_validation_leaves_out_what_the_data_do_not_carry() -> None:
+    rng = np.random.default_rng(8)
+    w, u = rng.integers(0, 2, size=200).astype(float), rng.normal(size=200)
+    data = IVData.from_arrays(u, w + u, instruments=w, groups=np.arange(200) // 4)
+    fitted = TSLSConfig(features="cv").fit(data)
+    assert (fitted.config.degree, fitted.config.features, fitted.clustered) == (1, "polynomial", True)
 
 
 def test_spline_bends_at_quantiles() -> None:

@@ -77,14 +77,6 @@ class TestFits:
         ]
         assert all(np.isfinite(list(row.metrics.values())).all() for row in base.history_)
 
-    def test_the_no_instrument_version_never_sees_the_instruments(self, same: Any) -> None:
-        one, two = (
-            BGMIV(use_instrument=False, random_state=3).fit(Y, X, instruments=instruments, covariates=V)
-            for instruments in (W, np.column_stack([W**2, U]))
-        )
-        np.testing.assert_array_equal(one.predict(*QUERY), two.predict(*QUERY))
-        assert same(one.fitted_.model, two.fitted_.model)
-
     def test_given_scaling_is_used(self) -> None:
         scaling = RoleScaling(outcome=FixedAffine(100.0, 20.0), treatment=FixedAffine(5.0, 2.0))
         fitted = fit(scaling=scaling, iterations=0, epochs=0).fitted_
@@ -92,7 +84,7 @@ class TestFits:
 
     def test_a_binary_treatment_is_not_scaled_and_has_two_arms(self) -> None:
         treated = (W + U > 0.0).astype(float)
-        model = BGMIV(treatment_kind="binary", random_state=0).fit(Y, treated, instruments=W)
+        model = BGMIV(treatment_kind="binary", iterations=0, epochs=0, random_state=0).fit(Y, treated, instruments=W)
         untreated, treated_mean = model.predict(0), model.predict(1)
         assert untreated != treated_mean
         np.testing.assert_allclose(model.predict([0, 1]), [untreated[0], treated_mean[0]], rtol=1e-5)
@@ -105,8 +97,9 @@ class TestVerdicts:
     @pytest.mark.parametrize("n", [2, 60])
     def test_a_fit_without_held_out_rows_warns(self, n: int) -> None:
         """Twenty rows are held out at least, or none: of few rows there are none to check the fit on."""
+        model = BGMIV(held_out=0.1, iterations=0, epochs=0, random_state=0)
         with pytest.warns(FitWarning, match="no rows were held out, so the fit could not be checked"):
-            model = BGMIV(held_out=0.1, random_state=0).fit(Y[:n], X[:n], instruments=W[:n], covariates=V[:n])
+            model.fit(Y[:n], X[:n], instruments=W[:n], covariates=V[:n])
         assert model.verdict_ is not None
         assert model.verdict_.severity == "doubtful"
         assert np.isfinite(model.predict(X, V)).all()
@@ -237,14 +230,12 @@ MIXED: dict[str, Any] = {
 
 
 class TestBlocks:
-    @pytest.mark.parametrize("preset", ["paper-qmc", "default"])
-    def test_columns_images_and_vectors_at_once(self, preset: Any) -> None:
-        settings = {"iterations": 3, "members": 1, "batch_size": 4, "latents": "encoder", "random_state": 0}
-        model = BGMIV(preset, epochs=int(preset == "paper-qmc"), **settings)
+    def test_columns_images_and_vectors_at_once(self) -> None:
+        model = BGMIV(iterations=3, epochs=0, members=1, batch_size=4, latents="encoder", random_state=0)
         model.fit(Y[:24], X[:24], instruments=W[:24], covariates=MIXED)
         widths = [block.width for block in model.fitted_.reduction.schema.blocks]
-        # By default pictures are reduced to scores, and text in which no component stands out is what it was.
-        assert (widths[1] == 768) == (preset == "paper-qmc")
+        # Pictures are reduced to scores, and text in which no component stands out is what it was.
+        assert widths[1] < 768
         assert widths[::2] == [1, 32]
         got = model.predict(5.5, {name: values[:5] for name, values in MIXED.items()})
         assert got.shape == (5,)

@@ -14,10 +14,12 @@ TINY: dict[str, dict[str, Any]] = {
     # So many held out that a data set of 60 rows has some.
     "bgm-iv": {"members": 2, "held_out": 0.4, "iterations": 20, "batch_size": 8, "latent_layout": (1, 1, 1, 1)},
     "tsls": {},
+    "npiv": {},
+    "control-function": {},
     "kiv": {},
-    "deepiv": {"epochs": 2, "batch_size": 16, "hidden": (8,)},
-    "dfiv": {"epochs": 1},
-    "deepgmm": {"updates": 6, "batch_size": 16, "hidden": (8,), "learning_rates": (1e-3,)},
+    "deepiv": {"members": 2, "epochs": 2, "batch_size": 16, "hidden": (8,)},
+    "dfiv": {"members": 2, "epochs": 1},
+    "deepgmm": {"members": 2, "updates": 6, "batch_size": 16, "hidden": (8,), "learning_rates": (1e-3,)},
 }
 
 

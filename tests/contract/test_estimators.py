@@ -27,7 +27,7 @@ Tiny = Callable[..., IVEstimator]
 Fitted = Callable[..., IVEstimator]
 
 N = 60
-WITH_INTERVALS = WITH_WEIGHTS = ("bgm-iv", "tsls")
+WITH_INTERVALS = WITH_WEIGHTS = ("bgm-iv", "tsls", "npiv", "control-function")
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def test_covariates_are_encoded_once(method: str, fitted: Fitted, monkeypatch: p
     monkeypatch.setattr(type(predictor), "encode", lambda self, v: calls.append(len(v)) or encode(self, v))
     rows = Rows(ONE.covariates[:, None])
     assert all(len(part) == N for part in rows.encoded_by(predictor))
-    for part in (rows, rows.take(np.arange(5)), rows.thinned(10)):
+    for part in (rows, rows.take(np.arange(5)), rows.take(slice(0, N, 6))):
         predictor.at(Query(np.array([[4.0], [5.0], [6.0]]), part))
     assert calls == [N]
 
@@ -151,7 +151,8 @@ def test_the_seed_decides_the_fit_and_nothing_else_is_touched(method: str, fitte
     again = ONE.fit(tiny(method)).predict(*query)
     assert state() == before
     np.testing.assert_array_equal(again, fitted(method).predict(*query))
-    if method != "tsls":
+    # The sieve of this small problem is a line, to which folds and waves do not matter.
+    if method not in ("tsls", "npiv"):
         assert not np.array_equal(again, ONE.fit(tiny(method, random_state=1)).predict(*query))
 
 
@@ -244,7 +245,7 @@ def test_an_outcome_of_several_levels_has_probabilities_or_is_refused(method: st
 
 def test_an_instrument_is_needed(method: str, tiny: Tiny) -> None:
     data = IVData.from_arrays(ONE.outcome, ONE.treatment, instruments=ONE.instruments).without_instruments()
-    with pytest.raises(DataError, match="instrument"):
+    with pytest.raises(DataError, match="needs an instrument; pass at least one"):
         tiny(method)._config().fit(data, jax.random.key(0))
 
 

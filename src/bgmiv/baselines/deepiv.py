@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
+from math import log
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -15,35 +16,44 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from bgmiv.baselines.members import FittedMembers, NetMember, NetworkEstimator, check_members, fit_members
 from bgmiv.baselines.networks import (
     DEFAULT_FEATURES,
     CovariateNet,
-    FittedNetwork,
-    NetworkEstimator,
     Schedule,
     check_settings,
     has_wide_block,
-    in_pieces,
-    prepare,
-    split_rows,
+    outputs_of,
     step_factor,
 )
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, Scaler, treatment_as_columns
+from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, treatment_as_columns
 from bgmiv.data.schema import BlockKind, Schema
-from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.errors import ConfigError
 from bgmiv.estimators.fitted import chosen_preset
 from bgmiv.likelihood import Bernoulli, FiniteHead, GaussianMixture, Head, Levels
 from bgmiv.nn.features import FeatureConfig
 from bgmiv.nn.images import check_widths
+from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.progress import HistoryRow, Reporter, silent
 from bgmiv.training.loop import RandomNumbers, Row, TrainingData, run_phase, training_data
 
-__all__ = ["PRESETS", "DeepIV", "DeepIVConfig", "FittedDeepIV", "Stage", "StageSettings", "pair_loss", "paper_preset"]
+__all__ = [
+    "PRESETS",
+    "Best",
+    "DeepIV",
+    "DeepIVConfig",
+    "DeepIVMember",
+    "FittedDeepIV",
+    "OutcomeObjective",
+    "Stage",
+    "StageSettings",
+    "StageState",
+    "TreatmentObjective",
+    "pair_loss",
+    "paper_preset",
+]
 
-# Networks memorise wide blocks; the share is the one that was compared with none in benchmarks/choose_baselines.py.
-_WIDE_HOLDOUT = 0.1
 # Held-out rows are few and their draws are made only once: more of them steady the comparison of epochs.
 _HELD_OUT_FACTOR = 8
 
@@ -69,6 +79,10 @@ class TreatmentObjective:
     def row_loss(self, net: CovariateNet, row: Row, noise: Array | None, uniforms: Array) -> Array:
         """Minus the log-density of one row's treatment; `noise` switches dropout on."""
         return -self.head.log_prob(net(row.w, row.v, noise), row.x[None])[0]
+
+    def limit(self, loss: Array, tolerance: float) -> Array:
+        """The loss of a normal treatment's model whose variance is `tolerance` times that of one with this loss."""
+        return loss + 0.5 * log(tolerance)
 
 
 @dataclass(frozen=True)
@@ -101,9 +115,13 @@ class OutcomeObjective:
         x = self.head.at_uniforms(row.w, uniforms.reshape(-1, 2))
         return pair_loss(row.y - net.many(x[:, None], row.v, noise)[:, 0])
 
+    def limit(self, loss: Array, tolerance: float) -> Array:
+        """`tolerance` times a loss; the estimate of a small one may be negative."""
+        return jnp.maximum(tolerance * loss, loss / tolerance)
+
 
 class Best(NamedTuple):
-    """The network with the lowest held-out loss so far, that loss, and what it is measured on."""
+    """The newest network that was not clearly worse than another, the lowest loss, and what it is measured on."""
 
     net: CovariateNet
     loss: Array
@@ -130,6 +148,8 @@ class StageSettings:
         learning_rate: Adam's step size.
         schedule: "constant", or "cosine": the step size falls to zero along a cosine, epoch by epoch.
         weight_decay: weight of half the squared parameters beside the mean loss of a row.
+        tolerance: of held-out rows, the newest network is kept whose squared error is at most this many times the
+            lowest so far (for the treatment's distribution, whose variance would be); 1 keeps the best.
         chunk: epochs run on the device between two reports of progress.
     """
 
@@ -138,10 +158,11 @@ class StageSettings:
     learning_rate: float = 1e-3
     schedule: Schedule = "constant"
     weight_decay: float = 0.0
+    tolerance: float = 1.0
     chunk: int = 10
 
     def __post_init__(self) -> None:
-        minima = {"epochs": 0, "batch_size": 1, "learning_rate": 1e-9, "weight_decay": 0, "chunk": 1}
+        minima = {"epochs": 0, "batch_size": 1, "learning_rate": 1e-9, "weight_decay": 0, "tolerance": 1, "chunk": 1}
         check_settings(self, minima, self.schedule)
 
     def optimiser(self) -> optax.GradientTransformation:
@@ -151,7 +172,7 @@ class StageSettings:
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage as a training program; its step is one epoch. `holds_out` keeps the best epoch on held-out rows."""
+    """A stage as a training program; its step is one epoch. `holds_out` chooses the epoch on held-out rows."""
 
     objective: TreatmentObjective | OutcomeObjective
     settings: StageSettings = StageSettings()
@@ -177,7 +198,7 @@ class Stage:
     def train(
         self, net: CovariateNet, rows: ScaledData, held_out: ScaledData | None, key: Array, reporter: Reporter
     ) -> tuple[CovariateNet, tuple[HistoryRow, ...]]:
-        """The best network on held-out rows, or the last one, and its history."""
+        """The network that held-out rows choose, or the last one, and its history."""
         key_init, key_run = jax.random.split(key)
         state = self.init(net, None if held_out is None else training_data(held_out, 1), key_init)
         padded = training_data(rows, self.settings.batch_size)
@@ -234,74 +255,76 @@ class Stage:
         rows, n = best.held_out.rows, best.held_out.n
         losses = jax.vmap(self.objective.row_loss, in_axes=(None, 0, None, 0))(net, rows, None, best.uniforms)
         loss = jnp.sum(jnp.where(jnp.arange(len(losses)) < n, losses, 0.0)) / n
-        kept = jax.tree.map(lambda new, old: jnp.where(loss < best.loss, new, old), net, best.net)
+        keep = loss <= self.objective.limit(best.loss, self.settings.tolerance)
+        kept = jax.tree.map(lambda new, old: jnp.where(keep, new, old), net, best.net)
         return best._replace(net=kept, loss=jnp.minimum(loss, best.loss)), loss
 
 
 @dataclass(frozen=True, eq=False)
-class FittedDeepIV(FittedNetwork):
-    """A fitted DeepIV, with its resolved config; `net` is g, and there is no `treatment_net` without the instrument."""
+class DeepIVMember(NetMember):
+    """A trained DeepIV: `net` is g, and there is no `treatment_net` without the instrument."""
 
-    config: DeepIVConfig
-    schema: Schema
-    support: LinearSupport
-    scaler: Scaler
     treatment_net: CovariateNet | None
     net: CovariateNet
     history: tuple[HistoryRow, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class FittedDeepIV(FittedMembers):
+    """A fitted DeepIV."""
+
+    config: DeepIVConfig
+    members: tuple[DeepIVMember, ...]
 
 
 @dataclass(frozen=True)
 class DeepIVConfig:
     """Everything that determines a fit, given data and key; the default preset as it stands.
 
-    It differs from the study (`paper_preset`) in these ways. All four roles are standardised. There is no dropout: in
-    the first stage it widens the treatment's distribution, in the second it flattens g. The step size falls along a
-    cosine, and the last epoch is kept; only with a vector or image block, whose rows the networks would memorise, does
-    each stage keep the best epoch on a tenth of the rows, held out. The networks behind such blocks have all three
-    hidden layers. Dropout, schedule and held-out share were chosen by the held-out moment risk, see
-    benchmarks/choose_baselines.md.
+    It differs from the study (`paper_preset`) in these ways. All four roles are standardised; wide vector blocks and
+    images are reduced to scores. There is no dropout: in the first stage it widens the treatment's distribution, in the
+    second it flattens g. The step size falls along a cosine. Four members are averaged, whose stages choose their
+    epochs on a tenth of the rows, held out; with a vector or image block they take the last ones. The networks behind
+    such blocks have all three hidden layers. All but this was chosen by held-out risk (benchmarks/choose_baselines.md).
 
     Args:
-        n_components, n_samples, scaling, use_instrument: as in `DeepIV`.
+        n_components, n_samples, members, holdout, scaling, use_instrument: as in `DeepIV`.
         hidden: hidden widths of both networks; None takes the study's (128, 64, 32), or (32,) behind a wide block.
         covariates: features of the covariate blocks.
         dropout: share of hidden units dropped in training; None takes the study's 1000 / (1000 + n), at most 0.5.
         treatment_stage, outcome_stage: how each stage is trained.
-        holdout: share of rows on which each stage chooses its epoch; 0 takes the last epoch, None is 0.1 where there is
-            a vector or image block and 0 otherwise.
+        reduction: how wide vector blocks and images are reduced to scores; None leaves them as they are.
     """
 
     n_components: int = 10
     hidden: tuple[int, ...] | None = (128, 64, 32)
     covariates: FeatureConfig = DEFAULT_FEATURES
     dropout: float | None = 0.0
-    treatment_stage: StageSettings = StageSettings(schedule="cosine", weight_decay=1e-6)
-    outcome_stage: StageSettings = StageSettings(schedule="cosine", weight_decay=1e-3)
+    treatment_stage: StageSettings = StageSettings(schedule="cosine", weight_decay=1e-6, tolerance=1.05)
+    outcome_stage: StageSettings = StageSettings(schedule="cosine", weight_decay=1e-3, tolerance=1.05)
     n_samples: int = 2
     scaling: RoleScaling = field(default_factory=RoleScaling)
+    members: int = 4
     holdout: float | None = None
+    reduction: BlockReduction | None = BlockReduction()
     use_instrument: bool = True
 
     def __post_init__(self) -> None:
         check_widths(self, "hidden")
-        for name in ("dropout", "holdout"):
-            share = getattr(self, name)
-            if share is not None and not 0.0 <= share < 1.0:
-                raise ConfigError(f"{name} must lie in [0, 1), got {share}.")
+        check_members(self)
+        if self.dropout is not None and not 0.0 <= self.dropout < 1.0:
+            raise ConfigError(f"dropout must lie in [0, 1), got {self.dropout}.")
         if self.n_samples < 2:
             raise ConfigError(f"n_samples must be at least 2 for an unbiased gradient, got {self.n_samples}.")
         GaussianMixture(self.n_components)
 
     def resolved(self, schema: Schema, n_rows: int) -> DeepIVConfig:
-        """The config with widths, dropout, batch sizes and held-out share settled for a data set."""
-        wide = has_wide_block(schema)
+        """The config with widths, dropout and batch sizes settled for a data set."""
         stages = (self.treatment_stage, self.outcome_stage)
         first, second = (replace(stage, batch_size=min(stage.batch_size, n_rows)) for stage in stages)
         return replace(
             self,
-            hidden=self.hidden if self.hidden is not None else ((32,) if wide else (128, 64, 32)),
-            holdout=self.holdout if self.holdout is not None else _WIDE_HOLDOUT * wide,
+            hidden=self.hidden if self.hidden is not None else ((32,) if has_wide_block(schema) else (128, 64, 32)),
             dropout=min(1000.0 / (1000.0 + n_rows), 0.5) if self.dropout is None else self.dropout,
             treatment_stage=first,
             outcome_stage=second,
@@ -312,31 +335,31 @@ class DeepIVConfig:
         return replace(self, use_instrument=False)
 
     def fit(self, data: IVData, key: Array, reporter: Reporter = silent) -> FittedDeepIV:
-        """Scale, fit the treatment's distribution, then the outcome through its draws."""
-        schema = data.schema
-        key_split, *keys = jax.random.split(key, 5)
-        scaler, rows = prepare(data, "DeepIV", self.scaling, use_instrument=self.use_instrument)
-        if not self.use_instrument:
-            rows = treatment_as_columns(rows, schema)
-        train, held_out = split_rows(rows, self.resolved(schema, data.n_rows).holdout or 0.0, key_split)
-        config = self.resolved(schema, len(train.x))
-        assert config.hidden is not None
-        assert config.dropout is not None
-        network = partial(CovariateNet.build, schema, self.covariates, hidden=config.hidden, dropout=config.dropout)
-        treatment_net, objective = None, OutcomeObjective(None)
+        """Fit all members."""
+        return fit_members(FittedDeepIV, self.resolved(data.schema, data.n_rows), data, key, reporter)
+
+    def fit_member(
+        self, schema: Schema, train: ScaledData, held_out: ScaledData | None, key: Array, reporter: Reporter
+    ) -> DeepIVMember:
+        """Fit the treatment's distribution, then the outcome through its draws."""
+        _, *keys = jax.random.split(key, 5)
+        assert self.hidden is not None
+        assert self.dropout is not None
+        network = partial(CovariateNet.build, schema, self.covariates, hidden=self.hidden, dropout=self.dropout)
+        treatment_net, objective, changed = None, OutcomeObjective(None), partial(treatment_as_columns, schema=schema)
         history: tuple[HistoryRow, ...] = ()
-        if config.use_instrument:
-            head = config.treatment_head(schema)
-            first = Stage(TreatmentObjective(head), config.treatment_stage, held_out is not None)
-            net = network(n_side=data.instruments.shape[1], n_out=head.raw_dim, key=keys[0])
+        if self.use_instrument:
+            head = self.treatment_head(schema)
+            first = Stage(TreatmentObjective(head), self.treatment_stage, held_out is not None)
+            net = network(n_side=train.w.shape[1], n_out=head.raw_dim, key=keys[0])
             treatment_net, history = first.train(net, train, held_out, keys[1], reporter)
-            train = _with_raws(treatment_net, train)
-            held_out = None if held_out is None else _with_raws(treatment_net, held_out)
-            objective = OutcomeObjective(head, config.n_samples)
-        second = Stage(objective, config.outcome_stage, held_out is not None)
+            changed = partial(_with_raws, treatment_net)
+            objective = OutcomeObjective(head, self.n_samples)
+        train, held_out = changed(train), held_out and changed(held_out)
+        second = Stage(objective, self.outcome_stage, held_out is not None)
         net = network(n_side=schema.treatment.width, n_out=1, key=keys[2])
         net, more = second.train(net, train, held_out, keys[3], reporter)
-        return FittedDeepIV(config, schema, LinearSupport.fit(data), scaler, treatment_net, net, history + more)
+        return DeepIVMember(treatment_net, net, history + more)
 
     def treatment_head(self, schema: Schema) -> Head:
         """The treatment's distribution: exact if it is discrete, else a Gaussian mixture."""
@@ -347,12 +370,7 @@ class DeepIVConfig:
 
 def _with_raws(net: CovariateNet, rows: ScaledData) -> ScaledData:
     """The same rows with the treatment head's raw parameters in place of the instruments."""
-    return rows._replace(w=in_pieces(partial(_raw_parameters, net), [rows.w, rows.v], net.features.cells))
-
-
-@jax.jit
-def _raw_parameters(net: CovariateNet, w: Array, v: Array) -> Array:
-    return jax.vmap(net, in_axes=(0, 0, None))(w, v, None)
+    return rows._replace(w=outputs_of(net, rows.w, rows.v))
 
 
 def paper_preset() -> DeepIVConfig:
@@ -370,7 +388,9 @@ def paper_preset() -> DeepIVConfig:
         treatment_stage=StageSettings(weight_decay=1e-6),
         outcome_stage=StageSettings(weight_decay=1e-3),
         scaling=RoleScaling(covariates=Identity(), instruments=Identity()),
+        members=1,
         holdout=0.0,
+        reduction=None,
     )
 
 
@@ -393,6 +413,9 @@ class DeepIV(NetworkEstimator):
         n_samples: treatment draws a row and step.
         hidden: hidden widths of both networks.
         dropout: share of hidden units dropped in training.
+        members: networks trained, whose predictions are averaged.
+        holdout: share of the rows that each member holds out to choose its epochs; 0 takes the last ones. By default
+            0.1, or 0 where there is a vector or image block. Below 20 rows a share nothing is held out.
         scaling: how each role is scaled.
         use_instrument: False learns the outcome from the observed treatment.
         treatment_kind, outcome_kind: as in `IVData.from_arrays`; an outcome may have two levels, not more.
@@ -434,5 +457,5 @@ class DeepIV(NetworkEstimator):
             treatment_stage=replace(config.treatment_stage, **stage),
             outcome_stage=replace(config.outcome_stage, **stage),
             use_instrument=self.use_instrument,
-            **self._given("n_components", "n_samples", "hidden", "dropout", "scaling"),
+            **self._given("n_components", "n_samples", "hidden", "dropout", "members", "holdout", "scaling"),
         )

@@ -1,16 +1,13 @@
 r"""Deep feature IV: features of both stages learned by gradient steps, their linear heads solved in closed form.
 
 Stage 1 regresses treatment features $\psi(x)$ on instrument features $\phi(w, v)$ over one half of the rows; stage 2
-regresses $y$ on $\widehat{E}[\psi(x) \mid w, v] \otimes \xi(v)$ over the other half. Each loss is the minimum of a
-ridge problem over its head, so its gradient is the one at the minimising head held fixed (the envelope theorem):
-the only solve that is differentiated is the linear map from $\psi$ to its projection.
+regresses $y$ on $\widehat{E}[\psi(x) \mid w, v] \otimes \xi(v)$ over the other half (`dfiv_stages`).
 
 Reference: Xu et al., "Learning deep features in instrumental variable regression", ICLR 2021.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Literal, NamedTuple
@@ -20,151 +17,71 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
-from jax.scipy.linalg import cho_factor, cho_solve
 
+from bgmiv.baselines.dfiv_stages import (
+    Head,
+    Networks,
+    expectation,
+    first_stage_loss,
+    held_out_loss,
+    masked_features,
+    second_stage_loss,
+    solve_head,
+    stage_data,
+    stages_of,
+)
+from bgmiv.baselines.members import FittedMembers, Member, NetworkEstimator, check_members, fit_members
 from bgmiv.baselines.networks import (
     DEFAULT_FEATURES,
-    MAX_ROWS,
     FeatureNet,
     Inputs,
     LayerShape,
-    Moments,
-    NetworkEstimator,
     check_settings,
     descend,
     has_wide_block,
     in_pieces,
-    prepare,
 )
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.messages import FloatArray
-from bgmiv.data.query import Encoded, Query
-from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, Scaler, treatment_as_columns
+from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, treatment_as_columns
 from bgmiv.data.schema import Schema
-from bgmiv.diagnostics.support import LinearSupport
-from bgmiv.effects import Floats
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.estimators.fitted import FittedMethod, chosen_preset
-from bgmiv.nn.batching import bucket_size, pad_rows
+from bgmiv.estimators.fitted import chosen_preset
 from bgmiv.nn.features import BlockFeatures, FeatureConfig, build_features
+from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.progress import HistoryRow, Reporter, silent
-from bgmiv.training.loop import Row, TrainingData, run_phase
+from bgmiv.training.loop import TrainingData, run_phase
 
-__all__ = ["DFIV", "PRESETS", "DFIVConfig", "DeepFeatures", "FittedDFIV", "Head", "Networks", "paper_preset"]
+__all__ = [
+    "DFIV",
+    "PRESETS",
+    "Best",
+    "DFIVConfig",
+    "DFIVMember",
+    "DeepFeatures",
+    "FittedDFIV",
+    "TrainingState",
+    "paper_preset",
+]
 
 
-class Networks(NamedTuple):
-    """psi(x), phi(w, v) and xi(v); without an instrument there is no phi, without covariates no xi."""
+class Best(NamedTuple):
+    """The newest networks that were not clearly worse than others, and the evaluations since; the lowest held-out loss.
 
-    treatment: FeatureNet
-    instrument: FeatureNet | None
-    covariate: FeatureNet | None
-
-
-def ridge_map(features: Array, penalty: Array | float) -> Callable[[Array], Array]:
-    r"""The linear map from targets T to their head $\arg\min_W \|T - FW\|^2 + \lambda\|W\|^2$, by Cholesky.
-
-    The penalty is already multiplied by the number of rows.
+    `held_out` is what it is measured on, laid out by `stage_data` without halves.
     """
-    gram = features.T @ features
-    factor = cho_factor(gram + penalty * jnp.eye(len(gram), dtype=gram.dtype), lower=True)
-    return lambda targets: cho_solve(factor, features.T @ targets)
 
-
-def ridge_loss(features: Array, targets: Array, penalty: Array | float) -> Array:
-    r"""The minimum $\min_W \|T - FW\|^2 + \lambda\|W\|^2$; its gradient is exact with the head held fixed."""
-    head = jax.lax.stop_gradient(ridge_map(features, penalty)(targets))
-    return jnp.sum((targets - features @ head) ** 2) + penalty * jnp.sum(head**2)
-
-
-def masked_features(net: FeatureNet, rows: Inputs) -> Array:
-    """Features without training noise, zero in padding."""
-    return net(rows)[0] * rows.present[:, None]
-
-
-def _with_constant(features: Array, present: Array) -> Array:
-    """A last column of ones, and rows of zeros where there is no row: padding drops out of every sum."""
-    return jnp.concatenate([features, jnp.ones((len(features), 1), features.dtype)], axis=1) * present[:, None]
-
-
-class Stages(NamedTuple):
-    """What psi (stage 1), phi (both stages) and xi (stage 2) see, and stage 2's outcomes `(n, 1)`."""
-
-    treatments: Inputs
-    first: Inputs
-    second: Inputs
-    covariates: Inputs
-    y: Array
-
-
-def stage_data(scaled: ScaledData, key: Array, *, halves: bool) -> TrainingData:
-    """Rows in random order, padded; with `halves`, stage 1 (the larger half) is in the first half of them."""
-    seed = np.asarray(jax.random.key_data(key)).ravel().tolist()
-    order = np.random.default_rng(seed).permutation(len(scaled.x))
-    cut = (len(order) + 1) // 2
-    parts = (order[:cut], order[cut:]) if halves else (order,)
-    padded = bucket_size(len(parts[0]), 8)
-    columns = (
-        jnp.asarray(np.concatenate([pad_rows(values[part], padded) for part in parts]))
-        for values in (scaled.x, scaled.y, scaled.v, scaled.w)
-    )
-    return TrainingData(Row(*columns), *jnp.asarray([len(order), 0, 0], jnp.int32))
-
-
-def stages_of(data: TrainingData, *, halves: bool) -> Stages:
-    """The stages' rows, from data laid out by `stage_data`; without halves both stages hold all rows."""
-    size = len(data.rows.x) // (2 if halves else 1)
-    n_first = (data.n + 1) // 2 if halves else data.n
-    n_second = data.n - n_first if halves else data.n
-    first, second = (jax.tree.map(lambda leaf, s=s: leaf[s:][:size], data.rows) for s in (0, size if halves else 0))
-    kind = data.rows.x.dtype
-    in_first, in_second = ((jnp.arange(size) < n).astype(kind) for n in (n_first, n_second))
-    return Stages(
-        treatments=Inputs(first.x.reshape(len(first.x), -1), first.v[:, :0], in_first),
-        first=Inputs(first.w, first.v, in_first),
-        second=Inputs(second.w, second.v, in_second),
-        covariates=Inputs(second.w[:, :0], second.v, in_second),
-        y=second.y[:, None],
-    )
-
-
-def first_stage_loss(phi: FeatureNet, noise: Array | None, targets: Array, stages: Stages, penalty: float) -> Array:
-    """Stage 1's loss in phi for fixed treatment features `targets`; the penalty is a row's."""
-    features = _with_constant(phi(stages.first, noise=noise)[0], stages.first.present)
-    return ridge_loss(features, targets, penalty * jnp.sum(stages.first.present))
-
-
-def _second_stage_features(xi: FeatureNet | None, noise: Array | None, expected: Array, stages: Stages) -> Array:
-    """(expected psi, 1) outer (xi, 1) of the stage-2 rows, psi-major; without covariates xi is the constant alone."""
-    rows = stages.covariates
-    features = expected[:, :0] if xi is None else xi(rows, noise=noise)[0]
-    left, right = _with_constant(expected, rows.present), _with_constant(features, rows.present)
-    return (left[:, :, None] * right[:, None, :]).reshape(len(left), -1)
-
-
-def second_stage_loss(
-    xi: FeatureNet | None, noise: Array | None, expected: Array, stages: Stages, penalty: float
-) -> Array:
-    """Stage 2's loss in xi and in the expected treatment features; the penalty is a row's."""
-    features = _second_stage_features(xi, noise, expected, stages)
-    return ridge_loss(features, stages.y, penalty * jnp.sum(stages.covariates.present))
-
-
-def expectation(net: FeatureNet | None, stages: Stages, penalty: float) -> Callable[[FeatureNet], Array]:
-    """The map from psi to its features' expectations at stage-2 rows; without an instrument, to the features."""
-    if net is None:
-        return lambda psi: masked_features(psi, stages.treatments)
-    first, moments = net(stages.first)
-    head = ridge_map(_with_constant(first, stages.first.present), penalty * jnp.sum(stages.first.present))
-    second = _with_constant(net(stages.second, moments=moments)[0], stages.second.present)
-    return lambda psi: second @ head(masked_features(psi, stages.treatments))
+    networks: Networks
+    loss: Array
+    stale: Array
+    held_out: TrainingData
 
 
 class TrainingState(NamedTuple):
-    """Networks and one optimiser state each."""
+    """Networks, one optimiser state each, and the best networks if rows are held out."""
 
     networks: Networks
     optimisers: tuple[optax.OptState, ...]
+    best: Best | None = None
 
 
 @dataclass(frozen=True)
@@ -181,7 +98,10 @@ class DeepFeatures:
         learning_rate: Adam's step size for all networks.
         instrument_decay, covariate_decay: factors of half the squared weights of phi and xi in the losses, which are
             sums over rows.
-        chunk: epochs run on the device between two reports of progress.
+        chunk: epochs run on the device between two reports of progress, and between two evaluations on held-out rows.
+        tolerance: with rows held out, the newest networks are kept whose held-out squared error of stage 2 is at most
+            this many times the lowest so far.
+        patience: evaluations in a row beyond that, after which training stops.
     """
 
     epochs: int = 100
@@ -194,11 +114,14 @@ class DeepFeatures:
     instrument_decay: float = 100.0
     covariate_decay: float = 1.0
     chunk: int = 10
+    tolerance: float = 1.05
+    patience: int = 4
 
     def __post_init__(self) -> None:
         minima = {"epochs": 0, "instrument_decay": 0, "covariate_decay": 0, "chunk": 1, "learning_rate": 1e-9}
         minima |= {f"{net}_iterations": 1 for net in ("instrument", "covariate", "treatment")}
-        check_settings(self, minima | {"stage1_penalty": 1e-9, "stage2_penalty": 1e-9})
+        minima |= {"tolerance": 1, "patience": 1, "stage1_penalty": 1e-9, "stage2_penalty": 1e-9}
+        check_settings(self, minima)
 
     name = "deep features"
     metric_names = ("loss", "stage1")
@@ -207,18 +130,25 @@ class DeepFeatures:
     def n_steps(self) -> int:
         return self.epochs
 
+    @property
+    def penalties(self) -> tuple[float, float]:
+        """Those of both stages."""
+        return self.stage1_penalty, self.stage2_penalty
+
     def _optimisers(self) -> tuple[optax.GradientTransformation, ...]:
         decays = (0.0, self.instrument_decay, self.covariate_decay)
         return tuple(optax.chain(optax.add_decayed_weights(d), optax.adam(self.learning_rate)) for d in decays)
 
-    def init(self, networks: Networks) -> TrainingState:
+    def init(self, networks: Networks, held_out: TrainingData | None = None) -> TrainingState:
         """Fresh optimisers beside the networks."""
         optimisers = zip(self._optimisers(), networks, strict=True)
-        return TrainingState(networks, tuple(optimiser.init(net) for optimiser, net in optimisers))
+        start = jnp.full((), jnp.inf, jnp.float32), jnp.zeros((), jnp.int32)
+        best = None if held_out is None else Best(networks, *start, held_out)
+        return TrainingState(networks, tuple(optimiser.init(net) for optimiser, net in optimisers), best)
 
     def step(self, state: TrainingState, data: TrainingData, key: Array) -> tuple[TrainingState, dict[str, Array]]:
         """One epoch; the metrics are the losses a row of stage 2 and of stage 1."""
-        (psi, phi, xi), (adam_psi, adam_phi, adam_xi) = state
+        (psi, phi, xi), (adam_psi, adam_phi, adam_xi), best = state
         for_psi, for_phi, for_xi = self._optimisers()
         stages = stages_of(data, halves=phi is not None)
         key_phi, key_xi = jax.random.split(key)
@@ -239,58 +169,41 @@ class DeepFeatures:
             lambda net, _: loss(xi, None, expected=expected(net)), start, for_psi, count, stages.treatments, key
         )
         metrics = {"loss": loss2 / jnp.sum(stages.second.present), "stage1": loss1 / jnp.sum(stages.first.present)}
-        return TrainingState(Networks(psi, phi, xi), (adam_psi, adam_phi, adam_xi)), metrics
+        return TrainingState(Networks(psi, phi, xi), (adam_psi, adam_phi, adam_xi), best), metrics
 
+    def evaluate(self, state: TrainingState, data: TrainingData) -> TrainingState:
+        """Keep the networks unless their held-out loss is clearly above the lowest so far."""
+        best = state.best
+        if best is None:
+            return state
+        loss = held_out_loss(state.networks, data, best.held_out, self.penalties)
+        keep = loss <= self.tolerance * best.loss
+        kept = jax.tree.map(lambda new, old: jnp.where(keep, new, old), state.networks, best.networks)
+        stale = jnp.where(keep, 0, best.stale + 1)
+        return state._replace(best=Best(kept, jnp.minimum(loss, best.loss), stale, best.held_out))
 
-class Head(NamedTuple):
-    """Stage 2's weights, psi's features by xi's with the constants last, and moments of their normalised layers."""
-
-    weights: Array
-    treatment: tuple[Moments, ...]
-    covariate: tuple[Moments, ...]
-
-
-@partial(jax.jit, static_argnames="config")
-def solve_head(networks: Networks, data: TrainingData, config: DeepFeatures) -> Head:
-    """Stage 2's head for trained networks."""
-    psi, phi, xi = networks
-    stages = stages_of(data, halves=phi is not None)
-    expected = expectation(phi, stages, config.stage1_penalty)(psi)
-    penalty = config.stage2_penalty * jnp.sum(stages.second.present)
-    weights = ridge_map(_second_stage_features(xi, None, expected, stages), penalty)(stages.y)
-    moments = () if xi is None else xi(stages.covariates)[1]
-    return Head(weights.reshape(expected.shape[1] + 1, -1), psi(stages.treatments)[1], moments)
+    def stopped(self, state: TrainingState) -> Array:
+        """Whether `patience` evaluations brought nothing."""
+        return jnp.zeros((), bool) if state.best is None else state.best.stale >= self.patience
 
 
 @dataclass(frozen=True, eq=False)
-class FittedDFIV(FittedMethod):
-    """A fitted deep feature IV: its networks, and the closed-form head of stage 2."""
+class DFIVMember(Member):
+    """A trained deep feature IV: its networks, and the closed-form head of stage 2."""
 
-    config: DFIVConfig
-    schema: Schema
-    support: LinearSupport
-    scaler: Scaler
     networks: Networks
     head: Head
     history: tuple[HistoryRow, ...] = ()
 
-    def encode(self, covariates: FloatArray) -> Encoded:
+    def encode(self, v: np.ndarray) -> np.ndarray:
         """The features xi(v) of each row."""
-        v = self.scaler.covariates.transform(covariates)
         if self.networks.covariate is None:
-            return (np.zeros((len(v), 0), np.float32),)
-        return (in_pieces(partial(_covariate_features, self.networks.covariate, self.head), [v]),)
+            return np.zeros((len(v), 0), np.float32)
+        return in_pieces(partial(_covariate_features, self.networks.covariate, self.head), [v])
 
-    def at(self, query: Query) -> Floats:
-        """The structural function in units of the outcome, `(m, n)`."""
-        (xi,) = query.rows.encoded_by(self)
-        structural = partial(_structural, self.networks.treatment, self.head)
-
-        def values(x: FloatArray, rows: np.ndarray) -> np.ndarray:
-            columns = self.schema.treatment.columns(self.scaler.treatment.transform(x))
-            return in_pieces(structural, [columns, xi[rows]])
-
-        return self.scaler.outcome.inverse(query.collect(values, MAX_ROWS))
+    def structural(self, x: np.ndarray, encoded: np.ndarray) -> np.ndarray:
+        """Treatment features by covariate features by the head."""
+        return in_pieces(partial(_structural, self.networks.treatment, self.head), [x, encoded])
 
 
 @jax.jit
@@ -306,6 +219,14 @@ def _structural(net: FeatureNet, head: Head, x: Array, xi: Array) -> Array:
     return jnp.sum(weights[:, :-1] * xi, axis=1) + weights[:, -1]
 
 
+@dataclass(frozen=True, eq=False)
+class FittedDFIV(FittedMembers):
+    """A fitted DFIV."""
+
+    config: DFIVConfig
+    members: tuple[DFIVMember, ...]
+
+
 Shapes = tuple[LayerShape, ...]
 
 _INSTRUMENT: Shapes = (LayerShape(128), LayerShape(64), LayerShape(32, normalise=True, rectify=False))
@@ -318,10 +239,12 @@ _AFTER_VECTOR: Shapes = (LayerShape(32, normalise=True),)
 class DFIVConfig:
     """Everything that determines a fit, given data and key; the default preset as it stands.
 
-    That one differs from the study (`paper_preset`) in five ways, each chosen by stage 2's error on held-out rows:
-    every role is standardised; psi has four features of unit variance in place of one of any size, so that a penalty
-    means the same in any units; phi and xi have much stronger weight decay; a vector block is followed by the same
-    layers as plain columns; and vector blocks are noised in training. How images are seen was chosen by no comparison.
+    That one differs from the study (`paper_preset`) in these ways. Chosen by stage 2's error on held-out rows: every
+    role is standardised; psi has four features of unit variance in place of one of any size, so that a penalty means
+    the same in any units; phi and xi have much stronger weight decay; a vector block is followed by the same layers as
+    plain columns. Chosen by the held-out moment risk (benchmarks/choose_baselines.md): wide vector blocks and images
+    are reduced to scores, and four members are averaged, each stopped early by a tenth of the rows, which it holds out
+    (none with a vector or image block).
 
     Args:
         treatment_net: layers of psi(x).
@@ -329,18 +252,23 @@ class DFIVConfig:
             the study's, which has a single layer after a vector or image block.
         blocks: extractors of vector and image blocks, one set in phi and one in xi.
         training: the schedule, penalties and optimisers.
-        scaling, use_instrument: as in `DFIV`.
+        reduction: how wide vector blocks and images are reduced to scores; None leaves them as they are.
+        members, holdout, scaling, use_instrument: as in `DFIV`.
     """
 
     treatment_net: Shapes = (LayerShape(16), LayerShape(4, normalise=True, rectify=False))
     instrument_net: Shapes | None = _INSTRUMENT
     covariate_net: Shapes | None = _COVARIATE
-    blocks: FeatureConfig = replace(DEFAULT_FEATURES, dropout=0.1)
+    blocks: FeatureConfig = DEFAULT_FEATURES
     training: DeepFeatures = field(default_factory=DeepFeatures)
+    members: int = 4
+    holdout: float | None = None
+    reduction: BlockReduction | None = BlockReduction()
     scaling: RoleScaling = field(default_factory=RoleScaling)
     use_instrument: bool = True
 
     def __post_init__(self) -> None:
+        check_members(self)
         if () in (self.treatment_net, self.instrument_net, self.covariate_net):
             raise ConfigError("treatment_net, instrument_net and covariate_net need at least one layer each.")
 
@@ -364,21 +292,27 @@ class DFIVConfig:
         return replace(self, use_instrument=False)
 
     def fit(self, data: IVData, key: Array, reporter: Reporter = silent) -> FittedDFIV:
-        """Scale, split the rows between the stages, learn the features, solve the head."""
+        """Fit all members."""
         if data.n_rows < 4:
             raise DataError(f"DFIV needs at least 4 rows, two for each stage; there are {data.n_rows}.")
+        return fit_members(FittedDFIV, self, data, key, reporter)
+
+    def fit_member(
+        self, schema: Schema, train: ScaledData, held_out: ScaledData | None, key: Array, reporter: Reporter
+    ) -> DFIVMember:
+        """Split the rows between the stages, learn the features, solve the head."""
         key_networks, key_rows, key_run = jax.random.split(key, 3)
-        scaler, scaled = prepare(data, "DFIV", self.scaling, use_instrument=self.use_instrument)
-        rows = stage_data(treatment_as_columns(scaled, data.schema), key_rows, halves=self.use_instrument)
-        state = _start(self, data.schema, key_networks)
+        rows = stage_data(treatment_as_columns(train, schema), key_rows, halves=self.use_instrument)
+        watched = held_out and stage_data(treatment_as_columns(held_out, schema), key_rows, halves=False)
+        state = _start(self, schema, key_networks, watched)
         state, history = run_phase(self.training, state, rows, key_run, reporter=reporter)
-        head = solve_head(state.networks, rows, self.training)
-        return FittedDFIV(self, data.schema, LinearSupport.fit(data), scaler, state.networks, head, history)
+        networks = state.networks if state.best is None else state.best.networks
+        return DFIVMember(networks, solve_head(networks, rows, self.training.penalties), history)
 
 
 @partial(jax.jit, static_argnames=("config", "schema"))
-def _start(config: DFIVConfig, schema: Schema, key: Array) -> TrainingState:
-    return config.training.init(config.build(schema, key))
+def _start(config: DFIVConfig, schema: Schema, key: Array, held_out: TrainingData | None) -> TrainingState:
+    return config.training.init(config.build(schema, key), held_out)
 
 
 def paper_preset() -> DFIVConfig:
@@ -394,6 +328,9 @@ def paper_preset() -> DFIVConfig:
         covariate_net=None,
         blocks=FeatureConfig(),
         training=DeepFeatures(instrument_decay=0.0, covariate_decay=0.1),
+        members=1,
+        holdout=0.0,
+        reduction=None,
         scaling=RoleScaling(Identity(), Identity(), Identity(), Identity()),
     )
 
@@ -409,6 +346,9 @@ class DFIV(NetworkEstimator):
         preset: "default", or "paper" (the study's public settings, on inputs as they come).
         epochs: passes of feature updates.
         stage1_penalty, stage2_penalty: ridge penalties of the stages' heads, a row.
+        members: sets of networks trained, whose predictions are averaged.
+        holdout: share of the rows that each member holds out to stop early; 0 trains to the last epoch. By default 0.1,
+            or 0 where there is a vector or image block. Below 20 rows a share nothing is held out.
         scaling: how each role is scaled; by default every role is standardised.
         use_instrument: False regresses the outcome on treatment and covariates directly.
         treatment_kind, outcome_kind: as in `IVData.from_arrays`; an outcome may have two levels, not more.
@@ -437,5 +377,5 @@ class DFIV(NetworkEstimator):
     def _config(self) -> DFIVConfig:
         config = chosen_preset(PRESETS, self.preset)
         training = replace(config.training, **self._given("epochs", "stage1_penalty", "stage2_penalty"))
-        config = replace(config, training=training, use_instrument=self.use_instrument)
-        return config if self.scaling is None else replace(config, scaling=self.scaling)
+        given = self._given("members", "holdout", "scaling")
+        return replace(config, training=training, use_instrument=self.use_instrument, **given)

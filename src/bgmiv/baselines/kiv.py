@@ -19,7 +19,7 @@ from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.effects import Floats
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.base import IVEstimator
-from bgmiv.estimators.fitted import FittedMethod, check_no_weights, check_one_number, chosen_preset
+from bgmiv.estimators.fitted import FittedMethod, check_instrument, check_no_weights, check_one_number, chosen_preset
 from bgmiv.kernels import GaussianKernel, KernelFeatures, fit_features, median_lengthscales
 from bgmiv.progress import Reporter, silent
 
@@ -161,8 +161,7 @@ class KIVConfig:
         )
 
     def _split(self, data: IVData, key: Array) -> tuple[np.ndarray, np.ndarray]:
-        if self.use_instrument and data.instruments.shape[1] == 0:
-            raise DataError("KIV needs an instrument; pass at least one in instruments=.")
+        check_instrument(data, "KIV", use_instrument=self.use_instrument)
         size = round(self.split * data.n_rows)
         if min(size, data.n_rows - size) < 2:
             raise DataError(

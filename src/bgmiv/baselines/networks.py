@@ -1,4 +1,4 @@
-"""What the methods with networks share: networks, how they are evaluated on many rows, and held-out rows."""
+"""The networks of the methods that have some, and how they are evaluated on many rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -15,17 +15,8 @@ import numpy as np
 import optax
 from jax import Array
 
-from bgmiv._io import enable_compilation_cache
-from bgmiv.data.ivdata import IVData
-from bgmiv.data.messages import FloatArray
-from bgmiv.data.query import Encoded, Query
-from bgmiv.data.roles import RoleKind
-from bgmiv.data.scaling import RoleScaling, ScaledData, Scaler
 from bgmiv.data.schema import BlockKind, Schema
-from bgmiv.effects import Floats
-from bgmiv.errors import ConfigError, DataError
-from bgmiv.estimators.base import IVEstimator
-from bgmiv.estimators.fitted import FittedMethod, check_no_weights, check_one_number
+from bgmiv.errors import ConfigError
 from bgmiv.nn import Dense
 from bgmiv.nn.batching import bucket_size, pad_rows
 from bgmiv.nn.features import BlockFeatures, FeatureConfig, build_features, rows_at_once
@@ -33,18 +24,18 @@ from bgmiv.nn.images import ImageConfig
 from bgmiv.training.loop import RandomNumbers
 
 __all__ = [
-    "DEFAULT_FEATURES", "MAX_ROWS", "CovariateNet", "FeatureNet", "FittedNetwork", "Inputs", "LayerShape", "Moments",
-    "NetworkEstimator", "Schedule", "check_settings", "descend", "has_wide_block", "in_pieces", "prepare",
-    "split_rows", "step_factor",
+    "DEFAULT_FEATURES", "MAX_ROWS", "CovariateNet", "FeatureNet", "Inputs", "LayerShape", "Moments", "Schedule",
+    "check_settings", "descend", "has_wide_block", "in_pieces", "outputs_of", "step_factor",
 ]  # fmt: skip
 
 DEFAULT_FEATURES = FeatureConfig(
-    dropout=0.0, vector_noise=1.0, images=ImageConfig(features="dense", shift=2, noise=0.2)
+    dropout=0.0, vector_noise=0.3, narrow_vector=32, images=ImageConfig(features="dense", shift=2, noise=0.2)
 )
-"""What networks see of vector and image blocks under the default presets.
+"""What networks see of vector and image blocks under the default presets, after their reduction to scores.
 
-Vector blocks are noised in training, which keeps networks from memorising rows. Images are seen through dense layers
-instead of convolutions, shifted by up to 2 pixels and noised in training.
+Scores of a vector block are columns, noised in training, which keeps networks from memorising rows; a wider block goes
+through its own layers. Images, where they are not reduced, are seen through dense layers instead of convolutions,
+shifted by up to 2 pixels and noised in training.
 """
 
 MAX_ROWS = 4096
@@ -234,60 +225,6 @@ def descend(
     return jax.lax.fori_loop(0, count, update, (*start, jnp.zeros(())))
 
 
-class FittedNetwork(FittedMethod):
-    """A fitted method whose structural function is one `CovariateNet` of the scaled treatment."""
-
-    scaler: Scaler
-    net: CovariateNet
-
-    def encode(self, covariates: FloatArray) -> Encoded:
-        """The network's features of each row."""
-        v = self.scaler.covariates.transform(covariates)
-        return (in_pieces(partial(_features, self.net), [v], self.net.features.cells),)
-
-    def at(self, query: Query) -> Floats:
-        """The structural function in units of the outcome, `(m, n)`."""
-        (features,) = query.rows.encoded_by(self)
-
-        def values(x: FloatArray, rows: np.ndarray) -> np.ndarray:
-            sides = self.schema.treatment.columns(self.scaler.treatment.transform(x))
-            return in_pieces(partial(_dense, self.net), [sides, features[rows]])[:, 0]
-
-        return self.scaler.outcome.inverse(query.collect(values, MAX_ROWS))
-
-
-@jax.jit
-def _features(net: CovariateNet, v: Array) -> Array:
-    return jax.vmap(net.features, in_axes=(0, None))(v, None)
-
-
-@jax.jit
-def _dense(net: CovariateNet, sides: Array, features: Array) -> Array:
-    return jax.vmap(lambda side, row: net.dense(side[None], row, None)[0])(sides, features)
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class NetworkEstimator(IVEstimator):
-    """An estimator whose fitted result holds networks and whose arguments left at None take the preset's value."""
-
-    fitted_class: ClassVar[type[FittedMethod]]
-
-    scaling: RoleScaling | None = None
-    use_instrument: bool = True
-    treatment_kind: RoleKind = "auto"
-    outcome_kind: RoleKind = "auto"
-    random_state: int | None = None
-    progress: bool = False
-
-    @classmethod
-    def _saved_classes(cls) -> tuple[type, ...]:
-        return (cls, cls.fitted_class)
-
-    def _given(self, *names: str) -> dict[str, Any]:
-        """Those of the arguments that are not None."""
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-
-
 def check_settings(config: object, minima: Mapping[str, float], schedule: str = "constant") -> None:
     """Refuse an unknown schedule, and settings that are not finite or below their minimum."""
     if schedule not in ("constant", "cosine"):
@@ -302,34 +239,9 @@ def step_factor(schedule: Schedule, done: Array, total: int) -> Array:
     return jnp.ones(()) if schedule == "constant" else 0.5 * (1.0 + jnp.cos(jnp.pi * done / total))
 
 
-def prepare(data: IVData, method: str, scaling: RoleScaling, *, use_instrument: bool) -> tuple[Scaler, ScaledData]:
-    """Refuse data that a method with networks cannot be fitted on; the fitted scaling, and the scaled rows."""
-    enable_compilation_cache()
-    check_one_number(data, method)
-    check_no_weights(data, method)
-    if use_instrument and data.instruments.shape[1] == 0:
-        raise DataError(f"{method} needs an instrument; pass at least one in instruments=.")
-    used = data if use_instrument else data.without_instruments()
-    scaler = scaling.fit(used)
-    return scaler, scaler.transform(used)
-
-
 def has_wide_block(schema: Schema) -> bool:
-    """Whether there is a vector or image block, whose rows networks memorise."""
+    """Whether there is a vector or image block."""
     return any(block.kind in (BlockKind.vector, BlockKind.image) for block in schema.blocks)
-
-
-def split_rows(rows: ScaledData, share: float, key: Array) -> tuple[ScaledData, ScaledData | None]:
-    """Training rows and held-out rows, at random; at least one of each, or none held out if the share is 0."""
-    n = len(rows.x)
-    if share == 0.0 or n < 2:
-        return rows, None
-    n_held = min(max(round(share * n), 1), n - 1)
-    order = np.asarray(jax.random.permutation(key, n))
-    # In their own order: training shuffles them anyway, and memory is read forwards.
-    parts = np.sort(order[n_held:]), np.sort(order[:n_held])
-    train, held_out = (ScaledData(*(values[part] for values in rows)) for part in parts)
-    return train, held_out
 
 
 def in_pieces(function: Callable[..., Array], arrays: Sequence[np.ndarray], cells: int = 0) -> np.ndarray:
@@ -344,3 +256,13 @@ def in_pieces(function: Callable[..., Array], arrays: Sequence[np.ndarray], cell
         piece = (jnp.asarray(pad_rows(values[start : start + size], size)) for values in arrays)
         parts.append(np.asarray(function(*piece))[: n - start])
     return np.concatenate(parts)
+
+
+def outputs_of(net: CovariateNet, sides: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """The outputs `(n, n_out)` of a network for each row."""
+    return in_pieces(partial(_outputs, net), [sides, v], net.features.cells)
+
+
+@jax.jit
+def _outputs(net: CovariateNet, sides: Array, v: Array) -> Array:
+    return jax.vmap(net, in_axes=(0, 0, None))(sides, v, None)

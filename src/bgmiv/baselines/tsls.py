@@ -1,4 +1,4 @@
-"""Two-stage least squares, by linearmodels: linear, or on a sieve of polynomials or splines.
+"""Two-stage least squares, by linearmodels: linear, or on a sieve of polynomials or splines, given or cross-validated.
 
 The linear form is the yardstick every other method is held against.
 """
@@ -6,7 +6,8 @@ The linear form is the yardstick every other method is held against.
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from itertools import product
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.effects import Floats, Source
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.base import IVEstimator
-from bgmiv.estimators.fitted import FittedMethod, check_one_number
+from bgmiv.estimators.fitted import FittedMethod, check_instrument, check_one_number
 from bgmiv.persist.codec import unsaved
 from bgmiv.progress import Reporter, silent
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["PRESETS", "TSLS", "Basis", "FittedTSLS", "Indicators", "TSLSConfig"]
 
 _MAX_POINTS = 50_000
+_CV_FOLDS = 5
+# Degree, kind of functions and knots of the sieves that "cv" compares, each without and with interactions.
+_SIEVES = ((1, "polynomial", 1), (2, "polynomial", 1), (3, "polynomial", 1), (2, "spline", 2), (2, "spline", 4))
 
 Columns = dict[str, np.ndarray]
 
@@ -85,6 +89,7 @@ class FittedTSLS(FittedMethod):
             interactions with flat covariate column j.
         covariance: of all coefficients, in the order constant, covariates, treatment, interactions.
         clustered: whether that covariance is clustered by groups.
+        config: the settings, those chosen where they were cross-validated.
         result: linearmodels' result, with standard errors, `first_stage` and every test it offers; None in a fit that
             was loaded.
     """
@@ -97,6 +102,7 @@ class FittedTSLS(FittedMethod):
     treatment_coefficients: np.ndarray
     covariance: np.ndarray
     clustered: bool
+    config: TSLSConfig
     result: Any = unsaved()
 
     @property
@@ -155,9 +161,16 @@ class TSLSConfig:
     distinct values gets as many functions as it can carry. Covariates enter linearly. Nothing is shrunk: more functions
     than the instruments can tell apart give wild curves with large standard errors.
 
+    Cross-validation compares, over five folds, the squared errors of outcomes predicted from instruments and covariates
+    alone, both stages being fitted on the other folds. Of the sieves whose mean error is above the lowest by no more
+    than one standard error of the difference, the one with the fewest columns is taken.
+
     Args:
         degree: highest power.
-        features: "polynomial"; or "spline", which adds truncated powers of that degree at knots.
+        features: "polynomial"; or "spline", which adds truncated powers of that degree at knots; or "cv", which chooses
+            among lines, polynomials and splines, without and with interactions, by cross-validation. Then `degree`,
+            `knots` and `interactions` are not used, `FittedTSLS.config` has what was chosen, and standard errors do not
+            know of the choice.
         knots: number of a spline's knots, at even quantiles.
         interactions: also multiply every function of treatment and instruments with every covariate.
         use_instrument: False ignores the instruments: ordinary least squares on the same columns.
@@ -173,7 +186,7 @@ class TSLSConfig:
     """
 
     degree: int = 1
-    features: Literal["polynomial", "spline"] = "polynomial"
+    features: Literal["polynomial", "spline", "cv"] = "polynomial"
     knots: int = 4
     interactions: bool = False
     use_instrument: bool = True
@@ -181,8 +194,8 @@ class TSLSConfig:
     def __post_init__(self) -> None:
         if self.degree < 1:
             raise ConfigError(f"degree must be at least 1, got {self.degree}.")
-        if self.features not in ("polynomial", "spline"):
-            raise ConfigError(f"features must be 'polynomial' or 'spline', got {self.features!r}.")
+        if self.features not in ("polynomial", "spline", "cv"):
+            raise ConfigError(f"features must be 'polynomial', 'spline' or 'cv', got {self.features!r}.")
         if self.knots < 1:
             raise ConfigError(f"knots must be at least 1, got {self.knots}.")
 
@@ -197,20 +210,10 @@ class TSLSConfig:
             data = data.take(data.weights > 0)
         self._check_data(data)
         reporter.start("2SLS", 1)
+        config = self._cross_validated(data) if self.features == "cv" else self
         kept, names = _regressors(data.schema)
         covariates = np.asarray(data.covariates[:, kept], dtype=np.float64)
-        treatment = data.schema.treatment
-        basis: Basis | Indicators = self._basis(data.treatment)
-        if treatment.kind is BlockKind.categorical and treatment.levels:
-            basis = Indicators(treatment.levels)
-        endogenous = self._expand(basis, data.treatment, treatment.name, covariates, names)
-        instruments = None
-        if self.use_instrument:
-            instruments = [
-                self._expand(self._basis(values), values, name, covariates, names)
-                for values, name in zip(data.instruments.T, data.schema.instruments, strict=True)
-            ]
-            _check_order(data, len(names), len(endogenous), sum(map(len, instruments)))
+        basis, endogenous, instruments = config._columns(data, covariates, names)
         result = _fit_linearmodels(data, covariates, names, endogenous, instruments)
         reporter.advance(1, {})
         reporter.finish()
@@ -221,7 +224,7 @@ class TSLSConfig:
         by_term = estimates[1 + len(kept) :].reshape(-1, basis.size).T
         treatment_coefficients = np.zeros((basis.size, 1 + data.covariates.shape[1]))
         treatment_coefficients[:, 0] = by_term[:, 0]
-        if self.interactions:
+        if config.interactions:
             treatment_coefficients[:, 1 + kept] = by_term[:, 1:]
         return FittedTSLS(
             schema=data.schema,
@@ -232,13 +235,64 @@ class TSLSConfig:
             treatment_coefficients=treatment_coefficients,
             covariance=np.asarray(result.cov, np.float64),
             clustered=data.groups is not None,
+            config=config,
             result=result,
         )
 
+    def _columns(
+        self, data: IVData, covariates: np.ndarray, names: list[str]
+    ) -> tuple[Basis | Indicators, Columns, list[Columns] | None]:
+        """The functions of the treatment, their columns, and those of each instrument; refuses too many of them."""
+        treatment = data.schema.treatment
+        basis: Basis | Indicators = self._basis(data.treatment)
+        if treatment.kind is BlockKind.categorical and treatment.levels:
+            basis = Indicators(treatment.levels)
+        endogenous = self._expand(basis, data.treatment, treatment.name, covariates, names)
+        if not self.use_instrument:
+            return basis, endogenous, None
+        instruments = [
+            self._expand(self._basis(values), values, name, covariates, names)
+            for values, name in zip(data.instruments.T, data.schema.instruments, strict=True)
+        ]
+        _check_order(data, len(names), len(endogenous), sum(map(len, instruments)))
+        return basis, endogenous, instruments
+
+    def _cross_validated(self, data: IVData) -> TSLSConfig:
+        """The settings of the sieve that cross-validation chooses."""
+        kept, names = _regressors(data.schema)
+        covariates = np.asarray(data.covariates[:, kept], dtype=np.float64)
+        weights = np.ones(data.n_rows) if data.weights is None else np.asarray(data.weights, np.float64)
+        groups = np.arange(data.n_rows) if data.groups is None else np.unique(data.groups, return_inverse=True)[1]
+        # Fewer groups than folds could not be left out.
+        groups = groups if int(groups.max()) + 1 >= _CV_FOLDS else np.arange(data.n_rows)
+        n_groups = int(groups.max()) + 1
+        folds = (np.random.default_rng(0).permutation(n_groups) % _CV_FOLDS)[groups]
+        found: list[tuple[TSLSConfig, int, np.ndarray]] = []
+        for (degree, features, knots), interactions in product(_SIEVES, (False, True)):
+            config = TSLSConfig(degree, cast(Any, features), knots, interactions, self.use_instrument)
+            try:
+                _, endogenous, instruments = config._columns(data, covariates, names)
+            # Cross-validation cannot choose what these rows or instruments do not carry.
+            except DataError:
+                continue
+            exogenous = np.column_stack([np.ones(data.n_rows), covariates])
+            x = np.column_stack([exogenous, *endogenous.values()])
+            z = x
+            if instruments is not None:
+                z = np.column_stack([exogenous, *(column for each in instruments for column in each.values())])
+            losses = weights * _left_out_errors(data.outcome, x, z, weights, folds) ** 2
+            found.append((config, x.shape[1], np.bincount(groups, losses, n_groups)))
+        found.sort(key=lambda entry: entry[1])
+        lowest = min(found, key=lambda entry: entry[2].sum())[2] if found else None
+        for config, _, losses in found:
+            worse = losses - lowest
+            if worse.sum() <= worse.std(ddof=1) * n_groups**0.5:
+                return config
+        return replace(self, degree=1, features="polynomial", interactions=False)
+
     def _check_data(self, data: IVData) -> None:
         n_rows, n_covariates = data.covariates.shape
-        if self.use_instrument and data.instruments.shape[1] == 0:
-            raise DataError("two-stage least squares needs an instrument; pass at least one in instruments=")
+        check_instrument(data, "two-stage least squares", use_instrument=self.use_instrument)
         images = [block.name for block in data.schema.blocks if block.kind is BlockKind.image]
         if images:
             raise DataError(
@@ -302,7 +356,7 @@ class TSLS(IVEstimator):
     random_state = 0
 
     degree: int = 1
-    features: Literal["polynomial", "spline"] = "polynomial"
+    features: Literal["polynomial", "spline", "cv"] = "polynomial"
     _: KW_ONLY
     knots: int = 4
     interactions: bool = False
@@ -312,7 +366,7 @@ class TSLS(IVEstimator):
 
     @classmethod
     def _saved_classes(cls) -> tuple[type, ...]:
-        return (TSLS, FittedTSLS, Basis, Indicators)
+        return (TSLS, FittedTSLS, TSLSConfig, Basis, Indicators)
 
     def _config(self) -> TSLSConfig:
         return TSLSConfig(self.degree, self.features, self.knots, self.interactions, self.use_instrument)
@@ -344,6 +398,22 @@ def _check_order(data: IVData, n_covariates: int, n_treatments: int, n_instrumen
             f"the sieve's first stage has {total} columns for {data.n_rows} rows; give at least {2 * total} rows, or "
             "lower the degree, use fewer knots, or leave out the interactions"
         )
+
+
+def _left_out_errors(
+    outcome: np.ndarray, x: np.ndarray, z: np.ndarray, weights: np.ndarray, folds: np.ndarray
+) -> np.ndarray:
+    """What instruments and covariates z leave of each row's outcome, both stages fitted on the other folds."""
+    roots = np.sqrt(weights)[:, None]
+    x, z = (columns / np.maximum(np.linalg.norm(columns, axis=0), 1e-300) for columns in (x, z))
+    y, errors = np.asarray(outcome, np.float64), np.empty(len(x))
+    for fold in range(_CV_FOLDS):
+        rest, own = folds != fold, folds == fold
+        first = np.linalg.lstsq(roots[rest] * z[rest], roots[rest] * x[rest], rcond=None)[0]
+        fitted = roots[rest] * (z[rest] @ first)
+        second = np.linalg.lstsq(fitted, roots[rest, 0] * y[rest], rcond=None)[0]
+        errors[own] = y[own] - z[own] @ first @ second
+    return errors
 
 
 def _fit_linearmodels(

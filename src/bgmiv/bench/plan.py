@@ -67,7 +67,7 @@ class RunKey:
 
     Args:
         spec: which data, method, preset and seed.
-        method_version: the method's :attr:`~bgmiv.registry.Method.algorithm_version`.
+        method_version: the method's :meth:`~bgmiv.registry.Method.version_of` its preset.
         design_version: the design's :attr:`~bgmiv.designs.base.DesignEntry.algorithm_version`.
     """
 
@@ -84,7 +84,7 @@ class RunKey:
 
 def identify(spec: RunSpec) -> RunKey:
     """The key of a specification under this version's algorithms; unknown designs and methods are a ConfigError."""
-    return RunKey(spec, find_method(spec.method).algorithm_version, find_design(spec.design).algorithm_version)
+    return RunKey(spec, find_method(spec.method).version_of(spec.preset), find_design(spec.design).algorithm_version)
 
 
 @dataclass(frozen=True)

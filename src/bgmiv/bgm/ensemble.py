@@ -23,27 +23,13 @@ from bgmiv.errors import ConfigError, DivergedError
 from bgmiv.nn.images import check_bounds
 from bgmiv.progress import HistoryRow, Reporter, silent
 from bgmiv.training.checkpoint import Checkpoint
+from bgmiv.training.folds import Folds, draw_folds
 from bgmiv.training.loop import TrainingData, run_phase
 
 __all__ = ["Ensemble", "Folds", "Start", "Trained", "members_of", "train"]
 
-# Fewer held-out rows than these tell nothing.
-_MIN_HELD_OUT = 20
 # Where the keys of the bootstrap branch off from the members' keys.
 _BOOTSTRAP = 3_000_000
-
-
-class Folds(NamedTuple):
-    """Which rows each member leaves out: `size` rows from `starts[member]` on in the training `order` of all rows."""
-
-    order: np.ndarray
-    starts: np.ndarray
-    size: int
-
-    def rows(self, member: int) -> np.ndarray:
-        """The rows a member left out, as positions in the data."""
-        start = self.starts[member]
-        return self.order[start : start + self.size]
 
 
 @dataclass(frozen=True)
@@ -79,14 +65,7 @@ class Ensemble:
 
     def folds(self, n: int, key: Array) -> Folds:
         """Draw which rows each member leaves out; rows stay in their order where none does."""
-        size = round(self.held_out * n)
-        if self.members * self.held_out <= 1.0:
-            size = min(size, n // self.members)
-        if size < _MIN_HELD_OUT:
-            return Folds(np.arange(n), np.zeros(self.members, np.int64), 0)
-        seed = np.asarray(jax.random.key_data(key)).ravel().tolist()
-        starts = (np.arange(self.members) * n) // self.members
-        return Folds(np.random.default_rng(seed).permutation(n), np.minimum(starts, n - size), size)
+        return draw_folds(n, self.members, self.held_out, key)
 
     def row_weights(
         self, keys: Array, n: int, weights: np.ndarray | None = None, groups: np.ndarray | None = None

@@ -26,6 +26,7 @@ from bgmiv.data.scaling import ScaledData, Scaler
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
 from bgmiv.diagnostics.verdict import FitEvidence
 from bgmiv.errors import DivergedError
+from bgmiv.estimators.fitted import check_instrument
 from bgmiv.integrate import check_rule
 from bgmiv.preprocess.reduction import FittedReduction, choose_noise
 from bgmiv.progress import HistoryRow, Reporter, silent
@@ -68,6 +69,7 @@ class _Prepared(NamedTuple):
 def fit_members(config: BGMIVConfig, data: IVData, key: Array, reporter: Reporter = silent) -> FittedBGMIV:
     """Fit a config to data; raises `DivergedError` if every member diverged at every attempt."""
     enable_compilation_cache()
+    check_instrument(data, "BGMIV", use_instrument=config.use_instrument)
     data = data if config.use_instrument else data.without_instruments()
     config = config.resolve(data.schema, data.n_rows)
     checkpoint = open_checkpoint(config, data, key)

@@ -17,10 +17,22 @@ from bgmiv.designs.empirical import EmpiricalData, Published, empirical_names, l
 from bgmiv.designs.lowdim import LinearGaussianDesign, LowDimDesign
 from bgmiv.designs.mnist import MnistDesign, MnistHDDesign
 from bgmiv.designs.noisy import SHAPES, NoisyDemandDesign, NoisyDesign
+from bgmiv.designs.published import (
+    AGMM_CURVES,
+    NETWORK_CURVES,
+    TABCF_SCENARIOS,
+    AdversarialGMMDesign,
+    NetworkIVDesign,
+    PrintedResult,
+    TabCFDesign,
+    printed_results,
+)
+from bgmiv.designs.semisynthetic import SEMISYNTHETIC, SemisyntheticDesign
 from bgmiv.errors import ConfigError
 
 __all__ = [
     "DESIGNS",
+    "AdversarialGMMDesign",
     "BinaryConfoundedDesign",
     "BinaryOutcomeDesign",
     "BinaryTreatmentDesign",
@@ -34,15 +46,20 @@ __all__ = [
     "LowDimDesign",
     "MnistDesign",
     "MnistHDDesign",
+    "NetworkIVDesign",
     "NoisyDemandDesign",
     "NoisyDesign",
+    "PrintedResult",
     "Published",
+    "SemisyntheticDesign",
     "StructuralGrid",
+    "TabCFDesign",
     "VectorProxyDesign",
     "empirical_names",
     "find_design",
     "load_empirical",
     "make_design",
+    "printed_results",
 ]
 
 _ENTRIES = (
@@ -67,6 +84,27 @@ _ENTRIES = (
     DesignEntry("noisy-demand", "Demand with noise", NoisyDemandDesign, unit=None),
     DesignEntry("noisy-vector", "Vector proxy with noise", partial(NoisyDemandDesign, proxy="vector"), unit=None),
     DesignEntry("noisy-mnist", "MNIST images with noise", partial(NoisyDemandDesign, proxy="image"), unit=None),
+    *(
+        DesignEntry(
+            f"semi-{study}-{shape}",
+            f"Rows of {study} with simulated treatment and outcome: {shape}",
+            partial(SemisyntheticDesign, study, shape),
+            unit=None,
+        )
+        for study, shape in SEMISYNTHETIC
+    ),
+    *(
+        DesignEntry(f"network-{curve}", f"Network IV of Kremer et al.: {curve}", partial(NetworkIVDesign, curve))
+        for curve in NETWORK_CURVES
+    ),
+    *(
+        DesignEntry(f"tabcf-{scenario}", f"TabCF scenario {scenario.upper()}", partial(TabCFDesign, scenario))
+        for scenario in TABCF_SCENARIOS
+    ),
+    *(
+        DesignEntry(f"agmm-{curve}", f"AdversarialGMM curve: {curve}", partial(AdversarialGMMDesign, curve))
+        for curve in AGMM_CURVES
+    ),
 )
 
 DESIGNS: dict[str, DesignEntry] = {entry.name: entry for entry in _ENTRIES}

@@ -21,7 +21,7 @@ from bgmiv.effects import Floats, Source
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.progress import HistoryRow, Reporter, silent
 
-__all__ = ["FittedMethod", "MethodConfig", "check_no_weights", "check_one_number", "chosen_preset"]
+__all__ = ["FittedMethod", "MethodConfig", "check_instrument", "check_no_weights", "check_one_number", "chosen_preset"]
 
 C = TypeVar("C")
 
@@ -107,6 +107,12 @@ def chosen_preset(presets: Mapping[str, Callable[[], C]], name: str) -> C:
     return presets[name]()
 
 
+def check_instrument(data: IVData, method: str, *, use_instrument: bool = True) -> None:
+    """Refuse data without instruments, for a method that uses them."""
+    if use_instrument and data.instruments.shape[1] == 0:
+        raise DataError(f"{method} needs an instrument; pass at least one in instruments=.")
+
+
 def check_no_weights(data: IVData, method: str) -> None:
     """Refuse sample weights, for a method that cannot honour them.
 
@@ -114,11 +120,12 @@ def check_no_weights(data: IVData, method: str) -> None:
         >>> data = IVData.from_arrays([1, 2, 4], [5.0, 1.0, 2.0], instruments=[3, 1, 2], weights=[1, 2, 1])
         >>> check_no_weights(data, "KIV")
         Traceback (most recent call last):
-        bgmiv.errors.DataError: KIV does not take sample weights (weights). Leave them out, or use BGMIV or TSLS.
+        bgmiv.errors.DataError: KIV does not take sample weights (weights). Leave them out, or use BGMIV, NPIV or
+        TSLS.
     """
     if data.weights is not None:
         raise DataError(
-            f"{method} does not take sample weights ({data.weights_name}). Leave them out, or use BGMIV or TSLS."
+            f"{method} does not take sample weights ({data.weights_name}). Leave them out, or use BGMIV, NPIV or TSLS."
         )
 
 

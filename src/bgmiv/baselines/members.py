@@ -1,0 +1,237 @@
+"""Members: a method with networks trained several times, each time without some of the rows, and averaged.
+
+Averaging takes away much of what chance in starting weights and batches does to a fit. The rows that a member holds out
+tell it when to stop. Wide vector blocks and images are reduced to scores first, once for all members.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import jax
+import numpy as np
+from jax import Array
+
+from bgmiv._io import enable_compilation_cache
+from bgmiv.baselines.networks import MAX_ROWS, CovariateNet, has_wide_block, in_pieces
+from bgmiv.data.ivdata import IVData
+from bgmiv.data.messages import FloatArray
+from bgmiv.data.query import Encoded, Query
+from bgmiv.data.roles import RoleKind
+from bgmiv.data.scaling import RoleScaling, ScaledData, Scaler
+from bgmiv.data.schema import Schema
+from bgmiv.diagnostics.support import LinearSupport
+from bgmiv.effects import Floats
+from bgmiv.errors import ConfigError, DivergedError
+from bgmiv.estimators.base import IVEstimator
+from bgmiv.estimators.fitted import FittedMethod, check_instrument, check_no_weights, check_one_number
+from bgmiv.preprocess.reduction import BlockReduction, FittedReduction
+from bgmiv.progress import HistoryRow, Reporter
+from bgmiv.training.folds import draw_folds
+
+__all__ = ["FittedMembers", "Member", "NetMember", "NetworkConfig", "NetworkEstimator", "check_members", "fit_members"]
+
+# Where the key of the folds branches off from the fit's key.
+_FOLDS = 1_000_001
+_HOLDOUT = 0.1
+
+
+class Member(ABC):
+    """One trained copy of a method, on scaled variables.
+
+    Attributes:
+        history: its training history.
+    """
+
+    history: tuple[HistoryRow, ...]
+
+    @abstractmethod
+    def encode(self, v: np.ndarray) -> np.ndarray:
+        """What it computes of scaled covariates `(n, p)` alone, `(n, k)`."""
+
+    @abstractmethod
+    def structural(self, x: np.ndarray, encoded: np.ndarray) -> np.ndarray:
+        """g in units of the scaled outcome, `(n,)`, at the treatment's columns `(n, q)`."""
+
+
+class NetMember(Member):
+    """A member whose g is one `CovariateNet` of the scaled treatment."""
+
+    net: CovariateNet
+
+    def encode(self, v: np.ndarray) -> np.ndarray:
+        """The network's features of each row."""
+        return in_pieces(partial(_features, self.net), [v], self.net.features.cells)
+
+    def structural(self, x: np.ndarray, encoded: np.ndarray) -> np.ndarray:
+        """The network's output."""
+        return in_pieces(partial(_dense, self.net), [x, encoded])[:, 0]
+
+
+@jax.jit
+def _features(net: CovariateNet, v: Array) -> Array:
+    return jax.vmap(net.features, in_axes=(0, None))(v, None)
+
+
+@jax.jit
+def _dense(net: CovariateNet, sides: Array, features: Array) -> Array:
+    return jax.vmap(lambda side, row: net.dense(side[None], row, None)[0])(sides, features)
+
+
+class NetworkConfig(Protocol):
+    """What `fit_members` needs of a method's config, resolved for the data."""
+
+    @property
+    def members(self) -> int:
+        """How many members are trained; their predictions are averaged."""
+
+    @property
+    def holdout(self) -> float | None:
+        """The share of the rows that each member holds out; None: a tenth, none with a vector or image block."""
+
+    @property
+    def reduction(self) -> BlockReduction | None:
+        """How wide vector blocks and images are reduced; None leaves them as they are."""
+
+    @property
+    def scaling(self) -> RoleScaling:
+        """How each role is scaled, after the reduction."""
+
+    @property
+    def use_instrument(self) -> bool:
+        """False ignores the instruments."""
+
+    def fit_member(
+        self, schema: Schema, train: ScaledData, held_out: ScaledData | None, key: Array, reporter: Reporter
+    ) -> Member:
+        """One member, from reduced and scaled rows, those that it is trained on and those that it holds out."""
+
+
+@dataclass(frozen=True, eq=False)
+class FittedMembers(FittedMethod):
+    """A fitted method with networks: the average of its members. A final subclass says of which class they are.
+
+    Attributes:
+        schema, support: what the fit keeps of its data.
+        config: the resolved config.
+        reduction: how wide vector blocks and images are reduced.
+        scaler: the fitted scaling of each role, after the reduction.
+        members: those that did not diverge.
+    """
+
+    schema: Schema
+    support: LinearSupport
+    config: NetworkConfig
+    reduction: FittedReduction
+    scaler: Scaler
+    members: tuple[Member, ...]
+
+    @property
+    def n_members(self) -> int:
+        """How many models the estimate is an average of."""
+        return len(self.members)
+
+    @property
+    def history(self) -> tuple[HistoryRow, ...]:
+        """Losses of each chunk of training, averaged over members."""
+        found = []
+        for rows in zip(*(member.history for member in self.members), strict=False):
+            means = {name: float(np.mean([row.metrics[name] for row in rows])) for name in rows[0].metrics}
+            found.append(HistoryRow(rows[0].phase, rows[0].step, means))
+        return tuple(found)
+
+    def encode(self, covariates: FloatArray) -> Encoded:
+        """What each member computes of the rows."""
+        v = self.scaler.covariates.transform(self.reduction.transform(covariates))
+        return tuple(member.encode(v) for member in self.members)
+
+    def at(self, query: Query) -> Floats:
+        """The structural function in units of the outcome, `(m, n)`, averaged over members."""
+        encoded = query.rows.encoded_by(self)
+
+        def values(x: FloatArray, rows: np.ndarray) -> np.ndarray:
+            columns = self.schema.treatment.columns(self.scaler.treatment.transform(x))
+            parts = zip(self.members, encoded, strict=True)
+            return np.mean([member.structural(columns, features[rows]) for member, features in parts], axis=0)
+
+        return self.scaler.outcome.inverse(query.collect(values, MAX_ROWS))
+
+
+F = TypeVar("F", bound=FittedMembers)
+
+
+def fit_members(fitted: type[F], config: NetworkConfig, data: IVData, key: Array, reporter: Reporter) -> F:
+    """Reduce, scale, and train each member without its fold; members that diverge are left out unless all do.
+
+    Raises:
+        DataError: a method with networks cannot be fitted on such data.
+        DivergedError: every member diverged.
+    """
+    enable_compilation_cache()
+    method = fitted.__name__.removeprefix("Fitted")
+    check_one_number(data, method)
+    check_no_weights(data, method)
+    check_instrument(data, method, use_instrument=config.use_instrument)
+    reduction = config.reduction.fit(data) if config.reduction else FittedReduction(data.schema, {})
+    reduced = reduction.apply(data)
+    used = reduced if config.use_instrument else reduced.without_instruments()
+    scaler = config.scaling.fit(used)
+    rows = scaler.transform(used)
+    share = _HOLDOUT * (not has_wide_block(data.schema)) if config.holdout is None else config.holdout
+    folds = draw_folds(data.n_rows, config.members, share, jax.random.fold_in(key, _FOLDS))
+    members: list[Member] = []
+    failure: DivergedError | None = None
+    for i, own in enumerate([key] if config.members == 1 else jax.random.split(key, config.members)):
+        train, held_out = _divided(rows, folds.rows(i))
+        try:
+            members.append(config.fit_member(reduced.schema, train, held_out, own, reporter))
+        except DivergedError as error:
+            failure = error
+    if failure is not None and not members:
+        raise failure
+    return fitted(data.schema, LinearSupport.fit(data), config, reduction, scaler, tuple(members))
+
+
+def _divided(rows: ScaledData, fold: np.ndarray) -> tuple[ScaledData, ScaledData | None]:
+    """The rows outside a fold, and those inside if there are any, all in their own order."""
+    if not len(fold):
+        return rows, None
+    inside = np.zeros(len(rows.x), bool)
+    inside[fold] = True
+    train, held_out = (ScaledData(*(values[part] for values in rows)) for part in (~inside, inside))
+    return train, held_out
+
+
+def check_members(config: NetworkConfig) -> None:
+    """Refuse a number of members below one, and a held-out share that leaves too few rows."""
+    if config.members < 1:
+        raise ConfigError(f"members must be at least 1, got {config.members}.")
+    if config.holdout is not None and not 0.0 <= config.holdout <= 0.5:
+        raise ConfigError(f"holdout must lie between 0 and 0.5, got {config.holdout}.")
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class NetworkEstimator(IVEstimator):
+    """An estimator whose fitted result holds members and whose arguments left at None take the preset's value."""
+
+    fitted_class: ClassVar[type[FittedMembers]]
+
+    members: int | None = None
+    holdout: float | None = None
+    scaling: RoleScaling | None = None
+    use_instrument: bool = True
+    treatment_kind: RoleKind = "auto"
+    outcome_kind: RoleKind = "auto"
+    random_state: int | None = None
+    progress: bool = False
+
+    @classmethod
+    def _saved_classes(cls) -> tuple[type, ...]:
+        return (cls, cls.fitted_class)
+
+    def _given(self, *names: str) -> dict[str, Any]:
+        """Those of the arguments that are not None."""
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}

@@ -1,0 +1,295 @@
+"""Functions of columns: smooth ones of one variable, products, surfaces; and the terms of a structural function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.interpolate import BSpline
+
+__all__ = [
+    "LINEAR",
+    "TERMS",
+    "ColumnBasis",
+    "Spline",
+    "Term",
+    "TreatmentBasis",
+    "column_products",
+    "term_columns",
+    "term_sums",
+]
+
+Floats = NDArray[np.float64]
+
+_DEGREE = 3
+# Rows by which a basis is set up; evenly spread ones stand for more.
+_MAX_ROWS = 5000
+# A variable with no more distinct values than these is not bent.
+_FEW_VALUES = 8
+_NEGLIGIBLE = 1e-9
+# Curves of a column: fewer, the more columns there are.
+_MIN_BENDS, _MAX_BENDS, _BENDS_IN_ALL = 4, 8, 40
+# Products of curves and lines are offered up to this many.
+_MAX_CROSSED = 120
+_QUADRATURE = 400
+
+
+class Spline(NamedTuple):
+    r"""Smooth functions of one variable, without constant and line, the smoothest first.
+
+    They span the cubic splines with given knots, are uncorrelated with one another and with 1 and x over the rows of
+    the fit, and each is as large as it is smooth: $\sum_k \beta_k^2$ is proportional to $\int f''(x)^2 dx$. Beyond the
+    outer knots they are constant.
+
+    Attributes:
+        knots: with the outer ones repeated.
+        line: `(2, k)` the coefficients of 1 and x in each B-spline.
+        rotation: `(k, m)` from B-splines to functions.
+    """
+
+    knots: Floats
+    line: Floats
+    rotation: Floats
+
+    @classmethod
+    def fit(cls, values: Floats, size: int, *, segments: int = 9) -> Spline:
+        """The `size` smoothest functions, at most as many as there are.
+
+        Args:
+            values: `(n,)` of the variable.
+            size: number of functions.
+            segments: number of pieces, each with as many values.
+
+        Example:
+            >>> x = np.linspace(-1.0, 1.0, 200)
+            >>> functions = Spline.fit(x, 4)(x)
+            >>> functions.shape, bool(np.abs(functions.T @ np.column_stack([x**0, x])).max() < 1e-8)
+            ((200, 4), True)
+        """
+        values = _thinned(np.asarray(values, np.float64))
+        knots = quantile_knots(values, segments, _DEGREE)
+        columns = b_splines(knots, values, _DEGREE)
+        with_constant = np.column_stack([np.ones(len(values)), values])
+        line = np.linalg.lstsq(with_constant, columns, rcond=None)[0]
+        rest = columns - with_constant @ line
+        grid, step = np.linspace(knots[0], knots[-1], _QUADRATURE, retstep=True)
+        bend = BSpline(knots, np.eye(columns.shape[1]), _DEGREE).derivative(2)(grid)
+        variances, axes = np.linalg.eigh(rest.T @ rest / len(values))
+        there = variances > _NEGLIGIBLE * variances[-1]
+        axes = axes[:, there] / np.sqrt(variances[there])
+        roughness, turn = np.linalg.eigh(axes.T @ (bend.T @ bend * step) @ axes)
+        rotation = (axes @ turn / np.sqrt(np.maximum(roughness, _NEGLIGIBLE * roughness[-1])))[:, :size]
+        rotation = rotation / np.sqrt(np.mean(np.sum((rest @ rotation) ** 2, axis=1)))
+        # Either sign is an eigenvector: that which rises at the right end.
+        signs = np.sign(rest[np.argmax(values)] @ rotation)
+        rotation = rotation * np.where(signs == 0.0, 1.0, signs)
+        return cls(knots, np.asarray(line, np.float64), np.asarray(rotation, np.float64))
+
+    def __call__(self, values: Floats) -> Floats:
+        """The functions at `(n,)` values, `(n, m)`."""
+        inside = np.clip(np.asarray(values, np.float64), self.knots[0], self.knots[-1])
+        line = np.column_stack([np.ones(len(inside)), inside]) @ self.line
+        return (b_splines(self.knots, inside, _DEGREE) - line) @ self.rotation
+
+
+class ColumnBasis(NamedTuple):
+    r"""Functions of a few columns: lines, curves of each, products of two, and waves of all of them.
+
+    Attributes:
+        shift, scale: by which columns are standardised, `(p,)`.
+        splines: by column, for those with more than eight distinct values.
+        pairs: `(k, 2)` columns that are multiplied; a square for those with more than two values.
+        directions, phases: of the waves $\sqrt{2/r} \cos(\omega_k^\top z + \phi_k)$, random Fourier features of the
+            Gaussian kernel whose length scale is the usual distance of two rows; `(p, r)` and `(r,)`.
+    """
+
+    shift: Floats
+    scale: Floats
+    splines: tuple[tuple[int, Spline], ...]
+    pairs: NDArray[np.int64]
+    directions: Floats
+    phases: Floats
+
+    @classmethod
+    def fit(cls, columns: Floats, rng: np.random.Generator, *, waves: int = 60, max_columns: int = 120) -> ColumnBasis:
+        """The basis of columns `(n, p)`; of curves and of products there are none rather than more than `max_columns`.
+
+        Example:
+            >>> rng = np.random.default_rng(0)
+            >>> values = rng.normal(size=(100, 2))
+            >>> basis = ColumnBasis.fit(values, rng)
+            >>> {name: part.shape[1] for name, part in basis(values).items()}
+            {'constant': 1, 'lines': 2, 'curves': 16, 'crossed curves': 16, 'products': 3, 'waves': 60}
+        """
+        spread = columns.std(axis=0)
+        shift, scale = columns.mean(axis=0), np.where(spread > 0.0, spread, 1.0)
+        z = (_thinned(columns) - shift) / scale
+        p = z.shape[1]
+        distinct = [len(np.unique(column)) for column in z.T]
+        bent = [j for j in range(p) if distinct[j] > _FEW_VALUES]
+        bends = min(_MAX_BENDS, max(_MIN_BENDS, _BENDS_IN_ALL // max(p, 1)))
+        bent = bent if bends * len(bent) <= max_columns else []
+        pairs = [(i, j) for i in range(p) for j in range(i + 1) if i != j or distinct[j] > 2]
+        pairs = pairs if len(pairs) <= max_columns else []
+        waves = waves if p else 0
+        return cls(
+            shift=shift,
+            scale=scale,
+            splines=tuple((j, Spline.fit(z[:, j], bends, segments=7)) for j in bent),
+            pairs=np.array(pairs, np.int64).reshape(-1, 2),
+            directions=rng.normal(size=(p, waves)) / np.sqrt(max(p, 1)),
+            phases=rng.uniform(0.0, 2.0 * np.pi, waves),
+        )
+
+    def __call__(self, columns: Floats) -> dict[str, Floats]:
+        """The functions at rows `(n, p)` by kind: constant, lines, curves, curves times lines of others, products, waves."""
+        z = (np.asarray(columns, np.float64) - self.shift) / self.scale
+        first, second = self.pairs.T
+        curves = {j: spline(z[:, j]) for j, spline in self.splines}
+        crossed = [curve * z[:, [k]] for j, curve in curves.items() for k in range(z.shape[1]) if k != j]
+        crossed = crossed if sum(part.shape[1] for part in crossed) <= _MAX_CROSSED else []
+        empty = np.zeros((len(z), 0))
+        return {
+            "constant": np.ones((len(z), 1)),
+            "lines": z,
+            "curves": np.hstack([empty, *curves.values()]),
+            "crossed curves": np.hstack([empty, *crossed]),
+            "products": (z[:, first] * z[:, second] - (first == second)) / np.sqrt(2.0),
+            "waves": np.sqrt(2.0 / max(len(self.phases), 1)) * np.cos(z @ self.directions + self.phases),
+        }
+
+
+class TreatmentBasis(NamedTuple):
+    """Functions of the treatment: its lines (itself, or indicators of all levels but the first), and its bends.
+
+    Attributes:
+        shift, scale: by which a number is standardised.
+        levels: how many a discrete treatment has; 0 for a number.
+        spline: the bends; None if there are none.
+    """
+
+    shift: float
+    scale: float
+    levels: int
+    spline: Spline | None
+
+    @classmethod
+    def fit(cls, values: Floats, levels: int, bends: int, *, segments: int = 9) -> TreatmentBasis:
+        """The basis of `(n,)` treatments, numbers or codes of levels; segments as in :meth:`Spline.fit`."""
+        if levels:
+            return cls(0.0, 1.0, levels, None)
+        shift, scale = float(values.mean()), float(values.std())
+        t = (values - shift) / scale
+        bent = len(np.unique(_thinned(t))) > _FEW_VALUES
+        return cls(shift, scale, 0, Spline.fit(t, bends, segments=segments) if bent else None)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The numbers of functions: "alone" is the constant."""
+        bends = 0 if self.spline is None else self.spline.rotation.shape[1]
+        return {"alone": 1, "lines": max(self.levels - 1, 1), "bends": bends}
+
+    def __call__(self, values: np.ndarray) -> Floats:
+        """Lines, then bends, at `(n,)` treatments."""
+        if self.levels:
+            return np.asarray(values[:, None] == np.arange(1, self.levels), np.float64)
+        t = (np.asarray(values, np.float64) - self.shift) / self.scale
+        return t[:, None] if self.spline is None else np.column_stack([t, self.spline(t)])
+
+
+class Term(NamedTuple):
+    """A block of the sieve: functions of the treatment (none, its lines or its bends) times functions of covariates."""
+
+    name: str
+    factor: Literal["alone", "lines", "bends"]
+    kind: str
+    max_functions: int = 1000
+
+    def width(self, sizes: dict[str, int]) -> int:
+        """How many functions of the treatment it has."""
+        return min(sizes[self.factor], self.max_functions)
+
+
+LINEAR = ("constant", "treatment", "covariates")
+"""The terms of a linear model."""
+
+TERMS = {
+    term.name: term
+    for term in (
+        Term("constant", "alone", "constant"),
+        Term("treatment", "lines", "constant"),
+        Term("covariates", "alone", "lines"),
+        Term("curve", "bends", "constant"),
+        Term("slopes by covariate", "lines", "lines"),
+        Term("curves by covariate", "bends", "lines", 4),
+        Term("covariate curves", "alone", "curves"),
+        Term("slopes by covariate curves", "lines", "curves"),
+        Term("covariate products", "alone", "products"),
+        Term("slopes by covariate products", "lines", "products"),
+        Term("crossed covariate curves", "alone", "crossed curves"),
+        Term("slopes by crossed curves", "lines", "crossed curves"),
+        Term("covariate surface", "alone", "waves"),
+        Term("slopes by surface", "lines", "waves"),
+        Term("curves by surface", "bends", "waves", 3),
+    )
+}
+"""All terms of a structural function g(x, v), by name."""
+
+
+def term_columns(
+    terms: Sequence[str], of_treatment: Floats, of_covariates: dict[str, Floats], sizes: dict[str, int]
+) -> list[Floats]:
+    """The columns of each term, from the functions of the treatment (n, lines + bends) and those of the covariates."""
+    n_lines = sizes["lines"]
+    factors = {
+        "alone": np.ones((len(of_treatment), 1)),
+        "lines": of_treatment[:, :n_lines],
+        "bends": of_treatment[:, n_lines:],
+    }
+    chosen = [TERMS[name] for name in terms]
+    return [column_products(factors[t.factor][:, : t.width(sizes)], of_covariates[t.kind]) for t in chosen]
+
+
+def term_sums(
+    terms: Sequence[str], coefficients: Floats, of_covariates: dict[str, Floats], sizes: dict[str, int]
+) -> tuple[Floats, Floats]:
+    """By row, what the terms give without the treatment `(n,)`, and the coefficient of each function of it `(n, k)`."""
+    n = len(of_covariates["constant"])
+    sums = {factor: np.zeros((n, size)) for factor, size in sizes.items()}
+    start = 0
+    for term in (TERMS[name] for name in terms):
+        used, functions = term.width(sizes), of_covariates[term.kind]
+        stop = start + used * functions.shape[1]
+        sums[term.factor][:, :used] += functions @ coefficients[start:stop].reshape(used, -1).T
+        start = stop
+    return sums["alone"][:, 0], np.hstack([sums["lines"], sums["bends"]])
+
+
+def column_products(left: Floats, right: Floats) -> Floats:
+    """Every column of one matrix times every column of the other, `(n, a · b)`, the first column of `left` first."""
+    return (left[:, :, None] * right[:, None, :]).reshape(len(left), -1)
+
+
+def quantile_knots(values: Floats, segments: int, degree: int) -> Floats:
+    """Knots of splines at even quantiles, the outer ones repeated; ties give fewer pieces."""
+    inner = np.unique(np.quantile(_thinned(values), np.linspace(0.0, 1.0, segments + 1)))
+    return np.concatenate([[inner[0]] * degree, inner, [inner[-1]] * degree])
+
+
+def b_splines(knots: Floats, values: Floats, degree: int) -> Floats:
+    """All B-splines at `(n,)` values, `(n, k)`, which add up to one; beyond the outer knots they are constant.
+
+    Example:
+        >>> values = np.array([0.0, 0.3, 1.0])
+        >>> b_splines(quantile_knots(values, 2, 3), values, 3).sum(axis=1)
+        array([1., 1., 1.])
+    """
+    inside = np.clip(values, knots[0], knots[-1])
+    return np.asarray(BSpline.design_matrix(inside, knots, degree).toarray(), np.float64)
+
+
+def _thinned(rows: Floats) -> Floats:
+    few = min(len(rows), _MAX_ROWS)
+    return rows[np.linspace(0, len(rows) - 1, few).round().astype(np.intp)]

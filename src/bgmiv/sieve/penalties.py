@@ -1,0 +1,160 @@
+r"""Ridge regressions in closed form, with a penalty for each block of columns.
+
+A ridge $\lambda_b$ on the coefficients of block b is a normal prior of variance $\sigma^2 / \lambda_b$; an infinite one
+leaves the block out, and columns outside every block are not penalised. With the Gram matrix $A = \Phi^\top \Phi$ and
+the moments $c = \Phi^\top y$ the coefficients are $(A + \Lambda)^{-1} c$: nothing here needs the rows themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
+__all__ = ["Penalties", "choose_penalties", "penalised_solve"]
+
+Floats = NDArray[np.float64]
+
+_NEGLIGIBLE = 1e-9
+# Ratios of prior to noise variance at which the evidence is compared, in the unit of an average column.
+_RATIOS = np.exp(np.arange(-14.0, 8.01, 0.25))
+_ROUNDS = 2
+
+
+def penalised_solve(gram: Floats, moments: Floats, ridges: Floats) -> Floats:
+    r"""The coefficients $(A + \Lambda)^{-1} c$, for one or several columns c.
+
+    Args:
+        gram: `(p, p)`.
+        moments: `(p,)` or `(p, k)`.
+        ridges: `(p,)` the diagonal of Λ; a column whose ridge is infinite has the coefficient 0.
+
+    Example:
+        >>> penalised_solve(np.diag([2.0, 3.0]), np.array([2.0, 8.0]), np.array([0.0, 1.0]))
+        array([1., 2.])
+    """
+    kept = np.isfinite(ridges)
+    found = np.zeros_like(moments)
+    if kept.any():
+        found[kept] = _solve(gram[np.ix_(kept, kept)] + np.diag(ridges[kept]), moments[kept])
+    return found
+
+
+class Penalties(NamedTuple):
+    """The ridges of blocks, and what the data say for each.
+
+    Attributes:
+        ridges: by block; infinite for a block that is left out.
+        gains: by block, twice the gain in log evidence when it entered; for one left out, what it would have gained.
+        order: the blocks that entered, in this order.
+    """
+
+    ridges: Floats
+    gains: Floats
+    order: tuple[int, ...]
+
+    def by_column(self, blocks: Sequence[slice], n_columns: int) -> Floats:
+        """The ridge of each column; 0 outside all blocks."""
+        found = np.zeros(n_columns)
+        for block, ridge in zip(blocks, self.ridges, strict=True):
+            found[block] = ridge
+        return found
+
+
+def choose_penalties(
+    gram: Floats,
+    moments: Floats,
+    blocks: Sequence[slice],
+    noise: Callable[[Floats], tuple[Floats, float]],
+    min_gain: float = 4.0,
+) -> Penalties:
+    r"""Ridges by marginal likelihood, robust to errors of unequal variance: blocks enter one by one.
+
+    Given the other blocks at their ridges, let S and m be the Gram matrix and the moments of block b after its columns
+    are cleared of all others, and M the robust covariance of m if the block does not matter. Along the eigenvectors of
+    S, with eigenvalues d, a prior variance τ of the coefficients gives $m_i \sim N(0, M_{ii} + \tau d_i^2)$. The τ with
+    the largest likelihood is the block's, its ridge is $\sigma^2 / \tau$. That is restricted maximum likelihood for one
+    variance component, but for M, which would be $\sigma^2 S$: with errors of unequal variance, or clustered ones, the
+    usual likelihood takes their pattern for signal.
+
+    The block that gains most enters, if twice its gain in log likelihood is `min_gain` or more; all ridges are then
+    adjusted; and so on. Without any signal a block gains 4 with a probability of about 2%.
+
+    Args:
+        gram, moments: `(p, p)` and `(p,)`, of all columns.
+        blocks: the columns of each; columns in none of them are not penalised.
+        noise: gives, for coefficients, the covariance of the moments and the variance of an error.
+        min_gain: what a block must gain to enter.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> x = rng.normal(size=(500, 30))
+        >>> y = x[:, 0] + 0.3 * x[:, 1:11].sum(axis=1) + rng.normal(size=500)
+        >>> found = choose_penalties(x.T @ x, x.T @ y, [slice(1, 11), slice(11, 30)], lambda b: (x.T @ x, 1.0))
+        >>> found.order, bool(5.0 < found.ridges[0] < 20.0)
+        ((0,), True)
+    """
+    found = Penalties(np.full(len(blocks), np.inf), np.zeros(len(blocks)), ())
+    while True:
+        ridges, gains = found.ridges.copy(), found.gains.copy()
+        covariance, variance = noise(penalised_solve(gram, moments, found.by_column(blocks, len(moments))))
+        outside = [block for block in range(len(blocks)) if np.isinf(ridges[block])]
+        offers = {}
+        for block in outside:
+            offers[block] = _evidence(*_cleared(gram, moments, covariance, blocks, ridges, block), variance)
+            gains[block] = offers[block][0]
+        if not outside or max(gains[outside]) < min_gain:
+            return found._replace(gains=gains)
+        chosen = max(outside, key=lambda block: offers[block][0])
+        ridges[chosen] = offers[chosen][1]
+        found = Penalties(ridges, gains, (*found.order, chosen))
+        for block in found.order * _ROUNDS:
+            ridges[block] = _evidence(*_cleared(gram, moments, covariance, blocks, ridges, block), variance)[1]
+
+
+def _cleared(
+    gram: Floats, moments: Floats, covariance: Floats, blocks: Sequence[slice], ridges: Floats, block: int
+) -> tuple[Floats, Floats, Floats]:
+    """Eigenvalues of a block's Gram matrix given the other columns, its moments along them, and their variances."""
+    others = np.zeros(len(moments))
+    for other, ridge in zip(blocks, ridges, strict=True):
+        others[other] = ridge
+    others[blocks[block]] = np.inf
+    kept, own = np.isfinite(others), blocks[block]
+    fits = np.zeros((0, own.stop - own.start))
+    if kept.any():
+        fits = _solve(gram[np.ix_(kept, kept)] + np.diag(others[kept]), gram[kept, own])
+    values, vectors = np.linalg.eigh(gram[own, own] - gram[own, kept] @ fits)
+    there = values > _NEGLIGIBLE * max(np.max(np.diag(gram)[own], initial=0.0), np.finfo(float).tiny)
+    vectors = vectors[:, there]
+    along = (moments[own] - fits.T @ moments[kept]) @ vectors
+    weights = np.zeros((len(moments), vectors.shape[1]))
+    weights[own], weights[kept] = vectors, -fits @ vectors
+    used = kept.copy()
+    used[own] = True
+    weights = weights[used]
+    return values[there], along, np.sum(weights * (covariance[np.ix_(used, used)] @ weights), axis=0)
+
+
+def _evidence(values: Floats, moments: Floats, noise: Floats, variance: float) -> tuple[float, float]:
+    """Twice the gain in log likelihood at the best prior variance, and the ridge it stands for."""
+    real = noise > 0.0
+    values, moments, noise = values[real], moments[real], noise[real]
+    if not len(values):
+        return 0.0, np.inf
+    priors = _RATIOS * variance / np.mean(values)
+    total = noise + priors[:, None] * values**2
+    gains = np.sum(moments**2 * (1.0 / noise - 1.0 / total) - np.log(total / noise), axis=1)
+    best = int(np.argmax(gains))
+    return float(gains[best]), float(variance / priors[best])
+
+
+def _solve(matrix: Floats, right: Floats) -> Floats:
+    try:
+        return np.asarray(cho_solve(cho_factor(matrix), right), np.float64)
+    except LinAlgError:
+        # Columns that are combinations of others: the shortest of the coefficients that fit equally well.
+        return np.asarray(np.linalg.pinv(matrix, rcond=1e-12, hermitian=True) @ right, np.float64)

@@ -1,0 +1,308 @@
+r"""The two stages of penalised instrumental variables, at a cost linear in the rows.
+
+Regressors are asked for by rows, and only their matrices of products are kept, so that a hundred thousand rows of some
+hundreds of columns need little memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from bgmiv.sieve.penalties import Penalties, choose_penalties, penalised_solve
+
+__all__ = ["FirstStage", "Regression", "Sampling", "SecondStage", "first_stage", "second_stage"]
+
+Floats = NDArray[np.float64]
+BlocksAt = Callable[[Any], list[Floats]]
+"""The regressors at some rows (a slice or positions), in blocks."""
+
+_PIECE = 4096
+# A robust covariance that only chooses penalties is that of this many rows; that of intervals is of all rows.
+_MAX_NOISE_ROWS = 20_000
+
+
+class Sampling(NamedTuple):
+    """How rows were drawn, and how they are split.
+
+    Attributes:
+        weights: `(n,)`, or None for one each.
+        groups: `(n,)` codes from 0 of rows that belong together, or None.
+        folds: stretches of rows, one after the other; groups lie within one.
+    """
+
+    weights: Floats | None
+    groups: NDArray[np.int64] | None
+    folds: Sequence[slice]
+
+    @property
+    def n_rows(self) -> int:
+        """How many there are."""
+        return self.folds[-1].stop
+
+    def root(self, rows: Any) -> Floats:
+        """By which rows are multiplied, `(n, 1)`: the roots of their weights."""
+        return np.ones((1, 1)) if self.weights is None else np.sqrt(self.weights[rows])[:, None]
+
+    def pieces(self, fold: slice) -> Iterator[slice]:
+        """A fold in pieces of rows."""
+        for start in range(fold.start, fold.stop, _PIECE):
+            yield slice(start, min(start + _PIECE, fold.stop))
+
+    def some_rows(self) -> NDArray[np.intp]:
+        """Evenly spread rows, or whole groups, that stand for all in a covariance."""
+        if self.n_rows <= _MAX_NOISE_ROWS:
+            return np.arange(self.n_rows)
+        if self.groups is None:
+            return np.linspace(0, self.n_rows - 1, _MAX_NOISE_ROWS).round().astype(np.intp)
+        sizes = np.cumsum(np.bincount(self.groups))
+        return np.flatnonzero(self.groups <= np.searchsorted(sizes, _MAX_NOISE_ROWS))
+
+    def covariance(self, scores_at: Callable[[Any], Floats], pieces: Sequence[Any]) -> Floats:
+        """Of the sum of scores `(n, p)` over pieces of the rows, robust to unequal variances or clustered by groups."""
+        middle: Any = 0.0
+        sums: Any = 0.0
+        for rows in pieces:
+            scores = scores_at(rows)
+            if self.groups is None:
+                middle = middle + scores.T @ scores
+            else:
+                entries = (np.ones(len(scores)), (self.groups[rows], np.arange(len(scores))))
+                sums = sums + csr_array(entries, shape=(int(self.groups.max()) + 1, len(scores))) @ scores
+        return np.asarray(middle if self.groups is None else sums.T @ sums, np.float64)
+
+
+class FirstStage(NamedTuple):
+    """What the instruments say of the targets.
+
+    Attributes:
+        predicted: `(n, k)`.
+        residuals: `(n, k)` what is left of the targets.
+        regressors: in blocks, by rows.
+        kept: for each target, which columns of the regressors were used.
+        inverses: for each target the inverse of their Gram matrix with its ridges.
+        n_controls: how many of the residuals, the first ones, are regressors of the second stage.
+    """
+
+    predicted: Floats
+    residuals: Floats
+    regressors: BlocksAt
+    kept: tuple[NDArray[np.bool_], ...]
+    inverses: tuple[Floats, ...]
+    n_controls: int
+
+    @classmethod
+    def exogenous(cls, targets: Floats) -> FirstStage:
+        """The targets as they are, for a regression without instruments."""
+        return cls(targets, np.zeros_like(targets), lambda rows: [targets[rows, :0]], (), (), 0)
+
+
+def first_stage(
+    blocks_at: BlocksAt, targets: Floats, n_controls: int, sampling: Sampling, min_gain: float
+) -> FirstStage:
+    r"""Predict the targets by the instruments.
+
+    The first block is a linear regression on all rows, as in two-stage least squares. What it leaves of the targets is
+    regressed on what it leaves of the other blocks, with a ridge for each block and target; that part of a row's
+    prediction is by the coefficients of the other folds, so that it does not contain the row's own error.
+
+    Args:
+        blocks_at: the regressors.
+        targets: `(n, k)`.
+        n_controls: how many residuals are regressors of the second stage.
+        sampling: weights, groups and folds.
+        min_gain: as in :func:`~bgmiv.sieve.penalties.choose_penalties`.
+    """
+    grams = []
+    for fold in sampling.folds:
+        gram: Any = 0.0
+        for rows in sampling.pieces(fold):
+            columns = np.hstack([*blocks_at(rows), targets[rows]]) * sampling.root(rows)
+            gram = gram + columns.T @ columns
+        grams.append(gram)
+    whole = sum(grams)
+    first, *others = blocks_at(slice(0, 2))
+    n_first, n_targets = first.shape[1], targets.shape[1]
+    blocks = _slices(others)
+    size = blocks[-1].stop if blocks else 0
+    linear = penalised_solve(whole[:n_first, :n_first], whole[:n_first, n_first:], np.zeros(n_first))
+    # From [first block, other blocks, targets] to what the first block leaves of the latter two.
+    clear = np.vstack([-linear, np.eye(size + n_targets)])
+    cleared = [clear.T @ gram @ clear for gram in grams]
+    total = sum(cleared)
+    some = sampling.some_rows()
+    left = (np.hstack([*blocks_at(some), targets[some]]) @ clear) * sampling.root(some)
+    share = sampling.n_rows / len(some)
+
+    def chosen(j: int) -> Penalties:
+        def noise(coefficients: Floats) -> tuple[Floats, float]:
+            errors = left[:, size + j] - left[:, :size] @ coefficients
+            scores = left[:, :size] * errors[:, None]
+            return share * sampling.covariance(lambda _: scores, [some]), float(np.mean(errors**2))
+
+        return choose_penalties(total[:size, :size], total[:size, size + j], blocks, noise, min_gain)
+
+    ridges = [_by_column(chosen(j).ridges, blocks, size) for j in range(n_targets)]
+    predicted = np.empty_like(targets)
+    for fold, own in zip(sampling.folds, cleared, strict=True):
+        rest = total - own
+        by_target = [penalised_solve(rest[:size, :size], rest[:size, size + j], ridges[j]) for j in range(n_targets)]
+        penalised = np.stack(by_target, axis=1)
+        coefficients = np.vstack([linear[:, size:] - linear[:, :size] @ penalised, penalised])
+        for piece in sampling.pieces(fold):
+            predicted[piece] = np.hstack(blocks_at(piece)) @ coefficients
+    by_column = [np.concatenate([np.zeros(n_first), each]) for each in ridges]
+    kept = tuple(np.isfinite(each) for each in by_column)
+    inverses = tuple(
+        penalised_solve(whole[np.ix_(used, used)], np.eye(int(used.sum())), each[used])
+        for used, each in zip(kept, by_column, strict=True)
+    )
+    return FirstStage(predicted, targets - predicted, blocks_at, kept, inverses, n_controls)
+
+
+class SecondStage(NamedTuple):
+    """The coefficients of the columns that were kept.
+
+    Attributes:
+        coefficients: `(k,)`.
+        sampling, smoothing: roots R `(k, r)` of two parts R Rᵀ of their covariance: the robust one, and the bias of
+            penalties under the prior that they stand for.
+        penalties: of the penalised blocks.
+    """
+
+    coefficients: Floats
+    sampling: Floats
+    smoothing: Floats
+    penalties: Penalties
+
+
+class Regression(NamedTuple):
+    r"""Regression of the outcome on regressors that the first stage has predicted, and on its residuals.
+
+    The sieve $\Phi(f, v) \beta$ is linear in the functions f of the treatment, which the first stage predicts as
+    $\hat f$ with residuals $\hat u = f - \hat f$. As $E[\hat u \mid w, v] = 0$, adding $\gamma^\top \hat u$ to the
+    regression does not change what β estimates, but takes out of the error what it shares with that of the treatment.
+    Outside the span of the first stage's regressors (for interactions, say) this is a gain in precision, as in
+    three-stage least squares; within it nothing changes.
+
+    Attributes:
+        predicted_at: $\Phi(\hat f, v)$ in blocks, by rows.
+        slopes_at: by rows and coefficients β, the derivatives of $\Phi \beta$ by f, `(n, k)`.
+        outcome: `(n,)`.
+        first: the first stage.
+        sampling: weights, groups and folds.
+    """
+
+    predicted_at: BlocksAt
+    slopes_at: Callable[[Any, Floats], Floats]
+    outcome: Floats
+    first: FirstStage
+    sampling: Sampling
+
+    def columns(self, rows: Any) -> list[Floats]:
+        """The residuals, then the predicted regressors, times the roots of weights."""
+        controls = self.first.residuals[rows, : self.first.n_controls]
+        root = self.sampling.root(rows)
+        return [block * root for block in (controls, *self.predicted_at(rows))]
+
+    def covariance(
+        self, coefficients: Floats, kept: NDArray[np.bool_], pieces: Sequence[Any], share: float = 1.0
+    ) -> tuple[Floats, float]:
+        r"""The robust covariance of $\sum_i \phi_i \varepsilon_i$, and the variance of an error ε.
+
+        The first stage's errors enter: with its regressors $z_i$, the inverse Q of their penalised Gram matrix, and the
+        derivative $\gamma - s_i$ of $\varepsilon_i$ by $\hat f_i$, row i contributes $\phi_i \varepsilon_i +
+        \sum_j \phi_j (\gamma - s_j) z_j^\top Q z_i \hat u_i$. For a linear model these are the scores of two-stage
+        least squares.
+
+        Args:
+            coefficients: of all columns.
+            kept: which columns are asked about.
+            pieces: the rows.
+            share: how many rows each of these stands for.
+        """
+        first, root = self.first, self.sampling.root
+        gamma = np.zeros(first.predicted.shape[1])
+        gamma[: first.n_controls] = coefficients[: first.n_controls]
+        crossed = [np.zeros((int(kept.sum()), int(used.sum()))) for used in first.kept]
+        square, count = 0.0, 0
+        for rows in pieces:
+            columns, z = np.hstack(self.columns(rows)), np.hstack(first.regressors(rows)) * root(rows)
+            change = gamma - self.slopes_at(rows, coefficients[first.n_controls :])
+            for k, used in enumerate(first.kept):
+                crossed[k] += share * (columns[:, kept] * change[:, [k]]).T @ z[:, used]
+            square += float(np.sum((self.outcome[rows] * root(rows)[:, 0] - columns @ coefficients) ** 2))
+            count += len(columns)
+        passed = [cross @ inverse for cross, inverse in zip(crossed, first.inverses, strict=True)]
+
+        def scores_at(rows: Any) -> Floats:
+            columns, z = np.hstack(self.columns(rows)), np.hstack(first.regressors(rows)) * root(rows)
+            scores = columns[:, kept] * (self.outcome[rows] * root(rows)[:, 0] - columns @ coefficients)[:, None]
+            residuals = first.residuals[rows] * root(rows)
+            for k, used in enumerate(first.kept):
+                scores += (z[:, used] @ passed[k].T) * residuals[:, [k]]
+            return scores
+
+        return share * self.sampling.covariance(scores_at, pieces), square / count
+
+
+def second_stage(problem: Regression, n_linear: int, min_gain: float) -> SecondStage:
+    r"""Ridge regression of the outcome on predicted regressors, with its robust covariance.
+
+    $\hat\beta = (\Phi^\top \Phi + \Lambda)^{-1} \Phi^\top y = B \Phi^\top y$ has the covariance $B M B$, with M that
+    of :meth:`Regression.covariance` times n / (n - k), where k counts the effective parameters. The bias of the
+    penalties, $-B \Lambda \beta$, has the covariance $\sigma^2 B \Lambda B$ under the prior of β: both together cover a
+    smooth function on average over its points (Nychka 1988).
+
+    Args:
+        problem: the regression.
+        n_linear: how many of its first blocks are not penalised.
+        min_gain: as in :func:`~bgmiv.sieve.penalties.choose_penalties`.
+    """
+    sampling = problem.sampling
+    pieces = [piece for fold in sampling.folds for piece in sampling.pieces(fold)]
+    gram: Any = 0.0
+    moments: Any = 0.0
+    for piece in pieces:
+        columns = np.hstack(problem.columns(piece))
+        gram = gram + columns.T @ columns
+        moments = moments + columns.T @ (problem.outcome[piece] * sampling.root(piece)[:, 0])
+    # The first block holds the residuals.
+    blocks, size = _slices(problem.columns(slice(0, 2)))[1 + n_linear :], len(moments)
+    some = sampling.some_rows()
+
+    def noise(coefficients: Floats) -> tuple[Floats, float]:
+        return problem.covariance(coefficients, np.ones(size, bool), [some], sampling.n_rows / len(some))
+
+    penalties = choose_penalties(gram, moments, blocks, noise, min_gain)
+    ridges = _by_column(penalties.ridges, blocks, size)
+    kept = np.isfinite(ridges)
+    coefficients = penalised_solve(gram, moments, ridges)
+    middle, variance = problem.covariance(coefficients, kept, pieces)
+    inner, ridges = gram[np.ix_(kept, kept)], ridges[kept]
+    inverse = penalised_solve(inner, np.eye(len(ridges)), ridges)
+    of_sieve = slice(problem.first.n_controls, None)
+    effective = float(np.sum((inverse * inner)[of_sieve]))
+    correction = sampling.n_rows / max(sampling.n_rows - effective, 1.0)
+    values, vectors = np.linalg.eigh(correction * middle)
+    penalised = ridges > 0.0
+    return SecondStage(
+        coefficients=coefficients[kept][of_sieve],
+        sampling=(inverse @ (vectors * np.sqrt(np.maximum(values, 0.0))))[of_sieve],
+        smoothing=(inverse[:, penalised] * np.sqrt(ridges[penalised] * variance * correction))[of_sieve],
+        penalties=penalties,
+    )
+
+
+def _slices(blocks: Sequence[Floats]) -> list[slice]:
+    ends = np.cumsum([0, *(block.shape[1] for block in blocks)]).tolist()
+    return [slice(start, stop) for start, stop in pairwise(ends)]
+
+
+def _by_column(ridges: Floats, blocks: Sequence[slice], size: int) -> Floats:
+    return Penalties(ridges, ridges, ()).by_column(blocks, size)

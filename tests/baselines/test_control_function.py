@@ -1,0 +1,233 @@
+"""The control function: its regressions against direct solves, its curve where moments fail, its standard errors."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.special import ndtr
+from sklearn.linear_model import LogisticRegression
+
+import bgmiv
+from bgmiv.baselines.additive import Smooth, draw_folds, fit_logistic, fit_ridge
+from bgmiv.baselines.control_function import ASSUMPTION, ControlFunctionConfig, FittedControlFunction
+from bgmiv.baselines.control_stages import generalised_residual
+from bgmiv.baselines.tsls import TSLSConfig
+from bgmiv.data.ivdata import IVData
+from bgmiv.data.query import query_along
+from bgmiv.designs import BinaryConfoundedDesign, CategoricalTreatmentDesign
+from bgmiv.effects import average, predict
+from bgmiv.errors import ConfigError, DataError
+
+KEY = jax.random.key(0)
+
+
+def ill_posed(seed: int, n: int = 1000, *, scale: float = 0.0, product: float = 0.0) -> tuple[IVData, np.ndarray]:
+    """A sine that the first stage smooths away, and points of the central 90% of the treatment."""
+    rng = np.random.default_rng(seed)
+    w, (h, u, e) = rng.uniform(0.0, 3.0, n), rng.normal(size=(3, n))
+    x = w + (1.0 + scale * w) * (h + u)
+    y = curve(x) - 3.0 * h + product * x * h + e
+    return IVData.from_arrays(y, x, instruments=w), np.linspace(*np.quantile(x, [0.05, 0.95]), 200)
+
+
+def curve(x: np.ndarray) -> np.ndarray:
+    return 3.0 * np.sin(2.0 * x) + 2.0 * x
+
+
+def error(fitted: Any, points: np.ndarray) -> float:
+    return float(np.mean((predict(fitted, points) - curve(points)) ** 2))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_curve_that_moments_cannot_see(seed: int) -> None:
+    data, points = ill_posed(seed)
+    own = error(ControlFunctionConfig().fit(data, KEY), points)
+    assert own < 0.4
+    assert own < error(TSLSConfig(degree=3).fit(data), points) / 5.0
+    assert own < error(ControlFunctionConfig(use_instrument=False).fit(data, KEY), points) / 3.0
+
+
+def test_errors_that_are_not_separable_are_averaged_over() -> None:
+    # E[Y | do(x)] is the same curve: h has mean zero.
+    data, points = ill_posed(3, 4000, product=1.0)
+    assert error(ControlFunctionConfig().fit(data, KEY), points) < 0.4
+
+
+def test_a_residual_of_varying_size_is_standardised() -> None:
+    data, points = ill_posed(0, 4000, scale=0.6)
+    fits = [ControlFunctionConfig(residual=name).fit(data, KEY) for name in ("standardised", "raw")]
+    assert [fit.standardised for fit in fits] == [True, False]
+    assert error(fits[0], points) < 0.2
+    assert error(fits[0], points) < error(fits[1], points) / 4.0
+    assert not ControlFunctionConfig().fit(ill_posed(0)[0], KEY).standardised
+
+
+def linear(n: int, seed: int = 0, **more: Any) -> IVData:
+    rng = np.random.default_rng(seed)
+    w, v, u, e = rng.normal(size=(4, n))
+    x = w + v + u
+    return IVData.from_arrays(2.0 * x + v - u + e, x, instruments=w, covariates=v, **more)
+
+
+def test_a_linear_world_is_that_of_two_stage_least_squares() -> None:
+    data = linear(2000)
+    fitted, reference = ControlFunctionConfig().fit(data, KEY), TSLSConfig().fit(data)
+    query = query_along(data.schema, [0.0, 1.0], data)
+    own = average(fitted, query, intervals=True).estimate
+    other = average(reference, query, intervals=True).estimate
+    slope, expected = (float(each.values[1] - each.values[0]) for each in (own, other))
+    assert slope == pytest.approx(expected, abs=0.02)
+    # The naive covariance, which takes residuals as known, would be smaller by the share of u in the error.
+    one, two = (np.linalg.norm(each.sources[0].factors[:, 1] - each.sources[0].factors[:, 0]) for each in (own, other))
+    assert one == pytest.approx(two, rel=0.1)
+    assert ASSUMPTION in fitted.interval_kind
+    assert ASSUMPTION not in ControlFunctionConfig(use_instrument=False).fit(data, KEY).interval_kind
+
+
+def test_groups_widen_intervals_and_stay_in_one_fold() -> None:
+    rng = np.random.default_rng(1)
+    groups = np.repeat(np.arange(60), 10)
+    w, e = np.repeat(rng.normal(size=(2, 60)), 10, axis=1)
+    x = w + rng.normal(size=600)
+    errors = []
+    for given in (None, groups):
+        model = bgmiv.ControlFunction(random_state=0).fit(x + e, x, instruments=w, groups=given)
+        errors.append(model.ate_interval(t0=0.0, t1=1.0).std_error)
+        assert ("clustered" in model.fitted_.interval_kind) == (given is not None)
+    assert errors[1] > 1.5 * errors[0]
+    folds = draw_folds(600, 5, rng, groups)
+    assert all(len(set(folds[groups == group])) == 1 for group in range(60))
+
+
+def test_weights_of_one_are_none_and_rows_of_weight_zero_are_left_out() -> None:
+    plain, ones = linear(300), linear(300, weights=np.full(300, 3.0))
+    at = np.linspace(-1.0, 1.0, 5)
+    expected = predict(ControlFunctionConfig().fit(plain, KEY), at, at)
+    np.testing.assert_allclose(predict(ControlFunctionConfig().fit(ones, KEY), at, at), expected, rtol=1e-9)
+    half = linear(300, weights=(np.arange(300) < 200).astype(float))
+    got = predict(ControlFunctionConfig().fit(half, KEY), at, at)
+    first = ControlFunctionConfig().fit(plain.take(slice(200)), KEY)
+    np.testing.assert_allclose(got, predict(first, at, at), rtol=1e-9)
+
+
+def test_a_binary_treatment() -> None:
+    design = BinaryConfoundedDesign()
+    data, grid = design.sample(3000, 0.9, 0), design.grid()
+    inside = grid.in_support & (np.abs(grid.covariates["covariate"]) < 2.0)
+    errors = []
+    for use_instrument in (True, False):
+        fitted = ControlFunctionConfig(use_instrument=use_instrument).fit(data, KEY)
+        squares = (predict(fitted, grid.treatment, grid.covariates) - grid.truth) ** 2
+        errors.append(squares[inside].mean())
+    assert errors[0] < errors[1] / 2.5
+
+
+def test_three_levels() -> None:
+    design = CategoricalTreatmentDesign()
+    data, grid = design.sample(3000, 0.9, 0), design.grid()
+    errors = []
+    for use_instrument in (True, False):
+        fitted = ControlFunctionConfig(use_instrument=use_instrument).fit(data, KEY)
+        squares = (predict(fitted, grid.treatment, grid.covariates) - grid.truth) ** 2
+        errors.append(squares[grid.in_support].mean())
+    assert errors[0] < errors[1] / 2.0
+
+
+def test_wide_blocks_are_reduced() -> None:
+    rng = np.random.default_rng(0)
+    w, season, u, e = rng.normal(size=(4, 800))
+    proxy = season[:, None] + 0.5 * rng.normal(size=(800, 60))
+    x = w + season + u
+    data = IVData.from_arrays(x - 2.0 * season + u + e, x, instruments=w, covariates={"proxy": proxy})
+    fitted = ControlFunctionConfig().fit(data, KEY)
+    assert list(fitted.reduction.projections) == ["proxy"]
+    change = np.diff(predict(fitted, [0.0, 1.0], {"proxy": proxy[:2]}) - predict(fitted, 0.0, {"proxy": proxy[:2]}))
+    assert change == pytest.approx(1.0, abs=0.15)
+
+
+class TestPieces:
+    def test_a_ridge_regression_is_the_direct_solve(self) -> None:
+        rng = np.random.default_rng(0)
+        columns = np.column_stack([np.ones(200), rng.normal(size=(200, 6))])
+        target = columns @ rng.normal(size=7) + rng.normal(size=200)
+        weights, folds = rng.uniform(0.5, 2.0, 200), draw_folds(200, 5, rng, None)
+        fit = fit_ridge(columns, target, np.array([-1, -1, 0, 0, 0, 1, 1]), folds, weights)
+        assert np.isfinite(fit.penalties).all()
+
+        def solve(rows: np.ndarray) -> np.ndarray:
+            root = np.sqrt(weights[rows])[:, None]
+            stacked = np.vstack([columns[rows] * root, np.diag(np.sqrt(fit.penalties))])
+            return np.linalg.lstsq(stacked, np.append(target[rows] * root[:, 0], np.zeros(7)), rcond=None)[0]
+
+        np.testing.assert_allclose(fit.coefficients, solve(np.ones(200, bool)), rtol=1e-8)
+        expected = np.empty(200)
+        for fold in range(5):
+            expected[folds == fold] = columns[folds == fold] @ solve(folds != fold)
+        np.testing.assert_allclose(fit.out_of_fold, expected, rtol=1e-8, atol=1e-10)
+        assert fit.loss == pytest.approx(np.average((target - expected) ** 2, weights=weights))
+
+    def test_columns_of_nothing_are_left_out(self) -> None:
+        rng = np.random.default_rng(1)
+        columns = np.column_stack([np.ones(500), rng.normal(size=(500, 40))])
+        labels = np.append([-1, 0], np.ones(39, int))
+        target, folds = columns[:, 1] + rng.normal(size=500), draw_folds(500, 5, rng, None)
+        fit = fit_ridge(columns, target, labels, folds, np.ones(500), doubtful=[0, 1])
+        assert not fit.coefficients[2:].any()
+        assert fit.coefficients[1] == pytest.approx(1.0, abs=0.1)
+
+    def test_the_penalty_of_splines_is_their_roughness(self) -> None:
+        values = np.random.default_rng(0).normal(size=400)
+        smooth = Smooth.fit(values, 8)
+        b = np.random.default_rng(1).normal(size=smooth.size)
+
+        def second(t: float) -> float:
+            at = np.array([t - 1e-4, t, t + 1e-4]) * smooth.scale + smooth.shift
+            low, middle, high = smooth(at)[:, 1:] @ b
+            return (low - 2.0 * middle + high) / 1e-8
+
+        knots = smooth.knots
+        total = sum(quad(lambda t: second(t) ** 2, a, c)[0] for a, c in pairwise(knots))
+        assert total == pytest.approx(b @ b, rel=1e-3)
+        # Beyond the outer knots the functions are lines.
+        outside = smooth(np.array([5.0, 6.0, 7.0]) * smooth.scale + smooth.shift)
+        np.testing.assert_allclose(np.diff(outside, n=2, axis=0), 0.0, atol=1e-8)
+
+    def test_generalised_residuals_of_a_probit_model(self) -> None:
+        u = np.random.default_rng(0).normal(size=400_000)
+        index = 0.4
+        residual = generalised_residual(np.array([0.0, 1.0]), np.full(2, ndtr(index)))
+        np.testing.assert_allclose(residual, [u[index + u <= 0].mean(), u[index + u > 0].mean()], atol=0.005)
+
+    def test_logistic_regression_finds_probabilities(self) -> None:
+        rng = np.random.default_rng(0)
+        z = rng.normal(size=(4000, 2))
+        p = 1.0 / (1.0 + np.exp(-z @ [1.0, -2.0]))
+        target = (rng.uniform(size=4000) < p).astype(float)
+        columns, folds = np.column_stack([np.ones(4000), z]), draw_folds(4000, 5, rng, None)
+        labels = np.array([-1, 0, 0])
+        ridge = fit_ridge(columns, target, labels, folds, np.ones(4000))
+        fit = fit_logistic(columns, target, ridge, folds, np.ones(4000))
+        reference = LogisticRegression(C=np.inf).fit(z, target)
+        np.testing.assert_allclose(fit.coefficients[1:], reference.coef_[0], rtol=0.02)
+        assert np.abs(fit.out_of_fold - p).max() < 0.1
+
+
+def test_bad_settings_and_data_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"residual must be one of standardised, raw, got 'forest'"):
+        ControlFunctionConfig("forest")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"residual must be one of standardised, raw"):
+        ControlFunctionConfig(residual="rank")  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="at least 20 rows, got 10"):
+        ControlFunctionConfig().fit(linear(10), KEY)
+
+
+def test_a_fit_says_what_it_did() -> None:
+    fitted = ControlFunctionConfig().fit(linear(300), KEY)
+    assert isinstance(fitted, FittedControlFunction)
+    assert 0.0 < fitted.losses[0] < 1.0
+    assert 0.0 < fitted.losses[1] < 1.0
