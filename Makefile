@@ -19,7 +19,8 @@ setup: $(STAMP) ## make .venv and install the package with its dev extras (nothi
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "bgmiv needs Python 3.11 or newer; none found. Try: make setup PYTHON=/path/to/python3.11"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	# Python compiles what is imported; compiling all modules of all packages takes as long as their download.
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
 demo: $(STAMP) ## simulate the demand design, fit it and draw the curves into out/demo

@@ -1,14 +1,17 @@
-"""One tiny problem for all tests of training: compiled programs are shared between them."""
+"""One tiny problem and one small preset for all tests: compiled programs are shared between them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
 import numpy as np
 import pytest
 
+from bgmiv.bgm.config import BGMIVConfig, default_preset
 from bgmiv.bgm.covariates import CovariateConfig
+from bgmiv.bgm.ensemble import Ensemble
 from bgmiv.bgm.model import BGMIVModel, LatentLayout, ModelConfig, build_model
 from bgmiv.data import IVData, RoleScaling
 from bgmiv.training.loop import TrainingData, training_data
@@ -51,3 +54,26 @@ def tiny() -> Tiny:
 def other() -> Tiny:
     """Another data set and another model of the same shapes."""
     return make(1)
+
+
+@pytest.fixture(scope="session")
+def small() -> BGMIVConfig:
+    """The default preset with tiny networks and a short schedule: three members with twenty of 100 rows held out."""
+    config = default_preset()
+    features = replace(config.model.covariates.features, vector_features=(8, 4))
+    covariates = replace(
+        config.model.covariates,
+        features=features,
+        dense_hidden=(8,),
+        dense_decoder_hidden=(8,),
+        block_encoder_hidden=(8,),
+        vector_decoder_hidden=(8,),
+        column_decoder_hidden=(8,),
+    )
+    return replace(
+        config,
+        batch_size=16,
+        model=replace(config.model, treatment_hidden=(8,), outcome_hidden=(8,), covariates=covariates),
+        ensemble=Ensemble(members=3, held_out=0.2),
+        initial=replace(config.initial, iterations=12, chunk=4),
+    )

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
-from bgmiv.bgm.config import BGMIVConfig, default_preset
+from bgmiv.bgm.config import BGMIVConfig
 from bgmiv.bgm.covariates import CovariateConfig
-from bgmiv.bgm.ensemble import Ensemble
 from bgmiv.bgm.model import BGMIVModel, LatentLayout, ModelConfig, build_model
 from bgmiv.bgm.result import FittedBGMIV
 from bgmiv.data import IVData
@@ -42,29 +40,6 @@ def same() -> Callable[[Any, Any], bool]:
         return all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True))
 
     return compare
-
-
-@pytest.fixture(scope="session")
-def small() -> BGMIVConfig:
-    """The default preset with tiny networks and a short schedule: three members with twenty of 100 rows held out."""
-    config = default_preset()
-    features = replace(config.model.covariates.features, vector_features=(8, 4))
-    covariates = replace(
-        config.model.covariates,
-        features=features,
-        dense_hidden=(8,),
-        dense_decoder_hidden=(8,),
-        block_encoder_hidden=(8,),
-        vector_decoder_hidden=(8,),
-        column_decoder_hidden=(8,),
-    )
-    return replace(
-        config,
-        batch_size=16,
-        model=replace(config.model, treatment_hidden=(8,), outcome_hidden=(8,), covariates=covariates),
-        ensemble=Ensemble(members=3, held_out=0.2),
-        initial=replace(config.initial, iterations=12, chunk=4),
-    )
 
 
 def draw_proxy(seed: int = 0, outcome_scale: float = 1.0) -> IVData:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from bgmiv.bgm.config import PRESETS, BGMIVConfig, default_preset
 from bgmiv.estimators.base import IVEstimator
 from bgmiv.registry import METHODS, find_method
 
@@ -21,6 +23,14 @@ TINY: dict[str, dict[str, Any]] = {
     "dfiv": {"members": 2, "epochs": 1},
     "deepgmm": {"members": 2, "updates": 6, "batch_size": 16, "hidden": (8,), "learning_rates": (1e-3,)},
 }
+
+
+@pytest.fixture(autouse=True, scope="session")
+def small_networks(small: BGMIVConfig) -> Iterator[None]:
+    """Small networks under the name of BGM-IV's default preset: larger ones take twice as long to compile."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(PRESETS, "default", lambda: replace(default_preset(), model=small.model))
+        yield
 
 
 def _tiny(method: str, **params: Any) -> IVEstimator:

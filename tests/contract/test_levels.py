@@ -62,9 +62,8 @@ def test_other_names_of_an_outcome_change_nothing_else(tiny: Tiny) -> None:
     np.testing.assert_allclose(got, other.predict("low", QUERY), rtol=1e-6)
 
 
-@pytest.mark.parametrize("options", [{"latents": "map"}, {"preset": "paper-qmc", "epochs": 1}], ids=["map", "paper"])
-def test_every_way_to_a_prediction_takes_levels(options: dict[str, Any], tiny: Tiny) -> None:
-    model = fit(tiny("bgm-iv", members=1, held_out=0.0, **options), GRADE, DOSE, REGION)
+def test_the_other_way_to_a_prediction_takes_levels(tiny: Tiny) -> None:
+    model = fit(tiny("bgm-iv", members=1, held_out=0.0, latents="map", epochs=1), GRADE, DOSE, REGION)
     got = model.predict(["low", "high"], {"age": V[:2], "region": ["n", "w"]})
     assert got.shape == (2, 3)
     assert ((got > 0.0) & (got < 1.0)).all()

@@ -138,9 +138,11 @@ class NPIVConfig:
     *First stage*: each function of the treatment on w and v, linearly, and on penalised curves, products and waves of
     (w, v). The penalised part of a row's prediction is by the other folds, so that it does not contain the row's own
     error; the linear part is that of two-stage least squares. *Second stage*: ridge regression of the outcome on the
-    terms' predictions. In both stages terms enter one by one, each with a ridge of its own, as long as a marginal
-    likelihood that is robust to errors of unequal variance gains enough (`bgmiv.sieve.penalties.choose_penalties`).
-    With no term in either stage the estimate is that of linear two-stage least squares, exactly.
+    terms' predictions and on the treatment's residual, which makes interactions more precise and is no assumption on
+    how the errors depend on one another (`bgmiv.sieve.stages.Regression`). In both stages terms enter one by one, each
+    with a ridge of its own, as long as a marginal likelihood that is robust to errors of unequal variance gains enough
+    (`bgmiv.sieve.penalties.choose_penalties`). With no term in either stage the estimate is that of linear two-stage
+    least squares, exactly.
 
     Wide vector blocks and images are reduced to scores first. Sample weights are those of weighted least squares;
     groups stay in one fold and cluster the covariance. `FittedNPIV.band` gives a band for all points at once.

@@ -144,7 +144,7 @@ class ColumnBasis(NamedTuple):
         )
 
     def __call__(self, columns: Floats) -> dict[str, Floats]:
-        """The functions at rows `(n, p)` by kind: constant, lines, curves, curves times lines of others, products, waves."""
+        """The functions at rows `(n, p)` by kind; crossed curves are those of one column times another."""
         z = (np.asarray(columns, np.float64) - self.shift) / self.scale
         first, second = self.pairs.T
         curves = {j: spline(z[:, j]) for j, spline in self.splines}
