@@ -277,7 +277,9 @@ def require_intervals(predictor: Predictor) -> None:
     """Refuse to give intervals of a method that gives point estimates only."""
     if not predictor.interval_kind:
         name = type(predictor).__name__.removeprefix("Fitted")
-        raise ConfigError(f"{name} gives point estimates only. Intervals are given by BGMIV and TSLS.")
+        raise ConfigError(
+            f"{name} gives point estimates only. Intervals are given by BGMIV, NPIV, ControlFunction and TSLS."
+        )
 
 
 def predict(predictor: Predictor, treatment: Any, covariates: Any = None) -> Floats:

@@ -16,7 +16,9 @@ __all__ = [
     "Spline",
     "Term",
     "TreatmentBasis",
+    "b_splines",
     "column_products",
+    "quantile_knots",
     "term_columns",
     "term_sums",
 ]
