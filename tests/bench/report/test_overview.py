@@ -8,7 +8,7 @@ import pytest
 from bgmiv.bench import Row
 from bgmiv.bench.report import bench_report
 from bgmiv.bench.report.frame import read_rows
-from bgmiv.bench.report.overview import functional_table, heat_map, multiples, multiples_table
+from bgmiv.bench.report.overview import functional_table, heat_map, multiples, multiples_table, printed_table
 
 from .conftest import MakeCell
 
@@ -50,3 +50,13 @@ def test_average_effects_have_bias_and_root_mean_square(make_row: Callable[..., 
 def test_the_report_has_it_where_there_are_two_methods(rows: list[Row], make_cell: MakeCell) -> None:
     assert [section.title for section in bench_report(rows).sections][1] == "All designs at a glance"
     assert all(section.title != "All designs at a glance" for section in bench_report(make_cell("kiv", [1.0])).sections)
+
+
+def test_printed_values_stand_beside_ours(make_cell: MakeCell) -> None:
+    frame = read_rows(make_cell("tsls", [1.0], design="tabcf-a3-b11"))
+    table = printed_table(frame, "tabcf-a3-b11")
+    assert table is not None
+    assert dict(zip(table.text["method"], table.text["mean squared error"], strict=True))["DIV"].startswith("0.61")
+    # What a moment does not identify is said beside the numbers.
+    assert len(table.notes) == 2
+    assert printed_table(read_rows(make_cell("tsls", [1.0])), "vector-proxy") is None

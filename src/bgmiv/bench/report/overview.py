@@ -7,11 +7,12 @@ import pandas as pd
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from bgmiv.bench.report.frame import OURS, add_labels, column_order
+from bgmiv.bench.report.frame import OURS, add_labels, column_order, design_title
 from bgmiv.bench.report.tables import DASH, Table, lowest
+from bgmiv.designs import TabCFDesign, make_design, printed_results
 from bgmiv.registry import NO_INSTRUMENT
 
-__all__ = ["functional_table", "heat_map", "multiples", "multiples_table"]
+__all__ = ["functional_table", "heat_map", "multiples", "multiples_table", "printed_table"]
 
 _SETTING = ["design", "rho", "n"]
 _LINEAR = "tsls"
@@ -80,6 +81,26 @@ def functional_table(frame: pd.DataFrame) -> Table | None:
     full, words = numbers.reset_index(), ("design", "rho", "method")
     shown_text = pd.concat([keys, text.reset_index(drop=True)], axis=1)
     return Table("average-effects", "Errors of average effects", shown_text, full, words, notes=notes)
+
+
+def printed_table(frame: pd.DataFrame, design: str) -> Table | None:
+    """What the authors of a benchmark print for the sizes of these rows; None if they print nothing."""
+    sizes = set(frame.loc[frame["design"] == design, "n"])
+    found = pd.DataFrame([one for one in printed_results() if one.design == design and one.n in sizes])
+    if found.empty:
+        return None
+    pairs = zip(found["mean"], found["spread"], strict=True)
+    shown = [f"{mean:.3g}" + (f" ± {spread:.2g}" if np.isfinite(spread) else "") for mean, spread in pairs]
+    text = pd.DataFrame(
+        {"n": found["n"].map(str), "method": found["method"], "mean squared error": shown}, dtype=object
+    )
+    first = found.iloc[0]
+    notes = [f"{first['source']}; {first['runs']} runs, spread: {first['spread_kind']}."]
+    made = make_design(design)
+    if isinstance(made, TabCFDesign) and not made.separable:
+        notes.append(made.estimand)
+    title = f"{design_title(design)}, as printed by its authors"
+    return Table(f"printed-{design}", title, text, found, ("method",), notes=tuple(notes))
 
 
 def heat_map(found: pd.DataFrame) -> Figure:

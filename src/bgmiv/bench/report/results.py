@@ -151,6 +151,7 @@ def _design_section(frame: pd.DataFrame, design: str, baselines: Collection[str]
     parts: list[Part | None] = [
         tables.accuracy_table(frame, design),
         tables.paper_accuracy_table(frame, design),
+        overview.printed_table(frame, design),
         *_accuracy_pictures(shown, design),
     ]
     ours = shown[shown["method"] == OURS]
