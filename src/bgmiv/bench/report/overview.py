@@ -30,6 +30,8 @@ def multiples(frame: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame()
     labelled = add_labels(shown)
     means = labelled.groupby([*_SETTING, "label"], sort=False)["mse"].mean().unstack("label")
+    # Cells in the order of the rows, which pandas does not keep.
+    means = means.reindex(pd.MultiIndex.from_frame(labelled[_SETTING].drop_duplicates()))
     means = means[column_order(labelled)].loc[means.count(axis=1) > 1]
     return means.div(means.min(axis=1), axis=0)
 
