@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
 
-__all__ = ["HistoryRow", "Reporter", "RichReporter", "SilentReporter", "fit_bars", "shown_loss", "silent"]
+__all__ = [
+    "HistoryRow",
+    "Reporter",
+    "RichReporter",
+    "SilentReporter",
+    "fit_bars",
+    "mean_history",
+    "shown_loss",
+    "silent",
+]
 
 
 class HistoryRow(NamedTuple):
@@ -24,6 +33,20 @@ class HistoryRow(NamedTuple):
     phase: str
     step: int
     metrics: dict[str, float]
+
+
+def mean_history(histories: Sequence[tuple[HistoryRow, ...]]) -> tuple[HistoryRow, ...]:
+    """The histories of several members as one: means of each chunk, as far as all of them trained.
+
+    Example:
+        >>> mean_history([(HistoryRow("a", 1, {"loss": 1.0}),), (HistoryRow("a", 1, {"loss": 3.0}),)])
+        (HistoryRow(phase='a', step=1, metrics={'loss': 2.0}),)
+    """
+    found = []
+    for rows in zip(*histories, strict=False):
+        means = {name: sum(row.metrics[name] for row in rows) / len(rows) for name in rows[0].metrics}
+        found.append(HistoryRow(rows[0].phase, rows[0].step, means))
+    return tuple(found)
 
 
 class Reporter(Protocol):

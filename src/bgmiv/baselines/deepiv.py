@@ -39,20 +39,9 @@ from bgmiv.progress import HistoryRow, Reporter, silent
 from bgmiv.training.loop import RandomNumbers, Row, TrainingData, run_phase, training_data
 
 __all__ = [
-    "PRESETS",
-    "Best",
-    "DeepIV",
-    "DeepIVConfig",
-    "DeepIVMember",
-    "FittedDeepIV",
-    "OutcomeObjective",
-    "Stage",
-    "StageSettings",
-    "StageState",
-    "TreatmentObjective",
-    "pair_loss",
-    "paper_preset",
-]
+    "PRESETS", "Best", "DeepIV", "DeepIVConfig", "DeepIVMember", "FittedDeepIV", "OutcomeObjective", "Stage",
+    "StageSettings", "StageState", "TreatmentObjective", "pair_loss", "paper_preset",
+]  # fmt: skip
 
 # Held-out rows are few and their draws are made only once: more of them steady the comparison of epochs.
 _HELD_OUT_FACTOR = 8

@@ -29,7 +29,7 @@ from bgmiv.errors import ConfigError, DivergedError
 from bgmiv.estimators.base import IVEstimator
 from bgmiv.estimators.fitted import FittedMethod, check_instrument, check_no_weights, check_one_number
 from bgmiv.preprocess.reduction import BlockReduction, FittedReduction
-from bgmiv.progress import HistoryRow, Reporter
+from bgmiv.progress import HistoryRow, Reporter, mean_history
 from bgmiv.training.folds import draw_folds
 
 __all__ = ["FittedMembers", "Member", "NetMember", "NetworkConfig", "NetworkEstimator", "check_members", "fit_members"]
@@ -137,11 +137,7 @@ class FittedMembers(FittedMethod):
     @property
     def history(self) -> tuple[HistoryRow, ...]:
         """Losses of each chunk of training, averaged over members."""
-        found = []
-        for rows in zip(*(member.history for member in self.members), strict=False):
-            means = {name: float(np.mean([row.metrics[name] for row in rows])) for name in rows[0].metrics}
-            found.append(HistoryRow(rows[0].phase, rows[0].step, means))
-        return tuple(found)
+        return mean_history([member.history for member in self.members])
 
     def encode(self, covariates: FloatArray) -> Encoded:
         """What each member computes of the rows."""

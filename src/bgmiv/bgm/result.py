@@ -32,7 +32,7 @@ from bgmiv.estimators.fitted import FittedMethod
 from bgmiv.likelihood import Levels
 from bgmiv.persist.codec import unsaved
 from bgmiv.preprocess.reduction import FittedReduction
-from bgmiv.progress import HistoryRow
+from bgmiv.progress import HistoryRow, mean_history
 
 __all__ = ["FittedBGMIV", "Member", "encoder_rule"]
 
@@ -122,11 +122,7 @@ class FittedBGMIV(FittedMethod):
     @property
     def history(self) -> tuple[HistoryRow, ...]:
         """Losses of each chunk of training, averaged over members."""
-        found = []
-        for rows in zip(*(member.history for member in self.members), strict=False):
-            means = {name: float(np.mean([row.metrics[name] for row in rows])) for name in rows[0].metrics}
-            found.append(HistoryRow(rows[0].phase, rows[0].step, means))
-        return tuple(found)
+        return mean_history([member.history for member in self.members])
 
     @property
     def interval_kind(self) -> str:
