@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.metadata import version
 from pathlib import Path
 
 # One thread: cheaper for networks this small, and bitwise repeatable.
@@ -10,6 +11,13 @@ for _name in ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 # Compiled programs are kept between test runs; most of a JAX test's time is compilation.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).resolve().parent / ".pytest_cache" / "jax"))
+# Small ones too: there are dozens of them for a fit, and every worker would compile them again.
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+# XLA's older code generator takes half the time of its newer one. Releases that do not know the flag end the process.
+if version("jaxlib").startswith("0.10."):
+    _flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_cpu_use_fusion_emitters" not in _flags:
+        os.environ["XLA_FLAGS"] = f"{_flags} --xla_cpu_use_fusion_emitters=false".strip()
 
 from collections.abc import Iterator  # noqa: E402
 

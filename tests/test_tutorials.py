@@ -1,17 +1,25 @@
-"""The tutorials run as they are printed, at a small size."""
+"""The tutorials run as they are printed, at a small size and with small networks."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from bgmiv.bgm.config import PRESETS, BGMIVConfig, default_preset
+
 TUTORIALS = Path(__file__).resolve().parent.parent / "docs" / "tutorials"
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default::bgmiv.errors.BGMIVWarning")]
+
+
+@pytest.fixture(autouse=True)
+def small_networks(small: BGMIVConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PRESETS, "default", lambda: replace(default_preset(), model=small.model))
 
 
 def run(name: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:

@@ -28,8 +28,6 @@ from bgmiv.errors import ConfigError, DivergedError
 from bgmiv.nn.features import BlockFeatures, FeatureConfig
 from bgmiv.training.loop import TrainingData, training_data
 
-OPTIMISED = True
-
 TINY = DeepGMMConfig(
     hidden=(6,),
     game=MomentGame(rounds=2, round_updates=3, batch_size=16),

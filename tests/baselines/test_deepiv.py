@@ -28,8 +28,6 @@ from bgmiv.likelihood import Bernoulli, GaussianMixture
 from bgmiv.nn.features import BlockFeatures, FeatureConfig, Raw
 from bgmiv.training.loop import Row, training_data
 
-OPTIMISED = True
-
 
 def small_net(dropout: float = 0.0) -> CovariateNet:
     return CovariateNet(BlockFeatures((Raw(1),), ((0, 1),)), 1, (4,), 1, dropout=dropout, key=jax.random.key(3))

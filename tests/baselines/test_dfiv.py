@@ -40,8 +40,6 @@ SMALL = DFIVConfig(
     holdout=0.0,
 )
 
-OPTIMISED = True
-
 
 def _rows(data: IVData, *, halves: bool = True) -> TrainingData:
     return stage_data(RoleScaling().fit(data).transform(data), jax.random.key(5), halves=halves)

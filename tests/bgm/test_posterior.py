@@ -25,10 +25,8 @@ from bgmiv.data import IVData
 from bgmiv.errors import BGMIVWarning
 from bgmiv.nn.features import FeatureConfig
 
-# Long chains: what optimisation costs in compilation it saves in running.
-OPTIMISED = True
 CONFIG = LatentPosterior(n_warmup=60, n_draws=240)
-ROWS = 96
+ROWS = 48
 KEY = jax.random.key(3)
 # Far enough from a unit's kink that it never bends: a network with this bias is linear.
 STRAIGHT = 10.0
@@ -110,7 +108,7 @@ def test_the_posterior_of_probabilistic_pca_is_exact(pca_draws: LatentDraws) -> 
 @pytest.mark.slow
 def test_nuts_agrees(model: BGMIVModel) -> None:
     v = linear_rows(0.3, 8)
-    result = quietly(linear(model, 0.3), v, LatentPosterior("nuts", n_chains=2, n_warmup=60, n_draws=200), KEY)
+    result = quietly(linear(model, 0.3), v, LatentPosterior("nuts", n_chains=2, n_warmup=60, n_draws=100), KEY)
     check_moments(result.draws, result.ess, v, 0.3, 0.2)
 
 
@@ -149,7 +147,7 @@ def _ranks(truth: BGMIVModel, assumed: BGMIVModel, key: jax.Array) -> np.ndarray
 
 
 def test_ranks_are_uniform_under_simulation(model: BGMIVModel) -> None:
-    p_values = calibration(bent(model), bent(model), 11, 12, 13)
+    p_values = calibration(bent(model), bent(model), 11, 12, 13, 14)
     assert p_values.min() * len(p_values) > 0.05
 
 
@@ -159,7 +157,7 @@ def test_the_calibration_test_sees_a_wrong_posterior(model: BGMIVModel) -> None:
         bent(model),
         jnp.asarray([0.0, 0.0, *[raw_spread(0.3)] * 2], jnp.float32),
     )
-    assert calibration(bent(model), louder, 11).min() < 1e-6
+    assert calibration(bent(model), louder, 11, 12).min() < 1e-6
 
 
 def two_modes(model: BGMIVModel, n: int) -> tuple[BGMIVModel, np.ndarray]:
@@ -175,7 +173,7 @@ def two_modes(model: BGMIVModel, n: int) -> tuple[BGMIVModel, np.ndarray]:
 
 
 def test_chains_in_separate_modes_are_reported(model: BGMIVModel) -> None:
-    with pytest.warns(BGMIVWarning, match=r"not converged for \d+ of 96 rows' latents: R-hat is up to .* n_draws"):
+    with pytest.warns(BGMIVWarning, match=r"not converged for \d+ of 48 rows' latents: R-hat is up to .* n_draws"):
         result = sample_latents(*two_modes(model, ROWS), CONFIG, KEY)
     assert np.mean(result.rhat > 1.5) > 0.5
 
@@ -218,7 +216,7 @@ def test_predictions_use_few_draws_of_each_distinct_row(model: BGMIVModel, pca_d
 
 
 def test_all_draws_of_the_structural_function_are_judged(model: BGMIVModel) -> None:
-    with pytest.warns(BGMIVWarning, match=r"not converged for \d+ of 96 rows' structural function"):
+    with pytest.warns(BGMIVWarning, match=r"not converged for \d+ of 48 rows' structural function"):
         latent_draws(*two_modes(model, ROWS), CONFIG, np.zeros(3, np.float32))
 
 
@@ -249,7 +247,7 @@ def test_mixed_blocks_agree_with_integration_on_a_grid() -> None:
     decoder = jax.tree.map(lambda leaf: 2.5 * leaf, drawn.covariates.decoder)
     model = eqx.tree_at(lambda m: m.covariates.decoder, drawn, decoder)
     v = data.covariates.astype(np.float32)
-    result = quietly(model, v, LatentPosterior(n_warmup=100, n_draws=400), KEY)
+    result = quietly(model, v, CONFIG, KEY)
     axis = np.linspace(-6.0, 6.0, 241, dtype=np.float32)
     grid = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
     height = np.asarray(

@@ -9,25 +9,21 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from bgmiv.bench import executors
-from bgmiv.bgm.config import PRESETS, BGMIVConfig, default_preset
+from bgmiv.bgm.config import PRESETS, BGMIVConfig
 from bgmiv.cli.main import app
+from bgmiv.data import FixedAffine, RoleScaling
 
 
 def bgmiv(*arguments: object) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "100"})
 
 
-def short(learning_rate: float = 1e-3) -> BGMIVConfig:
-    """The default preset with a training of next to nothing."""
-    config = default_preset()
-    return replace(config, initial=replace(config.initial, iterations=20, learning_rate=learning_rate))
-
-
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short fits in this process."""
-    monkeypatch.setitem(PRESETS, "default", short)
+def quick(monkeypatch: pytest.MonkeyPatch, small: BGMIVConfig) -> BGMIVConfig:
+    """Short fits of small networks, in this process."""
+    monkeypatch.setitem(PRESETS, "default", lambda: small)
     monkeypatch.setattr(executors, "LocalPool", lambda workers: executors.InProcess())
+    return small
 
 
 @pytest.mark.usefixtures("quick")
@@ -49,10 +45,12 @@ def test_demo_writes_figure_page_and_record(tmp_path: Path) -> None:
         assert words in done.output
 
 
-@pytest.mark.usefixtures("quick")
-def test_a_failed_fit_does_not_hide_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PRESETS, "default", lambda: short(learning_rate=1e30))
-    done = bgmiv("demo", "--n", 100, "--out", tmp_path)
+def test_a_failed_fit_does_not_hide_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: BGMIVConfig
+) -> None:
+    huge = replace(quick, scaling=RoleScaling(outcome=FixedAffine(0.0, 1e-30)))
+    monkeypatch.setitem(PRESETS, "default", lambda: huge)
+    done = bgmiv("demo", "--n", 200, "--out", tmp_path)
     assert done.exit_code == 1
     assert "diverged" in done.output
     record = json.loads((tmp_path / "results.json").read_text())

@@ -81,12 +81,10 @@ def test_fit_prints_one_json_object_and_writes_model_and_page(done: Result, fold
 @pytest.fixture(scope="module")
 def failed(place: Path, data: Path, small: bgm.BGMIVConfig) -> Iterator[tuple[Result, Path]]:
     """A training of next to nothing under the name of the default preset, which fails its held-out checks."""
-    config = bgm.default_preset()
     short = replace(
-        config,
-        model=small.model,
-        initial=replace(config.initial, iterations=2),
-        ensemble=replace(config.ensemble, members=2, held_out=0.4),
+        small,
+        initial=replace(small.initial, iterations=2, chunk=2),
+        ensemble=replace(small.ensemble, members=2, held_out=0.4),
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(bgm.PRESETS, "default", lambda: short)

@@ -15,22 +15,20 @@ from bgmiv.designs import Design, MnistDesign, MnistHDDesign, VectorProxyDesign,
 from bgmiv.effects import predict
 from bgmiv.errors import DataError
 from bgmiv.estimators.base import IVEstimator
-from bgmiv.registry import METHODS
 
 # Pictures that need no network, in place of MNIST's.
 IMAGES: dict[str, Design] = {
     "mnist": MnistDesign(images="digits"),
     "mnist-hd": MnistHDDesign(nuisance_dim=4, images="digits"),
 }
-# One design for each set of kinds. In closed form all are quick; a network compiles for seconds, and sees only what
-# test_estimators.py and test_levels.py do not have.
+# One design for each set of kinds. In closed form all are quick. A network compiles for seconds: the same kinds are in
+# test_estimators.py and test_levels.py, and wide blocks in tests/bgm and tests/baselines/test_members.py.
 KINDS = (
     *("demand", "vector-proxy", "binary-treatment", "categorical-treatment", "binary-outcome", "linear-gaussian"),
     *("lowdim-sin", "noisy-concave", "semi-401ksubs-linear", "network-abs"),
 )
 QUICK = ("tsls", "npiv", "control-function", "kiv")
 PAIRS = [(method, design) for method in QUICK for design in KINDS]
-PAIRS += [(method, "binary-outcome") for method in METHODS if method not in QUICK]
 # Pictures are reduced by the same code for all but KIV; tests/bgm has them for BGM-IV.
 PAIRS += [(method, "mnist-hd") for method in ("npiv", "control-function", "kiv", "deepiv")]
 

@@ -10,7 +10,6 @@ from bgmiv.bgm.alternating import Alternating
 from bgmiv.bgm.config import BGMIVConfig
 from bgmiv.bgm.covariates import CovariateConfig
 from bgmiv.bgm.egm import EGM
-from bgmiv.bgm.ensemble import Ensemble
 from bgmiv.bgm.joint import JointTraining
 from bgmiv.bgm.latents import LatentMap
 from bgmiv.bgm.model import LatentLayout, ModelConfig
@@ -19,27 +18,24 @@ from bgmiv.designs import DemandDesign
 from bgmiv.effects import predict
 from bgmiv.integrate import GaussHermite, QuasiMonteCarlo
 
-OPTIMISED = True
-
 
 def _confounded(seed: int) -> IVData:
     """y = x + v + e with x = w + v + u and corr(u, e) = 0.9: a regression finds a slope near 1.45."""
     rng = np.random.default_rng(seed)
-    w, v, u, noise = rng.normal(size=(4, 800))
+    w, v, u, noise = rng.normal(size=(4, 400))
     x = w + v + u
     return IVData.from_arrays(x + v + 0.9 * u + np.sqrt(1.0 - 0.81) * noise, x, instruments=w, covariates=v)
 
 
 def test_the_instrument_takes_confounding_away() -> None:
-    hidden = (16, 16)
+    hidden = (16,)
     config = BGMIVConfig(
         layout=LatentLayout(1, 1, 1, 1),
         batch_size=64,
         model=ModelConfig(
             treatment_hidden=hidden, outcome_hidden=hidden, covariates=CovariateConfig(dense_hidden=hidden)
         ),
-        ensemble=Ensemble(members=4),
-        initial=JointTraining(iterations=800, learning_rate=4e-3, integration=GaussHermite(3)),
+        initial=JointTraining(iterations=400, learning_rate=1e-2, integration=GaussHermite(3)),
         alternating=Alternating(epochs=0),
         latents=LatentMap(steps=0),
     )
@@ -57,9 +53,12 @@ def test_the_instrument_takes_confounding_away() -> None:
 @pytest.mark.slow
 def test_demand_is_learned_by_a_short_schedule() -> None:
     config = BGMIVConfig(
-        initial=EGM(iterations=1500, learning_rate=2e-3, integration=GaussHermite(1)),
-        alternating=Alternating(epochs=3, integration=QuasiMonteCarlo(32)),
-        latents=LatentMap(steps=200),
+        model=ModelConfig(
+            treatment_hidden=(32, 16), outcome_hidden=(32, 16), covariates=CovariateConfig(dense_hidden=(32, 32))
+        ),
+        initial=EGM(iterations=800, learning_rate=2e-3, integration=GaussHermite(1)),
+        alternating=Alternating(epochs=2, integration=QuasiMonteCarlo(32)),
+        latents=LatentMap(steps=100),
     )
     design = DemandDesign()
     grid = design.grid()

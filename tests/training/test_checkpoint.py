@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -50,11 +51,14 @@ def data():
     return IVData.from_arrays(2 * x + v - u, x, instruments=w, covariates=v)
 
 
+def with_small_networks(config):
+    shapes = CovariateConfig(dense_hidden=(8,), dense_decoder_hidden=(8,))
+    return replace(config, model=ModelConfig(treatment_hidden=(8,), outcome_hidden=(8,), covariates=shapes))
+
+
 @pytest.fixture(scope="module")
 def config():
-    from dataclasses import replace
-
-    base = BGMIV("paper-qmc", batch_size=16, epochs=4, iterations=6, random_state=0)._config()
+    base = with_small_networks(BGMIV("paper-qmc", batch_size=16, epochs=4, iterations=6, random_state=0)._config())
     return replace(base, initial=replace(base.initial, chunk=2), alternating=replace(base.alternating, chunk=1))
 
 
@@ -69,8 +73,6 @@ def whole(config, data):
 def test_resumed_fit_equals_whole_fit(
     config, data, whole, tmp_path: Path, phase: str, chunks: int, monkeypatch
 ) -> None:
-    from dataclasses import replace
-
     monkeypatch.setattr(Checkpoint.__init__, "__defaults__", (0.0,))  # save at every chunk
     kept = replace(config, checkpoint=str(tmp_path))
     with pytest.raises(FitInterrupted, match="same checkpoint folder"):
@@ -87,14 +89,10 @@ def test_resumed_fit_equals_whole_fit(
 @pytest.fixture(scope="module")
 def several():
     """Two members that stop early, at different steps, and then alternate."""
-    from dataclasses import replace
-
     model = BGMIV(members=2, held_out=0.4, batch_size=16, epochs=3, iterations=40, random_state=0)
-    base = model._config()
-    shapes = CovariateConfig(dense_hidden=(8,), dense_decoder_hidden=(8,))
+    base = with_small_networks(model._config())
     return replace(
         base,
-        model=ModelConfig(treatment_hidden=(8,), outcome_hidden=(8,), covariates=shapes),
         initial=replace(base.initial, learning_rate=0.1, chunk=2, patience=2, tolerance=1.0),
         alternating=replace(base.alternating, integration=GaussHermite(2), chunk=1),
     )
@@ -115,8 +113,6 @@ def several_whole(several, data):
 def test_resumed_members_equal_those_of_a_whole_fit(
     several, data, several_whole, tmp_path: Path, phase: str, chunks: int, monkeypatch
 ) -> None:
-    from dataclasses import replace
-
     monkeypatch.setattr(Checkpoint.__init__, "__defaults__", (0.0,))  # save at every chunk
     whole, last = several_whole
     kept = replace(several, checkpoint=str(tmp_path))
