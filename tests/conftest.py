@@ -58,7 +58,7 @@ def other() -> Tiny:
 
 @pytest.fixture(scope="session")
 def small() -> BGMIVConfig:
-    """The default preset with tiny networks and a short schedule: three members with twenty of 100 rows held out."""
+    """The default preset's networks alone, tiny and with a short schedule: three members without twenty of 100 rows."""
     config = default_preset()
     features = replace(config.model.covariates.features, vector_features=(8, 4))
     covariates = replace(
@@ -76,4 +76,5 @@ def small() -> BGMIVConfig:
         model=replace(config.model, treatment_hidden=(8,), outcome_hidden=(8,), covariates=covariates),
         ensemble=Ensemble(members=3, held_out=0.2),
         initial=replace(config.initial, iterations=12, chunk=4),
+        last_stage=None,
     )

@@ -91,6 +91,7 @@ _ENTRIES = (
         ("default", "paper", "paper-qmc", "default-no-egm", "paper-qmc-no-egm"),
         1,
         PlotStyle("#0072B2", width=2.2),
+        preset_versions={"default": 2},
     ),
     Method("tsls", "2SLS", "bgmiv.baselines.tsls", "TSLS", ("default",), 1, PlotStyle("#009E73", ":", marker="v")),
     Method(

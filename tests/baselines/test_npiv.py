@@ -243,7 +243,7 @@ def test_rows_that_are_repeated_in_groups_count_once_and_weights_count_rows() ->
 def test_a_band_is_wider_than_intervals_and_the_same_at_one_point() -> None:
     data = _table(600)
     fitted = NPIVConfig().fit(data, KEY)
-    assert "slopes by covariate" in fitted.terms
+    assert "slopes by covariate" in fitted.function.terms
     assert {source.name for source in fitted.factors(query_along(data.schema, [0.0], data))} == {
         "sampling",
         "smoothing",
@@ -273,7 +273,7 @@ def test_the_key_decides_and_a_saved_fit_says_the_same(tmp_path: Path) -> None:
     model.save(tmp_path / "fit")
     loaded = bgmiv.load(tmp_path / "fit")
     np.testing.assert_array_equal(loaded.predict(0.5, v[:5]), model.predict(0.5, v[:5]))
-    assert loaded.fitted_.gains == model.fitted_.gains
+    assert loaded.fitted_.function.gains == model.fitted_.function.gains
 
 
 def test_what_cannot_be_fitted_is_refused() -> None:

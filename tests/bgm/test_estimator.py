@@ -281,10 +281,10 @@ def test_honest_instruments_pass_and_shuffled_ones_do_not(monkeypatch: pytest.Mo
     from bgmiv.bgm.config import default_preset
 
     monkeypatch.setitem(PRESETS, "default", default_preset)
-    data = DemandDesign().sample(500, 0.5, 0)
+    data = DemandDesign().sample(1000, 0.5, 0)
 
     def fitted(instruments: np.ndarray) -> BGMIV:
-        model = BGMIV(members=2, iterations=600, random_state=0)
+        model = BGMIV(members=2, held_out=0.5, iterations=600, random_state=0)
         return model.fit(data.outcome, data.treatment, instruments=instruments, covariates=data.covariates)
 
     with warnings.catch_warnings():
@@ -292,8 +292,8 @@ def test_honest_instruments_pass_and_shuffled_ones_do_not(monkeypatch: pytest.Mo
         honest = fitted(data.instruments).fitted_.verdict
     assert honest.severity == "good"
     evidence = honest.evidence
-    assert (evidence.n_members, evidence.n_held_out, evidence.n_failed, evidence.n_steps) == (2, 100, 0, 600)
-    assert evidence.first_stage_gain is not None
-    assert evidence.first_stage_gain > 1.0
-    with pytest.warns(FitWarning, match="the instruments hardly help"):
+    assert (evidence.n_members, evidence.n_held_out, evidence.n_failed, evidence.n_steps) == (2, 1000, 0, 600)
+    assert evidence.instrument_f is not None
+    assert evidence.instrument_f > 100.0
+    with pytest.warns(FitWarning, match="the instruments are weak"):
         fitted(np.random.default_rng(0).permutation(data.instruments))

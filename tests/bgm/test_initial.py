@@ -64,6 +64,9 @@ def test_neither_chunks_nor_padding_change_the_result(run: Any, tiny: Any, same:
     again, history = run_phase(replace(program, chunk=50), before, tiny.data._replace(rows=rows), jax.random.key(2))
     assert len(history) == 2
     # Bitwise: step t draws from fold_in(key, t), and the chunk's length is no part of the compiled program.
+    if isinstance(again, JointState):
+        # Chunks end with an evaluation.
+        again = again._replace(evaluations=after.evaluations)
     assert same(after, again)
 
 

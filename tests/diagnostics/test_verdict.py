@@ -30,7 +30,10 @@ GOOD = FitEvidence(
     n_members=4,
 )
 ALONE = replace(GOOD, linear_explained=None, flexible_explained=None)
-MEASURED = [name for name in FitEvidence.__dataclass_fields__ if not name.startswith(("n_", "discrete"))]
+MEASURED = [
+    name for name in FitEvidence.__dataclass_fields__ if not name.startswith(("n_", "discrete", "network", "linear"))
+]
+MEASURED += ["linear_explained", "linear_moment_risk"]
 
 
 def found(evidence: FitEvidence) -> list[tuple[str, str]]:
@@ -48,6 +51,7 @@ def test_a_good_fit_has_no_findings() -> None:
     ("name", "doubtful", "failed"),
     [
         ("first_stage_gain", 0.02, 0.005),
+        ("instrument_f", 10.0, 5.0),
         ("outcome_gap", 4.0, 15.0),
         ("treatment_gap", 1.0, 4.0),
         ("disagreement", 0.12, 0.35),
@@ -133,9 +137,24 @@ def test_every_finding_has_a_text() -> None:
     bad = FitEvidence(
         1, -1.0, 0.5, 0.5, 0.0, 1.0, 0.0, 0.0, 99.0, 99.0, 0.0, 9.0, 1.0, 0.0, n_steps=1, n_members=1, n_failed=3
     )
+    bad = replace(bad, instrument_f=1.0)
     findings = judge(bad).findings
     assert [finding.key for finding in findings] == list(FINDINGS)
     assert {finding.severity for finding in findings} == {"doubtful", "failed"}
     for finding in findings:
         assert "{" not in finding.text
         assert not finding.text.endswith(".")
+
+
+def test_the_last_regression_is_judged_by_itself() -> None:
+    """Networks that do not enter the estimate cannot spoil it; a line that is enough is said to be."""
+    networks = replace(GOOD, outcome_gap=99.0, treatment_gap=99.0, near_floor=1.0, latent_spread=0.0, n_steps=1)
+    linear = networks.with_last_stage(0.02, 0.0, True, 40.0)
+    assert judge(replace(linear, linear_explained=None, flexible_explained=None)).severity == "good"
+    assert judge(replace(linear, linear_explained=None, flexible_explained=None)).sentence.startswith(
+        "This fit passed its held-out checks. A line is enough here"
+    )
+    used = networks.with_last_stage(0.9, 0.8, False, 40.0)
+    assert {key for key, _ in found(used)} == {"steps", "treatment_gap", "near_floor", "latent_spread"}
+    weak = judge(replace(linear, instrument_f=4.0))
+    assert "Anderson-Rubin" in weak.sentence

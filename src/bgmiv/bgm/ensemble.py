@@ -17,7 +17,7 @@ from jax import Array
 
 from bgmiv.bgm.alternating import Alternating
 from bgmiv.bgm.egm import EGM
-from bgmiv.bgm.joint import JointTraining
+from bgmiv.bgm.joint import JointState, JointTraining
 from bgmiv.bgm.model import BGMIVModel, encode_rows
 from bgmiv.errors import ConfigError, DivergedError
 from bgmiv.nn.images import check_bounds
@@ -93,13 +93,17 @@ class Ensemble:
 
 
 class Start(NamedTuple):
-    """Where training begins: a drawn model, scaled rows, and the keys of the phases."""
+    """Where training begins: a drawn model, scaled rows, the keys of the phases, and what a line has on held-out rows.
+
+    Networks must go below `linear_loss` to be trained to the end (`JointState`); None for all to be.
+    """
 
     model: BGMIVModel
     data: TrainingData
     key_initial: Array
     key_latents: Array
     key_alternate: Array
+    linear_loss: Array | None = None
 
 
 class Trained(NamedTuple):
@@ -146,7 +150,9 @@ def train(
     if initial.iterations:
         keys = over(jax.random.split)(start.key_initial)
         key_init, key_run = keys[..., 0], keys[..., 1]
-        begun = over(initial.init)(model, key_init)
+        begun: Any = over(initial.init)(model, key_init)
+        if isinstance(begun, JointState) and start.linear_loss is not None:
+            begun = begun._replace(linear_loss=start.linear_loss)
         state, history = run_phase(initial, begun, start.data, key_run, reporter=reporter, checkpoint=checkpoint)
         model = initial.result(state)
         latents = over(lambda model: encode_rows(model, start.data.rows.v))(model)

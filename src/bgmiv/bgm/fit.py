@@ -16,14 +16,16 @@ from bgmiv._io import enable_compilation_cache
 from bgmiv.bgm.config import BGMIVConfig
 from bgmiv.bgm.ensemble import Folds, Start, Trained, members_of, train
 from bgmiv.bgm.heldout import MAX_EVIDENCE_ROWS, HeldOutLosses, evaluate_fold, gather_evidence, held_out_rows
-from bgmiv.bgm.latents import LatentMap, latents_of, structural_averages, structural_means
+from bgmiv.bgm.last_stage import LastStage, fit_last_stage, learned_means
+from bgmiv.bgm.latents import latents_of
 from bgmiv.bgm.model import BGMIVModel, ModelConfig, build_model
-from bgmiv.bgm.posterior import latent_draws
 from bgmiv.bgm.result import FittedBGMIV, Member, encoder_rule
 from bgmiv.bgm.uncertainty import fit_model_support
 from bgmiv.data.ivdata import IVData
+from bgmiv.data.query import Query, rows_of
 from bgmiv.data.scaling import ScaledData, Scaler
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
+from bgmiv.diagnostics.linear import first_stage, linear_columns
 from bgmiv.diagnostics.verdict import FitEvidence
 from bgmiv.errors import DivergedError
 from bgmiv.estimators.fitted import check_instrument
@@ -79,7 +81,7 @@ def fit_members(config: BGMIVConfig, data: IVData, key: Array, reporter: Reporte
     start = _start(config, prepared, key if n_members == 1 else jax.random.split(key, n_members))
     together = train(config.initial, config.alternating, start, reporter, checkpoint)
     trained = members_of(together) if n_members > 1 else (together,)
-    fitted = _fitted(config, prepared, trained, key, reporter)
+    fitted = _fitted(config, data, prepared, trained, key, reporter)
     if checkpoint is not None:
         checkpoint.clear()
     return fitted
@@ -154,11 +156,43 @@ def _start(config: BGMIVConfig, prepared: _Prepared, keys: Array, members: Seque
     weights = config.ensemble.row_weights(keys, prepared.data.n_rows, sample, prepared.groups)
     held_out = np.ones(prepared.data.n_rows) if sample is None and weights is not None else sample
     rows = training_data(prepared.scaled, config.alternating.batch_size, fold, weights, held_out)
-    return Start(model, rows, *key_phases)
+    losses = _linear_losses(config, prepared, starts)
+    linear_loss = jnp.asarray(losses[0] if keys.ndim == 0 else losses, jnp.float32)
+    return Start(model, rows, key_phases[0], key_phases[1], key_phases[2], linear_loss)
+
+
+def _linear_losses(config: BGMIVConfig, prepared: _Prepared, starts: np.ndarray) -> np.ndarray:
+    """Held-out losses of linear regressions on instruments and covariates, one a fold; infinite where of no use.
+
+    Networks that cannot do better are not trained to the end: the last stage does without them. With wide blocks they
+    may learn late; and a discrete outcome has another loss.
+    """
+    none = np.full(len(starts), np.inf)
+    wide = any(block.kind in (BlockKind.vector, BlockKind.image) for block in prepared.data.schema.blocks)
+    size, scaled = prepared.folds.size, prepared.scaled
+    columns = np.column_stack([np.ones(len(scaled.x)), scaled.v, scaled.w]).astype(np.float64)
+    enough = len(columns) - size >= 4 * columns.shape[1]
+    if config.last_stage is None or wide or not size or not enough or prepared.data.schema.outcome.discrete:
+        return none
+    weights = np.ones(len(columns)) if prepared.weights is None else np.asarray(prepared.weights, np.float64)
+    losses = []
+    for start in starts:
+        position = np.arange(len(columns))
+        held = (position >= start) & (position < start + size)
+        root = np.sqrt(weights[~held])
+        beta = np.linalg.lstsq(columns[~held] * root[:, None], scaled.y[~held] * root, rcond=None)[0]
+        errors = (scaled.y[held] - columns[held] @ beta) ** 2
+        losses.append(np.average(errors, weights=weights[held]) if weights[held].any() else np.inf)
+    return np.asarray(losses)
 
 
 def _fitted(
-    config: BGMIVConfig, prepared: _Prepared, trained: Sequence[Trained | DivergedError], key: Array, reporter: Reporter
+    config: BGMIVConfig,
+    data: IVData,
+    prepared: _Prepared,
+    trained: Sequence[Trained | DivergedError],
+    key: Array,
+    reporter: Reporter,
 ) -> FittedBGMIV:
     """The result of the members that did not fail; those that did are trained again first, by themselves."""
     members = [_member(config, prepared, i, one) for i, one in enumerate(trained)]
@@ -183,35 +217,53 @@ def _fitted(
     order = np.random.default_rng(0).permutation(prepared.data.n_rows)
     rows = prepared.scaled_at(order[: _MAX_SUPPORT_ROWS if rule.steps == 0 else _MAX_SUPPORT_MAPS])
     latents = [latents_of(model, rows.v, rule) for model in models]
-    return FittedBGMIV(
+    last = _last_stage(config, data, prepared, kept, key)
+    fitted = FittedBGMIV(
         schema=prepared.reduction.source,
         config=config,
         reduction=prepared.reduction,
         scaler=prepared.scaler,
         members=kept,
         model_support=fit_model_support(models, rows, latents),
-        evidence=_evidence(config, prepared, kept, len(members) - len(kept)),
+        evidence=FitEvidence(),
+        last_stage=None if last is None else last.function,
+    )
+    return replace(fitted, evidence=_evidence(fitted, data, last, len(members) - len(kept)))
+
+
+def _last_stage(
+    config: BGMIVConfig, data: IVData, prepared: _Prepared, members: Sequence[Member], key: Array
+) -> LastStage | None:
+    """The last regression, of an outcome that is a number or has two levels."""
+    if config.last_stage is None or config.ensemble.bootstrap or data.schema.outcome.kind is BlockKind.categorical:
+        return None
+    rows = prepared.scaled_at(np.arange(data.n_rows))
+    models = [member.model for member in members]
+    left_out = [member.held_out_rows for member in members]
+    learned = learned_means(models, config.initial.integration, rows, prepared.scaler, left_out)
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    return fit_last_stage(
+        config.last_stage, data, prepared.reduction, learned, rng, use_instrument=config.use_instrument
     )
 
 
-def _evidence(config: BGMIVConfig, prepared: _Prepared, members: Sequence[Member], n_failed: int) -> FitEvidence:
-    steps = min(member.steps_of(config.initial.name) for member in members) or None
+def _evidence(fitted: FittedBGMIV, data: IVData, last: LastStage | None, n_failed: int) -> FitEvidence:
+    members, uses_instrument = fitted.members, fitted.config.use_instrument
+    steps = min(member.steps_of(fitted.config.initial.name) for member in members) or None
     pairs = [(member.held_out, member.training) for member in members if member.held_out and member.training]
-    if not pairs:
-        return FitEvidence(n_steps=steps, n_members=len(members), n_failed=n_failed)
-    rows, owner = held_out_rows([member.held_out_rows for member in members], MAX_EVIDENCE_ROWS)
-    at = prepared.scaled_at(rows)
-    values = np.stack([prepared.scaler.outcome.inverse(_means(config, member.model, at)) for member in members])
-    found = gather_evidence(prepared.data, rows, owner, values, pairs, uses_instrument=config.use_instrument)
-    return replace(found, n_steps=steps, n_failed=n_failed)
-
-
-def _means(config: BGMIVConfig, model: BGMIVModel, rows: ScaledData) -> np.ndarray:
-    """A member's structural function at rows' own treatments, on the scaled outcome."""
-    rule = config.latents
-    if isinstance(rule, LatentMap):
-        return structural_means(model, rows.x, latents_of(model, rows.v, rule))
-    return structural_averages(model, rows.x, latent_draws(model, rows.v, rule, rows.x))
+    found = FitEvidence(n_steps=steps, n_members=len(members), n_failed=n_failed)
+    if pairs:
+        rows, owner = held_out_rows([member.held_out_rows for member in members], MAX_EVIDENCE_ROWS)
+        values = fitted.members_at(Query(data.treatment[None], rows_of(data.schema, data)).take(rows))[:, 0]
+        found = gather_evidence(data, rows, owner, values, pairs, uses_instrument=uses_instrument)
+        found = replace(found, n_steps=steps, n_failed=n_failed)
+    if last is None:
+        return found
+    strength = None
+    if uses_instrument:
+        columns = linear_columns(data if data.weights is None else data.take(data.weights > 0))
+        strength = min(float(first_stage(column, columns).effective_f) for column in columns.treatment.T)
+    return found.with_last_stage(last.explained, last.function.weight, last.function.is_linear, strength)
 
 
 def _member(

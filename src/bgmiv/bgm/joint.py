@@ -28,6 +28,9 @@ from bgmiv.training.loop import RandomNumbers, Row, TrainingData
 
 __all__ = ["JointState", "JointTraining", "joint_loss", "sliced_distance"]
 
+# Evaluations before a network that predicts worse than a line is given up.
+_GRACE = 3
+
 
 class JointState(NamedTuple):
     """Model and optimiser, and the best model on held-out rows.
@@ -36,6 +39,8 @@ class JointState(NamedTuple):
         best: the newest model that was not clearly worse than another; simply the newest where no rows are held out.
         best_loss: the lowest held-out loss.
         stale: evaluations since `best` was found.
+        evaluations: all of them.
+        linear_loss: what a linear regression on instruments and covariates has on the same rows; infinite for none.
     """
 
     model: BGMIVModel
@@ -43,6 +48,8 @@ class JointState(NamedTuple):
     best: BGMIVModel
     best_loss: Array
     stale: Array
+    evaluations: Array
+    linear_loss: Array
 
 
 def sliced_distance(z: Array, directions: Array) -> Array:
@@ -146,7 +153,8 @@ class JointTraining:
 
     def init(self, model: BGMIVModel, key: Array) -> JointState:
         """A fresh optimiser beside the model."""
-        return JointState(model, self._optimiser().init(model), model, jnp.asarray(jnp.inf), jnp.zeros((), jnp.int32))
+        none, zero = jnp.asarray(jnp.inf), jnp.zeros((), jnp.int32)
+        return JointState(model, self._optimiser().init(model), model, none, zero, zero, none)
 
     def step(self, state: JointState, data: TrainingData, key: Array) -> tuple[JointState, dict[str, Array]]:
         """One joint step of encoder and generators."""
@@ -181,11 +189,13 @@ class JointTraining:
             best=jax.tree.map(lambda new, old: jnp.where(keep, new, old), model, state.best),
             best_loss=jnp.where(over, state.best_loss, jnp.minimum(loss, state.best_loss)),
             stale=jnp.where(keep, 0, jnp.where(over, state.stale, state.stale + 1)),
+            evaluations=jnp.where(over, state.evaluations, state.evaluations + 1),
         )
 
     def stopped(self, state: JointState) -> Array:
-        """Whether `patience` evaluations brought nothing."""
-        return state.stale >= self.patience
+        """Whether `patience` evaluations brought nothing, or the first three none that is better than a line's."""
+        hopeless = (state.evaluations >= _GRACE) & (state.best_loss > state.linear_loss)
+        return (state.stale >= self.patience) | hopeless
 
     def result(self, state: JointState) -> BGMIVModel:
         """The best model on held-out rows."""

@@ -33,6 +33,7 @@ from bgmiv.likelihood import Levels
 from bgmiv.persist.codec import unsaved
 from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.progress import HistoryRow, mean_history
+from bgmiv.sieve.function import SieveFunction, sieve_columns
 
 __all__ = ["FittedBGMIV", "Member", "encoder_rule"]
 
@@ -40,6 +41,14 @@ _QUASI_POSTERIOR = (
     "Quasi-posterior intervals: the outcome network's weights linearised around what was trained, robust to "
     "heteroskedasticity (and to dependence within groups), and the spread between members. They are pointwise, and "
     "measured coverage is in the documentation."
+)
+_LAST_STAGE = (
+    "Intervals by the robust (with groups, clustered) covariance of the last regression's coefficients, and by the "
+    "bias of its penalties as far as the prior they stand for knows it."
+)
+_OF_NETWORKS = (
+    " To these are added the quasi-posterior of the networks' weights and the spread between members, as far as the "
+    "networks enter."
 )
 # Latent states from which the latent source of uncertainty is made.
 _LATENT_DRAWS = 64
@@ -92,7 +101,9 @@ class FittedBGMIV(FittedMethod):
         model_support: where the members' treatment models and latents place the data.
         evidence: what held-out rows say of the fit.
         directions: draws of the outcome generators' weights around what was trained, `(members, k, weights)`; None
-            until `with_uncertainty` is called with the data.
+            until `with_uncertainty` is called with the data, and without need for them.
+        last_stage: the last regression, by which the networks' function enters the estimate; None where it is the
+            estimate.
     """
 
     schema: Schema
@@ -103,6 +114,12 @@ class FittedBGMIV(FittedMethod):
     model_support: ModelSupport
     evidence: FitEvidence
     directions: np.ndarray | None = None
+    last_stage: SieveFunction | None = None
+
+    @property
+    def uses_networks(self) -> bool:
+        """Whether the estimate depends on the networks: held-out rows may support a line or a sieve alone."""
+        return self.last_stage is None or self.last_stage.weight != 0.0
 
     @property
     def model(self) -> BGMIVModel:
@@ -127,6 +144,8 @@ class FittedBGMIV(FittedMethod):
     @property
     def interval_kind(self) -> str:
         """What the intervals are."""
+        if self.last_stage is not None:
+            return _LAST_STAGE + (_OF_NETWORKS if self.uses_networks else "")
         if self.config.ensemble.bootstrap:
             return "Pointwise intervals by the spread of members, each trained on bootstrapped rows or groups."
         return _QUASI_POSTERIOR
@@ -137,9 +156,16 @@ class FittedBGMIV(FittedMethod):
         return self.members
 
     def encode(self, covariates: FloatArray) -> Encoded:
-        """Each member's latents `(n, d)` (eq. test_time_map)."""
-        v, rule = self.scaled_covariates(covariates), encoder_rule(self.config.latents)
-        return tuple(latents_of(member.model, v, rule) for member in self.members)
+        """Each member's latents `(n, d)` (eq. test_time_map), and then what the last stage needs."""
+        reduced, rule = self.reduction.transform(covariates), encoder_rule(self.config.latents)
+        v = self.scaler.covariates.transform(reduced)
+        latents = tuple(latents_of(member.model, v, rule) for member in self.members)
+        if self.last_stage is None:
+            return latents
+        return *latents, *self.last_stage.encode(sieve_columns(self.reduction.schema, reduced))
+
+    def _latents(self, rows: Rows) -> Encoded:
+        return rows.encoded_by(self)[: len(self.members)]
 
     def scaled_covariates(self, v: FloatArray) -> np.ndarray:
         """Flat covariates as the networks see them: reduced and scaled."""
@@ -147,23 +173,34 @@ class FittedBGMIV(FittedMethod):
 
     def latents(self, covariates: Any, member: int = 0) -> np.ndarray:
         """Test-time latents from covariates alone under one member, `(n, d)`."""
-        return rows_of(self.schema, covariates).encoded_by(self)[member]
+        return self._latents(rows_of(self.schema, covariates))[member]
 
     def at(self, query: Query) -> Floats:
         """The structural function in units of the outcome (eq. structural_prediction), averaged over members."""
+        return self._with_last_stage(query, self._networks_at(query) if self.uses_networks else None)
+
+    def members_at(self, query: Query) -> Floats:
+        """The structural function of each member, `(members, m, n)` or `(members, m, n, K)`."""
+        if not self.uses_networks:
+            return np.stack([self.at(query)] * len(self.members))
+        return np.stack([self._with_last_stage(query, self._member_at(i, query)) for i in range(len(self.members))])
+
+    def _networks_at(self, query: Query) -> Floats:
         total = self._member_at(0, query)
         for i in range(1, len(self.members)):
             total += self._member_at(i, query)
         return total / len(self.members)
 
-    def members_at(self, query: Query) -> Floats:
-        """The structural function of each member, `(members, m, n)` or `(members, m, n, K)`."""
-        return np.stack([self._member_at(i, query) for i in range(len(self.members))])
+    def _with_last_stage(self, query: Query, learned: Floats | None) -> Floats:
+        if self.last_stage is None:
+            assert learned is not None
+            return learned
+        return self.last_stage.at(query, query.rows.encoded_by(self)[len(self.members) :], learned)
 
     def _member_at(self, i: int, query: Query) -> Floats:
         model = self.members[i].model
         if isinstance(self.config.latents, LatentMap):
-            z = query.rows.encoded_by(self)[i]
+            z = self._latents(query.rows)[i]
             values = self._collect(query, lambda x, rows, size: structural_means(model, x, z[rows], size), 4096)
         else:
             draws = self._draws(i, query)
@@ -190,6 +227,12 @@ class FittedBGMIV(FittedMethod):
         together are "bootstrap" where members were trained on bootstrapped rows. "latent" (only with
         `latents="posterior"`) is what the covariates leave open about the latents.
         """
+        last: tuple[Source, ...] = ()
+        if self.last_stage is not None:
+            learned = self._networks_at(query) if self.uses_networks else None
+            last = self.last_stage.factors(query, query.rows.encoded_by(self)[len(self.members) :], learned)
+            if not self.uses_networks:
+                return last
         if self.directions is None:
             raise NotFittedError("this result was not completed by with_uncertainty(data, rows), which intervals need.")
         k = len(self.members)
@@ -197,14 +240,17 @@ class FittedBGMIV(FittedMethod):
         if self.config.ensemble.bootstrap and k > 1:
             return (Source("bootstrap", self._spread(query), k - 1), *latent)
         count = len(self.directions[0])
-        latents = query.rows.encoded_by(self)
+        latents = self._latents(query.rows)
         total: Any = 0.0
         for member, directions, z in zip(self.members, self.directions, latents, strict=True):
             total = total + self._collect(query, partial(tangent_factors, member.model, directions, z), MAX_POINTS)
-        unit = float(np.ravel(self.scaler.outcome.scale)[0])
-        sampling = Source("sampling", np.moveaxis(total / k * (unit / np.sqrt(count)), 2, 0), count)
+        unit = float(np.ravel(self.scaler.outcome.scale)[0]) * (
+            1.0 if self.last_stage is None else self.last_stage.weight
+        )
+        factors = np.moveaxis(total / k * (unit / np.sqrt(count)), 2, 0)
+        sampling = Source("weights" if last else "sampling", factors, count)
         network = (Source("network", self._spread(query), k - 1),) if k > 1 else ()
-        return (sampling, *network, *latent)
+        return (*last, sampling, *network, *latent)
 
     def _spread(self, query: Query) -> Floats:
         """Members' differences from their mean, scaled so that their squares add up to the variance between members."""
@@ -228,7 +274,7 @@ class FittedBGMIV(FittedMethod):
 
     def in_support(self, query: Query) -> NDArray[np.bool_]:
         """Where the fit's treatment model and its latents place the data, `(m, n)`."""
-        latents, models = query.rows.encoded_by(self), [member.model for member in self.members]
+        latents, models = self._latents(query.rows), [member.model for member in self.members]
         support = self.model_support
         usual = support.novelty.usual(latents[0])
 
@@ -240,7 +286,7 @@ class FittedBGMIV(FittedMethod):
 
     def with_uncertainty(self, data: IVData, rows: Rows) -> FittedBGMIV:
         """The same fit with what intervals need of the data it was fitted on, whose covariates `rows` holds."""
-        if self.directions is not None:
+        if self.directions is not None or not self.uses_networks:
             return self
         scaled = ScaledData(
             self.scaler.treatment.transform(data.treatment),
@@ -250,7 +296,7 @@ class FittedBGMIV(FittedMethod):
         )
         directions = tangent_directions(
             [member.model for member in self.members],
-            rows.encoded_by(self),
+            self._latents(rows),
             scaled,
             self.config.initial.integration,
             weights=data.weights,
@@ -280,13 +326,14 @@ class FittedBGMIV(FittedMethod):
         Of 1000 rows at most, and for each part of the latents that has coordinates: `"<part>.treatment"`,
         `"<part>.outcome"` and `"<part>.covariates"`, mean absolute changes of the treatment's mean, the outcome's mean
         (probabilities, where these have levels) and the covariates' reconstruction, in standard deviations of each as
-        training sees it. None for a fit without covariates, whose latents are the same in every row.
+        training sees it. None for a fit without covariates, whose latents are the same in every row, and for an
+        estimate without the networks.
         """
-        if not self.schema.blocks:
+        if not self.schema.blocks or not self.uses_networks:
             return None
         chosen = np.random.default_rng(seed).permutation(data.n_rows)[:_MAX_USAGE_ROWS]
         part = data.take(chosen)
-        z = jnp.asarray(rows.encoded_by(self)[0][chosen])
+        z = jnp.asarray(self._latents(rows)[0][chosen])
         x = jnp.asarray(self.scaler.treatment.transform(part.treatment))
         w = jnp.asarray(self._scaled_instruments(part))
         order = np.roll(np.arange(len(chosen)), 1)

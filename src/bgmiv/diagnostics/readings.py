@@ -265,6 +265,8 @@ CHECKS: dict[str, tuple[Callable[[Severity, Numbers, Labels], Words], str]] = {
 FINDINGS = {
     "held_out": "only {value:.0f} rows were held out to check the fit",
     "steps": "training took only {value:.0f} steps, too few for the held-out checks to mean much",
+    "instrument_f": "the instruments are weak (effective F {value:.1f}): use the Anderson-Rubin set of the linear "
+    "effect, or find stronger instruments or more rows",
     "first_stage_gain": "the instruments hardly help to predict the treatment of held-out rows (log-likelihood gain "
     "{value:.3g} per row)",
     "explained": "instruments and covariates explain only {value:.1%} of the outcome's variance in held-out rows",

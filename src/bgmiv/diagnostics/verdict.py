@@ -5,13 +5,19 @@ Training losses do not tell a good fit from one that has memorised its rows; hel
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from bgmiv.diagnostics.check import SEVERITIES, Severity, worst
 from bgmiv.diagnostics.readings import as_sentence, html_table, read_finding
 
-__all__ = ["FIRST_STAGE_GAIN", "MOMENT_EXCESS", "Finding", "FitEvidence", "Limits", "Verdict", "judge"]
+__all__ = ["FIRST_STAGE_GAIN", "INSTRUMENT_F", "MOMENT_EXCESS", "Finding", "FitEvidence", "Limits", "Verdict", "judge"]
+
+
+_LINEAR_ENOUGH = (
+    "A line is enough here: the data support no curvature and no interaction, and the estimate is that of linear "
+    "two-stage least squares."
+)
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,9 @@ class FitEvidence:
         n_steps: training steps of the member with the fewest.
         n_members, n_failed: members whose average is the estimate, and those left out because training failed.
         discrete_outcome: whether the outcome has levels, whose variance is mostly noise even for a good fit.
+        instrument_f: effective F statistic of the instruments in a linear first stage.
+        network_weight: of the networks' function in the last regression; None for a fit without one.
+        linear: whether that regression is a line: held-out rows support nothing else.
     """
 
     n_held_out: int = 0
@@ -54,6 +63,29 @@ class FitEvidence:
     n_members: int = 1
     n_failed: int = 0
     discrete_outcome: bool = False
+    instrument_f: float | None = None
+    network_weight: float | None = None
+    linear: bool = False
+
+    def with_last_stage(self, explained: float, weight: float, linear: bool, instrument_f: float | None) -> FitEvidence:
+        """The evidence on an estimate by a last regression, without what is about networks that do not enter.
+
+        Their share of the explained variance says nothing of the estimate. Nor does a small one: a regression has the
+        noise of its data. And the strength of instruments is tested instead of compared with a fixed gain.
+        """
+        found = replace(
+            self,
+            outcome_explained=explained,
+            covariates_gain=None,
+            first_stage_gain=None,
+            outcome_gap=None,
+            network_weight=weight,
+            linear=linear,
+            instrument_f=instrument_f,
+        )
+        if weight:
+            return found
+        return replace(found, treatment_gap=None, near_floor=None, latent_spread=None, n_steps=None, n_failed=0)
 
 
 class Finding(NamedTuple):
@@ -102,7 +134,7 @@ class Verdict:
     def sentence(self) -> str:
         """The verdict with its reasons."""
         if self.severity == "good":
-            return "This fit passed its held-out checks."
+            return "This fit passed its held-out checks." + (f" {_LINEAR_ENOUGH}" if self.evidence.linear else "")
         start = "This fit failed its held-out checks" if self.severity == "failed" else "This fit is doubtful"
         return f"{start}: {'; '.join(finding.text for finding in self.worst_first)}."
 
@@ -134,6 +166,8 @@ class Limits(NamedTuple):
 
 FIRST_STAGE_GAIN = Limits(0.02, 0.005)
 """Of what the instruments add to the treatment's log-likelihood."""
+INSTRUMENT_F = Limits(10.0, 5.0)
+"""Of the effective F statistic of the instruments."""
 MOMENT_EXCESS = Limits(0.002, 0.02)
 """Of a moment risk beyond that of a simple model, as a share of the outcome's variance."""
 
@@ -149,8 +183,12 @@ def judge(evidence: FitEvidence) -> Verdict:
     measured: dict[str, tuple[float | None, Limits]] = {
         "held_out": (e.n_held_out, Limits(40, never)),
         "steps": (e.n_steps, Limits(500, never)),
+        "instrument_f": (e.instrument_f, INSTRUMENT_F),
         "first_stage_gain": (e.first_stage_gain, FIRST_STAGE_GAIN),
-        "explained": (e.outcome_explained, Limits(0.01 if e.discrete_outcome else 0.05, 0.0)),
+        "explained": (
+            e.outcome_explained if e.network_weight is None else None,
+            Limits(0.01 if e.discrete_outcome else 0.05, 0.0),
+        ),
         "behind_linear": (_behind(e.outcome_explained, e.linear_explained), behind),
         "behind_flexible": (_behind(e.outcome_explained, e.flexible_explained), behind),
         "covariates_gain": (e.covariates_gain, Limits(0.005, never)),

@@ -25,6 +25,8 @@ BlocksAt = Callable[[Any], list[Floats]]
 _PIECE = 4096
 # A robust covariance that only chooses penalties is that of this many rows; that of intervals is of all rows.
 _MAX_NOISE_ROWS = 20_000
+# Below this a noisy regressor says next to nothing of what it stands for.
+_MIN_RELIABILITY = 0.25
 
 
 class Sampling(NamedTuple):
@@ -173,12 +175,14 @@ class SecondStage(NamedTuple):
         sampling, smoothing: roots R `(k, r)` of two parts R Rᵀ of their covariance: the robust one, and the bias of
             penalties under the prior that they stand for.
         penalties: of the penalised blocks.
+        left_out: `(n,)` each row's outcome as predicted by coefficients of the other folds, the residuals' part aside.
     """
 
     coefficients: Floats
     sampling: Floats
     smoothing: Floats
     penalties: Penalties
+    left_out: Floats
 
 
 class Regression(NamedTuple):
@@ -196,6 +200,8 @@ class Regression(NamedTuple):
         outcome: `(n,)`.
         first: the first stage.
         sampling: weights, groups and folds.
+        noisy: if given, the first predicted column m is a noisy version of this regressor f `(n,)`, which contains the
+            rows' own errors (:func:`second_stage`).
     """
 
     predicted_at: BlocksAt
@@ -203,6 +209,7 @@ class Regression(NamedTuple):
     outcome: Floats
     first: FirstStage
     sampling: Sampling
+    noisy: Floats | None = None
 
     def columns(self, rows: Any) -> list[Floats]:
         """The residuals, then the predicted regressors, times the roots of weights."""
@@ -259,6 +266,10 @@ def second_stage(problem: Regression, n_linear: int, min_gain: float) -> SecondS
     penalties, $-B \Lambda \beta$, has the covariance $\sigma^2 B \Lambda B$ under the prior of β: both together cover a
     smooth function on average over its points (Nychka 1988).
 
+    With a noisy version m of a regressor f, m has too small a coefficient, by its factor a in the regression of f on
+    all columns, where the others have the coefficients b. So f gets $d = \beta_m / a$, and $d b$ is taken from the
+    others: two-stage least squares with m as the instrument of f.
+
     Args:
         problem: the regression.
         n_linear: how many of its first blocks are not penalised.
@@ -266,14 +277,20 @@ def second_stage(problem: Regression, n_linear: int, min_gain: float) -> SecondS
     """
     sampling = problem.sampling
     pieces = [piece for fold in sampling.folds for piece in sampling.pieces(fold)]
-    gram: Any = 0.0
-    moments: Any = 0.0
-    for piece in pieces:
-        columns = np.hstack(problem.columns(piece))
-        gram = gram + columns.T @ columns
-        moments = moments + columns.T @ (problem.outcome[piece] * sampling.root(piece)[:, 0])
+    sums = []
+    for fold in sampling.folds:
+        products: Any = 0.0
+        for piece in sampling.pieces(fold):
+            targets = [problem.outcome] if problem.noisy is None else [problem.outcome, problem.noisy]
+            right = np.stack([target[piece] for target in targets], axis=1) * sampling.root(piece)
+            columns = np.hstack([*problem.columns(piece), right])
+            products = products + columns.T @ columns
+        sums.append(products)
     # The first block holds the residuals.
-    blocks, size = _slices(problem.columns(slice(0, 2)))[1 + n_linear :], len(moments)
+    edges = _slices(problem.columns(slice(0, 2)))
+    blocks, size = edges[1 + n_linear :], edges[-1].stop
+    total: Floats = sum(sums)
+    gram, moments = total[:size, :size], total[:size, size]
     some = sampling.some_rows()
 
     def noise(coefficients: Floats) -> tuple[Floats, float]:
@@ -291,11 +308,26 @@ def second_stage(problem: Regression, n_linear: int, min_gain: float) -> SecondS
     correction = sampling.n_rows / max(sampling.n_rows - effective, 1.0)
     values, vectors = np.linalg.eigh(correction * middle)
     penalised = ridges > 0.0
+    left_out = np.empty(sampling.n_rows)
+    for fold, own in zip(sampling.folds, sums, strict=True):
+        rest = (total - own)[:size]
+        beta = penalised_solve(rest[:, :size][np.ix_(kept, kept)], rest[kept, size], ridges)[of_sieve]
+        for piece in sampling.pieces(fold):
+            left_out[piece] = np.hstack(problem.predicted_at(piece))[:, kept[of_sieve]] @ beta
+    turn = np.eye(int(kept.sum()))
+    if problem.noisy is not None:
+        m = problem.first.n_controls
+        calibration = inverse @ total[:size, size + 1][kept]
+        reliability = min(max(float(calibration[m]), _MIN_RELIABILITY), 1.0)
+        turn[:, m] -= calibration / reliability
+        turn[m, m] = 1.0 / reliability
+    turn = turn[of_sieve]
     return SecondStage(
-        coefficients=coefficients[kept][of_sieve],
-        sampling=(inverse @ (vectors * np.sqrt(np.maximum(values, 0.0))))[of_sieve],
-        smoothing=(inverse[:, penalised] * np.sqrt(ridges[penalised] * variance * correction))[of_sieve],
+        coefficients=turn @ coefficients[kept],
+        sampling=turn @ inverse @ (vectors * np.sqrt(np.maximum(values, 0.0))),
+        smoothing=turn @ (inverse[:, penalised] * np.sqrt(ridges[penalised] * variance * correction)),
         penalties=penalties,
+        left_out=left_out,
     )
 
 

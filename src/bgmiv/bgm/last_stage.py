@@ -1,0 +1,144 @@
+"""The last stage: the outcome regressed, in closed form, on a line and on what held-out rows support beyond it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from bgmiv.bgm.model import BGMIVModel, encode_rows, iv_means
+from bgmiv.data.ivdata import IVData
+from bgmiv.data.scaling import ScaledData, Scaler
+from bgmiv.diagnostics.moments import variance_of
+from bgmiv.integrate import IntegrationRule, rule_for
+from bgmiv.likelihood import Levels
+from bgmiv.preprocess.reduction import FittedReduction
+from bgmiv.sieve.fit import Learned, SieveConfig, SieveFit, fit_sieve, min_rows
+from bgmiv.sieve.function import SieveFunction
+from bgmiv.training.loop import Row
+
+__all__ = ["LastStage", "fit_last_stage", "learned_means"]
+
+Floats = NDArray[np.float64]
+
+_PIECE = 4096
+# Which terms enter depends on the split where rows are few; there several splits are cheap as well.
+_ROWS_OF_ALL_SPLITS = 5000
+
+
+class LastStage(NamedTuple):
+    """The structural function, and how well it predicts rows that it was not fitted on.
+
+    Attributes:
+        function: in treatment and covariates; its learned function is the mean of the members' networks.
+        explained: share of the outcome's variance that E[y | w, v] explains in left-out rows.
+    """
+
+    function: SieveFunction
+    explained: float
+
+
+def fit_last_stage(
+    config: SieveConfig,
+    data: IVData,
+    reduction: FittedReduction,
+    learned: Learned,
+    rng: np.random.Generator,
+    *,
+    use_instrument: bool = True,
+) -> LastStage | None:
+    r"""Fit $g = a + b x + c^\top v + d f$, with f of the networks, or with a sieve's terms in the place of d f.
+
+    It is the networks if they predict left-out rows better than the sieve, by more than one standard error. Either
+    predicts by its mean of g given instruments and covariates and, linearly, by what its own first stage leaves of the
+    treatment; so both stages count. A sieve none of whose terms enters is linear two-stage least squares.
+
+    Args:
+        config: of the sieve.
+        data: the rows of the fit.
+        reduction: of their wide blocks.
+        learned: what the networks say of these rows; not a number where every member was trained on the row.
+        rng: decides folds.
+        use_instrument: False for a regression on the observed treatment.
+
+    Returns:
+        None if there are too few rows.
+    """
+    known = np.isfinite(learned.own)
+    if data.weights is not None:
+        known &= data.weights > 0
+    if known.sum() < max(min_rows(data.instruments.shape[1]), 2 * config.folds) or 2 * known.sum() < data.n_rows:
+        return None
+    part = data.take(known)
+    fit = partial(fit_sieve, data=part, reduction=reduction, rng=rng, use_instrument=use_instrument)
+    splits = int(np.clip(_ROWS_OF_ALL_SPLITS // part.n_rows, 1, config.splits))
+    networks, chosen = fit(replace(config, splits=1), learned=learned.take(known)), fit(replace(config, splits=splits))
+    if _better(part, networks, chosen):
+        chosen = networks
+    squares = np.average((part.outcome - chosen.left_out) ** 2, weights=part.weights)
+    return LastStage(chosen.function, 1.0 - float(squares) / variance_of(part.outcome, part.weights))
+
+
+def learned_means(
+    models: Sequence[BGMIVModel],
+    integration: IntegrationRule,
+    rows: ScaledData,
+    scaler: Scaler,
+    left_out: Sequence[NDArray[np.int64]],
+) -> Learned:
+    """What the models say of each row, in units of the data; `left_out` has the rows that each was not trained on."""
+    values, treatments = [], []
+    for model in models:
+        outcome, treatment = _means(model, integration, rows)
+        values.append(scaler.outcome.inverse(outcome))
+        treatments.append(scaler.treatment.inverse(treatment))
+    own, first = np.full(len(rows.x), np.nan), np.full(treatments[0].shape, np.nan)
+    for i, positions in enumerate(left_out):
+        own[positions], first[positions] = values[i][positions], treatments[i][positions]
+    return Learned(own, np.mean(values, axis=0), first)
+
+
+def _means(model: BGMIVModel, integration: IntegrationRule, rows: ScaledData) -> tuple[Floats, Floats]:
+    n = len(rows.x)
+    size = min(n, _PIECE)
+    outcome, treatment = np.empty(n), np.empty((n, max(model.treatment_head.raw_dim - 1, 1)))
+    for start in range(0, n, size):
+        # The last piece overlaps the one before, so that all have one size and one program.
+        piece = slice(min(start, n - size), min(start, n - size) + size)
+        part = Row(*(jnp.asarray(values[piece]) for values in (rows.x, rows.y, rows.v, rows.w)))
+        outcome[piece], treatment[piece] = _piece_means(model, integration, part)
+    return outcome, treatment
+
+
+@partial(jax.jit, static_argnames="integration")
+def _piece_means(model: BGMIVModel, integration: IntegrationRule, rows: Row) -> tuple[Array, Array]:
+    z, head = encode_rows(model, rows.v), model.treatment_head
+    raw_x = jax.vmap(model.treatment_raw)(rows.w, z)
+    outcome = iv_means(model, rule_for(integration, head), rows, raw_x, z, jax.random.key(0))
+    treatment = jax.nn.softmax(raw_x)[:, 1:] if isinstance(head, Levels) else jax.vmap(head.mean)(raw_x)
+    return outcome, treatment
+
+
+def _better(data: IVData, networks: SieveFit, sieve: SieveFit) -> bool:
+    """Whether the networks predict left-out rows better, by more than one standard error."""
+    weights = np.ones(data.n_rows) if data.weights is None else np.asarray(data.weights, np.float64)
+    gains = weights * (_square_errors(data, sieve, weights) - _square_errors(data, networks, weights))
+    if data.groups is not None:
+        gains = np.asarray(np.bincount(data.groups, gains), np.float64)
+    return bool(gains.sum() > np.sqrt(np.sum((gains - gains.mean()) ** 2)))
+
+
+def _square_errors(data: IVData, fit: SieveFit, weights: Floats) -> Floats:
+    """Of the outcome given its prediction and, as in the regression itself, the first stage's residuals."""
+    root = np.sqrt(weights)[:, None]
+    columns = np.column_stack([np.ones(data.n_rows), fit.residuals[:, : fit.function.treatment.sizes["lines"]]])
+    errors = np.asarray(data.outcome, np.float64) - fit.left_out
+    fitted = columns @ np.linalg.lstsq(columns * root, errors * root[:, 0], rcond=None)[0]
+    return np.asarray((errors - fitted) ** 2, np.float64)

@@ -1,0 +1,355 @@
+"""How a sieve's structural function is fitted: bases, first stage, second stage, over one or several splits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgmiv.data.ivdata import IVData
+from bgmiv.errors import ConfigError, DataError
+from bgmiv.preprocess.reduction import FittedReduction
+from bgmiv.sieve.bases import (
+    LINEAR,
+    TERMS,
+    ColumnBasis,
+    TreatmentBasis,
+    b_splines,
+    column_products,
+    quantile_knots,
+    term_columns,
+    term_sums,
+)
+from bgmiv.sieve.dimension import INSTRUMENT_DEGREE, INSTRUMENT_RATIO, choose_dimension
+from bgmiv.sieve.function import SieveFunction, sieve_columns
+from bgmiv.sieve.stages import BlocksAt, FirstStage, Regression, Sampling, SecondStage, first_stage, second_stage
+
+__all__ = ["Learned", "SieveConfig", "SieveFit", "fit_sieve", "min_rows"]
+
+Floats = NDArray[np.float64]
+
+_BENDS = 6
+# A term with more columns is not offered.
+_MAX_COLUMNS = 200
+# A surface that also bends in the treatment is hopeless with more covariates.
+_FEW_COVARIATES = 5
+# Covariates enter unpenalised while a linear model has at least this many rows for each of its columns.
+_MIN_ROWS_A_COLUMN = 4
+# Of a standardised treatment, the variance that instruments must explain beyond the covariates.
+_IRRELEVANT = 1e-9
+_TINY = float(np.finfo(float).tiny)
+
+
+class Learned(NamedTuple):
+    """What several models, each trained without some of the rows, say of the rows of the data.
+
+    Attributes:
+        own: `(n,)` E[f(x, v) | w, v] by the model that has not seen the row.
+        averaged: `(n,)` the same by all models on average, whose f is the one that predicts.
+        treatment: `(n, k)` E[x | w, v] by the model that has not seen the row; for a treatment with levels the
+            probabilities of all but the first.
+    """
+
+    own: Floats
+    averaged: Floats
+    treatment: Floats
+
+    def take(self, rows: NDArray[Any]) -> Learned:
+        """Some rows, or all in another order."""
+        return Learned(*(np.asarray(part[rows], np.float64) for part in self))
+
+
+@dataclass(frozen=True)
+class SieveConfig:
+    """Which terms enter, and how rows are split.
+
+    Args:
+        min_gain: what a term must gain to enter, as twice a log likelihood ratio; infinite for the linear fit.
+        folds: of the first stage.
+        splits: into folds, each at random; the coefficients are averages over them. Which terms enter can depend on the
+            split, and their average is more precise than one of them.
+        dimension: "penalised"; "adaptive" takes B-splines of the treatment and of one instrument without any penalty,
+            their number by Chen, Christensen and Kankanala's bootstrap; covariates enter linearly.
+        waves: number of random waves.
+    """
+
+    min_gain: float = 4.0
+    folds: int = 5
+    splits: int = 1
+    dimension: Literal["penalised", "adaptive"] = "penalised"
+    waves: int = 60
+
+    def __post_init__(self) -> None:
+        """Refuse settings without a meaning."""
+        if not self.min_gain >= 0.0:
+            raise ConfigError(f"min_gain must be 0 or more, got {self.min_gain}.")
+        if self.folds < 2 or self.splits < 1 or self.waves < 1:
+            got = f"{self.folds}, {self.splits} and {self.waves}"
+            raise ConfigError(f"folds must be 2 or more, splits and waves 1 or more, got {got}.")
+        if self.dimension not in ("penalised", "adaptive"):
+            raise ConfigError(f"dimension must be 'penalised' or 'adaptive', got {self.dimension!r}.")
+
+
+class SieveFit(NamedTuple):
+    """A fitted function, and what it says of the rows it was fitted on.
+
+    Attributes:
+        function: the structural function.
+        left_out: `(n,)` E[y | w, v] of each row by coefficients of the other folds.
+        residuals: `(n, k)` what the first stage leaves of each function of the treatment.
+    """
+
+    function: SieveFunction
+    left_out: Floats
+    residuals: Floats
+
+
+def min_rows(n_instruments: int) -> int:
+    """How many rows a fit needs."""
+    return _MIN_ROWS_A_COLUMN * (2 + n_instruments)
+
+
+class _Columns(NamedTuple):
+    """Numbers of all rows, and the functions of them."""
+
+    data: IVData
+    y: Floats
+    x: Floats
+    v: Floats
+    w: Floats
+    treatment: TreatmentBasis
+    covariates: ColumnBasis
+    learned: Learned | None
+
+    @property
+    def wide(self) -> bool:
+        """Whether there are too many covariates for a linear model."""
+        return _MIN_ROWS_A_COLUMN * (2 + self.v.shape[1] + self.w.shape[1]) > len(self.y)
+
+    def take(self, order: NDArray[np.intp]) -> _Columns:
+        """The rows in another order."""
+        learned = None if self.learned is None else self.learned.take(order)
+        moved = {name: getattr(self, name)[order] for name in ("y", "x", "v", "w")}
+        return self._replace(data=self.data.take(order), learned=learned, **moved)
+
+
+def fit_sieve(
+    config: SieveConfig,
+    data: IVData,
+    reduction: FittedReduction,
+    rng: np.random.Generator,
+    *,
+    use_instrument: bool = True,
+    learned: Learned | None = None,
+) -> SieveFit:
+    r"""Fit $g(x, v) = a + b x + c^\top v + \sum_t \Phi_t(x, v) \beta_t$, or $a + b x + c^\top v + d\, f(x, v)$.
+
+    Args:
+        config: which terms enter, and how rows are split.
+        data: one number or level as outcome; all rows have a positive weight.
+        reduction: of its wide blocks.
+        rng: decides folds and waves.
+        use_instrument: False for a penalised regression on treatment and covariates.
+        learned: f, which then takes the place of all terms but the linear ones, and of the first stage.
+    """
+    fold = _folds(data, config.folds, rng)
+    order = np.argsort(fold, kind="stable")
+    rows = data.take(order)
+    y, x = (np.asarray(column, np.float64) for column in (rows.outcome, rows.treatment))
+    v, w = (
+        sieve_columns(reduction.schema, reduction.transform(rows.covariates)),
+        np.asarray(rows.instruments, np.float64),
+    )
+    covariates = ColumnBasis.fit(v, rng, waves=config.waves)
+    adaptive = config.dimension == "adaptive"
+    levels = max(2, data.schema.treatment.width) if data.schema.treatment.discrete else 0
+    segments = choose_dimension(y, x, w[:, 0], covariates(v)["lines"], rng).segments if adaptive else 9
+    treatment = TreatmentBasis.fit(x, levels, 1000 if adaptive else _BENDS, segments=segments)
+    if learned is not None:
+        learned, treatment = learned.take(order), treatment._replace(spline=None)
+    columns = _Columns(rows, y, x, v, w, treatment, covariates, learned)
+    offered = _offered(covariates, treatment, v.shape[1])
+    others = ("curve",) if adaptive else tuple(name for name in offered if name not in LINEAR)
+    terms = tuple(name for name in (*LINEAR, *(others if learned is None else ())) if name in offered)
+    n_linear = sum(name in LINEAR for name in terms) - (columns.wide and "covariates" in terms)
+    n_linear = len(terms) if adaptive else n_linear
+    instruments = None
+    if use_instrument and learned is None:
+        instruments = _adaptive_instruments(segments) if adaptive else _instruments(columns, config.waves, rng)
+
+    found, left_out, residuals = [], np.zeros(data.n_rows), np.zeros((data.n_rows, treatment(x[:1]).shape[1]))
+    for i in range(config.splits):
+        fold = np.sort(fold) if i == 0 else _folds(rows, config.folds, rng)
+        moved = np.argsort(fold, kind="stable")
+        edges = [np.searchsorted(np.sort(fold), [k, k + 1]).tolist() for k in range(config.folds)]
+        stretches = [slice(*edge) for edge in edges if edge[1] > edge[0]]
+        part = columns.take(moved)
+        second, left = _fit_split(part, stretches, terms, n_linear, instruments, config.min_gain, use_instrument)
+        found.append(second)
+        left_out[order[moved]] += (y.mean() + y.std() * second.left_out) / config.splits
+        residuals[order[moved]] += left / config.splits
+    return SieveFit(_averaged(columns, terms, terms[n_linear:], found), left_out, residuals)
+
+
+def _fit_split(
+    columns: _Columns,
+    stretches: Sequence[slice],
+    terms: Sequence[str],
+    n_linear: int,
+    instruments: Any,
+    min_gain: float,
+    use_instrument: bool,
+) -> tuple[SecondStage, Floats]:
+    """Both stages on a standardised outcome, and what the first leaves of the functions of the treatment."""
+    data, treatment, covariates = columns.data, columns.treatment, columns.covariates
+    weights = None if data.weights is None else np.asarray(data.weights, np.float64)
+    sampling = Sampling(weights, data.groups, stretches)
+    functions, n_lines, sizes = treatment(columns.x), treatment.sizes["lines"], treatment.sizes
+    first = FirstStage.exogenous(functions)
+    if instruments is not None:
+        first = first_stage(instruments(columns), functions, n_lines, sampling, min_gain)
+    elif use_instrument and columns.learned is not None:
+        predicted = (columns.learned.treatment - treatment.shift) / treatment.scale
+        first = first._replace(predicted=predicted, residuals=functions - predicted, n_controls=n_lines)
+    _check_relevance(first.predicted[:, :n_lines], covariates(columns.v)["lines"], columns.wide)
+    learned = columns.learned
+    count = 0 if learned is None else 1
+    scaled = None if learned is None else (learned.own - learned.own.mean()) / max(learned.own.std(), _TINY)
+
+    def predicted_at(rows: Any) -> list[Floats]:
+        blocks = term_columns(terms, first.predicted[rows], covariates(columns.v[rows]), sizes)
+        return blocks if scaled is None else [scaled[rows, None], *blocks]
+
+    problem = Regression(
+        predicted_at,
+        lambda rows, beta: term_sums(terms, beta[count:], covariates(columns.v[rows]), sizes)[1],
+        (columns.y - columns.y.mean()) / columns.y.std(),
+        first,
+        sampling,
+        None if learned is None else (learned.averaged - learned.own.mean()) / max(learned.own.std(), _TINY),
+    )
+    return second_stage(problem, n_linear + count, min_gain), first.residuals
+
+
+def _averaged(
+    columns: _Columns, terms: Sequence[str], penalised: Sequence[str], found: Sequence[SecondStage]
+) -> SieveFunction:
+    """The mean over splits, in units of the outcome.
+
+    The covariance is the mean of theirs, and the spread between splits is added to it: which terms entered by chance.
+    """
+    n, scale = len(found), float(columns.y.std())
+    entered = [np.isfinite(one.penalties.ridges) for one in found]
+    blocks = term_columns(
+        terms, columns.treatment(columns.x[:1]), columns.covariates(columns.v[:1]), columns.treatment.sizes
+    )
+    widths, n_linear = [block.shape[1] for block in blocks], len(terms) - len(penalised)
+    # The weight of the learned function comes first, then the terms, of which the first is the constant.
+    used = [np.append(True, np.repeat(np.append(np.ones(n_linear, bool), enters), widths)) for enters in entered]
+    union = np.any(used, axis=0)
+
+    def spread(values: Floats, own: NDArray[np.bool_]) -> Floats:
+        """In units of the outcome, and with 0 for columns that other splits have."""
+        full = np.zeros((len(own), *values.shape[1:]))
+        if columns.learned is None:
+            own = own & (np.arange(len(own)) > 0)
+        full[own] = scale * values
+        if columns.learned is not None:
+            full[0] /= max(columns.learned.own.std(), _TINY)
+            full[1] -= full[0] * columns.learned.own.mean()
+        return full[union]
+
+    each = np.stack([spread(one.coefficients, own) for one, own in zip(found, used, strict=True)])
+    mean = each.mean(axis=0)
+    roots = [spread(one.sampling, own) for one, own in zip(found, used, strict=True)]
+    smooth = [spread(one.smoothing, own) for one, own in zip(found, used, strict=True)]
+    mean[1] += columns.y.mean()
+    return SieveFunction(
+        treatment=columns.treatment,
+        covariates=columns.covariates,
+        terms=tuple(name for i, name in enumerate(terms) if i < n_linear or np.any(entered, axis=0)[i - n_linear]),
+        coefficients=mean[1:],
+        weight=float(mean[0]),
+        sampling=roots[0] if n == 1 else _root(np.hstack([*roots, (each - each.mean(axis=0)).T]) / np.sqrt(n)),
+        smoothing=smooth[0] if n == 1 else _root(np.hstack(smooth) / np.sqrt(n)),
+        penalties={
+            name: n / sum(1.0 / one.penalties.ridges[i] for one in found)
+            for i, name in enumerate(penalised)
+            if np.any(entered, axis=0)[i]
+        },
+        gains={name: float(np.mean([one.penalties.gains[i] for one in found])) for i, name in enumerate(penalised)},
+    )
+
+
+def _root(factors: Floats) -> Floats:
+    """As few columns as have the same covariance."""
+    values, vectors = np.linalg.eigh(factors @ factors.T)
+    there = values > 1e-12 * max(values[-1], np.finfo(float).tiny)
+    return np.asarray(vectors[:, there] * np.sqrt(values[there]), np.float64)
+
+
+def _folds(data: IVData, n_folds: int, rng: np.random.Generator) -> NDArray[np.intp]:
+    """The fold of each row; rows of a group are in one."""
+    if data.groups is None:
+        return rng.permutation(data.n_rows) % n_folds
+    return (rng.permutation(int(data.groups.max()) + 1) % n_folds)[data.groups]
+
+
+def _instruments(columns: _Columns, waves: int, rng: np.random.Generator) -> Any:
+    """The first stage's regressors of rows in any order; the first block is not penalised."""
+    wide, n_v, n_w = columns.wide, columns.v.shape[1], columns.w.shape[1]
+    own = ColumnBasis.fit(columns.w, rng, waves=1)
+    joint = ColumnBasis.fit(np.hstack([columns.w, columns.v]), rng, waves=waves, max_columns=0)
+
+    def of(part: _Columns) -> BlocksAt:
+        def blocks_at(rows: Any) -> list[Floats]:
+            of_w, of_v = own(part.w[rows]), part.covariates(part.v[rows])
+            linear = [of_w["constant"], of_w["lines"]]
+            few = n_w * n_v <= _MAX_COLUMNS
+            crossed = column_products(of_w["lines"], of_v["lines"]) if few else of_v["lines"][:, :0]
+            blocks = [
+                np.hstack([of_w["curves"], of_w["products"]]),
+                crossed,
+                of_v["curves"],
+                of_v["products"],
+                joint(np.hstack([part.w[rows], part.v[rows]]))["waves"],
+            ]
+            (blocks if wide else linear).append(of_v["lines"])
+            return [np.hstack(linear), *(block for block in blocks if block.shape[1])]
+
+        return blocks_at
+
+    return of
+
+
+def _adaptive_instruments(segments: int) -> Any:
+    def of(part: _Columns) -> BlocksAt:
+        w, lines = part.w[:, 0], part.covariates(part.v)["lines"]
+        knots = quantile_knots(w, INSTRUMENT_RATIO * segments, INSTRUMENT_DEGREE)
+        return lambda rows: [np.hstack([b_splines(knots, w[rows], INSTRUMENT_DEGREE), lines[rows]])]
+
+    return of
+
+
+def _offered(covariates: ColumnBasis, treatment: TreatmentBasis, n_covariates: int) -> tuple[str, ...]:
+    """The terms that have columns, and not too many."""
+    kinds = {kind: part.shape[1] for kind, part in covariates(np.zeros((1, n_covariates))).items()}
+    sizes = {name: term.width(treatment.sizes) * kinds[term.kind] for name, term in TERMS.items()}
+    if n_covariates > _FEW_COVARIATES:
+        sizes["curves by surface"] = 0
+    return tuple(name for name, size in sizes.items() if 0 < size <= _MAX_COLUMNS or (size and name in LINEAR))
+
+
+def _check_relevance(predicted: Floats, lines: Floats, wide: bool) -> None:
+    """Refuse instruments that do not move the treatment's lines beyond the covariates."""
+    others = np.column_stack([np.ones(len(lines)), lines]) if not wide else np.ones((len(lines), 1))
+    left = predicted - others @ np.linalg.lstsq(others, predicted, rcond=None)[0]
+    if np.linalg.eigvalsh(left.T @ left / len(left))[0] < _IRRELEVANT:
+        raise DataError(
+            "the instruments do not identify the treatment: given the covariates they predict nothing of it, or they "
+            "are fewer than a categorical treatment's levels. Pass other or more instruments, or drop the covariates "
+            "that determine them."
+        )

@@ -1,0 +1,133 @@
+"""The last regression: with nothing but a line, with what it keeps of networks, and as part of a fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import bgmiv
+from bgmiv.baselines.tsls import TSLS
+from bgmiv.bgm.config import BGMIVConfig
+from bgmiv.bgm.estimator import BGMIV, PRESETS
+from bgmiv.bgm.last_stage import fit_last_stage
+from bgmiv.data import IVData
+from bgmiv.data.query import query_at
+from bgmiv.preprocess.reduction import FittedReduction
+from bgmiv.sieve.fit import Learned, SieveConfig, fit_sieve
+
+N = 400
+
+
+def table(seed: int, **roles: Any) -> IVData:
+    """x and y linear in everything, with confounding."""
+    rng = np.random.default_rng(seed)
+    w, u, e = rng.normal(size=(3, N))
+    v = rng.normal(size=(N, 2))
+    x = w + v[:, 0] + u
+    return IVData.from_arrays(2.0 * x + v[:, 1] - u + e, x, instruments=w, covariates=v, **roles)
+
+
+def learned_from(function: np.ndarray, treatment: np.ndarray, noise: np.ndarray) -> Learned:
+    return Learned(function + noise, function, treatment[:, None])
+
+
+def fit(data: IVData, learned: Learned) -> Any:
+    return fit_last_stage(
+        SieveConfig(splits=2), data, FittedReduction(data.schema, {}), learned, np.random.default_rng(0)
+    )
+
+
+def test_useless_networks_leave_linear_two_stage_least_squares() -> None:
+    data = table(0)
+    rng = np.random.default_rng(1)
+    learned = Learned(rng.normal(size=N), rng.normal(size=N), data.instruments.astype(np.float64))
+    found = fit(data, learned).function
+    assert found.is_linear
+    assert found.weight == 0.0
+    tsls = TSLS().fit(data.outcome, data.treatment, instruments=data.instruments, covariates=data.covariates)
+    query = query_at(data.schema, data.treatment, data.covariates)
+    encoded = found.encode(np.asarray(data.covariates, np.float64))
+    np.testing.assert_allclose(found.at(query, encoded)[0], tsls.predict(data.treatment, data.covariates), rtol=1e-5)
+
+
+def test_networks_that_know_the_curve_are_used_whatever_their_noise() -> None:
+    """The weight is that of the members' mean, although every row is only known by one of them, with noise."""
+    rng = np.random.default_rng(2)
+    w, u, noise = rng.normal(size=(3, 4000))
+    v = rng.normal(size=(4000, 4))
+    curve = np.sin(3.0 * v[:, 0]) * np.cos(2.0 * v[:, 1] + 2.0 * v[:, 2])
+    x = w + u
+    data = IVData.from_arrays(x + 4.0 * curve * x + u, x, instruments=w, covariates=v)
+    mean = w + 4.0 * curve * w
+    found = fit(data, learned_from(mean, w, 0.7 * noise)).function
+    assert found.terms == ("constant", "treatment", "covariates")
+    assert found.weight == pytest.approx(1.0, abs=0.05)
+
+
+def test_too_few_rows_known_give_none() -> None:
+    data = table(0)
+    own = np.where(np.arange(N) < 0.4 * N, 1.0, np.nan)
+    assert fit(data, Learned(own, own, own[:, None])) is None
+
+
+def test_splits_are_averaged_and_their_spread_widens_the_covariance() -> None:
+    data = table(3)
+    reduction = FittedReduction(data.schema, {})
+    one, five = (fit_sieve(SieveConfig(0.0, splits=k), data, reduction, np.random.default_rng(0)) for k in (1, 5))
+    assert five.left_out.shape == (N,)
+    assert set(one.function.terms) <= set(five.function.terms)
+    assert np.sum(five.function.sampling**2) > 0.0
+
+
+@pytest.fixture
+def with_last_stage(small: BGMIVConfig, monkeypatch: pytest.MonkeyPatch) -> BGMIVConfig:
+    config = replace(small, last_stage=SieveConfig())
+    monkeypatch.setitem(PRESETS, "default", lambda: config)
+    return config
+
+
+@pytest.mark.usefixtures("with_last_stage")
+@pytest.mark.filterwarnings("ignore::bgmiv.errors.FitWarning")
+def test_a_fit_carries_it_along(proxy_data: IVData, tmp_path: Path) -> None:
+    model = BGMIV(random_state=0)
+    model._fit(model._config(), proxy_data)
+    fitted = model.fitted_
+    assert fitted.last_stage is not None
+    query = query_at(fitted.schema, proxy_data.treatment[:9], {"proxy": proxy_data.covariates[:9]})
+    model.save(tmp_path / "model")
+    again = bgmiv.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.fitted_.at(query), fitted.at(query))
+    used = replace(fitted, last_stage=replace(fitted.last_stage, weight=0.5))
+    plain = replace(fitted, last_stage=None)
+    assert used.uses_networks
+    np.testing.assert_allclose(
+        used.at(query), fitted.at(query) + (0.5 - fitted.last_stage.weight) * plain.at(query), rtol=1e-6
+    )
+    completed = used.with_uncertainty(proxy_data, query_at(fitted.schema, proxy_data.treatment, proxy_data).rows)
+    names = [source.name for source in completed.factors(query)]
+    assert names[0] == "sampling"
+    assert names[-2:] == ["weights", "network"]
+
+
+@pytest.mark.filterwarnings("ignore::bgmiv.errors.FitWarning")
+def test_levels_weights_groups_and_no_instrument(with_last_stage: BGMIVConfig) -> None:
+    rng = np.random.default_rng(0)
+    w, u = rng.normal(size=(2, 100))
+    level = np.digitize(w + u, [-0.5, 0.5])
+    y = level + u
+    weights = np.where(np.arange(100) < 10, 0.0, 1.0)
+    data = IVData.from_arrays(
+        y, level, instruments=np.column_stack([w, w**2]), covariates=u**2, treatment_kind="categorical",
+        weights=weights, groups=np.arange(100) // 4,
+    )  # fmt: skip
+    for config in (with_last_stage, with_last_stage.without_instrument()):
+        fitted = config.fit(data, jax.random.key(0))
+        assert fitted.last_stage is not None
+        values = fitted.at(query_at(fitted.schema, [0, 1, 2], u[:3] ** 2))
+        assert np.all(np.isfinite(values))
+        assert (fitted.verdict.evidence.instrument_f is None) == (not config.use_instrument)
