@@ -20,7 +20,7 @@ from bgmiv.diagnostics.moments import variance_of
 from bgmiv.integrate import IntegrationRule, rule_for
 from bgmiv.likelihood import Levels
 from bgmiv.preprocess.reduction import FittedReduction
-from bgmiv.sieve.fit import Learned, SieveConfig, SieveFit, fit_sieve, min_rows
+from bgmiv.sieve.fit import Learned, SieveConfig, SieveFit, fit_sieve, left_out_errors, min_rows
 from bgmiv.sieve.function import SieveFunction
 from bgmiv.training.loop import Row
 
@@ -129,16 +129,13 @@ def _piece_means(model: BGMIVModel, integration: IntegrationRule, rows: Row) -> 
 def _better(data: IVData, networks: SieveFit, sieve: SieveFit) -> bool:
     """Whether the networks predict left-out rows better, by more than one standard error."""
     weights = np.ones(data.n_rows) if data.weights is None else np.asarray(data.weights, np.float64)
-    gains = weights * (_square_errors(data, sieve, weights) - _square_errors(data, networks, weights))
+    y = np.asarray(data.outcome, np.float64)
+
+    def errors(fit: SieveFit) -> Floats:
+        controls = fit.residuals[:, : fit.function.treatment.sizes["lines"]]
+        return left_out_errors(y, fit.left_out, controls, weights)
+
+    gains = weights * (errors(sieve) - errors(networks))
     if data.groups is not None:
         gains = np.asarray(np.bincount(data.groups, gains), np.float64)
     return bool(gains.sum() > np.sqrt(np.sum((gains - gains.mean()) ** 2)))
-
-
-def _square_errors(data: IVData, fit: SieveFit, weights: Floats) -> Floats:
-    """Of the outcome given its prediction and, as in the regression itself, the first stage's residuals."""
-    root = np.sqrt(weights)[:, None]
-    columns = np.column_stack([np.ones(data.n_rows), fit.residuals[:, : fit.function.treatment.sizes["lines"]]])
-    errors = np.asarray(data.outcome, np.float64) - fit.left_out
-    fitted = columns @ np.linalg.lstsq(columns * root, errors * root[:, 0], rcond=None)[0]
-    return np.asarray((errors - fitted) ** 2, np.float64)

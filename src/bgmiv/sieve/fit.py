@@ -27,7 +27,7 @@ from bgmiv.sieve.dimension import INSTRUMENT_DEGREE, INSTRUMENT_RATIO, choose_di
 from bgmiv.sieve.function import SieveFunction, sieve_columns
 from bgmiv.sieve.stages import BlocksAt, FirstStage, Regression, Sampling, SecondStage, first_stage, second_stage
 
-__all__ = ["Learned", "SieveConfig", "SieveFit", "fit_sieve", "min_rows"]
+__all__ = ["Learned", "SieveConfig", "SieveFit", "fit_sieve", "left_out_errors", "min_rows"]
 
 Floats = NDArray[np.float64]
 
@@ -40,6 +40,8 @@ _FEW_COVARIATES = 5
 _MIN_ROWS_A_COLUMN = 4
 # Of a standardised treatment, the variance that instruments must explain beyond the covariates.
 _IRRELEVANT = 1e-9
+# A split is left out whose error in left-out rows is larger than the smallest one by more than this factor.
+_MAX_ERROR = 1.1
 _TINY = float(np.finfo(float).tiny)
 
 
@@ -180,7 +182,8 @@ def fit_sieve(
     if use_instrument and learned is None:
         instruments = _adaptive_instruments(segments) if adaptive else _instruments(columns, config.waves, rng)
 
-    found, left_out, residuals = [], np.zeros(data.n_rows), np.zeros((data.n_rows, treatment(x[:1]).shape[1]))
+    found, left_out, residuals, errors = [], [], [], []
+    weights = None if data.weights is None else np.asarray(data.weights, np.float64)[order]
     for i in range(config.splits):
         fold = np.sort(fold) if i == 0 else _folds(rows, config.folds, rng)
         moved = np.argsort(fold, kind="stable")
@@ -189,9 +192,27 @@ def fit_sieve(
         part = columns.take(moved)
         second, left = _fit_split(part, stretches, terms, n_linear, instruments, config.min_gain, use_instrument)
         found.append(second)
-        left_out[order[moved]] += (y.mean() + y.std() * second.left_out) / config.splits
-        residuals[order[moved]] += left / config.splits
-    return SieveFit(_averaged(columns, terms, terms[n_linear:], found), left_out, residuals)
+        back = np.argsort(moved)
+        left_out.append(y.mean() + y.std() * second.left_out[back])
+        residuals.append(left[back])
+        controls = residuals[-1][:, : treatment.sizes["lines"]]
+        errors.append(np.average(left_out_errors(y, left_out[-1], controls, weights), weights=weights))
+    # Now and then terms enter in an order that leaves better ones out.
+    kept = np.flatnonzero(np.asarray(errors) <= _MAX_ERROR * min(errors))
+    place = np.argsort(order)
+    return SieveFit(
+        _averaged(columns, terms, terms[n_linear:], [found[i] for i in kept]),
+        np.mean([left_out[i] for i in kept], axis=0)[place],
+        np.mean([residuals[i] for i in kept], axis=0)[place],
+    )
+
+
+def left_out_errors(outcome: Floats, left_out: Floats, residuals: Floats, weights: Floats | None) -> Floats:
+    """Square errors of left-out predictions given, as in the regression itself, the first stage's residuals too."""
+    root = np.ones((len(outcome), 1)) if weights is None else np.sqrt(weights)[:, None]
+    controls, errors = np.column_stack([np.ones(len(outcome)), residuals]), outcome - left_out
+    fitted = controls @ np.linalg.lstsq(controls * root, errors * root[:, 0], rcond=None)[0]
+    return np.asarray((errors - fitted) ** 2, np.float64)
 
 
 def _fit_split(
