@@ -17,6 +17,7 @@ from bgmiv.bgm.alternating import Alternating
 from bgmiv.bgm.config import BGMIVConfig, paper_preset
 from bgmiv.bgm.covariates import CovariateConfig, ImageDecoderConfig
 from bgmiv.bgm.egm import EGM
+from bgmiv.bgm.ensemble import Ensemble
 from bgmiv.bgm.estimator import BGMIV, PRESETS, FittedBGMIV
 from bgmiv.bgm.latents import LatentMap
 from bgmiv.bgm.model import LatentLayout
@@ -27,6 +28,7 @@ from bgmiv.effects import predict
 from bgmiv.errors import ConfigError, DataError, FitWarning
 from bgmiv.integrate import FiniteMixture, GaussHermite, MonteCarlo, QuasiMonteCarlo
 from bgmiv.nn.images import ImageConfig
+from bgmiv.sieve.fit import SieveConfig
 
 N = 60
 RNG = np.random.default_rng(0)
@@ -276,24 +278,21 @@ def test_draws_as_arviz_data(base: BGMIV) -> None:
 
 
 @pytest.mark.slow
-def test_honest_instruments_pass_and_shuffled_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The default preset, with fewer iterations and members than it has of its own."""
-    from bgmiv.bgm.config import default_preset
-
-    monkeypatch.setitem(PRESETS, "default", default_preset)
-    data = DemandDesign().sample(1000, 0.5, 0)
+def test_honest_instruments_pass_and_shuffled_ones_do_not(small: BGMIVConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = replace(small, ensemble=Ensemble(members=3, held_out=0.3), last_stage=SieveConfig())
+    monkeypatch.setitem(PRESETS, "default", lambda: config)
+    data = DemandDesign().sample(300, 0.5, 0)
 
     def fitted(instruments: np.ndarray) -> BGMIV:
-        model = BGMIV(members=2, held_out=0.5, iterations=600, random_state=0)
+        model = BGMIV(random_state=0)
         return model.fit(data.outcome, data.treatment, instruments=instruments, covariates=data.covariates)
 
     with warnings.catch_warnings():
         warnings.simplefilter("error", FitWarning)
         honest = fitted(data.instruments).fitted_.verdict
     assert honest.severity == "good"
-    evidence = honest.evidence
-    assert (evidence.n_members, evidence.n_held_out, evidence.n_failed, evidence.n_steps) == (2, 1000, 0, 600)
-    assert evidence.instrument_f is not None
-    assert evidence.instrument_f > 100.0
+    assert (honest.evidence.n_members, honest.evidence.n_held_out, honest.evidence.n_failed) == (3, 270, 0)
+    assert honest.evidence.instrument_f is not None
+    assert honest.evidence.instrument_f > 50.0
     with pytest.warns(FitWarning, match="the instruments are weak"):
         fitted(np.random.default_rng(0).permutation(data.instruments))
