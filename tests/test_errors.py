@@ -20,6 +20,7 @@ BUILT_IN = {
     "MissingExtraError": (ImportError,),
     "ModelFileError": (OSError,),
     "NotFittedError": (ValueError, AttributeError),
+    "NotIdentifiedError": (ValueError,),
     "StoreError": (OSError,),
     "SupportWarning": (UserWarning,),
     "WeakInstrumentWarning": (UserWarning,),

@@ -26,6 +26,7 @@ __all__ = [
     "MissingExtraError",
     "ModelFileError",
     "NotFittedError",
+    "NotIdentifiedError",
     "StoreError",
     "SupportWarning",
     "WeakInstrumentWarning",
@@ -38,6 +39,10 @@ class BGMIVError(Exception):
 
 class DataError(BGMIVError, ValueError):
     """The data cannot be used; the message names the argument or column and the fix."""
+
+
+class NotIdentifiedError(DataError):
+    """The instruments do not identify the effect of the treatment."""
 
 
 class ConfigError(BGMIVError, ValueError):

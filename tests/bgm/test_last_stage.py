@@ -18,6 +18,7 @@ from bgmiv.bgm.last_stage import fit_last_stage
 from bgmiv.data import IVData
 from bgmiv.data.query import query_at
 from bgmiv.preprocess.reduction import FittedReduction
+from bgmiv.sieve import fit as sieve_fit
 from bgmiv.sieve.fit import Learned, SieveConfig, fit_sieve
 
 N = 400
@@ -75,13 +76,37 @@ def test_too_few_rows_known_give_none() -> None:
     assert fit(data, Learned(own, own, own[:, None])) is None
 
 
-def test_splits_are_averaged_and_their_spread_widens_the_covariance() -> None:
-    data = table(3)
-    reduction = FittedReduction(data.schema, {})
-    one, five = (fit_sieve(SieveConfig(0.0, splits=k), data, reduction, np.random.default_rng(0)) for k in (1, 5))
-    assert five.left_out.shape == (N,)
-    assert set(one.function.terms) <= set(five.function.terms)
-    assert np.sum(five.function.sampling**2) > 0.0
+def test_splits_are_averaged_but_for_bad_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, found, real = table(3), [], sieve_fit._fit_split
+    spoilt = [False]
+
+    def recorded(*arguments: Any) -> Any:
+        second, residuals = real(*arguments)
+        if spoilt[0] and len(found) == 2:
+            second = second._replace(coefficients=9.0 * second.coefficients, left_out=9.0 * second.left_out)
+        found.append(second)
+        return second, residuals
+
+    monkeypatch.setattr(sieve_fit, "_fit_split", recorded)
+    scale, reduction = float(np.std(data.outcome)), FittedReduction(data.schema, {})
+    for spoilt[0], used in ((False, [0, 1, 2]), (True, [0, 1])):
+        found.clear()
+        config = SieveConfig(np.inf, splits=3)
+        function = fit_sieve(config, data, reduction, np.random.default_rng(0)).function
+        each = scale * np.stack([found[i].coefficients for i in used])
+        np.testing.assert_allclose(function.coefficients[1:], each.mean(axis=0)[1:], rtol=1e-5)
+        variances = np.mean([np.sum((scale * found[i].sampling) ** 2, axis=1) for i in used], axis=0) + each.var(axis=0)
+        np.testing.assert_allclose(np.sum(function.sampling[1:] ** 2, axis=1), variances, rtol=1e-4)
+
+
+def test_what_no_first_stage_identifies_is_left_to_the_networks() -> None:
+    """A treatment of three levels, and an instrument that moves only one of them."""
+    rng = np.random.default_rng(0)
+    w = rng.integers(0, 2, N).astype(np.float64)
+    level = np.where(w > 0, 1, 2 * rng.integers(0, 2, N))
+    data = IVData.from_arrays(level + rng.normal(size=N), level, instruments=w, treatment_kind="categorical")
+    constant = np.full((N, 2), 0.3)
+    assert fit(data, Learned(np.zeros(N), np.zeros(N), constant)) is None
 
 
 @pytest.fixture

@@ -167,12 +167,13 @@ def _linear_losses(config: BGMIVConfig, prepared: _Prepared, starts: np.ndarray)
     Networks that cannot do better are not trained to the end: the last stage does without them. With wide blocks they
     may learn late; and a discrete outcome has another loss.
     """
-    none = np.full(len(starts), np.inf)
-    wide = any(block.kind in (BlockKind.vector, BlockKind.image) for block in prepared.data.schema.blocks)
+    none, schema = np.full(len(starts), np.inf), prepared.data.schema
+    wide = any(block.kind in (BlockKind.vector, BlockKind.image) for block in schema.blocks)
     size, scaled = prepared.folds.size, prepared.scaled
+    if config.last_stage is None or wide or not size or schema.outcome.discrete:
+        return none
     columns = np.column_stack([np.ones(len(scaled.x)), scaled.v, scaled.w]).astype(np.float64)
-    enough = len(columns) - size >= 4 * columns.shape[1]
-    if config.last_stage is None or wide or not size or not enough or prepared.data.schema.outcome.discrete:
+    if len(columns) - size < 4 * columns.shape[1]:
         return none
     weights = np.ones(len(columns)) if prepared.weights is None else np.asarray(prepared.weights, np.float64)
     losses = []
@@ -228,7 +229,7 @@ def _fitted(
         evidence=FitEvidence(),
         last_stage=None if last is None else last.function,
     )
-    return replace(fitted, evidence=_evidence(fitted, data, last, len(members) - len(kept)))
+    return replace(fitted, evidence=_evidence(fitted, data, prepared.data, last, len(members) - len(kept)))
 
 
 def _last_stage(
@@ -247,7 +248,7 @@ def _last_stage(
     )
 
 
-def _evidence(fitted: FittedBGMIV, data: IVData, last: LastStage | None, n_failed: int) -> FitEvidence:
+def _evidence(fitted: FittedBGMIV, data: IVData, reduced: IVData, last: LastStage | None, n_failed: int) -> FitEvidence:
     members, uses_instrument = fitted.members, fitted.config.use_instrument
     steps = min(member.steps_of(fitted.config.initial.name) for member in members) or None
     pairs = [(member.held_out, member.training) for member in members if member.held_out and member.training]
@@ -255,7 +256,7 @@ def _evidence(fitted: FittedBGMIV, data: IVData, last: LastStage | None, n_faile
     if pairs:
         rows, owner = held_out_rows([member.held_out_rows for member in members], MAX_EVIDENCE_ROWS)
         values = fitted.members_at(Query(data.treatment[None], rows_of(data.schema, data)).take(rows))[:, 0]
-        found = gather_evidence(data, rows, owner, values, pairs, uses_instrument=uses_instrument)
+        found = gather_evidence(reduced, rows, owner, values, pairs, uses_instrument=uses_instrument)
         found = replace(found, n_steps=steps, n_failed=n_failed)
     if last is None:
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -17,6 +17,7 @@ from bgmiv.bgm.model import BGMIVModel, encode_rows, iv_means
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import ScaledData, Scaler
 from bgmiv.diagnostics.moments import variance_of
+from bgmiv.errors import NotIdentifiedError
 from bgmiv.integrate import IntegrationRule, rule_for
 from bgmiv.likelihood import Levels
 from bgmiv.preprocess.reduction import FittedReduction
@@ -69,7 +70,7 @@ def fit_last_stage(
         use_instrument: False for a regression on the observed treatment.
 
     Returns:
-        None if there are too few rows.
+        None if there are too few rows, or if neither first stage identifies the treatment.
     """
     known = np.isfinite(learned.own)
     if data.weights is not None:
@@ -79,9 +80,12 @@ def fit_last_stage(
     part = data.take(known)
     fit = partial(fit_sieve, data=part, reduction=reduction, rng=rng, use_instrument=use_instrument)
     splits = int(np.clip(_ROWS_OF_ALL_SPLITS // part.n_rows, 1, config.splits))
-    networks, chosen = fit(replace(config, splits=1), learned=learned.take(known)), fit(replace(config, splits=splits))
-    if _better(part, networks, chosen):
+    networks = _identified(partial(fit, replace(config, splits=1), learned=learned.take(known)))
+    chosen = _identified(partial(fit, replace(config, splits=splits)))
+    if networks is not None and (chosen is None or _better(part, networks, chosen)):
         chosen = networks
+    if chosen is None:
+        return None
     squares = np.average((part.outcome - chosen.left_out) ** 2, weights=part.weights)
     return LastStage(chosen.function, 1.0 - float(squares) / variance_of(part.outcome, part.weights))
 
@@ -124,6 +128,14 @@ def _piece_means(model: BGMIVModel, integration: IntegrationRule, rows: Row) -> 
     outcome = iv_means(model, rule_for(integration, head), rows, raw_x, z, jax.random.key(0))
     treatment = jax.nn.softmax(raw_x)[:, 1:] if isinstance(head, Levels) else jax.vmap(head.mean)(raw_x)
     return outcome, treatment
+
+
+def _identified(fit: Callable[[], SieveFit]) -> SieveFit | None:
+    """The fit; None if its first stage does not identify the treatment."""
+    try:
+        return fit()
+    except NotIdentifiedError:
+        return None
 
 
 def _better(data: IVData, networks: SieveFit, sieve: SieveFit) -> bool:

@@ -227,35 +227,31 @@ class FittedBGMIV(FittedMethod):
         together are "bootstrap" where members were trained on bootstrapped rows. "latent" (only with
         `latents="posterior"`) is what the covariates leave open about the latents.
         """
+        each = np.stack([self._member_at(i, query) for i in range(len(self.members))]) if self.uses_networks else None
         last: tuple[Source, ...] = ()
+        weight = 1.0
         if self.last_stage is not None:
-            learned = self._networks_at(query) if self.uses_networks else None
+            learned = None if each is None else each.mean(axis=0)
             last = self.last_stage.factors(query, query.rows.encoded_by(self)[len(self.members) :], learned)
-            if not self.uses_networks:
-                return last
+            weight = self.last_stage.weight
+        if each is None:
+            return last
         if self.directions is None:
             raise NotFittedError("this result was not completed by with_uncertainty(data, rows), which intervals need.")
         k = len(self.members)
         latent = self._latent_source(query) if isinstance(self.config.latents, LatentPosterior) else ()
         if self.config.ensemble.bootstrap and k > 1:
-            return (Source("bootstrap", self._spread(query), k - 1), *latent)
+            return (Source("bootstrap", _spread(each), k - 1), *latent)
         count = len(self.directions[0])
         latents = self._latents(query.rows)
         total: Any = 0.0
         for member, directions, z in zip(self.members, self.directions, latents, strict=True):
             total = total + self._collect(query, partial(tangent_factors, member.model, directions, z), MAX_POINTS)
-        unit = float(np.ravel(self.scaler.outcome.scale)[0]) * (
-            1.0 if self.last_stage is None else self.last_stage.weight
-        )
+        unit = weight * float(np.ravel(self.scaler.outcome.scale)[0])
         factors = np.moveaxis(total / k * (unit / np.sqrt(count)), 2, 0)
         sampling = Source("weights" if last else "sampling", factors, count)
-        network = (Source("network", self._spread(query), k - 1),) if k > 1 else ()
+        network = (Source("network", weight * _spread(each), k - 1),) if k > 1 else ()
         return (*last, sampling, *network, *latent)
-
-    def _spread(self, query: Query) -> Floats:
-        """Members' differences from their mean, scaled so that their squares add up to the variance between members."""
-        values = self.members_at(query)
-        return np.asarray((values - values.mean(axis=0)) / np.sqrt(len(values) - 1), np.float64)
 
     def _latent_source(self, query: Query) -> tuple[Source, ...]:
         """What the covariates leave open about the latents, at draws of the first member."""
@@ -375,6 +371,11 @@ class _LatentDraws:
         assert isinstance(rule, LatentPosterior)
         v = self.fitted.scaled_covariates(covariates)
         return (latent_draws(self.fitted.members[self.member].model, v, rule, self.x),)
+
+
+def _spread(values: Floats) -> Floats:
+    """Members' differences from their mean, scaled so that their squares add up to the variance between members."""
+    return np.asarray((values - values.mean(axis=0)) / np.sqrt(len(values) - 1), np.float64)
 
 
 @jax.jit

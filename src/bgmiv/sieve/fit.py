@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgmiv.data.ivdata import IVData
-from bgmiv.errors import ConfigError, DataError
+from bgmiv.errors import ConfigError, NotIdentifiedError
 from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.sieve.bases import (
     LINEAR,
@@ -161,10 +161,8 @@ def fit_sieve(
     order = np.argsort(fold, kind="stable")
     rows = data.take(order)
     y, x = (np.asarray(column, np.float64) for column in (rows.outcome, rows.treatment))
-    v, w = (
-        sieve_columns(reduction.schema, reduction.transform(rows.covariates)),
-        np.asarray(rows.instruments, np.float64),
-    )
+    v = sieve_columns(reduction.schema, reduction.transform(rows.covariates))
+    w = np.asarray(rows.instruments, np.float64)
     covariates = ColumnBasis.fit(v, rng, waves=config.waves)
     adaptive = config.dimension == "adaptive"
     levels = max(2, data.schema.treatment.width) if data.schema.treatment.discrete else 0
@@ -369,7 +367,7 @@ def _check_relevance(predicted: Floats, lines: Floats, wide: bool) -> None:
     others = np.column_stack([np.ones(len(lines)), lines]) if not wide else np.ones((len(lines), 1))
     left = predicted - others @ np.linalg.lstsq(others, predicted, rcond=None)[0]
     if np.linalg.eigvalsh(left.T @ left / len(left))[0] < _IRRELEVANT:
-        raise DataError(
+        raise NotIdentifiedError(
             "the instruments do not identify the treatment: given the covariates they predict nothing of it, or they "
             "are fewer than a categorical treatment's levels. Pass other or more instruments, or drop the covariates "
             "that determine them."
