@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bgmiv.cli.options import INTERRUPTED, at_least, blaming, numbers, reported, usable_folder, words
+from bgmiv.cli.options import INTERRUPTED, at_least, bad, blaming, numbers, reported, usable_folder, words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ def run(
     from bgmiv.bench.plan import identify
     from bgmiv.bench.runner import run_plan
     from bgmiv.bench.store import RowStore
-    from bgmiv.cli.board import FitBoard
+    from bgmiv.progress import FitBoard
 
     console = Console(stderr=True)
     rows = RowStore(store)
@@ -251,7 +251,7 @@ def _chosen_plan(
     sizes = numbers(n, int, "--n", "a whole number") if n else None
     levels = numbers(rho, float, "--rho", "a number") if rho else None
     if methods and not words(methods):
-        raise typer.BadParameter("name at least one method", param_hint="--methods")
+        raise bad("name at least one method", "--methods")
 
     from bgmiv.bench.plan import Plan, Sweep, load_plan
 
@@ -270,7 +270,7 @@ def _chosen_plan(
     else:
         for option, given in (("--design", design), ("--seed", seed)):
             if given is not None:
-                raise typer.BadParameter("the plan sets it; leave it out, or run without a plan", param_hint=option)
+                raise bad("the plan sets it; leave it out, or run without a plan", option)
         with blaming("PLAN"):
             whole = load_plan(plan)
         for option, name, values in chosen:
@@ -290,13 +290,13 @@ def _executor(
         from bgmiv.bench.ray_cluster import RayCluster
 
         if workers is not None or threads is not None:
-            raise typer.BadParameter("Ray decides that by --cpus; leave it out", param_hint="--workers, --threads")
+            raise bad("Ray decides that by --cpus; leave it out", "--workers, --threads")
         with blaming("--address, --cpus, --gpus"):
             return RayCluster(address=address, cpus=cpus, gpus=gpus)
     if name != "local":
-        raise typer.BadParameter(f"there is no executor {name!r}; choose local or ray", param_hint="--executor")
+        raise bad(f"there is no executor {name!r}; choose local or ray", "--executor")
     if address is not None:
-        raise typer.BadParameter("an address belongs to --executor ray", param_hint="--address")
+        raise bad("an address belongs to --executor ray", "--address")
     return InProcess() if workers == 0 else LocalPool(workers or 1, threads or 1)
 
 
@@ -323,7 +323,7 @@ def _opened(folder: Path) -> RowStore:
     from bgmiv.bench.store import RowStore
 
     if not folder.is_dir():
-        raise typer.BadParameter(f"{folder} is not a folder; name the one given to --store", param_hint="DIR")
+        raise bad(f"{folder} is not a folder; name the one given to --store", "DIR")
     return RowStore(folder)
 
 
