@@ -264,38 +264,39 @@ def demo_files(results: Sequence[DemoResult]) -> dict[str, bytes]:
 
 def demo_page(rows: Sequence[Row], figure: bytes) -> str:
     """The demo's report as one self-contained page; the figure is a PNG."""
-    from bgmiv.bench.report import page
-    from bgmiv.bench.report.tables import Table
+    from bgmiv.bench.report import tables
 
     first, texts = rows[0], error_texts(rows)
     used = ", ".join(f"{name} {number}" for name, number in first.versions.items())
-    table = Table("errors", "Mean squared structural error", texts, texts, ("method",), notes=(_READING,))
-    return page.page(
+    table = tables.Table("errors", "Mean squared structural error", texts, texts, ("method",), notes=(_READING,))
+    return tables.page(
         "What would demand be if we set the price?",
         [
-            page.paragraph(
+            tables.paragraph(
                 f"Simulated demand design: n = {first.n} rows, confounding rho = {first.rho:g}, "
                 f"seed {first.seed}, preset {first.preset}.",
                 note=True,
             ),
-            page.heading("What was asked"),
-            page.paragraph(_QUESTION),
-            page.heading("How close each method came"),
-            page.table(table),
-            *(page.paragraph(f"{row.method} failed: {row.error}") for row in rows if row.status != "ok"),
-            page.heading("The curves"),
-            page.image(
+            tables.heading("What was asked"),
+            tables.paragraph(_QUESTION),
+            tables.heading("How close each method came"),
+            tables.to_html(table),
+            *(tables.paragraph(f"{row.method} failed: {row.error}") for row in rows if row.status != "ok"),
+            tables.heading("The curves"),
+            tables.image(
                 figure,
                 "True and estimated demand over price for several customer groups and times of year",
                 "Shaded: prices that training data show at that season. Faint lines are extrapolations.",
             ),
-            page.paragraph(
+            tables.paragraph(
                 "analysis.html, beside this page, is what an analyst without the truth would show of the BGM-IV fit: "
                 "the average curve with intervals, effects by group, and whether to believe them."
             ),
-            page.heading("To repeat it"),
-            page.paragraph(f"bgmiv demo --n {first.n} --rho {first.rho:g} --seed {first.seed} --preset {first.preset}"),
-            page.paragraph(f"Made with {used}, at {first.timestamp}. Seconds include compilation.", note=True),
+            tables.heading("To repeat it"),
+            tables.paragraph(
+                f"bgmiv demo --n {first.n} --rho {first.rho:g} --seed {first.seed} --preset {first.preset}"
+            ),
+            tables.paragraph(f"Made with {used}, at {first.timestamp}. Seconds include compilation.", note=True),
         ],
     )
 
