@@ -65,8 +65,8 @@ def run(
 
     from rich.console import Console
 
+    from bgmiv.bench.executors import run_plan
     from bgmiv.bench.plan import identify
-    from bgmiv.bench.runner import run_plan
     from bgmiv.bench.store import RowStore
     from bgmiv.progress import FitBoard
 
