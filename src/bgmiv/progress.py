@@ -141,23 +141,19 @@ class FitBoard(_Bars):
         self._total = self._progress.add_task("[bold]all fits", total=len(labels), loss="") if total else None
 
     def start(self, item: Any, phase: str, total: int) -> None:
-        """A phase of an item's fit begins."""
         # A line of its own for each phase: the time left must not be guessed from another phase's pace.
         self.finish(item)
         self._lines[item] = self._add(f"{self._labels[item]} · {phase}", total)
         self._count()
 
     def advance(self, item: Any, steps: int, metrics: Mapping[str, float]) -> None:
-        """A phase of an item's fit moves on."""
         self._move(self._lines.get(item), steps, metrics)
 
     def finish(self, item: Any) -> None:
-        """A phase of an item's fit is over."""
         if item in self._lines:
             self._progress.remove_task(self._lines.pop(item))
 
     def retried(self, item: Any, reason: str) -> None:
-        """An item's process was lost."""
         self.finish(item)
         self._say(f"{self._labels[item]}: {reason}; trying it again")
 

@@ -13,20 +13,9 @@ from typing import Any
 from scipy.stats import norm as normal
 
 from bgmiv._io import write_whole
+from bgmiv.analysis import charts
 from bgmiv.analysis.analysis import Analysis, EffectRow, MethodRow
-from bgmiv.analysis.charts import (
-    MARKS,
-    MIN_SUPPORT,
-    ForestRow,
-    curve_chart,
-    effect_axis,
-    forest,
-    interval_ends,
-    level_charts,
-    meter,
-    method_look,
-    sparkline,
-)
+from bgmiv.analysis.charts import MARKS, MIN_SUPPORT, ForestRow, effect_axis, forest, method_look, sparkline
 from bgmiv.analysis.markup import (
     Markup,
     aligned,
@@ -191,13 +180,13 @@ def _curve(analysis: Analysis) -> Parts:
     meaning, treatment = clean(analysis.question.outcome_meaning), clean(analysis.question.treatment)
     level = percent(analysis.level)
     if analysis.question.level_names:
-        drawn = [level_charts(analysis)]
+        drawn = [charts.level_charts(analysis)]
         note = "Hollow marks: the data show this level for fewer than half of the rows, so the value is extrapolated."
         band = f"Lines are {level} intervals."
     else:
         drawn = [
             element("p", sentence(meaning).rstrip("."), class_="axis-name"),
-            element("div", curve_chart(analysis), class_="plot"),
+            element("div", charts.curve_chart(analysis), class_="plot"),
             element("p", f"{treatment}, if it were set", class_="axis-name across"),
             reader(analysis),
         ]
@@ -251,7 +240,7 @@ def _effect_forest(
     caption: str,
 ) -> Markup:
     lines = [
-        ForestRow(*label, *cells, row.estimate, interval_ends(row.lower, row.upper), **look)
+        ForestRow(*label, *cells, row.estimate, charts.interval_ends(row.lower, row.upper), **look)
         for row, label, cells, look in zip(rows, labels, estimate_cells(rows), looks, strict=True)
     ]
     axis = effect_axis([(row.estimate, row.lower, row.upper) for row in rows])
@@ -316,7 +305,7 @@ def _cards(checks: Sequence[Check]) -> Markup | None:
             "div",
             element("div", element("h3", check.title), _badge(check.severity, check.severity)),
             element("p", check.value, class_=f"figure{size}"),
-            meter(check),
+            charts.meter(check),
             element("p", check.reading),
             element("p", check.reference, class_="soft") if check.reference else None,
             class_=f"check {check.severity}",

@@ -126,15 +126,12 @@ class Relay:
         self._send = send
 
     def start(self, phase: str, total: int) -> None:
-        """A phase begins."""
         self._send("start", phase, total)
 
     def advance(self, steps: int, metrics: Mapping[str, float]) -> None:
-        """A phase moves on."""
         self._send("advance", steps, {name: float(value) for name, value in metrics.items()})
 
     def finish(self) -> None:
-        """A phase ends."""
         self._send("finish")
 
 
@@ -143,7 +140,6 @@ class InProcess:
     """One item after another in the calling process: nothing to start, and debuggers see everything."""
 
     def map(self, task: Task, items: Iterable[Any], board: Board) -> Iterator[Done | Died]:
-        """Run `task` on every item and yield results as they come (:class:`Executor`)."""
         for item in items:
             reporter = Relay(lambda name, *args, item=item: getattr(board, name)(item, *args))
             yield Done(item, task(item, reporter))
@@ -167,7 +163,6 @@ class LocalPool:
                 raise ConfigError(f"{name} is {getattr(self, name)}; choose 1 or more")
 
     def map(self, task: Task, items: Iterable[Any], board: Board) -> Iterator[Done | Died]:
-        """Run `task` on every item and yield results as they come (:class:`Executor`)."""
         queue = WorkQueue(items, board)
         idle: list[_Worker] = []
         running: dict[Future[Any], tuple[_Worker, Any, int]] = {}

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from bgmiv.analysis.analysis import Analysis
-    from bgmiv.bench.evaluate import Evaluation, StructuralError
+    from bgmiv.bench.evaluate import StructuralError
     from bgmiv.bench.plan import RunSpec
     from bgmiv.bench.store import Row
+    from bgmiv.data.ivdata import IVData
+    from bgmiv.estimators.fitted import FittedMethod
     from bgmiv.progress import Reporter
 
 __all__ = ["DemandPanels", "DemoResult", "demand_curves", "demo", "demo_files", "demo_page", "error_texts", "run_spec"]
@@ -59,20 +61,22 @@ class DemoResult(NamedTuple):
 
 def run_spec(spec: RunSpec, reporter: Reporter) -> DemoResult:
     """Fit and evaluate; a function of this module so that worker processes can import it."""
-    from bgmiv.bench.evaluate import Points, evaluate
+    from bgmiv.bench.evaluate import evaluate
+    from bgmiv.effects import predict
 
-    found = evaluate(spec, Points(*DemandPanels().query()), reporter, keep=spec.method == "bgm-iv")
-    return DemoResult(found.row, found.estimates, _analysis(spec, found, reporter))
+    row, fitted, data = evaluate(spec, reporter)
+    if fitted is None or data is None:
+        return DemoResult(row, None, None)
+    estimates = predict(fitted, *DemandPanels().query())
+    return DemoResult(row, estimates, _analysis(spec, fitted, data, reporter) if spec.method == "bgm-iv" else None)
 
 
-def _analysis(spec: RunSpec, evaluation: Evaluation, reporter: Reporter) -> Analysis | None:
+def _analysis(spec: RunSpec, fitted: FittedMethod, data: IVData, reporter: Reporter) -> Analysis:
     from bgmiv import BGMIV
     from bgmiv.errors import BGMIVWarning
 
-    if evaluation.fitted is None or evaluation.data is None:
-        return None
     model = BGMIV(spec.preset, random_state=spec.seed)  # type: ignore[arg-type]
-    model._keep(evaluation.fitted, evaluation.data, spec.seed)
+    model._keep(fitted, data, spec.seed)
     reporter.start("analysis", 1)
     with warnings.catch_warnings():
         # The page says what there is to warn of.

@@ -129,7 +129,6 @@ class NetworkIVDesign(base.CheckedSettings):
         return NETWORK_CURVES[self.curve](np.asarray(treatment, np.float64))
 
     def sample(self, n: int, rho: float, seed: int) -> IVData:
-        """Draw `n` rows; ρ is the correlation of the confounders of treatment and outcome, 1 as published."""
         base.check_draw(n, rho, seed)
         instruments, treatment, shock = self._draw(n, seed)
         other, noise = base.normals(n, seed, _NETWORK + 3, _NETWORK + 4)
@@ -206,7 +205,6 @@ class TabCFDesign(base.CheckedSettings):
         return np.where(x <= 1.0, 0.2 * (5.5 + 2.0 * x), np.log(4.0 * above**2) + exp1(2.0 * above**2))
 
     def sample(self, n: int, rho: float, seed: int) -> IVData:
-        """Draw `n` rows; ρ is the correlation of the confounders of treatment and outcome, 1 as published."""
         base.check_draw(n, rho, seed)
         instrument, x, shock = self._draw(n, seed)
         other, noise = base.normals(n, seed, _TABCF + 3, _TABCF + 4)
@@ -320,7 +318,6 @@ class AdversarialGMMDesign(base.CheckedSettings):
         return (AGMM_CURVES[self.curve](np.asarray(treatment, np.float64)) - shift) / scale
 
     def sample(self, n: int, rho: float, seed: int) -> IVData:
-        """Draw `n` rows; ρ is the correlation of the confounders of treatment and outcome, 1 as published."""
         base.check_draw(n, rho, seed)
         instruments, treatment, shock = self.draw(n, seed)
         other, noise = base.normals(n, seed, _AGMM + 3, _AGMM + 4)
