@@ -13,17 +13,11 @@ __all__ = ["FitBoard", "HistoryRow", "Reporter", "RichReporter", "SilentReporter
 
 
 class HistoryRow(NamedTuple):
-    """Means over one chunk of steps (and over members, where several train together).
-
-    Attributes:
-        phase: the training phase.
-        step: the step at the chunk's end.
-        metrics: mean losses by name.
-    """
+    """Means over one chunk of steps (and over members, where several train together)."""
 
     phase: str
-    step: int
-    metrics: dict[str, float]
+    step: int  # at the chunk's end
+    metrics: dict[str, float]  # mean losses by name
 
 
 def mean_history(histories: Sequence[tuple[HistoryRow, ...]]) -> tuple[HistoryRow, ...]:

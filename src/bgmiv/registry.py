@@ -47,27 +47,16 @@ class PlotStyle(NamedTuple):
 
 @dataclass(frozen=True)
 class Method:
-    """One method.
+    """One method. Rows of the bench carry its version, raised by hand whenever a change gives other estimates."""
 
-    Args:
-        name: what the command line and the bench call it.
-        label: what tables and figures call it.
-        module: under `bgmiv`, where its estimator and its `PRESETS` (name to a function that gives the config) are.
-        estimator: the class that users construct.
-        style: how it is drawn.
-        presets: names of its presets, the same as the keys of `PRESETS`.
-        preset_versions: versions of presets that changed when others did not; they replace `algorithm_version`.
-        algorithm_version: raised by hand whenever a change gives other estimates; rows of the bench carry it.
-    """
-
-    name: str
-    label: str
-    module: str
-    estimator: str
-    style: PlotStyle
-    presets: tuple[str, ...] = ("default", "paper")
-    preset_versions: Mapping[str, int] = field(default_factory=dict)
-    algorithm_version: int = 1
+    name: str  # what the command line and the bench call it
+    label: str  # what tables and figures call it
+    module: str  # under `bgmiv`, where its estimator and `PRESETS` (name to a function that gives the config) are
+    estimator: str  # the class that users construct
+    style: PlotStyle  # how it is drawn
+    presets: tuple[str, ...] = ("default", "paper")  # the keys of `PRESETS`
+    preset_versions: Mapping[str, int] = field(default_factory=dict)  # of presets that changed when others did not
+    algorithm_version: int = 1  # of the other presets
 
     def version_of(self, preset: str) -> int:
         """The algorithm version of a preset."""

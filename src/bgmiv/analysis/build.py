@@ -161,26 +161,17 @@ class _Trained(Fitted, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A fitted method with what an analysis shows of it.
+    """A fitted method with what an analysis shows of it."""
 
-    Args:
-        fitted: the fitted method, with what intervals need.
-        data, rows: the rows of the fit, and their covariates with what was computed of them.
-        estimator, settings: the name of its class, and its arguments that differ from their defaults, as texts.
-        seed, formula: of the fit.
-        use_instrument: False for a no-instrument version.
-        n_dropped: rows left out for missing values.
-    """
-
-    fitted: _Trained
-    data: IVData
-    rows: Rows
-    estimator: str
-    settings: dict[str, str]
+    fitted: _Trained  # with what intervals need
+    data: IVData  # the rows of the fit
+    rows: Rows  # their covariates with what was computed of them
+    estimator: str  # the name of its class
+    settings: dict[str, str]  # its arguments that differ from their defaults, as texts
     seed: int
-    use_instrument: bool = True
+    use_instrument: bool = True  # False for a no-instrument version
     formula: str = ""
-    n_dropped: int = 0
+    n_dropped: int = 0  # rows left out for missing values
 
     @property
     def label(self) -> str:

@@ -74,12 +74,12 @@ def _predictions(model: IVEstimator, data: Path, treatment: str | None, column: 
     import numpy as np
     import pandas as pd
 
-    from bgmiv.data.read import column_names, read_table, select_columns
+    from bgmiv.data.read import column_names, read_table, select_columns, table_rows
     from bgmiv.errors import DataError
 
     table, schema = read_table(data), model.fitted_.schema
     if treatment is not None:
-        n = select_columns(table, ()).n_rows
+        n = table_rows(table)
         x = np.full(n, read_treatment(treatment, schema.treatment, "--treatment"))
     else:
         name = column or schema.treatment.name
@@ -182,11 +182,11 @@ def _asked_effects(
     import numpy as np
 
     from bgmiv.data.query import rows_of
-    from bgmiv.data.read import column_names, read_table, select_columns
+    from bgmiv.data.read import column_names, read_table, select_columns, table_rows
     from bgmiv.errors import DataError
 
     table = read_table(data)
-    n = select_columns(table, ()).n_rows
+    n = table_rows(table)
     groups: list[tuple[str, Any]] = [("all rows", np.arange(n))]
     if by is not None:
         labels = select_columns(table, [by]).columns[0].values.astype(str)
@@ -206,17 +206,8 @@ def _asked_effects(
 
 
 def _effect_record(row: _Row) -> dict[str, Any]:
-    found = row.interval
-    return {
-        "group": row.group,
-        "n_rows": row.n_rows,
-        "estimate": found.estimate,
-        "lower": found.lower,
-        "upper": found.upper,
-        "std_errors": found.std_errors,
-        "in_support": found.in_support,
-        "interpolated": row.interpolated,
-    }
+    parts = {name: getattr(row.interval, name) for name in ("estimate", "lower", "upper", "std_errors", "in_support")}
+    return {"group": row.group, "n_rows": row.n_rows, **parts, "interpolated": row.interpolated}
 
 
 def _print_effects(rows: list[_Row], outcome: str, variable: Variable, pair: tuple[Any, Any], level: float) -> None:
@@ -249,11 +240,8 @@ def diagnose(folder: Folder, as_json: options.AsJson = False) -> None:
     analysis = _analysis(model, folder)
     if as_json:
         diagnosis = analysis.diagnosis
-        checks = [
-            {"key": c.key, "severity": c.severity, "title": c.title, "value": c.value, "reading": c.reading,
-             "reference": c.reference, "numbers": c.numbers}
-            for c in diagnosis.checks
-        ]  # fmt: skip
+        names = ("key", "severity", "title", "value", "reading", "reference", "numbers")
+        checks = [{name: getattr(check, name) for name in names} for check in diagnosis.checks]
         record = {"severity": diagnosis.severity, "checks": checks, "linear": options.plain(diagnosis.linear)}
         options.print_json(record | {"verdict": options.verdict_record(model.verdict_)})
     else:

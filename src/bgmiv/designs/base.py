@@ -48,18 +48,12 @@ _MINIMA = {"confounding": 0.0, "disturbance": 0.0, "noise": 0.0, "feature_seed":
 
 
 class Functional(NamedTuple):
-    """An average of differences of g over the rows of a grid, $\\overline{g(t_1, v) - g(t_0, v)} / scale$.
+    """An average of differences of g over the rows of a grid, $\\overline{g(t_1, v) - g(t_0, v)} / scale$."""
 
-    Attributes:
-        t0, t1: a treatment for all rows or one a row.
-        scale: what the difference is divided by: one for a contrast, t1 - t0 for a slope.
-        truth: its true value.
-    """
-
-    t0: float | np.ndarray
+    t0: float | np.ndarray  # a treatment for all rows or one a row
     t1: float | np.ndarray
-    scale: float
-    truth: float
+    scale: float  # what the difference is divided by: one for a contrast, t1 - t0 for a slope
+    truth: float  # its true value
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,27 +50,16 @@ _NOISE = 0.1
 
 
 class PrintedResult(NamedTuple):
-    """An error that the authors of a benchmark print.
+    """An error that the authors of a benchmark print."""
 
-    Attributes:
-        design: the benchmark's name here.
-        n: rows of a sample.
-        method: what they call the method.
-        mean: of the mean squared error over runs.
-        spread: of it, None where none is printed.
-        spread_kind: what the spread is.
-        runs: how many samples.
-        source: repository, commit and file.
-    """
-
-    design: str
-    n: int
-    method: str
-    mean: float
-    spread: float | None
-    spread_kind: str
-    runs: int
-    source: str
+    design: str  # the benchmark's name here
+    n: int  # rows of a sample
+    method: str  # what they call the method
+    mean: float  # of the mean squared error over runs
+    spread: float | None  # of it, None where none is printed
+    spread_kind: str  # what the spread is
+    runs: int  # how many samples
+    source: str  # repository, commit and file
 
 
 @cache

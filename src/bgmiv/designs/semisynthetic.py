@@ -56,29 +56,18 @@ SEMISYNTHETIC = tuple(
 
 
 class _Population(NamedTuple):
-    """A study's rows, and the models fitted to them.
+    """A study's rows, and the models fitted to them."""
 
-    Attributes:
-        covariates, instrument: `(n, p)` and `(n,)`.
-        coefficients: of the treatment's index on a constant, the covariates and the instrument.
-        spread: of the treatment's residual; that of a logistic variable for a binary treatment's index.
-        main: `(p,)`, coefficients of the covariates in the outcome.
-        effect: the linear effect of the treatment, by two-stage least squares.
-        centre, scale: mean and standard deviation of the treatment; 0 and 1 if it is binary.
-        modifier: mean and standard deviation of the covariate with which the effect varies.
-        r2: of the linear regression of the real outcome on treatment and covariates.
-    """
-
-    covariates: np.ndarray
-    instrument: np.ndarray
-    coefficients: np.ndarray
-    spread: float
-    main: np.ndarray
-    effect: float
-    centre: float
-    scale: float
-    modifier: tuple[float, float]
-    r2: float
+    covariates: np.ndarray  # (n, p)
+    instrument: np.ndarray  # (n,)
+    coefficients: np.ndarray  # of the treatment's index on a constant, the covariates and the instrument
+    spread: float  # of the treatment's residual; that of a logistic variable for a binary treatment's index
+    main: np.ndarray  # (p,), coefficients of the covariates in the outcome
+    effect: float  # the linear effect of the treatment, by two-stage least squares
+    centre: float  # the mean of the treatment; 0 if it is binary
+    scale: float  # its standard deviation; 1 if it is binary
+    modifier: tuple[float, float]  # mean and standard deviation of the covariate with which the effect varies
+    r2: float  # of the linear regression of the real outcome on treatment and covariates
 
 
 @dataclass(frozen=True)

@@ -191,17 +191,11 @@ def _repeats(numbers: pd.Series) -> tuple[int | None, str]:
 
 
 class PairedTests(NamedTuple):
-    """Two-sided paired tests.
+    """Two-sided paired tests."""
 
-    Args:
-        wilcoxon_p: Wilcoxon's signed-rank test.
-        wilcoxon_method: SciPy's method for it: `"exact"` without ties for at most 50 pairs, else `"auto"`.
-        t_p: the paired t-test; NaN when all differences are equal.
-    """
-
-    wilcoxon_p: float
-    wilcoxon_method: str
-    t_p: float
+    wilcoxon_p: float  # Wilcoxon's signed-rank test
+    wilcoxon_method: str  # SciPy's method for it: "exact" without ties for at most 50 pairs, else "auto"
+    t_p: float  # the paired t-test; NaN when all differences are equal
 
 
 def paired_tests(ours: Sequence[float], theirs: Sequence[float]) -> PairedTests:

@@ -34,21 +34,13 @@ _MAX_WIDTH = 10.0
 
 @dataclass(frozen=True)
 class Series:
-    """One method under one preset in a figure.
+    """One method under one preset in a figure."""
 
-    Args:
-        label: as in the legend.
-        style: of the method.
-        variant: 0 for the method's first preset in the figure; later ones have other dashes, markers and hatches.
-        errors: columns rho, n and mse, a row a repeat.
-        paper: the paper's means at the same settings: columns rho, n and mean.
-    """
-
-    label: str
-    style: PlotStyle
-    variant: int
-    errors: pd.DataFrame
-    paper: pd.DataFrame
+    label: str  # as in the legend
+    style: PlotStyle  # of the method
+    variant: int  # 0 for the method's first preset in the figure; later ones have other dashes, markers and hatches
+    errors: pd.DataFrame  # columns rho, n and mse, a row a repeat
+    paper: pd.DataFrame  # the paper's means at the same settings: columns rho, n and mean
 
     @property
     def line(self) -> dict[str, Any]:
