@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress, TaskID
+    from rich.progress import TaskID
 
-__all__ = [
-    "HistoryRow",
-    "Reporter",
-    "RichReporter",
-    "SilentReporter",
-    "fit_bars",
-    "mean_history",
-    "shown_loss",
-    "silent",
-]
+__all__ = ["FitBoard", "HistoryRow", "Reporter", "RichReporter", "SilentReporter", "mean_history", "silent"]
 
 
 class HistoryRow(NamedTuple):
-    """Means over one chunk of steps (and over members, where several train together).
-
-    Attributes:
-        phase: the training phase.
-        step: the step at the chunk's end.
-        metrics: mean losses by name.
-    """
+    """Means over one chunk of steps (and over members, where several train together)."""
 
     phase: str
-    step: int
-    metrics: dict[str, float]
+    step: int  # at the chunk's end
+    metrics: dict[str, float]  # mean losses by name
 
 
 def mean_history(histories: Sequence[tuple[HistoryRow, ...]]) -> tuple[HistoryRow, ...]:
@@ -75,30 +60,41 @@ class SilentReporter:
 silent = SilentReporter()
 
 
-def fit_bars(console: Console, *, live: bool = True) -> Progress:
-    """Terminal bars of training phases; each task carries a `loss` field."""
-    from rich import progress
-    from rich.progress import TextColumn
+class _Bars:
+    """Terminal bars of training phases, shown within a `with` block."""
 
-    return progress.Progress(
-        TextColumn("{task.description}"),
-        progress.BarColumn(bar_width=28),
-        progress.TaskProgressColumn(),
-        TextColumn("{task.fields[loss]}", style="dim"),
-        progress.TimeElapsedColumn(),
-        TextColumn("left", style="dim"),
-        progress.TimeRemainingColumn(),
-        console=console,
-        disable=not live,
-    )
+    def __init__(self, console: Console, *, live: bool = True) -> None:
+        from rich import progress
+
+        self._progress = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(bar_width=28),
+            progress.TaskProgressColumn(),
+            progress.TextColumn("{task.fields[loss]}", style="dim"),
+            progress.TimeElapsedColumn(),
+            progress.TextColumn("left", style="dim"),
+            progress.TimeRemainingColumn(),
+            console=console,
+            disable=not live,
+        )
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def _add(self, text: str, total: int) -> TaskID:
+        return self._progress.add_task(text, total=total, loss="compiling")
+
+    def _move(self, task: TaskID | None, steps: int, metrics: Mapping[str, float]) -> None:
+        if task is not None:
+            loss = f"loss {metrics['loss']:.4g}" if "loss" in metrics else ""
+            self._progress.update(task, advance=steps, loss=loss)
 
 
-def shown_loss(metrics: Mapping[str, float]) -> str:
-    """The loss as bars show it, such as "loss 0.1235"."""
-    return f"loss {metrics['loss']:.4g}" if "loss" in metrics else ""
-
-
-class RichReporter:
+class RichReporter(_Bars):
     """A live terminal bar with phase, loss and time left; use it as a context manager.
 
     Example:
@@ -112,24 +108,62 @@ class RichReporter:
         """`label` stands before the phase's name."""
         from rich.console import Console
 
+        super().__init__(Console(stderr=True))
         self._label = f"{label}: " if label else ""
         self._task: TaskID | None = None
-        self._progress = fit_bars(Console(stderr=True))
-
-    def __enter__(self) -> RichReporter:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
 
     def start(self, phase: str, total: int) -> None:
-        self._task = self._progress.add_task(self._label + phase, total=total, loss="compiling")
+        self._task = self._add(self._label + phase, total)
 
     def advance(self, steps: int, metrics: Mapping[str, float]) -> None:
-        if self._task is not None:
-            self._progress.update(self._task, advance=steps, loss=shown_loss(metrics))
+        self._move(self._task, steps, metrics)
 
     def finish(self) -> None:
         """Leave the bar as it stands."""
         self._task = None
+
+
+class FitBoard(_Bars):
+    """A line for each running fit, and if wanted one for all of them; plain lines where there is no terminal."""
+
+    def __init__(self, console: Console, labels: Mapping[Any, str], *, total: bool = False) -> None:
+        """Nothing is shown before the board is entered; labels name the items."""
+        super().__init__(console, live=console.is_terminal)
+        self._labels = labels
+        self._lines: dict[Any, TaskID] = {}
+        self._failed = 0
+        self._total = self._progress.add_task("[bold]all fits", total=len(labels), loss="") if total else None
+
+    def start(self, item: Any, phase: str, total: int) -> None:
+        # A line of its own for each phase: the time left must not be guessed from another phase's pace.
+        self.finish(item)
+        self._lines[item] = self._add(f"{self._labels[item]} · {phase}", total)
+        self._count()
+
+    def advance(self, item: Any, steps: int, metrics: Mapping[str, float]) -> None:
+        self._move(self._lines.get(item), steps, metrics)
+
+    def finish(self, item: Any) -> None:
+        if item in self._lines:
+            self._progress.remove_task(self._lines.pop(item))
+
+    def retried(self, item: Any, reason: str) -> None:
+        self.finish(item)
+        self._say(f"{self._labels[item]}: {reason}; trying it again")
+
+    def done(self, item: Any, text: str, *, failed: bool = False) -> None:
+        """An item's fit is over; `text` says how it went and stays on the screen."""
+        self.finish(item)
+        self._failed += failed
+        if self._total is not None:
+            self._progress.advance(self._total)
+            self._count()
+        self._say(f"{self._labels[item]}: {text}")
+
+    def _say(self, text: str) -> None:
+        self._progress.console.print(f"  {text}", highlight=False, markup=False, soft_wrap=True)
+
+    def _count(self) -> None:
+        if self._total is not None:
+            failed = f", {self._failed} failed" if self._failed else ""
+            self._progress.update(self._total, loss=f"{len(self._lines)} running{failed}")

@@ -47,27 +47,16 @@ class PlotStyle(NamedTuple):
 
 @dataclass(frozen=True)
 class Method:
-    """One method.
+    """One method. Rows of the bench carry its version, raised by hand whenever a change gives other estimates."""
 
-    Args:
-        name: what the command line and the bench call it.
-        label: what tables and figures call it.
-        module: where its estimator and its `PRESETS` (name to a function that gives the config) are.
-        estimator: the class that users construct.
-        presets: names of its presets, the same as the keys of `PRESETS`.
-        algorithm_version: raised by hand whenever a change gives other estimates; rows of the bench carry it.
-        style: how it is drawn.
-        preset_versions: versions of presets that changed when others did not; they replace `algorithm_version`.
-    """
-
-    name: str
-    label: str
-    module: str
-    estimator: str
-    presets: tuple[str, ...]
-    algorithm_version: int
-    style: PlotStyle
-    preset_versions: Mapping[str, int] = field(default_factory=dict)
+    name: str  # what the command line and the bench call it
+    label: str  # what tables and figures call it
+    module: str  # under `bgmiv`, where its estimator and `PRESETS` (name to a function that gives the config) are
+    estimator: str  # the class that users construct
+    style: PlotStyle  # how it is drawn
+    presets: tuple[str, ...] = ("default", "paper")  # the keys of `PRESETS`
+    preset_versions: Mapping[str, int] = field(default_factory=dict)  # of presets that changed when others did not
+    algorithm_version: int = 1  # of the other presets
 
     def version_of(self, preset: str) -> int:
         """The algorithm version of a preset."""
@@ -75,83 +64,39 @@ class Method:
 
     def estimator_class(self) -> Any:
         """The class that users construct."""
-        return getattr(import_module(self.module), self.estimator)
+        return getattr(import_module(f"bgmiv.{self.module}"), self.estimator)
 
     def preset_configs(self) -> Mapping[str, Any]:
         """Functions that give the frozen config of each preset."""
-        return import_module(self.module).PRESETS
+        return import_module(f"bgmiv.{self.module}").PRESETS
 
+
+_BGM = ("default", "paper", "paper-qmc", "default-no-egm", "paper-qmc-no-egm")
+_ONE = ("default",)
+_SECOND = {"default": 2}
 
 _ENTRIES = (
+    Method("bgm-iv", "BGM-IV", "bgm.estimator", "BGMIV", PlotStyle("#0072B2", width=2.2), _BGM, _SECOND),
+    Method("tsls", "2SLS", "baselines.tsls", "TSLS", PlotStyle("#009E73", ":", marker="v"), _ONE),
+    Method("npiv", "Sieve IV", "baselines.npiv", "NPIV", PlotStyle("#D55E00", (0, (6, 2, 1, 2)), marker=">"), _ONE),
     Method(
-        "bgm-iv",
-        "BGM-IV",
-        "bgmiv.bgm.estimator",
-        "BGMIV",
-        ("default", "paper", "paper-qmc", "default-no-egm", "paper-qmc-no-egm"),
-        1,
-        PlotStyle("#0072B2", width=2.2),
-        preset_versions={"default": 2},
+        "control-function", "Control function", "baselines.control_function", "ControlFunction",
+        PlotStyle("#882255", (0, (5, 1, 1, 1)), marker="<"), _ONE,
     ),
-    Method("tsls", "2SLS", "bgmiv.baselines.tsls", "TSLS", ("default",), 1, PlotStyle("#009E73", ":", marker="v")),
+    Method("kiv", "KIV", "baselines.kiv", "KIV", PlotStyle("#CC79A7", (0, (3, 1, 1, 1)), marker="D")),
     Method(
-        "npiv",
-        "Sieve IV",
-        "bgmiv.baselines.npiv",
-        "NPIV",
-        ("default",),
-        1,
-        PlotStyle("#D55E00", (0, (6, 2, 1, 2)), marker=">"),
+        "deepiv", "DeepIV", "baselines.deepiv", "DeepIV", PlotStyle("#56B4E9", (0, (7, 1)), marker="^"),
+        preset_versions=_SECOND,
     ),
     Method(
-        "control-function",
-        "Control function",
-        "bgmiv.baselines.control_function",
-        "ControlFunction",
-        ("default",),
-        1,
-        PlotStyle("#882255", (0, (5, 1, 1, 1)), marker="<"),
+        "dfiv", "DFIV", "baselines.dfiv", "DFIV", PlotStyle("#E69F00", (0, (8, 2, 2, 2)), marker="s"),
+        preset_versions=_SECOND,
     ),
     Method(
-        "kiv",
-        "KIV",
-        "bgmiv.baselines.kiv",
-        "KIV",
-        ("default", "paper"),
-        1,
-        PlotStyle("#CC79A7", (0, (3, 1, 1, 1)), marker="D"),
+        "deepgmm", "DeepGMM", "baselines.deepgmm", "DeepGMM",
+        PlotStyle("#7F7F7F", (0, (4, 1, 1, 1, 1, 1)), marker="P"), preset_versions=_SECOND,
     ),
-    Method(
-        "deepiv",
-        "DeepIV",
-        "bgmiv.baselines.deepiv",
-        "DeepIV",
-        ("default", "paper"),
-        1,
-        PlotStyle("#56B4E9", (0, (7, 1)), marker="^"),
-        preset_versions={"default": 2},
-    ),
-    Method(
-        "dfiv",
-        "DFIV",
-        "bgmiv.baselines.dfiv",
-        "DFIV",
-        ("default", "paper"),
-        1,
-        PlotStyle("#E69F00", (0, (8, 2, 2, 2)), marker="s"),
-        preset_versions={"default": 2},
-    ),
-    Method(
-        "deepgmm",
-        "DeepGMM",
-        "bgmiv.baselines.deepgmm",
-        "DeepGMM",
-        ("default", "paper"),
-        1,
-        PlotStyle("#7F7F7F", (0, (4, 1, 1, 1, 1, 1)), marker="P"),
-        preset_versions={"default": 2},
-    ),
-)
+)  # fmt: skip
 
 METHODS: dict[str, Method] = {entry.name: entry for entry in _ENTRIES}
 

@@ -12,6 +12,7 @@ import pytest
 
 from bgmiv.analysis.analysis import (
     Analysis,
+    AnalysisRequest,
     ColumnSummary,
     Curve,
     CurveSource,
@@ -22,7 +23,6 @@ from bgmiv.analysis.analysis import (
     Question,
     contrast,
 )
-from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.diagnostics.check import Check, Diagnosis, LinearEstimate
 from bgmiv.diagnostics.verdict import FitEvidence, judge
 from bgmiv.effects import Estimate, Source, interval_of

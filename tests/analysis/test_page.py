@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 from bgmiv.analysis.analysis import Analysis, ColumnSummary, Curve, CurveSource, Group, HistoryLine
-from bgmiv.analysis.charts import axis_over, curve_axes, effect_axis, outside_support
+from bgmiv.analysis.charts import axis_over, compact_factors, curve_axes, effect_axis, outside_support, payload
 from bgmiv.analysis.page import report_page, write_report
-from bgmiv.analysis.payload import compact_factors, payload
 from bgmiv.diagnostics.check import Diagnosis
 from bgmiv.errors import ConfigError, DataError
 

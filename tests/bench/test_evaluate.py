@@ -10,12 +10,13 @@ import pytest
 
 from bgmiv.bench import evaluate as module
 from bgmiv.bench import structural_error
-from bgmiv.bench.evaluate import PAPER_FIXED_SCALING, Points, benchmark_config, evaluate, failed_row, run_one
+from bgmiv.bench.evaluate import PAPER_FIXED_SCALING, benchmark_config, evaluate, failed_row, run_one
 from bgmiv.bench.plan import RunSpec, identify
 from bgmiv.data.query import Query
 from bgmiv.data.schema import Schema
 from bgmiv.designs import StructuralGrid, make_design
 from bgmiv.diagnostics.verdict import FitEvidence, Verdict, judge
+from bgmiv.effects import predict
 from bgmiv.errors import ConfigError, DataError, FitInterrupted
 from bgmiv.registry import make_config
 
@@ -59,13 +60,13 @@ def test_a_row_holds_what_was_measured_and_is_repeatable() -> None:
     assert run_one(SPEC).structural_mse == row.structural_mse
 
 
-def test_estimates_at_further_points() -> None:
-    query = Points(np.array([15.0, 20.0]), {"time": np.array([5.0, 5.0]), "group": np.array([1.0, 2.0])})
-    evaluation = evaluate(SPEC, query, keep=True)
-    assert evaluation.estimates is not None
-    assert evaluation.estimates.shape == (2,)
+def test_the_fit_and_its_data_come_with_the_row() -> None:
+    evaluation = evaluate(SPEC)
     assert evaluation.data is not None
-    assert evaluate(SPEC, query).fitted is None
+    assert evaluation.data.n_rows == SPEC.n
+    assert evaluation.fitted is not None
+    covariates = {"time": np.array([5.0, 5.0]), "group": np.array([1.0, 2.0])}
+    assert predict(evaluation.fitted, np.array([15.0, 20.0]), covariates).shape == (2,)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from bgmiv.bench import Row, RunSpec, run_one
-from bgmiv.cli.demo import DemoResult
-from bgmiv.cli.demo_figures import DemandPanels, demand_curves, demo_files, demo_page, error_texts
+from bgmiv.cli.demo import DemandPanels, DemoResult, demand_curves, demo_files, demo_page, error_texts
 from bgmiv.designs.demand import demand, price_support
 
 PANELS = DemandPanels(times=(2.0, 5.0), groups=(1, 4, 7), n_prices=11)

@@ -1,8 +1,9 @@
-"""All that is shown of an analysis, as plain numbers and texts: what summaries, pages and saved models are made of."""
+"""What is asked of an analysis, and all it shows as plain numbers and texts, of which summaries and pages are made."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,17 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgmiv.analysis.markup import number, shortened
-from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.diagnostics.check import Diagnosis, Severity
 from bgmiv.diagnostics.verdict import Verdict
-from bgmiv.effects import Estimate, Interval, Source, coefficient_table, interval_of
-from bgmiv.errors import DataError
+from bgmiv.effects import Estimate, Interval, Source, check_level, coefficient_table, interval_of
+from bgmiv.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
     "Analysis",
+    "AnalysisRequest",
     "ColumnSummary",
     "Curve",
     "CurveSource",
@@ -31,6 +32,61 @@ __all__ = [
     "Question",
     "contrast",
 ]
+
+
+@dataclass(frozen=True)
+class AnalysisRequest:
+    """Everything that decides what an analysis of a fit holds; equal requests have equal answers.
+
+    The fields are the arguments of `analysis`, where None stands for the default. `compare` has only the names of the
+    other methods. `labels` has one label a row for names in `by` that are no covariates; analyses do not keep them.
+    """
+
+    by: tuple[str, ...] | None = None
+    treatments: tuple[Any, ...] | None = None
+    t0: Any = None
+    t1: Any = None
+    level: float = 0.95
+    no_instrument: bool = True
+    title: str = ""
+    source: str = ""
+    compare: tuple[str, ...] = ()
+    labels: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        by: Any = None,
+        treatments: Any = None,
+        t0: Any = None,
+        t1: Any = None,
+        level: float = 0.95,
+        no_instrument: bool = True,
+        title: str | None = None,
+        source: str = "",
+        compare: Any = (),
+    ) -> AnalysisRequest:
+        """A request from arguments as users give them; `by` may be a mapping of names to one label a row.
+
+        Raises:
+            ConfigError: only one of t0 and t1 is given, or the level is not between 0 and 1.
+
+        Example:
+            >>> AnalysisRequest.of(by="region", level=0.9) == AnalysisRequest.of(by=["region"], level=0.9)
+            True
+        """
+        check_level(level)
+        if (t0 is None) != (t1 is None):
+            raise ConfigError("t0 and t1 are given together or not at all.")
+        labels: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+        if isinstance(by, Mapping):
+            labels = tuple((str(name), tuple(np.asarray(values).tolist())) for name, values in by.items())
+        names = None if by is None else (by,) if isinstance(by, str) else tuple(map(str, by))
+        doses = None if treatments is None else tuple(np.atleast_1d(np.asarray(treatments)).tolist())
+        t0, t1 = (value.item() if isinstance(value, np.generic) else value for value in (t0, t1))
+        others = tuple(map(str, compare))
+        return cls(names, doses, t0, t1, float(level), bool(no_instrument), title or "", str(source), others, labels)
 
 
 @dataclass(frozen=True)

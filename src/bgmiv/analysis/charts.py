@@ -1,16 +1,21 @@
-"""Figures of the page as SVG that fits any width: positions in per cent, lines and letters in pixels."""
+"""Figures of the page as SVG that fits any width, and the numbers with which its script redraws them.
+
+Positions are in per cent, lines and letters in pixels.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.stats import t as student
 
-from bgmiv.analysis.analysis import Analysis, Curve, HistoryLine
+from bgmiv.analysis.analysis import Analysis, Curve, CurveSource, EffectRow, HistoryLine
 from bgmiv.analysis.markup import Markup, aligned, clean, element, joined, number, percent, sentence, share
 from bgmiv.diagnostics.check import Check
 
@@ -20,6 +25,7 @@ __all__ = [
     "Axis",
     "ForestRow",
     "axis_over",
+    "compact_factors",
     "curve_axes",
     "curve_chart",
     "effect_axis",
@@ -30,6 +36,8 @@ __all__ = [
     "method_curves",
     "method_look",
     "outside_support",
+    "payload",
+    "safe_json",
     "sample",
     "sparkline",
 ]
@@ -41,6 +49,8 @@ MARKS = ("circle", "square", "diamond", "up", "down")
 """Shapes that tell methods apart where colours cannot."""
 
 _MAX_TICKS = 7
+_N_QUANTILES = 200
+_DIGITS = 7
 _STRETCHED = {"viewBox": "0 0 1000 1000", "preserveAspectRatio": "none", "width": "100%", "height": "100%"}
 _SHAPES = {
     "circle": "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z",
@@ -140,26 +150,18 @@ def outside_support(curve: Curve) -> list[tuple[float, float]]:
 
 @dataclass(frozen=True)
 class ForestRow:
-    """A line of a forest plot.
-
-    Args:
-        label, detail, value, interval: texts on the left and on the right of the drawing.
-        estimate, stretches: where the mark is, if there is one, and the intervals, whose ends may be infinite.
-        look, mark: a class of style ("main", "m1", ... or "faint"), and one of `MARKS`.
-        curve: the number of the group it stands for, if it does.
-        extra: marks of other methods: their number, where they are, and their shape.
-    """
+    """A line of a forest plot: texts on the left and on the right of the drawing, and what is drawn."""
 
     label: str
     detail: str
     value: str
     interval: str
-    estimate: float | None
-    stretches: tuple[tuple[float, float], ...]
-    look: str = "main"
-    mark: str = "circle"
-    curve: int | None = None
-    extra: tuple[tuple[int, float, str], ...] = ()
+    estimate: float | None  # where the mark is, if there is one
+    stretches: tuple[tuple[float, float], ...]  # the intervals, whose ends may be infinite
+    look: str = "main"  # a class of style: "main", "m1", ... or "faint"
+    mark: str = "circle"  # one of `MARKS`
+    curve: int | None = None  # the number of the group it stands for, if it does
+    extra: tuple[tuple[int, float, str], ...] = ()  # marks of other methods: number, place and shape
 
 
 def method_curves(analysis: Analysis) -> list[tuple[int, str, tuple[float, ...]]]:
@@ -372,3 +374,60 @@ def sparkline(line: HistoryLine) -> Markup:
     label = f"from {number(values[0])} to {number(values[-1])}" + (", on a log scale" if log_scale else "")
     drawing = element("svg", plane, class_="spark", role="img", aria_label=f"{clean(line.name)}: {label}")
     return joined(drawing, element("p", label, class_="soft"))
+
+
+def payload(analysis: Analysis) -> dict[str, Any]:
+    """Curves with what their uncertainty comes from, Student's quantiles, and the effects to begin with."""
+    across, up = curve_axes(analysis)
+    # Quantiles over 1 / dof are smooth, so that a straight line between two of them is good to four digits.
+    with np.errstate(divide="ignore"):
+        dof = 1.0 / np.linspace(0.0, 1.0, _N_QUANTILES + 1)
+    return {
+        "level": analysis.level,
+        "levels": [clean(name) for name in analysis.question.level_names],
+        "across": [across.low, across.high],
+        "up": [up.low, up.high],
+        "quantiles": _rounded(student.ppf(0.5 + analysis.level / 2.0, dof)),
+        "curves": [_curve_numbers(*both) for both in zip(analysis.curves, analysis.effects, strict=True)],
+    }
+
+
+def _curve_numbers(curve: Curve, effect: EffectRow) -> dict[str, Any]:
+    ends = (effect.t0, effect.t1, effect.estimate, effect.lower, effect.upper, effect.in_support)
+    return {
+        "label": clean(curve.group.label),
+        # As they are: the calculator finds the effect at these treatments, to the last digit.
+        "effect": [value if value is not None and math.isfinite(value) else None for value in ends],
+        "t": list(curve.treatment),
+        "g": _rounded(curve.estimate),
+        "lower": _rounded(curve.lower),
+        "upper": _rounded(curve.upper),
+        "share": _rounded(curve.in_support),
+        "sources": [
+            {
+                "dof": source.dof if math.isfinite(source.dof) else None,
+                "factors": [_rounded(row) for row in compact_factors(source)],
+            }
+            for source in curve.sources
+        ],
+    }
+
+
+def compact_factors(source: CurveSource) -> np.ndarray:
+    """As few curves as give the same covariance between treatments: its leading directions."""
+    factors = np.asarray(source.factors, np.float64)
+    if not factors.size or not np.all(np.isfinite(factors)):
+        return factors[:0]
+    _, sizes, directions = np.linalg.svd(factors, full_matrices=False)
+    kept = sizes > 1e-6 * sizes[0] if sizes[0] > 0 else sizes > 0
+    return np.asarray(sizes[kept, None] * directions[kept])
+
+
+def _rounded(values: Sequence[float] | np.ndarray) -> list[float | None]:
+    return [float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None for value in map(float, values)]
+
+
+def safe_json(value: Any) -> str:
+    """JSON for a script element: letters of markup are written by their numbers."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -13,20 +13,9 @@ from typing import Any
 from scipy.stats import norm as normal
 
 from bgmiv._io import write_whole
+from bgmiv.analysis import charts
 from bgmiv.analysis.analysis import Analysis, EffectRow, MethodRow
-from bgmiv.analysis.charts import (
-    MARKS,
-    MIN_SUPPORT,
-    ForestRow,
-    curve_chart,
-    effect_axis,
-    forest,
-    interval_ends,
-    level_charts,
-    meter,
-    method_look,
-    sparkline,
-)
+from bgmiv.analysis.charts import MARKS, MIN_SUPPORT, ForestRow, effect_axis, forest, method_look, sparkline
 from bgmiv.analysis.markup import (
     Markup,
     aligned,
@@ -40,7 +29,6 @@ from bgmiv.analysis.markup import (
     shortened,
     together,
 )
-from bgmiv.analysis.payload import contrast_form, legend, payload, reader, safe_json
 from bgmiv.analysis.text import answer, cautions, checks_of, estimate_cells, failed, method_note, robust_set_text, trust
 from bgmiv.diagnostics.check import Check, LinearEstimate
 from bgmiv.errors import ConfigError
@@ -100,7 +88,7 @@ def report_page(analysis: Analysis) -> str:
         "body",
         element("a", "Skip to the curve", href="#curve-section", class_="unseen skip"),
         element("div", nav, element("main", _headline(analysis), *written, foot), class_="sheet"),
-        element("script", Markup(safe_json(payload(analysis))), type="application/json", id="analysis"),
+        element("script", Markup(charts.safe_json(charts.payload(analysis))), type="application/json", id="analysis"),
         element("script", Markup(script)),
     )
     return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
@@ -191,24 +179,107 @@ def _curve(analysis: Analysis) -> Parts:
     meaning, treatment = clean(analysis.question.outcome_meaning), clean(analysis.question.treatment)
     level = percent(analysis.level)
     if analysis.question.level_names:
-        drawn = [level_charts(analysis)]
+        drawn = [charts.level_charts(analysis)]
         note = "Hollow marks: the data show this level for fewer than half of the rows, so the value is extrapolated."
         band = f"Lines are {level} intervals."
     else:
         drawn = [
             element("p", sentence(meaning).rstrip("."), class_="axis-name"),
-            element("div", curve_chart(analysis), class_="plot"),
+            element("div", charts.curve_chart(analysis), class_="plot"),
             element("p", f"{treatment}, if it were set", class_="axis-name across"),
-            reader(analysis),
+            _reader(analysis),
         ]
         note = "Hatched: the data show such treatments for fewer than half of the rows, so the curve is extrapolated."
         band = f"The band holds {level} intervals, point by point."
     caption = f"{note} {band} {sentence(analysis.interval_kind)}" if analysis.curves[0].lower else note
     return [
         element("h2", f"What if {shortened(treatment, 40)} were set?"),
-        element("figure", legend(analysis), *drawn, element("figcaption", caption)),
-        contrast_form(analysis),
+        element("figure", _legend(analysis), *drawn, element("figcaption", caption)),
+        _contrast_form(analysis),
     ]
+
+
+def _legend(analysis: Analysis) -> Markup | None:
+    """The choice of group, and of the other methods that are drawn beside the curve."""
+    parts: list[Markup] = []
+    if len(analysis.curves) > 1:
+        options = [
+            element("option", f"{shortened(one.group.label, 60)} ({one.group.n_rows:,} rows)", value=i)
+            for i, one in enumerate(analysis.curves)
+        ]
+        parts.append(element("label", element("span", "Averaged over"), element("select", *options, id="group")))
+    others = charts.method_curves(analysis)
+    if others:
+        boxes = [
+            (
+                element("input", type="checkbox", data_toggle=i),
+                charts.sample(i, bool(analysis.question.level_names)),
+                element("bdi", shortened(name, 40)),
+            )
+            for i, name, _ in others
+        ]
+        labels = [element("label", *box) for box in boxes]
+        parts.append(element("fieldset", element("legend", "Compare with"), *labels))
+    return element("div", *parts, class_="controls needs-js") if parts else None
+
+
+def _reader(analysis: Analysis) -> Markup:
+    """A slider along the curve, and what it reads there."""
+    last = len(analysis.curves[0].treatment) - 1
+    treatment = shortened(analysis.question.treatment, 30)
+    slider = element(
+        "input", type="range", id="place", min=0, max=last, step=1, value=round(0.625 * last),
+        aria_label=f"Read the curve at this {treatment}",
+    )  # fmt: skip
+    cells = [
+        (treatment, "read-treatment"),
+        (shortened(analysis.question.outcome_meaning, 40), "read-estimate"),
+        (f"{percent(analysis.level)} interval", "read-interval"),
+        ("in support", "read-share"),
+    ]
+    shown = [element("div", element("dt", name), element("dd", "", id=anchor)) for name, anchor in cells]
+    return element("div", slider, element("dl", *shown, class_="readout", id="readout"), class_="needs-js reader")
+
+
+def _contrast_form(analysis: Analysis) -> Markup | None:
+    """Two treatments to choose, and the average effect of one against the other."""
+    if len(analysis.curves[0].treatment) < 2:
+        return None
+    first = analysis.effects[0]
+    fields = [_field(analysis, "t1", "setting it to", first.t1), _field(analysis, "t0", "instead of", first.t0)]
+    return element(
+        "div",
+        element("h3", "Ask for another contrast"),
+        element("div", *fields, class_="fields"),
+        element(
+            "output",
+            element("b", "", id="contrast-value"),
+            element("span", "", id="contrast-interval"),
+            element("span", "", id="contrast-share", class_="soft"),
+            id="contrast",
+            aria_live="polite",
+        ),
+        class_="contrast needs-js",
+    )
+
+
+def _field(analysis: Analysis, name: str, word: str, value: float) -> Markup:
+    levels, grid = analysis.question.level_names, analysis.curves[0].treatment
+    treatment = shortened(analysis.question.treatment, 30)
+    label = element("span", f"{treatment}, {word}")
+    if levels:
+        shown = enumerate(shortened(level, 60) for level in levels)
+        options = [element("option", text, value=i, selected=i == int(value)) for i, text in shown]
+        return element("label", label, element("select", *options, id=name))
+    # All digits, so that the script knows the treatments of the effect.
+    low, high, start = (repr(t).removesuffix(".0") for t in (grid[0], grid[-1], value))
+    ends = {"min": low, "max": high, "step": "any", "value": start}
+    return element(
+        "div",
+        element("label", label, element("input", type="number", id=name, inputmode="decimal", **ends)),
+        element("input", type="range", id=f"{name}-slide", aria_label=f"{treatment}, {word}", **ends),
+        element("p", element("span", number(grid[0])), element("span", number(grid[-1])), class_="soft"),
+    )
 
 
 def _effects(analysis: Analysis) -> Parts:
@@ -251,7 +322,7 @@ def _effect_forest(
     caption: str,
 ) -> Markup:
     lines = [
-        ForestRow(*label, *cells, row.estimate, interval_ends(row.lower, row.upper), **look)
+        ForestRow(*label, *cells, row.estimate, charts.interval_ends(row.lower, row.upper), **look)
         for row, label, cells, look in zip(rows, labels, estimate_cells(rows), looks, strict=True)
     ]
     axis = effect_axis([(row.estimate, row.lower, row.upper) for row in rows])
@@ -316,7 +387,7 @@ def _cards(checks: Sequence[Check]) -> Markup | None:
             "div",
             element("div", element("h3", check.title), _badge(check.severity, check.severity)),
             element("p", check.value, class_=f"figure{size}"),
-            meter(check),
+            charts.meter(check),
             element("p", check.reading),
             element("p", check.reference, class_="soft") if check.reference else None,
             class_=f"check {check.severity}",

@@ -24,8 +24,7 @@ from bgmiv.baselines.control_stages import (
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
-from bgmiv.data.roles import RoleKind
-from bgmiv.data.schema import Schema
+from bgmiv.data.schema import RoleKind, Schema
 from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.effects import Source
 from bgmiv.errors import ConfigError, DataError

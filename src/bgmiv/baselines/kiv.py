@@ -12,9 +12,8 @@ from jax import Array
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
-from bgmiv.data.roles import RoleKind
 from bgmiv.data.scaling import Affine, Identity, RoleScaling, Scaler
-from bgmiv.data.schema import BlockKind, Schema
+from bgmiv.data.schema import BlockKind, RoleKind, Schema
 from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.effects import Floats
 from bgmiv.errors import ConfigError, DataError

@@ -20,9 +20,8 @@ from bgmiv.baselines.networks import MAX_ROWS, CovariateNet, has_wide_block, in_
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
-from bgmiv.data.roles import RoleKind
 from bgmiv.data.scaling import RoleScaling, ScaledData, Scaler
-from bgmiv.data.schema import Schema
+from bgmiv.data.schema import RoleKind, Schema
 from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.effects import Floats
 from bgmiv.errors import ConfigError, DivergedError

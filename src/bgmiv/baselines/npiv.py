@@ -11,8 +11,7 @@ import numpy as np
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
-from bgmiv.data.roles import RoleKind
-from bgmiv.data.schema import BlockKind, Schema
+from bgmiv.data.schema import BlockKind, RoleKind, Schema
 from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.effects import Estimate, Floats, Interval, Source, interval_of
 from bgmiv.errors import DataError

@@ -15,8 +15,7 @@ from bgmiv.data.blocks import Level
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
-from bgmiv.data.roles import RoleKind
-from bgmiv.data.schema import BlockKind, Schema
+from bgmiv.data.schema import BlockKind, RoleKind, Schema
 from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.effects import Floats, Source
 from bgmiv.errors import ConfigError, DataError

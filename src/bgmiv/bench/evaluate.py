@@ -18,9 +18,9 @@ import numpy as np
 from bgmiv.bench.plan import RunKey, RunSpec, identify
 from bgmiv.bench.store import Row
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.query import query_at
 from bgmiv.data.scaling import FixedAffine, Identity, RoleScaling
 from bgmiv.designs import StructuralGrid, make_design
+from bgmiv.effects import predict
 from bgmiv.estimators.fitted import FittedMethod
 from bgmiv.progress import Reporter, silent
 from bgmiv.registry import NO_INSTRUMENT, make_config
@@ -28,7 +28,6 @@ from bgmiv.registry import NO_INSTRUMENT, make_config
 __all__ = [
     "PAPER_FIXED_SCALING",
     "Evaluation",
-    "Points",
     "StructuralError",
     "benchmark_config",
     "evaluate",
@@ -86,23 +85,15 @@ def functional_errors(fitted: FittedMethod, grid: StructuralGrid) -> dict[str, f
     found = {}
     for name, one in grid.functionals.items():
         t0, t1 = (np.broadcast_to(np.asarray(t, np.float64), grid.treatment.shape) for t in (one.t0, one.t1))
-        change = _predict(fitted, Points(t1, grid.covariates)) - _predict(fitted, Points(t0, grid.covariates))
+        change = predict(fitted, t1, grid.covariates) - predict(fitted, t0, grid.covariates)
         found[name] = float(np.mean(change) / one.scale - one.truth)
     return found
 
 
-class Points(NamedTuple):
-    """Points at which an estimate is wanted: (m,) treatments and their covariates."""
-
-    treatment: np.ndarray
-    covariates: Mapping[str, np.ndarray]
-
-
 class Evaluation(NamedTuple):
-    """A row; if the fit did not fail also the estimates at further points, and fit and data if they were to be kept."""
+    """A row; if the fit did not fail, also the fitted method and the data."""
 
     row: Row
-    estimates: np.ndarray | None = None
     fitted: FittedMethod | None = None
     data: IVData | None = None
 
@@ -118,13 +109,9 @@ def benchmark_config(design: str, method: str, preset: str = "default") -> Any:
         True
     """
     config = make_config(method, preset)
-    if (
-        design in _FIXED_SCALING_DESIGNS
-        and preset.startswith("paper")
-        and method.removesuffix(NO_INSTRUMENT) == "bgm-iv"
-    ):
-        return replace(config, scaling=PAPER_FIXED_SCALING)
-    return config
+    fixed = design in _FIXED_SCALING_DESIGNS and preset.startswith("paper")
+    ours = method.removesuffix(NO_INSTRUMENT) == "bgm-iv"
+    return replace(config, scaling=PAPER_FIXED_SCALING) if fixed and ours else config
 
 
 def run_one(spec: RunSpec, reporter: Reporter = silent) -> Row:
@@ -141,11 +128,11 @@ def run_one(spec: RunSpec, reporter: Reporter = silent) -> Row:
         >>> row.status, row.structural_mse > 0
         ('ok', True)
     """
-    return evaluate(spec, None, reporter).row
+    return evaluate(spec, reporter).row
 
 
-def evaluate(spec: RunSpec, points: Points | None, reporter: Reporter = silent, *, keep: bool = False) -> Evaluation:
-    """As :func:`run_one`, with estimates at further points (not timed), and if wanted the fit and its data."""
+def evaluate(spec: RunSpec, reporter: Reporter = silent) -> Evaluation:
+    """As :func:`run_one`, with the fit and its data."""
     key, design = identify(spec), make_design(spec.design)
     config = benchmark_config(spec.design, spec.method, spec.preset)
     grid = design.grid()
@@ -154,11 +141,10 @@ def evaluate(spec: RunSpec, points: Points | None, reporter: Reporter = silent, 
     try:
         fitted = config.fit(data, jax.random.key(spec.seed), reporter)
         reporter.start("grid prediction", 1)
-        predicted = _predict(fitted, Points(grid.treatment, grid.covariates))
+        predicted = predict(fitted, grid.treatment, grid.covariates)
         reporter.finish()
         times = (time.perf_counter() - wall, time.process_time() - cpu)
         averages = functional_errors(fitted, grid)
-        estimates = None if points is None else _predict(fitted, points)
         if bad := int((~np.isfinite(predicted)).sum()):
             raise ValueError(f"{bad} of {len(grid)} grid predictions are not finite")
     except KeyboardInterrupt:
@@ -169,16 +155,12 @@ def evaluate(spec: RunSpec, points: Points | None, reporter: Reporter = silent, 
         return Evaluation(_row(key, f"{type(error).__name__}: {error}", times=times))
     errors = structural_error(predicted, grid)
     row = _row(key, errors=errors, times=times, evidence=_evidence(fitted), functionals=averages)
-    return Evaluation(row, estimates, *((fitted, data) if keep else ()))
+    return Evaluation(row, fitted, data)
 
 
 def failed_row(key: RunKey, error: str, attempts: int = 1) -> Row:
     """The row of a run that gave no result."""
     return _row(key, error, attempts=attempts)
-
-
-def _predict(fitted: FittedMethod, points: Points) -> np.ndarray:
-    return np.asarray(fitted.at(query_at(fitted.schema, points.treatment, points.covariates))[0])
 
 
 def _evidence(fitted: FittedMethod) -> dict[str, float | int | None]:

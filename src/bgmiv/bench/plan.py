@@ -63,17 +63,11 @@ class RunSpec:
 
 @dataclass(frozen=True, order=True)
 class RunKey:
-    """What identifies a stored run: equal keys give equal numbers on one machine.
-
-    Args:
-        spec: which data, method, preset and seed.
-        method_version: the method's :meth:`~bgmiv.registry.Method.version_of` its preset.
-        design_version: the design's :attr:`~bgmiv.designs.base.DesignEntry.algorithm_version`.
-    """
+    """What identifies a stored run: equal keys give equal numbers on one machine."""
 
     spec: RunSpec
-    method_version: int
-    design_version: int
+    method_version: int  # the method's :meth:`~bgmiv.registry.Method.version_of` its preset
+    design_version: int  # the design's :attr:`~bgmiv.designs.base.DesignEntry.algorithm_version`
 
     @property
     def run_id(self) -> str:

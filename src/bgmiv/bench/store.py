@@ -91,22 +91,14 @@ class Contents(NamedTuple):
 
 
 class StoreState(NamedTuple):
-    """Where a list of runs stands.
-
-    Args:
-        done, failed: their ok and failed rows.
-        running: claimed by a live process.
-        missing: neither done, failed nor running; damaged files are among them.
-        damaged: what is wrong with each damaged file of the store.
-        other: rows of the same specifications with other algorithm versions.
-    """
+    """Where a list of runs stands."""
 
     done: tuple[Row, ...]
     failed: tuple[Row, ...]
-    running: tuple[RunKey, ...]
-    missing: tuple[RunKey, ...]
-    damaged: tuple[str, ...]
-    other: tuple[Row, ...]
+    running: tuple[RunKey, ...]  # claimed by a live process
+    missing: tuple[RunKey, ...]  # neither done, failed nor running; damaged files are among them
+    damaged: tuple[str, ...]  # what is wrong with each damaged file of the store
+    other: tuple[Row, ...]  # rows of the same specifications with other algorithm versions
 
     @property
     def left(self) -> tuple[RunKey, ...]:

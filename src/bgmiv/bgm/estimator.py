@@ -18,8 +18,8 @@ from bgmiv.bgm.model import LatentLayout
 from bgmiv.bgm.posterior import sample_latents
 from bgmiv.bgm.result import FittedBGMIV
 from bgmiv.data.query import Query, query_at
-from bgmiv.data.roles import RoleKind
 from bgmiv.data.scaling import RoleScaling
+from bgmiv.data.schema import RoleKind
 from bgmiv.errors import ConfigError, MissingExtraError
 from bgmiv.estimators.base import IVEstimator
 from bgmiv.estimators.fitted import chosen_preset

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bgmiv.cli.options import INTERRUPTED, at_least, blaming, numbers, reported, usable_folder, words
+from bgmiv.cli.options import INTERRUPTED, at_least, bad, blaming, numbers, reported, usable_folder, words
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.console import Console
     from rich.table import Table
@@ -59,16 +59,17 @@ def run(
     ):
         if given is not None:
             at_least(minimum, given, option)
-    wanted = _chosen_plan(plan, design, n, rho, methods, preset, repeats, seed, fraction)
+    lists = {"--design": design, "--n": n, "--rho": rho, "--preset": preset, "--methods": methods}
+    wanted = _chosen_plan(plan, lists, repeats, seed, fraction)
     where = _executor(executor, workers, threads, address, cpus, gpus)
     usable_folder(store, "--store")
 
     from rich.console import Console
 
+    from bgmiv.bench.executors import run_plan
     from bgmiv.bench.plan import identify
-    from bgmiv.bench.runner import run_plan
     from bgmiv.bench.store import RowStore
-    from bgmiv.cli.board import FitBoard
+    from bgmiv.progress import FitBoard
 
     console = Console(stderr=True)
     rows = RowStore(store)
@@ -237,45 +238,34 @@ def merge(
 
 
 def _chosen_plan(
-    plan: str | None,
-    design: list[str] | None,
-    n: list[str] | None,
-    rho: list[str] | None,
-    methods: list[str] | None,
-    preset: list[str] | None,
-    repeats: int | None,
-    seed: int | None,
-    fraction: float,
+    plan: str | None, lists: Mapping[str, list[str] | None], repeats: int | None, seed: int | None, fraction: float
 ) -> Plan:
     """The plan that the options of `run` stand for; the error for a bad one names its option."""
-    sizes = numbers(n, int, "--n", "a whole number") if n else None
-    levels = numbers(rho, float, "--rho", "a number") if rho else None
-    if methods and not words(methods):
-        raise typer.BadParameter("name at least one method", param_hint="--methods")
+    chosen: dict[str, Any] = {option: words(values) for option, values in lists.items() if values}
+    for option, convert, kind in (("--n", int, "a whole number"), ("--rho", float, "a number")):
+        if option in chosen:
+            chosen[option] = numbers(chosen[option], convert, option, kind)
+    if chosen.get("--methods") == []:
+        raise bad("name at least one method", "--methods")
 
     from bgmiv.bench.plan import Plan, Sweep, load_plan
 
-    chosen: list[tuple[str, str, Any]] = [
-        ("--n", "n", sizes),
-        ("--rho", "rho", levels),
-        ("--preset", "presets", words(preset) if preset else None),
-        ("--methods", "methods", words(methods) if methods else None),
-    ]
+    names = {"--design": "designs", "--n": "n", "--rho": "rho", "--preset": "presets", "--methods": "methods"}
     if plan is None:
         sweep = Sweep(["demand"], [1000], [0.5], ["bgm-iv"], repeats=repeats or 1, seed=seed or 0)
-        for option, name, values in [("--design", "designs", words(design) if design else None), *chosen]:
+        for option, values in chosen.items():
             with blaming(option):
-                sweep = sweep if values is None else replace(sweep, **{name: values})
+                sweep = replace(sweep, **{names[option]: values})
         whole = Plan("options", "from the command line", (sweep,))
     else:
-        for option, given in (("--design", design), ("--seed", seed)):
+        for option, given in (("--design", chosen.get("--design")), ("--seed", seed)):
             if given is not None:
-                raise typer.BadParameter("the plan sets it; leave it out, or run without a plan", param_hint=option)
+                raise bad("the plan sets it; leave it out, or run without a plan", option)
         with blaming("PLAN"):
             whole = load_plan(plan)
-        for option, name, values in chosen:
+        for option, values in chosen.items():
             with blaming(option):
-                whole = whole.part(**{name: values})
+                whole = whole.part(**{names[option]: values})
         whole = whole.part(repeats=repeats)
     with blaming("--fraction"):
         return whole.part(fraction=fraction)
@@ -290,13 +280,13 @@ def _executor(
         from bgmiv.bench.ray_cluster import RayCluster
 
         if workers is not None or threads is not None:
-            raise typer.BadParameter("Ray decides that by --cpus; leave it out", param_hint="--workers, --threads")
+            raise bad("Ray decides that by --cpus; leave it out", "--workers, --threads")
         with blaming("--address, --cpus, --gpus"):
             return RayCluster(address=address, cpus=cpus, gpus=gpus)
     if name != "local":
-        raise typer.BadParameter(f"there is no executor {name!r}; choose local or ray", param_hint="--executor")
+        raise bad(f"there is no executor {name!r}; choose local or ray", "--executor")
     if address is not None:
-        raise typer.BadParameter("an address belongs to --executor ray", param_hint="--address")
+        raise bad("an address belongs to --executor ray", "--address")
     return InProcess() if workers == 0 else LocalPool(workers or 1, threads or 1)
 
 
@@ -323,7 +313,7 @@ def _opened(folder: Path) -> RowStore:
     from bgmiv.bench.store import RowStore
 
     if not folder.is_dir():
-        raise typer.BadParameter(f"{folder} is not a folder; name the one given to --store", param_hint="DIR")
+        raise bad(f"{folder} is not a folder; name the one given to --store", "DIR")
     return RowStore(folder)
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from bgmiv._io import write_whole
-from bgmiv.cli.options import print_json, reported, writable_file
+from bgmiv.cli.options import AsJson, print_json, reported, writable_file
 
 __all__ = ["EMPIRICAL", "empirical_command", "mnist"]
 
@@ -62,31 +60,22 @@ def empirical_command(name: str) -> Callable[..., None]:
     def write(
         out: Annotated[Path | None, typer.Option(help="The CSV file; by default one of this name here.")] = None,
         overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
-        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+        as_json: AsJson = False,
     ) -> None:
         target = writable_file(out or Path(f"{name}.csv"), "--out", overwrite=overwrite)
+
+        import pandas as pd
 
         from bgmiv.designs.empirical import load_empirical
 
         found = load_empirical(name)
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(found.table)
-        writer.writerows(
-            zip(*([_field(value) for value in column.tolist()] for column in found.table.values()), strict=True)
-        )
-        write_whole(target, text.getvalue().encode())
+        # Booleans as readers of CSV expect them.
+        table = pd.DataFrame(found.table).replace({True: "true", False: "false"})
+        write_whole(target, table.to_csv(index=False, lineterminator="\n").encode())
         published = found.published
         if as_json:
-            print_json(
-                {
-                    "file": str(target),
-                    "rows": found.n_rows,
-                    "formula": found.formula,
-                    "source": found.source,
-                    "published": None if published is None else published._asdict(),
-                }
-            )
+            record = {"file": str(target), "rows": found.n_rows, "formula": found.formula, "source": found.source}
+            print_json(record | {"published": None if published is None else published._asdict()})
             return
         typer.echo(f"{found.n_rows} rows: {target}")
         typer.echo(f"formula: {found.formula}")
@@ -97,10 +86,3 @@ def empirical_command(name: str) -> Callable[..., None]:
     write.__name__ = name
     write.__doc__ = f"{EMPIRICAL[name]} Writes a CSV file and prints the formula to use."
     return write
-
-
-def _field(value: Any) -> Any:
-    """Booleans as readers of CSV expect them, and an empty field for a missing value."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return "" if value is None or value != value else value

@@ -7,42 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bgmiv.cli.options import (
-    at_least,
-    blaming,
-    check_level,
-    check_method,
-    check_preset,
-    complete_method,
-    complete_preset,
-    exit_if_failed,
-    make_model,
-    method_help,
-    plain,
-    print_json,
-    reported,
-    usable_folder,
-    verdict_record,
-    words,
-    writable_file,
-)
-from bgmiv.cli.roles import (
-    Covariates,
-    Data,
-    Formula,
-    Groups,
-    Instruments,
-    Kind,
-    MissingValues,
-    Outcome,
-    Roles,
-    Treatment,
-    Weights,
-    chosen_roles,
-    fitted_model,
-    rows_used,
-    warnings_shown,
-)
+from bgmiv.cli import options
 from bgmiv.cli.saved import read_treatment
 
 if TYPE_CHECKING:
@@ -64,24 +29,21 @@ COMPARE_EPILOG = """Example: bgmiv compare card.csv --formula 'lwage ~ exper + \
 Exit codes: 0 fine; 1 bad data; 2 bad usage; 130 Ctrl-C."""
 
 
-@reported
+@options.reported
+@options.takes_roles
 def fit(
-    data: Data,
-    formula: Formula = None,
-    outcome: Outcome = None,
-    treatment: Treatment = None,
-    instruments: Instruments = None,
-    covariates: Covariates = None,
+    data: options.Data,
+    roles: options.Roles,
     out: Annotated[Path | None, typer.Option(help="Folder for the model and its analysis.")] = None,
     report: Annotated[Path | None, typer.Option(help="Also write the analysis as one HTML page.")] = None,
-    method: Annotated[str, typer.Option(help=f"One of {method_help()}.", autocompletion=complete_method)] = "bgm-iv",
-    preset: Annotated[str, typer.Option(help="The method's settings.", autocompletion=complete_preset)] = "default",
-    weights: Weights = None,
-    groups: Groups = None,
-    missing: MissingValues = "raise",
-    kind: Kind = None,
+    method: Annotated[
+        str, typer.Option(help=f"One of {options.method_help()}.", autocompletion=options.complete_method)
+    ] = "bgm-iv",
+    preset: Annotated[
+        str, typer.Option(help="The method's settings.", autocompletion=options.complete_preset)
+    ] = "default",
     by: Annotated[list[str] | None, typer.Option(help="Columns whose levels are shown separately.")] = None,
-    level: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
+    level: options.Level = 0.95,
     title: Annotated[str | None, typer.Option(help="Of the analysis.")] = None,
     seed: Annotated[int, typer.Option(help="Of the fit: the same seed gives the same result.")] = 0,
     members: Annotated[int | None, typer.Option(help="Models that bgm-iv averages; the preset says 4.")] = None,
@@ -92,72 +54,69 @@ def fit(
     as_json: Annotated[bool, typer.Option("--json", help="Print the analysis as one JSON object.")] = False,
 ) -> None:
     """Fit a causal curve from a CSV or Parquet file, save it, and say what came out and whether to believe it."""
-    roles = chosen_roles(formula, outcome, treatment, instruments, covariates, weights, groups, missing, kind)
-    check_method(method)
-    check_preset(preset)
-    check_level(level)
-    at_least(0, seed, "--seed")
+    options.check_method(method)
+    options.check_preset(preset)
+    options.check_level(level)
+    options.at_least(0, seed, "--seed")
     if members is not None:
-        at_least(1, members, "--members")
+        options.at_least(1, members, "--members")
     if out is not None:
         _free_folder(out, overwrite)
     if report is not None:
-        writable_file(report, "--report")
+        options.writable_file(report, "--report")
 
     from bgmiv.data.read import read_table, select_columns
 
     table = read_table(data)
-    with warnings_shown(roles):
-        with blaming("--method"):
-            model = make_model(method, preset, seed, roles.kinds, members=members, checkpoint=checkpoint)
-        labels = select_columns(table, words(by or []))
-        model = fitted_model(model, table, roles)
+    with options.warnings_shown(roles):
+        with options.blaming("--method"):
+            model = options.make_model(method, preset, seed, roles.kinds, members=members, checkpoint=checkpoint)
+        labels = select_columns(table, options.words(by or []))
+        model = options.fitted_model(model, table, roles)
         groups_shown = _groups_shown(model, labels, table, roles)
         analysis: Analysis = model.analysis(by=groups_shown, level=level, title=title, source=data.name)
         if out is not None:
             model.save(out, analysis=analysis, overwrite=overwrite)
     written = _written(analysis, out, report)
     if as_json:
-        print_json({**written, "verdict": verdict_record(analysis.verdict), "analysis": _record(analysis)})
+        options.print_json(
+            {**written, "verdict": options.verdict_record(analysis.verdict), "analysis": _record(analysis)}
+        )
     else:
         from bgmiv.analysis.text import summary_text
 
         typer.echo(summary_text(analysis))
     for what, path in written.items():
         typer.echo(f"{what}: {path}", err=True)
-    exit_if_failed(analysis.verdict)
+    options.exit_if_failed(analysis.verdict)
 
 
-def _groups_shown(model: IVEstimator, labels: Table, table: Any, roles: Roles) -> Any:
+def _groups_shown(model: IVEstimator, labels: Table, table: Any, roles: options.Roles) -> Any:
     """What `analysis` takes as `by`: names of covariates, or labels of each row where a name is none of them."""
     if not labels.columns:
         return None
     if set(labels.names) <= set(model.fitted_.schema.covariate_names):
         return list(labels.names)
-    kept = rows_used(table, roles) if model.n_dropped_ else slice(None)
+    kept = options.rows_used(table, roles) if model.n_dropped_ else slice(None)
     return {column.name: column.values[kept] for column in labels.columns}
 
 
 def _record(analysis: Analysis) -> dict[str, Any]:
     """The analysis without the factors of its curves, which only code needs."""
-    record: dict[str, Any] = plain(analysis)
+    record: dict[str, Any] = options.plain(analysis)
     for curve in record["curves"]:
         curve.pop("sources", None)
     return record
 
 
 def _free_folder(out: Path, overwrite: bool) -> None:
-    usable_folder(out, "--out")
+    options.usable_folder(out, "--out")
     if not out.is_dir() or not any(out.iterdir()):
         return
     if not (out / "model.json").is_file():
-        raise typer.BadParameter(
-            f"{out} holds something else than a saved model; name a new folder", param_hint="--out"
-        )
+        raise options.bad(f"{out} holds something else than a saved model; name a new folder", "--out")
     if not overwrite:
-        raise typer.BadParameter(
-            f"{out} holds a saved model; name a new folder or give --overwrite", param_hint="--out"
-        )
+        raise options.bad(f"{out} holds a saved model; name a new folder or give --overwrite", "--out")
 
 
 def _written(analysis: Analysis, out: Path | None, report: Path | None) -> dict[str, str]:
@@ -169,56 +128,53 @@ def _written(analysis: Analysis, out: Path | None, report: Path | None) -> dict[
     return written
 
 
-@reported
+@options.reported
+@options.takes_roles
 def compare(
-    data: Data,
-    formula: Formula = None,
-    outcome: Outcome = None,
-    treatment: Treatment = None,
-    instruments: Instruments = None,
-    covariates: Covariates = None,
+    data: options.Data,
+    roles: options.Roles,
     methods: Annotated[
         list[str] | None,
         typer.Option(
             help="Names, tsls,kiv or the option repeated; NAME-noiv ignores the instrument. "
             "By default tsls,tsls-noiv,bgm-iv.",
-            autocompletion=complete_method,
+            autocompletion=options.complete_method,
         ),
     ] = None,
-    preset: Annotated[str, typer.Option(help="The methods' settings.", autocompletion=complete_preset)] = "default",
+    preset: Annotated[
+        str, typer.Option(help="The methods' settings.", autocompletion=options.complete_preset)
+    ] = "default",
     t0: Annotated[str | None, typer.Option(help="The treatment that is compared with; by default a quartile.")] = None,
     t1: Annotated[str | None, typer.Option(help="The treatment whose effect is asked for, likewise.")] = None,
-    weights: Weights = None,
-    groups: Groups = None,
-    missing: MissingValues = "raise",
-    kind: Kind = None,
-    level: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
+    level: options.Level = 0.95,
     seed: Annotated[int, typer.Option(help="Of the fits.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """The same average effect by several methods, side by side."""
-    roles = chosen_roles(formula, outcome, treatment, instruments, covariates, weights, groups, missing, kind)
-    names = list(dict.fromkeys(words(methods or ["tsls,tsls-noiv,bgm-iv"])))
+    names = list(dict.fromkeys(options.words(methods or ["tsls,tsls-noiv,bgm-iv"])))
     for name in names:
-        check_method(name, "--methods")
-    check_preset(preset)
-    check_level(level)
-    at_least(0, seed, "--seed")
+        options.check_method(name, "--methods")
+    options.check_preset(preset)
+    options.check_level(level)
+    options.at_least(0, seed, "--seed")
     if (t0 is None) != (t1 is None):
-        raise typer.BadParameter("give both --t0 and --t1, or none", param_hint="--t0")
+        raise options.bad("give both --t0 and --t1, or none", "--t0")
 
     from bgmiv.analysis.compare import compare as compared
     from bgmiv.data.read import read_table
 
     table = read_table(data)
-    with warnings_shown(roles):
-        models = {name: fitted_model(make_model(name, preset, seed, roles.kinds), table, roles) for name in names}
+    with options.warnings_shown(roles):
+        models = {
+            name: options.fitted_model(options.make_model(name, preset, seed, roles.kinds), table, roles)
+            for name in names
+        }
         asked: dict[str, Any] = {}
         if t0 is not None and t1 is not None:
             variable = next(iter(models.values())).fitted_.schema.treatment
             asked = {"t0": read_treatment(t0, variable, "--t0"), "t1": read_treatment(t1, variable, "--t1")}
         found: Comparison = compared(models, level=level, **asked)
     if as_json:
-        print_json(found.to_dict())
+        options.print_json(found.to_dict())
     else:
         typer.echo(str(found))

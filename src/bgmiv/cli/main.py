@@ -6,11 +6,12 @@ import os
 
 # One thread is cheaper for networks this small and bitwise repeatable, with --workers 0 as in worker processes; JAX and
 # the linear algebra libraries read these when they are imported.
-os.environ.setdefault("NPROC", "1")
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-os.environ.setdefault("MKL_NUM_THREADS", "1")
-os.environ.setdefault("VECLIB_MAXIMUM_THREADS", "1")
+os.environ.update(
+    dict.fromkeys(
+        ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
+    )
+    | os.environ
+)
 
 from typing import Annotated
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from bgmiv._io import write_whole
-from bgmiv.cli.options import check_level, exit_if_failed, plain, print_json, reported, verdict_record, writable_file
-from bgmiv.cli.roles import Data, warnings_shown
+from bgmiv.cli import options
 
 if TYPE_CHECKING:
     from bgmiv.analysis.analysis import Analysis
@@ -30,24 +29,21 @@ EPILOGS = {
 }
 
 Folder = Annotated[Path, typer.Argument(help="The folder of a saved model.", show_default=False)]
-Level = Annotated[float, typer.Option(help="Of the intervals.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 _MAX_GROUPS = 50
-_WIDTH = 80
 
 
-@reported
+@options.reported
 def predict(
     folder: Folder,
-    data: Data,
+    data: options.Data,
     treatment: Annotated[str | None, typer.Option(help="One treatment for all rows.")] = None,
     treatment_column: Annotated[
         str | None, typer.Option(help="The column with each row's treatment; by default the one of the fit.")
     ] = None,
-    level: Level = 0.95,
+    level: options.Level = 0.95,
     out: Annotated[Path | None, typer.Option(help="A CSV file, instead of stdout.")] = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """What the outcome would be, on average, if each row's treatment were set: as CSV, one line a row.
 
@@ -55,22 +51,22 @@ def predict(
     of the fit show such a treatment at such covariates. The file needs the covariates' columns; others are ignored.
     """
     if treatment is not None and treatment_column is not None:
-        raise typer.BadParameter("give this or --treatment, not both", param_hint="--treatment-column")
-    check_level(level)
+        raise options.bad("give this or --treatment, not both", "--treatment-column")
+    options.check_level(level)
     if out is not None:
-        writable_file(out, "--out")
+        options.writable_file(out, "--out")
 
-    with warnings_shown():
+    with options.warnings_shown():
         model = _open(folder)
         found = _predictions(model, data, treatment, treatment_column, level)
     if as_json:
-        print_json({"verdict": verdict_record(model.verdict_), "rows": found.to_dict("records")})
+        options.print_json({"verdict": options.verdict_record(model.verdict_), "rows": found.to_dict("records")})
     if out is not None:
         write_whole(out, found.to_csv(index=False).encode())
         typer.echo(f"{len(found)} rows: {out}", err=True)
     elif not as_json:
         typer.echo(found.to_csv(index=False), nl=False)
-    exit_if_failed(model.verdict_)
+    options.exit_if_failed(model.verdict_)
 
 
 def _predictions(model: IVEstimator, data: Path, treatment: str | None, column: str | None, level: float) -> Any:
@@ -78,12 +74,12 @@ def _predictions(model: IVEstimator, data: Path, treatment: str | None, column: 
     import numpy as np
     import pandas as pd
 
-    from bgmiv.data.read import column_names, read_table, select_columns
+    from bgmiv.data.read import column_names, read_table, select_columns, table_rows
     from bgmiv.errors import DataError
 
     table, schema = read_table(data), model.fitted_.schema
     if treatment is not None:
-        n = select_columns(table, ()).n_rows
+        n = table_rows(table)
         x = np.full(n, read_treatment(treatment, schema.treatment, "--treatment"))
     else:
         name = column or schema.treatment.name
@@ -101,7 +97,7 @@ def _predictions(model: IVEstimator, data: Path, treatment: str | None, column: 
         parts = {"estimate": model.predict(x, covariates)}
         inside = model.in_support(x, covariates)
     levels = schema.outcome.levels if schema.outcome.width > 1 else None
-    shown: dict[str, Any] = {"row": np.arange(len(x)), "treatment": [plain(value) for value in x]}
+    shown: dict[str, Any] = {"row": np.arange(len(x)), "treatment": [options.plain(value) for value in x]}
     for k, name in enumerate([f"_{each}" for each in levels] if levels else [""]):
         shown |= {part + name: np.asarray(values).reshape(len(x), -1)[:, k] for part, values in parts.items()}
     return pd.DataFrame({**shown, "in_support": np.asarray(inside, bool)})
@@ -114,7 +110,7 @@ class _Row(NamedTuple):
     interpolated: bool = False
 
 
-@reported
+@options.reported
 def effect(
     folder: Folder,
     t0: Annotated[str, typer.Option(help="The treatment that is compared with.", show_default=False)],
@@ -126,16 +122,16 @@ def effect(
     weights: Annotated[
         str | None, typer.Option(help="The column of sample weights in --data; by default that of the fit, if there.")
     ] = None,
-    level: Level = 0.95,
-    as_json: AsJson = False,
+    level: options.Level = 0.95,
+    as_json: options.AsJson = False,
 ) -> None:
     """The average effect of setting the treatment to t1 instead of t0, with an interval.
 
     Without --data it is read off the average curves that the fit has stored: exact at their points, which hold the
     treatments of the summary, and by straight lines between them.
     """
-    check_level(level)
-    with warnings_shown():
+    options.check_level(level)
+    with options.warnings_shown():
         model = _open(folder)
         variable, outcome = model.fitted_.schema.treatment, model.fitted_.schema.outcome.name
         pair = (read_treatment(t0, variable, "--t0"), read_treatment(t1, variable, "--t1"))
@@ -145,10 +141,12 @@ def effect(
             rows = _asked_effects(model, data, pair, by, weights, level)
     if as_json:
         record = {"outcome": outcome, "treatment": variable.name, "t0": pair[0], "t1": pair[1], "level": level}
-        print_json(record | {"verdict": verdict_record(model.verdict_), "effects": [_effect_record(r) for r in rows]})
+        options.print_json(
+            record | {"verdict": options.verdict_record(model.verdict_), "effects": [_effect_record(r) for r in rows]}
+        )
     else:
         _print_effects(rows, outcome, variable, pair, level)
-    exit_if_failed(model.verdict_)
+    options.exit_if_failed(model.verdict_)
 
 
 def _stored_effects(
@@ -184,11 +182,11 @@ def _asked_effects(
     import numpy as np
 
     from bgmiv.data.query import rows_of
-    from bgmiv.data.read import column_names, read_table, select_columns
+    from bgmiv.data.read import column_names, read_table, select_columns, table_rows
     from bgmiv.errors import DataError
 
     table = read_table(data)
-    n = select_columns(table, ()).n_rows
+    n = table_rows(table)
     groups: list[tuple[str, Any]] = [("all rows", np.arange(n))]
     if by is not None:
         labels = select_columns(table, [by]).columns[0].values.astype(str)
@@ -208,17 +206,8 @@ def _asked_effects(
 
 
 def _effect_record(row: _Row) -> dict[str, Any]:
-    found = row.interval
-    return {
-        "group": row.group,
-        "n_rows": row.n_rows,
-        "estimate": found.estimate,
-        "lower": found.lower,
-        "upper": found.upper,
-        "std_errors": found.std_errors,
-        "in_support": found.in_support,
-        "interpolated": row.interpolated,
-    }
+    parts = {name: getattr(row.interval, name) for name in ("estimate", "lower", "upper", "std_errors", "in_support")}
+    return {"group": row.group, "n_rows": row.n_rows, **parts, "interpolated": row.interpolated}
 
 
 def _print_effects(rows: list[_Row], outcome: str, variable: Variable, pair: tuple[Any, Any], level: float) -> None:
@@ -244,28 +233,25 @@ def _print_effects(rows: list[_Row], outcome: str, variable: Variable, pair: tup
     Console().print(shown)
 
 
-@reported
-def diagnose(folder: Folder, as_json: AsJson = False) -> None:
+@options.reported
+def diagnose(folder: Folder, as_json: options.AsJson = False) -> None:
     """The checks of a fit as it has stored them, each with a reading: instruments, moments, the linear estimate."""
     model = _open(folder)
     analysis = _analysis(model, folder)
     if as_json:
         diagnosis = analysis.diagnosis
-        checks = [
-            {"key": c.key, "severity": c.severity, "title": c.title, "value": c.value, "reading": c.reading,
-             "reference": c.reference, "numbers": c.numbers}
-            for c in diagnosis.checks
-        ]  # fmt: skip
-        record = {"severity": diagnosis.severity, "checks": checks, "linear": plain(diagnosis.linear)}
-        print_json(record | {"verdict": verdict_record(model.verdict_)})
+        names = ("key", "severity", "title", "value", "reading", "reference", "numbers")
+        checks = [{name: getattr(check, name) for name in names} for check in diagnosis.checks]
+        record = {"severity": diagnosis.severity, "checks": checks, "linear": options.plain(diagnosis.linear)}
+        options.print_json(record | {"verdict": options.verdict_record(model.verdict_)})
     else:
         typer.echo(_diagnosis_text(analysis))
-    exit_if_failed(model.verdict_)
+    options.exit_if_failed(model.verdict_)
 
 
 def _diagnosis_text(analysis: Analysis) -> str:
     def indented(text: str) -> list[str]:
-        return textwrap.wrap(text, _WIDTH, initial_indent="    ", subsequent_indent="    ")
+        return textwrap.wrap(text, 80, initial_indent="    ", subsequent_indent="    ")
 
     lines = []
     for check in analysis.diagnosis.checks:
@@ -283,15 +269,15 @@ def _diagnosis_text(analysis: Analysis) -> str:
     return "\n".join(lines)
 
 
-@reported
+@options.reported
 def report(
     folder: Folder,
     out: Annotated[Path, typer.Option(help="The HTML file.")] = Path("report.html"),
     show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Write the analysis of a saved model as one self-contained HTML page, to be sent, printed or opened offline."""
-    writable_file(out, "--out")
+    options.writable_file(out, "--out")
     model = _open(folder)
     analysis = _analysis(model, folder)
     from bgmiv.analysis.page import write_report
@@ -299,14 +285,14 @@ def report(
     written = write_report(analysis, out)
     if as_json:
         size = written.stat().st_size
-        print_json({"report": str(written), "bytes": size, "verdict": verdict_record(model.verdict_)})
+        options.print_json({"report": str(written), "bytes": size, "verdict": options.verdict_record(model.verdict_)})
     else:
         typer.echo(f"report: {written}")
     if show:
         import webbrowser
 
         webbrowser.open(written.absolute().as_uri())
-    exit_if_failed(model.verdict_)
+    options.exit_if_failed(model.verdict_)
 
 
 def _open(folder: Path) -> IVEstimator:
@@ -347,16 +333,16 @@ def read_treatment(text: str, variable: Variable, option: str) -> Any:
         found = next((level for level in levels if str(level) == text), None)
         if found is None:
             known = ", ".join(str(level) for level in levels[:10])
-            raise typer.BadParameter(f"{text!r} is no level of {variable.name!r}; there are {known}", param_hint=option)
+            raise options.bad(f"{text!r} is no level of {variable.name!r}; there are {known}", option)
         return found
     if variable.discrete and text.lower() in ("true", "false"):
         return float(text.lower() == "true")
     try:
         value = float(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a number", param_hint=option) from None
+        raise options.bad(f"{text!r} is not a number", option) from None
     if variable.discrete and value not in (0.0, 1.0):
-        raise typer.BadParameter(f"{variable.name!r} is 0 or 1, got {text}", param_hint=option)
+        raise options.bad(f"{variable.name!r} is 0 or 1, got {text}", option)
     if not abs(value) < float("inf"):
-        raise typer.BadParameter(f"{text!r} is not finite", param_hint=option)
+        raise options.bad(f"{text!r} is not finite", option)
     return value

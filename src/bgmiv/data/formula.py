@@ -19,7 +19,7 @@ from bgmiv.data.blocks import Declaration, Level, category_entries, covariate_la
 from bgmiv.data.formula_terms import FORM, FUNCTIONS, FormulaParts, Term, checked_columns, formula_terms, split_formula
 from bgmiv.data.ivdata import IVData, checked_sampling
 from bgmiv.data.read import Missing, check_no_missing, column_names, select_columns, with_levels, without_missing
-from bgmiv.data.roles import RoleKind, holds_words
+from bgmiv.data.schema import RoleKind, holds_words
 from bgmiv.data.table import Column, Table
 from bgmiv.errors import DataError
 

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from bgmiv.data.blocks import BlockKind, Declaration, category_entries, covariate_label, plan_blocks
 from bgmiv.data.messages import FloatArray, counted, finite_columns, role_label
-from bgmiv.data.roles import RoleKind, read_role
-from bgmiv.data.schema import Schema, Variable, encode
+from bgmiv.data.schema import RoleKind, Schema, Variable, encode, read_role
 from bgmiv.data.table import Column, Table, check_same_rows, read_column, read_columns
 from bgmiv.errors import DataError
 

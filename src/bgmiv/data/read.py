@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bgmiv.data.blocks import Declaration, category_entries, covariate_label
 from bgmiv.data.ivdata import IVData, checked_sampling
 from bgmiv.data.messages import is_missing, listed, plural, warn_user
-from bgmiv.data.roles import RoleKind, check_are_levels, holds_words
+from bgmiv.data.schema import RoleKind, check_are_levels, holds_words
 from bgmiv.data.table import Column, Table, read_columns, wrapped
 from bgmiv.errors import DataError, MissingExtraError
 

@@ -7,14 +7,15 @@ from functools import partial
 
 from bgmiv.designs.base import Design, DesignEntry, StructuralGrid, with_settings
 from bgmiv.designs.demand import DemandConfoundedDesign, DemandDesign, VectorProxyDesign
-from bgmiv.designs.discrete import (
+from bgmiv.designs.empirical import EmpiricalData, Published, empirical_names, load_empirical
+from bgmiv.designs.lowdim import (
     BinaryConfoundedDesign,
     BinaryOutcomeDesign,
     BinaryTreatmentDesign,
     CategoricalTreatmentDesign,
+    LinearGaussianDesign,
+    LowDimDesign,
 )
-from bgmiv.designs.empirical import EmpiricalData, Published, empirical_names, load_empirical
-from bgmiv.designs.lowdim import LinearGaussianDesign, LowDimDesign
 from bgmiv.designs.mnist import MnistDesign, MnistHDDesign
 from bgmiv.designs.noisy import SHAPES, NoisyDemandDesign, NoisyDesign
 from bgmiv.designs.published import (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -12,6 +12,11 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.errors import ConfigError
 
 __all__ = [
+    "GRID_ROWS",
+    "GRID_SEED",
+    "QUANTILES",
+    "REFERENCE_ROWS",
+    "REFERENCE_SEED",
     "CheckedSettings",
     "Design",
     "DesignEntry",
@@ -23,10 +28,19 @@ __all__ = [
     "grid_of",
     "name_with_settings",
     "normals",
+    "population_grid",
     "product",
     "stream",
+    "usual_rows",
     "with_settings",
 ]
+
+REFERENCE_SEED, GRID_SEED = 2**31, 2**31 + 1
+"""Seeds of the rows that stand for the population, and of those it is judged at: no sample has them."""
+
+REFERENCE_ROWS, GRID_ROWS = 200_000, 2800
+QUANTILES = (0.05, 0.25, 0.75, 0.95)
+"""Of the treatment: grids lie between the outer two, and their contrast compares the inner two."""
 
 Columns = Mapping[str, np.ndarray]
 
@@ -34,18 +48,12 @@ _MINIMA = {"confounding": 0.0, "disturbance": 0.0, "noise": 0.0, "feature_seed":
 
 
 class Functional(NamedTuple):
-    """An average of differences of g over the rows of a grid, $\\overline{g(t_1, v) - g(t_0, v)} / scale$.
+    """An average of differences of g over the rows of a grid, $\\overline{g(t_1, v) - g(t_0, v)} / scale$."""
 
-    Attributes:
-        t0, t1: a treatment for all rows or one a row.
-        scale: what the difference is divided by: one for a contrast, t1 - t0 for a slope.
-        truth: its true value.
-    """
-
-    t0: float | np.ndarray
+    t0: float | np.ndarray  # a treatment for all rows or one a row
     t1: float | np.ndarray
-    scale: float
-    truth: float
+    scale: float  # what the difference is divided by: one for a contrast, t1 - t0 for a slope
+    truth: float  # its true value
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,11 +97,15 @@ class Design(Protocol):
 
 
 class CheckedSettings:
-    """Refuses settings that are not finite or too small, and an instrument that does not act."""
+    """Refuses settings that are not finite, too small or not among the `choices`, and an idle instrument."""
+
+    choices: ClassVar[Mapping[str, Collection[str]]] = {}
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if isinstance(value, str):
+                if value not in self.choices.get(name, (value,)):
+                    raise ConfigError(f"{name} is {value!r}; choose one of {', '.join(self.choices[name])}")
                 continue
             if not np.isfinite(value):
                 raise ConfigError(f"{name} is {value}; choose a finite value")
@@ -139,43 +151,69 @@ def product(*axes: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def as_data(
-    outcome: Columns,
-    treatment: Columns,
+    outcome: Any,
+    treatment: Any,
     instruments: Columns,
-    covariates: Mapping[str, tuple[np.ndarray, Any]],
+    covariates: Mapping[str, tuple[np.ndarray, Any]] | None = None,
     **kinds: Any,
 ) -> IVData:
-    """Named columns as data; each covariate comes with its kind, and `kinds` are those of treatment and outcome."""
+    """Columns as data; each covariate comes with its kind, and `kinds` are those of treatment and outcome."""
+    columns = covariates or {}
     return IVData.from_arrays(
         outcome,
         treatment,
         instruments=instruments,
-        covariates={name: values for name, (values, _) in covariates.items()} or None,
-        blocks={name: kind for name, (_, kind) in covariates.items()} or None,
-        **kinds,
+        covariates={name: values for name, (values, _) in columns.items()} or None,
+        blocks={name: kind for name, (_, kind) in columns.items()} or None,
+        **{"treatment_kind": "continuous", **kinds},
     )
 
 
 def grid_of(
     structural: Callable[..., np.ndarray],
     treatment: np.ndarray,
-    covariates: Columns,
-    in_support: np.ndarray,
+    covariates: Columns | None = None,
+    in_support: np.ndarray | None = None,
     functionals: Mapping[str, tuple[Any, Any, float]] | None = None,
 ) -> StructuralGrid:
     """The grid with the truth of the structural function, whose arguments are the treatment and the covariates.
 
-    `functionals` have t0, t1 and scale of each.
+    All points are in support unless told otherwise. `functionals` have t0, t1 and scale of each.
     """
+    columns = covariates or {}
 
     def value(t: Any) -> np.ndarray:
-        return structural(np.broadcast_to(np.asarray(t, np.float64), treatment.shape), *covariates.values())
+        return structural(np.broadcast_to(np.asarray(t, np.float64), treatment.shape), *columns.values())
 
     found = {
         name: Functional(t0, t1, scale, float(np.mean(value(t1) - value(t0)) / scale))
         for name, (t0, t1, scale) in (functionals or {}).items()
     }
-    return StructuralGrid(treatment, covariates, structural(treatment, *covariates.values()), in_support, found)
+    inside = np.ones(len(treatment), bool) if in_support is None else in_support
+    return StructuralGrid(treatment, columns, structural(treatment, *columns.values()), inside, found)
+
+
+def usual_rows(treatment: np.ndarray, quantiles: tuple[float, ...]) -> np.ndarray:
+    """The first rows of a population whose treatment lies between the outer quantiles, as many as a grid has."""
+    return np.flatnonzero((quantiles[0] <= treatment) & (treatment <= quantiles[-1]))[:GRID_ROWS]
+
+
+def population_grid(
+    structural: Callable[..., np.ndarray],
+    treatment: np.ndarray,
+    covariates: Columns,
+    quantiles: tuple[float, ...],
+    half_step: float | None,
+) -> StructuralGrid:
+    """A grid of rows of the population, with an average contrast, and an average slope unless the treatment is binary.
+
+    The contrast is between the inner quantiles (`QUANTILES`), or both levels; `half_step` is None for a binary one.
+    """
+    functionals: dict[str, tuple[Any, Any, float]] = {"contrast": (0.0, 1.0, 1.0)}
+    if half_step is not None:
+        functionals["contrast"] = (quantiles[1], quantiles[2], 1.0)
+        functionals["slope"] = (treatment - half_step, treatment + half_step, 2.0 * half_step)
+    return grid_of(structural, treatment, covariates, None, functionals)
 
 
 def name_with_settings(name: str, design: Any, usual: Any) -> str:

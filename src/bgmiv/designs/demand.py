@@ -11,16 +11,8 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
 from bgmiv.data.ivdata import IVData
-from bgmiv.designs.base import (
-    CheckedSettings,
-    StructuralGrid,
-    as_data,
-    check_draw,
-    confounded,
-    normals,
-    product,
-    stream,
-)
+from bgmiv.designs import base
+from bgmiv.designs.base import CheckedSettings, StructuralGrid, stream
 
 __all__ = [
     "GROUPS",
@@ -39,7 +31,6 @@ __all__ = [
 
 GROUPS = 7
 
-
 # The spawn key of each variable: no two share draws.
 _GROUP, _TIME, _COST, _SHOCK, _NOISE = range(5)
 _PROTOTYPE, _TRAINING_PROXY, _GRID_PROXY = range(100, 103)
@@ -54,6 +45,11 @@ class DemandDraw(NamedTuple):
     shock: np.ndarray
     price: np.ndarray
     outcome: np.ndarray
+
+    def scaled(self, disturbance: float) -> DemandDraw:
+        """The same draw with its outcome's disturbance times a factor."""
+        structural = demand(self.price, self.time, self.group)
+        return self._replace(outcome=structural + disturbance * (self.outcome - structural))
 
 
 def season(time: ArrayLike) -> np.ndarray:
@@ -89,28 +85,24 @@ def draw_demand(n: int, rho: float, seed: int) -> DemandDraw:
 
     Each variable has its own random stream, so a smaller sample is the beginning of a larger one.
     """
-    check_draw(n, rho, seed)
+    base.check_draw(n, rho, seed)
     group = stream(seed, _GROUP).integers(1, GROUPS + 1, size=n).astype(np.float64)
     time = stream(seed, _TIME).uniform(0.0, 10.0, size=n)
-    cost, shock, noise = normals(n, seed, _COST, _SHOCK, _NOISE)
+    cost, shock, noise = base.normals(n, seed, _COST, _SHOCK, _NOISE)
     price = 25.0 + (cost + 3.0) * season(time) + shock
-    return DemandDraw(group, time, cost, shock, price, demand(price, time, group) + confounded(shock, noise, rho))
+    return DemandDraw(group, time, cost, shock, price, demand(price, time, group) + base.confounded(shock, noise, rho))
 
 
 def demand_data(draw: DemandDraw, covariates: Mapping[str, tuple[np.ndarray, Any]]) -> IVData:
     """A draw as data: price, cost, demand, the time of year, and `covariates` by name with their kind."""
-    return as_data(
-        {"demand": draw.outcome},
-        {"price": draw.price},
-        {"cost": draw.cost},
-        {"time": (draw.time, "continuous"), **covariates},
-        treatment_kind="continuous",
-    )
+    known = {"time": (draw.time, "continuous"), **covariates}
+    return base.as_data({"demand": draw.outcome}, {"price": draw.price}, {"cost": draw.cost}, known)
 
 
 def demand_grid() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The evaluation grid: (price, time, group) of 20 prices × 20 times × 7 groups, price slowest."""
-    price, time, group = product(np.linspace(10.0, 25.0, 20), np.linspace(0.0, 10.0, 20), np.arange(1.0, GROUPS + 1.0))
+    axes = np.linspace(10.0, 25.0, 20), np.linspace(0.0, 10.0, 20), np.arange(1.0, GROUPS + 1.0)
+    price, time, group = base.product(*axes)
     return price, time, group
 
 
@@ -122,12 +114,8 @@ def demand_truth(covariates: Mapping[str, np.ndarray]) -> StructuralGrid:
     """
     price, time, group = demand_grid()
     low, high = price_support(time)
-    return StructuralGrid(
-        treatment=price,
-        covariates={"time": time, **covariates},
-        truth=demand(price, time, group),
-        in_support=(low <= price) & (price <= high),
-    )
+    inside = (low <= price) & (price <= high)
+    return StructuralGrid(price, {"time": time, **covariates}, demand(price, time, group), inside)
 
 
 @dataclass(frozen=True)
@@ -176,10 +164,8 @@ class DemandConfoundedDesign(CheckedSettings):
 
     def sample(self, n: int, rho: float, seed: int) -> IVData:
         """Draw `n` rows: those of the demand design with the same seed, the disturbance of the outcome scaled."""
-        draw = draw_demand(n, rho, seed)
-        structural = demand(draw.price, draw.time, draw.group)
-        scaled = draw._replace(outcome=structural + self.disturbance * (draw.outcome - structural))
-        return demand_data(scaled, {"group": (draw.group, "continuous")})
+        draw = draw_demand(n, rho, seed).scaled(self.disturbance)
+        return demand_data(draw, {"group": (draw.group, "continuous")})
 
     def grid(self) -> StructuralGrid:
         return DemandDesign().grid()

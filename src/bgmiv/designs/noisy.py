@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from scipy.special import expit
@@ -20,18 +20,9 @@ __all__ = ["SHAPES", "NoisyDemandDesign", "NoisyDesign"]
 SHAPES = ("linear", "concave", "threshold", "heterogeneous", "interaction", "null")
 """How the outcome depends on the standardised treatment t and the covariates; see :class:`NoisyDesign`."""
 
-_CHOICES = {
-    "shape": SHAPES,
-    "errors": ("normal", "heteroskedastic", "heavy-tailed"),
-    "first_stage": ("linear", "nonlinear"),
-    "instruments": ("continuous", "binary"),
-}
 _PROXIES = {"group": "noisy-demand", "vector": "noisy-vector", "image": "noisy-mnist"}
 # Spawn keys of the random streams.
 _NORMALS, _OTHERS, _INSTRUMENTS, _SHOCK, _NOISE = range(700, 705)
-# Seeds of the rows that stand for the population: no sample has them.
-_REFERENCE_SEED, _GRID_SEED = 2**31, 2**31 + 1
-_REFERENCE_ROWS, _GRID_ROWS = 200_000, 2800
 _DEGREES = 5.0
 _CONTINUOUS = 5
 # The Cholesky factor of correlations 0.5^|i - j|.
@@ -50,7 +41,7 @@ class _Draw(NamedTuple):
 
 class _Population(NamedTuple):
     variance: float
-    quantiles: tuple[float, float, float, float]
+    quantiles: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -94,6 +85,13 @@ class NoisyDesign(base.CheckedSettings):
         ((500, 10), (500, 2), 'noisy-concave')
     """
 
+    choices: ClassVar = {
+        "shape": SHAPES,
+        "errors": ("normal", "heteroskedastic", "heavy-tailed"),
+        "first_stage": ("linear", "nonlinear"),
+        "instruments": ("continuous", "binary"),
+    }
+
     shape: str = "linear"
     r2: float = 0.3
     partial_r2: float = 0.2
@@ -105,9 +103,6 @@ class NoisyDesign(base.CheckedSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, allowed in _CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise ConfigError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(allowed)}")
         for name in ("r2", "partial_r2"):
             if not 0.0 < getattr(self, name) < 1.0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; choose a value between 0 and 1")
@@ -153,8 +148,8 @@ class NoisyDesign(base.CheckedSettings):
         drawn = self.draw(n, seed)
         error = self.disturbance * base.confounded(drawn.shock, drawn.noise, rho)
         return base.as_data(
-            {"outcome": self.structural(drawn.treatment, *drawn.covariates.T) + error},
-            {"treatment": drawn.treatment},
+            self.structural(drawn.treatment, *drawn.covariates.T) + error,
+            drawn.treatment,
             {f"w{i}": column for i, column in enumerate(drawn.instruments.T, start=1)},
             dict(zip(_NAMES, zip(drawn.covariates.T, _KINDS, strict=True), strict=True)),
             treatment_kind="binary" if self.binary_treatment else "continuous",
@@ -192,26 +187,19 @@ class NoisyDesign(base.CheckedSettings):
 
     def grid(self) -> base.StructuralGrid:
         """2,800 rows of the population whose treatment lies between its 5% and 95% quantiles."""
-        low, lower, upper, high = _population(self).quantiles
-        drawn = self.draw(2 * _GRID_ROWS, _GRID_SEED)
-        kept = np.flatnonzero((low <= drawn.treatment) & (drawn.treatment <= high))[:_GRID_ROWS]
-        x, covariates = drawn.treatment[kept], dict(zip(_NAMES, drawn.covariates[kept].T, strict=True))
-        functionals: dict[str, tuple[Any, Any, float]] = {"contrast": (lower, upper, 1.0)}
-        if self.binary_treatment:
-            functionals["contrast"] = (0.0, 1.0, 1.0)
-        else:
-            half = 0.05 * self.treatment_scale
-            functionals["slope"] = (x - half, x + half, 2.0 * half)
-        return base.grid_of(self.structural, x, covariates, np.ones(len(x), bool), functionals)
+        quantiles, drawn = _population(self).quantiles, self.draw(2 * base.GRID_ROWS, base.GRID_SEED)
+        kept = base.usual_rows(drawn.treatment, quantiles)
+        covariates = dict(zip(_NAMES, drawn.covariates[kept].T, strict=True))
+        half = None if self.binary_treatment else 0.05 * self.treatment_scale
+        return base.population_grid(self.structural, drawn.treatment[kept], covariates, quantiles, half)
 
 
 @cache
 def _population(design: NoisyDesign) -> _Population:
     """The variance of g and quantiles of the treatment, from 200,000 rows."""
-    drawn = design.draw(_REFERENCE_ROWS, _REFERENCE_SEED)
-    low, lower, upper, high = np.quantile(drawn.treatment, (0.05, 0.25, 0.75, 0.95)).tolist()
+    drawn = design.draw(base.REFERENCE_ROWS, base.REFERENCE_SEED)
     variance = float(design.structural(drawn.treatment, *drawn.covariates.T).var())
-    return _Population(variance, (low, lower, upper, high))
+    return _Population(variance, tuple(np.quantile(drawn.treatment, base.QUANTILES).tolist()))
 
 
 @dataclass(frozen=True)
@@ -233,15 +221,12 @@ class NoisyDemandDesign(base.CheckedSettings):
         (50, 301)
     """
 
+    choices: ClassVar = {"proxy": _PROXIES}
+
     disturbance: float = 150.0
     proxy: str = "group"
     vector_dim: int = 300
     images: ImageSet = "mnist"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.proxy not in _PROXIES:
-            raise ConfigError(f"proxy is {self.proxy!r}; choose one of {', '.join(_PROXIES)}")
 
     @property
     def name(self) -> str:
@@ -250,22 +235,20 @@ class NoisyDemandDesign(base.CheckedSettings):
 
     def sample(self, n: int, rho: float, seed: int) -> IVData:
         """Draw `n` rows: those of the demand design with the same seed, the disturbance of the outcome scaled."""
-        drawn = draw_demand(n, rho, seed)
-        truth = demand(drawn.price, drawn.time, drawn.group)
-        scaled = drawn._replace(outcome=truth + self.disturbance * (drawn.outcome - truth))
-        values, kind = self._proxy(drawn.group, base.stream(seed, _OTHERS), grid=False)
-        return demand_data(scaled, {self.proxy: (values, kind)})
+        drawn = draw_demand(n, rho, seed).scaled(self.disturbance)
+        return demand_data(drawn, {self.proxy: self._proxy(drawn.group, base.stream(seed, _OTHERS), grid=False)})
 
     def grid(self) -> base.StructuralGrid:
         """2,800 rows of the population whose price lies between its 5% and 95% quantiles."""
-        drawn = draw_demand(2 * _GRID_ROWS, 0.0, _GRID_SEED)
-        low, lower, upper, high = np.quantile(drawn.price, (0.05, 0.25, 0.75, 0.95))
-        kept = np.flatnonzero((low <= drawn.price) & (drawn.price <= high))[:_GRID_ROWS]
-        price, time, group = drawn.price[kept], drawn.time[kept], drawn.group[kept]
-        values, _ = self._proxy(group, base.stream(_GRID_SEED, _OTHERS), grid=True)
-        functionals = {"contrast": (lower, upper, 1.0), "slope": (price - 0.5, price + 0.5, 1.0)}
-        covariates, inside = {"time": time, self.proxy: values}, np.ones(len(price), bool)
-        return base.grid_of(lambda p, t, _: demand(p, t, group), price, covariates, inside, functionals)
+        drawn = draw_demand(2 * base.GRID_ROWS, 0.0, base.GRID_SEED)
+        quantiles = tuple(np.quantile(drawn.price, base.QUANTILES))
+        kept = base.usual_rows(drawn.price, quantiles)
+        group = drawn.group[kept]
+        values, _ = self._proxy(group, base.stream(base.GRID_SEED, _OTHERS), grid=True)
+        covariates = {"time": drawn.time[kept], self.proxy: values}
+        return base.population_grid(
+            lambda p, t, _: demand(p, t, group), drawn.price[kept], covariates, quantiles, half_step=0.5
+        )
 
     def _proxy(self, group: np.ndarray, rng: np.random.Generator, *, grid: bool) -> tuple[np.ndarray, str]:
         """What stands for the group, and its kind."""

@@ -7,11 +7,11 @@ treatment, and all else stays: the structural function does not depend on ρ.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from scipy.special import exp1, expit
@@ -46,34 +46,20 @@ TABCF_SCENARIOS = tuple(f"{first}-{second}" for second in ("b5", "b4", "b11") fo
 
 # Spawn keys of the random streams.
 _NETWORK, _TABCF, _AGMM = 1000, 1010, 1020
-# Seeds of the rows that stand for the population: no sample has them.
-_GRID_SEED, _REFERENCE_SEED = 2**31 + 1, 2**31
-_GRID_ROWS, _REFERENCE_ROWS = 2800, 200_000
 _NOISE = 0.1
 
 
 class PrintedResult(NamedTuple):
-    """An error that the authors of a benchmark print.
+    """An error that the authors of a benchmark print."""
 
-    Attributes:
-        design: the benchmark's name here.
-        n: rows of a sample.
-        method: what they call the method.
-        mean: of the mean squared error over runs.
-        spread: of it, None where none is printed.
-        spread_kind: what the spread is.
-        runs: how many samples.
-        source: repository, commit and file.
-    """
-
-    design: str
-    n: int
-    method: str
-    mean: float
-    spread: float | None
-    spread_kind: str
-    runs: int
-    source: str
+    design: str  # the benchmark's name here
+    n: int  # rows of a sample
+    method: str  # what they call the method
+    mean: float  # of the mean squared error over runs
+    spread: float | None  # of it, None where none is printed
+    spread_kind: str  # what the spread is
+    runs: int  # how many samples
+    source: str  # repository, commit and file
 
 
 @cache
@@ -118,10 +104,9 @@ class NetworkIVDesign(base.CheckedSettings):
         (50, 2)
     """
 
-    curve: str = "abs"
+    choices: ClassVar = {"curve": NETWORK_CURVES}
 
-    def __post_init__(self) -> None:
-        _check_choice("curve", self.curve, NETWORK_CURVES)
+    curve: str = "abs"
 
     @property
     def name(self) -> str:
@@ -133,7 +118,6 @@ class NetworkIVDesign(base.CheckedSettings):
         return NETWORK_CURVES[self.curve](np.asarray(treatment, np.float64))
 
     def sample(self, n: int, rho: float, seed: int) -> IVData:
-        """Draw `n` rows; ρ is the correlation of the confounders of treatment and outcome, 1 as published."""
         base.check_draw(n, rho, seed)
         instruments, treatment, shock = self._draw(n, seed)
         other, noise = base.normals(n, seed, _NETWORK + 3, _NETWORK + 4)
@@ -147,7 +131,7 @@ class NetworkIVDesign(base.CheckedSettings):
 
     def grid(self) -> base.StructuralGrid:
         """2,800 fresh treatments of the same distribution, as the authors evaluate."""
-        return _grid_at(self.structural, self._draw(_GRID_ROWS, _GRID_SEED)[1])
+        return base.grid_of(self.structural, self._draw(base.GRID_ROWS, base.GRID_SEED)[1])
 
 
 @dataclass(frozen=True)
@@ -177,10 +161,9 @@ class TabCFDesign(base.CheckedSettings):
         (False, True)
     """
 
-    scenario: str = "a3-b5"
+    choices: ClassVar = {"scenario": TABCF_SCENARIOS}
 
-    def __post_init__(self) -> None:
-        _check_choice("scenario", self.scenario, TABCF_SCENARIOS)
+    scenario: str = "a3-b5"
 
     @property
     def name(self) -> str:
@@ -211,7 +194,6 @@ class TabCFDesign(base.CheckedSettings):
         return np.where(x <= 1.0, 0.2 * (5.5 + 2.0 * x), np.log(4.0 * above**2) + exp1(2.0 * above**2))
 
     def sample(self, n: int, rho: float, seed: int) -> IVData:
-        """Draw `n` rows; ρ is the correlation of the confounders of treatment and outcome, 1 as published."""
         base.check_draw(n, rho, seed)
         instrument, x, shock = self._draw(n, seed)
         other, noise = base.normals(n, seed, _TABCF + 3, _TABCF + 4)
@@ -235,8 +217,8 @@ class TabCFDesign(base.CheckedSettings):
 
     def grid(self) -> base.StructuralGrid:
         """Fresh treatments between their 5% and 95% quantiles, as the authors evaluate: 2,800 of 10,000."""
-        treatments = np.sort(self._draw(10_000, _GRID_SEED)[1])[500:9500]
-        return _grid_at(self.structural, treatments[np.linspace(0, 8999, _GRID_ROWS).astype(np.intp)])
+        treatments = np.sort(self._draw(10_000, base.GRID_SEED)[1])[500:9500]
+        return base.grid_of(self.structural, treatments[np.linspace(0, 8999, base.GRID_ROWS).astype(np.intp)])
 
 
 def _random_pieces(x: np.ndarray) -> np.ndarray:
@@ -297,6 +279,8 @@ class AdversarialGMMDesign(base.CheckedSettings):
         'agmm-band:design=4,n_instruments=5'
     """
 
+    choices: ClassVar = {"curve": AGMM_CURVES}
+
     curve: str = "abs"
     design: int = 2
     strength: float = 0.6
@@ -304,7 +288,6 @@ class AdversarialGMMDesign(base.CheckedSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_choice("curve", self.curve, AGMM_CURVES)
         if self.design not in (1, 2, 4):
             raise ConfigError(f"design is {self.design}; choose 1, 2 or 4")
         if not 0.0 < self.strength <= 1.0:
@@ -324,7 +307,6 @@ class AdversarialGMMDesign(base.CheckedSettings):
         return (AGMM_CURVES[self.curve](np.asarray(treatment, np.float64)) - shift) / scale
 
     def sample(self, n: int, rho: float, seed: int) -> IVData:
-        """Draw `n` rows; ρ is the correlation of the confounders of treatment and outcome, 1 as published."""
         base.check_draw(n, rho, seed)
         instruments, treatment, shock = self.draw(n, seed)
         other, noise = base.normals(n, seed, _AGMM + 3, _AGMM + 4)
@@ -346,32 +328,17 @@ class AdversarialGMMDesign(base.CheckedSettings):
 
     def grid(self) -> base.StructuralGrid:
         """2,800 fresh treatments of the same distribution, as the authors evaluate."""
-        return _grid_at(self.structural, self.draw(_GRID_ROWS, _GRID_SEED)[1])
+        return base.grid_of(self.structural, self.draw(base.GRID_ROWS, base.GRID_SEED)[1])
 
 
 @cache
 def _agmm_units(design: AdversarialGMMDesign) -> tuple[float, float]:
     """Mean and standard deviation of the outcome at ρ = 1, from 200,000 rows."""
-    _, x, shock = design.draw(_REFERENCE_ROWS, _REFERENCE_SEED)
+    _, x, shock = design.draw(base.REFERENCE_ROWS, base.REFERENCE_SEED)
     outcome = AGMM_CURVES[design.curve](x) + 2.0 * shock
     return float(outcome.mean()), float(np.sqrt(outcome.var() + _NOISE**2))
 
 
-def _check_choice(name: str, value: str, allowed: Collection[str]) -> None:
-    if value not in allowed:
-        raise ConfigError(f"{name} is {value!r}; choose one of {', '.join(allowed)}")
-
-
 def _as_data(outcome: np.ndarray, treatment: np.ndarray, instruments: np.ndarray) -> IVData:
     names = [f"instrument_{i}" for i in range(1, instruments.shape[1] + 1)]
-    return base.as_data(
-        {"outcome": outcome},
-        {"treatment": treatment},
-        dict(zip(names, instruments.T, strict=True)),
-        {},
-        treatment_kind="continuous",
-    )
-
-
-def _grid_at(structural: Curve, treatment: np.ndarray) -> base.StructuralGrid:
-    return base.grid_of(structural, treatment, {}, np.ones(len(treatment), bool))
+    return base.as_data(outcome, treatment, dict(zip(names, instruments.T, strict=True)))

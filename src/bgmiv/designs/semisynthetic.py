@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from scipy.special import expit, logit
@@ -19,10 +19,8 @@ from bgmiv.errors import ConfigError
 
 __all__ = ["SEMISYNTHETIC", "SemisyntheticDesign"]
 
-# Spawn keys of the random streams, and seeds of rows that stand for the population: no sample has them.
+# Spawn keys of the random streams.
 _ROWS, _SHOCK, _NOISE = range(1100, 1103)
-_GRID_SEED, _REFERENCE_SEED = 2**31 + 1, 2**31
-_GRID_ROWS, _REFERENCE_ROWS = 2800, 200_000
 _FERTILITY_ROWS = 10_000
 # The standard deviation of a logistic variable.
 _LOGISTIC = float(np.pi / np.sqrt(3.0))
@@ -58,29 +56,18 @@ SEMISYNTHETIC = tuple(
 
 
 class _Population(NamedTuple):
-    """A study's rows, and the models fitted to them.
+    """A study's rows, and the models fitted to them."""
 
-    Attributes:
-        covariates, instrument: `(n, p)` and `(n,)`.
-        coefficients: of the treatment's index on a constant, the covariates and the instrument.
-        spread: of the treatment's residual; that of a logistic variable for a binary treatment's index.
-        main: `(p,)`, coefficients of the covariates in the outcome.
-        effect: the linear effect of the treatment, by two-stage least squares.
-        centre, scale: mean and standard deviation of the treatment; 0 and 1 if it is binary.
-        modifier: mean and standard deviation of the covariate with which the effect varies.
-        r2: of the linear regression of the real outcome on treatment and covariates.
-    """
-
-    covariates: np.ndarray
-    instrument: np.ndarray
-    coefficients: np.ndarray
-    spread: float
-    main: np.ndarray
-    effect: float
-    centre: float
-    scale: float
-    modifier: tuple[float, float]
-    r2: float
+    covariates: np.ndarray  # (n, p)
+    instrument: np.ndarray  # (n,)
+    coefficients: np.ndarray  # of the treatment's index on a constant, the covariates and the instrument
+    spread: float  # of the treatment's residual; that of a logistic variable for a binary treatment's index
+    main: np.ndarray  # (p,), coefficients of the covariates in the outcome
+    effect: float  # the linear effect of the treatment, by two-stage least squares
+    centre: float  # the mean of the treatment; 0 if it is binary
+    scale: float  # its standard deviation; 1 if it is binary
+    modifier: tuple[float, float]  # mean and standard deviation of the covariate with which the effect varies
+    r2: float  # of the linear regression of the real outcome on treatment and covariates
 
 
 @dataclass(frozen=True)
@@ -117,6 +104,8 @@ class SemisyntheticDesign(base.CheckedSettings):
         (('nearc4',), (500, 6))
     """
 
+    choices: ClassVar = {"study": _STUDIES, "shape": _SHAPES}
+
     study: str = "card"
     shape: str = "linear"
     strength: float = 1.0
@@ -124,9 +113,6 @@ class SemisyntheticDesign(base.CheckedSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, known in (("study", tuple(_STUDIES)), ("shape", _SHAPES)):
-            if getattr(self, name) not in known:
-                raise ConfigError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(known)}")
         if (self.study, self.shape) not in SEMISYNTHETIC:
             raise ConfigError(f"the treatment of {self.study!r} is binary and has no concave effect")
         if not 0.0 <= self.r2 < 1.0:
@@ -198,24 +184,18 @@ class SemisyntheticDesign(base.CheckedSettings):
 
     def grid(self) -> base.StructuralGrid:
         """2,800 rows of the population whose treatment lies between its 5% and 95% quantiles."""
-        names, binary = _STUDIES[self.study].covariates, _STUDIES[self.study].binary
-        low, lower, upper, high = _moments(self).quantiles
-        v, _, x, _ = self._draw(2 * _GRID_ROWS, _GRID_SEED)
-        kept = np.flatnonzero((low <= x) & (x <= high))[:_GRID_ROWS]
-        x, covariates = x[kept], dict(zip(names, v[kept].T, strict=True))
-        functionals: dict[str, tuple[Any, Any, float]] = {
-            "contrast": (0.0, 1.0, 1.0) if binary else (lower, upper, 1.0)
-        }
-        if not binary:
-            half = 0.05 * _population(self.study).scale
-            functionals["slope"] = (x - half, x + half, 2.0 * half)
-        return base.grid_of(self.structural, x, covariates, np.ones(len(x), bool), functionals)
+        study, quantiles = _STUDIES[self.study], _moments(self).quantiles
+        v, _, x, _ = self._draw(2 * base.GRID_ROWS, base.GRID_SEED)
+        kept = base.usual_rows(x, quantiles)
+        covariates = dict(zip(study.covariates, v[kept].T, strict=True))
+        half = None if study.binary else 0.05 * _population(self.study).scale
+        return base.population_grid(self.structural, x[kept], covariates, quantiles, half)
 
 
 class _Moments(NamedTuple):
     variance: float
     partial_r2: float
-    quantiles: tuple[float, float, float, float]
+    quantiles: tuple[float, ...]
 
 
 @cache
@@ -235,9 +215,8 @@ def _moments(design: SemisyntheticDesign) -> _Moments:
     shares = weights / len(w)
     variance = float(np.sum(shares * g**2) - np.sum(shares * g) ** 2)
     unexplained = [_residual(mean, columns).var() + within.mean() for columns in (v, np.column_stack([v, w]))]
-    drawn = np.quantile(design._draw(_REFERENCE_ROWS, _REFERENCE_SEED)[2], (0.05, 0.25, 0.75, 0.95))
-    low, lower, upper, high = drawn.tolist()
-    return _Moments(variance, float(1.0 - unexplained[1] / unexplained[0]), (low, lower, upper, high))
+    drawn = np.quantile(design._draw(base.REFERENCE_ROWS, base.REFERENCE_SEED)[2], base.QUANTILES)
+    return _Moments(variance, float(1.0 - unexplained[1] / unexplained[0]), tuple(drawn.tolist()))
 
 
 @cache

@@ -11,14 +11,13 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-from bgmiv.analysis.analysis import Analysis
-from bgmiv.analysis.request import AnalysisRequest
+from bgmiv.analysis.analysis import Analysis, AnalysisRequest
 from bgmiv.data.formula import FormulaReader, formula_file, from_formula
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import warn_user
 from bgmiv.data.query import Rows
 from bgmiv.data.read import ColumnReader, Missing, from_frame, is_table, table_rows
-from bgmiv.data.roles import RoleKind
+from bgmiv.data.schema import RoleKind
 from bgmiv.diagnostics.verdict import Verdict
 from bgmiv.errors import ConfigError, FitWarning, ModelFileError, NotFittedError
 from bgmiv.estimators.fitted import FittedMethod, MethodConfig

@@ -7,8 +7,9 @@ import pytest
 
 from bgmiv.bench import Row
 from bgmiv.bench.report import bench_report
+from bgmiv.bench.report.comparisons import functional_table, multiples, multiples_table, printed_table
+from bgmiv.bench.report.figures import heat_map
 from bgmiv.bench.report.frame import read_rows
-from bgmiv.bench.report.overview import functional_table, heat_map, multiples, multiples_table, printed_table
 
 from .conftest import MakeCell
 

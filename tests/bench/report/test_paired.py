@@ -5,8 +5,8 @@ import pytest
 from scipy.stats import ttest_rel, wilcoxon
 from statsmodels.stats.multitest import multipletests
 
+from bgmiv.bench.report.comparisons import instrument_table, paired_table, paired_tests, paper_paired_table
 from bgmiv.bench.report.frame import read_rows
-from bgmiv.bench.report.paired import instrument_table, paired_table, paired_tests, paper_paired_table
 
 from .conftest import NEWER, MakeCell
 

@@ -10,18 +10,9 @@ import pandas as pd
 import pytest
 
 from bgmiv.bench import Row
-from bgmiv.bench.report import page
+from bgmiv.bench.report.comparisons import ablation_table, accuracy_table, paper_accuracy_table, support_table
 from bgmiv.bench.report.frame import read_rows
-from bgmiv.bench.report.tables import (
-    Table,
-    ablation_table,
-    accuracy_table,
-    paper_accuracy_table,
-    support_table,
-    to_csv,
-    to_latex,
-    to_markdown,
-)
+from bgmiv.bench.report.tables import Table, to_csv, to_html, to_latex, to_markdown
 
 from .conftest import MakeCell
 
@@ -147,7 +138,7 @@ def test_csv_markdown_and_html_escape() -> None:
     markdown = to_markdown(table)
     assert "<script" not in markdown
     assert {len(re.findall(r"(?<!\\)\|", text)) for text in markdown.splitlines() if text.startswith("|")} == {3}
-    html = page.table(table)
+    html = to_html(table)
     assert "<script" not in html
     assert html.count("<b>") == 2
     assert [note[0] for note in table.footnotes[1:]] == ["†", "‡"]

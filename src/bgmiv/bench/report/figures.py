@@ -1,4 +1,4 @@
-"""The bench's figures: error against sample size with bands, and box plots over repeats."""
+"""The bench's figures: error against sample size with bands, box plots over repeats, and all cells as a heat map."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgba
+from matplotlib.colors import LogNorm, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -20,7 +20,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLo
 from bgmiv.bench.report.frame import NO_WARM_START, add_labels, design_title, method_order, paper_values, unit_text
 from bgmiv.registry import PlotStyle, method_style
 
-__all__ = ["Series", "dress_panel", "error_boxes", "error_lines", "figure_bytes", "make_series"]
+__all__ = ["Series", "dress_panel", "error_boxes", "error_lines", "figure_bytes", "heat_map", "make_series"]
 
 _DASHES: tuple[Any, ...] = ((0, (4, 1.5)), (0, (1.5, 1.5)), (0, (6, 1, 1, 1, 1, 1)))
 _MARKERS = ("<", ">", "d", "p")
@@ -34,21 +34,13 @@ _MAX_WIDTH = 10.0
 
 @dataclass(frozen=True)
 class Series:
-    """One method under one preset in a figure.
+    """One method under one preset in a figure."""
 
-    Args:
-        label: as in the legend.
-        style: of the method.
-        variant: 0 for the method's first preset in the figure; later ones have other dashes, markers and hatches.
-        errors: columns rho, n and mse, a row a repeat.
-        paper: the paper's means at the same settings: columns rho, n and mean.
-    """
-
-    label: str
-    style: PlotStyle
-    variant: int
-    errors: pd.DataFrame
-    paper: pd.DataFrame
+    label: str  # as in the legend
+    style: PlotStyle  # of the method
+    variant: int  # 0 for the method's first preset in the figure; later ones have other dashes, markers and hatches
+    errors: pd.DataFrame  # columns rho, n and mse, a row a repeat
+    paper: pd.DataFrame  # the paper's means at the same settings: columns rho, n and mean
 
     @property
     def line(self) -> dict[str, Any]:
@@ -148,6 +140,31 @@ def error_boxes(design: str, series: Sequence[Series], *, title: str = "error ov
         for one in series
     ]
     _finish(figure, design, title, handles, series)
+    return figure
+
+
+def heat_map(found: pd.DataFrame) -> Figure:
+    """Multiples as colours, a row a cell and a column a method; white is the best method of its row."""
+    height = 1.6 + 0.22 * len(found)
+    figure = Figure(figsize=(3.6 + 0.72 * found.shape[1], height), layout="constrained")
+    panel = figure.subplots()
+    values = found.to_numpy(float)
+    image = panel.imshow(values, cmap="Oranges", norm=LogNorm(1.0, 30.0), aspect="auto")
+    for (i, j), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            colour = "white" if value > 8.0 else "#222222"
+            shown = f"{value:.1f}" if value < 99.5 else f"{value:.0f}"
+            panel.text(j, i, shown, ha="center", va="center", fontsize=7, color=colour)
+    panel.set_xticks(range(found.shape[1]), [_plain(label) for label in found.columns], rotation=35, ha="right")
+    rows = [f"{design}, n = {n}, rho = {rho:g}" for design, rho, n in found.index]
+    panel.set_yticks(range(len(rows)), [_plain(row) for row in rows], fontsize=7.5)
+    panel.tick_params(length=0)
+    for side in panel.spines.values():
+        side.set_visible(False)
+    figure.colorbar(image, ax=panel, shrink=min(1.0, 3.0 / height), label="multiple of the lowest mean error")
+    figure.suptitle(
+        "Error of each method as a multiple of the best", fontsize=12.5, fontweight="bold", x=0.01, ha="left"
+    )
     return figure
 
 

@@ -186,21 +186,14 @@ def _row_order(line: Mapping[str, Any]) -> tuple[Any, ...]:
 class PaperValues(NamedTuple):
     """Every numeric table of the paper's results, as printed; errors are structural MSE / 1e4.
 
-    Args:
-        accuracy: design, rho, n, method, mean, sd, repeats. The demand design's come from its ablation, since the paper
-            shows its other results only as a figure.
-        paired: design, rho, n, baseline, baseline_mean, baseline_sd, mean, sd, difference, wilcoxon_holm, t_p, repeats:
-            BGM-IV against the strongest baseline.
-        ablation: design, rho, n, mean, sd, repeats of BGM-IV without its warm start.
-        runtime: design, n, method, mean, median, min, max: minutes for one repeat.
-        sources: the label of each table in the paper, by kind and design.
+    The demand design's accuracy comes from its ablation, since the paper shows its other results only as a figure.
     """
 
     accuracy: pd.DataFrame
-    paired: pd.DataFrame
-    ablation: pd.DataFrame
-    runtime: pd.DataFrame
-    sources: Mapping[tuple[str, str], str]
+    paired: pd.DataFrame  # BGM-IV against the strongest baseline
+    ablation: pd.DataFrame  # BGM-IV without its warm start
+    runtime: pd.DataFrame  # minutes for one repeat
+    sources: Mapping[tuple[str, str], str]  # the label of each table in the paper, by kind and design
 
 
 @cache

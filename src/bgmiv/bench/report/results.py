@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from bgmiv.bench import Plan, Row
-from bgmiv.bench.report import figures, overview, page, paired, tables
+from bgmiv.bench.report import comparisons, figures, tables
 from bgmiv.bench.report import frame as frames
 from bgmiv.bench.report.frame import NO_WARM_START, OURS, design_title, method_order, paper_values, ranges
 from bgmiv.bench.report.tables import DASH, Table, markdown_text, safe_name, spread_text
@@ -132,12 +132,12 @@ def _summary(frame: pd.DataFrame, plans: Sequence[Plan], mixed: Table | None) ->
 
 def _overview(frame: pd.DataFrame) -> list[Section]:
     """All cells and methods in one figure and one table, and average effects; nothing with one method."""
-    table, averages = overview.multiples_table(frame), overview.functional_table(frame)
+    table, averages = comparisons.multiples_table(frame), comparisons.functional_table(frame)
     parts: list[Part] = []
     if table is not None:
         picture = Picture(
             "multiples",
-            overview.heat_map(overview.multiples(frame)),
+            figures.heat_map(comparisons.multiples(frame)),
             "Heat map of every method's error in every cell, as a multiple of the best method's",
             "Mean error over repeats, divided by the lowest mean of the row; default presets.",
         )
@@ -149,21 +149,21 @@ def _overview(frame: pd.DataFrame) -> list[Section]:
 def _design_section(frame: pd.DataFrame, design: str, baselines: Collection[str]) -> Section:
     shown = frames.instrumental(frame, design)
     parts: list[Part | None] = [
-        tables.accuracy_table(frame, design),
-        tables.paper_accuracy_table(frame, design),
-        overview.printed_table(frame, design),
+        comparisons.accuracy_table(frame, design),
+        comparisons.paper_accuracy_table(frame, design),
+        comparisons.printed_table(frame, design),
         *_accuracy_pictures(shown, design),
     ]
     ours = shown[shown["method"] == OURS]
     presets = sorted(ours["preset"].unique(), key=lambda preset: method_order(OURS, preset))
-    parts += [paired.paired_table(frame, design, preset, baselines) for preset in presets]
+    parts += [comparisons.paired_table(frame, design, preset, baselines) for preset in presets]
     if presets and parts[-1]:
-        parts.append(paired.paper_paired_table(ours[ours["preset"] == presets[-1]], design))
+        parts.append(comparisons.paper_paired_table(ours[ours["preset"] == presets[-1]], design))
     parts += [
-        paired.instrument_table(frame, design),
-        tables.ablation_table(frame, design),
+        comparisons.instrument_table(frame, design),
+        comparisons.ablation_table(frame, design),
         _ablation_picture(frame, design),
-        tables.support_table(frame, design),
+        comparisons.support_table(frame, design),
     ]
     return Section(design_title(design), tuple(part for part in parts if part))
 
@@ -372,19 +372,19 @@ def _list(name: str, title: str, lines: Sequence[dict[str, Any]], words: tuple[s
 
 
 def _html(report: Report, pictures: dict[str, bytes]) -> str:
-    parts = [page.contents((safe_name(section.title), section.title) for section in report.sections)]
+    parts = [tables.contents((safe_name(section.title), section.title) for section in report.sections)]
     for section in report.sections:
-        parts.append(page.heading(section.title, safe_name(section.title)))
+        parts.append(tables.heading(section.title, safe_name(section.title)))
         for part in section.parts:
             if isinstance(part, Table):
-                parts.append(page.table(part))
+                parts.append(tables.to_html(part))
             elif isinstance(part, Picture):
                 # 85 pixels an inch: figures of all widths have letters of one size, a little smaller than the text.
                 width = round(85 * part.figure.get_figwidth())
-                parts.append(page.image(pictures[part.name], part.alternative, part.caption, width))
+                parts.append(tables.image(pictures[part.name], part.alternative, part.caption, width))
             else:
-                parts.append(page.paragraph(part))
-    return page.page(report.title, parts)
+                parts.append(tables.paragraph(part))
+    return tables.page(report.title, parts)
 
 
 def _markdown(report: Report) -> str:

@@ -1,46 +1,37 @@
-"""The paper's tables from measured rows, and how a table becomes Markdown, CSV or LaTeX."""
+"""A table, the texts in it, and how it becomes Markdown, CSV, LaTeX or a part of a self-contained HTML page.
+
+Pages have no scripts, load nothing from anywhere, and escape every text.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import math
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from html import escape
 
 import pandas as pd
 
-from bgmiv.bench.report.frame import (
-    FAILED,
-    MIXED,
-    NO_WARM_START,
-    OURS,
-    add_labels,
-    cell_marks,
-    column_order,
-    design_title,
-    design_unit,
-    instrumental,
-    paper_values,
-    unit_text,
-)
-from bgmiv.registry import method_label
+from bgmiv.analysis.markup import asset
+from bgmiv.bench.report.frame import FAILED, MIXED
 
 __all__ = [
     "DASH",
     "Table",
-    "ablation_table",
-    "accuracy_table",
-    "design_table",
+    "contents",
     "digits_for",
-    "lowest",
+    "heading",
+    "image",
     "markdown_text",
-    "paper_accuracy_table",
+    "page",
+    "paragraph",
     "safe_name",
-    "setting_text",
     "spread_text",
-    "summarise",
-    "support_table",
     "to_csv",
+    "to_html",
     "to_latex",
     "to_markdown",
 ]
@@ -54,6 +45,14 @@ _MARKS = {
 }
 _LONG, _WIDE, _WIDE_TEXT = 45, 7, 40
 """Rows and columns that a LaTeX page holds, and characters from which a column of words is broken into lines."""
+
+_STYLE = asset("bench.css")
+
+_TALL = 30
+"""Rows from which a table scrolls under its header."""
+
+_STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode("ascii")
+_POLICY = f"default-src 'none'; img-src data:; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'"
 
 _LATEX_NAMES = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "<": "less", ">": "greater", "|": "bar"}
 _LATEX = str.maketrans(
@@ -168,32 +167,6 @@ def to_latex(table: Table) -> str:
     return "\n".join([*start, *head, *body, *end]) + "\n"
 
 
-def safe_name(name: str) -> str:
-    """A name for files and anchors: a design's name may come from a stranger's store."""
-    return "".join(sign if sign.isascii() and (sign.isalnum() or sign in "-_") else "-" for sign in name)[:80]
-
-
-def markdown_text(text: str) -> str:
-    """The text on one line, with nothing in it that Markdown or HTML would take for its own."""
-    return _one_line(text).translate(_MARKDOWN)
-
-
-def _latex(text: str) -> str:
-    # LaTeX stops at letters its fonts lack.
-    return unicodedata.normalize("NFKD", _one_line(text).translate(_LATEX)).encode("ascii", "ignore").decode()
-
-
-def _one_line(text: str) -> str:
-    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
-
-
-def summarise(rows: pd.DataFrame, by: Sequence[str], value: str = "mse") -> pd.DataFrame:
-    """Mean, standard deviation and number of repeats of a column in each group, and the group's marks."""
-    groups = rows.groupby(list(by), sort=False)
-    cells = groups[value].agg(mean="mean", sd="std", repeats="count")
-    return cells.assign(marks=[cell_marks(group) for _, group in groups])
-
-
 def spread_text(cells: pd.DataFrame, digits: int, usual: int | None = None, prefix: str = "") -> pd.Series:
     """Means and standard deviations as they are read; numbers of repeats other than the usual one in brackets."""
 
@@ -213,141 +186,84 @@ def digits_for(means: Iterable[float], *, at_least: int = 2) -> int:
     return min(6, max(at_least, 1 - math.floor(math.log10(min(sizes))))) if sizes else at_least
 
 
-def lowest(means: pd.DataFrame) -> pd.DataFrame:
-    """Which means are the lowest of their row; none where fewer than two are there."""
-    return means.eq(means.min(axis=1), axis=0) & (means.count(axis=1) > 1).to_numpy()[:, None]
+def safe_name(name: str) -> str:
+    """A name for files and anchors: a design's name may come from a stranger's store."""
+    return "".join(sign if sign.isascii() and (sign.isalnum() or sign in "-_") else "-" for sign in name)[:80]
 
 
-def setting_text(settings: pd.DataFrame) -> pd.DataFrame:
-    """The columns `rho` and `n` as texts."""
-    return pd.DataFrame({"rho": settings["rho"].map("{:g}".format), "n": settings["n"].map(str)}, dtype=object)
+def markdown_text(text: str) -> str:
+    """The text on one line, with nothing in it that Markdown or HTML would take for its own."""
+    return _one_line(text).translate(_MARKDOWN)
 
 
-def design_table(
-    name: str,
-    title: str,
-    design: str,
-    text: pd.DataFrame,
-    numbers: pd.DataFrame,
-    words: tuple[str, ...],
-    bold: pd.DataFrame | None,
-    notes: tuple[str, ...],
-) -> Table:
-    """A table of one design's errors: its title and its CSV file say the design and the unit."""
-    title = f"{design_title(design)}{title and f', {title}'}: {unit_text(design)}"
-    first = pd.DataFrame({"design": design, "MSE divided by": design_unit(design)}, numbers.index)
-    return Table(name, title, text, pd.concat([first, numbers], axis=1), words, bold, notes)
+def _latex(text: str) -> str:
+    # LaTeX stops at letters its fonts lack.
+    return unicodedata.normalize("NFKD", _one_line(text).translate(_LATEX)).encode("ascii", "ignore").decode()
 
 
-def accuracy_table(frame: pd.DataFrame, design: str) -> Table | None:
-    """Mean and standard deviation of the structural error for each rho and n; None if there is nothing."""
-    own = instrumental(frame, design)
-    if own.empty:
-        return None
-    own = add_labels(own)
-    cells = summarise(own, ["rho", "n", "label"])
-    usual, said = _repeats(cells["repeats"])
-    cells["text"] = spread_text(cells, digits_for(cells["mean"]), usual) + cells["marks"]
-    preset = f" Preset: {own['preset'].iloc[0]}." if own["preset"].nunique() == 1 else ""
-    note = f"{said} The lowest mean of each row is bold.{preset}"
-    return _wide_table(f"accuracy-{design}", "", design, cells, column_order(own), note)
+def _one_line(text: str) -> str:
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
 
 
-def paper_accuracy_table(frame: pd.DataFrame, design: str) -> Table | None:
-    """The paper's own values for the rows of the accuracy table; None where the paper gives no numbers."""
-    paper = paper_values()
-    settings = instrumental(frame, design)[["design", "rho", "n"]].drop_duplicates()
-    found = paper.accuracy.merge(settings)
-    if found.empty:
-        return None
-    labels = found["method"].map(method_label)
-    cells = found.assign(label=labels, text=spread_text(found, 2)).set_index(["rho", "n", "label"])
-    source = paper.sources.get(("accuracy", design)) or paper.sources["ablation", design]
-    note = (
-        f"As printed in the paper (table {source}), mean ± standard deviation over {found['repeats'].iloc[0]} repeats."
-    )
-    cells = cells[["mean", "sd", "repeats", "text"]]
-    return _wide_table(f"accuracy-{design}-paper-values", "the paper's values", design, cells, labels.unique(), note)
+def heading(text: str, anchor: str = "") -> str:
+    """A heading; with an anchor, links can lead to it."""
+    name = f' id="{escape(anchor)}"' if anchor else ""
+    return f"<h2{name}>{escape(text)}</h2>"
 
 
-def _wide_table(name: str, title: str, design: str, cells: pd.DataFrame, labels: Sequence[str], note: str) -> Table:
-    """A column a method from cells indexed by rho, n and label."""
-    columns = list(labels)
-    texts, means = (cells[part].unstack("label").reindex(columns=columns).reset_index() for part in ("text", "mean"))
-    shown = pd.concat([setting_text(texts), texts[columns].fillna(DASH)], axis=1)
-    numbers = cells.drop(columns="text").reset_index().rename(columns={"label": "method"})
-    return design_table(name, title, design, shown, numbers, ("rho",), lowest(means[columns]), (note,))
+def paragraph(text: str, *, note: bool = False) -> str:
+    """A paragraph; a note is set smaller and paler."""
+    return f'<p class="note">{escape(text)}</p>' if note else f"<p>{escape(text)}</p>"
 
 
-def ablation_table(frame: pd.DataFrame, design: str) -> Table | None:
-    """BGM-IV with its warm start and without it, beside the paper's ablation; None if nothing ran without it."""
-    own = frame[(frame["design"] == design) & (frame["method"] == OURS)]
-    without = own["preset"].str.endswith(NO_WARM_START)
-    if not without.any():
-        return None
-    own = own.assign(preset=own["preset"].str.removesuffix(NO_WARM_START), without=without).sort_values(
-        "preset", kind="stable"
-    )
-    setting = ["design", "rho", "n"]
-    ablated, full = (summarise(own[own["without"] == which], ["preset", *setting]) for which in (True, False))
-    paper = paper_values()
-    printed = paper.accuracy[paper.accuracy["method"] == OURS].merge(paper.ablation[setting])
-    settings = ablated.index.droplevel("preset")
-    beside = [part.set_index(setting).reindex(settings).set_axis(ablated.index) for part in (printed, paper.ablation)]
-    measured = {"BGM-IV": full.reindex(ablated.index), "BGM-IV (EGM=0)": ablated}
-    return _cell_table(
-        f"ablation-{design}",
-        "the warm start's ablation",
-        measured,
-        "EGM=0: the same settings, with no step of the warm start.",
-        dict(zip(("paper: BGM-IV", "paper: BGM-IV (EGM=0)"), beside, strict=True)),
-        bold=lowest(pd.DataFrame({name: part["mean"] for name, part in measured.items()})).reset_index(drop=True),
+def contents(entries: Iterable[tuple[str, str]]) -> str:
+    """A table of contents from pairs of anchor and text."""
+    items = "".join(f'<li><a href="#{escape(anchor)}">{escape(text)}</a></li>' for anchor, text in entries)
+    return f"<nav><ul>{items}</ul></nav>"
+
+
+def to_html(shown: Table) -> str:
+    """A table with its title and notes. A long one scrolls under its header."""
+    wide, starts = shown.wide, shown.group_starts
+    classes = [
+        ' class="left wide"' if name in wide else ' class="left"' if name in shown.words else "" for name in shown.text
+    ]
+    head = "".join(f"<th{kind}>{escape(name)}</th>" for kind, name in zip(classes, shown.text, strict=True))
+    body = ""
+    for i, row in enumerate(shown.lines):
+        texts = (f"<b>{escape(text)}</b>" if bold else escape(text) for text, bold in row)
+        cells = "".join(f"<td{kind}>{text}</td>" for kind, text in zip(classes, texts, strict=True))
+        body += ('<tr class="start">' if i in starts else "<tr>") + f"{cells}</tr>"
+    title = escape(shown.title)
+    frame = "scroll tall" if len(shown.text) > _TALL else "scroll"
+    inner = f'<table aria-label="{title}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    # What scrolls must be reachable by keyboard.
+    return "".join(
+        [f'<p class="title">{title}</p><div class="{frame}" tabindex="0">{inner}</div>']
+        + [paragraph(note, note=True) for note in shown.footnotes]
     )
 
 
-def support_table(frame: pd.DataFrame, design: str) -> Table:
-    """Error everywhere, inside and outside the training support, a row for each setting and method."""
-    own = add_labels(frame[frame["design"] == design]).rename(columns={"method": "name", "label": "method"})
-    columns = {"everywhere": "mse", "inside": "inside", "outside": "outside"}
-    parts = {name: summarise(own, ["design", "rho", "n", "method"], value) for name, value in columns.items()}
-    parts |= {name: parts[name].assign(marks="") for name in ("inside", "outside")}
-    return _cell_table(
-        f"support-{design}",
-        "inside and outside the training support",
-        parts,
-        "Inside: points of the evaluation grid such as training data show; outside, every method extrapolates.",
+def image(png: bytes, alternative: str, caption: str, width: int | None = None) -> str:
+    """A picture inside the page itself, as a data address; never wider than the page or the width asked for."""
+    data = base64.b64encode(png).decode("ascii")
+    asked = "" if width is None else f' width="{width}"'
+    return (
+        f'<figure><img alt="{escape(alternative)}"{asked} src="data:image/png;base64,{data}">'
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
     )
 
 
-def _cell_table(
-    name: str,
-    title: str,
-    measured: Mapping[str, pd.DataFrame],
-    note: str,
-    printed: Mapping[str, pd.DataFrame] | None = None,
-    bold: pd.DataFrame | None = None,
-) -> Table:
-    """A row for each entry of an index, a column for each frame of cells; printed ones have the paper's two digits."""
-    every = pd.concat(measured.values())
-    usual, said = _repeats(every["repeats"])
-    digits = digits_for(every["mean"])
-    texts = {column: spread_text(part, digits, usual) + part["marks"].fillna("") for column, part in measured.items()}
-    texts |= {column: spread_text(part, 2, usual) for column, part in (printed or {}).items()}
-    shown = pd.DataFrame(texts)
-    keys = shown.index.to_frame(index=False)
-    design = keys.pop("design").iloc[0]
-    keys = keys.assign(**setting_text(keys))
-    numbers = pd.concat({**measured, **(printed or {})}, names=["column"]).droplevel("design")
-    numbers = numbers[["mean", "sd", "repeats", "marks"]].fillna({"marks": "", "repeats": 0}).astype({"repeats": int})
-    text, words = pd.concat([keys, shown.reset_index(drop=True)], axis=1), tuple(name for name in keys if name != "n")
-    return design_table(name, title, design, text, numbers.reset_index(), words, bold, (f"{said} {note}",))
+def page(title: str, parts: Iterable[str]) -> str:
+    """A whole page from parts made by the other functions here.
 
-
-def _repeats(numbers: pd.Series) -> tuple[int | None, str]:
-    """The usual number of repeats, and the sentence that says what the cells show."""
-    counts = numbers[numbers > 0].astype(int).value_counts()
-    if counts.empty:
-        return None, "There is no fit to average."
-    usual = int(counts[counts == counts.max()].index.max())
-    said = f"Mean ± standard deviation over {usual} repeats" if usual > 1 else "One repeat, so no standard deviation"
-    return usual, said + (", or over as many as stand in brackets." if len(counts) > 1 else ".")
+    The page's own policy forbids scripts and loading: only its one style and pictures inside it are allowed.
+    """
+    body = "\n".join(parts)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n"
+        f"<body>\n<h1>{escape(title)}</h1>\n{body}\n</body>\n</html>\n"
+    )
