@@ -109,7 +109,7 @@ _ENTRIES = (
         "bgmiv.baselines.control_function",
         "ControlFunction",
         ("default",),
-        1,
+        2,
         PlotStyle("#882255", (0, (5, 1, 1, 1)), marker="<"),
     ),
     Method(
