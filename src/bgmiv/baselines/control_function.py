@@ -16,22 +16,23 @@ from scipy.special import ndtri
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
-from bgmiv.data.roles import RoleKind
 from bgmiv.data.schema import Schema
 from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.effects import Floats, Source
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.estimators.base import IVEstimator
+from bgmiv.estimators.base import SeededEstimator
 from bgmiv.estimators.fitted import FittedMethod, check_instrument, check_one_number
 from bgmiv.preprocess.reduction import BlockReduction, FittedReduction
 from bgmiv.progress import Reporter, silent
-from bgmiv.sieve.bases import ColumnBasis, TreatmentBasis, column_products, term_columns
+from bgmiv.sieve.bases import ColumnBasis, SieveFunction, TreatmentBasis, column_products, sieve_columns, term_columns
 from bgmiv.sieve.fit import Columns, average_splits, draw_folds, instrument_blocks, stretches_of
-from bgmiv.sieve.function import SieveFunction, sieve_columns
 from bgmiv.sieve.penalties import Penalties
 from bgmiv.sieve.stages import FirstStage, Regression, Sampling, SecondStage, first_stage, second_stage
 
-__all__ = ["ASSUMPTION", "PRESETS", "ControlFunction", "ControlFunctionConfig", "FittedControlFunction"]
+__all__ = [
+    "ASSUMPTION", "PRESETS", "ControlFunction", "ControlFunctionConfig", "Controls", "FittedControlFunction",
+    "generalised_residual",
+]  # fmt: skip
 
 ASSUMPTION = (
     "They rest on more than valid instruments: the errors of treatment and outcome are together independent of the "
@@ -320,7 +321,7 @@ PRESETS = {"default": ControlFunctionConfig}
 
 
 @dataclass(eq=False, repr=False)
-class ControlFunction(IVEstimator):
+class ControlFunction(SeededEstimator):
     """The control function in the shape of every other estimator; `ControlFunctionConfig` explains the arguments.
 
     It assumes more than valid instruments: the errors of treatment and outcome are together independent of the
@@ -338,17 +339,10 @@ class ControlFunction(IVEstimator):
         2.0
     """
 
+    fitted_class = FittedControlFunction
+
     residual: Residual = "standardised"
     _: KW_ONLY
-    use_instrument: bool = True
-    random_state: int | None = None
-    progress: bool = False
-    treatment_kind: RoleKind = "auto"
-    outcome_kind: RoleKind = "auto"
-
-    @classmethod
-    def _saved_classes(cls) -> tuple[type, ...]:
-        return ControlFunction, FittedControlFunction
 
     def _config(self) -> ControlFunctionConfig:
         return ControlFunctionConfig(self.residual, use_instrument=self.use_instrument)

@@ -12,13 +12,12 @@ from jax import Array
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
-from bgmiv.data.roles import RoleKind
 from bgmiv.data.scaling import Affine, Identity, RoleScaling, Scaler
 from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.effects import Floats
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.estimators.base import IVEstimator
+from bgmiv.estimators.base import SeededEstimator
 from bgmiv.estimators.fitted import FittedMethod, check_instrument, check_no_weights, check_one_number, chosen_preset
 from bgmiv.kernels import GaussianKernel, KernelFeatures, fit_features, median_lengthscales
 from bgmiv.progress import Reporter, silent
@@ -321,7 +320,7 @@ PRESETS = {"default": KIVConfig, "paper": paper_preset}
 
 
 @dataclass(eq=False, repr=False)
-class KIV(IVEstimator):
+class KIV(SeededEstimator):
     """Kernel instrumental variable regression.
 
     Args:
@@ -343,19 +342,12 @@ class KIV(IVEstimator):
         (3,)
     """
 
+    fitted_class = FittedKIV
+
     preset: Literal["default", "paper"] = "default"
     _: KW_ONLY
     validation: Literal["projected", "original"] | None = None
-    use_instrument: bool = True
     scaling: RoleScaling | None = None
-    random_state: int | None = None
-    progress: bool = False
-    treatment_kind: RoleKind = "auto"
-    outcome_kind: RoleKind = "auto"
-
-    @classmethod
-    def _saved_classes(cls) -> tuple[type, ...]:
-        return KIV, FittedKIV
 
     def _config(self) -> KIVConfig:
         config = replace(chosen_preset(PRESETS, self.preset), use_instrument=self.use_instrument)

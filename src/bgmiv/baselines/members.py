@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -20,13 +20,12 @@ from bgmiv.baselines.networks import MAX_ROWS, CovariateNet, has_wide_block, in_
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
-from bgmiv.data.roles import RoleKind
 from bgmiv.data.scaling import RoleScaling, ScaledData, Scaler
 from bgmiv.data.schema import Schema
 from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.effects import Floats
 from bgmiv.errors import ConfigError, DivergedError
-from bgmiv.estimators.base import IVEstimator
+from bgmiv.estimators.base import SeededEstimator
 from bgmiv.estimators.fitted import FittedMethod, check_instrument, check_no_weights, check_one_number
 from bgmiv.preprocess.reduction import BlockReduction, FittedReduction
 from bgmiv.progress import HistoryRow, Reporter, mean_history
@@ -210,23 +209,12 @@ def check_members(config: NetworkConfig) -> None:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class NetworkEstimator(IVEstimator):
+class NetworkEstimator(SeededEstimator):
     """An estimator whose fitted result holds members and whose arguments left at None take the preset's value."""
-
-    fitted_class: ClassVar[type[FittedMembers]]
 
     members: int | None = None
     holdout: float | None = None
     scaling: RoleScaling | None = None
-    use_instrument: bool = True
-    treatment_kind: RoleKind = "auto"
-    outcome_kind: RoleKind = "auto"
-    random_state: int | None = None
-    progress: bool = False
-
-    @classmethod
-    def _saved_classes(cls) -> tuple[type, ...]:
-        return (cls, cls.fitted_class)
 
     def _given(self, *names: str) -> dict[str, Any]:
         """Those of the arguments that are not None."""

@@ -11,17 +11,16 @@ import numpy as np
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
-from bgmiv.data.roles import RoleKind
 from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.effects import Estimate, Floats, Interval, Source, interval_of
 from bgmiv.errors import DataError
-from bgmiv.estimators.base import IVEstimator
+from bgmiv.estimators.base import SeededEstimator
 from bgmiv.estimators.fitted import FittedMethod, check_instrument, check_one_number
 from bgmiv.preprocess.reduction import BlockReduction, FittedReduction
 from bgmiv.progress import Reporter, silent
+from bgmiv.sieve.bases import SieveFunction, sieve_columns
 from bgmiv.sieve.fit import SieveConfig, fit_sieve, min_rows
-from bgmiv.sieve.function import SieveFunction, sieve_columns
 
 __all__ = ["NPIV", "PRESETS", "FittedNPIV", "NPIVConfig"]
 
@@ -160,7 +159,7 @@ PRESETS = {"default": NPIVConfig}
 
 
 @dataclass(eq=False, repr=False)
-class NPIV(IVEstimator):
+class NPIV(SeededEstimator):
     """Penalised sieve instrumental variables, with robust intervals; `NPIVConfig` explains the method.
 
     Args:
@@ -181,19 +180,12 @@ class NPIV(IVEstimator):
         array([-1.,  0.,  1.])
     """
 
+    fitted_class = FittedNPIV
+
     min_gain: float = 4.0
     _: KW_ONLY
     dimension: Literal["penalised", "adaptive"] = "penalised"
     folds: int = 5
-    use_instrument: bool = True
-    random_state: int | None = None
-    progress: bool = False
-    treatment_kind: RoleKind = "auto"
-    outcome_kind: RoleKind = "auto"
-
-    @classmethod
-    def _saved_classes(cls) -> tuple[type, ...]:
-        return NPIV, FittedNPIV
 
     def _config(self) -> NPIVConfig:
         return NPIVConfig(

@@ -352,6 +352,9 @@ class TSLS(IVEstimator):
         array([ 1., -4.])
     """
 
+    fitted_class = FittedTSLS
+    saved_parts = (TSLSConfig, Basis, Indicators)
+
     # Nothing is random here.
     random_state = 0
 
@@ -363,10 +366,6 @@ class TSLS(IVEstimator):
     use_instrument: bool = True
     treatment_kind: RoleKind = "auto"
     outcome_kind: RoleKind = "auto"
-
-    @classmethod
-    def _saved_classes(cls) -> tuple[type, ...]:
-        return (TSLS, FittedTSLS, TSLSConfig, Basis, Indicators)
 
     def _config(self) -> TSLSConfig:
         return TSLSConfig(self.degree, self.features, self.knots, self.interactions, self.use_instrument)

@@ -17,15 +17,16 @@ from bgmiv.sieve.bases import (
     LINEAR,
     TERMS,
     ColumnBasis,
+    SieveFunction,
     TreatmentBasis,
     b_splines,
     column_products,
     quantile_knots,
+    sieve_columns,
     term_columns,
     term_sums,
 )
 from bgmiv.sieve.dimension import INSTRUMENT_DEGREE, INSTRUMENT_RATIO, choose_dimension
-from bgmiv.sieve.function import SieveFunction, sieve_columns
 from bgmiv.sieve.stages import BlocksAt, FirstStage, Regression, Sampling, SecondStage, first_stage, second_stage
 
 __all__ = [
