@@ -10,15 +10,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 __all__ = [
-    "HistoryRow",
-    "Reporter",
-    "RichReporter",
-    "SilentReporter",
-    "fit_bars",
-    "mean_history",
-    "shown_loss",
-    "silent",
-]
+    "HistoryRow", "Reporter", "RichReporter", "SilentReporter", "fit_bars", "mean_history", "shown_loss", "silent",
+]  # fmt: skip
 
 
 class HistoryRow(NamedTuple):

@@ -18,19 +18,9 @@ if TYPE_CHECKING:
     from bgmiv.estimators.base import IVEstimator
 
 __all__ = [
-    "METHODS",
-    "NO_INSTRUMENT",
-    "Method",
-    "PlotStyle",
-    "find_method",
-    "load",
-    "make_config",
-    "method_label",
-    "method_names",
-    "method_style",
-    "nearest_preset",
-    "preset_names",
-]
+    "METHODS", "NO_INSTRUMENT", "Method", "PlotStyle", "find_method", "load", "make_config", "method_label",
+    "method_names", "method_style", "nearest_preset", "preset_names",
+]  # fmt: skip
 
 NO_INSTRUMENT = "-noiv"
 """A method's name with this ending means the method with its instruments ignored."""

@@ -5,7 +5,7 @@ It answers where moments are ill-posed, under a stronger assumption than the val
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -14,17 +14,14 @@ from jax import Array
 from scipy.special import ndtri
 
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.messages import FloatArray
-from bgmiv.data.query import Encoded, Query
-from bgmiv.data.schema import Schema
 from bgmiv.diagnostics.support import LinearSupport
-from bgmiv.effects import Floats, Source
+from bgmiv.effects import Floats
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.base import SeededEstimator
-from bgmiv.estimators.fitted import FittedMethod, check_instrument, check_one_number
-from bgmiv.preprocess.reduction import BlockReduction, FittedReduction
+from bgmiv.estimators.fitted import FittedSieve, MethodConfig, check_instrument, check_one_number
+from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.progress import Reporter, silent
-from bgmiv.sieve.bases import ColumnBasis, SieveFunction, TreatmentBasis, column_products, sieve_columns, term_columns
+from bgmiv.sieve.bases import ColumnBasis, SieveFunction, TreatmentBasis, column_products, term_columns
 from bgmiv.sieve.fit import Columns, average_splits, draw_folds, instrument_blocks, stretches_of
 from bgmiv.sieve.penalties import Penalties
 from bgmiv.sieve.stages import FirstStage, Regression, Sampling, SecondStage, first_stage, second_stage
@@ -59,27 +56,18 @@ _MIN_PROBABILITY = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
-class FittedControlFunction(FittedMethod):
+class FittedControlFunction(FittedSieve):
     """A fitted E[Y | do(x), v] of the control function.
 
     Attributes:
-        schema, support: what the fit keeps of its data.
-        reduction: of wide blocks and images.
-        function: g, and the covariance of its coefficients.
         use_instrument: whether residuals of a first stage are included.
         standardised: whether residuals were divided by their size given the instruments.
         losses: mean squared errors on left-out folds, of treatment and outcome in units of their variances.
-        clustered: whether the covariance is clustered by groups.
     """
 
-    schema: Schema
-    support: LinearSupport
-    reduction: FittedReduction
-    function: SieveFunction
     use_instrument: bool
     standardised: bool
     losses: tuple[float, float]
-    clustered: bool
 
     @property
     def interval_kind(self) -> str:
@@ -90,21 +78,9 @@ class FittedControlFunction(FittedMethod):
             return f"{kind}, and {bias}."
         return f"{kind}, which counts the estimated residuals, and {bias}. {ASSUMPTION}"
 
-    def encode(self, covariates: FloatArray) -> Encoded:
-        """What the function computes of covariates."""
-        return self.function.encode(sieve_columns(self.reduction.schema, self.reduction.transform(covariates)))
-
-    def at(self, query: Query) -> Floats:
-        """The structural function in units of the outcome, `(m, n)`."""
-        return self.function.at(query, query.rows.encoded_by(self))
-
-    def factors(self, query: Query) -> tuple[Source, ...]:
-        """The sampling uncertainty, by the covariance of the coefficients; and the bias of smoothing, by its prior."""
-        return self.function.factors(query, query.rows.encoded_by(self))
-
 
 @dataclass(frozen=True)
-class ControlFunctionConfig:
+class ControlFunctionConfig(MethodConfig):
     r"""Residual inclusion: the outcome is regressed on treatment, covariates and the residual of the treatment.
 
     With $x = m(w, v) + \sigma(w, v) u$ and $y = g(x, v) + e$:
@@ -160,10 +136,6 @@ class ControlFunctionConfig:
     def __post_init__(self) -> None:
         if self.residual not in get_args(Residual):
             raise ConfigError(f"residual must be one of {', '.join(get_args(Residual))}, got {self.residual!r}.")
-
-    def without_instrument(self) -> ControlFunctionConfig:
-        """The same method with its instruments ignored."""
-        return replace(self, use_instrument=False)
 
     def fit(self, data: IVData, key: Array, reporter: Reporter = silent) -> FittedControlFunction:
         """Draw folds, predict the treatment on each, and regress the outcome."""

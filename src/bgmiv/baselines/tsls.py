@@ -21,7 +21,7 @@ from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.effects import Floats, Source
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.base import IVEstimator
-from bgmiv.estimators.fitted import FittedMethod, check_instrument, check_one_number
+from bgmiv.estimators.fitted import FittedMethod, MethodConfig, check_instrument, check_one_number
 from bgmiv.persist.codec import unsaved
 from bgmiv.progress import Reporter, silent
 
@@ -148,7 +148,7 @@ class FittedTSLS(FittedMethod):
 
 
 @dataclass(frozen=True)
-class TSLSConfig:
+class TSLSConfig(MethodConfig):
     """Two-stage least squares with a constant: linear in treatment and covariates, or a sieve in the treatment.
 
     Standard errors are robust to heteroskedasticity, and clustered where the data have groups. Sample weights are those
@@ -198,10 +198,6 @@ class TSLSConfig:
             raise ConfigError(f"features must be 'polynomial', 'spline' or 'cv', got {self.features!r}.")
         if self.knots < 1:
             raise ConfigError(f"knots must be at least 1, got {self.knots}.")
-
-    def without_instrument(self) -> TSLSConfig:
-        """The same method with its instruments ignored."""
-        return replace(self, use_instrument=False)
 
     def fit(self, data: IVData, key: jax.Array | None = None, reporter: Reporter = silent) -> FittedTSLS:
         """Fit by linearmodels' `IV2SLS`; `key` is not used, there is no randomness."""
