@@ -23,22 +23,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "Average",
-    "DoseResponse",
-    "Estimate",
-    "Interval",
-    "Predictor",
-    "Source",
-    "average",
-    "check_level",
-    "coefficient_table",
-    "contrast",
-    "estimate_at",
-    "interval_of",
-    "predict",
-    "require_intervals",
-    "slope_query",
-]
+    "Average", "DoseResponse", "Estimate", "Interval", "Predictor", "Source", "average", "check_level",
+    "coefficient_table", "contrast", "estimate_at", "interval_of", "predict", "require_intervals", "slope_query",
+]  # fmt: skip
 
 Floats = NDArray[np.float64]
 

@@ -15,22 +15,10 @@ True
 from __future__ import annotations
 
 __all__ = [
-    "BGMIVError",
-    "BGMIVWarning",
-    "ConfigError",
-    "DataError",
-    "DivergedError",
-    "FetchError",
-    "FitInterrupted",
-    "FitWarning",
-    "MissingExtraError",
-    "ModelFileError",
-    "NotFittedError",
-    "NotIdentifiedError",
-    "StoreError",
-    "SupportWarning",
-    "WeakInstrumentWarning",
-]
+    "BGMIVError", "BGMIVWarning", "ConfigError", "DataError", "DivergedError", "FetchError", "FitInterrupted",
+    "FitWarning", "MissingExtraError", "ModelFileError", "NotFittedError", "NotIdentifiedError", "StoreError",
+    "SupportWarning", "WeakInstrumentWarning",
+]  # fmt: skip
 
 
 class BGMIVError(Exception):

@@ -22,16 +22,9 @@ from bgmiv.errors import ConfigError
 from bgmiv.likelihood import FiniteHead, Gaussian, Head
 
 __all__ = [
-    "FiniteMixture",
-    "GaussHermite",
-    "IntegrationRule",
-    "MonteCarlo",
-    "ObservedTreatment",
-    "QuasiMonteCarlo",
-    "check_rule",
-    "log_integral",
-    "rule_for",
-]
+    "FiniteMixture", "GaussHermite", "IntegrationRule", "MonteCarlo", "ObservedTreatment", "QuasiMonteCarlo",
+    "check_rule", "log_integral", "rule_for",
+]  # fmt: skip
 
 
 class IntegrationRule(Protocol):

@@ -18,19 +18,9 @@ if TYPE_CHECKING:
     from bgmiv.estimators.base import IVEstimator
 
 __all__ = [
-    "METHODS",
-    "NO_INSTRUMENT",
-    "Method",
-    "PlotStyle",
-    "find_method",
-    "load",
-    "make_config",
-    "method_label",
-    "method_names",
-    "method_style",
-    "nearest_preset",
-    "preset_names",
-]
+    "METHODS", "NO_INSTRUMENT", "Method", "PlotStyle", "find_method", "load", "make_config", "method_label",
+    "method_names", "method_style", "nearest_preset", "preset_names",
+]  # fmt: skip
 
 NO_INSTRUMENT = "-noiv"
 """A method's name with this ending means the method with its instruments ignored."""
@@ -81,7 +71,7 @@ _ENTRIES = (
     Method("npiv", "Sieve IV", "baselines.npiv", "NPIV", PlotStyle("#D55E00", (0, (6, 2, 1, 2)), marker=">"), _ONE),
     Method(
         "control-function", "Control function", "baselines.control_function", "ControlFunction",
-        PlotStyle("#882255", (0, (5, 1, 1, 1)), marker="<"), _ONE,
+        PlotStyle("#882255", (0, (5, 1, 1, 1)), marker="<"), _ONE, _SECOND,
     ),
     Method("kiv", "KIV", "baselines.kiv", "KIV", PlotStyle("#CC79A7", (0, (3, 1, 1, 1)), marker="D")),
     Method(

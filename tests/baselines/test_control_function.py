@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
-from scipy.integrate import quad
 from scipy.special import ndtr
-from sklearn.linear_model import LogisticRegression
 
 import bgmiv
-from bgmiv.baselines.additive import Smooth, draw_folds, fit_logistic, fit_ridge
-from bgmiv.baselines.control_function import ASSUMPTION, ControlFunctionConfig, FittedControlFunction
-from bgmiv.baselines.control_stages import generalised_residual
+from bgmiv.baselines.control_function import (
+    ASSUMPTION,
+    ControlFunctionConfig,
+    FittedControlFunction,
+    generalised_residual,
+)
 from bgmiv.baselines.tsls import TSLSConfig
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import query_along
 from bgmiv.designs import BinaryConfoundedDesign, CategoricalTreatmentDesign
 from bgmiv.effects import average, predict
 from bgmiv.errors import ConfigError, DataError
+from bgmiv.sieve.fit import draw_folds
 
 KEY = jax.random.key(0)
 
@@ -100,7 +101,8 @@ def test_groups_widen_intervals_and_stay_in_one_fold() -> None:
         errors.append(model.ate_interval(t0=0.0, t1=1.0).std_error)
         assert ("clustered" in model.fitted_.interval_kind) == (given is not None)
     assert errors[1] > 1.5 * errors[0]
-    folds = draw_folds(600, 5, rng, groups)
+    data = IVData.from_arrays(x + e, x, instruments=w, groups=groups)
+    folds = draw_folds(data, 5, rng)
     assert all(len(set(folds[groups == group])) == 1 for group in range(60))
 
 
@@ -150,71 +152,11 @@ def test_wide_blocks_are_reduced() -> None:
     assert change == pytest.approx(1.0, abs=0.15)
 
 
-class TestPieces:
-    def test_a_ridge_regression_is_the_direct_solve(self) -> None:
-        rng = np.random.default_rng(0)
-        columns = np.column_stack([np.ones(200), rng.normal(size=(200, 6))])
-        target = columns @ rng.normal(size=7) + rng.normal(size=200)
-        weights, folds = rng.uniform(0.5, 2.0, 200), draw_folds(200, 5, rng, None)
-        fit = fit_ridge(columns, target, np.array([-1, -1, 0, 0, 0, 1, 1]), folds, weights)
-        assert np.isfinite(fit.penalties).all()
-
-        def solve(rows: np.ndarray) -> np.ndarray:
-            root = np.sqrt(weights[rows])[:, None]
-            stacked = np.vstack([columns[rows] * root, np.diag(np.sqrt(fit.penalties))])
-            return np.linalg.lstsq(stacked, np.append(target[rows] * root[:, 0], np.zeros(7)), rcond=None)[0]
-
-        np.testing.assert_allclose(fit.coefficients, solve(np.ones(200, bool)), rtol=1e-8)
-        expected = np.empty(200)
-        for fold in range(5):
-            expected[folds == fold] = columns[folds == fold] @ solve(folds != fold)
-        np.testing.assert_allclose(fit.out_of_fold, expected, rtol=1e-8, atol=1e-10)
-        assert fit.loss == pytest.approx(np.average((target - expected) ** 2, weights=weights))
-
-    def test_columns_of_nothing_are_left_out(self) -> None:
-        rng = np.random.default_rng(1)
-        columns = np.column_stack([np.ones(500), rng.normal(size=(500, 40))])
-        labels = np.append([-1, 0], np.ones(39, int))
-        target, folds = columns[:, 1] + rng.normal(size=500), draw_folds(500, 5, rng, None)
-        fit = fit_ridge(columns, target, labels, folds, np.ones(500), doubtful=[0, 1])
-        assert not fit.coefficients[2:].any()
-        assert fit.coefficients[1] == pytest.approx(1.0, abs=0.1)
-
-    def test_the_penalty_of_splines_is_their_roughness(self) -> None:
-        values = np.random.default_rng(0).normal(size=400)
-        smooth = Smooth.fit(values, 8)
-        b = np.random.default_rng(1).normal(size=smooth.size)
-
-        def second(t: float) -> float:
-            at = np.array([t - 1e-4, t, t + 1e-4]) * smooth.scale + smooth.shift
-            low, middle, high = smooth(at)[:, 1:] @ b
-            return (low - 2.0 * middle + high) / 1e-8
-
-        knots = smooth.knots
-        total = sum(quad(lambda t: second(t) ** 2, a, c)[0] for a, c in pairwise(knots))
-        assert total == pytest.approx(b @ b, rel=1e-3)
-        # Beyond the outer knots the functions are lines.
-        outside = smooth(np.array([5.0, 6.0, 7.0]) * smooth.scale + smooth.shift)
-        np.testing.assert_allclose(np.diff(outside, n=2, axis=0), 0.0, atol=1e-8)
-
-    def test_generalised_residuals_of_a_probit_model(self) -> None:
-        u = np.random.default_rng(0).normal(size=400_000)
-        index = 0.4
-        residual = generalised_residual(np.array([0.0, 1.0]), np.full(2, ndtr(index)))
-        np.testing.assert_allclose(residual, [u[index + u <= 0].mean(), u[index + u > 0].mean()], atol=0.005)
-
-    def test_logistic_regression_finds_probabilities(self) -> None:
-        rng = np.random.default_rng(0)
-        z = rng.normal(size=(4000, 2))
-        p = 1.0 / (1.0 + np.exp(-z @ [1.0, -2.0]))
-        target = (rng.uniform(size=4000) < p).astype(float)
-        columns, folds = np.column_stack([np.ones(4000), z]), draw_folds(4000, 5, rng, None)
-        labels = np.array([-1, 0, 0])
-        ridge = fit_ridge(columns, target, labels, folds, np.ones(4000))
-        fit = fit_logistic(columns, target, ridge, folds, np.ones(4000))
-        reference = LogisticRegression(C=np.inf).fit(z, target)
-        np.testing.assert_allclose(fit.coefficients[1:], reference.coef_[0], rtol=0.02)
-        assert np.abs(fit.out_of_fold - p).max() < 0.1
+def test_generalised_residuals_of_a_probit_model() -> None:
+    u = np.random.default_rng(0).normal(size=400_000)
+    index = 0.4
+    residual = generalised_residual(np.array([0.0, 1.0]), np.full(2, ndtr(index)))
+    np.testing.assert_allclose(residual, [u[index + u <= 0].mean(), u[index + u > 0].mean()], atol=0.005)
 
 
 def test_bad_settings_and_data_are_refused() -> None:

@@ -17,6 +17,7 @@ from bgmiv.data.query import Rows, query_along, query_at
 from bgmiv.designs import make_design
 from bgmiv.effects import estimate_at, interval_of, predict
 from bgmiv.errors import ConfigError, DataError
+from bgmiv.sieve.bases import Spline
 from bgmiv.sieve.dimension import choose_dimension
 from bgmiv.sieve.penalties import choose_penalties
 from bgmiv.sieve.stages import FirstStage, Regression, Sampling, first_stage, second_stage
@@ -98,6 +99,17 @@ def test_both_stages_are_the_direct_penalised_solves(weighted: bool) -> None:
     plain = np.column_stack([linear, rich])
     expected = np.linalg.solve((plain.T * weights) @ plain + diagonal, (plain.T * weights) @ y)
     np.testing.assert_allclose(second.coefficients, expected, atol=1e-8)
+
+
+def test_the_penalty_of_splines_is_their_roughness() -> None:
+    rng = np.random.default_rng(0)
+    spline = Spline.fit(rng.normal(size=400), 8)
+    grid, step = np.linspace(spline.knots[0], spline.knots[-1], 20_001, retstep=True)
+    bends = np.diff(spline(grid), n=2, axis=0) / step**2
+    roughness = bends.T @ bends
+    np.testing.assert_allclose(roughness, np.eye(8) * roughness[0, 0], rtol=0.02, atol=0.02 * roughness[0, 0])
+    # Beyond the outer knots the functions are constant.
+    np.testing.assert_allclose(np.diff(spline(np.array([5.0, 6.0, 7.0])), axis=0), 0.0, atol=1e-8)
 
 
 def test_the_ridge_is_that_of_the_largest_marginal_likelihood() -> None:

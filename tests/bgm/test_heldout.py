@@ -16,7 +16,7 @@ from bgmiv.bgm.covariates import CovariateConfig
 from bgmiv.bgm.heldout import HeldOutLosses, evaluate_fold, gather_evidence, held_out_rows, outcome_loss
 from bgmiv.bgm.model import BGMIVModel, LatentLayout, ModelConfig, build_model
 from bgmiv.data import IVData, RoleScaling
-from bgmiv.diagnostics.heldout import moment_shares, simple_fits
+from bgmiv.diagnostics.moments import moment_shares, simple_fits
 from bgmiv.diagnostics.verdict import FitEvidence, judge
 from bgmiv.integrate import GaussHermite
 from bgmiv.training.loop import TrainingData, training_data

@@ -11,7 +11,7 @@ from scipy.spatial.distance import cdist, pdist
 
 from bgmiv.data import IVData
 from bgmiv.diagnostics import conditions_of, moment_risk
-from bgmiv.diagnostics.heldout import moment_shares, simple_fits
+from bgmiv.diagnostics.moments import moment_shares, simple_fits
 
 N = 300
 

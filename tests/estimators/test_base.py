@@ -64,10 +64,6 @@ class Toy(IVEstimator):
     random_state: Any = None
     progress: bool = False
 
-    @classmethod
-    def _saved_classes(cls) -> tuple[type, ...]:
-        return ()
-
     def _config(self) -> Config:
         if self.depth < 1:
             raise ConfigError(f"depth must be at least 1, got {self.depth}.")

@@ -5,35 +5,31 @@ It answers where moments are ill-posed, under a stronger assumption than the val
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Literal, NamedTuple, get_args
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import numpy as np
 from jax import Array
+from scipy.special import ndtri
 
-from bgmiv.baselines.additive import Floats, Integers, draw_folds
-from bgmiv.baselines.control_stages import (
-    FirstStage,
-    FirstStageColumns,
-    SplineCurve,
-    fit_curve,
-    residual_size,
-    spline_first_stage,
-)
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.messages import FloatArray
-from bgmiv.data.query import Encoded, Query
-from bgmiv.data.schema import RoleKind, Schema
 from bgmiv.diagnostics.support import LinearSupport
-from bgmiv.effects import Source
+from bgmiv.effects import Floats
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.estimators.base import IVEstimator
-from bgmiv.estimators.fitted import FittedMethod, check_instrument, check_one_number
-from bgmiv.preprocess.reduction import BlockReduction, FittedReduction
+from bgmiv.estimators.base import SeededEstimator
+from bgmiv.estimators.fitted import FittedSieve, MethodConfig, check_instrument, check_one_number
+from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.progress import Reporter, silent
+from bgmiv.sieve.bases import ColumnBasis, SieveFunction, TreatmentBasis, column_products, term_columns
+from bgmiv.sieve.fit import Columns, average_splits, draw_folds, instrument_blocks, stretches_of
+from bgmiv.sieve.penalties import Penalties
+from bgmiv.sieve.stages import FirstStage, Regression, Sampling, SecondStage, first_stage, second_stage
 
-__all__ = ["ASSUMPTION", "PRESETS", "ControlFunction", "ControlFunctionConfig", "FittedControlFunction"]
+__all__ = [
+    "ASSUMPTION", "PRESETS", "ControlFunction", "ControlFunctionConfig", "Controls", "FittedControlFunction",
+    "generalised_residual",
+]  # fmt: skip
 
 ASSUMPTION = (
     "They rest on more than valid instruments: the errors of treatment and outcome are together independent of the "
@@ -43,74 +39,53 @@ ASSUMPTION = (
 
 Residual = Literal["standardised", "raw"]
 
-_MAX_POINTS = 50_000
 _N_FOLDS = 5
 _MIN_ROWS = 20
+_WAVES = 60
+# What a term must gain to enter, as twice a log likelihood ratio.
+_MIN_GAIN = 4.0
+_BENDS, _SEGMENTS = 30, 30
+_BENDS_OF_CONTROL = 8
+# More instruments than these are penalised.
+_MAX_FREE = 10
+# How many of the smoothest bends of treatment and control variable take part in products.
+_N_SMOOTHEST = 4
+# Of the mean size of a residual.
+_MIN_SIZE = 0.2
+_MIN_PROBABILITY = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
-class FittedControlFunction(FittedMethod):
+class FittedControlFunction(FittedSieve):
     """A fitted E[Y | do(x), v] of the control function.
 
     Attributes:
-        schema, support: what the fit keeps of its data.
-        reduction: of wide blocks and images.
-        curve: g of the (reduced) covariates.
         use_instrument: whether residuals of a first stage are included.
         standardised: whether residuals were divided by their size given the instruments.
         losses: mean squared errors on left-out folds, of treatment and outcome in units of their variances.
-        clustered: whether the covariance is clustered by groups.
     """
 
-    schema: Schema
-    support: LinearSupport
-    reduction: FittedReduction
-    curve: SplineCurve
     use_instrument: bool
     standardised: bool
     losses: tuple[float, float]
-    clustered: bool
 
     @property
     def interval_kind(self) -> str:
         """What the intervals are."""
-        kind = f"the {'clustered' if self.clustered else 'robust'} covariance of the coefficients"
+        kind = f"Intervals by the {'clustered' if self.clustered else 'robust'} covariance of the coefficients"
+        bias = "by the bias of the penalties as far as the prior they stand for knows it"
         if not self.use_instrument:
-            return f"Intervals by {kind}, penalties taken as given."
-        return f"Intervals by {kind}, which counts the estimated residuals and takes penalties as given. {ASSUMPTION}"
-
-    def encode(self, covariates: FloatArray) -> Encoded:
-        """Functions of the reduced covariates, the part of g without the treatment, and slopes of its functions."""
-        reduced = np.asarray(self.reduction.transform(covariates), np.float64)
-        functions = np.hstack(self.curve.covariates.parts(reduced))
-        return (functions, *self.curve.encode(functions))
-
-    def at(self, query: Query) -> Floats:
-        """The structural function in units of the outcome, `(m, n)`."""
-        curve, (_, base, slopes) = self.curve, query.rows.encoded_by(self)
-        return query.collect(lambda x, rows: base[rows] + (curve.functions(x) * slopes[rows]).sum(axis=1), _MAX_POINTS)
-
-    def factors(self, query: Query) -> tuple[Source, ...]:
-        """The sampling uncertainty, by the covariance of the coefficients."""
-        curve = self.curve
-        functions, *_ = query.rows.encoded_by(self)
-        values, vectors = np.linalg.eigh(curve.covariance)
-        there = values > 1e-12 * values.max(initial=0.0)
-        root = vectors[:, there] * np.sqrt(values[there])
-
-        def moved(x: FloatArray, rows: np.ndarray) -> np.ndarray:
-            return curve.columns(curve.functions(x), functions[rows]) @ root
-
-        return (Source("sampling", np.moveaxis(query.collect(moved, _MAX_POINTS), -1, 0), np.inf),)
+            return f"{kind}, and {bias}."
+        return f"{kind}, which counts the estimated residuals, and {bias}. {ASSUMPTION}"
 
 
 @dataclass(frozen=True)
-class ControlFunctionConfig:
+class ControlFunctionConfig(MethodConfig):
     r"""Residual inclusion: the outcome is regressed on treatment, covariates and the residual of the treatment.
 
     With $x = m(w, v) + \sigma(w, v) u$ and $y = g(x, v) + e$:
 
-    1. m is estimated by penalised splines, and the residual of a row by folds without it;
+    1. m is estimated by a penalised sieve, whose penalised part predicts a row by folds without it;
     2. y is regressed on functions of (x, v), of the residual r, and products of both. Those of r have mean zero over
        the rows, so that $\hat g(x, v)$ is the average over r: an estimate of $E[Y \mid do(x), v]$.
 
@@ -122,14 +97,13 @@ class ControlFunctionConfig:
     identify.
 
     Residuals are divided by their estimated size where the data show that it varies with the instruments: u is what is
-    independent of them. For a treatment with levels they are the generalised
-    residuals of a probit model whose probabilities are estimated freely, one for each level but the first; beyond two
-    levels this is an approximation. They enter as lines and in products with the treatment (switching regressions).
+    independent of them. For a treatment with levels they are the generalised residuals of a probit model whose
+    probabilities are estimated freely, one for each level but the first; beyond two levels this is an approximation.
+    They enter as lines and in products with the treatment (switching regressions).
 
-    Splines are natural cubic ones with the roughness penalty of a smoothing spline. Each group of terms has its own
-    penalty, chosen by five-fold cross-validation; lines of treatment and residual have none. Standard errors are robust
-    or clustered, and count that residuals are estimated. Wide blocks and images are reduced to
-    scores first.
+    Terms, penalties and their choice by marginal likelihood are those of penalised sieve IV (`NPIVConfig`), with more
+    bends of the treatment; lines of treatment and residual have no penalty. Standard errors are robust or clustered,
+    and count that residuals are estimated. Wide blocks and images are reduced to scores first.
 
     Args:
         residual: "standardised" where their size varies with the instruments, or "raw".
@@ -163,10 +137,6 @@ class ControlFunctionConfig:
         if self.residual not in get_args(Residual):
             raise ConfigError(f"residual must be one of {', '.join(get_args(Residual))}, got {self.residual!r}.")
 
-    def without_instrument(self) -> ControlFunctionConfig:
-        """The same method with its instruments ignored."""
-        return replace(self, use_instrument=False)
-
     def fit(self, data: IVData, key: Array, reporter: Reporter = silent) -> FittedControlFunction:
         """Draw folds, predict the treatment on each, and regress the outcome."""
         check_one_number(data, "the control function")
@@ -176,90 +146,154 @@ class ControlFunctionConfig:
         if data.n_rows < _MIN_ROWS:
             raise DataError(f"the control function needs at least {_MIN_ROWS} rows, got {data.n_rows}; pass more rows.")
         reporter.start("control function", 2)
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
         reduction = self.reduction.fit(data)
-        stages = _Stages.of(reduction.apply(data), np.random.default_rng(np.asarray(jax.random.key_data(key))))
-        first, sized = self._first_stage(stages) if self.use_instrument else (None, False)
+        folds = draw_folds(data, _N_FOLDS, rng)
+        rows = data.take(np.argsort(folds, kind="stable"))
+        columns = Columns.of(rows, reduction, rng, waves=_WAVES, bends=_BENDS, segments=_SEGMENTS)
+        sampling = Sampling(columns.weights, rows.groups, stretches_of(folds))
+        first, controls, standardised = self._first_stage(columns, sampling, rng)
         reporter.advance(1, {})
-        curve, loss = stages.second(first)
+        function, loss = _second_stage(columns, sampling, first, controls)
         reporter.advance(1, {"loss": loss})
         reporter.finish()
         return FittedControlFunction(
             schema=data.schema,
             support=LinearSupport.fit(data),
             reduction=reduction,
-            curve=curve,
+            function=function,
             use_instrument=self.use_instrument,
-            standardised=sized,
-            losses=(float("nan") if first is None else first.loss, loss),
+            standardised=standardised,
+            losses=(float(np.mean(np.sum(first.residuals**2, axis=1))) if self.use_instrument else float("nan"), loss),
             clustered=data.groups is not None,
         )
 
-    def _first_stage(self, stages: _Stages) -> tuple[FirstStage, bool]:
-        """The control variables, and whether they are standardised."""
-        first = stages.first()
-        if stages.n_levels or self.residual == "raw":
-            return first, False
-        size = residual_size(stages.columns, first.controls[:, 0], stages.folds, stages.weights)
-        return (first, False) if size is None else (first.divided(size), True)
+    def _first_stage(
+        self, columns: Columns, sampling: Sampling, rng: np.random.Generator
+    ) -> tuple[FirstStage, Controls, bool]:
+        """The first stage, the control variables, and whether these are standardised."""
+        treatment = columns.treatment
+        lines = treatment(columns.x)[:, : treatment.sizes["lines"]]
+        if not self.use_instrument:
+            return FirstStage.exogenous(lines), Controls(lines[:, :0], lines[:, :0]), False
+        regressors = instrument_blocks(columns, _WAVES, rng, max_free=_MAX_FREE)(columns)
+        first = first_stage(regressors, lines, 0, sampling, _MIN_GAIN)
+        if treatment.levels:
+            step = 1e-4
+            low, high = (generalised_residual(lines, first.predicted + shift) for shift in (-step, step))
+            controls = Controls(generalised_residual(lines, first.predicted), (high - low) / (2.0 * step))
+            return first, controls, False
+        controls = Controls(first.residuals, -np.ones_like(lines))
+        size = _residual_size(columns, first.residuals, sampling, rng) if self.residual == "standardised" else None
+        return (first, controls, False) if size is None else (first, Controls(*(c / size for c in controls)), True)
 
 
-class _Stages(NamedTuple):
-    """What both stages are fitted on: treatment and outcome standardised, and the columns of the first stage."""
+class Controls(NamedTuple):
+    """The control variables `(n, k)`, and their derivatives by the first stage's predictions."""
 
-    treatment: Floats
-    n_levels: int
-    outcome: Floats
-    location: float
-    scale: float
-    covariates: Floats
-    columns: FirstStageColumns
-    folds: Integers
-    weights: Floats
-    groups: np.ndarray | None
-
-    @classmethod
-    def of(cls, data: IVData, rng: np.random.Generator) -> _Stages:
-        """The arrays of data in double precision."""
-        y, v, w = (np.asarray(a, np.float64) for a in (data.outcome, data.covariates, data.instruments))
-        variable = data.schema.treatment
-        n_levels = (len(variable.levels) if variable.levels else 2) if variable.discrete else 0
-        weights = np.ones(len(y)) if data.weights is None else np.asarray(data.weights, np.float64)
-        location, scale = float(np.average(y, weights=weights)), float(y.std())
-        columns = FirstStageColumns.fit(w, v)
-        folds = draw_folds(len(y), _N_FOLDS, rng, data.groups)
-        x = np.asarray(data.treatment, np.float64)
-        return cls(x, n_levels, (y - location) / scale, location, scale, v, columns, folds, weights, data.groups)
-
-    def first(self) -> FirstStage:
-        """The control variables."""
-        x = _treatment_columns(self.treatment, self.n_levels)
-        discrete = self.n_levels > 0
-        x = x[:, -(self.n_levels - 1) :] if discrete else (x - x.mean()) / x.std()
-        return spline_first_stage(self.columns, x, self.folds, self.weights, discrete=discrete)
-
-    def second(self, first: FirstStage | None) -> tuple[SplineCurve, float]:
-        """The curve in units of the outcome, and the loss on left-out folds in units of its variance."""
-        curve, loss = fit_curve(
-            *(self.treatment, self.covariates, self.outcome, first),
-            *(self.folds, self.weights, self.groups, self.n_levels),
-        )
-        coefficients = self.scale * curve.coefficients
-        coefficients[0] += self.location
-        return curve._replace(coefficients=coefficients, covariance=self.scale**2 * curve.covariance), loss
+    values: Floats
+    slopes: Floats
 
 
-def _treatment_columns(treatment: FloatArray, n_levels: int) -> Floats:
-    """A number or two levels as one column, more levels as indicators of all but the first."""
-    if n_levels <= 2:
-        return np.asarray(treatment, np.float64)[:, None]
-    return np.asarray(treatment[:, None] == np.arange(1, n_levels), np.float64)
+def generalised_residual(treatment: Floats, probability: Floats) -> Floats:
+    r"""$E[u | x, w, v]$ for $x = 1\{q + u > 0\}$, $u$ standard normal, where $\Phi(q)$ is the probability of 1."""
+    p = np.clip(probability, _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY)
+    density = np.exp(-0.5 * ndtri(p) ** 2) / np.sqrt(2.0 * np.pi)
+    return np.asarray((treatment - p) * density / (p * (1.0 - p)), np.float64)
+
+
+def _residual_size(columns: Columns, residuals: Floats, sampling: Sampling, rng: np.random.Generator) -> Floats | None:
+    """How the size of residuals depends on the instruments: its factor at each row, or None where it does not.
+
+    What depends on the covariates alone is left as it is: all is meant given the covariates.
+    """
+    own, covariates = ColumnBasis.fit(columns.w, rng, waves=1), columns.covariates
+
+    def of_covariates(rows: Any) -> list[Floats]:
+        parts = covariates(columns.v[rows])
+        return [parts["constant"], parts["lines"], parts["curves"]]
+
+    def of_instruments(rows: Any) -> list[Floats]:
+        parts, lines = own(columns.w[rows]), covariates(columns.v[rows])["lines"]
+        bent = np.hstack([parts["curves"], parts["products"]])
+        return [parts["constant"], parts["lines"], bent, column_products(parts["lines"], lines)]
+
+    sizes = np.abs(residuals)
+    usual = first_stage(of_covariates, sizes, 0, sampling, _MIN_GAIN).predicted
+    relative = sizes / np.maximum(usual, _MIN_SIZE * sizes.mean())
+    found = first_stage(of_instruments, relative, 0, sampling, _MIN_GAIN)
+    return np.clip(found.predicted, _MIN_SIZE, 1.0 / _MIN_SIZE) if found.kept[0][1:].any() else None
+
+
+def _second_stage(
+    columns: Columns, sampling: Sampling, first: FirstStage, controls: Controls
+) -> tuple[SieveFunction, float]:
+    """The structural function, and the mean squared error on left-out folds in units of the outcome's variance.
+
+    Functions of the control variables have mean zero over the rows, so that their products with functions of the
+    treatment and the covariates vanish in the average over the control variables: g is what is left.
+    """
+    treatment, covariates, sizes = columns.treatment, columns.covariates, columns.treatment.sizes
+    terms, n_linear = columns.terms()
+    n_lines, n_bent = sizes["lines"], sizes["lines"] + min(sizes["bends"], _N_SMOOTHEST)
+    # Generalised residuals enter as lines: their mean given the treatment is what confounds.
+    bends = 0 if treatment.levels else _BENDS_OF_CONTROL
+    bases = [TreatmentBasis.fit(values, 0, bends) for values in controls.values.T]
+
+    def functions(values: Floats) -> tuple[Floats, Floats]:
+        made = [basis(column) for basis, column in zip(bases, values.T, strict=True)]
+        empty = np.zeros((len(values), 0))
+        return np.hstack([empty, *(part[:, :1] for part in made)]), np.hstack([empty, *(part[:, 1:] for part in made)])
+
+    weights = np.ones(len(columns.y)) if columns.weights is None else columns.weights
+    centres = [weights @ part / weights.sum() for part in functions(controls.values)]
+
+    def control_blocks(rows: Any, values: Floats) -> list[Floats]:
+        lines, bent = (part - centre for part, centre in zip(functions(values), centres, strict=True))
+        x, v = treatment(columns.x[rows]), covariates(columns.v[rows])["lines"]
+        curved = [column_products(lines, x[:, n_lines:n_bent]), column_products(bent[:, :_N_SMOOTHEST], x[:, :n_lines])]
+        return [lines, bent, column_products(lines, x[:, :n_lines]), np.hstack(curved), column_products(lines, v)]
+
+    def blocks_at(rows: Any) -> list[Floats]:
+        own = term_columns(terms, treatment(columns.x[rows]), covariates(columns.v[rows]), sizes)
+        lines, *others = control_blocks(rows, controls.values[rows])
+        return [*own[:n_linear], lines, *own[n_linear:], *others]
+
+    widths = np.array([block.shape[1] for block in blocks_at(slice(0, 2))])
+    places = np.arange(len(widths))
+    structural = (places != n_linear) & (places <= len(terms))
+    of_controls = np.repeat(~structural, widths)
+
+    def slopes_at(rows: Any, beta: Floats) -> Floats:
+        """How the prediction moves with those of the first stage: the control variables are estimated."""
+        values, slopes, gamma = controls.values[rows], controls.slopes[rows], beta[of_controls]
+        found, now = np.zeros((len(values), first.predicted.shape[1])), np.hstack(control_blocks(rows, values))
+        for k in range(values.shape[1]):
+            step = 1e-4 * np.eye(values.shape[1])[k] * slopes
+            found[:, k] = (np.hstack(control_blocks(rows, values + step)) - now) @ gamma / 1e-4
+        return found
+
+    outcome = (columns.y - columns.y.mean()) / columns.y.std()
+    second = second_stage(Regression(blocks_at, slopes_at, outcome, first, sampling), n_linear + 1, _MIN_GAIN)
+    loss = float(np.average((outcome - second.left_out) ** 2, weights=weights))
+    entered = np.append(np.ones(n_linear + 1, bool), np.isfinite(second.penalties.ridges))
+    kept = np.repeat(structural[entered], widths[entered])
+    n_penalised, penalties = len(terms) - n_linear, second.penalties
+    own = SecondStage(
+        coefficients=second.coefficients[kept],
+        sampling=second.sampling[kept],
+        smoothing=second.smoothing[kept],
+        penalties=Penalties(penalties.ridges[:n_penalised], penalties.gains[:n_penalised], ()),
+        left_out=second.left_out,
+    )
+    return average_splits(columns, terms, terms[n_linear:], [own]), loss
 
 
 PRESETS = {"default": ControlFunctionConfig}
 
 
 @dataclass(eq=False, repr=False)
-class ControlFunction(IVEstimator):
+class ControlFunction(SeededEstimator):
     """The control function in the shape of every other estimator; `ControlFunctionConfig` explains the arguments.
 
     It assumes more than valid instruments: the errors of treatment and outcome are together independent of the
@@ -277,17 +311,10 @@ class ControlFunction(IVEstimator):
         2.0
     """
 
+    fitted_class = FittedControlFunction
+
     residual: Residual = "standardised"
     _: KW_ONLY
-    use_instrument: bool = True
-    random_state: int | None = None
-    progress: bool = False
-    treatment_kind: RoleKind = "auto"
-    outcome_kind: RoleKind = "auto"
-
-    @classmethod
-    def _saved_classes(cls) -> tuple[type, ...]:
-        return ControlFunction, FittedControlFunction
 
     def _config(self) -> ControlFunctionConfig:
         return ControlFunctionConfig(self.residual, use_instrument=self.use_instrument)

@@ -19,7 +19,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from bgmiv.baselines.members import FittedMembers, NetMember, NetworkEstimator, check_members, fit_members
+from bgmiv.baselines.members import FittedMembers, NetMember, NetworkConfig, NetworkEstimator, fit_members
 from bgmiv.baselines.networks import DEFAULT_FEATURES, CovariateNet, Schedule, check_settings, step_factor
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, treatment_as_columns
@@ -28,26 +28,13 @@ from bgmiv.errors import ConfigError, DivergedError
 from bgmiv.estimators.fitted import chosen_preset
 from bgmiv.nn.features import FeatureConfig
 from bgmiv.nn.images import check_widths
-from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.progress import HistoryRow, Reporter, silent
 from bgmiv.training.loop import RandomNumbers, Row, TrainingData, run_phase, training_data
 
 __all__ = [
-    "PRESETS",
-    "Choice",
-    "DeepGMM",
-    "DeepGMMConfig",
-    "DeepGMMMember",
-    "FittedDeepGMM",
-    "GameState",
-    "MomentGame",
-    "Player",
-    "choose",
-    "critic_of",
-    "paper_preset",
-    "residuals_of",
-    "violation",
-]
+    "PRESETS", "Choice", "DeepGMM", "DeepGMMConfig", "DeepGMMMember", "FittedDeepGMM", "GameState", "MomentGame",
+    "Player", "choose", "critic_of", "paper_preset", "residuals_of", "violation",
+]  # fmt: skip
 
 
 class Player(NamedTuple):
@@ -247,7 +234,7 @@ class FittedDeepGMM(FittedMembers):
 
 
 @dataclass(frozen=True)
-class DeepGMMConfig:
+class DeepGMMConfig(NetworkConfig):
     """Everything that determines a fit, given data and key; the default preset as it stands.
 
     It differs from the paper and its public code in these ways. All roles are standardised; wide vector blocks and
@@ -261,7 +248,6 @@ class DeepGMMConfig:
     Args:
         covariates: features of the covariate blocks.
         game: how the game is played.
-        reduction: how wide vector blocks and images are reduced to scores; None leaves them as they are.
         hidden, learning_rates, members, holdout, scaling, use_instrument: as in `DeepGMM`.
     """
 
@@ -269,21 +255,13 @@ class DeepGMMConfig:
     covariates: FeatureConfig = DEFAULT_FEATURES
     game: MomentGame = field(default_factory=MomentGame)
     learning_rates: tuple[float, ...] = (1e-3,)
-    members: int = 4
-    holdout: float | None = 0.2
-    reduction: BlockReduction | None = BlockReduction()
-    scaling: RoleScaling = field(default_factory=RoleScaling)
-    use_instrument: bool = True
+    holdout: float | None = field(default=0.2, kw_only=True)
 
     def __post_init__(self) -> None:
         check_widths(self, "hidden")
-        check_members(self)
+        super().__post_init__()
         if not self.learning_rates or min(self.learning_rates) <= 0.0:
             raise ConfigError(f"learning_rates must hold positive numbers, got {self.learning_rates}.")
-
-    def without_instrument(self) -> DeepGMMConfig:
-        """The same method with its instruments ignored."""
-        return replace(self, use_instrument=False)
 
     def fit(self, data: IVData, key: Array, reporter: Reporter = silent) -> FittedDeepGMM:
         """Fit all members."""

@@ -6,7 +6,7 @@ through a U-statistic, so that its gradient is unbiased for the gradient of (y -
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from math import log
 from typing import Any, Literal, NamedTuple
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from bgmiv.baselines.members import FittedMembers, NetMember, NetworkEstimator, check_members, fit_members
+from bgmiv.baselines.members import FittedMembers, NetMember, NetworkConfig, NetworkEstimator, fit_members
 from bgmiv.baselines.networks import (
     DEFAULT_FEATURES,
     CovariateNet,
@@ -34,7 +34,6 @@ from bgmiv.estimators.fitted import chosen_preset
 from bgmiv.likelihood import Bernoulli, FiniteHead, GaussianMixture, Head, Levels
 from bgmiv.nn.features import FeatureConfig
 from bgmiv.nn.images import check_widths
-from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.progress import HistoryRow, Reporter, silent
 from bgmiv.training.loop import RandomNumbers, Row, TrainingData, run_phase, training_data
 
@@ -267,7 +266,7 @@ class FittedDeepIV(FittedMembers):
 
 
 @dataclass(frozen=True)
-class DeepIVConfig:
+class DeepIVConfig(NetworkConfig):
     """Everything that determines a fit, given data and key; the default preset as it stands.
 
     It differs from the study (`paper_preset`) in these ways. All four roles are standardised; wide vector blocks and
@@ -282,7 +281,6 @@ class DeepIVConfig:
         covariates: features of the covariate blocks.
         dropout: share of hidden units dropped in training; None takes the study's 1000 / (1000 + n), at most 0.5.
         treatment_stage, outcome_stage: how each stage is trained.
-        reduction: how wide vector blocks and images are reduced to scores; None leaves them as they are.
     """
 
     n_components: int = 10
@@ -292,15 +290,10 @@ class DeepIVConfig:
     treatment_stage: StageSettings = StageSettings(schedule="cosine", weight_decay=1e-6, tolerance=1.05)
     outcome_stage: StageSettings = StageSettings(schedule="cosine", weight_decay=1e-3, tolerance=1.05)
     n_samples: int = 2
-    scaling: RoleScaling = field(default_factory=RoleScaling)
-    members: int = 4
-    holdout: float | None = None
-    reduction: BlockReduction | None = BlockReduction()
-    use_instrument: bool = True
 
     def __post_init__(self) -> None:
         check_widths(self, "hidden")
-        check_members(self)
+        super().__post_init__()
         if self.dropout is not None and not 0.0 <= self.dropout < 1.0:
             raise ConfigError(f"dropout must lie in [0, 1), got {self.dropout}.")
         if self.n_samples < 2:
@@ -318,10 +311,6 @@ class DeepIVConfig:
             treatment_stage=first,
             outcome_stage=second,
         )
-
-    def without_instrument(self) -> DeepIVConfig:
-        """The same method with its instruments ignored."""
-        return replace(self, use_instrument=False)
 
     def fit(self, data: IVData, key: Array, reporter: Reporter = silent) -> FittedDeepIV:
         """Fit all members."""

@@ -30,7 +30,7 @@ from bgmiv.baselines.dfiv_stages import (
     stage_data,
     stages_of,
 )
-from bgmiv.baselines.members import FittedMembers, Member, NetworkEstimator, check_members, fit_members
+from bgmiv.baselines.members import FittedMembers, Member, NetworkConfig, NetworkEstimator, fit_members
 from bgmiv.baselines.networks import (
     DEFAULT_FEATURES,
     FeatureNet,
@@ -47,21 +47,13 @@ from bgmiv.data.schema import Schema
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.fitted import chosen_preset
 from bgmiv.nn.features import BlockFeatures, FeatureConfig, build_features
-from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.progress import HistoryRow, Reporter, silent
 from bgmiv.training.loop import TrainingData, run_phase
 
 __all__ = [
-    "DFIV",
-    "PRESETS",
-    "Best",
-    "DFIVConfig",
-    "DFIVMember",
-    "DeepFeatures",
-    "FittedDFIV",
-    "TrainingState",
+    "DFIV", "PRESETS", "Best", "DFIVConfig", "DFIVMember", "DeepFeatures", "FittedDFIV", "TrainingState",
     "paper_preset",
-]
+]  # fmt: skip
 
 
 class Best(NamedTuple):
@@ -236,7 +228,7 @@ _AFTER_VECTOR: Shapes = (LayerShape(32, normalise=True),)
 
 
 @dataclass(frozen=True)
-class DFIVConfig:
+class DFIVConfig(NetworkConfig):
     """Everything that determines a fit, given data and key; the default preset as it stands.
 
     That one differs from the study (`paper_preset`) in these ways. Chosen by stage 2's error on held-out rows: every
@@ -252,7 +244,6 @@ class DFIVConfig:
             the study's, which has a single layer after a vector or image block.
         blocks: extractors of vector and image blocks, one set in phi and one in xi.
         training: the schedule, penalties and optimisers.
-        reduction: how wide vector blocks and images are reduced to scores; None leaves them as they are.
         members, holdout, scaling, use_instrument: as in `DFIV`.
     """
 
@@ -261,14 +252,9 @@ class DFIVConfig:
     covariate_net: Shapes | None = _COVARIATE
     blocks: FeatureConfig = DEFAULT_FEATURES
     training: DeepFeatures = field(default_factory=DeepFeatures)
-    members: int = 4
-    holdout: float | None = None
-    reduction: BlockReduction | None = BlockReduction()
-    scaling: RoleScaling = field(default_factory=RoleScaling)
-    use_instrument: bool = True
 
     def __post_init__(self) -> None:
-        check_members(self)
+        super().__post_init__()
         if () in (self.treatment_net, self.instrument_net, self.covariate_net):
             raise ConfigError("treatment_net, instrument_net and covariate_net need at least one layer each.")
 
@@ -286,10 +272,6 @@ class DFIVConfig:
             xi = FeatureNet(0, blocks, self.covariate_net or (_AFTER_VECTOR if wide else _COVARIATE), key=key_xi)
         psi = FeatureNet(schema.treatment.width, BlockFeatures((), ()), self.treatment_net, key=key_psi)
         return Networks(psi, phi, xi)
-
-    def without_instrument(self) -> DFIVConfig:
-        """The same method with its instruments ignored."""
-        return replace(self, use_instrument=False)
 
     def fit(self, data: IVData, key: Array, reporter: Reporter = silent) -> FittedDFIV:
         """Fit all members."""

@@ -13,12 +13,19 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
 from bgmiv.data.scaling import Affine, Identity, RoleScaling, Scaler
-from bgmiv.data.schema import BlockKind, RoleKind, Schema
+from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.effects import Floats
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.estimators.base import IVEstimator
-from bgmiv.estimators.fitted import FittedMethod, check_instrument, check_no_weights, check_one_number, chosen_preset
+from bgmiv.estimators.base import SeededEstimator
+from bgmiv.estimators.fitted import (
+    FittedMethod,
+    MethodConfig,
+    check_instrument,
+    check_no_weights,
+    check_one_number,
+    chosen_preset,
+)
 from bgmiv.kernels import GaussianKernel, KernelFeatures, fit_features, median_lengthscales
 from bgmiv.progress import Reporter, silent
 
@@ -31,7 +38,7 @@ _MAX_ENTRIES = 1 << 24
 
 
 @dataclass(frozen=True)
-class KIVConfig:
+class KIVConfig(MethodConfig):
     """Kernel ridge regression of treatment features on instruments, then of the outcome on those predictions.
 
     With features ψ(x, v) and ζ(w, v) of Gaussian kernels, rows split in two samples of n and m:
@@ -111,10 +118,6 @@ class KIVConfig:
         for name in ("grid_size", "landmarks"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}.")
-
-    def without_instrument(self) -> KIVConfig:
-        """The same method with its instruments ignored."""
-        return replace(self, use_instrument=False)
 
     def fit(self, data: IVData, key: Array, reporter: Reporter = silent) -> FittedKIV:
         """Split, regress the features, validate λ, regress the outcome, validate ξ."""
@@ -320,7 +323,7 @@ PRESETS = {"default": KIVConfig, "paper": paper_preset}
 
 
 @dataclass(eq=False, repr=False)
-class KIV(IVEstimator):
+class KIV(SeededEstimator):
     """Kernel instrumental variable regression.
 
     Args:
@@ -342,19 +345,12 @@ class KIV(IVEstimator):
         (3,)
     """
 
+    fitted_class = FittedKIV
+
     preset: Literal["default", "paper"] = "default"
     _: KW_ONLY
     validation: Literal["projected", "original"] | None = None
-    use_instrument: bool = True
     scaling: RoleScaling | None = None
-    random_state: int | None = None
-    progress: bool = False
-    treatment_kind: RoleKind = "auto"
-    outcome_kind: RoleKind = "auto"
-
-    @classmethod
-    def _saved_classes(cls) -> tuple[type, ...]:
-        return KIV, FittedKIV
 
     def _config(self) -> KIVConfig:
         config = replace(chosen_preset(PRESETS, self.preset), use_instrument=self.use_instrument)

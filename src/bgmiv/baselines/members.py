@@ -7,9 +7,9 @@ tell it when to stop. Wide vector blocks and images are reduced to scores first,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -21,17 +21,17 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
 from bgmiv.data.scaling import RoleScaling, ScaledData, Scaler
-from bgmiv.data.schema import RoleKind, Schema
+from bgmiv.data.schema import Schema
 from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.effects import Floats
 from bgmiv.errors import ConfigError, DivergedError
-from bgmiv.estimators.base import IVEstimator
-from bgmiv.estimators.fitted import FittedMethod, check_instrument, check_no_weights, check_one_number
+from bgmiv.estimators.base import SeededEstimator
+from bgmiv.estimators.fitted import FittedMethod, MethodConfig, check_instrument, check_no_weights, check_one_number
 from bgmiv.preprocess.reduction import BlockReduction, FittedReduction
 from bgmiv.progress import HistoryRow, Reporter, mean_history
 from bgmiv.training.folds import draw_folds
 
-__all__ = ["FittedMembers", "Member", "NetMember", "NetworkConfig", "NetworkEstimator", "check_members", "fit_members"]
+__all__ = ["FittedMembers", "Member", "NetMember", "NetworkConfig", "NetworkEstimator", "fit_members"]
 
 # Where the key of the folds branches off from the fit's key.
 _FOLDS = 1_000_001
@@ -80,29 +80,31 @@ def _dense(net: CovariateNet, sides: Array, features: Array) -> Array:
     return jax.vmap(lambda side, row: net.dense(side[None], row, None)[0])(sides, features)
 
 
-class NetworkConfig(Protocol):
-    """What `fit_members` needs of a method's config, resolved for the data."""
+@dataclass(frozen=True, kw_only=True)
+class NetworkConfig(MethodConfig):
+    """What the configs of methods with networks share; a final subclass gives `fit` and `fit_member`.
 
-    @property
-    def members(self) -> int:
-        """How many members are trained; their predictions are averaged."""
+    Args:
+        members: how many members are trained; their predictions are averaged.
+        holdout: the share of the rows that each member holds out; None: a tenth, none with a vector or image block.
+        reduction: how wide vector blocks and images are reduced to scores; None leaves them as they are.
+        scaling: how each role is scaled, after the reduction.
+        use_instrument: False ignores the instruments.
+    """
 
-    @property
-    def holdout(self) -> float | None:
-        """The share of the rows that each member holds out; None: a tenth, none with a vector or image block."""
+    members: int = 4
+    holdout: float | None = None
+    reduction: BlockReduction | None = BlockReduction()
+    scaling: RoleScaling = field(default_factory=RoleScaling)
+    use_instrument: bool = True
 
-    @property
-    def reduction(self) -> BlockReduction | None:
-        """How wide vector blocks and images are reduced; None leaves them as they are."""
+    def __post_init__(self) -> None:
+        if self.members < 1:
+            raise ConfigError(f"members must be at least 1, got {self.members}.")
+        if self.holdout is not None and not 0.0 <= self.holdout <= 0.5:
+            raise ConfigError(f"holdout must lie between 0 and 0.5, got {self.holdout}.")
 
-    @property
-    def scaling(self) -> RoleScaling:
-        """How each role is scaled, after the reduction."""
-
-    @property
-    def use_instrument(self) -> bool:
-        """False ignores the instruments."""
-
+    @abstractmethod
     def fit_member(
         self, schema: Schema, train: ScaledData, held_out: ScaledData | None, key: Array, reporter: Reporter
     ) -> Member:
@@ -200,32 +202,13 @@ def _divided(rows: ScaledData, fold: np.ndarray) -> tuple[ScaledData, ScaledData
     return train, held_out
 
 
-def check_members(config: NetworkConfig) -> None:
-    """Refuse a number of members below one, and a held-out share that leaves too few rows."""
-    if config.members < 1:
-        raise ConfigError(f"members must be at least 1, got {config.members}.")
-    if config.holdout is not None and not 0.0 <= config.holdout <= 0.5:
-        raise ConfigError(f"holdout must lie between 0 and 0.5, got {config.holdout}.")
-
-
 @dataclass(eq=False, repr=False, kw_only=True)
-class NetworkEstimator(IVEstimator):
+class NetworkEstimator(SeededEstimator):
     """An estimator whose fitted result holds members and whose arguments left at None take the preset's value."""
-
-    fitted_class: ClassVar[type[FittedMembers]]
 
     members: int | None = None
     holdout: float | None = None
     scaling: RoleScaling | None = None
-    use_instrument: bool = True
-    treatment_kind: RoleKind = "auto"
-    outcome_kind: RoleKind = "auto"
-    random_state: int | None = None
-    progress: bool = False
-
-    @classmethod
-    def _saved_classes(cls) -> tuple[type, ...]:
-        return (cls, cls.fitted_class)
 
     def _given(self, *names: str) -> dict[str, Any]:
         """Those of the arguments that are not None."""

@@ -9,18 +9,16 @@ import jax
 import numpy as np
 
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.messages import FloatArray
-from bgmiv.data.query import Encoded, Query
-from bgmiv.data.schema import BlockKind, RoleKind, Schema
+from bgmiv.data.query import Query
+from bgmiv.data.schema import BlockKind
 from bgmiv.diagnostics.support import LinearSupport
-from bgmiv.effects import Estimate, Floats, Interval, Source, interval_of
+from bgmiv.effects import Estimate, Interval, interval_of
 from bgmiv.errors import DataError
-from bgmiv.estimators.base import IVEstimator
-from bgmiv.estimators.fitted import FittedMethod, check_instrument, check_one_number
+from bgmiv.estimators.base import SeededEstimator
+from bgmiv.estimators.fitted import FittedSieve, MethodConfig, check_instrument, check_one_number
 from bgmiv.preprocess.reduction import BlockReduction, FittedReduction
 from bgmiv.progress import Reporter, silent
 from bgmiv.sieve.fit import SieveConfig, fit_sieve, min_rows
-from bgmiv.sieve.function import SieveFunction, sieve_columns
 
 __all__ = ["NPIV", "PRESETS", "FittedNPIV", "NPIVConfig"]
 
@@ -28,20 +26,8 @@ _BAND_DRAWS = 5000
 
 
 @dataclass(frozen=True, eq=False)
-class FittedNPIV(FittedMethod):
-    """A fitted structural function, linear in its coefficients.
-
-    Attributes:
-        schema, support, reduction: what the fit keeps of its data.
-        function: the structural function, and the covariance of its coefficients.
-        clustered: whether the covariance is clustered by groups.
-    """
-
-    schema: Schema
-    support: LinearSupport
-    reduction: FittedReduction
-    function: SieveFunction
-    clustered: bool
+class FittedNPIV(FittedSieve):
+    """A fitted NPIV."""
 
     @property
     def interval_kind(self) -> str:
@@ -51,18 +37,6 @@ class FittedNPIV(FittedMethod):
             f"Intervals by the {kind} covariance of the sieve's coefficients, and by the bias of the penalties as far "
             "as the prior they stand for knows it. Terms that were left out are taken for absent."
         )
-
-    def encode(self, covariates: FloatArray) -> Encoded:
-        """What the function computes of covariates."""
-        return self.function.encode(sieve_columns(self.reduction.schema, self.reduction.transform(covariates)))
-
-    def at(self, query: Query) -> Floats:
-        """The structural function in units of the outcome, `(m, n)`."""
-        return self.function.at(query, query.rows.encoded_by(self))
-
-    def factors(self, query: Query) -> tuple[Source, ...]:
-        """Which rows were drawn, by the robust covariance; and the bias of smoothing, by its prior."""
-        return self.function.factors(query, query.rows.encoded_by(self))
 
     def band(self, query: Query, level: float = 0.95, seed: int = 0) -> Interval:
         r"""A band that is meant to hold g at all points of a query at once.
@@ -81,7 +55,7 @@ class FittedNPIV(FittedMethod):
 
 
 @dataclass(frozen=True)
-class NPIVConfig(SieveConfig):
+class NPIVConfig(SieveConfig, MethodConfig):
     r"""Penalised sieve IV: $g(x, v) = a + b x + c^\top v + \sum_t \Phi_t(x, v) \beta_t$, the linear part not penalised.
 
     Each term t is a product of functions of the treatment (the line x; bends, which are smooth functions without their
@@ -124,10 +98,6 @@ class NPIVConfig(SieveConfig):
     reduction: BlockReduction | None = BlockReduction()
     use_instrument: bool = True
 
-    def without_instrument(self) -> NPIVConfig:
-        """The same method with its instruments ignored."""
-        return replace(self, use_instrument=False)
-
     def fit(self, data: IVData, key: jax.Array | None = None, reporter: Reporter = silent) -> FittedNPIV:
         """Fit both stages; the key decides the folds and the waves."""
         check_one_number(data, "NPIV")
@@ -159,7 +129,7 @@ PRESETS = {"default": NPIVConfig}
 
 
 @dataclass(eq=False, repr=False)
-class NPIV(IVEstimator):
+class NPIV(SeededEstimator):
     """Penalised sieve instrumental variables, with robust intervals; `NPIVConfig` explains the method.
 
     Args:
@@ -180,19 +150,12 @@ class NPIV(IVEstimator):
         array([-1.,  0.,  1.])
     """
 
+    fitted_class = FittedNPIV
+
     min_gain: float = 4.0
     _: KW_ONLY
     dimension: Literal["penalised", "adaptive"] = "penalised"
     folds: int = 5
-    use_instrument: bool = True
-    random_state: int | None = None
-    progress: bool = False
-    treatment_kind: RoleKind = "auto"
-    outcome_kind: RoleKind = "auto"
-
-    @classmethod
-    def _saved_classes(cls) -> tuple[type, ...]:
-        return NPIV, FittedNPIV
 
     def _config(self) -> NPIVConfig:
         return NPIVConfig(

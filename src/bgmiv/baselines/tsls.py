@@ -20,7 +20,7 @@ from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.effects import Floats, Source
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.base import IVEstimator
-from bgmiv.estimators.fitted import FittedMethod, check_instrument, check_one_number
+from bgmiv.estimators.fitted import FittedMethod, MethodConfig, check_instrument, check_one_number
 from bgmiv.persist.codec import unsaved
 from bgmiv.progress import Reporter, silent
 
@@ -147,7 +147,7 @@ class FittedTSLS(FittedMethod):
 
 
 @dataclass(frozen=True)
-class TSLSConfig:
+class TSLSConfig(MethodConfig):
     """Two-stage least squares with a constant: linear in treatment and covariates, or a sieve in the treatment.
 
     Standard errors are robust to heteroskedasticity, and clustered where the data have groups. Sample weights are those
@@ -197,10 +197,6 @@ class TSLSConfig:
             raise ConfigError(f"features must be 'polynomial', 'spline' or 'cv', got {self.features!r}.")
         if self.knots < 1:
             raise ConfigError(f"knots must be at least 1, got {self.knots}.")
-
-    def without_instrument(self) -> TSLSConfig:
-        """The same method with its instruments ignored."""
-        return replace(self, use_instrument=False)
 
     def fit(self, data: IVData, key: jax.Array | None = None, reporter: Reporter = silent) -> FittedTSLS:
         """Fit by linearmodels' `IV2SLS`; `key` is not used, there is no randomness."""
@@ -351,6 +347,9 @@ class TSLS(IVEstimator):
         array([ 1., -4.])
     """
 
+    fitted_class = FittedTSLS
+    saved_parts = (TSLSConfig, Basis, Indicators)
+
     # Nothing is random here.
     random_state = 0
 
@@ -362,10 +361,6 @@ class TSLS(IVEstimator):
     use_instrument: bool = True
     treatment_kind: RoleKind = "auto"
     outcome_kind: RoleKind = "auto"
-
-    @classmethod
-    def _saved_classes(cls) -> tuple[type, ...]:
-        return (TSLS, FittedTSLS, TSLSConfig, Basis, Indicators)
 
     def _config(self) -> TSLSConfig:
         return TSLSConfig(self.degree, self.features, self.knots, self.interactions, self.use_instrument)

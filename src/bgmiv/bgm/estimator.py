@@ -19,9 +19,8 @@ from bgmiv.bgm.posterior import sample_latents
 from bgmiv.bgm.result import FittedBGMIV
 from bgmiv.data.query import Query, query_at
 from bgmiv.data.scaling import RoleScaling
-from bgmiv.data.schema import RoleKind
 from bgmiv.errors import ConfigError, MissingExtraError
-from bgmiv.estimators.base import IVEstimator
+from bgmiv.estimators.base import SeededEstimator
 from bgmiv.estimators.fitted import chosen_preset
 from bgmiv.integrate import IntegrationRule
 from bgmiv.nn.mlp import MLP
@@ -36,7 +35,7 @@ _LATENT_RULES: dict[str, LatentMap | LatentPosterior] = {
 
 
 @dataclass(eq=False, repr=False)
-class BGMIV(IVEstimator):
+class BGMIV(SeededEstimator):
     """Bayesian generative modelling for instrumental-variable regression.
 
     Args:
@@ -73,6 +72,9 @@ class BGMIV(IVEstimator):
         (3,)
     """
 
+    fitted_class = FittedBGMIV
+    saved_parts = (MLP, ImageDecoder)
+
     preset: Literal["default", "paper", "paper-qmc", "default-no-egm", "paper-qmc-no-egm"] = "default"
     _: KW_ONLY
     latent_layout: tuple[int, int, int, int] | None = None
@@ -84,13 +86,8 @@ class BGMIV(IVEstimator):
     integration: IntegrationRule | None = None
     latents: Literal["encoder", "map", "posterior"] | None = None
     scaling: RoleScaling | None = None
-    use_instrument: bool = True
     bootstrap: bool = False
-    treatment_kind: RoleKind = "auto"
-    outcome_kind: RoleKind = "auto"
     checkpoint: str | Path | None = None
-    random_state: int | None = None
-    progress: bool = False
 
     def posterior(
         self,
@@ -136,10 +133,6 @@ class BGMIV(IVEstimator):
             raise ConfigError(f"member must lie between 0 and {fitted.n_members - 1}, got {member!r}.")
         settings = LatentPosterior(sampler, chains, warmup, draws, seed=seed)
         return _arviz_data(fitted, query_at(fitted.schema, treatment, self._read(covariates)), settings, member)
-
-    @classmethod
-    def _saved_classes(cls) -> tuple[type, ...]:
-        return BGMIV, FittedBGMIV, MLP, ImageDecoder
 
     def _config(self) -> BGMIVConfig:
         config = chosen_preset(PRESETS, self.preset)

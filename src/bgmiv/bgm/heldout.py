@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from bgmiv.bgm.model import BGMIVModel, iv_means, square_errors
 from bgmiv.data.ivdata import IVData
-from bgmiv.diagnostics.heldout import Comparison, moment_shares, simple_fits
-from bgmiv.diagnostics.moments import variance_of
+from bgmiv.diagnostics.moments import Comparison, moment_shares, simple_fits, variance_of
 from bgmiv.diagnostics.verdict import FitEvidence
 from bgmiv.integrate import IntegrationRule, rule_for
 from bgmiv.likelihood import Gaussian

@@ -21,8 +21,8 @@ from bgmiv.errors import NotIdentifiedError
 from bgmiv.integrate import IntegrationRule, rule_for
 from bgmiv.likelihood import Levels
 from bgmiv.preprocess.reduction import FittedReduction
+from bgmiv.sieve.bases import SieveFunction
 from bgmiv.sieve.fit import Learned, SieveConfig, SieveFit, fit_sieve, left_out_errors, min_rows
-from bgmiv.sieve.function import SieveFunction
 from bgmiv.training.loop import Row
 
 __all__ = ["LastStage", "fit_last_stage", "learned_means"]

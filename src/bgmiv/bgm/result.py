@@ -33,7 +33,7 @@ from bgmiv.likelihood import Levels
 from bgmiv.persist.codec import unsaved
 from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.progress import HistoryRow, mean_history
-from bgmiv.sieve.function import SieveFunction, sieve_columns
+from bgmiv.sieve.bases import SieveFunction, sieve_columns
 
 __all__ = ["FittedBGMIV", "Member", "encoder_rule"]
 

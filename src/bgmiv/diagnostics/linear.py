@@ -23,20 +23,9 @@ from bgmiv.effects import check_level
 from bgmiv.errors import DataError
 
 __all__ = [
-    "FirstStage",
-    "LinearColumns",
-    "LinearParts",
-    "anderson_rubin_set",
-    "critical_effective_f",
-    "endogeneity",
-    "first_stage",
-    "linear_columns",
-    "linear_estimate",
-    "linear_parts",
-    "overidentification",
-    "regression",
-    "two_stage",
-]
+    "FirstStage", "LinearColumns", "LinearParts", "anderson_rubin_set", "critical_effective_f", "endogeneity",
+    "first_stage", "linear_columns", "linear_estimate", "linear_parts", "overidentification", "regression", "two_stage",
+]  # fmt: skip
 
 Floats = NDArray[np.float64]
 Intervals = tuple[tuple[float, float], ...]

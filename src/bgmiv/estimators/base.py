@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import numpy as np
@@ -25,15 +25,19 @@ from bgmiv.estimators.reporting import FitCache, ReportingMixin
 from bgmiv.estimators.saved import SavedModel, data_again, load_saved, reader_of, without_paths, write_saved
 from bgmiv.progress import HistoryRow, RichReporter, silent
 
-__all__ = ["IVEstimator"]
+__all__ = ["IVEstimator", "SeededEstimator"]
 
 
 class IVEstimator(ReportingMixin):
     """What users call: `fit`, `fit_table`, `fit_formula`, the questions, the reports, `save`, `get_params`.
 
     A final subclass is a dataclass, `@dataclass(eq=False, repr=False)`, whose fields are the constructor's arguments,
-    and gives `_config`. Arguments are checked by `fit`.
+    and gives `_config` and `fitted_class`. Arguments are checked by `fit`.
     """
+
+    fitted_class: ClassVar[type[FittedMethod]]
+    saved_parts: ClassVar[tuple[type, ...]] = ()
+    """Classes that a saved model may hold beside those that the fields of the fitted result declare."""
 
     random_state: int | None = None
     progress: bool = False
@@ -54,9 +58,8 @@ class IVEstimator(ReportingMixin):
         """The frozen config these parameters stand for; raises `ConfigError` for bad ones."""
 
     @classmethod
-    @abstractmethod
     def _saved_classes(cls) -> tuple[type, ...]:
-        """The classes of this method that a saved model may hold: the estimator, the fitted result and their parts."""
+        return (cls, cls.fitted_class, *cls.saved_parts)
 
     def fit(
         self,
@@ -396,7 +399,9 @@ class IVEstimator(ReportingMixin):
 
     @classmethod
     def _parameter_names(cls) -> list[str]:
-        return [one.name for one in fields(cls)]  # type: ignore[arg-type]
+        names = [one.name for one in fields(cls)]  # type: ignore[arg-type]
+        # The method's own first.
+        return sorted(names, key=lambda name: name in SeededEstimator.__dataclass_fields__)
 
     def _seed(self) -> int:
         if self.random_state is None:
@@ -406,3 +411,21 @@ class IVEstimator(ReportingMixin):
         if not 0 <= self.random_state < 2**32:
             raise ConfigError(f"random_state must lie in [0, 2**32), got {self.random_state}.")
         return int(self.random_state)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class SeededEstimator(IVEstimator):
+    """An estimator whose fit draws at random, with the arguments that all of these have.
+
+    Args:
+        use_instrument: False ignores the instruments.
+        treatment_kind, outcome_kind: as in `IVData.from_arrays`.
+        random_state: the seed; None draws one and keeps it in `seed_`.
+        progress: show progress bars on the terminal.
+    """
+
+    use_instrument: bool = True
+    treatment_kind: RoleKind = "auto"
+    outcome_kind: RoleKind = "auto"
+    random_state: int | None = None
+    progress: bool = False

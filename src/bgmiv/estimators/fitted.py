@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Protocol, Self, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self, TypeVar, cast
 
 import numpy as np
 from jax import Array
@@ -19,9 +20,14 @@ from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.diagnostics.verdict import Verdict
 from bgmiv.effects import Floats, Source
 from bgmiv.errors import ConfigError, DataError
+from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.progress import HistoryRow, Reporter, silent
+from bgmiv.sieve.bases import SieveFunction, sieve_columns
 
-__all__ = ["FittedMethod", "MethodConfig", "check_instrument", "check_no_weights", "check_one_number", "chosen_preset"]
+__all__ = [
+    "FittedMethod", "FittedSieve", "MethodConfig", "check_instrument", "check_no_weights", "check_one_number",
+    "chosen_preset",
+]  # fmt: skip
 
 C = TypeVar("C")
 
@@ -90,14 +96,44 @@ class FittedMethod(ABC):
         return None
 
 
+@dataclass(frozen=True, eq=False)
+class FittedSieve(FittedMethod):
+    """A fitted structural function that is linear in its coefficients; a final subclass says what its intervals are.
+
+    Attributes:
+        schema, support, reduction: what the fit keeps of its data.
+        function: the structural function, and the covariance of its coefficients.
+        clustered: whether the covariance is clustered by groups.
+    """
+
+    schema: Schema
+    support: LinearSupport
+    reduction: FittedReduction
+    function: SieveFunction
+    clustered: bool
+
+    def encode(self, covariates: FloatArray) -> Encoded:
+        """What the function computes of covariates."""
+        return self.function.encode(sieve_columns(self.reduction.schema, self.reduction.transform(covariates)))
+
+    def at(self, query: Query) -> Floats:
+        """The structural function in units of the outcome, `(m, n)`."""
+        return self.function.at(query, query.rows.encoded_by(self))
+
+    def factors(self, query: Query) -> tuple[Source, ...]:
+        """Which rows were drawn, by the robust covariance; and the bias of smoothing, by its prior."""
+        return self.function.factors(query, query.rows.encoded_by(self))
+
+
 class MethodConfig(Protocol):
-    """A method: a frozen config that fits."""
+    """A method: a frozen config that fits; a dataclass with the field `use_instrument`, or one that replaces less."""
 
     def fit(self, data: IVData, key: Array, reporter: Reporter = silent) -> FittedMethod:
         """Fit on validated data with explicit randomness."""
 
-    def without_instrument(self) -> MethodConfig:
+    def without_instrument(self) -> Self:
         """The same method with its instruments ignored."""
+        return replace(cast(Any, self), use_instrument=False)
 
 
 def chosen_preset(presets: Mapping[str, Callable[[], C]], name: str) -> C:

@@ -18,15 +18,8 @@ from bgmiv.nn.images import ConvExtractor, DenseExtractor, ImageConfig, ImageFea
 from bgmiv.nn.mlp import Dense
 
 __all__ = [
-    "BlockFeatures",
-    "FeatureConfig",
-    "Features",
-    "Noised",
-    "Raw",
-    "VectorFeatures",
-    "build_features",
-    "rows_at_once",
-]
+    "BlockFeatures", "FeatureConfig", "Features", "Noised", "Raw", "VectorFeatures", "build_features", "rows_at_once",
+]  # fmt: skip
 
 # Of numbers in one array: 128 MB.
 _MAX_CELLS = 1 << 25

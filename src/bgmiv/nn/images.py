@@ -21,18 +21,9 @@ from bgmiv.errors import ConfigError
 from bgmiv.nn.mlp import Dense
 
 __all__ = [
-    "Conv",
-    "ConvExtractor",
-    "DenseExtractor",
-    "ImageConfig",
-    "ImageFeatures",
-    "Shape",
-    "TransposedConv",
-    "check_bounds",
-    "check_choice",
-    "check_widths",
-    "max_pool",
-]
+    "Conv", "ConvExtractor", "DenseExtractor", "ImageConfig", "ImageFeatures", "Shape", "TransposedConv",
+    "check_bounds", "check_choice", "check_widths", "max_pool",
+]  # fmt: skip
 
 Shape = tuple[int, int, int]
 """Height, width and channels."""

@@ -32,14 +32,9 @@ from bgmiv.nn.batching import unique_rows
 from bgmiv.preprocess.scattering import Scattering
 
 __all__ = [
-    "BlockReduction",
-    "FittedReduction",
-    "ImageProjection",
-    "ImageScores",
-    "ParallelAnalysis",
-    "Projection",
+    "BlockReduction", "FittedReduction", "ImageProjection", "ImageScores", "ParallelAnalysis", "Projection",
     "choose_noise",
-]
+]  # fmt: skip
 
 # Permuted copies are in single precision; an eigenvalue this close to theirs (relatively) does not exceed them.
 _TIE = 1e-4

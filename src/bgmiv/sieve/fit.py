@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -16,18 +17,22 @@ from bgmiv.sieve.bases import (
     LINEAR,
     TERMS,
     ColumnBasis,
+    SieveFunction,
     TreatmentBasis,
     b_splines,
     column_products,
     quantile_knots,
+    sieve_columns,
     term_columns,
     term_sums,
 )
 from bgmiv.sieve.dimension import INSTRUMENT_DEGREE, INSTRUMENT_RATIO, choose_dimension
-from bgmiv.sieve.function import SieveFunction, sieve_columns
 from bgmiv.sieve.stages import BlocksAt, FirstStage, Regression, Sampling, SecondStage, first_stage, second_stage
 
-__all__ = ["Learned", "SieveConfig", "SieveFit", "fit_sieve", "left_out_errors", "min_rows"]
+__all__ = [
+    "Columns", "Learned", "SieveConfig", "SieveFit", "average_splits", "draw_folds", "fit_sieve", "instrument_blocks",
+    "left_out_errors", "min_rows", "stretches_of",
+]  # fmt: skip
 
 Floats = NDArray[np.float64]
 
@@ -114,7 +119,7 @@ def min_rows(n_instruments: int) -> int:
     return _MIN_ROWS_A_COLUMN * (2 + n_instruments)
 
 
-class _Columns(NamedTuple):
+class Columns(NamedTuple):
     """Numbers of all rows, and the functions of them."""
 
     data: IVData
@@ -126,12 +131,44 @@ class _Columns(NamedTuple):
     covariates: ColumnBasis
     learned: Learned | None
 
+    @classmethod
+    def of(
+        cls,
+        data: IVData,
+        reduction: FittedReduction,
+        rng: np.random.Generator,
+        *,
+        waves: int,
+        bends: int,
+        segments: int = 9,
+    ) -> Columns:
+        """The columns of rows in double precision, and their bases."""
+        y, x, w = (np.asarray(column, np.float64) for column in (data.outcome, data.treatment, data.instruments))
+        v = sieve_columns(reduction.schema, reduction.transform(data.covariates))
+        levels = max(2, data.schema.treatment.width) if data.schema.treatment.discrete else 0
+        treatment = TreatmentBasis.fit(x, levels, bends, segments=segments)
+        return cls(data, y, x, v, w, treatment, ColumnBasis.fit(v, rng, waves=waves), None)
+
+    @property
+    def weights(self) -> Floats | None:
+        """Of the rows, if they have some."""
+        return None if self.data.weights is None else np.asarray(self.data.weights, np.float64)
+
     @property
     def wide(self) -> bool:
         """Whether there are too many covariates for a linear model."""
         return _MIN_ROWS_A_COLUMN * (2 + self.v.shape[1] + self.w.shape[1]) > len(self.y)
 
-    def take(self, order: NDArray[np.intp]) -> _Columns:
+    def terms(self) -> tuple[tuple[str, ...], int]:
+        """The terms that have columns, and not too many; and how many of them, the first ones, are not penalised."""
+        kinds = {kind: part.shape[1] for kind, part in self.covariates(self.v[:1]).items()}
+        sizes = {name: term.width(self.treatment.sizes) * kinds[term.kind] for name, term in TERMS.items()}
+        if self.v.shape[1] > _FEW_COVARIATES:
+            sizes["curves by surface"] = 0
+        found = tuple(name for name, size in sizes.items() if 0 < size <= _MAX_COLUMNS or (size and name in LINEAR))
+        return found, sum(name in LINEAR for name in found) - (self.wide and "covariates" in found)
+
+    def take(self, order: NDArray[np.intp]) -> Columns:
         """The rows in another order."""
         learned = None if self.learned is None else self.learned.take(order)
         moved = {name: getattr(self, name)[order] for name in ("y", "x", "v", "w")}
@@ -157,49 +194,44 @@ def fit_sieve(
         use_instrument: False for a penalised regression on treatment and covariates.
         learned: f, which then takes the place of all terms but the linear ones, and of the first stage.
     """
-    fold = _folds(data, config.folds, rng)
+    fold = draw_folds(data, config.folds, rng)
     order = np.argsort(fold, kind="stable")
     rows = data.take(order)
-    y, x = (np.asarray(column, np.float64) for column in (rows.outcome, rows.treatment))
-    v = sieve_columns(reduction.schema, reduction.transform(rows.covariates))
-    w = np.asarray(rows.instruments, np.float64)
-    covariates = ColumnBasis.fit(v, rng, waves=config.waves)
-    adaptive = config.dimension == "adaptive"
-    levels = max(2, data.schema.treatment.width) if data.schema.treatment.discrete else 0
-    segments = choose_dimension(y, x, w[:, 0], covariates(v)["lines"], rng).segments if adaptive else 9
-    treatment = TreatmentBasis.fit(x, levels, 1000 if adaptive else _BENDS, segments=segments)
+    columns = Columns.of(rows, reduction, rng, waves=config.waves, bends=_BENDS)
+    y, adaptive, segments = columns.y, config.dimension == "adaptive", 0
+    if adaptive:
+        lines = columns.covariates(columns.v)["lines"]
+        segments = choose_dimension(y, columns.x, columns.w[:, 0], lines, rng).segments
+        columns = columns._replace(treatment=TreatmentBasis.fit(columns.x, 0, 1000, segments=segments))
     if learned is not None:
-        learned, treatment = learned.take(order), treatment._replace(spline=None)
-    columns = _Columns(rows, y, x, v, w, treatment, covariates, learned)
-    offered = _offered(covariates, treatment, v.shape[1])
-    others = ("curve",) if adaptive else tuple(name for name in offered if name not in LINEAR)
-    terms = tuple(name for name in (*LINEAR, *(others if learned is None else ())) if name in offered)
-    n_linear = sum(name in LINEAR for name in terms) - (columns.wide and "covariates" in terms)
+        columns = columns._replace(learned=learned.take(order), treatment=columns.treatment._replace(spline=None))
+    terms, n_linear = columns.terms()
+    if adaptive or learned is not None:
+        terms = tuple(name for name in terms if name in (LINEAR if learned is not None else (*LINEAR, "curve")))
     n_linear = len(terms) if adaptive else n_linear
     instruments = None
     if use_instrument and learned is None:
-        instruments = _adaptive_instruments(segments) if adaptive else _instruments(columns, config.waves, rng)
+        instruments = _adaptive_instruments(segments) if adaptive else instrument_blocks(columns, config.waves, rng)
 
     found, left_out, residuals, errors = [], [], [], []
-    weights = None if data.weights is None else np.asarray(data.weights, np.float64)[order]
     for i in range(config.splits):
-        fold = np.sort(fold) if i == 0 else _folds(rows, config.folds, rng)
+        fold = np.sort(fold) if i == 0 else draw_folds(rows, config.folds, rng)
         moved = np.argsort(fold, kind="stable")
-        edges = [np.searchsorted(np.sort(fold), [k, k + 1]).tolist() for k in range(config.folds)]
-        stretches = [slice(*edge) for edge in edges if edge[1] > edge[0]]
         part = columns.take(moved)
-        second, left = _fit_split(part, stretches, terms, n_linear, instruments, config.min_gain, use_instrument)
+        sampling = Sampling(part.weights, part.data.groups, stretches_of(fold))
+        second, left = _fit_split(part, sampling, terms, n_linear, instruments, config.min_gain, use_instrument)
         found.append(second)
         back = np.argsort(moved)
         left_out.append(y.mean() + y.std() * second.left_out[back])
         residuals.append(left[back])
-        controls = residuals[-1][:, : treatment.sizes["lines"]]
-        errors.append(np.average(left_out_errors(y, left_out[-1], controls, weights), weights=weights))
+        controls = residuals[-1][:, : columns.treatment.sizes["lines"]]
+        square = left_out_errors(y, left_out[-1], controls, columns.weights)
+        errors.append(np.average(square, weights=columns.weights))
     # Now and then terms enter in an order that leaves better ones out.
     kept = np.flatnonzero(np.asarray(errors) <= _MAX_ERROR * min(errors))
     place = np.argsort(order)
     return SieveFit(
-        _averaged(columns, terms, terms[n_linear:], [found[i] for i in kept]),
+        average_splits(columns, terms, terms[n_linear:], [found[i] for i in kept]),
         np.mean([left_out[i] for i in kept], axis=0)[place],
         np.mean([residuals[i] for i in kept], axis=0)[place],
     )
@@ -214,18 +246,16 @@ def left_out_errors(outcome: Floats, left_out: Floats, residuals: Floats, weight
 
 
 def _fit_split(
-    columns: _Columns,
-    stretches: Sequence[slice],
+    columns: Columns,
+    sampling: Sampling,
     terms: Sequence[str],
     n_linear: int,
-    instruments: Any,
+    instruments: Callable[[Columns], BlocksAt] | None,
     min_gain: float,
     use_instrument: bool,
 ) -> tuple[SecondStage, Floats]:
     """Both stages on a standardised outcome, and what the first leaves of the functions of the treatment."""
-    data, treatment, covariates = columns.data, columns.treatment, columns.covariates
-    weights = None if data.weights is None else np.asarray(data.weights, np.float64)
-    sampling = Sampling(weights, data.groups, stretches)
+    treatment, covariates = columns.treatment, columns.covariates
     functions, n_lines, sizes = treatment(columns.x), treatment.sizes["lines"], treatment.sizes
     first = FirstStage.exogenous(functions)
     if instruments is not None:
@@ -253,8 +283,8 @@ def _fit_split(
     return second_stage(problem, n_linear + count, min_gain), first.residuals
 
 
-def _averaged(
-    columns: _Columns, terms: Sequence[str], penalised: Sequence[str], found: Sequence[SecondStage]
+def average_splits(
+    columns: Columns, terms: Sequence[str], penalised: Sequence[str], found: Sequence[SecondStage]
 ) -> SieveFunction:
     """The mean over splits, in units of the outcome.
 
@@ -310,23 +340,35 @@ def _root(factors: Floats) -> Floats:
     return np.asarray(vectors[:, there] * np.sqrt(values[there]), np.float64)
 
 
-def _folds(data: IVData, n_folds: int, rng: np.random.Generator) -> NDArray[np.intp]:
+def draw_folds(data: IVData, n_folds: int, rng: np.random.Generator) -> NDArray[np.intp]:
     """The fold of each row; rows of a group are in one."""
     if data.groups is None:
         return rng.permutation(data.n_rows) % n_folds
     return (rng.permutation(int(data.groups.max()) + 1) % n_folds)[data.groups]
 
 
-def _instruments(columns: _Columns, waves: int, rng: np.random.Generator) -> Any:
-    """The first stage's regressors of rows in any order; the first block is not penalised."""
+def stretches_of(folds: NDArray[np.intp]) -> list[slice]:
+    """Where each fold lies once rows are sorted by it; folds without rows are left out."""
+    ends = np.cumsum(np.bincount(folds)).tolist()
+    return [slice(start, stop) for start, stop in pairwise([0, *ends]) if stop > start]
+
+
+def instrument_blocks(
+    columns: Columns, waves: int, rng: np.random.Generator, *, max_free: float = np.inf
+) -> Callable[[Columns], BlocksAt]:
+    """The first stage's regressors of rows in any order; the first block is not penalised.
+
+    It holds the constant, the instruments unless there are more than `max_free`, and the covariates unless they are
+    too many for the rows.
+    """
     wide, n_v, n_w = columns.wide, columns.v.shape[1], columns.w.shape[1]
     own = ColumnBasis.fit(columns.w, rng, waves=1)
     joint = ColumnBasis.fit(np.hstack([columns.w, columns.v]), rng, waves=waves, max_columns=0)
 
-    def of(part: _Columns) -> BlocksAt:
+    def of(part: Columns) -> BlocksAt:
         def blocks_at(rows: Any) -> list[Floats]:
             of_w, of_v = own(part.w[rows]), part.covariates(part.v[rows])
-            linear = [of_w["constant"], of_w["lines"]]
+            linear = [of_w["constant"]]
             few = n_w * n_v <= _MAX_COLUMNS
             crossed = column_products(of_w["lines"], of_v["lines"]) if few else of_v["lines"][:, :0]
             blocks = [
@@ -336,6 +378,7 @@ def _instruments(columns: _Columns, waves: int, rng: np.random.Generator) -> Any
                 of_v["products"],
                 joint(np.hstack([part.w[rows], part.v[rows]]))["waves"],
             ]
+            (blocks if n_w > max_free else linear).append(of_w["lines"])
             (blocks if wide else linear).append(of_v["lines"])
             return [np.hstack(linear), *(block for block in blocks if block.shape[1])]
 
@@ -344,22 +387,13 @@ def _instruments(columns: _Columns, waves: int, rng: np.random.Generator) -> Any
     return of
 
 
-def _adaptive_instruments(segments: int) -> Any:
-    def of(part: _Columns) -> BlocksAt:
+def _adaptive_instruments(segments: int) -> Callable[[Columns], BlocksAt]:
+    def of(part: Columns) -> BlocksAt:
         w, lines = part.w[:, 0], part.covariates(part.v)["lines"]
         knots = quantile_knots(w, INSTRUMENT_RATIO * segments, INSTRUMENT_DEGREE)
         return lambda rows: [np.hstack([b_splines(knots, w[rows], INSTRUMENT_DEGREE), lines[rows]])]
 
     return of
-
-
-def _offered(covariates: ColumnBasis, treatment: TreatmentBasis, n_covariates: int) -> tuple[str, ...]:
-    """The terms that have columns, and not too many."""
-    kinds = {kind: part.shape[1] for kind, part in covariates(np.zeros((1, n_covariates))).items()}
-    sizes = {name: term.width(treatment.sizes) * kinds[term.kind] for name, term in TERMS.items()}
-    if n_covariates > _FEW_COVARIATES:
-        sizes["curves by surface"] = 0
-    return tuple(name for name, size in sizes.items() if 0 < size <= _MAX_COLUMNS or (size and name in LINEAR))
 
 
 def _check_relevance(predicted: Floats, lines: Floats, wide: bool) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
-__all__ = ["Penalties", "choose_penalties", "penalised_solve"]
+__all__ = ["Penalties", "choose_penalties", "penalised_solve", "ridges_of"]
 
 Floats = NDArray[np.float64]
 
@@ -56,12 +56,13 @@ class Penalties(NamedTuple):
     gains: Floats
     order: tuple[int, ...]
 
-    def by_column(self, blocks: Sequence[slice], n_columns: int) -> Floats:
-        """The ridge of each column; 0 outside all blocks."""
-        found = np.zeros(n_columns)
-        for block, ridge in zip(blocks, self.ridges, strict=True):
-            found[block] = ridge
-        return found
+
+def ridges_of(blocks: Sequence[slice], ridges: Floats, n_columns: int) -> Floats:
+    """The ridge of each column, from that of its block; 0 outside all blocks."""
+    found = np.zeros(n_columns)
+    for block, ridge in zip(blocks, ridges, strict=True):
+        found[block] = ridge
+    return found
 
 
 def choose_penalties(
@@ -100,7 +101,7 @@ def choose_penalties(
     found = Penalties(np.full(len(blocks), np.inf), np.zeros(len(blocks)), ())
     while True:
         ridges, gains = found.ridges.copy(), found.gains.copy()
-        covariance, variance = noise(penalised_solve(gram, moments, found.by_column(blocks, len(moments))))
+        covariance, variance = noise(penalised_solve(gram, moments, ridges_of(blocks, found.ridges, len(moments))))
         outside = [block for block in range(len(blocks)) if np.isinf(ridges[block])]
         offers = {}
         for block in outside:
@@ -119,9 +120,7 @@ def _cleared(
     gram: Floats, moments: Floats, covariance: Floats, blocks: Sequence[slice], ridges: Floats, block: int
 ) -> tuple[Floats, Floats, Floats]:
     """Eigenvalues of a block's Gram matrix given the other columns, its moments along them, and their variances."""
-    others = np.zeros(len(moments))
-    for other, ridge in zip(blocks, ridges, strict=True):
-        others[other] = ridge
+    others = ridges_of(blocks, ridges, len(moments))
     others[blocks[block]] = np.inf
     kept, own = np.isfinite(others), blocks[block]
     fits = np.zeros((0, own.stop - own.start))

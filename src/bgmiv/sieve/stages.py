@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from bgmiv.sieve.penalties import Penalties, choose_penalties, penalised_solve
+from bgmiv.sieve.penalties import Penalties, choose_penalties, penalised_solve, ridges_of
 
 __all__ = ["FirstStage", "Regression", "Sampling", "SecondStage", "first_stage", "second_stage"]
 
@@ -149,7 +149,7 @@ def first_stage(
 
         return choose_penalties(total[:size, :size], total[:size, size + j], blocks, noise, min_gain)
 
-    ridges = [_by_column(chosen(j).ridges, blocks, size) for j in range(n_targets)]
+    ridges = [ridges_of(blocks, chosen(j).ridges, size) for j in range(n_targets)]
     predicted = np.empty_like(targets)
     for fold, own in zip(sampling.folds, cleared, strict=True):
         rest = total - own
@@ -297,7 +297,7 @@ def second_stage(problem: Regression, n_linear: int, min_gain: float) -> SecondS
         return problem.covariance(coefficients, np.ones(size, bool), [some], sampling.n_rows / len(some))
 
     penalties = choose_penalties(gram, moments, blocks, noise, min_gain)
-    ridges = _by_column(penalties.ridges, blocks, size)
+    ridges = ridges_of(blocks, penalties.ridges, size)
     kept = np.isfinite(ridges)
     coefficients = penalised_solve(gram, moments, ridges)
     middle, variance = problem.covariance(coefficients, kept, pieces)
@@ -334,7 +334,3 @@ def second_stage(problem: Regression, n_linear: int, min_gain: float) -> SecondS
 def _slices(blocks: Sequence[Floats]) -> list[slice]:
     ends = np.cumsum([0, *(block.shape[1] for block in blocks)]).tolist()
     return [slice(start, stop) for start, stop in pairwise(ends)]
-
-
-def _by_column(ridges: Floats, blocks: Sequence[slice], size: int) -> Floats:
-    return Penalties(ridges, ridges, ()).by_column(blocks, size)

@@ -25,15 +25,8 @@ from bgmiv.progress import HistoryRow, Reporter, silent
 from bgmiv.training.checkpoint import Checkpoint
 
 __all__ = [
-    "EarlyStopping",
-    "Program",
-    "RandomNumbers",
-    "Row",
-    "RowWeights",
-    "TrainingData",
-    "run_phase",
-    "training_data",
-]
+    "EarlyStopping", "Program", "RandomNumbers", "Row", "RowWeights", "TrainingData", "run_phase", "training_data",
+]  # fmt: skip
 
 _WORDS = 2**32
 
