@@ -20,7 +20,7 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import RoleScaling
 from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.integrate import GaussHermite, MonteCarlo, ObservedTreatment, QuasiMonteCarlo
-from bgmiv.nn.features import FeatureConfig
+from bgmiv.nn.features import FeatureConfig, n_features
 from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.progress import Reporter, silent
 from bgmiv.sieve.fit import SieveConfig
@@ -36,8 +36,10 @@ class BGMIVConfig:
     """Everything that determines a fit, given data and key.
 
     Args:
-        layout: the latent partition; None takes the paper's (2, 2, 1, 2), or (2, 1, 1, 2) with a vector or image
-            block.
+        layout: the latent partition; None: see `max_latents`.
+        max_latents: without a layout, there are as many shared latents as the encoder sees features of the covariates,
+            up to this many: what the covariates identify. None takes the paper's (2, 2, 1, 2), or (2, 1, 1, 2) with a
+            vector or image block.
         batch_size: of both phases; None takes the paper's 64, or 32 with a vector or image block.
         model: network shapes.
         reduction: how wide vector blocks are reduced before anything else; None leaves them as they are.
@@ -54,6 +56,7 @@ class BGMIVConfig:
     """
 
     layout: LatentLayout | None = None
+    max_latents: int | None = None
     batch_size: int | None = None
     model: ModelConfig = field(default_factory=ModelConfig)
     reduction: BlockReduction | None = None
@@ -67,9 +70,12 @@ class BGMIVConfig:
     checkpoint: str | None = None
 
     def resolve(self, schema: Schema, n_rows: int) -> BGMIVConfig:
-        """The config with layout, batch size and iterations chosen for a data set."""
+        """The config with layout, batch size and iterations chosen for a data set, its blocks reduced."""
         wide = any(block.kind in (BlockKind.vector, BlockKind.image) for block in schema.blocks)
         layout = self.layout or (LatentLayout(2, 1, 1, 2) if wide else LatentLayout(2, 2, 1, 2))
+        if self.layout is None and self.max_latents is not None:
+            width = n_features(schema.blocks, self.model.covariates.features)
+            layout = LatentLayout(min(max(width, 1), self.max_latents), 0, 0, 0)
         batch_size = min(self.batch_size or (32 if wide else 64), n_rows)
         return replace(
             self,
@@ -123,14 +129,15 @@ def default_preset() -> BGMIVConfig:
     development seeds; benchmarks/default-preset.md and benchmarks/images.md say which, and what else was tried.
     """
     return BGMIVConfig(
-        layout=LatentLayout(8, 8, 2, 2),
+        max_latents=20,
         batch_size=128,
         model=ModelConfig(
             treatment_hidden=(32, 16),
+            treatment_trunk=(32, 32, 20),
+            outcome_trunk=(64, 64, 64, 20),
             covariates=CovariateConfig(
-                dense_hidden=(64, 64, 64, 64),
-                dense_decoder_hidden=(64, 64),
-                block_encoder_hidden=(64, 64, 64, 64),
+                dense_hidden=(64, 64),
+                block_encoder_hidden=(64, 64),
                 block_reduction="sum",
                 noise_levels=(0.3, 1.0, 3.0),
                 features=FeatureConfig(vector_noise=0.3, nuisance_features=(32, 4), dropout=0.3, narrow_vector=32),

@@ -97,19 +97,17 @@ class BGMIV(SeededEstimator):
         draws: int = 500,
         chains: int = 4,
         warmup: int = 150,
-        sampler: Literal["lifted", "nuts"] = "lifted",
         member: int = 0,
         seed: int = 0,
     ) -> Any:
         """Draws as ArviZ data: latents given covariates, and the structural function under each source of uncertainty.
 
-        `pip install 'bgmiv[arviz]'`.
+        Latents are drawn by BlackJAX's NUTS. `pip install 'bgmiv[arviz]'`.
 
         Args:
             treatment: one for all rows or one a row.
             covariates: the rows asked about; a few dozen, since each has its own chains.
             draws, chains, warmup: of the chains of each row.
-            sampler: "lifted" or "nuts" (BlackJAX's).
             member: whose latents and networks.
             seed: the randomness.
 
@@ -131,7 +129,7 @@ class BGMIV(SeededEstimator):
         assert isinstance(fitted, FittedBGMIV)
         if isinstance(member, bool) or not 0 <= member < fitted.n_members:
             raise ConfigError(f"member must lie between 0 and {fitted.n_members - 1}, got {member!r}.")
-        settings = LatentPosterior(sampler, chains, warmup, draws, seed=seed)
+        settings = LatentPosterior(chains, warmup, draws, seed=seed)
         return _arviz_data(fitted, query_at(fitted.schema, treatment, self._read(covariates)), settings, member)
 
     def _config(self) -> BGMIVConfig:

@@ -73,9 +73,9 @@ def fit_members(config: BGMIVConfig, data: IVData, key: Array, reporter: Reporte
     enable_compilation_cache()
     check_instrument(data, "BGMIV", use_instrument=config.use_instrument)
     data = data if config.use_instrument else data.without_instruments()
-    config = config.resolve(data.schema, data.n_rows)
-    checkpoint = open_checkpoint(config, data, key)
     prepared = _prepare(config, data, key)
+    config = config.resolve(prepared.data.schema, data.n_rows)
+    checkpoint = open_checkpoint(config, data, key)
     config = _with_block_noise(config, prepared.data)
     n_members = config.ensemble.members
     start = _start(config, prepared, key if n_members == 1 else jax.random.split(key, n_members))

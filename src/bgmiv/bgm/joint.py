@@ -204,6 +204,10 @@ class JointTraining:
 
 def _generator_kernels(model: BGMIVModel) -> BGMIVModel:
     """Which parameters decay: the kernels of H and F."""
+
+    def generators(model: BGMIVModel) -> tuple[object, ...]:
+        return model.treatment, model.outcome, model.treatment_trunk, model.outcome_trunk
+
     chosen = jax.tree.map(lambda leaf: False, model)
-    kernels = [jax.tree.map(lambda leaf: leaf.ndim > 1, part) for part in (model.treatment, model.outcome)]
-    return eqx.tree_at(lambda m: (m.treatment, m.outcome), chosen, tuple(kernels))
+    kernels = jax.tree.map(lambda leaf: leaf.ndim > 1, generators(model))
+    return eqx.tree_at(generators, chosen, kernels, is_leaf=lambda leaf: leaf is None)

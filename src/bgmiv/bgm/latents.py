@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +19,10 @@ from jax import Array
 from bgmiv.bgm.model import BGMIVModel, covariate_log_posterior, encode_rows
 from bgmiv.errors import ConfigError
 from bgmiv.nn.batching import bucket_size, pad_rows, unique_rows
-from bgmiv.nn.images import check_bounds, check_choice
+from bgmiv.nn.images import check_bounds
 from bgmiv.nn.mlp import DECAY_1, DECAY_2, EPSILON, adam
 
 __all__ = [
-    "MAX_CHAINS",
     "LatentAdamState",
     "LatentMap",
     "LatentPosterior",
@@ -36,9 +35,7 @@ __all__ = [
     "structural_means",
 ]
 
-MAX_CHAINS = 32
-"""Each chain of a row starts at another candidate."""
-
+_MAX_CHAINS = 32
 _MAX_ROWS = 4096
 _MIN_ROWS = 64
 
@@ -65,41 +62,29 @@ class LatentPosterior:
     """Settings of the latent posterior's chains.
 
     Args:
-        sampler: "lifted" is Hamiltonian Monte Carlo in latents and noise together, whose steps do not shrink with the
-            covariates' noise; "nuts" is BlackJAX's. Where covariates pin latents down, "lifted" gives ten to a hundred
-            times the effective draws a second; with a noisy block of hundreds of columns "nuts" gives five times as
-            many.
         n_chains: chains a row; they start apart, so that their agreement means something.
         n_warmup: draws a chain in which step sizes (and NUTS' metric) are set; they are not kept.
         n_draws: draws kept a chain.
-        target_acceptance: the share of proposals that step sizes are set to accept; None: 0.6 for "lifted", 0.8 for
-            "nuts".
+        acceptance: the share of proposals that step sizes are set to accept.
         seed: of the draws that predictions are made from.
     """
 
-    sampler: Literal["lifted", "nuts"] = "lifted"
     n_chains: int = 4
     n_warmup: int = 150
     n_draws: int = 500
-    target_acceptance: float | None = None
+    acceptance: float = 0.8
     seed: int = 0
-
-    @property
-    def acceptance(self) -> float:
-        """`target_acceptance` or its default."""
-        return self.target_acceptance or {"lifted": 0.6, "nuts": 0.8}[self.sampler]
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot run, or whose draws could not be judged."""
-        check_choice(self, "sampler", "lifted", "nuts")
         for name, minimum in (("n_chains", 2), ("n_warmup", 20), ("n_draws", 4), ("seed", 0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not hasattr(value, "__index__") or value < minimum:
                 raise ConfigError(f"{name} must be a whole number of at least {minimum}, got {value!r}.")
-        if self.n_chains > MAX_CHAINS:
-            raise ConfigError(f"n_chains must be at most {MAX_CHAINS}, got {self.n_chains}.")
-        if self.target_acceptance is not None and not 0.0 < self.target_acceptance < 1.0:
-            raise ConfigError(f"target_acceptance must lie between 0 and 1, got {self.target_acceptance}.")
+        if self.n_chains > _MAX_CHAINS:
+            raise ConfigError(f"n_chains must be at most {_MAX_CHAINS}, got {self.n_chains}.")
+        if not 0.0 < self.acceptance < 1.0:
+            raise ConfigError(f"acceptance must lie between 0 and 1, got {self.acceptance}.")
 
 
 @partial(jax.jit, static_argnames="config")

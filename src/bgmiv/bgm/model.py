@@ -116,6 +116,8 @@ class ModelConfig:
         layout: the latent partition.
         treatment_hidden: hidden units of H.
         outcome_hidden: hidden units of F.
+        treatment_trunk: widths of a network from $(z_0, z_2)$ to the features that H sees in their place; none without.
+        outcome_trunk: the same from $(z_0, z_1)$, for F.
         covariates: shapes of E and G.
     """
 
@@ -123,10 +125,12 @@ class ModelConfig:
     treatment_hidden: tuple[int, ...] = (64, 32, 8)
     outcome_hidden: tuple[int, ...] = (64, 32, 8)
     covariates: CovariateConfig = field(default_factory=CovariateConfig)
+    treatment_trunk: tuple[int, ...] = ()
+    outcome_trunk: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse widths below one."""
-        check_widths(self, "treatment_hidden", "outcome_hidden")
+        check_widths(self, "treatment_hidden", "outcome_hidden", "treatment_trunk", "outcome_trunk")
 
 
 class BGMIVModel(eqx.Module):
@@ -144,14 +148,19 @@ class BGMIVModel(eqx.Module):
     layout: LatentLayout = eqx.field(static=True)
     treatment_head: Head = eqx.field(static=True)
     outcome_head: Head = eqx.field(static=True)
+    treatment_trunk: MLP | None = None
+    outcome_trunk: MLP | None = None
 
     def treatment_raw(self, w: Array, z: Array) -> Array:
         """Raw parameters of $p_\\phi(x \\mid w, z_0, z_2)$."""
-        return self.treatment(jnp.concatenate([self.layout.for_treatment(z), w]))
+        part = self.layout.for_treatment(z)
+        features = part if self.treatment_trunk is None else self.treatment_trunk(part)
+        return self.treatment(jnp.concatenate([features, w]))
 
     def outcome_context(self, z: Array) -> Array:
         """The latent part of F's first layer, the same for every treatment node of a row."""
-        return self.outcome.first_context(self.layout.for_outcome(z))
+        part = self.layout.for_outcome(z)
+        return self.outcome.first_context(part if self.outcome_trunk is None else self.outcome_trunk(part))
 
     def outcome_raw(self, context: Array, x: Array) -> Array:
         """Raw parameters of $p_\\omega(y \\mid x, z_0, z_1)$ at one treatment value."""
@@ -181,18 +190,29 @@ def build_model(schema: Schema, n_instruments: int, config: ModelConfig, *, key:
     key_covariates, key_treatment, key_outcome = jax.random.split(key, 3)
     layout = config.layout
     treatment_head, outcome_head = _head_of(schema.treatment, Levels), _head_of(schema.outcome, Categorical)
+    treatment_trunk = _trunk(layout.treatment_dim, config.treatment_trunk, key_treatment)
+    outcome_trunk = _trunk(layout.outcome_dim, config.outcome_trunk, key_outcome)
+    treatment_dim = layout.treatment_dim if treatment_trunk is None else config.treatment_trunk[-1]
+    outcome_dim = layout.outcome_dim if outcome_trunk is None else config.outcome_trunk[-1]
     return BGMIVModel(
         covariates=build_covariates(schema, layout.dim, config.covariates, key=key_covariates),
         treatment=MLP(
-            layout.treatment_dim + n_instruments, config.treatment_hidden, treatment_head.raw_dim, key=key_treatment
+            treatment_dim + n_instruments, config.treatment_hidden, treatment_head.raw_dim, key=key_treatment
         ),
-        outcome=MLP(
-            layout.outcome_dim + schema.treatment.width, config.outcome_hidden, outcome_head.raw_dim, key=key_outcome
-        ),
+        outcome=MLP(outcome_dim + schema.treatment.width, config.outcome_hidden, outcome_head.raw_dim, key=key_outcome),
         layout=layout,
         treatment_head=treatment_head,
         outcome_head=outcome_head,
+        treatment_trunk=treatment_trunk,
+        outcome_trunk=outcome_trunk,
     )
+
+
+def _trunk(n_in: int, widths: tuple[int, ...], key: Array) -> MLP | None:
+    """A network from latents to features; none without widths or latents."""
+    if not widths or not n_in:
+        return None
+    return MLP(n_in, widths[:-1], widths[-1], key=jax.random.fold_in(key, 1))
 
 
 @jax.jit

@@ -1,7 +1,9 @@
 r"""The latent posterior given covariates alone, $p(z \mid v) \propto p(z)\, p_\theta(v \mid z)$, by Markov chains.
 
-It sees neither the instrument, the outcome nor the observed treatment. As a rule there are more latent coordinates than
-covariates: the posterior is then a fibre of latents that give the same covariates, as thin as the covariates are exact.
+It sees neither the instrument, the outcome nor the observed treatment. Chains are those of BlackJAX's NUTS, in
+coordinates in which the posterior is about standard normal near where a chain starts, so that steps do not shrink with
+the covariates' noise. With more latents than the covariates identify, the posterior is a thin curved sheet of latents
+that give the same covariates, which no such coordinates straighten: R-hat then tells that chains have not converged.
 Chains are written for one row.
 """
 
@@ -19,25 +21,21 @@ from jax import Array
 from jax.scipy.special import ndtri
 
 from bgmiv._io import enable_compilation_cache
-from bgmiv.bgm.latents import MAX_CHAINS, LatentPosterior
-from bgmiv.bgm.lifted_hmc import LARGEST_STEP, LiftedInfo, LiftedState, LiftedTarget, centred, lifted_state, lifted_step
+from bgmiv.bgm.latents import LatentPosterior
 from bgmiv.bgm.model import BGMIVModel, covariate_log_posterior
 from bgmiv.data.messages import warn_user
-from bgmiv.likelihood import Gaussian
 from bgmiv.nn.batching import bucket_size, unique_rows
 
-__all__ = [
-    "Chains",
-    "LatentDraws",
-    "convergence",
-    "latent_draws",
-    "lifted_chains",
-    "nuts_chains",
-    "posterior_target",
-    "sample_latents",
-]
+__all__ = ["Chains", "LatentDraws", "convergence", "latent_draws", "nuts_chains", "sample_latents"]
+
+LogDensity = Callable[[Array], Array]
 
 _TINY = 2.0**-24
+_CANDIDATES = 8
+_NEWTON_STEPS = 8
+# Of NUTS: a draw takes up to two to the power of this many steps.
+_MAX_DOUBLINGS = 7
+_LENGTHS = (1.0, 0.5, 0.25, 0.05, 0.0)
 _MAX_ROWS, _MIN_ROWS = 256, 8
 # Draws of a row that predictions are made from.
 _MAX_KEPT = 256
@@ -56,98 +54,79 @@ class Chains(NamedTuple):
     divergences: Array
 
 
-def posterior_target(model: BGMIVModel, v: Array) -> LiftedTarget:
-    """One row's posterior, lifted by the noise of every Gaussian block."""
-    module = model.covariates
-    lifted = [(i, b, b.head) for i, b in enumerate(module.branches) if isinstance(b.head, Gaussian)]
-    others = [(i, b) for i, b in enumerate(module.branches) if not isinstance(b.head, Gaussian)]
+class _Start(NamedTuple):
+    """Where a chain starts, and the root of the covariance that the log-density's curvature has there."""
 
-    def gap(z: Array) -> tuple[Array, Array]:
-        raws, gaps, spreads = module.decode(z), [jnp.zeros(0)], [jnp.zeros(0)]
-        for i, branch, head in lifted:
-            # The mean over a block's coordinates is their sum with a noise that is larger by the root of their number.
-            variance = head.variance(raws[i]) / branch.coordinate_weight
-            gaps.append(head.mean(raws[i]) - branch.of(v))
-            spreads.append(jnp.broadcast_to(jnp.sqrt(variance), (head.dim,)))
-        return jnp.concatenate(gaps), jnp.concatenate(spreads)
-
-    def log_other(z: Array) -> Array:
-        raws, total = module.decode(z), jnp.zeros(())
-        for i, branch in others:
-            total += branch.reduce(branch.head.log_prob(raws[i], branch.of(v)))
-        return total
-
-    return LiftedTarget(gap, partial(covariate_log_posterior, model, v), log_other if others else None)
+    z: Array
+    root: Array
 
 
-def _starts(model: BGMIVModel, target: LiftedTarget, v: Array, key: Array, n_chains: int) -> Array:
-    """Of the encoder's latents and draws from the prior, brought near the covariates, the likelier: `(n_chains, d)`.
+def _climb(log_density: LogDensity, z: Array) -> _Start:
+    """Newton's method from a point towards a mode; a step that does not climb is shortened or left out."""
+
+    def root_at(z: Array) -> Array:
+        values, vectors = jnp.linalg.eigh(-jax.hessian(log_density)(z))
+        # The prior alone has a precision of one.
+        return vectors / jnp.sqrt(jnp.maximum(jnp.abs(values), 1.0))
+
+    def step(_: int, z: Array) -> Array:
+        root = root_at(z)
+        candidates = z + jnp.asarray(_LENGTHS)[:, None] * (root @ (root.T @ jax.grad(log_density)(z)))
+        heights = jax.vmap(log_density)(candidates)
+        return candidates[jnp.argmax(jnp.where(jnp.isfinite(heights), heights, -jnp.inf))]
+
+    z = jax.lax.fori_loop(0, _NEWTON_STEPS, step, z)
+    return _Start(z, root_at(z))
+
+
+def _starts(model: BGMIVModel, log_density: LogDensity, v: Array, key: Array, n_chains: int) -> _Start:
+    """Near the modes that are found from the encoder's latents and from draws from the prior, the likelier rather.
 
     A chain that starts in a hollow without mass never leaves it, and its R-hat is one that no number of draws mends.
     """
-    # One call of the generator for both: it takes longer to compile than the rest of this function.
-    uniforms = jax.random.uniform(key, (MAX_CHAINS, model.layout.dim + 1), minval=_TINY, maxval=1.0 - _TINY)
-    candidates = ndtri(uniforms[:, 1:]).at[0].set(model.covariates.encode(v))
-    candidates = jax.vmap(partial(centred, target))(candidates)
+    # One call of the generator for all: it takes longer to compile than the rest of this function.
+    shape = (max(_CANDIDATES, n_chains), 2 * model.layout.dim + 1)
+    uniforms = jax.random.uniform(key, shape, minval=_TINY, maxval=1.0 - _TINY)
+    lottery, prior, apart = jnp.split(uniforms, (1, 1 + model.layout.dim), axis=1)
+    candidates = ndtri(prior).at[0].set(model.covariates.encode(v))
+    modes = jax.vmap(partial(_climb, log_density))(candidates)
     # Within the posterior the log-density varies by about half the dimension; flattened by the whole, starts disperse.
-    heights = jax.vmap(target.log_density)(candidates) / model.layout.dim
-    lottery = -jnp.log(-jnp.log(uniforms[:, 0]))
-    return candidates[jax.lax.top_k(heights + lottery, n_chains)[1]]
-
-
-def lifted_chains(model: BGMIVModel, v: Array, key: Array, plan: LatentPosterior) -> Chains:
-    """Chains of `lifted_step`; they share a step size, set by dual averaging."""
-    # Imported where it is used: it would add a third to the time of importing this package.
-    from blackjax.adaptation.step_size import dual_averaging_adaptation
-
-    target = posterior_target(model, v)
-    starts = _starts(model, target, v, jax.random.fold_in(key, 0), plan.n_chains)
-    states = jax.vmap(partial(lifted_state, target))(starts)
-    width = states.z.shape[1] + states.noise.shape[1] + 2
-    init, update, _ = dual_averaging_adaptation(plan.acceptance)
-
-    def draw(carry: tuple[LiftedState, Any], i: Array) -> tuple[tuple[LiftedState, Any], tuple[Array, LiftedInfo]]:
-        states, tuning = carry
-        warming = i <= plan.n_warmup
-        log_step = jnp.where(warming, tuning.log_step_size, tuning.log_step_size_avg)
-        step_size = jnp.minimum(jnp.exp(log_step), LARGEST_STEP)
-        shape, key_draw = (plan.n_chains, width), jax.random.fold_in(key, i)
-        uniforms = jax.random.uniform(key_draw, shape, minval=_TINY, maxval=1.0 - _TINY)
-        states, info = jax.vmap(partial(lifted_step, target), (0, 0, None))(states, uniforms, step_size)
-        updated = update(tuning, jnp.mean(info.acceptance))
-        tuning = jax.tree.map(lambda new, old: jnp.where(warming, new, old), updated, tuning)
-        return (states, tuning), (states.z, info)
-
-    # Warm-up and draws in one loop: two would take twice as long to compile.
-    numbers = jnp.arange(1, plan.n_warmup + plan.n_draws + 1)
-    _, (z, info) = jax.lax.scan(draw, (states, init(LARGEST_STEP)), numbers)
-    z, info = jax.tree.map(lambda kept: kept[plan.n_warmup :], (z, info))
-    return Chains(jnp.swapaxes(z, 0, 1), jnp.mean(info.acceptance), jnp.sum(info.diverged))
+    heights = jax.vmap(log_density)(modes.z) / model.layout.dim
+    chosen = jax.lax.top_k(heights - jnp.log(-jnp.log(lottery[:, 0])), n_chains)[1]
+    z, root = modes.z[chosen], modes.root[chosen]
+    return _Start(z + jnp.einsum("cij,cj->ci", root, ndtri(apart[chosen])), root)
 
 
 def nuts_chains(model: BGMIVModel, v: Array, key: Array, plan: LatentPosterior) -> Chains:
-    """Chains of BlackJAX's NUTS; each sets its own step size and diagonal metric by window adaptation."""
-    import blackjax
+    """Chains of BlackJAX's NUTS; each sets its own step size by dual averaging."""
+    # Imported where they are used: they would add a third to the time of importing this package.
+    from blackjax.adaptation.step_size import dual_averaging_adaptation
+    from blackjax.mcmc import nuts
 
-    target = posterior_target(model, v)
-    starts = _starts(model, target, v, jax.random.fold_in(key, 0), plan.n_chains)
+    log_density = partial(covariate_log_posterior, model, v)
+    starts = _starts(model, log_density, v, jax.random.fold_in(key, 0), plan.n_chains)
+    init, update, _ = dual_averaging_adaptation(plan.acceptance)
+    step, metric = nuts.build_kernel(), jnp.ones(model.layout.dim)
 
-    def chain(start: Array, key: Array) -> tuple[Array, Array, Array]:
-        key_warmup, key_draws = jax.random.split(key)
-        warmup = blackjax.window_adaptation(
-            blackjax.nuts,
-            target.log_density,
-            target_acceptance_rate=plan.acceptance,
-            adaptation_info_fn=lambda *_: None,
-        )
-        (state, parameters), _ = warmup.run(key_warmup, start, num_steps=plan.n_warmup)
-        nuts = blackjax.nuts(target.log_density, **parameters)
+    def chain(start: _Start, key: Array) -> tuple[Array, Array, Array]:
+        def whitened(u: Array) -> Array:
+            return log_density(start.z + start.root @ u)
 
-        def draw(state: Any, key: Array) -> tuple[Any, tuple[Array, Array, Array]]:
-            state, info = nuts.step(key, state)
-            return state, (state.position, info.acceptance_rate, info.is_divergent)
+        def draw(carry: tuple[Any, Any], i: Array) -> tuple[tuple[Any, Any], tuple[Array, Array, Array]]:
+            state, tuning = carry
+            warming = i < plan.n_warmup
+            size = jnp.exp(jnp.where(warming, tuning.log_step_size, tuning.log_step_size_avg))
+            state, info = step(jax.random.fold_in(key, i), state, whitened, size, metric, _MAX_DOUBLINGS)
+            updated = update(tuning, info.acceptance_rate)
+            tuning = jax.tree.map(lambda new, old: jnp.where(warming, new, old), updated, tuning)
+            position = start.z + start.root @ state.position
+            return (state, tuning), (position, info.acceptance_rate, info.is_divergent)
 
-        return jax.lax.scan(draw, state, jax.random.split(key_draws, plan.n_draws))[1]
+        begun = nuts.init(jnp.zeros_like(start.z), whitened), init(1.0)
+        # Warm-up and draws in one loop: two would take twice as long to compile.
+        _, found = jax.lax.scan(draw, begun, jnp.arange(plan.n_warmup + plan.n_draws))
+        z, acceptance, diverged = (values[plan.n_warmup :] for values in found)
+        return z, acceptance, diverged
 
     z, acceptance, diverged = jax.vmap(chain)(starts, jax.random.split(jax.random.fold_in(key, 1), plan.n_chains))
     return Chains(z, jnp.mean(acceptance), jnp.sum(diverged))
@@ -190,8 +169,7 @@ class LatentDraws:
 
 @partial(jax.jit, static_argnames="plan")
 def _chains(model: BGMIVModel, v: Array, keys: Array, plan: LatentPosterior) -> Chains:
-    sampler = lifted_chains if plan.sampler == "lifted" else nuts_chains
-    return jax.vmap(lambda v, key: sampler(model, v, key, plan))(v, keys)
+    return jax.vmap(lambda v, key: nuts_chains(model, v, key, plan))(v, keys)
 
 
 @jax.jit

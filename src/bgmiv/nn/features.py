@@ -18,7 +18,8 @@ from bgmiv.nn.images import ConvExtractor, DenseExtractor, ImageConfig, ImageFea
 from bgmiv.nn.mlp import Dense
 
 __all__ = [
-    "BlockFeatures", "FeatureConfig", "Features", "Noised", "Raw", "VectorFeatures", "build_features", "rows_at_once",
+    "BlockFeatures", "FeatureConfig", "Features", "Noised", "Raw", "VectorFeatures", "build_features", "n_features",
+    "rows_at_once",
 ]  # fmt: skip
 
 # Of numbers in one array: 128 MB.
@@ -218,6 +219,11 @@ def build_features(blocks: Sequence[CovariateBlock], config: FeatureConfig, *, k
         tuple(_features(block, config, k, beside_image=image) for block, k in zip(blocks, keys, strict=False)),
         tuple((block.start, block.stop) for block in blocks),
     )
+
+
+def n_features(blocks: Sequence[CovariateBlock], config: FeatureConfig) -> int:
+    """How many features networks see of these blocks."""
+    return eqx.filter_eval_shape(lambda key: build_features(blocks, config, key=key), jax.random.key(0)).width
 
 
 def rows_at_once(cells: int, max_rows: int) -> int:
