@@ -7,6 +7,10 @@ BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS  ?= auto
 
+# pip installs without bytecode (below). Where Python is told to write none, every process would compile all its imports,
+# which takes 10 seconds; the suite starts dozens.
+export PYTHONDONTWRITEBYTECODE :=
+
 # The first interpreter that runs and is new enough; a shim may exist and still not work.
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
     if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$p; break; fi; done)
