@@ -179,7 +179,7 @@ def test_it_beats_the_linear_model_where_the_world_is_not_linear(shape: str, mos
     design = make_design(f"noisy-{shape}")
     grid = design.grid()
     errors = np.zeros(2)
-    for seed in (500, 501, 502, 503):
+    for seed in (500, 501):
         data = design.sample(1000, 0.8, seed)
         for i, config in enumerate((NPIVConfig(), LINEAR)):
             got = predict(config.fit(data, jax.random.key(seed)), grid.treatment, grid.covariates)
