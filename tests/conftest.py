@@ -81,7 +81,7 @@ def small() -> BGMIVConfig:
 
 
 @pytest.fixture(scope="session")
-def small_default(small: BGMIVConfig) -> BGMIVConfig:
+def small_preset(small: BGMIVConfig) -> BGMIVConfig:
     """All parts of the default preset, with small networks and few splits of the last regression."""
     config = default_preset()
     assert config.last_stage is not None

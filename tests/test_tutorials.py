@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default::bgmiv.error
 
 
 @pytest.fixture(autouse=True)
-def small_networks(small_default: BGMIVConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PRESETS, "default", lambda: small_default)
+def small_networks(small_preset: BGMIVConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PRESETS, "default", lambda: small_preset)
 
 
 def run(name: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:

@@ -86,10 +86,10 @@ PROBLEMS = {
 
 
 @pytest.fixture(autouse=True, scope="session")
-def small_networks(small_default: BGMIVConfig) -> Iterator[None]:
+def small_networks(small_preset: BGMIVConfig) -> Iterator[None]:
     """Small networks under the name of BGM-IV's default preset: larger ones take twice as long to compile."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(PRESETS, "default", lambda: small_default)
+        patch.setitem(PRESETS, "default", lambda: small_preset)
         yield
 
 
