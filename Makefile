@@ -7,6 +7,11 @@ BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS  ?= auto
 
+# pip installs without bytecode (below). Where Python is told to write none, every process would compile all its imports,
+# which takes 10 seconds; the suite starts dozens.
+export PYTHONDONTWRITEBYTECODE :=
+export MYPY_NUM_WORKERS ?= auto
+
 # The first interpreter that runs and is new enough; a shim may exist and still not work.
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
     if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$p; break; fi; done)
@@ -42,7 +47,7 @@ browser: ## install Debian's chromium (as root, by apt-get) for the tests of the
 	else echo "browser: no chromium; tests in a browser will be skipped (name one in BGMIV_CHROMIUM)"; fi
 
 test: lint ## lint, then every test and every docstring example (tests in a browser need one: make browser)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations=30
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=30
 
 quick: lint ## lint, and the tests that take no fit: for every save of a file
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m quick tests

@@ -78,3 +78,11 @@ def small() -> BGMIVConfig:
         initial=replace(config.initial, iterations=12, chunk=4),
         last_stage=None,
     )
+
+
+@pytest.fixture(scope="session")
+def small_preset(small: BGMIVConfig) -> BGMIVConfig:
+    """All parts of the default preset, with small networks and few splits of the last regression."""
+    config = default_preset()
+    assert config.last_stage is not None
+    return replace(config, model=small.model, last_stage=replace(config.last_stage, splits=2, waves=10))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bgmiv.bgm.config import PRESETS, BGMIVConfig, default_preset
+from bgmiv.bgm.config import PRESETS, BGMIVConfig
 
 TUTORIALS = Path(__file__).resolve().parent.parent / "docs" / "tutorials"
 
@@ -18,8 +17,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default::bgmiv.error
 
 
 @pytest.fixture(autouse=True)
-def small_networks(small: BGMIVConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PRESETS, "default", lambda: replace(default_preset(), model=small.model))
+def small_networks(small_preset: BGMIVConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PRESETS, "default", lambda: small_preset)
 
 
 def run(name: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:

@@ -122,7 +122,7 @@ def test_the_ridge_is_that_of_the_largest_marginal_likelihood() -> None:
     found = choose_penalties(gram, columns.T @ y, [slice(2, 10)], lambda _: (gram, 1.0), 0.0)
     # The likelihood of what is orthogonal to the unpenalised columns.
     free = np.linalg.svd(fixed)[0][:, 2:]
-    logs = np.arange(-3.0, 8.0, 0.02)
+    logs = np.arange(-3.0, 8.0, 0.05)
     likelihoods = [
         multivariate_normal(cov=np.eye(n - 2) + np.exp(-r) * free.T @ block @ block.T @ free).logpdf(free.T @ y)
         for r in logs
@@ -191,7 +191,7 @@ def test_it_beats_the_linear_model_where_the_world_is_not_linear(shape: str, mos
     design = make_design(f"noisy-{shape}")
     grid = design.grid()
     errors = np.zeros(2)
-    for seed in (500, 501, 502, 503):
+    for seed in (500, 501):
         data = design.sample(1000, 0.8, seed)
         for i, config in enumerate((NPIVConfig(), LINEAR)):
             got = predict(config.fit(data, jax.random.key(seed)), grid.treatment, grid.covariates)
@@ -274,7 +274,7 @@ def test_a_band_is_wider_than_intervals_and_the_same_at_one_point() -> None:
 
 
 def test_the_key_decides_and_a_saved_fit_says_the_same(tmp_path: Path) -> None:
-    data = _table(600)
+    data = _table(200)
     query = query_along(data.schema, [0.0, 1.0], Rows(data.covariates[:5]))
     first, again, other = (NPIVConfig().fit(data, jax.random.key(k)).at(query) for k in (0, 0, 1))
     np.testing.assert_array_equal(first, again)

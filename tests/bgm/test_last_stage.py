@@ -21,7 +21,7 @@ from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.sieve import fit as sieve_fit
 from bgmiv.sieve.fit import Learned, SieveConfig, fit_sieve
 
-N = 400
+N = 200
 
 
 def table(seed: int, **roles: Any) -> IVData:
@@ -59,8 +59,8 @@ def test_useless_networks_leave_linear_two_stage_least_squares() -> None:
 def test_networks_that_know_the_curve_are_used_whatever_their_noise() -> None:
     """The weight is that of the members' mean, although every row is only known by one of them, with noise."""
     rng = np.random.default_rng(2)
-    w, u, noise = rng.normal(size=(3, 4000))
-    v = rng.normal(size=(4000, 4))
+    w, u, noise = rng.normal(size=(3, 2000))
+    v = rng.normal(size=(2000, 4))
     curve = np.sin(3.0 * v[:, 0]) * np.cos(2.0 * v[:, 1] + 2.0 * v[:, 2])
     x = w + u
     data = IVData.from_arrays(x + 4.0 * curve * x + u, x, instruments=w, covariates=v)
@@ -91,7 +91,7 @@ def test_splits_are_averaged_but_for_bad_ones(monkeypatch: pytest.MonkeyPatch) -
     scale, reduction = float(np.std(data.outcome)), FittedReduction(data.schema, {})
     for spoilt[0], used in ((False, [0, 1, 2]), (True, [0, 1])):
         found.clear()
-        config = SieveConfig(np.inf, splits=3)
+        config = SieveConfig(np.inf, splits=3, waves=10)
         function = fit_sieve(config, data, reduction, np.random.default_rng(0)).function
         each = scale * np.stack([found[i].coefficients for i in used])
         np.testing.assert_allclose(function.coefficients[1:], each.mean(axis=0)[1:], rtol=1e-5)

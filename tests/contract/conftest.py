@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bgmiv.bgm.config import PRESETS, BGMIVConfig, default_preset
+from bgmiv.bgm.config import PRESETS, BGMIVConfig
 from bgmiv.estimators.base import IVEstimator
 from bgmiv.registry import METHODS, find_method
 
@@ -86,10 +86,10 @@ PROBLEMS = {
 
 
 @pytest.fixture(autouse=True, scope="session")
-def small_networks(small: BGMIVConfig) -> Iterator[None]:
+def small_networks(small_preset: BGMIVConfig) -> Iterator[None]:
     """Small networks under the name of BGM-IV's default preset: larger ones take twice as long to compile."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(PRESETS, "default", lambda: replace(default_preset(), model=small.model))
+        patch.setitem(PRESETS, "default", lambda: small_preset)
         yield
 
 

@@ -91,8 +91,10 @@ def several():
     """Two members that stop early, at different steps, and then alternate."""
     model = BGMIV(members=2, held_out=0.4, batch_size=16, epochs=3, iterations=40, random_state=0)
     base = with_small_networks(model._config())
+    assert base.last_stage is not None
     return replace(
         base,
+        last_stage=replace(base.last_stage, splits=1, waves=10),
         initial=replace(base.initial, learning_rate=0.1, chunk=2, patience=2, tolerance=1.0),
         alternating=replace(base.alternating, integration=GaussHermite(2), chunk=1),
     )
