@@ -43,15 +43,13 @@ REFUSED: dict[type, dict[str, tuple[Any, ...]]] = {
     },
     Ensemble: {"members": (0,), "attempts": (0,), "held_out": (-0.1, 0.6, float("nan")), "failed_ratio": (1.0,)},
     LatentMap: {"steps": (-1,), "learning_rate": (0.0,)},
-    LatentPosterior: {
-        "sampler": ("mala",),
-        "n_chains": (1, 33),
-        "n_warmup": (0,),
-        "n_draws": (2.5,),
-        "seed": (-1,),
-        "target_acceptance": (1.0,),
+    LatentPosterior: {"n_chains": (1, 33), "n_warmup": (0,), "n_draws": (2.5,), "seed": (-1,), "acceptance": (1.0,)},
+    ModelConfig: {
+        "treatment_hidden": ((8, 0),),
+        "outcome_hidden": ((0,),),
+        "treatment_trunk": ((0,),),
+        "outcome_trunk": ((8, 0),),
     },
-    ModelConfig: {"treatment_hidden": ((8, 0),), "outcome_hidden": ((0,),)},
     ImageConfig: {
         "features": ("wavelet",),
         "filters": ((0, 4), (4,)),

@@ -262,14 +262,11 @@ def test_draws_as_arviz_data(base: BGMIV) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = base.posterior(X[:3], V[:3], draws=40, chains=2, warmup=20)
-    assert found.posterior["latents"].shape == (2, 40, 3, 20)
+    # As many latents as covariates, all shared.
+    names = [f"shared[{j}]" for j in range(np.atleast_2d(V.T).shape[0])]
+    assert found.posterior["latents"].shape == (2, 40, 3, len(names))
     assert found.posterior["structural"].shape == found.posterior["structural_model"].shape == (2, 40, 3)
-    assert found.posterior["latent"].values[[0, 8, 16, 18]].tolist() == [
-        "shared[0]",
-        "outcome_only[0]",
-        "treatment_only[0]",
-        "nuisance[0]",
-    ]
+    assert found.posterior["latent"].values.tolist() == names
     interval = base.predict_interval(X[:3], V[:3])
     model_draws = found.posterior["structural_model"].values.reshape(80, 3)
     assert (np.abs(model_draws.mean(axis=0) - interval.estimate) < 5.0 * interval.std_error / np.sqrt(80)).all()

@@ -208,7 +208,9 @@ def test_it_sees_covariates_and_nothing_else(model: BGMIVModel, pca_draws: Laten
 def test_predictions_use_few_draws_of_each_distinct_row(model: BGMIVModel, pca_draws: LatentDraws) -> None:
     ppca, rule, x = linear(model, 0.3), replace(CONFIG, seed=3), np.linspace(-2.0, 2.0, 2 * ROWS, dtype=np.float32)
     places = np.concatenate([np.arange(ROWS), np.random.default_rng(0).permutation(ROWS)])
-    draws = latent_draws(ppca, linear_rows(0.3)[places], rule, x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BGMIVWarning)
+        draws = latent_draws(ppca, linear_rows(0.3)[places], rule, x)
     assert draws.shape == (2 * ROWS, 256, 2)
     flat = pca_draws.draws.reshape(ROWS, 960, 2)[:, np.linspace(0, 959, 256).round().astype(int)]
     np.testing.assert_array_equal(draws, flat[places])

@@ -121,8 +121,9 @@ def default_preset() -> BGMIVConfig:
     """What users get: the paper's model trained without a critic, by five members, with the encoder's latents.
 
     It differs from the paper in this: every role is standardised; wide vector blocks are reduced to their leading
-    principal scores, and pictures to those of their scattering features, all noised in training; there are more
-    latents, a smaller treatment net and generator; the prior is matched by a sliced Wasserstein distance and the
+    principal scores, and pictures to those of their scattering features, all noised in training; there are as many
+    latents as the covariates identify, all of them shared, and behind them networks to the features that treatment and
+    outcome nets see, all of which decay; the prior is matched by a sliced Wasserstein distance and the
     outcome by its IV moment; five members, each without a fifth of the rows, are averaged; Algorithm 1 is left out
     (`epochs` switches it on); and a last regression, on left-out rows, decides how much of the networks is used beside
     a line, or a sieve in their place (`bgmiv.bgm.last_stage`). The settings were chosen by held-out criteria on
@@ -147,7 +148,7 @@ def default_preset() -> BGMIVConfig:
         ensemble=Ensemble(members=5, held_out=0.2),
         last_stage=SieveConfig(splits=5),
         initial=JointTraining(
-            iterations=None, learning_rate=4e-3, covariate_weight=0.02, weight_decay=0.1, integration=GaussHermite(3)
+            iterations=None, learning_rate=4e-3, covariate_weight=0.02, weight_decay=0.5, integration=GaussHermite(3)
         ),
         alternating=Alternating(epochs=0, integration=QuasiMonteCarlo(64), latent_momentum="rows"),
         latents=LatentMap(steps=0),
