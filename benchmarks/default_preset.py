@@ -40,7 +40,6 @@ from bgmiv.designs import make_design
 from bgmiv.diagnostics import conditions_of, moment_risk
 from bgmiv.effects import predict
 from bgmiv.errors import BGMIVError
-from bgmiv.integrate import GaussHermite
 from bgmiv.preprocess.reduction import BlockReduction
 
 ROWS = Path(__file__).with_suffix(".jsonl")

@@ -152,10 +152,7 @@ def run() -> None:
 
 def tables() -> None:
     """What is there as Markdown."""
-    print(
-        "| layout | simulations | seed | statistics | least p, chi-square (Holm) | least p, ECDF (Holm) ",
-        end="",
-    )
+    print("| layout | simulations | seed | statistics | least p, chi-square (Holm) | least p, ECDF (Holm) ", end="")
     print("| R-hat 50%, 95%, most | ESS least, 5%, 50% | acceptance | CPU s |")
     print("| --- " * 10 + "|")
     for row in done():
