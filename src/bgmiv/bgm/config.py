@@ -20,7 +20,7 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import RoleScaling
 from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.integrate import GaussHermite, MonteCarlo, ObservedTreatment, QuasiMonteCarlo
-from bgmiv.nn.features import FeatureConfig, n_features
+from bgmiv.nn.features import FeatureConfig
 from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.progress import Reporter, silent
 from bgmiv.sieve.fit import SieveConfig
@@ -37,9 +37,9 @@ class BGMIVConfig:
 
     Args:
         layout: the latent partition; None: see `max_latents`.
-        max_latents: without a layout, there are as many shared latents as the encoder sees features of the covariates,
-            up to this many: what the covariates identify. None takes the paper's (2, 2, 1, 2), or (2, 1, 1, 2) with a
-            vector or image block.
+        max_latents: without a layout, there are as many latents as the encoder sees features of the covariates, up to
+            this many: what the covariates identify. Which part they belong to is read off the rows
+            (`bgmiv.bgm.partition`). None takes the paper's (2, 2, 1, 2), or (2, 1, 1, 2) with a vector or image block.
         batch_size: of both phases; None takes the paper's 64, or 32 with a vector or image block.
         model: network shapes.
         reduction: how wide vector blocks are reduced before anything else; None leaves them as they are.
@@ -73,9 +73,6 @@ class BGMIVConfig:
         """The config with layout, batch size and iterations chosen for a data set, its blocks reduced."""
         wide = any(block.kind in (BlockKind.vector, BlockKind.image) for block in schema.blocks)
         layout = self.layout or (LatentLayout(2, 1, 1, 2) if wide else LatentLayout(2, 2, 1, 2))
-        if self.layout is None and self.max_latents is not None:
-            width = n_features(schema.blocks, self.model.covariates.features)
-            layout = LatentLayout(min(max(width, 1), self.max_latents), 0, 0, 0)
         batch_size = min(self.batch_size or (32 if wide else 64), n_rows)
         return replace(
             self,
@@ -122,8 +119,8 @@ def default_preset() -> BGMIVConfig:
 
     It differs from the paper in this: every role is standardised; wide vector blocks are reduced to their leading
     principal scores, and pictures to those of their scattering features, all noised in training; there are as many
-    latents as the covariates identify, all of them shared, and behind them networks to the features that treatment and
-    outcome nets see, all of which decay; the prior is matched by a sliced Wasserstein distance and the
+    latents as the covariates identify, partitioned by what rows show, and behind them networks to the features that
+    treatment and outcome nets see, all of which decay; the prior is matched by a sliced Wasserstein distance and the
     outcome by its IV moment; five members, each without a fifth of the rows, are averaged; Algorithm 1 is left out
     (`epochs` switches it on); and a last regression, on left-out rows, decides how much of the networks is used beside
     a line, or a sieve in their place (`bgmiv.bgm.last_stage`). The settings were chosen by held-out criteria on

@@ -19,6 +19,7 @@ from bgmiv.bgm.heldout import MAX_EVIDENCE_ROWS, HeldOutLosses, evaluate_fold, g
 from bgmiv.bgm.last_stage import LastStage, fit_last_stage, learned_means
 from bgmiv.bgm.latents import latents_of
 from bgmiv.bgm.model import BGMIVModel, ModelConfig, build_model
+from bgmiv.bgm.partition import choose_layout
 from bgmiv.bgm.result import FittedBGMIV, Member, encoder_rule
 from bgmiv.bgm.uncertainty import fit_model_support
 from bgmiv.data.ivdata import IVData
@@ -74,6 +75,10 @@ def fit_members(config: BGMIVConfig, data: IVData, key: Array, reporter: Reporte
     check_instrument(data, "BGMIV", use_instrument=config.use_instrument)
     data = data if config.use_instrument else data.without_instruments()
     prepared = _prepare(config, data, key)
+    if config.layout is None and config.max_latents is not None:
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+        features = config.model.covariates.features
+        config = replace(config, layout=choose_layout(prepared.data, features, config.max_latents, rng))
     config = config.resolve(prepared.data.schema, data.n_rows)
     checkpoint = open_checkpoint(config, data, key)
     config = _with_block_noise(config, prepared.data)

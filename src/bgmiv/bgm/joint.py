@@ -79,9 +79,12 @@ def joint_loss(
     moved = z + latent_noise
     raw_x = jax.vmap(model.treatment_raw)(rows.w, moved)
     y_hat = iv_means(model, rule, rows, raw_x, moved, key)
+    # The generator explains what the encoder has seen. Were it to explain the row without the noise, it would shrink
+    # towards the mean, and the MAP would overshoot the encoder's latents to make up for it.
+    seen = jax.vmap(model.covariates.encoder.features.noised)(rows.v, noise)
     parts = {
         "prior": config.prior_weight * sliced_distance(z, directions),
-        "covariates": -config.covariate_weight * jnp.mean(jax.vmap(model.covariates.log_prob)(rows.v, z)),
+        "covariates": -config.covariate_weight * jnp.mean(jax.vmap(model.covariates.log_prob)(seen, z)),
         "treatment": -jnp.mean(jax.vmap(model.treatment_head.log_prob)(raw_x, rows.x[:, None])),
         "outcome": jnp.mean(square_errors(model, rows.y, y_hat)),
     }

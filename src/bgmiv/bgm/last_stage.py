@@ -30,8 +30,8 @@ __all__ = ["LastStage", "fit_last_stage", "learned_means"]
 Floats = NDArray[np.float64]
 
 _PIECE = 4096
-# Which terms enter depends on the split where rows are few; there several splits are cheap as well.
-_ROWS_OF_ALL_SPLITS = 5000
+# Rows of all splits together: which terms enter depends on the split most where rows are few.
+_MAX_SPLIT_ROWS = 50_000
 
 
 class LastStage(NamedTuple):
@@ -79,11 +79,13 @@ def fit_last_stage(
         return None
     part = data.take(known)
     fit = partial(fit_sieve, data=part, reduction=reduction, rng=rng, use_instrument=use_instrument)
-    splits = int(np.clip(_ROWS_OF_ALL_SPLITS // part.n_rows, 1, config.splits))
-    networks = _identified(partial(fit, replace(config, splits=1), learned=learned.take(known)))
-    chosen = _identified(partial(fit, replace(config, splits=splits)))
+    once, splits = replace(config, splits=1), int(np.clip(_MAX_SPLIT_ROWS // part.n_rows, 1, config.splits))
+    networks = _identified(partial(fit, once, learned=learned.take(known)))
+    chosen = _identified(partial(fit, once))
     if networks is not None and (chosen is None or _better(part, networks, chosen)):
         chosen = networks
+    elif chosen is not None and splits > 1:
+        chosen = fit(replace(config, splits=splits))
     if chosen is None:
         return None
     squares = np.average((part.outcome - chosen.left_out) ** 2, weights=part.weights)

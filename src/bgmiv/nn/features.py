@@ -18,8 +18,8 @@ from bgmiv.nn.images import ConvExtractor, DenseExtractor, ImageConfig, ImageFea
 from bgmiv.nn.mlp import Dense
 
 __all__ = [
-    "BlockFeatures", "FeatureConfig", "Features", "Noised", "Raw", "VectorFeatures", "build_features", "n_features",
-    "rows_at_once",
+    "BlockFeatures", "FeatureConfig", "Features", "Noised", "Raw", "VectorFeatures", "build_features",
+    "feature_widths", "rows_at_once",
 ]  # fmt: skip
 
 # Of numbers in one array: 128 MB.
@@ -190,6 +190,15 @@ class BlockFeatures(eqx.Module):
             used += part.noise_width
         return jnp.concatenate(found) if found else jnp.zeros((0,), v.dtype)
 
+    def noised(self, v: Array, noise: Array) -> Array:
+        """The row with the training noise of blocks that are seen as they are."""
+        used = 0
+        for part, (start, stop) in zip(self.parts, self.spans, strict=True):
+            if isinstance(part, Noised):
+                v = v.at[start:stop].set(part(v[start:stop], noise[used : used + part.noise_width]))
+            used += part.noise_width
+        return v
+
 
 def _features(block: CovariateBlock, config: FeatureConfig, key: Array, *, beside_image: bool) -> Features:
     if block.holds_pixels:
@@ -221,9 +230,10 @@ def build_features(blocks: Sequence[CovariateBlock], config: FeatureConfig, *, k
     )
 
 
-def n_features(blocks: Sequence[CovariateBlock], config: FeatureConfig) -> int:
-    """How many features networks see of these blocks."""
-    return eqx.filter_eval_shape(lambda key: build_features(blocks, config, key=key), jax.random.key(0)).width
+def feature_widths(blocks: Sequence[CovariateBlock], config: FeatureConfig) -> tuple[int, ...]:
+    """How many features networks see of each of these blocks."""
+    built = eqx.filter_eval_shape(lambda key: build_features(blocks, config, key=key), jax.random.key(0))
+    return tuple(part.width for part in built.parts)
 
 
 def rows_at_once(cells: int, max_rows: int) -> int:

@@ -1,0 +1,129 @@
+"""The latent partition: how many latents each part gets, from the roles that covariates show in the rows.
+
+A covariate that the treatment depends on, given the instruments and the other covariates, needs a shared latent; one
+that only the outcome depends on, an outcome-only latent; one that neither depends on, a nuisance latent. A covariate that
+moves the treatment moves the outcome through it, so that no rows tell treatment-only from shared without knowing g: both
+count as shared, which leaves nothing out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgmiv.bgm.model import LatentLayout
+from bgmiv.data.ivdata import IVData
+from bgmiv.data.schema import BlockKind, CovariateBlock
+from bgmiv.diagnostics.moments import conditions_of
+from bgmiv.kernels import GaussianKernel, median_lengthscales
+from bgmiv.nn.features import FeatureConfig, feature_widths
+
+__all__ = ["choose_layout", "permutation_scores"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_MAX_ROWS = 2000
+# Below this the regressions see next to nothing.
+_MIN_ROWS = 100
+# A permutation score above this, in standard errors, shows a dependence.
+_SHOWN = 3.0
+_RIDGES = np.logspace(-5, 1, 13)
+
+
+def choose_layout(data: IVData, features: FeatureConfig, max_latents: int, rng: np.random.Generator) -> LatentLayout:
+    """The partition for reduced covariates, with as many latents for a covariate as networks see features of it.
+
+    Where rows are few or show no role of any covariate, all latents are shared.
+
+    Args:
+        data: the rows, their wide blocks reduced.
+        features: what networks see of each block.
+        max_latents: of all parts; shared latents go first.
+        rng: decides which rows are used, and permutes them.
+    """
+    blocks = data.schema.blocks
+    sizes = _latents_by_variable(blocks, features)
+    everything = LatentLayout(min(max(int(sizes.sum()), 1), max_latents), 0, 0, 0)
+    n_instruments = data.instruments.shape[1]
+    if not blocks or data.n_rows < _MIN_ROWS:
+        return everything
+    rows = rng.permutation(data.n_rows)[:_MAX_ROWS]
+    some = data.take(rows)
+    conditions = [np.asarray(part, np.float64) for part in conditions_of(some)]
+    treatment = permutation_scores(conditions, some.schema.treatment.columns(some.treatment), rng)[n_instruments:]
+    outcome = permutation_scores(conditions, some.schema.outcome.columns(some.outcome), rng)[n_instruments:]
+    in_treatment, in_outcome = treatment > _SHOWN, outcome > _SHOWN
+    if not in_treatment.any() and not in_outcome.any():
+        return everything
+    counts, left = [], max_latents
+    for chosen in (in_treatment, ~in_treatment & in_outcome, ~in_treatment & ~in_outcome):
+        counts.append(min(int(sizes[chosen].sum()), left))
+        left -= counts[-1]
+    return LatentLayout(counts[0], counts[1], 0, counts[2])
+
+
+def _latents_by_variable(blocks: Sequence[CovariateBlock], features: FeatureConfig) -> Ints:
+    """One latent for each continuous or binary column, and one for each feature of any other block."""
+    sizes: list[int] = []
+    for block, width in zip(blocks, feature_widths(blocks, features), strict=True):
+        sizes += [1] * block.width if block.kind in (BlockKind.continuous, BlockKind.binary) else [width]
+    return np.asarray(sizes, np.int64)
+
+
+def permutation_scores(conditions: Sequence[Floats], targets: Floats, rng: np.random.Generator) -> Floats:
+    r"""How much worse a kernel regression predicts left-out rows with a variable permuted, in standard errors.
+
+    Two regressions, each on one half of the rows, predict the other half. Their ridges are chosen by leave-one-out
+    errors. The score of a variable is the mean rise of the squared error, divided by its standard error.
+
+    Args:
+        conditions: the regressors, an `(n, k)` array a variable.
+        targets: `(n, q)`; errors are summed over them.
+        rng: permutes the rows.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> a, b = rng.normal(size=(2, 400, 1))
+        >>> scores = permutation_scores([a, b], np.sin(2 * a) + 0.1 * rng.normal(size=(400, 1)), rng)
+        >>> (scores > 3.0).tolist()
+        [True, False]
+    """
+    edges = np.cumsum([0, *(part.shape[1] for part in conditions)])
+    groups = [slice(start, stop) for start, stop in zip(edges[:-1], edges[1:], strict=True)]
+    values = np.hstack(conditions)
+    y = np.asarray(targets, np.float64).reshape(len(values), -1)
+    y = (y - y.mean(axis=0)) / np.maximum(y.std(axis=0), np.finfo(float).tiny)
+    kernel = GaussianKernel(np.sqrt(len(groups)) * median_lengthscales(values, groups))
+    halves = np.array_split(np.arange(len(values)), 2)
+    rises: list[list[Floats]] = [[] for _ in groups]
+    for train, test in (halves, halves[::-1]):
+        weights = _ridge_weights(kernel(values[train], values[train]), y[train])
+
+        def errors(rows: Floats) -> Floats:
+            return np.asarray(np.sum((y[test] - kernel(rows, values[train]) @ weights) ** 2, axis=1), np.float64)
+
+        base = errors(values[test])
+        for group, rise in zip(groups, rises, strict=True):
+            moved = values[test].copy()
+            moved[:, group] = rng.permutation(moved[:, group])
+            rise.append(errors(moved) - base)
+    each = [np.concatenate(rise) for rise in rises]
+    return np.asarray([one.mean() / max(one.std() / np.sqrt(len(one)), np.finfo(float).tiny) for one in each])
+
+
+def _ridge_weights(gram: Floats, y: Floats) -> Floats:
+    """Weights of the training points for each target, with the ridge that has the least leave-one-out error."""
+    values, vectors = np.linalg.eigh(gram)
+    turned, squares = vectors.T @ y, vectors**2
+    best, found = np.full(y.shape[1], np.inf), np.zeros_like(y)
+    for ridge in _RIDGES * len(y):
+        inverse = 1.0 / (np.maximum(values, 0.0) + ridge)
+        weights = vectors @ (inverse[:, None] * turned)
+        # The residual of a kernel ridge regression is ridge * weights, and 1 - leverage is ridge * diag(inverse).
+        loss = np.mean((weights / (squares @ inverse)[:, None]) ** 2, axis=0)
+        better = loss < best
+        best, found = np.where(better, loss, best), np.where(better, weights, found)
+    return found
