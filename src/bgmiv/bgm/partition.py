@@ -1,20 +1,22 @@
 """The latent partition: how many latents each part gets, from the roles that covariates show in the rows.
 
 A covariate that the treatment depends on, given the instruments and the other covariates, needs a shared latent; one
-that only the outcome depends on, an outcome-only latent; one that neither depends on, a nuisance latent. A covariate that
-moves the treatment moves the outcome through it, so that no rows tell treatment-only from shared without knowing g: both
-count as shared, which leaves nothing out.
+that only the outcome depends on, an outcome-only latent; one that neither depends on, a nuisance latent. A covariate
+that moves the treatment moves the outcome through it, so that no rows tell treatment-only from shared without knowing
+g: both count as shared, which leaves nothing out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bgmiv.bgm.model import LatentLayout
 from bgmiv.data.ivdata import IVData
+from bgmiv.data.messages import FloatArray
 from bgmiv.data.schema import BlockKind, CovariateBlock
 from bgmiv.diagnostics.moments import conditions_of
 from bgmiv.kernels import GaussianKernel, median_lengthscales
@@ -73,7 +75,7 @@ def _latents_by_variable(blocks: Sequence[CovariateBlock], features: FeatureConf
     return np.asarray(sizes, np.int64)
 
 
-def permutation_scores(conditions: Sequence[Floats], targets: Floats, rng: np.random.Generator) -> Floats:
+def permutation_scores(conditions: Sequence[Floats], targets: FloatArray, rng: np.random.Generator) -> Floats:
     r"""How much worse a kernel regression predicts left-out rows with a variable permuted, in standard errors.
 
     Two regressions, each on one half of the rows, predict the other half. Their ridges are chosen by leave-one-out
@@ -92,7 +94,7 @@ def permutation_scores(conditions: Sequence[Floats], targets: Floats, rng: np.ra
         [True, False]
     """
     edges = np.cumsum([0, *(part.shape[1] for part in conditions)])
-    groups = [slice(start, stop) for start, stop in zip(edges[:-1], edges[1:], strict=True)]
+    groups = [slice(start, stop) for start, stop in pairwise(edges)]
     values = np.hstack(conditions)
     y = np.asarray(targets, np.float64).reshape(len(values), -1)
     y = (y - y.mean(axis=0)) / np.maximum(y.std(axis=0), np.finfo(float).tiny)
@@ -101,17 +103,17 @@ def permutation_scores(conditions: Sequence[Floats], targets: Floats, rng: np.ra
     rises: list[list[Floats]] = [[] for _ in groups]
     for train, test in (halves, halves[::-1]):
         weights = _ridge_weights(kernel(values[train], values[train]), y[train])
-
-        def errors(rows: Floats) -> Floats:
-            return np.asarray(np.sum((y[test] - kernel(rows, values[train]) @ weights) ** 2, axis=1), np.float64)
-
-        base = errors(values[test])
+        base = _square_errors(kernel(values[test], values[train]) @ weights, y[test])
         for group, rise in zip(groups, rises, strict=True):
             moved = values[test].copy()
             moved[:, group] = rng.permutation(moved[:, group])
-            rise.append(errors(moved) - base)
+            rise.append(_square_errors(kernel(moved, values[train]) @ weights, y[test]) - base)
     each = [np.concatenate(rise) for rise in rises]
     return np.asarray([one.mean() / max(one.std() / np.sqrt(len(one)), np.finfo(float).tiny) for one in each])
+
+
+def _square_errors(predicted: Floats, y: Floats) -> Floats:
+    return np.asarray(np.sum((y - predicted) ** 2, axis=1), np.float64)
 
 
 def _ridge_weights(gram: Floats, y: Floats) -> Floats:
