@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import astuple
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bgmiv.bgm.covariates import build_dense
 from bgmiv.bgm.partition import choose_layout
 from bgmiv.data import IVData
 from bgmiv.nn.features import FeatureConfig
@@ -24,7 +27,18 @@ def table(n: int, covariates: Any = None, seed: int = 0) -> IVData:
 
 
 def layout(data: IVData, max_latents: int = 20, **features: Any) -> tuple[int, ...]:
-    return astuple(choose_layout(data, FeatureConfig(**features), max_latents, np.random.default_rng(0)))
+    found, parts = choose_layout(data, FeatureConfig(**features), max_latents, np.random.default_rng(0))
+    assert not parts or [size for _, size in parts] == [size for size in astuple(found) if size]
+    return astuple(found)
+
+
+def test_each_part_is_encoded_from_its_own_features() -> None:
+    _, parts = choose_layout(table(800), FeatureConfig(), 20, np.random.default_rng(0))
+    assert parts == (((0,), 1), ((1,), 1), ((2,), 1))
+    module = build_dense(3, 3, key=jax.random.key(0), hidden=(8,), parts=parts)
+    derivative = np.asarray(jax.jacobian(module.encode)(jnp.array([0.3, -0.2, 0.5])))
+    assert np.all(np.diag(derivative) != 0.0)
+    np.testing.assert_array_equal(derivative - np.diag(np.diag(derivative)), 0.0)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -78,7 +78,9 @@ def fit_members(config: BGMIVConfig, data: IVData, key: Array, reporter: Reporte
     if config.layout is None and config.max_latents is not None:
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
         features = config.model.covariates.features
-        config = replace(config, layout=choose_layout(prepared.data, features, config.max_latents, rng))
+        layout, parts = choose_layout(prepared.data, features, config.max_latents, rng)
+        covariates = replace(config.model.covariates, encoder_parts=parts)
+        config = replace(config, layout=layout, model=replace(config.model, covariates=covariates))
     config = config.resolve(prepared.data.schema, data.n_rows)
     checkpoint = open_checkpoint(config, data, key)
     config = _with_block_noise(config, prepared.data)

@@ -14,6 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from bgmiv.bgm.covariates import EncoderParts
 from bgmiv.bgm.model import LatentLayout
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
@@ -35,10 +36,13 @@ _SHOWN = 3.0
 _RIDGES = np.logspace(-5, 1, 13)
 
 
-def choose_layout(data: IVData, features: FeatureConfig, max_latents: int, rng: np.random.Generator) -> LatentLayout:
+def choose_layout(
+    data: IVData, features: FeatureConfig, max_latents: int, rng: np.random.Generator
+) -> tuple[LatentLayout, EncoderParts]:
     """The partition for reduced covariates, with as many latents for a covariate as networks see features of it.
 
-    Where rows are few or show no role of any covariate, all latents are shared.
+    Each part is encoded from the features that have its role. Where rows are few or show no role of any covariate, all
+    latents are shared, and encoded from all features.
 
     Args:
         data: the rows, their wide blocks reduced.
@@ -51,7 +55,7 @@ def choose_layout(data: IVData, features: FeatureConfig, max_latents: int, rng: 
     everything = LatentLayout(min(max(int(sizes.sum()), 1), max_latents), 0, 0, 0)
     n_instruments = data.instruments.shape[1]
     if not blocks or data.n_rows < _MIN_ROWS:
-        return everything
+        return everything, ()
     rows = rng.permutation(data.n_rows)[:_MAX_ROWS]
     some = data.take(rows)
     conditions = [np.asarray(part, np.float64) for part in conditions_of(some)]
@@ -59,12 +63,15 @@ def choose_layout(data: IVData, features: FeatureConfig, max_latents: int, rng: 
     outcome = permutation_scores(conditions, some.schema.outcome.columns(some.outcome), rng)[n_instruments:]
     in_treatment, in_outcome = treatment > _SHOWN, outcome > _SHOWN
     if not in_treatment.any() and not in_outcome.any():
-        return everything
-    counts, left = [], max_latents
+        return everything, ()
+    owner, counts, parts, left = np.repeat(np.arange(len(sizes)), sizes), [], [], max_latents
     for chosen in (in_treatment, ~in_treatment & in_outcome, ~in_treatment & ~in_outcome):
-        counts.append(min(int(sizes[chosen].sum()), left))
+        positions = tuple(np.flatnonzero(chosen[owner]).tolist())
+        counts.append(min(len(positions), left))
         left -= counts[-1]
-    return LatentLayout(counts[0], counts[1], 0, counts[2])
+        if counts[-1]:
+            parts.append((positions, counts[-1]))
+    return LatentLayout(counts[0], counts[1], 0, counts[2]), tuple(parts)
 
 
 def _latents_by_variable(blocks: Sequence[CovariateBlock], features: FeatureConfig) -> Ints:
