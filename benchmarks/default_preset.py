@@ -1,79 +1,73 @@
-"""Studies behind BGM-IV's default preset: how it was chosen, and what holds of it.
+"""Studies behind BGM-IV's default preset: what each part is worth, and what holds of it.
 
 Every finished piece is one line of default_preset.jsonl and is not done again; default-preset.md says what came of it.
 
-    NPROC=1 python benchmarks/default_preset.py trials      variants by held-out criteria, on development seeds
-    NPROC=1 python benchmarks/default_preset.py latents     structural error by encoder, MAP and posterior mean
-    NPROC=1 python benchmarks/default_preset.py slopes      the slope of the linear-Gaussian design, true value -2
-    NPROC=1 python benchmarks/default_preset.py thresholds  the same as verdicts, on development seeds
-    NPROC=1 python benchmarks/default_preset.py verdicts    deliberately broken fits and their verdicts
-    NPROC=1 python benchmarks/default_preset.py rows        cost as the number of rows grows
-    NPROC=1 python benchmarks/default_preset.py cold        cost with an empty and with a filled compilation cache
-    python benchmarks/default_preset.py tables              all of it as Markdown
+    NPROC=1 python benchmarks/default_preset.py ablation   the preset without each of its parts, on development seeds
+    NPROC=1 python benchmarks/default_preset.py latents    structural error by encoder, MAP and posterior mean
+    NPROC=1 python benchmarks/default_preset.py roles      which latents carry the season and which the group
+    NPROC=1 python benchmarks/default_preset.py cut        Algorithm 1 against its cut form
+    NPROC=1 python benchmarks/default_preset.py real       real data sets beside two-stage least squares
+    NPROC=1 python benchmarks/default_preset.py example    the README's first example on 20 data sets
+    NPROC=1 python benchmarks/default_preset.py cold       cost with an empty and with a filled compilation cache
+    python benchmarks/default_preset.py tables             all of it as Markdown
 """
 
 from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from bgmiv.bgm.config import BGMIVConfig, default_preset
+from bgmiv import BGMIV, TSLS
+from bgmiv.bgm.config import BGMIVConfig, default_preset, paper_qmc_preset
 from bgmiv.bgm.latents import LatentMap, LatentPosterior
 from bgmiv.bgm.model import LatentLayout
-from bgmiv.bgm.result import FittedBGMIV
-from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.designs import make_design
+from bgmiv.designs.demand import draw_demand
+from bgmiv.designs.empirical import load_empirical
 from bgmiv.diagnostics import conditions_of, moment_risk
 from bgmiv.effects import predict
-from bgmiv.errors import BGMIVError
 from bgmiv.preprocess.reduction import BlockReduction
 
 ROWS = Path(__file__).with_suffix(".jsonl")
-# Trials and thresholds use seeds from here on; reported seeds start at 1.
-DEVELOPMENT = 600
 HELD_OUT_ROWS = 3000
 HELD_OUT_OFFSET = 1000
 # Rows with an instrument beyond this quantile are left to the test, as a check on extrapolation.
 TAIL = 0.8
 
 Row = dict[str, Any]
+Piece = tuple[Row, Callable[[], Row]]
 
 
-def done() -> list[Row]:
-    """The finished pieces."""
-    return [json.loads(line) for line in ROWS.read_text().splitlines()] if ROWS.exists() else []
+def done(study: str) -> list[Row]:
+    """The finished pieces of a study."""
+    lines = ROWS.read_text().splitlines() if ROWS.exists() else []
+    return [row for row in map(json.loads, lines) if row["study"] == study]
 
 
-def keep(row: Row) -> None:
-    """Append a finished piece, and show it."""
-    with ROWS.open("a") as file:
-        file.write(json.dumps(row) + "\n")
-    print(json.dumps(row), flush=True)
-
-
-def each(study: str, pieces: Iterator[tuple[Row, Callable[[], Row]]]) -> None:
+def each(study: str, pieces: Iterable[Piece]) -> None:
     """Do the pieces that are not done yet; a piece is known by its identifying fields."""
-    known = {json.dumps(row["piece"], sort_keys=True) for row in done() if row["study"] == study}
+    known = [row["piece"] for row in done(study)]
     for piece, work in pieces:
-        if json.dumps(piece, sort_keys=True) in known:
+        if piece in known:
             continue
         start = time.process_time()
-        found = work()
-        keep({"study": study, "piece": piece, **found, "cpu_seconds": round(time.process_time() - start, 1)})
+        row = {"study": study, "piece": piece, **work(), "cpu_seconds": round(time.process_time() - start, 1)}
+        with ROWS.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(json.dumps(row), flush=True)
 
 
 def changed(config: Any, path: str, value: Any) -> Any:
@@ -90,71 +84,69 @@ def variant(changes: dict[str, Any]) -> BGMIVConfig:
     return config
 
 
-# Trials ---------------------------------------------------------------------------------------------------------------
+def error_of(fitted: Any, grid: Any) -> float:
+    """Mean squared structural error as a share of the truth's variance on the grid."""
+    return float(np.mean((predict(fitted, grid.treatment, grid.covariates) - grid.truth) ** 2) / np.var(grid.truth))
 
-PROBLEMS = (("demand", 1000, 0.5), ("vector-proxy", 1000, 0.5), ("linear-gaussian", 1000, 0.9))
-TRIAL_PROBLEMS = (("demand", 1000, 0.5), ("noisy-demand", 1000, 0.9))
-_NO_TRUNKS: dict[str, Any] = {"model.treatment_trunk": (), "model.outcome_trunk": ()}
-TRIALS: dict[str, dict[str, Any]] = {
+
+# Ablation -------------------------------------------------------------------------------------------------------------
+
+ABLATION_PROBLEMS = (("demand", 1000, 0.5), ("noisy-vector", 1000, 0.9), ("noisy-concave", 1000, 0.7))
+ABLATION: dict[str, dict[str, Any]] = {
     "default": {},
-    "weight decay 0.1": {"initial.weight_decay": 0.1},
-    "weight decay 2": {"initial.weight_decay": 2.0},
-    "without trunks": _NO_TRUNKS,
-    "the former default": {
-        **_NO_TRUNKS,
-        "layout": LatentLayout(8, 8, 2, 2),
-        "model.covariates.dense_hidden": (64, 64, 64, 64),
-        "model.covariates.dense_decoder_hidden": (64, 64),
-        "initial.weight_decay": 0.1,
-    },
-    "latents 1, 1, 0, 0": {"layout": LatentLayout(1, 1, 0, 0)},
     "without the generator": {"initial.covariate_weight": 0.0},
     "without the prior": {"initial.prior_weight": 0.0},
-    "one member": {"ensemble.members": 1},
+    "without the partition (all latents shared)": {"layout": "shared"},
+    "without trunks": {"model.treatment_trunk": (), "model.outcome_trunk": ()},
+    "without the last stage (networks alone)": {"last_stage": None},
+    "without left-out rows (no last stage, no early stopping)": {"last_stage": None, "ensemble.held_out": 0.0},
+    "one member": {"last_stage": None, "ensemble.members": 1},
 }
 
 
-def trials() -> None:
-    """Variants judged on fresh rows of development seeds, within and beyond the instruments seen in training."""
+def ablation() -> None:
+    """Variants on development seeds: held-out criteria within and beyond the instruments seen, and the error of g."""
 
     def work(design: str, n: int, rho: float, seed: int, changes: dict[str, Any]) -> Row:
         make = make_design(design)
         train, test = make.sample(int(n / 0.75), rho, seed), make.sample(HELD_OUT_ROWS, rho, seed + HELD_OUT_OFFSET)
         edge = np.quantile(np.abs(train.instruments[:, 0]), TAIL)
         train = train.take(np.flatnonzero(np.abs(train.instruments[:, 0]) < edge)[:n])
+        reduction = BlockReduction().fit(train)
+        if changes.get("layout") == "shared":
+            changes = {"layout": LatentLayout(min(reduction.apply(train).covariates.shape[1], 20), 0, 0, 0)}
         clock = time.process_time()
         fitted = variant(changes).fit(train, jax.random.key(seed))
-        fit_cpu = time.process_time() - clock
-        reduced = BlockReduction().fit(train).apply(test)
+        row: Row = {"fit_cpu_seconds": round(time.process_time() - clock, 1), "error": error_of(fitted, make.grid())}
         predicted = fitted.at(Query(test.treatment[None], Rows(test.covariates)))[0]
-        row: Row = {"fit_cpu_seconds": round(fit_cpu, 1)}
-        variance = float(np.var(test.outcome))
-        beyond = np.abs(test.instruments[:, 0]) >= edge
+        beyond, reduced = np.abs(test.instruments[:, 0]) >= edge, reduction.apply(test)
         for name, rows in (("within", np.flatnonzero(~beyond)), ("beyond", np.flatnonzero(beyond))):
             residuals = test.outcome[rows] - predicted[rows]
-            row[f"{name}_risk"] = moment_risk(residuals, conditions_of(reduced.take(rows))) / variance
-            row[f"{name}_error"] = float(np.mean(residuals**2)) / variance
+            risk = moment_risk(residuals, conditions_of(reduced.take(rows))) / float(np.var(test.outcome))
+            row[f"{name}_risk"] = risk
         return row
 
-    def pieces() -> Iterator[tuple[Row, Callable[[], Row]]]:
-        for seed in (700, 701):
-            for design, n, rho in TRIAL_PROBLEMS:
-                for name, changes in TRIALS.items():
-                    piece = {"trial": name, "design": design, "n": n, "rho": rho, "seed": seed}
-                    yield piece, lambda a=(design, n, rho, seed, changes): work(*a)
-
-    each("trials", pieces())
+    each(
+        "ablation",
+        (
+            ({"variant": name, "design": d, "n": n, "rho": rho, "seed": s}, lambda a=(d, n, rho, s, c): work(*a))
+            for s in (700, 701)
+            for d, n, rho in ABLATION_PROBLEMS
+            for name, c in ABLATION.items()
+        ),
+    )
 
 
 # Latents --------------------------------------------------------------------------------------------------------------
 
-CELLS = (
-    ("demand", 1000, (1, 2)),
-    ("vector-proxy", 1000, (1,)),
-    ("demand", 5000, (1,)),
-    ("vector-proxy", 5000, (1,)),
-    ("vector-proxy", 10000, (1,)),
-)
+CELLS = (("demand", 1000), ("vector-proxy", 1000), ("demand", 5000), ("vector-proxy", 5000), ("vector-proxy", 10000))
+RULES = {
+    "encoder": LatentMap(steps=0),
+    "MAP": LatentMap(steps=1000, learning_rate=1e-2),
+    "posterior mean": LatentPosterior(n_chains=2, n_warmup=100, n_draws=100),
+}
+# Of the grid's points; every one of them has latents of its own to sample.
+SAMPLED_POINTS = 200
 
 
 def latents() -> None:
@@ -162,153 +154,120 @@ def latents() -> None:
 
     def work(design: str, n: int, seed: int) -> Row:
         make = make_design(design)
-        grid = make.grid()
-        fitted = default_preset().fit(make.sample(n, 0.5, seed), jax.random.key(seed))
-        fitted = replace(fitted, members=fitted.members[:1])
-        rules = {
-            "encoder": LatentMap(steps=0),
-            "MAP, the paper's": LatentMap(),
-            "MAP": LatentMap(steps=1000, learning_rate=1e-2),
-            "posterior mean": LatentPosterior(n_chains=2, n_warmup=100, n_draws=100),
-        }
-        row: Row = {}
-        for name, rule in rules.items():
+        grid, fitted = make.grid(), default_preset().fit(make.sample(n, 0.5, seed), jax.random.key(seed))
+        one = replace(fitted, members=fitted.members[:1], last_stage=None)
+        chosen = np.linspace(0, len(grid.truth) - 1, SAMPLED_POINTS).astype(int)
+        covariates = {name: values[chosen] for name, values in grid.covariates.items()}
+        row: Row = {"layout": list(astuple(fitted.config.layout))}
+        for name, rule in RULES.items():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                ruled = replace(fitted, config=replace(fitted.config, latents=rule))
-                predicted = predict(ruled, grid.treatment, grid.covariates)
-            row[name] = float(np.mean((predicted - grid.truth) ** 2)) / 1e4
+                ruled = replace(one, config=replace(one.config, latents=rule))
+                predicted = predict(ruled, grid.treatment[chosen], covariates)
+            row[name] = float(np.mean((predicted - grid.truth[chosen]) ** 2)) / 1e4
         return row
 
+    each("latents", (({"design": d, "n": n, "seed": 1}, lambda a=(d, n, 1): work(*a)) for d, n in CELLS))
+
+
+def roles() -> None:
+    """The share of each latent's variance that the season alone and the group alone explain, in fresh rows."""
+
+    def explained(z: np.ndarray, by: np.ndarray) -> list[float]:
+        means = np.zeros_like(z)
+        for value in np.unique(by):
+            means[by == value] = z[by == value].mean(axis=0)
+        return [round(float(share), 3) for share in 1.0 - np.var(z - means, axis=0) / np.var(z, axis=0)]
+
+    def work(design: str, n: int, seed: int) -> Row:
+        make = make_design(design)
+        fitted = default_preset().fit(make.sample(n, 0.5, seed), jax.random.key(seed))
+        fresh, draw = make.sample(4000, 0.5, seed + 1), draw_demand(4000, 0.5, seed + 1)
+        z = fitted.latents(fresh)
+        season, group = explained(z, np.floor(draw.time * 5.0)), explained(z, draw.group)
+        return {"layout": list(astuple(fitted.config.layout)), "season": season, "group": group}
+
+    each("roles", (({"design": d, "n": n, "seed": 1}, lambda a=(d, n, 1): work(*a)) for d, n in CELLS[:2]))
+
+
+# Algorithm 1 ----------------------------------------------------------------------------------------------------------
+
+
+def cut() -> None:
+    """Algorithm 1 under the paper's settings, with the latents' update as printed and in its cut form."""
+    forms = {"quasi-posterior": {}, "cut": {"alternating.latent_update": "cut"}}
+
+    def work(design: str, rho: float, seed: int, changes: dict[str, Any]) -> Row:
+        config = paper_qmc_preset()
+        for path, value in changes.items():
+            config = changed(config, path, value)
+        make = make_design(design)
+        return {"error": error_of(config.fit(make.sample(1000, rho, seed), jax.random.key(seed)), make.grid())}
+
     each(
-        "latents",
+        "cut",
         (
-            ({"design": design, "n": n, "seed": seed}, lambda a=(design, n, seed): work(*a))
-            for design, n, seeds in CELLS
-            for seed in seeds
+            ({"form": form, "design": d, "rho": rho, "seed": s}, lambda a=(d, rho, s, c): work(*a))
+            for s in (700, 701)
+            for d, rho in (("demand", 0.5), ("demand-confounded", 0.9))
+            for form, c in forms.items()
         ),
     )
 
 
-# Slopes ---------------------------------------------------------------------------------------------------------------
+# Real data ------------------------------------------------------------------------------------------------------------
+
+REAL = ("card", "mroz", "meps", "401ksubs", "fertility", "cigarettes")
 
 
-def slope_of(fitted: FittedBGMIV, data: IVData) -> float:
-    """The average effect of one more unit of treatment around the rows of a data set."""
-    covariates = {name: data.covariates[:, i] for i, name in enumerate(data.schema.flat_names)}
-    steps = [predict(fitted, data.treatment + step, covariates) for step in (-0.5, 0.5)]
-    return float(np.mean(steps[1] - steps[0]))
+def real() -> None:
+    """The average effect of one interquartile step beside two-stage least squares, with verdicts."""
+
+    def work(name: str) -> Row:
+        source = load_empirical(name)
+        table = source.table
+        outcome = {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            linear = TSLS().fit_formula(source.formula, table)
+            model = BGMIV(random_state=1).fit_formula(source.formula, table)
+            treatment = model.training_data_.treatment
+            low, high = np.quantile(treatment, [0.25, 0.75])
+            if low == high or model.fitted_.schema.treatment.discrete:
+                low, high = treatment.min(), treatment.max()
+            for key, one in (("tsls", linear), ("bgm-iv", model)):
+                found = one.ate_interval(t0=float(low), t1=float(high))
+                outcome[key] = [float(found.estimate), float(found.std_error), float(found.lower), float(found.upper)]
+        return {
+            **outcome,
+            "verdict": model.verdict_.severity,
+            "reasons": list(model.verdict_.reasons),
+            "linear": model.verdict_.evidence.linear,
+            "instrument_f": model.verdict_.evidence.instrument_f,
+            "layout": list(astuple(model.fitted_.config.layout)),
+        }
+
+    each("real", (({"data": name}, lambda name=name: work(name)) for name in REAL))
 
 
-def slopes() -> None:
-    """The linear-Gaussian design, rho = 0.9, whose slope is -2; by ordinary regression it would be about -1.55."""
+def example() -> None:
+    """The README's first example on 20 data sets; the effect is -3."""
 
-    def work(n: int, seed: int) -> Row:
-        data = make_design("linear-gaussian").sample(n, 0.9, seed)
-        return {"slope": slope_of(default_preset().fit(data, jax.random.key(seed)), data)}
-
-    each("slopes", (({"n": n, "seed": s}, lambda n=n, s=s: work(n, s)) for n in (1000, 5000) for s in range(1, 6)))
-
-
-# Verdicts -------------------------------------------------------------------------------------------------------------
-
-
-def _shuffled(data: IVData, role: str) -> IVData:
-    order = np.random.default_rng(0).permutation(data.n_rows)
-    return replace(data, **{role: getattr(data, role)[order]})
-
-
-def _weak(data: IVData) -> IVData:
-    noise = np.random.default_rng(0).normal(size=data.instruments.shape)
-    mixed = 0.05 * (data.instruments - data.instruments.mean(0)) / data.instruments.std(0) + noise
-    return replace(data, instruments=mixed.astype(data.instruments.dtype))
-
-
-_PLAIN = {
-    "reduction": None,
-    "model.covariates.features.narrow_vector": 0,
-    "model.covariates.features.vector_noise": 0.0,
-}
-BREAKS: dict[str, tuple[Callable[[IVData], IVData], dict[str, Any]]] = {
-    "random instrument": (lambda d: _shuffled(d, "instruments"), {}),
-    "weak instrument": (_weak, {}),
-    "shuffled outcome": (lambda d: _shuffled(d, "outcome"), {}),
-    "shuffled treatment": (lambda d: _shuffled(d, "treatment"), {}),
-    "shuffled covariates": (lambda d: _shuffled(d, "covariates"), {}),
-    "one epoch": (lambda d: d, {"initial.iterations": 8}),
-    "ten epochs": (lambda d: d, {"initial.iterations": 80}),
-    "huge learning rate": (lambda d: d, {"initial.learning_rate": 1.0}),
-    "100 rows": (lambda d: d.take(np.arange(100)), {}),
-    "250 rows": (lambda d: d.take(np.arange(250)), {}),
-    "no denoising": (lambda d: d, {**_PLAIN, "initial.covariate_weight": 0.0}),
-    "latents of one number": (lambda d: d, {"layout": LatentLayout(1, 0, 0, 0)}),
-}
-
-
-def verdicts(study: str = "verdicts", first_seed: int = 1) -> None:
-    """Fits of data or settings that are broken on purpose, beside sound ones."""
-
-    def work(name: str, design: str, n: int, rho: float, seed: int) -> Row:
-        make = make_design(design)
-        spoil, changes = BREAKS.get(name, (lambda d: d, {}))
-        try:
-            fitted = variant(changes).fit(spoil(make.sample(n, rho, seed)), jax.random.key(seed))
-        except BGMIVError as error:
-            return {"level": "error", "reasons": [str(error)], "error": None}
-        grid = make.grid()
-        error = float(np.mean((predict(fitted, grid.treatment, grid.covariates) - grid.truth) ** 2))
-        verdict = fitted.verdict
-        evidence = {k: None if v is None else float(f"{v:.6g}") for k, v in vars(verdict.evidence).items()}
-        return {"level": verdict.severity, "reasons": list(verdict.reasons), "error": error, "evidence": evidence}
-
-    def pieces() -> Iterator[tuple[Row, Callable[[], Row]]]:
-        problems = PROBLEMS if study == "verdicts" else (PROBLEMS[0], PROBLEMS[2])
-        for i, (design, n, rho) in enumerate(problems):
-            for name in ("sound", *BREAKS):
-                if name == "no denoising" and design != "vector-proxy":
-                    continue
-                seeds = range(first_seed, first_seed + (3 if name == "sound" else 1))
-                for seed in seeds:
-                    piece = {"break": name, "design": design, "n": n, "rho": rho, "seed": seed + 10 * i}
-                    yield piece, lambda a=(name, design, n, rho, seed + 10 * i): work(*a)
-
-    each(study, pieces())
-
-
-def thresholds() -> None:
-    """The same on development seeds, where the thresholds of verdicts were settled."""
-    verdicts("thresholds", DEVELOPMENT)
-
-
-# Rows -----------------------------------------------------------------------------------------------------------------
-
-
-def rows() -> None:
-    """Processor time and memory of a whole fit with its grid prediction as the number of rows grows."""
-
-    def work(n: int, columns: int) -> Row:
-        data = make_design("demand").sample(n, 0.5, 1) if columns == 2 else _table(n, columns)
-        clock = time.process_time()
-        fitted = default_preset().fit(data, jax.random.key(1))
-        row: Row = {"fit_cpu_seconds": round(time.process_time() - clock, 1)}
-        clock = time.process_time()
-        predicted = predict(fitted, data.treatment, data.covariates)
-        assert np.isfinite(predicted).all()
-        row["predict_cpu_seconds"] = round(time.process_time() - clock, 1)
-        row["peak_gib"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2)
+    def work(seed: int) -> Row:
+        rng = np.random.default_rng(seed)
+        cost, season, shock = rng.normal(size=(3, 1000))
+        price = 5 + cost + season + shock
+        sales = 40 - 3 * price + 2 * np.sin(season) + 4 * shock
+        row: Row = {}
+        for name, model in (("tsls", TSLS()), ("bgm-iv", BGMIV(random_state=0))):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                model.fit(sales, price, instruments=cost, covariates={"season": season})
+                found = model.ate_interval(t0=5.0, t1=6.0)
+            row[name] = [float(found.estimate), float(found.lower), float(found.upper)]
         return row
 
-    # A warm-up, so that no row pays for compilation that the others find done; row counts share few shapes.
-    sizes = [(n, 2) for n in (1000, 5000, 20_000, 50_000, 200_000)] + [(1_000_000, 20)]
-    each("rows", (({"n": n, "columns": c}, lambda n=n, c=c: work(n, c)) for n, c in sizes))
-
-
-def _table(n: int, columns: int) -> IVData:
-    rng = np.random.default_rng(0)
-    v = rng.normal(size=(n, columns)).astype(np.float32)
-    w, u, e = rng.normal(size=(3, n))
-    x = w + v[:, 0] + np.sin(v[:, 1]) + u
-    return IVData.from_arrays(np.sin(x) + v[:, 0] * x + u + 0.5 * e, x, instruments=w, covariates=v)
+    each("example", (({"seed": seed}, lambda seed=seed: work(seed)) for seed in range(1, 21)))
 
 
 # Cold caches ----------------------------------------------------------------------------------------------------------
@@ -339,89 +298,79 @@ def cold() -> None:
             ]
         return {"empty": round(times[0], 1), "filled": round(times[1], 1)}
 
-    each("cold", (({"design": d, "n": n}, lambda d=d, n=n: work(d, n)) for d, n, _ in CELLS))
+    each("cold", (({"design": d, "n": n}, lambda d=d, n=n: work(d, n)) for d, n in CELLS))
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------
 
 
-def table(head: list[str], body: list[list[str]]) -> None:
+def table(head: list[str], body: Iterable[Iterable[object]]) -> None:
     """Print a Markdown table."""
     for line in (head, ["---"] * len(head), *body):
-        print("| " + " | ".join(line) + " |")
+        print("| " + " | ".join(map(str, line)) + " |")
     print()
 
 
 def tables() -> None:
     """All studies as Markdown."""
-    found = done()
-    trial = [row for row in found if row["study"] == "trials"]
-    for design, n, _ in PROBLEMS:
-        print(f"### {design}, n = {n}\n")
-        mine = [row for row in trial if row["piece"]["design"] == design]
-        measures = ("within_error", "beyond_error", "within_risk", "beyond_risk", "fit_cpu_seconds")
-        body = []
-        for name in dict.fromkeys(row["piece"]["trial"] for row in mine):
-            same = [row for row in mine if row["piece"]["trial"] == name]
-            means = [np.mean([row[measure] for row in same]) for measure in measures]
-            body.append([name, *(f"{1e4 * mean:.3g}" for mean in means[:4]), f"{means[4]:.0f}", str(len(same))])
-        table(["variant", "error within", "beyond", "moment risk within", "beyond", "CPU-s", "seeds"], body)
-    rule = [row for row in found if row["study"] == "latents"]
-    if rule:
-        names = [name for name in rule[0] if name not in ("study", "piece", "cpu_seconds")]
-        cells = dict.fromkeys((row["piece"]["design"], row["piece"]["n"]) for row in rule)
-        body = []
-        for design, n in cells:
-            same = [row for row in rule if (row["piece"]["design"], row["piece"]["n"]) == (design, n)]
-            body.append([design, str(n), *(f"{np.mean([r[k] for r in same]):.4f}" for k in names), str(len(same))])
-        table(["design", "n", *names, "seeds"], body)
-    slope = [row for row in found if row["study"] == "slopes"]
-    for n in dict.fromkeys(row["piece"]["n"] for row in slope):
-        values = [row["slope"] for row in slope if row["piece"]["n"] == n]
-        print(f"n = {n}: slope {np.mean(values):.3f} +- {np.std(values, ddof=1):.3f}, {np.round(values, 3).tolist()}\n")
-    judged = [row for row in found if row["study"] == "verdicts"]
-    medians = {
-        row["piece"]["design"]: float(
-            np.median(
-                [
-                    r["error"]
-                    for r in judged
-                    if r["piece"]["break"] == "sound" and r["piece"]["design"] == row["piece"]["design"]
-                ]
-            )
-        )
-        for row in judged
-    }
+    rows = done("ablation")
     body = []
-    for row in judged:
-        piece = row["piece"]
-        ratio = "-" if row["error"] is None else f"{row['error'] / medians[piece['design']]:.1f}"
-        body.append([piece["design"], piece["break"], ratio, row["level"], row["reasons"][0] if row["reasons"] else ""])
-    table(["design", "what was done", "error / median of sound fits", "verdict", "first reason"], body)
-    growth = [row for row in found if row["study"] == "rows"]
-    body = [
-        [
-            f"{row['piece']['n']:,}",
-            str(row["piece"]["columns"]),
-            str(row["fit_cpu_seconds"]),
-            str(row["predict_cpu_seconds"]),
-            str(row["peak_gib"]),
-        ]
-        for row in growth
-    ]
-    table(["rows", "covariates", "fit, CPU-s", "predict all rows, CPU-s", "peak GiB"], body)
-    costs = [row for row in found if row["study"] == "cold"]
-    body = [[r["piece"]["design"], str(r["piece"]["n"]), str(r["empty"]), str(r["filled"])] for r in costs]
-    table(["design", "n", "empty cache, CPU-s", "filled cache, CPU-s"], body)
+    for name in dict.fromkeys(row["piece"]["variant"] for row in rows):
+        cells = []
+        for design, _, _ in ABLATION_PROBLEMS:
+            same = [r for r in rows if r["piece"]["variant"] == name and r["piece"]["design"] == design]
+            errors = ", ".join(f"{r['error']:.4f}" for r in same)
+            risks = " / ".join(f"{1e4 * np.mean([r[k] for r in same]):.1f}" for k in ("within_risk", "beyond_risk"))
+            cells.append(f"{errors} ({risks})" if same else "")
+        body.append([name, *cells])
+    table(["variant", *(design for design, _, _ in ABLATION_PROBLEMS)], body)
+    table(
+        ["design", "n", "layout", *RULES],
+        (
+            [r["piece"]["design"], r["piece"]["n"], r["layout"], *(f"{r[name]:.4f}" for name in RULES)]
+            for r in done("latents")
+        ),
+    )
+    table(
+        ["design", "layout", "by the season", "by the group"],
+        ([r["piece"]["design"], r["layout"], r["season"], r["group"]] for r in done("roles")),
+    )
+    table(
+        ["design", "rho", "seed", "latents' update", "error"],
+        ([*(r["piece"][k] for k in ("design", "rho", "seed", "form")), f"{r['error']:.4f}"] for r in done("cut")),
+    )
+    table(
+        ["data", "F", "2SLS (standard error)", "BGM-IV [95% interval]", "line", "verdict"],
+        (
+            [
+                r["piece"]["data"],
+                f"{r['instrument_f']:.0f}",
+                "{:.3g} ({:.2g})".format(*r["tsls"][:2]),
+                "{0:.3g} [{2:.3g}, {3:.3g}]".format(*r["bgm-iv"]),
+                r["linear"],
+                r["verdict"],
+            ]
+            for r in done("real")
+        ),
+    )
+    for name in ("tsls", "bgm-iv"):
+        found = np.array([row[name] for row in done("example")])
+        if len(found):
+            rmse, held = np.sqrt(np.mean((found[:, 0] + 3.0) ** 2)), np.sum((found[:, 1] <= -3) & (found[:, 2] >= -3))
+            print(f"README's example, {name}: RMSE {rmse:.3f}, {held} of {len(found)} intervals hold -3\n")
+    table(
+        ["design", "n", "empty cache, CPU-s", "filled cache, CPU-s"],
+        ([r["piece"]["design"], r["piece"]["n"], r["empty"], r["filled"]] for r in done("cold")),
+    )
 
 
 STUDIES = {
-    "trials": trials,
+    "ablation": ablation,
     "latents": latents,
-    "slopes": slopes,
-    "thresholds": thresholds,
-    "verdicts": verdicts,
-    "rows": rows,
+    "roles": roles,
+    "cut": cut,
+    "real": real,
+    "example": example,
     "cold": cold,
     "tables": tables,
 }

@@ -177,3 +177,12 @@ def test_every_row_is_visited_once_an_epoch_in_a_new_order(tiny: Any) -> None:
     np.testing.assert_array_equal(one.latents.updates[:20], 1)
     other, _ = epoch(ROWS, begin(ROWS, tiny), tiny.data, seed=1)
     assert not same(one.model.outcome, other.model.outcome)
+
+
+def test_cut_latents_see_neither_treatment_nor_outcome(tiny: Any) -> None:
+    program, rows = replace(DENSE, latent_update="cut"), tiny.data.rows
+    other = tiny.data._replace(rows=rows._replace(x=rows.x + 1.0, y=2.0 * rows.y))
+    one, two = (epoch(program, begin(program, tiny), data)[0] for data in (tiny.data, other))
+    assert not same(one.model.outcome, two.model.outcome)
+    assert same(one.latents, two.latents)
+    assert not np.array_equal(one.latents.z, tiny.latents)

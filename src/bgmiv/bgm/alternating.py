@@ -17,7 +17,14 @@ import optax
 from jax import Array
 
 from bgmiv.bgm.latents import LatentAdamState, init_latents, step_latents
-from bgmiv.bgm.model import BGMIVModel, log_p_iv, log_p_moment, log_p_treatment, quasi_log_posterior
+from bgmiv.bgm.model import (
+    BGMIVModel,
+    covariate_log_posterior,
+    log_p_iv,
+    log_p_moment,
+    log_p_treatment,
+    quasi_log_posterior,
+)
 from bgmiv.integrate import IntegrationRule, MonteCarlo, rule_for
 from bgmiv.nn.images import check_bounds, check_choice
 from bgmiv.nn.mlp import adam
@@ -48,6 +55,8 @@ class Alternating:
         latent_learning_rate: of the latents' Adam.
         latent_momentum: "dense" moves every row at every batch through its momentum (the authors' code; its cost grows
             with the number of rows at every step); "rows" moves only the rows of the batch.
+        latent_update: "quasi-posterior", the paper's, or "cut", which leaves treatment and outcome out of the latents'
+            objective, so that rows do not move to what explains their own outcome.
         pzv_weight: weight on log p(z) + log p(v | z) in the latent objective.
         first_stage_warmup: epochs before the outcome objective is switched on.
         outcome: "mixture", the paper's integrated likelihood, or "moment", which matches E[y | w, z] (`log_p_moment`).
@@ -60,6 +69,7 @@ class Alternating:
     learning_rate: float = 1e-4
     latent_learning_rate: float = 1e-4
     latent_momentum: Literal["dense", "rows"] = "dense"
+    latent_update: Literal["quasi-posterior", "cut"] = "quasi-posterior"
     pzv_weight: float = 0.5
     first_stage_warmup: int = 0
     outcome: Literal["mixture", "moment"] = "mixture"
@@ -75,6 +85,7 @@ class Alternating:
         check_bounds(self, epochs=0, batch_size=1, first_stage_warmup=0, chunk=1, pzv_weight=0)
         check_choice(self, "outcome", "mixture", "moment")
         check_choice(self, "latent_momentum", "dense", "rows")
+        check_choice(self, "latent_update", "quasi-posterior", "cut")
 
     @property
     def n_steps(self) -> int:
@@ -153,6 +164,8 @@ class Alternating:
 
         def latent_objective(z: Array) -> Array:
             def one(row: Row, z: Array, key: Array) -> Array:
+                if self.latent_update == "cut":
+                    return self.pzv_weight * covariate_log_posterior(model, row.v, z)
                 return quasi_log_posterior(model, rule, row, z, key, self.pzv_weight, outcome_on, log_p_y)
 
             return jnp.sum(real * jax.vmap(one)(batch, z, keys_latents))

@@ -1,9 +1,9 @@
 """The latent partition: how many latents each part gets, from the roles that covariates show in the rows.
 
 A covariate that the treatment depends on, given the instruments and the other covariates, needs a shared latent; one
-that only the outcome depends on, an outcome-only latent; one that neither depends on, a nuisance latent. A covariate
-that moves the treatment moves the outcome through it, so that no rows tell treatment-only from shared without knowing
-g: both count as shared, which leaves nothing out.
+that only the outcome depends on, an outcome-only latent. A covariate that moves the treatment moves the outcome through
+it, so that no rows tell treatment-only from shared without knowing g; and that a covariate shows no role does not prove
+that it has none. Where one of them shows none all latents are shared, which leaves nothing out.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def choose_layout(
 ) -> tuple[LatentLayout, EncoderParts]:
     """The partition for reduced covariates, with as many latents for a covariate as networks see features of it.
 
-    Each part is encoded from the features that have its role. Where rows are few or show no role of any covariate, all
-    latents are shared, and encoded from all features.
+    Each part is encoded from the features that have its role. Where rows are few, or a covariate shows no role, all
+    latents are shared and encoded from all features.
 
     Args:
         data: the rows, their wide blocks reduced.
@@ -61,17 +61,18 @@ def choose_layout(
     conditions = [np.asarray(part, np.float64) for part in conditions_of(some)]
     treatment = permutation_scores(conditions, some.schema.treatment.columns(some.treatment), rng)[n_instruments:]
     outcome = permutation_scores(conditions, some.schema.outcome.columns(some.outcome), rng)[n_instruments:]
-    in_treatment, in_outcome = treatment > _SHOWN, outcome > _SHOWN
-    if not in_treatment.any() and not in_outcome.any():
+    in_treatment = treatment > _SHOWN
+    if in_treatment.all() or not np.all(in_treatment | (outcome > _SHOWN)):
         return everything, ()
-    owner, counts, parts, left = np.repeat(np.arange(len(sizes)), sizes), [], [], max_latents
-    for chosen in (in_treatment, ~in_treatment & in_outcome, ~in_treatment & ~in_outcome):
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    counts: list[int] = []
+    parts: list[tuple[tuple[int, ...], int]] = []
+    for chosen in (in_treatment, ~in_treatment):
         positions = tuple(np.flatnonzero(chosen[owner]).tolist())
-        counts.append(min(len(positions), left))
-        left -= counts[-1]
+        counts.append(min(len(positions), max_latents - sum(counts)))
         if counts[-1]:
             parts.append((positions, counts[-1]))
-    return LatentLayout(counts[0], counts[1], 0, counts[2]), tuple(parts)
+    return LatentLayout(counts[0], counts[1], 0, 0), tuple(parts)
 
 
 def _latents_by_variable(blocks: Sequence[CovariateBlock], features: FeatureConfig) -> Ints:
