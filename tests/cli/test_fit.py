@@ -110,7 +110,8 @@ def test_a_failed_verdict_travels_with_every_output(
     told = bgmiv(verb, folder, *options)
     assert told.exit_code == 3
     assert "failed its held-out checks" in told.stderr
-    record = json.loads(bgmiv(verb, folder, *options, "--json").stdout)
+    again = ["--overwrite"] if verb == "report" else []
+    record = json.loads(bgmiv(verb, folder, *options, *again, "--json").stdout)
     assert record["verdict"]["severity"] == "failed"
     assert record["verdict"]["reasons"]
     if verb == "report":
@@ -143,7 +144,7 @@ def test_predict(folder: Path, data: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(found["estimate"], expected.estimate)
     np.testing.assert_allclose(found["lower"], expected.lower)
     np.testing.assert_allclose(found["upper"], expected.upper)
-    far = bgmiv("predict", folder, data, "--treatment", "1000", "--out", out)
+    far = bgmiv("predict", folder, data, "--treatment", "1000", "--out", out, "--overwrite")
     assert "Warning: 0% of the rows are in the support" in " ".join(far.stderr.split())
     observed = json.loads(bgmiv("predict", folder, data, "--json").stdout)["rows"]
     np.testing.assert_allclose([row["treatment"] for row in observed], PRICE)

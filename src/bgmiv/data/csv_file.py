@@ -21,10 +21,12 @@ from numpy.typing import NDArray
 from bgmiv.data.messages import plural
 from bgmiv.errors import DataError
 
-__all__ = ["CSVFormat", "read_csv"]
+__all__ = ["CSVFormat", "guarded", "read_csv"]
 
 _MISSING = ("", "NA", "N/A", "n/a", "<NA>", "NaN", "nan", "null", "NULL", "None")
 _TRUTH = {"true": True, "false": False}
+# Also in the wide forms of East Asian scripts, which spreadsheets take for the same.
+_FORMULA_SIGNS = tuple("=+-@\t\r\n＝＋－＠")
 _OTHER_DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 
 _CHUNK_CELLS = 50_000
@@ -80,6 +82,15 @@ def read_csv(file: Path, form: CSVFormat) -> dict[str, NDArray[Any]]:
         columns = [again[i] if i in mixed else chunks for i, chunks in enumerate(columns)]
     # A first column without a name holds row labels, as pandas and R write them.
     return {name: _joined(chunks) for name, chunks in zip(names, columns, strict=True) if name}
+
+
+def guarded(value: object) -> object:
+    """A value for a CSV file: words that a spreadsheet would take for a formula get an apostrophe before them.
+
+    >>> guarded("=1+1"), guarded("north"), guarded(-1.5)
+    ("'=1+1", 'north', -1.5)
+    """
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_SIGNS) else value
 
 
 def _read(file: Path, form: CSVFormat, words: frozenset[int]) -> tuple[list[str], list[list[Chunk]]]:

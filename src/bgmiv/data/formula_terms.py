@@ -277,11 +277,11 @@ def _measure(node: ast.AST, aliases: dict[str, str], numbers: dict[str, None], w
         numbers[aliases.get(node.id, node.id)] = None
     if isinstance(node, ast.Call):
         width.append(_columns_made(node))
-        for part in (*node.args, *(keyword.value for keyword in node.keywords)):
-            _measure(part, aliases, numbers, width)
-        return
+    # The function's own name is none of a column.
+    skipped = node.func if isinstance(node, ast.Call) else None
     for part in ast.iter_child_nodes(node):
-        _measure(part, aliases, numbers, width)
+        if part is not skipped:
+            _measure(part, aliases, numbers, width)
 
 
 def _columns_made(call: ast.Call) -> int:

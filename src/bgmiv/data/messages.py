@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.errors import BGMIVWarning, DataError
+from bgmiv.errors import BGMIVWarning, DataError, printable
 
 __all__ = [
     "FloatArray",
@@ -64,7 +64,7 @@ def warn_user(message: str, category: type[BGMIVWarning] = BGMIVWarning) -> None
     depth, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "bgmiv":
         depth, frame = depth + 1, frame.f_back
-    warnings.warn(message, category, stacklevel=depth)
+    warnings.warn(printable(message), category, stacklevel=depth)
 
 
 def is_missing(value: object) -> bool:
