@@ -6,12 +6,13 @@ import ast
 import json
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from click.testing import CliRunner, Result
+from typer.main import get_command
 
 import bgmiv as library
 from bgmiv import cli
@@ -33,9 +34,12 @@ TABLE = {
     NAMES["g"]: np.array([f"a{ESCAPES}", "b\r"])[np.arange(N) % 2],
 }
 
+# Built once: building it takes longer than most commands.
+COMMAND: Any = get_command(app)
+
 
 def bgmiv(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
+    return CliRunner().invoke(COMMAND, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
 
 
 def inert(text: str) -> bool:

@@ -339,7 +339,7 @@ FILES = {
     "decimal commas": (
         {"educ": [f'"{i},5"' for i in range(ROWS)]},
         {},
-        "'educ' holds decimal commas, such as '0,5'.*decimal=','",
+        "'educ' holds numbers with commas, such as '0,5'.*decimal=','",
     ),
     "identifiers": ({"region": list("abcdefghijkl")}, {}, "'region' holds strings, 12 different ones in 12 rows"),
     "negative weight": ({"pw": [-1]}, {"weights": "pw"}, r"'pw': 1 negative value \(row 0\)"),

@@ -248,9 +248,9 @@ def test_row_labels_are_left_out(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("", "it is empty"),
-        ("a,b\n1,2\n3\n", "line 3 ends before column 'b': it has 1 field, and there are 2 columns"),
-        ("a,b\n1,2,x\n3,4\n", "line 2 has 3 fields, and there are 2 columns: there is no column for 'x' after 'b'"),
-        ("a,b\n1,2,\n3,4,\n", "line 2 has 3 fields, and there are 2 columns: there is no column for '' after 'b'"),
+        ("a,b\n1,2\n3\n", "line 3 ends before column 'b': it has 1 field, and the file has 2 columns"),
+        ("a,b\n1,2,x\n3,4\n", "line 2 has 3 fields, and the file has 2 columns: there is no column for 'x' after 'b'"),
+        ("a,b\n1,2,\n3,4,\n", "line 2 has 3 fields, and the file has 2 columns: there is no column for '' after 'b'"),
         ("a,b,\n1,2,\n3,4,\n", "line 1: column 3 has no name"),
         ("a,b,a\n1,2,3\n", "line 1: columns 1 and 3 have the same name, 'a'"),
         ('a,b\n1,"2\n3,4\n', "unexpected end of data"),

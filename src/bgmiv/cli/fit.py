@@ -12,7 +12,7 @@ import typer
 
 from bgmiv.cli import options, tables
 from bgmiv.cli.saved import read_treatment
-from bgmiv.errors import BGMIVError
+from bgmiv.errors import BGMIVError, printable
 
 if TYPE_CHECKING:
     from bgmiv.analysis.analysis import Analysis
@@ -85,7 +85,7 @@ def fit(
         labels = select_columns(table, options.words(by or []))
         model = tables.fitted_model(model, table, roles)
         done = _AfterFit(model)
-        asked: dict[str, Any] = {"level": level, "title": title, "source": data.name}
+        asked: dict[str, Any] = {"level": level, "title": title, "source": printable(data.name)}
         with done.step("the analysis of the fit"):
             done.analysis = model.analysis(by=_groups_shown(model, labels, table, roles), **asked)
         if out is not None:

@@ -143,7 +143,7 @@ def _check_row(row: Sequence[str], names: Sequence[str], line: str) -> None:
     if not names:
         _check_names(row, line)
     elif len(row) != len(names):
-        have = f"{plural(len(row), 'field')}, and there are {plural(len(names), 'column')}"
+        have = f"{plural(len(row), 'field')}, and the file has {plural(len(names), 'column')}"
         if len(row) < len(names):
             raise DataError(f"{line} ends before column {names[len(row)]!r}: it has {have}.")
         extra = f"there is no column for {row[len(names)][:80]!r} after {names[-1]!r}"

@@ -185,6 +185,9 @@ def formula_terms(text: str, side: str, known: Sequence[str]) -> tuple[Term, ...
     from formulaic import Formula, SimpleFormula
     from formulaic.parser import DefaultFormulaParser
 
+    # Formulaic takes these for the constant, backticks or not.
+    if odd := {"", "1"} & set(text.split("`")[1::2]):
+        raise DataError(f"a formula cannot use the column {odd.pop()!r} by its name. Rename it, or use fit_table.")
     try:
         _check_size(DefaultFormulaParser().get_ast(text), text)
         parsed = Formula(text)
@@ -299,7 +302,7 @@ def _settings(call: ast.Call) -> list[ast.expr]:
 def _size(node: ast.expr) -> int:
     if isinstance(node, ast.List | ast.Tuple):
         return len(node.elts)
-    return math.ceil(abs(ast.literal_eval(node))) if _is_number(node) else 0
+    return math.ceil(min(abs(ast.literal_eval(node)), 2 * _MAX_SETTING)) if _is_number(node) else 0
 
 
 def _check(
@@ -357,6 +360,8 @@ def _check_call(node: ast.Call, expression: str) -> None:
         for value in _settings(node):
             if not _is_setting(value):
                 _refuse(expression, f"gives {name} a setting that is computed")
+            if isinstance(value, ast.Constant) and type(value.value) in (int, float) and _size(value) < 1:
+                raise DataError(f"the formula's {_cut(expression)!r} has a setting below 1, which makes no columns.")
             if _size(value) > _MAX_SETTING:
                 what = f"has a setting above {_MAX_SETTING}. Use fewer degrees or knots"
                 raise DataError(f"the formula's {_cut(expression)!r} {what}.")

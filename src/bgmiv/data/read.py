@@ -210,7 +210,10 @@ def select_columns(data: Any, names: Iterable[str]) -> Table:
     if isinstance(data, Mapping):
         table = read_columns({name: data[original[name]] for name in wanted}, "data", "column")
         if not wanted and data:
-            table = Table((), len(next(iter(data.values()))), False)
+            name, values = next(iter(data.items()))
+            # What only numpy understands need not have a length.
+            n = len(values) if hasattr(values, "__len__") else read_columns({name: values}, "data", "column").n_rows
+            table = Table((), n, False)
         return table
     frame = wrapped(data, "data")
     # By place: names need not be strings.

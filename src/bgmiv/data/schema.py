@@ -139,7 +139,8 @@ def check_are_levels(entries: Sequence[Level], label: str, fix: str) -> None:
     odd = np.array([entry in words for entry in entries], dtype=bool)
     first = shown(entries[int(odd.argmax())])
     if all(_DECIMAL_COMMA.fullmatch(str(word)) for word in words):
-        raise DataError(f"{label} holds decimal commas, such as {first}. If it is from a file, say decimal=','. {fix}")
+        what = f"{label} holds numbers with commas, such as {first}"
+        raise DataError(f"{what}. If these are decimal commas of a file, say decimal=','; else remove them. {fix}")
     if 2 * int(odd.sum()) <= len(entries):
         raise DataError(
             f"{label} holds numbers, but {first} is not one: {counted(odd, 'value')} to correct. If it is from a file, "

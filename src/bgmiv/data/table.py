@@ -54,11 +54,11 @@ def read_columns(values: Any, argument: str, prefix: str) -> Table:
     if isinstance(values, Table):
         return values
     if isinstance(values, Mapping):
-        check_distinct(values, argument)
+        _check_names(values, argument)
         return _from_mapping(values, argument)
     read = wrapped(values, argument)
     if isinstance(read, nw.DataFrame):
-        check_distinct(read.columns, argument)
+        _check_names(read.columns, argument)
         columns = [_series_column(str(s.name), s, f"{argument} column {str(s.name)!r}") for s in read.iter_columns()]
         return Table(tuple(columns), len(read), bool(columns), _row_labels(values))
     if isinstance(read, nw.Series):
@@ -115,6 +115,17 @@ def check_distinct(names: Iterable[Any], argument: str) -> None:
     repeated = [name for name, count in Counter(map(str, names)).items() if count > 1]
     if repeated:
         raise DataError(f"{argument}: duplicated column names, {listed(map(repr, repeated))}. Rename or drop them.")
+
+
+def _check_names(names: Iterable[Any], argument: str) -> None:
+    check_distinct(names, argument)
+    for name in map(str, names):
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise DataError(
+                f"{argument}: the column name {name!r} is no text (a broken encoding). Rename it."
+            ) from None
 
 
 def _row_labels(values: Any) -> Any:
