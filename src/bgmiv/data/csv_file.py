@@ -6,6 +6,7 @@ depends on which libraries are there. A column of numbers at first and words lat
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
@@ -24,6 +25,7 @@ from bgmiv.errors import DataError
 __all__ = ["CSVFormat", "guarded", "read_csv"]
 
 _MISSING = ("", "NA", "N/A", "n/a", "<NA>", "NaN", "nan", "null", "NULL", "None")
+_UTF8 = ("utf-8", "utf8", "utf_8")
 _TRUTH = {"true": True, "false": False}
 # Also in the wide forms of East Asian scripts, which spreadsheets take for the same.
 _FORMULA_SIGNS = tuple("=+-@\t\r\n＝＋－＠")
@@ -127,8 +129,9 @@ def _rows(file: Path, form: CSVFormat) -> Iterator[list[str]]:
     try:
         for row in rows:
             if row:
-                _check_row(row, names, f"line {begin}")
-                names = names or row
+                if len(row) != len(names):
+                    _check_row(row, names, f"line {begin}")
+                    names = row
                 yield row
             begin = rows.line_num + 1
     except csv.Error as error:
@@ -207,8 +210,8 @@ class _Lines:
 
 def _decoded(raw: Any, encoding: str) -> io.TextIOWrapper:
     try:
-        plain = encoding.lower().replace("_", "-") in ("utf-8", "utf8")
-        return io.TextIOWrapper(raw, encoding="utf-8-sig" if plain else encoding, newline="")
+        marked = encoding.lower() in _UTF8 and raw.peek(3).startswith(codecs.BOM_UTF8)
+        return io.TextIOWrapper(raw, encoding="utf-8-sig" if marked else encoding, newline="")
     except (LookupError, AttributeError, ValueError):
         raise DataError(f"there is no encoding {encoding!r}. Say encoding='latin-1' or 'utf-16', say.") from None
 
@@ -217,7 +220,7 @@ def _undecoded(file: Path, encoding: str) -> str:
     packed = file.name.lower().endswith(".gz")
     with gzip.open(file) if packed else file.open("rb") as raw:
         start = raw.read(2)
-        if encoding.lower() not in ("utf-8", "utf8") or start in (b"\xff\xfe", b"\xfe\xff"):
+        if encoding.lower() not in _UTF8 or start in (b"\xff\xfe", b"\xfe\xff"):
             other = "utf-16" if start in (b"\xff\xfe", b"\xfe\xff") else "utf-8"
             return f"it is not in {encoding}. Say encoding={other!r}, or the one it was saved in."
         raw.seek(0)

@@ -318,6 +318,8 @@ def formula_reader(file: FormulaFile) -> FormulaReader:
     terms = formula_terms(text, "covariates", file.columns) if file.terms else ()
     if tuple(term.factors for term in terms) != file.terms:
         raise DataError("the terms of the saved formula are not those that it says.")
+    if file.columns != tuple(dict.fromkeys(_columns(terms))):
+        raise DataError("the columns of the saved formula are not those of its terms.")
     if not set(file.words) <= set(file.levels) <= set(file.columns) or not all(file.levels.values()):
         raise DataError("the saved formula's levels are not those of its columns.")
     spec = None
