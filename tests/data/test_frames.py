@@ -295,3 +295,14 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         bgmiv.read_table(tmp_path / "wages.xlsx")
     with pytest.raises(DataError, match="no such file"):
         bgmiv.read_table(tmp_path / "wages.csv")
+
+
+def test_columns_whose_names_are_numbers() -> None:
+    wanted = TSLS().fit(COLUMNS["wage"], COLUMNS["educ"], instruments=COLUMNS["near"], covariates=COLUMNS["age"])
+    frame = pd.DataFrame(np.column_stack([COLUMNS[name] for name in ("wage", "educ", "near", "age")]))
+    found = TSLS().fit_table(frame, outcome="0", treatment="1", instruments="2", covariates=["3"])
+    assert found.fitted_.slope == pytest.approx(wanted.fitted_.slope)
+    with pytest.raises(DataError, match="the table has no column '4'"):
+        TSLS().fit_table(frame, outcome="4", treatment="1", instruments="2")
+    with pytest.raises(DataError, match="duplicated column names, '0'"):
+        TSLS().fit_table(frame.set_axis([0, "0", 1, 2], axis=1), outcome="0", treatment="1", instruments="2")

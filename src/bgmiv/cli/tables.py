@@ -43,7 +43,7 @@ _KINDS = ("continuous", "binary", "categorical")
 
 def chosen_form(
     encoding: Annotated[str, typer.Option(help="Of a CSV file, such as latin-1.")] = "utf-8",
-    delimiter: Annotated[str, typer.Option(help="Between the fields of a CSV file, such as ';' or '\\\\t'.")] = ",",
+    delimiter: Annotated[str, typer.Option(help="Between the fields of a CSV file, such as ';' or '\\t'.")] = ",",
     decimal: Annotated[str, typer.Option(help="The decimal sign of a CSV file, '.' or ','.")] = ".",
     na: Annotated[
         list[str] | None,
