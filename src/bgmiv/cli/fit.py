@@ -241,10 +241,18 @@ def compare(
 
     table = tables.read_data(data, form)
     with tables.warnings_shown(roles):
-        models = {
-            name: tables.fitted_model(options.make_model(name, preset, seed, roles.kinds), table, roles)
-            for name in names
-        }
+        models: dict[str, IVEstimator] = {}
+        failed = ""
+        for name in names:
+            try:
+                models[name] = tables.fitted_model(options.make_model(name, preset, seed, roles.kinds), table, roles)
+            # Fits that are done took time: they are compared without this one.
+            except (BGMIVError, KeyboardInterrupt) as error:
+                if not models:
+                    raise
+                failed = failed or f"{name} failed: {error or 'interrupted'}"
+                if isinstance(error, KeyboardInterrupt):
+                    break
         asked: dict[str, Any] = {}
         if t0 is not None and t1 is not None:
             variable = next(iter(models.values())).fitted_.schema.treatment
@@ -254,3 +262,6 @@ def compare(
         options.print_json(found.to_dict())
     else:
         options.echo(str(found))
+    if failed:
+        options.echo(f"Error: {failed}", err=True)
+        raise typer.Exit(1)

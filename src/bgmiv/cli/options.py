@@ -203,12 +203,16 @@ def check_outputs(outputs: Mapping[str, Path | None], *inputs: Path | None) -> N
         real = Path(os.path.realpath(path))
         for source in read:
             # Hard links have different paths.
-            if real.is_relative_to(os.path.realpath(source)) or (path.exists() and path.samefile(source)):
+            if real.is_relative_to(os.path.realpath(source)) or _same_file(path, source):
                 raise bad(f"{path} is read by this command, and would be overwritten; name another", option)
         for other, place in written.items():
             if real.is_relative_to(place) or place.is_relative_to(real):
                 raise bad(f"{path} and {other} {place} are in one place; keep them apart", option)
         written[option] = real
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    return one.exists() and other.exists() and one.samefile(other)
 
 
 def plain(value: Any) -> Any:

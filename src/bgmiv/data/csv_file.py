@@ -143,14 +143,14 @@ def _rows(file: Path, form: CSVFormat) -> Iterator[list[str]]:
 
 
 def _check_row(row: Sequence[str], names: Sequence[str], line: str) -> None:
+    """Refuse a row that has not as many fields as the first, which names the columns."""
     if not names:
-        _check_names(row, line)
-    elif len(row) != len(names):
-        have = f"{plural(len(row), 'field')}, and the file has {plural(len(names), 'column')}"
-        if len(row) < len(names):
-            raise DataError(f"{line} ends before column {names[len(row)]!r}: it has {have}.")
-        extra = f"there is no column for {row[len(names)][:80]!r} after {names[-1]!r}"
-        raise DataError(f"{line} has {have}: {extra}. Quote fields that hold the delimiter.")
+        return _check_names(row, line)
+    have = f"{plural(len(row), 'field')}, and the file has {plural(len(names), 'column')}"
+    if len(row) < len(names):
+        raise DataError(f"{line} ends before column {names[len(row)]!r}: it has {have}.")
+    extra = f"there is no column for {row[len(names)][:80]!r} after {names[-1]!r}"
+    raise DataError(f"{line} has {have}: {extra}. Quote fields that hold the delimiter.")
 
 
 def _check_names(names: Sequence[str], line: str) -> None:
@@ -224,20 +224,15 @@ def _undecoded(file: Path, encoding: str) -> str:
             other = "utf-16" if start in (b"\xff\xfe", b"\xfe\xff") else "utf-8"
             return f"it is not in {encoding}. Say encoding={other!r}, or the one it was saved in."
         raw.seek(0)
-        number = 0
+        place, number = "it is not in UTF-8", 0
         while line := raw.readline(_MAX_LINE):
             number += 1
             try:
                 line.decode("utf-8")
             except UnicodeDecodeError as error:
-                place, byte = f"line {number}", line[error.start]
+                place = f"line {number} is not in UTF-8 (byte 0x{line[error.start]:02x})"
                 break
-        else:
-            place, byte = "its end", line[-1] if line else 0
-    return (
-        f"{place} is not in UTF-8 (byte 0x{byte:02x}). Say encoding='latin-1', or 'cp1252' for a file from Windows, or "
-        "save it in UTF-8."
-    )
+    return f"{place}. Say encoding='latin-1', or 'cp1252' for a file from Windows, or save it in UTF-8."
 
 
 def _numbers(texts: Sequence[str], form: CSVFormat, missing: frozenset[str]) -> Chunk | None:
