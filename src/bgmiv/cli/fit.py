@@ -229,6 +229,8 @@ def compare(
 ) -> None:
     """The same average effect by several methods, side by side."""
     names = list(dict.fromkeys(options.words(methods or ["tsls,tsls-noiv,bgm-iv"])))
+    if not names:
+        raise options.bad("name one or more", "--methods")
     for name in names:
         options.check_method(name, "--methods")
     options.check_preset(preset)
