@@ -50,6 +50,12 @@ def test_what_users_ask() -> None:
     for treatments in ([], [[1.0]]):
         with pytest.raises(DataError, match="treatments have shape"):
             query_along(SCHEMA, treatments, DATA)
-    for weights, message in (([1.0], "for each of the 2 rows"), ([-1, 2], "at least 0"), ([0, 0], "not all of them 0")):
+    words = (["a", "b"], "weights must be numbers")
+    for weights, message in (
+        words,
+        ([1.0], "for each of the 2 rows"),
+        ([-1, 2], "at least 0"),
+        ([0, 0], "not all of them 0"),
+    ):
         with pytest.raises(DataError, match=message):
             rows_of(SCHEMA, [[1], [2]], weights=weights)

@@ -40,6 +40,16 @@ def published(name: str) -> IVData:
     return from_formula(data.formula, data.table)[0]
 
 
+def test_rows_of_weight_zero_tell_nothing() -> None:
+    data = simulate()
+    weights = np.where(np.arange(300) % 3 == 0, 0.0, 2.0)
+    found, wanted = (linear_parts(one, 0.95) for one in (replace(data, weights=weights), data.take(weights > 0)))
+    assert found.estimate is not None
+    assert wanted.estimate is not None
+    assert found.estimate.coefficient == pytest.approx(wanted.estimate.coefficient)
+    assert found.stages[0].effective_f == pytest.approx(wanted.stages[0].effective_f)
+
+
 @pytest.mark.parametrize(("scale", "clustered"), [(1e4, False), (1e-2, True)])
 def test_two_stage_least_squares_is_that_of_linearmodels(scale: float, clustered: bool) -> None:
     data = simulate(scale=scale, q=2)

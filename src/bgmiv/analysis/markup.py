@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
+from bgmiv.errors import printable
+
 __all__ = [
     "Markup",
     "aligned",
@@ -25,10 +27,6 @@ __all__ = [
 
 _MAX_LETTERS = 1000
 _BREAKS = re.compile("[\\t\\n\\r\\u2028\\u2029]")
-# Control characters, changes of direction, surrogates and non-characters.
-_BROKEN = re.compile(
-    "[\\x00-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff\\ufdd0-\\ufdef\\ufffe\\uffff]"
-)
 _VOID = frozenset({"br", "hr", "input", "link", "meta"})
 
 
@@ -76,7 +74,7 @@ def clean(text: object, max_letters: int = _MAX_LETTERS) -> str:
     >>> clean("x" * 4000)[-3:]
     'xx…'
     """
-    letters = _BROKEN.sub("\ufffd", _BREAKS.sub(" ", str(text)))
+    letters = printable(_BREAKS.sub(" ", str(text)))
     return letters if len(letters) <= max_letters else letters[: max_letters - 1] + "…"
 
 

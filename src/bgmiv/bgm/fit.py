@@ -269,7 +269,7 @@ def _evidence(fitted: FittedBGMIV, data: IVData, reduced: IVData, last: LastStag
         return found
     strength = None
     if uses_instrument:
-        columns = linear_columns(data if data.weights is None else data.take(data.weights > 0))
+        columns = linear_columns(data)
         strength = min(float(first_stage(column, columns).effective_f) for column in columns.treatment.T)
     return found.with_last_stage(last.explained, last.function.weight, last.function.is_linear, strength)
 

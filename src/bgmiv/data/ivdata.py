@@ -13,7 +13,7 @@ from bgmiv.data.blocks import BlockKind, Declaration, category_entries, covariat
 from bgmiv.data.messages import FloatArray, counted, finite_columns, role_label
 from bgmiv.data.schema import RoleKind, Schema, Variable, encode, read_role
 from bgmiv.data.table import Column, Table, check_same_rows, read_column, read_columns
-from bgmiv.errors import DataError
+from bgmiv.errors import DataError, printable
 
 __all__ = ["IVData", "checked_sampling"]
 
@@ -181,7 +181,7 @@ class IVData:
         names = [name for block in self.schema.blocks for name in block.input_names]
         shown = names if len(names) <= 10 else [*names[:10], f"... {len(names)} in all"]
         roles = [self.schema.outcome.name, self.schema.treatment.name, *self.schema.instruments]
-        return f"IVData({self.n_rows} rows: {', '.join(roles)} | {', '.join(shown)})"
+        return printable(f"IVData({self.n_rows} rows: {', '.join(roles)} | {', '.join(shown)})")
 
 
 def _read_instruments(instruments: Any) -> Table:

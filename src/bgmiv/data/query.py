@@ -71,7 +71,10 @@ class Rows:
 
     def with_weights(self, weights: Any) -> Rows:
         """The same rows with other weights; what was computed of them is kept."""
-        shares = np.asarray(weights, np.float64)
+        try:
+            shares = np.asarray(weights, np.float64)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"weights must be numbers: {error}. Convert them first.") from None
         if shares.shape != (len(self),):
             raise DataError(f"weights have shape {shares.shape}; pass one for each of the {len(self)} rows.")
         if not np.all(np.isfinite(shares)) or shares.min() < 0.0 or not shares.sum() > 0.0:

@@ -14,6 +14,7 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Rows
 from bgmiv.diagnostics.readings import CHECKS, Reading, html_table
 from bgmiv.effects import Predictor
+from bgmiv.errors import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -181,7 +182,7 @@ class Diagnosis:
             lines += ["", f"{check.title}: {check.severity}"]
             for part in (check.reading, f"({check.reference})"):
                 lines.append(fill(part, 100, initial_indent="  ", subsequent_indent="  "))
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
     def _repr_html_(self) -> str:
         linear = () if self.linear is None else (str(self.linear),)

@@ -89,6 +89,8 @@ def linear_columns(data: IVData) -> LinearColumns:
     Raises:
         DataError: there are no instruments, or too few rows for them, or the covariates determine the treatment.
     """
+    # Rows of weight 0 tell nothing, and linearmodels refuses them.
+    data = data if data.weights is None else data.take(data.weights > 0)
     n = data.n_rows
     weights = None if data.weights is None else np.asarray(data.weights, np.float64) / np.mean(data.weights)
     share = np.full(n, 1.0 / n) if weights is None else weights / weights.sum()

@@ -22,7 +22,7 @@ from bgmiv.diagnostics.diagnose import changes_of
 from bgmiv.diagnostics.linear import LinearColumns, linear_columns, two_stage
 from bgmiv.diagnostics.readings import html_table, preparation_text
 from bgmiv.effects import Predictor, average, check_level, contrast, interval_of
-from bgmiv.errors import ConfigError, DataError
+from bgmiv.errors import ConfigError, DataError, printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,7 +117,7 @@ class Sensitivity:
         """The union of intervals, the breakdown values, and the reading."""
         lines = ["Sensitivity to direct effects of the instruments"]
         lines += [f"  {name:28}{value}" for name, value in self._lines()]
-        return "\n".join([*lines, "", fill(self.reading, 100), fill(f"({_REFERENCE})", 100)])
+        return printable("\n".join([*lines, "", fill(self.reading, 100), fill(f"({_REFERENCE})", 100)]))
 
     def _repr_html_(self) -> str:
         return html_table("Sensitivity to direct effects of the instruments", self._lines(), notes=(self.reading,))
