@@ -22,7 +22,8 @@ from bgmiv.diagnostics.verdict import Verdict
 from bgmiv.errors import ConfigError, FitWarning, ModelFileError, NotFittedError
 from bgmiv.estimators.fitted import FittedMethod, MethodConfig
 from bgmiv.estimators.reporting import FitCache, ReportingMixin
-from bgmiv.estimators.saved import SavedModel, data_again, load_saved, reader_of, without_paths, write_saved
+from bgmiv.estimators.saved import SavedModel, data_again, reader_of, saved_model, without_paths, write_saved
+from bgmiv.persist.folder import ModelFiles, read_model
 from bgmiv.progress import HistoryRow, RichReporter, silent
 
 __all__ = ["IVEstimator", "SeededEstimator"]
@@ -265,7 +266,11 @@ class IVEstimator(ReportingMixin):
         Raises:
             ModelFileError: the folder holds no saved model of this method, a damaged one, or one of another version.
         """
-        saved = load_saved(Path(folder), cls._saved_classes())
+        return cls._opened(Path(folder), read_model(Path(folder)))
+
+    @classmethod
+    def _opened(cls, folder: Path, files: ModelFiles) -> Self:
+        saved = saved_model(folder, files, cls._saved_classes())
         model = saved.estimator
         if not isinstance(model, cls):
             raise ModelFileError(f"{folder} holds no {cls.__name__}. bgmiv.load opens models of any method.")
