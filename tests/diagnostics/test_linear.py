@@ -106,7 +106,7 @@ def test_covariates_that_determine_instruments_or_treatment() -> None:
     assert parts.stages[0].effective_f == 0.0
     assert parts.estimate is None
     with pytest.raises(DataError, match="covariates determine the treatment"):
-        linear_parts(IVData.from_arrays(data.outcome, determined, instruments=data.instruments, covariates=v))
+        linear_parts(replace(data, treatment=determined))
 
 
 def test_published_numbers() -> None:
