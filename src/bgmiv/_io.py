@@ -18,15 +18,16 @@ from typing import Any
 
 from platformdirs import user_cache_path
 
-from bgmiv.errors import StoreError
+from bgmiv.errors import ForkedProcessError, StoreError
 
 __all__ = [
-    "cache_folder", "cache_path", "check_writable", "enable_compilation_cache", "exchange", "write_whole", "writing",
+    "cache_folder", "cache_path", "check_process", "check_writable", "enable_compilation_cache", "exchange", "write_whole", "writing",
 ]  # fmt: skip
 
 _VARIABLE = "BGMIV_COMPILATION_CACHE"
 # What must fit on a disk before a fit begins whose results are to be written there.
 _ROOM = 1 << 20
+_jax_process: int | None = None
 _ADVICE = "Make room, or name another place."
 
 
@@ -92,6 +93,24 @@ def exchange(one: Path, two: Path) -> bool:
     if failed and (code := ctypes.get_errno()) not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
         raise OSError(code, os.strerror(code), str(one), None, str(two))
     return not failed
+
+
+def check_process(*, compiled: bool) -> None:
+    """Note that this process uses JAX; refuse `compiled` programs in one forked from a process that has.
+
+    JAX works with threads, which a forked process does not have: a compiled program would wait for them for ever.
+
+    Raises:
+        ForkedProcessError: this is such a process.
+    """
+    global _jax_process
+    if _jax_process in (None, os.getpid()):
+        _jax_process = os.getpid()
+    elif compiled:
+        raise ForkedProcessError(
+            "this process was forked from one that has used JAX, and networks would wait in it for ever. Start "
+            "processes with multiprocessing.get_context('spawn') or by joblib, or fork before the first fit."
+        )
 
 
 def cache_path(name: str, variable: str) -> Path:

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 __all__ = [
     "BGMIVError", "BGMIVWarning", "ConfigError", "DataError", "DivergedError", "FetchError", "FitInterrupted",
-    "FitWarning", "MissingExtraError", "ModelFileError", "NotFittedError", "NotIdentifiedError", "StoreError",
-    "SupportWarning", "WeakInstrumentWarning",
+    "FitWarning", "ForkedProcessError", "MissingExtraError", "ModelFileError", "NotFittedError", "NotIdentifiedError",
+    "StoreError", "SupportWarning", "WeakInstrumentWarning",
 ]  # fmt: skip
 
 
@@ -55,6 +55,10 @@ class ModelFileError(BGMIVError, OSError):
 
 class FetchError(BGMIVError, OSError):
     """A data set cannot be fetched; the message lists what was tried, why each failed, and the way out."""
+
+
+class ForkedProcessError(BGMIVError, RuntimeError):
+    """A forked process was asked for what only a spawned one can do; the message says how to start one."""
 
 
 class DivergedError(BGMIVError, ArithmeticError):
