@@ -21,7 +21,8 @@ from platformdirs import user_cache_path
 from bgmiv.errors import ForkedProcessError, StoreError
 
 __all__ = [
-    "cache_folder", "cache_path", "check_process", "check_writable", "enable_compilation_cache", "exchange", "write_whole", "writing",
+    "cache_folder", "cache_path", "check_process", "check_writable", "enable_compilation_cache", "exchange",
+    "write_whole", "writing",
 ]  # fmt: skip
 
 _VARIABLE = "BGMIV_COMPILATION_CACHE"
