@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import glob
 import os
 import secrets
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,7 +24,7 @@ from bgmiv.errors import ForkedProcessError, StoreError
 
 __all__ = [
     "cache_folder", "cache_path", "check_process", "check_writable", "enable_compilation_cache", "exchange",
-    "write_whole", "writing",
+    "remove_strays", "write_whole", "writing",
 ]  # fmt: skip
 
 _VARIABLE = "BGMIV_COMPILATION_CACHE"
@@ -77,6 +79,14 @@ def write_whole(path: Path, content: bytes, advice: str = _ADVICE) -> None:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
+
+
+def remove_strays(path: Path, older_than: float = 600.0) -> None:
+    """Remove what killed processes have left of writing that file: a write takes milliseconds, not so many seconds."""
+    for stray in path.parent.glob(f".{glob.escape(path.name[:100])}-{'[0-9a-f]' * 12}.tmp"):
+        with suppress(OSError):
+            if time.time() - stray.stat().st_mtime >= older_than:
+                stray.unlink()
 
 
 def exchange(one: Path, two: Path) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from scipy.stats import norm as normal
 
-from bgmiv._io import check_writable, write_whole
+from bgmiv._io import check_writable, remove_strays, write_whole
 from bgmiv.analysis import charts
 from bgmiv.analysis.analysis import Analysis, EffectRow, MethodRow
 from bgmiv.analysis.charts import MARKS, MIN_SUPPORT, ForestRow, effect_axis, forest, method_look, sparkline
@@ -97,6 +97,7 @@ def report_page(analysis: Analysis) -> str:
 def write_report(analysis: Analysis, path: str | os.PathLike[str]) -> Path:
     """Write the page to a file, whole or not at all, and give its path; raises as `check_path` does."""
     target = check_path(path)
+    remove_strays(target)
     write_whole(target, report_page(analysis).encode())
     return target
 

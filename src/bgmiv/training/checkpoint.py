@@ -24,7 +24,7 @@ from jax import Array
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from bgmiv._io import check_writable, write_whole, writing
+from bgmiv._io import check_writable, remove_strays, write_whole, writing
 from bgmiv.errors import ConfigError, StoreError
 from bgmiv.progress import HistoryRow
 
@@ -93,6 +93,7 @@ class Checkpoint:
                 ) from None
         try:
             check_writable(folder)
+            remove_strays(self._path, 0.0)
             self._header, self._leaves = self._read()
         except BaseException:
             self._release()
