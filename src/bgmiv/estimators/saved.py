@@ -121,18 +121,20 @@ def reader_of(saved: SavedModel) -> ColumnReader | FormulaReader | None:
 
 
 def _ask(fitted: FittedMethod, schema: Schema) -> None:
-    """Ask for g, its uncertainty and its support at one row."""
-    row = np.zeros((1, schema.n_covariates))
+    """Ask for g, its uncertainty and its support at three rows: parts of a wrong shape often fit one row."""
+    rows = np.zeros((3, schema.n_covariates))
     for block in schema.blocks:
         if block.levels is not None:
-            row[0, block.start] = 1.0
-    query = Query(np.zeros((2, 1)), Rows(row))
-    values = np.asarray(fitted.at(query))
-    width = schema.outcome.width
-    if values.shape != ((2, 1) if width == 1 else (2, 1, width)) or not np.isfinite(values).all():
-        raise ModelFileError(f"its answer has shape {values.shape}")
-    fitted.factors(query)
-    fitted.in_support(query)
+            rows[:, block.start] = 1.0
+    query = Query(np.zeros((2, 1)), Rows(rows))
+    values, width = np.asarray(fitted.at(query)), schema.outcome.width
+    if values.shape != ((2, 3) if width == 1 else (2, 3, width)) or not np.isfinite(values).all():
+        raise ModelFileError(f"its answer has shape {values.shape}, or is not finite")
+    for name, shape in [(source.name, source.factors.shape[1:]) for source in fitted.factors(query)]:
+        if shape != values.shape:
+            raise ModelFileError(f"its uncertainty '{name}' has shape {shape}")
+    if np.shape(fitted.in_support(query)) != (2, 3):
+        raise ModelFileError("its support has another shape than its answer")
 
 
 def _codec(classes: tuple[type, ...]) -> Codec:
