@@ -376,51 +376,6 @@ def _writers(folder: Path) -> dict[str, Callable[[int], object]]:
     }
 
 
-USER = """
-import os, sys
-from pathlib import Path
-import numpy as np
-import bgmiv
-from bgmiv.errors import BGMIVError
-
-folder = Path(sys.argv[1])
-rng = np.random.default_rng(0)
-w, v, u = rng.normal(size=(3, 80))
-x = w + v + u
-home = Path.home()
-try:
-    (home / "file").write_text("")
-    sys.exit("home is writable")
-except PermissionError:
-    pass
-
-
-def fit(**more):
-    model = bgmiv.BGMIV("paper-qmc", epochs=1, iterations=2, batch_size=16, random_state=0, **more)
-    return model.fit(2 * x + v - u, x, instruments=w, covariates=v)
-
-
-model = fit(checkpoint=folder / "checkpoint")
-model.save(folder / "model")
-assert np.array_equal(bgmiv.load(folder / "model").predict(x, v), model.predict(x, v))
-simple = bgmiv.TSLS().fit(2 * x + v - u, x, instruments=w, covariates=v)
-simple.report(folder / "report.html")
-refused = 0
-for task in (
-    lambda: fit(checkpoint=home / "checkpoint"),
-    lambda: model.save(home / "model"),
-    lambda: simple.report(home / "report.html"),
-    lambda: bgmiv.load(home / "closed"),
-):
-    try:
-        task()
-    except BGMIVError as error:
-        refused += 1
-        print(error)
-assert refused == 4
-"""
-
-
 def ordinary_user(folder: Path, *_: Any) -> Faults:
     """All of it by a user who may write nothing at home; every refusal there is an error of ours."""
     home = folder / "home"
@@ -430,7 +385,8 @@ def ordinary_user(folder: Path, *_: Any) -> Faults:
     # The superuser may write anywhere by capabilities, which this takes away.
     as_user = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("XDG", "JAX", "BGMIV"))}
-    command = [*as_user, sys.executable, "-W", "ignore", "-c", USER, str(folder)]
+    script = Path(__file__).with_name("robustness_user.py")
+    command = [*as_user, sys.executable, "-W", "ignore", str(script), str(folder)]
     result = subprocess.run(command, env=variables | {"HOME": str(home)}, capture_output=True, text=True, check=False)
     if result.returncode:
         print(result.stderr[-2000:], file=sys.stderr)
