@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import eigvals, qr
+from scipy.linalg import cho_factor, cho_solve, eigvals, qr
 from scipy.stats import f as f_distribution
 from scipy.stats import ncx2, norm
 
@@ -312,7 +312,10 @@ def anderson_rubin_set(columns: LinearColumns, level: float = 0.95, *, robust: b
 
     def kept(b: float) -> bool:
         m, v = pi_y - b * pi_x, v_y - 2.0 * b * cross + b**2 * v_x
-        return bool(m @ np.linalg.lstsq(v, m, rcond=1e-13)[0] <= critical)
+        try:
+            return bool(m @ cho_solve(cho_factor(v), m) <= critical)
+        except np.linalg.LinAlgError:
+            return bool(m @ np.linalg.lstsq(v, m, rcond=1e-13)[0] <= critical)
 
     ends = _breaks(
         critical * v_y - np.outer(pi_y, pi_y),
