@@ -74,6 +74,8 @@ class Child:
             return
         code = 0
         try:
+            # A shell's background processes ignore Ctrl-C, and so do theirs.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
             task()
         except BGMIVError as error:
