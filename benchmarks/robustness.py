@@ -298,10 +298,10 @@ def _fits_section() -> str:
 A *signal* is SIGKILL, SIGINT or SIGTERM in turn, at a random moment. Fits are BGM-IV with the paper's settings in small
 (n = {fits.ROWS}, {fits.ITERATIONS} + {fits.EPOCHS} steps, the state saved after every few), each interrupted up to
 {fits.KILLS_A_FIT} times; models and reports are those of 2SLS, written over and over. A disk is full from the first,
-the second, ... step of writing on: of a model, a report, a checkpoint and a row of the bench. *Lost*: fits that do not
-end, names without a model. *Torn*: files that are neither the old nor the new one. *Different*: predictions that are not
-those of an undisturbed run to the last bit. *Foreign*: errors that are not bgmiv's own, or that do not come. *Left
-behind*: files that the next run does not remove.
+the second, ... step of writing on: of a model, a report, a checkpoint and a row of the bench. *Lost*: fits that do
+not end, names without a model. *Torn*: files that are neither the old nor the new one. *Different*: predictions that
+are not those of an undisturbed run to the last bit. *Foreign*: errors that are not bgmiv's own, or that do not come.
+*Left behind*: files that the next run does not remove.
 
 | what | times | lost | torn | different | foreign | left behind |
 | --- | --- | --- | --- | --- | --- | --- |
