@@ -17,6 +17,7 @@ BUILT_IN = {
     "FetchError": (OSError,),
     "FitInterrupted": (KeyboardInterrupt,),
     "FitWarning": (UserWarning,),
+    "ForkedProcessError": (RuntimeError,),
     "MissingExtraError": (ImportError,),
     "ModelFileError": (OSError,),
     "NotFittedError": (ValueError, AttributeError),

@@ -7,7 +7,7 @@ way. The same question has the same answer wherever it is asked: what is average
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Average", "DoseResponse", "Estimate", "Interval", "Predictor", "Source", "average", "check_level",
-    "coefficient_table", "contrast", "estimate_at", "interval_of", "predict", "require_intervals", "slope_query",
+    "coefficient_table", "contrast", "estimate_at", "interval_at", "interval_of", "predict", "require_intervals",
+    "slope_query",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
@@ -33,6 +34,8 @@ Floats = NDArray[np.float64]
 _MAX_AVERAGED = 100_000
 # The uncertainty of an average, and the share of its rows in support, hardly depend on more rows than these.
 _MAX_FACTOR_ROWS = 250
+# Factors are many numbers a point: so many points at a time.
+_MAX_FACTOR_POINTS = 50_000
 
 
 class Source(NamedTuple):
@@ -246,7 +249,9 @@ def interval_of(
     share = np.asarray(sum(variances[source.name] ** 2 / source.dof for source in estimate.sources), np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         dof = np.where(share > 0, total**2 / share, np.inf)
-    half = student.ppf(0.5 + level / 2.0, dof) * np.sqrt(total)
+    # Quantiles are slow, and most often all points share their degrees of freedom.
+    distinct, place = np.unique(dof, return_inverse=True)
+    half = student.ppf(0.5 + level / 2.0, distinct)[place].reshape(dof.shape) * np.sqrt(total)
     lower, upper = estimate.values - half, estimate.values + half
     if probability:
         lower, upper = np.clip(lower, 0.0, 1.0), np.clip(upper, 0.0, 1.0)
@@ -279,6 +284,44 @@ def estimate_at(predictor: Predictor, query: Query, *, intervals: bool = False) 
     if intervals:
         require_intervals(predictor)
     return Estimate(predictor.at(query), predictor.factors(query) if intervals else ())
+
+
+def interval_at(
+    predictor: Predictor,
+    query: Query,
+    level: float,
+    change: Callable[[Estimate], Estimate],
+    *,
+    axis: int = 0,
+    **shown: Any,
+) -> Interval:
+    """Intervals of a function of g at each row, such as a contrast, some rows at a time.
+
+    Args:
+        predictor, query, level: of whom, what, and how sure.
+        change: a linear function of g at the query's m treatments, row by row.
+        axis: that of the rows in what it gives; support is that of all m treatments if it is the first.
+        **shown: `probability` and `labels` of `interval_of`.
+    """
+    m, n = query.shape
+    size = max(1, _MAX_FACTOR_POINTS // m)
+    parts = []
+    for start in range(0, max(n, 1), size):
+        some = query.take(slice(start, start + size)) if n > size else query
+        inside = predictor.in_support(some)
+        found = change(estimate_at(predictor, some, intervals=True))
+        parts.append(interval_of(found, level, in_support=inside.all(axis=0) if axis == 0 else inside, **shown))
+    if len(parts) == 1:
+        return parts[0]
+
+    def joined(name: str) -> Any:
+        return np.concatenate([getattr(part, name) for part in parts], axis=axis)
+
+    errors = {
+        name: np.concatenate([part.std_errors[name] for part in parts], axis=axis) for name in parts[0].std_errors
+    }
+    arrays = {name: joined(name) for name in ("estimate", "lower", "upper", "in_support", "dof")}
+    return replace(parts[0], std_errors=errors, **arrays)
 
 
 class Average(NamedTuple):

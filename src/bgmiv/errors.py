@@ -18,8 +18,8 @@ import re
 
 __all__ = [
     "BGMIVError", "BGMIVWarning", "ConfigError", "DataError", "DivergedError", "FetchError", "FitInterrupted",
-    "FitWarning", "MissingExtraError", "ModelFileError", "NotFittedError", "NotIdentifiedError", "StoreError",
-    "SupportWarning", "WeakInstrumentWarning", "printable",
+    "FitWarning", "ForkedProcessError", "MissingExtraError", "ModelFileError", "NotFittedError", "NotIdentifiedError",
+    "StoreError", "SupportWarning", "WeakInstrumentWarning", "printable",
 ]  # fmt: skip
 
 # Control characters but line breaks, changes of direction, surrogates and non-characters.
@@ -78,6 +78,10 @@ class ModelFileError(BGMIVError, OSError):
 
 class FetchError(BGMIVError, OSError):
     """A data set cannot be fetched; the message lists what was tried, why each failed, and the way out."""
+
+
+class ForkedProcessError(BGMIVError, RuntimeError):
+    """A forked process was asked for what only a spawned one can do; the message says how to start one."""
 
 
 class DivergedError(BGMIVError, ArithmeticError):

@@ -117,12 +117,12 @@ def load(folder: str | Path) -> IVEstimator:
     """
     from bgmiv.persist.folder import read_model
 
-    name, _, _ = read_model(Path(folder))
+    files = read_model(Path(folder))
     for entry in METHODS.values():
-        if entry.estimator == name:
-            found: IVEstimator = entry.estimator_class().load(folder)
+        if entry.estimator == files.method:
+            found: IVEstimator = entry.estimator_class()._opened(Path(folder), files)
             return found
-    raise ModelFileError(f"{folder} holds a model of an unknown method, {name[:40]!r}.")
+    raise ModelFileError(f"{folder} holds a model of an unknown method, {files.method[:40]!r}.")
 
 
 def method_names() -> tuple[str, ...]:

@@ -143,12 +143,14 @@ Change = Callable[[Path], object]
 
 
 def in_json(change: Callable[[dict[str, Any]], object]) -> Change:
-    """A change of the document."""
+    """A change of the document, with the right checksum."""
 
     def apply(folder: Path) -> None:
         document = json.loads((folder / "model.json").read_text())
         change(document)
-        (folder / "model.json").write_text(json.dumps(document))
+        del document["sha256"]
+        digest = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+        (folder / "model.json").write_text(json.dumps({**document, "sha256": digest}))
 
     return apply
 
@@ -194,6 +196,10 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "empty document": (text(""), "no usable JSON"),
     "not JSON": (text("{'format'"), "no usable JSON"),
     "a list": (text("[1]"), "format"),
+    "a changed number": (
+        lambda f: (f / "model.json").write_text((f / "model.json").read_text().replace('"seed": 0', '"seed": 1')),
+        "checksum",
+    ),
     "deep nesting": (text("[" * 100_000), "nested"),
     "a key twice": (text('{"format": 1, "format": 2}'), "twice"),
     "NaN": (text('{"format": NaN}'), "NaN"),

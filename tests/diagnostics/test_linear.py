@@ -12,6 +12,7 @@ from scipy.stats import f as f_distribution
 from bgmiv.data.formula import from_formula
 from bgmiv.data.ivdata import IVData
 from bgmiv.designs import load_empirical
+from bgmiv.diagnostics import linear
 from bgmiv.diagnostics.linear import (
     FirstStage,
     anderson_rubin_set,
@@ -97,6 +98,23 @@ def test_wide_covariates_are_replaced_by_components() -> None:
     assert parts.stages[0].f > 50
 
 
+@pytest.mark.parametrize("sampled", [{}, {"weights": np.arange(300) % 4 + 0.5}, {"groups": np.arange(300) // 3}])
+def test_covariates_of_very_many_rows_are_partialled_out(sampled: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = simulate(q=2)
+    roles = {"instruments": data.instruments, "covariates": data.covariates}
+    data = IVData.from_arrays(data.outcome, data.treatment, **roles, **sampled)
+    whole = linear_parts(data)
+    monkeypatch.setattr(linear, "_MAX_FULL", 299)
+    part = linear_parts(data)
+    assert part.columns.exogenous.shape[1] == 1
+    for name in ("coefficient", "std_error", "ols", "ols_std_error"):
+        assert getattr(part.estimate, name) == pytest.approx(getattr(whole.estimate, name), rel=1e-8)
+    # Two degrees of freedom of 297.
+    assert part.stages[0] == pytest.approx(whole.stages[0], rel=0.01)
+    assert part.overidentification[0] == pytest.approx(whole.overidentification[0], rel=0.03)
+    assert part.endogeneity[0] == pytest.approx(whole.endogeneity[0], rel=0.03)
+
+
 def test_redundant_columns_are_left_out() -> None:
     data = simulate()
     covariates = np.column_stack([data.covariates, data.covariates[:, 0] - data.covariates[:, 1]])
@@ -116,7 +134,7 @@ def test_covariates_that_determine_instruments_or_treatment() -> None:
     assert parts.stages[0].effective_f == 0.0
     assert parts.estimate is None
     with pytest.raises(DataError, match="covariates determine the treatment"):
-        linear_parts(IVData.from_arrays(data.outcome, determined, instruments=data.instruments, covariates=v))
+        linear_parts(replace(data, treatment=determined))
 
 
 def test_published_numbers() -> None:

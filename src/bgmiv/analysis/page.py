@@ -12,7 +12,7 @@ from typing import Any
 
 from scipy.stats import norm as normal
 
-from bgmiv._io import write_whole
+from bgmiv._io import check_writable, remove_strays, write_whole
 from bgmiv.analysis import charts
 from bgmiv.analysis.analysis import Analysis, EffectRow, MethodRow
 from bgmiv.analysis.charts import MARKS, MIN_SUPPORT, ForestRow, effect_axis, forest, method_look, sparkline
@@ -97,6 +97,7 @@ def report_page(analysis: Analysis) -> str:
 def write_report(analysis: Analysis, path: str | os.PathLike[str]) -> Path:
     """Write the page to a file, whole or not at all, and give its path; raises as `check_path` does."""
     target = check_path(path)
+    remove_strays(target)
     write_whole(target, report_page(analysis).encode())
     return target
 
@@ -106,6 +107,7 @@ def check_path(path: str | os.PathLike[str]) -> Path:
 
     Raises:
         ConfigError: the path is a folder, or its folder does not exist.
+        StoreError: nothing can be written there.
     """
     target = Path(path)
     if target.is_dir():
@@ -113,6 +115,7 @@ def check_path(path: str | os.PathLike[str]) -> Path:
         raise ConfigError(f"path {str(target)!r} is a folder. Name a file in it, such as {example!r}.")
     if not target.parent.is_dir():
         raise ConfigError(f"the folder {str(target.parent)!r} of path {str(target)!r} does not exist. Make it first.")
+    check_writable(target.parent)
     return target
 
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
-from bgmiv.errors import BGMIVError, ConfigError, printable
+from bgmiv._io import check_writable
+from bgmiv.errors import BGMIVError, ConfigError, StoreError, printable
 from bgmiv.registry import METHODS, NO_INSTRUMENT, find_method, method_names, nearest_preset, preset_names
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def blaming(option: str) -> Iterator[None]:
     """A setting refused inside is reported as a bad value of that option, with exit code 2."""
     try:
         yield
-    except ConfigError as error:
+    except (ConfigError, StoreError) as error:
         raise bad(str(error), option) from error
 
 
@@ -167,11 +168,11 @@ def method_help() -> str:
 
 def usable_folder(path: Path, option: str) -> Path:
     """Refuse a path that is a file, or that lies under one or where nothing can be written."""
-    nearest = next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())
+    nearest = next(parent for parent in (path.absolute(), *path.absolute().parents) if os.path.exists(parent))
     if not nearest.is_dir():
         raise bad(f"{nearest} is a file; name a folder", option)
-    if not os.access(nearest, os.W_OK):
-        raise bad(f"nothing can be written in {nearest}; name another folder", option)
+    with blaming(option):
+        check_writable(nearest)
     return path
 
 
@@ -181,10 +182,10 @@ def writable_file(path: Path, option: str, *, overwrite: bool = True) -> Path:
         raise bad(f"{path} is a folder; name a file", option)
     if not path.absolute().parent.is_dir():
         raise bad(f"the folder {path.parent} does not exist; make it first", option)
-    if not os.access(path.absolute().parent, os.W_OK):
-        raise bad(f"nothing can be written in {path.absolute().parent}", option)
     if path.exists() and not path.is_file():
         raise bad(f"{path} is a device or a pipe; name a file", option)
+    with blaming(option):
+        check_writable(path.absolute().parent)
     if path.exists() and not overwrite:
         raise bad(f"{path} exists; name another file or give --overwrite", option)
     return path

@@ -11,7 +11,7 @@ from bgmiv.data.messages import warn_user
 from bgmiv.data.query import Query, Rows, query_along, query_at, rows_of
 from bgmiv.data.schema import Schema
 from bgmiv.data.table import Table
-from bgmiv.effects import DoseResponse, Estimate, Interval, contrast, estimate_at, interval_of, slope_query
+from bgmiv.effects import DoseResponse, Estimate, Interval, contrast, estimate_at, interval_at, interval_of, slope_query
 from bgmiv.effects import average as average_over
 from bgmiv.errors import SupportWarning
 from bgmiv.estimators.fitted import FittedMethod
@@ -66,9 +66,7 @@ class QuestionsMixin(ABC):
         """`predict` with an interval at each row."""
         query = self._query_at(treatment, covariates)
         fitted = self._completed()
-        found = _first(estimate_at(fitted, query, intervals=True))
-        inside = fitted.in_support(query)[0]
-        return interval_of(found, level, in_support=inside, probability=_is_probability(fitted.schema))
+        return interval_at(fitted, query, level, _first, probability=_is_probability(fitted.schema))
 
     def effect(self, covariates: Any = None, *, t0: Any, t1: Any) -> np.ndarray:
         """g(t1, v) - g(t0, v) for every row: what setting the treatment to t1 instead of t0 would change."""
@@ -78,10 +76,7 @@ class QuestionsMixin(ABC):
 
     def effect_interval(self, covariates: Any = None, *, t0: Any, t1: Any, level: float = 0.95) -> Interval:
         """`effect` with an interval at each row."""
-        query = self._query_pair(t0, t1, covariates)
-        fitted = self._completed()
-        found = contrast(estimate_at(fitted, query, intervals=True))
-        return interval_of(found, level, in_support=fitted.in_support(query).all(axis=0))
+        return interval_at(self._completed(), self._query_pair(t0, t1, covariates), level, contrast)
 
     def ate(self, covariates: Any = None, *, t0: Any, t1: Any, weights: Any = None) -> Any:
         """The mean of `effect` over rows: a number, or one a level of the outcome.
@@ -116,9 +111,9 @@ class QuestionsMixin(ABC):
     ) -> Interval:
         """`marginal_effect` with an interval at each row."""
         query = self._query_slope(treatment, covariates, step)
-        fitted = self._completed()
-        found = contrast(estimate_at(fitted, query, intervals=True)).map(lambda values: values / step)
-        return interval_of(found, level, in_support=fitted.in_support(query).all(axis=0))
+        return interval_at(
+            self._completed(), query, level, lambda found: contrast(found).map(lambda values: values / step)
+        )
 
     def dose_response(
         self, treatments: Any, covariates: Any = None, *, average: bool = True, weights: Any = None
@@ -147,14 +142,11 @@ class QuestionsMixin(ABC):
         query = self._query_along(treatments, covariates, weights)
         fitted = self._completed()
         labels = tuple(np.atleast_1d(np.asarray(treatments)).tolist())
-        if average:
-            found = average_over(fitted, query, intervals=True)
-            estimate: Estimate = found.estimate
-            inside: np.ndarray = found.support
-        else:
-            estimate, inside = estimate_at(fitted, query, intervals=True), fitted.in_support(query)
-        probability = _is_probability(fitted.schema)
-        return interval_of(estimate, level, in_support=inside, probability=probability, labels=labels)
+        shown: dict[str, Any] = {"probability": _is_probability(fitted.schema), "labels": labels}
+        if not average:
+            return interval_at(fitted, query, level, lambda found: found, axis=1, **shown)
+        found = average_over(fitted, query, intervals=True)
+        return interval_of(found.estimate, level, in_support=found.support, **shown)
 
     def in_support(self, treatment: Any, covariates: Any = None) -> np.ndarray:
         """Whether the data show such a treatment at such covariates, for each row; elsewhere g is extrapolated."""

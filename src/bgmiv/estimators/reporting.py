@@ -268,6 +268,7 @@ class ReportingMixin(QuestionsMixin):
 
         Raises:
             ConfigError: the path is a folder, or its folder does not exist.
+            StoreError: nothing can be written there.
         """
         target = check_path(path)
         return write_report(self.analysis(**request), target)
