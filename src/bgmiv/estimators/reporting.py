@@ -20,6 +20,7 @@ from bgmiv.data.query import Rows
 from bgmiv.diagnostics.check import Diagnosis
 from bgmiv.diagnostics.diagnose import diagnose
 from bgmiv.diagnostics.sensitivity import Sensitivity, sensitivity
+from bgmiv.diagnostics.weak_iv import has_weak_instruments
 from bgmiv.effects import check_level
 from bgmiv.errors import DataError
 from bgmiv.estimators.fitted import FittedMethod, MethodConfig
@@ -46,6 +47,7 @@ class FitCache:
     def __init__(self) -> None:
         """Nothing is known yet."""
         self.rows: Rows | None = None
+        self.weak: bool | None = None
         self.no_instrument: tuple[FittedMethod | None] | None = None
         self.diagnoses: dict[tuple[bool, float], Diagnosis] = {}
         self.subject: Subject | None = None
@@ -127,6 +129,15 @@ class ReportingMixin(QuestionsMixin):
             found = build_analysis(request, self._subject(), diagnosis, no_instrument_fit, others)
             self._cache.analyses[key] = found
         return self._cache.analyses[key]
+
+    def _instrumented_data(self) -> IVData | None:
+        return self.data_ if self.get_params().get("use_instrument", True) else None
+
+    def _weak(self) -> bool:
+        if self._cache.weak is None:
+            data = self._instrumented_data()
+            self._cache.weak = data is not None and has_weak_instruments(data)
+        return self._cache.weak
 
     def _subject(self) -> Subject:
         """The fitted method with what an analysis shows of it; the same object for the same fit."""
