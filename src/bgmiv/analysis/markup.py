@@ -118,6 +118,17 @@ def together(*values: float | None) -> tuple[str, ...]:
     return aligned([values])[0]
 
 
+def set_text(lower: float | None, upper: float | None) -> str:
+    """The ends of a set that may have none, or hold every number.
+
+    >>> set_text(-math.inf, math.inf), set_text(math.nan, math.nan), set_text(0.25, math.inf)
+    ('every number', 'empty', '0.250 to infinity')
+    """
+    if lower is None or upper is None or math.isnan(lower):
+        return "empty"
+    return "every number" if upper - lower == math.inf and lower == -upper else " to ".join(together(lower, upper))
+
+
 def aligned(rows: Sequence[Sequence[float | None]]) -> list[tuple[str, ...]]:
     """Rows of numbers that are read together, all with the decimals that a usual row needs.
 

@@ -25,6 +25,7 @@ from bgmiv.analysis.markup import (
     number,
     percent,
     sentence,
+    set_text,
     share,
     shortened,
     together,
@@ -161,7 +162,10 @@ def _tiles(analysis: Analysis) -> Markup:
     tiles = [("Average effect", value, change)]
     if first.lower is not None:
         errors = ", ".join(f"{shortened(name, 20)} {number(part, 2)}" for name, part in first.std_errors.items())
-        tiles.append((f"{percent(analysis.level)} interval", f"{low} to {high}", f"standard error: {errors}"))
+        text, detail = f"{low} to {high}", f"standard error: {errors}"
+        if first.method == "anderson-rubin":
+            text, detail = set_text(first.lower, first.upper), "Anderson-Rubin set: the instruments are weak"
+        tiles.append((f"{percent(analysis.level)} interval", text, detail))
     tiles.append(("In support", share(first.in_support), "of rows: comparable rows are observed at both values"))
     for check in checks_of(analysis)[0]:
         if "effective_f" in check.numbers:
@@ -190,7 +194,7 @@ def _curve(analysis: Analysis) -> Parts:
             _reader(analysis),
         ]
         note = "Hatched: the data show such treatments for fewer than half of the rows, so the curve is extrapolated."
-        band = f"The band holds {level} intervals, point by point."
+        band = f"The light band is meant to hold the whole curve ({level}), the dark one each point of it."
     caption = f"{note} {band} {sentence(analysis.interval_kind)}" if analysis.curves[0].lower else note
     return [
         element("h2", f"What if {shortened(treatment, 40)} were set?"),

@@ -157,8 +157,11 @@ def _line(ax: Axes, analysis: Analysis, curve: Curve, others: list[tuple[int, st
     for start, end in outside_support(curve):
         ax.axvspan(start, end, facecolor=_SHADE, edgecolor="#B8BEC6", hatch="////", linewidth=0, zorder=0)
     if curve.lower:
-        label = f"{percent(analysis.level)} interval"
-        ax.fill_between(t, curve.lower, curve.upper, color=_MAIN, alpha=0.18, linewidth=0, label=label, zorder=2)
+        look: dict[str, Any] = {"color": _MAIN, "alpha": 0.14, "linewidth": 0, "zorder": 2}
+        if curve.band_lower:
+            label = f"{percent(analysis.level)} band of the whole curve"
+            ax.fill_between(t, curve.band_lower, curve.band_upper, label=label, **look)
+        ax.fill_between(t, curve.lower, curve.upper, label=f"{percent(analysis.level)} interval", **look)
     ax.plot(t, g, color=_MAIN, linewidth=1.6, linestyle=(0, (1, 2)), zorder=3)
     seen = np.where(np.asarray(curve.in_support) >= MIN_SUPPORT, g, np.nan)
     ax.plot(t, seen, color=_MAIN, linewidth=2.4, label=clean(analysis.method), zorder=4)

@@ -8,7 +8,19 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from bgmiv.analysis.analysis import Analysis, EffectRow, MethodRow
-from bgmiv.analysis.markup import Markup, aligned, asset, clean, element, percent, sentence, share, shortened, together
+from bgmiv.analysis.markup import (
+    Markup,
+    aligned,
+    asset,
+    clean,
+    element,
+    percent,
+    sentence,
+    set_text,
+    share,
+    shortened,
+    together,
+)
 from bgmiv.diagnostics.check import Check, LinearEstimate, Severity, worst
 
 __all__ = [
@@ -29,7 +41,7 @@ __all__ = [
     "trust",
 ]
 
-_STRENGTH = ("effective-f", "robust-f", "nonlinear-first-stage", "anderson-rubin")
+_STRENGTH = ("effective-f", "robust-f", "nonlinear-first-stage", "anderson-rubin", "detail")
 _NOTES = {
     "no-instrument": "the same method without the instruments, as a regression",
     "line": "a straight line in the treatment",
@@ -46,7 +58,14 @@ def estimate_cells(rows: Sequence[EffectRow | MethodRow]) -> list[tuple[str, str
     """The estimate and the interval of each row, with as many decimals in all of them."""
     shown = aligned([(row.estimate, row.lower, row.upper) for row in rows])
     return [
-        (value, "none" if row.lower is None else f"{low} to {high}")
+        (
+            value,
+            "none"
+            if row.lower is None
+            else f"{low} to {high}"
+            if math.isfinite(row.lower)
+            else set_text(row.lower, row.upper),
+        )
         for row, (value, low, high) in zip(rows, shown, strict=True)
     ]
 
@@ -85,8 +104,11 @@ def failed(analysis: Analysis) -> bool:
 
 def _with_interval(row: EffectRow | MethodRow, level: float) -> tuple[str, str]:
     value, low, high = together(row.estimate, row.lower, row.upper)
-    known = row.lower is not None
-    return value, f"{percent(level)} interval {low} to {high}" if known else "this method gives no interval"
+    if row.lower is None:
+        return value, "this method gives no interval"
+    if isinstance(row, EffectRow) and row.method == "anderson-rubin":
+        return value, f"{percent(level)} set robust to weak instruments: {set_text(row.lower, row.upper)}"
+    return value, f"{percent(level)} interval {low} to {high}"
 
 
 def cautions(analysis: Analysis) -> list[str]:
@@ -107,10 +129,16 @@ def cautions(analysis: Analysis) -> list[str]:
     elif against == "doubtful":
         found.append("Read this with caution: a check is in doubt.")
     if weak:
-        known = analysis.effects[0].lower is not None
-        reason = "intervals of this kind are then too narrow" if known else "the estimate may be far off"
         instead = ": rely on the weak-instrument-robust set of the linear effect" if analysis.diagnosis.linear else ""
-        found.append(f"The instruments are weak, and {reason}{instead}.")
+        if analysis.effects[0].method == "anderson-rubin":
+            found.append(
+                "The instruments are weak: the estimate may be far off. The interval of the average effect allows for "
+                "it, those of the curve do not."
+            )
+        elif analysis.effects[0].lower is not None:
+            found.append(f"The instruments are weak, and intervals of this kind are then too narrow{instead}.")
+        else:
+            found.append(f"The instruments are weak, and the estimate may be far off{instead}.")
     return found
 
 

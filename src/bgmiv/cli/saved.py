@@ -166,12 +166,17 @@ def _stored_effects(
     low, high = curves[0].treatment[0], curves[0].treatment[-1]
     if min(t0, t1) < low or max(t0, t1) > high:
         raise DataError(f"the stored curve goes from {low:.4g} to {high:.4g}. For other treatments give --data DATA.")
-    # The share of rows with both treatments in support is stored for the summary's contrast; else it is at most that.
-    shares = {row.group: row.in_support for row in analysis.effects if (row.t0, row.t1) == (t0, t1)}
+    # The summary's contrast is stored: its share of rows with both treatments in support (else it is at most that), and
+    # its ends, which may be those of a robust set.
+    stored = {row.group: row for row in analysis.effects if (row.t0, row.t1) == (t0, t1)}
     rows = []
     for curve in curves:
         found, interpolated = contrast(curve, t0, t1, level)
-        found = replace(found, in_support=shares.get(curve.group, found.in_support))
+        row = stored.get(curve.group)
+        if row is not None:
+            found = replace(found, in_support=row.in_support)
+            if row.method == "anderson-rubin" and level == analysis.level:
+                found = replace(found, lower=row.lower, upper=row.upper, method=row.method)
         rows.append(_Row(curve.group.label, curve.group.n_rows, found, interpolated))
     return rows
 

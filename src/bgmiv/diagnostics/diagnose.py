@@ -13,6 +13,7 @@ from bgmiv.data.messages import warn_user
 from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind
 from bgmiv.diagnostics.check import Check, Diagnosis, Fitted, LinearEstimate, Severity
+from bgmiv.diagnostics.detail import detail_check
 from bgmiv.diagnostics.linear import LinearParts, linear_parts
 from bgmiv.diagnostics.moments import MAX_TESTED, moment_test
 from bgmiv.diagnostics.verdict import FIRST_STAGE_GAIN, MOMENT_EXCESS, Limits, Verdict
@@ -70,6 +71,7 @@ def diagnose(
         *_strength(parts, data.schema.treatment.levels),
         _first_stage_gain(verdict),
         None if estimate is None else _robust_set(estimate),
+        detail_check(fitted, data, rows, parts.columns, changes_of(data)[0], level),
         _overidentification(parts.overidentification),
         Check("endogeneity", "note", _smallest(parts.endogeneity, "robust_p")) if parts.endogeneity else None,
         _moment(fitted, data, rows, seed),

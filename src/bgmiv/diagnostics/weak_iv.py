@@ -53,22 +53,23 @@ def average_effect(
     if method not in _METHODS:
         raise ConfigError(f"method must be one of {', '.join(_METHODS)}, got {method!r}.")
     found = average(fitted, query, intervals=method != "robust" or bool(fitted.interval_kind))
-    places = (0, 1)
-    return effect_of(found, places, fitted, query, level, data, method=method, weak=weak)
+    treatments = np.broadcast_to(query.treatment, query.shape) @ query.rows.shares
+    size = float(treatments[1] - treatments[0])
+    return effect_of(found, (0, 1), size, fitted, level, data, method=method, weak=weak)
 
 
 def effect_of(
     found: Average,
     places: tuple[int, int],
+    size: float,
     fitted: Predictor,
-    query: Query,
     level: float,
     data: IVData | None,
     *,
     method: Method = "auto",
     weak: bool = False,
 ) -> Interval:
-    """As :func:`average_effect`, of the averages of a query and the positions of two of its treatments."""
+    """As :func:`average_effect`, of averages, the positions of two of their treatments, and the mean difference."""
     change = contrast(found.estimate.map(lambda values: values[list(places)]))
     support = found.support_of(*places)
     usual = interval_of(change, level, in_support=support, name="average effect", rough=method == "rough")
@@ -78,10 +79,13 @@ def effect_of(
             "the robust set needs the rows of the fit with instruments that it uses, and a single effect: a treatment "
             "and an outcome of one number or two levels. Use method='usual'."
         )
-    if data is None or not possible or method in ("usual", "rough") or (method == "auto" and not weak):
+    if (
+        data is None
+        or not possible
+        or method in ("usual", "rough")
+        or (method == "auto" and not (weak and change.sources))
+    ):
         return usual
-    treatments = np.broadcast_to(query.treatment, (len(query.treatment), len(query.rows)))[list(places)]
-    size = float(np.diff(treatments @ query.rows.shares)[0])
     pieces = average_effect_set(fitted, data, float(usual.estimate), size, level)
     lower, upper = (pieces[0][0], pieces[-1][1]) if pieces else (np.nan, np.nan)
     return replace(usual, lower=lower, upper=upper, method="anderson-rubin")

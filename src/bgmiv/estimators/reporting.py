@@ -188,7 +188,7 @@ class ReportingMixin(QuestionsMixin):
         """
         if level is not None:
             check_level(level)
-        fitted = self._fitted()
+        self._fitted()
         if self.data_ is None:
             saved = self.saved_analysis_
             if saved is None or no_instrument not in (None, saved.request.no_instrument):
@@ -201,7 +201,7 @@ class ReportingMixin(QuestionsMixin):
             rows = self._fit_rows()
             assert rows is not None
             other = self._no_instrument_fit() if asked[0] else None
-            found = diagnose(self.data_, rows, fitted, no_instrument=other, level=asked[1], seed=self.seed_)
+            found = diagnose(self.data_, rows, self._completed(), no_instrument=other, level=asked[1], seed=self.seed_)
             self._cache.diagnoses[asked] = found
         return self._cache.diagnoses[asked]
 
