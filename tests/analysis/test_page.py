@@ -28,10 +28,12 @@ def page(analysis: Analysis) -> str:
 
 def test_the_sections_are_there(page: str, bare: Analysis) -> None:
     anchors = re.findall(r'<section id="([a-z-]+)"', page)
-    assert anchors == ["curve-section", "effects", "strength", "checks", "methods", "data", "history", "again"]
+    assert anchors == [
+        "curve-section", "effects", "strength", "checks", "methods", "assumptions", "data", "history", "again"
+    ]  # fmt: skip
     assert re.findall(r'<a href="#([a-z-]+)">', page) == anchors
     shown = report_page(bare)
-    assert re.findall(r'<section id="([a-z-]+)"', shown) == ["curve-section", "data", "again"]
+    assert re.findall(r'<section id="([a-z-]+)"', shown) == ["curve-section", "assumptions", "data", "again"]
     assert 'class="band"' not in shown
     assert "not checked" in shown
 

@@ -26,6 +26,7 @@ __all__ = [
     "Curve",
     "CurveSource",
     "EffectRow",
+    "Estimand",
     "Group",
     "HistoryLine",
     "MethodRow",
@@ -152,6 +153,20 @@ class Question:
     def level_or_number(self, treatment: float) -> str | float:
         """A treatment by the name of its level, or as the number it is."""
         return self.treatment_levels[int(treatment)] if self.treatment_levels else treatment
+
+
+@dataclass(frozen=True)
+class Estimand:
+    """What decides the meaning of the estimate in this data set.
+
+    Args:
+        binary_instrument: whether there is one instrument, of two values.
+        treated: for a binary treatment and such an instrument, the shares treated at its lower and higher value, in the
+            order in which the share rises.
+    """
+
+    binary_instrument: bool = False
+    treated: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -304,6 +319,7 @@ class Analysis:
         history: losses along training.
         versions: of bgmiv and its dependencies.
         seed: of the fit.
+        estimand: what decides the meaning of the estimate.
     """
 
     request: AnalysisRequest
@@ -321,6 +337,7 @@ class Analysis:
     history: tuple[HistoryLine, ...]
     versions: dict[str, str]
     seed: int
+    estimand: Estimand = Estimand()
 
     def __post_init__(self) -> None:
         """Refuse parts that do not belong together, as a damaged file may hold."""

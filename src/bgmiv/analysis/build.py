@@ -18,6 +18,7 @@ from bgmiv.analysis.analysis import (
     Curve,
     CurveSource,
     EffectRow,
+    Estimand,
     Group,
     HistoryLine,
     MethodRow,
@@ -241,6 +242,7 @@ def build_analysis(
         history=_history(fitted.history),
         versions=_versions(),
         seed=subject.seed,
+        estimand=_estimand(data),
     )
 
 
@@ -328,6 +330,15 @@ def _question(subject: Subject, source: str) -> Question:
         groups=data.groups_name if data.groups is not None else "",
         columns=_columns(data),
     )
+
+
+def _estimand(data: IVData) -> Estimand:
+    two = data.instruments.shape[1] == 1 and len(np.unique(data.instruments)) == 2
+    if not two or data.schema.treatment.kind is not BlockKind.binary:
+        return Estimand(two)
+    shares, w = Rows(data.covariates, data.weights).shares, data.instruments[:, 0]
+    treated = [float(np.average(data.treatment[w == value], weights=shares[w == value])) for value in np.unique(w)]
+    return Estimand(two, (min(treated), max(treated)))
 
 
 def _columns(data: IVData) -> tuple[ColumnSummary, ...]:

@@ -70,11 +70,9 @@ def estimate_cells(rows: Sequence[EffectRow | MethodRow]) -> list[tuple[str, str
     ]
 
 
-def robust_set_text(linear: LinearEstimate) -> str:
+def robust_set_text(found: Sequence[tuple[float, float]]) -> str:
     """A weak-instrument-robust set in words, such as "0.200 to infinity"."""
-    if linear.robust_set == ((-math.inf, math.inf),):
-        return "every number"
-    return " or ".join(" to ".join(together(*pair)) for pair in linear.robust_set) or "empty: no linear effect fits"
+    return " or ".join(set_text(*pair) for pair in found) or "empty: no linear effect fits"
 
 
 def method_note(row: MethodRow) -> str:
@@ -254,10 +252,13 @@ def _linear_rows(linear: LinearEstimate | None) -> list[tuple[str, str]]:
     level = percent(linear.level)
     value, error, low, high = together(linear.coefficient, linear.std_error, linear.lower, linear.upper)
     ols, ols_error = together(linear.ols, linear.ols_std_error)
+    tf = [] if linear.tf is None else [(f"tF interval, {level}", set_text(*linear.tf))]
     return [
         ("Linear 2SLS", f"{value} per unit (standard error {error}; {level} interval {low} to {high})"),
         ("Linear OLS", f"{ols} per unit (standard error {ols_error})"),
-        (f"Robust set, {level}", robust_set_text(linear)),
+        (f"Robust set, {level}", robust_set_text(linear.robust_set)),
+        (f"CLR set, {level}", f"{robust_set_text(linear.likelihood_ratio_set)} (for errors with equal variance)"),
+        *tf,
     ]
 
 
