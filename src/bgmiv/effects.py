@@ -120,6 +120,7 @@ class Interval:
         dof: degrees of freedom, of the same shape.
         method: "pointwise"; "uniform" for a band that holds all entries at once; "anderson-rubin" for the ends of a set
             that is valid however weak the instruments are.
+        pieces: of such a set, its disjoint intervals in rising order.
     """
 
     estimate: Any
@@ -132,6 +133,7 @@ class Interval:
     name: str = "estimate"
     dof: Any = np.inf
     method: str = "pointwise"
+    pieces: tuple[tuple[float, float], ...] = ()
 
     def __iter__(self) -> Iterator[Any]:
         """The lower and the upper end."""
@@ -184,7 +186,8 @@ class Interval:
         parts = ", ".join(f"{name} {value:.4g}" for name, value in self.std_errors.items())
         inside = f"; {float(self.in_support):.0%} in support" if np.ndim(self.in_support) == 0 else ""
         error = f"standard error {float(self.std_error):.4g}: {parts}"
-        return f"{self.estimate:.4g} ({level} interval {self.lower:.4g} to {self.upper:.4g}; {error}{inside})"
+        kind = {"uniform": "band", "anderson-rubin": "Anderson-Rubin set"}.get(self.method, "interval")
+        return f"{self.estimate:.4g} ({level} {kind} {self.lower:.4g} to {self.upper:.4g}; {error}{inside})"
 
 
 def coefficient_table(names: list[str], estimates: Any, std_errors: Any, dof: Any) -> pd.DataFrame:

@@ -136,7 +136,7 @@ def test_odd_numbers_are_shown(analysis: Analysis, value: float) -> None:
     sets = {
         "-infinity to -1.00 or 2.00 to infinity": ((-math.inf, -1.0), (2.0, math.inf)),
         "every number": ((-math.inf, math.inf),),
-        "empty: no linear effect fits": (),
+        "empty: no effect fits": (),
     }
     for text, robust in sets.items():
         linear = replace(analysis.diagnosis.linear, robust_set=robust)

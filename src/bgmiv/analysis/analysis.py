@@ -251,6 +251,7 @@ class EffectRow:
         in_support: the share of the rows for which the data show both treatments.
         dof: degrees of freedom of the interval.
         method: "pointwise", or "anderson-rubin" for the ends of a set that is robust to weak instruments.
+        pieces: the disjoint intervals of such a set.
     """
 
     group: Group
@@ -263,6 +264,7 @@ class EffectRow:
     in_support: float
     dof: float = math.inf
     method: str = "pointwise"
+    pieces: tuple[tuple[float, float], ...] = ()
 
     @property
     def std_error(self) -> float:

@@ -274,7 +274,7 @@ def effect_row(group: Group, found: Average, grid: Grid, fitted: Fitted, data: I
     first, last = map(int, grid.places)
     ends = effect_of(found, (first, last), grid.t1 - grid.t0, fitted, grid.level, data, weak=weak)
     lower, upper = ends if found.estimate.sources else (None, None)
-    numbers = (ends.estimate, lower, upper, ends.std_errors, ends.in_support, ends.dof, ends.method)
+    numbers = (ends.estimate, lower, upper, ends.std_errors, ends.in_support, ends.dof, ends.method, ends.pieces)
     return EffectRow(group, grid.t0, grid.t1, *numbers)
 
 

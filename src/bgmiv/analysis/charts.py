@@ -16,7 +16,18 @@ import numpy as np
 from scipy.stats import t as student
 
 from bgmiv.analysis.analysis import Analysis, Curve, CurveSource, EffectRow, HistoryLine
-from bgmiv.analysis.markup import Markup, aligned, clean, element, joined, number, percent, sentence, set_text, share
+from bgmiv.analysis.markup import (
+    Markup,
+    aligned,
+    clean,
+    element,
+    joined,
+    number,
+    percent,
+    robust_set_text,
+    sentence,
+    share,
+)
 from bgmiv.diagnostics.check import Check
 
 __all__ = [
@@ -345,8 +356,8 @@ def level_charts(analysis: Analysis) -> Markup:
 
 
 def interval_ends(lower: float | None, upper: float | None) -> tuple[tuple[float, float], ...]:
-    """The interval that a forest plot draws; none for a method without intervals."""
-    return () if lower is None or upper is None else ((lower, upper),)
+    """The interval that a forest plot draws; none for a method without intervals, or an empty set."""
+    return () if lower is None or upper is None or math.isnan(lower) else ((lower, upper),)
 
 
 def meter(check: Check) -> Markup | None:
@@ -404,7 +415,7 @@ def _curve_numbers(curve: Curve, effect: EffectRow) -> dict[str, Any]:
     ends = (effect.t0, effect.t1, effect.estimate, effect.lower, effect.upper, effect.in_support)
     return {
         "label": clean(curve.group.label),
-        "robust": set_text(effect.lower, effect.upper) if effect.method == "anderson-rubin" else "",
+        "robust": robust_set_text(effect.pieces) if effect.method == "anderson-rubin" else "",
         # As they are: the calculator finds the effect at these treatments, to the last digit.
         "effect": [value if value is not None and math.isfinite(value) else None for value in ends],
         "t": list(curve.treatment),

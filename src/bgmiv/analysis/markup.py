@@ -129,6 +129,15 @@ def set_text(lower: float | None, upper: float | None) -> str:
     return "every number" if upper - lower == math.inf and lower == -upper else " to ".join(together(lower, upper))
 
 
+def robust_set_text(pieces: Sequence[tuple[float, float]]) -> str:
+    """A weak-instrument-robust set in words.
+
+    >>> robust_set_text([(-math.inf, 1.0), (2.0, math.inf)]), robust_set_text([])
+    ('-infinity to 1.00 or 2.00 to infinity', 'empty: no effect fits')
+    """
+    return " or ".join(set_text(*pair) for pair in pieces) or "empty: no effect fits"
+
+
 def aligned(rows: Sequence[Sequence[float | None]]) -> list[tuple[str, ...]]:
     """Rows of numbers that are read together, all with the decimals that a usual row needs.
 

@@ -24,13 +24,13 @@ from bgmiv.analysis.markup import (
     element,
     number,
     percent,
+    robust_set_text,
     sentence,
-    set_text,
     share,
     shortened,
     together,
 )
-from bgmiv.analysis.text import answer, cautions, checks_of, estimate_cells, failed, method_note, robust_set_text, trust
+from bgmiv.analysis.text import answer, cautions, checks_of, estimate_cells, failed, method_note, trust
 from bgmiv.diagnostics.check import Check, LinearEstimate
 from bgmiv.errors import ConfigError
 
@@ -165,7 +165,7 @@ def _tiles(analysis: Analysis) -> Markup:
         errors = ", ".join(f"{shortened(name, 20)} {number(part, 2)}" for name, part in first.std_errors.items())
         text, detail = f"{low} to {high}", f"standard error: {errors}"
         if first.method == "anderson-rubin":
-            text, detail = set_text(first.lower, first.upper), "Anderson-Rubin set: the instruments are weak"
+            text, detail = robust_set_text(first.pieces), "Anderson-Rubin set: the instruments are weak"
         tiles.append((f"{percent(analysis.level)} interval", text, detail))
     tiles.append(("In support", share(first.in_support), "of rows: comparable rows are observed at both values"))
     for check in checks_of(analysis)[0]:

@@ -198,7 +198,9 @@ def _forest(ax: Axes, labels: Sequence[str], rows: Sequence[EffectRow | MethodRo
         if i == 0:
             colour, marker = _MAIN, "D"
         if row.lower is not None and row.upper is not None:
-            ax.plot([row.lower, row.upper], [i, i], color=colour, linewidth=2.0, solid_capstyle="round")
+            # A set without an end runs out of the axis.
+            ends = np.clip([row.lower, row.upper], 2.0 * axis.low - axis.high, 2.0 * axis.high - axis.low)
+            ax.plot(ends, [i, i], color=colour, linewidth=2.0, solid_capstyle="round")
         face = "white" if isinstance(row, EffectRow) and row.in_support < MIN_SUPPORT else colour
         ax.plot([row.estimate], [i], marker=marker, color=colour, markerfacecolor=face, markersize=7)
     ax.axvline(0.0, color="#888888", linewidth=0.9, linestyle=(0, (2, 2)), zorder=0)

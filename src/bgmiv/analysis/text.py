@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from bgmiv.analysis.markup import (
     clean,
     element,
     percent,
+    robust_set_text,
     sentence,
     set_text,
     share,
@@ -34,7 +34,6 @@ __all__ = [
     "html_table",
     "method_note",
     "method_table",
-    "robust_set_text",
     "summary_html",
     "summary_text",
     "text_table",
@@ -57,22 +56,13 @@ _NEXT = (
 def estimate_cells(rows: Sequence[EffectRow | MethodRow]) -> list[tuple[str, str]]:
     """The estimate and the interval of each row, with as many decimals in all of them."""
     shown = aligned([(row.estimate, row.lower, row.upper) for row in rows])
-    return [
-        (
-            value,
-            "none"
-            if row.lower is None
-            else f"{low} to {high}"
-            if math.isfinite(row.lower)
-            else set_text(row.lower, row.upper),
-        )
-        for row, (value, low, high) in zip(rows, shown, strict=True)
-    ]
+    return [(value, _ends_text(row, low, high)) for row, (value, low, high) in zip(rows, shown, strict=True)]
 
 
-def robust_set_text(found: Sequence[tuple[float, float]]) -> str:
-    """A weak-instrument-robust set in words, such as "0.200 to infinity"."""
-    return " or ".join(set_text(*pair) for pair in found) or "empty: no linear effect fits"
+def _ends_text(row: EffectRow | MethodRow, low: str, high: str) -> str:
+    if row.lower is None:
+        return "none"
+    return robust_set_text(row.pieces) if isinstance(row, EffectRow) and row.pieces else f"{low} to {high}"
 
 
 def method_note(row: MethodRow) -> str:
@@ -105,7 +95,7 @@ def _with_interval(row: EffectRow | MethodRow, level: float) -> tuple[str, str]:
     if row.lower is None:
         return value, "this method gives no interval"
     if isinstance(row, EffectRow) and row.method == "anderson-rubin":
-        return value, f"{percent(level)} set robust to weak instruments: {set_text(row.lower, row.upper)}"
+        return value, f"{percent(level)} set robust to weak instruments: {robust_set_text(row.pieces)}"
     return value, f"{percent(level)} interval {low} to {high}"
 
 

@@ -145,7 +145,8 @@ def effect(
             record | {"verdict": options.verdict_record(model.verdict_), "effects": [_effect_record(r) for r in rows]}
         )
     else:
-        _print_effects(rows, outcome, variable, pair, level)
+        saved = model.saved_analysis_
+        _print_effects(rows, outcome, variable, pair, level, saved is not None and saved.diagnosis.weak_instruments)
     options.exit_if_failed(model.verdict_)
 
 
@@ -211,11 +212,14 @@ def _asked_effects(
 
 
 def _effect_record(row: _Row) -> dict[str, Any]:
-    parts = {name: getattr(row.interval, name) for name in ("estimate", "lower", "upper", "std_errors", "in_support")}
+    names = ("estimate", "lower", "upper", "method", "std_errors", "in_support")
+    parts = {name: getattr(row.interval, name) for name in names}
     return {"group": row.group, "n_rows": row.n_rows, **parts, "interpolated": row.interpolated}
 
 
-def _print_effects(rows: list[_Row], outcome: str, variable: Variable, pair: tuple[Any, Any], level: float) -> None:
+def _print_effects(
+    rows: list[_Row], outcome: str, variable: Variable, pair: tuple[Any, Any], level: float, weak: bool
+) -> None:
     import numpy as np
     from rich.console import Console
     from rich.markup import escape
@@ -233,7 +237,11 @@ def _print_effects(rows: list[_Row], outcome: str, variable: Variable, pair: tup
         )
         share = f"{100 * float(row.interval.in_support):.0f}%"
         shown.add_row(escape(row.group), f"{row.n_rows:,}", estimate, f"{lower} to {upper}", share)
-    if any(row.interpolated for row in rows):
+    if any(row.interval.method == "anderson-rubin" for row in rows):
+        shown.caption = "The instruments are weak: intervals are the ends of Anderson-Rubin sets."
+    elif weak:
+        shown.caption = "The instruments are weak, and these intervals too narrow: ate_interval(method='robust')."
+    elif any(row.interpolated for row in rows):
         shown.caption = "Read between points of the stored curve along straight lines; --data DATA computes it."
     Console().print(shown)
 

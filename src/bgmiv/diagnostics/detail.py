@@ -19,6 +19,7 @@ from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind
 from bgmiv.diagnostics.check import Check, Fitted
 from bgmiv.diagnostics.linear import LinearColumns
+from bgmiv.diagnostics.readings import MUCH_WIDER
 from bgmiv.effects import ROUGHNESS, average, contrast, interval_of
 from bgmiv.sieve.bases import ColumnBasis, TreatmentBasis
 
@@ -30,8 +31,6 @@ __all__ = ["detail_check", "singular_values"]
 _BENDS = 6
 # The rule of thumb for weak instruments, for a shape in the place of the treatment.
 _VISIBLE_F = 10.0
-# A rougher curve that makes intervals wider by this factor is worth a note.
-_WIDER = 1.35
 
 
 def singular_values(treatment: NDArray[np.float64], columns: LinearColumns) -> tuple[NDArray[np.float64], int]:
@@ -82,4 +81,4 @@ def detail_check(
             usual, rough = interval_of(found, level), interval_of(found, level, rough=True)
             wider = float((rough.upper - rough.lower) / max(usual.upper - usual.lower, np.finfo(float).tiny))
             numbers |= {"wider": wider, "lower": float(rough.lower), "upper": float(rough.upper), "level": level}
-    return Check("detail", "note" if numbers.get("wider", 1.0) > _WIDER or visible < 2 else "good", numbers, labels)
+    return Check("detail", "note" if numbers.get("wider", 1.0) > MUCH_WIDER or visible < 2 else "good", numbers, labels)

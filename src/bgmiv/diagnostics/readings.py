@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from bgmiv.diagnostics.check import Severity
 
-__all__ = ["CHECKS", "FINDINGS", "Reading", "as_sentence", "html_table", "preparation_text", "read_finding"]
+__all__ = [
+    "CHECKS",
+    "FINDINGS",
+    "MUCH_WIDER",
+    "Reading",
+    "as_sentence",
+    "html_table",
+    "preparation_text",
+    "read_finding",
+]
+
+MUCH_WIDER = 1.35
+"""From this factor on, what a rougher curve adds to an interval is worth a note."""
 
 Numbers = Mapping[str, float]
 Labels = Mapping[str, str]
@@ -162,7 +174,7 @@ def _detail(severity: Severity, numbers: Numbers, labels: Labels) -> Words:
         text += (
             ": if a steep or sudden change is plausible, use it (ate_interval(method='rough')), for the instruments "
             "cannot show such detail."
-            if severity == "note"
+            if numbers["wider"] > MUCH_WIDER
             else "."
         )
     shown = ", ".join(f"{value:.2f}" for value in values[:4]) + (", ..." if len(values) > 4 else "")

@@ -101,7 +101,7 @@ def effect_of(
         return usual
     pieces = average_effect_set(fitted, data, float(usual.estimate), size, level)
     lower, upper = (pieces[0][0], pieces[-1][1]) if pieces else (np.nan, np.nan)
-    return replace(usual, lower=lower, upper=upper, method="anderson-rubin")
+    return replace(usual, lower=lower, upper=upper, method="anderson-rubin", pieces=pieces)
 
 
 def average_effect_set(fitted: Predictor, data: IVData, estimate: float, size: float, level: float) -> Intervals:
