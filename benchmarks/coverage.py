@@ -40,6 +40,8 @@ N_WEAK, WEAK_F = 500, (2.0, 5.0, 10.0, 25.0, 150.0)
 # One design of the noisy ones for each of the population's F; instruments, shape.
 WEAK = tuple((f, q, shape) for f in WEAK_F for q, shape in ((1, "linear"), (2, "concave")))
 
+STRONG = (*(f"noisy-{shape}" for shape in SHAPES if shape != "threshold"), "demand-confounded")
+
 Row = dict[str, Any]
 
 
@@ -143,6 +145,18 @@ def width(rows: list[Row], key: str) -> float:
     return float(np.median([(row[key][3] - row[key][2]) / (row["tsls"][3] - row["tsls"][2]) for row in rows]))
 
 
+def averages(rows: list[Row]) -> str:
+    """Means over cells."""
+    cells = {(row["piece"]["design"], row["piece"]["n"]): [] for row in rows}
+    for row in rows:
+        inside = [row[key][2] <= row[key][0] <= row[key][3] for key in ("contrast", "slope")]
+        bands = [row[f"{key} uniform"] == 1.0 for key in ("g", "curve")]
+        cells[row["piece"]["design"], row["piece"]["n"]].append([*inside, row["g pointwise"], *bands])
+    means = np.mean([np.mean(values, axis=0) for values in cells.values()], axis=0)
+    names = ("contrast", "slope", "g, point by point", "band of g", "band of the curve")
+    return ", ".join(f"{name} {mean:.1%}" for name, mean in zip(names, means, strict=True))
+
+
 def tables(path: Path) -> None:
     """What is there as Markdown."""
     rows = done(path)
@@ -163,6 +177,10 @@ def tables(path: Path) -> None:
             f"{held(mine, 'slope')} | {points:.1%} | {bands[0]}/{len(mine)} | {bands[1]}/{len(mine)} | "
             f"{held(mine, 'rough')} | {width(mine, 'rough'):.2f} | {wider}/{len(mine)} |"
         )
+    for method in METHODS:
+        strong = [row for row in rows if row["piece"]["method"] == method and row["piece"]["design"] in STRONG]
+        if strong:
+            print(f"\n{method}, cells with a partial R² of 0.1 or more, the threshold aside: {averages(strong)}")
     print("\n| method | population F | instruments | shape | samples | median F | auto | usual | 2SLS | sets used |")
     print(f"|{' --- |' * 10}")
     for method in METHODS:

@@ -13,7 +13,7 @@ from bgmiv import NPIV, TSLS, compare
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.diagnostics.linear import anderson_rubin_set, linear_columns
-from bgmiv.diagnostics.weak_iv import average_effect_set, has_weak_instruments
+from bgmiv.diagnostics.weak_iv import FitRows, average_effect_set, has_weak_instruments
 from bgmiv.effects import Floats, Source
 from bgmiv.errors import BGMIVWarning, ConfigError, DataError
 from bgmiv.estimators.fitted import FittedMethod
@@ -69,7 +69,7 @@ def test_the_shape_of_a_fit_is_held_and_its_slope_is_tested() -> None:
     line = IVData.from_arrays(sample["y"], sample["x"], instruments=sample["w"], covariates=sample["v"])
     ((lower, upper),) = anderson_rubin_set(linear_columns(line), 0.95)
     # From -0.5 to 1.0 the curve rises by 0.75, by its slope of 7 by 10.5.
-    ((low, high),) = average_effect_set(Bent(data), data, 11.25, 1.5, 0.95)
+    ((low, high),) = average_effect_set(Bent(data), FitRows(data, Rows(data.covariates)), 11.25, 1.5, 0.95)
     assert (low, high) == pytest.approx((0.75 + 1.5 * lower, 0.75 + 1.5 * upper), rel=1e-4)
     assert lower < 2.0 < upper
 

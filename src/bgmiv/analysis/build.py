@@ -29,7 +29,7 @@ from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
 from bgmiv.diagnostics.check import Diagnosis, Fitted
 from bgmiv.diagnostics.diagnose import changes_of
-from bgmiv.diagnostics.weak_iv import effect_of
+from bgmiv.diagnostics.weak_iv import FitRows, effect_of
 from bgmiv.effects import Average, Band, average, interval_of
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.progress import HistoryRow
@@ -184,6 +184,11 @@ class Subject:
         return name if self.use_instrument else f"{name} without the instrument"
 
     @property
+    def own(self) -> FitRows | None:
+        """Its rows, if it uses their instruments."""
+        return FitRows(self.data, self.rows) if self.use_instrument else None
+
+    @property
     def note(self) -> str:
         """The key of what to know of it, as in `MethodRow`."""
         line = "line" if self.estimator == "TSLS" else ""
@@ -213,8 +218,7 @@ def build_analysis(
     groups += [(Group(g.column, g.label, len(g.rows)), subject.rows.take(g.rows)) for g in groups_of(data, request)]
     averages = [(group, averaged(fitted, rows, grid)) for group, rows in groups]
     weak = diagnosis.weak_instruments
-    known = data if subject.use_instrument else None
-    effects = tuple(effect_row(group, found, grid, fitted, known, weak) for group, found in averages)
+    effects = tuple(effect_row(group, found, grid, fitted, subject.own, weak) for group, found in averages)
     methods = [method_row(subject.label, fitted, averages[0][1], effects[0], subject.note)]
     methods += _beside(subject, diagnosis, no_instrument, grid)
     for name, other in (others or {}).items():
@@ -223,8 +227,7 @@ def build_analysis(
             raise DataError(f"{name!r} was fitted on another outcome or treatment. Compare fits of the same columns.")
         found = averaged(other.fitted, other.rows, grid)
         methods = [row for row in methods if row is methods[0] or row.name != name]
-        rows = other.data if other.use_instrument else None
-        effect = effect_row(averages[0][0], found, grid, other.fitted, rows, weak)
+        effect = effect_row(averages[0][0], found, grid, other.fitted, other.own, weak)
         methods.append(method_row(name, other.fitted, found, effect, other.note))
     return Analysis(
         request=replace(request, labels=()),
@@ -269,10 +272,10 @@ def _curve(group: Group, found: Average, grid: Grid, discrete: bool) -> Curve:
     return Curve(group, doses, values, *inner, shares, sources, *outer)
 
 
-def effect_row(group: Group, found: Average, grid: Grid, fitted: Fitted, data: IVData | None, weak: bool) -> EffectRow:
-    """As `ate_interval` answers; `data` is None where the fit ignores its instruments or the rows are not known."""
+def effect_row(group: Group, found: Average, grid: Grid, fitted: Fitted, own: FitRows | None, weak: bool) -> EffectRow:
+    """As `ate_interval` answers; `own` is None where the fit ignores its instruments or the rows are not known."""
     first, last = map(int, grid.places)
-    ends = effect_of(found, (first, last), grid.t1 - grid.t0, fitted, grid.level, data, weak=weak)
+    ends = effect_of(found, (first, last), grid.t1 - grid.t0, fitted, grid.level, own, weak=weak)
     lower, upper = ends if found.estimate.sources else (None, None)
     numbers = (ends.estimate, lower, upper, ends.std_errors, ends.in_support, ends.dof, ends.method, ends.pieces)
     return EffectRow(group, grid.t0, grid.t1, *numbers)

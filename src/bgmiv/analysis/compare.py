@@ -131,8 +131,8 @@ def compare(
             asked_rows = rows_of(fitted.schema, model._read(covariates), n_rows=None if schema.blocks else 1)
         elif asked_rows is None:
             raise ConfigError(f"model {name!r} was loaded and holds no rows. Give the rows asked about as covariates.")
-        found, own = averaged(fitted, asked_rows, grid), model._instrumented_data()
-        effect = effect_row(Group("", name, 0), found, grid, fitted, own, own is not None and model._weak())
+        found, own = averaged(fitted, asked_rows, grid), model._instrumented_rows()
+        effect = effect_row(Group("", name, 0), found, grid, fitted, own, model._weak())
         rows.append(method_row(name, fitted, found, effect))
     return Comparison(
         outcome=schema.outcome.name,

@@ -161,6 +161,7 @@ def _line(ax: Axes, analysis: Analysis, curve: Curve, others: list[tuple[int, st
         if curve.band_lower:
             label = f"{percent(analysis.level)} band of the whole curve"
             ax.fill_between(t, curve.band_lower, curve.band_upper, label=label, **look)
+        look["alpha"] = 0.22
         ax.fill_between(t, curve.lower, curve.upper, label=f"{percent(analysis.level)} interval", **look)
     ax.plot(t, g, color=_MAIN, linewidth=1.6, linestyle=(0, (1, 2)), zorder=3)
     seen = np.where(np.asarray(curve.in_support) >= MIN_SUPPORT, g, np.nan)

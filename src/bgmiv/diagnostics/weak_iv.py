@@ -10,7 +10,7 @@ $y - \hat g + \hat\theta\, x / \Delta$. For a linear fit it is the usual Anderso
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy.linalg import eigvalsh
@@ -24,8 +24,8 @@ from bgmiv.effects import Average, Interval, Predictor, average, contrast, inter
 from bgmiv.errors import ConfigError, DataError
 
 __all__ = [
-    "Method", "average_effect", "average_effect_set", "effect_of", "has_weak_instruments", "likelihood_ratio_set",
-    "tf_critical_value",
+    "FitRows", "Method", "average_effect", "average_effect_set", "effect_of", "has_weak_instruments",
+    "likelihood_ratio_set", "tf_critical_value",
 ]  # fmt: skip
 
 Method = Literal["auto", "usual", "rough", "robust"]
@@ -41,15 +41,25 @@ _TF = np.array([
 _METHODS = ("auto", "usual", "rough", "robust")
 
 
+class FitRows(NamedTuple):
+    """The rows of a fit that uses their instruments, and their covariates with what was computed of them."""
+
+    data: IVData
+    rows: Rows
+
+
 def has_weak_instruments(data: IVData) -> bool:
-    """Whether some column of the treatment has an effective F below its critical value."""
-    columns = linear_columns(data)
+    """Whether some column of the treatment has an effective F below its critical value; False if there is none."""
+    try:
+        columns = linear_columns(data)
+    except DataError:
+        return False
     stages = [first_stage(column, columns) for column in columns.treatment.T]
     return any(stage.effective_f < stage.critical for stage in stages)
 
 
 def average_effect(
-    fitted: Predictor, query: Query, level: float, data: IVData | None, *, method: Method = "auto", weak: bool = False
+    fitted: Predictor, query: Query, level: float, own: FitRows | None, *, method: Method = "auto", weak: bool = False
 ) -> Interval:
     """The average effect of the second of two treatments against the first, with an interval.
 
@@ -57,7 +67,7 @@ def average_effect(
         fitted: the fitted method.
         query: two treatments for the rows averaged over.
         level: of the interval.
-        data: the rows of the fit; None if they are not known, or the fit ignores its instruments.
+        own: the rows of the fit; None if they are not known, or the fit ignores its instruments.
         method: "usual", by the method's own sources of uncertainty; "rough", the same with what the roughest curve that
             the data do not reject would add; "robust", the ends of the Anderson-Rubin set; "auto", robust where
             instruments are weak and the set can be made, and otherwise usual.
@@ -68,7 +78,7 @@ def average_effect(
     found = average(fitted, query, intervals=method != "robust" or bool(fitted.interval_kind))
     treatments = np.broadcast_to(query.treatment, query.shape) @ query.rows.shares
     size = float(treatments[1] - treatments[0])
-    return effect_of(found, (0, 1), size, fitted, level, data, method=method, weak=weak)
+    return effect_of(found, (0, 1), size, fitted, level, own, method=method, weak=weak)
 
 
 def effect_of(
@@ -77,7 +87,7 @@ def effect_of(
     size: float,
     fitted: Predictor,
     level: float,
-    data: IVData | None,
+    own: FitRows | None,
     *,
     method: Method = "auto",
     weak: bool = False,
@@ -86,30 +96,30 @@ def effect_of(
     change = contrast(found.estimate.map(lambda values: values[list(places)]))
     support = found.support_of(*places)
     usual = interval_of(change, level, in_support=support, name="average effect", rough=method == "rough")
-    possible = data is not None and _one_effect(data)
+    possible = own is not None and _one_effect(own.data)
     if method == "robust" and not possible:
         raise DataError(
             "the robust set needs the rows of the fit with instruments that it uses, and a single effect: a treatment "
             "and an outcome of one number or two levels. Use method='usual'."
         )
     if (
-        data is None
+        own is None
         or not possible
         or method in ("usual", "rough")
         or (method == "auto" and not (weak and change.sources))
     ):
         return usual
-    pieces = average_effect_set(fitted, data, float(usual.estimate), size, level)
+    pieces = average_effect_set(fitted, own, float(usual.estimate), size, level)
     lower, upper = (pieces[0][0], pieces[-1][1]) if pieces else (np.nan, np.nan)
     return replace(usual, lower=lower, upper=upper, method="anderson-rubin", pieces=pieces)
 
 
-def average_effect_set(fitted: Predictor, data: IVData, estimate: float, size: float, level: float) -> Intervals:
+def average_effect_set(fitted: Predictor, own: FitRows, estimate: float, size: float, level: float) -> Intervals:
     """Every average effect of a change of treatment, `size` on average, that the data do not reject.
 
     Args:
         fitted: the fitted method.
-        data: the rows of the fit.
+        own: the rows of the fit.
         estimate: its average effect.
         size: by how much the treatment is changed.
         level: of the set.
@@ -117,9 +127,9 @@ def average_effect_set(fitted: Predictor, data: IVData, estimate: float, size: f
     Returns:
         Disjoint intervals in increasing order, whose ends may be infinite; the set may be empty.
     """
-    columns = linear_columns(data)
+    data, columns = own.data, linear_columns(own.data)
     x = np.asarray(data.treatment, np.float64)
-    line = fitted.at(Query(data.treatment[None], Rows(data.covariates)))[0] - estimate / size * x
+    line = fitted.at(Query(data.treatment[None], own.rows))[0] - estimate / size * x
     rest = np.asarray(data.outcome, np.float64) - line
     share = np.ones(len(rest)) if columns.weights is None else columns.weights
     rest = rest - np.average(rest, weights=share)

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import warn_user
 from bgmiv.data.query import Query, Rows, query_along, query_at, rows_of
 from bgmiv.data.schema import Schema
 from bgmiv.data.table import Table
-from bgmiv.diagnostics.weak_iv import Method, average_effect
+from bgmiv.diagnostics.weak_iv import FitRows, Method, average_effect
 from bgmiv.effects import Band, DoseResponse, Estimate, Interval, contrast, estimate_at, interval_of, slope_query
 from bgmiv.effects import average as average_over
 from bgmiv.errors import SupportWarning
@@ -41,7 +40,7 @@ class QuestionsMixin(ABC):
         """The fitted result with what intervals need."""
 
     @abstractmethod
-    def _instrumented_data(self) -> IVData | None:
+    def _instrumented_rows(self) -> FitRows | None:
         """The rows of the fit, if the estimator still has them and uses their instruments."""
 
     @abstractmethod
@@ -131,9 +130,8 @@ class QuestionsMixin(ABC):
                 says which it is.
         """
         query = self._query_pair(t0, t1, covariates, weights, of_fit=True)
-        data = self._instrumented_data()
-        weak = method == "auto" and data is not None and self._weak()
-        return average_effect(self._completed(), query, level, data, method=method, weak=weak)
+        own, fitted = self._instrumented_rows(), self._completed()
+        return average_effect(fitted, query, level, own, method=method, weak=method == "auto" and self._weak())
 
     def marginal_effect(self, treatment: Any, covariates: Any = None, *, step: float) -> np.ndarray:
         """The slope of g in the treatment at each row, over a step in units of the treatment."""

@@ -20,7 +20,7 @@ from bgmiv.data.query import Rows
 from bgmiv.diagnostics.check import Diagnosis
 from bgmiv.diagnostics.diagnose import diagnose
 from bgmiv.diagnostics.sensitivity import Sensitivity, sensitivity
-from bgmiv.diagnostics.weak_iv import has_weak_instruments
+from bgmiv.diagnostics.weak_iv import FitRows, has_weak_instruments
 from bgmiv.effects import check_level
 from bgmiv.errors import DataError
 from bgmiv.estimators.fitted import FittedMethod, MethodConfig
@@ -130,13 +130,16 @@ class ReportingMixin(QuestionsMixin):
             self._cache.analyses[key] = found
         return self._cache.analyses[key]
 
-    def _instrumented_data(self) -> IVData | None:
-        return self.data_ if self.get_params().get("use_instrument", True) else None
+    def _instrumented_rows(self) -> FitRows | None:
+        rows = self._fit_rows()
+        if self.data_ is None or rows is None or not self.get_params().get("use_instrument", True):
+            return None
+        return FitRows(self.data_, rows)
 
     def _weak(self) -> bool:
         if self._cache.weak is None:
-            data = self._instrumented_data()
-            self._cache.weak = data is not None and has_weak_instruments(data)
+            own = self._instrumented_rows()
+            self._cache.weak = own is not None and has_weak_instruments(own.data)
         return self._cache.weak
 
     def _subject(self) -> Subject:
