@@ -15,7 +15,7 @@ from bgmiv.data.query import Query, Rows
 from bgmiv.diagnostics.linear import anderson_rubin_set, linear_columns
 from bgmiv.diagnostics.weak_iv import FitRows, average_effect_set, has_weak_instruments
 from bgmiv.effects import Floats, Source
-from bgmiv.errors import BGMIVWarning, ConfigError, DataError
+from bgmiv.errors import BGMIVWarning, ConfigError, DataError, WeakInstrumentWarning
 from bgmiv.estimators.fitted import FittedMethod
 
 PAIR = {"t0": -0.5, "t1": 1.0}
@@ -110,7 +110,11 @@ def test_unbounded_sets_are_shown_as_such(tmp_path: Any) -> None:
     assert "every number" in str(analysis)
     assert "Anderson-Rubin set: the instruments are weak" in page
     none.save(tmp_path / "fit", analysis=analysis)
-    assert bgmiv.load(tmp_path / "fit").saved_analysis_.effects[0].lower == -np.inf
+    again = bgmiv.load(tmp_path / "fit")
+    assert again.saved_analysis_.effects[0].lower == -np.inf
+    with pytest.warns(WeakInstrumentWarning, match="attach_data"):
+        assert again.ate_interval(table(0.0), **PAIR).method == "pointwise"
+    assert again.attach_data(table(0.0)).ate_interval(**PAIR).method == "anderson-rubin"
 
 
 def test_what_was_left_out_widens_intervals_and_a_rough_curve_more() -> None:

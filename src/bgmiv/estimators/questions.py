@@ -14,7 +14,7 @@ from bgmiv.data.table import Table
 from bgmiv.diagnostics.weak_iv import FitRows, Method, average_effect
 from bgmiv.effects import Band, DoseResponse, Estimate, Interval, contrast, estimate_at, interval_of, slope_query
 from bgmiv.effects import average as average_over
-from bgmiv.errors import SupportWarning
+from bgmiv.errors import SupportWarning, WeakInstrumentWarning
 from bgmiv.estimators.fitted import FittedMethod
 
 __all__ = ["QuestionsMixin"]
@@ -128,10 +128,19 @@ class QuestionsMixin(ABC):
                 which are valid however weak the instruments are and may be infinite; "auto" takes the robust set where
                 the effective F is below its critical value, and the usual interval elsewhere. The interval's `method`
                 says which it is.
+
+        Warns:
+            WeakInstrumentWarning: the instruments are weak, and this is a loaded model without the rows of the set.
         """
         query = self._query_pair(t0, t1, covariates, weights, of_fit=True)
-        own, fitted = self._instrumented_rows(), self._completed()
-        return average_effect(fitted, query, level, own, method=method, weak=method == "auto" and self._weak())
+        own, fitted, weak = self._instrumented_rows(), self._completed(), method == "auto" and self._weak()
+        if weak and own is None:
+            warn_user(
+                "the instruments are weak, and this interval is too narrow: a loaded model has no rows for the robust "
+                "set. Give them with attach_data(table).",
+                WeakInstrumentWarning,
+            )
+        return average_effect(fitted, query, level, own, method=method, weak=weak)
 
     def marginal_effect(self, treatment: Any, covariates: Any = None, *, step: float) -> np.ndarray:
         """The slope of g in the treatment at each row, over a step in units of the treatment."""

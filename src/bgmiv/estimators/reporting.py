@@ -138,8 +138,9 @@ class ReportingMixin(QuestionsMixin):
 
     def _weak(self) -> bool:
         if self._cache.weak is None:
-            own = self._instrumented_rows()
-            self._cache.weak = own is not None and has_weak_instruments(own.data)
+            own, saved = self._instrumented_rows(), self.saved_analysis_
+            known = self.data_ is None and saved is not None and saved.diagnosis.weak_instruments
+            self._cache.weak = known if own is None else has_weak_instruments(own.data)
         return self._cache.weak
 
     def _subject(self) -> Subject:
