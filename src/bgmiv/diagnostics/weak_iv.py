@@ -102,12 +102,8 @@ def effect_of(
             "the robust set needs the rows of the fit with instruments that it uses, and a single effect: a treatment "
             "and an outcome of one number or two levels. Use method='usual'."
         )
-    if (
-        own is None
-        or not possible
-        or method in ("usual", "rough")
-        or (method == "auto" and not (weak and change.sources))
-    ):
+    wanted = method == "robust" or (method == "auto" and weak and bool(change.sources))
+    if own is None or not possible or not wanted or size == 0.0:
         return usual
     pieces = average_effect_set(fitted, own, float(usual.estimate), size, level)
     lower, upper = (pieces[0][0], pieces[-1][1]) if pieces else (np.nan, np.nan)
