@@ -24,6 +24,7 @@ from bgmiv.diagnostics.linear import (
     overidentification,
     regression,
 )
+from bgmiv.diagnostics.weak_iv import likelihood_ratio_set
 from bgmiv.errors import DataError
 
 
@@ -221,6 +222,20 @@ def test_anderson_rubin_set_is_that_of_ivmodels(strength: float, q: int) -> None
     for b in (-50.0, 0.0, 1.0, 2.0, 3.0, 50.0):
         _, p = tests.anderson_rubin_test(*theirs, np.array([b]), **options)
         assert (p >= 0.1) == any(lower <= b <= upper for lower, upper in found)
+
+
+@pytest.mark.parametrize(("strength", "q"), [(0.0, 1), (0.02, 3), (0.1, 2), (0.5, 3)])
+def test_likelihood_ratio_set_is_that_of_ivmodels(strength: float, q: int) -> None:
+    tests = pytest.importorskip("ivmodels.tests")
+    data = simulate(strength, q=q, n=150)
+    found = likelihood_ratio_set(linear_columns(data), 0.9)
+    theirs = data.instruments, data.treatment[:, None], data.outcome
+    held = []
+    for b in (-50.0, -2.0, 0.0, 1.0, 1.5, 1.8, 2.0, 2.2, 2.5, 3.0, 5.0, 50.0):
+        _, p = tests.conditional_likelihood_ratio_test(*theirs, np.array([b]), C=data.covariates)
+        held.append(any(lower <= b <= upper for lower, upper in found))
+        assert (p >= 0.1) == held[-1], (b, p, found)
+    assert any(held)
 
 
 @pytest.mark.parametrize("clustered", [False, True])

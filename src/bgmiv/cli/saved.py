@@ -159,7 +159,8 @@ def effect(
             record | {"verdict": options.verdict_record(model.verdict_), "effects": [_effect_record(r) for r in rows]}
         )
     else:
-        _print_effects(rows, outcome, variable, pair, level)
+        saved = model.saved_analysis_
+        _print_effects(rows, outcome, variable, pair, level, saved is not None and saved.diagnosis.weak_instruments)
     options.exit_if_failed(model.verdict_)
 
 
@@ -180,12 +181,17 @@ def _stored_effects(
     low, high = curves[0].treatment[0], curves[0].treatment[-1]
     if min(t0, t1) < low or max(t0, t1) > high:
         raise DataError(f"the stored curve goes from {low:.4g} to {high:.4g}. For other treatments give --data DATA.")
-    # The share of rows with both treatments in support is stored for the summary's contrast; else it is at most that.
-    shares = {row.group: row.in_support for row in analysis.effects if (row.t0, row.t1) == (t0, t1)}
+    # The summary's contrast is stored: its share of rows with both treatments in support (else it is at most that), and
+    # its ends, which may be those of a robust set.
+    stored = {row.group: row for row in analysis.effects if (row.t0, row.t1) == (t0, t1)}
     rows = []
     for curve in curves:
         found, interpolated = contrast(curve, t0, t1, level)
-        found = replace(found, in_support=shares.get(curve.group, found.in_support))
+        row = stored.get(curve.group)
+        if row is not None:
+            found = replace(found, in_support=row.in_support)
+            if row.method == "anderson-rubin" and level == analysis.level:
+                found = replace(found, lower=row.lower, upper=row.upper, method=row.method)
         rows.append(_Row(curve.group.label, curve.group.n_rows, found, interpolated))
     return rows
 
@@ -219,11 +225,14 @@ def _asked_effects(
 
 
 def _effect_record(row: _Row) -> dict[str, Any]:
-    parts = {name: getattr(row.interval, name) for name in ("estimate", "lower", "upper", "std_errors", "in_support")}
+    names = ("estimate", "lower", "upper", "method", "std_errors", "in_support")
+    parts = {name: getattr(row.interval, name) for name in names}
     return {"group": row.group, "n_rows": row.n_rows, **parts, "interpolated": row.interpolated}
 
 
-def _print_effects(rows: list[_Row], outcome: str, variable: Variable, pair: tuple[Any, Any], level: float) -> None:
+def _print_effects(
+    rows: list[_Row], outcome: str, variable: Variable, pair: tuple[Any, Any], level: float, weak: bool
+) -> None:
     import numpy as np
     from rich.console import Console
     from rich.markup import escape
@@ -243,7 +252,11 @@ def _print_effects(rows: list[_Row], outcome: str, variable: Variable, pair: tup
         )
         share = f"{100 * float(row.interval.in_support):.0f}%"
         shown.add_row(escape(clean(row.group)), f"{row.n_rows:,}", estimate, f"{lower} to {upper}", share)
-    if any(row.interpolated for row in rows):
+    if any(row.interval.method == "anderson-rubin" for row in rows):
+        shown.caption = "The instruments are weak: intervals are the ends of Anderson-Rubin sets."
+    elif weak:
+        shown.caption = "The instruments are weak, and these intervals too narrow: ate_interval(method='robust')."
+    elif any(row.interpolated for row in rows):
         shown.caption = "Read between points of the stored curve along straight lines; --data DATA computes it."
     Console().print(shown)
 

@@ -114,6 +114,9 @@ class LinearEstimate:
         robust_set: the Anderson-Rubin set at `level`: disjoint intervals in increasing order, whose ends may be
             infinite; it may be empty.
         level: of the interval and the set.
+        likelihood_ratio_set: such a set by the conditional likelihood ratio test, for errors with equal variance.
+        tf: the ends of 2SLS's interval with the critical value of the tF procedure; None unless there is one instrument
+            and the level is 95%.
     """
 
     coefficient: float
@@ -124,6 +127,8 @@ class LinearEstimate:
     ols_std_error: float
     robust_set: tuple[tuple[float, float], ...]
     level: float
+    likelihood_ratio_set: tuple[tuple[float, float], ...] = ()
+    tf: tuple[float, float] | None = None
 
     def __str__(self) -> str:
         """The estimates in one line."""

@@ -286,13 +286,16 @@ def critical_effective_f(covariance: Floats) -> float:
     return float(ncx2.ppf(0.95, dof, x * dof)) / dof
 
 
-def anderson_rubin_set(columns: LinearColumns, level: float = 0.95, *, robust: bool = True) -> Intervals:
+def anderson_rubin_set(
+    columns: LinearColumns, level: float = 0.95, *, robust: bool = True, critical: float | None = None
+) -> Intervals:
     r"""Every linear effect b that the data do not reject, whatever the strength of the instruments.
 
     b is kept if the instruments do not predict y - x b beyond chance: with $m(b) = \hat\pi_y - b\,\hat\pi_x$ their
     coefficients and $V(b)$ the covariance of these, if $m(b)^\top V(b)^{-1} m(b) \le q\, F_{q, d}$. Both sides are
     quadratic in b, so the set ends at real roots of $\det\{c V(b) - m(b) m(b)^\top\}$, a quadratic eigenvalue problem;
-    no grid is involved. With `robust=False`, equal variances are assumed, as by Anderson and Rubin.
+    no grid is involved. With `robust=False`, equal variances are assumed, as by Anderson and Rubin. `critical` is
+    what takes the place of $q\, F_{q, d}$, if given.
 
     Returns:
         Disjoint intervals in increasing order, in units of the data; ends may be infinite, and the set empty.
@@ -310,7 +313,8 @@ def anderson_rubin_set(columns: LinearColumns, level: float = 0.95, *, robust: b
     _, v_sum = regression(y + x, columns, robust=robust)
     cross = (v_sum - v_y - v_x) / 2.0
     dof = columns.dof if robust else len(y) - columns.exogenous.shape[1] - q
-    critical = q * float(f_distribution.ppf(level, q, dof))
+    if critical is None:
+        critical = q * float(f_distribution.ppf(level, q, dof))
 
     def kept(b: float) -> bool:
         m, v = pi_y - b * pi_x, v_y - 2.0 * b * cross + b**2 * v_x
