@@ -167,7 +167,10 @@ def test_folders_that_may_not_be_written(tmp_path: Path) -> None:
         folder.mkdir()
         (folder / "model.json").write_text(content)
     (more_files / "notes.txt").write_text("mine")
-    refused = [(folder, "something else than a saved model") for folder in (full, foreign, more_files)]
+    refused = [
+        (folder, "is not the folder of a saved model, or holds other files too")
+        for folder in (full, foreign, more_files)
+    ]
     for out, words in (*refused, (other, "is a file; name a folder"), (file, "is read by this command")):
         for more in ([], ["--overwrite"]):
             done = bgmiv("fit", file, "--formula", FORMULA, "--out", out, *more)

@@ -12,7 +12,7 @@ import typer
 
 from bgmiv.cli import options, tables
 from bgmiv.cli.saved import read_treatment
-from bgmiv.errors import BGMIVError, printable
+from bgmiv.errors import BGMIVError, ModelFileError, printable
 
 if TYPE_CHECKING:
     from bgmiv.analysis.analysis import Analysis
@@ -31,8 +31,6 @@ Exit codes: 0 fine; 1 bad data; 2 bad usage; 3 the fit failed its held-out check
 COMPARE_EPILOG = """Example: bgmiv compare card.csv --formula 'lwage ~ exper + \\[educ ~ nearc4]' --methods tsls,bgm-iv
 
 Exit codes: 0 fine; 1 bad data; 2 bad usage; 130 Ctrl-C."""
-
-_MAX_JSON = 1 << 26
 
 
 @options.reported
@@ -186,21 +184,13 @@ def _record(analysis: Analysis) -> dict[str, Any]:
 
 def _free_folder(out: Path, overwrite: bool) -> None:
     """Refuse a folder that `save` would refuse once the fit is done."""
-    from bgmiv.errors import ModelFileError
-    from bgmiv.persist.folder import parse_json, read_file
+    from bgmiv.persist.folder import check_free
 
     options.usable_folder(out, "--out")
-    if not out.is_dir() or not any(out.iterdir()):
-        return
     try:
-        found = parse_json(read_file(out, "model.json", max_bytes=_MAX_JSON), "model.json")
-        ours = isinstance(found, dict) and found.get("format") == "bgmiv model"
-    except ModelFileError:
-        ours = False
-    if not ours or not {path.name for path in out.iterdir()} <= {"model.json", "arrays.safetensors"}:
-        raise options.bad(f"{out} holds something else than a saved model; name a new folder", "--out")
-    if not overwrite:
-        raise options.bad(f"{out} holds a saved model; name a new folder or give --overwrite", "--out")
+        check_free(out, overwrite=overwrite)
+    except ModelFileError as error:
+        raise options.bad(str(error).replace("Say overwrite=True", "Give --overwrite"), "--out") from error
 
 
 @options.reported

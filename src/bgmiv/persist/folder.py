@@ -24,7 +24,7 @@ from safetensors.numpy import load, save
 from bgmiv._io import exchange
 from bgmiv.errors import ModelFileError
 
-__all__ = ["DTYPES", "ModelFiles", "parse_json", "read_file", "read_model", "write_folder", "write_model"]
+__all__ = ["DTYPES", "ModelFiles", "check_free", "parse_json", "read_file", "read_model", "write_folder", "write_model"]
 
 _FORMAT, _VERSION = "bgmiv model", 4
 _JSON, _ARRAYS = "model.json", "arrays.safetensors"
@@ -152,7 +152,7 @@ def write_model(
     except UnicodeEncodeError as error:
         raise ModelFileError(f"a name of a column or a level is no text: {error}. Rename it and fit again.") from error
     files = {_ARRAYS: data, _JSON: text}
-    write_folder(Path(folder), files, overwrite=overwrite, is_ours=_is_model, check=check)
+    write_folder(Path(folder), files, overwrite=overwrite, check=check)
 
 
 def _is_model(folder: Path) -> bool:
@@ -239,20 +239,18 @@ def _read_once(folder: Path) -> ModelFiles:
     return ModelFiles(method, found["model"], loaded)
 
 
-def write_folder(
-    folder: Path, files: Mapping[str, bytes], *, overwrite: bool, is_ours: Callable[[Path], bool], check: Check
-) -> None:
+def write_folder(folder: Path, files: Mapping[str, bytes], *, overwrite: bool, check: Check) -> None:
     """Write a folder of files: all of them, or nothing.
 
     They are written to a new folder beside, which takes the place of `folder` once it is whole and `check` has read it.
-    With `overwrite` a folder that `is_ours` is replaced; no other one, nor one that holds further files, ever is.
+    `check_free` says what it may replace.
 
     Raises:
         ModelFileError: there is a folder that may not be replaced, or the files cannot be written.
     """
     try:
         target = Path(os.path.realpath(folder))
-        _check_free(target, files, overwrite, is_ours)
+        check_free(target, overwrite=overwrite)
         target.parent.mkdir(parents=True, exist_ok=True)
         for left in _siblings(target, "new", _STRAY_SECONDS):
             shutil.rmtree(left, ignore_errors=True)
@@ -260,7 +258,7 @@ def write_folder(
         try:
             _fill(new, files)
             check(new)
-            _check_free(target, files, overwrite, is_ours)
+            check_free(target, overwrite=overwrite)
             _take_place(new, target)
         finally:
             shutil.rmtree(new, ignore_errors=True)
@@ -272,21 +270,29 @@ def write_folder(
         ) from error
 
 
-def _check_free(target: Path, files: Mapping[str, bytes], overwrite: bool, is_ours: Callable[[Path], bool]) -> None:
+def check_free(folder: Path, *, overwrite: bool) -> None:
+    """Refuse a folder that no model may be written to.
+
+    With `overwrite` a saved model may be replaced; nothing else, nor a folder that holds further files, ever is.
+
+    Raises:
+        ModelFileError: there is something else, or a model that is to be kept.
+    """
+    target = Path(os.path.realpath(folder))
     if not os.path.lexists(target):
         return
     if not target.is_dir():
-        raise ModelFileError(f"{target} is a file; give the name of a folder.")
+        raise ModelFileError(f"{folder} is a file; give the name of a folder.")
     inside = {entry.name for entry in os.scandir(target)}
     if not inside:
         return
-    if not inside <= set(files) or not is_ours(target):
+    if not inside <= {_ARRAYS, _JSON} or not _is_model(target):
         raise ModelFileError(
-            f"{target} is not the folder of a saved model, or holds other files too, and is left as it is. "
+            f"{folder} is not the folder of a saved model, or holds other files too, and is left as it is. "
             "Choose another folder."
         )
     if not overwrite:
-        raise ModelFileError(f"{target} holds a saved model. Say overwrite=True to replace it.")
+        raise ModelFileError(f"{folder} holds a saved model. Say overwrite=True to replace it.")
 
 
 def _fill(folder: Path, files: Mapping[str, bytes]) -> None:
