@@ -103,7 +103,7 @@ def test_what_no_first_stage_identifies_is_left_to_the_networks() -> None:
     """A treatment of three levels, and an instrument that moves only one of them."""
     rng = np.random.default_rng(0)
     w = rng.integers(0, 2, N).astype(np.float64)
-    level = np.where(w > 0, 1, 2 * rng.integers(0, 2, N))
+    level = np.where((w > 0) ^ (rng.random(N) < 0.1), 1, 2 * rng.integers(0, 2, N))
     data = IVData.from_arrays(level + rng.normal(size=N), level, instruments=w, treatment_kind="categorical")
     constant = np.full((N, 2), 0.3)
     assert fit(data, Learned(np.zeros(N), np.zeros(N), constant)) is None
