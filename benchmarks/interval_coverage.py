@@ -1,7 +1,8 @@
 """Coverage of 95% intervals: average contrasts, average derivatives, g point by point, and bands; weak instruments.
 
 Every sample is one line of interval_coverage.jsonl and is not done again; interval_coverage.md says what came. Seeds 1
-to 100 are reported and were used for no choice; choices were made on seeds from 5000 on (`--seeds 5000:5060 --rows FILE`).
+to 100 are reported and were used for no choice; choices were made on seeds from 5000 on (`--seeds 5000:5060 --rows
+FILE`).
 
     NPROC=1 OPENBLAS_NUM_THREADS=1 python benchmarks/interval_coverage.py            the samples that are missing
     python benchmarks/interval_coverage.py --methods bgm-iv --cells noisy-linear,500  others
