@@ -1,6 +1,6 @@
 # bgmiv: everything a developer runs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick lint browser adapters results robustness clean
+.PHONY: help setup demo test quick lint browser adapters lowest results robustness clean
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -63,12 +63,23 @@ adapters: .venv-dowhy/.installed .venv-econml/.installed ## the adapters against
 	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check -e '.[$*]' 'pytest>=8.3,<10'
 	@touch $@
 
+# What they warn of has been mended in later versions.
+lowest: .venv-lowest/.installed ## a round through the package with the lowest versions it allows, in an environment of its own
+	.venv-lowest/bin/python -m pytest -W default tests/lowest_versions.py
+
+.venv-lowest/.installed: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "bgmiv needs Python 3.11 or newer; none found. Try: make lowest PYTHON=/path/to/python3.11"; exit 1; }
+	test -x .venv-lowest/bin/python || $(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check uv
+	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest/bin/python --resolution lowest-direct -e . 'pytest>=8.3,<10'
+	@touch $@
+
 results: $(STAMP) ## write benchmarks/RESULTS.md from the measured rows
 	$(BIN)/python benchmarks/make_results.py
 
-robustness: $(STAMP) ## kill, damage and fill the bench in full numbers; writes benchmarks/robustness.md
+robustness: $(STAMP) ## kill, damage and fill the bench and fits in full numbers; writes benchmarks/robustness.md
 	$(BIN)/python benchmarks/robustness.py
 
 clean: ## remove the environment and everything generated
-	rm -rf $(VENV) .venv-dowhy .venv-econml out build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-dowhy .venv-econml .venv-lowest out build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

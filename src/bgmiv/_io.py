@@ -6,30 +6,122 @@ similar size starts at once. Set `BGMIV_COMPILATION_CACHE` to another folder, or
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import glob
 import os
 import secrets
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from platformdirs import user_cache_path
 
-__all__ = ["cache_folder", "cache_path", "enable_compilation_cache", "write_whole"]
+from bgmiv.errors import ForkedProcessError, StoreError
+
+__all__ = [
+    "cache_folder", "cache_path", "check_process", "check_writable", "enable_compilation_cache", "exchange",
+    "remove_strays", "write_whole", "writing",
+]  # fmt: skip
 
 _VARIABLE = "BGMIV_COMPILATION_CACHE"
+# What must fit on a disk before a fit begins whose results are to be written there.
+_ROOM = 1 << 20
+_jax_process: int | None = None
+_ADVICE = "Make room, or name another place."
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write to a temporary file beside it and move it into place; a crash leaves the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name[:100]}-{secrets.token_hex(6)}.tmp")
+@contextmanager
+def writing(path: Path, advice: str = _ADVICE) -> Iterator[None]:
+    """What the operating system says against writing there becomes a `StoreError` with that advice."""
     try:
-        with temporary.open("xb") as file:
-            file.write(content)
+        yield
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror or error}. {advice}") from error
+
+
+def check_writable(folder: Path) -> None:
+    """Write a megabyte to a folder, or to the nearest one above it if it is still to be made, and take it back.
+
+    Permissions tell less: of a full disk, of one mounted read-only, or of what the superuser may do.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    with writing(folder):
+        above = (folder.absolute(), *folder.absolute().parents)
+        nearest = next(parent for parent in above if os.path.lexists(parent))
+        with tempfile.TemporaryFile(dir=nearest) as file:
+            file.write(bytes(_ROOM))
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+
+
+def write_whole(path: Path, content: bytes, advice: str = _ADVICE) -> None:
+    """Write to a temporary file beside it and move it into place; a crash leaves the old file or the new one.
+
+    Raises:
+        StoreError: it cannot be written; the old file is as it was.
+    """
+    temporary = path.with_name(f".{path.name[:100]}-{secrets.token_hex(6)}.tmp")
+    with writing(path, advice):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+
+
+def remove_strays(path: Path, older_than: float = 600.0) -> None:
+    """Remove what killed processes have left of writing that file: a write takes milliseconds, not so many seconds."""
+    for stray in path.parent.glob(f".{glob.escape(path.name[:100])}-{'[0-9a-f]' * 12}.tmp"):
+        with suppress(OSError):
+            if time.time() - stray.stat().st_mtime >= older_than:
+                stray.unlink()
+
+
+def exchange(one: Path, two: Path) -> bool:
+    """Swap two names in one step, so that neither is ever absent; False where the system cannot."""
+    paths = os.fsencode(one), os.fsencode(two)
+    library: Any = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
+    here, swap = -100, 2
+    if hasattr(library, "renameat2"):  # Linux
+        failed = library.renameat2(here, paths[0], here, paths[1], swap)
+    elif hasattr(library, "renamex_np"):  # macOS
+        failed = library.renamex_np(*paths, swap)
+    else:
+        return False
+    # Network file systems know nothing of it.
+    if failed and (code := ctypes.get_errno()) not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+        raise OSError(code, os.strerror(code), str(one), None, str(two))
+    return not failed
+
+
+def check_process(*, compiled: bool) -> None:
+    """Note that this process uses JAX; refuse `compiled` programs in one forked from a process that has.
+
+    JAX works with threads, which a forked process does not have: a compiled program would wait for them for ever.
+
+    Raises:
+        ForkedProcessError: this is such a process.
+    """
+    global _jax_process
+    if _jax_process in (None, os.getpid()):
+        _jax_process = os.getpid()
+    elif compiled:
+        raise ForkedProcessError(
+            "this process was forked from one that has used JAX, and networks would wait in it for ever. Start "
+            "processes with multiprocessing.get_context('spawn') or by joblib, or fork before the first fit."
+        )
 
 
 def cache_path(name: str, variable: str) -> Path:

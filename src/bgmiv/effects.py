@@ -7,11 +7,12 @@ way. The same question has the same answer wherever it is asked: what is average
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import norm
 from scipy.stats import t as student
 
 from bgmiv.data.messages import FloatArray
@@ -23,16 +24,26 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "Average", "DoseResponse", "Estimate", "Interval", "Predictor", "Source", "average", "check_level",
-    "coefficient_table", "contrast", "estimate_at", "interval_of", "predict", "require_intervals", "slope_query",
+    "ROUGHNESS", "Average", "Band", "DoseResponse", "Estimate", "Interval", "Predictor", "Source", "average",
+    "check_level", "coefficient_table", "contrast", "estimate_at", "interval_at", "interval_of", "predict",
+    "require_intervals", "slope_query",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
+Band = Literal["pointwise", "uniform"]
+"""Intervals that each hold their truth with the level's probability, or a band that holds all of them at once."""
+
+ROUGHNESS = "roughness"
+"""The source of what a rougher curve that the data do not reject would change; intervals leave it out unless asked."""
 
 # Beyond this many rows an average is one over evenly spread rows.
 _MAX_AVERAGED = 100_000
 # The uncertainty of an average, and the share of its rows in support, hardly depend on more rows than these.
 _MAX_FACTOR_ROWS = 250
+# Factors are many numbers a point: so many points at a time.
+_MAX_FACTOR_POINTS = 50_000
+# From which the largest of many t statistics is known to about a per cent.
+_BAND_DRAWS, _BAND_SEED = 4000, 0
 
 
 class Source(NamedTuple):
@@ -83,6 +94,10 @@ class Estimate(NamedTuple):
     values: Floats
     sources: tuple[Source, ...] = ()
 
+    def without_roughness(self) -> Estimate:
+        """With the sources alone that intervals are made of."""
+        return self._replace(sources=tuple(source for source in self.sources if source.name != ROUGHNESS))
+
     def map(self, function: Callable[[Floats], Floats]) -> Estimate:
         """A linear function of these values."""
         sources = tuple(
@@ -105,6 +120,9 @@ class Interval:
         labels: what the entries are, such as treatments of a curve; empty for numbered rows.
         name: what was asked, for tables.
         dof: degrees of freedom, of the same shape.
+        method: "pointwise"; "uniform" for a band that holds all entries at once; "anderson-rubin" for the ends of a set
+            that is valid however weak the instruments are.
+        pieces: of such a set, its disjoint intervals in rising order.
     """
 
     estimate: Any
@@ -116,6 +134,8 @@ class Interval:
     labels: tuple[Any, ...] = ()
     name: str = "estimate"
     dof: Any = np.inf
+    method: str = "pointwise"
+    pieces: tuple[tuple[float, float], ...] = ()
 
     def __iter__(self) -> Iterator[Any]:
         """The lower and the upper end."""
@@ -168,7 +188,8 @@ class Interval:
         parts = ", ".join(f"{name} {value:.4g}" for name, value in self.std_errors.items())
         inside = f"; {float(self.in_support):.0%} in support" if np.ndim(self.in_support) == 0 else ""
         error = f"standard error {float(self.std_error):.4g}: {parts}"
-        return f"{self.estimate:.4g} ({level} interval {self.lower:.4g} to {self.upper:.4g}; {error}{inside})"
+        kind = {"uniform": "band", "anderson-rubin": "Anderson-Rubin set"}.get(self.method, "interval")
+        return f"{self.estimate:.4g} ({level} {kind} {self.lower:.4g} to {self.upper:.4g}; {error}{inside})"
 
 
 def coefficient_table(names: list[str], estimates: Any, std_errors: Any, dof: Any) -> pd.DataFrame:
@@ -229,10 +250,15 @@ def interval_of(
     probability: bool = False,
     labels: tuple[Any, ...] = (),
     name: str = "estimate",
+    band: Band = "pointwise",
+    rough: bool = False,
 ) -> Interval:
     r"""The interval $\hat\theta \pm t\, \sqrt{\sum_j s_j^2}$, t by Satterthwaite's degrees of freedom.
 
-    The ends of a probability's interval are cut off at 0 and 1; `in_support`, `labels` and `name` are kept beside it.
+    A uniform band has in the place of t the quantile of the largest of all entries' $|Z| / s$, in draws of a normal Z
+    with the covariance of the sources (times Student's quantile over the normal one). The ends of a probability's
+    interval are cut off at 0 and 1; `in_support`, `labels` and `name` are kept beside it. `rough` includes the source
+    `ROUGHNESS`.
 
     Example:
         >>> estimate = Estimate(np.array([2.0]), (Source("sampling", np.array([[0.1]]), np.inf),))
@@ -241,18 +267,34 @@ def interval_of(
         [1.8, 2.2]
     """
     check_level(level)
+    if band not in ("pointwise", "uniform"):
+        raise ConfigError(f"band must be 'pointwise' or 'uniform', got {band!r}.")
+    estimate = estimate if rough else estimate.without_roughness()
     variances = {source.name: np.sum(np.square(source.factors), axis=0) for source in estimate.sources}
     total = np.asarray(sum(variances.values()), np.float64)
     share = np.asarray(sum(variances[source.name] ** 2 / source.dof for source in estimate.sources), np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         dof = np.where(share > 0, total**2 / share, np.inf)
-    half = student.ppf(0.5 + level / 2.0, dof) * np.sqrt(total)
+    # Quantiles are slow, and most often all points share their degrees of freedom.
+    distinct, place = np.unique(dof, return_inverse=True)
+    half = student.ppf(0.5 + level / 2.0, distinct)[place].reshape(dof.shape) * np.sqrt(total)
+    if band == "uniform" and estimate.sources:
+        half = half * (_largest_quantile(estimate, np.sqrt(total), level) / norm.ppf(0.5 + level / 2.0))
     lower, upper = estimate.values - half, estimate.values + half
     if probability:
         lower, upper = np.clip(lower, 0.0, 1.0), np.clip(upper, 0.0, 1.0)
     errors = {source: _plain(np.sqrt(value)) for source, value in variances.items()}
     ends = (_plain(estimate.values), _plain(lower), _plain(upper))
-    return Interval(*ends, float(level), errors, in_support, labels, name, _plain(dof))
+    return Interval(*ends, float(level), errors, in_support, labels, name, _plain(dof), band)
+
+
+def _largest_quantile(estimate: Estimate, std_error: Floats, level: float) -> float:
+    """The quantile of the largest |Z| / s over all entries."""
+    factors = np.concatenate([source.factors for source in estimate.sources])
+    scaled = (factors / np.maximum(std_error, np.finfo(float).tiny)).reshape(len(factors), -1)
+    draws = np.random.default_rng(_BAND_SEED).normal(size=(_BAND_DRAWS, len(factors)))
+    largest = np.concatenate([np.abs(part @ scaled).max(axis=1) for part in np.array_split(draws, 50)])
+    return float(np.quantile(largest, level))
 
 
 def _plain(values: Any) -> Any:
@@ -279,6 +321,45 @@ def estimate_at(predictor: Predictor, query: Query, *, intervals: bool = False) 
     if intervals:
         require_intervals(predictor)
     return Estimate(predictor.at(query), predictor.factors(query) if intervals else ())
+
+
+def interval_at(
+    predictor: Predictor,
+    query: Query,
+    level: float,
+    change: Callable[[Estimate], Estimate],
+    *,
+    axis: int = 0,
+    **shown: Any,
+) -> Interval:
+    """Intervals of a function of g at each row, such as a contrast, some rows at a time.
+
+    Args:
+        predictor, query, level: of whom, what, and how sure.
+        change: a linear function of g at the query's m treatments, row by row.
+        axis: that of the rows in what it gives; support is that of all m treatments if it is the first.
+        **shown: `probability`, `labels` and `band` of `interval_of`.
+    """
+    m, n = query.shape
+    # A uniform band is one of all rows together.
+    size = n if shown.get("band") == "uniform" else max(1, _MAX_FACTOR_POINTS // m)
+    parts = []
+    for start in range(0, max(n, 1), max(size, 1)):
+        some = query.take(slice(start, start + size)) if n > size else query
+        inside = predictor.in_support(some)
+        found = change(estimate_at(predictor, some, intervals=True))
+        parts.append(interval_of(found, level, in_support=inside.all(axis=0) if axis == 0 else inside, **shown))
+    if len(parts) == 1:
+        return parts[0]
+
+    def joined(name: str) -> Any:
+        return np.concatenate([getattr(part, name) for part in parts], axis=axis)
+
+    errors = {
+        name: np.concatenate([part.std_errors[name] for part in parts], axis=axis) for name in parts[0].std_errors
+    }
+    arrays = {name: joined(name) for name in ("estimate", "lower", "upper", "in_support", "dof")}
+    return replace(parts[0], std_errors=errors, **arrays)
 
 
 class Average(NamedTuple):

@@ -14,15 +14,38 @@ True
 
 from __future__ import annotations
 
+import re
+
 __all__ = [
     "BGMIVError", "BGMIVWarning", "ConfigError", "DataError", "DivergedError", "FetchError", "FitInterrupted",
-    "FitWarning", "MissingExtraError", "ModelFileError", "NotFittedError", "NotIdentifiedError", "StoreError",
-    "SupportWarning", "WeakInstrumentWarning",
+    "FitWarning", "ForkedProcessError", "MissingExtraError", "ModelFileError", "NotFittedError", "NotIdentifiedError",
+    "StoreError", "SupportWarning", "WeakInstrumentWarning", "printable",
 ]  # fmt: skip
+
+# Control characters but line breaks, changes of direction, surrogates and non-characters.
+_UNPRINTABLE = re.compile(
+    "[\\x00-\\x09\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff\\ufdd0-\\ufdef\\ufffe\\uffff]"
+)
+
+
+def printable(text: object, *, escape: bool = False) -> str:
+    r"""A text that cannot move the cursor, colour the terminal or turn the direction of reading.
+
+    Names and values of data reach the terminal in messages; what a terminal would obey is replaced by a sign, or
+    written out as an escape, as JSON does.
+
+    >>> printable("a\x1b[31mb"), printable("a\x9bb", escape=True)
+    ('a�[31mb', 'a\\u009bb')
+    """
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}" if escape else "\ufffd", str(text))
 
 
 class BGMIVError(Exception):
     """The base of every error raised on purpose by this package."""
+
+    def __str__(self) -> str:
+        """The message; names and values in it are printable, wherever they came from."""
+        return printable(super().__str__())
 
 
 class DataError(BGMIVError, ValueError):
@@ -55,6 +78,10 @@ class ModelFileError(BGMIVError, OSError):
 
 class FetchError(BGMIVError, OSError):
     """A data set cannot be fetched; the message lists what was tried, why each failed, and the way out."""
+
+
+class ForkedProcessError(BGMIVError, RuntimeError):
+    """A forked process was asked for what only a spawned one can do; the message says how to start one."""
 
 
 class DivergedError(BGMIVError, ArithmeticError):

@@ -66,7 +66,10 @@ _ONE = ("default",)
 _SECOND = {"default": 2}
 
 _ENTRIES = (
-    Method("bgm-iv", "BGM-IV", "bgm.estimator", "BGMIV", PlotStyle("#0072B2", width=2.2), _BGM, {"default": 4}),
+    Method(
+        "bgm-iv", "BGM-IV", "bgm.estimator", "BGMIV", PlotStyle("#0072B2", width=2.2), _BGM,
+        {"default": 4, "default-no-egm": 2},
+    ),
     Method("tsls", "2SLS", "baselines.tsls", "TSLS", PlotStyle("#009E73", ":", marker="v"), _ONE),
     Method("npiv", "Sieve IV", "baselines.npiv", "NPIV", PlotStyle("#D55E00", (0, (6, 2, 1, 2)), marker=">"), _ONE),
     Method(
@@ -114,12 +117,12 @@ def load(folder: str | Path) -> IVEstimator:
     """
     from bgmiv.persist.folder import read_model
 
-    name, _, _ = read_model(Path(folder))
+    files = read_model(Path(folder))
     for entry in METHODS.values():
-        if entry.estimator == name:
-            found: IVEstimator = entry.estimator_class().load(folder)
+        if entry.estimator == files.method:
+            found: IVEstimator = entry.estimator_class()._opened(Path(folder), files)
             return found
-    raise ModelFileError(f"{folder} holds a model of an unknown method, {name[:40]!r}.")
+    raise ModelFileError(f"{folder} holds a model of an unknown method, {files.method[:40]!r}.")
 
 
 def method_names() -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from matplotlib import pyplot as plt
 
 from bgmiv import TSLS, compare
 from bgmiv.analysis.analysis import AnalysisRequest, contrast
+from bgmiv.analysis.background import assumption_texts
 from bgmiv.analysis.build import groups_of
 from bgmiv.analysis.markup import together
 from bgmiv.analysis.page import report_page
@@ -222,3 +223,28 @@ def test_bad_requests_are_refused(tsls: TSLS, tmp_path: Any) -> None:
         tsls.analysis(compare={"other": other})
     with pytest.raises(ConfigError, match="is a folder"):
         TSLS().report(tmp_path)
+
+
+def test_what_is_estimated_is_said_for_the_data_at_hand() -> None:
+    """A binary instrument without which nobody is treated: the effect on the treated."""
+    rng = np.random.default_rng(0)
+    offered = (np.arange(400) % 2).astype(np.float64)
+    taken = offered * (rng.random(400) < 0.6)
+    data = {"saved": taken + rng.normal(size=400), "plan": taken, "offer": offered}
+    model = TSLS(treatment_kind="binary").fit_table(data, outcome="saved", treatment="plan", instruments=["offer"])
+    analysis = model.analysis(no_instrument=False)
+    assert analysis.estimand.treated == pytest.approx((0.0, taken[offered == 1].mean()))
+    texts = assumption_texts(analysis)
+    assert "local average treatment effect" in texts["One instrument with two values"]
+    assert "the effect on the treated" in texts["Compliance"]
+    assert "Detail" not in texts
+    both = TSLS().fit_table(
+        data | {"cost": offered + 2.0 * taken + rng.normal(size=400)},
+        outcome="saved",
+        treatment="cost",
+        instruments=["offer", "plan"],
+    )
+    texts = assumption_texts(both.analysis(no_instrument=False))
+    assert "offer and plan affect saved only through cost" in texts["Exclusion and independence"]
+    assert {"One instrument with two values", "Compliance"}.isdisjoint(texts)
+    assert "Detail" in texts

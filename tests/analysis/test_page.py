@@ -28,10 +28,12 @@ def page(analysis: Analysis) -> str:
 
 def test_the_sections_are_there(page: str, bare: Analysis) -> None:
     anchors = re.findall(r'<section id="([a-z-]+)"', page)
-    assert anchors == ["curve-section", "effects", "strength", "checks", "methods", "data", "history", "again"]
+    assert anchors == [
+        "curve-section", "effects", "strength", "checks", "methods", "assumptions", "data", "history", "again"
+    ]  # fmt: skip
     assert re.findall(r'<a href="#([a-z-]+)">', page) == anchors
     shown = report_page(bare)
-    assert re.findall(r'<section id="([a-z-]+)"', shown) == ["curve-section", "data", "again"]
+    assert re.findall(r'<section id="([a-z-]+)"', shown) == ["curve-section", "assumptions", "data", "again"]
     assert 'class="band"' not in shown
     assert "not checked" in shown
 
@@ -134,7 +136,7 @@ def test_odd_numbers_are_shown(analysis: Analysis, value: float) -> None:
     sets = {
         "-infinity to -1.00 or 2.00 to infinity": ((-math.inf, -1.0), (2.0, math.inf)),
         "every number": ((-math.inf, math.inf),),
-        "empty: no linear effect fits": (),
+        "empty: no effect fits": (),
     }
     for text, robust in sets.items():
         linear = replace(analysis.diagnosis.linear, robust_set=robust)

@@ -101,6 +101,37 @@ def test_both_stages_are_the_direct_penalised_solves(weighted: bool) -> None:
     np.testing.assert_allclose(second.coefficients, expected, atol=1e-8)
 
 
+def test_the_bias_of_blocks_kept_and_left_out_has_the_covariance_of_its_prior() -> None:
+    rng = np.random.default_rng(1)
+    n = 300
+    linear, first, second = np.column_stack([np.ones(n), rng.normal(size=n)]), *rng.normal(size=(2, n, 6))
+    # The third block is correlated with the others, so that leaving it out moves their coefficients.
+    second = second + linear[:, [1]] + 0.5 * first
+    y = first @ np.full(6, 0.3) + second @ [0.1, -0.1, 0.1, -0.1, 0.1, -0.1] + rng.normal(size=n)
+    sampling = Sampling(None, None, [slice(0, 150), slice(150, 300)])
+    problem = Regression(
+        lambda rows: [linear[rows], first[rows], second[rows]],
+        lambda rows, beta: np.zeros((n, 1))[rows],
+        y,
+        FirstStage.exogenous(linear[:, [1]]),
+        sampling,
+    )
+    found = second_stage(problem, 1, 12.0, rough=1)
+    ridges, priors, roughest = found.penalties.ridges, found.penalties.priors, found.penalties.roughest
+    assert np.isfinite(ridges[0])
+    assert np.isinf(ridges[1])
+    assert 0.0 < priors[1] < roughest[1]
+    kept, every = np.hstack([linear, first]), np.hstack([linear, first, second])
+    inverse = np.linalg.inv(kept.T @ kept + np.diag(np.repeat([0.0, ridges[0]], [2, 6])))
+    # What each coefficient of the truth adds to the expected estimates, less itself.
+    moved = np.vstack([inverse @ kept.T @ every, np.zeros((6, 14))]) - np.eye(14)
+    correction = n / (n - np.sum(inverse * (kept.T @ kept)))
+    expected = correction * moved @ np.diag(np.repeat([0.0, *priors], [2, 6, 6])) @ moved.T
+    np.testing.assert_allclose(found.smoothing @ found.smoothing.T, expected, atol=1e-10)
+    more = correction * (roughest[1] - priors[1]) * moved[:, 8:] @ moved[:, 8:].T
+    np.testing.assert_allclose(found.roughness @ found.roughness.T, more, atol=1e-10)
+
+
 def test_the_penalty_of_splines_is_their_roughness() -> None:
     rng = np.random.default_rng(0)
     spline = Spline.fit(rng.normal(size=400), 8)
@@ -130,6 +161,9 @@ def test_the_ridge_is_that_of_the_largest_marginal_likelihood() -> None:
     assert np.log(found.ridges[0]) == pytest.approx(logs[np.argmax(likelihoods)], abs=0.15)
     none = multivariate_normal(cov=np.eye(n - 2)).logpdf(free.T @ y)
     assert found.gains[0] == pytest.approx(2 * (max(likelihoods) - none), rel=0.01)
+    allowed = np.asarray(likelihoods) >= max(likelihoods) - 2.706 / 2.0
+    assert np.log(found.roughest[0]) == pytest.approx(-logs[allowed][0], abs=0.3)
+    assert found.priors[0] == pytest.approx(1.0 / found.ridges[0])
 
 
 def test_errors_of_unequal_variance_are_not_taken_for_signal() -> None:
@@ -255,16 +289,15 @@ def test_rows_that_are_repeated_in_groups_count_once_and_weights_count_rows() ->
 def test_a_band_is_wider_than_intervals_and_the_same_at_one_point() -> None:
     data = _table(600)
     fitted = NPIVConfig().fit(data, KEY)
-    assert "slopes by covariate" in fitted.function.terms
-    assert {source.name for source in fitted.factors(query_along(data.schema, [0.0], data))} == {
-        "sampling",
-        "smoothing",
-    }
+    assert "slopes by covariate" in fitted.function.kept
+    sources = fitted.factors(query_along(data.schema, [0.0], data))
+    assert [source.name for source in sources] == ["sampling", "smoothing", "roughness"]
     one = query_along(data.schema, [1.0], Rows(data.covariates[:1]))
     many = query_along(data.schema, np.linspace(-2.0, 2.0, 30), Rows(data.covariates[:1]))
     widths = []
     for query in (one, many):
-        band, pointwise = fitted.band(query), interval_of(estimate_at(fitted, query, intervals=True), 0.95)
+        found = estimate_at(fitted, query, intervals=True)
+        band, pointwise = interval_of(found, 0.95, band="uniform"), interval_of(found, 0.95)
         widths.append(((band.upper - band.lower) / (pointwise.upper - pointwise.lower)).ravel())
         np.testing.assert_allclose(band.estimate, pointwise.estimate)
     assert widths[0] == pytest.approx(1.0, abs=0.05)

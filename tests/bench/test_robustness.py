@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 import robustness
+import robustness_fits
 from robustness import Counts
+from robustness_fits import Faults
 
 from bgmiv.bench.evaluate import run_one
 from bgmiv.bench.store import RowStore
@@ -33,3 +35,10 @@ def test_kills_and_contests_lose_and_double_nothing(tmp_path: Path) -> None:
 def test_damage_is_noticed_and_repaired(tmp_path: Path) -> None:
     found = robustness.damage(RowStore(tmp_path), robustness.run_keys(100, 3), 20, random.Random(2))
     assert found == Counts(times=20)
+
+
+@LINUX
+def test_a_full_disk_at_each_step_of_writing_tears_nothing() -> None:
+    found = robustness_fits.run_trial("a full disk at each step of writing")
+    assert found.times > 10
+    assert found == Faults(times=found.times)

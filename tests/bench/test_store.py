@@ -123,7 +123,7 @@ def test_a_full_disk_is_said_and_leaves_the_old_row(
     for step in ("fsync", "replace"):
         with monkeypatch.context() as patch:
             patch.setattr(os, step, fail)
-            with pytest.raises(StoreError, match="No space left on device; free some space"):
+            with pytest.raises(StoreError, match=r"No space left on device\. Make room"):
                 store.write(make_row())
         assert store.rows() == (make_row(**FAILED),)
         assert len(files(tmp_path)) == 1

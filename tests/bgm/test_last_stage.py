@@ -94,16 +94,16 @@ def test_splits_are_averaged_but_for_bad_ones(monkeypatch: pytest.MonkeyPatch) -
         config = SieveConfig(np.inf, splits=3, waves=10)
         function = fit_sieve(config, data, reduction, np.random.default_rng(0)).function
         each = scale * np.stack([found[i].coefficients for i in used])
-        np.testing.assert_allclose(function.coefficients[1:], each.mean(axis=0)[1:], rtol=1e-5)
+        np.testing.assert_allclose(function.coefficients[1:], each.mean(axis=0)[1:4], rtol=1e-5)
         variances = np.mean([np.sum((scale * found[i].sampling) ** 2, axis=1) for i in used], axis=0) + each.var(axis=0)
-        np.testing.assert_allclose(np.sum(function.sampling[1:] ** 2, axis=1), variances, rtol=1e-4)
+        np.testing.assert_allclose(np.sum(function.sampling[1:] ** 2, axis=1), variances[:4], rtol=1e-4)
 
 
 def test_what_no_first_stage_identifies_is_left_to_the_networks() -> None:
     """A treatment of three levels, and an instrument that moves only one of them."""
     rng = np.random.default_rng(0)
     w = rng.integers(0, 2, N).astype(np.float64)
-    level = np.where(w > 0, 1, 2 * rng.integers(0, 2, N))
+    level = np.where((w > 0) ^ (rng.random(N) < 0.1), 1, 2 * rng.integers(0, 2, N))
     data = IVData.from_arrays(level + rng.normal(size=N), level, instruments=w, treatment_kind="categorical")
     constant = np.full((N, 2), 0.3)
     assert fit(data, Learned(np.zeros(N), np.zeros(N), constant)) is None

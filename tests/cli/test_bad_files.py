@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from click.testing import CliRunner, Result
+from typer.main import get_command
 
+import bgmiv as library
 from bgmiv.cli.main import app
 
 FORMULA = "sales ~ season + region + [price ~ cost]"
 
+# Built once: building it takes longer than most commands.
+COMMAND: Any = get_command(app)
+
 
 def bgmiv(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "300"})
+    return CliRunner().invoke(COMMAND, [str(argument) for argument in arguments], env={"COLUMNS": "300"})
 
 
 def table(n: int = 60) -> dict[str, list[object]]:
@@ -155,7 +161,17 @@ def test_folders_that_may_not_be_written(tmp_path: Path) -> None:
     full = tmp_path / "full"
     full.mkdir()
     (full / "thesis.txt").write_text("years of work")
-    for out, words in ((full, "something else than a saved model"), (file, "is a file; name a folder")):
+    other, foreign, more_files = tmp_path / "other.csv", tmp_path / "foreign", tmp_path / "more"
+    other.write_text(GOOD)
+    for folder, content in ((foreign, '{"layers": 3}'), (more_files, '{"format": "bgmiv model"}')):
+        folder.mkdir()
+        (folder / "model.json").write_text(content)
+    (more_files / "notes.txt").write_text("mine")
+    refused = [
+        (folder, "is not the folder of a saved model, or holds other files too")
+        for folder in (full, foreign, more_files)
+    ]
+    for out, words in (*refused, (other, "is a file; name a folder"), (file, "is read by this command")):
         for more in ([], ["--overwrite"]):
             done = bgmiv("fit", file, "--formula", FORMULA, "--out", out, *more)
             assert done.exit_code == 2
@@ -189,3 +205,171 @@ def test_folders_that_hold_no_model(kind: str, command: tuple[str, ...], tmp_pat
     assert str(folder) in done.stderr
     assert done.stdout == ""
     assert not page.exists()
+
+
+OUTPUTS = {
+    "the data": ("data.csv", "is read by this command"),
+    "the data by a link": ("link.csv", "is read by this command"),
+    "the data by a hard link": ("hard.csv", "is read by this command"),
+    "the data by dots": ("fit/../data.csv", "is read by this command"),
+    "a file that is there": ("page.html", "page.html exists; name another file or give --overwrite"),
+    "a device": ("/dev/null", "is a device or a pipe"),
+}
+
+
+@pytest.mark.parametrize("case", OUTPUTS)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("fit", "data.csv", "--formula", FORMULA, "--method", "tsls", "--report"),
+        ("predict", "fit", "data.csv", "--treatment", "1", "--out"),
+        ("report", "fit", "--out"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_outputs_never_replace_inputs(
+    command: tuple[str, ...], case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("data.csv").write_text(GOOD)
+    Path("fit").mkdir()
+    Path("page.html").write_text("mine")
+    Path("link.csv").symlink_to("data.csv")
+    Path("hard.csv").hardlink_to("data.csv")
+    out, words = OUTPUTS[case]
+    if command[0] == "report" and "data" in case:
+        out, words = "fit/model.json", "is read by this command"
+    more = [] if "there" in case else ["--overwrite"]
+    done = bgmiv(*command, out, *more)
+    assert done.exit_code == 2
+    assert words in " ".join(done.output.replace("│", " ").split())
+    assert Path("data.csv").read_text() == GOOD
+    assert Path("page.html").read_text() == "mine"
+    assert not any(Path("fit").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("--report", "out/page.html"), ("--checkpoint", "out"), ("--checkpoint", "out/part")]
+)
+def test_outputs_are_kept_apart(one: str, other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("data.csv").write_text(GOOD)
+    done = bgmiv("fit", "data.csv", *BY_FORMULA, "--out", "out", one, other)
+    assert done.exit_code == 2
+    assert "are in one place" in " ".join(done.output.replace("│", " ").split())
+
+
+LATIN = ("--encoding", "latin-1")
+AWKWARD: dict[str, tuple[bytes, tuple[str, ...], str]] = {
+    "semicolons": (GOOD.replace(",", ";").encode(), ("--delimiter", ";"), "Say --delimiter ';'"),
+    "tabs": (GOOD.replace(",", "\t").encode(), ("--delimiter", "\\t"), r"Say --delimiter '\t'"),
+    "decimal commas": (
+        GOOD.replace(",", ";").replace(".", ",").encode(),
+        ("--delimiter", ";", "--decimal", ","),
+        "Say --delimiter ';'",
+    ),
+    "latin-1 values": (
+        GOOD.replace("north", "nörd").encode("latin-1"),
+        ("--encoding", "latin-1"),
+        "Say --encoding 'lat",
+    ),
+    "latin-1 header": (
+        GOOD.replace("cost", "coût").encode("latin-1"),
+        ("--encoding", "latin-1"),
+        "line 1 is not in UTF-8",
+    ),
+    "utf-16": (GOOD.encode("utf-16"), ("--encoding", "utf-16"), "Say --encoding 'utf-16'"),
+    "a point for missing": (changed("season", first(".")).encode(), ("--na", ".", "--missing", "drop"), "--na '.'"),
+    "a spreadsheet's error": (
+        changed("sales", first("#N/A")).encode(),
+        ("--na", "#N/A", "--missing", "drop"),
+        "outcome 'sales' holds numbers, but '#N/A' is not one: 1 value (row 0) to correct",
+    ),
+    "a byte order mark": (b"\xef\xbb\xbf" + GOOD.encode(), (), ""),
+    "NA": (changed("season", first("NA")).encode(), ("--missing", "drop"), "--missing drop"),
+    "quoted line breaks": (GOOD.replace("north", '"no\nrth"').encode(), (), ""),
+    "old Mac line ends": (GOOD.replace("\n", "\r").encode(), (), ""),
+}
+
+
+@pytest.mark.parametrize("case", AWKWARD)
+def test_awkward_files_are_read_or_the_message_names_the_option(case: str, tmp_path: Path) -> None:
+    content, options, words = AWKWARD[case]
+    file = tmp_path / "data.csv"
+    file.write_bytes(content)
+    formula = FORMULA.replace("cost", "`coût`") if "header" in case else FORMULA
+    command = ("fit", file, "--formula", formula, "--method", "tsls", "--json")
+    done = bgmiv(*command, *options)
+    assert done.exit_code == 0, done.output
+    if words:
+        refused = bgmiv(*command)
+        assert refused.exit_code == 1
+        assert words in refused.stderr
+
+
+def test_a_file_with_surplus_fields_never_shifts_its_columns(tmp_path: Path) -> None:
+    file = tmp_path / "data.csv"
+    header, *lines = GOOD.splitlines()
+    file.write_text("\n".join([header, *(f"7,{line}" for line in lines)]))
+    done = bgmiv("fit", file, *BY_FORMULA, "--method", "tsls")
+    assert done.exit_code == 1
+    assert "line 2 has 6 fields, and the file has 5 columns" in done.stderr
+
+
+STEPS = {
+    "analysis": (
+        "bgmiv.estimators.reporting.diagnose",
+        ValueError("singular"),
+        "the analysis of the fit failed: ValueError",
+    ),
+    "report": ("bgmiv.analysis.page.write_whole", OSError(28, "No space left"), "page.html failed: OSError"),
+    "interrupt": ("bgmiv.estimators.reporting.diagnose", KeyboardInterrupt(), "the analysis of the fit"),
+}
+
+
+@pytest.mark.parametrize("out", [True, False])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_fit_outlives_what_fails_after_it(
+    step: str, out: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, error, words = STEPS[step]
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    file = tmp_path / "data.csv"
+    file.write_text(GOOD)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(target, fail)
+    folder = ("--out", tmp_path / "fit") if out else ()
+    done = bgmiv("fit", file, *BY_FORMULA, "--method", "tsls", "--report", tmp_path / "page.html", *folder)
+    assert done.exit_code == (130 if step == "interrupt" else 1)
+    assert words in done.stderr
+    named = next(line for line in done.stderr.splitlines() if line.startswith("model: ")).removeprefix("model: ")
+    kept = library.load(named)
+    effect = kept.ate({"season": [0.0], "region": ["north"]}, t0=0.0, t1=1.0)
+    assert effect == pytest.approx(kept.fitted_.slope)
+    assert "ffect" in done.stdout
+
+
+def test_a_fit_whose_folder_vanishes_is_saved_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, out = tmp_path / "data.csv", tmp_path / "fit"
+    file.write_text(GOOD)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = library.TSLS._fit
+
+    def then_taken(self: library.TSLS, *arguments: Any, **more: Any) -> library.TSLS:
+        out.write_text("taken meanwhile")
+        return before(self, *arguments, **more)
+
+    monkeypatch.setattr(library.TSLS, "_fit", then_taken)
+    done = bgmiv("fit", file, *BY_FORMULA, "--method", "tsls", "--out", out, "--json")
+    assert done.exit_code == 1
+    assert f"saving the fit in {out} failed" in done.stderr
+    record = json.loads(done.stdout)
+    assert record["model"] != str(out)
+    assert library.load(record["model"]).fitted_.slope == pytest.approx(
+        record["analysis"]["effects"][0]["estimate"]
+        / (record["analysis"]["effects"][0]["t1"] - record["analysis"]["effects"][0]["t0"])
+    )
+    assert out.read_text() == "taken meanwhile"

@@ -17,6 +17,7 @@ from bgmiv import TSLS
 from bgmiv.bgm import config as bgm
 from bgmiv.cli.main import app
 from bgmiv.data.read import read_table
+from bgmiv.errors import DivergedError
 
 FORMULA = "sales ~ season + I(season**2) + region + [price ~ cost]"
 rng = np.random.default_rng(1)
@@ -110,7 +111,8 @@ def test_a_failed_verdict_travels_with_every_output(
     told = bgmiv(verb, folder, *options)
     assert told.exit_code == 3
     assert "failed its held-out checks" in told.stderr
-    record = json.loads(bgmiv(verb, folder, *options, "--json").stdout)
+    again = ["--overwrite"] if verb == "report" else []
+    record = json.loads(bgmiv(verb, folder, *options, *again, "--json").stdout)
     assert record["verdict"]["severity"] == "failed"
     assert record["verdict"]["reasons"]
     if verb == "report":
@@ -128,7 +130,7 @@ def test_a_saved_model_is_replaced_only_when_told(folder: Path, data: Path) -> N
     before = (folder / "model.json").read_bytes()
     refused = bgmiv("fit", data, "--formula", FORMULA, "--method", "tsls", "--out", folder)
     assert refused.exit_code == 2
-    assert "give --overwrite" in said(refused)
+    assert "Give --overwrite" in said(refused)
     assert (folder / "model.json").read_bytes() == before
 
 
@@ -143,7 +145,7 @@ def test_predict(folder: Path, data: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(found["estimate"], expected.estimate)
     np.testing.assert_allclose(found["lower"], expected.lower)
     np.testing.assert_allclose(found["upper"], expected.upper)
-    far = bgmiv("predict", folder, data, "--treatment", "1000", "--out", out)
+    far = bgmiv("predict", folder, data, "--treatment", "1000", "--out", out, "--overwrite")
     assert "Warning: 0% of the rows are in the support" in " ".join(far.stderr.split())
     observed = json.loads(bgmiv("predict", folder, data, "--json").stdout)["rows"]
     np.testing.assert_allclose([row["treatment"] for row in observed], PRICE)
@@ -276,6 +278,21 @@ def test_compare(data: Path) -> None:
         refused = bgmiv("compare", data, "--formula", FORMULA, *bad)
         assert refused.exit_code == 2
         assert words in said(refused)
+
+
+@pytest.mark.parametrize("error", [DivergedError("egm", 5), KeyboardInterrupt()], ids=["diverged", "Ctrl-C"])
+def test_compare_keeps_the_fits_that_are_done(
+    error: BaseException, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(library.KIV, "_fit", fail)
+    done = bgmiv("compare", data, "--formula", FORMULA, "--methods", "tsls,kiv,tsls-noiv", "--json")
+    assert done.exit_code == 1
+    assert "Error: kiv failed" in done.stderr
+    kept = [row["name"] for row in json.loads(done.stdout)["methods"]]
+    assert kept == (["tsls"] if isinstance(error, KeyboardInterrupt) else ["tsls", "tsls-noiv"])
 
 
 def test_columns_by_name_missing_values_kinds_and_weights(tmp_path: Path) -> None:

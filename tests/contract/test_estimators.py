@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import os
 import random
+import signal
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,7 +21,7 @@ from sklearn.base import clone
 
 from bgmiv.data import IVData
 from bgmiv.data.query import Query, Rows, query_along, query_at
-from bgmiv.errors import ConfigError, DataError, NotFittedError, SupportWarning
+from bgmiv.errors import ConfigError, DataError, ForkedProcessError, NotFittedError, SupportWarning
 from bgmiv.estimators.base import IVEstimator
 from bgmiv.registry import METHODS
 
@@ -237,3 +240,23 @@ def test_progress_is_reported_from_start_to_end(method: str, tiny: Tiny) -> None
     assert spy.phases
     assert spy.open == 0
     assert spy.steps == spy.total > 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are never forked here")
+def test_a_forked_process_predicts_or_refuses_at_once(method: str, fitted: Fitted, tmp_path: Path) -> None:
+    model = fitted(method)
+    expected = model.predict(ONE.treatments, ONE.query)
+    with warnings.catch_warnings():
+        # JAX warns of what is tried here.
+        warnings.simplefilter("ignore")
+        pid = os.fork()
+    if not pid:
+        signal.alarm(20)
+        try:
+            answer = np.array_equal(model.predict(ONE.treatments, ONE.query), expected)
+        except ForkedProcessError:
+            answer = "refused"
+        (tmp_path / "answer").write_text(str(answer))
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0, "it waits for ever"
+    assert (tmp_path / "answer").read_text() == ("refused" if model.compiled else "True")

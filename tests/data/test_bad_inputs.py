@@ -329,8 +329,18 @@ NAMES = {"outcome": "wage", "treatment": "educ", "instruments": ["near"], "covar
 
 FILES = {
     "empty field": ({"wage": [""]}, {}, r"missing values in 'wage' \(1\), in 1 of 12 rows"),
-    "a word among numbers": ({"age": ["missing"]}, {}, "'age' holds strings"),
-    "decimal commas": ({"educ": [f'"{i},5"' for i in range(ROWS)]}, {}, "'educ' holds strings"),
+    "a word among numbers": (
+        {"age": ["#N/A"]},
+        {},
+        r"'age' holds numbers, but '#N/A' is not one: 1 value \(row 0\) to correct.*na_values=\['#N/A'\]",
+    ),
+    "a word among few numbers": ({"age": [".", *[1, 2] * 5, 1]}, {}, r"'age' holds numbers, but '\.' is not one"),
+    "a word among instruments": ({"near": [1, "?"]}, {}, "'near' holds strings, such as '\\?' in row 1"),
+    "decimal commas": (
+        {"educ": [f'"{i},5"' for i in range(ROWS)]},
+        {},
+        "'educ' holds numbers with commas, such as '0,5'.*decimal=','",
+    ),
     "identifiers": ({"region": list("abcdefghijkl")}, {}, "'region' holds strings, 12 different ones in 12 rows"),
     "negative weight": ({"pw": [-1]}, {"weights": "pw"}, r"'pw': 1 negative value \(row 0\)"),
     "missing group": ({"pw": [""]}, {"groups": "pw"}, r"missing values in 'pw' \(1\)"),

@@ -127,7 +127,7 @@ def test_one_hot_codes_can_be_read_back(values):
     data = IVData.from_arrays(
         np.arange(n) * 0.7,
         np.arange(n) + 0.3,
-        instruments=np.arange(n) + 0.6,
+        instruments=np.sqrt(np.arange(n) + 0.6),
         covariates={"g": np.array(values, dtype=object)},
         blocks={"g": "categorical"},
     )

@@ -101,9 +101,10 @@ GOOD = FormulaFile(
 
 
 def term(text: str, is_column: bool = False) -> dict[str, Any]:
-    return {"terms": (*GOOD.terms, ((text, is_column),))}
+    return {"terms": (GOOD.terms[0], ((text, is_column),), GOOD.terms[1])}
 
 
+ONLY_AGE: dict[str, Any] = {"columns": ("age",), "levels": {}, "words": ()}
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a call": (term("__import__('os').system('touch exploded')"), "which formulas may not"),
     "an attribute": (term("age.__class__"), "which formulas may not"),
@@ -114,9 +115,29 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown column": (term("income", True), "none of its columns"),
     "an unknown column in a function": (term("np.log(income)"), "no column 'income'"),
     "an expression called a column": (term("np.log(age)", True), "none of its columns"),
-    "a column called an expression": (term("age"), "not those that it says"),
-    "columns without end": (term("bs(age, df=1000000000)"), "setting above 1000"),
-    "degrees without end": (term("poly(age, 1000000000)"), "setting above 1000"),
+    "terms in another order": ({"terms": GOOD.terms[::-1]}, "not those that it says"),
+    "splines without end": (term("bs(age, df=1000000000)"), "setting above 100"),
+    "degrees without end": (term("poly(age, 1000000000)"), "setting above 100"),
+    "products without end": (
+        {**ONLY_AGE, "terms": ((("bs(age, df=90)", False), ("bs(age, df=91)", False)),), "state": ()},
+        "more than 3000 columns",
+    ),
+    "a setting that is computed": (term("bs(age, df=90 * 90)"), "setting that is computed"),
+    "knots without end": (term(f"bs(age, knots={list(range(101))})"), "setting above 100"),
+    "levels without end": ({"levels": {"region": tuple(map(str, range(3001)))}}, "more than 3000 levels"),
+    "products of levels": (
+        {
+            "terms": (*GOOD.terms, (("C(age)", False), ("C(region)", False))),
+            "words": (),
+            "levels": {"region": tuple(range(70)), "age": tuple(range(70))},
+        },
+        "more than 3000 columns",
+    ),
+    "levels as numbers": (term("np.where(age > 0, region, region)"), "computes with 'region', which holds words"),
+    "levels that are numbers as numbers": (
+        {**term("np.where(age > 0, region, region)"), "words": ()},
+        "computes with 'region', which holds words",
+    ),
     "a power without end": (term("I(age ** 99999)"), "power other than"),
     "half an expression": (term("np.log(age"), "cannot be read"),
     "an empty expression": (term(""), "cannot be read"),
@@ -124,6 +145,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a term of many": ({"terms": ((("age", True),) * 11,)}, "11 factors"),
     "a term twice": ({"terms": (GOOD.terms[0], GOOD.terms[0])}, "not those that it says"),
     "a long formula": ({"terms": tuple(((f"np.log(age + {i})", False),) for i in range(9000))}, "longer than"),
+    "columns without end": ({"columns": (*GOOD.columns, *map(str, range(9)))}, "not those of its terms"),
     "levels of no column": ({"levels": {"place": ("a",), **GOOD.levels}}, "not those of its columns"),
     "no levels": ({"levels": {"region": ()}}, "not those of its columns"),
     "words without levels": ({"words": ("age",)}, "not those of its columns"),

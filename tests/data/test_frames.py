@@ -199,7 +199,7 @@ def test_bad_names_are_explained(changes: dict[str, Any], message: str) -> None:
     [
         (np.zeros((3, 2)), "must be a pandas, polars or pyarrow table.*got ndarray"),
         (pl.DataFrame(COLUMNS).lazy(), r"\.collect\(\)"),
-        (pd.DataFrame(np.zeros((2, 2)), columns=["wage", "wage"]), "duplicated column names, wage"),
+        (pd.DataFrame(np.zeros((2, 2)), columns=["wage", "wage"]), "duplicated column names, 'wage'"),
         ({}, "no column 'wage'"),
     ],
 )
@@ -248,13 +248,22 @@ def test_row_labels_are_left_out(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("", "it is empty"),
-        ("a,b\n1,2\n3\n", "line 3 ends before column 'b': it has 1 fields, and line 1 has 2"),
-        ("a,b\n1,2,x\n3,4\n", "line 2 has 3 fields, and line 1 has 2: there is no column for 'x' after 'b'"),
-        ("a,b\n1,2,\n3,4,\n", "line 2 has 3 fields, and line 1 has 2: there is no column for '' after 'b'"),
+        ("a,b\n1,2\n3\n", "line 3 ends before column 'b': it has 1 field, and the file has 2 columns"),
+        ("a,b\n1,2,x\n3,4\n", "line 2 has 3 fields, and the file has 2 columns: there is no column for 'x' after 'b'"),
+        ("a,b\n1,2,\n3,4,\n", "line 2 has 3 fields, and the file has 2 columns: there is no column for '' after 'b'"),
         ("a,b,\n1,2,\n3,4,\n", "line 1: column 3 has no name"),
         ("a,b,a\n1,2,3\n", "line 1: columns 1 and 3 have the same name, 'a'"),
         ('a,b\n1,"2\n3,4\n', "unexpected end of data"),
-        ("a,b\n1,\xe9\n".encode("latin-1"), "not in UTF-8"),
+        ("a,b\n1,\xe9\n".encode("latin-1"), r"line 2 is not in UTF-8 \(byte 0xe9\)\. Say encoding='latin-1'"),
+        ("a,\xe9\n1,2\n".encode("latin-1"), r"line 1 is not in UTF-8 \(byte 0xe9\)\. Say encoding='latin-1'"),
+        ("a,b\n1,2\n".encode("utf-16"), "it is not in utf-8. Say encoding='utf-16'"),
+        ("a,b\n1,2\n".encode("utf-16-le"), "line 1 holds a zero byte"),
+        ("a;b\n1,5;2\n", "its fields seem to be separated by semicolons. Say delimiter=';'"),
+        ("a\tb\n1\t2\n", r"its fields seem to be separated by tabs. Say delimiter='\\t'"),
+        (",,b\n1,2,3\n", "line 1: column 2 has no name"),
+        (",\n1,2\n", "line 1: column 2 has no name"),
+        ('\n\na,b\n1,"x\ny"z\n', "lines 4 to 5: something stands between a closing quote and the delimiter"),
+        ('a,b\n1,"' + "x" * 140_000, "line 2: a field is longer than 131,072 characters. Is a quote never closed"),
     ],
 )
 def test_damaged_csv_is_refused(text: str | bytes, message: str, tmp_path: Path) -> None:
@@ -286,3 +295,14 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         bgmiv.read_table(tmp_path / "wages.xlsx")
     with pytest.raises(DataError, match="no such file"):
         bgmiv.read_table(tmp_path / "wages.csv")
+
+
+def test_columns_whose_names_are_numbers() -> None:
+    wanted = TSLS().fit(COLUMNS["wage"], COLUMNS["educ"], instruments=COLUMNS["near"], covariates=COLUMNS["age"])
+    frame = pd.DataFrame(np.column_stack([COLUMNS[name] for name in ("wage", "educ", "near", "age")]))
+    found = TSLS().fit_table(frame, outcome="0", treatment="1", instruments="2", covariates=["3"])
+    assert found.fitted_.slope == pytest.approx(wanted.fitted_.slope)
+    with pytest.raises(DataError, match="the table has no column '4'"):
+        TSLS().fit_table(frame, outcome="4", treatment="1", instruments="2")
+    with pytest.raises(DataError, match="duplicated column names, '0'"):
+        TSLS().fit_table(frame.set_axis([0, "0", 1, 2], axis=1), outcome="0", treatment="1", instruments="2")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bgmiv.data import BlockKind, IVData
-from bgmiv.errors import BGMIVWarning
+from bgmiv.errors import BGMIVWarning, DataError
 
 rng = np.random.default_rng(2)
 N = 30
@@ -109,3 +109,43 @@ def test_overlap_is_found_between_the_probed_rows():
             covariates=covariates,
             blocks={"covariate_2": "continuous"},
         )
+
+
+A = rng.normal(size=N)
+EXACT = {
+    "another unit": ({"miles": X / 1.609}, None, {}, "instrument 'miles', so"),
+    "another unit in single precision": (
+        {"miles": (2000 + X).astype(np.float32) / 1.609},
+        None,
+        {},
+        "instrument 'miles', so",
+    ),
+    "a sum with a covariate": ({"base": X - A}, {"a": A, "b": W}, {}, "instrument 'base', covariates column 'a', so"),
+    "a covariate alone": ({"w": W}, {"a": 3.0 - X / 7.0}, {}, "covariates column 'a', so"),
+    "shares that add up": ({"w": W, "rest": 1.0 - X - A}, {"a": A}, {}, "instrument 'rest', covariates column 'a', so"),
+    "every row that counts": ({"w": np.where(FLAG, X / 2, W)}, None, {"weights": FLAG}, "instrument 'w', so"),
+}
+
+
+@pytest.mark.parametrize("case", EXACT)
+def test_a_treatment_that_others_determine_is_refused(case: str) -> None:
+    instruments, covariates, more, names = EXACT[case]
+    treatment = {"km": 2000 + X if "precision" in case else X}
+    with pytest.raises(DataError, match=f"treatment 'km' is an exact linear combination of {names}"):
+        IVData.from_arrays(Y, treatment, instruments=instruments, covariates=covariates, **more)
+
+
+def test_a_level_that_an_instrument_decides_is_refused() -> None:
+    level = np.where(W > 0.5, "high", np.where(X > 0, "low", "none"))
+    with pytest.raises(DataError, match="treatment is an exact linear combination of instrument 'w'"):
+        IVData.from_arrays(Y, level, instruments={"w": (W > 0.5) * 1.0})
+
+
+def test_a_strong_instrument_is_not_refused() -> None:
+    for noise in (1e-4, 1e-6):
+        assert IVData.from_arrays(Y, X, instruments=X + noise * W).n_rows == N
+    # One row in which they differ is enough, also if it is not among those looked at first.
+    many = rng.normal(size=5000)
+    other = many.copy()
+    other[1] += 1.0
+    assert IVData.from_arrays(rng.normal(size=5000), many, instruments=other).n_rows == 5000

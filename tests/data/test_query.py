@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from bgmiv.data import IVData
+from bgmiv.data import IVData, query
 from bgmiv.data.query import Query, Rows, query_along, query_at, rows_of
 from bgmiv.errors import DataError
 
@@ -33,11 +33,23 @@ def test_rows_are_encoded_once_and_taken_from() -> None:
     assert encoder.calls == [5]
 
 
+def test_a_few_rows_of_very_many_are_encoded_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query, "_MAX_WHOLE", 10)
+    rows, encoder = Rows(np.arange(30.0)[:, None]), Doubled()
+    asked = Query(np.zeros((2, 1)), rows)
+    for _ in range(2):
+        np.testing.assert_array_equal(asked.thinned(3).rows.encoded_by(encoder)[0], [0.0, 28.0, 58.0])
+    assert encoder.calls == [3]
+    rows.encoded_by(encoder)
+    rows.take([1, 2]).encoded_by(encoder)
+    assert encoder.calls == [3, 30]
+
+
 @pytest.mark.parametrize("treatment", [np.array([[1.0], [2.0]]), np.array([[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]])])
 @pytest.mark.parametrize("max_points", [1, 4, 100])
 def test_collect_and_take(treatment: np.ndarray, max_points: int) -> None:
-    query = Query(treatment, Rows(np.array([[10.0], [20.0], [30.0]])))
-    for asked, positions in ((query, [0, 1, 2]), (query.take([2, 0]), [2, 0]), (query.thinned(2), [0, 2])):
+    whole = Query(treatment, Rows(np.array([[10.0], [20.0], [30.0]])))
+    for asked, positions in ((whole, [0, 1, 2]), (whole.take([2, 0]), [2, 0]), (whole.thinned(2), [0, 2])):
         values = asked.rows.covariates[:, 0]
         found = asked.collect(lambda x, rows, values=values: x * values[rows], max_points)
         np.testing.assert_array_equal(found, [[1.0], [2.0]] * np.array([10.0, 20.0, 30.0])[positions])
@@ -50,6 +62,12 @@ def test_what_users_ask() -> None:
     for treatments in ([], [[1.0]]):
         with pytest.raises(DataError, match="treatments have shape"):
             query_along(SCHEMA, treatments, DATA)
-    for weights, message in (([1.0], "for each of the 2 rows"), ([-1, 2], "at least 0"), ([0, 0], "not all of them 0")):
+    words = (["a", "b"], "weights must be numbers")
+    for weights, message in (
+        words,
+        ([1.0], "for each of the 2 rows"),
+        ([-1, 2], "at least 0"),
+        ([0, 0], "not all of them 0"),
+    ):
         with pytest.raises(DataError, match=message):
             rows_of(SCHEMA, [[1], [2]], weights=weights)

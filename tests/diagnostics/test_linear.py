@@ -12,6 +12,7 @@ from scipy.stats import f as f_distribution
 from bgmiv.data.formula import from_formula
 from bgmiv.data.ivdata import IVData
 from bgmiv.designs import load_empirical
+from bgmiv.diagnostics import linear
 from bgmiv.diagnostics.linear import (
     FirstStage,
     anderson_rubin_set,
@@ -23,6 +24,7 @@ from bgmiv.diagnostics.linear import (
     overidentification,
     regression,
 )
+from bgmiv.diagnostics.weak_iv import likelihood_ratio_set
 from bgmiv.errors import DataError
 
 
@@ -38,6 +40,16 @@ def simulate(strength: float = 0.5, *, n: int = 300, q: int = 1, seed: int = 0, 
 def published(name: str) -> IVData:
     data = load_empirical(name)
     return from_formula(data.formula, data.table)[0]
+
+
+def test_rows_of_weight_zero_tell_nothing() -> None:
+    data = simulate()
+    weights = np.where(np.arange(300) % 3 == 0, 0.0, 2.0)
+    found, wanted = (linear_parts(one, 0.95) for one in (replace(data, weights=weights), data.take(weights > 0)))
+    assert found.estimate is not None
+    assert wanted.estimate is not None
+    assert found.estimate.coefficient == pytest.approx(wanted.estimate.coefficient)
+    assert found.stages[0].effective_f == pytest.approx(wanted.stages[0].effective_f)
 
 
 @pytest.mark.parametrize(("scale", "clustered"), [(1e4, False), (1e-2, True)])
@@ -87,6 +99,23 @@ def test_wide_covariates_are_replaced_by_components() -> None:
     assert parts.stages[0].f > 50
 
 
+@pytest.mark.parametrize("sampled", [{}, {"weights": np.arange(300) % 4 + 0.5}, {"groups": np.arange(300) // 3}])
+def test_covariates_of_very_many_rows_are_partialled_out(sampled: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = simulate(q=2)
+    roles = {"instruments": data.instruments, "covariates": data.covariates}
+    data = IVData.from_arrays(data.outcome, data.treatment, **roles, **sampled)
+    whole = linear_parts(data)
+    monkeypatch.setattr(linear, "_MAX_FULL", 299)
+    part = linear_parts(data)
+    assert part.columns.exogenous.shape[1] == 1
+    for name in ("coefficient", "std_error", "ols", "ols_std_error"):
+        assert getattr(part.estimate, name) == pytest.approx(getattr(whole.estimate, name), rel=1e-8)
+    # Two degrees of freedom of 297.
+    assert part.stages[0] == pytest.approx(whole.stages[0], rel=0.01)
+    assert part.overidentification[0] == pytest.approx(whole.overidentification[0], rel=0.03)
+    assert part.endogeneity[0] == pytest.approx(whole.endogeneity[0], rel=0.03)
+
+
 def test_redundant_columns_are_left_out() -> None:
     data = simulate()
     covariates = np.column_stack([data.covariates, data.covariates[:, 0] - data.covariates[:, 1]])
@@ -106,7 +135,7 @@ def test_covariates_that_determine_instruments_or_treatment() -> None:
     assert parts.stages[0].effective_f == 0.0
     assert parts.estimate is None
     with pytest.raises(DataError, match="covariates determine the treatment"):
-        linear_parts(IVData.from_arrays(data.outcome, determined, instruments=data.instruments, covariates=v))
+        linear_parts(replace(data, treatment=determined))
 
 
 def test_published_numbers() -> None:
@@ -193,6 +222,20 @@ def test_anderson_rubin_set_is_that_of_ivmodels(strength: float, q: int) -> None
     for b in (-50.0, 0.0, 1.0, 2.0, 3.0, 50.0):
         _, p = tests.anderson_rubin_test(*theirs, np.array([b]), **options)
         assert (p >= 0.1) == any(lower <= b <= upper for lower, upper in found)
+
+
+@pytest.mark.parametrize(("strength", "q"), [(0.0, 1), (0.02, 3), (0.1, 2), (0.5, 3)])
+def test_likelihood_ratio_set_is_that_of_ivmodels(strength: float, q: int) -> None:
+    tests = pytest.importorskip("ivmodels.tests")
+    data = simulate(strength, q=q, n=150)
+    found = likelihood_ratio_set(linear_columns(data), 0.9)
+    theirs = data.instruments, data.treatment[:, None], data.outcome
+    held = []
+    for b in (-50.0, -2.0, 0.0, 1.0, 1.5, 1.8, 2.0, 2.2, 2.5, 3.0, 5.0, 50.0):
+        _, p = tests.conditional_likelihood_ratio_test(*theirs, np.array([b]), C=data.covariates)
+        held.append(any(lower <= b <= upper for lower, upper in found))
+        assert (p >= 0.1) == held[-1], (b, p, found)
+    assert any(held)
 
 
 @pytest.mark.parametrize("clustered", [False, True])

@@ -49,6 +49,18 @@ def test_the_union_is_that_over_a_grid() -> None:
     assert found.gamma == ((-0.5, 0.5), (0.0, 0.3))
 
 
+def test_normal_direct_effects_add_their_variance() -> None:
+    data = simulate()
+    found = sensitivity(data, (-0.1, 0.3))
+    none, one = (np.asarray(interval(data, gamma)) for gamma in (0.0, 1.0))
+    moved = one.mean() - none.mean()
+    variance = (np.diff(none)[0] / (2 * 1.959964)) ** 2 + (moved * 0.2 / 1.959964) ** 2
+    centre = none.mean() + 0.1 * moved
+    ends = centre - 1.959964 * variance**0.5, centre + 1.959964 * variance**0.5
+    assert (found.local_lower, found.local_upper) == pytest.approx(ends, rel=1e-5)
+    assert found.lower < found.local_lower < found.local_upper < found.upper
+
+
 def test_at_the_breakdown_the_union_just_holds_zero() -> None:
     data = simulate()
     found = sensitivity(data, 0.0)

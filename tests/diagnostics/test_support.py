@@ -17,8 +17,8 @@ def fitted(treatment: np.ndarray) -> LinearSupport:
 
 
 def test_the_support_depends_on_the_covariates() -> None:
-    support = fitted(3.0 * V + W)
-    assert 1.0 - 2.5 * OUTSIDE < support.inside(3.0 * V + W, V[:, None]).mean() < 1.0
+    support = fitted(3.0 * V + U)
+    assert 1.0 - 2.5 * OUTSIDE < support.inside(3.0 * V + U, V[:, None]).mean() < 1.0
     # A treatment of 6 is usual at v = 2 and unheard of at v = -2.
     covariates = [[2.0], [-2.0]]
     assert support.inside([6.0, 6.0], covariates).tolist() == [True, False]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from bgmiv import TSLS
+from bgmiv import TSLS, Interval, effects
 from bgmiv.errors import DataError, SupportWarning
 
 RNG = np.random.default_rng(0)
@@ -174,3 +176,36 @@ def test_averages_are_over_the_rows_of_the_fit_unless_others_are_given(tsls: TSL
     assert tsls.ate(t0=0.0, t1=1.0) == pytest.approx(tsls.ate(AGE, t0=0.0, t1=1.0))
     with pytest.raises(DataError, match="weights"):
         tsls.ate(AGE, t0=0.0, t1=1.0, weights=np.ones(3))
+
+
+def test_intervals_of_many_rows_are_worked_out_in_parts(tsls: TSLS, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked() -> list[Interval]:
+        return [
+            tsls.predict_interval(X, AGE),
+            tsls.effect_interval(AGE, t0=0.0, t1=1.0),
+            tsls.marginal_effect_interval(X, AGE, step=0.1),
+            tsls.dose_response_interval([0.0, 1.0, 2.0], AGE, average=False),
+        ]
+
+    whole = asked()
+    monkeypatch.setattr(effects, "_MAX_FACTOR_POINTS", 90)
+    for one, two in zip(whole, asked(), strict=True):
+        for name in ("estimate", "lower", "upper", "std_error", "in_support", "dof"):
+            np.testing.assert_allclose(getattr(one, name), getattr(two, name), rtol=1e-12)
+        assert one.labels == two.labels
+
+
+def test_averages_of_a_million_rows_are_cheap() -> None:
+    resource = pytest.importorskip("resource")
+    model = TSLS().fit(Y, X, instruments=W, covariates=AGE)
+    many = {"age": np.random.default_rng(1).normal(size=1_000_000)}
+    before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    curve = model.dose_response(np.linspace(-1.0, 1.0, 20), many)
+    effect = model.ate_interval(many, t0=0.0, t1=1.0)
+    assert time.process_time() - started < 15.0
+    # In kilobytes on Linux, in bytes on macOS.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000 * (
+        1024 if sys.platform == "darwin" else 1
+    )
+    assert effect.estimate == pytest.approx(model.fitted_.slope)
+    assert np.diff(curve.values) == pytest.approx(model.fitted_.slope * np.diff(curve.treatment))

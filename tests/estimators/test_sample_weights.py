@@ -19,6 +19,7 @@ from bgmiv.bgm.joint import JointTraining
 from bgmiv.bgm.model import ModelConfig
 from bgmiv.data.ivdata import IVData
 from bgmiv.effects import predict
+from bgmiv.training.checkpoint import Checkpoint
 
 N = 60
 RNG = np.random.default_rng(0)
@@ -112,6 +113,6 @@ class TestBGMIV:
         marks = set()
         for data in (sample(), sample(1.0 + COUNTS), sample(groups=STATES), sample(1.0 + COUNTS, STATES)):
             checkpoint = open_checkpoint(config, data, jax.random.key(0))
-            assert checkpoint is not None
+            assert isinstance(checkpoint, Checkpoint)
             marks.add(checkpoint._fingerprint)
         assert len(marks) == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from bgmiv.integrate import GaussHermite
 from bgmiv.progress import HistoryRow
 from bgmiv.training.checkpoint import Checkpoint
 
-FILE = "unfinished-fit.safetensors"
+FILE = "unfinished-fit.checkpoint"
 
 
 class InterruptAfter:
@@ -39,6 +40,16 @@ class InterruptAfter:
 
     def finish(self) -> None:
         pass
+
+
+class NoTraining(InterruptAfter):
+    """A reporter of a fit that must not begin."""
+
+    def __init__(self) -> None:
+        super().__init__("", 0)
+
+    def start(self, phase: str, total: int) -> None:
+        pytest.fail(f"{phase} has begun")
 
 
 @pytest.fixture(scope="module")
@@ -141,34 +152,78 @@ def test_interruption_without_checkpoint_says_what_would_help(config, data) -> N
         config.fit(data, jax.random.key(5), InterruptAfter("EGM warm start", 1))
 
 
-def _save(folder: Path, mark: str = "a") -> Checkpoint:
-    checkpoint = Checkpoint(folder, mark)
-    checkpoint.save("warm start", 2, {"a": jnp.ones(3)}, [HistoryRow("warm start", 2, {"loss": 1.0})], last=False)
-    return checkpoint
+STATE = {"a": jnp.ones(3), "b": jnp.arange(2)}
+
+
+def _save(folder: Path, mark: str = "a") -> None:
+    with suppress(KeyboardInterrupt), Checkpoint(folder, mark) as checkpoint:
+        checkpoint.save("warm start", 2, STATE, [HistoryRow("warm start", 2, {"loss": 1.0})], last=False)
+        raise KeyboardInterrupt
 
 
 def test_another_fits_checkpoint_is_refused(tmp_path: Path) -> None:
     _save(tmp_path)
-    with pytest.raises(ConfigError, match="other data, settings or seed"):
-        Checkpoint(tmp_path, "b")
+    with pytest.raises(ConfigError, match="other data, settings or seed"), Checkpoint(tmp_path, "b"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == [FILE], "and left as it is"
 
 
-def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+def test_any_flipped_bit_is_noticed(tmp_path: Path) -> None:
     _save(tmp_path)
     path = tmp_path / FILE
-    path.write_bytes(path.read_bytes()[:40])
-    with pytest.raises(StoreError, match="delete it"):
-        Checkpoint(tmp_path, "a")
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        with pytest.raises(StoreError, match=r"damaged.*delete it"), Checkpoint(tmp_path, "a"):
+            pass
+    for end in (0, 40, len(whole) - 1):
+        path.write_bytes(whole[:end])
+        with pytest.raises(StoreError, match=r"damaged.*delete it"), Checkpoint(tmp_path, "a"):
+            pass
+
+
+def test_one_fit_at_a_time_uses_a_folder(tmp_path: Path) -> None:
+    with suppress(KeyboardInterrupt), Checkpoint(tmp_path, "a") as checkpoint:
+        checkpoint.save("warm start", 2, STATE, [], last=False)
+        with pytest.raises(ConfigError, match="another fit that is running"), Checkpoint(tmp_path, "a"):
+            pass
+        raise KeyboardInterrupt
+    with Checkpoint(tmp_path, "a") as checkpoint:
+        assert checkpoint.resume("warm start", STATE).step == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unusable_folder_is_said_before_training(config, data, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(StoreError, match=r"file.* cannot be written: .* (exists|directory)\. "):
+            replace(config, checkpoint=str(folder)).fit(data, jax.random.key(5), NoTraining())
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("room", [0, 200_000, 1_000_000])
+def test_a_full_disk_is_said_before_training(config, data, tmp_path: Path, room: int) -> None:
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # What a full disk does to a file, a limit on the size of files does as well.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+    try:
+        with pytest.raises(StoreError, match=r"cannot be written: .* Make room"):
+            replace(config, checkpoint=str(tmp_path)).fit(data, jax.random.key(5), NoTraining())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_saves_are_spaced_and_leave_no_temporary_file(tmp_path: Path) -> None:
-    checkpoint = _save(tmp_path)
-    before = (tmp_path / FILE).read_bytes()
-    checkpoint.save("warm start", 4, {"a": jnp.zeros(3)}, [], last=False)
-    assert (tmp_path / FILE).read_bytes() == before
-    checkpoint.save("warm start", 6, {"a": jnp.zeros(3)}, [], last=True)
-    assert (tmp_path / FILE).read_bytes() != before
-    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+    with Checkpoint(tmp_path, "a") as checkpoint:
+        checkpoint.save("warm start", 2, STATE, [], last=False)
+        before = (tmp_path / FILE).read_bytes()
+        checkpoint.save("warm start", 4, {"a": jnp.zeros(3)}, [], last=False)
+        assert (tmp_path / FILE).read_bytes() == before
+        checkpoint.save("warm start", 6, {"a": jnp.zeros(3)}, [], last=True)
+        assert (tmp_path / FILE).read_bytes() != before
+        assert {path.suffix for path in tmp_path.iterdir()} == {".checkpoint", ".lock"}
 
 
 def test_a_checkpoint_needs_a_seed(data) -> None:

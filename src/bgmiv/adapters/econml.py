@@ -116,7 +116,7 @@ class EconMLEstimator:
         if not self._controls:
             found = self.estimator_.effect_interval(**asked(np.arange(m)), level=level)
             return self._shaped(np.asarray(found.lower)), self._shaped(np.asarray(found.upper))
-        each = [self.estimator_.ate_interval(**asked(np.array([row])), level=level) for row in range(m)]
+        each = [self.estimator_.ate_interval(**asked(np.array([i])), level=level, method="usual") for i in range(m)]
         lower, upper = ([getattr(found, end) for found in each] for end in ("lower", "upper"))
         return self._shaped(np.stack(lower)), self._shaped(np.stack(upper))
 

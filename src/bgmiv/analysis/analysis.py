@@ -26,6 +26,7 @@ __all__ = [
     "Curve",
     "CurveSource",
     "EffectRow",
+    "Estimand",
     "Group",
     "HistoryLine",
     "MethodRow",
@@ -155,6 +156,20 @@ class Question:
 
 
 @dataclass(frozen=True)
+class Estimand:
+    """What decides the meaning of the estimate in this data set.
+
+    Args:
+        binary_instrument: whether there is one instrument, of two values.
+        treated: for a binary treatment and such an instrument, the shares treated at its lower and higher value, in the
+            order in which the share rises.
+    """
+
+    binary_instrument: bool = False
+    treated: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
 class CurveSource:
     """One source of a curve's uncertainty, as in `effects.Source`; its factors are curves of m values each."""
 
@@ -182,6 +197,7 @@ class Curve:
         estimate: g at each.
         lower, upper, sources: the interval's ends and its sources; empty for a method without intervals.
         in_support: the share of the rows for which the data show such a treatment, from 0 to 1.
+        band_lower, band_upper: the ends of the uniform band, which is meant to hold the whole curve.
     """
 
     group: Group
@@ -191,17 +207,20 @@ class Curve:
     upper: tuple[float, ...]
     in_support: tuple[float, ...]
     sources: tuple[CurveSource, ...] = ()
+    band_lower: tuple[float, ...] = ()
+    band_upper: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse parts of different lengths, as a damaged file may hold."""
-        ends = (self.lower, self.upper) if self.lower or self.upper else ()
+        pairs = ((self.lower, self.upper), (self.band_lower, self.band_upper))
+        ends = [end for pair in pairs if any(pair) for end in pair]
         rows = [row for source in self.sources for row in source.factors]
         parts = (self.estimate, self.in_support, *ends, *rows)
         if not self.treatment or any(len(part) != len(self.treatment) for part in parts):
             raise DataError(f"the curve of {self.group.label!r} has no points, or parts of different lengths.")
 
     def to_frame(self) -> pd.DataFrame:
-        """One row for each treatment: estimate, ends of the interval, share in support."""
+        """One row for each treatment: estimate, ends of the interval and of the uniform band, share in support."""
         import pandas as pd
 
         unknown = (math.nan,) * len(self.treatment)
@@ -209,6 +228,8 @@ class Curve:
             "estimate": self.estimate,
             "lower": self.lower or unknown,
             "upper": self.upper or unknown,
+            "band_lower": self.band_lower or unknown,
+            "band_upper": self.band_upper or unknown,
             "in_support": self.in_support,
         }
         return pd.DataFrame(columns, index=pd.Index(self.treatment, name="treatment"))
@@ -229,6 +250,8 @@ class EffectRow:
         std_errors: standard errors by where they come from, such as {"sampling": 0.02, "network": 0.01}.
         in_support: the share of the rows for which the data show both treatments.
         dof: degrees of freedom of the interval.
+        method: "pointwise", or "anderson-rubin" for the ends of a set that is robust to weak instruments.
+        pieces: the disjoint intervals of such a set.
     """
 
     group: Group
@@ -240,6 +263,8 @@ class EffectRow:
     std_errors: dict[str, float]
     in_support: float
     dof: float = math.inf
+    method: str = "pointwise"
+    pieces: tuple[tuple[float, float], ...] = ()
 
     @property
     def std_error(self) -> float:
@@ -296,6 +321,7 @@ class Analysis:
         history: losses along training.
         versions: of bgmiv and its dependencies.
         seed: of the fit.
+        estimand: what decides the meaning of the estimate.
     """
 
     request: AnalysisRequest
@@ -313,6 +339,7 @@ class Analysis:
     history: tuple[HistoryLine, ...]
     versions: dict[str, str]
     seed: int
+    estimand: Estimand = Estimand()
 
     def __post_init__(self) -> None:
         """Refuse parts that do not belong together, as a damaged file may hold."""
@@ -379,7 +406,7 @@ class Analysis:
 def contrast(curve: Curve, t0: float, t1: float, level: float) -> tuple[Interval, bool]:
     """The average effect of t1 against t0 by a stored curve, and whether it was read between the curve's points.
 
-    At the points it is what `ate_interval` gives, but for `in_support`, the smaller of the two treatments' shares.
+    At the points it is what `ate_interval(method="usual")` gives, but for `in_support`, the smaller of the two shares.
     Between them the curve is read along straight lines. Without intervals, the interval has no width and no sources.
 
     Raises:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from platform import python_version
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from bgmiv.analysis.analysis import (
     Curve,
     CurveSource,
     EffectRow,
+    Estimand,
     Group,
     HistoryLine,
     MethodRow,
@@ -28,11 +29,14 @@ from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
 from bgmiv.diagnostics.check import Diagnosis, Fitted
 from bgmiv.diagnostics.diagnose import changes_of
-from bgmiv.effects import Average, average, contrast, interval_of
+from bgmiv.diagnostics.weak_iv import FitRows, effect_of
+from bgmiv.effects import Average, Band, average, interval_of
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.progress import HistoryRow
 
-__all__ = ["Grid", "GroupRows", "Subject", "averaged", "build_analysis", "grid_of", "groups_of", "method_row"]
+__all__ = [
+    "Grid", "GroupRows", "Subject", "averaged", "build_analysis", "effect_row", "grid_of", "groups_of", "method_row",
+]  # fmt: skip
 
 _N_DOSES = 41
 _MAX_GROUPS = 8
@@ -180,6 +184,11 @@ class Subject:
         return name if self.use_instrument else f"{name} without the instrument"
 
     @property
+    def own(self) -> FitRows | None:
+        """Its rows, if it uses their instruments."""
+        return FitRows(self.data, self.rows) if self.use_instrument else None
+
+    @property
     def note(self) -> str:
         """The key of what to know of it, as in `MethodRow`."""
         line = "line" if self.estimator == "TSLS" else ""
@@ -208,7 +217,9 @@ def build_analysis(
     groups = [(Group("", "all rows", data.n_rows), subject.rows)]
     groups += [(Group(g.column, g.label, len(g.rows)), subject.rows.take(g.rows)) for g in groups_of(data, request)]
     averages = [(group, averaged(fitted, rows, grid)) for group, rows in groups]
-    methods = [method_row(subject.label, fitted, averages[0][1], grid, subject.note)]
+    weak = diagnosis.weak_instruments
+    effects = tuple(effect_row(group, found, grid, fitted, subject.own, weak) for group, found in averages)
+    methods = [method_row(subject.label, fitted, averages[0][1], effects[0], subject.note)]
     methods += _beside(subject, diagnosis, no_instrument, grid)
     for name, other in (others or {}).items():
         schema, own = other.fitted.schema, data.schema
@@ -216,7 +227,8 @@ def build_analysis(
             raise DataError(f"{name!r} was fitted on another outcome or treatment. Compare fits of the same columns.")
         found = averaged(other.fitted, other.rows, grid)
         methods = [row for row in methods if row is methods[0] or row.name != name]
-        methods.append(method_row(name, other.fitted, found, grid, other.note))
+        effect = effect_row(averages[0][0], found, grid, other.fitted, other.own, weak)
+        methods.append(method_row(name, other.fitted, found, effect, other.note))
     return Analysis(
         request=replace(request, labels=()),
         title=request.title or f"The effect of {data.schema.treatment.name} on {data.schema.outcome.name}",
@@ -226,20 +238,21 @@ def build_analysis(
         level=request.level,
         interval_kind=fitted.interval_kind,
         curves=tuple(_curve(group, found, grid, data.schema.outcome.discrete) for group, found in averages),
-        effects=tuple(_effect(group, found, grid) for group, found in averages),
+        effects=effects,
         diagnosis=diagnosis,
         verdict=fitted.verdict,
         methods=tuple(methods),
         history=_history(fitted.history),
         versions=_versions(),
         seed=subject.seed,
+        estimand=_estimand(data),
     )
 
 
 def averaged(fitted: Fitted, rows: Rows, grid: Grid) -> Average:
     """g along the grid over rows; of an outcome of several levels, the probability of the first."""
     found = average(fitted, Query(grid.doses[:, None], rows), intervals=bool(fitted.interval_kind))
-    return found._replace(estimate=found.estimate.map(_first_level))
+    return found._replace(estimate=found.estimate.without_roughness().map(_first_level))
 
 
 def _first_level(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -250,24 +263,27 @@ def _curve(group: Group, found: Average, grid: Grid, discrete: bool) -> Curve:
     doses, values, shares = _plain(grid.doses), _plain(found.estimate.values), _plain(found.support)
     if not found.estimate.sources:
         return Curve(group, doses, values, (), (), shares)
-    ends = interval_of(found.estimate, grid.level, probability=discrete)
+    ends, band = (interval_of(found.estimate, grid.level, probability=discrete, band=kind) for kind in get_args(Band))
     sources = tuple(
         CurveSource(source.name, float(source.dof), tuple(_plain(row) for row in source.factors))
         for source in found.estimate.sources
     )
-    return Curve(group, doses, values, _plain(ends.lower), _plain(ends.upper), shares, sources)
+    inner, outer = ((_plain(found.lower), _plain(found.upper)) for found in (ends, band))
+    return Curve(group, doses, values, *inner, shares, sources, *outer)
 
 
-def _effect(group: Group, found: Average, grid: Grid) -> EffectRow:
-    change = contrast(found.estimate.map(lambda values: values[grid.places]))
-    ends = interval_of(change, grid.level, in_support=found.support_of(*map(int, grid.places)))
-    lower, upper = ends if change.sources else (None, None)
-    return EffectRow(group, grid.t0, grid.t1, ends.estimate, lower, upper, ends.std_errors, ends.in_support, ends.dof)
+def effect_row(group: Group, found: Average, grid: Grid, fitted: Fitted, own: FitRows | None, weak: bool) -> EffectRow:
+    """As `ate_interval` answers; `own` is None where the fit ignores its instruments or the rows are not known."""
+    first, last = map(int, grid.places)
+    ends = effect_of(found, (first, last), grid.t1 - grid.t0, fitted, grid.level, own, weak=weak)
+    lower, upper = ends if found.estimate.sources else (None, None)
+    numbers = (ends.estimate, lower, upper, ends.std_errors, ends.in_support, ends.dof, ends.method, ends.pieces)
+    return EffectRow(group, grid.t0, grid.t1, *numbers)
 
 
-def method_row(name: str, fitted: Fitted, found: Average, grid: Grid, note: str = "") -> MethodRow:
+def method_row(name: str, fitted: Fitted, found: Average, effect: EffectRow, note: str = "") -> MethodRow:
     """What a fitted method says: its average effect, its curve, and what held-out rows say about it."""
-    effect, verdict = _effect(Group("", "", 0), found, grid), fitted.verdict
+    verdict = fitted.verdict
     severity, n_held_out = (None, 0) if verdict is None else (verdict.severity, verdict.evidence.n_held_out)
     curve = _plain(found.estimate.values)
     return MethodRow(name, effect.estimate, effect.lower, effect.upper, curve, note, severity, n_held_out)
@@ -286,7 +302,9 @@ def _beside(subject: Subject, diagnosis: Diagnosis, no_instrument: Fitted | None
         return rows
     x, y = (float(np.average(values, weights=data.weights)) for values in (data.treatment, data.outcome))
     line, ols = (_plain(y + slope * (grid.doses - x)) for slope in (linear.coefficient, linear.ols))
-    lower, upper = sorted((linear.lower * change, linear.upper * change))
+    robust = linear.robust_set if diagnosis.weak_instruments else ()
+    ends = (robust[0][0], robust[-1][1]) if robust else (linear.lower, linear.upper)
+    lower, upper = sorted(end * change for end in ends)
     rows.append(MethodRow("2SLS", linear.coefficient * change, lower, upper, line, "line"))
     rows.append(MethodRow("least squares", linear.ols * change, None, None, ols, "line-without-instrument"))
     return rows
@@ -315,6 +333,15 @@ def _question(subject: Subject, source: str) -> Question:
         groups=data.groups_name if data.groups is not None else "",
         columns=_columns(data),
     )
+
+
+def _estimand(data: IVData) -> Estimand:
+    two = data.instruments.shape[1] == 1 and len(np.unique(data.instruments)) == 2
+    if not two or data.schema.treatment.kind is not BlockKind.binary:
+        return Estimand(two)
+    shares, w = Rows(data.covariates, data.weights).shares, data.instruments[:, 0]
+    treated = [float(np.average(data.treatment[w == value], weights=shares[w == value])) for value in np.unique(w)]
+    return Estimand(two, (min(treated), max(treated)))
 
 
 def _columns(data: IVData) -> tuple[ColumnSummary, ...]:

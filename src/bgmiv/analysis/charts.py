@@ -16,7 +16,18 @@ import numpy as np
 from scipy.stats import t as student
 
 from bgmiv.analysis.analysis import Analysis, Curve, CurveSource, EffectRow, HistoryLine
-from bgmiv.analysis.markup import Markup, aligned, clean, element, joined, number, percent, sentence, share
+from bgmiv.analysis.markup import (
+    Markup,
+    aligned,
+    clean,
+    element,
+    joined,
+    number,
+    percent,
+    robust_set_text,
+    sentence,
+    share,
+)
 from bgmiv.diagnostics.check import Check
 
 __all__ = [
@@ -113,7 +124,7 @@ def curve_axes(analysis: Analysis) -> tuple[Axis, Axis]:
     for i, curve in enumerate(analysis.curves):
         seen = [value >= MIN_SUPPORT for value in curve.in_support]
         inside = seen if any(seen) else [True] * len(seen)
-        ends = (curve.estimate, *((curve.lower, curve.upper) if i == 0 and curve.lower else ()))
+        ends = (curve.estimate, *(_widest(curve) if i == 0 else ()))
         values += [value for end in ends for value, shown in zip(end, inside, strict=True) if shown]
     values += analysis.curves[0].estimate
     finite = [value for value in values if math.isfinite(value)] or [0.0]
@@ -121,6 +132,12 @@ def curve_axes(analysis: Analysis) -> tuple[Axis, Axis]:
     room = 0.25 * (high - low)
     others = [value for row in analysis.methods for value in row.curve if math.isfinite(value)]
     return treatment, axis_over([low, high, *(min(max(value, low - room), high + room) for value in others)])
+
+
+def _widest(curve: Curve) -> tuple[tuple[float, ...], ...]:
+    """The ends of the uniform band, or of the intervals if there is none."""
+    ends = (curve.band_lower, curve.band_upper) if curve.band_lower else (curve.lower, curve.upper)
+    return ends if ends[0] else ()
 
 
 def effect_axis(rows: Sequence[tuple[float | None, float | None, float | None]], *, zero: bool = True) -> Axis:
@@ -229,10 +246,11 @@ def _shades(i: int, curve: Curve, across: Axis) -> Markup:
 
 def _curve(i: int, curve: Curve, across: Axis, up: Axis) -> Markup:
     parts = []
-    if curve.lower:
-        there = _path(curve.treatment, curve.upper, across, up)
-        back = _path(curve.treatment[::-1], curve.lower[::-1], across, up)
-        parts.append(element("path", d=f"{there}L{back[1:]}Z", class_="band"))
+    for lower, upper in ((curve.band_lower, curve.band_upper), (curve.lower, curve.upper)):
+        if lower:
+            there = _path(curve.treatment, upper, across, up)
+            back = _path(curve.treatment[::-1], lower[::-1], across, up)
+            parts.append(element("path", d=f"{there}L{back[1:]}Z", class_="band"))
     parts.append(element("path", d=_path(curve.treatment, curve.estimate, across, up), class_="line faint"))
     ends = [curve.treatment[0], *(end for pair in outside_support(curve) for end in pair), curve.treatment[-1]]
     for start, stop in zip(ends[::2], ends[1::2], strict=True):
@@ -338,8 +356,8 @@ def level_charts(analysis: Analysis) -> Markup:
 
 
 def interval_ends(lower: float | None, upper: float | None) -> tuple[tuple[float, float], ...]:
-    """The interval that a forest plot draws; none for a method without intervals."""
-    return () if lower is None or upper is None else ((lower, upper),)
+    """The interval that a forest plot draws; none for a method without intervals, or an empty set."""
+    return () if lower is None or upper is None or math.isnan(lower) else ((lower, upper),)
 
 
 def meter(check: Check) -> Markup | None:
@@ -388,6 +406,7 @@ def payload(analysis: Analysis) -> dict[str, Any]:
         "across": [across.low, across.high],
         "up": [up.low, up.high],
         "quantiles": _rounded(student.ppf(0.5 + analysis.level / 2.0, dof)),
+        "weak": analysis.diagnosis.weak_instruments,
         "curves": [_curve_numbers(*both) for both in zip(analysis.curves, analysis.effects, strict=True)],
     }
 
@@ -396,6 +415,7 @@ def _curve_numbers(curve: Curve, effect: EffectRow) -> dict[str, Any]:
     ends = (effect.t0, effect.t1, effect.estimate, effect.lower, effect.upper, effect.in_support)
     return {
         "label": clean(curve.group.label),
+        "robust": robust_set_text(effect.pieces) if effect.method == "anderson-rubin" else "",
         # As they are: the calculator finds the effect at these treatments, to the last digit.
         "effect": [value if value is not None and math.isfinite(value) else None for value in ends],
         "t": list(curve.treatment),

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from bgmiv.analysis.analysis import AnalysisRequest, MethodRow
-from bgmiv.analysis.build import averaged, grid_of, method_row
+from bgmiv.analysis.analysis import AnalysisRequest, Group, MethodRow
+from bgmiv.analysis.build import averaged, effect_row, grid_of, method_row
 from bgmiv.analysis.markup import clean, element, number
 from bgmiv.analysis.text import html_table, method_table, text_table
 from bgmiv.data.ivdata import IVData
@@ -131,7 +131,9 @@ def compare(
             asked_rows = rows_of(fitted.schema, model._read(covariates), n_rows=None if schema.blocks else 1)
         elif asked_rows is None:
             raise ConfigError(f"model {name!r} was loaded and holds no rows. Give the rows asked about as covariates.")
-        rows.append(method_row(name, fitted, averaged(fitted, asked_rows, grid), grid))
+        found, own = averaged(fitted, asked_rows, grid), model._instrumented_rows()
+        effect = effect_row(Group("", name, 0), found, grid, fitted, own, model._weak())
+        rows.append(method_row(name, fitted, found, effect))
     return Comparison(
         outcome=schema.outcome.name,
         treatment=schema.treatment.name,

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
+from bgmiv.errors import printable
+
 __all__ = [
     "Markup",
     "aligned",
@@ -17,7 +19,9 @@ __all__ = [
     "joined",
     "number",
     "percent",
+    "robust_set_text",
     "sentence",
+    "set_text",
     "share",
     "shortened",
     "together",
@@ -25,10 +29,6 @@ __all__ = [
 
 _MAX_LETTERS = 1000
 _BREAKS = re.compile("[\\t\\n\\r\\u2028\\u2029]")
-# Control characters, changes of direction, surrogates and non-characters.
-_BROKEN = re.compile(
-    "[\\x00-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff\\ufdd0-\\ufdef\\ufffe\\uffff]"
-)
 _VOID = frozenset({"br", "hr", "input", "link", "meta"})
 
 
@@ -76,7 +76,7 @@ def clean(text: object, max_letters: int = _MAX_LETTERS) -> str:
     >>> clean("x" * 4000)[-3:]
     'xx…'
     """
-    letters = _BROKEN.sub("\ufffd", _BREAKS.sub(" ", str(text)))
+    letters = printable(_BREAKS.sub(" ", str(text)))
     return letters if len(letters) <= max_letters else letters[: max_letters - 1] + "…"
 
 
@@ -116,6 +116,26 @@ def number(value: float | None, digits: int = 3) -> str:
 def together(*values: float | None) -> tuple[str, ...]:
     """Numbers that are read together, with the decimals that their differences need."""
     return aligned([values])[0]
+
+
+def set_text(lower: float | None, upper: float | None) -> str:
+    """The ends of a set that may have none, or hold every number.
+
+    >>> set_text(-math.inf, math.inf), set_text(math.nan, math.nan), set_text(0.25, math.inf)
+    ('every number', 'empty', '0.250 to infinity')
+    """
+    if lower is None or upper is None or math.isnan(lower):
+        return "empty"
+    return "every number" if upper - lower == math.inf and lower == -upper else " to ".join(together(lower, upper))
+
+
+def robust_set_text(pieces: Sequence[tuple[float, float]]) -> str:
+    """A weak-instrument-robust set in words.
+
+    >>> robust_set_text([(-math.inf, 1.0), (2.0, math.inf)]), robust_set_text([])
+    ('-infinity to 1.00 or 2.00 to infinity', 'empty: no effect fits')
+    """
+    return " or ".join(set_text(*pair) for pair in pieces) or "empty: no effect fits"
 
 
 def aligned(rows: Sequence[Sequence[float | None]]) -> list[tuple[str, ...]]:

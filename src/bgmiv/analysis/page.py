@@ -6,16 +6,16 @@ import base64
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from scipy.stats import norm as normal
 
-from bgmiv._io import write_whole
+from bgmiv._io import check_writable, remove_strays, write_whole
 from bgmiv.analysis import charts
 from bgmiv.analysis.analysis import Analysis, EffectRow, MethodRow
-from bgmiv.analysis.charts import MARKS, MIN_SUPPORT, ForestRow, effect_axis, forest, method_look, sparkline
+from bgmiv.analysis.background import assumptions_section, data_section, history_section, shape_bars
+from bgmiv.analysis.charts import MARKS, MIN_SUPPORT, ForestRow, effect_axis, forest, method_look
 from bgmiv.analysis.markup import (
     Markup,
     aligned,
@@ -24,12 +24,13 @@ from bgmiv.analysis.markup import (
     element,
     number,
     percent,
+    robust_set_text,
     sentence,
     share,
     shortened,
     together,
 )
-from bgmiv.analysis.text import answer, cautions, checks_of, estimate_cells, failed, method_note, robust_set_text, trust
+from bgmiv.analysis.text import answer, cautions, checks_of, estimate_cells, failed, method_note, trust
 from bgmiv.diagnostics.check import Check, LinearEstimate
 from bgmiv.errors import ConfigError
 
@@ -64,8 +65,9 @@ def report_page(analysis: Analysis) -> str:
         ("strength", "Instruments"): _strength(analysis),
         ("checks", "Checks"): _checks(analysis),
         ("methods", "Other methods"): _methods(analysis),
-        ("data", "Data"): _data(analysis),
-        ("history", "Training"): _history(analysis),
+        ("assumptions", "Assumptions"): assumptions_section(analysis),
+        ("data", "Data"): data_section(analysis),
+        ("history", "Training"): history_section(analysis),
         ("again", "Reproduce"): _again(analysis),
     }
     shown = {names: parts for names, parts in sections.items() if parts}
@@ -97,6 +99,7 @@ def report_page(analysis: Analysis) -> str:
 def write_report(analysis: Analysis, path: str | os.PathLike[str]) -> Path:
     """Write the page to a file, whole or not at all, and give its path; raises as `check_path` does."""
     target = check_path(path)
+    remove_strays(target)
     write_whole(target, report_page(analysis).encode())
     return target
 
@@ -106,6 +109,7 @@ def check_path(path: str | os.PathLike[str]) -> Path:
 
     Raises:
         ConfigError: the path is a folder, or its folder does not exist.
+        StoreError: nothing can be written there.
     """
     target = Path(path)
     if target.is_dir():
@@ -113,6 +117,7 @@ def check_path(path: str | os.PathLike[str]) -> Path:
         raise ConfigError(f"path {str(target)!r} is a folder. Name a file in it, such as {example!r}.")
     if not target.parent.is_dir():
         raise ConfigError(f"the folder {str(target.parent)!r} of path {str(target)!r} does not exist. Make it first.")
+    check_writable(target.parent)
     return target
 
 
@@ -161,7 +166,10 @@ def _tiles(analysis: Analysis) -> Markup:
     tiles = [("Average effect", value, change)]
     if first.lower is not None:
         errors = ", ".join(f"{shortened(name, 20)} {number(part, 2)}" for name, part in first.std_errors.items())
-        tiles.append((f"{percent(analysis.level)} interval", f"{low} to {high}", f"standard error: {errors}"))
+        text, detail = f"{low} to {high}", f"standard error: {errors}"
+        if first.method == "anderson-rubin":
+            text, detail = robust_set_text(first.pieces), "Anderson-Rubin set: the instruments are weak"
+        tiles.append((f"{percent(analysis.level)} interval", text, detail))
     tiles.append(("In support", share(first.in_support), "of rows: comparable rows are observed at both values"))
     for check in checks_of(analysis)[0]:
         if "effective_f" in check.numbers:
@@ -190,7 +198,7 @@ def _curve(analysis: Analysis) -> Parts:
             _reader(analysis),
         ]
         note = "Hatched: the data show such treatments for fewer than half of the rows, so the curve is extrapolated."
-        band = f"The band holds {level} intervals, point by point."
+        band = f"The light band is meant to hold the whole curve ({level}), the dark one each point of it."
     caption = f"{note} {band} {sentence(analysis.interval_kind)}" if analysis.curves[0].lower else note
     return [
         element("h2", f"What if {shortened(treatment, 40)} were set?"),
@@ -346,8 +354,10 @@ def _linear(linear: LinearEstimate | None) -> Parts:
     rows = [
         ForestRow("Two-stage least squares", "straight line, robust standard errors", slope, f"{low} to {high}",
                   linear.coefficient, (ends[0][1:],)),
-        ForestRow("Weak-instrument-robust set", "Anderson and Rubin", "", robust_set_text(linear), None,
+        ForestRow("Weak-instrument-robust set", "Anderson and Rubin", "", robust_set_text(linear.robust_set), None,
                   linear.robust_set, "m2"),
+        ForestRow("Conditional likelihood ratio", "Moreira, for errors with equal variance", "",
+                  robust_set_text(linear.likelihood_ratio_set), None, linear.likelihood_ratio_set, "m2"),
         ForestRow("Least squares", "without the instruments", ols, f"{ols_low} to {ols_high}", linear.ols,
                   (ends[1][1:],), "m1", "square"),
     ]  # fmt: skip
@@ -387,46 +397,13 @@ def _cards(checks: Sequence[Check]) -> Markup | None:
             "div",
             element("div", element("h3", check.title), _badge(check.severity, check.severity)),
             element("p", check.value, class_=f"figure{size}"),
-            charts.meter(check),
+            charts.meter(check) or shape_bars(check),
             element("p", check.reading),
             element("p", check.reference, class_="soft") if check.reference else None,
             class_=f"check {check.severity}",
         )
         cards.append(card)
     return element("div", *cards, class_="cards") if cards else None
-
-
-def _data(analysis: Analysis) -> Parts:
-    question = analysis.question
-    text = f"{question.n_rows:,} rows" + (f" of {clean(question.source)}" if question.source else "") + "."
-    if question.n_dropped:
-        text += f" {question.n_dropped:,} rows with missing values were left out."
-    if question.weights:
-        text += f" Rows are weighted by {clean(question.weights)}."
-    if question.groups:
-        text += f" Rows are clustered by {clean(question.groups)}."
-    names = [element("th", name, scope="col") for name in ("Column", "Role", "Kind", "Holds")]
-    rows = []
-    for column in question.columns:
-        cells = [element("td", cell) for cell in (column.role, column.kind, column.text)]
-        rows.append(element("tr", element("th", element("bdi", column.name), scope="row"), *cells))
-    table = element("table", element("thead", element("tr", *names)), element("tbody", *rows), class_="plain")
-    return [
-        element("h2", "The question and the data"),
-        element("p", text),
-        element("pre", element("code", question.formula)) if question.formula else None,
-        element("div", table, class_="scroll", tabindex=0, role="region", aria_label="Columns"),
-    ]
-
-
-def _history(analysis: Analysis) -> Parts:
-    if not analysis.history:
-        return []
-    parts = [element("h2", "Training"), element("p", "Losses along the steps of training.")]
-    for phase, lines in groupby(analysis.history, key=lambda line: line.phase):
-        cards = [element("div", element("h4", line.name), sparkline(line), class_="spark-card") for line in lines]
-        parts += [element("h3", phase), element("div", *cards, class_="sparks")]
-    return parts
 
 
 def _again(analysis: Analysis) -> Parts:

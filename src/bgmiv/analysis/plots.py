@@ -157,8 +157,12 @@ def _line(ax: Axes, analysis: Analysis, curve: Curve, others: list[tuple[int, st
     for start, end in outside_support(curve):
         ax.axvspan(start, end, facecolor=_SHADE, edgecolor="#B8BEC6", hatch="////", linewidth=0, zorder=0)
     if curve.lower:
-        label = f"{percent(analysis.level)} interval"
-        ax.fill_between(t, curve.lower, curve.upper, color=_MAIN, alpha=0.18, linewidth=0, label=label, zorder=2)
+        look: dict[str, Any] = {"color": _MAIN, "alpha": 0.14, "linewidth": 0, "zorder": 2}
+        if curve.band_lower:
+            label = f"{percent(analysis.level)} band of the whole curve"
+            ax.fill_between(t, curve.band_lower, curve.band_upper, label=label, **look)
+        look["alpha"] = 0.22
+        ax.fill_between(t, curve.lower, curve.upper, label=f"{percent(analysis.level)} interval", **look)
     ax.plot(t, g, color=_MAIN, linewidth=1.6, linestyle=(0, (1, 2)), zorder=3)
     seen = np.where(np.asarray(curve.in_support) >= MIN_SUPPORT, g, np.nan)
     ax.plot(t, seen, color=_MAIN, linewidth=2.4, label=clean(analysis.method), zorder=4)
@@ -195,7 +199,9 @@ def _forest(ax: Axes, labels: Sequence[str], rows: Sequence[EffectRow | MethodRo
         if i == 0:
             colour, marker = _MAIN, "D"
         if row.lower is not None and row.upper is not None:
-            ax.plot([row.lower, row.upper], [i, i], color=colour, linewidth=2.0, solid_capstyle="round")
+            # A set without an end runs out of the axis.
+            ends = np.clip([row.lower, row.upper], 2.0 * axis.low - axis.high, 2.0 * axis.high - axis.low)
+            ax.plot(ends, [i, i], color=colour, linewidth=2.0, solid_capstyle="round")
         face = "white" if isinstance(row, EffectRow) and row.in_support < MIN_SUPPORT else colour
         ax.plot([row.estimate], [i], marker=marker, color=colour, markerfacecolor=face, markersize=7)
     ax.axvline(0.0, color="#888888", linewidth=0.9, linestyle=(0, (2, 2)), zorder=0)

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from bgmiv.analysis.analysis import Analysis, EffectRow, MethodRow
-from bgmiv.analysis.markup import Markup, aligned, asset, clean, element, percent, sentence, share, shortened, together
+from bgmiv.analysis.markup import (
+    Markup,
+    aligned,
+    asset,
+    clean,
+    element,
+    percent,
+    robust_set_text,
+    sentence,
+    set_text,
+    share,
+    shortened,
+    together,
+)
 from bgmiv.diagnostics.check import Check, LinearEstimate, Severity, worst
 
 __all__ = [
@@ -22,14 +34,13 @@ __all__ = [
     "html_table",
     "method_note",
     "method_table",
-    "robust_set_text",
     "summary_html",
     "summary_text",
     "text_table",
     "trust",
 ]
 
-_STRENGTH = ("effective-f", "robust-f", "nonlinear-first-stage", "anderson-rubin")
+_STRENGTH = ("effective-f", "robust-f", "nonlinear-first-stage", "anderson-rubin", "detail")
 _NOTES = {
     "no-instrument": "the same method without the instruments, as a regression",
     "line": "a straight line in the treatment",
@@ -45,17 +56,13 @@ _NEXT = (
 def estimate_cells(rows: Sequence[EffectRow | MethodRow]) -> list[tuple[str, str]]:
     """The estimate and the interval of each row, with as many decimals in all of them."""
     shown = aligned([(row.estimate, row.lower, row.upper) for row in rows])
-    return [
-        (value, "none" if row.lower is None else f"{low} to {high}")
-        for row, (value, low, high) in zip(rows, shown, strict=True)
-    ]
+    return [(value, _ends_text(row, low, high)) for row, (value, low, high) in zip(rows, shown, strict=True)]
 
 
-def robust_set_text(linear: LinearEstimate) -> str:
-    """A weak-instrument-robust set in words, such as "0.200 to infinity"."""
-    if linear.robust_set == ((-math.inf, math.inf),):
-        return "every number"
-    return " or ".join(" to ".join(together(*pair)) for pair in linear.robust_set) or "empty: no linear effect fits"
+def _ends_text(row: EffectRow | MethodRow, low: str, high: str) -> str:
+    if row.lower is None:
+        return "none"
+    return robust_set_text(row.pieces) if isinstance(row, EffectRow) and row.pieces else f"{low} to {high}"
 
 
 def method_note(row: MethodRow) -> str:
@@ -85,8 +92,11 @@ def failed(analysis: Analysis) -> bool:
 
 def _with_interval(row: EffectRow | MethodRow, level: float) -> tuple[str, str]:
     value, low, high = together(row.estimate, row.lower, row.upper)
-    known = row.lower is not None
-    return value, f"{percent(level)} interval {low} to {high}" if known else "this method gives no interval"
+    if row.lower is None:
+        return value, "this method gives no interval"
+    if isinstance(row, EffectRow) and row.method == "anderson-rubin":
+        return value, f"{percent(level)} set robust to weak instruments: {robust_set_text(row.pieces)}"
+    return value, f"{percent(level)} interval {low} to {high}"
 
 
 def cautions(analysis: Analysis) -> list[str]:
@@ -107,10 +117,16 @@ def cautions(analysis: Analysis) -> list[str]:
     elif against == "doubtful":
         found.append("Read this with caution: a check is in doubt.")
     if weak:
-        known = analysis.effects[0].lower is not None
-        reason = "intervals of this kind are then too narrow" if known else "the estimate may be far off"
         instead = ": rely on the weak-instrument-robust set of the linear effect" if analysis.diagnosis.linear else ""
-        found.append(f"The instruments are weak, and {reason}{instead}.")
+        if analysis.effects[0].method == "anderson-rubin":
+            found.append(
+                "The instruments are weak: the estimate may be far off. The interval of the average effect allows for "
+                "it, those of the curve do not."
+            )
+        elif analysis.effects[0].lower is not None:
+            found.append(f"The instruments are weak, and intervals of this kind are then too narrow{instead}.")
+        else:
+            found.append(f"The instruments are weak, and the estimate may be far off{instead}.")
     return found
 
 
@@ -226,10 +242,13 @@ def _linear_rows(linear: LinearEstimate | None) -> list[tuple[str, str]]:
     level = percent(linear.level)
     value, error, low, high = together(linear.coefficient, linear.std_error, linear.lower, linear.upper)
     ols, ols_error = together(linear.ols, linear.ols_std_error)
+    tf = [] if linear.tf is None else [(f"tF interval, {level}", set_text(*linear.tf))]
     return [
         ("Linear 2SLS", f"{value} per unit (standard error {error}; {level} interval {low} to {high})"),
         ("Linear OLS", f"{ols} per unit (standard error {ols_error})"),
-        (f"Robust set, {level}", robust_set_text(linear)),
+        (f"Robust set, {level}", robust_set_text(linear.robust_set)),
+        (f"CLR set, {level}", f"{robust_set_text(linear.likelihood_ratio_set)} (for errors with equal variance)"),
+        *tf,
     ]
 
 

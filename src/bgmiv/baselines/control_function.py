@@ -276,17 +276,22 @@ def _second_stage(
     outcome = (columns.y - columns.y.mean()) / columns.y.std()
     second = second_stage(Regression(blocks_at, slopes_at, outcome, first, sampling), n_linear + 1, _MIN_GAIN)
     loss = float(np.average((outcome - second.left_out) ** 2, weights=weights))
-    entered = np.append(np.ones(n_linear + 1, bool), np.isfinite(second.penalties.ridges))
-    kept = np.repeat(structural[entered], widths[entered])
-    n_penalised, penalties = len(terms) - n_linear, second.penalties
-    own = SecondStage(
-        coefficients=second.coefficients[kept],
-        sampling=second.sampling[kept],
-        smoothing=second.smoothing[kept],
-        penalties=Penalties(penalties.ridges[:n_penalised], penalties.gains[:n_penalised], ()),
+    n_penalised, own = len(terms) - n_linear, ~of_controls
+    found = SecondStage(
+        coefficients=second.coefficients[own],
+        sampling=second.sampling[own],
+        smoothing=second.smoothing[own],
+        roughness=second.roughness[own],
+        penalties=Penalties(
+            ridges=second.penalties.ridges[:n_penalised],
+            gains=second.penalties.gains[:n_penalised],
+            order=(),
+            priors=second.penalties.priors[:n_penalised],
+            roughest=second.penalties.roughest[:n_penalised],
+        ),
         left_out=second.left_out,
     )
-    return average_splits(columns, terms, terms[n_linear:], [own]), loss
+    return average_splits(columns, terms, terms[n_linear:], [found]), loss
 
 
 PRESETS = {"default": ControlFunctionConfig}

@@ -206,6 +206,8 @@ def _divided(rows: ScaledData, fold: np.ndarray) -> tuple[ScaledData, ScaledData
 class NetworkEstimator(SeededEstimator):
     """An estimator whose fitted result holds members and whose arguments left at None take the preset's value."""
 
+    compiled = True
+
     members: int | None = None
     holdout: float | None = None
     scaling: RoleScaling | None = None

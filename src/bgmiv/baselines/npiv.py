@@ -2,17 +2,15 @@ r"""Penalised sieve instrumental variables: a line, and as much curvature and in
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 import jax
 import numpy as np
 
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.query import Query
 from bgmiv.data.schema import BlockKind
 from bgmiv.diagnostics.support import LinearSupport
-from bgmiv.effects import Estimate, Interval, interval_of
 from bgmiv.errors import DataError
 from bgmiv.estimators.base import SeededEstimator
 from bgmiv.estimators.fitted import FittedSieve, MethodConfig, check_instrument, check_one_number
@@ -21,8 +19,6 @@ from bgmiv.progress import Reporter, silent
 from bgmiv.sieve.fit import SieveConfig, fit_sieve, min_rows
 
 __all__ = ["NPIV", "PRESETS", "FittedNPIV", "NPIVConfig"]
-
-_BAND_DRAWS = 5000
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,24 +30,9 @@ class FittedNPIV(FittedSieve):
         """What the intervals are."""
         kind = "clustered" if self.clustered else "robust"
         return (
-            f"Intervals by the {kind} covariance of the sieve's coefficients, and by the bias of the penalties as far "
-            "as the prior they stand for knows it. Terms that were left out are taken for absent."
+            f"Intervals by the {kind} covariance of the sieve's coefficients, and by the bias of the penalties and of "
+            "terms that were left out, as far as a prior that the data choose knows it."
         )
-
-    def band(self, query: Query, level: float = 0.95, seed: int = 0) -> Interval:
-        r"""A band that is meant to hold g at all points of a query at once.
-
-        It is $\hat g \pm c\, s$, with s the standard errors and c the quantile of $\max |Z| / s$ over all points, in
-        5,000 draws of a normal process Z with the covariance of $\hat g$.
-        """
-        estimate = Estimate(self.at(query), self.factors(query))
-        pointwise = interval_of(estimate, level, in_support=self.in_support(query), name="band")
-        both = np.concatenate([source.factors for source in estimate.sources])
-        scaled = (both / np.maximum(pointwise.std_error, np.finfo(float).tiny)).reshape(len(both), -1)
-        draws = np.random.default_rng(seed).normal(size=(_BAND_DRAWS, len(both)))
-        largest = np.concatenate([np.abs(part @ scaled).max(axis=1) for part in np.array_split(draws, 50)])
-        half = float(np.quantile(largest, level)) * pointwise.std_error
-        return replace(pointwise, lower=estimate.values - half, upper=estimate.values + half)
 
 
 @dataclass(frozen=True)
@@ -72,7 +53,7 @@ class NPIVConfig(SieveConfig, MethodConfig):
     least squares, exactly.
 
     Wide vector blocks and images are reduced to scores first. Sample weights are those of weighted least squares;
-    groups stay in one fold and cluster the covariance. `FittedNPIV.band` gives a band for all points at once.
+    groups stay in one fold and cluster the covariance.
 
     Args:
         min_gain, folds, splits, dimension, waves: as in `bgmiv.sieve.fit.SieveConfig`.

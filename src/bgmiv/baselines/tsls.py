@@ -104,6 +104,11 @@ class FittedTSLS(FittedMethod):
     config: TSLSConfig
     result: Any = unsaved()
 
+    def __post_init__(self) -> None:
+        # Of a file that anyone may have written: a basis of a billion functions would be computed before it is refused.
+        if self.treatment_coefficients.shape != (self.basis.size, 1 + self.schema.n_covariates):
+            raise ValueError("its basis and coefficients have different sizes.")
+
     @property
     def slope(self) -> float:
         """The effect of one unit of treatment, for a fit that is linear without interactions."""

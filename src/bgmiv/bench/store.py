@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from filelock import FileLock, Timeout
 
-from bgmiv._io import write_whole
+from bgmiv._io import write_whole, writing
 from bgmiv.bench.plan import Plan, RunKey, RunSpec, Sweep, canonical_json
 from bgmiv.errors import ConfigError, StoreError
 
@@ -27,6 +26,7 @@ _PLAN = "bgmiv plan 1"
 _ROW_FILE = re.compile(r"[0-9a-f]{16}\.json")
 # A write takes milliseconds: an older temporary file is that of a process that was killed.
 _STRAY_SECONDS = 600.0
+_ADVICE = "Make room and run the same command again: all rows so far are kept."
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class RowStore:
     def claim(self, key: RunKey) -> FileLock | None:
         """Lock a run before working on it; None if another runner has it. Give it back to :meth:`release`."""
         path = self._lock_path(key)
-        with _writing(path):
+        with writing(path, _ADVICE):
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = FileLock(path, timeout=0)
             try:
@@ -305,20 +305,8 @@ def _encode(kind: str, content: Mapping[str, Any]) -> bytes:
     return (json.dumps(stored, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            reason += "; free some space and run the same command again: all rows so far are kept"
-        raise StoreError(f"cannot write {path}: {reason}") from error
-
-
 def _write(path: Path, kind: str, content: Mapping[str, Any]) -> None:
-    with _writing(path):
-        write_whole(path, _encode(kind, content))
+    write_whole(path, _encode(kind, content), _ADVICE)
 
 
 def _read(path: Path, wanted: str | None = None) -> dict[str, Any]:

@@ -73,6 +73,7 @@ class BGMIV(SeededEstimator):
     """
 
     fitted_class = FittedBGMIV
+    compiled = True
     saved_parts = (MLP, ImageDecoder)
 
     preset: Literal["default", "paper", "paper-qmc", "default-no-egm", "paper-qmc-no-egm"] = "default"

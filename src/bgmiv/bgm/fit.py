@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -82,22 +83,19 @@ def fit_members(config: BGMIVConfig, data: IVData, key: Array, reporter: Reporte
         covariates = replace(config.model.covariates, encoder_parts=parts)
         config = replace(config, layout=layout, model=replace(config.model, covariates=covariates))
     config = config.resolve(prepared.data.schema, data.n_rows)
-    checkpoint = open_checkpoint(config, data, key)
-    config = _with_block_noise(config, prepared.data)
-    n_members = config.ensemble.members
-    start = _start(config, prepared, key if n_members == 1 else jax.random.split(key, n_members))
-    together = train(config.initial, config.alternating, start, reporter, checkpoint)
-    trained = members_of(together) if n_members > 1 else (together,)
-    fitted = _fitted(config, data, prepared, trained, key, reporter)
-    if checkpoint is not None:
-        checkpoint.clear()
-    return fitted
+    with open_checkpoint(config, data, key) as checkpoint:
+        config = _with_block_noise(config, prepared.data)
+        n_members = config.ensemble.members
+        start = _start(config, prepared, key if n_members == 1 else jax.random.split(key, n_members))
+        together = train(config.initial, config.alternating, start, reporter, checkpoint)
+        trained = members_of(together) if n_members > 1 else (together,)
+        return _fitted(config, data, prepared, trained, key, reporter)
 
 
-def open_checkpoint(config: BGMIVConfig, data: IVData, key: Array) -> Checkpoint | None:
+def open_checkpoint(config: BGMIVConfig, data: IVData, key: Array) -> AbstractContextManager[Checkpoint | None]:
     """The checkpoint of this very fit, if the config names a folder."""
     if config.checkpoint is None:
-        return None
+        return nullcontext()
     arrays = (data.outcome, data.treatment, data.covariates, data.instruments, data.weights, data.groups)
     return Checkpoint(config.checkpoint, fingerprint(replace(config, checkpoint=None), data.schema, key, *arrays))
 
@@ -269,7 +267,7 @@ def _evidence(fitted: FittedBGMIV, data: IVData, reduced: IVData, last: LastStag
         return found
     strength = None
     if uses_instrument:
-        columns = linear_columns(data if data.weights is None else data.take(data.weights > 0))
+        columns = linear_columns(data)
         strength = min(float(first_stage(column, columns).effective_f) for column in columns.treatment.T)
     return found.with_last_stage(last.explained, last.function.weight, last.function.is_linear, strength)
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bgmiv.cli.options import INTERRUPTED, at_least, bad, blaming, numbers, reported, usable_folder, words
+from bgmiv.cli.options import INTERRUPTED, at_least, bad, blaming, echo, numbers, reported, usable_folder, words
+from bgmiv.errors import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -105,7 +106,7 @@ def plans() -> None:
 
     for name in ready_plans():
         plan = load_plan(name)
-        typer.echo(f"{name:14} {len(plan.specs):6} fits  {plan.title}")
+        echo(f"{name:14} {len(plan.specs):6} fits  {plan.title}")
 
 
 @reported
@@ -120,7 +121,7 @@ def status(
     with blaming("--plan"):
         wanted = (load_plan(plan),) if plan else store.plans()
     if not wanted:
-        typer.echo(f"{len(store.contents().rows)} rows in {folder}, and no plan: name one with --plan.")
+        echo(f"{len(store.contents().rows)} rows in {folder}, and no plan: name one with --plan.")
     console = _wide_console()
     for each in wanted:
         console.print(_status_table(each, [identify(spec) for spec in each.specs], store))
@@ -142,10 +143,10 @@ def show(
     """Show mean and standard deviation over seeds for each cell of a store."""
     found = _opened(folder).rows()
     if as_json:
-        typer.echo(json.dumps([asdict(row) for row in found], indent=2, allow_nan=False))
+        echo(json.dumps([asdict(row) for row in found], indent=2, allow_nan=False))
         return
     if not found:
-        typer.echo(f"No rows in {folder} yet; bgmiv bench run --store {folder} makes them.")
+        echo(f"No rows in {folder} yet; bgmiv bench run --store {folder} makes them.")
         return
     console = _wide_console()
     for design, preset in dict.fromkeys((row.design, row.preset) for row in found):
@@ -192,13 +193,13 @@ def report(
         plans = tuple(load_plan(name) for name in plan) if plan else store.plans()
     rows = store.rows()
     if not rows:
-        typer.echo(f"No rows in {folder} yet, so there is nothing to report; bgmiv bench run makes them.", err=True)
+        echo(f"No rows in {folder} yet, so there is nothing to report; bgmiv bench run makes them.", err=True)
         raise typer.Exit(1)
     with blaming("--baseline"):
         made = bench_report(rows, plans, words(baseline or []))
     for name, content in report_files(made).items():
         write_whole(out / name, content)
-        typer.echo(f"wrote {out / name}")
+        echo(f"wrote {out / name}")
 
 
 @reported
@@ -210,16 +211,16 @@ def gc(
     """Remove what crashes left behind: temporary files, locks, damaged files."""
     store = _opened(folder)
     stray, damaged = store.sweep(), store.remove(store.damaged_files())
-    typer.echo(f"{len(stray)} temporary files and {damaged} damaged files removed.")
+    echo(f"{len(stray)} temporary files and {damaged} damaged files removed.")
     rows, foreign = store.contents()
     if foreign:
-        typer.echo(f"{len(foreign)} rows in the format of another version are kept.")
+        echo(f"{len(foreign)} rows in the format of another version are kept.")
     if other_versions:
         old = [row for row in rows if not _is_current(row)]
-        typer.echo(f"{store.remove(store.path(row.key) for row in old)} rows of other versions removed.")
+        echo(f"{store.remove(store.path(row.key) for row in old)} rows of other versions removed.")
     if failed:
         lost = [row for row in rows if row.status != "ok"]
-        typer.echo(f"{store.remove(store.path(row.key) for row in lost)} failed rows removed.")
+        echo(f"{store.remove(store.path(row.key) for row in lost)} failed rows removed.")
 
 
 @reported
@@ -234,7 +235,7 @@ def merge(
     into = RowStore(usable_folder(target, "TARGET"))
     for source in opened:
         merged = into.merge(source)
-        typer.echo(f"{source.folder}: {merged.added} rows added, {merged.present} were there already.")
+        echo(f"{source.folder}: {merged.added} rows added, {merged.present} were there already.")
 
 
 def _chosen_plan(
@@ -306,7 +307,7 @@ def _announce(total: int, state: StoreState, console: Console, *, any_version: b
 
 
 def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def _opened(folder: Path) -> RowStore:
@@ -339,7 +340,7 @@ def _table(title: str, *columns: str) -> Table:
     from rich.table import Table
 
     # No box and narrow gaps: the widest row must fit a terminal of 80 columns.
-    table = Table(title=f"\n{title}", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    table = Table(title=printable(f"\n{title}"), title_justify="left", box=None, padding=(0, 2, 0, 0))
     for position, name in enumerate(columns):
         table.add_column(name, justify="left" if position == 0 else "right", no_wrap=True)
     return table
@@ -353,7 +354,7 @@ def _status_table(plan: Plan, keys: Sequence[RunKey], store: RowStore) -> Table:
     for cell in counts[0]:
         design, size, level, method, preset = cell
         name = f"{design} n={size} rho={level:g} {method} ({preset})"
-        table.add_row(name, *(str(count[cell]) for count in counts))
+        table.add_row(printable(name), *(str(count[cell]) for count in counts))
     table.add_row("all", *(str(len(part)) for part in parts))
     return table
 
@@ -371,7 +372,7 @@ def _cell_table(design: str, preset: str, rows: Sequence[Row]) -> Table:
         parts = (f"{good[name].mean():.4f}" for name in ("inside", "outside"))
         times = (f"{good[name].mean():.1f}" for name in ("seconds", "cpu_seconds"))
         texts = ("-" if text == "nan" else text for text in (error, *parts, *times))
-        table.add_row(method, str(n), f"{rho:g}", f"{len(good)}/{len(cell)}", *texts)
+        table.add_row(printable(method), str(n), f"{rho:g}", f"{len(good)}/{len(cell)}", *texts)
     return table
 
 
@@ -382,7 +383,7 @@ def _row_table(rows: Sequence[Row]) -> Table:
     for row in rows:
         errors = (row.structural_mse, row.structural_mse_in_support, row.structural_mse_outside)
         table.add_row(
-            *(row.method, str(row.n), f"{row.rho:g}", str(row.seed)),
+            *(printable(row.method), str(row.n), f"{row.rho:g}", str(row.seed)),
             *("failed" if row.status != "ok" else "-" if value is None else f"{value:,.1f}" for value in errors),
             *(f"{row.seconds:.1f}", f"{row.cpu_seconds:.1f}"),
         )

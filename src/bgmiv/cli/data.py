@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from bgmiv._io import write_whole
-from bgmiv.cli.options import AsJson, print_json, reported, writable_file
+from bgmiv.cli.options import AsJson, echo, print_json, reported, writable_file
 
 __all__ = ["EMPIRICAL", "empirical_command", "mnist"]
 
@@ -48,9 +48,9 @@ def mnist(
     if as_json:
         print_json({"folder": str(folder), "files": sorted(file.name for file in folder.iterdir())})
         return
-    typer.echo(f"MNIST, checked: {folder}")
+    echo(f"MNIST, checked: {folder}")
     if cache is not None:
-        typer.echo(f"The designs find it there when the environment variable BGMIV_DATA_CACHE is {cache.absolute()}")
+        echo(f"The designs find it there when the environment variable BGMIV_DATA_CACHE is {cache.absolute()}")
 
 
 def empirical_command(name: str) -> Callable[..., None]:
@@ -77,11 +77,11 @@ def empirical_command(name: str) -> Callable[..., None]:
             record = {"file": str(target), "rows": found.n_rows, "formula": found.formula, "source": found.source}
             print_json(record | {"published": None if published is None else published._asdict()})
             return
-        typer.echo(f"{found.n_rows} rows: {target}")
-        typer.echo(f"formula: {found.formula}")
+        echo(f"{found.n_rows} rows: {target}")
+        echo(f"formula: {found.formula}")
         if published is not None:
             error = "" if published.standard_error is None else f" ({published.standard_error})"
-            typer.echo(f"published two-stage least squares: {published.coefficient}{error}, {published.reference}")
+            echo(f"published two-stage least squares: {published.coefficient}{error}, {published.reference}")
 
     write.__name__ = name
     write.__doc__ = f"{EMPIRICAL[name]} Writes a CSV file and prints the formula to use."

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bgmiv.cli import options
+from bgmiv.cli import options, tables
 from bgmiv.cli.saved import read_treatment
+from bgmiv.errors import BGMIVError, ModelFileError, printable
 
 if TYPE_CHECKING:
     from bgmiv.analysis.analysis import Analysis
@@ -30,10 +34,12 @@ Exit codes: 0 fine; 1 bad data; 2 bad usage; 130 Ctrl-C."""
 
 
 @options.reported
-@options.takes_roles
+@tables.takes(tables.chosen_roles, "roles")
+@tables.takes(tables.chosen_form, "form")
 def fit(
-    data: options.Data,
-    roles: options.Roles,
+    data: tables.Data,
+    roles: tables.Roles,
+    form: tables.FileFormat,
     out: Annotated[Path | None, typer.Option(help="Folder for the model and its analysis.")] = None,
     report: Annotated[Path | None, typer.Option(help="Also write the analysis as one HTML page.")] = None,
     method: Annotated[
@@ -50,7 +56,9 @@ def fit(
     checkpoint: Annotated[
         Path | None, typer.Option(help="Folder that keeps an unfinished fit of bgm-iv; the same command goes on.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a saved model in --out.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a saved model in --out, and the file of --report.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the analysis as one JSON object.")] = False,
 ) -> None:
     """Fit a causal curve from a CSV or Parquet file, save it, and say what came out and whether to believe it."""
@@ -60,44 +68,109 @@ def fit(
     options.at_least(0, seed, "--seed")
     if members is not None:
         options.at_least(1, members, "--members")
+    options.check_outputs({"--out": out, "--report": report, "--checkpoint": checkpoint}, data)
     if out is not None:
         _free_folder(out, overwrite)
     if report is not None:
-        options.writable_file(report, "--report")
+        options.writable_file(report, "--report", overwrite=overwrite)
 
-    from bgmiv.data.read import read_table, select_columns
+    from bgmiv.data.read import select_columns
 
-    table = read_table(data)
-    with options.warnings_shown(roles):
+    table = tables.read_data(data, form)
+    with tables.warnings_shown(roles):
         with options.blaming("--method"):
             model = options.make_model(method, preset, seed, roles.kinds, members=members, checkpoint=checkpoint)
         labels = select_columns(table, options.words(by or []))
-        model = options.fitted_model(model, table, roles)
-        groups_shown = _groups_shown(model, labels, table, roles)
-        analysis: Analysis = model.analysis(by=groups_shown, level=level, title=title, source=data.name)
+        model = tables.fitted_model(model, table, roles)
+        done = _AfterFit(model)
+        asked: dict[str, Any] = {"level": level, "title": title, "source": printable(data.name)}
+        with done.step("the analysis of the fit"):
+            done.analysis = model.analysis(by=_groups_shown(model, labels, table, roles), **asked)
         if out is not None:
-            model.save(out, analysis=analysis, overwrite=overwrite)
-    written = _written(analysis, out, report)
+            with done.step(f"saving the fit in {out}"):
+                model.save(out, analysis=done.analysis, overwrite=overwrite)
+                done.written["model"] = str(out)
+        if report is not None and done.analysis is not None:
+            from bgmiv.analysis.page import write_report
+
+            with done.step(f"the report {report}"):
+                done.written["report"] = str(write_report(done.analysis, report))
+        done.rescue()
+    _print(done, as_json)
+    if done.failure is not None:
+        options.echo(f"Error: {done.failure}", err=True)
+        raise typer.Exit(done.code)
+    options.exit_if_failed(model.verdict_)
+
+
+class _AfterFit:
+    """What is left to do with a fit, which took time and must not be lost: each step may fail by itself."""
+
+    def __init__(self, model: IVEstimator) -> None:
+        self.model = model
+        self.analysis: Analysis | None = None
+        self.written: dict[str, str] = {}
+        self.failure: str | None = None
+        self.code = 0
+
+    @contextmanager
+    def step(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (Exception, KeyboardInterrupt) as error:
+            why = str(error) if isinstance(error, BGMIVError) else f"{type(error).__name__}: {error}"
+            self.failure = self.failure or f"{what} failed: {why}"
+            self.code = self.code or (options.INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1)
+
+    def rescue(self) -> None:
+        """Save the fit in a new folder, if a step failed and it is saved nowhere."""
+        if self.failure is None or "model" in self.written:
+            return
+        with self.step("saving the fit"):
+            folder = Path(tempfile.mkdtemp(prefix="bgmiv-")) / "fit"
+            self.model.save(folder, analysis=self.analysis)
+            self.written["model"] = str(folder)
+
+
+def _print(done: _AfterFit, as_json: bool) -> None:
+    from bgmiv.analysis.text import summary_text
+
+    verdict, analysis = done.model.verdict_, done.analysis
+    effect: dict[str, Any] = {}
+    if analysis is None:
+        with done.step("the average effect"):
+            effect = _average_effect(done.model)
     if as_json:
-        options.print_json(
-            {**written, "verdict": options.verdict_record(analysis.verdict), "analysis": _record(analysis)}
-        )
+        shown = {"effect": effect} if analysis is None else {"analysis": _record(analysis)}
+        options.print_json({**done.written, "verdict": options.verdict_record(verdict), **shown})
+    elif analysis is None:
+        options.echo("\n".join(f"{name}: {value}" for name, value in effect.items()))
     else:
-        from bgmiv.analysis.text import summary_text
-
-        typer.echo(summary_text(analysis))
-    for what, path in written.items():
-        typer.echo(f"{what}: {path}", err=True)
-    options.exit_if_failed(analysis.verdict)
+        options.echo(summary_text(analysis))
+    for what, path in done.written.items():
+        options.echo(f"{what}: {path}", err=True)
 
 
-def _groups_shown(model: IVEstimator, labels: Table, table: Any, roles: options.Roles) -> Any:
+def _average_effect(model: IVEstimator) -> dict[str, Any]:
+    """The one number of a fit whose analysis failed: between the quartiles of the treatment, or its first levels."""
+    import numpy as np
+
+    assert model.data_ is not None
+    variable = model.fitted_.schema.treatment
+    low, high = variable.levels[:2] if variable.levels else (0.0, 1.0)
+    if not variable.discrete:
+        low, high = (float(value) for value in np.quantile(model.data_.treatment, [0.25, 0.75]))
+    effect = options.plain(model.ate(t0=low, t1=high))
+    return {"treatment": variable.name, "t0": low, "t1": high, "average effect": effect}
+
+
+def _groups_shown(model: IVEstimator, labels: Table, table: Any, roles: tables.Roles) -> Any:
     """What `analysis` takes as `by`: names of covariates, or labels of each row where a name is none of them."""
     if not labels.columns:
         return None
     if set(labels.names) <= set(model.fitted_.schema.covariate_names):
         return list(labels.names)
-    kept = options.rows_used(table, roles) if model.n_dropped_ else slice(None)
+    kept = tables.rows_used(table, roles) if model.n_dropped_ else slice(None)
     return {column.name: column.values[kept] for column in labels.columns}
 
 
@@ -110,29 +183,23 @@ def _record(analysis: Analysis) -> dict[str, Any]:
 
 
 def _free_folder(out: Path, overwrite: bool) -> None:
+    """Refuse a folder that `save` would refuse once the fit is done."""
+    from bgmiv.persist.folder import check_free
+
     options.usable_folder(out, "--out")
-    if not out.is_dir() or not any(out.iterdir()):
-        return
-    if not (out / "model.json").is_file():
-        raise options.bad(f"{out} holds something else than a saved model; name a new folder", "--out")
-    if not overwrite:
-        raise options.bad(f"{out} holds a saved model; name a new folder or give --overwrite", "--out")
-
-
-def _written(analysis: Analysis, out: Path | None, report: Path | None) -> dict[str, str]:
-    written = {} if out is None else {"model": str(out)}
-    if report is not None:
-        from bgmiv.analysis.page import write_report
-
-        written["report"] = str(write_report(analysis, report))
-    return written
+    try:
+        check_free(out, overwrite=overwrite)
+    except ModelFileError as error:
+        raise options.bad(str(error).replace("Say overwrite=True", "Give --overwrite"), "--out") from error
 
 
 @options.reported
-@options.takes_roles
+@tables.takes(tables.chosen_roles, "roles")
+@tables.takes(tables.chosen_form, "form")
 def compare(
-    data: options.Data,
-    roles: options.Roles,
+    data: tables.Data,
+    roles: tables.Roles,
+    form: tables.FileFormat,
     methods: Annotated[
         list[str] | None,
         typer.Option(
@@ -152,6 +219,8 @@ def compare(
 ) -> None:
     """The same average effect by several methods, side by side."""
     names = list(dict.fromkeys(options.words(methods or ["tsls,tsls-noiv,bgm-iv"])))
+    if not names:
+        raise options.bad("name one or more", "--methods")
     for name in names:
         options.check_method(name, "--methods")
     options.check_preset(preset)
@@ -161,14 +230,21 @@ def compare(
         raise options.bad("give both --t0 and --t1, or none", "--t0")
 
     from bgmiv.analysis.compare import compare as compared
-    from bgmiv.data.read import read_table
 
-    table = read_table(data)
-    with options.warnings_shown(roles):
-        models = {
-            name: options.fitted_model(options.make_model(name, preset, seed, roles.kinds), table, roles)
-            for name in names
-        }
+    table = tables.read_data(data, form)
+    with tables.warnings_shown(roles):
+        models: dict[str, IVEstimator] = {}
+        failed = ""
+        for name in names:
+            try:
+                models[name] = tables.fitted_model(options.make_model(name, preset, seed, roles.kinds), table, roles)
+            # Fits that are done took time: they are compared without this one.
+            except (BGMIVError, KeyboardInterrupt) as error:
+                if not models:
+                    raise
+                failed = failed or f"{name} failed: {error or 'interrupted'}"
+                if isinstance(error, KeyboardInterrupt):
+                    break
         asked: dict[str, Any] = {}
         if t0 is not None and t1 is not None:
             variable = next(iter(models.values())).fitted_.schema.treatment
@@ -177,4 +253,7 @@ def compare(
     if as_json:
         options.print_json(found.to_dict())
     else:
-        typer.echo(str(found))
+        options.echo(str(found))
+    if failed:
+        options.echo(f"Error: {failed}", err=True)
+        raise typer.Exit(1)

@@ -1,23 +1,21 @@
-"""What the commands share: options and the roles of columns, refusing bad ones, printing, and reporting errors."""
+"""What the commands share: options, refusing bad ones, paths, printing, and reporting errors."""
 
 from __future__ import annotations
 
 import functools
-import inspect
 import json
 import os
-import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from math import isfinite, isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
-from bgmiv.errors import BGMIVError, BGMIVWarning, ConfigError, DataError
+from bgmiv._io import check_writable
+from bgmiv.errors import BGMIVError, ConfigError, StoreError, printable
 from bgmiv.registry import METHODS, NO_INSTRUMENT, find_method, method_names, nearest_preset, preset_names
 
 if TYPE_CHECKING:
@@ -28,32 +26,26 @@ __all__ = [
     "FAILED_FIT",
     "INTERRUPTED",
     "AsJson",
-    "Data",
     "Level",
-    "Roles",
     "at_least",
     "bad",
     "blaming",
     "check_level",
     "check_method",
+    "check_outputs",
     "check_preset",
-    "chosen_roles",
     "complete_method",
     "complete_preset",
+    "echo",
     "exit_if_failed",
-    "fitted_model",
-    "in_options",
     "make_model",
     "method_help",
     "numbers",
     "plain",
     "print_json",
     "reported",
-    "rows_used",
-    "takes_roles",
     "usable_folder",
     "verdict_record",
-    "warnings_shown",
     "words",
     "writable_file",
 ]
@@ -68,16 +60,18 @@ INTERRUPTED = 130
 FAILED_FIT = 3
 """The exit code of every command that shows a fit which failed its held-out checks."""
 
-Data = Annotated[Path, typer.Argument(help="A CSV or Parquet file.", show_default=False)]
 Level = Annotated[float, typer.Option(help="Of the intervals.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-
-_KINDS = ("continuous", "binary", "categorical")
 
 
 def bad(message: str, option: str) -> typer.BadParameter:
     """The error for a value that is refused, which names its option."""
-    return typer.BadParameter(message, param_hint=option)
+    return typer.BadParameter(printable(message), param_hint=option)
+
+
+def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
+    """Print a text; nothing in it that came from data can act on the terminal."""
+    typer.echo(printable(text), err=err, nl=nl)
 
 
 def words(values: list[str]) -> list[str]:
@@ -123,7 +117,7 @@ def blaming(option: str) -> Iterator[None]:
     """A setting refused inside is reported as a bad value of that option, with exit code 2."""
     try:
         yield
-    except ConfigError as error:
+    except (ConfigError, StoreError) as error:
         raise bad(str(error), option) from error
 
 
@@ -174,11 +168,11 @@ def method_help() -> str:
 
 def usable_folder(path: Path, option: str) -> Path:
     """Refuse a path that is a file, or that lies under one or where nothing can be written."""
-    nearest = next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())
+    nearest = next(parent for parent in (path.absolute(), *path.absolute().parents) if os.path.exists(parent))
     if not nearest.is_dir():
         raise bad(f"{nearest} is a file; name a folder", option)
-    if not os.access(nearest, os.W_OK):
-        raise bad(f"nothing can be written in {nearest}; name another folder", option)
+    with blaming(option):
+        check_writable(nearest)
     return path
 
 
@@ -188,11 +182,38 @@ def writable_file(path: Path, option: str, *, overwrite: bool = True) -> Path:
         raise bad(f"{path} is a folder; name a file", option)
     if not path.absolute().parent.is_dir():
         raise bad(f"the folder {path.parent} does not exist; make it first", option)
-    if not os.access(path.absolute().parent, os.W_OK):
-        raise bad(f"nothing can be written in {path.absolute().parent}", option)
+    if path.exists() and not path.is_file():
+        raise bad(f"{path} is a device or a pipe; name a file", option)
+    with blaming(option):
+        check_writable(path.absolute().parent)
     if path.exists() and not overwrite:
         raise bad(f"{path} exists; name another file or give --overwrite", option)
     return path
+
+
+def check_outputs(outputs: Mapping[str, Path | None], *inputs: Path | None) -> None:
+    """Refuse to write where something is read, or where another output goes: links are followed.
+
+    `outputs` are paths by their options; an input may be a folder, in which nothing is written.
+    """
+    read = [path for path in inputs if path is not None]
+    written: dict[str, Path] = {}
+    for option, path in outputs.items():
+        if path is None:
+            continue
+        real = Path(os.path.realpath(path))
+        for source in read:
+            # Hard links have different paths.
+            if real.is_relative_to(os.path.realpath(source)) or _same_file(path, source):
+                raise bad(f"{path} is read by this command, and would be overwritten; name another", option)
+        for other, place in written.items():
+            if real.is_relative_to(place) or place.is_relative_to(real):
+                raise bad(f"{path} and {other} {place} are in one place; keep them apart", option)
+        written[option] = real
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    return one.exists() and other.exists() and one.samefile(other)
 
 
 def plain(value: Any) -> Any:
@@ -222,7 +243,7 @@ def plain(value: Any) -> Any:
 
 def print_json(record: dict[str, Any]) -> None:
     """One JSON object on stdout."""
-    typer.echo(json.dumps(plain(record), indent=2, allow_nan=False, ensure_ascii=False))
+    typer.echo(printable(json.dumps(plain(record), indent=2, allow_nan=False, ensure_ascii=False), escape=True))
 
 
 def verdict_record(verdict: Verdict | None) -> dict[str, Any] | None:
@@ -234,7 +255,7 @@ def exit_if_failed(verdict: Verdict | None) -> None:
     """Say on stderr what the verdict holds against a fit; one that failed ends the command with its exit code."""
     if verdict is None or verdict.severity == "good":
         return
-    typer.echo(f"Warning: {verdict.sentence}", err=True)
+    echo(f"Warning: {verdict.sentence}", err=True)
     if verdict.severity == "failed":
         raise typer.Exit(FAILED_FIT)
 
@@ -247,156 +268,10 @@ def reported(command: Callable[P, T]) -> Callable[P, T]:
         try:
             return command(*args, **kwargs)
         except KeyboardInterrupt as stopped:
-            typer.echo(str(stopped) or "Interrupted.", err=True)
+            echo(str(stopped) or "Interrupted.", err=True)
             raise typer.Exit(INTERRUPTED) from None
         except (BGMIVError, OSError) as error:
-            typer.echo(f"Error: {error}", err=True)
+            echo(f"Error: {error}", err=True)
             raise typer.Exit(1) from error
 
     return run
-
-
-class Roles(NamedTuple):
-    """The roles of the columns, by a formula or by names, and kinds that are declared."""
-
-    formula: str | None
-    outcome: str
-    treatment: str
-    instruments: tuple[str, ...]
-    covariates: tuple[str, ...]
-    weights: str | None
-    groups: str | None
-    missing: str
-    kinds: dict[str, str]
-    blocks: dict[str, str]
-
-
-def chosen_roles(
-    formula: Annotated[
-        str | None,
-        typer.Option(
-            help="'outcome ~ covariates + \\[treatment ~ instruments]', instead of the four options after it."
-        ),
-    ] = None,
-    outcome: Annotated[str | None, typer.Option(help="The outcome's column.")] = None,
-    treatment: Annotated[str | None, typer.Option(help="The treatment's column.")] = None,
-    instruments: Annotated[
-        list[str] | None, typer.Option(help="The instruments' columns: a,b, or the option repeated.")
-    ] = None,
-    covariates: Annotated[list[str] | None, typer.Option(help="The covariates' columns, likewise.")] = None,
-    weights: Annotated[str | None, typer.Option(help="The column of sample weights.")] = None,
-    groups: Annotated[str | None, typer.Option(help="The column of groups of rows that are not independent.")] = None,
-    missing: Annotated[str, typer.Option(help="raise: refuse missing values; drop: leave such rows out.")] = "raise",
-    kind: Annotated[
-        list[str] | None,
-        typer.Option(help="COLUMN=KIND where the file does not tell: continuous, binary, categorical. Repeatable."),
-    ] = None,
-) -> Roles:
-    """The roles that the options stand for; a bad option is blamed before the file is read."""
-    if missing not in ("raise", "drop"):
-        raise bad(f"{missing!r} is neither raise nor drop", "--missing")
-    named = {"--outcome": outcome, "--treatment": treatment, "--instruments": instruments, "--covariates": covariates}
-    given = [option for option, value in named.items() if value]
-    if formula is not None:
-        if given:
-            raise bad(f"give a formula or {given[0]}, not both", "--formula")
-        from bgmiv.data.formula_terms import split_formula
-
-        try:
-            outcome, treatment, *_ = split_formula(formula)
-        except DataError as error:
-            raise bad(str(error), "--formula") from error
-    elif not given:
-        example = "--formula 'y ~ v + [x ~ w]', or --outcome, --treatment and --instruments"
-        raise bad(f"say which column is which: {example}", "--formula")
-    elif absent := [option for option in ("--outcome", "--treatment", "--instruments") if option not in given]:
-        raise bad("name a column of the file", absent[0])
-    assert outcome is not None
-    assert treatment is not None
-    blocks = {}
-    for entry in words(kind or []):
-        name, equals, declared = entry.rpartition("=")
-        if not equals or not name or declared not in _KINDS:
-            raise bad(f"{entry!r} is not COLUMN=KIND with one of {', '.join(_KINDS)}", "--kind")
-        blocks[name] = declared
-    roles = {"treatment_kind": treatment, "outcome_kind": outcome}
-    kinds = {role: blocks.pop(name) for role, name in roles.items() if name in blocks}
-    w, v = (tuple(words(names or [])) for names in (instruments, covariates))
-    return Roles(formula, outcome, treatment, w, v, weights, groups, missing, kinds, blocks)
-
-
-def takes_roles(command: Callable[..., None]) -> Callable[..., None]:
-    """A command that fits a file: it has the options of `chosen_roles` besides its own, and is given their `roles`."""
-    own, shared = (inspect.signature(each, eval_str=True).parameters for each in (command, chosen_roles))
-
-    @functools.wraps(command)
-    def run(**given: Any) -> None:
-        roles = chosen_roles(**{name: given.pop(name) for name in shared})
-        command(roles=roles, **given)
-
-    options = {**shared, **{name: parameter for name, parameter in own.items() if name != "roles"}}
-    keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in options.values()]
-    run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
-    run.__annotations__ = {name: parameter.annotation for name, parameter in options.items()}
-    return run
-
-
-def fitted_model(model: IVEstimator, table: Any, roles: Roles) -> IVEstimator:
-    """The estimator fitted on the table, by formula or by names.
-
-    Raises:
-        DataError: the data cannot be used; the message names options of the command line.
-    """
-    more: dict[str, Any] = {name: getattr(roles, name) for name in ("missing", "weights", "groups")}
-    more["blocks"] = roles.blocks or None
-    try:
-        if roles.formula is not None:
-            return model.fit_formula(roles.formula, table, **more)
-        names: dict[str, Any] = {"instruments": list(roles.instruments), "covariates": list(roles.covariates) or None}
-        return model.fit_table(table, outcome=roles.outcome, treatment=roles.treatment, **names, **more)
-    except DataError as error:
-        raise DataError(in_options(str(error), roles)) from error
-
-
-def rows_used(table: Any, roles: Roles) -> Any:
-    """Which rows of the table have a value in every column that the fit uses."""
-    from bgmiv.data.formula import formula_columns
-    from bgmiv.data.read import complete_rows
-
-    names = [name for name in (roles.weights, roles.groups) if name is not None]
-    if roles.formula is not None:
-        names += formula_columns(roles.formula, table)
-    else:
-        names += (roles.outcome, roles.treatment, *roles.instruments, *roles.covariates)
-    return complete_rows(table, dict.fromkeys(names))
-
-
-def in_options(text: str, roles: Roles) -> str:
-    """A message of the library in the words of the command line.
-
-    >>> roles = chosen_roles("y ~ v + [x ~ w]")
-    >>> in_options("Fill them, or leave such rows out with missing='drop'.", roles)
-    'Fill them, or leave such rows out with --missing drop.'
-    >>> in_options("say treatment_kind='binary', or use blocks={'v': 'categorical'}.", roles)
-    'say --kind x=binary, or use --kind v=categorical.'
-    """
-    text = text.replace("missing='drop'", "--missing drop")
-    for role, name in (("treatment", roles.treatment), ("outcome", roles.outcome)):
-        # In a replacement a backslash is special.
-        replacement = f"--kind {name}=".replace("\\", r"\\") + r"\1"
-        text = re.sub(rf"\b{role}_kind='(\w+)'", replacement, text)
-    return re.sub(r"blocks=\{'([^']+)': '(\w+)'[^}]*\}", r"--kind \1=\2", text)
-
-
-@contextmanager
-def warnings_shown(roles: Roles | None = None) -> Iterator[None]:
-    """Warnings of the library as one line each on stderr."""
-
-    def show(message: Warning | str, *_: Any) -> None:
-        text = str(message) if roles is None else in_options(str(message), roles)
-        typer.echo(f"Warning: {text}", err=True)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", BGMIVWarning)
-        warnings.showwarning = show  # type: ignore[assignment]
-        yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from bgmiv._io import write_whole
-from bgmiv.cli import options
+from bgmiv.cli import options, tables
 
 if TYPE_CHECKING:
     from bgmiv.analysis.analysis import Analysis
@@ -34,15 +35,21 @@ _MAX_GROUPS = 50
 
 
 @options.reported
+@tables.takes(tables.chosen_form, "form")
 def predict(
     folder: Folder,
-    data: options.Data,
+    data: tables.Data,
+    form: tables.FileFormat,
     treatment: Annotated[str | None, typer.Option(help="One treatment for all rows.")] = None,
     treatment_column: Annotated[
         str | None, typer.Option(help="The column with each row's treatment; by default the one of the fit.")
     ] = None,
     level: options.Level = 0.95,
     out: Annotated[Path | None, typer.Option(help="A CSV file, instead of stdout.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file of --out.")] = False,
+    guard: Annotated[
+        bool, typer.Option(help="In the CSV, an apostrophe before words that a spreadsheet would take for a formula.")
+    ] = True,
     as_json: options.AsJson = False,
 ) -> None:
     """What the outcome would be, on average, if each row's treatment were set: as CSV, one line a row.
@@ -54,30 +61,35 @@ def predict(
         raise options.bad("give this or --treatment, not both", "--treatment-column")
     options.check_level(level)
     if out is not None:
-        options.writable_file(out, "--out")
+        options.check_outputs({"--out": out}, folder, data)
+        options.writable_file(out, "--out", overwrite=overwrite)
 
-    with options.warnings_shown():
+    from bgmiv.data.csv_file import guarded
+
+    with tables.warnings_shown():
         model = _open(folder)
-        found = _predictions(model, data, treatment, treatment_column, level)
+        found = _predictions(model, tables.read_data(data, form), treatment, treatment_column, level)
     if as_json:
         options.print_json({"verdict": options.verdict_record(model.verdict_), "rows": found.to_dict("records")})
+    text = (found.map(guarded) if guard else found).to_csv(index=False)
     if out is not None:
-        write_whole(out, found.to_csv(index=False).encode())
-        typer.echo(f"{len(found)} rows: {out}", err=True)
+        write_whole(out, text.encode("utf-8", "surrogatepass"))
+        options.echo(f"{len(found)} rows: {out}", err=True)
     elif not as_json:
-        typer.echo(found.to_csv(index=False), nl=False)
+        # A pipe gets the values as they are.
+        (options.echo if sys.stdout.isatty() else typer.echo)(text, nl=False)
     options.exit_if_failed(model.verdict_)
 
 
-def _predictions(model: IVEstimator, data: Path, treatment: str | None, column: str | None, level: float) -> Any:
-    """A table with one line for each row of the file."""
+def _predictions(model: IVEstimator, table: Any, treatment: str | None, column: str | None, level: float) -> Any:
+    """A table with one line for each row of the file's."""
     import numpy as np
     import pandas as pd
 
-    from bgmiv.data.read import column_names, read_table, select_columns, table_rows
+    from bgmiv.data.read import column_names, select_columns, table_rows
     from bgmiv.errors import DataError
 
-    table, schema = read_table(data), model.fitted_.schema
+    schema = model.fitted_.schema
     if treatment is not None:
         n = table_rows(table)
         x = np.full(n, read_treatment(treatment, schema.treatment, "--treatment"))
@@ -111,8 +123,10 @@ class _Row(NamedTuple):
 
 
 @options.reported
+@tables.takes(tables.chosen_form, "form")
 def effect(
     folder: Folder,
+    form: tables.FileFormat,
     t0: Annotated[str, typer.Option(help="The treatment that is compared with.", show_default=False)],
     t1: Annotated[str, typer.Option(help="The treatment whose effect is asked for.", show_default=False)],
     data: Annotated[
@@ -131,21 +145,22 @@ def effect(
     treatments of the summary, and by straight lines between them.
     """
     options.check_level(level)
-    with options.warnings_shown():
+    with tables.warnings_shown():
         model = _open(folder)
         variable, outcome = model.fitted_.schema.treatment, model.fitted_.schema.outcome.name
         pair = (read_treatment(t0, variable, "--t0"), read_treatment(t1, variable, "--t1"))
         if data is None:
             rows = _stored_effects(_analysis(model, folder), variable, pair, by, level)
         else:
-            rows = _asked_effects(model, data, pair, by, weights, level)
+            rows = _asked_effects(model, tables.read_data(data, form), pair, by, weights, level)
     if as_json:
         record = {"outcome": outcome, "treatment": variable.name, "t0": pair[0], "t1": pair[1], "level": level}
         options.print_json(
             record | {"verdict": options.verdict_record(model.verdict_), "effects": [_effect_record(r) for r in rows]}
         )
     else:
-        _print_effects(rows, outcome, variable, pair, level)
+        saved = model.saved_analysis_
+        _print_effects(rows, outcome, variable, pair, level, saved is not None and saved.diagnosis.weak_instruments)
     options.exit_if_failed(model.verdict_)
 
 
@@ -166,26 +181,30 @@ def _stored_effects(
     low, high = curves[0].treatment[0], curves[0].treatment[-1]
     if min(t0, t1) < low or max(t0, t1) > high:
         raise DataError(f"the stored curve goes from {low:.4g} to {high:.4g}. For other treatments give --data DATA.")
-    # The share of rows with both treatments in support is stored for the summary's contrast; else it is at most that.
-    shares = {row.group: row.in_support for row in analysis.effects if (row.t0, row.t1) == (t0, t1)}
+    # The summary's contrast is stored: its share of rows with both treatments in support (else it is at most that), and
+    # its ends, which may be those of a robust set.
+    stored = {row.group: row for row in analysis.effects if (row.t0, row.t1) == (t0, t1)}
     rows = []
     for curve in curves:
         found, interpolated = contrast(curve, t0, t1, level)
-        found = replace(found, in_support=shares.get(curve.group, found.in_support))
+        row = stored.get(curve.group)
+        if row is not None:
+            found = replace(found, in_support=row.in_support)
+            if row.method == "anderson-rubin" and level == analysis.level:
+                found = replace(found, lower=row.lower, upper=row.upper, method=row.method)
         rows.append(_Row(curve.group.label, curve.group.n_rows, found, interpolated))
     return rows
 
 
 def _asked_effects(
-    model: IVEstimator, data: Path, pair: tuple[Any, Any], by: str | None, weights: str | None, level: float
+    model: IVEstimator, table: Any, pair: tuple[Any, Any], by: str | None, weights: str | None, level: float
 ) -> list[_Row]:
     import numpy as np
 
     from bgmiv.data.query import rows_of
-    from bgmiv.data.read import column_names, read_table, select_columns, table_rows
+    from bgmiv.data.read import column_names, select_columns, table_rows
     from bgmiv.errors import DataError
 
-    table = read_table(data)
     n = table_rows(table)
     groups: list[tuple[str, Any]] = [("all rows", np.arange(n))]
     if by is not None:
@@ -206,19 +225,24 @@ def _asked_effects(
 
 
 def _effect_record(row: _Row) -> dict[str, Any]:
-    parts = {name: getattr(row.interval, name) for name in ("estimate", "lower", "upper", "std_errors", "in_support")}
+    names = ("estimate", "lower", "upper", "method", "std_errors", "in_support")
+    parts = {name: getattr(row.interval, name) for name in names}
     return {"group": row.group, "n_rows": row.n_rows, **parts, "interpolated": row.interpolated}
 
 
-def _print_effects(rows: list[_Row], outcome: str, variable: Variable, pair: tuple[Any, Any], level: float) -> None:
+def _print_effects(
+    rows: list[_Row], outcome: str, variable: Variable, pair: tuple[Any, Any], level: float, weak: bool
+) -> None:
     import numpy as np
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
+    from bgmiv.analysis.markup import clean
+
     t0, t1 = (value if variable.levels else f"{value:g}" for value in pair)
     title = f"Average effect of {variable.name} {t1} instead of {t0} on {outcome}"
-    shown = Table(title=escape(title), title_justify="left")
+    shown = Table(title=escape(clean(title)), title_justify="left")
     for name in ("group", "rows", "effect", f"{100 * level:g}% interval", "in support"):
         shown.add_column(name, justify="left" if name == "group" else "right")
     for row in rows:
@@ -227,8 +251,12 @@ def _print_effects(rows: list[_Row], outcome: str, variable: Variable, pair: tup
             for part in (row.interval.estimate, row.interval.lower, row.interval.upper)
         )
         share = f"{100 * float(row.interval.in_support):.0f}%"
-        shown.add_row(escape(row.group), f"{row.n_rows:,}", estimate, f"{lower} to {upper}", share)
-    if any(row.interpolated for row in rows):
+        shown.add_row(escape(clean(row.group)), f"{row.n_rows:,}", estimate, f"{lower} to {upper}", share)
+    if any(row.interval.method == "anderson-rubin" for row in rows):
+        shown.caption = "The instruments are weak: intervals are the ends of Anderson-Rubin sets."
+    elif weak:
+        shown.caption = "The instruments are weak, and these intervals too narrow: ate_interval(method='robust')."
+    elif any(row.interpolated for row in rows):
         shown.caption = "Read between points of the stored curve along straight lines; --data DATA computes it."
     Console().print(shown)
 
@@ -245,7 +273,7 @@ def diagnose(folder: Folder, as_json: options.AsJson = False) -> None:
         record = {"severity": diagnosis.severity, "checks": checks, "linear": options.plain(diagnosis.linear)}
         options.print_json(record | {"verdict": options.verdict_record(model.verdict_)})
     else:
-        typer.echo(_diagnosis_text(analysis))
+        options.echo(_diagnosis_text(analysis))
     options.exit_if_failed(model.verdict_)
 
 
@@ -273,11 +301,13 @@ def _diagnosis_text(analysis: Analysis) -> str:
 def report(
     folder: Folder,
     out: Annotated[Path, typer.Option(help="The HTML file.")] = Path("report.html"),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file of --out.")] = False,
     show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Write the analysis of a saved model as one self-contained HTML page, to be sent, printed or opened offline."""
-    options.writable_file(out, "--out")
+    options.check_outputs({"--out": out}, folder)
+    options.writable_file(out, "--out", overwrite=overwrite)
     model = _open(folder)
     analysis = _analysis(model, folder)
     from bgmiv.analysis.page import write_report
@@ -287,7 +317,7 @@ def report(
         size = written.stat().st_size
         options.print_json({"report": str(written), "bytes": size, "verdict": options.verdict_record(model.verdict_)})
     else:
-        typer.echo(f"report: {written}")
+        options.echo(f"report: {written}")
     if show:
         import webbrowser
 

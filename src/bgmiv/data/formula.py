@@ -5,7 +5,6 @@ From a table to `IVData`, from later tables to the same covariates, and to plain
 
 from __future__ import annotations
 
-import ast
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,9 +26,10 @@ __all__ = ["FormulaFile", "FormulaReader", "formula_columns", "formula_file", "f
 
 # A typed formula has 10,000 letters at most; written out term by term it may be longer.
 _MAX_CHARACTERS, _MAX_FACTORS = 100_000, 10
-# Degrees, degrees of freedom and the like: larger ones would make columns without end.
-_MAX_SETTING = 1000
-_MIN_ROWS = 50
+# Of one side of a formula; at twice as many the made-up table of a saved one would take a gigabyte.
+_MAX_COLUMNS = 3000
+# More than twice the degrees and knots that a transform may have.
+_MIN_ROWS = 250
 
 Path = tuple[str | int, ...]
 State = NDArray[np.float64] | tuple[float, ...] | None | bool | int | float | str
@@ -112,6 +112,8 @@ def from_formula(
     table = without_missing(select_columns(data, used), missing)._replace(index=None)
     declared = set(blocks or ())
     levels = _all_levels(covariates, table, declared)
+    for side, terms in (("covariates", covariates), ("instruments", instruments), ("roles", (outcome, treatment))):
+        _check_width(terms, table, side)
     spec = matrix = None
     if any(term.column is None for term in covariates):
         matrix = _computed(parts.covariates, table, covariates)
@@ -185,6 +187,24 @@ def _all_levels(terms: Sequence[Term], table: Table, declared: set[str]) -> dict
             with_levels(column, declared | marked)
             levels[column.name] = ordered_levels(category_entries(column, covariate_label(column.name)))
     return levels
+
+
+def _check_width(terms: Sequence[Term], table: Table, side: str) -> None:
+    """Refuse terms that would make too many columns, before they are computed."""
+    marked = {name for term in terms for name in term.categories}
+    used = [column for column in table.columns if column.name in set(_columns(terms))]
+    words = {column.name for column in used if _is_categorical(column)}
+    n_levels = {
+        column.name: len(set(category_entries(column, covariate_label(column.name))))
+        for column in used
+        if column.name in words | marked
+    }
+    total = 0
+    for term in terms:
+        total += term.width(n_levels, words)
+        if total > _MAX_COLUMNS:
+            where = f"the formula's {side} make more than {_MAX_COLUMNS} columns"
+            raise DataError(f"{where} by the term {term.name[:80]!r}. Use fewer levels, degrees or interactions.")
 
 
 def _computed(spec: Any, table: Table, terms: Sequence[Term]) -> Any:
@@ -298,11 +318,17 @@ def formula_reader(file: FormulaFile) -> FormulaReader:
     terms = formula_terms(text, "covariates", file.columns) if file.terms else ()
     if tuple(term.factors for term in terms) != file.terms:
         raise DataError("the terms of the saved formula are not those that it says.")
+    if file.columns != tuple(dict.fromkeys(_columns(terms))):
+        raise DataError("the columns of the saved formula are not those of its terms.")
     if not set(file.words) <= set(file.levels) <= set(file.columns) or not all(file.levels.values()):
         raise DataError("the saved formula's levels are not those of its columns.")
     spec = None
     if any(term.column is None for term in terms):
-        spec = _computed(text, _made_up(file), terms).model_spec
+        if max(map(len, file.levels.values()), default=0) > _MAX_COLUMNS:
+            raise DataError(f"a column of the saved formula has more than {_MAX_COLUMNS} levels.")
+        table = _made_up(file)
+        _check_width(terms, table, "covariates")
+        spec = _computed(text, table, terms).model_spec
         spec = spec.update(transform_state=_restored(file.state, spec.transform_state))
     elif file.state:
         raise DataError("the saved formula has the state of a transform, and none of its terms is one.")
@@ -331,28 +357,12 @@ def _factor(text: str, is_column: bool, columns: Sequence[str]) -> str:
     if "{" in text or "}" in text:
         raise DataError(f"the saved formula's {text[:80]!r} has a brace.")
     checked_columns(text, columns)
-    _largest_setting(text)
     return "{" + text + "}"
-
-
-def _largest_setting(text: str) -> int:
-    """The largest whole number in an expression, at least 0; too large a one is refused."""
-    # Backticks are no Python; what is between them is a name.
-    plain = "a".join(text.split("`")[::2])
-    try:
-        nodes = [node.value for node in ast.walk(ast.parse(plain, mode="eval")) if isinstance(node, ast.Constant)]
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise DataError(f"the saved formula's {text[:80]!r} cannot be read: {error}.") from None
-    wholes = [node for node in nodes if isinstance(node, int)]
-    if any(call in plain for call in ("bs", "cc", "cr", "cs", "poly")) and max(wholes, default=0) > _MAX_SETTING:
-        raise DataError(f"the saved formula's {text[:80]!r} has a setting above {_MAX_SETTING}.")
-    return max([0, *wholes])
 
 
 def _made_up(file: FormulaFile) -> Table:
     """A table in which every column has all of its levels, or distinct numbers."""
-    settings = [min(_largest_setting(text), _MAX_SETTING) for t in file.terms for text, is_column in t if not is_column]
-    n = max(_MIN_ROWS, 2 * max(settings, default=0), *map(len, file.levels.values()), 0)
+    n = max([_MIN_ROWS, *map(len, file.levels.values())])
     columns = []
     for name in file.columns:
         if name in file.levels:

@@ -1,14 +1,15 @@
 """The terms of a formula: its four sides, and what each term may compute.
 
 A formula is evaluated as Python by formulaic. Terms are arithmetic of columns and a fixed list of functions; anything
-else is refused before that.
+else is refused before that, and so is what would make terms or columns without end.
 """
 
 from __future__ import annotations
 
 import ast
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bgmiv.data.read import check_known
@@ -18,6 +19,7 @@ __all__ = [
     "FORM",
     "FUNCTIONS",
     "NUMPY_FUNCTIONS",
+    "Expression",
     "FormulaParts",
     "Term",
     "checked_columns",
@@ -49,6 +51,11 @@ _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Po
 _SIGNS = (ast.UAdd, ast.USub, ast.Invert)
 _COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _MAX_POWER = 9
+_SPLINES = frozenset(["bs", "cc", "cr", "cs", "poly"])
+# Degrees, degrees of freedom, knots.
+_MAX_SETTING = 100
+_BOUNDS = ("lower_bound", "upper_bound")
+_MAX_TERMS = 3000
 _MAX_CHARACTERS = 10_000
 _PAIRS = {")": "(", "]": "[", "}": "{"}
 
@@ -128,12 +135,26 @@ def _marks(formula: str) -> tuple[list[int], list[int], list[int]]:
     return tildes, opened, closed
 
 
+class Expression(NamedTuple):
+    """A factor of a term: the columns it uses, those of them that it uses as numbers, and its width.
+
+    `column` is the column that it is, and `levels` says whether it is `C(column)`. `width` is how many columns it makes
+    at most, if it is neither.
+    """
+
+    columns: tuple[str, ...]
+    numbers: tuple[str, ...]
+    column: str | None = None
+    levels: bool = False
+    width: int = 1
+
+
 class Term(NamedTuple):
     """One term of a formula; its name is its text.
 
     `columns` are the table's columns that it uses, `measured` those it uses as numbers and `categories` those in `C()`.
     `column` is the column that it is, if it is just one, and `levels` says whether it is `C(column)`. `factors` are
-    their texts, and whether each is the name of a column.
+    their texts, and whether each is the name of a column; `parts` what these use.
     """
 
     name: str
@@ -143,16 +164,35 @@ class Term(NamedTuple):
     levels: bool = False
     factors: tuple[tuple[str, bool], ...] = ()
     categories: tuple[str, ...] = ()
+    parts: tuple[Expression, ...] = ()
+
+    def width(self, n_levels: Mapping[str, int], words: Container[str]) -> int:
+        """How many columns it makes at most, given the number of levels of columns, and which of them hold words."""
+        width = 1
+        for part in self.parts:
+            if part.column is not None:
+                width *= n_levels[part.column] if part.levels or part.column in words else 1
+                continue
+            for name in part.numbers:
+                if name in words:
+                    raise DataError(f"the formula's term {self.name!r} computes with {name!r}, which holds words.")
+            width *= part.width
+        return width
 
 
 def formula_terms(text: str, side: str, known: Sequence[str]) -> tuple[Term, ...]:
     """The terms of one side of a formula, found harmless."""
     from formulaic import Formula, SimpleFormula
+    from formulaic.parser import DefaultFormulaParser
 
-    if any(len(power) > 1 for power in re.findall(r"(?:\*\*|\^)\s*(\d+)", text)):
-        raise DataError(f"the formula's {text!r} has a power above 9. Compute it as a column of the table first.")
+    # Formulaic takes these for the constant, backticks or not.
+    if odd := {"", "1"} & set(text.split("`")[1::2]):
+        raise DataError(f"a formula cannot use the column {odd.pop()!r} by its name. Rename it, or use fit_table.")
     try:
+        _check_size(DefaultFormulaParser().get_ast(text), text)
         parsed = Formula(text)
+    except DataError:
+        raise
     # Formulaic has exceptions of its own and lets Python's through.
     except Exception as error:
         found = re.sub(r"⧛\[[\d;]*m|\x1b\[[\d;]*m|⧚", "", str(error)).splitlines() or [type(error).__name__]
@@ -165,30 +205,50 @@ def formula_terms(text: str, side: str, known: Sequence[str]) -> tuple[Term, ...
     return tuple(_term(str(term), kept, known) for term, kept in zip(parsed, factors, strict=True) if kept)
 
 
+def _check_size(tree: Any, text: str) -> None:
+    """Refuse sums, products and powers of terms that would be expanded into too many, before they are."""
+    nodes = [tree]
+    for node in nodes:
+        # What has no arguments is a name, a number or an expression.
+        nodes += [part for part in getattr(node, "args", ()) if hasattr(part, "args")]
+    counts: dict[int, int] = {}
+    for node in reversed(nodes):
+        parts = [counts.get(id(part), 1) for part in getattr(node, "args", ())]
+        match str(getattr(node, "operator", "+")):
+            case "**" | "^":
+                power = str(node.args[1])
+                if not (power.isdigit() and len(power) == 1):
+                    what = f"{_cut(power)!r}, a power above {_MAX_POWER} or no number"
+                    raise DataError(f"the formula's {_cut(text)!r} has {what}. Compute it as a column of the table.")
+                count = parts[0] ** int(power)
+            case "+" | "-" | "~" | "|":
+                count = sum(parts)
+            case _:
+                count = sum(parts) + math.prod(parts)
+        if count > _MAX_TERMS:
+            raise DataError(f"the formula's {_cut(text)!r} has more than {_MAX_TERMS} terms. Use fewer, or fit_table.")
+        counts[id(node)] = count
+
+
 def _term(name: str, factors: Sequence[Any], known: Sequence[str]) -> Term:
-    parts = tuple((factor.expr, factor.eval_method.value == "lookup") for factor in factors)
-    columns: dict[str, None] = {}
-    measured: dict[str, None] = {}
-    categories: dict[str, None] = {}
-    is_column = levels = False
-    for text, is_column in parts:
-        if is_column:
-            check_known(text, known)
-        used, levels = ((text,), False) if is_column else checked_columns(text, known)
-        columns.update(dict.fromkeys(used))
-        (categories if levels else measured).update(dict.fromkeys(used))
+    texts = tuple((factor.expr, factor.eval_method.value == "lookup") for factor in factors)
+    parts = tuple(_looked_up(text, known) if is_column else checked_columns(text, known) for text, is_column in texts)
+    columns = tuple(dict.fromkeys(name for part in parts for name in part.columns))
     if not columns:
         raise DataError(f"the formula's term {name!r} uses no column of the table. Leave it out.")
-    levels = levels and len(parts) == 1
-    column = next(iter(columns)) if levels or (is_column and len(parts) == 1) else None
-    return Term(name, tuple(columns), tuple(measured), column, levels, parts, tuple(categories))
+    categories = tuple(dict.fromkeys(name for part in parts if part.levels for name in part.columns))
+    measured = tuple(dict.fromkeys(name for part in parts if not part.levels for name in part.columns))
+    only = parts[0] if len(parts) == 1 else Expression((), ())
+    return Term(name, columns, measured, only.column, only.levels, texts, categories, parts)
 
 
-def checked_columns(expression: str, known: Sequence[str]) -> tuple[tuple[str, ...], bool]:
-    """The columns of an expression once all of it is found harmless, and whether it is `C(column)`.
+def _looked_up(name: str, known: Sequence[str]) -> Expression:
+    check_known(name, known)
+    return Expression((name,), (name,), name)
 
-    Odd names in the expression stand in backticks.
-    """
+
+def checked_columns(expression: str, known: Sequence[str]) -> Expression:
+    """What an expression uses and makes, once all of it is found harmless; odd names in it stand in backticks."""
     from formulaic.utils.code import sanitize_variable_names
 
     # The very tree that formulaic evaluates, and which identifiers in it stand for oddly named columns.
@@ -198,12 +258,51 @@ def checked_columns(expression: str, known: Sequence[str]) -> tuple[tuple[str, .
         code = sanitize_variable_names(expression, dict.fromkeys(known, 0), aliases)
         tree = ast.parse(code, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError, IndexError) as error:
-        raise DataError(f"the formula's {expression!r} cannot be read: {error}.") from None
+        raise DataError(f"the formula's {_cut(expression)!r} cannot be read: {error}.") from None
     try:
         _check(tree, expression, aliases, known, found)
+        numbers, width = dict[str, None](), [1]
+        _measure(tree, aliases, numbers, width)
     except RecursionError:
         raise DataError(f"the formula's {expression[:80]!r}... is nested too deeply. Compute it as a column.") from None
-    return tuple(found), isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "C"
+    is_levels = isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "C"
+    column = next(iter(found)) if is_levels else None
+    return Expression(tuple(found), tuple(numbers), column, is_levels, math.prod(width))
+
+
+def _measure(node: ast.AST, aliases: dict[str, str], numbers: dict[str, None], width: list[int]) -> None:
+    """Collect the names that an expression computes with, and the most columns that its parts make."""
+    if isinstance(node, ast.Compare):
+        # What is compared may be words; what comes of it is true or false.
+        width.append(2)
+        return
+    if isinstance(node, ast.Name):
+        numbers[aliases.get(node.id, node.id)] = None
+    if isinstance(node, ast.Call):
+        width.append(_columns_made(node))
+    # The function's own name is none of a column.
+    skipped = node.func if isinstance(node, ast.Call) else None
+    for part in ast.iter_child_nodes(node):
+        if part is not skipped:
+            _measure(part, aliases, numbers, width)
+
+
+def _columns_made(call: ast.Call) -> int:
+    if not isinstance(call.func, ast.Name) or call.func.id not in _SPLINES:
+        return 1
+    # Degrees of freedom, or knots and a degree, which is 3 by default, with a constant.
+    return 4 + sum(_size(value) for value in _settings(call))
+
+
+def _settings(call: ast.Call) -> list[ast.expr]:
+    """What decides how many columns a spline or polynomial makes."""
+    return [*call.args[1:], *(keyword.value for keyword in call.keywords if keyword.arg not in _BOUNDS)]
+
+
+def _size(node: ast.expr) -> int:
+    if isinstance(node, ast.List | ast.Tuple):
+        return len(node.elts)
+    return math.ceil(min(abs(ast.literal_eval(node)), 2 * _MAX_SETTING)) if _is_number(node) else 0
 
 
 def _check(
@@ -257,6 +356,15 @@ def _check_call(node: ast.Call, expression: str) -> None:
         _refuse(expression, "unpacks arguments by *")
     if any(keyword.arg is None or keyword.arg.startswith("_") or keyword.arg == "out" for keyword in node.keywords):
         _refuse(expression, f"passes {name} an argument that is not the user's to pass")
+    if name in _SPLINES:
+        for value in _settings(node):
+            if not _is_setting(value):
+                _refuse(expression, f"gives {name} a setting that is computed")
+            if isinstance(value, ast.Constant) and type(value.value) in (int, float) and _size(value) < 1:
+                raise DataError(f"the formula's {_cut(expression)!r} has a setting below 1, which makes no columns.")
+            if _size(value) > _MAX_SETTING:
+                what = f"has a setting above {_MAX_SETTING}. Use fewer degrees or knots"
+                raise DataError(f"the formula's {_cut(expression)!r} {what}.")
     if name == "C" and (len(node.args) > 1 or node.keywords or not isinstance(node.args[0], ast.Name)):
         raise DataError(f"the formula's {expression!r}: C() takes one column of the table and nothing else.")
 

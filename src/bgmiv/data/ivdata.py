@@ -13,7 +13,7 @@ from bgmiv.data.blocks import BlockKind, Declaration, category_entries, covariat
 from bgmiv.data.messages import FloatArray, counted, finite_columns, role_label
 from bgmiv.data.schema import RoleKind, Schema, Variable, encode, read_role
 from bgmiv.data.table import Column, Table, check_same_rows, read_column, read_columns
-from bgmiv.errors import DataError
+from bgmiv.errors import DataError, printable
 
 __all__ = ["IVData", "checked_sampling"]
 
@@ -24,6 +24,11 @@ _N_PROBES = 64
 # Roles that weights and groups may not have besides. Clustering on a covariate or an instrument is common, and so is a
 # covariate that decides the sampling.
 _FORBIDDEN = {"weights": ("outcome", "treatment", "instruments"), "groups": ("outcome", "treatment")}
+# Columns that are looked at one by one, as opposed to pixels and embeddings, and how many of them at most.
+_PLAIN = (BlockKind.continuous, BlockKind.binary, BlockKind.categorical)
+_MAX_DETERMINING = 500
+# What is left of a treatment below this share of its standard deviation is rounding.
+_REDUNDANT = 1e-7
 _INDICATORS = "turn it into 0/1 columns, one for each level but the first"
 
 
@@ -141,9 +146,12 @@ class IVData:
         checked_sampling(given.get("weights"), given.get("groups"), named)
         sampling = {name: column for name, (column, _) in columns.items()}
         _check_sampling_values(sampling, {"outcome": y[:, None], "treatment": x[:, None], "instruments": w})
+        counts = _read_weights(sampling["weights"]) if "weights" in sampling else None
+        used = slice(None) if counts is None else counts > 0
+        _check_determined(x[used], v[used], w[used], schema)
         return cls(
             *(y, x, v, w, schema),
-            weights=_read_weights(sampling["weights"]) if "weights" in sampling else None,
+            weights=counts,
             groups=_read_groups(sampling["groups"]) if "groups" in sampling else None,
             weights_name=sampling["weights"].name if "weights" in sampling else "",
             groups_name=sampling["groups"].name if "groups" in sampling else "",
@@ -181,7 +189,7 @@ class IVData:
         names = [name for block in self.schema.blocks for name in block.input_names]
         shown = names if len(names) <= 10 else [*names[:10], f"... {len(names)} in all"]
         roles = [self.schema.outcome.name, self.schema.treatment.name, *self.schema.instruments]
-        return f"IVData({self.n_rows} rows: {', '.join(roles)} | {', '.join(shown)})"
+        return printable(f"IVData({self.n_rows} rows: {', '.join(roles)} | {', '.join(shown)})")
 
 
 def _read_instruments(instruments: Any) -> Table:
@@ -242,6 +250,41 @@ def _check_overlap(y: FloatArray, x: FloatArray, v: FloatArray, w: FloatArray, s
         if position is not None:
             name = schema.flat_names[position]
             raise DataError(f"{label} is identical to covariates column {name!r} in every row. Drop the covariate.")
+
+
+def _check_determined(x: FloatArray, v: FloatArray, w: FloatArray, schema: Schema) -> None:
+    """Refuse a treatment that is a linear combination of instruments and covariates: nothing of it is endogenous."""
+    plain = [j for block in schema.blocks if block.kind in _PLAIN for j in range(block.start, block.stop)]
+    n_columns = 1 + w.shape[1] + len(plain)
+    if len(x) < n_columns + 2 or n_columns > _MAX_DETERMINING:
+        return
+    eps = max(float(np.finfo(values.dtype).eps) for values in (x, v, w))
+    some = np.linspace(0, len(x) - 1, min(len(x), 4 * n_columns + 1000)).astype(np.intp)
+
+    def columns(rows: NDArray[np.intp] | slice) -> NDArray[np.float64]:
+        return np.hstack([np.ones((len(x[rows]), 1)), w[rows], v[rows][:, plain]]).astype(np.float64)
+
+    def is_rest(rest: NDArray[np.float64], values: NDArray[np.float64]) -> bool:
+        limit = _REDUNDANT * values.std() + 4.0 * eps * np.abs(values).max()
+        return bool(np.sqrt(np.mean(rest**2)) <= limit)
+
+    few = columns(some)
+    scale = np.maximum(np.abs(few).max(axis=0), np.finfo(np.float64).tiny)
+    labels = [role_label("instrument", name) for name in schema.instruments]
+    labels += [covariate_label(schema.flat_names[j]) for j in plain]
+    for part in schema.treatment.columns(x).T.astype(np.float64):
+        found = np.linalg.lstsq(few / scale, part[some], rcond=1e-12)[0] / scale
+        # Some rows nearly always show that it is not; all of them are needed to show that it is.
+        if not is_rest(part[some] - few @ found, part) or not is_rest(part - columns(slice(None)) @ found, part):
+            continue
+        moved = np.abs(found * few.std(axis=0))[1:]
+        shown = [label for label, share in zip(labels, moved > 1e-6 * moved.max(), strict=True) if share]
+        names = ", ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")
+        treatment = role_label("treatment", schema.treatment.name)
+        raise DataError(
+            f"{treatment} is an exact linear combination of {names}, so nothing of it is endogenous and there is "
+            "nothing to instrument. Drop the column that was computed from it, or that it was computed from."
+        )
 
 
 def _find_equal(values: FloatArray, matrix: FloatArray) -> int | None:

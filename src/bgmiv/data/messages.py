@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.errors import BGMIVWarning, DataError
+from bgmiv.errors import BGMIVWarning, DataError, printable
 
 __all__ = [
     "FloatArray",
@@ -20,11 +20,13 @@ __all__ = [
     "counted",
     "finite_columns",
     "is_missing",
+    "is_number",
     "is_zero_one",
     "listed",
     "numeric",
     "plural",
     "role_label",
+    "shown",
     "warn_user",
 ]
 
@@ -62,7 +64,7 @@ def warn_user(message: str, category: type[BGMIVWarning] = BGMIVWarning) -> None
     depth, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "bgmiv":
         depth, frame = depth + 1, frame.f_back
-    warnings.warn(message, category, stacklevel=depth)
+    warnings.warn(printable(message), category, stacklevel=depth)
 
 
 def is_missing(value: object) -> bool:
@@ -80,7 +82,7 @@ def numeric(values: NDArray[Any], label: str, advice: str = _TO_NUMBERS) -> NDAr
     if kind == "V" and values.dtype.names is None and "float" in values.dtype.name:
         return values.astype(np.float32)
     if kind in "UST":
-        raise DataError(f"{label} holds strings: {advice}.")
+        raise DataError(_explain_strings(values.ravel().tolist(), values, label, advice))
     if kind == "c":
         raise DataError(f"{label} holds complex numbers. Pass real numbers, such as its real part.")
     if kind in "Mm":
@@ -93,9 +95,10 @@ def numeric(values: NDArray[Any], label: str, advice: str = _TO_NUMBERS) -> NDAr
 
 def _explain_objects(values: NDArray[Any], label: str, advice: str) -> str:
     entries = values.reshape(len(values), -1)
-    names = sorted({type(entry).__name__ for entry in entries.ravel().tolist()})
+    flat = entries.ravel().tolist()
+    names = sorted({type(entry).__name__ for entry in flat})
     if "str" in names:
-        return f"{label} holds strings: {advice}."
+        return _explain_strings(flat, values, label, advice)
     missing = np.array([any(is_missing(entry) for entry in row) for row in entries], dtype=bool)
     if missing.any():
         return _missing_message(label, missing)
@@ -103,6 +106,29 @@ def _explain_objects(values: NDArray[Any], label: str, advice: str) -> str:
         f"{label} has object dtype (entries of type {', '.join(names[:4])}): "
         f"use .astype(float) if these are numbers, otherwise {advice}."
     )
+
+
+def _explain_strings(entries: Sequence[object], values: NDArray[Any], label: str, advice: str) -> str:
+    """Name the first string that is no number, or the first one."""
+    texts = [i for i, entry in enumerate(entries) if isinstance(entry, str | bytes)]
+    first = next((i for i in texts if not is_number(entries[i])), texts[0] if texts else 0)
+    row = first // max(1, len(entries) // max(1, len(values)))
+    return f"{label} holds strings, such as {shown(entries[first])} in row {row}: {advice}."
+
+
+def shown(entry: object) -> str:
+    """An entry as messages show it, cut if it is long."""
+    text = repr(entry)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def is_number(entry: object) -> bool:
+    """Whether an entry is a number, or a text that reads as one."""
+    try:
+        float(entry)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return not isinstance(entry, str) or "_" not in entry
 
 
 def _missing_message(label: str, bad: NDArray[np.bool_]) -> str:

@@ -20,6 +20,9 @@ from bgmiv.errors import DataError
 
 __all__ = ["Encoded", "Encoder", "Query", "Rows", "query_along", "query_at", "rows_of"]
 
+# Up to so many rows, what a method computes of some it computes of all.
+_MAX_WHOLE = 100_000
+
 Encoded = tuple[np.ndarray, ...]
 """What a method computes of covariates: arrays whose first axis is that of the rows."""
 
@@ -48,6 +51,7 @@ class Rows:
         self.covariates = covariates
         self.weights = weights
         self._encoded: dict[int, tuple[object, Encoded]] = {}
+        self._thinned: dict[int, tuple[Rows, NDArray[np.intp]]] = {}
         self._origin: tuple[Rows, NDArray[Any]] | None = None
 
     def __len__(self) -> int:
@@ -69,9 +73,19 @@ class Rows:
         part._origin = (origin, before[positions])
         return part
 
+    def thinned(self, max_rows: int) -> tuple[Rows, NDArray[np.intp]]:
+        """Evenly spread rows, `max_rows` of more, and their positions: the same whenever they are asked for."""
+        if max_rows not in self._thinned:
+            positions = np.linspace(0, len(self) - 1, max_rows).round().astype(np.intp)
+            self._thinned[max_rows] = self.take(positions), positions
+        return self._thinned[max_rows]
+
     def with_weights(self, weights: Any) -> Rows:
         """The same rows with other weights; what was computed of them is kept."""
-        shares = np.asarray(weights, np.float64)
+        try:
+            shares = np.asarray(weights, np.float64)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"weights must be numbers: {error}. Convert them first.") from None
         if shares.shape != (len(self),):
             raise DataError(f"weights have shape {shares.shape}; pass one for each of the {len(self)} rows.")
         if not np.all(np.isfinite(shares)) or shares.min() < 0.0 or not shares.sum() > 0.0:
@@ -81,11 +95,15 @@ class Rows:
         return same
 
     def encoded_by(self, encoder: Encoder) -> Encoded:
-        """What the method computes of these covariates, computed once for them and all rows taken from them."""
+        """What the method computes of these covariates, computed once for them and all rows taken from them.
+
+        A few rows of very many are computed by themselves.
+        """
+        key = encoder.encoding_key
         if self._origin is not None:
             origin, positions = self._origin
-            return tuple(part[positions] for part in origin.encoded_by(encoder))
-        key = encoder.encoding_key
+            if id(key) in origin._encoded or len(origin) <= max(_MAX_WHOLE, 2 * len(self)):
+                return tuple(part[positions] for part in origin.encoded_by(encoder))
         if id(key) not in self._encoded:
             # The key is kept beside the result, so that its id stays its own.
             self._encoded[id(key)] = (key, encoder.encode(self.covariates))
@@ -132,7 +150,8 @@ class Query:
         """The same treatments for evenly spread rows, if there are more than `max_rows`."""
         if len(self.rows) <= max_rows:
             return self
-        return self.take(np.linspace(0, len(self.rows) - 1, max_rows).round().astype(np.intp))
+        rows, positions = self.rows.thinned(max_rows)
+        return Query(self.treatment if self._shared else self.treatment[:, positions], rows)
 
     @property
     def _shared(self) -> bool:

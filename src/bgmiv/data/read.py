@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import difflib
-import gzip
-import warnings
-from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgmiv.data.blocks import Declaration, category_entries, covariate_label
+from bgmiv.data.csv_file import CSVFormat, read_csv
 from bgmiv.data.ivdata import IVData, checked_sampling
 from bgmiv.data.messages import is_missing, listed, plural, warn_user
 from bgmiv.data.schema import RoleKind, check_are_levels, holds_words
-from bgmiv.data.table import Column, Table, read_columns, wrapped
+from bgmiv.data.table import Column, Table, check_distinct, read_columns, wrapped
 from bgmiv.errors import DataError, MissingExtraError
 
 __all__ = [
@@ -43,12 +40,18 @@ Missing = Literal["raise", "drop"]
 
 _SHOWN = 10
 _SUFFIXES = {".csv": "csv", ".csv.gz": "csv", ".parquet": "parquet", ".pq": "parquet"}
-_NULLS = ["", "NA", "N/A", "n/a", "<NA>", "NaN", "nan", "null", "NULL", "None"]
 _AT_FIT = "Fill them, or leave such rows out with missing='drop'."
 _AT_PREDICT = "Fill them, or leave such rows out of the table."
 
 
-def read_table(path: str | Path) -> Any:
+def read_table(
+    path: str | Path,
+    *,
+    encoding: str = "utf-8",
+    delimiter: str = ",",
+    decimal: str = ".",
+    na_values: str | Sequence[str] = (),
+) -> Any:
     """Read a CSV or Parquet file, by the end of its name.
 
     Empty fields and the usual words for "no value" (NA, NaN, null, None) are missing values. In a CSV file the first
@@ -56,7 +59,11 @@ def read_table(path: str | Path) -> Any:
     pandas and R write them, and is left out.
 
     Args:
-        path: a file whose name ends in .csv, .csv.gz, .parquet or .pq; CSV in UTF-8.
+        path: a file whose name ends in .csv, .csv.gz, .parquet or .pq.
+        encoding: of a CSV file, such as "latin-1"; a byte order mark is left out.
+        delimiter: what separates the fields of a CSV file, such as ";".
+        decimal: the decimal sign of a CSV file, "." or ",".
+        na_values: further words for "no value" in a CSV file, such as "." or ["-9", "#N/A"].
 
     Returns:
         A pandas DataFrame.
@@ -75,65 +82,24 @@ def read_table(path: str | Path) -> Any:
         0   9.5  north
         1   7.0  south
     """
+    import pandas as pd
+
     file = Path(path)
     kind = next((kind for suffix, kind in _SUFFIXES.items() if file.name.lower().endswith(suffix)), None)
     if kind is None:
         raise DataError(f"{file} is neither CSV nor Parquet by its name. Pass a file ending in {', '.join(_SUFFIXES)}.")
     if not file.is_file():
         raise DataError(f"{file}: there is no such file.")
+    words = (na_values,) if isinstance(na_values, str) else tuple(na_values)
+    form = CSVFormat(encoding, delimiter, decimal, words) if kind == "csv" else None
     try:
-        return _read_csv(file) if kind == "csv" else _read_parquet(file)
+        return _read_parquet(file) if form is None else pd.DataFrame(read_csv(file, form))
     except MissingExtraError:
         raise
-    except UnicodeDecodeError as error:
-        raise DataError(f"{file} cannot be read as csv: it is not in UTF-8. Save it in that encoding.") from error
     # Each library has exceptions of its own for a damaged file.
     except Exception as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(f"{file} cannot be read as {kind}: {first}") from error
-
-
-def _read_csv(file: Path) -> Any:
-    import pandas as pd
-
-    names = _check_lines(file)
-    with warnings.catch_warnings():
-        # Numbers are exact without this option from pandas 3.1 on, which deprecates it.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return pd.read_csv(
-            file,
-            encoding="utf-8-sig",
-            low_memory=False,
-            float_precision="round_trip",
-            index_col=False,
-            na_values=_NULLS,
-            keep_default_na=False,
-            usecols=range(names[0] == "", len(names)),
-        )
-
-
-def _check_lines(file: Path) -> list[str]:
-    """The names of the columns, once all lines have as many fields; pandas would fill or cut the others."""
-    opened = gzip.open if file.name.lower().endswith(".gz") else open
-    with opened(file, "rt", encoding="utf-8-sig", newline="") as lines:
-        rows = csv.reader(lines, strict=True)
-        names = next(rows, [])
-        if not names:
-            raise DataError("it is empty.")
-        for name, count in Counter(names).items():
-            if count > 1:
-                places = " and ".join(str(i + 1) for i, other in enumerate(names) if other == name)
-                raise DataError(f"line 1: columns {places} have the same name, {name!r}. Rename or drop them.")
-        if "" in names[1:]:
-            raise DataError(f"line 1: column {names.index('', 1) + 1} has no name. Name it, or drop it.")
-        for row in rows:
-            line, have = f"line {rows.line_num}", f"{len(row)} fields, and line 1 has {len(names)}"
-            if 0 < len(row) < len(names):
-                raise DataError(f"{line} ends before column {names[len(row)]!r}: it has {have}.")
-            if len(row) > len(names):
-                extra = f"there is no column for {row[len(names)]!r} after {names[-1]!r}"
-                raise DataError(f"{line} has {have}: {extra}. Quote fields that hold commas.")
-    return names
 
 
 def _read_parquet(file: Path) -> Any:
@@ -244,10 +210,15 @@ def select_columns(data: Any, names: Iterable[str]) -> Table:
     if isinstance(data, Mapping):
         table = read_columns({name: data[original[name]] for name in wanted}, "data", "column")
         if not wanted and data:
-            table = Table((), len(next(iter(data.values()))), False)
+            name, values = next(iter(data.items()))
+            # What only numpy understands need not have a length.
+            n = len(values) if hasattr(values, "__len__") else read_columns({name: values}, "data", "column").n_rows
+            table = Table((), n, False)
         return table
     frame = wrapped(data, "data")
-    table = read_columns(frame.select([original[name] for name in wanted]).to_native(), "data", "column")
+    # By place: names need not be strings.
+    places = {name: i for i, name in enumerate(original)}
+    table = read_columns(frame[:, [places[name] for name in wanted]].to_native(), "data", "column")
     return table._replace(n_rows=len(frame))
 
 
@@ -335,6 +306,7 @@ def with_levels(column: Column, declared: Container[str]) -> Column:
 
 def _original_names(data: Any) -> dict[str, Any]:
     if isinstance(data, Mapping):
+        check_distinct(data, "data")
         return {str(name): name for name in data}
     frame = wrapped(data, "data")
     if not isinstance(frame, nw.DataFrame):
@@ -343,6 +315,7 @@ def _original_names(data: Any) -> dict[str, Any]:
             "data must be a pandas, polars or pyarrow table, or a mapping of names to columns, got "
             f"{type(data).__name__}.{hint}"
         )
+    check_distinct(frame.columns, "data")
     return {str(name): name for name in frame.columns}
 
 

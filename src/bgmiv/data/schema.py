@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -26,10 +27,12 @@ from bgmiv.data.messages import (
     common_float,
     counted,
     finite_columns,
+    is_number,
     is_zero_one,
     numeric,
     plural,
     role_label,
+    shown,
     warn_user,
 )
 from bgmiv.data.table import Column, Table, check_same_rows, read_column, read_columns
@@ -51,6 +54,7 @@ __all__ = [
 RoleKind = Literal["auto", "continuous", "binary", "categorical"]
 
 _MAX_LEVELS = 50
+_DECIMAL_COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
 
 
 @dataclass(frozen=True)
@@ -127,20 +131,23 @@ def holds_words(column: Column) -> bool:
 
 
 def check_are_levels(entries: Sequence[Level], label: str, fix: str) -> None:
-    """Refuse undeclared strings that look like numbers or like identifiers."""
+    """Refuse undeclared strings that look like numbers, like numbers with a few odd cells, or like identifiers."""
     levels = set(entries)
-    if all(_is_number(level) for level in levels):
+    words = {level for level in levels if not is_number(level)}
+    if not words:
         raise DataError(f"{label} holds strings that are numbers. {fix}")
+    odd = np.array([entry in words for entry in entries], dtype=bool)
+    first = shown(entries[int(odd.argmax())])
+    if all(_DECIMAL_COMMA.fullmatch(str(word)) for word in words):
+        what = f"{label} holds numbers with commas, such as {first}"
+        raise DataError(f"{what}. If these are decimal commas of a file, say decimal=','; else remove them. {fix}")
+    if 2 * int(odd.sum()) <= len(entries):
+        raise DataError(
+            f"{label} holds numbers, but {first} is not one: {counted(odd, 'value')} to correct. If it is from a file, "
+            f"na_values=[{first}] reads it as missing. {fix}"
+        )
     if 2 * len(levels) > len(entries):
         raise DataError(f"{label} holds strings, {len(levels)} different ones in {len(entries)} rows. {fix}")
-
-
-def _is_number(level: Level) -> bool:
-    try:
-        float(level)
-    except ValueError:
-        return False
-    return True
 
 
 def _levelled(

@@ -10,10 +10,10 @@ import narwhals as nw
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.data.messages import counted, plural
+from bgmiv.data.messages import counted, listed, plural
 from bgmiv.errors import DataError
 
-__all__ = ["Column", "Table", "check_same_rows", "read_column", "read_columns", "wrapped"]
+__all__ = ["Column", "Table", "check_distinct", "check_same_rows", "read_column", "read_columns", "wrapped"]
 
 
 class Column(NamedTuple):
@@ -54,11 +54,11 @@ def read_columns(values: Any, argument: str, prefix: str) -> Table:
     if isinstance(values, Table):
         return values
     if isinstance(values, Mapping):
-        _check_distinct(values, argument)
+        _check_names(values, argument)
         return _from_mapping(values, argument)
     read = wrapped(values, argument)
     if isinstance(read, nw.DataFrame):
-        _check_distinct(read.columns, argument)
+        _check_names(read.columns, argument)
         columns = [_series_column(str(s.name), s, f"{argument} column {str(s.name)!r}") for s in read.iter_columns()]
         return Table(tuple(columns), len(read), bool(columns), _row_labels(values))
     if isinstance(read, nw.Series):
@@ -106,14 +106,26 @@ def wrapped(values: Any, label: str) -> Any:
     try:
         return nw.from_native(values, eager_only=True, allow_series=True, pass_through=True)
     except nw.exceptions.DuplicateError:
-        _check_distinct(values.column_names if hasattr(values, "column_names") else values.columns, label)
+        check_distinct(values.column_names if hasattr(values, "column_names") else values.columns, label)
         raise
 
 
-def _check_distinct(names: Iterable[Any], argument: str) -> None:
+def check_distinct(names: Iterable[Any], argument: str) -> None:
+    """Refuse names of which two are the same, also if one is a number and the other a string."""
     repeated = [name for name, count in Counter(map(str, names)).items() if count > 1]
     if repeated:
-        raise DataError(f"{argument}: duplicated column names, {', '.join(repeated)}. Rename or drop them.")
+        raise DataError(f"{argument}: duplicated column names, {listed(map(repr, repeated))}. Rename or drop them.")
+
+
+def _check_names(names: Iterable[Any], argument: str) -> None:
+    check_distinct(names, argument)
+    for name in map(str, names):
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise DataError(
+                f"{argument}: the column name {name!r} is no text (a broken encoding). Rename it."
+            ) from None
 
 
 def _row_labels(values: Any) -> Any:

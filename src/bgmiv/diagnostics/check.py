@@ -14,6 +14,7 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Rows
 from bgmiv.diagnostics.readings import CHECKS, Reading, html_table
 from bgmiv.effects import Predictor
+from bgmiv.errors import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,6 +114,9 @@ class LinearEstimate:
         robust_set: the Anderson-Rubin set at `level`: disjoint intervals in increasing order, whose ends may be
             infinite; it may be empty.
         level: of the interval and the set.
+        likelihood_ratio_set: such a set by the conditional likelihood ratio test, for errors with equal variance.
+        tf: the ends of 2SLS's interval with the critical value of the tF procedure; None unless there is one instrument
+            and the level is 95%.
     """
 
     coefficient: float
@@ -123,6 +127,8 @@ class LinearEstimate:
     ols_std_error: float
     robust_set: tuple[tuple[float, float], ...]
     level: float
+    likelihood_ratio_set: tuple[tuple[float, float], ...] = ()
+    tf: tuple[float, float] | None = None
 
     def __str__(self) -> str:
         """The estimates in one line."""
@@ -181,7 +187,7 @@ class Diagnosis:
             lines += ["", f"{check.title}: {check.severity}"]
             for part in (check.reading, f"({check.reference})"):
                 lines.append(fill(part, 100, initial_indent="  ", subsequent_indent="  "))
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
     def _repr_html_(self) -> str:
         linear = () if self.linear is None else (str(self.linear),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,9 +14,11 @@ from bgmiv.data.messages import warn_user
 from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind
 from bgmiv.diagnostics.check import Check, Diagnosis, Fitted, LinearEstimate, Severity
+from bgmiv.diagnostics.detail import detail_check
 from bgmiv.diagnostics.linear import LinearParts, linear_parts
 from bgmiv.diagnostics.moments import MAX_TESTED, moment_test
 from bgmiv.diagnostics.verdict import FIRST_STAGE_GAIN, MOMENT_EXCESS, Limits, Verdict
+from bgmiv.diagnostics.weak_iv import likelihood_ratio_set, tf_critical_value
 from bgmiv.effects import Predictor, average, contrast
 from bgmiv.errors import WeakInstrumentWarning
 
@@ -23,6 +26,8 @@ __all__ = ["Change", "changes_of", "diagnose"]
 
 # The old rule of thumb for weak instruments.
 _WEAK_F = 10.0
+# The level for which critical values of the tF procedure are published.
+_TF_LEVEL = 0.95
 
 
 class Change(NamedTuple):
@@ -66,10 +71,13 @@ def diagnose(
     """
     parts = linear_parts(data, level)
     verdict, estimate = fitted.verdict, parts.estimate
+    if estimate is not None:
+        estimate = _with_sets(estimate, parts)
     checks = [
         *_strength(parts, data.schema.treatment.levels),
         _first_stage_gain(verdict),
         None if estimate is None else _robust_set(estimate),
+        detail_check(fitted, data, rows, parts.columns, changes_of(data)[0], level),
         _overidentification(parts.overidentification),
         Check("endogeneity", "note", _smallest(parts.endogeneity, "robust_p")) if parts.endogeneity else None,
         _moment(fitted, data, rows, seed),
@@ -88,6 +96,16 @@ def diagnose(
             WeakInstrumentWarning,
         )
     return found
+
+
+def _with_sets(estimate: LinearEstimate, parts: LinearParts) -> LinearEstimate:
+    """With the set of the conditional likelihood ratio test, and the tF interval."""
+    tf, stage = None, parts.stages[0]
+    if stage.n_instruments == 1 and estimate.level == _TF_LEVEL:
+        half = tf_critical_value(stage.robust_f) * estimate.std_error
+        tf = (estimate.coefficient - half, estimate.coefficient + half)
+    ratio = likelihood_ratio_set(parts.columns, estimate.level)
+    return replace(estimate, likelihood_ratio_set=ratio, tf=tf)
 
 
 def _strength(parts: LinearParts, levels: Sequence[Any] | None) -> tuple[Check, Check]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import eigvals, qr
+from scipy.linalg import cho_factor, cho_solve, eigvals, qr
 from scipy.stats import f as f_distribution
 from scipy.stats import ncx2, norm
 
@@ -32,6 +32,8 @@ Intervals = tuple[tuple[float, float], ...]
 
 _MAX_COLUMNS = 100
 _MAX_COMPONENTS = 50
+# Beyond so many rows covariates are partialled out first; degrees of freedom then leave them out, which no digit shows.
+_MAX_FULL = 100_000
 # What is left of a standardised column below this share of its length is rounding.
 _REDUNDANT = 1e-7
 
@@ -89,6 +91,8 @@ def linear_columns(data: IVData) -> LinearColumns:
     Raises:
         DataError: there are no instruments, or too few rows for them, or the covariates determine the treatment.
     """
+    # Rows of weight 0 tell nothing, and linearmodels refuses them.
+    data = data if data.weights is None else data.take(data.weights > 0)
     n = data.n_rows
     weights = None if data.weights is None else np.asarray(data.weights, np.float64) / np.mean(data.weights)
     share = np.full(n, 1.0 / n) if weights is None else weights / weights.sum()
@@ -119,6 +123,11 @@ def linear_columns(data: IVData) -> LinearColumns:
     if len(_independent(_net(x, exogenous, root))) < x.shape[1]:
         raise DataError("the covariates determine the treatment, so nothing is left to instrument. Pass fewer of them.")
     y, y_scale = _standard(data.outcome[:, None], share)
+    w = w[:, chosen]
+    if n > _MAX_FULL:
+        # By the theorem of Frisch, Waugh and Lovell: a regression on 50 columns would cost 50 times as much.
+        y, x, w = (_without(columns, exogenous, share) for columns in (y, x, w))
+        exogenous = exogenous[:, :1]
     groups = None if data.groups is None else np.asarray(data.groups, np.int64)
     if groups is not None and len(np.unique(groups)) < data.instruments.shape[1] + 2:
         prepared["groups_ignored"] = float(len(np.unique(groups)))
@@ -127,7 +136,7 @@ def linear_columns(data: IVData) -> LinearColumns:
         outcome=y[:, 0],
         treatment=x,
         exogenous=exogenous,
-        instruments=w[:, chosen],
+        instruments=w,
         weights=weights,
         groups=groups,
         outcome_scale=float(y_scale[0]),
@@ -277,13 +286,16 @@ def critical_effective_f(covariance: Floats) -> float:
     return float(ncx2.ppf(0.95, dof, x * dof)) / dof
 
 
-def anderson_rubin_set(columns: LinearColumns, level: float = 0.95, *, robust: bool = True) -> Intervals:
+def anderson_rubin_set(
+    columns: LinearColumns, level: float = 0.95, *, robust: bool = True, critical: float | None = None
+) -> Intervals:
     r"""Every linear effect b that the data do not reject, whatever the strength of the instruments.
 
     b is kept if the instruments do not predict y - x b beyond chance: with $m(b) = \hat\pi_y - b\,\hat\pi_x$ their
     coefficients and $V(b)$ the covariance of these, if $m(b)^\top V(b)^{-1} m(b) \le q\, F_{q, d}$. Both sides are
     quadratic in b, so the set ends at real roots of $\det\{c V(b) - m(b) m(b)^\top\}$, a quadratic eigenvalue problem;
-    no grid is involved. With `robust=False`, equal variances are assumed, as by Anderson and Rubin.
+    no grid is involved. With `robust=False`, equal variances are assumed, as by Anderson and Rubin. `critical` is
+    what takes the place of $q\, F_{q, d}$, if given.
 
     Returns:
         Disjoint intervals in increasing order, in units of the data; ends may be infinite, and the set empty.
@@ -301,11 +313,15 @@ def anderson_rubin_set(columns: LinearColumns, level: float = 0.95, *, robust: b
     _, v_sum = regression(y + x, columns, robust=robust)
     cross = (v_sum - v_y - v_x) / 2.0
     dof = columns.dof if robust else len(y) - columns.exogenous.shape[1] - q
-    critical = q * float(f_distribution.ppf(level, q, dof))
+    if critical is None:
+        critical = q * float(f_distribution.ppf(level, q, dof))
 
     def kept(b: float) -> bool:
         m, v = pi_y - b * pi_x, v_y - 2.0 * b * cross + b**2 * v_x
-        return bool(m @ np.linalg.lstsq(v, m, rcond=1e-13)[0] <= critical)
+        try:
+            return bool(m @ cho_solve(cho_factor(v), m) <= critical)
+        except np.linalg.LinAlgError:
+            return bool(m @ np.linalg.lstsq(v, m, rcond=1e-13)[0] <= critical)
 
     ends = _breaks(
         critical * v_y - np.outer(pi_y, pi_y),
@@ -423,6 +439,12 @@ def _net(columns: Floats, exogenous: Floats, root: Floats) -> Floats:
     """The residuals of some columns given the exogenous ones, all rows multiplied by `root`."""
     columns, exogenous = columns * root, exogenous * root
     return np.asarray(columns - exogenous @ np.linalg.lstsq(exogenous, columns, rcond=1e-10)[0], np.float64)
+
+
+def _without(columns: Floats, exogenous: Floats, share: Floats) -> Floats:
+    """Residuals of some columns given the exogenous ones, which are standardised and independent."""
+    weighted = exogenous * share[:, None]
+    return columns - exogenous @ np.linalg.solve(weighted.T @ exogenous, weighted.T @ columns)
 
 
 def _independent(columns: Floats) -> NDArray[np.int64]:

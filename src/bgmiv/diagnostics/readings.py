@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from bgmiv.diagnostics.check import Severity
 
-__all__ = ["CHECKS", "FINDINGS", "Reading", "as_sentence", "html_table", "preparation_text", "read_finding"]
+__all__ = [
+    "CHECKS",
+    "FINDINGS",
+    "MUCH_WIDER",
+    "Reading",
+    "as_sentence",
+    "html_table",
+    "preparation_text",
+    "read_finding",
+]
+
+MUCH_WIDER = 1.35
+"""From this factor on, what a rougher curve adds to an interval is worth a note."""
 
 Numbers = Mapping[str, float]
 Labels = Mapping[str, str]
@@ -144,6 +156,31 @@ def _anderson_rubin(severity: Severity, numbers: Numbers, labels: Labels) -> Wor
     return title, _set_text(found), text
 
 
+def _detail(severity: Severity, numbers: Numbers, labels: Labels) -> Words:
+    values = [value for name, value in numbers.items() if name.startswith("shape_")]
+    visible = int(numbers["visible"])
+    text = (
+        f"Of {len(values)} shapes of the treatment (its line and its bends) the instruments show {visible} clearly; "
+        "the numbers are how much of each is left in its mean given them. "
+    )
+    if visible < 2:
+        text += "They show little more than a straight line: what the curve has beyond it rests on smoothness. "
+    if "wider" in numbers:
+        text += (
+            f"For a change of treatment {labels['change']}, the roughest curve that the data do not reject would give "
+            f"a {100 * numbers['level']:.4g}% interval from {numbers['lower']:.4g} to {numbers['upper']:.4g}, "
+            f"{numbers['wider']:.1f} times as wide as the usual one"
+        )
+        text += (
+            ": if a steep or sudden change is plausible, use it (ate_interval(method='rough')), for the instruments "
+            "cannot show such detail."
+            if numbers["wider"] > MUCH_WIDER
+            else "."
+        )
+    shown = ", ".join(f"{value:.2f}" for value in values[:4]) + (", ..." if len(values) > 4 else "")
+    return "How much detail do the instruments show? (singular values)", shown, text.strip()
+
+
 def _overidentification(severity: Severity, numbers: Numbers, labels: Labels) -> Words:
     text = (
         "The instruments agree on the linear effect. This does not show that they are valid: all could be biased in "
@@ -252,6 +289,7 @@ CHECKS: dict[str, tuple[Callable[[Severity, Numbers, Labels], Words], str]] = {
     "robust-f": (_robust_f, f"{_STAIGER}; Andrews, Stock and Sun (2019), Annual Review of Economics 11, 727-753"),
     "nonlinear-first-stage": (_nonlinear_first_stage, _GUIDE),
     "anderson-rubin": (_anderson_rubin, "Anderson and Rubin (1949), Annals of Mathematical Statistics 20, 46-63"),
+    "detail": (_detail, "Chen and Reiss (2011), Econometric Theory 27; Nychka (1988), JASA 83, 1134-1143"),
     "overidentification": (_overidentification, "Sargan (1958), Econometrica 26; Hansen (1982), Econometrica 50"),
     "endogeneity": (_endogeneity, "Durbin (1954); Wu (1973); Hausman (1978), Econometrica 46; Wooldridge (1995)"),
     "moment-test": (_moment_test, _MMR),

@@ -1,7 +1,8 @@
 r"""What is left of an effect if the instruments also affect the outcome directly: plausibly exogenous instruments.
 
 If $y - w^\top\gamma$ is what the treatment explains, every $\gamma$ gives its own estimate. The union of their
-intervals, over all $\gamma$ considered possible, covers the effect at least as often as each of them.
+intervals, over all $\gamma$ considered possible, covers the effect at least as often as each of them. If $\gamma$ is
+taken for normal instead, it adds to the variance of the estimate: the local-to-zero interval, which is shorter.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from bgmiv.diagnostics.diagnose import changes_of
 from bgmiv.diagnostics.linear import LinearColumns, linear_columns, two_stage
 from bgmiv.diagnostics.readings import html_table, preparation_text
 from bgmiv.effects import Predictor, average, check_level, contrast, interval_of
-from bgmiv.errors import ConfigError, DataError
+from bgmiv.errors import ConfigError, DataError, printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,6 +46,8 @@ class Sensitivity:
         gamma: for each instrument the lowest and the highest direct effect allowed, in units of the outcome per unit of
             the instrument.
         lower, upper: ends of the union of intervals for the linear effect of one unit of treatment.
+        local_lower, local_upper: ends of the local-to-zero interval, with direct effects that are normal and lie within
+            those bounds with a probability of 95%.
         estimate: the linear effect without direct effects.
         breakdown: the smallest direct effect, in units of the outcome per standard deviation of the instruments, at
             which the union of intervals contains zero; 0 if it does without any.
@@ -58,6 +61,8 @@ class Sensitivity:
     gamma: tuple[tuple[float, float], ...]
     lower: float
     upper: float
+    local_lower: float
+    local_upper: float
     estimate: float
     breakdown: float
     fit_breakdown: float | None
@@ -99,6 +104,7 @@ class Sensitivity:
         for name, (low, high) in zip(self.instruments, self.gamma, strict=True):
             row |= {f"{name} (min)": low, f"{name} (max)": high}
         row |= {"estimate": self.estimate, "lower": self.lower, "upper": self.upper, "breakdown": self.breakdown}
+        row |= {"local_lower": self.local_lower, "local_upper": self.local_upper}
         row["fit_breakdown"] = np.nan if self.fit_breakdown is None else self.fit_breakdown
         return pd.DataFrame([row], index=["linear effect"])
 
@@ -109,6 +115,7 @@ class Sensitivity:
             ("direct effects allowed", ", ".join(f"{name} [{low:.4g}, {high:.4g}]" for name, (low, high) in pairs)),
             ("linear effect without any", f"{self.estimate:.4g}"),
             (f"union of {100 * self.level:.4g}% intervals", f"[{self.lower:.4g}, {self.upper:.4g}]"),
+            ("the same if they are normal", f"[{self.local_lower:.4g}, {self.local_upper:.4g}] (local to zero)"),
             ("breakdown, linear effect", f"{self.breakdown:.4g} per standard deviation of the instruments"),
             ("breakdown, fitted method", fit),
         ]
@@ -117,7 +124,7 @@ class Sensitivity:
         """The union of intervals, the breakdown values, and the reading."""
         lines = ["Sensitivity to direct effects of the instruments"]
         lines += [f"  {name:28}{value}" for name, value in self._lines()]
-        return "\n".join([*lines, "", fill(self.reading, 100), fill(f"({_REFERENCE})", 100)])
+        return printable("\n".join([*lines, "", fill(self.reading, 100), fill(f"({_REFERENCE})", 100)]))
 
     def _repr_html_(self) -> str:
         return html_table("Sensitivity to direct effects of the instruments", self._lines(), notes=(self.reading,))
@@ -160,6 +167,7 @@ def sensitivity(
     line = _Line(columns, level)
     chosen = tuple(bounds[name] for name in columns.names)
     lower, upper = line.union(np.asarray(chosen))
+    local_lower, local_upper = line.local(np.asarray(chosen))
     fit_breakdown = None
     if fitted is not None and rows is not None:
         t0, t1, _ = changes_of(data)[0]
@@ -173,6 +181,8 @@ def sensitivity(
         gamma=chosen,
         lower=lower,
         upper=upper,
+        local_lower=local_lower,
+        local_upper=local_upper,
         estimate=line.estimate,
         breakdown=line.breakdown(),
         fit_breakdown=fit_breakdown,
@@ -220,6 +230,13 @@ class _Line:
                 "to (0, 0)."
             )
         return self.ends(np.asarray(list(product(*(sorted({low, high}) for low, high in bounds.tolist())))))
+
+    def local(self, bounds: Floats) -> tuple[float, float]:
+        """The interval with normal direct effects, 95% of which lie within bounds `(q, 2)`."""
+        mean, spread = bounds.mean(axis=1), np.diff(bounds, axis=1)[:, 0] / (2.0 * norm.ppf(0.975))
+        centre = self.estimate + float(self.slopes[1:] @ mean)
+        half = self.quantile * float(np.sqrt(self.covariance[0, 0] + np.sum((self.slopes[1:] * spread) ** 2)))
+        return centre - half, centre + half
 
     def breakdown(self) -> float:
         """The smallest direct effect per standard deviation at which the union of intervals contains zero."""

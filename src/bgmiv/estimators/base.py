@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 import jax
 import numpy as np
 
+from bgmiv._io import check_process
 from bgmiv.analysis.analysis import Analysis, AnalysisRequest
 from bgmiv.data.formula import FormulaReader, formula_file, from_formula
 from bgmiv.data.ivdata import IVData
@@ -22,7 +23,8 @@ from bgmiv.diagnostics.verdict import Verdict
 from bgmiv.errors import ConfigError, FitWarning, ModelFileError, NotFittedError
 from bgmiv.estimators.fitted import FittedMethod, MethodConfig
 from bgmiv.estimators.reporting import FitCache, ReportingMixin
-from bgmiv.estimators.saved import SavedModel, data_again, load_saved, reader_of, without_paths, write_saved
+from bgmiv.estimators.saved import SavedModel, data_again, reader_of, saved_model, without_paths, write_saved
+from bgmiv.persist.folder import ModelFiles, read_model
 from bgmiv.progress import HistoryRow, RichReporter, silent
 
 __all__ = ["IVEstimator", "SeededEstimator"]
@@ -38,6 +40,9 @@ class IVEstimator(ReportingMixin):
     fitted_class: ClassVar[type[FittedMethod]]
     saved_parts: ClassVar[tuple[type, ...]] = ()
     """Classes that a saved model may hold beside those that the fields of the fitted result declare."""
+
+    compiled: ClassVar[bool] = False
+    """Whether fits and answers are compiled programs, which a forked process cannot run."""
 
     random_state: int | None = None
     progress: bool = False
@@ -265,7 +270,13 @@ class IVEstimator(ReportingMixin):
         Raises:
             ModelFileError: the folder holds no saved model of this method, a damaged one, or one of another version.
         """
-        saved = load_saved(Path(folder), cls._saved_classes())
+        return cls._opened(Path(folder), read_model(Path(folder)))
+
+    @classmethod
+    def _opened(cls, folder: Path, files: ModelFiles) -> Self:
+        if cls.compiled:
+            check_process(compiled=True)
+        saved = saved_model(folder, files, cls._saved_classes())
         model = saved.estimator
         if not isinstance(model, cls):
             raise ModelFileError(f"{folder} holds no {cls.__name__}. bgmiv.load opens models of any method.")
@@ -301,6 +312,7 @@ class IVEstimator(ReportingMixin):
         formula: str = "",
         n_dropped: int = 0,
     ) -> Self:
+        check_process(compiled=self.compiled)
         seed = self._seed()
         if self.progress:
             with RichReporter(type(self).__name__) as reporter:
@@ -337,6 +349,8 @@ class IVEstimator(ReportingMixin):
         return reader.covariates(covariates)
 
     def _fitted(self) -> FittedMethod:
+        if self.compiled:
+            check_process(compiled=True)
         return self._state("fitted_")
 
     def _completed(self) -> FittedMethod:

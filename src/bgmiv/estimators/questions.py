@@ -11,9 +11,20 @@ from bgmiv.data.messages import warn_user
 from bgmiv.data.query import Query, Rows, query_along, query_at, rows_of
 from bgmiv.data.schema import Schema
 from bgmiv.data.table import Table
-from bgmiv.effects import DoseResponse, Estimate, Interval, contrast, estimate_at, interval_of, slope_query
+from bgmiv.diagnostics.weak_iv import FitRows, Method, average_effect
+from bgmiv.effects import (
+    Band,
+    DoseResponse,
+    Estimate,
+    Interval,
+    contrast,
+    estimate_at,
+    interval_at,
+    interval_of,
+    slope_query,
+)  # fmt: skip
 from bgmiv.effects import average as average_over
-from bgmiv.errors import SupportWarning
+from bgmiv.errors import SupportWarning, WeakInstrumentWarning
 from bgmiv.estimators.fitted import FittedMethod
 
 __all__ = ["QuestionsMixin"]
@@ -39,6 +50,14 @@ class QuestionsMixin(ABC):
         """The fitted result with what intervals need."""
 
     @abstractmethod
+    def _instrumented_rows(self) -> FitRows | None:
+        """The rows of the fit, if the estimator still has them and uses their instruments."""
+
+    @abstractmethod
+    def _weak(self) -> bool:
+        """Whether the instruments of these rows are weak."""
+
+    @abstractmethod
     def _read(self, covariates: Any) -> Any:
         """Covariates as the fit saw them."""
 
@@ -62,13 +81,13 @@ class QuestionsMixin(ABC):
         self._warn_outside(query)
         return self._fitted().at(query)[0]
 
-    def predict_interval(self, treatment: Any, covariates: Any = None, *, level: float = 0.95) -> Interval:
-        """`predict` with an interval at each row."""
+    def predict_interval(
+        self, treatment: Any, covariates: Any = None, *, level: float = 0.95, band: Band = "pointwise"
+    ) -> Interval:
+        """`predict` with an interval at each row, or with a uniform band that holds g at all rows at once."""
         query = self._query_at(treatment, covariates)
         fitted = self._completed()
-        found = _first(estimate_at(fitted, query, intervals=True))
-        inside = fitted.in_support(query)[0]
-        return interval_of(found, level, in_support=inside, probability=_is_probability(fitted.schema))
+        return interval_at(fitted, query, level, _first, probability=_is_probability(fitted.schema), band=band)
 
     def effect(self, covariates: Any = None, *, t0: Any, t1: Any) -> np.ndarray:
         """g(t1, v) - g(t0, v) for every row: what setting the treatment to t1 instead of t0 would change."""
@@ -78,10 +97,7 @@ class QuestionsMixin(ABC):
 
     def effect_interval(self, covariates: Any = None, *, t0: Any, t1: Any, level: float = 0.95) -> Interval:
         """`effect` with an interval at each row."""
-        query = self._query_pair(t0, t1, covariates)
-        fitted = self._completed()
-        found = contrast(estimate_at(fitted, query, intervals=True))
-        return interval_of(found, level, in_support=fitted.in_support(query).all(axis=0))
+        return interval_at(self._completed(), self._query_pair(t0, t1, covariates), level, contrast)
 
     def ate(self, covariates: Any = None, *, t0: Any, t1: Any, weights: Any = None) -> Any:
         """The mean of `effect` over rows: a number, or one a level of the outcome.
@@ -98,12 +114,38 @@ class QuestionsMixin(ABC):
         return float(mean) if np.ndim(mean) == 0 else mean
 
     def ate_interval(
-        self, covariates: Any = None, *, t0: Any, t1: Any, weights: Any = None, level: float = 0.95
+        self,
+        covariates: Any = None,
+        *,
+        t0: Any,
+        t1: Any,
+        weights: Any = None,
+        level: float = 0.95,
+        method: Method = "auto",
     ) -> Interval:
-        """`ate` with an interval; `in_support` is the share of rows for which the data show both treatments."""
+        """`ate` with an interval; `in_support` is the share of rows for which the data show both treatments.
+
+        Args:
+            covariates, t0, t1, weights: as in `ate`.
+            level: of the interval.
+            method: "usual", by the method's own standard errors; "rough", also holding what the roughest curve that the
+                data do not reject would change, for methods with a sieve; "robust", the ends of an Anderson-Rubin set,
+                which are valid however weak the instruments are and may be infinite; "auto" takes the robust set where
+                the effective F is below its critical value, and the usual interval elsewhere. The interval's `method`
+                says which it is.
+
+        Warns:
+            WeakInstrumentWarning: the instruments are weak, and this is a loaded model without the rows of the set.
+        """
         query = self._query_pair(t0, t1, covariates, weights, of_fit=True)
-        found = average_over(self._completed(), query, intervals=True)
-        return interval_of(contrast(found.estimate), level, in_support=found.support_of(0, 1), name="average effect")
+        own, fitted, weak = self._instrumented_rows(), self._completed(), method == "auto" and self._weak()
+        if weak and own is None:
+            warn_user(
+                "the instruments are weak, and this interval is too narrow: a loaded model has no rows for the robust "
+                "set. Give them with attach_data(table).",
+                WeakInstrumentWarning,
+            )
+        return average_effect(fitted, query, level, own, method=method, weak=weak)
 
     def marginal_effect(self, treatment: Any, covariates: Any = None, *, step: float) -> np.ndarray:
         """The slope of g in the treatment at each row, over a step in units of the treatment."""
@@ -116,9 +158,9 @@ class QuestionsMixin(ABC):
     ) -> Interval:
         """`marginal_effect` with an interval at each row."""
         query = self._query_slope(treatment, covariates, step)
-        fitted = self._completed()
-        found = contrast(estimate_at(fitted, query, intervals=True)).map(lambda values: values / step)
-        return interval_of(found, level, in_support=fitted.in_support(query).all(axis=0))
+        return interval_at(
+            self._completed(), query, level, lambda found: contrast(found).map(lambda values: values / step)
+        )
 
     def dose_response(
         self, treatments: Any, covariates: Any = None, *, average: bool = True, weights: Any = None
@@ -138,23 +180,27 @@ class QuestionsMixin(ABC):
         return DoseResponse(shown, average_over(self._fitted(), query, intervals=False).estimate.values)
 
     def dose_response_interval(
-        self, treatments: Any, covariates: Any = None, *, average: bool = True, weights: Any = None, level: float = 0.95
+        self,
+        treatments: Any,
+        covariates: Any = None,
+        *,
+        average: bool = True,
+        weights: Any = None,
+        level: float = 0.95,
+        band: Band = "pointwise",
     ) -> Interval:
-        """`dose_response` with an interval at each treatment.
+        """`dose_response` with an interval at each treatment, or with a uniform band that holds the whole curve.
 
         `in_support` is, for an average, the share of rows for which the data show the treatment.
         """
         query = self._query_along(treatments, covariates, weights)
         fitted = self._completed()
         labels = tuple(np.atleast_1d(np.asarray(treatments)).tolist())
-        if average:
-            found = average_over(fitted, query, intervals=True)
-            estimate: Estimate = found.estimate
-            inside: np.ndarray = found.support
-        else:
-            estimate, inside = estimate_at(fitted, query, intervals=True), fitted.in_support(query)
-        probability = _is_probability(fitted.schema)
-        return interval_of(estimate, level, in_support=inside, probability=probability, labels=labels)
+        shown: dict[str, Any] = {"probability": _is_probability(fitted.schema), "labels": labels, "band": band}
+        if not average:
+            return interval_at(fitted, query, level, lambda found: found, axis=1, **shown)
+        found = average_over(fitted, query, intervals=True)
+        return interval_of(found.estimate, level, in_support=found.support, **shown)
 
     def in_support(self, treatment: Any, covariates: Any = None) -> np.ndarray:
         """Whether the data show such a treatment at such covariates, for each row; elsewhere g is extrapolated."""

@@ -20,6 +20,7 @@ from bgmiv.data.query import Rows
 from bgmiv.diagnostics.check import Diagnosis
 from bgmiv.diagnostics.diagnose import diagnose
 from bgmiv.diagnostics.sensitivity import Sensitivity, sensitivity
+from bgmiv.diagnostics.weak_iv import FitRows, has_weak_instruments
 from bgmiv.effects import check_level
 from bgmiv.errors import DataError
 from bgmiv.estimators.fitted import FittedMethod, MethodConfig
@@ -46,6 +47,7 @@ class FitCache:
     def __init__(self) -> None:
         """Nothing is known yet."""
         self.rows: Rows | None = None
+        self.weak: bool | None = None
         self.no_instrument: tuple[FittedMethod | None] | None = None
         self.diagnoses: dict[tuple[bool, float], Diagnosis] = {}
         self.subject: Subject | None = None
@@ -128,6 +130,19 @@ class ReportingMixin(QuestionsMixin):
             self._cache.analyses[key] = found
         return self._cache.analyses[key]
 
+    def _instrumented_rows(self) -> FitRows | None:
+        rows = self._fit_rows()
+        if self.data_ is None or rows is None or not self.get_params().get("use_instrument", True):
+            return None
+        return FitRows(self.data_, rows)
+
+    def _weak(self) -> bool:
+        if self._cache.weak is None:
+            own, saved = self._instrumented_rows(), self.saved_analysis_
+            known = self.data_ is None and saved is not None and saved.diagnosis.weak_instruments
+            self._cache.weak = known if own is None else has_weak_instruments(own.data)
+        return self._cache.weak
+
     def _subject(self) -> Subject:
         """The fitted method with what an analysis shows of it; the same object for the same fit."""
         fitted, rows = self._completed(), self._fit_rows()
@@ -177,7 +192,7 @@ class ReportingMixin(QuestionsMixin):
         """
         if level is not None:
             check_level(level)
-        fitted = self._fitted()
+        self._fitted()
         if self.data_ is None:
             saved = self.saved_analysis_
             if saved is None or no_instrument not in (None, saved.request.no_instrument):
@@ -190,7 +205,7 @@ class ReportingMixin(QuestionsMixin):
             rows = self._fit_rows()
             assert rows is not None
             other = self._no_instrument_fit() if asked[0] else None
-            found = diagnose(self.data_, rows, fitted, no_instrument=other, level=asked[1], seed=self.seed_)
+            found = diagnose(self.data_, rows, self._completed(), no_instrument=other, level=asked[1], seed=self.seed_)
             self._cache.diagnoses[asked] = found
         return self._cache.diagnoses[asked]
 
@@ -268,6 +283,7 @@ class ReportingMixin(QuestionsMixin):
 
         Raises:
             ConfigError: the path is a folder, or its folder does not exist.
+            StoreError: nothing can be written there.
         """
         target = check_path(path)
         return write_report(self.analysis(**request), target)

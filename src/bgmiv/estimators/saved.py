@@ -29,9 +29,9 @@ from bgmiv.nn.features import Noised, Raw, VectorFeatures
 from bgmiv.nn.images import ImageFeatures
 from bgmiv.nn.mlp import leaky_relu
 from bgmiv.persist.codec import Codec, reachable
-from bgmiv.persist.folder import read_model, write_model
+from bgmiv.persist.folder import ModelFiles, read_model, write_model
 
-__all__ = ["SavedModel", "data_again", "load_saved", "reader_of", "without_paths", "write_saved"]
+__all__ = ["SavedModel", "data_again", "reader_of", "saved_model", "without_paths", "write_saved"]
 
 # What may stand where a field is declared with a protocol.
 _PLUGS = (
@@ -71,23 +71,22 @@ class SavedModel:
 def write_saved(folder: Path, method: str, model: SavedModel, classes: tuple[type, ...], *, overwrite: bool) -> None:
     """Write a model, made of these classes of its method, to a folder; it is read back before it takes its place."""
     raw, arrays = _codec(classes).encode(model)
-    write_model(folder, method, raw, arrays, overwrite=overwrite, check=lambda new: _check_opens(new, classes))
+
+    def check(new: Path) -> None:
+        saved_model(new, read_model(new), classes)
+
+    write_model(folder, method, raw, arrays, overwrite=overwrite, check=check)
 
 
-def _check_opens(folder: Path, classes: tuple[type, ...]) -> None:
-    load_saved(folder, classes)
-
-
-def load_saved(folder: Path, classes: tuple[type, ...]) -> SavedModel:
-    """Read a model of one method from a folder that anyone may have written.
+def saved_model(folder: Path, files: ModelFiles, classes: tuple[type, ...]) -> SavedModel:
+    """The model of one method from what was read of a folder that anyone may have written.
 
     A model that opens has answered one question: its parts fit together.
 
     Raises:
         ModelFileError: the folder holds no such model, or a damaged one.
     """
-    _, raw, arrays = read_model(folder)
-    found: SavedModel = _codec(classes).decode(raw, arrays, SavedModel)
+    found: SavedModel = _codec(classes).decode(files.raw, files.arrays, SavedModel)
     schema = found.fitted.schema
     _check_schema(schema, f"{folder}: the schema")
     try:
@@ -122,18 +121,20 @@ def reader_of(saved: SavedModel) -> ColumnReader | FormulaReader | None:
 
 
 def _ask(fitted: FittedMethod, schema: Schema) -> None:
-    """Ask for g, its uncertainty and its support at one row."""
-    row = np.zeros((1, schema.n_covariates))
+    """Ask for g, its uncertainty and its support at three rows: parts of a wrong shape often fit one row."""
+    rows = np.zeros((3, schema.n_covariates))
     for block in schema.blocks:
         if block.levels is not None:
-            row[0, block.start] = 1.0
-    query = Query(np.zeros((2, 1)), Rows(row))
-    values = np.asarray(fitted.at(query))
-    width = schema.outcome.width
-    if values.shape != ((2, 1) if width == 1 else (2, 1, width)) or not np.isfinite(values).all():
-        raise ModelFileError(f"its answer has shape {values.shape}")
-    fitted.factors(query)
-    fitted.in_support(query)
+            rows[:, block.start] = 1.0
+    query = Query(np.zeros((2, 1)), Rows(rows))
+    values, width = np.asarray(fitted.at(query)), schema.outcome.width
+    if values.shape != ((2, 3) if width == 1 else (2, 3, width)) or not np.isfinite(values).all():
+        raise ModelFileError(f"its answer has shape {values.shape}, or is not finite")
+    for name, shape in [(source.name, source.factors.shape[1:]) for source in fitted.factors(query)]:
+        if shape != values.shape:
+            raise ModelFileError(f"its uncertainty '{name}' has shape {shape}")
+    if np.shape(fitted.in_support(query)) != (2, 3):
+        raise ModelFileError("its support has another shape than its answer")
 
 
 def _codec(classes: tuple[type, ...]) -> Codec:

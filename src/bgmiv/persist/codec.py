@@ -293,11 +293,12 @@ class _Reader:
         if arm in (bool, int, str, Path):
             return type(raw) is {bool: bool, int: int}.get(arm, str)
         if arm is float:
-            return type(raw) in (int, float) or raw in _SPECIAL
+            return type(raw) in (int, float) or (type(raw) is str and raw in _SPECIAL)
         if _is_array(arm):
             return isinstance(raw, dict) and _ARRAY in raw
         if self.is_object(arm):
-            kind = self.classes.get(raw.get(_CLASS, "")) if isinstance(raw, dict) else None
+            name = raw.get(_CLASS) if isinstance(raw, dict) else None
+            kind = self.classes.get(name) if isinstance(name, str) else None
             return kind is not None and (kind is arm or arm not in self.classes.values())
         if _origin(arm) is Literal:
             return raw in get_args(arm)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
@@ -9,24 +10,30 @@ import re
 import secrets
 import shutil
 import stat
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
+from bgmiv._io import exchange
 from bgmiv.errors import ModelFileError
 
-__all__ = ["DTYPES", "parse_json", "read_file", "read_model", "write_folder", "write_model"]
+__all__ = ["DTYPES", "ModelFiles", "check_free", "parse_json", "read_file", "read_model", "write_folder", "write_model"]
 
-_FORMAT, _VERSION = "bgmiv model", 3
+_FORMAT, _VERSION = "bgmiv model", 4
 _JSON, _ARRAYS = "model.json", "arrays.safetensors"
 _MAX_JSON = 1 << 26
 _MAX_NESTED = 60
+# A save takes seconds: an older folder beside is that of a process that was killed.
+_STRAY_SECONDS = 600.0
+_MAX_READS = 10
+_ENTRIES = ("format", "version", "written_by", "method", "arrays", "model", "sha256")
 DTYPES = ("float32", "float64", "int64", "int32", "bool")
 """The types of saved arrays."""
 
@@ -139,12 +146,13 @@ def write_model(
         "arrays": {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()},
         "model": raw,
     }
+    document["sha256"] = _checksum(document)
     try:
         text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1).encode()
     except UnicodeEncodeError as error:
         raise ModelFileError(f"a name of a column or a level is no text: {error}. Rename it and fit again.") from error
     files = {_ARRAYS: data, _JSON: text}
-    write_folder(Path(folder), files, overwrite=overwrite, is_ours=_is_model, check=check)
+    write_folder(Path(folder), files, overwrite=overwrite, check=check)
 
 
 def _is_model(folder: Path) -> bool:
@@ -155,12 +163,49 @@ def _is_model(folder: Path) -> bool:
     return isinstance(found, dict) and found.get("format") == _FORMAT
 
 
-def read_model(folder: Path) -> tuple[str, Any, dict[str, NDArray[Any]]]:
-    """The method's name, the JSON of the model, and its arrays, from a folder that anyone may have written.
+def _checksum(document: Mapping[str, Any]) -> str:
+    """Of all entries but itself, however they are laid out."""
+    content = {name: value for name, value in document.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+class ModelFiles(NamedTuple):
+    """What a folder holds: the method's name, the JSON of the model, and its arrays."""
+
+    method: str
+    raw: Any
+    arrays: dict[str, NDArray[Any]]
+
+
+def read_model(folder: Path) -> ModelFiles:
+    """Read a folder that anyone may have written; one that is replaced meanwhile is read anew.
 
     Raises:
         ModelFileError: it holds no saved model, a damaged one, or one of another version of the format.
     """
+    for _ in range(_MAX_READS - 1):
+        before = _identity(folder)
+        try:
+            return _read_once(folder)
+        except ModelFileError:
+            if _identity(folder) == before:
+                raise
+    return _read_once(folder)
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """What tells one writing of a folder from another."""
+    try:
+        found = (folder / _JSON).lstat()
+    except (OSError, ValueError):
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _read_once(folder: Path) -> ModelFiles:
+    if not os.path.lexists(folder):
+        # Where names cannot be exchanged, a kill between two renames leaves the old model there.
+        folder = next(iter(_siblings(folder, "old")), folder)
     path = folder / _JSON
     found = parse_json(read_file(folder, _JSON, max_bytes=_MAX_JSON), str(path))
     if not isinstance(found, dict) or found.get("format") != _FORMAT:
@@ -171,8 +216,10 @@ def read_model(folder: Path) -> tuple[str, Any, dict[str, NDArray[Any]]]:
         raise ModelFileError(
             f"{path} has version {str(number)[:20]} of the format; this bgmiv reads {_VERSION}. {fix}."
         )
-    if set(found) != {"format", "version", "written_by", "method", "arrays", "model"}:
-        raise ModelFileError(f"{path} must hold format, version, written_by, method, arrays and model, nothing else.")
+    if set(found) != {*_ENTRIES}:
+        raise ModelFileError(f"{path} must hold {', '.join(_ENTRIES)}, nothing else.")
+    if found["sha256"] != _checksum(found):
+        raise ModelFileError(f"{path} is damaged or was changed: its checksum does not match.")
     arrays, method = found["arrays"], found["method"]
     if not isinstance(method, str) or not isinstance(arrays, dict) or set(arrays) != {"bytes", "sha256"}:
         raise ModelFileError(f"{path}: method must be a text, and arrays must hold bytes and sha256.")
@@ -189,29 +236,29 @@ def read_model(folder: Path) -> tuple[str, Any, dict[str, NDArray[Any]]]:
     for name, array in loaded.items():
         if str(array.dtype) not in DTYPES or not np.isfinite(array).all():
             raise ModelFileError(f"{folder / _ARRAYS}: {name[:80]} holds other numbers than finite ones of {DTYPES}.")
-    return method, found["model"], loaded
+    return ModelFiles(method, found["model"], loaded)
 
 
-def write_folder(
-    folder: Path, files: Mapping[str, bytes], *, overwrite: bool, is_ours: Callable[[Path], bool], check: Check
-) -> None:
+def write_folder(folder: Path, files: Mapping[str, bytes], *, overwrite: bool, check: Check) -> None:
     """Write a folder of files: all of them, or nothing.
 
     They are written to a new folder beside, which takes the place of `folder` once it is whole and `check` has read it.
-    With `overwrite` a folder that `is_ours` is replaced; no other one, nor one that holds further files, ever is.
+    `check_free` says what it may replace.
 
     Raises:
         ModelFileError: there is a folder that may not be replaced, or the files cannot be written.
     """
     try:
         target = Path(os.path.realpath(folder))
-        _check_free(target, files, overwrite, is_ours)
+        check_free(target, overwrite=overwrite)
         target.parent.mkdir(parents=True, exist_ok=True)
+        for left in _siblings(target, "new", _STRAY_SECONDS):
+            shutil.rmtree(left, ignore_errors=True)
         new = target.with_name(f".{target.name}.{secrets.token_hex(6)}.new")
         try:
             _fill(new, files)
             check(new)
-            _check_free(target, files, overwrite, is_ours)
+            check_free(target, overwrite=overwrite)
             _take_place(new, target)
         finally:
             shutil.rmtree(new, ignore_errors=True)
@@ -223,21 +270,29 @@ def write_folder(
         ) from error
 
 
-def _check_free(target: Path, files: Mapping[str, bytes], overwrite: bool, is_ours: Callable[[Path], bool]) -> None:
+def check_free(folder: Path, *, overwrite: bool) -> None:
+    """Refuse a folder that no model may be written to.
+
+    With `overwrite` a saved model may be replaced; nothing else, nor a folder that holds further files, ever is.
+
+    Raises:
+        ModelFileError: there is something else, or a model that is to be kept.
+    """
+    target = Path(os.path.realpath(folder))
     if not os.path.lexists(target):
         return
     if not target.is_dir():
-        raise ModelFileError(f"{target} is a file; give the name of a folder.")
+        raise ModelFileError(f"{folder} is a file; give the name of a folder.")
     inside = {entry.name for entry in os.scandir(target)}
     if not inside:
         return
-    if not inside <= set(files) or not is_ours(target):
+    if not inside <= {_ARRAYS, _JSON} or not _is_model(target):
         raise ModelFileError(
-            f"{target} is not the folder of a saved model, or holds other files too, and is left as it is. "
+            f"{folder} is not the folder of a saved model, or holds other files too, and is left as it is. "
             "Choose another folder."
         )
     if not overwrite:
-        raise ModelFileError(f"{target} holds a saved model. Say overwrite=True to replace it.")
+        raise ModelFileError(f"{folder} holds a saved model. Say overwrite=True to replace it.")
 
 
 def _fill(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -250,17 +305,29 @@ def _fill(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _take_place(new: Path, target: Path) -> None:
+    """Put the new folder in its place: the name holds the old model or the new one at every moment."""
     if not os.path.lexists(target):
         os.rename(new, target)
-        return
-    old = target.with_name(f".{target.name}.{secrets.token_hex(6)}.old")
-    os.rename(target, old)
-    try:
-        os.rename(new, target)
-    except BaseException:
-        os.rename(old, target)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+    elif not exchange(new, target):
+        old = target.with_name(f".{target.name}.{secrets.token_hex(6)}.old")
+        os.rename(target, old)
+        try:
+            os.rename(new, target)
+        except BaseException:
+            os.rename(old, target)
+            raise
+    for left in _siblings(target, "old"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _siblings(target: Path, kind: str, older_than: float = -float("inf")) -> list[Path]:
+    """What savings of this folder have left beside it for so many seconds, the newest first."""
+    found = []
+    for path in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 12}.{kind}"):
+        # Another process may have removed it by now.
+        with suppress(FileNotFoundError):
+            found.append((time.time() - path.lstat().st_mtime, path))
+    return [path for age, path in sorted(found) if age >= older_than]
 
 
 def _reason(error: Exception) -> str:

@@ -13,7 +13,7 @@ from scipy.interpolate import BSpline
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
 from bgmiv.data.schema import BlockKind, Schema
-from bgmiv.effects import Source
+from bgmiv.effects import ROUGHNESS, Source
 
 __all__ = [
     "LINEAR", "TERMS", "ColumnBasis", "SieveFunction", "Spline", "Term", "TreatmentBasis", "b_splines",
@@ -307,10 +307,12 @@ class SieveFunction:
 
     Attributes:
         treatment, covariates: the functions of each.
-        terms: the names of the parts that were kept (`bgmiv.sieve.bases.TERMS`).
-        coefficients: of all columns of these terms, in units of the outcome.
+        terms: the names of the parts (`bgmiv.sieve.bases.TERMS`), those that were kept and those that enter the
+            intervals alone.
+        coefficients: of all columns of these terms, in units of the outcome; 0 for terms that were not kept.
         weight: d; 0 without f.
         sampling, smoothing: roots R of the two parts R Rᵀ of the covariance of d and the coefficients.
+        roughness: such a root of what the roughest curve that the data do not reject would add.
         penalties: the ridge of each penalised term that was kept.
         gains: what each penalised term, kept or not, gains: twice a log likelihood ratio.
     """
@@ -322,13 +324,19 @@ class SieveFunction:
     weight: float
     sampling: Floats
     smoothing: Floats
+    roughness: Floats
     penalties: dict[str, float]
     gains: dict[str, float]
 
     @property
+    def kept(self) -> tuple[str, ...]:
+        """The terms that the data support, beside the linear ones."""
+        return tuple(name for name in self.terms if name in LINEAR or name in self.penalties)
+
+    @property
     def is_linear(self) -> bool:
         """Whether it is a line in treatment and covariates: nothing else was supported by the data."""
-        return self.weight == 0.0 and all(name in LINEAR for name in self.terms)
+        return self.weight == 0.0 and all(name in LINEAR for name in self.kept)
 
     def encode(self, columns: Floats) -> Encoded:
         """The columns themselves, and by row the coefficients of 1 and of each function of the treatment."""
@@ -341,18 +349,18 @@ class SieveFunction:
         return own if learned is None else own + self.weight * learned
 
     def factors(self, query: Query, encoded: Encoded, learned: Floats | None = None) -> tuple[Source, ...]:
-        """Which rows were drawn, by the robust covariance; and the bias of smoothing, by its prior."""
+        """Which rows were drawn, by the robust covariance; the bias of smoothing, by its prior; a rougher curve's."""
         v, *_ = encoded
-        roots = np.hstack([self.sampling, self.smoothing])
+        parts = {"sampling": self.sampling, "smoothing": self.smoothing, ROUGHNESS: self.roughness}
+        roots = np.hstack(list(parts.values()))
         of_covariates = self.covariates(v)
 
         def moved(x: FloatArray, rows: NDArray[np.intp]) -> np.ndarray:
-            parts = {kind: part[rows] for kind, part in of_covariates.items()}
-            return np.hstack(term_columns(self.terms, self.treatment(x), parts, self.treatment.sizes)) @ roots[1:]
+            known = {kind: part[rows] for kind, part in of_covariates.items()}
+            return np.hstack(term_columns(self.terms, self.treatment(x), known, self.treatment.sizes)) @ roots[1:]
 
-        both = np.moveaxis(query.collect(moved, _MAX_POINTS), -1, 0)
+        moves = np.moveaxis(query.collect(moved, _MAX_POINTS), -1, 0)
         if learned is not None:
-            both = both + roots[0][:, None, None] * learned
-        split = self.sampling.shape[1]
-        sources = (Source("sampling", both[:split], np.inf), Source("smoothing", both[split:], np.inf))
-        return tuple(source for source in sources if len(source.factors))
+            moves = moves + roots[0][:, None, None] * learned
+        split = np.split(moves, np.cumsum([part.shape[1] for part in parts.values()])[:-1])
+        return tuple(Source(name, part, np.inf) for name, part in zip(parts, split, strict=True) if len(part))

@@ -280,7 +280,8 @@ def _fit_split(
         sampling,
         None if learned is None else (learned.averaged - learned.own.mean()) / max(learned.own.std(), _TINY),
     )
-    return second_stage(problem, n_linear + count, min_gain), first.residuals
+    rough = terms.index("curve") - n_linear if "curve" in terms[n_linear:] else None
+    return second_stage(problem, n_linear + count, min_gain, rough), first.residuals
 
 
 def average_splits(
@@ -291,43 +292,44 @@ def average_splits(
     The covariance is the mean of theirs, and the spread between splits is added to it: which terms entered by chance.
     """
     n, scale = len(found), float(columns.y.std())
-    entered = [np.isfinite(one.penalties.ridges) for one in found]
-    blocks = term_columns(
-        terms, columns.treatment(columns.x[:1]), columns.covariates(columns.v[:1]), columns.treatment.sizes
-    )
-    widths, n_linear = [block.shape[1] for block in blocks], len(terms) - len(penalised)
-    # The weight of the learned function comes first, then the terms, of which the first is the constant.
-    used = [np.append(True, np.repeat(np.append(np.ones(n_linear, bool), enters), widths)) for enters in entered]
-    union = np.any(used, axis=0)
+    entered = np.any([np.isfinite(one.penalties.ridges) for one in found], axis=0)
 
-    def spread(values: Floats, own: NDArray[np.bool_]) -> Floats:
-        """In units of the outcome, and with 0 for columns that other splits have."""
-        full = np.zeros((len(own), *values.shape[1:]))
-        if columns.learned is None:
-            own = own & (np.arange(len(own)) > 0)
-        full[own] = scale * values
+    def scaled(values: Floats) -> Floats:
+        """In units of the outcome; the weight of the learned function comes first, 0 without one, then the terms."""
+        full = scale * (values if columns.learned is not None else np.concatenate([np.zeros_like(values[:1]), values]))
         if columns.learned is not None:
             full[0] /= max(columns.learned.own.std(), _TINY)
             full[1] -= full[0] * columns.learned.own.mean()
-        return full[union]
+        return full
 
-    each = np.stack([spread(one.coefficients, own) for one, own in zip(found, used, strict=True)])
+    each = np.stack([scaled(one.coefficients) for one in found])
     mean = each.mean(axis=0)
-    roots = [spread(one.sampling, own) for one, own in zip(found, used, strict=True)]
-    smooth = [spread(one.smoothing, own) for one, own in zip(found, used, strict=True)]
+    parts = [[scaled(one.sampling) for one in found], [scaled(one.smoothing) for one in found]]
+    parts.append([scaled(one.roughness) for one in found])
+    if n > 1:
+        parts[0].append((each - mean).T)
+    roots = [part[0] if n == 1 else _root(np.hstack(part) / np.sqrt(n)) for part in parts]
     mean[1] += columns.y.mean()
+    blocks = term_columns(
+        terms, columns.treatment(columns.x[:1]), columns.covariates(columns.v[:1]), columns.treatment.sizes
+    )
+    ends = np.cumsum([1, *(block.shape[1] for block in blocks)])
+    matters = np.abs(mean) + sum(np.abs(root).sum(axis=1) for root in roots) > 0.0
+    shown = [bool(matters[start:stop].any()) for start, stop in pairwise(ends)]
+    rows = np.append(True, np.repeat(shown, np.diff(ends)))
     return SieveFunction(
         treatment=columns.treatment,
         covariates=columns.covariates,
-        terms=tuple(name for i, name in enumerate(terms) if i < n_linear or np.any(entered, axis=0)[i - n_linear]),
-        coefficients=mean[1:],
+        terms=tuple(name for name, is_shown in zip(terms, shown, strict=True) if is_shown),
+        coefficients=mean[rows][1:],
         weight=float(mean[0]),
-        sampling=roots[0] if n == 1 else _root(np.hstack([*roots, (each - each.mean(axis=0)).T]) / np.sqrt(n)),
-        smoothing=smooth[0] if n == 1 else _root(np.hstack(smooth) / np.sqrt(n)),
+        sampling=roots[0][rows],
+        smoothing=roots[1][rows],
+        roughness=roots[2][rows],
         penalties={
             name: n / sum(1.0 / one.penalties.ridges[i] for one in found)
             for i, name in enumerate(penalised)
-            if np.any(entered, axis=0)[i]
+            if entered[i]
         },
         gains={name: float(np.mean([one.penalties.gains[i] for one in found])) for i, name in enumerate(penalised)},
     )

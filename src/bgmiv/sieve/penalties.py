@@ -22,6 +22,8 @@ _NEGLIGIBLE = 1e-9
 # Ratios of prior to noise variance at which the evidence is compared, in the unit of an average column.
 _RATIOS = np.exp(np.arange(-14.0, 8.01, 0.25))
 _ROUNDS = 2
+# Twice the fall in log likelihood at the end of a one-sided 95% set: the 90% quantile of chi-squared with one degree.
+_REJECTED = 2.706
 
 
 def penalised_solve(gram: Floats, moments: Floats, ridges: Floats) -> Floats:
@@ -50,11 +52,16 @@ class Penalties(NamedTuple):
         ridges: by block; infinite for a block that is left out.
         gains: by block, twice the gain in log evidence when it entered; for one left out, what it would have gained.
         order: the blocks that entered, in this order.
+        priors: by block, the prior variance of its coefficients with the largest likelihood; also of blocks that gain
+            something but too little to enter. None may enter, and all are 0, if `min_gain` is infinite.
+        roughest: by block, the largest prior variance that the data do not reject at the 5% level.
     """
 
     ridges: Floats
     gains: Floats
     order: tuple[int, ...]
+    priors: Floats
+    roughest: Floats
 
 
 def ridges_of(blocks: Sequence[slice], ridges: Floats, n_columns: int) -> Floats:
@@ -98,22 +105,30 @@ def choose_penalties(
         >>> found.order, bool(5.0 < found.ridges[0] < 20.0)
         ((0,), True)
     """
-    found = Penalties(np.full(len(blocks), np.inf), np.zeros(len(blocks)), ())
+
+    def evidence(block: int, ridges: Floats, covariance: Floats, variance: float) -> _Evidence:
+        return _evidence(*_cleared(gram, moments, covariance, blocks, ridges, block), variance)
+
+    none = np.zeros(len(blocks))
+    found = Penalties(np.full(len(blocks), np.inf), none, (), none, none)
     while True:
         ridges, gains = found.ridges.copy(), found.gains.copy()
-        covariance, variance = noise(penalised_solve(gram, moments, ridges_of(blocks, found.ridges, len(moments))))
+        errors = noise(penalised_solve(gram, moments, ridges_of(blocks, found.ridges, len(moments))))
         outside = [block for block in range(len(blocks)) if np.isinf(ridges[block])]
-        offers = {}
+        offers = {block: evidence(block, ridges, *errors) for block in outside}
         for block in outside:
-            offers[block] = _evidence(*_cleared(gram, moments, covariance, blocks, ridges, block), variance)
-            gains[block] = offers[block][0]
+            gains[block] = offers[block].gain
         if not outside or max(gains[outside]) < min_gain:
+            if np.isfinite(min_gain):
+                every = [offers.get(block) or evidence(block, ridges, *errors) for block in range(len(blocks))]
+                priors = np.where(np.isinf(ridges), [one.prior for one in every], errors[1] / ridges)
+                found = found._replace(priors=priors, roughest=np.array([one.roughest for one in every]))
             return found._replace(gains=gains)
-        chosen = max(outside, key=lambda block: offers[block][0])
-        ridges[chosen] = offers[chosen][1]
-        found = Penalties(ridges, gains, (*found.order, chosen))
+        chosen = max(outside, key=lambda block: offers[block].gain)
+        ridges[chosen] = offers[chosen].ridge
+        found = found._replace(ridges=ridges, gains=gains, order=(*found.order, chosen))
         for block in found.order * _ROUNDS:
-            ridges[block] = _evidence(*_cleared(gram, moments, covariance, blocks, ridges, block), variance)[1]
+            ridges[block] = evidence(block, ridges, *errors).ridge
 
 
 def _cleared(
@@ -138,17 +153,28 @@ def _cleared(
     return values[there], along, np.sum(weights * (covariance[np.ix_(used, used)] @ weights), axis=0)
 
 
-def _evidence(values: Floats, moments: Floats, noise: Floats, variance: float) -> tuple[float, float]:
-    """Twice the gain in log likelihood at the best prior variance, and the ridge it stands for."""
+class _Evidence(NamedTuple):
+    """Twice the gain in log likelihood at the best prior variance, its ridge, and both variances of `Penalties`."""
+
+    gain: float
+    ridge: float
+    prior: float
+    roughest: float
+
+
+def _evidence(values: Floats, moments: Floats, noise: Floats, variance: float) -> _Evidence:
     real = noise > 0.0
     values, moments, noise = values[real], moments[real], noise[real]
     if not len(values):
-        return 0.0, np.inf
+        return _Evidence(0.0, np.inf, 0.0, 0.0)
     priors = _RATIOS * variance / np.mean(values)
     total = noise + priors[:, None] * values**2
     gains = np.sum(moments**2 * (1.0 / noise - 1.0 / total) - np.log(total / noise), axis=1)
     best = int(np.argmax(gains))
-    return float(gains[best]), float(variance / priors[best])
+    gain = float(gains[best])
+    allowed = priors[gains >= max(gain, 0.0) - _REJECTED]
+    prior = float(priors[best])
+    return _Evidence(gain, variance / prior, prior if gain > 0.0 and best > 0 else 0.0, float(allowed[-1]))
 
 
 def _solve(matrix: Floats, right: Floats) -> Floats:

@@ -168,12 +168,13 @@ def first_stage(
 
 
 class SecondStage(NamedTuple):
-    """The coefficients of the columns that were kept.
+    """The coefficients of all columns; those of a block that was left out are 0.
 
     Attributes:
         coefficients: `(k,)`.
         sampling, smoothing: roots R `(k, r)` of two parts R Rᵀ of their covariance: the robust one, and the bias of
             penalties under the prior that they stand for.
+        roughness: a root of what the roughest prior of one block that the data do not reject would add to the latter.
         penalties: of the penalised blocks.
         left_out: `(n,)` each row's outcome as predicted by coefficients of the other folds, the residuals' part aside.
     """
@@ -181,6 +182,7 @@ class SecondStage(NamedTuple):
     coefficients: Floats
     sampling: Floats
     smoothing: Floats
+    roughness: Floats
     penalties: Penalties
     left_out: Floats
 
@@ -258,13 +260,15 @@ class Regression(NamedTuple):
         return share * self.sampling.covariance(scores_at, pieces), square / count
 
 
-def second_stage(problem: Regression, n_linear: int, min_gain: float) -> SecondStage:
+def second_stage(problem: Regression, n_linear: int, min_gain: float, rough: int | None = None) -> SecondStage:
     r"""Ridge regression of the outcome on predicted regressors, with its robust covariance.
 
     $\hat\beta = (\Phi^\top \Phi + \Lambda)^{-1} \Phi^\top y = B \Phi^\top y$ has the covariance $B M B$, with M that
-    of :meth:`Regression.covariance` times n / (n - k), where k counts the effective parameters. The bias of the
-    penalties, $-B \Lambda \beta$, has the covariance $\sigma^2 B \Lambda B$ under the prior of β: both together cover a
-    smooth function on average over its points (Nychka 1988).
+    of :meth:`Regression.covariance` times n / (n - k), where k counts the effective parameters. A block b, kept or left
+    out, whose coefficients have the prior variance $\tau_b$ adds the bias $(B \Phi^\top \Phi_b - I_b) \beta_b$, whose
+    covariance the prior gives: both together cover a smooth function on average over its points (Nychka 1988). A
+    block that gains too little to enter has the $\tau_b$ of the largest likelihood: that it was left out is part of the
+    uncertainty.
 
     With a noisy version m of a regressor f, m has too small a coefficient, by its factor a in the regression of f on
     all columns, where the others have the coefficients b. So f gets $d = \beta_m / a$, and $d b$ is taken from the
@@ -274,6 +278,7 @@ def second_stage(problem: Regression, n_linear: int, min_gain: float) -> SecondS
         problem: the regression.
         n_linear: how many of its first blocks are not penalised.
         min_gain: as in :func:`~bgmiv.sieve.penalties.choose_penalties`.
+        rough: the penalised block of which `SecondStage.roughness` tells.
     """
     sampling = problem.sampling
     pieces = [piece for fold in sampling.folds for piece in sampling.pieces(fold)]
@@ -300,32 +305,43 @@ def second_stage(problem: Regression, n_linear: int, min_gain: float) -> SecondS
     ridges = ridges_of(blocks, penalties.ridges, size)
     kept = np.isfinite(ridges)
     coefficients = penalised_solve(gram, moments, ridges)
-    middle, variance = problem.covariance(coefficients, kept, pieces)
+    middle, _ = problem.covariance(coefficients, kept, pieces)
     inner, ridges = gram[np.ix_(kept, kept)], ridges[kept]
     inverse = penalised_solve(inner, np.eye(len(ridges)), ridges)
     of_sieve = slice(problem.first.n_controls, None)
     effective = float(np.sum((inverse * inner)[of_sieve]))
     correction = sampling.n_rows / max(sampling.n_rows - effective, 1.0)
     values, vectors = np.linalg.eigh(correction * middle)
-    penalised = ridges > 0.0
+
+    def bias_of(block: slice, prior: float) -> Floats:
+        weights = np.zeros((size, block.stop - block.start))
+        weights[kept] = inverse @ gram[kept, block]
+        weights[block] -= np.eye(block.stop - block.start)
+        return weights * np.sqrt(max(prior, 0.0) * correction)
+
+    shrunk = [bias_of(block, prior) for block, prior in zip(blocks, penalties.priors, strict=True) if prior > 0.0]
+    jump = [] if rough is None else [bias_of(blocks[rough], penalties.roughest[rough] - penalties.priors[rough])]
     left_out = np.empty(sampling.n_rows)
     for fold, own in zip(sampling.folds, sums, strict=True):
         rest = (total - own)[:size]
         beta = penalised_solve(rest[:, :size][np.ix_(kept, kept)], rest[kept, size], ridges)[of_sieve]
         for piece in sampling.pieces(fold):
             left_out[piece] = np.hstack(problem.predicted_at(piece))[:, kept[of_sieve]] @ beta
-    turn = np.eye(int(kept.sum()))
+    turn = np.eye(size)
     if problem.noisy is not None:
         m = problem.first.n_controls
-        calibration = inverse @ total[:size, size + 1][kept]
+        calibration = np.zeros(size)
+        calibration[kept] = inverse @ total[:size, size + 1][kept]
         reliability = min(max(float(calibration[m]), _MIN_RELIABILITY), 1.0)
         turn[:, m] -= calibration / reliability
         turn[m, m] = 1.0 / reliability
     turn = turn[of_sieve]
+    empty = np.zeros((size, 0))
     return SecondStage(
-        coefficients=turn @ coefficients[kept],
-        sampling=turn @ inverse @ (vectors * np.sqrt(np.maximum(values, 0.0))),
-        smoothing=turn @ (inverse[:, penalised] * np.sqrt(ridges[penalised] * variance * correction)),
+        coefficients=turn @ coefficients,
+        sampling=turn[:, kept] @ inverse @ (vectors * np.sqrt(np.maximum(values, 0.0))),
+        smoothing=turn @ np.hstack([empty, *shrunk]),
+        roughness=turn @ np.hstack([empty, *jump]),
         penalties=penalties,
         left_out=left_out,
     )

@@ -272,6 +272,9 @@ def run_phase(
     # The first chunk's state belongs to the caller; donating it would take its buffers away.
     done, state, earlier = checkpoint.resume(program.name, state) if checkpoint else (0, state, ())
     state, history = jax.tree.map(jnp.copy, state), list(earlier)
+    if checkpoint is not None and not done:
+        # A disk that cannot hold the state is better known now.
+        checkpoint.save(program.name, 0, state, history, last=False)
     reporter.start(program.name, program.n_steps - done)
     try:
         while done < program.n_steps:

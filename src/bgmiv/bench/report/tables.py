@@ -17,6 +17,7 @@ import pandas as pd
 
 from bgmiv.analysis.markup import asset
 from bgmiv.bench.report.frame import FAILED, MIXED
+from bgmiv.data.csv_file import guarded
 
 __all__ = [
     "DASH",
@@ -136,11 +137,7 @@ def to_csv(table: Table) -> str:
     numbers = table.numbers.copy()
     if "marks" in numbers:
         numbers["marks"] = [" ".join(_MARKS[sign][0] for sign in signs) for signs in numbers["marks"]]
-
-    def harmless(value: object) -> object:
-        return f"'{value}" if isinstance(value, str) and value.startswith(tuple("=+-@\t\r")) else value
-
-    return str(numbers.map(harmless).to_csv(index=False, float_format="%.10g", lineterminator="\n"))
+    return str(numbers.map(guarded).to_csv(index=False, float_format="%.10g", lineterminator="\n"))
 
 
 def to_latex(table: Table) -> str:

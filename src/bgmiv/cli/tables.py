@@ -1,0 +1,226 @@
+"""What the commands on a table share: how its file is written, the roles of its columns, and their messages."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from bgmiv.cli.options import bad, echo, words
+from bgmiv.errors import BGMIVWarning, DataError
+
+if TYPE_CHECKING:
+    from bgmiv.estimators.base import IVEstimator
+
+__all__ = [
+    "Data",
+    "FileFormat",
+    "Roles",
+    "chosen_form",
+    "chosen_roles",
+    "fitted_model",
+    "in_options",
+    "read_data",
+    "rows_used",
+    "takes",
+    "warnings_shown",
+]
+
+Data = Annotated[Path, typer.Argument(help="A CSV or Parquet file.", show_default=False)]
+
+FileFormat = dict[str, Any]
+"""How a CSV file is written: arguments of `read_table`."""
+
+_KINDS = ("continuous", "binary", "categorical")
+
+
+def chosen_form(
+    encoding: Annotated[str, typer.Option(help="Of a CSV file, such as latin-1.")] = "utf-8",
+    delimiter: Annotated[str, typer.Option(help="Between the fields of a CSV file, such as ';' or '\\t'.")] = ",",
+    decimal: Annotated[str, typer.Option(help="The decimal sign of a CSV file, '.' or ','.")] = ".",
+    na: Annotated[
+        list[str] | None,
+        typer.Option(help="A further word for a missing value, such as '.' or -9, besides NA, NaN, null. Repeatable."),
+    ] = None,
+) -> FileFormat:
+    """How the options say that a file is written: arguments of `read_table`."""
+    from bgmiv.data.csv_file import CSVFormat
+
+    try:
+        return vars(CSVFormat(encoding, delimiter.replace("\\t", "\t"), decimal, tuple(na or ())))
+    except DataError as error:
+        raise bad(in_options(str(error)), "--decimal" if "decimal" in str(error) else "--delimiter") from error
+
+
+def read_data(file: Path, form: FileFormat) -> Any:
+    """The table of a file.
+
+    Raises:
+        DataError: it cannot be read; the message names options of the command line.
+    """
+    from bgmiv.data.read import read_table
+
+    try:
+        return read_table(file, **form)
+    except DataError as error:
+        raise DataError(in_options(str(error))) from error
+
+
+class Roles(NamedTuple):
+    """The roles of the columns, by a formula or by names, and kinds that are declared."""
+
+    formula: str | None
+    outcome: str
+    treatment: str
+    instruments: tuple[str, ...]
+    covariates: tuple[str, ...]
+    weights: str | None
+    groups: str | None
+    missing: str
+    kinds: dict[str, str]
+    blocks: dict[str, str]
+
+
+def chosen_roles(
+    formula: Annotated[
+        str | None,
+        typer.Option(
+            help="'outcome ~ covariates + \\[treatment ~ instruments]', instead of the four options after it."
+        ),
+    ] = None,
+    outcome: Annotated[str | None, typer.Option(help="The outcome's column.")] = None,
+    treatment: Annotated[str | None, typer.Option(help="The treatment's column.")] = None,
+    instruments: Annotated[
+        list[str] | None, typer.Option(help="The instruments' columns: a,b, or the option repeated.")
+    ] = None,
+    covariates: Annotated[list[str] | None, typer.Option(help="The covariates' columns, likewise.")] = None,
+    weights: Annotated[str | None, typer.Option(help="The column of sample weights.")] = None,
+    groups: Annotated[str | None, typer.Option(help="The column of groups of rows that are not independent.")] = None,
+    missing: Annotated[str, typer.Option(help="raise: refuse missing values; drop: leave such rows out.")] = "raise",
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(help="COLUMN=KIND where the file does not tell: continuous, binary, categorical. Repeatable."),
+    ] = None,
+) -> Roles:
+    """The roles that the options stand for; a bad option is blamed before the file is read."""
+    if missing not in ("raise", "drop"):
+        raise bad(f"{missing!r} is neither raise nor drop", "--missing")
+    named = {"--outcome": outcome, "--treatment": treatment, "--instruments": instruments, "--covariates": covariates}
+    given = [option for option, value in named.items() if value]
+    if formula is not None:
+        if given:
+            raise bad(f"give a formula or {given[0]}, not both", "--formula")
+        from bgmiv.data.formula_terms import split_formula
+
+        try:
+            outcome, treatment, *_ = split_formula(formula)
+        except DataError as error:
+            raise bad(str(error), "--formula") from error
+    elif not given:
+        example = "--formula 'y ~ v + [x ~ w]', or --outcome, --treatment and --instruments"
+        raise bad(f"say which column is which: {example}", "--formula")
+    elif absent := [option for option in ("--outcome", "--treatment", "--instruments") if option not in given]:
+        raise bad("name a column of the file", absent[0])
+    assert outcome is not None
+    assert treatment is not None
+    blocks = {}
+    for entry in words(kind or []):
+        name, equals, declared = entry.rpartition("=")
+        if not equals or not name or declared not in _KINDS:
+            raise bad(f"{entry!r} is not COLUMN=KIND with one of {', '.join(_KINDS)}", "--kind")
+        blocks[name] = declared
+    roles = {"treatment_kind": treatment, "outcome_kind": outcome}
+    kinds = {role: blocks.pop(name) for role, name in roles.items() if name in blocks}
+    w, v = (tuple(words(names or [])) for names in (instruments, covariates))
+    return Roles(formula, outcome, treatment, w, v, weights, groups, missing, kinds, blocks)
+
+
+def takes(choose: Callable[..., Any], name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of `choose` besides its own, and what comes of them as its argument `name`."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own, shared = (inspect.signature(each, eval_str=True).parameters for each in (command, choose))
+
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            made = choose(**{option: given.pop(option) for option in shared})
+            command(**{name: made}, **given)
+
+        options = {**shared, **{option: parameter for option, parameter in own.items() if option != name}}
+        keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in options.values()]
+        run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+        run.__annotations__ = {option: parameter.annotation for option, parameter in options.items()}
+        return run
+
+    return decorate
+
+
+def fitted_model(model: IVEstimator, table: Any, roles: Roles) -> IVEstimator:
+    """The estimator fitted on the table, by formula or by names.
+
+    Raises:
+        DataError: the data cannot be used; the message names options of the command line.
+    """
+    more: dict[str, Any] = {name: getattr(roles, name) for name in ("missing", "weights", "groups")}
+    more["blocks"] = roles.blocks or None
+    try:
+        if roles.formula is not None:
+            return model.fit_formula(roles.formula, table, **more)
+        names: dict[str, Any] = {"instruments": list(roles.instruments), "covariates": list(roles.covariates) or None}
+        return model.fit_table(table, outcome=roles.outcome, treatment=roles.treatment, **names, **more)
+    except DataError as error:
+        raise DataError(in_options(str(error), roles)) from error
+
+
+def rows_used(table: Any, roles: Roles) -> Any:
+    """Which rows of the table have a value in every column that the fit uses."""
+    from bgmiv.data.formula import formula_columns
+    from bgmiv.data.read import complete_rows
+
+    names = [name for name in (roles.weights, roles.groups) if name is not None]
+    if roles.formula is not None:
+        names += formula_columns(roles.formula, table)
+    else:
+        names += (roles.outcome, roles.treatment, *roles.instruments, *roles.covariates)
+    return complete_rows(table, dict.fromkeys(names))
+
+
+def in_options(text: str, roles: Roles | None = None) -> str:
+    """A message of the library in the words of the command line.
+
+    >>> roles = chosen_roles("y ~ v + [x ~ w]")
+    >>> in_options("Fill them, or leave such rows out with missing='drop'.", roles)
+    'Fill them, or leave such rows out with --missing drop.'
+    >>> in_options("say treatment_kind='binary', or use blocks={'v': 'categorical'}.", roles)
+    'say --kind x=binary, or use --kind v=categorical.'
+    >>> in_options("Say encoding='latin-1', or na_values=['#N/A'].")
+    "Say --encoding 'latin-1', or --na '#N/A'."
+    """
+    text = text.replace("missing='drop'", "--missing drop")
+    text = re.sub(r"\b(encoding|delimiter|decimal)=('[^']*')", r"--\1 \2", text)
+    text = re.sub(r"\bna_values=\[(.*?)\]", r"--na \1", text)
+    for role in ("treatment", "outcome") if roles is not None else ():
+        # In a replacement a backslash is special.
+        replacement = f"--kind {getattr(roles, role)}=".replace("\\", r"\\") + r"\1"
+        text = re.sub(rf"\b{role}_kind='(\w+)'", replacement, text)
+    return re.sub(r"blocks=\{'([^']+)': '(\w+)'[^}]*\}", r"--kind \1=\2", text)
+
+
+@contextmanager
+def warnings_shown(roles: Roles | None = None) -> Iterator[None]:
+    """Warnings of the library as one line each on stderr."""
+
+    def show(message: Warning | str, *_: Any) -> None:
+        echo(f"Warning: {in_options(str(message), roles)}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", BGMIVWarning)
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield

@@ -1,0 +1,29 @@
+"""What the instruments show of a curve: singular values against the closed form of normal variables."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bgmiv.data.ivdata import IVData
+from bgmiv.diagnostics.detail import singular_values
+from bgmiv.diagnostics.linear import linear_columns
+
+
+def test_of_normal_variables_they_are_powers_of_the_correlation() -> None:
+    """Hermite polynomials of a normal treatment are left with ρ, ρ², ρ³ given a normal instrument (Mehler)."""
+    rng = np.random.default_rng(0)
+    w, v, u = rng.normal(size=(3, 20_000))
+    x = 0.8 * w + 0.6 * u + v
+    data = IVData.from_arrays(u, x, instruments=w, covariates=v)
+    values, visible = singular_values(x - v, linear_columns(data))
+    np.testing.assert_allclose(values[:3], [0.8, 0.64, 0.512], atol=0.02)
+    assert visible > 4
+
+
+def test_two_values_of_an_instrument_show_one_shape() -> None:
+    rng = np.random.default_rng(0)
+    u = rng.normal(size=500)
+    w = (np.arange(500) % 2).astype(np.float64)
+    data = IVData.from_arrays(u, w + u, instruments=w)
+    values, visible = singular_values(w + u, linear_columns(data))
+    assert (len(values), visible) == (1, 1)
