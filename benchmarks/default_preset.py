@@ -231,7 +231,7 @@ def real() -> None:
             warnings.simplefilter("ignore")
             linear = TSLS().fit_formula(source.formula, table)
             model = BGMIV(random_state=1).fit_formula(source.formula, table)
-            treatment = model.training_data_.treatment
+            treatment = model.data_.treatment
             low, high = np.quantile(treatment, [0.25, 0.75])
             if low == high or model.fitted_.schema.treatment.discrete:
                 low, high = treatment.min(), treatment.max()

@@ -1,4 +1,4 @@
-"""``bgmiv demo``: simulate the demand design, fit it three ways, and show what came out."""
+"""``bgmiv demo``: simulate confounded airline demand, fit it three ways, and show what came out."""
 
 from __future__ import annotations
 
@@ -44,10 +44,9 @@ _QUESTION = (
 _READING = (
     "The error is the mean squared distance from the true demand function over 2,800 combinations of price, "
     "time and group. Inside and outside split these points by whether training data show such a price at "
-    "such a season (the central 99%); outside, every method extrapolates. In this design the bias from "
-    "confounding is small next to the surface itself (disturbances have standard deviation 1, demand varies by "
-    "hundreds), so the fit without the instrument can come close: the design tests how well a method learns "
-    "the surface more than how well it corrects the bias."
+    "such a season (the central 99%); outside, every method extrapolates. What the airline knows moves price and "
+    "demand together (the disturbance of demand has a standard deviation of 50): the fit that ignores the instrument "
+    "takes that for an effect of the price, and a straight line misses that groups and seasons respond differently."
 )
 
 
@@ -84,7 +83,7 @@ def _analysis(spec: RunSpec, fitted: FittedMethod, data: IVData, reporter: Repor
         analysis = model.analysis(
             by="time",
             title="What would demand be if we set the price?",
-            source="the simulated demand design",
+            source="simulated airline demand",
             # The no-instrument version is one of the demo's own fits.
             no_instrument=False,
         )
@@ -95,7 +94,7 @@ def _analysis(spec: RunSpec, fitted: FittedMethod, data: IVData, reporter: Repor
 @reported
 def demo(
     n: Annotated[int, typer.Option(help="Rows to simulate.")] = 1000,
-    rho: Annotated[float, typer.Option(help="Confounding: correlation of the price shock with demand.")] = 0.5,
+    rho: Annotated[float, typer.Option(help="Confounding: correlation of the price shock with demand.")] = 0.9,
     seed: Annotated[int, typer.Option(help="Seed of the sample and of the fits.")] = 0,
     preset: Annotated[str, typer.Option(help="Settings of the fits: default or paper.")] = "default",
     out: Annotated[Path, typer.Option(help="Folder for the figure and the report.")] = Path("out/demo"),
@@ -117,11 +116,13 @@ def demo(
     with blaming("--rho"):
         check_draw(n, rho, seed)
     with blaming("--preset"):
-        specs = Sweep(["demand"], [n], [rho], _METHODS, [preset], seed=seed).specs()
+        specs = Sweep(["demand-confounded"], [n], [rho], _METHODS, [preset], seed=seed).specs()
     usable_folder(out, "--out").mkdir(parents=True, exist_ok=True)
 
     progress, console = Console(stderr=True), Console()
-    progress.print(f"[bold]Demand design[/bold]: n = {n}, rho = {rho:g}, seed {seed}, preset {preset}", highlight=False)
+    progress.print(
+        f"[bold]Confounded airline demand[/bold]: n = {n}, rho = {rho:g}, seed {seed}, preset {preset}", highlight=False
+    )
     results = _fit(specs, progress)
     table = Table(title="Mean squared structural error", title_justify="left", caption_justify="left")
     table.caption = "inside, outside: grid points whose price training data show, or do not show, at their season"
@@ -277,7 +278,7 @@ def demo_page(rows: Sequence[Row], figure: bytes) -> str:
         "What would demand be if we set the price?",
         [
             tables.paragraph(
-                f"Simulated demand design: n = {first.n} rows, confounding rho = {first.rho:g}, "
+                f"Simulated, strongly confounded airline demand: n = {first.n} rows, confounding rho = {first.rho:g}, "
                 f"seed {first.seed}, preset {first.preset}.",
                 note=True,
             ),
