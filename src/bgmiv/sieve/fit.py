@@ -47,6 +47,9 @@ _MIN_ROWS_A_COLUMN = 4
 _IRRELEVANT = 1e-9
 # A split is left out whose error in left-out rows is larger than the smallest one by more than this factor.
 _MAX_ERROR = 1.1
+# So is one whose function varies more than is usual among the splits, by this factor: left-out rows do not see what the
+# instruments smooth away, and there a prior variance can be far too large by chance.
+_MAX_SPREAD = 3.0
 _TINY = float(np.finfo(float).tiny)
 
 
@@ -213,7 +216,7 @@ def fit_sieve(
     if use_instrument and learned is None:
         instruments = _adaptive_instruments(segments) if adaptive else instrument_blocks(columns, config.waves, rng)
 
-    found, left_out, residuals, errors = [], [], [], []
+    found, left_out, residuals, errors, spreads = [], [], [], [], []
     for i in range(config.splits):
         fold = np.sort(fold) if i == 0 else draw_folds(rows, config.folds, rng)
         moved = np.argsort(fold, kind="stable")
@@ -227,8 +230,12 @@ def fit_sieve(
         controls = residuals[-1][:, : columns.treatment.sizes["lines"]]
         square = left_out_errors(y, left_out[-1], controls, columns.weights)
         errors.append(np.average(square, weights=columns.weights))
+        own = second.coefficients[len(second.coefficients) - sum(_widths(columns, terms)) :]
+        alone, slopes = term_sums(terms, own, columns.covariates(columns.v), columns.treatment.sizes)
+        spreads.append(float(np.std(alone + np.sum(slopes * columns.treatment(columns.x), axis=1))))
     # Now and then terms enter in an order that leaves better ones out.
-    kept = np.flatnonzero(np.asarray(errors) <= _MAX_ERROR * min(errors))
+    steady = np.asarray(spreads) <= _MAX_SPREAD * np.median(spreads)
+    kept = np.flatnonzero(steady & (np.asarray(errors) <= _MAX_ERROR * np.min(np.asarray(errors)[steady])))
     place = np.argsort(order)
     return SieveFit(
         average_splits(columns, terms, terms[n_linear:], [found[i] for i in kept]),
@@ -310,10 +317,7 @@ def average_splits(
         parts[0].append((each - mean).T)
     roots = [part[0] if n == 1 else _root(np.hstack(part) / np.sqrt(n)) for part in parts]
     mean[1] += columns.y.mean()
-    blocks = term_columns(
-        terms, columns.treatment(columns.x[:1]), columns.covariates(columns.v[:1]), columns.treatment.sizes
-    )
-    ends = np.cumsum([1, *(block.shape[1] for block in blocks)])
+    ends = np.cumsum([1, *_widths(columns, terms)])
     matters = np.abs(mean) + sum(np.abs(root).sum(axis=1) for root in roots) > 0.0
     shown = [bool(matters[start:stop].any()) for start, stop in pairwise(ends)]
     rows = np.append(True, np.repeat(shown, np.diff(ends)))
@@ -333,6 +337,12 @@ def average_splits(
         },
         gains={name: float(np.mean([one.penalties.gains[i] for one in found])) for i, name in enumerate(penalised)},
     )
+
+
+def _widths(columns: Columns, terms: Sequence[str]) -> list[int]:
+    """How many columns each term has."""
+    few = columns.treatment(columns.x[:1]), columns.covariates(columns.v[:1])
+    return [block.shape[1] for block in term_columns(terms, *few, columns.treatment.sizes)]
 
 
 def _root(factors: Floats) -> Floats:
