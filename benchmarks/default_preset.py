@@ -344,7 +344,7 @@ def tables() -> None:
         (
             [
                 r["piece"]["data"],
-                f"{r['instrument_f']:.0f}",
+                "" if r["instrument_f"] is None else f"{r['instrument_f']:.0f}",
                 "{:.3g} ({:.2g})".format(*r["tsls"][:2]),
                 "{0:.3g} [{2:.3g}, {3:.3g}]".format(*r["bgm-iv"]),
                 r["linear"],
