@@ -230,9 +230,7 @@ def fit_sieve(
         controls = residuals[-1][:, : columns.treatment.sizes["lines"]]
         square = left_out_errors(y, left_out[-1], controls, columns.weights)
         errors.append(np.average(square, weights=columns.weights))
-        own = second.coefficients[len(second.coefficients) - sum(_widths(columns, terms)) :]
-        alone, slopes = term_sums(terms, own, columns.covariates(columns.v), columns.treatment.sizes)
-        spreads.append(float(np.std(alone + np.sum(slopes * columns.treatment(columns.x), axis=1))))
+        spreads.append(_spread(columns, terms, second) if config.splits > 1 else 0.0)
     # Now and then terms enter in an order that leaves better ones out.
     steady = np.asarray(spreads) <= _MAX_SPREAD * np.median(spreads)
     kept = np.flatnonzero(steady & (np.asarray(errors) <= _MAX_ERROR * np.min(np.asarray(errors)[steady])))
@@ -337,6 +335,13 @@ def average_splits(
         },
         gains={name: float(np.mean([one.penalties.gains[i] for one in found])) for i, name in enumerate(penalised)},
     )
+
+
+def _spread(columns: Columns, terms: Sequence[str], found: SecondStage) -> float:
+    """The standard deviation of the function over the rows, in that of the outcome."""
+    own = found.coefficients[len(found.coefficients) - sum(_widths(columns, terms)) :]
+    alone, slopes = term_sums(terms, own, columns.covariates(columns.v), columns.treatment.sizes)
+    return float(np.std(alone + np.sum(slopes * columns.treatment(columns.x), axis=1)))
 
 
 def _widths(columns: Columns, terms: Sequence[str]) -> list[int]:
