@@ -76,15 +76,11 @@ def drawn(name: str, n: int, seed: int) -> tuple[Any, Any, dict[str, Any]]:
     """A design, its sample, and instruments and covariates as arguments of `fit`."""
     design = make_design(name)
     data = design.sample(n, 0.9 if name.startswith("demand") else 0.7, seed)
-    instruments = dict(zip(data.schema.instruments, data.instruments.T, strict=True))
-    return (
-        design,
-        data,
-        {
-            "instruments": instruments,
-            "covariates": dict(zip(data.schema.covariate_names, data.covariates.T, strict=True)),
-        },
-    )
+    arguments = {
+        "instruments": dict(zip(data.schema.instruments, data.instruments.T, strict=True)),
+        "covariates": dict(zip(data.schema.covariate_names, data.covariates.T, strict=True)),
+    }
+    return design, data, arguments
 
 
 def bands_again(path: Path) -> None:
@@ -97,7 +93,7 @@ def bands_again(path: Path) -> None:
         design, data, arguments = drawn(piece["design"], piece["n"], piece["seed"])
         x = data.treatment.astype(np.float64)
         model = METHODS[piece["method"]](random_state=piece["seed"]).fit(data.outcome, x, **arguments)
-        rows[i] = row | held_at_once(design, model, x, data.covariates)
+        rows[i] = row | held_at_once(design, model, x, data.covariates, ("uniform",))
         if i % 20 == 0:
             write_whole(path, "".join(json.dumps(one) + "\n" for one in rows).encode())
     write_whole(path, "".join(json.dumps(one) + "\n" for one in rows).encode())
@@ -133,7 +129,9 @@ def fit(name: str, n: int, method: str, seed: int) -> Row:
     return row | held_at_once(design, model, x, v)
 
 
-def held_at_once(design: Any, model: Any, x: np.ndarray, v: np.ndarray) -> Row:
+def held_at_once(
+    design: Any, model: Any, x: np.ndarray, v: np.ndarray, bands: tuple[Any, ...] = ("pointwise", "uniform")
+) -> Row:
     """The shares of points of g, and of treatments of the average curve, that intervals and bands hold."""
     row: Row = {"bands": BANDS}
     grid = design.grid()
@@ -141,7 +139,7 @@ def held_at_once(design: Any, model: Any, x: np.ndarray, v: np.ndarray) -> Row:
     asked = {key: values[points] for key, values in grid.covariates.items()}
     curve = np.linspace(*np.quantile(x, [0.05, 0.95]), DOSES)
     doses = np.array([np.mean(truth_of(design, t, v)) for t in curve])
-    for band in ("pointwise", "uniform"):
+    for band in bands:
         surface = model.predict_interval(grid.treatment[points], asked, level=LEVEL, band=band)
         average = model.dose_response_interval(curve, level=LEVEL, band=band)
         for key, interval, truth in (("g", surface, grid.truth[points]), ("curve", average, doses)):

@@ -8,7 +8,7 @@ $$x^* = \hat m(w, v) + \eta \hat u, \qquad y^* = \hat g(x^*, v) + \eta \hat e,$$
 with one random sign η a row, or a group, for both errors: they stay as dependent on one another, as unequal and as
 clustered as they are (the wild bootstrap of Davidson and MacKinnon 2010). For a treatment or an outcome with levels the
 error is a rank U, uniform between the cumulative probabilities that enclose the observed level; a sign of -1 makes it
-1 - U.
+1 - U. A fitted probability below 0 or above 1 counts as that.
 """
 
 from __future__ import annotations
@@ -134,9 +134,8 @@ class Calibration:
         lines = [f"On {self.repeats} data sets like yours {self.level * 100:.4g}% intervals held"]
         for name, share in self.coverage.items():
             shown = f"{name} ({self.label})" if name == EFFECT else name
-            more = (
-                f"; times {self.factors[name]:.2f} they would in {self.level * 100:.4g}%" if share < self.level else ""
-            )
+            more = f"; they would in {self.level * 100:.4g}% if {self.factors[name]:.2f} times as wide"
+            more = more if share < self.level else ""
             lines.append(f"  {shown}: in {share:.0%} (standard error {self.std_errors[name]:.1%}){more}")
         lines.append("Conditional on the model: the fitted g was the truth, and errors were those of the fit.")
         return "\n".join(lines + [f"{self.n_failed} more could not be fitted."] * (self.n_failed > 0))
