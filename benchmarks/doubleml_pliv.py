@@ -1,6 +1,6 @@
 """The interval of a constant effect on DoubleML's partially linear IV design, beside DoubleML's own.
 
-The design is the example of `DoubleMLPLIV`'s documentation: `make_pliv_CHS2015(alpha=0.5, n_obs=500, dim_x=20, dim_z=1)`,
+The design is that of an example of DoubleML: `make_pliv_CHS2015(alpha=0.5, n_obs=500, dim_x=20, dim_z=1)`,
 100 samples. DoubleML runs in an environment of its own (Python with `doubleml`, nothing of bgmiv), with cross-validated
 lasso, linear regression and the random forests of that example (on the first samples alone: they are slow). A line of
 doubleml_pliv.jsonl a sample and estimator: estimate, lower, upper. Finished ones are not done again.
