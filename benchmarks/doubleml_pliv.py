@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 ROWS = Path(__file__).with_suffix(".jsonl")
-N, REPEATS, ALPHA, DIM, LEVEL, FORESTS = 500, 100, 0.5, 20, 0.95, 20
+N, REPEATS, ALPHA, DIM, LEVEL, FORESTS = 500, 100, 0.5, 20, 0.95, 10
 
 Found = tuple[float, float, float]
 
@@ -77,14 +77,14 @@ def theirs(path: Path) -> None:
 
 def ours(path: Path) -> None:
     """Methods of bgmiv."""
-    from bgmiv import NPIV, TSLS, ControlFunction
+    from bgmiv import NPIV, TSLS
 
     def fit(model: Any, columns: np.ndarray) -> Found:
         model.fit(columns[:, 0], columns[:, 1], instruments=columns[:, 2], covariates=columns[:, 3:])
         found = model.ate_interval(t0=0.0, t1=1.0, level=LEVEL)
         return found.estimate, found.lower, found.upper
 
-    methods = {"NPIV": NPIV(random_state=0), "TSLS": TSLS(), "ControlFunction": ControlFunction(random_state=0)}
+    methods = {"NPIV": NPIV(random_state=0), "TSLS": TSLS()}
     with np.load(path) as file:
         run({name: lambda c, one=one: fit(one, c) for name, one in methods.items()}, file["samples"])
 
