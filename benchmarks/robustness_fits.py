@@ -352,8 +352,8 @@ def _content(folder: Path) -> dict[str, bytes]:
 def _writers(folder: Path) -> dict[str, Callable[[int], object]]:
     from bgmiv.analysis.page import write_report
     from bgmiv.bench import RowStore, identify, run_plan
-    from bgmiv.bench.executors import InProcess
     from bgmiv.bench.plan import Sweep
+    from bgmiv.executors import InProcess
     from bgmiv.training.checkpoint import Checkpoint
 
     class Board:

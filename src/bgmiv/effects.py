@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 from scipy.stats import t as student
 
+from bgmiv.bands import biased_quantile, largest_quantile
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query, query_at, rows_of
 from bgmiv.data.schema import BlockKind, Schema
@@ -24,14 +25,20 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "ROUGHNESS", "Average", "Band", "DoseResponse", "Estimate", "Interval", "Predictor", "Source", "average",
-    "check_level", "coefficient_table", "contrast", "estimate_at", "interval_at", "interval_of", "predict",
+    "BOUND", "ROUGHNESS", "SMOOTHING", "Average", "Band", "DoseResponse", "Estimate", "Interval", "Predictor", "Source",
+    "average", "check_level", "coefficient_table", "contrast", "estimate_at", "interval_at", "interval_of", "predict",
     "require_intervals", "slope_query",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
 Band = Literal["pointwise", "uniform"]
 """Intervals that each hold their truth with the level's probability, or a band that holds all of them at once."""
+
+SMOOTHING = "smoothing"
+"""The source of the bias of smoothing, on average over the functions that its prior deems likely."""
+
+BOUND = "largest bias"
+"""Not a source of chance: the length of its factors at a point is the largest such bias there, for uniform bands."""
 
 ROUGHNESS = "roughness"
 """The source of what a rougher curve that the data do not reject would change; intervals leave it out unless asked."""
@@ -42,8 +49,6 @@ _MAX_AVERAGED = 100_000
 _MAX_FACTOR_ROWS = 250
 # Factors are many numbers a point: so many points at a time.
 _MAX_FACTOR_POINTS = 50_000
-# From which the largest of many t statistics is known to about a per cent.
-_BAND_DRAWS, _BAND_SEED = 4000, 0
 
 
 class Source(NamedTuple):
@@ -94,9 +99,13 @@ class Estimate(NamedTuple):
     values: Floats
     sources: tuple[Source, ...] = ()
 
-    def without_roughness(self) -> Estimate:
-        """With the sources alone that intervals are made of."""
-        return self._replace(sources=tuple(source for source in self.sources if source.name != ROUGHNESS))
+    def without(self, *names: str) -> Estimate:
+        """Without these sources."""
+        return self._replace(sources=tuple(source for source in self.sources if source.name not in names))
+
+    def pointwise(self) -> Estimate:
+        """With the sources alone that pointwise intervals are made of."""
+        return self.without(BOUND, ROUGHNESS)
 
     def map(self, function: Callable[[Floats], Floats]) -> Estimate:
         """A linear function of these values."""
@@ -255,10 +264,14 @@ def interval_of(
 ) -> Interval:
     r"""The interval $\hat\theta \pm t\, \sqrt{\sum_j s_j^2}$, t by Satterthwaite's degrees of freedom.
 
-    A uniform band has in the place of t the quantile of the largest of all entries' $|Z| / s$, in draws of a normal Z
-    with the covariance of the sources (times Student's quantile over the normal one). The ends of a probability's
-    interval are cut off at 0 and 1; `in_support`, `labels` and `name` are kept beside it. `rough` includes the source
-    `ROUGHNESS`.
+    A uniform band has in the place of t the quantile c of the largest of all entries' $|Z| / s$, in draws of a normal Z
+    with the covariance of the sources (times Student's quantile over the normal one). Where smoothing has a bias, an
+    average over likely functions is not enough, as pointwise intervals may miss a bend at some points if they hold g at
+    most: the band takes the largest bias B at each point (`BOUND`), Z is of the other sources alone, and c becomes the
+    quantile of $|N(B / s, 1)|$ at the level at which $|N(0, 1)|$ has the quantile c (Armstrong and Kolesár 2018).
+
+    The ends of a probability's interval are cut off at 0 and 1; `in_support`, `labels` and `name` are kept beside it.
+    `rough` includes the source `ROUGHNESS`.
 
     Example:
         >>> estimate = Estimate(np.array([2.0]), (Source("sampling", np.array([[0.1]]), np.inf),))
@@ -269,32 +282,30 @@ def interval_of(
     check_level(level)
     if band not in ("pointwise", "uniform"):
         raise ConfigError(f"band must be 'pointwise' or 'uniform', got {band!r}.")
-    estimate = estimate if rough else estimate.without_roughness()
-    variances = {source.name: np.sum(np.square(source.factors), axis=0) for source in estimate.sources}
+    used, bounds = estimate.pointwise(), [one for one in estimate.sources if one.name == BOUND]
+    used = estimate.without(BOUND) if rough else used
+    variances = {source.name: np.sum(np.square(source.factors), axis=0) for source in used.sources}
     total = np.asarray(sum(variances.values()), np.float64)
-    share = np.asarray(sum(variances[source.name] ** 2 / source.dof for source in estimate.sources), np.float64)
+    share = np.asarray(sum(variances[source.name] ** 2 / source.dof for source in used.sources), np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         dof = np.where(share > 0, total**2 / share, np.inf)
     # Quantiles are slow, and most often all points share their degrees of freedom.
     distinct, place = np.unique(dof, return_inverse=True)
-    half = student.ppf(0.5 + level / 2.0, distinct)[place].reshape(dof.shape) * np.sqrt(total)
-    if band == "uniform" and estimate.sources:
-        half = half * (_largest_quantile(estimate, np.sqrt(total), level) / norm.ppf(0.5 + level / 2.0))
+    quantile = student.ppf(0.5 + level / 2.0, distinct)[place].reshape(dof.shape)
+    half = quantile * np.sqrt(total)
+    if band == "uniform" and used.sources:
+        chance = used.without(SMOOTHING) if bounds else used
+        deviation = np.sqrt(sum(variances[source.name] for source in chance.sources))
+        largest = largest_quantile(np.concatenate([source.factors for source in chance.sources]), deviation, level)
+        unit = deviation * (quantile / norm.ppf(0.5 + level / 2.0))
+        bias = np.sqrt(sum(np.sum(np.square(one.factors), axis=0) for one in bounds)) if bounds else 0.0 * unit
+        half = unit * biased_quantile(bias / np.maximum(unit, np.finfo(float).tiny), largest)
     lower, upper = estimate.values - half, estimate.values + half
     if probability:
         lower, upper = np.clip(lower, 0.0, 1.0), np.clip(upper, 0.0, 1.0)
     errors = {source: _plain(np.sqrt(value)) for source, value in variances.items()}
     ends = (_plain(estimate.values), _plain(lower), _plain(upper))
     return Interval(*ends, float(level), errors, in_support, labels, name, _plain(dof), band)
-
-
-def _largest_quantile(estimate: Estimate, std_error: Floats, level: float) -> float:
-    """The quantile of the largest |Z| / s over all entries."""
-    factors = np.concatenate([source.factors for source in estimate.sources])
-    scaled = (factors / np.maximum(std_error, np.finfo(float).tiny)).reshape(len(factors), -1)
-    draws = np.random.default_rng(_BAND_SEED).normal(size=(_BAND_DRAWS, len(factors)))
-    largest = np.concatenate([np.abs(part @ scaled).max(axis=1) for part in np.array_split(draws, 50)])
-    return float(np.quantile(largest, level))
 
 
 def _plain(values: Any) -> Any:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib import pyplot as plt
+from typer.testing import CliRunner
 
-from bgmiv import TSLS, compare
+from bgmiv import NPIV, TSLS, compare
 from bgmiv.analysis.analysis import AnalysisRequest, contrast
 from bgmiv.analysis.background import assumption_texts
 from bgmiv.analysis.build import groups_of
 from bgmiv.analysis.markup import together
 from bgmiv.analysis.page import report_page
 from bgmiv.analysis.text import summary_text
+from bgmiv.cli.main import app
 from bgmiv.data import IVData
 from bgmiv.errors import ConfigError, DataError
 
@@ -89,6 +92,27 @@ def test_groups_and_curves_are_answers_too(tsls: TSLS) -> None:
     frame = curve.to_frame()
     for name in ("estimate", "lower", "upper", "in_support"):
         np.testing.assert_allclose(frame[name], getattr(along, name), rtol=1e-12)
+
+
+def test_bands_and_the_command_line_say_the_same(tmp_path: Path) -> None:
+    """Of a method whose bands are more than its intervals times a factor."""
+    table = {"cost": W, "price": W + 0.5 * U, "sales": (W + 0.5 * U) ** 2 - U + 0.5 * V, "age": V}
+    model = NPIV(random_state=0).fit_formula("sales ~ age + [price ~ cost]", table)
+    found = model.analysis(t0=0.5, t1=1.5, no_instrument=False)
+    curve, frame = found.curves[0], found.curves[0].to_frame()
+    along = model.dose_response_interval(curve.treatment, band="uniform")
+    for name in ("lower", "upper"):
+        np.testing.assert_allclose(frame[f"band_{name}"], getattr(along, name), rtol=1e-12)
+    asked = model.ate_interval(t0=0.5, t1=1.5)
+    value, low, high = together(*ends(asked))
+    for text in (summary_text(found), report_page(found)):
+        assert f"by {value} on average (95% interval {low} to {high})" in " ".join(text.split())
+    assert ends(asked.to_frame().iloc[0]) == ends(asked)
+    model.save(tmp_path / "fit", analysis=found)
+    told = CliRunner().invoke(
+        app, ["effect", str(tmp_path / "fit"), "--t0", "0.5", "--t1", "1.5"], env={"COLUMNS": "200"}
+    )
+    assert f"{asked.estimate:.4g} │ {asked.lower:.4g} to {asked.upper:.4g}" in " ".join(told.output.split())
 
 
 def test_a_request_is_computed_once_and_asks_every_group_once(tsls: TSLS, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from bgmiv.baselines.tsls import TSLSConfig
 from bgmiv.data import IVData
 from bgmiv.data.query import Rows, query_along, query_at
 from bgmiv.designs import make_design
-from bgmiv.effects import estimate_at, interval_of, predict
+from bgmiv.effects import BOUND, SMOOTHING, Estimate, Source, estimate_at, interval_of, predict
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.sieve.bases import Spline
 from bgmiv.sieve.dimension import choose_dimension
@@ -128,6 +128,8 @@ def test_the_bias_of_blocks_kept_and_left_out_has_the_covariance_of_its_prior() 
     correction = n / (n - np.sum(inverse * (kept.T @ kept)))
     expected = correction * moved @ np.diag(np.repeat([0.0, *priors], [2, 6, 6])) @ moved.T
     np.testing.assert_allclose(found.smoothing @ found.smoothing.T, expected, atol=1e-10)
+    counted = correction * moved @ np.diag(np.repeat([0.0, *(6.0 * priors)], [2, 6, 6])) @ moved.T
+    np.testing.assert_allclose(found.bound @ found.bound.T, counted, atol=1e-10)
     more = correction * (roughest[1] - priors[1]) * moved[:, 8:] @ moved[:, 8:].T
     np.testing.assert_allclose(found.roughness @ found.roughness.T, more, atol=1e-10)
 
@@ -291,12 +293,12 @@ def test_a_band_is_wider_than_intervals_and_the_same_at_one_point() -> None:
     fitted = NPIVConfig().fit(data, KEY)
     assert "slopes by covariate" in fitted.function.kept
     sources = fitted.factors(query_along(data.schema, [0.0], data))
-    assert [source.name for source in sources] == ["sampling", "smoothing", "roughness"]
+    assert [source.name for source in sources] == ["sampling", "smoothing", "largest bias", "roughness"]
     one = query_along(data.schema, [1.0], Rows(data.covariates[:1]))
     many = query_along(data.schema, np.linspace(-2.0, 2.0, 30), Rows(data.covariates[:1]))
     widths = []
     for query in (one, many):
-        found = estimate_at(fitted, query, intervals=True)
+        found = estimate_at(fitted, query, intervals=True).without(BOUND)
         band, pointwise = interval_of(found, 0.95, band="uniform"), interval_of(found, 0.95)
         widths.append(((band.upper - band.lower) / (pointwise.upper - pointwise.lower)).ravel())
         np.testing.assert_allclose(band.estimate, pointwise.estimate)
@@ -304,6 +306,16 @@ def test_a_band_is_wider_than_intervals_and_the_same_at_one_point() -> None:
     # Below the critical value for 30 independent points.
     assert 1.05 < widths[1][0] < 3.14 / 1.96
     np.testing.assert_allclose(widths[1], widths[1][0])
+
+
+def test_a_band_holds_the_largest_bias_of_smoothing() -> None:
+    chance, smooth, bound = np.array([[0.1, 0.1]]), np.array([[0.0, 0.2]]), np.array([[0.0, 0.6]])
+    sources = [Source(name, part, np.inf) for name, part in (("sampling", chance), (SMOOTHING, smooth), (BOUND, bound))]
+    found = Estimate(np.zeros(2), tuple(sources))
+    _, upper = interval_of(found, 0.95, band="uniform")
+    # Both entries have the same chance, and a bias of six standard errors is on one side alone.
+    np.testing.assert_allclose(upper, [0.196, 0.6 + 0.1645], rtol=0.02)
+    np.testing.assert_allclose(interval_of(found, 0.95).upper[1], 1.96 * np.hypot(0.1, 0.2), rtol=1e-3)
 
 
 def test_the_key_decides_and_a_saved_fit_says_the_same(tmp_path: Path) -> None:

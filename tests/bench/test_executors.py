@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from bgmiv.bench.executors import Died, Done, InProcess, LocalPool
 from bgmiv.errors import ConfigError, StoreError
+from bgmiv.executors import Died, Done, InProcess, LocalPool
 
 from .conftest import Seen
 

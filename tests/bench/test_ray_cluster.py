@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from bgmiv.bench.executors import THREAD_VARIABLES, Died, Done, InProcess, run_plan
 from bgmiv.bench.plan import RunSpec, identify
 from bgmiv.bench.ray_cluster import RayCluster
+from bgmiv.bench.runner import run_plan
 from bgmiv.bench.store import RowStore
 from bgmiv.errors import BGMIVError, BGMIVWarning, ConfigError, DataError, MissingExtraError
+from bgmiv.executors import THREAD_VARIABLES, Died, Done, InProcess
 
 from .conftest import Seen
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from bgmiv.bench import executors
+from bgmiv.bench import runner
 from bgmiv.bench.evaluate import failed_row, run_one
-from bgmiv.bench.executors import Board, Died, Done, InProcess, LocalPool, Task, run_plan
 from bgmiv.bench.plan import RunKey, RunSpec, identify
+from bgmiv.bench.runner import run_plan
 from bgmiv.bench.store import Row, RowStore
 from bgmiv.errors import BGMIVError
+from bgmiv.executors import Board, Died, Done, InProcess, LocalPool, Task
 
 from .conftest import Seen
 
@@ -28,7 +29,7 @@ def fitted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seeds.append(spec.seed)
         return failed_row(identify(spec), "no good") if spec.seed == 3 else run_one(spec, reporter)
 
-    monkeypatch.setattr(executors, "run_one", run)
+    monkeypatch.setattr(runner, "run_one", run)
     return seeds
 
 
@@ -78,7 +79,7 @@ def test_runs_of_another_runner_are_waited_for(
             store.write(run_one(KEYS[0].spec))
             store.release(claim)
 
-    monkeypatch.setattr(executors.time, "sleep", wait)
+    monkeypatch.setattr(runner.time, "sleep", wait)
     assert run(store, KEYS[:2], board) == [(1, "ok", True), (0, "ok", False)]
     assert fitted == [1]
 
@@ -90,7 +91,7 @@ def test_runs_of_a_dead_runner_are_taken_over(
     claim = store.claim(KEYS[0])
     assert claim is not None
     # What the system does when a process dies: the lock ends, its file stays.
-    monkeypatch.setattr(executors.time, "sleep", lambda _: claim.release())
+    monkeypatch.setattr(runner.time, "sleep", lambda _: claim.release())
     assert run(store, KEYS[:1], board) == [(0, "ok", True)]
 
 

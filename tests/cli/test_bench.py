@@ -9,7 +9,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from bgmiv.bench import executors
+from bgmiv.bench import runner
 from bgmiv.bench.evaluate import failed_row, run_one
 from bgmiv.bench.plan import Plan, RunSpec, Sweep, identify, ready_plans
 from bgmiv.bench.store import RowStore
@@ -74,7 +74,7 @@ def test_run_then_show(tmp_path: Path) -> None:
 
 def test_a_second_run_has_nothing_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(tmp_path, *TSLS).exit_code == 0
-    monkeypatch.setattr(executors, "run_one", lambda *_: pytest.fail("it ran again"))
+    monkeypatch.setattr(runner, "run_one", lambda *_: pytest.fail("it ran again"))
     again = run(tmp_path, *TSLS)
     assert again.exit_code == 0
     assert "1 done before, 0 to run" in again.output
@@ -97,7 +97,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         return run_one(spec, reporter)
 
     with monkeypatch.context() as patch:
-        patch.setattr(executors, "run_one", interrupted)
+        patch.setattr(runner, "run_one", interrupted)
         stopped = run(tmp_path, *TSLS, "--repeats", 3)
     assert stopped.exit_code == 130
     assert "run the same command again to go on" in stopped.output

@@ -8,7 +8,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from bgmiv.bench import executors
+from bgmiv import executors
 from bgmiv.bgm.config import PRESETS, BGMIVConfig
 from bgmiv.cli.main import app
 from bgmiv.data import FixedAffine, RoleScaling

@@ -38,7 +38,7 @@ def test_help_loads_nothing_slow() -> None:
 def test_one_thread_is_set_before_anything_reads_it() -> None:
     code = (
         "import os; from bgmiv.cli import main; import sys; assert not {'jax', 'numpy'} & set(sys.modules); "
-        "from bgmiv.bench.executors import THREAD_VARIABLES; print({os.environ[name] for name in THREAD_VARIABLES})"
+        "from bgmiv.executors import THREAD_VARIABLES; print({os.environ[name] for name in THREAD_VARIABLES})"
     )
     names = ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
     environment = {name: value for name, value in os.environ.items() if name not in names}

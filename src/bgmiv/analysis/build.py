@@ -252,7 +252,7 @@ def build_analysis(
 def averaged(fitted: Fitted, rows: Rows, grid: Grid) -> Average:
     """g along the grid over rows; of an outcome of several levels, the probability of the first."""
     found = average(fitted, Query(grid.doses[:, None], rows), intervals=bool(fitted.interval_kind))
-    return found._replace(estimate=found.estimate.without_roughness().map(_first_level))
+    return found._replace(estimate=found.estimate.map(_first_level))
 
 
 def _first_level(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -266,7 +266,7 @@ def _curve(group: Group, found: Average, grid: Grid, discrete: bool) -> Curve:
     ends, band = (interval_of(found.estimate, grid.level, probability=discrete, band=kind) for kind in get_args(Band))
     sources = tuple(
         CurveSource(source.name, float(source.dof), tuple(_plain(row) for row in source.factors))
-        for source in found.estimate.sources
+        for source in found.estimate.pointwise().sources
     )
     inner, outer = ((_plain(found.lower), _plain(found.upper)) for found in (ends, band))
     return Curve(group, doses, values, *inner, shares, sources, *outer)

@@ -281,6 +281,7 @@ def _second_stage(
         coefficients=second.coefficients[own],
         sampling=second.sampling[own],
         smoothing=second.smoothing[own],
+        bound=second.bound[own],
         roughness=second.roughness[own],
         penalties=Penalties(
             ridges=second.penalties.ridges[:n_penalised],

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bgmiv.bench.evaluate import StructuralError, benchmark_config, run_one, structural_error
-from bgmiv.bench.executors import Executor, InProcess, LocalPool, run_plan
 from bgmiv.bench.plan import Plan, RunKey, RunSpec, Sweep, identify, load_plan, ready_plans
+from bgmiv.bench.runner import run_plan
 from bgmiv.bench.store import Row, RowStore
+from bgmiv.executors import Executor, InProcess, LocalPool
 
 __all__ = [
     "Executor",

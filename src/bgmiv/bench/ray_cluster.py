@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from bgmiv.bench.executors import THREAD_VARIABLES, Board, Died, Done, Task, WorkQueue, available_cores
 from bgmiv.errors import BGMIVError, BGMIVWarning, ConfigError, MissingExtraError
+from bgmiv.executors import THREAD_VARIABLES, Board, Died, Done, Task, WorkQueue, available_cores
 from bgmiv.progress import silent
 
 __all__ = ["RayCluster"]
@@ -65,7 +65,7 @@ class RayCluster:
             raise MissingExtraError("a cluster needs Ray, which is not installed: pip install 'bgmiv[ray]'")
 
     def map(self, task: Task, items: Iterable[Any], board: Board) -> Iterator[Done | Died]:
-        """Run `task` on every item and yield results as they come (:class:`~bgmiv.bench.executors.Executor`).
+        """Run `task` on every item and yield results as they come (:class:`~bgmiv.executors.Executor`).
 
         Of an item's progress only its start and end are shown. A cluster that cannot be reached and an exception in a
         task are raised as a BGMIVError.

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from bgmiv.bench.executors import Executor
     from bgmiv.bench.plan import Plan, RunKey
     from bgmiv.bench.store import Row, RowStore, StoreState
+    from bgmiv.executors import Executor
 
 __all__ = ["gc", "merge", "plans", "report", "run", "show", "status"]
 
@@ -67,8 +67,8 @@ def run(
 
     from rich.console import Console
 
-    from bgmiv.bench.executors import run_plan
     from bgmiv.bench.plan import identify
+    from bgmiv.bench.runner import run_plan
     from bgmiv.bench.store import RowStore
     from bgmiv.progress import FitBoard
 
@@ -275,7 +275,7 @@ def _chosen_plan(
 def _executor(
     name: str, workers: int | None, threads: int | None, address: str | None, cpus: float, gpus: float
 ) -> Executor:
-    from bgmiv.bench.executors import InProcess, LocalPool
+    from bgmiv.executors import InProcess, LocalPool
 
     if name == "ray":
         from bgmiv.bench.ray_cluster import RayCluster

@@ -141,8 +141,8 @@ def demo(
 
 def _fit(specs: Sequence[RunSpec], console: Console) -> list[DemoResult]:
     """Fit in as many processes as there are cores, at most two: 2SLS is done in a moment."""
-    from bgmiv.bench.executors import Died, LocalPool, available_cores
     from bgmiv.errors import BGMIVError
+    from bgmiv.executors import Died, LocalPool, available_cores
     from bgmiv.progress import FitBoard
 
     labels = {spec: method_label(spec.method) for spec in specs}

@@ -18,13 +18,15 @@ from bgmiv.analysis.page import check_path, write_report
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Rows
 from bgmiv.diagnostics.check import Diagnosis
-from bgmiv.diagnostics.diagnose import diagnose
+from bgmiv.diagnostics.diagnose import Change, changes_of, diagnose
 from bgmiv.diagnostics.sensitivity import Sensitivity, sensitivity
 from bgmiv.diagnostics.weak_iv import FitRows, has_weak_instruments
-from bgmiv.effects import check_level
-from bgmiv.errors import DataError
+from bgmiv.effects import check_level, require_intervals
+from bgmiv.errors import ConfigError, DataError
+from bgmiv.estimators.calibration import Calibration, calibrate
 from bgmiv.estimators.fitted import FittedMethod, MethodConfig
 from bgmiv.estimators.questions import QuestionsMixin
+from bgmiv.executors import Executor, InProcess
 from bgmiv.progress import RichReporter, silent
 
 if TYPE_CHECKING:
@@ -239,6 +241,76 @@ class ReportingMixin(QuestionsMixin):
         if self.data_ is None or rows is None:
             raise DataError(_NO_ROWS)
         return sensitivity(self.data_, gamma, level=level, fitted=fitted, rows=rows)
+
+    def calibrate(
+        self,
+        *,
+        repeats: int = 50,
+        t0: Any = None,
+        t1: Any = None,
+        level: float = 0.95,
+        executor: Executor | None = None,
+        store: str | os.PathLike[str] | None = None,
+    ) -> Calibration:
+        """How often the intervals hold on data sets like this one, and by how much to widen them if they do not.
+
+        Data sets are drawn from the fit (`bgmiv.estimators.calibration` says how) with its g as the truth, at the same
+        instruments, covariates and number of rows, and are fitted with the same arguments. What is found is conditional
+        on that model. It takes as long as `repeats` fits.
+
+        Args:
+            repeats: how many data sets.
+            t0, t1: the treatments of the average effect; by default the quartiles, or the first two levels.
+            level: of the intervals, which are those of `method="usual"`.
+            executor: where fits run: by default this process; `bgmiv.executors.LocalPool(2)` for two local ones,
+                `bgmiv.bench.ray_cluster.RayCluster(...)` for a cluster.
+            store: a file in which what is done is kept, so that the same call goes on where it was interrupted.
+
+        Returns:
+            The coverage of the average effect, of points of g and of the uniform band of the average curve;
+            `widened(interval)` applies what it takes to an interval of this fit.
+
+        Raises:
+            ConfigError: this is a method without intervals, or an argument cannot be used.
+            DataError: this is a loaded model without rows, it ignores its instruments, or its outcome has three or more
+                levels.
+
+        Example:
+            >>> import numpy as np
+            >>> from bgmiv import TSLS
+            >>> rng = np.random.default_rng(0)
+            >>> w, u = rng.normal(size=(2, 200))
+            >>> model = TSLS().fit(2.0 * (w + u) - u, w + u, instruments=w)
+            >>> found = model.calibrate(repeats=20)
+            >>> 0.8 <= found.coverage["average effect"] <= 1.0
+            True
+        """
+        check_level(level)
+        if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 2:
+            raise ConfigError(f"repeats must be a whole number of 2 or more, got {repeats!r}.")
+        fitted, own = self._completed(), self._instrumented_rows()
+        require_intervals(fitted)
+        if own is None:
+            raise DataError(_NO_ROWS if self.data_ is None else "this fit ignores its instruments; calibrate one with.")
+        change = changes_of(own.data)[0]
+        if (t0 is None) != (t1 is None):
+            raise ConfigError("give both t0 and t1, or neither.")
+        if t0 is not None:
+            first, last = (float(fitted.schema.check_treatment(t, 1)[0]) for t in (t0, t1))
+            change = Change(first, last, f"from {t0} to {t1}")
+        params = self.get_params()
+        params |= {name: value for name, value in {"progress": False, "checkpoint": None}.items() if name in params}
+        return calibrate(
+            type(self)(**params)._config(),
+            fitted,
+            own.data,
+            change,
+            repeats=repeats,
+            level=level,
+            seed=self.seed_,
+            executor=InProcess() if executor is None else executor,
+            store=None if store is None else check_path(store),
+        )
 
     def _no_instrument_fit(self) -> FittedMethod | None:
         """The same method fitted without the instruments; None if this one ignores them already."""

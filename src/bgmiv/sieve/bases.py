@@ -13,7 +13,7 @@ from scipy.interpolate import BSpline
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
 from bgmiv.data.schema import BlockKind, Schema
-from bgmiv.effects import ROUGHNESS, Source
+from bgmiv.effects import BOUND, ROUGHNESS, SMOOTHING, Source
 
 __all__ = [
     "LINEAR", "TERMS", "ColumnBasis", "SieveFunction", "Spline", "Term", "TreatmentBasis", "b_splines",
@@ -312,6 +312,7 @@ class SieveFunction:
         coefficients: of all columns of these terms, in units of the outcome; 0 for terms that were not kept.
         weight: d; 0 without f.
         sampling, smoothing: roots R of the two parts R Rᵀ of the covariance of d and the coefficients.
+        bound: such a root of the largest bias of smoothing (`bgmiv.sieve.stages.SecondStage`).
         roughness: such a root of what the roughest curve that the data do not reject would add.
         penalties: the ridge of each penalised term that was kept.
         gains: what each penalised term, kept or not, gains: twice a log likelihood ratio.
@@ -324,6 +325,7 @@ class SieveFunction:
     weight: float
     sampling: Floats
     smoothing: Floats
+    bound: Floats
     roughness: Floats
     penalties: dict[str, float]
     gains: dict[str, float]
@@ -349,9 +351,9 @@ class SieveFunction:
         return own if learned is None else own + self.weight * learned
 
     def factors(self, query: Query, encoded: Encoded, learned: Floats | None = None) -> tuple[Source, ...]:
-        """Which rows were drawn, by the robust covariance; the bias of smoothing, by its prior; a rougher curve's."""
+        """Which rows were drawn; the bias of smoothing by its prior, and the largest one; and a rougher curve's."""
         v, *_ = encoded
-        parts = {"sampling": self.sampling, "smoothing": self.smoothing, ROUGHNESS: self.roughness}
+        parts = {"sampling": self.sampling, SMOOTHING: self.smoothing, BOUND: self.bound, ROUGHNESS: self.roughness}
         roots = np.hstack(list(parts.values()))
         of_covariates = self.covariates(v)
 

@@ -309,8 +309,8 @@ def average_splits(
 
     each = np.stack([scaled(one.coefficients) for one in found])
     mean = each.mean(axis=0)
-    parts = [[scaled(one.sampling) for one in found], [scaled(one.smoothing) for one in found]]
-    parts.append([scaled(one.roughness) for one in found])
+    names = ("sampling", "smoothing", "bound", "roughness")
+    parts = [[scaled(getattr(one, name)) for one in found] for name in names]
     if n > 1:
         parts[0].append((each - mean).T)
     roots = [part[0] if n == 1 else _root(np.hstack(part) / np.sqrt(n)) for part in parts]
@@ -325,9 +325,7 @@ def average_splits(
         terms=tuple(name for name, is_shown in zip(terms, shown, strict=True) if is_shown),
         coefficients=mean[rows][1:],
         weight=float(mean[0]),
-        sampling=roots[0][rows],
-        smoothing=roots[1][rows],
-        roughness=roots[2][rows],
+        **{name: root[rows] for name, root in zip(names, roots, strict=True)},
         penalties={
             name: n / sum(1.0 / one.penalties.ridges[i] for one in found)
             for i, name in enumerate(penalised)

@@ -174,7 +174,9 @@ class SecondStage(NamedTuple):
         coefficients: `(k,)`.
         sampling, smoothing: roots R `(k, r)` of two parts R Rᵀ of their covariance: the robust one, and the bias of
             penalties under the prior that they stand for.
-        roughness: a root of what the roughest prior of one block that the data do not reject would add to the latter.
+        bound: the root of the latter with each block's prior variance times its number of coefficients, so that the
+            length of a row is the largest bias of coefficients that are as long as their prior says.
+        roughness: a root of what the roughest prior of one block that the data do not reject would add to `smoothing`.
         penalties: of the penalised blocks.
         left_out: `(n,)` each row's outcome as predicted by coefficients of the other folds, the residuals' part aside.
     """
@@ -182,6 +184,7 @@ class SecondStage(NamedTuple):
     coefficients: Floats
     sampling: Floats
     smoothing: Floats
+    bound: Floats
     roughness: Floats
     penalties: Penalties
     left_out: Floats
@@ -319,7 +322,9 @@ def second_stage(problem: Regression, n_linear: int, min_gain: float, rough: int
         weights[block] -= np.eye(block.stop - block.start)
         return weights * np.sqrt(max(prior, 0.0) * correction)
 
-    shrunk = [bias_of(block, prior) for block, prior in zip(blocks, penalties.priors, strict=True) if prior > 0.0]
+    pairs = [(block, prior) for block, prior in zip(blocks, penalties.priors, strict=True) if prior > 0.0]
+    shrunk = [bias_of(block, prior) for block, prior in pairs]
+    largest = [bias_of(block, prior * (block.stop - block.start)) for block, prior in pairs]
     jump = [] if rough is None else [bias_of(blocks[rough], penalties.roughest[rough] - penalties.priors[rough])]
     left_out = np.empty(sampling.n_rows)
     for fold, own in zip(sampling.folds, sums, strict=True):
@@ -341,6 +346,7 @@ def second_stage(problem: Regression, n_linear: int, min_gain: float, rough: int
         coefficients=turn @ coefficients,
         sampling=turn[:, kept] @ inverse @ (vectors * np.sqrt(np.maximum(values, 0.0))),
         smoothing=turn @ np.hstack([empty, *shrunk]),
+        bound=turn @ np.hstack([empty, *largest]),
         roughness=turn @ np.hstack([empty, *jump]),
         penalties=penalties,
         left_out=left_out,

@@ -1,0 +1,324 @@
+r"""How often the intervals of a fit hold, on data drawn from the fit itself.
+
+The fitted g stands for the truth, and rows keep their instruments, covariates, weights and groups. With $\hat m(w, v)$
+a penalised sieve regression of the treatment, $\hat u = x - \hat m$ and $\hat e = y - \hat g(x, v)$, a new data set is
+
+$$x^* = \hat m(w, v) + \eta \hat u, \qquad y^* = \hat g(x^*, v) + \eta \hat e,$$
+
+with one random sign η a row, or a group, for both errors: they stay as dependent on one another, as unequal and as
+clustered as they are (the wild bootstrap of Davidson and MacKinnon 2010). For a treatment or an outcome with levels the
+error is a rank U, uniform between the cumulative probabilities that enclose the observed level; a sign of -1 makes it
+1 - U. A fitted probability below 0 or above 1 counts as that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from bgmiv._io import write_whole
+from bgmiv.data.ivdata import IVData
+from bgmiv.data.query import Query, Rows
+from bgmiv.data.schema import BlockKind
+from bgmiv.diagnostics.diagnose import Change
+from bgmiv.effects import Estimate, Floats, Interval, Predictor, average, contrast, estimate_at, interval_of
+from bgmiv.errors import BGMIVError, ConfigError, DataError, StoreError
+from bgmiv.estimators.fitted import FittedMethod, MethodConfig
+from bgmiv.executors import Died, Executor
+from bgmiv.preprocess.reduction import BlockReduction
+from bgmiv.progress import Reporter, silent
+from bgmiv.sieve.fit import SieveConfig, fit_sieve
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Calibration", "calibrate"]
+
+EFFECT, POINTS, CURVE = "average effect", "points of g", "band of the curve"
+_DOSES, _MAX_POINTS = 21, 250
+_KIND = "bgmiv calibration 1"
+
+Ratios = dict[str, list[float]]
+"""By question, how far the truth was from the estimates of one data set, in half widths of the intervals."""
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """How often intervals held the truth on data sets drawn from a fit; print it to read it.
+
+    This is conditional on the model: if g, the exclusion of the instruments or the errors are not as fitted, the
+    intervals of the data at hand may hold less often.
+
+    Attributes:
+        level: of the intervals.
+        label: the change of treatment whose average effect was asked for.
+        ratios: by question, an entry a data set: the distances of estimates from the truth in half widths of their
+            intervals; an interval holds where it is 1 or less. Of the average effect and of the curve's uniform band
+            there is one (the largest along the curve), of points of g one each.
+        n_failed: data sets that could not be fitted, which are left out.
+
+    Example:
+        >>> found = Calibration(0.9, "from 0 to 1", {"average effect": [[0.5], [0.8], [1.2], [0.3]]}, 0)
+        >>> found.coverage["average effect"], found.factors["average effect"]
+        (0.75, 1.2)
+    """
+
+    level: float
+    label: str
+    ratios: Mapping[str, list[list[float]]]
+    n_failed: int
+
+    @property
+    def repeats(self) -> int:
+        """On how many data sets."""
+        return len(next(iter(self.ratios.values())))
+
+    @property
+    def coverage(self) -> dict[str, float]:
+        """By question, the share of intervals that held the truth."""
+        return {name: float(np.mean(np.asarray(values) <= 1.0)) for name, values in self.ratios.items()}
+
+    @property
+    def std_errors(self) -> dict[str, float]:
+        """Of `coverage`, from the spread between data sets."""
+        each = {name: np.mean(np.asarray(values) <= 1.0, axis=1) for name, values in self.ratios.items()}
+        # That all held in m data sets does not show that all would: as if one more had not.
+        least = np.sqrt(self.repeats) / (self.repeats + 1.0) ** 1.5
+        return {name: float(np.std(part) / np.sqrt(len(part)) or least) for name, part in each.items()}
+
+    @property
+    def factors(self) -> dict[str, float]:
+        """By question, by what intervals have to be multiplied to hold as often as their level says; 1 at least."""
+        return {
+            name: max(1.0, float(np.quantile(np.ravel(values), self.level, method="inverted_cdf")))
+            for name, values in self.ratios.items()
+        }
+
+    def widened(self, interval: Interval) -> Interval:
+        """An interval of the same fit, times the factor of its kind; it stays as it is where intervals held.
+
+        Raises:
+            ConfigError: the interval is of another level, or an Anderson-Rubin set, which has no standard error.
+
+        Example:
+            >>> found = Calibration(0.95, "from 0 to 1", {"average effect": [[0.5], [1.5]]}, 0)
+            >>> found.widened(Interval(2.0, 1.0, 3.0, 0.95, {"sampling": 0.5}, name="average effect")).upper
+            3.5
+        """
+        if interval.level != self.level:
+            raise ConfigError(f"the calibration is of {self.level:g} intervals, and this one has {interval.level:g}.")
+        if interval.method == "anderson-rubin":
+            raise ConfigError("an Anderson-Rubin set is not widened. Ask for ate_interval(..., method='usual').")
+        kind = CURVE if interval.method == "uniform" else EFFECT if interval.name == EFFECT else POINTS
+        factor = self.factors[kind]
+        ends = (interval.estimate + factor * (end - interval.estimate) for end in interval)
+        return replace(interval, **dict(zip(("lower", "upper"), ends, strict=True)))
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each question: coverage, its standard error, and the factor."""
+        import pandas as pd
+
+        columns = {"coverage": self.coverage, "std_error": self.std_errors, "factor": self.factors}
+        return pd.DataFrame(columns)
+
+    def __str__(self) -> str:
+        """In how many data sets intervals held, by how much to widen them, and what this depends on."""
+        lines = [f"On {self.repeats} data sets like yours {self.level * 100:.4g}% intervals held"]
+        for name, share in self.coverage.items():
+            shown = f"{name} ({self.label})" if name == EFFECT else name
+            more = f"; they would in {self.level * 100:.4g}% if {self.factors[name]:.2f} times as wide"
+            more = more if share < self.level else ""
+            lines.append(f"  {shown}: in {share:.0%} (standard error {self.std_errors[name]:.1%}){more}")
+        lines.append("Conditional on the model: the fitted g was the truth, and errors were those of the fit.")
+        return "\n".join(lines + [f"{self.n_failed} more could not be fitted."] * (self.n_failed > 0))
+
+
+@dataclass(frozen=True, eq=False)
+class _Repeat:
+    """A data set to be fitted, and what is asked of the fit."""
+
+    number: int
+    config: MethodConfig
+    data: IVData
+    seed: int
+    doses: Floats
+    truth: dict[str, Floats]
+    observed: NDArray[Any]
+    level: float
+
+
+def calibrate(
+    config: MethodConfig,
+    fitted: FittedMethod,
+    data: IVData,
+    change: Change,
+    *,
+    repeats: int,
+    level: float,
+    seed: int,
+    executor: Executor,
+    store: Path | None,
+) -> Calibration:
+    """Fit data sets drawn from a fit, and see how often intervals hold its g.
+
+    Args:
+        config, fitted, data: the method, its fit and the rows of that.
+        change: the average effect to ask for.
+        repeats: how many data sets.
+        level: of the intervals.
+        seed: of the draws and the fits.
+        executor: where fits run.
+        store: a file that keeps what is done; the same call goes on where it stopped.
+
+    Raises:
+        DataError: the outcome has three or more levels.
+        StoreError: the file is of another calibration.
+    """
+    if data.schema.outcome.width > 1:
+        raise DataError(f"outcome {data.schema.outcome.name!r} has three or more levels; calibrate one at a time.")
+    doses = _doses(data, change)
+    questions = _answers(fitted, data, doses, data.treatment)
+    truth = {name: found.values for name, found in questions.items()}
+    key = hashlib.sha256(repr((config, change, level, seed, _KIND)).encode())
+    for part in (data.outcome, data.treatment, data.instruments, data.covariates, *truth.values()):
+        key.update(np.ascontiguousarray(part).tobytes())
+    done = _read(store, key.hexdigest())
+    draw = _generator(fitted, data)
+
+    def missing() -> Iterator[_Repeat]:
+        for number in range(repeats):
+            if str(number) not in done:
+                rng = np.random.default_rng([seed, number])
+                one = (config, draw(rng), (seed + number + 1) % 2**32)
+                yield _Repeat(number, *one, doses, truth, data.treatment, level)
+
+    for outcome in executor.map(_run, missing(), _Quiet()):
+        found = None if isinstance(outcome, Died) else outcome.result
+        done[str(outcome.item.number)] = found
+        if store is not None:
+            content = {"kind": _KIND, "of": key.hexdigest(), "done": done}
+            write_whole(store, (json.dumps(content) + "\n").encode())
+    wanted = [done[str(number)] for number in range(repeats)]
+    held = [one for one in wanted if one is not None]
+    if not held:
+        raise BGMIVError("none of the data sets drawn from this fit could be fitted again.")
+    return Calibration(level, change.label, {name: [one[name] for one in held] for name in truth}, repeats - len(held))
+
+
+class _Quiet:
+    """A board that shows nothing."""
+
+    def start(self, item: Any, phase: str, total: int) -> None: ...
+
+    def advance(self, item: Any, steps: int, metrics: Mapping[str, float]) -> None: ...
+
+    def finish(self, item: Any) -> None: ...
+
+    def retried(self, item: Any, reason: str) -> None: ...
+
+
+def _run(item: _Repeat, reporter: Reporter = silent) -> Ratios | None:
+    """Fit one data set; None if that cannot be done."""
+    try:
+        fitted = item.config.fit(item.data, jax.random.key(item.seed), reporter)
+    except BGMIVError:
+        return None
+    fitted = fitted.with_uncertainty(item.data, Rows(item.data.covariates, item.data.weights))
+    found = {}
+    for name, estimate in _answers(fitted, item.data, item.doses, item.observed).items():
+        interval = interval_of(estimate, item.level, band="uniform" if name == CURVE else "pointwise")
+        half = np.maximum((np.ravel(interval.upper) - np.ravel(interval.lower)) / 2.0, np.finfo(float).tiny)
+        ratios = np.abs(np.ravel(interval.estimate) - np.ravel(item.truth[name])) / half
+        found[name] = [float(ratios.max())] if name == CURVE else ratios.tolist()
+    return found
+
+
+def _doses(data: IVData, change: Change) -> Floats:
+    """The two treatments compared, then those of the curve."""
+    if data.schema.treatment.kind is BlockKind.continuous:
+        ends = np.quantile(np.asarray(data.treatment, np.float64), [0.05, 0.95])
+        curve = np.linspace(ends[0], ends[1], _DOSES)
+    else:
+        curve = np.arange(float(max(2, data.schema.treatment.width)))
+    return np.concatenate([[change.t0, change.t1], curve])
+
+
+def _answers(fitted: Predictor, data: IVData, doses: Floats, observed: NDArray[Any]) -> dict[str, Estimate]:
+    """What is asked of every data set, at the rows and treatments of the data at hand."""
+    rows = Rows(data.covariates, data.weights)
+    averages = average(fitted, Query(doses[:, None], rows), intervals=True).estimate
+    points = estimate_at(fitted, Query(observed[None], rows).thinned(_MAX_POINTS), intervals=True)
+    return {EFFECT: contrast(averages), POINTS: points, CURVE: averages.map(lambda values: values[2:])}
+
+
+def _generator(fitted: FittedMethod, data: IVData) -> Callable[[np.random.Generator], IVData]:
+    """Draws data sets."""
+    first = fit_sieve(SieveConfig(), data, BlockReduction().fit(data), np.random.default_rng(0))
+    n, rows = data.n_rows, Rows(data.covariates, data.weights)
+    units = np.arange(n) if data.groups is None else np.asarray(data.groups)
+    observed = np.asarray(data.treatment, np.float64)
+    discrete = data.schema.treatment.discrete
+    levels = max(2, data.schema.treatment.width) if discrete else 0
+    if discrete:
+        indicators = observed[:, None] == np.arange(1, levels)
+        others = np.clip(indicators - first.residuals[:, : levels - 1], 0.0, 1.0)
+        chances = np.column_stack([np.maximum(1.0 - others.sum(axis=1), 0.0), others])
+        ends = np.cumsum(chances / chances.sum(axis=1, keepdims=True), axis=1)
+    else:
+        left = first.residuals[:, 0] * float(observed.std())
+
+    def structural(x: Floats) -> Floats:
+        return fitted.at(Query(x[None], rows))[0]
+
+    errors = np.asarray(data.outcome, np.float64) - structural(observed)
+
+    def draw(rng: np.random.Generator) -> IVData:
+        signs = rng.choice([-1.0, 1.0], int(units.max()) + 1)[units]
+        if discrete:
+            ranks = _flipped(_ranks(ends, observed.astype(np.intp), rng), signs)
+            x = np.minimum(np.sum(ranks[:, None] > ends, axis=1), levels - 1).astype(np.float64)
+        else:
+            x = observed - left + signs * left
+        if data.schema.outcome.discrete:
+            before, after = (np.clip(structural(each), 0.0, 1.0) for each in (observed, x))
+            edges = np.column_stack([before, np.ones(n)])
+            code = (np.asarray(data.outcome) < 0.5).astype(np.intp)
+            y = (_flipped(_ranks(edges, code, rng), signs) <= after).astype(np.float64)
+        else:
+            y = structural(x) + signs * errors
+        return replace(data, treatment=x.astype(data.treatment.dtype), outcome=y.astype(data.outcome.dtype))
+
+    return draw
+
+
+def _ranks(ends: Floats, codes: NDArray[np.intp], rng: np.random.Generator) -> Floats:
+    """Uniform within what the cumulative probabilities `(n, K)` give to each row's code."""
+    rows = np.arange(len(codes))
+    low = np.where(codes > 0, ends[rows, codes - 1], 0.0)
+    return np.asarray(low + rng.random(len(codes)) * (ends[rows, codes] - low), np.float64)
+
+
+def _flipped(ranks: Floats, signs: Floats) -> Floats:
+    return np.where(signs > 0.0, ranks, 1.0 - ranks)
+
+
+def _read(store: Path | None, key: str) -> dict[str, Ratios | None]:
+    if store is None or not store.exists():
+        return {}
+    try:
+        content = json.loads(store.read_text())
+        same = content["kind"] == _KIND and content["of"] == key
+        done: dict[str, Ratios | None] = content["done"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{store} is no calibration that can be read. Name another file.") from error
+    if not same:
+        raise StoreError(f"{store} holds the calibration of other data or settings. Name another file.")
+    return done
