@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from bgmiv.analysis.markup import Markup, clean, element, joined, number
 from bgmiv.analysis.page.forest import MARKS, look_of, mark
 from bgmiv.diagnostics.check import Check
 
-__all__ = ["binned_chart", "curve_chart", "direct_chart", "meter", "sample", "shape_bars", "sparkline"]
+__all__ = ["Line", "binned_chart", "curve_chart", "lines_chart", "meter", "sample", "shape_bars", "sparkline"]
 
 _STRETCHED = {"viewBox": "0 0 1000 1000", "preserveAspectRatio": "none", "width": "100%", "height": "100%"}
 
@@ -32,7 +33,9 @@ def sample(analysis: Analysis, i: int) -> Markup:
 def curve_chart(analysis: Analysis) -> Markup:
     """The curves of all groups, the first of them shown, with bands, hatched where data are thin, and other methods."""
     across, up = curve_axes(analysis)
-    shades = [_shades(i, curve, across) for i, curve in enumerate(analysis.curves)]
+    shades = [
+        _hatched(outside_support(curve), across, data_curve=i, hidden=i > 0) for i, curve in enumerate(analysis.curves)
+    ]
     lines = [_curve(i, curve, across, up) for i, curve in enumerate(analysis.curves)]
     grid = analysis.curves[0].treatment
     others = []
@@ -65,13 +68,13 @@ def _frame(across: Axis, up: Axis) -> Markup:
     return element("g", *parts, class_="frame")
 
 
-def _shades(i: int, curve: Curve, across: Axis) -> Markup:
+def _hatched(stretches: Sequence[tuple[float, float]], across: Axis, **attributes: object) -> Markup:
     parts = []
-    for start, end in outside_support(curve):
+    for start, end in stretches:
         x, width = across.at(start), across.at(end) - across.at(start)
         for look in ("shade", "hatched"):
             parts.append(element("rect", x=f"{x:.3f}%", y=0, width=f"{width:.3f}%", height="100%", class_=look))
-    return element("g", *parts, data_curve=i, hidden=i > 0)
+    return element("g", *parts, **attributes)
 
 
 def _curve(i: int, curve: Curve, across: Axis, up: Axis) -> Markup:
@@ -167,13 +170,28 @@ def binned_chart(means: BinnedMeans, label: str) -> Markup:
     return element("svg", _frame(across, up), plane, *dots, class_="canvas small", role="img", aria_label=label)
 
 
-def direct_chart(curves: Sequence[tuple[str, Sequence[Sequence[float]]]], across: Axis, up: Axis, label: str) -> Markup:
-    """Effects along the direct effect of an instrument: for each look, points of place, value, lower and upper end."""
-    drawn = []
-    for look, points in curves:
-        place, value, lower, upper = (list(part) for part in zip(*points, strict=True))
-        drawn.append(element("path", d=_area(place, lower, upper, across, up), class_=f"band {look}"))
-        drawn.append(element("path", d=_path(place, value, across, up), class_=f"line {look}"))
-    plane = element("svg", *drawn, **_STRETCHED)
-    parts = (_frame(across, up), plane, element("g", class_="cursor"))
-    return element("svg", *parts, class_="canvas small direct", role="img", aria_label=label)
+class Line(NamedTuple):
+    """A line of a chart: its class of style, places and values, and the ends of its band, if it has one."""
+
+    look: str
+    place: Sequence[float]
+    values: Sequence[float]
+    lower: Sequence[float] = ()
+    upper: Sequence[float] = ()
+
+
+def lines_chart(
+    lines: Sequence[Line], across: Axis, up: Axis, label: str, outside: Sequence[tuple[float, float]] = ()
+) -> Markup:
+    """Lines with their bands behind them; `outside` is hatched."""
+    bands = [
+        element("path", d=_area(line.place, line.lower, line.upper, across, up), class_=f"band {line.look}")
+        for line in lines
+        if len(line.lower)
+    ]
+    paths = [
+        element("path", d=_path(line.place, line.values, across, up), class_=f"line {line.look}") for line in lines
+    ]
+    plane = element("svg", *bands, *paths, **_STRETCHED)
+    parts = (_hatched(outside, across), _frame(across, up), plane, element("g", class_="cursor"))
+    return element("svg", *parts, class_="canvas small", role="img", aria_label=label)

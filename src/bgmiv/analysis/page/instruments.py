@@ -11,7 +11,7 @@ from bgmiv.analysis.analysis import Analysis, EffectRow
 from bgmiv.analysis.axes import axis_over, effect_axis
 from bgmiv.analysis.instruments import Balance, DirectEffect
 from bgmiv.analysis.markup import Markup, aligned, clean, element, number, percent, robust_set_text, shortened
-from bgmiv.analysis.page.charts import binned_chart, direct_chart
+from bgmiv.analysis.page.charts import Line, binned_chart, lines_chart
 from bgmiv.analysis.page.forest import ForestRow, forest
 from bgmiv.analysis.page.parts import Parts, cards, tools
 from bgmiv.analysis.text import checks_of
@@ -176,28 +176,26 @@ def _shifting_ends(effect: EffectRow) -> tuple[float, float] | None:
     return (effect.lower, effect.upper) if math.isfinite(effect.upper - effect.lower) else None
 
 
-def _curves(analysis: Analysis, direct: DirectEffect, reach: float) -> list[tuple[str, list[list[float]]]]:
+def _lines(analysis: Analysis, direct: DirectEffect, reach: float) -> list[Line]:
     """The fit's effect and that of 2SLS along the direct effect."""
     effect = analysis.effects[0]
     change = effect.t1 - effect.t0
-    low, high = _shifting_ends(effect) or (effect.estimate, effect.estimate)
-    fit, line = [], []
-    for k in range(_N_POINTS):
-        gamma = reach * (2.0 * k / (_N_POINTS - 1) - 1.0)
-        shift = gamma * direct.slope * change
-        fit.append([gamma, *(value + shift for value in (effect.estimate, low, high))])
-        line.append([gamma, *(value * change for value in direct.interval(gamma, analysis.level))])
-    own = analysis.methods[0].note == "line" if analysis.methods else False
-    return [("main", line)] if own else [("m2", line), ("main", fit)]
+    place = [reach * (2.0 * k / (_N_POINTS - 1) - 1.0) for k in range(_N_POINTS)]
+    line = zip(*([end * change for end in direct.interval(gamma, analysis.level)] for gamma in place), strict=True)
+    if analysis.methods and analysis.methods[0].note == "line":
+        return [Line("main", place, *line)]
+    ends = (effect.estimate, *(_shifting_ends(effect) or ()))
+    shifted = ([end + gamma * direct.slope * change for gamma in place] for end in ends)
+    return [Line("m2", place, *line), Line("main", place, *shifted)]
 
 
 def _panel(analysis: Analysis, i: int, direct: DirectEffect, *, first: bool) -> Markup:
     question, reach = analysis.question, _reach(analysis, direct)
     assert reach is not None
     name, outcome = shortened(direct.instrument, 40), shortened(question.changed, 40)
-    change, curves = question.change_text(analysis.effects[0]), _curves(analysis, direct, reach)
+    change, lines = question.change_text(analysis.effects[0]), _lines(analysis, direct, reach)
     across = axis_over([-reach, reach], margin=0.0)
-    up = axis_over([0.0, *(value for _, points in curves for point in points for value in point[1:])])
+    up = axis_over([0.0, *(value for line in lines for part in line[2:] for value in part)])
     breakdown = direct.breakdown(analysis.level)
     if breakdown == 0.0:
         text = "The interval of 2SLS holds zero without a direct effect."
@@ -208,7 +206,7 @@ def _panel(analysis: Analysis, i: int, direct: DirectEffect, *, first: bool) -> 
             f"The interval of 2SLS reaches zero at a direct effect of {number(breakdown)}, which is "
             f"{number(breakdown * direct.scale, 2)} units of {outcome} for a standard deviation of {name}."
         )
-    if len(curves) > 1:
+    if len(lines) > 1:
         text = f"Solid: {shortened(analysis.method, 40)}. Dotted: 2SLS. {text}"
     if analysis.diagnosis.weak_instruments:
         text += " The instruments are weak: these intervals are too narrow."
@@ -217,7 +215,7 @@ def _panel(analysis: Analysis, i: int, direct: DirectEffect, *, first: bool) -> 
     return element(
         "figure",
         element("p", f"Average effect, {change}", class_="axis-name"),
-        element("div", direct_chart(curves, across, up, label), class_="plot"),
+        element("div", lines_chart(lines, across, up, label), class_="plot"),
         element("p", axis, class_="axis-name across"),
         element("figcaption", text),
         data_direct=i,
