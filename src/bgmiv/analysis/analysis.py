@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from bgmiv.analysis.instruments import InstrumentViews
 from bgmiv.analysis.markup import number, shortened
 from bgmiv.analysis.request import AnalysisRequest
+from bgmiv.data.export import Tabular
 from bgmiv.diagnostics.check import Diagnosis, Severity
 from bgmiv.diagnostics.verdict import Verdict
 from bgmiv.effects import Estimate, Interval, Source, coefficient_table, interval_of
@@ -133,7 +134,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Curve:
+class Curve(Tabular):
     """The structural function along treatments, averaged over a group of rows.
 
     Args:
@@ -249,7 +250,7 @@ class HistoryLine:
 
 
 @dataclass(frozen=True, repr=False)
-class Analysis:
+class Analysis(Tabular):
     """All that is shown: print it, show it in a notebook, or take its effects as a table with `to_frame`.
 
     Args:

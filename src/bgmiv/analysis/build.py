@@ -102,11 +102,12 @@ def groups_of(data: IVData, request: AnalysisRequest) -> list[GroupRows]:
     """
     if request.by is None:
         few = [
-            block
+            (block, column)
             for block in data.schema.blocks
+            for column in block.columns
             if block.kind is BlockKind.binary or (block.levels is not None and 2 <= len(block.levels) <= _MAX_LEVELS)
         ]
-        found = [g for block in few[:_MAX_DEFAULT_COLUMNS] for g in _of_column(data, block, block.columns[0])]
+        found = [g for block, column in few[:_MAX_DEFAULT_COLUMNS] for g in _of_column(data, block, column)]
         return [group for group in found if len(group.rows)][:_MAX_GROUPS]
     labels, blocks = dict(request.labels), data.schema.blocks
     columns = {name: (block, name) for block in blocks for name in block.columns}

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
+from bgmiv.data.export import Tabular
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.diagnostics.diagnose import changes_of
@@ -38,7 +39,7 @@ _REFERENCE = "Conley, Hansen and Rossi (2012), Plausibly exogenous, Review of Ec
 
 
 @dataclass(frozen=True)
-class Sensitivity:
+class Sensitivity(Tabular):
     """The linear effect under direct effects of the instruments.
 
     Args:
