@@ -18,6 +18,7 @@ BUILT_IN = {
     "FitInterrupted": (KeyboardInterrupt,),
     "FitWarning": (UserWarning,),
     "ForkedProcessError": (RuntimeError,),
+    "KindWarning": (UserWarning,),
     "MissingExtraError": (ImportError,),
     "ModelFileError": (OSError,),
     "NotFittedError": (ValueError, AttributeError),

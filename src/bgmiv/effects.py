@@ -16,6 +16,7 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 from bgmiv.bands import biased_quantile, largest_quantile
+from bgmiv.data.export import Tabular
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query, query_at, rows_of
 from bgmiv.data.schema import BlockKind, Schema
@@ -116,7 +117,7 @@ class Estimate(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Interval:
+class Interval(Tabular):
     """An estimate with its interval; unpacks to the two ends, `lower, upper = model.effect_interval(...)`.
 
     Attributes:
@@ -216,7 +217,7 @@ def coefficient_table(names: list[str], estimates: Any, std_errors: Any, dof: An
 
 
 @dataclass(frozen=True, eq=False)
-class DoseResponse:
+class DoseResponse(Tabular):
     """The structural function along treatments.
 
     Attributes:

@@ -18,8 +18,8 @@ import re
 
 __all__ = [
     "BGMIVError", "BGMIVWarning", "ConfigError", "DataError", "DivergedError", "FetchError", "FitInterrupted",
-    "FitWarning", "ForkedProcessError", "MissingExtraError", "ModelFileError", "NotFittedError", "NotIdentifiedError",
-    "StoreError", "SupportWarning", "WeakInstrumentWarning", "printable",
+    "FitWarning", "ForkedProcessError", "KindWarning", "MissingExtraError", "ModelFileError", "NotFittedError",
+    "NotIdentifiedError", "StoreError", "SupportWarning", "WeakInstrumentWarning", "printable",
 ]  # fmt: skip
 
 # Control characters but line breaks, changes of direction, surrogates and non-characters.
@@ -111,6 +111,10 @@ class FitInterrupted(BGMIVError, KeyboardInterrupt):
 
 class BGMIVWarning(UserWarning):
     """Something is legal but probably not what was meant."""
+
+
+class KindWarning(BGMIVWarning):
+    """Columns of numbers that hold 0 and 1 only were taken for binary; the message names them and the way out."""
 
 
 class FitWarning(BGMIVWarning):

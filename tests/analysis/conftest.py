@@ -12,7 +12,6 @@ import pytest
 
 from bgmiv.analysis.analysis import (
     Analysis,
-    AnalysisRequest,
     ColumnSummary,
     Curve,
     CurveSource,
@@ -23,6 +22,8 @@ from bgmiv.analysis.analysis import (
     Question,
     contrast,
 )
+from bgmiv.analysis.instruments import Balance, BinnedMeans, DirectEffect, InstrumentViews
+from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.diagnostics.check import Check, Diagnosis, LinearEstimate
 from bgmiv.diagnostics.verdict import FitEvidence, judge
 from bgmiv.effects import Estimate, Source, interval_of
@@ -41,9 +42,10 @@ def _curve(group: Group, values: np.ndarray, support: np.ndarray, grid: np.ndarr
     scale = 0.035 * np.sqrt(3010 / group.n_rows)
     factors = {"sampling": (scale * shapes, np.inf), "network": (0.4 * scale * shapes[::-1], 7.0)}
     sources = tuple(Source(name, rows, dof) for name, (rows, dof) in factors.items())
-    ends = interval_of(Estimate(values, sources), 0.95)
+    ends, band = (interval_of(Estimate(values, sources), 0.95, band=kind) for kind in ("pointwise", "uniform"))
     kept = tuple(CurveSource(one.name, one.dof, tuple(map(tuple, one.factors.tolist()))) for one in sources)
-    return Curve(group, *(tuple(part.tolist()) for part in (grid, values, ends.lower, ends.upper, support)), kept)
+    inner = (tuple(part.tolist()) for part in (grid, values, ends.lower, ends.upper, support))
+    return Curve(group, *inner, kept, tuple(band.lower.tolist()), tuple(band.upper.tolist()))
 
 
 def _effect(curve: Curve, t0: float, t1: float) -> EffectRow:
@@ -89,6 +91,13 @@ def analysis() -> Analysis:
         "lwage", "educ", ("nearc4",), ("exper", "black", "region"), "the mean of lwage", (),
         "lwage ~ exper + black + C(region) + [educ ~ nearc4]", "card.csv", 3010, 12, "", "", columns,
     )  # fmt: skip
+    ends = ((6.23, 6.275), (6.21, 6.26), (6.25, 6.29), (6.23, 6.275), (957, 2053))
+    stage = ((13.0, 13.4), (12.9, 13.3), (13.1, 13.5), (13.0, 13.4), (957, 2053))
+    views = InstrumentViews(
+        (BinnedMeans("educ", "nearc4", (0.0, 1.0), *stage), BinnedMeans("lwage", "nearc4", (0.0, 1.0), *ends)),
+        (Balance("nearc4", True, ("region=south", "black", "exper"), (-0.48, -0.16, 0.02), 9, 76.6, 2e-9),),
+        (DirectEffect("nearc4", 0.466, 0.1315, -3.08, 0.0029, -0.08, 2.4),),
+    )
     evidence = FitEvidence(n_held_out=602, outcome_explained=0.27, linear_explained=0.26, disagreement=0.15)
     return Analysis(
         request=AnalysisRequest(by=("region", "black"), t0=12, t1=16),
@@ -108,6 +117,8 @@ def analysis() -> Analysis:
         history=tuple(HistoryLine(name, phase, steps, losses) for name, phase in phases.items()),
         versions={"bgmiv": "0.1.0", "numpy": "2.3.1"},
         seed=7,
+        instruments=views,
+        made="2026-11-17",
     )
 
 
@@ -130,6 +141,7 @@ def levelled(analysis: Analysis) -> Analysis:
     names = {"outcome": "voted", "treatment": "contact", "outcome_meaning": "the probability that voted is yes"}
     question = replace(analysis.question, **names, treatment_levels=LEVELS, formula="", columns=columns)
     parts = {"question": question, "curves": curves, "effects": effects, "methods": methods, "verdict": None}
+    parts["instruments"] = InstrumentViews()
     return replace(analysis, title="Getting out the vote", diagnosis=Diagnosis(CHECKS[:1]), **parts)
 
 
@@ -138,7 +150,15 @@ def bare(analysis: Analysis) -> Analysis:
     """As little as there can be: point estimates, one group, nothing checked."""
     curve = replace(analysis.curves[0], lower=(), upper=(), sources=())
     effect = replace(analysis.effects[0], lower=None, upper=None, std_errors={})
-    nothing = {"diagnosis": Diagnosis(()), "verdict": None, "methods": (), "history": (), "settings": {}}
+    curve = replace(curve, band_lower=(), band_upper=())
+    nothing = {
+        "instruments": InstrumentViews(),
+        "diagnosis": Diagnosis(()),
+        "verdict": None,
+        "methods": (),
+        "history": (),
+        "settings": {},
+    }
     return replace(analysis, method="KIV", interval_kind="", curves=(curve,), effects=(effect,), **nothing)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -98,7 +100,7 @@ def test_hovering_and_keys_read_the_curve(opened: Opened, analysis: Analysis) ->
     for i in (8, 30):
         way = (curve.treatment[i] - curve.treatment[0]) / (curve.treatment[-1] - curve.treatment[0])
         page.mouse.move(box["x"] + way * box["width"], box["y"] + 40)
-        value, low, high = together(curve.estimate[i], curve.lower[i], curve.upper[i])
+        value, low, high = together(curve.estimate[i], curve.band_lower[i], curve.band_upper[i])
         assert float(page.text_content("#read-treatment")) == pytest.approx(curve.treatment[i], abs=1e-3)
         assert page.text_content("#read-estimate") == value
         assert page.text_content("#read-interval") == f"{low} to {high}"
@@ -106,7 +108,7 @@ def test_hovering_and_keys_read_the_curve(opened: Opened, analysis: Analysis) ->
     page.focus("#place")
     page.keyboard.press("ArrowRight")
     assert float(page.text_content("#read-treatment")) == pytest.approx(curve.treatment[31], abs=1e-3)
-    assert together(curve.estimate[31], curve.lower[31], curve.upper[31])[0] in page.get_attribute(
+    assert together(curve.estimate[31], curve.band_lower[31], curve.band_upper[31])[0] in page.get_attribute(
         "#place", "aria-valuetext"
     )
 
@@ -149,6 +151,68 @@ def test_contrasts_are_those_of_python(opened: Opened, analysis: Analysis) -> No
     page.focus("#t1-slide")
     page.keyboard.press("Home")
     assert page.input_value("#t1") == "6"
+
+
+def test_the_band_is_shown_and_the_interval_of_a_point_on_demand(opened: Opened, analysis: Analysis) -> None:
+    page = opened(analysis)
+    curve = analysis.curves[0]
+    i = int(page.input_value("#place"))
+    assert not page.locator("[data-curve='0'] .band.inner").is_visible()
+    assert page.text_content("#read-interval-name") == "95% band"
+    page.check("#pointwise")
+    assert page.locator("[data-curve='0'] .band.inner").is_visible()
+    assert page.text_content("#read-interval-name") == "95% interval"
+    low, high = together(curve.estimate[i], curve.lower[i], curve.upper[i])[1:]
+    assert page.text_content("#read-interval") == f"{low} to {high}"
+
+
+def test_a_direct_effect_moves_the_estimates(opened: Opened, analysis: Analysis) -> None:
+    page = opened(analysis)
+    first, direct = analysis.effects[0], analysis.instruments.direct[0]
+
+    def read(name: str) -> list[float]:
+        return [float(value) for value in page.get_attribute(f"#direct-{name}", "data-values").split()]
+
+    assert read("fit") == [first.estimate, first.lower, first.upper]
+    assert read("line") == pytest.approx([4.0 * end for end in direct.interval(0.0, 0.95)], rel=1e-6)
+    page.focus("#direct")
+    page.keyboard.press("End")
+    gamma = float(page.text_content("#direct-gamma"))
+    assert read("fit")[0] == pytest.approx(first.estimate + 4.0 * gamma * direct.slope, abs=5e-3)
+    assert read("line") == pytest.approx([4.0 * end for end in direct.interval(gamma, 0.95)], abs=5e-3)
+    assert "(" in page.get_attribute("#direct", "aria-valuetext")
+
+
+def test_tables_are_copied_and_saved(browser: Any, analysis: Analysis, tmp_path: Path) -> None:
+    evil = replace(analysis.effects[1], group=Group("x", '=HYPERLINK("x")', 9))
+    effects = (analysis.effects[0], evil, *analysis.effects[2:])
+    path = write_report(replace(analysis, effects=effects), tmp_path / "report.html")
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    page.goto(path.as_uri())
+    page.click("[data-table='effects'][data-do='csv']")
+    page.wait_for_selector("button:text-is('Copied')")
+    rows = list(csv.DictReader(io.StringIO(page.evaluate("navigator.clipboard.readText()"))))
+    assert [float(row["estimate"]) for row in rows] == pytest.approx([row.estimate for row in effects], rel=1e-9)
+    assert rows[1]["group"] == '\'=HYPERLINK("x")'
+    page.click("[data-table='methods'][data-do='latex']")
+    page.wait_for_function("navigator.clipboard.readText().then(t => t.startsWith('\\\\begin{tabular}{lrrr}'))")
+    text = page.evaluate("navigator.clipboard.readText()")
+    assert "2SLS & $0.526$ & $0.097$ & $0.955$ \\\\\n" in text
+    with page.expect_download() as download:
+        page.click("[data-table='first-stage'][data-do='file']")
+    assert download.value.suggested_filename == "first-stage.csv"
+    saved = Path(download.value.path()).read_text()
+    assert saved.splitlines()[:2] == ["place,mean,lower,upper,fitted,n_rows", "0,13,12.9,13.1,13,957"]
+    context.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1440, "light")])
+def test_no_serious_barriers(opened: Opened, analysis: Analysis, width: int, scheme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+    found = axe.Axe().run(opened(analysis, width, color_scheme=scheme)).response["violations"]
+    serious = [each for each in found if each["impact"] in ("serious", "critical")]
+    assert not [(each["id"], [node["html"][:120] for node in each["nodes"]]) for each in serious]
 
 
 def test_the_ends_of_a_slider_are_on_the_curve(opened: Opened, analysis: Analysis) -> None:

@@ -13,11 +13,12 @@ from matplotlib import pyplot as plt
 from typer.testing import CliRunner
 
 from bgmiv import NPIV, TSLS, compare
-from bgmiv.analysis.analysis import AnalysisRequest, contrast
-from bgmiv.analysis.background import assumption_texts
+from bgmiv.analysis.analysis import contrast
 from bgmiv.analysis.build import groups_of
 from bgmiv.analysis.markup import together
 from bgmiv.analysis.page import report_page
+from bgmiv.analysis.page.background import assumption_texts
+from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.analysis.text import summary_text
 from bgmiv.cli.main import app
 from bgmiv.data import IVData

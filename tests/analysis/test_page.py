@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 
 from bgmiv.analysis.analysis import Analysis, ColumnSummary, Curve, CurveSource, Group, HistoryLine
-from bgmiv.analysis.charts import axis_over, compact_factors, curve_axes, effect_axis, outside_support, payload
+from bgmiv.analysis.axes import axis_over, curve_axes, effect_axis, outside_support
 from bgmiv.analysis.page import report_page, write_report
+from bgmiv.analysis.page.payload import compact_factors, payload, tables
+from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.diagnostics.check import Diagnosis
 from bgmiv.errors import ConfigError, DataError
 
@@ -29,7 +31,8 @@ def page(analysis: Analysis) -> str:
 def test_the_sections_are_there(page: str, bare: Analysis) -> None:
     anchors = re.findall(r'<section id="([a-z-]+)"', page)
     assert anchors == [
-        "curve-section", "effects", "strength", "checks", "methods", "assumptions", "data", "history", "again"
+        "curve-section", "effects", "strength", "sensitivity", "checks", "methods", "assumptions", "data", "history",
+        "again",
     ]  # fmt: skip
     assert re.findall(r'<a href="#([a-z-]+)">', page) == anchors
     shown = report_page(bare)
@@ -41,7 +44,7 @@ def test_the_sections_are_there(page: str, bare: Analysis) -> None:
 def test_it_says_what_was_found_and_how_far_to_trust_it(page: str) -> None:
     text = html.unescape(re.sub(r"<[^>]+>", " ", page))
     for part in (
-        "Setting educ to 16 instead of 12 would change lwage by 0.503 on average",
+        "Setting educ to 16 instead of 12 is estimated to change lwage by 0.503 on average",
         "read with caution",
         "In doubt: the fit in held-out rows.",
         "comparable rows are observed at both values",
@@ -73,12 +76,46 @@ def test_only_its_own_style_and_script_act_and_nothing_is_loaded(page: str) -> N
 
 
 def test_it_is_small(page: str, analysis: Analysis) -> None:
-    assert len(page.encode()) < 150_000
+    assert len(page.encode()) < 200_000
     wide = np.random.default_rng(0).normal(size=(800, 49)).cumsum(axis=1)
     source = CurveSource("sampling", math.inf, tuple(tuple(row) for row in wide.tolist()))
     curves = (replace(analysis.curves[0], sources=(source, source)),) * 12
     many = replace(analysis, curves=curves, effects=analysis.effects[:1] * 12)
     assert len(report_page(many).encode()) < 1_500_000
+
+
+def test_rows_go_by_the_name_of_the_user(analysis: Analysis) -> None:
+    text = re.sub(r"<[^>]+>", " ", report_page(replace(analysis, request=replace(analysis.request, units="men"))))
+    for part in ("3,010 men of card.csv", "of men: comparable men are observed", "12 men with missing values"):
+        assert part in text
+    with pytest.raises(ConfigError, match="units must be what the rows are called, such as 'flights', got ' '"):
+        AnalysisRequest.of(units=" ")
+
+
+def test_instruments_are_shown(page: str) -> None:
+    text = html.unescape(re.sub(r"<[^>]+>", " ", page))
+    for part in (
+        "First stage: educ along nearc4",
+        "Reduced form: lwage along nearc4",
+        "Difference of means (standard deviations)",
+        "Together the covariates predict the instrument: F = 76.6, p < 0.001",
+        "The 6 other covariate columns differ less.",
+        "The interval of 2SLS reaches zero at a direct effect of 0.0",
+    ):
+        assert part in text
+    assert page.count('class="dot"') == 4
+
+
+def test_the_numbers_behind_tables_and_figures(analysis: Analysis) -> None:
+    """Every button has its table, and each number of a figure is in the table."""
+    found = tables(analysis)
+    assert set(re.findall(r'data-table="([a-z-]+)"', report_page(analysis))) == set(found)
+    assert len(found["curve"]) == (len(analysis.curves) + len(analysis.methods) - 1) * len(analysis.curves[0].treatment)
+    assert [row["band_upper"] for row in found["curve"][:49]] == list(analysis.curves[0].band_upper)
+    embedded = payload(analysis)["tables"]
+    assert embedded["curve"]["columns"][:3] == ["method", "group", "treatment"]
+    assert embedded["methods"]["rows"][3] == ["KIV", 0.37, None, None]
+    assert found["effects"] == analysis.to_frame().to_dict("records")
 
 
 def test_fewer_factors_give_the_same_covariance() -> None:

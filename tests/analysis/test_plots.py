@@ -31,7 +31,7 @@ def test_the_curve(analysis: Analysis) -> None:
     np.testing.assert_allclose(whole, analysis.curves[0].estimate)
     assert np.isnan(seen).sum() == sum(share < 0.5 for share in analysis.curves[0].in_support) > 0
     assert ax.get_xlabel() == "educ, if it were set"
-    assert len(ax.collections) == 1
+    assert len(ax.collections) == 2
     figure.canvas.draw()
 
 

@@ -9,7 +9,7 @@ import pytest
 from bgmiv.analysis.analysis import Analysis
 from bgmiv.analysis.markup import percent, sentence, share, shortened, together
 from bgmiv.analysis.page import report_page
-from bgmiv.analysis.text import cautions, checks_of, headline, summary_html, summary_text, trust
+from bgmiv.analysis.text import answer, cautions, checks_of, headline, summary_html, summary_text, trust
 from bgmiv.diagnostics.check import Check, Diagnosis, Severity
 from bgmiv.diagnostics.verdict import FitEvidence, Verdict, judge
 
@@ -64,26 +64,31 @@ def test_a_method_without_intervals(bare: Analysis) -> None:
     assert "n/a" not in summary_text(bare)
 
 
-ANSWER = "etting educ to 16 instead of 12 would change lwage by 0.503 on average (95% interval 0.405 to 0.601)."
+CHANGE = "etting educ to 16 instead of 12"
+END = "change lwage by 0.503 on average (95% interval 0.405 to 0.601)."
 
 
 @pytest.mark.parametrize(
-    ("verdict", "start"),
+    ("verdict", "words"),
     [
-        (None, "S"),
-        (GOOD, "S"),
-        (DOUBTFUL, "Read this with caution: its held-out checks leave the fit in doubt. S"),
+        (None, f"S{CHANGE} would {END}"),
+        (GOOD, f"S{CHANGE} would {END}"),
+        (
+            DOUBTFUL,
+            f"Read this with caution: its held-out checks leave the fit in doubt. S{CHANGE} is estimated to {END}",
+        ),
         (
             FAILED,
-            "This fit failed its held-out checks: do not use its number. Linear 2SLS estimates the same effect as "
-            "0.526 (95% interval 0.097 to 0.955). By this fit, s",
+            "This fit failed its held-out checks: do not use its number. The data do not support a number for the "
+            f"effect of educ on lwage by BGM-IV. The linear estimate (2SLS) for s{CHANGE} is 0.526 (95% interval "
+            "0.097 to 0.955).",
         ),
     ],
 )
-def test_the_verdict_travels_with_the_number(analysis: Analysis, verdict: Verdict | None, start: str) -> None:
+def test_the_verdict_words_the_headline(analysis: Analysis, verdict: Verdict | None, words: str) -> None:
     judged = replace(analysis, verdict=verdict)
-    assert headline(judged) == start + ANSWER
-    assert start + ANSWER in " ".join(summary_text(judged).split())
+    assert headline(judged) == words
+    assert words in " ".join(summary_text(judged).split())
     page = report_page(judged)
     assert page.index('class="answer"') > page.find('class="caution') >= (0 if cautions(judged) else -1)
     without = replace(judged, methods=judged.methods[:1])
@@ -102,14 +107,23 @@ def test_weak_instruments_are_said_beside_the_interval(analysis: Analysis, bare:
     weak = (_check("failed", "effective-f"),)
     found = cautions(replace(analysis, verdict=GOOD, diagnosis=replace(analysis.diagnosis, checks=weak)))
     assert found == [
-        "The instruments are weak, and intervals of this kind are then too narrow: rely on the weak-instrument-robust "
-        "set of the linear effect."
+        "The instruments are weak: the estimate may be far off, and intervals of this kind are too narrow."
     ]
+    weakly = replace(analysis, verdict=GOOD, diagnosis=replace(analysis.diagnosis, checks=weak))
+    assert answer(weakly) == (
+        "The data do not support a number for the effect of educ on lwage by BGM-IV. The 95% set for the linear effect "
+        "of one unit of educ that allows for weak instruments: 0.024 to 0.285."
+    )
+    robust = replace(analysis.effects[0], method="anderson-rubin", pieces=((0.1, 0.9),))
+    text = answer(replace(weakly, effects=(robust, *analysis.effects[1:])))
+    assert text.endswith(
+        "The 95% set for setting educ to 16 instead of 12 that allows for weak instruments: 0.100 to 0.900."
+    )
     assert cautions(replace(bare, diagnosis=Diagnosis(weak))) == [
-        "The instruments are weak, and the estimate may be far off."
+        "The instruments are weak: the estimate may be far off."
     ]
     others = cautions(replace(analysis, verdict=GOOD, diagnosis=Diagnosis((_check("failed"),))))
-    assert others == ["A check failed: do not rely on this number."]
+    assert others == ["A check failed: do not rely on the number of this fit."]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bgmiv.data import BlockKind, BlockSpec, CovariateBlock, IVData
-from bgmiv.errors import BGMIVWarning
+from bgmiv.errors import KindWarning
 
 rng = np.random.default_rng(1)
 N = 12
@@ -143,17 +143,22 @@ def test_a_category_dtype_needs_no_declaration():
         assert (block.kind, block.levels) == (BlockKind.categorical, ("a", "b"))
 
 
-def test_undeclared_zeros_and_ones_are_asked_about():
+def test_undeclared_zeros_and_ones_are_binary_and_told_in_one_line():
     flag = np.arange(N) % 2
     entries = {"age": np.arange(N), "black": flag, "poor": 1.0 - flag, "north": flag == 0}
-    with pytest.warns(
-        BGMIVWarning, match=r"'black', 'poor': only 0 and 1.*blocks=\{'black': 'binary', 'poor'"
-    ) as caught:
+    with pytest.warns(KindWarning, match=r"0 and 1: covariates 'black', 'poor'.*blocks=\{'black': 'con") as caught:
         data = build(entries, None)
     assert len(caught) == 1
-    assert [str(block.kind) for block in data.schema.blocks] == ["continuous", "binary"]
+    blocks = [(str(block.kind), block.columns) for block in data.schema.blocks]
+    # Those next to each other are one block; a boolean is one of its own.
+    assert blocks == [("continuous", ("age",)), ("binary", ("black", "poor")), ("binary", ("north",))]
     build(entries, {"black": "continuous", "poor": "binary"})
     build(entries, {"flags": BlockSpec("continuous", columns=["black", "poor"])})
+
+
+def test_the_name_of_a_column_is_no_kind():
+    entries = {"age": np.arange(N), "continuous": np.arange(N) % 2 == 0, "size": np.arange(N) * 2.0}
+    assert [block.kind for block in build(entries, None).schema.blocks] == ["continuous", "binary", "continuous"]
 
 
 def test_block_answers():

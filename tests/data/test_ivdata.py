@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bgmiv.data import BlockKind, IVData
-from bgmiv.errors import BGMIVWarning, DataError
+from bgmiv.errors import BGMIVWarning, DataError, KindWarning
 
 rng = np.random.default_rng(2)
 N = 30
@@ -30,19 +30,31 @@ def test_treatment_kind(treatment, declared, kind):
     np.testing.assert_array_equal(data.treatment, treatment.astype(float))
 
 
-def test_zero_one_treatment_warns_at_the_caller():
-    with pytest.warns(BGMIVWarning, match=r"0 and 1.*treatment_kind='binary'.*'continuous'") as caught:
-        data = IVData.from_arrays(Y, FLAG, instruments=W)
-    assert data.schema.treatment.kind is BlockKind.continuous
+def test_zero_one_columns_are_told_in_one_line_at_the_caller():
+    flags = {"black": np.roll(FLAG, 1) * FLAG[::-1]}
+    with pytest.warns(KindWarning, match=r"treatment; covariates 'black'\. .*treatment_kind='continuous' or") as caught:
+        data = IVData.from_arrays(Y, FLAG, instruments=W, covariates=flags)
+    assert len(caught) == 1
+    assert data.schema.treatment.kind is BlockKind.binary
     assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("role", ["outcome", "treatment"])
+def test_two_other_numbers_are_asked_about(role):
+    columns = {"outcome": Y, "treatment": X} | {role: FLAG + 1}
+    with pytest.warns(BGMIVWarning, match=rf"{role} has two values only, 1 and 2.*{role}_kind='categorical'"):
+        data = IVData.from_arrays(**columns, instruments=W)
+    assert getattr(data.schema, role).kind is BlockKind.continuous
+    for kind in ("categorical", "continuous"):
+        IVData.from_arrays(**columns, instruments=W, **{f"{role}_kind": kind})
 
 
 def test_outcome_kind():
     assert IVData.from_arrays(Y > 0, X, instruments=W).schema.outcome.kind is BlockKind.binary
     for kind in ("continuous", "binary"):
         assert IVData.from_arrays(FLAG, X, instruments=W, outcome_kind=kind).schema.outcome.kind == kind
-    with pytest.warns(BGMIVWarning, match=r"outcome holds only 0 and 1.*outcome_kind='binary'.*'continuous'"):
-        assert IVData.from_arrays(FLAG, X, instruments=W).schema.outcome.kind is BlockKind.continuous
+    with pytest.warns(KindWarning, match=r"0 and 1: outcome\..*outcome_kind='continuous'"):
+        assert IVData.from_arrays(FLAG, X, instruments=W).schema.outcome.kind is BlockKind.binary
 
 
 def test_constant_parts_of_a_vector_are_allowed():

@@ -1,27 +1,28 @@
-"""What is asked of an analysis, and all it shows as plain numbers and texts, of which summaries and pages are made."""
+"""All that an analysis shows, as plain numbers and texts, of which summaries and pages are made."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bgmiv.analysis.instruments import InstrumentViews
 from bgmiv.analysis.markup import number, shortened
+from bgmiv.analysis.request import AnalysisRequest
+from bgmiv.data.export import Tabular
 from bgmiv.diagnostics.check import Diagnosis, Severity
 from bgmiv.diagnostics.verdict import Verdict
-from bgmiv.effects import Estimate, Interval, Source, check_level, coefficient_table, interval_of
-from bgmiv.errors import ConfigError, DataError
+from bgmiv.effects import Estimate, Interval, Source, coefficient_table, interval_of
+from bgmiv.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
     "Analysis",
-    "AnalysisRequest",
     "ColumnSummary",
     "Curve",
     "CurveSource",
@@ -33,61 +34,6 @@ __all__ = [
     "Question",
     "contrast",
 ]
-
-
-@dataclass(frozen=True)
-class AnalysisRequest:
-    """Everything that decides what an analysis of a fit holds; equal requests have equal answers.
-
-    The fields are the arguments of `analysis`, where None stands for the default. `compare` has only the names of the
-    other methods. `labels` has one label a row for names in `by` that are no covariates; analyses do not keep them.
-    """
-
-    by: tuple[str, ...] | None = None
-    treatments: tuple[Any, ...] | None = None
-    t0: Any = None
-    t1: Any = None
-    level: float = 0.95
-    no_instrument: bool = True
-    title: str = ""
-    source: str = ""
-    compare: tuple[str, ...] = ()
-    labels: tuple[tuple[str, tuple[Any, ...]], ...] = ()
-
-    @classmethod
-    def of(
-        cls,
-        *,
-        by: Any = None,
-        treatments: Any = None,
-        t0: Any = None,
-        t1: Any = None,
-        level: float = 0.95,
-        no_instrument: bool = True,
-        title: str | None = None,
-        source: str = "",
-        compare: Any = (),
-    ) -> AnalysisRequest:
-        """A request from arguments as users give them; `by` may be a mapping of names to one label a row.
-
-        Raises:
-            ConfigError: only one of t0 and t1 is given, or the level is not between 0 and 1.
-
-        Example:
-            >>> AnalysisRequest.of(by="region", level=0.9) == AnalysisRequest.of(by=["region"], level=0.9)
-            True
-        """
-        check_level(level)
-        if (t0 is None) != (t1 is None):
-            raise ConfigError("t0 and t1 are given together or not at all.")
-        labels: tuple[tuple[str, tuple[Any, ...]], ...] = ()
-        if isinstance(by, Mapping):
-            labels = tuple((str(name), tuple(np.asarray(values).tolist())) for name, values in by.items())
-        names = None if by is None else (by,) if isinstance(by, str) else tuple(map(str, by))
-        doses = None if treatments is None else tuple(np.atleast_1d(np.asarray(treatments)).tolist())
-        t0, t1 = (value.item() if isinstance(value, np.generic) else value for value in (t0, t1))
-        others = tuple(map(str, compare))
-        return cls(names, doses, t0, t1, float(level), bool(no_instrument), title or "", str(source), others, labels)
 
 
 @dataclass(frozen=True)
@@ -188,7 +134,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Curve:
+class Curve(Tabular):
     """The structural function along treatments, averaged over a group of rows.
 
     Args:
@@ -219,20 +165,18 @@ class Curve:
         if not self.treatment or any(len(part) != len(self.treatment) for part in parts):
             raise DataError(f"the curve of {self.group.label!r} has no points, or parts of different lengths.")
 
-    def to_frame(self) -> pd.DataFrame:
+    def records(self) -> list[dict[str, float]]:
         """One row for each treatment: estimate, ends of the interval and of the uniform band, share in support."""
+        unknown = (math.nan,) * len(self.treatment)
+        names = ("treatment", "estimate", "lower", "upper", "band_lower", "band_upper", "in_support")
+        columns = (getattr(self, name) or unknown for name in names)
+        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+    def to_frame(self) -> pd.DataFrame:
+        """The same as a table, by treatment."""
         import pandas as pd
 
-        unknown = (math.nan,) * len(self.treatment)
-        columns = {
-            "estimate": self.estimate,
-            "lower": self.lower or unknown,
-            "upper": self.upper or unknown,
-            "band_lower": self.band_lower or unknown,
-            "band_upper": self.band_upper or unknown,
-            "in_support": self.in_support,
-        }
-        return pd.DataFrame(columns, index=pd.Index(self.treatment, name="treatment"))
+        return pd.DataFrame(self.records()).set_index("treatment")
 
     def _repr_html_(self) -> str:
         return str(self.to_frame().to_html(float_format="{:.4g}".format))
@@ -280,7 +224,8 @@ class MethodRow:
         name: such as "BGM-IV", "2SLS", "BGM-IV without the instrument".
         estimate, lower, upper: its average effect of t1 against t0, and the interval's ends, where there is one.
         curve: its average curve at the treatments of the first curve of the analysis; may be empty.
-        note: what kind it is: "no-instrument", "line", "line-without-instrument", or empty for a fitted method.
+        note: what kind it is: "no-instrument", "line", "line-without-instrument", "truth" (of simulated data), or empty
+            for a fitted method.
         severity, n_held_out: what held-out rows say about its fit, and how many they are; None and 0 for none.
     """
 
@@ -305,7 +250,7 @@ class HistoryLine:
 
 
 @dataclass(frozen=True, repr=False)
-class Analysis:
+class Analysis(Tabular):
     """All that is shown: print it, show it in a notebook, or take its effects as a table with `to_frame`.
 
     Args:
@@ -322,6 +267,8 @@ class Analysis:
         versions: of bgmiv and its dependencies.
         seed: of the fit.
         estimand: what decides the meaning of the estimate.
+        instruments: what the data show of the instruments.
+        made: the day it was made, such as "2026-11-17".
     """
 
     request: AnalysisRequest
@@ -340,6 +287,8 @@ class Analysis:
     versions: dict[str, str]
     seed: int
     estimand: Estimand = Estimand()
+    instruments: InstrumentViews = InstrumentViews()
+    made: str = ""
 
     def __post_init__(self) -> None:
         """Refuse parts that do not belong together, as a damaged file may hold."""
@@ -352,11 +301,14 @@ class Analysis:
         if not together or (names and grid != tuple(range(len(names)))):
             raise DataError("the curves, effects and methods of an analysis have different treatments.")
 
-    def to_frame(self) -> pd.DataFrame:
-        """The average effects, a row for each group of rows."""
-        import pandas as pd
+    @property
+    def units(self) -> str:
+        """What the rows are called, in the plural."""
+        return shortened(self.request.units, 40)
 
-        rows = [
+    def records(self) -> list[dict[str, Any]]:
+        """The average effects, a row for each group of rows."""
+        return [
             {
                 "column": row.group.column,
                 "group": row.group.label,
@@ -371,7 +323,12 @@ class Analysis:
             }
             for row in self.effects
         ]
-        return pd.DataFrame(rows)
+
+    def to_frame(self) -> pd.DataFrame:
+        """The same as a table."""
+        import pandas as pd
+
+        return pd.DataFrame(self.records())
 
     def __repr__(self) -> str:
         """The summary's text."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from platform import python_version
 from typing import Any, NamedTuple, Protocol, get_args
@@ -13,7 +14,6 @@ from numpy.typing import NDArray
 
 from bgmiv.analysis.analysis import (
     Analysis,
-    AnalysisRequest,
     ColumnSummary,
     Curve,
     CurveSource,
@@ -24,6 +24,8 @@ from bgmiv.analysis.analysis import (
     MethodRow,
     Question,
 )
+from bgmiv.analysis.instruments import instrument_views
+from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
@@ -100,11 +102,12 @@ def groups_of(data: IVData, request: AnalysisRequest) -> list[GroupRows]:
     """
     if request.by is None:
         few = [
-            block
+            (block, column)
             for block in data.schema.blocks
+            for column in block.columns
             if block.kind is BlockKind.binary or (block.levels is not None and 2 <= len(block.levels) <= _MAX_LEVELS)
         ]
-        found = [g for block in few[:_MAX_DEFAULT_COLUMNS] for g in _of_column(data, block, block.columns[0])]
+        found = [g for block, column in few[:_MAX_DEFAULT_COLUMNS] for g in _of_column(data, block, column)]
         return [group for group in found if len(group.rows)][:_MAX_GROUPS]
     labels, blocks = dict(request.labels), data.schema.blocks
     columns = {name: (block, name) for block in blocks for name in block.columns}
@@ -214,7 +217,7 @@ def build_analysis(
     """
     data, fitted = subject.data, subject.fitted
     grid = grid_of(data.schema, data, request)
-    groups = [(Group("", "all rows", data.n_rows), subject.rows)]
+    groups = [(Group("", f"all {request.units}", data.n_rows), subject.rows)]
     groups += [(Group(g.column, g.label, len(g.rows)), subject.rows.take(g.rows)) for g in groups_of(data, request)]
     averages = [(group, averaged(fitted, rows, grid)) for group, rows in groups]
     weak = diagnosis.weak_instruments
@@ -246,6 +249,8 @@ def build_analysis(
         versions=_versions(),
         seed=subject.seed,
         estimand=_estimand(data),
+        instruments=instrument_views(data, request.level, linear=diagnosis.linear is not None),
+        made=datetime.now(UTC).date().isoformat(),
     )
 
 

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from bgmiv.analysis.analysis import AnalysisRequest, Group, MethodRow
+from bgmiv.analysis.analysis import Group, MethodRow
 from bgmiv.analysis.build import averaged, effect_row, grid_of, method_row
 from bgmiv.analysis.markup import clean, element, number
+from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.analysis.text import html_table, method_table, text_table
+from bgmiv.data.export import Tabular
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import rows_of
 from bgmiv.data.schema import Schema
@@ -23,7 +25,7 @@ __all__ = ["Comparison", "compare"]
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison:
+class Comparison(Tabular):
     """What several methods say about the same effect; print it, or show it in a notebook.
 
     Args:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from bgmiv.analysis.analysis import Analysis, Curve, EffectRow, MethodRow
-from bgmiv.analysis.charts import MIN_SUPPORT, effect_axis, method_curves, outside_support
+from bgmiv.analysis.axes import MIN_SUPPORT, effect_axis, method_curves, outside_support
 from bgmiv.analysis.markup import clean, percent, share, shortened
 from bgmiv.errors import ConfigError
 

@@ -45,6 +45,7 @@ _NOTES = {
     "no-instrument": "the same method without the instruments, as a regression",
     "line": "a straight line in the treatment",
     "line-without-instrument": "a straight line in the treatment, without the instruments",
+    "truth": "known, for the data are simulated",
 }
 _WIDTH = 80
 _NEXT = (
@@ -76,13 +77,36 @@ def headline(analysis: Analysis) -> str:
 
 
 def answer(analysis: Analysis) -> str:
-    """What was found for all rows, in a sentence."""
+    """What was found for all rows, in a sentence or two that say no more than the checks allow."""
     row, question = analysis.effects[0], analysis.question
     treatment, outcome = shortened(question.treatment, 60), shortened(question.changed, 60)
     t0, t1 = (question.treatment_text(t) for t in (row.t0, row.t1))
+    change = f"setting {treatment} to {t1} instead of {t0}"
+    severity = trust(analysis).severity
+    if severity == "failed":
+        text = (
+            f"The data do not support a number for the effect of {treatment} on {outcome} by {clean(analysis.method)}."
+        )
+        return " ".join([text, *_instead(analysis, change)])
     value, interval = _with_interval(row, analysis.level)
-    start = "By this fit, setting" if failed(analysis) else "Setting"
-    return f"{start} {treatment} to {t1} instead of {t0} would change {outcome} by {value} on average ({interval})."
+    verb = "is estimated to change" if severity == "doubtful" else "would change"
+    return f"{change[:1].upper()}{change[1:]} {verb} {outcome} by {value} on average ({interval})."
+
+
+def _instead(analysis: Analysis, change: str) -> list[str]:
+    """What can be said where the fit's number cannot be used."""
+    row, level, linear = analysis.effects[0], percent(analysis.level), analysis.diagnosis.linear
+    if analysis.diagnosis.weak_instruments:
+        if row.method == "anderson-rubin" and not failed(analysis):
+            return [f"The {level} set for {change} that allows for weak instruments: {robust_set_text(row.pieces)}."]
+        if linear is None:
+            return []
+        unit = f"one unit of {shortened(analysis.question.treatment, 60)}"
+        return [f"The {level} set for the linear effect of {unit} that allows for weak instruments: "
+                f"{robust_set_text(linear.robust_set)}."]  # fmt: skip
+    lines = [other for other in analysis.methods[1:] if other.note == "line"][:1]
+    shown = [_with_interval(line, analysis.level) for line in lines]
+    return [f"The linear estimate (2SLS) for {change} is {value} ({interval})." for value, interval in shown]
 
 
 def failed(analysis: Analysis) -> bool:
@@ -100,33 +124,27 @@ def _with_interval(row: EffectRow | MethodRow, level: float) -> tuple[str, str]:
 
 
 def cautions(analysis: Analysis) -> list[str]:
-    """What has to be read before the number, in sentences; empty if nothing is against it."""
+    """What has to be read before the answer, in sentences; empty if nothing is against it."""
     verdict, weak = analysis.verdict, analysis.diagnosis.weak_instruments
     strength, others = checks_of(analysis)
     against = worst(check.severity for check in (others if weak else strength + others))
     found = []
     if failed(analysis):
         found.append("This fit failed its held-out checks: do not use its number.")
-        for row in [row for row in analysis.methods if row.note == "line"][:1]:
-            value, interval = _with_interval(row, analysis.level)
-            found.append(f"Linear 2SLS estimates the same effect as {value} ({interval}).")
     elif against == "failed":
-        found.append("A check failed: do not rely on this number.")
+        found.append("A check failed: do not rely on the number of this fit.")
     elif verdict is not None and verdict.severity == "doubtful":
         found.append("Read this with caution: its held-out checks leave the fit in doubt.")
     elif against == "doubtful":
         found.append("Read this with caution: a check is in doubt.")
     if weak:
-        instead = ": rely on the weak-instrument-robust set of the linear effect" if analysis.diagnosis.linear else ""
         if analysis.effects[0].method == "anderson-rubin":
-            found.append(
-                "The instruments are weak: the estimate may be far off. The interval of the average effect allows for "
-                "it, those of the curve do not."
-            )
+            text = "the estimate may be far off. The interval of the average effect allows for it, the curve's do not"
         elif analysis.effects[0].lower is not None:
-            found.append(f"The instruments are weak, and intervals of this kind are then too narrow{instead}.")
+            text = "the estimate may be far off, and intervals of this kind are too narrow"
         else:
-            found.append(f"The instruments are weak, and the estimate may be far off{instead}.")
+            text = "the estimate may be far off"
+        found.append(f"The instruments are weak: {text}.")
     return found
 
 
@@ -212,7 +230,7 @@ def _facts(analysis: Analysis) -> list[tuple[str, str]]:
         ("Covariates", ", ".join(question.covariates) or "none"),
         ("Formula", question.formula),
         ("Data", question.source),
-        ("Rows", f"{question.n_rows:,}{dropped}"),
+        (shortened(sentence(analysis.units)[:-1], 11), f"{question.n_rows:,}{dropped}"),
         ("Weights", question.weights),
         ("Groups", question.groups),
         ("Method", analysis.method),
@@ -226,7 +244,7 @@ def _effect_table(analysis: Analysis) -> tuple[list[str], list[list[str]]]:
         [clean(row.group.label), f"{row.group.n_rows:,}", *cells, share(row.in_support)]
         for row, cells in zip(analysis.effects, estimate_cells(analysis.effects), strict=True)
     ]
-    return ["", "rows", "effect", f"{percent(analysis.level)} interval", "in support"], rows
+    return ["", shortened(analysis.units, 11), "effect", f"{percent(analysis.level)} interval", "in support"], rows
 
 
 def method_table(methods: Sequence[MethodRow], level: float) -> tuple[list[str], list[list[str]]]:

@@ -1,109 +1,166 @@
-"""``bgmiv demo``: simulate confounded airline demand, fit it three ways, and show what came out."""
+"""``bgmiv demo``: a market or a study from its rows to the page that an analyst would show."""
 
 from __future__ import annotations
 
 import json
 import warnings
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from bgmiv.cli.options import at_least, blaming, reported, usable_folder
-from bgmiv.registry import PlotStyle, method_label, method_style
+from bgmiv.cli.options import at_least, blaming, check_preset, echo, make_model, reported, usable_folder
+from bgmiv.registry import method_label
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     import numpy as np
     import pandas as pd
-    from matplotlib.figure import Figure
     from rich.console import Console
 
-    from bgmiv.analysis.analysis import Analysis
+    from bgmiv.analysis.analysis import Analysis, MethodRow
     from bgmiv.bench.evaluate import StructuralError
     from bgmiv.bench.plan import RunSpec
     from bgmiv.bench.store import Row
-    from bgmiv.data.ivdata import IVData
-    from bgmiv.estimators.fitted import FittedMethod
+    from bgmiv.estimators.base import IVEstimator
     from bgmiv.progress import Reporter
 
-__all__ = ["DemandPanels", "DemoResult", "demand_curves", "demo", "demo_files", "demo_page", "error_texts", "run_spec"]
+__all__ = ["PANELS", "DemoResult", "Panels", "constant_error", "demo", "demo_files", "error_texts", "run_spec"]
 
 # The quickest first, so that both long fits run side by side; tables end with it.
 _METHODS = ("tsls", "bgm-iv", "bgm-iv-noiv")
-_TRUTH = PlotStyle("#111111", width=4.5)
-_SUPPORT = "#E9EDF2"
-_QUESTION = (
-    "An airline sets ticket prices knowing something about demand that the analyst does not see, so the "
-    "observed relation of price and sales is not the effect of price. A cost shifter moves prices and "
-    "touches demand in no other way: it is the instrument. The question is what demand would be if the "
-    "price were set by intervention, for each customer group and time of year."
-)
-_READING = (
-    "The error is the mean squared distance from the true demand function over 2,800 combinations of price, "
-    "time and group. Inside and outside split these points by whether training data show such a price at "
-    "such a season (the central 99%); outside, every method extrapolates. What the airline knows moves price and "
-    "demand together (the disturbance of demand has a standard deviation of 50): the fit that ignores the instrument "
-    "takes that for an effect of the price, and a straight line misses that groups and seasons respond differently."
-)
+_NOTES = {"bgm-iv-noiv": "no-instrument", "tsls": "line"}
+
+
+class Panels(NamedTuple):
+    """Which demand curves to draw: a panel for each group and time of year."""
+
+    times: tuple[float, ...] = (2.0, 5.0, 8.5)
+    groups: tuple[int, ...] = (2, 6)
+    n_prices: int = 61
+
+    @property
+    def price(self) -> np.ndarray:
+        """The prices of every panel: the range of the evaluation grid."""
+        import numpy as np
+
+        return np.linspace(10.0, 25.0, self.n_prices)
+
+    @property
+    def places(self) -> list[tuple[int, float]]:
+        """The group and time of each panel."""
+        return [(group, time) for group in self.groups for time in self.times]
+
+    def covariates(self, group: int, time: float) -> dict[str, np.ndarray]:
+        """The covariates along the prices of a panel."""
+        import numpy as np
+
+        return {"time": np.full(self.n_prices, time), "group": np.full(self.n_prices, float(group))}
+
+
+PANELS = Panels()
 
 
 class DemoResult(NamedTuple):
-    """A fit's row and its estimates at the points of the figure; of BGM-IV also what an analyst would show."""
+    """A fit's row, what it says in each panel (with the ends of its band, if it has one) and of the average effect.
+
+    Methods that an analyst would show have an analysis as well; nothing but the row is known of a fit that failed.
+    """
 
     row: Row
-    estimates: np.ndarray | None
-    analysis: Analysis | None
+    panels: tuple[tuple[list[float], ...], ...] = ()
+    answer: MethodRow | None = None
+    analysis: Analysis | None = None
 
 
 def run_spec(spec: RunSpec, reporter: Reporter) -> DemoResult:
     """Fit and evaluate; a function of this module so that worker processes can import it."""
+    from bgmiv.analysis.compare import compare
     from bgmiv.bench.evaluate import evaluate
-    from bgmiv.effects import predict
+    from bgmiv.errors import BGMIVWarning
 
     row, fitted, data = evaluate(spec, reporter)
     if fitted is None or data is None:
-        return DemoResult(row, None, None)
-    estimates = predict(fitted, *DemandPanels().query())
-    return DemoResult(row, estimates, _analysis(spec, fitted, data, reporter) if spec.method == "bgm-iv" else None)
-
-
-def _analysis(spec: RunSpec, fitted: FittedMethod, data: IVData, reporter: Reporter) -> Analysis:
-    from bgmiv import BGMIV
-    from bgmiv.errors import BGMIVWarning
-
-    model = BGMIV(spec.preset, random_state=spec.seed)  # type: ignore[arg-type]
+        return DemoResult(row)
+    model = make_model(spec.method, spec.preset, spec.seed, {})
     model._keep(fitted, data, spec.seed)
     reporter.start("analysis", 1)
     with warnings.catch_warnings():
         # The page says what there is to warn of.
         warnings.simplefilter("ignore", BGMIVWarning)
-        analysis = model.analysis(
-            by="time",
-            title="What would demand be if we set the price?",
-            source="simulated airline demand",
-            # The no-instrument version is one of the demo's own fits.
-            no_instrument=False,
-        )
+        panels = tuple(_in_panel(model, *place) for place in PANELS.places)
+        answer = compare({method_label(spec.method): model}).methods[0]
+        analysis = None
+        if spec.method in ("bgm-iv", "tsls"):
+            analysis = model.analysis(
+                by="time",
+                title="What would demand be if we set the price?",
+                source="a simulated market",
+                units="flights",
+                # The no-instrument version is one of the demo's own fits.
+                no_instrument=False,
+            )
     reporter.finish()
-    return analysis
+    return DemoResult(row, panels, replace(answer, note=_NOTES.get(spec.method, "")), analysis)
+
+
+def _in_panel(model: IVEstimator, group: int, time: float) -> tuple[list[float], ...]:
+    covariates = PANELS.covariates(group, time)
+    if not model.fitted_.interval_kind:
+        return (model.predict(PANELS.price, covariates).tolist(),)
+    found = model.predict_interval(PANELS.price, covariates, band="uniform")
+    return tuple(part.tolist() for part in (found.estimate, found.lower, found.upper))
 
 
 @reported
 def demo(
+    which: Annotated[
+        Literal["airline", "schooling"],
+        typer.Argument(help="airline: a simulated market whose truth is known; schooling: Card's real data."),
+    ] = "airline",
     n: Annotated[int, typer.Option(help="Rows to simulate.")] = 1000,
     rho: Annotated[float, typer.Option(help="Confounding: correlation of the price shock with demand.")] = 0.9,
     seed: Annotated[int, typer.Option(help="Seed of the sample and of the fits.")] = 0,
     preset: Annotated[str, typer.Option(help="Settings of the fits: default or paper.")] = "default",
-    out: Annotated[Path, typer.Option(help="Folder for the figure and the report.")] = Path("out/demo"),
+    out: Annotated[Path, typer.Option(help="Folder for the pages.")] = Path("out/demo"),
 ) -> None:
-    """Simulate airline demand with endogenous prices, fit it, and draw the demand curves.
+    """Fit a confounded market, or the returns to schooling, and write the pages that show what came out.
 
-    Compares BGM-IV with the same model without the instrument and with linear two-stage least squares,
-    and writes demand-curves.png, report.html, results.json, and analysis.html, the interactive page of an analysis.
+    airline simulates demand with endogenous prices and compares BGM-IV with the same model without the instrument, with
+    linear two-stage least squares and with the truth: report.html has the truth drawn in, analysis.html is what an
+    analyst would have, results.json the errors. schooling fits Card's data (it needs the extra: pip install
+    'bgmiv[data]') and writes schooling.html.
     """
+    at_least(20, n, "--n")
+    at_least(0, seed, "--seed")
+    check_preset(preset)
+    usable_folder(out, "--out")
+    if which == "schooling":
+        _schooling(seed, preset, out)
+    else:
+        _airline(n, rho, seed, preset, out)
+
+
+def _schooling(seed: int, preset: str, out: Path) -> None:
+    from bgmiv.analysis.page import write_report
+    from bgmiv.analysis.text import headline
+    from bgmiv.cli.tables import warnings_shown
+    from bgmiv.designs.empirical import load_empirical
+
+    card = load_empirical("card")
+    echo(f"Returns to schooling (Card 1995): {card.n_rows} men, seed {seed}, preset {preset}", err=True)
+    model = make_model("bgm-iv", preset, seed, {})
+    with warnings_shown():
+        model.fit_formula(card.formula, card.table)
+        asked: dict[str, Any] = {"title": "What is a year of schooling worth?", "units": "men"}
+        analysis = model.analysis(by="black", t0=12, t1=16, source=f"Card (1995), from {card.source}", **asked)
+    echo(headline(analysis))
+    out.mkdir(parents=True, exist_ok=True)
+    echo(f"wrote {write_report(analysis, out / 'schooling.html')}")
+
+
+def _airline(n: int, rho: float, seed: int, preset: str, out: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -111,14 +168,11 @@ def demo(
     from bgmiv.bench.plan import Sweep
     from bgmiv.designs.base import check_draw
 
-    at_least(20, n, "--n")
-    at_least(0, seed, "--seed")
     with blaming("--rho"):
         check_draw(n, rho, seed)
     with blaming("--preset"):
         specs = Sweep(["demand-confounded"], [n], [rho], _METHODS, [preset], seed=seed).specs()
-    usable_folder(out, "--out").mkdir(parents=True, exist_ok=True)
-
+    out.mkdir(parents=True, exist_ok=True)
     progress, console = Console(stderr=True), Console()
     progress.print(
         f"[bold]Confounded airline demand[/bold]: n = {n}, rho = {rho:g}, seed {seed}, preset {preset}", highlight=False
@@ -157,77 +211,6 @@ def _fit(specs: Sequence[RunSpec], console: Console) -> list[DemoResult]:
     return [found[spec] for spec in (*specs[1:], specs[0])]
 
 
-class DemandPanels(NamedTuple):
-    """Which demand curves to draw: a panel for each group (rows) and time (columns)."""
-
-    times: tuple[float, ...] = (2.0, 5.0, 8.5)
-    groups: tuple[int, ...] = (2, 6)
-    n_prices: int = 61
-
-    @property
-    def price(self) -> np.ndarray:
-        """The prices of every panel: the range of the evaluation grid."""
-        import numpy as np
-
-        return np.linspace(10.0, 25.0, self.n_prices)
-
-    def query(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """The treatment and covariates at every point of every panel, flat: by group, then time, then price."""
-        import numpy as np
-
-        from bgmiv.designs.base import product
-
-        group, time, price = product(np.asarray(self.groups, float), np.asarray(self.times), self.price)
-        return price, {"time": time, "group": group}
-
-
-def demand_curves(panels: DemandPanels, estimates: Mapping[str, np.ndarray], subtitle: str) -> Figure:
-    """True and estimated demand over price, with the prices that training data show shaded.
-
-    Lines are strong where the design shows such prices at that season (the central 99% of the closed form
-    :func:`bgmiv.designs.demand.price_support`) and faint where the curve is an extrapolation. Each method's estimates
-    are at `panels.query()`.
-    """
-    import numpy as np
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    from bgmiv.bench.report.figures import dress_panel
-    from bgmiv.designs.demand import demand, price_support
-
-    rows, columns, price = len(panels.groups), len(panels.times), panels.price
-    figure = Figure(figsize=(4.1 * columns + 0.6, 3.1 * rows + 1.5), layout="constrained")
-    axes = figure.subplots(rows, columns, sharex=True, sharey="row", squeeze=False)
-    shape = (rows, columns, panels.n_prices)
-    curves = {name: np.asarray(values).reshape(shape) for name, values in estimates.items()}
-    styles = {"truth": _TRUTH} | {method_label(name): method_style(name) for name in curves}
-    looks = [{"color": style.colour, "linestyle": style.dashes, "linewidth": style.width} for style in styles.values()]
-    for i, group in enumerate(panels.groups):
-        for j, time in enumerate(panels.times):
-            panel = axes[i, j]
-            low, high = (float(edge) for edge in price_support(time))
-            panel.axvspan(low, high, color=_SUPPORT, linewidth=0, zorder=0)
-            inside = (price >= low) & (price <= high)
-            lines = [demand(price, time, group), *(values[i, j] for values in curves.values())]
-            for k, (values, look) in enumerate(zip(lines, looks, strict=True)):
-                for part, alpha in ((values, 0.35), (np.where(inside, values, np.nan), 1.0)):
-                    panel.plot(price, part, alpha=alpha, zorder=3 if k else 2, **look)
-            dress_panel(panel, f"group {group}, time of year {time:g} of 10")
-            panel.set_xlim(10.0, 25.0)
-        axes[i, 0].set_ylabel("expected demand (outcome units)")
-    for panel in axes[-1]:
-        panel.set_xlabel("ticket price set by intervention")
-    title = f"Demand if the price were set: truth and estimates\n{subtitle}"
-    figure.suptitle(title, fontsize=13, fontweight="bold", x=0.01, ha="left")
-    handles: list[Line2D | Patch] = [
-        Line2D([], [], label=label, **look) for label, look in zip(styles, looks, strict=True)
-    ]
-    handles.append(Patch(color=_SUPPORT, label="prices seen at this season (99%)"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=10)
-    return figure
-
-
 def error_texts(rows: Sequence[Row]) -> pd.DataFrame:
     """The table of errors as texts: a line a method, and the constant guess last."""
     import pandas as pd
@@ -241,72 +224,31 @@ def error_texts(rows: Sequence[Row]) -> pd.DataFrame:
     for row in rows:
         errors = cells(row.structural_mse, row.structural_mse_in_support, row.structural_mse_outside)
         lines.append((method_label(row.method), *errors, f"{row.seconds:.1f} s"))
-    lines.append(("mean outcome", *cells(*_constant_error(rows[0])), ""))
+    lines.append(("mean outcome", *cells(*constant_error(rows[0])), ""))
     return pd.DataFrame(lines, columns=["method", "error (1e4)", "error", "inside", "outside", "time"])
 
 
 def demo_files(results: Sequence[DemoResult]) -> dict[str, bytes]:
-    """The files that the demo writes, by name."""
+    """The files that the demo writes, by name; no page if every fit failed."""
     from bgmiv.analysis.page import report_page
-    from bgmiv.bench.report.figures import figure_bytes
+    from bgmiv.cli.demo_page import truth_page
 
     rows = [result.row for result in results]
-    first = rows[0]
-    subtitle = f"n = {first.n}, rho = {first.rho:g}, seed {first.seed}, preset {first.preset}"
-    curves = {result.row.method: result.estimates for result in results if result.estimates is not None}
-    png = figure_bytes(demand_curves(DemandPanels(), curves, subtitle))
-    record = {"rows": [asdict(row) for row in rows], "constant_predictor": _constant_error(first)._asdict()}
-    files = {
-        "demand-curves.png": png,
-        "report.html": demo_page(rows, png).encode(),
-        "results.json": (json.dumps(record, indent=2, allow_nan=False) + "\n").encode(),
-    }
-    for result in results:
-        if result.analysis is not None:
-            files["analysis.html"] = report_page(result.analysis).encode()
+    record = {"rows": [asdict(row) for row in rows], "constant_predictor": constant_error(rows[0])._asdict()}
+    files = {"results.json": (json.dumps(record, indent=2, allow_nan=False) + "\n").encode()}
+    shown = next((result.analysis for result in results if result.analysis is not None), None)
+    if shown is not None:
+        known = {row.name for row in shown.methods}
+        others = tuple(result.answer for result in results if result.answer and result.answer.name not in known)
+        shown = replace(shown, methods=(shown.methods[0], *others, *shown.methods[1:]))
+        files = {
+            "report.html": truth_page(shown, results).encode(),
+            "analysis.html": report_page(shown).encode(),
+        } | files
     return files
 
 
-def demo_page(rows: Sequence[Row], figure: bytes) -> str:
-    """The demo's report as one self-contained page; the figure is a PNG."""
-    from bgmiv.bench.report import tables
-
-    first, texts = rows[0], error_texts(rows)
-    used = ", ".join(f"{name} {number}" for name, number in first.versions.items())
-    table = tables.Table("errors", "Mean squared structural error", texts, texts, ("method",), notes=(_READING,))
-    return tables.page(
-        "What would demand be if we set the price?",
-        [
-            tables.paragraph(
-                f"Simulated, strongly confounded airline demand: n = {first.n} rows, confounding rho = {first.rho:g}, "
-                f"seed {first.seed}, preset {first.preset}.",
-                note=True,
-            ),
-            tables.heading("What was asked"),
-            tables.paragraph(_QUESTION),
-            tables.heading("How close each method came"),
-            tables.to_html(table),
-            *(tables.paragraph(f"{row.method} failed: {row.error}") for row in rows if row.status != "ok"),
-            tables.heading("The curves"),
-            tables.image(
-                figure,
-                "True and estimated demand over price for several customer groups and times of year",
-                "Shaded: prices that training data show at that season. Faint lines are extrapolations.",
-            ),
-            tables.paragraph(
-                "analysis.html, beside this page, is what an analyst without the truth would show of the BGM-IV fit: "
-                "the average curve with intervals, effects by group, and whether to believe them."
-            ),
-            tables.heading("To repeat it"),
-            tables.paragraph(
-                f"bgmiv demo --n {first.n} --rho {first.rho:g} --seed {first.seed} --preset {first.preset}"
-            ),
-            tables.paragraph(f"Made with {used}, at {first.timestamp}. Seconds include compilation.", note=True),
-        ],
-    )
-
-
-def _constant_error(row: Row) -> StructuralError:
+def constant_error(row: Row) -> StructuralError:
     """The error of a guess that is the sample's mean outcome everywhere: the scale of the problem."""
     import numpy as np
 

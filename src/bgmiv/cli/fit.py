@@ -51,6 +51,7 @@ def fit(
     by: Annotated[list[str] | None, typer.Option(help="Columns whose levels are shown separately.")] = None,
     level: options.Level = 0.95,
     title: Annotated[str | None, typer.Option(help="Of the analysis.")] = None,
+    units: Annotated[str, typer.Option(help="What the rows are called on the page, such as flights.")] = "rows",
     seed: Annotated[int, typer.Option(help="Of the fit: the same seed gives the same result.")] = 0,
     members: Annotated[int | None, typer.Option(help="Models that bgm-iv averages; the preset says 4.")] = None,
     checkpoint: Annotated[
@@ -65,6 +66,8 @@ def fit(
     options.check_method(method)
     options.check_preset(preset)
     options.check_level(level)
+    if not units.strip():
+        raise options.bad("say what the rows are called, such as flights", "--units")
     options.at_least(0, seed, "--seed")
     if members is not None:
         options.at_least(1, members, "--members")
@@ -83,7 +86,7 @@ def fit(
         labels = select_columns(table, options.words(by or []))
         model = tables.fitted_model(model, table, roles)
         done = _AfterFit(model)
-        asked: dict[str, Any] = {"level": level, "title": title, "source": printable(data.name)}
+        asked: dict[str, Any] = {"level": level, "title": title, "source": printable(data.name), "units": units}
         with done.step("the analysis of the fit"):
             done.analysis = model.analysis(by=_groups_shown(model, labels, table, roles), **asked)
         if out is not None:

@@ -40,7 +40,7 @@ app.command("fit", epilog=fit.EPILOG)(fit.fit)
 for _verb in (saved.predict, saved.effect, saved.diagnose, saved.report):
     app.command(_verb.__name__, epilog=saved.EPILOGS[_verb.__name__])(_verb)
 app.command("compare", epilog=fit.COMPARE_EPILOG)(fit.compare)
-app.command("demo", epilog="Example: bgmiv demo --n 1000 --rho 0.5 --out out/demo")(demo)
+app.command("demo", epilog="Example: bgmiv demo --n 1000 --rho 0.5 --out out/demo; bgmiv demo schooling")(demo)
 
 _bench = typer.Typer(help="Fits on designs whose truth is known: run them, keep them, show them.", no_args_is_help=True)
 for _command in (run, plans, status, show, report, gc, merge):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from bgmiv.cli.options import bad, echo, words
-from bgmiv.errors import BGMIVWarning, DataError
+from bgmiv.errors import BGMIVWarning, DataError, KindWarning
 
 if TYPE_CHECKING:
     from bgmiv.estimators.base import IVEstimator
@@ -218,7 +218,8 @@ def warnings_shown(roles: Roles | None = None) -> Iterator[None]:
     """Warnings of the library as one line each on stderr."""
 
     def show(message: Warning | str, *_: Any) -> None:
-        echo(f"Warning: {in_options(str(message), roles)}", err=True)
+        told = "Note" if isinstance(message, KindWarning) else "Warning"
+        echo(f"{told}: {in_options(str(message), roles)}", err=True)
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", BGMIVWarning)

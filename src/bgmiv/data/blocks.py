@@ -12,7 +12,7 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.data.messages import counted, is_missing, is_zero_one, listed, numeric, warn_user
+from bgmiv.data.messages import counted, is_missing, is_zero_one, listed, numeric
 from bgmiv.data.table import Column, Table
 from bgmiv.errors import DataError
 
@@ -24,6 +24,7 @@ __all__ = [
     "Level",
     "category_entries",
     "covariate_label",
+    "is_flag",
     "level_codes",
     "ordered_levels",
     "plan_blocks",
@@ -197,10 +198,9 @@ def level_codes(column: Column, levels: tuple[Level, ...], label: str) -> NDArra
 def plan_blocks(table: Table, declared: Mapping[str, Declaration] | None) -> tuple[CovariateBlock, ...]:
     """Lay the columns of a table out as blocks, in the table's order.
 
-    Plain numeric columns next to each other form one continuous block. A boolean column is a binary block of its own,
-    and one whose dtype is categories a categorical block. A two-dimensional entry of a mapping is a vector, one of
-    three or four dimensions images. A declaration overrides all this. Undeclared numbers that are 0 and 1 only are
-    asked about by a warning.
+    Plain numeric columns next to each other form one continuous block, those of 0 and 1 only a binary one. A boolean
+    column is a binary block of its own, and one whose dtype is categories a categorical block. A two-dimensional entry
+    of a mapping is a vector, one of three or four dimensions images. A declaration overrides all this.
     """
     if declared is not None and not isinstance(declared, Mapping):
         raise DataError(
@@ -213,47 +213,44 @@ def plan_blocks(table: Table, declared: Mapping[str, Declaration] | None) -> tup
             raise DataError(f"blocks[{key!r}] must be a kind such as 'categorical' or a BlockSpec, got {value!r}.")
         specs[str(key)] = BlockSpec(value) if isinstance(value, str) else value
     groups = _groups(table, specs)
-    # The name of a run of plain columns is found last.
-    parts: list[tuple[str | None, BlockSpec, list[Column]]] = []
+    # A run of plain columns has no name at first, but a kind; its name is found last.
+    parts: list[tuple[tuple[str | None, BlockKind], BlockSpec, list[Column]]] = []
     for column in table.columns:
         name = groups.get(column.name, column.name)
         spec = specs.get(name) or BlockSpec(_default_kind(column))
-        plain = column.name not in groups and column.values.ndim == 1 and spec.kind == BlockKind.continuous
-        if parts and parts[-1][0] == (None if plain else name):
+        kind, single = BlockKind(spec.kind), column.name not in groups and column.values.ndim == 1
+        plain = single and (kind is BlockKind.continuous or (name not in specs and is_flag(column)))
+        run = (None if plain else name, kind)
+        if parts and parts[-1][0] == run:
             parts[-1][2].append(column)
         else:
-            parts.append((None if plain else name, spec, [column]))
-    for group, spec, columns in parts:
+            parts.append((run, spec, [column]))
+    for (group, _), spec, columns in parts:
         if group is not None and spec.columns is not None:
             _check_group(group, spec, columns)
     blocks: list[CovariateBlock] = []
     free = ("covariates" if i == 1 else f"covariates_{i}" for i in count(1))
     taken = set(table.names) | set(specs)
-    for group, spec, columns in parts:
+    for (group, _), spec, columns in parts:
         if group is None:
             group = columns[0].name if len(columns) == 1 else next(name for name in free if name not in taken)
         blocks.append(_block(group, spec, columns, blocks[-1].stop if blocks else 0))
-    _ask_about_zero_one(table, set(specs) | set(groups))
     return tuple(blocks)
+
+
+def is_flag(column: Column) -> bool:
+    """Whether a column of numbers holds 0 and 1 only, and both."""
+    values = column.values
+    plain = values.ndim == 1 and values.dtype.kind in "iuf" and not column.categorical
+    return plain and len(values) > 0 and is_zero_one(values) and bool(values.min() < values.max())
 
 
 def _default_kind(column: Column) -> BlockKind:
     if column.categorical:
         return BlockKind.categorical
-    if column.values.ndim == 1 and column.values.dtype.kind == "b":
+    if (column.values.ndim == 1 and column.values.dtype.kind == "b") or is_flag(column):
         return BlockKind.binary
     return (BlockKind.continuous, BlockKind.vector, BlockKind.image, BlockKind.image)[column.values.ndim - 1]
-
-
-def _ask_about_zero_one(table: Table, declared: set[str]) -> None:
-    plain = [c for c in table.columns if c.name not in declared and c.values.ndim == 1 and c.values.dtype.kind in "iuf"]
-    flags = [c.name for c in plain if is_zero_one(c.values) and len(c.values) and c.values.min() < c.values.max()]
-    if flags:
-        kinds = listed(f"{name!r}: 'binary'" for name in flags)
-        warn_user(
-            f"covariates {listed(map(repr, flags))}: only 0 and 1, taken for continuous. Say "
-            f"blocks={{{kinds}}} to model such a column as binary, or 'continuous' there to silence this warning."
-        )
 
 
 def _groups(table: Table, specs: Mapping[str, BlockSpec]) -> dict[str, str]:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.data.blocks import BlockKind, Declaration, category_entries, covariate_label, plan_blocks
-from bgmiv.data.messages import FloatArray, counted, finite_columns, role_label
+from bgmiv.data.blocks import BlockKind, BlockSpec, Declaration, category_entries, covariate_label, is_flag, plan_blocks
+from bgmiv.data.messages import FloatArray, counted, finite_columns, listed, role_label, warn_user
 from bgmiv.data.schema import RoleKind, Schema, Variable, encode, read_role
 from bgmiv.data.table import Column, Table, check_same_rows, read_column, read_columns
-from bgmiv.errors import DataError, printable
+from bgmiv.errors import DataError, KindWarning, printable
 
 __all__ = ["IVData", "checked_sampling"]
 
@@ -90,14 +90,17 @@ class IVData:
                 (n, H, W) or (n, H, W, C) for images with pixels from 0 to 255 or from 0 to 1 (kept as 0 to 1).
             blocks: kinds of covariates that the data do not tell, such as `{"region": "categorical"}`.
             treatment_kind, outcome_kind: "binary" for 0 and 1 or two named levels, "categorical" for several levels,
-                "continuous" otherwise; "auto" takes booleans for binary, strings and categories for categorical
-                (binary, if there are two) and numbers for continuous.
+                "continuous" otherwise; "auto" takes booleans and numbers that are 0 and 1 only for binary, strings and
+                categories for categorical (binary, if there are two) and other numbers for continuous.
             weights: one column of numbers of at least 0, how many rows each row stands for; rescaled to mean one.
             groups: one column of numbers, strings or categories: rows of one group (a state, a household) are not
                 independent of one another, which matters to intervals and tests.
 
         Raises:
             DataError: if the data cannot be used; the message names the column and the fix.
+
+        Warns:
+            KindWarning: numbers that are 0 and 1 only were taken for binary.
 
         >>> covariates = {"age": [30, 40, 50], "region": ["n", "s", "s"]}
         >>> IVData.from_arrays(
@@ -139,6 +142,11 @@ class IVData:
             if block.kind in (BlockKind.continuous, BlockKind.binary):
                 labels = [covariate_label(name) for name in block.flat_names]
                 _check_varies(v[:, block.start : block.stop], labels, "Drop it.")
+        roles = {"outcome": (outcome_column, outcome_kind), "treatment": (treatment_column, treatment_kind)}
+        guessed = {name: column for name, (column, kind) in roles.items() if kind == "auto"}
+        specs = [spec for spec in (blocks or {}).values() if isinstance(spec, BlockSpec)]
+        declared = {*(blocks or {}), *(name for spec in specs for name in spec.columns or ())}
+        _tell_binary(guessed, [column for column in known.columns if column.name not in declared])
         schema = Schema(outcome_variable, treatment_variable, tables["instruments"].names, layout, known.named)
         _check_overlap(y, x, v, w, schema)
         given = {name: table.columns[0].name for name, (_, table) in columns.items() if table.named}
@@ -190,6 +198,24 @@ class IVData:
         shown = names if len(names) <= 10 else [*names[:10], f"... {len(names)} in all"]
         roles = [self.schema.outcome.name, self.schema.treatment.name, *self.schema.instruments]
         return printable(f"IVData({self.n_rows} rows: {', '.join(roles)} | {', '.join(shown)})")
+
+
+def _tell_binary(roles: Mapping[str, Column], covariates: Sequence[Column]) -> None:
+    """One line on all undeclared columns of numbers that were taken for binary."""
+    parts, fixes = [], []
+    for argument, column in roles.items():
+        if is_flag(column):
+            parts.append(role_label(argument, column.name))
+            fixes.append(f"{argument}_kind='continuous'")
+    flags = [column.name for column in covariates if is_flag(column)]
+    if flags:
+        parts.append(f"covariates {listed(map(repr, flags))}")
+        fixes.append(f"blocks={{{flags[0]!r}: 'continuous'}}")
+    if parts:
+        warn_user(
+            f"taken as binary, for they hold only 0 and 1: {'; '.join(parts)}. To change it say {' or '.join(fixes)}.",
+            KindWarning,
+        )
 
 
 def _read_instruments(instruments: Any) -> Table:

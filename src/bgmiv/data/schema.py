@@ -17,6 +17,7 @@ from bgmiv.data.blocks import (
     Level,
     category_entries,
     covariate_label,
+    is_flag,
     level_codes,
     ordered_levels,
 )
@@ -28,7 +29,6 @@ from bgmiv.data.messages import (
     counted,
     finite_columns,
     is_number,
-    is_zero_one,
     numeric,
     plural,
     role_label,
@@ -54,6 +54,8 @@ __all__ = [
 RoleKind = Literal["auto", "continuous", "binary", "categorical"]
 
 _MAX_LEVELS = 50
+# Of fewer rows two values say nothing.
+_MIN_ROWS = 10
 _DECIMAL_COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
 
 
@@ -97,7 +99,8 @@ def read_role(column: Column, argument: str, declared: str) -> tuple[FloatArray,
     """The values `(n,)` of the outcome or the treatment, and what they are.
 
     Numbers stay as they are. Strings and categories become codes: two levels are 0 and 1, K levels 0 to K - 1.
-    `argument` is "outcome" or "treatment"; `declared` is what the user says it is, "auto" goes by the dtype.
+    `argument` is "outcome" or "treatment"; `declared` is what the user says it is, "auto" goes by the dtype,
+    and takes numbers that are 0 and 1 only for binary.
     """
     label = role_label(argument, column.name)
     if declared not in get_args(RoleKind):
@@ -116,12 +119,23 @@ def read_role(column: Column, argument: str, declared: str) -> tuple[FloatArray,
         kind = BlockKind(declared)
         if declared == "binary":
             check_binary(values, label, f"Recode it as 0 and 1, or use {argument}_kind='continuous'.")
-    elif kind is BlockKind.continuous and is_zero_one(values) and values.min() < values.max():
+    elif is_flag(column):
+        kind = BlockKind.binary
+    elif kind is BlockKind.continuous and len(pair := _two_values(values)) == 2:
         warn_user(
-            f"{label} holds only 0 and 1 and is taken for continuous. Say {argument}_kind='binary' to model it as "
-            f"binary, or {argument}_kind='continuous' to silence this warning."
+            f"{label} has two values only, {pair[0]:g} and {pair[1]:g}, and is taken for a number. Say {argument}_kind="
+            f"'categorical' if they are levels, or {argument}_kind='continuous' to silence this warning."
         )
     return values, Variable(column.name, kind)
+
+
+def _two_values(values: FloatArray) -> FloatArray:
+    """The two values of a column that has no others; nothing for any other column, or a very short one."""
+    # Most columns are told by their first values.
+    if len(values) < _MIN_ROWS or len(np.unique(values[:1000])) > 2:
+        return values[:0]
+    found = np.unique(values)
+    return found if len(found) == 2 else values[:0]
 
 
 def holds_words(column: Column) -> bool:

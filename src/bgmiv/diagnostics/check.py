@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from bgmiv.data.export import Tabular
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Rows
 from bgmiv.diagnostics.readings import CHECKS, Reading, html_table
@@ -140,7 +141,7 @@ class LinearEstimate:
 
 
 @dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(Tabular):
     """All checks of a fit.
 
     Args:
@@ -168,12 +169,16 @@ class Diagnosis:
                 return check
         raise KeyError(key)
 
-    def to_frame(self) -> pd.DataFrame:
+    def records(self) -> list[dict[str, str]]:
         """One row per check: key, title, severity, value and reading."""
+        names = ("key", "title", "severity", "value", "reading")
+        return [{name: getattr(check, name) for name in names} for check in self.checks]
+
+    def to_frame(self) -> pd.DataFrame:
+        """The same as a table."""
         import pandas as pd
 
-        rows = [(c.key, c.title, c.severity, c.value, c.reading) for c in self.checks]
-        return pd.DataFrame(rows, columns=["key", "title", "severity", "value", "reading"])
+        return pd.DataFrame(self.records(), columns=["key", "title", "severity", "value", "reading"])
 
     def __str__(self) -> str:
         """A table of the checks, then the reading of each."""

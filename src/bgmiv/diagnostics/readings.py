@@ -160,8 +160,8 @@ def _detail(severity: Severity, numbers: Numbers, labels: Labels) -> Words:
     values = [value for name, value in numbers.items() if name.startswith("shape_")]
     visible = int(numbers["visible"])
     text = (
-        f"Of {len(values)} shapes of the treatment (its line and its bends) the instruments show {visible} clearly; "
-        "the numbers are how much of each is left in its mean given them. "
+        f"Of {len(values)} shape{'s' if len(values) != 1 else ''} of the treatment (its line and its bends) the "
+        f"instruments show {visible} clearly; the numbers are how much of each is left in its mean given them. "
     )
     if visible < 2:
         text += "They show little more than a straight line: what the curve has beyond it rests on smoothness. "

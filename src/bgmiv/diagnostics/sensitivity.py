@@ -7,7 +7,7 @@ taken for normal instead, it adds to the variance of the estimate: the local-to-
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, product
 from textwrap import fill
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
+from bgmiv.data.export import Tabular
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.diagnostics.diagnose import changes_of
@@ -28,7 +29,7 @@ from bgmiv.errors import ConfigError, DataError, printable
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Sensitivity", "sensitivity"]
+__all__ = ["Sensitivity", "direct_effect", "sensitivity"]
 
 Floats = NDArray[np.float64]
 
@@ -38,7 +39,7 @@ _REFERENCE = "Conley, Hansen and Rossi (2012), Plausibly exogenous, Review of Ec
 
 
 @dataclass(frozen=True)
-class Sensitivity:
+class Sensitivity(Tabular):
     """The linear effect under direct effects of the instruments.
 
     Args:
@@ -193,11 +194,26 @@ def sensitivity(
     )
 
 
+def direct_effect(columns: LinearColumns, instrument: int) -> tuple[float, float, float, float, float, float]:
+    """What decides the interval of the linear effect under a direct effect of one instrument, in units of the data.
+
+    Returns:
+        The instrument's standard deviation; the linear effect without a direct effect, and how it changes with one; the
+        variances of the two with their covariance between.
+    """
+    line = _Line(columns, 0.95, [instrument])
+    (variance, covariance), (_, slope_variance) = line.covariance.tolist()
+    scale, slopes = float(columns.instrument_scale[instrument]), line.slopes.tolist()
+    return scale, slopes[0], slopes[1], variance, covariance, slope_variance
+
+
 class _Line:
     """The interval of the linear effect as a function of the direct effects, in units of the data."""
 
-    def __init__(self, columns: LinearColumns, level: float) -> None:
-        targets = [columns.outcome, *columns.instruments.T]
+    def __init__(self, columns: LinearColumns, level: float, chosen: Sequence[int] | None = None) -> None:
+        some = slice(None) if chosen is None else list(chosen)
+        scales = columns.instrument_scale[some]
+        targets = [columns.outcome, *columns.instruments.T[some]]
         fits = [two_stage(columns, target) for target in targets]
         covariance = np.diag([float(fit.cov.iloc[-1, -1]) for fit in fits])
         # Covariances of the targets' slopes, by polarisation.
@@ -205,10 +221,10 @@ class _Line:
             both = float(two_stage(columns, targets[i] + targets[j]).cov.iloc[-1, -1])
             covariance[i, j] = covariance[j, i] = (both - covariance[i, i] - covariance[j, j]) / 2.0
         # A direct effect is subtracted from the outcome.
-        units = columns.unit * np.concatenate([[1.0], -columns.instrument_scale / columns.outcome_scale])
+        units = columns.unit * np.concatenate([[1.0], -scales / columns.outcome_scale])
         self.slopes = units * [float(fit.params.iloc[-1]) for fit in fits]
         self.covariance = covariance * np.outer(units, units)
-        self.scales, self.outcome_scale = columns.instrument_scale, columns.outcome_scale
+        self.scales, self.outcome_scale = scales, columns.outcome_scale
         self.quantile = float(norm.ppf(0.5 + level / 2.0))
         self.estimate = float(self.slopes[0])
         self.half = self.quantile * float(np.sqrt(self.covariance[0, 0]))

@@ -12,7 +12,8 @@ import jax
 import numpy as np
 
 from bgmiv._io import check_process
-from bgmiv.analysis.analysis import Analysis, AnalysisRequest
+from bgmiv.analysis.analysis import Analysis
+from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.data.formula import FormulaReader, formula_file, from_formula
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import warn_user

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from bgmiv.analysis import plots
-from bgmiv.analysis.analysis import Analysis, AnalysisRequest
+from bgmiv.analysis.analysis import Analysis
 from bgmiv.analysis.build import Subject, build_analysis
 from bgmiv.analysis.page import check_path, write_report
+from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Rows
 from bgmiv.diagnostics.check import Diagnosis
@@ -92,6 +93,7 @@ class ReportingMixin(QuestionsMixin):
         title: str | None = None,
         source: str | None = None,
         no_instrument: bool | None = None,
+        units: str | None = None,
     ) -> Analysis:
         """The numbers that summaries, figures, pages and saved models show.
 
@@ -109,6 +111,7 @@ class ReportingMixin(QuestionsMixin):
             source: where the rows came from.
             no_instrument: also fit the method without the instruments, which takes about as long as the fit. By default
                 True.
+            units: what the rows are called, such as "flights"; by default "rows".
 
         Raises:
             DataError: this is a loaded model without rows, and it was not saved with this analysis.
@@ -116,6 +119,7 @@ class ReportingMixin(QuestionsMixin):
         others = {str(name): other._subject() for name, other in (compare or {}).items()}
         given: dict[str, Any] = {"by": by, "treatments": treatments, "t0": t0, "t1": t1, "level": level}
         given |= {"compare": others or None, "title": title, "source": source, "no_instrument": no_instrument}
+        given["units"] = units
         given = {name: value for name, value in given.items() if value is not None}
         request = AnalysisRequest.of(**given)
         self._fitted()

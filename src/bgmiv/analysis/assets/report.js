@@ -77,6 +77,8 @@
     return `${100 * (1 - Math.min(Math.max(way, 0), 1))}%`;
   };
 
+  const pointwise = find("pointwise");
+  const wide = (curve) => curve.bandLower.length > 0 && !(pointwise && pointwise.checked);
   const readings = {};
   const asked = () => ["t0", "t1"].map((name) => parseFloat(find(name).value));
   const draw = () => {
@@ -100,14 +102,16 @@
     if (!slider) return;
     const curve = data.curves[chosen];
     const i = Number(slider.value);
-    const ends = curve.lower.length ? [curve.lower[i], curve.upper[i]] : [];
+    const [low, high] = wide(curve) ? [curve.bandLower, curve.bandUpper] : [curve.lower, curve.upper];
+    const ends = low.length ? [low[i], high[i]] : [];
     const decimals = digits([curve.g[i], ...ends].concat(ends.length ? [] : curve.g));
     const texts = {
       "read-treatment": short(curve.t[i]),
       "read-estimate": fixed(curve.g[i], decimals),
       "read-interval": ends.length ? ends.map((end) => fixed(end, decimals)).join(" to ") : "none",
-      "read-share": `${share(curve.share[i])} of rows`,
+      "read-share": `${share(curve.share[i])} of ${data.units}`,
     };
+    find("read-interval-name").textContent = `${level} ${wide(curve) ? "band" : "interval"}`;
     for (const [id, text] of Object.entries(texts)) find(id).textContent = text;
     slider.setAttribute("aria-valuetext", Object.values(texts).join("; "));
     draw();
@@ -136,7 +140,7 @@
       const robust = inside !== undefined && curve.robust;
       const caution = data.weak && values.length > 2 ? ", not robust to weak instruments" : "";
       find("contrast-interval").textContent = robust ? `${level} set robust to weak instruments: ${robust}` : ends + caution;
-      find("contrast-share").textContent = `${curve.label}; both values in support for ${inside === undefined ? "at most " : ""}${share(seen)} of rows`;
+      find("contrast-share").textContent = `${curve.label}; both values in support for ${inside === undefined ? "at most " : ""}${share(seen)} of ${data.units}`;
       Object.assign(find("contrast").dataset, { estimate: values[0], lower: values[1] ?? "", upper: values[2] ?? "" });
     }
     draw();
@@ -157,7 +161,111 @@
     for (const part of all(`[data-method="${box.dataset.toggle}"]`)) part.toggleAttribute("hidden", !shown);
   };
 
+  // The effect and its interval are affine in a direct effect of an instrument, but for the standard error of 2SLS.
+  const direct = find("direct");
+  const normal = data.quantiles[0];
+  const panels = all("[data-direct]");
+  const several = find("direct-instrument");
+  const shift = () => {
+    const chosenOne = several ? Number(several.value) : Number(panels[0].dataset.direct);
+    const panel = panels.find((each) => Number(each.dataset.direct) === chosenOne);
+    for (const each of panels) each.toggleAttribute("hidden", each !== panel);
+    const one = data.direct[chosenOne];
+    const gamma = (Number(direct.value) / 100) * one.reach;
+    const moved = gamma * one.slope * one.change;
+    const variance = one.variance + 2 * gamma * one.covariance + gamma ** 2 * one.slope_variance;
+    const half = Math.abs(one.change) * normal * Math.sqrt(Math.max(variance, 0));
+    const centre = (one.estimate + gamma * one.slope) * one.change;
+    const fit = one.lower === null ? [one.fit + moved] : [one.fit, one.lower, one.upper].map((value) => value + moved);
+    const shown = (values) => {
+      const texts = values.map((value) => fixed(value, digits(values)));
+      return values.length < 3 ? texts[0] : `${texts[0]} (${texts[1]} to ${texts[2]})`;
+    };
+    const texts = {
+      "direct-gamma": fixed(gamma, digits([one.reach, 0])),
+      "direct-fit": shown(fit),
+      "direct-line": shown([centre, centre - half, centre + half]),
+    };
+    for (const [id, text] of Object.entries(texts)) find(id).textContent = text;
+    direct.setAttribute("aria-valuetext", Object.values(texts).join("; "));
+    const [low, high] = panel.dataset.span.split(" ").map(Number);
+    const at = (value) => `${100 * (1 - Math.min(Math.max((value - low) / (high - low), 0), 1))}%`;
+    const across = `${50 + Number(direct.value) / 2}%`;
+    panel.querySelector(".cursor").replaceChildren(
+      svg("line", { x1: across, x2: across, y1: 0, y2: "100%" }),
+      svg("circle", { cx: across, cy: at(fit[0]), r: 5.5 }),
+    );
+    Object.assign(find("direct-fit").dataset, { values: fit.join(" ") });
+    Object.assign(find("direct-line").dataset, { values: [centre, centre - half, centre + half].join(" ") });
+  };
+
+  // Tables for others: words that a spreadsheet would take for a formula get an apostrophe before them.
+  const guarded = (text) => (/^[=+\-@\t\r\n\uFF1D\uFF0B\uFF0D\uFF20]/.test(text) ? `'${text}` : text);
+  const csvCell = (value) => {
+    if (value === null) return "";
+    const text = typeof value === "number" ? String(value) : guarded(value);
+    return /[",\n\r]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;
+  };
+  const csv = (table) => [table.columns, ...table.rows].map((row) => row.map(csvCell).join(",")).join("\n") + "\n";
+  const names = { "\\": "backslash", "~": "asciitilde", "^": "asciicircum", "<": "less", ">": "greater", "|": "bar", '"': "quotedbl" };
+  const latexCell = (value) => {
+    if (value === null) return "--";
+    if (typeof value === "number") return `$${Number(value.toPrecision(4))}$`;
+    return value.replace(/[{}$&#%_\\~^<>|"]/g, (sign) => (sign in names ? `\\text${names[sign]}{}` : `\\${sign}`));
+  };
+  const latex = (table) => {
+    const kinds = table.columns.map((_, j) => (table.rows.some((row) => typeof row[j] === "string") ? "l" : "r"));
+    const line = (row) => `${row.map(latexCell).join(" & ")} \\\\`;
+    const body = table.rows.map(line);
+    const parts = [`\\begin{tabular}{${kinds.join("")}}`, "\\toprule", line(table.columns), "\\midrule", ...body];
+    return [...parts, "\\bottomrule", "\\end{tabular}", ""].join("\n");
+  };
+  const copied = async (text) => {
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      // Where the browser keeps its clipboard from a file.
+      const area = document.createElement("textarea");
+      area.value = text;
+      area.setAttribute("readonly", "");
+      document.body.append(area);
+      area.select();
+      const done = document.execCommand("copy");
+      area.remove();
+      if (!done) return "Not copied";
+    }
+    return "Copied";
+  };
+  const saved = (text, name) => {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+    link.download = name;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+    return "Saved";
+  };
+  for (const button of all("[data-do]")) {
+    const name = button.dataset.table;
+    const table = data.tables[name];
+    const text = button.textContent;
+    button.toggleAttribute("hidden", !table);
+    button.addEventListener("click", async () => {
+      const kind = button.dataset.do;
+      button.textContent = kind === "file" ? saved(csv(table), `${name}.csv`) : await copied(kind === "csv" ? csv(table) : latex(table));
+      setTimeout(() => { button.textContent = text; }, 1500);
+    });
+  }
+
   document.documentElement.classList.add("js");
+  if (direct) {
+    direct.addEventListener("input", shift);
+    if (several) several.addEventListener("change", shift);
+    shift();
+  }
+  if (pointwise) pointwise.addEventListener("change", () => {
+    for (const part of all(".band.inner")) part.toggleAttribute("hidden", !pointwise.checked);
+    read();
+  });
   const group = find("group");
   if (group) group.addEventListener("change", () => choose(Number(group.value)));
   for (const box of all("[data-toggle]")) box.addEventListener("change", () => toggle(box));

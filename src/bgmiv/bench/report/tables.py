@@ -18,6 +18,7 @@ import pandas as pd
 from bgmiv.analysis.markup import asset
 from bgmiv.bench.report.frame import FAILED, MIXED
 from bgmiv.data.csv_file import guarded
+from bgmiv.data.export import LATEX_SIGNS
 
 __all__ = [
     "DASH",
@@ -55,10 +56,8 @@ _TALL = 30
 _STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode("ascii")
 _POLICY = f"default-src 'none'; img-src data:; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'"
 
-_LATEX_NAMES = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "<": "less", ">": "greater", "|": "bar"}
 _LATEX = str.maketrans(
-    {sign: f"\\{sign}" for sign in "{}$&#%_"}
-    | {sign: f"\\text{name}{{}}" for sign, name in (_LATEX_NAMES | {'"': "quotedbl"}).items()}
+    LATEX_SIGNS
     | {sign: f"\\textsuperscript{{\\text{name}}}" for sign, name in {MIXED: "dagger", FAILED: "daggerdbl"}.items()}
     | {"[": "{[}", "]": "{]}", "±": "$\\pm$", DASH: "--"}
 )

@@ -1,0 +1,273 @@
+"""What the data show of the instruments: how treatment and outcome move along them, their balance, direct effects."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import f as f_distribution
+from scipy.stats import norm
+
+from bgmiv.data.ivdata import IVData
+from bgmiv.data.query import Rows
+from bgmiv.data.schema import BlockKind
+from bgmiv.diagnostics.linear import LinearColumns, linear_columns, regression
+from bgmiv.diagnostics.sensitivity import direct_effect
+from bgmiv.errors import DataError
+
+__all__ = ["Balance", "BinnedMeans", "DirectEffect", "InstrumentViews", "instrument_views"]
+
+Floats = NDArray[np.float64]
+
+_MAX_BINS, _BIN_ROWS = 20, 25
+_MAX_VALUES = 12
+_MAX_DRAWN = 100_000
+_MAX_INSTRUMENTS = 5
+_MAX_BALANCE = 12
+_PLAIN = (BlockKind.continuous, BlockKind.binary, BlockKind.categorical)
+
+
+@dataclass(frozen=True)
+class BinnedMeans:
+    """Means of a column in bins along the instruments, at average covariates, and the line of a linear regression.
+
+    Args:
+        name, along: what is averaged, and along what: an instrument, or empty for what several together predict of the
+            treatment.
+        place: the mean along the axis in each bin, rising.
+        mean, lower, upper: the mean in each bin given the covariates, and the ends of its interval.
+        fitted: the linear regression on the instruments and covariates there.
+        n_rows: rows in each bin.
+    """
+
+    name: str
+    along: str
+    place: tuple[float, ...]
+    mean: tuple[float, ...]
+    lower: tuple[float, ...]
+    upper: tuple[float, ...]
+    fitted: tuple[float, ...]
+    n_rows: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse parts of different lengths, as a damaged file may hold."""
+        parts = (self.mean, self.lower, self.upper, self.fitted, self.n_rows)
+        if not self.place or any(len(part) != len(self.place) for part in parts):
+            raise DataError(f"the bins of {self.name!r} have parts of different lengths.")
+
+    def records(self) -> list[dict[str, float]]:
+        """One row for each bin."""
+        names = ("place", "mean", "lower", "upper", "fitted", "n_rows")
+        columns = (getattr(self, name) for name in names)
+        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+@dataclass(frozen=True)
+class Balance:
+    """Whether an instrument goes with covariates.
+
+    Args:
+        instrument: its name.
+        binary: whether it has two values. Differences are then between the covariates' means at the two, in standard
+            deviations; else they are correlations.
+        covariates, differences: those that differ most, first.
+        n_covariates: how many were compared.
+        f, p: the test that all covariates together do not predict the instrument, robust or clustered.
+    """
+
+    instrument: str
+    binary: bool
+    covariates: tuple[str, ...]
+    differences: tuple[float, ...]
+    n_covariates: int
+    f: float
+    p: float
+
+    def __post_init__(self) -> None:
+        """Refuse parts of different lengths, as a damaged file may hold."""
+        if len(self.covariates) != len(self.differences):
+            raise DataError(f"the balance of {self.instrument!r} has parts of different lengths.")
+
+    def records(self) -> list[dict[str, str | float]]:
+        """One row for each covariate."""
+        both = zip(self.covariates, self.differences, strict=True)
+        return [{"covariate": name, "difference": value} for name, value in both]
+
+
+@dataclass(frozen=True)
+class DirectEffect:
+    """The linear effect of one unit of treatment as a function of a direct effect of an instrument on the outcome.
+
+    With a direct effect of g units of the outcome for one unit of the instrument it is `estimate + g * slope`, and its
+    variance `variance + 2 g * covariance + g² * slope_variance`.
+
+    Args:
+        instrument: its name.
+        scale: its standard deviation.
+        estimate, slope, variance, covariance, slope_variance: as above.
+    """
+
+    instrument: str
+    scale: float
+    estimate: float
+    slope: float
+    variance: float
+    covariance: float
+    slope_variance: float
+
+    def interval(self, gamma: float, level: float) -> tuple[float, float, float]:
+        """The linear effect at a direct effect, and the ends of its interval."""
+        centre = self.estimate + gamma * self.slope
+        variance = self.variance + 2.0 * gamma * self.covariance + gamma**2 * self.slope_variance
+        half = float(norm.ppf(0.5 + level / 2.0)) * math.sqrt(max(variance, 0.0))
+        return centre, centre - half, centre + half
+
+    def breakdown(self, level: float) -> float:
+        """The smallest direct effect, by size, at which the interval holds zero; infinite if none does.
+
+        Example:
+            >>> DirectEffect("w", 1.0, 2.0, -1.0, 0.25, 0.0, 0.0).breakdown(0.95)
+            1.02...
+        """
+        square = float(norm.ppf(0.5 + level / 2.0)) ** 2
+        coefficients = (
+            self.slope**2 - square * self.slope_variance,
+            2.0 * (self.estimate * self.slope - square * self.covariance),
+            self.estimate**2 - square * self.variance,
+        )
+        if coefficients[2] <= 0.0:
+            return 0.0
+        real = [float(root.real) for root in np.roots(coefficients) if abs(root.imag) <= 1e-9 * abs(root)]
+        return min(real, key=abs, default=math.inf)
+
+
+@dataclass(frozen=True)
+class InstrumentViews:
+    """Means along the instruments of the treatment and of the outcome, balance, and direct effects; each may be empty.
+
+    Args:
+        means: the treatment (the first stage), then the outcome (the reduced form).
+        balance: of the first instruments.
+        direct: of the first instruments.
+    """
+
+    means: tuple[BinnedMeans, ...] = ()
+    balance: tuple[Balance, ...] = ()
+    direct: tuple[DirectEffect, ...] = ()
+
+
+def instrument_views(data: IVData, level: float, *, linear: bool) -> InstrumentViews:
+    """What is drawn of the instruments of a data set; `linear` is whether there is a single linear effect.
+
+    Pictures and balance are those of at most 100,000 evenly spread rows.
+    """
+    columns = linear_columns(data)
+    if not columns.names:
+        return InstrumentViews()
+    direct = tuple(
+        DirectEffect(columns.names[j], *direct_effect(columns, j))
+        for j in range(min(len(columns.names), _MAX_INSTRUMENTS if linear else 0))
+    )
+    used = data if data.weights is None else data.take(data.weights > 0)
+    if used.n_rows > _MAX_DRAWN:
+        used = used.take(np.linspace(0, used.n_rows - 1, _MAX_DRAWN).astype(np.int64))
+        columns = linear_columns(used)
+    raw = [data.schema.instruments.index(name) for name in columns.names]
+    w = np.asarray(used.instruments, np.float64)[:, raw]
+    treatment = used.schema.treatment
+    x = np.asarray(treatment.columns(used.treatment)[:, min(treatment.width - 1, 1)], np.float64)
+    y = np.asarray(used.outcome_parts()[0].outcome, np.float64)
+    along, place = columns.names[0], w[:, 0]
+    if len(columns.names) > 1:
+        coefficients, _ = regression(x, columns)
+        along, place = "", float(np.average(x, weights=columns.weights)) + columns.instruments @ coefficients
+    names = (
+        f"share with {treatment.name} = {treatment.levels[1]}" if treatment.levels else treatment.name,
+        f"share with {used.schema.outcome.name} = {used.schema.outcome.levels[0]}"
+        if used.schema.outcome.width > 1 and used.schema.outcome.levels
+        else used.schema.outcome.name,
+    )
+    means = tuple(
+        _binned(name, along, values, place, columns, level) for name, values in zip(names, (x, y), strict=True)
+    )
+    balance = tuple(
+        _balance(used, name, w[:, j], columns.instruments[:, j], columns)
+        for j, name in enumerate(columns.names[:_MAX_INSTRUMENTS])
+    )
+    return InstrumentViews(means, tuple(each for each in balance if each is not None), direct)
+
+
+def _least_squares(target: Floats, right: Floats, columns: LinearColumns) -> Any:
+    from linearmodels.iv import IV2SLS
+
+    return IV2SLS(target, right, None, None, weights=columns.weights).fit(**columns.errors, debiased=True)
+
+
+def _binned(name: str, along: str, values: Floats, place: Floats, columns: LinearColumns, level: float) -> BinnedMeans:
+    """By a regression on indicators of the bins and the covariates, whose mean is zero: not on residuals of either."""
+    n = len(values)
+    kinds = np.unique(place)
+    if len(kinds) <= _MAX_VALUES:
+        codes = np.searchsorted(kinds, place)
+    else:
+        n_bins = int(np.clip(n // _BIN_ROWS, 2, _MAX_BINS))
+        edges = np.unique(np.quantile(place, np.linspace(0.0, 1.0, n_bins + 1)[1:-1]))
+        codes = np.searchsorted(edges, place, side="left")
+    _, codes = np.unique(codes, return_inverse=True)
+    bins = np.eye(int(codes.max()) + 1)[codes]
+    covariates = columns.exogenous[:, 1:]
+    weights = np.ones(n) if columns.weights is None else columns.weights
+    places = (weights * place) @ bins / (weights @ bins)
+    found = _least_squares(values, np.hstack([bins, covariates]), columns)
+    line = _least_squares(values, np.column_stack([np.ones(n), place, covariates]), columns)
+    k = bins.shape[1]
+    mean, error = (np.asarray(part, np.float64)[:k] for part in (found.params, found.std_errors))
+    constant, slope = (float(part) for part in line.params.iloc[:2])
+    half = float(norm.ppf(0.5 + level / 2.0)) * error
+    numbers = (places, mean, mean - half, mean + half, constant + slope * places)
+    at, means, lower, upper, fitted = (tuple(part.tolist()) for part in numbers)
+    counts = tuple(int(count) for count in bins.sum(axis=0))
+    return BinnedMeans(name, along, at, means, lower, upper, fitted, counts)
+
+
+def _balance(data: IVData, name: str, raw: Floats, standard: Floats, columns: LinearColumns) -> Balance | None:
+    """None without covariates that have a meaning by themselves."""
+    blocks = [block for block in data.schema.blocks if block.kind in _PLAIN]
+    plain = [j for block in blocks for j in range(block.start, block.stop)]
+    right = columns.exogenous
+    if not plain or right.shape[1] < 2:
+        return None
+    v, share = np.asarray(data.covariates[:, plain], np.float64), Rows(data.covariates, data.weights).shares
+    values = np.unique(raw)
+    binary = len(values) == 2
+    if binary:
+        low, high = (_moments(v[raw == value], share[raw == value]) for value in values)
+        scale = np.sqrt((low[1] + high[1]) / 2.0)
+        gap = high[0] - low[0]
+    else:
+        mean, variance = _moments(v, share)
+        scale, gap = np.sqrt(variance), (share * standard) @ (v - mean)
+    differences = np.divide(gap, scale, out=np.zeros_like(gap), where=scale > 0)
+    found = _least_squares(standard, right, columns)
+    b, cov = np.asarray(found.params, np.float64)[1:], np.asarray(found.cov, np.float64)[1:, 1:]
+    f = float(b @ np.linalg.lstsq(cov, b, rcond=1e-12)[0]) / len(b)
+    order = np.argsort(-np.abs(differences))[:_MAX_BALANCE]
+    flat = data.schema.flat_names
+    return Balance(
+        instrument=name,
+        binary=binary,
+        covariates=tuple(flat[plain[j]] for j in order),
+        differences=tuple(float(differences[j]) for j in order),
+        n_covariates=len(plain),
+        f=f,
+        p=float(f_distribution.sf(f, len(b), max(columns.dof, 1))),
+    )
+
+
+def _moments(values: Floats, share: Floats) -> tuple[Floats, Floats]:
+    share = share / share.sum()
+    mean = share @ values
+    return mean, share @ (values - mean) ** 2

@@ -1,0 +1,129 @@
+"""The numbers with which the script of the page redraws figures, computes contrasts and fills files."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from scipy.stats import t as student
+
+from bgmiv.analysis.analysis import Analysis, Curve, CurveSource, EffectRow
+from bgmiv.analysis.axes import curve_axes
+from bgmiv.analysis.markup import clean, robust_set_text
+from bgmiv.analysis.page.instruments import direct_numbers
+
+__all__ = ["compact_factors", "payload", "safe_json", "tables"]
+
+_N_QUANTILES = 200
+_DIGITS = 7
+
+
+def payload(analysis: Analysis) -> dict[str, Any]:
+    """Curves with what their uncertainty comes from, Student's quantiles, and the effects to begin with."""
+    across, up = curve_axes(analysis)
+    # Quantiles over 1 / dof are smooth, so that a straight line between two of them is good to four digits.
+    with np.errstate(divide="ignore"):
+        dof = 1.0 / np.linspace(0.0, 1.0, _N_QUANTILES + 1)
+    return {
+        "level": analysis.level,
+        "levels": [clean(name) for name in analysis.question.level_names],
+        "across": [across.low, across.high],
+        "up": [up.low, up.high],
+        "quantiles": _rounded(student.ppf(0.5 + analysis.level / 2.0, dof)),
+        "weak": analysis.diagnosis.weak_instruments,
+        "units": clean(analysis.units),
+        "direct": direct_numbers(analysis),
+        "tables": {name: _table(rows) for name, rows in tables(analysis).items() if rows},
+        "curves": [_curve_numbers(*both) for both in zip(analysis.curves, analysis.effects, strict=True)],
+    }
+
+
+def tables(analysis: Analysis) -> dict[str, list[dict[str, Any]]]:
+    """The numbers behind the tables and figures of the page as rows, by the names its buttons know."""
+    views, linear = analysis.instruments, analysis.diagnosis.linear
+    curves = [
+        {"method": analysis.method, "group": one.group.label, **row} for one in analysis.curves for row in one.records()
+    ]
+    curves += [
+        {"method": row.name, "group": analysis.curves[0].group.label, "treatment": t, "estimate": value}
+        for row in analysis.methods[1:]
+        for t, value in zip(analysis.curves[0].treatment, row.curve, strict=True)
+    ]
+    names = ("name", "estimate", "lower", "upper")
+    found = {
+        "curve": curves,
+        "effects": analysis.records(),
+        "methods": [{name: getattr(row, name) for name in names} for row in analysis.methods],
+        "linear": [] if linear is None else [asdict(linear)],
+        "balance": [{"instrument": each.instrument, **row} for each in views.balance for row in each.records()],
+        "direct": [asdict(each) for each in views.direct],
+        "checks": analysis.diagnosis.records(),
+        "data": [asdict(column) for column in analysis.question.columns],
+        "history": [
+            {"loss": line.name, "phase": line.phase, "step": step, "value": value}
+            for line in analysis.history
+            for step, value in zip(line.steps, line.values, strict=True)
+        ],
+    }
+    pictures = zip(("first-stage", "reduced-form"), views.means, strict=False)
+    return found | {name: means.records() for name, means in pictures}
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Names of columns and their rows; numbers to ten digits, None where there is none."""
+
+    def cell(value: Any) -> Any:
+        if isinstance(value, int | float):
+            return float(f"{float(value):.10g}") if math.isfinite(value) else None if math.isnan(value) else str(value)
+        return None if value is None else clean(value)
+
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return {"columns": names, "rows": [[cell(row.get(name)) for name in names] for row in rows]}
+
+
+def _curve_numbers(curve: Curve, effect: EffectRow) -> dict[str, Any]:
+    ends = (effect.t0, effect.t1, effect.estimate, effect.lower, effect.upper, effect.in_support)
+    return {
+        "label": clean(curve.group.label),
+        "robust": robust_set_text(effect.pieces) if effect.method == "anderson-rubin" else "",
+        # As they are: the calculator finds the effect at these treatments, to the last digit.
+        "effect": [value if value is not None and math.isfinite(value) else None for value in ends],
+        "t": list(curve.treatment),
+        "g": _rounded(curve.estimate),
+        "lower": _rounded(curve.lower),
+        "upper": _rounded(curve.upper),
+        "bandLower": _rounded(curve.band_lower),
+        "bandUpper": _rounded(curve.band_upper),
+        "share": _rounded(curve.in_support),
+        "sources": [
+            {
+                "dof": source.dof if math.isfinite(source.dof) else None,
+                "factors": [_rounded(row) for row in compact_factors(source)],
+            }
+            for source in curve.sources
+        ],
+    }
+
+
+def compact_factors(source: CurveSource) -> np.ndarray:
+    """As few curves as give the same covariance between treatments: its leading directions."""
+    factors = np.asarray(source.factors, np.float64)
+    if not factors.size or not np.all(np.isfinite(factors)):
+        return factors[:0]
+    _, sizes, directions = np.linalg.svd(factors, full_matrices=False)
+    kept = sizes > 1e-6 * sizes[0] if sizes[0] > 0 else sizes > 0
+    return np.asarray(sizes[kept, None] * directions[kept])
+
+
+def _rounded(values: Sequence[float] | np.ndarray) -> list[float | None]:
+    return [float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None for value in map(float, values)]
+
+
+def safe_json(value: Any) -> str:
+    """JSON for a script element: letters of markup are written by their numbers."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
