@@ -1,6 +1,7 @@
 """Time and memory of fits and questions on tables that are long or wide (Linux only); `robustness.py scale` runs this.
 
-Every method has a process of its own for each table, so that memory is its own and nothing is computed before it is asked.
+Every method has a process of its own for each table, so that memory is its own. What was measured is kept in
+robustness_scale.jsonl; only what is missing there is run.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,9 @@ import bgmiv
 from bgmiv.errors import BGMIVError
 from bgmiv.registry import METHODS
 
-METHOD_NAMES = ("tsls", "npiv", "control-function", "bgm-iv")
+METHOD_NAMES = ("tsls", "npiv", "bgm-iv")
+ROWS = Path(__file__).with_name("robustness_scale.jsonl")
+MAX_CPU = 3600
 
 
 class Shape(NamedTuple):
@@ -42,13 +45,7 @@ class Shape(NamedTuple):
         return ", ".join(f"{count:,} {noun}{'s' * (count != 1)}" for count, noun in counts)
 
 
-SHAPES = {
-    "long": Shape(1_000_000, 50, 1),
-    "wide": Shape(5000, 2000, 1),
-    "wide-short": Shape(1000, 2000, 1),
-    "instruments": Shape(5000, 5, 500),
-    "instruments-short": Shape(400, 5, 500),
-}
+SHAPES = (Shape(1_000_000, 50, 1), Shape(5000, 2000, 1), Shape(1000, 2000, 1), Shape(5000, 5, 500), Shape(400, 5, 500))
 
 
 class Cost(NamedTuple):
@@ -123,14 +120,51 @@ def costs(name: str, shape: Shape) -> Iterator[Cost]:
             yield measured(what, task)[0]
 
 
-def run(name: str, shape: Shape, max_cpu: int) -> list[Cost]:
-    """The costs in a process of its own, as far as it came in so many CPU-seconds."""
-    command = [sys.executable, __file__, name, *map(str, shape), str(max_cpu)]
+def run(name: str, shape: Shape) -> list[Cost]:
+    """The costs in a process of its own, as far as it came in an hour of CPU time."""
+    command = [sys.executable, __file__, name, *map(str, shape), str(MAX_CPU)]
     result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     found = [Cost(*json.loads(line)) for line in result.stdout.splitlines()]
-    if result.returncode:
-        found.append(Cost("", float(max_cpu), float("nan"), f"stopped ({result.returncode})"))
+    return found + [Cost("stopped", 0.0, 0.0, f"exit code {result.returncode}")] * bool(result.returncode)
+
+
+def measurements() -> dict[tuple[Shape, str], list[Cost]]:
+    """All costs: those in the file, and those that are missing there, which are measured and added to it."""
+    lines = [json.loads(line) for line in ROWS.read_text().splitlines()] if ROWS.exists() else []
+    found = {(Shape(*line["shape"]), line["method"]): [Cost(*cost) for cost in line["costs"]] for line in lines}
+    for shape in SHAPES:
+        for name in METHOD_NAMES:
+            if (shape, name) not in found:
+                found[shape, name] = run(name, shape)
+                with ROWS.open("a") as file:
+                    file.write(json.dumps({"shape": shape, "method": name, "costs": found[shape, name]}) + "\n")
+                print(f"{time.strftime('%H:%M:%S')} {name}, {shape}", flush=True)
     return found
+
+
+def tables(found: Mapping[tuple[Shape, str], Sequence[Cost]]) -> str:
+    """A table for each shape: CPU-seconds and megabytes by question and method; refusals below it."""
+    parts = []
+    for shape in SHAPES:
+        costs = {name: {cost.what: cost for cost in found.get((shape, name), ())} for name in METHOD_NAMES}
+        refused = {f"`{name}`: {cost.said}" for name in METHOD_NAMES for cost in costs[name].values() if _refused(cost)}
+        questions = list(dict.fromkeys(what for name in METHOD_NAMES for what in costs[name]))
+        head = f"| {shape} | {' | '.join(METHOD_NAMES)} |\n| --- |{' --- |' * len(METHOD_NAMES)}"
+        rows = [
+            f"| {what} | {' | '.join(_cell(costs[name].get(what)) for name in METHOD_NAMES)} |" for what in questions
+        ]
+        parts.append("\n".join([head, *rows]) + "".join(f"\n\n{text}" for text in sorted(refused)))
+    return "\n\n".join(parts)
+
+
+def _refused(cost: Cost) -> bool:
+    return "Error: " in cost.said or cost.what == "stopped"
+
+
+def _cell(cost: Cost | None) -> str:
+    if cost is None:
+        return ""
+    return "refused" if _refused(cost) else f"{cost.cpu:.3g} s, {max(cost.extra, 0.0):,.0f} MB"
 
 
 if __name__ == "__main__":
