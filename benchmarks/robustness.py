@@ -1,7 +1,7 @@
 """Kill runners and workers of the bench, and fits, damage files, and write the counts to robustness.md (Linux only).
 
 python benchmarks/robustness.py             # some minutes on two cores
-python benchmarks/robustness.py fits        # only that section; the other stays as it is
+python benchmarks/robustness.py fits        # only that section (bench, fits or scale); the others stay as they are
 """
 
 from __future__ import annotations
@@ -298,9 +298,10 @@ def _fits_section() -> str:
 A *signal* is SIGKILL, SIGINT or SIGTERM in turn, at a random moment. Fits are BGM-IV with the paper's settings in small
 (n = {fits.ROWS}, {fits.ITERATIONS} + {fits.EPOCHS} steps, the state saved after every few), each interrupted up to
 {fits.KILLS_A_FIT} times; models and reports are those of 2SLS, written over and over. A disk is full from the first,
-the second, ... step of writing on: of a model, a report, a checkpoint and a row of the bench. *Lost*: fits that do
-not end, names without a model. *Torn*: files that are neither the old nor the new one. *Different*: predictions that
-are not those of an undisturbed run to the last bit. *Foreign*: errors that are not bgmiv's own, or that do not come.
+the second, ... step of writing on, or lets no file grow beyond {fits.SIZES[0]} to {fits.SIZES[-1]:,} bytes: of a model,
+a report, a checkpoint and a row of the bench. *Lost*: fits that do not end, names without a model. *Torn*: files that
+are neither the old nor the new one. *Different*: predictions that are not those of an undisturbed run to the last bit.
+*Foreign*: errors that are not bgmiv's own, or that do not come.
 *Left behind*: files that the next run does not remove.
 
 | what | times | lost | torn | different | foreign | left behind |
@@ -329,9 +330,24 @@ The four runners shared the work: rows made by each, by contest: {each}.
 """
 
 
+def _scale_section() -> str:
+    import robustness_scale as scale
+
+    return f"""## Long and wide tables
+
+CPU-seconds on one thread, and memory at its peak beyond what the process had when it was asked (the data are there),
+for the default settings; compilation counts. `dose_response` has 20 treatments, `predict` every row; the first interval
+looks for weak instruments; the report comes after the diagnosis, which fits the no-instrument version. An empty cell
+was not measured.
+
+{scale.tables(scale.measurements())}
+"""
+
+
 def _write(sections: Mapping[str, str]) -> None:
     """Write the page; a section that was not run stays as it is."""
     path, headings = HERE / "robustness.md", {"bench": "## The bench", "fits": "## Fits, saved models and reports"}
+    headings["scale"] = "## Long and wide tables"
     old = path.read_text() if path.exists() else ""
     parts = {name: old[old.index(title) :].split("\n## ")[0] for name, title in headings.items() if title in old}
     parts |= sections
@@ -351,6 +367,8 @@ def main(*names: str) -> None:
         _write({"bench": _bench()})
     if not names or "fits" in names:
         _write({"fits": _fits_section()})
+    if not names or "scale" in names:
+        _write({"scale": _scale_section()})
 
 
 def _bench() -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +33,8 @@ SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)
 # A fit of the paper's settings in small, which saves its state some hundred times.
 ROWS, ITERATIONS, EPOCHS = 80, 300, 60
 KILLS_A_FIT = 8
+# Bytes that a file may have on a small disk.
+SIZES = (0, 1, 100, 1000, 5000, 20_000, 100_000, 500_000)
 _REFUSED, _FOREIGN = 3, 4
 
 
@@ -296,8 +300,8 @@ def kill_reports(folder: Path, kills: int, rng: random.Random) -> Faults:
 
 
 @contextmanager
-def full_disk(step: int) -> Iterator[list[str]]:
-    """The disk is full from the given step of writing on; the list names the steps that were taken."""
+def full_disk(step: int) -> Iterator[Callable[[], bool]]:
+    """The disk is full from the given step of writing on; gives whether that step was reached."""
     taken: list[str] = []
     originals = {name: getattr(os, name) for name in ("mkdir", "fsync", "replace", "rename")}
 
@@ -313,35 +317,45 @@ def full_disk(step: int) -> Iterator[list[str]]:
     try:
         for name in originals:
             setattr(os, name, failing(name))
-        yield taken
+        yield lambda: len(taken) >= step
     finally:
         for name, original in originals.items():
             setattr(os, name, original)
 
 
+@contextmanager
+def small_disk(size: int) -> Iterator[Callable[[], bool]]:
+    """No file may grow beyond so many bytes: the system itself refuses, in the middle of a write."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        yield lambda: False
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
 def fill_disk(folder: Path, *_: Any) -> Faults:
-    """A disk that is full from the first, the second, ... step of writing on: a model, a page, a state, a row."""
+    """A disk that is full from the first, the second, ... step or byte on: a model, a page, a state, a row."""
     found = Faults()
-    for name, task in _writers(folder).items():
-        for step in range(1, 50):
-            before = _content(folder)
-            with full_disk(step) as taken:
+    for task in _writers(folder).values():
+        for disk in (*map(full_disk, range(1, 30)), *map(small_disk, SIZES)):
+            before, failed = _content(folder), True
+            with disk as reached:
                 try:
-                    task(step)
+                    task()
                     failed = False
                 except BGMIVError:
-                    failed = True
+                    pass
                 except Exception:
                     traceback.print_exc()
-                    failed, found = True, found.plus(foreign=1)
-            if len(taken) < step:
-                break
+                    found = found.plus(foreign=1)
+                happened = failed or reached()
             after = _content(folder)
             # Removing what is old may fail in silence once the new file stands.
             torn = int(failed and {key: value for key, value in after.items() if key in before} != before)
-            found = found.plus(times=1, torn=torn, left_behind=len(set(after) - set(before)) if failed else 0)
-        else:
-            raise RuntimeError(f"{name} never ends")
+            found = found.plus(
+                times=int(happened), torn=torn, left_behind=len(set(after) - set(before)) if failed else 0
+            )
     return found
 
 
@@ -349,7 +363,7 @@ def _content(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"}
 
 
-def _writers(folder: Path) -> dict[str, Callable[[int], object]]:
+def _writers(folder: Path) -> dict[str, Callable[[], object]]:
     from bgmiv.analysis.page import write_report
     from bgmiv.bench import RowStore, identify, run_plan
     from bgmiv.bench.plan import Sweep
@@ -360,21 +374,22 @@ def _writers(folder: Path) -> dict[str, Callable[[int], object]]:
         def __getattr__(self, name: str) -> Callable[..., None]:
             return lambda *_: None
 
-    keys = [identify(spec) for spec in Sweep(["demand"], [100], [0.5], ["tsls"], repeats=1).specs()]
+    keys = (identify(spec) for spec in Sweep(["demand"], [100], [0.5], ["tsls"], repeats=100).specs())
 
-    def save_state(step: int) -> None:
+    def save_state() -> None:
         with suppress(KeyboardInterrupt), Checkpoint(folder / "state", "a", every=0.0) as checkpoint:
-            checkpoint.save("a", step, {"a": np.ones(3)}, [], last=False)
+            checkpoint.save("a", next(steps), {"a": np.ones(3000)}, [], last=False)
             raise KeyboardInterrupt
 
+    steps = count()
     _models()[0].save(folder / "model")
     write_report(_pages()[0], folder / "report.html")
-    save_state(0)
+    save_state()
     return {
-        "model": lambda step: _models()[1].save(folder / "model", overwrite=True),
-        "page": lambda step: write_report(_pages()[1], folder / "report.html"),
+        "model": lambda: _models()[1].save(folder / "model", overwrite=True),
+        "page": lambda: write_report(_pages()[1], folder / "report.html"),
         "state": save_state,
-        "row": lambda step: list(run_plan(keys, RowStore(folder / "rows"), InProcess(), Board())),
+        "row": lambda: list(run_plan([next(keys)], RowStore(folder / "rows"), InProcess(), Board())),
     }
 
 

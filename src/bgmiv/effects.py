@@ -44,7 +44,7 @@ BOUND = "largest bias"
 ROUGHNESS = "roughness"
 """The source of what a rougher curve that the data do not reject would change; intervals leave it out unless asked."""
 
-# Beyond this many rows an average is one over evenly spread rows.
+# Beyond this many rows an average is one over evenly spread rows, and each row's own answers are given in parts.
 _MAX_AVERAGED = 100_000
 # The uncertainty of an average, and the share of its rows in support, hardly depend on more rows than these.
 _MAX_FACTOR_ROWS = 250
@@ -325,14 +325,18 @@ def require_intervals(predictor: Predictor) -> None:
 
 def predict(predictor: Predictor, treatment: Any, covariates: Any = None) -> Floats:
     """g at one treatment for all rows or one a row, `(n,)` or `(n, K)`."""
-    return predictor.at(query_at(predictor.schema, treatment, covariates))[0]
+    return np.asarray(estimate_at(predictor, query_at(predictor.schema, treatment, covariates)).values[0])
 
 
 def estimate_at(predictor: Predictor, query: Query, *, intervals: bool = False) -> Estimate:
     """g at every point of a query, `(m, n)`, with its sources of uncertainty if intervals are wanted."""
     if intervals:
         require_intervals(predictor)
-    return Estimate(predictor.at(query), predictor.factors(query) if intervals else ())
+        return Estimate(predictor.at(query), predictor.factors(query))
+    # What is computed of covariates may be many numbers a row.
+    starts = range(0, len(query.rows), _MAX_AVERAGED)
+    parts = [query.take(slice(start, start + _MAX_AVERAGED)) for start in starts] if len(starts) > 1 else [query]
+    return Estimate(np.concatenate([predictor.at(part) for part in parts], axis=1))
 
 
 def interval_at(
@@ -400,19 +404,32 @@ class Average(NamedTuple):
 def average(predictor: Predictor, query: Query, *, intervals: bool = False) -> Average:
     """g at each of a query's treatments, averaged over its rows by their weights.
 
-    Beyond 100,000 rows, evenly spread ones stand for all; for sources of uncertainty and support, 250 of them.
+    Beyond 100,000 rows, so many evenly spread ones stand for all, and the source "rows" is what this leaves open; for
+    the other sources and for support, 250 of them.
     """
     if intervals:
         require_intervals(predictor)
     rows = query.thinned(_MAX_AVERAGED)
-    values = _averaged(predictor.at(rows), rows.rows.shares)
+    each = predictor.at(rows)
+    values = _averaged(each, rows.rows.shares)
     few = query.thinned(_MAX_FACTOR_ROWS)
     shares = few.rows.shares
     sources = tuple(
         source._replace(factors=np.stack([_averaged(row, shares) for row in source.factors]))
         for source in (predictor.factors(few) if intervals else ())
     )
+    if intervals and rows is not query:
+        sources += (_rows_left_out(each - values[:, None], rows.rows.shares, len(query.rows)),)
     return Average(Estimate(values, sources), predictor.in_support(few), shares)
+
+
+def _rows_left_out(around: Floats, shares: Floats, n: int) -> Source:
+    """What an average over r of n rows leaves open about that over all, by its values around it, `(m, r, ...)`."""
+    weighted = np.moveaxis(around, 1, -1) * shares
+    flat = weighted.reshape(-1, len(shares))
+    variances, vectors = np.linalg.eigh(flat @ flat.T * (1.0 - len(shares) / n))
+    factors = np.sqrt(np.maximum(variances, 0.0))[:, None] * vectors.T
+    return Source("rows", factors.reshape(-1, *weighted.shape[:-1]), np.inf)
 
 
 def _averaged(values: Floats, shares: Floats) -> Floats:

@@ -8,7 +8,7 @@ from linearmodels.iv import IV2SLS
 
 from bgmiv.baselines.tsls import Basis, TSLSConfig, _left_out_errors
 from bgmiv.data.ivdata import IVData
-from bgmiv.designs import DemandDesign, LowDimDesign, VectorProxyDesign
+from bgmiv.designs import DemandDesign, LowDimDesign
 from bgmiv.effects import predict
 from bgmiv.errors import ConfigError, DataError
 
@@ -61,10 +61,15 @@ def test_redundant_columns_name_cause_and_fix() -> None:
         TSLSConfig().fit(data)
 
 
-def test_too_many_covariates_for_the_rows() -> None:
-    data = VectorProxyDesign(vector_dim=30).sample(50, 0.5, 0)
-    with pytest.raises(DataError, match=r"31 covariate columns and 50 rows.*at least 62 rows"):
+@pytest.mark.parametrize(("covariates", "instruments"), [(31, 1), (12, 20)])
+def test_too_many_columns_for_the_rows(covariates: int, instruments: int) -> None:
+    rng = np.random.default_rng(0)
+    v, w, x = (rng.normal(size=(50, width)) for width in (covariates, instruments, 1))
+    data = IVData.from_arrays(x[:, 0] + rng.normal(size=50), x[:, 0], instruments=w, covariates=v)
+    with pytest.raises(DataError, match=rf"{covariates} covariate columns, {instruments} instr.* at least 64 rows"):
         TSLSConfig().fit(data)
+    if covariates < 25:
+        TSLSConfig(use_instrument=False).fit(data)
 
 
 def test_sieve_equals_linearmodels_on_the_same_columns() -> None:

@@ -161,3 +161,11 @@ def test_a_strong_instrument_is_not_refused() -> None:
     other = many.copy()
     other[1] += 1.0
     assert IVData.from_arrays(rng.normal(size=5000), many, instruments=other).n_rows == 5000
+
+
+def test_too_many_instruments_for_the_rows() -> None:
+    rng = np.random.default_rng(0)
+    y, x, w = rng.normal(size=40), rng.normal(size=40), rng.normal(size=(40, 21))
+    IVData.from_arrays(y, x, instruments=w[:, :20])
+    with pytest.raises(DataError, match=r"21 instruments for 40 rows.* at least 42 rows, or fewer instruments"):
+        IVData.from_arrays(y, x, instruments=w)

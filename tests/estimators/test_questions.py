@@ -195,6 +195,30 @@ def test_intervals_of_many_rows_are_worked_out_in_parts(tsls: TSLS, monkeypatch:
         assert one.labels == two.labels
 
 
+def test_points_of_many_rows_are_worked_out_in_parts(tsls: TSLS, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked() -> list[np.ndarray]:
+        curves = tsls.dose_response([0.0, 1.0, 2.0], AGE, average=False).values
+        return [tsls.predict(X, AGE), tsls.effect(AGE, t0=0.0, t1=1.0), curves]
+
+    whole = asked()
+    monkeypatch.setattr(effects, "_MAX_AVERAGED", 90)
+    for one, two in zip(whole, asked(), strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-12)
+
+
+def test_intervals_know_what_rows_that_stand_for_all_leave_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = TSLS(interactions=True).fit(Y, X, instruments=W, covariates=AGE)
+    whole, curve = model.ate_interval(t0=0.0, t1=1.0), model.dose_response_interval([0.0, 1.0])
+    assert "rows" not in whole.std_errors
+    monkeypatch.setattr(effects, "_MAX_AVERAGED", 100)
+    found, thin = model.ate_interval(t0=0.0, t1=1.0), model.dose_response_interval([0.0, 1.0])
+    effect = model.effect(AGE, t0=0.0, t1=1.0)[np.linspace(0, N - 1, 100).round().astype(int)]
+    assert found.std_errors["rows"] == pytest.approx(effect.std() / 10.0 * np.sqrt(0.75))
+    assert abs(found.estimate - whole.estimate) < 3.0 * found.std_errors["rows"]
+    assert found.std_errors["sampling"] == whole.std_errors["sampling"]
+    assert np.all(np.abs(thin.estimate - curve.estimate) < 3.0 * thin.std_errors["rows"])
+
+
 def test_averages_of_a_million_rows_are_cheap() -> None:
     resource = pytest.importorskip("resource")
     model = TSLS().fit(Y, X, instruments=W, covariates=AGE)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -116,6 +118,19 @@ def test_interruption_ends_the_report_and_says_how_to_go_on() -> None:
         run_phase(Walk(), start(), rows(0), jax.random.key(0), reporter=spy)
     assert isinstance(caught.value, KeyboardInterrupt)
     assert spy.calls[-1] == ("finish",)
+
+
+def test_an_interrupt_that_was_dropped_ends_the_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dropped(*_: Any) -> None:
+        # As Python does where JAX's function runs in the middle of a garbage collection.
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+    spy, before = Spy(), signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(spy, "advance", dropped)
+    with pytest.raises(FitInterrupted, match="after step 5;"):
+        run_phase(Walk(), start(), rows(0), jax.random.key(0), reporter=spy)
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_divergence_is_an_error_that_names_phase_and_step() -> None:

@@ -300,10 +300,12 @@ class TSLSConfig(MethodConfig):
                 "pixel. Pass features of the images (a few columns), or declare the block as 'vector' to use pixels as "
                 "they are, or use another method"
             )
-        if 2 * n_covariates > n_rows:
+        n_instruments = data.instruments.shape[1] if self.use_instrument else 0
+        least = 2 * (n_covariates + n_instruments)
+        if least > n_rows:
             raise DataError(
-                f"two-stage least squares with {n_covariates} covariate columns and {n_rows} rows is not "
-                f"meaningful; give at least {2 * n_covariates} rows, fewer covariates, or use another method"
+                f"two-stage least squares with {n_covariates} covariate columns, {n_instruments} instruments and "
+                f"{n_rows} rows is not meaningful; give at least {least} rows, fewer columns, or use another method"
             )
 
     def _basis(self, values: np.ndarray) -> Basis:

@@ -279,7 +279,15 @@ def _check_overlap(y: FloatArray, x: FloatArray, v: FloatArray, w: FloatArray, s
 
 
 def _check_determined(x: FloatArray, v: FloatArray, w: FloatArray, schema: Schema) -> None:
-    """Refuse a treatment that is a linear combination of instruments and covariates: nothing of it is endogenous."""
+    """Refuse a treatment that is a linear combination of instruments and covariates: nothing of it is endogenous.
+
+    Half as many instruments as rows would predict any treatment that well, and leave nothing to judge them by.
+    """
+    if 2 * w.shape[1] > max(len(x), 4):
+        raise DataError(
+            f"{w.shape[1]} instruments for {len(x)} rows predict any treatment, endogenous or not. Pass at least "
+            f"{2 * w.shape[1]} rows, or fewer instruments."
+        )
     plain = [j for block in schema.blocks if block.kind in _PLAIN for j in range(block.start, block.stop)]
     n_columns = 1 + w.shape[1] + len(plain)
     if len(x) < n_columns + 2 or n_columns > _MAX_DETERMINING:

@@ -1,26 +1,24 @@
 r"""Linear regressions of a data set, tests of their assumptions, and the strength of the instruments.
 
-Estimates, covariances and tests are those of linearmodels. With weak instruments two-stage least squares is biased
+Estimates and tests are those of linearmodels. With weak instruments two-stage least squares is biased
 towards least squares, and its intervals are too narrow. The effective F measures this without assuming equal error
 variances; the Anderson-Rubin set is valid whatever the instruments are.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve, eigvals, qr
+from scipy.linalg import cho_factor, cho_solve, eigvals
 from scipy.stats import f as f_distribution
 from scipy.stats import ncx2, norm
 
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.schema import BlockKind
 from bgmiv.diagnostics.check import LinearEstimate
+from bgmiv.diagnostics.columns import LinearColumns, linear_columns, residuals
 from bgmiv.effects import check_level
-from bgmiv.errors import DataError
 
 __all__ = [
     "FirstStage", "LinearColumns", "LinearParts", "anderson_rubin_set", "critical_effective_f", "endogeneity",
@@ -30,130 +28,36 @@ __all__ = [
 Floats = NDArray[np.float64]
 Intervals = tuple[tuple[float, float], ...]
 
-_MAX_COLUMNS = 100
-_MAX_COMPONENTS = 50
-# Beyond so many rows covariates are partialled out first; degrees of freedom then leave them out, which no digit shows.
-_MAX_FULL = 100_000
-# What is left of a standardised column below this share of its length is rounding.
-_REDUNDANT = 1e-7
-
-
-@dataclass(frozen=True, eq=False)
-class LinearColumns:
-    """Columns with mean 0 and standard deviation 1 (weighted, if there are weights).
-
-    Attributes:
-        outcome: (n,).
-        treatment: (n, m); for a treatment with several levels the indicators of all but the first.
-        exogenous: (n, k): a constant, and the covariates or their leading principal components.
-        instruments: (n, q), without those that the others and the covariates determine.
-        weights, groups: (n,) or None.
-        outcome_scale, instrument_scale: their standard deviations in the data: a number, and (q,).
-        unit: what a coefficient of 1 on the first treatment column is in units of the data.
-        names: of the instruments.
-        prepared, labels: what was done to the columns, for `bgmiv.diagnostics.readings.preparation_text`.
-    """
-
-    outcome: Floats
-    treatment: Floats
-    exogenous: Floats
-    instruments: Floats
-    weights: Floats | None
-    groups: NDArray[np.int64] | None
-    outcome_scale: float
-    instrument_scale: Floats
-    unit: float
-    names: tuple[str, ...]
-    prepared: dict[str, float]
-    labels: dict[str, str]
-
-    @property
-    def dof(self) -> int:
-        """Degrees of freedom of a regression on exogenous columns and instruments; with groups, their number less 1."""
-        if self.groups is not None:
-            return len(np.unique(self.groups)) - 1
-        return len(self.outcome) - self.exogenous.shape[1] - self.instruments.shape[1]
-
-    @property
-    def errors(self) -> dict[str, Any]:
-        """The kind of standard errors, as linearmodels takes it."""
-        if self.groups is None:
-            return {"cov_type": "robust"}
-        return {"cov_type": "clustered", "clusters": self.groups}
-
-
-def linear_columns(data: IVData) -> LinearColumns:
-    """The columns for linear diagnostics of a data set.
-
-    If the covariates have more than 100 columns, or more than a quarter of the number of rows, their leading principal
-    components replace them: at most 50, and at most a tenth of the number of rows.
-
-    Raises:
-        DataError: there are no instruments, or too few rows for them, or the covariates determine the treatment.
-    """
-    # Rows of weight 0 tell nothing, and linearmodels refuses them.
-    data = data if data.weights is None else data.take(data.weights > 0)
-    n = data.n_rows
-    weights = None if data.weights is None else np.asarray(data.weights, np.float64) / np.mean(data.weights)
-    share = np.full(n, 1.0 / n) if weights is None else weights / weights.sum()
-    root = np.sqrt(share)[:, None]
-    # The indicators of a categorical block add up to one: the first of each is left out.
-    reference = {block.start for block in data.schema.blocks if block.kind is BlockKind.categorical}
-    kept = [column for column in range(data.schema.n_covariates) if column not in reference]
-    v, _ = _standard(data.covariates[:, kept], share)
-    prepared: dict[str, float] = {}
-    if len(kept) > _MAX_COLUMNS or len(kept) > n / 4:
-        v = _components(v, root, min(_MAX_COMPONENTS, max(n // 10, 1)))
-        prepared |= {"covariate_columns": float(len(kept)), "components": float(v.shape[1])}
-    else:
-        v = v[:, _independent(v * root)]
-        if v.shape[1] < len(kept):
-            prepared["redundant_covariates"] = float(len(kept) - v.shape[1])
-    exogenous = np.hstack([np.ones((n, 1)), v])
-    w, w_scale = _standard(data.instruments, share)
-    if not w.shape[1]:
-        raise DataError("instruments are missing, and nothing can be diagnosed without them. Pass at least one.")
-    chosen = _independent(_net(w, exogenous, root))
-    if n - exogenous.shape[1] - len(chosen) < 2:
-        raise DataError(f"{n} rows are too few to diagnose {len(chosen)} instruments. Pass more rows or fewer of them.")
-    names = tuple(data.schema.instruments[i] for i in chosen)
-    dropped = [repr(name) for name in data.schema.instruments if name not in names]
-    treatment = data.schema.treatment.columns(data.treatment)
-    x, x_scale = _standard(treatment if treatment.shape[1] == 1 else treatment[:, 1:], share)
-    if len(_independent(_net(x, exogenous, root))) < x.shape[1]:
-        raise DataError("the covariates determine the treatment, so nothing is left to instrument. Pass fewer of them.")
-    y, y_scale = _standard(data.outcome[:, None], share)
-    w = w[:, chosen]
-    if n > _MAX_FULL:
-        # By the theorem of Frisch, Waugh and Lovell: a regression on 50 columns would cost 50 times as much.
-        y, x, w = (_without(columns, exogenous, share) for columns in (y, x, w))
-        exogenous = exogenous[:, :1]
-    groups = None if data.groups is None else np.asarray(data.groups, np.int64)
-    if groups is not None and len(np.unique(groups)) < data.instruments.shape[1] + 2:
-        prepared["groups_ignored"] = float(len(np.unique(groups)))
-        groups = None
-    return LinearColumns(
-        outcome=y[:, 0],
-        treatment=x,
-        exogenous=exogenous,
-        instruments=w,
-        weights=weights,
-        groups=groups,
-        outcome_scale=float(y_scale[0]),
-        instrument_scale=w_scale[chosen],
-        unit=float(y_scale[0] / x_scale[0]),
-        names=names,
-        prepared=prepared,
-        labels={"dropped_instruments": ", ".join(dropped)} if dropped else {},
-    )
-
 
 def regression(target: Floats, columns: LinearColumns, *, robust: bool = True) -> tuple[Floats, Floats]:
-    """Coefficients of the instruments and their covariance (debiased) in a regression on them and the exogenous."""
-    errors = columns.errors if robust else {"cov_type": "unadjusted"}
-    found = _least_squares(columns, target, columns.instruments, **errors, debiased=True)
-    k = columns.exogenous.shape[1]
-    return np.asarray(found.params, np.float64)[k:], np.asarray(found.cov, np.float64)[k:, k:]
+    """Coefficients of the instruments and their covariance (debiased) in a regression on them and the exogenous.
+
+    linearmodels gives the same numbers, with a pseudo-inverse of all rows and a Python object for each.
+    """
+    return _regression(*_net(target, columns), columns, robust=robust)
+
+
+def _net(target: Floats, columns: LinearColumns) -> tuple[Floats, Floats]:
+    """Instruments and target net of the exogenous columns, each row times the root of its weight."""
+    root = np.ones((len(target), 1)) if columns.weights is None else np.sqrt(columns.weights)[:, None]
+    net = residuals(np.column_stack([columns.instruments, target]) * root, columns.exogenous * root)
+    return net[:, :-1], net[:, -1]
+
+
+def _regression(w: Floats, target: Floats, columns: LinearColumns, *, robust: bool) -> tuple[Floats, Floats]:
+    n, inverse = len(target), np.asarray(np.linalg.inv(w.T @ w), np.float64)
+    coefficients = np.asarray(np.linalg.lstsq(w, target, rcond=None)[0], np.float64)
+    errors, scale = target - w @ coefficients, 1.0 / (n - columns.exogenous.shape[1] - w.shape[1])
+    if not robust:
+        return coefficients, inverse * float(errors @ errors) * scale
+    scores, scale = w * errors[:, None], n * scale
+    if columns.groups is not None:
+        order = np.argsort(columns.groups, kind="stable")
+        starts = np.unique(columns.groups[order], return_index=True)[1]
+        scores = np.add.reduceat(scores[order], starts)
+        scale *= len(starts) / (len(starts) - 1) * (n - 1) / n
+    half = scores @ inverse
+    return coefficients, half.T @ half * scale
 
 
 def two_stage(columns: LinearColumns, target: Floats | None = None) -> Any:
@@ -245,10 +149,9 @@ def first_stage(target: Floats, columns: LinearColumns) -> FirstStage:
     q = columns.instruments.shape[1]
     if q == 0:
         return FirstStage(0.0, 0.0, 0.0, critical_effective_f(np.eye(1)), 0.0, 0)
-    f = _wald(*regression(target, columns, robust=False)) / q
-    coefficients, covariance = regression(target, columns)
-    weights = np.ones(len(target)) if columns.weights is None else columns.weights
-    net = _net(columns.instruments, columns.exogenous, np.sqrt(weights)[:, None])
+    net, left = _net(target, columns)
+    f = _wald(*_regression(net, left, columns, robust=False)) / q
+    coefficients, covariance = _regression(net, left, columns, robust=True)
     gram = net.T @ net
     root = np.linalg.cholesky(gram)
     # The covariance of orthonormal instruments' coefficients, up to a rotation that leaves its eigenvalues alone.
@@ -410,47 +313,3 @@ def _statistics(tests: dict[str, Any]) -> dict[str, float]:
     """Statistics and p-values of linearmodels' tests."""
     found = {name: float(test.stat) for name, test in tests.items()}
     return found | {f"{name}_p": float(test.pval) for name, test in tests.items()}
-
-
-def _standard(columns: NDArray[np.floating], share: Floats) -> tuple[Floats, Floats]:
-    """Columns with mean 0 and standard deviation 1 (constant ones as they are, but centred), and these deviations."""
-    values = np.asarray(columns, np.float64)
-    centre = share @ values
-    centred = values - centre
-    scale = np.sqrt(share @ centred**2)
-    scale = np.where(scale > 1e-12 * np.maximum(np.abs(centre), np.finfo(float).tiny), scale, 1.0)
-    return centred / scale, scale
-
-
-def _components(v: Floats, root: Floats, max_components: int) -> Floats:
-    """Scores of the leading principal components, with standard deviation 1."""
-    weighted = v * root
-    if v.shape[1] <= v.shape[0]:
-        values, vectors = np.linalg.eigh(weighted.T @ weighted)
-    else:
-        values, left = np.linalg.eigh(weighted @ weighted.T)
-        vectors = weighted.T @ left / np.sqrt(np.maximum(values, np.finfo(float).tiny))
-    order = np.argsort(values)[::-1][:max_components]
-    order = order[values[order] > 1e-10 * values[order[0]]]
-    return v @ vectors[:, order] / np.sqrt(values[order])
-
-
-def _net(columns: Floats, exogenous: Floats, root: Floats) -> Floats:
-    """The residuals of some columns given the exogenous ones, all rows multiplied by `root`."""
-    columns, exogenous = columns * root, exogenous * root
-    return np.asarray(columns - exogenous @ np.linalg.lstsq(exogenous, columns, rcond=1e-10)[0], np.float64)
-
-
-def _without(columns: Floats, exogenous: Floats, share: Floats) -> Floats:
-    """Residuals of some columns given the exogenous ones, which are standardised and independent."""
-    weighted = exogenous * share[:, None]
-    return columns - exogenous @ np.linalg.solve(weighted.T @ exogenous, weighted.T @ columns)
-
-
-def _independent(columns: Floats) -> NDArray[np.int64]:
-    """Positions of columns none of which the others determine, in order; columns have length 1 at most."""
-    if not columns.shape[1]:
-        return np.zeros(0, np.int64)
-    factor, pivots = qr(columns, mode="r", pivoting=True)[:2]
-    lengths = np.abs(np.diag(factor))
-    return np.sort(pivots[: len(lengths)][lengths > _REDUNDANT]).astype(np.int64)

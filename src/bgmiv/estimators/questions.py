@@ -37,8 +37,9 @@ _MAX_SUPPORT_ROWS = 250
 class QuestionsMixin(ABC):
     """`predict`, `effect`, `ate`, `marginal_effect`, `dose_response`, each with an `_interval`, and `in_support`.
 
-    Averages (`ate`, `dose_response`) are taken over the rows of the fit unless other covariates are given. Intervals
-    raise `ConfigError` for a method that gives point estimates only.
+    Averages (`ate`, `dose_response`) are taken over the rows of the fit unless other covariates are given. Beyond
+    100,000 rows so many evenly spread ones stand for all; what this leaves open is the standard error "rows" of an
+    interval. Intervals raise `ConfigError` for a method that gives point estimates only.
     """
 
     @abstractmethod
@@ -79,7 +80,7 @@ class QuestionsMixin(ABC):
         """
         query = self._query_at(treatment, covariates)
         self._warn_outside(query)
-        return self._fitted().at(query)[0]
+        return np.asarray(estimate_at(self._fitted(), query).values[0])
 
     def predict_interval(
         self, treatment: Any, covariates: Any = None, *, level: float = 0.95, band: Band = "pointwise"
@@ -176,8 +177,8 @@ class QuestionsMixin(ABC):
         query = self._query_along(treatments, covariates, weights)
         shown = np.atleast_1d(np.asarray(treatments))
         if not average:
-            return DoseResponse(shown, self._fitted().at(query))
-        return DoseResponse(shown, average_over(self._fitted(), query, intervals=False).estimate.values)
+            return DoseResponse(shown, estimate_at(self._fitted(), query).values)
+        return DoseResponse(shown, average_over(self._fitted(), query).estimate.values)
 
     def dose_response_interval(
         self,

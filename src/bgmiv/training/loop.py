@@ -7,6 +7,10 @@ steps in it is a traced value, so chunks of any length share one compilation. St
 
 from __future__ import annotations
 
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from math import prod
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -246,6 +250,29 @@ def _member_axes(data: TrainingData) -> Any:
     return TrainingData(rows, *(None, axis, axis, weights))  # type: ignore[arg-type]
 
 
+@contextmanager
+def _interrupts() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C was pressed in the body.
+
+    Python drops an exception that is raised while garbage is collected, where JAX has a function of its own: without a
+    note of it the fit would go on as if nothing had been pressed.
+    """
+    handler, pressed = signal.getsignal(signal.SIGINT), threading.Event()
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield pressed.is_set
+        return
+
+    def note(number: int, frame: Any) -> None:
+        pressed.set()
+        handler(number, frame)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield pressed.is_set
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
 def run_phase(
     program: Program,
     state: Any,
@@ -277,21 +304,24 @@ def run_phase(
         checkpoint.save(program.name, 0, state, history, last=False)
     reporter.start(program.name, program.n_steps - done)
     try:
-        while done < program.n_steps:
-            count = min(program.chunk - done % program.chunk, program.n_steps - done)
-            state, metrics = _run_chunk(program, state, data, key, jnp.asarray(done), jnp.asarray(count))
-            done += count
-            losses = {name: np.asarray(value) for name, value in metrics.items()}
-            if not np.isfinite(losses["loss"]).any():
-                raise DivergedError(program.name, done)
-            means = {name: float(np.mean(value)) for name, value in losses.items()}
-            history.append(HistoryRow(program.name, done, {name: value.tolist() for name, value in losses.items()}))
-            stop = isinstance(program, EarlyStopping) and bool(np.all(program.stopped(state)))
-            if checkpoint is not None:
-                checkpoint.save(program.name, done, state, history, last=stop or done == program.n_steps)
-            reporter.advance(count, means)
-            if stop:
-                break
+        with _interrupts() as pressed:
+            while done < program.n_steps:
+                count = min(program.chunk - done % program.chunk, program.n_steps - done)
+                state, metrics = _run_chunk(program, state, data, key, jnp.asarray(done), jnp.asarray(count))
+                done += count
+                losses = {name: np.asarray(value) for name, value in metrics.items()}
+                if not np.isfinite(losses["loss"]).any():
+                    raise DivergedError(program.name, done)
+                means = {name: float(np.mean(value)) for name, value in losses.items()}
+                history.append(HistoryRow(program.name, done, {name: value.tolist() for name, value in losses.items()}))
+                stop = isinstance(program, EarlyStopping) and bool(np.all(program.stopped(state)))
+                if checkpoint is not None:
+                    checkpoint.save(program.name, done, state, history, last=stop or done == program.n_steps)
+                reporter.advance(count, means)
+                if pressed():
+                    raise KeyboardInterrupt
+                if stop:
+                    break
     except KeyboardInterrupt:
         advice = "give a checkpoint folder to be able to go on from there."
         if checkpoint is not None:
