@@ -99,22 +99,25 @@ def filled(frame: pd.DataFrame, specs: Iterable[RunSpec]) -> list[Filled]:
 def filled_table(frame: pd.DataFrame) -> Table:
     """How many cells and fits of each table and figure of the paper there are, and what the rest would take."""
     lines = []
+    alike: dict[Any, list[Exhibit]] = {}
     for exhibit in paper_exhibits():
-        name = exhibit.name.replace("-", " ")
-        for one in filled(frame, exhibit.plan.specs):
+        alike.setdefault(exhibit.sweeps or exhibit.name, []).append(exhibit)
+    for first, *more in alike.values():
+        name = ", ".join(exhibit.name.replace("-", " ") for exhibit in (first, *more))
+        for one in filled(frame, first.plan.specs):
             hours = f"{one.hours:.3g}" if one.unknown == 0 else f"{one.hours:.3g} + ? ({one.unknown} fits)"
             counts = {"cells": f"{one.filled_cells} of {one.cells}", "fits": f"{one.done} of {one.fits}"}
             lines.append(
-                {"exhibit": name, "what": exhibit.title, "settings": one.family, **counts}
+                {"exhibit": name, "what": first.title, "settings": one.family, **counts}
                 | {"by other versions": one.other, "CPU-hours left": hours}
             )
-        if not exhibit.sweeps:
+        if not first.sweeps:
             whole = {"cells": "whole", "fits": DASH, "by other versions": DASH, "CPU-hours left": DASH}
-            lines.append({"exhibit": name, "what": exhibit.title, "settings": DASH, **whole})
+            lines.append({"exhibit": name, "what": first.title, "settings": DASH, **whole})
     found = pd.DataFrame(lines)
     notes = (
         "A cell is a design, sample size, rho, method and preset; it is filled if it has at least one fit by today's "
-        "version of the method. Figures and paired tests use the fits of their tables. CPU-hours: of one processor, "
+        "version of the method. CPU-hours: of one processor, "
         "from the times of stored rows of the same design, method and preset; a question mark where there are none.",
     )
     words = ("exhibit", "what", "settings")
