@@ -1,7 +1,7 @@
 """Do BGM-IV's latents separate shared, outcome-only, treatment-only and nuisance variation, as the paper says?
 
     NPROC=1 python benchmarks/latent_roles.py paper-qmc 1000 1   preset, rows, seed: the fits not done yet, a row each
-    python benchmarks/latent_roles.py tables                     all rows as Markdown, for latent_roles.md
+    python benchmarks/latent_roles.py tables                     all rows as a table in latent_roles.md
 
 In each design the parts of the covariates of each role are known. After a fit, each part is regressed
 on each block of latents in fresh rows, by kernel ridge regression; the score is the cross-validated share of the part's
@@ -24,6 +24,7 @@ from scipy.stats import ortho_group
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.model_selection import cross_val_predict
 
+from bgmiv._io import write_whole
 from bgmiv.data.ivdata import IVData
 from bgmiv.designs import make_design
 from bgmiv.designs.demand import draw_demand
@@ -141,22 +142,24 @@ def run(preset: str, n: int, seed: int, names: list[str]) -> None:
 
 
 def tables() -> None:
-    """A line a design, preset and part: means over seeds."""
+    """Put a line a design, preset and part, means over seeds, into latent_roles.md."""
     columns = [*BLOCKS, "all latents"]
-    print(f"| design | preset | n | seeds | layout | part | {' | '.join(columns)} |")
-    print("| --- " * (6 + len(columns)) + "|")
+    lines = [f"| design | preset | n | seeds | layout | part | {' | '.join(columns)} |"]
+    lines.append("| --- " * (6 + len(columns)) + "|")
     rows = done()
     keys = dict.fromkeys(tuple(row["piece"][name] for name in ("design", "preset", "n")) for row in rows)
     for key in sorted(keys, key=lambda key: (list(DESIGNS).index(key[0]), *key[1:])):
         own = [row for row in rows if tuple(row["piece"][name] for name in ("design", "preset", "n")) == key]
         layouts = "; ".join(dict.fromkeys(str(tuple(row["layout"])) for row in own))
         for part in own[0]["explained"]:
-            means = (np.mean([row["explained"][part][block] for row in own]) for block in columns)
-            shown = [
-                f"**{mean:.2f}**" if block == part else f"{mean:.2f}"
-                for mean, block in zip(means, columns, strict=True)
-            ]
-            print(f"| {' | '.join(map(str, key))} | {len(own)} | {layouts} | {part} | {' | '.join(shown)} |")
+            means = {block: np.mean([row["explained"][part][block] for row in own]) for block in columns}
+            shown = [f"**{mean:.2f}**" if block == part else f"{mean:.2f}" for block, mean in means.items()]
+            lines.append(f"| {' | '.join(map(str, key))} | {len(own)} | {layouts} | {part} | {' | '.join(shown)} |")
+    page = ROWS.with_suffix(".md")
+    before, rest = page.read_text().split("<!-- tables -->\n")
+    after = rest.split("<!-- /tables -->\n")[1]
+    text = "\n".join(["<!-- tables -->", "", *lines, "", "<!-- /tables -->", ""])
+    write_whole(page, f"{before}{text}{after}".encode())
 
 
 if __name__ == "__main__":

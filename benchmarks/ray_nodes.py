@@ -58,6 +58,8 @@ def rows_by(executor: Executor, folder: Path) -> list[Row]:
 
 def main() -> None:
     """Start the nodes, run both, compare."""
+    # Four nodes start slowly on a busy machine.
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")
     # Workers import this file and the package from where they are here.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     import ray_nodes  # by this name workers find it
