@@ -74,7 +74,7 @@ lowest: .venv-lowest/.installed ## a round through the package with the lowest v
 	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest/bin/python --resolution lowest-direct -e . 'pytest>=8.3,<10'
 	@touch $@
 
-results: $(STAMP) ## write benchmarks/RESULTS.md from the measured rows
+results: $(STAMP) ## write benchmarks/RESULTS.md and the tables of docs/reproduction.md from the measured rows
 	$(BIN)/python benchmarks/make_results.py
 
 robustness: $(STAMP) ## kill, damage and fill the bench and fits in full numbers; writes benchmarks/robustness.md

@@ -4,7 +4,6 @@ Every finished piece is one line of default_preset.jsonl and is not done again; 
 
     NPROC=1 python benchmarks/default_preset.py ablation   the preset without each of its parts, on development seeds
     NPROC=1 python benchmarks/default_preset.py latents    structural error by encoder, MAP and posterior mean
-    NPROC=1 python benchmarks/default_preset.py roles      which latents carry the season and which the group
     NPROC=1 python benchmarks/default_preset.py cut        Algorithm 1 against its cut form
     NPROC=1 python benchmarks/default_preset.py real       real data sets beside two-stage least squares
     NPROC=1 python benchmarks/default_preset.py example    the README's first example on 20 data sets
@@ -35,7 +34,6 @@ from bgmiv.bgm.latents import LatentMap, LatentPosterior
 from bgmiv.bgm.model import LatentLayout
 from bgmiv.data.query import Query, Rows
 from bgmiv.designs import make_design
-from bgmiv.designs.demand import draw_demand
 from bgmiv.designs.empirical import load_empirical
 from bgmiv.diagnostics import conditions_of, moment_risk
 from bgmiv.effects import predict
@@ -168,26 +166,6 @@ def latents() -> None:
         return row
 
     each("latents", (({"design": d, "n": n, "seed": 1}, lambda a=(d, n, 1): work(*a)) for d, n in CELLS))
-
-
-def roles() -> None:
-    """The share of each latent's variance that the season alone and the group alone explain, in fresh rows."""
-
-    def explained(z: np.ndarray, by: np.ndarray) -> list[float]:
-        means = np.zeros_like(z)
-        for value in np.unique(by):
-            means[by == value] = z[by == value].mean(axis=0)
-        return [round(float(share), 3) for share in 1.0 - np.var(z - means, axis=0) / np.var(z, axis=0)]
-
-    def work(design: str, n: int, seed: int) -> Row:
-        make = make_design(design)
-        fitted = default_preset().fit(make.sample(n, 0.5, seed), jax.random.key(seed))
-        fresh, draw = make.sample(4000, 0.5, seed + 1), draw_demand(4000, 0.5, seed + 1)
-        z = fitted.latents(fresh)
-        season, group = explained(z, np.floor(draw.time * 5.0)), explained(z, draw.group)
-        return {"layout": list(astuple(fitted.config.layout)), "season": season, "group": group}
-
-    each("roles", (({"design": d, "n": n, "seed": 1}, lambda a=(d, n, 1): work(*a)) for d, n in CELLS[:2]))
 
 
 # Algorithm 1 ----------------------------------------------------------------------------------------------------------
@@ -332,10 +310,6 @@ def tables() -> None:
         ),
     )
     table(
-        ["design", "layout", "by the season", "by the group"],
-        ([r["piece"]["design"], r["layout"], r["season"], r["group"]] for r in done("roles")),
-    )
-    table(
         ["design", "rho", "seed", "latents' update", "error"],
         ([*(r["piece"][k] for k in ("design", "rho", "seed", "form")), f"{r['error']:.4f}"] for r in done("cut")),
     )
@@ -367,7 +341,6 @@ def tables() -> None:
 STUDIES = {
     "ablation": ablation,
     "latents": latents,
-    "roles": roles,
     "cut": cut,
     "real": real,
     "example": example,

@@ -1,29 +1,40 @@
-"""What the paper's convolutional modules cost beside dense ones on this machine, as a Markdown table.
+"""What the paper's convolutional modules cost on this machine, and how a fit with them learns.
 
-    NPROC=1 python benchmarks/image_modules.py
+    NPROC=1 python benchmarks/image_modules.py                 the cost beside dense modules, as a Markdown table
+    NPROC=1 python benchmarks/image_modules.py curve 1000 0.1  a fit of MNIST-IV with n rows and this share of the steps
 
+The second goes on where it was stopped, writes image_curve.json and draws figures/study-image-curve.png.
 Times are CPU-seconds of one thread, so that other work on the machine matters less. Pictures are scikit-learn's digits
 at MNIST's size: arithmetic does not depend on what they show.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from matplotlib.figure import Figure
 
+from bgmiv._io import write_whole
+from bgmiv.bench import benchmark_config, structural_error
+from bgmiv.bench.report.figures import dress_panel, figure_bytes
 from bgmiv.bgm.config import BGMIVConfig, paper_preset, paper_qmc_preset
 from bgmiv.bgm.covariates import CovariateConfig, ImageDecoderConfig
 from bgmiv.bgm.model import build_model, covariate_log_posterior, encode_rows
-from bgmiv.designs import MnistDesign
+from bgmiv.designs import MnistDesign, make_design
+from bgmiv.effects import predict
 from bgmiv.nn.features import FeatureConfig
 from bgmiv.nn.images import ImageConfig
 from bgmiv.training.loop import training_data
 
+HERE = Path(__file__).parent
 BATCHES = 3
 REPEATS = 3
 # What a fit of the paper at n = 5000 does: iterations, batches of all epochs, and MAP steps of its 2,800 grid points.
@@ -85,5 +96,49 @@ def main() -> None:
         print(f"| {name} | ratio | " + " | ".join(f"{conv / dense:.1f}" for conv, dense in pairs) + " |", flush=True)
 
 
+def curve(n: int, share: float) -> None:
+    """A fit under the paper's settings with a share of its iterations, epochs and MAP steps, and its losses."""
+    config = benchmark_config("mnist", "bgm-iv", "paper-qmc")
+    config = replace(
+        config,
+        initial=replace(config.initial, iterations=round(share * config.initial.iterations)),
+        alternating=replace(config.alternating, epochs=round(share * config.alternating.epochs), chunk=1),
+        latents=replace(config.latents, steps=round(share * config.latents.steps)),
+        checkpoint=str(HERE / ".image-curve"),
+    )
+    design = make_design("mnist")
+    grid, start = design.grid(), time.process_time()
+    fitted = config.fit(design.sample(n, 0.5, 1), jax.random.key(1))
+    error = structural_error(predict(fitted, grid.treatment, grid.covariates), grid).all / 1e4
+    found = {
+        "n": n,
+        "share": share,
+        "structural_mse_1e4": error,
+        "cpu_seconds_of_this_run": round(time.process_time() - start, 1),
+        "history": [[row.phase, row.step, dict(row.metrics)] for row in fitted.history],
+    }
+    write_whole(HERE / "image_curve.json", (json.dumps(found, indent=1) + "\n").encode())
+    write_whole(HERE / "figures" / "study-image-curve.png", figure_bytes(drawn(found)))
+    print(f"structural MSE / 1e4: {error:.3f} after {share:g} of the paper's steps at n = {n}")
+
+
+def drawn(found: dict[str, Any]) -> Figure:
+    """The losses of both phases by step."""
+    phases = list(dict.fromkeys(phase for phase, _, _ in found["history"]))
+    figure = Figure(figsize=(4.2 * len(phases), 3.2), layout="constrained")
+    for panel, phase in zip(figure.subplots(1, len(phases), squeeze=False)[0], phases, strict=True):
+        rows = [(step, metrics) for name, step, metrics in found["history"] if name == phase]
+        for part in ("covariates", "treatment", "outcome"):
+            panel.plot([step for step, _ in rows], [metrics[part] for _, metrics in rows], label=part)
+        dress_panel(panel, phase)
+        panel.set_xlabel("step")
+        panel.legend(frameon=False, fontsize=8)
+    figure.suptitle(f"MNIST-IV, n = {found['n']}, {found['share']:g} of the paper's steps", fontsize=10)
+    return figure
+
+
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["curve"]:
+        curve(int(sys.argv[2]), float(sys.argv[3]))
+    else:
+        main()

@@ -1,21 +1,29 @@
-"""Write RESULTS.md and its figures from the measured rows in results/; every number in it comes from a row.
+"""Write RESULTS.md, DETAILS.md, their figures and the tables of docs/reproduction.md from the rows in results/.
 
 python benchmarks/make_results.py
+
+Every number comes from a row. Files are written whole, one after another: after a kill each is old or new.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pandas as pd
 
 from bgmiv._io import write_whole
-from bgmiv.bench import RowStore
-from bgmiv.bench.report import bench_report, report_files
+from bgmiv.bench import RowStore, load_plan, ready_plans
+from bgmiv.bench.plan import paper_exhibits
+from bgmiv.bench.report.comparisons import plan_table
+from bgmiv.bench.report.figures import Picture, figure_bytes
 from bgmiv.bench.report.frame import read_rows
-from bgmiv.bench.report.tables import Table, to_markdown
+from bgmiv.bench.report.paper import agreement_table, filled_table
+from bgmiv.bench.report.results import Section, bench_report, paper_sections, to_text, verdict_table
+from bgmiv.bench.report.tables import Table, safe_name, to_markdown
 
 HERE = Path(__file__).parent
+REPRODUCTION = HERE.parent / "docs" / "reproduction.md"
 
 # CPU-seconds of public code for one whole fit, measured in another session on the same kind of machine (two cores, no
 # GPU): the authors' TensorFlow code with 1000 Monte Carlo draws, and the DFIV study's PyTorch and NumPy code.
@@ -30,14 +38,12 @@ PUBLIC_CPU_SECONDS = {
     ("kiv", "demand", 1000): 20.0,
     ("kiv", "demand", 5000): 165.0,
 }
-
-
 CELL = ["design", "n", "rho", "method", "preset"]
 
 
 def seed_by_seed(frame: pd.DataFrame) -> Table:
     """A line a cell with every seed's error in order."""
-    own = frame[frame["ok"] & frame["design"].isin(["demand", "vector-proxy"])]
+    own = frame[frame["ok"] & frame["design"].isin(["demand", "vector-proxy", "mnist", "mnist-hd"])]
     texts = (own["seed"].astype(str) + ": " + own["mse"].map("{:.3f}".format)).groupby(
         [own[name] for name in CELL], sort=False
     )
@@ -62,32 +68,88 @@ def cost(frame: pd.DataFrame) -> Table:
     return Table("cost", "CPU-seconds of one fit", lines, lines, ("design", "method", "preset"))
 
 
-def main() -> None:
-    """Write RESULTS.md and figures/."""
-    store = RowStore(HERE / "results")
-    rows = store.rows()
-    frame = read_rows(rows)
-    files = report_files(bench_report(rows, store.plans()))
-    text = files["report.md"].decode().split("\n", 1)[1]
+def put_between(text: str, name: str, content: str) -> str:
+    """The text with what stands between the comments `name` and `/name` replaced; both must be there once."""
+    start, end = f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
+    if text.count(start) != 1 or text.count(end) != 1:
+        raise SystemExit(f"{REPRODUCTION} must have {start.strip()} and {end.strip()} once each, on lines of their own")
+    before, rest = text.split(start)
+    return f"{before}{start}\n{content.strip()}\n\n{end}{rest.split(end)[1]}"
+
+
+def image_curve() -> str:
+    """The learning curve of a short fit of the paper's image modules, if it has been run."""
+    path = HERE / "image_curve.json"
+    if not path.exists():
+        return "It has not been run."
+    found = json.loads(path.read_text())
+    picture = "![Losses by step](../benchmarks/figures/study-image-curve.png)"
+    error, share = found["structural_mse_1e4"], found["share"]
+    said = f"n = {found['n']}, {share:g} of the paper's steps: structural MSE / 1e4 of {error:.2f} at the end."
+    return f"{picture}\n\n{said}"
+
+
+def results(frame: pd.DataFrame, n_rows: int, others: list[Table]) -> str:
+    """RESULTS.md: how much there is, the paper's designs, noisy data, and verdicts."""
+    judged = verdict_table(frame)
     parts = [
         "# Measured results",
-        f"Generated from the {len(rows)} rows in `results/` by `make results`. The constant predictor scores 3.26 on "
-        "the grids of the demand family. [README.md](README.md) says how the rows were made.",
-        text.strip(),
-        "## Seed by seed",
-        to_markdown(seed_by_seed(frame)).strip(),
-        "## Cost against public code",
+        f"Generated from the {n_rows} rows in `results/` by `make results`. The paper's tables and figures, printed "
+        "values beside ours, are on the [reproduction page](../docs/reproduction.md); every design with box plots, "
+        "errors inside and outside the support, average effects, times, versions and seeds is in "
+        "[DETAILS.md](DETAILS.md); [README.md](README.md) says how rows are made. The constant predictor scores 3.26 "
+        "on the grids of the demand family.",
+        "## The paper's designs",
+        to_markdown(agreement_table(frame)),
+        "## Noisy data, and other designs",
+        *map(to_markdown, others),
+        "## Verdicts",
+        *([to_markdown(judged)] if judged else []),
+        "## How much of the paper is here",
+        to_markdown(filled_table(frame)),
+    ]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def main() -> None:
+    """Write it all."""
+    rows = RowStore(HERE / "results").rows()
+    every = read_rows(rows)
+    frame = every[every["current"]]
+    paper = paper_sections(frame, [exhibit.plan for exhibit in paper_exhibits()])
+    ours = sorted((name for name in ready_plans() if not name.startswith("paper/")), key=lambda name: name != "noisy")
+    plans = [load_plan(name) for name in ours]
+    shown_before = {section.title for section in paper}
+    details = [section for section in bench_report(rows, plans).sections if section.title not in shown_before]
+    busy = (
         "A whole fit and its grid prediction on one thread. Rows without the compilation cache pay for their own "
         "compilation (see Runtime). The public code was measured in another session, not side by side; our rows were "
-        "mostly made on a busy machine.",
-        to_markdown(cost(frame)).strip(),
+        "mostly made on a busy machine."
+    )
+    details += [
+        Section("Seed by seed", (seed_by_seed(every),)),
+        Section("Cost against public code", (busy, cost(every))),
     ]
+    pictures = [part for section in (*paper, *details) for part in section.parts if isinstance(part, Picture)]
+    names = {f"{safe_name(picture.name)}.png": picture.figure for picture in pictures}
+    for name, figure in names.items():
+        write_whole(HERE / "figures" / name, figure_bytes(figure))
+
+    head = "# Every design in detail\n\nGenerated with [RESULTS.md](RESULTS.md), which is what to read first.\n\n"
+    write_whole(HERE / "DETAILS.md", (head + to_text(details)).encode())
+    others = [table for plan in plans if (table := plan_table(frame, plan))]
+    write_whole(HERE / "RESULTS.md", results(frame, len(rows), others).encode())
+    page = REPRODUCTION.read_text()
+    for exhibit, section in zip(paper_exhibits(), paper[1:], strict=True):
+        text = to_text([Section("", section.parts)], "../benchmarks/figures").split("\n", 1)[1]
+        page = put_between(page, exhibit.name, text)
+    page = put_between(page, "filled", to_markdown(filled_table(frame)))
+    page = put_between(page, "image-curve", image_curve())
+    write_whole(REPRODUCTION, page.encode())
+    # Last, so that a kill leaves no page without its pictures.
     for old in (HERE / "figures").glob("*.png"):
-        old.unlink()
-    for name, content in files.items():
-        if name.startswith("figures/") and name.endswith(".png"):
-            write_whole(HERE / name, content)
-    write_whole(HERE / "RESULTS.md", ("\n\n".join(parts) + "\n").encode())
+        if old.name not in names and not old.name.startswith("study-"):
+            old.unlink()
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ class Method:
         return import_module(f"bgmiv.{self.module}").PRESETS
 
 
-_BGM = ("default", "paper", "paper-qmc", "default-no-egm", "paper-qmc-no-egm")
+_BGM = ("default", "paper", "paper-qmc", "default-no-egm", "paper-qmc-no-egm", "paper-qmc-egm0")
 _ONE = ("default",)
 _SECOND = {"default": 2}
 

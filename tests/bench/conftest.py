@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bgmiv.bench.store import Row
+from bgmiv.errors import ConfigError
+from bgmiv.registry import find_method
 
 # What the robustness benchmark shares with the tests.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
@@ -61,6 +64,11 @@ def make_row() -> Callable[..., Row]:
             "versions": {"bgmiv": "0.1.0"},
             "timestamp": "2026-01-01T00:00:00+00:00",
         }
-        return Row(**{**fields, **changes})
+        fields |= changes
+        with suppress(ConfigError):
+            # Of today's version, unless the test says otherwise.
+            today = find_method(fields["method"]).version_of(fields["preset"])
+            fields |= {"method_version": changes.get("method_version", today)}
+        return Row(**fields)
 
     return make

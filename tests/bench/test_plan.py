@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bgmiv.bench.plan import Plan, RunSpec, Sweep, identify, load_plan, ready_plans
+from bgmiv.bench.plan import Plan, RunSpec, Sweep, identify, load_plan, paper_exhibits, ready_plans
 from bgmiv.designs import DESIGNS
 from bgmiv.errors import ConfigError
 from bgmiv.registry import METHODS
@@ -145,12 +145,23 @@ def test_a_part_that_is_not_there(plan: Plan, wanted: dict[str, Any], words: str
 
 
 def test_ready_plans_are_whole() -> None:
-    assert {"demand", "vector-proxy"} <= set(ready_plans())
+    assert {"paper/table-1", "noisy"} <= set(ready_plans())
     for name in ready_plans():
         plan = load_plan(name)
         assert plan.name == name
         assert plan.title != name
         assert plan.specs
+
+
+def test_the_paper_has_all_its_tables_and_figures() -> None:
+    exhibits = {exhibit.name: exhibit for exhibit in paper_exhibits()}
+    # Figure 1 is a drawing of the model.
+    assert set(exhibits) == {f"table-{i}" for i in range(1, 14)} | {f"figure-{i}" for i in range(2, 10)}
+    tables = [exhibits[name].plan for name in ("figure-2", "table-1", "table-2", "table-7")]
+    printed = {spec for plan in tables for spec in plan.specs if spec.preset == "default"}
+    assert len(printed) == 5250
+    assert {spec.preset for plan in tables for spec in plan.specs if spec.method != "bgm-iv"} == {"default", "paper"}
+    assert len({exhibit.label for exhibit in exhibits.values()}) == len(exhibits)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +182,7 @@ def test_a_file_that_is_no_plan_says_where(tmp_path: Path, text: str, words: str
 
 
 def test_a_plan_that_is_nowhere_lists_the_ready_ones(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no plan 'nowhere'.*demand"):
+    with pytest.raises(ConfigError, match=r"no plan 'nowhere'.*paper/table-1.*noisy"):
         load_plan("nowhere")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="cannot be read as a plan"):

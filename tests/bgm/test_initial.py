@@ -70,6 +70,20 @@ def test_neither_chunks_nor_padding_change_the_result(run: Any, tiny: Any, same:
     assert same(after, again)
 
 
+def test_egm_integrates_the_outcome_over_the_residuals_spread(tiny: Any) -> None:
+    whole = replace(PROGRAMS["egm"], integration=GaussHermite(8), treatment_spread="residual")
+    before, key = jax.jit(whole.init)(tiny.model, jax.random.key(1)), jax.random.key(2)
+    wide = jax.jit(whole.step)(before, tiny.data, key)
+    assert float(wide[0].treatment_error) == pytest.approx(0.99 + 0.01 * float(wide[1]["treatment"]))
+    # Without spread the integral is the plug-in at the mean treatment, the default.
+    narrow = jax.jit(whole.step)(before._replace(treatment_error=jnp.zeros(())), tiny.data, key)
+    plug_in = jax.jit(PROGRAMS["egm"].step)(before, tiny.data, key)
+    assert float(narrow[1]["outcome"]) == pytest.approx(float(plug_in[1]["outcome"]), rel=1e-4)
+    assert float(wide[1]["outcome"]) != pytest.approx(float(plug_in[1]["outcome"]), rel=1e-4)
+    with pytest.raises(ConfigError, match="treatment_spread is 'head' or 'residual', got 'wide'"):
+        EGM(treatment_spread="wide")  # type: ignore[arg-type]
+
+
 def test_critic_loss_of_a_linear_critic() -> None:
     # D(z) = s . z has slope s everywhere, so the penalty is (|s| - 1)^2 whatever the mixing.
     slope = np.asarray([[0.3], [-0.4], [1.2]], np.float32)

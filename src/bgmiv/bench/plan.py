@@ -19,7 +19,13 @@ from bgmiv.designs.base import check_draw
 from bgmiv.errors import ConfigError
 from bgmiv.registry import find_method, method_names, nearest_preset, preset_names
 
-__all__ = ["Plan", "RunKey", "RunSpec", "Sweep", "canonical_json", "identify", "load_plan", "ready_plans"]
+__all__ = [
+    "Exhibit", "Plan", "RunKey", "RunSpec", "Sweep", "canonical_json", "identify", "load_plan", "paper_exhibits",
+    "ready_plans",
+]  # fmt: skip
+
+PAPER = "paper"
+"""What the plans of the paper's tables and figures begin with."""
 
 
 def canonical_json(value: Mapping[str, Any]) -> str:
@@ -197,11 +203,60 @@ class Plan:
         return replace(self, sweeps=tuple(sweeps))
 
 
+@dataclass(frozen=True)
+class Exhibit:
+    """A table or figure of the paper.
+
+    Args:
+        name: its number in the paper, as in `table-1`; its plan is `paper/table-1`.
+        label: its label in the paper's source.
+        kind: how it is shown (`bgmiv.bench.report.paper`).
+        title: what it shows.
+        design: the design it is about; None for tables of settings and resources.
+        sweeps: the fits it needs; some exhibits share them.
+    """
+
+    name: str
+    label: str
+    kind: str
+    title: str
+    design: str | None
+    sweeps: tuple[Sweep, ...]
+
+    @property
+    def plan(self) -> Plan:
+        """Its fits as a plan."""
+        number = self.name.replace("-", " ").capitalize()
+        return Plan(f"{PAPER}/{self.name}", f"{number} of the paper: {self.title}", self.sweeps)
+
+
+@cache
+def paper_exhibits() -> tuple[Exhibit, ...]:
+    """Every table and figure of the paper's results, settings and resources, in the paper's order.
+
+    Example:
+        >>> [exhibit.name for exhibit in paper_exhibits()][:3]
+        ['figure-2', 'table-1', 'figure-3']
+    """
+    content = tomllib.loads((_folder() / f"{PAPER}.toml").read_text(encoding="utf-8"))
+    fits = {name: tuple(Sweep(**sweep) for sweep in sweeps) for name, sweeps in content["fits"].items()}
+    return tuple(
+        Exhibit(
+            name, entry["label"], entry["kind"], entry["title"], entry.get("design"), fits.get(entry.get("fits"), ())
+        )
+        for name, entry in content["exhibit"].items()
+    )
+
+
+def _folder() -> Path:
+    return Path(str(files("bgmiv.bench"))) / "plans"
+
+
 @cache
 def ready_plans() -> tuple[str, ...]:
-    """The names of the plans that come with the package."""
-    folder = files("bgmiv.bench") / "plans"
-    return tuple(sorted(Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".toml")))
+    """The names of the plans that come with the package: the paper's first."""
+    paper = (exhibit.plan.name for exhibit in paper_exhibits() if exhibit.sweeps)
+    return (*paper, *sorted(path.stem for path in _folder().glob("*.toml") if path.stem != PAPER))
 
 
 def load_plan(source: str | Path) -> Plan:
@@ -213,34 +268,32 @@ def load_plan(source: str | Path) -> Plan:
         ConfigError: there is no such plan, or the file is not a plan; the message names the entry.
 
     Example:
-        >>> load_plan("vector-proxy").sweeps[0].n
+        >>> load_plan("paper/table-1").sweeps[0].n
         (1000, 5000, 10000)
     """
     path = Path(source)
     if str(source) in ready_plans():
-        path = Path(str(files("bgmiv.bench"))) / "plans" / f"{source}.toml"
+        for exhibit in paper_exhibits():
+            if str(source) == exhibit.plan.name:
+                return exhibit.plan
+        path = _folder() / f"{source}.toml"
     elif not path.is_file():
         raise ConfigError(
             f"there is no plan {str(source)!r}: no such file, and the ready plans are {', '.join(ready_plans())}"
         )
-    where, name = str(path), path.stem
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{where} is not valid TOML: {error}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{where} cannot be read as a plan: {error}") from error
-    _no_others(content, ("title", "sweep"), where)
+    name = path.stem
+    content = _toml(path)
+    _no_others(content, ("title", "sweep"), str(path))
     sweeps = content.get("sweep")
     if not isinstance(sweeps, list) or not sweeps or not all(isinstance(entry, dict) for entry in sweeps):
-        raise ConfigError(f"{where} has no [[sweep]] table")
+        raise ConfigError(f"{path} has no [[sweep]] table")
     title = content.get("title", name)
     if not isinstance(title, str):
-        raise ConfigError(f"{where}: title must be a text, got {title!r}")
+        raise ConfigError(f"{path}: title must be a text, got {title!r}")
     allowed = tuple(item.name for item in fields(Sweep))
     found = []
     for position, entry in enumerate(sweeps, start=1):
-        place = f"{where}, sweep {position}"
+        place = f"{path}, sweep {position}"
         _no_others(entry, allowed, place)
         if missing := [needed for needed in ("designs", "n", "rho", "methods") if needed not in entry]:
             raise ConfigError(f"{place}: {', '.join(missing)} missing")
@@ -249,6 +302,15 @@ def load_plan(source: str | Path) -> Plan:
         except ConfigError as error:
             raise ConfigError(f"{place}: {error}") from error
     return Plan(name, title, tuple(found))
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read as a plan: {error}") from error
 
 
 def _no_others(content: Mapping[str, Any], allowed: Sequence[str], where: str) -> None:

@@ -168,10 +168,17 @@ def _without_initial(preset: Callable[[], BGMIVConfig]) -> BGMIVConfig:
     )
 
 
+def _one_egm_iteration() -> BGMIVConfig:
+    """The paper's ablation as the authors' code runs it: a budget of 0 is one EGM iteration, then e(v) as latents."""
+    config = paper_qmc_preset()
+    return replace(config, initial=replace(config.initial, iterations=1))
+
+
 PRESETS: dict[str, Callable[[], BGMIVConfig]] = {
     "default": default_preset,
     "paper": paper_preset,
     "paper-qmc": paper_qmc_preset,
     "default-no-egm": partial(_without_initial, default_preset),
     "paper-qmc-no-egm": partial(_without_initial, paper_qmc_preset),
+    "paper-qmc-egm0": _one_egm_iteration,
 }

@@ -8,7 +8,7 @@ error, and a small penalty on the raw spreads.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,20 +17,22 @@ from jax import Array
 
 from bgmiv.bgm.model import BGMIVModel, averaged_means, outcome_raws, square_errors
 from bgmiv.integrate import GaussHermite, IntegrationRule, rule_for
+from bgmiv.likelihood import Gaussian
 from bgmiv.nn import MLP, adam
-from bgmiv.nn.images import check_bounds
+from bgmiv.nn.images import check_bounds, check_choice
 from bgmiv.training.loop import RandomNumbers, Row, TrainingData
 
 __all__ = ["EGM", "EGMState", "critic_loss", "egm_loss"]
 
 
 class EGMState(NamedTuple):
-    """Model, critic and their optimisers."""
+    """Model, critic, their optimisers, and the moving average of the treatment's squared error."""
 
     model: BGMIVModel
     critic: MLP
     model_optimiser: optax.OptState
     critic_optimiser: optax.OptState
+    treatment_error: Array
 
 
 def critic_loss(critic: MLP, fake: Array, real: Array, mix: Array, gradient_penalty: float) -> Array:
@@ -61,11 +63,13 @@ def egm_loss(
     noise: Array,
     key: Array,
     spread_weight: float,
+    variance: Array | None = None,
 ) -> tuple[Array, dict[str, Array]]:
     """The joint loss of encoder and generators on one batch, and its parts; the critic is held fixed.
 
     `z` has as many draws from the prior as the batch has rows, `noise` the dropout noise of the batch's encodings, then
     of the draws' (`(2 n, noise_width)`), and `key` the randomness of the nodes.
+    `variance` is that of the treatment in the outcome's integral; None takes the treatment head's.
     """
     covariates = model.covariates
     n = len(rows.x)
@@ -78,8 +82,11 @@ def egm_loss(
     v_cycle = jax.vmap(covariates.decode_means)(z_hat)
 
     raw_x = jax.vmap(model.treatment_raw)(rows.w, z_hat)
+    around = raw_x
+    if variance is not None:
+        around = jnp.stack([raw_x[:, 0], jnp.full(n, jnp.log(jnp.expm1(variance)))], axis=1)
     nodes, log_weights = jax.vmap(lambda raw, x, k: rule.nodes(model.treatment_head, raw, x, k))(
-        raw_x, rows.x, jax.random.split(key, n)
+        around, rows.x, jax.random.split(key, n)
     )
     raw_y = jax.vmap(outcome_raws, in_axes=(None, 0, 0))(model, nodes, z_hat)
     head = model.outcome_head
@@ -113,7 +120,10 @@ class EGM:
         critic_hidden: hidden units of the tanh critic.
         gradient_penalty: weight of the critic's gradient penalty.
         spread_penalty: weight on the mean squared raw spreads.
-        integration: nodes of the outcome's mean; `GaussHermite(1)` is the plug-in at the mean treatment.
+        integration: nodes of the outcome's mean; `GaussHermite(1)` is the plug-in at the mean treatment, and
+            `GaussHermite(8)` with `treatment_spread="residual"` what the authors' later code does.
+        treatment_spread: spread of the nodes of a continuous treatment: "head", as the treatment's head has it, which
+            this phase does not fit, or "residual", the root of a moving average of squared errors, at most 1.
         chunk: iterations between two reports and saves.
     """
 
@@ -124,7 +134,8 @@ class EGM:
     critic_hidden: tuple[int, ...] = (64, 32, 8)
     gradient_penalty: float = 10.0
     spread_penalty: float = 0.001
-    integration: IntegrationRule = GaussHermite(8)
+    integration: IntegrationRule = GaussHermite(1)
+    treatment_spread: Literal["head", "residual"] = "head"
     chunk: int = 500
 
     name: ClassVar[str] = "EGM warm start"
@@ -133,6 +144,7 @@ class EGM:
     def __post_init__(self) -> None:
         """Refuse settings that cannot train."""
         check_bounds(self, "learning_rate", iterations=0, batch_size=2, critic_steps=1, chunk=1)
+        check_choice(self, "treatment_spread", "head", "residual")
 
     @property
     def n_steps(self) -> int:
@@ -146,7 +158,7 @@ class EGM:
         """A fresh critic and fresh optimisers beside the model."""
         critic = MLP(model.layout.dim, self.critic_hidden, 1, key=key, activation=jnp.tanh)
         optimiser = self._optimiser()
-        return EGMState(model, critic, optimiser.init(model), optimiser.init(critic))
+        return EGMState(model, critic, optimiser.init(model), optimiser.init(critic), jnp.ones(()))
 
     def step(self, state: EGMState, data: TrainingData, key: Array) -> tuple[EGMState, dict[str, Array]]:
         """Critic steps, then one joint step of encoder and generators."""
@@ -160,10 +172,14 @@ class EGM:
         z = numbers.normal((n, model.layout.dim))
         noise = numbers.uniform((2 * n, model.covariates.noise_width))
         rule = rule_for(self.integration, model.treatment_head)
+        residual = self.treatment_spread == "residual" and isinstance(model.treatment_head, Gaussian)
+        # The smallest is far below any noise; at 0 the raw spread would not be finite.
+        variance = jnp.clip(state.treatment_error, 1e-4, 1.0) if residual else None
         loss = jax.grad(egm_loss, has_aux=True)
-        grads, metrics = loss(model, critic, rule, rows, z, noise, key_nodes, self.spread_penalty)
+        grads, metrics = loss(model, critic, rule, rows, z, noise, key_nodes, self.spread_penalty, variance)
         updates, model_optimiser = self._optimiser().update(grads, state.model_optimiser)
-        return EGMState(optax.apply_updates(model, updates), critic, model_optimiser, critic_optimiser), metrics
+        error = 0.99 * state.treatment_error + 0.01 * metrics["treatment"]
+        return EGMState(optax.apply_updates(model, updates), critic, model_optimiser, critic_optimiser, error), metrics
 
     def resolve(self, n_rows: int) -> EGM:
         """These settings: they do not depend on the number of rows."""

@@ -100,13 +100,33 @@ def run(
 
 
 @reported
-def plans() -> None:
-    """List the plans that come with the package."""
+def plans(
+    store: Annotated[
+        Path | None, typer.Option(help="Say what of each plan is missing there, and what it costs.")
+    ] = None,
+) -> None:
+    """List the plans that come with the package; with a store, the fits missing and the CPU-hours they need.
+
+    Hours are of one processor of the machine that made the store's rows, from their times; fits of which no row tells
+    are counted beside. Fits under the paper's settings and by default presets are listed apart.
+    """
     from bgmiv.bench.plan import load_plan, ready_plans
 
+    if store is None:
+        for name in ready_plans():
+            plan = load_plan(name)
+            echo(f"{name:16} {len(plan.specs):6} fits  {plan.title}")
+        return
+    from bgmiv.bench.report.frame import read_rows
+    from bgmiv.bench.report.paper import filled
+
+    frame = read_rows(_opened(store).rows())
+    table = _table("plans", "plan", "presets", "fits", "done", "missing", "CPU-hours", "no estimate for")
     for name in ready_plans():
-        plan = load_plan(name)
-        echo(f"{name:14} {len(plan.specs):6} fits  {plan.title}")
+        for one in filled(frame, load_plan(name).specs):
+            counts = (one.fits, one.done, one.missing, f"{one.hours:.3g}", one.unknown)
+            table.add_row(name, one.family, *map(str, counts))
+    _wide_console().print(table)
 
 
 @reported

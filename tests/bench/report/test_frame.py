@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from bgmiv.bench import RunSpec, identify
 from bgmiv.bench.report.frame import add_labels, cell_marks, column_order, mixed_versions, read_rows
 
 from .conftest import NEWER, MakeCell
@@ -31,9 +32,10 @@ def test_failed_fits_and_mixed_versions_are_marked(make_cell: MakeCell) -> None:
     frame = read_rows([*make_cell("bgm-iv", [1.0, 2.0]), *make_cell("bgm-iv", [None], first_seed=5, **other)])
     assert frame["mse"].isna().to_list() == [False, False, True]
     version, libraries = mixed_versions(frame)
-    assert version.startswith("method version 1 (seeds 0-1) and 9")
+    today = identify(RunSpec("demand", 1000, 0.5, "bgm-iv", "default", 0)).method_version
+    assert version.startswith(f"method version {today} (seeds 0-1) and 9")
     assert libraries == "jax 0.10.2 (seeds 0-1) and 0.9.0 (seeds 5)"
-    assert (cell_marks(frame), cell_marks(frame[:2]), cell_marks(frame[2:])) == ("†‡", "", "‡")
+    assert (cell_marks(frame), cell_marks(frame[:2]), cell_marks(frame[2:])) == ("†‡§", "", "‡§")
 
 
 def test_verdicts_come_from_the_evidence(make_cell: MakeCell) -> None:

@@ -49,7 +49,7 @@ def test_average_effects_have_bias_and_root_mean_square(make_row: Callable[..., 
 
 
 def test_the_report_has_it_where_there_are_two_methods(rows: list[Row], make_cell: MakeCell) -> None:
-    assert [section.title for section in bench_report(rows).sections][1] == "All designs at a glance"
+    assert "All designs at a glance" in [section.title for section in bench_report(rows).sections]
     assert all(section.title != "All designs at a glance" for section in bench_report(make_cell("kiv", [1.0])).sections)
 
 

@@ -65,13 +65,12 @@ def named(made: Report, name: str) -> Table:
 
 def test_the_report_has_every_part_and_stands_alone(rows: list[Row]) -> None:
     made = bench_report(rows, [PLAN])
-    design = ["accuracy", "accuracy-*-paper-values", "paired-*-default", "paired-*-paper-values", "no-instrument"]
-    design += ["ablation", "support"]
-    names = ["multiples"]
+    design = ["accuracy", "paired-*-default", "no-instrument", "support"]
+    names = ["paper-filled", *(f"paper-table-{i}" for i in (1, 3, 4, 5, 6, 8, 12)), "multiples"]
     names += [part.replace("-*", "-vector-proxy") if "*" in part else f"{part}-vector-proxy" for part in design]
     names += ["accuracy-lowdim-sin", "support-lowdim-sin", "runtime", "failures", "versions", "missing"]
     assert [table.name for table in made.tables] == names
-    pictures = ["multiples", "lines-vector-proxy", "boxes-vector-proxy", "ablation-boxes-vector-proxy"]
+    pictures = ["paper-figure-3-default", "paper-figure-5", "multiples", "lines-vector-proxy", "boxes-vector-proxy"]
     pictures += ["boxes-lowdim-sin"]
     assert [picture.name for picture in made.pictures] == pictures
     assert made.sections[0].parts[0] == (
@@ -106,7 +105,7 @@ def test_hostile_names_stay_names(make_cell: MakeCell) -> None:
             assert "<script" not in content.decode()
 
 
-def test_runtime_is_measured_and_beside_the_papers(make_cell: MakeCell) -> None:
+def test_runtime_is_measured(make_cell: MakeCell) -> None:
     setting = {"design": "vector-proxy", "n": 5000}
     rows = [
         *make_cell("bgm-iv", [1.0], **setting, seconds=10.0, cpu_seconds=8.0),
@@ -116,9 +115,9 @@ def test_runtime_is_measured_and_beside_the_papers(make_cell: MakeCell) -> None:
     ]
     first, second, last = named(bench_report(rows), "runtime").text.to_numpy().tolist()
     assert first[:4] == ["demand", "200", "2SLS (default)", "1"]
-    assert second[10:] == ["may be left out", "–", "–", "–"]
+    assert second[10:] == ["may be left out"]
     times = ["15.0 ± 7.1", "10.0", "20.0", "13.0 ± 7.1", "8.0", "18.0"]
-    assert last[2:] == ["BGM-IV (default)", "2", *times, "may be left out in 1 of 2", "5.86", "3.09", "9.96"]
+    assert last[2:] == ["BGM-IV (default)", "2", *times, "may be left out in 1 of 2"]
 
 
 def test_failures_versions_and_missing_runs(make_cell: MakeCell) -> None:
@@ -162,7 +161,7 @@ def test_baselines(rows: list[Row]) -> None:
     with pytest.raises(ConfigError, match=r"no row of method 'dfiv' .* methods with rows: bgm-iv-noiv, kiv"):
         bench_report(rows, baselines=["dfiv"])
     table = named(bench_report(rows, baselines=["tsls"]), "paired-vector-proxy-default")
-    assert set(table.numbers["baseline"]) == {"2SLS (default)"}
+    assert set(table.numbers["baseline"]) == {"2SLS"}
 
 
 def run(*arguments: object) -> Result:

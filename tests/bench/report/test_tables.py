@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bgmiv.bench import Row
-from bgmiv.bench.report.comparisons import ablation_table, accuracy_table, paper_accuracy_table, support_table
+from bgmiv.bench import Plan, Row, Sweep
+from bgmiv.bench.report.comparisons import accuracy_table, plan_table, support_table
 from bgmiv.bench.report.frame import read_rows
 from bgmiv.bench.report.tables import Table, to_csv, to_html, to_latex, to_markdown
 
@@ -58,16 +58,6 @@ def test_the_same_rows_give_the_same_bytes(rows: list[Row]) -> None:
     assert to_csv(first) == to_csv(second)
 
 
-def test_the_papers_values_stand_beside(rows: list[Row], make_cell: MakeCell) -> None:
-    table = paper_accuracy_table(read_rows(rows), "vector-proxy")
-    expected = ["5.92 ± 0.38", "1.12 ± 0.06", "0.90 ± 0.02", "0.68 ± 0.07", "0.32 ± 0.41"]
-    assert texts(table)[1] == ["0.1", "5000", *expected]
-    assert "tab:vector_mse" in table.notes[0]
-    assert paper_accuracy_table(read_rows(make_cell("kiv", [1.0], design="linear-gaussian")), "linear-gaussian") is None
-    demand = read_rows([row for n in (1000, 5000) for row in make_cell("kiv", [1.0], n=n, rho=0.1)])
-    assert texts(paper_accuracy_table(demand, "demand")) == [["0.1", "5000", "0.05 ± 0.01"]]
-
-
 def test_presets_failures_and_holes(make_cell: MakeCell) -> None:
     frame = read_rows(
         [
@@ -89,17 +79,23 @@ def test_presets_failures_and_holes(make_cell: MakeCell) -> None:
     assert accuracy_table(read_rows(make_cell("kiv-noiv", [1.0])), "demand") is None
 
 
-def test_ablation_beside_the_papers(make_cell: MakeCell) -> None:
+def test_a_plan_is_one_table(make_cell: MakeCell) -> None:
+    plan = Plan(
+        "mine", "two designs", (Sweep(["lowdim-sin", "lowdim-abs"], [1000], [0.5], ["kiv", "tsls"], repeats=2),)
+    )
     rows = [
-        *make_cell("bgm-iv", [200.0, 300.0], n=5000),
-        *make_cell("bgm-iv", [9000.0, 8000.0], n=5000, preset="default-no-egm"),
-        *make_cell("bgm-iv", [9000.0, 8000.0], n=5000, preset="paper-qmc"),
+        *make_cell("kiv", [3.0, 4.0], design="lowdim-sin"),
+        *make_cell("tsls", [1.0, 9.0, 9.0], design="lowdim-sin"),
+        *make_cell("tsls", [1.0], design="lowdim-abs", method_version=9),
     ]
-    table = ablation_table(read_rows(rows), "demand")
-    expected = ["default", "0.5", "5000", "0.025 ± 0.007", "0.850 ± 0.071", "0.04 ± 0.01 (20)", "1.51 ± 0.77 (20)"]
-    assert texts(table) == [expected]
-    assert table.bold.to_numpy().tolist() == [[True, False]]
-    assert ablation_table(read_rows(rows[:2]), "demand") is None
+    table = plan_table(read_rows(rows), plan)
+    assert texts(table) == [
+        ["lowdim-sin", "0.5", "1000", "5.000 ± 5.657", "3.500 ± 0.707"],
+        ["lowdim-abs", "0.5", "1000", "1.000 (1)§", "–"],
+    ]
+    assert table.bold.to_numpy().tolist() == [[False, True], [False, False]]
+    assert table.footnotes[-1].startswith("§ Rows")
+    assert plan_table(read_rows(make_cell("kiv", [1.0])), plan) is None
 
 
 def test_inside_and_outside(make_cell: MakeCell) -> None:
@@ -114,7 +110,7 @@ def test_inside_and_outside(make_cell: MakeCell) -> None:
 
 def bad_table(rows: int = 1, columns: int = 2) -> Table:
     text = pd.DataFrame([[BAD] * columns] * rows, columns=[f"{BAD}{j}" for j in range(columns)])
-    return Table(BAD, BAD, text, text.assign(p=1.5e-7, marks="†‡"), (f"{BAD}0",), text == BAD, (BAD,))
+    return Table(BAD, BAD, text, text.assign(p=1.5e-7, marks="†‡§"), (f"{BAD}0",), text == BAD, (BAD,))
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 2), (60, 12), (2, 12)])
@@ -134,11 +130,11 @@ def test_latex_is_balanced_rectangular_and_escaped(rows: int, columns: int) -> N
 def test_csv_markdown_and_html_escape() -> None:
     table = bad_table()
     (line,) = csv.DictReader(io.StringIO(to_csv(table)))
-    assert (line[f"{BAD}0"], float(line["p"]), line["marks"]) == (f"'{BAD}", 1.5e-7, "mixed failed")
+    assert (line[f"{BAD}0"], float(line["p"]), line["marks"]) == (f"'{BAD}", 1.5e-7, "mixed failed other version")
     markdown = to_markdown(table)
     assert "<script" not in markdown
     assert {len(re.findall(r"(?<!\\)\|", text)) for text in markdown.splitlines() if text.startswith("|")} == {3}
     html = to_html(table)
     assert "<script" not in html
     assert html.count("<b>") == 2
-    assert [note[0] for note in table.footnotes[1:]] == ["†", "‡"]
+    assert [note[0] for note in table.footnotes[1:]] == ["†", "‡", "§"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,25 +12,29 @@ import pandas as pd
 from scipy.stats import ttest_rel, wilcoxon
 from statsmodels.stats.multitest import multipletests
 
+from bgmiv.bench import Plan
 from bgmiv.bench.report import frame as frames
-from bgmiv.bench.report.frame import MIXED, NO_WARM_START, OURS, add_labels, cell_marks, column_order, paper_values
+from bgmiv.bench.report.frame import FAILED, MIXED, OTHER, OURS, add_labels, cell_marks, column_order, family_of
 from bgmiv.bench.report.tables import DASH, Table, digits_for, spread_text
 from bgmiv.designs import TabCFDesign, make_design, printed_results
 from bgmiv.registry import NO_INSTRUMENT, method_label
 
 __all__ = [
     "PairedTests",
-    "ablation_table",
     "accuracy_table",
+    "compare_strongest",
     "functional_table",
     "instrument_table",
+    "lowest",
     "multiples",
     "multiples_table",
     "paired_table",
     "paired_tests",
-    "paper_accuracy_table",
-    "paper_paired_table",
+    "paired_text",
+    "plan_table",
     "printed_table",
+    "setting_text",
+    "summarise",
     "support_table",
 ]
 
@@ -43,19 +48,19 @@ _DIGITS = 3
 _COLUMNS = ["rho", "n", "baseline", "repeats", "baseline_mean", "baseline_sd", "mean", "sd", "difference"]
 
 
-def _summarise(rows: pd.DataFrame, by: Sequence[str], value: str = "mse") -> pd.DataFrame:
+def summarise(rows: pd.DataFrame, by: Sequence[str], value: str = "mse") -> pd.DataFrame:
     """Mean, standard deviation and number of repeats of a column in each group, and the group's marks."""
     groups = rows.groupby(list(by), sort=False)
     cells = groups[value].agg(mean="mean", sd="std", repeats="count")
     return cells.assign(marks=[cell_marks(group) for _, group in groups])
 
 
-def _lowest(means: pd.DataFrame) -> pd.DataFrame:
+def lowest(means: pd.DataFrame) -> pd.DataFrame:
     """Which means are the lowest of their row; none where fewer than two are there."""
     return means.eq(means.min(axis=1), axis=0) & (means.count(axis=1) > 1).to_numpy()[:, None]
 
 
-def _setting_text(settings: pd.DataFrame) -> pd.DataFrame:
+def setting_text(settings: pd.DataFrame) -> pd.DataFrame:
     """The columns `rho` and `n` as texts."""
     return pd.DataFrame({"rho": settings["rho"].map("{:g}".format), "n": settings["n"].map(str)}, dtype=object)
 
@@ -82,7 +87,7 @@ def accuracy_table(frame: pd.DataFrame, design: str) -> Table | None:
     if own.empty:
         return None
     own = add_labels(own)
-    cells = _summarise(own, ["rho", "n", "label"])
+    cells = summarise(own, ["rho", "n", "label"])
     usual, said = _repeats(cells["repeats"])
     cells["text"] = spread_text(cells, digits_for(cells["mean"]), usual) + cells["marks"]
     preset = f" Preset: {own['preset'].iloc[0]}." if own["preset"].nunique() == 1 else ""
@@ -90,63 +95,20 @@ def accuracy_table(frame: pd.DataFrame, design: str) -> Table | None:
     return _wide_table(f"accuracy-{design}", "", design, cells, column_order(own), note)
 
 
-def paper_accuracy_table(frame: pd.DataFrame, design: str) -> Table | None:
-    """The paper's own values for the rows of the accuracy table; None where the paper gives no numbers."""
-    paper = paper_values()
-    settings = frames.instrumental(frame, design)[["design", "rho", "n"]].drop_duplicates()
-    found = paper.accuracy.merge(settings)
-    if found.empty:
-        return None
-    labels = found["method"].map(method_label)
-    cells = found.assign(label=labels, text=spread_text(found, 2)).set_index(["rho", "n", "label"])
-    source = paper.sources.get(("accuracy", design)) or paper.sources["ablation", design]
-    note = (
-        f"As printed in the paper (table {source}), mean ± standard deviation over {found['repeats'].iloc[0]} repeats."
-    )
-    cells = cells[["mean", "sd", "repeats", "text"]]
-    return _wide_table(f"accuracy-{design}-paper-values", "the paper's values", design, cells, labels.unique(), note)
-
-
 def _wide_table(name: str, title: str, design: str, cells: pd.DataFrame, labels: Sequence[str], note: str) -> Table:
     """A column a method from cells indexed by rho, n and label."""
     columns = list(labels)
     texts, means = (cells[part].unstack("label").reindex(columns=columns).reset_index() for part in ("text", "mean"))
-    shown = pd.concat([_setting_text(texts), texts[columns].fillna(DASH)], axis=1)
+    shown = pd.concat([setting_text(texts), texts[columns].fillna(DASH)], axis=1)
     numbers = cells.drop(columns="text").reset_index().rename(columns={"label": "method"})
-    return _design_table(name, title, design, shown, numbers, ("rho",), _lowest(means[columns]), (note,))
-
-
-def ablation_table(frame: pd.DataFrame, design: str) -> Table | None:
-    """BGM-IV with its warm start and without it, beside the paper's ablation; None if nothing ran without it."""
-    own = frame[(frame["design"] == design) & (frame["method"] == OURS)]
-    without = own["preset"].str.endswith(NO_WARM_START)
-    if not without.any():
-        return None
-    own = own.assign(preset=own["preset"].str.removesuffix(NO_WARM_START), without=without).sort_values(
-        "preset", kind="stable"
-    )
-    setting = ["design", "rho", "n"]
-    ablated, full = (_summarise(own[own["without"] == which], ["preset", *setting]) for which in (True, False))
-    paper = paper_values()
-    printed = paper.accuracy[paper.accuracy["method"] == OURS].merge(paper.ablation[setting])
-    settings = ablated.index.droplevel("preset")
-    beside = [part.set_index(setting).reindex(settings).set_axis(ablated.index) for part in (printed, paper.ablation)]
-    measured = {"BGM-IV": full.reindex(ablated.index), "BGM-IV (EGM=0)": ablated}
-    return _cell_table(
-        f"ablation-{design}",
-        "the warm start's ablation",
-        measured,
-        "EGM=0: the same settings, with no step of the warm start.",
-        dict(zip(("paper: BGM-IV", "paper: BGM-IV (EGM=0)"), beside, strict=True)),
-        bold=_lowest(pd.DataFrame({name: part["mean"] for name, part in measured.items()})).reset_index(drop=True),
-    )
+    return _design_table(name, title, design, shown, numbers, ("rho",), lowest(means[columns]), (note,))
 
 
 def support_table(frame: pd.DataFrame, design: str) -> Table:
     """Error everywhere, inside and outside the training support, a row for each setting and method."""
     own = add_labels(frame[frame["design"] == design]).rename(columns={"method": "name", "label": "method"})
     columns = {"everywhere": "mse", "inside": "inside", "outside": "outside"}
-    parts = {name: _summarise(own, ["design", "rho", "n", "method"], value) for name, value in columns.items()}
+    parts = {name: summarise(own, ["design", "rho", "n", "method"], value) for name, value in columns.items()}
     parts |= {name: parts[name].assign(marks="") for name in ("inside", "outside")}
     return _cell_table(
         f"support-{design}",
@@ -156,28 +118,20 @@ def support_table(frame: pd.DataFrame, design: str) -> Table:
     )
 
 
-def _cell_table(
-    name: str,
-    title: str,
-    measured: Mapping[str, pd.DataFrame],
-    note: str,
-    printed: Mapping[str, pd.DataFrame] | None = None,
-    bold: pd.DataFrame | None = None,
-) -> Table:
-    """A row for each entry of an index, a column for each frame of cells; printed ones have the paper's two digits."""
+def _cell_table(name: str, title: str, measured: Mapping[str, pd.DataFrame], note: str) -> Table:
+    """A row for each entry of an index, a column for each frame of cells."""
     every = pd.concat(measured.values())
     usual, said = _repeats(every["repeats"])
     digits = digits_for(every["mean"])
-    texts = {column: spread_text(part, digits, usual) + part["marks"].fillna("") for column, part in measured.items()}
-    texts |= {column: spread_text(part, 2, usual) for column, part in (printed or {}).items()}
-    shown = pd.DataFrame(texts)
+    shown = pd.DataFrame(
+        {column: spread_text(part, digits, usual) + part["marks"] for column, part in measured.items()}
+    )
     keys = shown.index.to_frame(index=False)
     design = keys.pop("design").iloc[0]
-    keys = keys.assign(**_setting_text(keys))
-    numbers = pd.concat({**measured, **(printed or {})}, names=["column"]).droplevel("design")
-    numbers = numbers[["mean", "sd", "repeats", "marks"]].fillna({"marks": "", "repeats": 0}).astype({"repeats": int})
+    keys = keys.assign(**setting_text(keys))
+    numbers = pd.concat(measured, names=["column"]).droplevel("design")[["mean", "sd", "repeats", "marks"]]
     text, words = pd.concat([keys, shown.reset_index(drop=True)], axis=1), tuple(name for name in keys if name != "n")
-    return _design_table(name, title, design, text, numbers.reset_index(), words, bold, (f"{said} {note}",))
+    return _design_table(name, title, design, text, numbers.reset_index(), words, None, (f"{said} {note}",))
 
 
 def _repeats(numbers: pd.Series) -> tuple[int | None, str]:
@@ -215,17 +169,17 @@ def paired_tests(ours: Sequence[float], theirs: Sequence[float]) -> PairedTests:
     return PairedTests(rank_p, method, t_p if np.ptp(difference) > 0 else float("nan"))
 
 
-def paired_table(frame: pd.DataFrame, design: str, preset: str, baselines: Collection[str] = ()) -> Table | None:
-    """BGM-IV under a preset against the strongest baseline at each rho and n; None if no setting has a baseline.
+def compare_strongest(frame: pd.DataFrame, design: str, preset: str, baselines: Collection[str] = ()) -> pd.DataFrame:
+    """BGM-IV under a preset against the strongest baseline of the same family of presets, a line for each rho and n.
 
     The strongest baseline is the other method with the lowest mean error on the seeds it shares with BGM-IV; methods
     that share at least two seeds go before those that share one. If baselines are named, it is one of these. Holm's
     correction is over the settings of the design.
     """
-    labelled = add_labels(frame[frame["design"] == design])
-    ours = labelled[(labelled["method"] == OURS) & (labelled["preset"] == preset)]
-    pool = labelled[labelled["method"].isin(baselines)] if baselines else frames.instrumental(labelled, design)
-    others = pool[pool["method"] != OURS]
+    own = frame[frame["design"] == design]
+    ours = own[(own["method"] == OURS) & (own["preset"] == preset)]
+    pool = own[own["method"].isin(baselines)] if baselines else frames.instrumental(own, design)
+    others = add_labels(pool[(pool["method"] != OURS) & (pool["preset"].map(family_of) == family_of(preset))])
     lines = []
     for (rho, n), mine in ours.groupby(["rho", "n"], sort=False):
         here = others[(others["rho"] == rho) & (others["n"] == n)]
@@ -239,53 +193,46 @@ def paired_table(frame: pd.DataFrame, design: str, preset: str, baselines: Colle
                 line |= paired_tests(pairs[best]["ours"], pairs[best]["theirs"])._asdict()
         lines.append(line)
     found = pd.DataFrame(lines, columns=[*_COLUMNS, *PairedTests._fields, "wilcoxon_holm", "marks"])
-    if found["baseline"].isna().all():
-        return None
     tested = found["wilcoxon_p"].notna()
     if tested.any():
         holm = multipletests(found.loc[tested, "wilcoxon_p"], method="holm")[1]
         found["wilcoxon_holm"] = pd.Series(holm, found.index[tested])
+    return found
+
+
+def paired_table(frame: pd.DataFrame, design: str, preset: str, baselines: Collection[str] = ()) -> Table | None:
+    """The comparisons of :func:`compare_strongest`; None if no setting has a baseline."""
+    found = compare_strongest(frame, design, preset, baselines)
+    if found["baseline"].isna().all():
+        return None
     by = [text for method, text in _WILCOXON.items() if (found["wilcoxon_method"] == method).any()]
     notes = (
         "Means ± standard deviations over the seeds that both methods have. The strongest baseline has the lowest "
         "mean on them. A negative difference: BGM-IV has the lower error. Tests are two-sided; Holm's correction "
         "is over the tested rows of this table.",
         *([f"Wilcoxon's signed-rank test by {'; else by '.join(by)}."] if by else []),
-        *([] if tested.all() else ["Too few: fewer than two matched seeds, so there is no test."]),
+        *([] if found["wilcoxon_p"].notna().all() else ["Too few: fewer than two matched seeds, so there is no test."]),
     )
-    digits = digits_for(found["mean"], at_least=_DIGITS)
-    title = f"BGM-IV ({preset}) against the strongest baseline"
-    return _strongest(f"paired-{design}-{preset}", title, design, found, digits, notes)
+    shown = setting_text(found).join(paired_text(found, digits_for(found["mean"], at_least=_DIGITS)))
+    bold = lowest(found[["baseline_mean", "mean"]]).set_axis(["baseline", "BGM-IV"], axis=1)
+    title, words = f"BGM-IV ({preset}) against the strongest baseline", ("rho", "strongest baseline")
+    return _design_table(f"paired-{design}-{preset}", title, design, shown, found, words, bold, notes)
 
 
-def paper_paired_table(frame: pd.DataFrame, design: str) -> Table | None:
-    """The paper's own comparisons at the settings that BGM-IV has; None where it has none."""
-    paper = paper_values()
-    settings = frame.loc[(frame["design"] == design) & (frame["method"] == OURS), ["design", "rho", "n"]]
-    printed = settings.drop_duplicates().merge(paper.paired)
-    if printed.empty:
-        return None
-    labels = printed["baseline"].map(method_label)
-    found = printed.drop(columns="design").assign(baseline=labels, wilcoxon_p=float("nan"), marks="")
-    note = f"As printed in the paper (table {paper.sources['paired', design]})."
-    title = "the paper's comparison with the strongest baseline"
-    return _strongest(f"paired-{design}-paper-values", title, design, found, _DIGITS, (note,))
-
-
-def _strongest(name: str, title: str, design: str, found: pd.DataFrame, digits: int, notes: tuple[str, ...]) -> Table:
+def paired_text(found: pd.DataFrame, digits: int) -> pd.DataFrame:
+    """Comparisons as they are read, without their settings."""
     p_values = {"Wilcoxon p": "wilcoxon_p", "Wilcoxon p (Holm)": "wilcoxon_holm", "paired t p": "t_p"}
-    shown = _setting_text(found).assign(
-        **{
+    return pd.DataFrame(
+        {
             "strongest baseline": found["baseline"].fillna("no matched seeds") + found["marks"],
             "seeds": found["repeats"].map(str),
             "baseline": spread_text(found, digits, prefix="baseline_"),
             "BGM-IV": spread_text(found, digits),
             "mean difference": found["difference"].map(lambda d: DASH if pd.isna(d) else f"{d:.{digits}f}"),
             **{name: found[p].map(_p_text).mask(found["repeats"] < 2, "too few") for name, p in p_values.items()},
-        }
+        },
+        dtype=object,
     )
-    bold = _lowest(found[["baseline_mean", "mean"]]).set_axis(["baseline", "BGM-IV"], axis=1)
-    return _design_table(name, title, design, shown, found, ("rho", "strongest baseline"), bold, notes)
 
 
 def instrument_table(frame: pd.DataFrame, design: str) -> Table | None:
@@ -306,7 +253,7 @@ def instrument_table(frame: pd.DataFrame, design: str) -> Table | None:
     found = pd.DataFrame(lines)
     digits = digits_for(found["mean"], at_least=_DIGITS)
     lower = {-1.0: "with instrument", 0.0: "equal", 1.0: "without"}
-    shown = _setting_text(found).assign(
+    shown = setting_text(found).assign(
         **{
             "method": found["method"] + found["marks"],
             "seeds": found["repeats"].map(str),
@@ -316,7 +263,7 @@ def instrument_table(frame: pd.DataFrame, design: str) -> Table | None:
             "lower mean": np.sign(found["difference"]).map(lower).fillna("no matched seeds"),
         }
     )
-    bold = _lowest(found[["mean", "baseline_mean"]]).set_axis(["with instrument", "without"], axis=1)
+    bold = lowest(found[["mean", "baseline_mean"]]).set_axis(["with instrument", "without"], axis=1)
     note = (
         "Means ± standard deviations over the seeds that both versions have. Wins: seeds on which the version with "
         "the instrument has the lower error."
@@ -348,7 +295,7 @@ def _pair_marks(ours: pd.DataFrame, theirs: pd.DataFrame) -> str:
     marks = cell_marks(ours) + cell_marks(theirs)
     if pd.concat([ours, theirs])["libraries"].nunique() > 1:
         marks += MIXED
-    return "".join(sorted(set(marks)))
+    return "".join(sign for sign in (MIXED, FAILED, OTHER) if sign in marks)
 
 
 def _p_text(p: float) -> str:
@@ -356,6 +303,36 @@ def _p_text(p: float) -> str:
     if pd.isna(p):
         return DASH
     return f"{p:.4f}" if p >= 1e-4 else "0" if p == 0 else f"{p:.2e}"
+
+
+def plan_table(frame: pd.DataFrame, plan: Plan) -> Table | None:
+    """Mean errors of the default presets in every cell of a plan, a column a method; None without rows of it."""
+    runs = pd.DataFrame([asdict(spec) for spec in plan.specs])
+    own = frame[frame["preset"] == "default"].merge(runs)
+    if own.empty:
+        return None
+    own, planned = add_labels(own), runs.groupby("design")["seed"].nunique()
+    cells = summarise(own, [*_SETTING, "label"]).reset_index()
+    texts = [
+        spread_text(part, 3, int(planned[design])) + part["marks"]
+        for design, part in cells.groupby("design", sort=False)
+    ]
+    cells["text"] = pd.concat(texts)
+    wide = cells.set_index([*_SETTING, "label"])
+    order = pd.MultiIndex.from_frame(runs[_SETTING].drop_duplicates())
+    columns = column_order(own)
+    text, means = (wide[part].unstack("label").reindex(order)[columns] for part in ("text", "mean"))
+    keys = order.to_frame(index=False)
+    keys = keys.assign(**setting_text(keys))
+    shown = pd.concat([keys, text.fillna(DASH).reset_index(drop=True)], axis=1)
+    units = sorted({frames.unit_text(design) for design in keys["design"]})
+    notes = (
+        f"{' or '.join(units).capitalize()}: mean ± standard deviation over all planned seeds, or over as many as "
+        "stand in brackets. The lowest mean of each row is bold. Default presets.",
+    )
+    bold = lowest(means.reset_index(drop=True))
+    numbers = cells.drop(columns="text").rename(columns={"label": "method"})
+    return Table(f"plan-{plan.name}", plan.title, shown, numbers, ("design", "rho"), bold, notes)
 
 
 def multiples(frame: pd.DataFrame) -> pd.DataFrame:
@@ -380,7 +357,7 @@ def multiples_table(frame: pd.DataFrame) -> Table | None:
     if found.empty:
         return None
     settings = found.index.to_frame(index=False)
-    keys = settings.assign(**_setting_text(settings))
+    keys = settings.assign(**setting_text(settings))
     values = found.reset_index(drop=True)
     shown, (ours, linear) = values.copy(), map(method_label, (OURS, "tsls"))
     if {ours, linear} <= set(values):
@@ -388,7 +365,7 @@ def multiples_table(frame: pd.DataFrame) -> Table | None:
     text = pd.concat([keys, shown.map("{:.2f}".format).where(shown.notna(), DASH)], axis=1)
     note = "Mean error over repeats divided by the lowest mean of the cell, default presets; 1.00 is the best method."
     title, numbers = "Errors as multiples of the best method's", pd.concat([settings, values], axis=1)
-    return Table("multiples", title, text, numbers, ("design", "rho"), _lowest(values), (note,))
+    return Table("multiples", title, text, numbers, ("design", "rho"), lowest(values), (note,))
 
 
 def functional_table(frame: pd.DataFrame) -> Table | None:
@@ -410,7 +387,7 @@ def functional_table(frame: pd.DataFrame) -> Table | None:
         text[f"{name}: bias (standard error)"] = [f"{b:+.3g} ({s:.2g})" if np.isfinite(b) else DASH for b, s in shown]
         text[f"{name}: RMSE"] = [f"{value:.3g}" if np.isfinite(value) else DASH for value in rmse]
     keys = numbers.index.to_frame(index=False)
-    keys = keys.assign(**_setting_text(keys))
+    keys = keys.assign(**setting_text(keys))
     notes = ("Estimate minus truth of averages over the design's population, in its units, over all repeats.",)
     full, words = numbers.reset_index(), ("design", "rho", "method")
     shown_text = pd.concat([keys, text.reset_index(drop=True)], axis=1)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from bgmiv.bench import Row
+from bgmiv.bench import Row, RunSpec, identify
 from bgmiv.designs import DESIGNS, find_design
 from bgmiv.designs.base import DesignEntry
 from bgmiv.diagnostics.verdict import FitEvidence, judge
@@ -21,9 +21,10 @@ from bgmiv.errors import ConfigError
 from bgmiv.registry import METHODS, NO_INSTRUMENT, method_label, preset_names
 
 __all__ = [
+    "ABLATED",
     "FAILED",
     "MIXED",
-    "NO_WARM_START",
+    "OTHER",
     "OURS",
     "PaperValues",
     "add_labels",
@@ -31,6 +32,7 @@ __all__ = [
     "column_order",
     "design_title",
     "design_unit",
+    "family_of",
     "instrumental",
     "method_order",
     "mixed_versions",
@@ -43,11 +45,11 @@ __all__ = [
 OURS = "bgm-iv"
 """The method that is compared with the others."""
 
-NO_WARM_START = "-no-egm"
-"""A preset's name with this ending means the preset without the warm start."""
+ABLATED = ("-no-egm", "-egm0")
+"""Endings of presets without their first phase: not at all, or one iteration of it, as in the authors' code."""
 
-MIXED, FAILED = "†", "‡"
-"""Marks of a cell: its rows come from several versions; some of its fits failed."""
+MIXED, FAILED, OTHER = "†", "‡", "§"
+"""Marks of a cell: its rows come from several versions; some fits failed; some rows are not of today's version."""
 
 _VERSION_FIELDS = {"method version": "method_version", "design version": "design_version"}
 """Fields of a row that say which version of method and design made it, by the name that reports give them."""
@@ -62,7 +64,8 @@ def read_rows(rows: Iterable[Row]) -> pd.DataFrame:
     - `mse`, `inside`, `outside`: structural errors in the design's unit, missing where the fit failed;
     - `verdict`: on the fit under today's thresholds: good, doubtful or failed, missing without held-out rows;
     - `versions`: of algorithms and libraries, by name; `libraries`: those of the libraries as one text;
-    - `current`: whether tables use the row: of several rows of one run, made by several versions, the newest.
+    - `current`: whether tables use the row: of several rows of one run, made by several versions, the newest;
+    - `outdated`: whether another version of method or design made it than today's.
     """
     frame = pd.DataFrame(sorted((_line(row) for row in rows), key=_row_order))
     if frame.empty:
@@ -84,7 +87,25 @@ def _line(row: Row) -> dict[str, Any]:
     libraries = dict(sorted(row.versions.items()))
     versions = {name: fields[field] for name, field in _VERSION_FIELDS.items()} | libraries
     used = ", ".join(f"{name} {number}" for name, number in libraries.items())
-    return {**fields, **scaled, "ok": ok, "verdict": _verdict(row.evidence), "versions": versions, "libraries": used}
+    return {
+        **fields,
+        **scaled,
+        "ok": ok,
+        "verdict": _verdict(row.evidence),
+        "versions": versions,
+        "libraries": used,
+    } | {
+        "outdated": _todays(row.design, row.method, row.preset) not in (None, (row.method_version, row.design_version))
+    }
+
+
+@cache
+def _todays(design: str, method: str, preset: str) -> tuple[int, int] | None:
+    """Today's versions of method and design; None for those that this version does not know."""
+    with suppress(ConfigError):
+        key = identify(RunSpec(design, 1, 0.0, method, preset, 0))
+        return key.method_version, key.design_version
+    return None
 
 
 def _verdict(evidence: Mapping[str, Any]) -> str | None:
@@ -124,9 +145,14 @@ def unit_text(design: str) -> str:
 
 
 def instrumental(frame: pd.DataFrame, design: str) -> pd.DataFrame:
-    """The design's rows that stand in its accuracy table: methods that use the instrument, with their warm start."""
+    """The design's rows that stand in its accuracy table: methods that use the instrument, with all their phases."""
     own = frame[frame["design"] == design]
-    return own[~own["method"].str.endswith(NO_INSTRUMENT) & ~own["preset"].str.endswith(NO_WARM_START)]
+    return own[~own["method"].str.endswith(NO_INSTRUMENT) & ~own["preset"].str.endswith(ABLATED)]
+
+
+def family_of(preset: str) -> str:
+    """The family of a preset, within which methods are compared: `default`, or `paper` for `paper-qmc` as well."""
+    return preset.split("-")[0]
 
 
 def add_labels(frame: pd.DataFrame) -> pd.DataFrame:
@@ -143,7 +169,8 @@ def column_order(frame: pd.DataFrame) -> list[str]:
 
 def cell_marks(rows: pd.DataFrame) -> str:
     """The marks of a cell made of these rows."""
-    return (MIXED if mixed_versions(rows) else "") + ("" if rows["ok"].all() else FAILED)
+    marks = {MIXED: mixed_versions(rows), FAILED: not rows["ok"].all(), OTHER: rows["outdated"].any()}
+    return "".join(sign for sign, holds in marks.items() if holds)
 
 
 def mixed_versions(rows: pd.DataFrame) -> list[str]:

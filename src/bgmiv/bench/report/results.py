@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from bgmiv.bench import Plan, Row
-from bgmiv.bench.report import comparisons, figures, tables
+from bgmiv.bench.plan import paper_exhibits
+from bgmiv.bench.report import comparisons, figures, paper, tables
 from bgmiv.bench.report import frame as frames
-from bgmiv.bench.report.frame import NO_WARM_START, OURS, design_title, method_order, paper_values, ranges
+from bgmiv.bench.report.figures import Picture
+from bgmiv.bench.report.frame import OURS, design_title, method_order, ranges
+from bgmiv.bench.report.paper import Part
 from bgmiv.bench.report.tables import DASH, Table, markdown_text, safe_name, spread_text
 from bgmiv.errors import ConfigError
 from bgmiv.registry import method_label
 
-__all__ = ["Picture", "Report", "Section", "bench_report", "report_files"]
+__all__ = ["Report", "Section", "bench_report", "paper_sections", "report_files", "to_text", "verdict_table"]
 
 _READING = (
     "The structural error is the mean squared distance from the true structural function over the design's evaluation "
@@ -28,19 +30,6 @@ _BAD_RATIO = 3.0
 
 _CELL = ["design", "rho", "n", "method", "preset"]
 _WORDS = ("design", "rho", "method", "preset")
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure with the words that go with it."""
-
-    name: str
-    figure: Figure
-    alternative: str
-    caption: str
-
-
-Part: TypeAlias = str | Table | Picture
 
 
 @dataclass(frozen=True)
@@ -88,9 +77,10 @@ def bench_report(rows: Iterable[Row], plans: Sequence[Plan] = (), baselines: Col
     for name in baselines:
         if name not in present:
             raise ConfigError(f"no row of method {name!r} to compare with; methods with rows: {', '.join(present)}")
-    mixed, judged = _mixture_table(frame), _verdict_table(frame)
+    mixed, judged = _mixture_table(frame), verdict_table(frame)
     sections = [
         Section("Summary", (_summary(frame, plans, mixed), _READING)),
+        *paper_sections(frame, plans),
         *_overview(frame),
         *(_design_section(frame, design, baselines) for design in frame["design"].unique()),
         Section("Runtime", (_runtime_table(frame) or "Every fit failed, so there are no times.",)),
@@ -113,6 +103,16 @@ def report_files(report: Report) -> dict[str, bytes]:
         files[f"figures/{safe_name(picture.name)}.png"] = pictures[picture.name]
         files[f"figures/{safe_name(picture.name)}.pdf"] = figures.figure_bytes(picture.figure, "pdf")
     return files
+
+
+def paper_sections(frame: pd.DataFrame, plans: Sequence[Plan]) -> list[Section]:
+    """The paper's tables and figures of which there are rows, or whose plans are asked for."""
+    asked, designs = {plan.name for plan in plans}, set(frame["design"])
+    wanted = [one for one in paper_exhibits() if one.plan.name in asked or one.design in designs or not one.sweeps]
+    if not any(exhibit.sweeps for exhibit in wanted):
+        return []
+    found = (Section(exhibit.plan.title, paper.exhibit_parts(frame, exhibit)) for exhibit in wanted)
+    return [Section("The paper", (paper.filled_table(frame),)), *found]
 
 
 def _summary(frame: pd.DataFrame, plans: Sequence[Plan], mixed: Table | None) -> str:
@@ -150,21 +150,13 @@ def _design_section(frame: pd.DataFrame, design: str, baselines: Collection[str]
     shown = frames.instrumental(frame, design)
     parts: list[Part | None] = [
         comparisons.accuracy_table(frame, design),
-        comparisons.paper_accuracy_table(frame, design),
         comparisons.printed_table(frame, design),
         *_accuracy_pictures(shown, design),
     ]
     ours = shown[shown["method"] == OURS]
     presets = sorted(ours["preset"].unique(), key=lambda preset: method_order(OURS, preset))
     parts += [comparisons.paired_table(frame, design, preset, baselines) for preset in presets]
-    if presets and parts[-1]:
-        parts.append(comparisons.paper_paired_table(ours[ours["preset"] == presets[-1]], design))
-    parts += [
-        comparisons.instrument_table(frame, design),
-        comparisons.ablation_table(frame, design),
-        _ablation_picture(frame, design),
-        comparisons.support_table(frame, design),
-    ]
+    parts += [comparisons.instrument_table(frame, design), comparisons.support_table(frame, design)]
     return Section(design_title(design), tuple(part for part in parts if part))
 
 
@@ -192,22 +184,6 @@ def _accuracy_pictures(own: pd.DataFrame, design: str) -> list[Picture]:
     return [lines, boxes]
 
 
-def _ablation_picture(frame: pd.DataFrame, design: str) -> Picture | None:
-    own = frame[(frame["design"] == design) & (frame["method"] == OURS)]
-    ablated = own[own["preset"].str.endswith(NO_WARM_START)]
-    presets = [*ablated["preset"], *ablated["preset"].str.removesuffix(NO_WARM_START)]
-    kept = own[own["preset"].isin(presets)].merge(ablated[["rho", "n"]].drop_duplicates())
-    series = figures.make_series(kept) if len(kept) else []
-    if not series:
-        return None
-    return Picture(
-        f"ablation-boxes-{design}",
-        figures.error_boxes(design, series, title="BGM-IV with its warm start and without it"),
-        f"Box plots of the structural error of BGM-IV with and without its warm start on {design_title(design)}",
-        "Structural error over repeats with the warm start and without it (no-egm).",
-    )
-
-
 def _runtime_table(frame: pd.DataFrame) -> Table | None:
     """Wall and CPU seconds of one fit for each design, size, method and preset, over all confounding levels."""
     good = frame[frame["ok"]]
@@ -227,9 +203,7 @@ def _runtime_table(frame: pd.DataFrame) -> Table | None:
         share = "" if cached == len(fits) else f" in {cached} of {len(fits)}"
         line["compilation"] = f"may be left out{share}" if cached else "included"
         lines.append({**line, "marks": frames.cell_marks(fits)})
-    minutes = {"mean": "paper minutes", "min": "paper min", "max": "paper max"}
-    paper = paper_values().runtime.drop(columns="median").rename(columns=minutes)
-    found = pd.DataFrame(lines).merge(paper, how="left")
+    found = pd.DataFrame(lines)
     text = pd.DataFrame({"design": found["design"], "n": found["n"].map(str)})
     text["method"] = found["method"].map(method_label) + " (" + found["preset"] + ")" + found["marks"]
     text["fits"] = found["repeats"].map(str)
@@ -237,15 +211,11 @@ def _runtime_table(frame: pd.DataFrame) -> Table | None:
         text[f"{name} s"] = spread_text(found, 1, prefix=f"{name} ")
         text[[f"{name} min", f"{name} max"]] = found[[f"{name} min", f"{name} max"]].map("{:.1f}".format)
     text["compilation"] = found["compilation"]
-    for name in minutes.values():
-        text[name] = found[name].map("{:.2f}".format).where(found[name].notna(), DASH)
     notes = (
         "Mean ± standard deviation of times measured around each fit that did not fail, over all confounding "
         "levels and seeds. Compilation counts, unless compiled programs may have come from the disk cache.",
-        "The paper's minutes are for one repeat per worker, inferred from the times of files; its workers were "
-        "cluster nodes, in part with GPUs.",
     )
-    title = "Runtime of one fit with its grid prediction: seconds, beside the paper's minutes"
+    title = "Runtime of one fit with its grid prediction: seconds"
     return Table("runtime", title, text, found, ("design", "method", "compilation"), notes=notes)
 
 
@@ -264,29 +234,34 @@ def _failure_table(frame: pd.DataFrame) -> Table | None:
     return _cell_list(frame, "failures", "Failed fits by cell", count, ("seeds", "errors"))
 
 
-def _verdict_table(frame: pd.DataFrame) -> Table | None:
-    """Verdicts by cell, and how they agree with the structural error; None if no row has any."""
+def verdict_table(frame: pd.DataFrame) -> Table | None:
+    """Verdicts by design, and how they agree with the structural error; None if no row has any."""
 
-    def count(fits: pd.DataFrame) -> dict[str, Any] | None:
-        judged = fits.dropna(subset=["verdict", "mse"])
-        if judged.empty:
-            return None
-        bad = judged["mse"] > _BAD_RATIO * judged["mse"].median()
-        flagged = judged["verdict"] != "good"
-        return {
-            "fits": len(judged),
-            **{word: int((judged["verdict"] == word).sum()) for word in ("good", "doubtful", "failed")},
-            f"error above {_BAD_RATIO:g} medians": int(bad.sum()),
-            "of these flagged": int((bad & flagged).sum()),
-            "others flagged": int((~bad & flagged).sum()),
+    judged = frame.dropna(subset=["verdict", "mse"])
+    if judged.empty:
+        return None
+    medians = judged.groupby(_CELL)["mse"].transform("median")
+    judged = judged.assign(bad=judged["mse"] > _BAD_RATIO * medians, flagged=judged["verdict"] != "good")
+    lines = [
+        {
+            "design": design,
+            "method": method_label(method),
+            "preset": preset,
+            "fits": len(fits),
+            **{word: int((fits["verdict"] == word).sum()) for word in ("good", "doubtful", "failed")},
+            f"error above {_BAD_RATIO:g} medians": int(fits["bad"].sum()),
+            "of these flagged": int((fits["bad"] & fits["flagged"]).sum()),
+            "others flagged": int((~fits["bad"] & fits["flagged"]).sum()),
         }
-
+        for (design, method, preset), fits in judged.groupby(["design", "method", "preset"], sort=False)
+    ]
     note = (
         "A verdict needs no truth: it rests on rows that training left out. Beside it stands how many fits have a "
         f"structural error above {_BAD_RATIO:g} times the median of their cell, and how many of these were flagged "
         "(doubtful or failed)."
     )
-    return _cell_list(frame, "verdicts", "Verdicts that fits passed on themselves from held-out rows", count, (), note)
+    title = "Verdicts that fits passed on themselves from held-out rows"
+    return _list("verdicts", title, lines, ("design", "method", "preset"), note)
 
 
 def _mixture_table(frame: pd.DataFrame) -> Table | None:
@@ -388,14 +363,19 @@ def _html(report: Report, pictures: dict[str, bytes]) -> str:
 
 
 def _markdown(report: Report) -> str:
-    blocks = [f"# {report.title}"]
-    for section in report.sections:
+    return f"# {report.title}\n\n" + to_text(report.sections)
+
+
+def to_text(sections: Iterable[Section], folder: str = "figures") -> str:
+    """Sections as Markdown, with their pictures in that folder."""
+    blocks = []
+    for section in sections:
         blocks.append(f"## {markdown_text(section.title)}")
         for part in section.parts:
             if isinstance(part, Table):
                 blocks.append(tables.to_markdown(part).rstrip())
             elif isinstance(part, Picture):
-                name = f"figures/{safe_name(part.name)}.png"
+                name = f"{folder}/{safe_name(part.name)}.png"
                 blocks.append(f"![{markdown_text(part.alternative)}]({name})\n\n{markdown_text(part.caption)}")
             else:
                 blocks.append(markdown_text(part))

@@ -16,7 +16,7 @@ from html import escape
 import pandas as pd
 
 from bgmiv.analysis.markup import asset
-from bgmiv.bench.report.frame import FAILED, MIXED
+from bgmiv.bench.report.frame import FAILED, MIXED, OTHER
 from bgmiv.data.csv_file import guarded
 from bgmiv.data.export import LATEX_SIGNS
 
@@ -44,6 +44,7 @@ DASH = "–"
 _MARKS = {
     MIXED: ("mixed", "The rows behind this cell come from several versions of algorithms or libraries."),
     FAILED: ("failed", "Some fits of this cell failed; the numbers are over the others."),
+    OTHER: ("other version", "Rows behind this cell come from another version of the method or design than today's."),
 }
 _LONG, _WIDE, _WIDE_TEXT = 45, 7, 40
 """Rows and columns that a LaTeX page holds, and characters from which a column of words is broken into lines."""
@@ -56,9 +57,10 @@ _TALL = 30
 _STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode("ascii")
 _POLICY = f"default-src 'none'; img-src data:; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'"
 
+_MARK_NAMES = {MIXED: "dagger", FAILED: "daggerdbl", OTHER: "section"}
 _LATEX = str.maketrans(
     LATEX_SIGNS
-    | {sign: f"\\textsuperscript{{\\text{name}}}" for sign, name in {MIXED: "dagger", FAILED: "daggerdbl"}.items()}
+    | {sign: f"\\textsuperscript{{\\text{name}}}" for sign, name in _MARK_NAMES.items()}
     | {"[": "{[}", "]": "{]}", "±": "$\\pm$", DASH: "--"}
 )
 _MARKDOWN = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"} | {sign: f"\\{sign}" for sign in "\\|`*_[]#~$"})
