@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from bgmiv.bench import InProcess, Plan, Row, RowStore, Sweep, identify, run_plan
-from bgmiv.bench.executors import Done, Executor
 from bgmiv.bench.ray_cluster import RayCluster
+from bgmiv.executors import Done, Executor
 from bgmiv.progress import Reporter
 
 NODES = 4
