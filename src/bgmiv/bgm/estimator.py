@@ -103,7 +103,7 @@ class BGMIV(SeededEstimator):
     ) -> Any:
         """Draws as ArviZ data: latents given covariates, and the structural function under each source of uncertainty.
 
-        Latents are drawn by BlackJAX's NUTS. `pip install 'bgmiv[arviz]'`.
+        Latents are drawn by BlackJAX's NUTS. `pip install 'pybgmiv[arviz]'`.
 
         Args:
             treatment: one for all rows or one a row.
@@ -201,7 +201,7 @@ def _arviz_data(fitted: FittedBGMIV, query: Query, settings: LatentPosterior, me
     try:
         import arviz
     except ImportError as error:
-        raise MissingExtraError("draws are given as ArviZ data: pip install 'bgmiv[arviz]'") from error
+        raise MissingExtraError("draws are given as ArviZ data: pip install 'pybgmiv[arviz]'") from error
 
     x, model = query.treatment[0], fitted.members[member].model
     found = sample_latents(

