@@ -54,6 +54,10 @@ class StructuralError(NamedTuple):
         all: over the whole grid, the number papers report.
         in_support: over points whose treatment the training data show.
         outside: over points that are extrapolations.
+
+    Example:
+        >>> StructuralError(all=0.2, in_support=0.1, outside=0.6).in_support
+        0.1
     """
 
     all: float

@@ -137,7 +137,15 @@ class Relay:
 
 @dataclass(frozen=True)
 class InProcess:
-    """One item after another in the calling process: nothing to start, and debuggers see everything."""
+    """One item after another in the calling process: nothing to start, and debuggers see everything.
+
+    Example:
+        >>> from rich.console import Console
+        >>> from bgmiv.progress import FitBoard
+        >>> board = FitBoard(Console(stderr=True), {1: "one", 2: "two"})
+        >>> [done.result for done in InProcess().map(lambda item, reporter: 10 * item, [1, 2], board)]
+        [10, 20]
+    """
 
     def map(self, task: Task, items: Iterable[Any], board: Board) -> Iterator[Done | Died]:
         for item in items:
@@ -152,6 +160,10 @@ class LocalPool:
     Args:
         workers: processes at once.
         threads: threads of each; more than one is rarely faster for small networks, and changes the last digits.
+
+    Example:
+        >>> LocalPool(workers=2).threads
+        1
     """
 
     workers: int = 1
@@ -288,6 +300,17 @@ def run_plan(keys: Sequence[RunKey], store: RowStore, executor: Executor, board:
     """Run what the store does not have and yield each row as it comes.
 
     Runs that other runners have claimed are waited for, and taken over if their runner dies.
+
+    Example:
+        >>> import tempfile
+        >>> from rich.console import Console
+        >>> from bgmiv.bench import RunSpec, identify
+        >>> from bgmiv.progress import FitBoard
+        >>> keys = [identify(RunSpec("demand", 500, 0.5, "tsls", "default", seed=seed)) for seed in (1, 2)]
+        >>> board = FitBoard(Console(stderr=True), dict.fromkeys(keys, "2SLS"))
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     [found.row.status for found in run_plan(keys, RowStore(place), InProcess(), board)]
+        ['ok', 'ok']
     """
     before = {key: store.find(key) for key in keys}
     left = dict.fromkeys(key for key, row in before.items() if row is None or row.status != "ok")

@@ -63,7 +63,12 @@ class RunSpec:
 
 @dataclass(frozen=True, order=True)
 class RunKey:
-    """What identifies a stored run: equal keys give equal numbers on one machine."""
+    """What identifies a stored run: equal keys give equal numbers on one machine.
+
+    Example:
+        >>> len(identify(RunSpec("demand", 500, 0.5, "tsls", "default", seed=1)).run_id)
+        16
+    """
 
     spec: RunSpec
     method_version: int  # the method's :meth:`~bgmiv.registry.Method.version_of` its preset
@@ -77,7 +82,12 @@ class RunKey:
 
 
 def identify(spec: RunSpec) -> RunKey:
-    """The key of a specification under this version's algorithms; unknown designs and methods are a ConfigError."""
+    """The key of a specification under this version's algorithms; unknown designs and methods are a ConfigError.
+
+    Example:
+        >>> identify(RunSpec("demand", 500, 0.5, "tsls", "default", seed=1)).spec.seed
+        1
+    """
     return RunKey(spec, find_method(spec.method).version_of(spec.preset), find_design(spec.design).algorithm_version)
 
 

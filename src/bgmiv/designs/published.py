@@ -50,7 +50,12 @@ _NOISE = 0.1
 
 
 class PrintedResult(NamedTuple):
-    """An error that the authors of a benchmark print."""
+    """An error that the authors of a benchmark print.
+
+    Example:
+        >>> printed_results()[0].runs > 0
+        True
+    """
 
     design: str  # the benchmark's name here
     n: int  # rows of a sample

@@ -117,6 +117,10 @@ class LinearEstimate:
         likelihood_ratio_set: such a set by the conditional likelihood ratio test, for errors with equal variance.
         tf: the ends of 2SLS's interval with the critical value of the tF procedure; None unless there is one instrument
             and the level is 95%.
+
+    Example:
+        >>> print(LinearEstimate(2.0, 0.1, 1.8, 2.2, 1.5, 0.05, ((1.8, 2.2),), 0.95))
+        Linear effect by 2SLS: 2 (standard error 0.1), 95% interval [1.8, 2.2]; by least squares: 1.5 (0.05)
     """
 
     coefficient: float
@@ -146,6 +150,15 @@ class Diagnosis:
     Args:
         checks: in reading order.
         linear: the linear estimate; None if there is no single linear effect (a treatment with several levels).
+
+    Example:
+        >>> import numpy as np
+        >>> from bgmiv import TSLS
+        >>> w, u, e = np.random.default_rng(0).normal(size=(3, 500))
+        >>> model = TSLS().fit(2 * (w + u) - u + e, w + u, instruments=w)
+        >>> found = model.diagnose()
+        >>> found["effective-f"].severity, found.weak_instruments
+        ('good', False)
     """
 
     checks: tuple[Check, ...]

@@ -35,6 +35,14 @@ class IVEstimator(ReportingMixin):
 
     A final subclass is a dataclass, `@dataclass(eq=False, repr=False)`, whose fields are the constructor's arguments,
     and gives `_config` and `fitted_class`. Arguments are checked by `fit`.
+
+    Example:
+        >>> import numpy as np
+        >>> from bgmiv import TSLS
+        >>> w, u, e = np.random.default_rng(0).normal(size=(3, 500))
+        >>> model = TSLS().fit(2 * (w + u) - u + e, w + u, instruments=w)
+        >>> round(model.ate(t0=0.0, t1=1.0), 1), model.get_params()["use_instrument"]
+        (2.0, True)
     """
 
     fitted_class: ClassVar[type[FittedMethod]]
