@@ -95,7 +95,7 @@ def identify(spec: RunSpec) -> RunKey:
 class Sweep:
     """Every combination of its lists, each with `repeats` consecutive seeds from `seed`.
 
-    A method without one of the presets takes its nearest (:func:`~bgmiv.registry.nearest_preset`).
+    A method without one of the presets takes its nearest (`bgmiv.registry.nearest_preset`).
 
     Raises:
         ConfigError: a name is not known, a list is empty, or a number is out of range.

@@ -121,7 +121,7 @@ class Merged(NamedTuple):
 
 @dataclass(frozen=True)
 class RowStore:
-    """A folder of rows, each named by its run's :attr:`~bgmiv.bench.plan.RunKey.run_id`.
+    """A folder of rows, each named by its run's `run_id`.
 
     A file is written to a temporary file, flushed and moved into place, so that a crash leaves the whole file or
     none. Each file carries a checksum. A process claims a run by a file lock, which the operating system releases

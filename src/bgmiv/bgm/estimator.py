@@ -58,7 +58,7 @@ class BGMIV(SeededEstimator):
         outcome_kind: the same for the outcome.
         checkpoint: folder that keeps an unfinished fit; after an interruption the same call goes on from there.
         random_state: the seed; None draws one and keeps it in `seed_`.
-        progress: show progress bars on the terminal.
+        progress: show progress bars; None shows them in notebooks only.
 
     Arguments left at None take the preset's value.
 

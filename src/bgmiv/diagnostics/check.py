@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from textwrap import fill
@@ -102,6 +103,9 @@ class Check:
         """Where the method is published."""
         return self.text.reference
 
+    def _repr_html_(self) -> str:
+        return html_table(self.title, [(self.severity, self.value, self.reading)], ("severity", "value", "reading"))
+
 
 @dataclass(frozen=True)
 class LinearEstimate:
@@ -141,6 +145,16 @@ class LinearEstimate:
             f"{100 * self.level:.4g}% interval [{self.lower:.4g}, {self.upper:.4g}]; "
             f"by least squares: {self.ols:.4g} ({self.ols_std_error:.3g})"
         )
+
+    def _repr_html_(self) -> str:
+        rows = [("two-stage least squares", self.coefficient, self.std_error, self.lower, self.upper)]
+        rows += [("least squares", self.ols, self.ols_std_error, math.nan, math.nan)]
+        rows += [("Anderson-Rubin set", math.nan, math.nan, low, high) for low, high in self.robust_set]
+        texts = [
+            (name, *("" if math.isnan(number) else f"{number:.4g}" for number in numbers)) for name, *numbers in rows
+        ]
+        level = f"{100 * self.level:.4g}%"
+        return html_table("Linear effect", texts, ("", "estimate", "standard error", f"{level}: from", "to"))
 
 
 @dataclass(frozen=True)
