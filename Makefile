@@ -83,10 +83,10 @@ $(VENV)/.installed-docs: $(STAMP)
 	@touch $@
 
 dist: $(STAMP) ## build sdist and wheel into dist, install each in a clean environment and try it there
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check build
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'build>=1.2'
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
-	for archive in dist/*.whl dist/*.tar.gz; do PYTHON=$(BIN)/python sh tests/packaging/try_archive.sh $$archive || exit 1; done
+	for archive in dist/*.whl dist/*.tar.gz; do PYTHON=$(BIN)/python sh tests/packaging_round.sh $$archive || exit 1; done
 
 results: $(STAMP) ## write benchmarks/RESULTS.md from the measured rows
 	$(BIN)/python benchmarks/make_results.py

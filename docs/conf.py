@@ -1,7 +1,7 @@
 """Settings of the documentation: `make docs`.
 
-The source folder is that of the repository, so that links between these pages, the benchmarks, the README and the changelog are
-the same on the site and in the files, and are all checked.
+The source folder is that of the repository, so that links between these pages, the benchmarks, the README and the
+changelog are the same on the site and in the files, and are all checked.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class Evaluation(NamedTuple):
 def benchmark_config(design: str, method: str, preset: str = "default") -> Any:
     """The config of a method's preset as the benchmark of that design runs it.
 
-    The only difference from :func:`bgmiv.registry.make_config`: with the paper's presets the vector-proxy and image
+    The only difference from `bgmiv.registry.make_config`: with the paper's presets the vector-proxy and image
     designs use the paper's fixed scaling (:data:`PAPER_FIXED_SCALING`).
 
     Example:
