@@ -209,7 +209,12 @@ class Plan:
 
 @cache
 def ready_plans() -> tuple[str, ...]:
-    """The names of the plans that come with the package."""
+    """The names of the plans that come with the package.
+
+    Example:
+        >>> "noisy" in ready_plans()
+        True
+    """
     folder = files("bgmiv.bench") / "plans"
     return tuple(sorted(Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".toml")))
 
