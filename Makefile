@@ -1,6 +1,6 @@
 # bgmiv: everything a developer runs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick lint browser adapters lowest results robustness clean
+.PHONY: help setup demo test quick lint docs dist browser adapters lowest results robustness clean
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -73,6 +73,20 @@ lowest: .venv-lowest/.installed ## a round through the package with the lowest v
 	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check uv
 	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest/bin/python --resolution lowest-direct -e . 'pytest>=8.3,<10'
 	@touch $@
+
+# Tutorials that have run are kept in out/docs-cache until their code changes; after a change of the package, remove it.
+docs: $(VENV)/.installed-docs ## the documentation site, tutorials run, links checked, into out/docs (open out/docs/index.html)
+	NPROC=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m sphinx -n -W --keep-going -c docs . out/docs
+
+$(VENV)/.installed-docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -e '.[docs]'
+	@touch $@
+
+dist: $(STAMP) ## build sdist and wheel into dist, install each in a clean environment and try it there
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'build>=1.2'
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	for archive in dist/*.whl dist/*.tar.gz; do PYTHON=$(BIN)/python sh tests/packaging_round.sh $$archive || exit 1; done
 
 results: $(STAMP) ## write benchmarks/RESULTS.md and the tables of docs/reproduction.md from the measured rows
 	$(BIN)/python benchmarks/make_results.py

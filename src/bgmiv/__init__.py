@@ -13,6 +13,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from bgmiv._version import VERSION
+
 if TYPE_CHECKING:
     from bgmiv.adapters.sklearn import IVRegressor
     from bgmiv.analysis.compare import compare
@@ -76,9 +78,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version
-
-        return version("bgmiv")
+        return VERSION
     if name not in _HOME_OF:
         raise AttributeError(f"module 'bgmiv' has no attribute '{name}'")
     return getattr(import_module(_HOME_OF[name]), name)

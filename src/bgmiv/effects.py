@@ -133,6 +133,12 @@ class Interval(Tabular):
         method: "pointwise"; "uniform" for a band that holds all entries at once; "anderson-rubin" for the ends of a set
             that is valid however weak the instruments are.
         pieces: of such a set, its disjoint intervals in rising order.
+
+    Example:
+        >>> found = Interval(2.0, 1.5, 2.5, 0.95, {"sampling": 0.25})
+        >>> lower, upper = found
+        >>> lower, upper, float(found.std_error)
+        (1.5, 2.5, 0.25)
     """
 
     estimate: Any
@@ -223,6 +229,11 @@ class DoseResponse(Tabular):
     Attributes:
         treatment: the m treatments, numbers or levels.
         values: `(m,)` averaged over rows, or `(m, n)` for each; with a last axis of K for an outcome of K levels.
+
+    Example:
+        >>> curve = DoseResponse(np.array([0.0, 1.0]), np.array([2.0, 5.0]))
+        >>> float(np.diff(curve.values)[0])
+        3.0
     """
 
     treatment: np.ndarray

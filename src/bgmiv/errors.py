@@ -41,7 +41,16 @@ def printable(text: object, *, escape: bool = False) -> str:
 
 
 class BGMIVError(Exception):
-    """The base of every error raised on purpose by this package."""
+    """The base of every error raised on purpose by this package.
+
+    Example:
+        >>> from bgmiv import TSLS
+        >>> try:
+        ...     TSLS().fit([1.0, 2.0, 3.0], [1.0, 1.0, 1.0], instruments=[0.0, 1.0, 0.0])
+        ... except BGMIVError as error:
+        ...     print(type(error).__name__)
+        DataError
+    """
 
     def __str__(self) -> str:
         """The message; names and values in it are printable, wherever they came from."""
@@ -49,7 +58,15 @@ class BGMIVError(Exception):
 
 
 class DataError(BGMIVError, ValueError):
-    """The data cannot be used; the message names the argument or column and the fix."""
+    """The data cannot be used; the message names the argument or column and the fix.
+
+    Example:
+        >>> from bgmiv import TSLS
+        >>> TSLS().fit([1.0, float("nan"), 3.0], [1.0, 2.0, 4.0], instruments=[0.0, 1.0, 0.0])
+        Traceback (most recent call last):
+            ...
+        bgmiv.errors.DataError: ...
+    """
 
 
 class NotIdentifiedError(DataError):
@@ -57,11 +74,27 @@ class NotIdentifiedError(DataError):
 
 
 class ConfigError(BGMIVError, ValueError):
-    """A setting is out of range, unknown, or contradicts another setting."""
+    """A setting is out of range, unknown, or contradicts another setting.
+
+    Example:
+        >>> from bgmiv.registry import find_method
+        >>> find_method("ols")
+        Traceback (most recent call last):
+            ...
+        bgmiv.errors.ConfigError: ...
+    """
 
 
 class NotFittedError(BGMIVError, ValueError, AttributeError):
-    """A result was asked of an estimator before `fit`; the bases are those of scikit-learn's class."""
+    """A result was asked of an estimator before `fit`; the bases are those of scikit-learn's class.
+
+    Example:
+        >>> from bgmiv import TSLS
+        >>> TSLS().predict(1.0)
+        Traceback (most recent call last):
+            ...
+        bgmiv.errors.NotFittedError: ...
+    """
 
 
 class MissingExtraError(BGMIVError, ImportError):
@@ -73,7 +106,15 @@ class StoreError(BGMIVError, OSError):
 
 
 class ModelFileError(BGMIVError, OSError):
-    """A saved model cannot be written or opened; the message names the file, what is wrong with it, and the fix."""
+    """A saved model cannot be written or opened; the message names the file, what is wrong with it, and the fix.
+
+    Example:
+        >>> import bgmiv
+        >>> bgmiv.load("no-such-folder")
+        Traceback (most recent call last):
+            ...
+        bgmiv.errors.ModelFileError: ...
+    """
 
 
 class FetchError(BGMIVError, OSError):
@@ -106,11 +147,29 @@ class DivergedError(BGMIVError, ArithmeticError):
 
 
 class FitInterrupted(BGMIVError, KeyboardInterrupt):
-    """Ctrl-C stopped a fit at a safe point; the message says how to resume."""
+    """Ctrl-C stopped a fit at a safe point; the message says how to resume.
+
+    Example:
+        >>> try:
+        ...     raise FitInterrupted("stopped at step 500; the same call goes on from there")
+        ... except KeyboardInterrupt as stop:
+        ...     print(stop)
+        stopped at step 500; the same call goes on from there
+    """
 
 
 class BGMIVWarning(UserWarning):
-    """Something is legal but probably not what was meant."""
+    """Something is legal but probably not what was meant.
+
+    Example:
+        >>> import warnings
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("error", BGMIVWarning)  # a script that must not go on
+        ...     warnings.warn("the instruments are weak", WeakInstrumentWarning)
+        Traceback (most recent call last):
+            ...
+        bgmiv.errors.WeakInstrumentWarning: the instruments are weak
+    """
 
 
 class KindWarning(BGMIVWarning):
@@ -118,12 +177,46 @@ class KindWarning(BGMIVWarning):
 
 
 class FitWarning(BGMIVWarning):
-    """Held-out rows speak against a fit; the message says how."""
+    """Held-out rows speak against a fit; the message says how.
+
+    Example:
+        >>> import warnings
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always", FitWarning)
+        ...     warnings.warn("This fit is doubtful: ...", FitWarning)
+        >>> issubclass(caught[0].category, BGMIVWarning)
+        True
+    """
 
 
 class WeakInstrumentWarning(BGMIVWarning):
-    """The instruments move the treatment too little for the usual estimates and intervals; the message says how."""
+    """The instruments move the treatment too little for the usual estimates and intervals; the message says how.
+
+    Example:
+        >>> import warnings
+        >>> import numpy as np
+        >>> from bgmiv import TSLS
+        >>> w, u, e = np.random.default_rng(0).normal(size=(3, 200))
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always", WeakInstrumentWarning)
+        ...     found = TSLS().fit(u + e, 0.1 * w + u, instruments=w).diagnose()
+        >>> caught[0].category.__name__, found.weak_instruments
+        ('WeakInstrumentWarning', True)
+    """
 
 
 class SupportWarning(BGMIVWarning):
-    """Most of what was asked lies where the data show nothing: the answer is an extrapolation."""
+    """Most of what was asked lies where the data show nothing: the answer is an extrapolation.
+
+    Example:
+        >>> import warnings
+        >>> import numpy as np
+        >>> from bgmiv import TSLS
+        >>> w, u, e = np.random.default_rng(0).normal(size=(3, 200))
+        >>> model = TSLS().fit(w + u + e, w + u, instruments=w)
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always", SupportWarning)
+        ...     far = model.ate(t0=0.0, t1=100.0)  # no row has a treatment like 100
+        >>> caught[0].category.__name__
+        'SupportWarning'
+    """

@@ -127,7 +127,15 @@ class Relay:
 
 @dataclass(frozen=True)
 class InProcess:
-    """One item after another in the calling process: nothing to start, and debuggers see everything."""
+    """One item after another in the calling process: nothing to start, and debuggers see everything.
+
+    Example:
+        >>> from rich.console import Console
+        >>> from bgmiv.progress import FitBoard
+        >>> board = FitBoard(Console(stderr=True), {1: "one", 2: "two"})
+        >>> [done.result for done in InProcess().map(lambda item, reporter: 10 * item, [1, 2], board)]
+        [10, 20]
+    """
 
     def map(self, task: Task, items: Iterable[Any], board: Board) -> Iterator[Done | Died]:
         for item in items:
@@ -142,6 +150,10 @@ class LocalPool:
     Args:
         workers: processes at once.
         threads: threads of each; more than one is rarely faster for small networks, and changes the last digits.
+
+    Example:
+        >>> LocalPool(workers=2).threads
+        1
     """
 
     workers: int = 1

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
 
-__all__ = ["FitBoard", "HistoryRow", "Reporter", "RichReporter", "SilentReporter", "mean_history", "silent"]
+__all__ = [
+    "FitBoard", "HistoryRow", "Reporter", "RichReporter", "SilentReporter", "in_notebook", "mean_history",
+    "reporter_for", "silent",
+]  # fmt: skip
 
 
 class HistoryRow(NamedTuple):
@@ -94,8 +99,16 @@ class _Bars:
             self._progress.update(task, advance=steps, loss=loss)
 
 
+def in_notebook() -> bool:
+    """Whether this is the process of a Jupyter kernel."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
 class RichReporter(_Bars):
-    """A live terminal bar with phase, loss and time left; use it as a context manager.
+    """A live bar with phase, loss and time left, on the terminal or below a notebook's cell; a context manager.
+
+    In a notebook one output is replaced as the fit goes on, which needs no widgets.
 
     Example:
         >>> with RichReporter("demand") as reporter:
@@ -108,19 +121,50 @@ class RichReporter(_Bars):
         """`label` stands before the phase's name."""
         from rich.console import Console
 
-        super().__init__(Console(stderr=True))
+        self._notebook = in_notebook()
+        console = Console(width=100, color_system=None, force_jupyter=False) if self._notebook else Console(stderr=True)
+        super().__init__(console, live=not self._notebook)
         self._label = f"{label}: " if label else ""
         self._task: TaskID | None = None
+        self._output: Any = None
 
     def start(self, phase: str, total: int) -> None:
         self._task = self._add(self._label + phase, total)
+        self._show()
 
     def advance(self, steps: int, metrics: Mapping[str, float]) -> None:
         self._move(self._task, steps, metrics)
+        self._show()
+
+    def _show(self) -> None:
+        """Draw all bars anew in the one output of a notebook's cell."""
+        if not self._notebook:
+            return
+        from IPython.display import display
+
+        with self._progress.console.capture() as drawn:
+            self._progress.console.print(self._progress)
+        shown = {"text/plain": drawn.get().rstrip()}
+        if self._output is None:
+            self._output = display(shown, raw=True, display_id=True)
+        else:
+            self._output.update(shown, raw=True)
 
     def finish(self) -> None:
         """Leave the bar as it stands."""
         self._task = None
+
+
+def reporter_for(progress: bool | None, label: str) -> AbstractContextManager[Reporter]:
+    """The reporter of a fit: bars if they are wanted, by default in notebooks only, where a silent fit looks stuck.
+
+    Example:
+        >>> with reporter_for(None, "BGMIV") as reporter:
+        ...     type(reporter).__name__
+        'SilentReporter'
+    """
+    wanted = in_notebook() if progress is None else progress
+    return RichReporter(label) if wanted else nullcontext(silent)
 
 
 class FitBoard(_Bars):

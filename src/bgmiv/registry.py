@@ -114,6 +114,18 @@ def load(folder: str | Path) -> IVEstimator:
 
     Raises:
         ModelFileError: the folder holds no saved model, a damaged one, or one of another version of the format.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from bgmiv import TSLS
+        >>> w, u, e = np.random.default_rng(0).normal(size=(3, 200))
+        >>> model = TSLS().fit(2 * w + u + e, w + u, instruments=w)
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     model.save(Path(place) / "fit")
+        ...     again = load(Path(place) / "fit")
+        >>> bool(again.predict(1.0)[0] == model.predict(1.0)[0])
+        True
     """
     from bgmiv.persist.folder import read_model
 

@@ -23,4 +23,4 @@ def test_without_the_package_the_message_names_the_extra(package: str, module: s
         "except adapter.MissingExtraError as error:\n    print(error)"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert f"bgmiv[{package}]" in shown.stdout
+    assert f"pybgmiv[{package}]" in shown.stdout

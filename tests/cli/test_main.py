@@ -3,10 +3,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from importlib.metadata import version
 
 from typer.testing import CliRunner
 
+import bgmiv
 from bgmiv.cli.main import app
 
 HELP = """
@@ -25,7 +25,7 @@ except SystemExit as stop:
 def test_version() -> None:
     result = CliRunner().invoke(app, ["--version"])
     assert result.exit_code == 0
-    assert result.output == f"bgmiv {version('bgmiv')}\n"
+    assert result.output == f"bgmiv {bgmiv.__version__}\n"
 
 
 def test_help_loads_nothing_slow() -> None:

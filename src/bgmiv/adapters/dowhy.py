@@ -65,7 +65,7 @@ class DoWhyEstimator(_BASE):  # type: ignore[misc]
         **options: Any,
     ) -> None:
         if CausalEstimator is None:
-            raise MissingExtraError("DoWhyEstimator needs dowhy: pip install 'bgmiv[dowhy]'")
+            raise MissingExtraError("DoWhyEstimator needs dowhy: pip install 'pybgmiv[dowhy]'")
         # DoWhy passes the path of the class on to it.
         options.pop("bgmiv_estimator", None)
         super().__init__(identified_estimand, **options)

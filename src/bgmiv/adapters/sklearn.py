@@ -90,7 +90,7 @@ class IVRegressor(*_BASES):  # type: ignore[misc]
         blocks: Mapping[str, Any] | None = None,
     ) -> None:
         if BaseEstimator is None:
-            raise MissingExtraError("IVRegressor needs scikit-learn: pip install 'bgmiv[sklearn]'")
+            raise MissingExtraError("IVRegressor needs scikit-learn: pip install 'pybgmiv[sklearn]'")
         self.estimator = estimator
         self.treatment = treatment
         self.instruments = instruments

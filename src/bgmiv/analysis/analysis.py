@@ -269,6 +269,14 @@ class Analysis(Tabular):
         estimand: what decides the meaning of the estimate.
         instruments: what the data show of the instruments.
         made: the day it was made, such as "2026-11-17".
+
+    Example:
+        >>> from bgmiv import TSLS
+        >>> w, u, e = np.random.default_rng(0).normal(size=(3, 500))
+        >>> model = TSLS().fit(2 * (w + u) - u + e, w + u, instruments=w)
+        >>> analysis = model.analysis(t0=0.0, t1=1.0)
+        >>> analysis.to_frame()[["group", "t1"]].values.tolist(), analysis.verdict
+        ([['all rows', 1.0]], None)
     """
 
     request: AnalysisRequest

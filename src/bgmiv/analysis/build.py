@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from platform import python_version
 from typing import Any, NamedTuple, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bgmiv._version import versions
 from bgmiv.analysis.analysis import (
     Analysis,
     ColumnSummary,
@@ -45,7 +45,7 @@ _MAX_GROUPS = 8
 _MAX_LEVELS = 6
 _MAX_DEFAULT_COLUMNS = 2
 _MAX_LISTED = 6
-_PACKAGES = ("bgmiv", "jax", "equinox", "numpy", "scipy", "linearmodels")
+_PACKAGES = ("jax", "equinox", "numpy", "scipy", "linearmodels")
 _LABELS = {"BGMIV": "BGM-IV", "TSLS": "2SLS"}
 _NOT_SHOWN = ("checkpoint", "progress")
 
@@ -246,7 +246,7 @@ def build_analysis(
         verdict=fitted.verdict,
         methods=tuple(methods),
         history=_history(fitted.history),
-        versions=_versions(),
+        versions={"Python": python_version()} | versions(*_PACKAGES),
         seed=subject.seed,
         estimand=_estimand(data),
         instruments=instrument_views(data, request.level, linear=diagnosis.linear is not None),
@@ -399,16 +399,6 @@ def _history(rows: tuple[HistoryRow, ...]) -> tuple[HistoryLine, ...]:
         HistoryLine(name, phase, tuple(step for step, _ in points), tuple(value for _, value in points))
         for (name, phase), points in lines.items()
     )
-
-
-def _versions() -> dict[str, str]:
-    found = {"Python": python_version()}
-    for name in _PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "from source"
-    return found
 
 
 def _plain(values: Any) -> tuple[float, ...]:

@@ -35,6 +35,16 @@ class Comparison(Tabular):
         level: of the intervals.
         treatments: where the curves are given: numbers, or codes of levels.
         methods: the answers.
+
+    Example:
+        >>> import numpy as np
+        >>> from bgmiv import TSLS
+        >>> w, u, e = np.random.default_rng(0).normal(size=(3, 500))
+        >>> model = TSLS().fit(2 * (w + u) - u + e, w + u, instruments=w)
+        >>> naive = TSLS(use_instrument=False).fit(2 * (w + u) - u + e, w + u, instruments=w)
+        >>> found = compare({"2SLS": model, "regression": naive}, t0=0.0, t1=1.0)
+        >>> found.to_frame()["estimate"].round(1).to_dict()
+        {'2SLS': 2.0, 'regression': 1.5}
     """
 
     outcome: str

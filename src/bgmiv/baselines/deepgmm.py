@@ -351,7 +351,7 @@ class DeepGMM(NetworkEstimator):
         use_instrument: False lets the critic see the treatment in place of the instruments, as its own instrument.
         treatment_kind, outcome_kind: as in `IVData.from_arrays`; an outcome may have two levels, not more.
         random_state: the seed; None draws one and keeps it in `seed_`.
-        progress: show progress bars on the terminal.
+        progress: show progress bars; None shows them in notebooks only.
 
     Arguments left at None take the preset's value.
 

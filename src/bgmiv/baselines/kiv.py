@@ -333,7 +333,7 @@ class KIV(SeededEstimator):
         use_instrument: False ignores the instruments: kernel ridge regression.
         treatment_kind, outcome_kind: as in `IVData.from_arrays`; an outcome may have two levels, not more.
         random_state: the seed of the split; None draws one and keeps it in `seed_`.
-        progress: show progress bars on the terminal.
+        progress: show progress bars; None shows them in notebooks only.
 
     Arguments left at None take the preset's value; `KIVConfig` explains them and has more.
 

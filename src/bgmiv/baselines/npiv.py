@@ -120,7 +120,7 @@ class NPIV(SeededEstimator):
         use_instrument: False ignores the instruments: penalised regression.
         treatment_kind, outcome_kind: as in `IVData.from_arrays`; an outcome may have two levels, not more.
         random_state: the seed of folds and waves; None draws one and keeps it in `seed_`.
-        progress: show progress bars on the terminal.
+        progress: show progress bars; None shows them in notebooks only.
 
     Example:
         >>> rng = np.random.default_rng(0)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from bgmiv._version import versions
 from bgmiv.bench.plan import RunKey, RunSpec, identify
 from bgmiv.bench.store import Row
 from bgmiv.data.ivdata import IVData
@@ -46,7 +44,7 @@ PAPER_FIXED_SCALING = RoleScaling(
 """The paper's scaling for its high-dimensional designs: x ↦ (x − 17.779)/3.7 and y ↦ (y + 292.1)/158."""
 
 _FIXED_SCALING_DESIGNS = ("vector-proxy", "mnist", "mnist-hd")
-_LIBRARIES = ("bgmiv", "jax", "jaxlib", "equinox", "optax", "numpy", "linearmodels")
+_LIBRARIES = ("jax", "jaxlib", "equinox", "optax", "numpy", "linearmodels")
 
 
 class StructuralError(NamedTuple):
@@ -56,6 +54,10 @@ class StructuralError(NamedTuple):
         all: over the whole grid, the number papers report.
         in_support: over points whose treatment the training data show.
         outside: over points that are extrapolations.
+
+    Example:
+        >>> StructuralError(all=0.2, in_support=0.1, outside=0.6).in_support
+        0.1
     """
 
     all: float
@@ -101,7 +103,7 @@ class Evaluation(NamedTuple):
 def benchmark_config(design: str, method: str, preset: str = "default") -> Any:
     """The config of a method's preset as the benchmark of that design runs it.
 
-    The only difference from :func:`bgmiv.registry.make_config`: with the paper's presets the vector-proxy and image
+    The only difference from `bgmiv.registry.make_config`: with the paper's presets the vector-proxy and image
     designs use the paper's fixed scaling (:data:`PAPER_FIXED_SCALING`).
 
     Example:
@@ -171,16 +173,6 @@ def _evidence(fitted: FittedMethod) -> dict[str, float | int | None]:
     return {name: value if value is None or np.isfinite(value) else None for name, value in known.items()}
 
 
-@cache
-def _versions() -> Mapping[str, str]:
-    found = {"python": platform.python_version()}
-    for package in _LIBRARIES:
-        # A package that runs from its source folder has no version.
-        with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
-
-
 def _row(
     key: RunKey,
     error: str = "",
@@ -206,7 +198,7 @@ def _row(
         seconds=round(times[0], 3),
         cpu_seconds=round(times[1], 3),
         compilation_cache=jax.config.values.get("jax_compilation_cache_dir") is not None,
-        versions=dict(_versions()),
+        versions={"python": platform.python_version()} | versions(*_LIBRARIES),
         timestamp=datetime.now(UTC).isoformat(timespec="seconds"),
         evidence=evidence or {},
         functional_errors=functionals or {},

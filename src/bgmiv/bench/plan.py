@@ -69,7 +69,12 @@ class RunSpec:
 
 @dataclass(frozen=True, order=True)
 class RunKey:
-    """What identifies a stored run: equal keys give equal numbers on one machine."""
+    """What identifies a stored run: equal keys give equal numbers on one machine.
+
+    Example:
+        >>> len(identify(RunSpec("demand", 500, 0.5, "tsls", "default", seed=1)).run_id)
+        16
+    """
 
     spec: RunSpec
     method_version: int  # the method's :meth:`~bgmiv.registry.Method.version_of` its preset
@@ -83,7 +88,12 @@ class RunKey:
 
 
 def identify(spec: RunSpec) -> RunKey:
-    """The key of a specification under this version's algorithms; unknown designs and methods are a ConfigError."""
+    """The key of a specification under this version's algorithms; unknown designs and methods are a ConfigError.
+
+    Example:
+        >>> identify(RunSpec("demand", 500, 0.5, "tsls", "default", seed=1)).spec.seed
+        1
+    """
     return RunKey(spec, find_method(spec.method).version_of(spec.preset), find_design(spec.design).algorithm_version)
 
 
@@ -91,7 +101,7 @@ def identify(spec: RunSpec) -> RunKey:
 class Sweep:
     """Every combination of its lists, each with `repeats` consecutive seeds from `seed`.
 
-    A method without one of the presets takes its nearest (:func:`~bgmiv.registry.nearest_preset`).
+    A method without one of the presets takes its nearest (`bgmiv.registry.nearest_preset`).
 
     Raises:
         ConfigError: a name is not known, a list is empty, or a number is out of range.
@@ -254,7 +264,12 @@ def _folder() -> Path:
 
 @cache
 def ready_plans() -> tuple[str, ...]:
-    """The names of the plans that come with the package: the paper's first."""
+    """The names of the plans that come with the package: the paper's first.
+
+    Example:
+        >>> "noisy" in ready_plans()
+        True
+    """
     paper = (exhibit.plan.name for exhibit in paper_exhibits() if exhibit.sweeps)
     return (*paper, *sorted(path.stem for path in _folder().glob("*.toml") if path.stem != PAPER))
 

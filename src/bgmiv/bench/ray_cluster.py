@@ -62,7 +62,7 @@ class RayCluster:
                 f"address is {self.address!r}; give host:port, ray://host:port, or auto for the cluster on this machine"
             )
         if find_spec("ray") is None:
-            raise MissingExtraError("a cluster needs Ray, which is not installed: pip install 'bgmiv[ray]'")
+            raise MissingExtraError("a cluster needs Ray, which is not installed: pip install 'pybgmiv[ray]'")
 
     def map(self, task: Task, items: Iterable[Any], board: Board) -> Iterator[Done | Died]:
         """Run `task` on every item and yield results as they come (:class:`~bgmiv.executors.Executor`).

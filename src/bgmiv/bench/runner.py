@@ -43,6 +43,17 @@ def run_plan(keys: Sequence[RunKey], store: RowStore, executor: Executor, board:
     """Run what the store does not have and yield each row as it comes.
 
     Runs that other runners have claimed are waited for, and taken over if their runner dies.
+
+    Example:
+        >>> import tempfile
+        >>> from rich.console import Console
+        >>> from bgmiv.bench import InProcess, RunSpec, identify
+        >>> from bgmiv.progress import FitBoard
+        >>> keys = [identify(RunSpec("demand", 500, 0.5, "tsls", "default", seed=seed)) for seed in (1, 2)]
+        >>> board = FitBoard(Console(stderr=True), dict.fromkeys(keys, "2SLS"))
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     [found.row.status for found in run_plan(keys, RowStore(place), InProcess(), board)]
+        ['ok', 'ok']
     """
     before = {key: store.find(key) for key in keys}
     left = dict.fromkeys(key for key, row in before.items() if row is None or row.status != "ok")

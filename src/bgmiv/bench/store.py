@@ -48,6 +48,12 @@ class Row:
         timestamp: when the fit ended, UTC, ISO 8601.
         evidence: what the method itself measured about its fit, empty for methods that measure nothing.
         functional_errors: estimate minus truth of the design's functionals (average contrast, slope), by name.
+
+    Example:
+        >>> from bgmiv.bench import RunSpec, run_one
+        >>> row = run_one(RunSpec("demand", 500, 0.5, "tsls", "default", seed=1))
+        >>> row.method, row.status
+        ('tsls', 'ok')
     """
 
     design: str
@@ -115,11 +121,18 @@ class Merged(NamedTuple):
 
 @dataclass(frozen=True)
 class RowStore:
-    """A folder of rows, each named by its run's :attr:`~bgmiv.bench.plan.RunKey.run_id`.
+    """A folder of rows, each named by its run's `run_id`.
 
     A file is written to a temporary file, flushed and moved into place, so that a crash leaves the whole file or
     none. Each file carries a checksum. A process claims a run by a file lock, which the operating system releases
     when the process ends, however it ends.
+
+    Example:
+        >>> import tempfile
+        >>> from bgmiv.bench import RunSpec, identify
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     print(RowStore(place).find(identify(RunSpec("demand", 500, 0.5, "tsls", "default", seed=1))))
+        None
     """
 
     folder: Path

@@ -53,6 +53,11 @@ class BGMIVConfig:
             draws over which the structural function is averaged (`LatentPosterior`).
         use_instrument: False ignores the instrument and learns from the observed treatment.
         checkpoint: a folder that keeps an unfinished fit, so that the same fit goes on from there.
+
+    Example:
+        >>> from bgmiv.bgm.config import PRESETS
+        >>> PRESETS["default"]().ensemble.members, PRESETS["paper"]().ensemble.members
+        (5, 1)
     """
 
     layout: LatentLayout | None = None

@@ -59,7 +59,7 @@ class BGMIV(SeededEstimator):
         outcome_kind: the same for the outcome.
         checkpoint: folder that keeps an unfinished fit; after an interruption the same call goes on from there.
         random_state: the seed; None draws one and keeps it in `seed_`.
-        progress: show progress bars on the terminal.
+        progress: show progress bars; None shows them in notebooks only.
 
     Arguments left at None take the preset's value.
 
@@ -104,7 +104,7 @@ class BGMIV(SeededEstimator):
     ) -> Any:
         """Draws as ArviZ data: latents given covariates, and the structural function under each source of uncertainty.
 
-        Latents are drawn by BlackJAX's NUTS. `pip install 'bgmiv[arviz]'`.
+        Latents are drawn by BlackJAX's NUTS. `pip install 'pybgmiv[arviz]'`.
 
         Args:
             treatment: one for all rows or one a row.
@@ -202,7 +202,7 @@ def _arviz_data(fitted: FittedBGMIV, query: Query, settings: LatentPosterior, me
     try:
         import arviz
     except ImportError as error:
-        raise MissingExtraError("draws are given as ArviZ data: pip install 'bgmiv[arviz]'") from error
+        raise MissingExtraError("draws are given as ArviZ data: pip install 'pybgmiv[arviz]'") from error
 
     x, model = query.treatment[0], fitted.members[member].model
     found = sample_latents(

@@ -104,6 +104,14 @@ class FittedBGMIV(FittedMethod):
             until `with_uncertainty` is called with the data, and without need for them.
         last_stage: the last regression, by which the networks' function enters the estimate; None where it is the
             estimate.
+
+    Example:
+        >>> from bgmiv import BGMIV
+        >>> w, v, u = np.random.default_rng(0).normal(size=(3, 400))
+        >>> model = BGMIV(iterations=500, members=2, random_state=0)
+        >>> model = model.fit(v - u + w, w + v + u, instruments=w, covariates=v)
+        >>> len(model.fitted_.members), model.fitted_.interval_kind != ""
+        (2, True)
     """
 
     schema: Schema

@@ -17,6 +17,7 @@ from typing import Annotated
 
 import typer
 
+from bgmiv._version import VERSION
 from bgmiv.cli import fit, saved
 from bgmiv.cli.bench import gc, merge, plans, report, run, show, status
 from bgmiv.cli.data import EMPIRICAL, empirical_command, mnist
@@ -56,12 +57,7 @@ app.add_typer(_data, name="data")
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            typer.echo(f"bgmiv {version('bgmiv')}")
-        except PackageNotFoundError:
-            typer.echo("bgmiv (run from source, not installed)")
+        typer.echo(f"bgmiv {VERSION}")
         raise typer.Exit
 
 

@@ -47,6 +47,11 @@ class IVData:
         weights: (n,) how many rows each row stands for, of mean one; None for one each.
         groups: (n,) codes of the groups that rows were sampled in; None if each was sampled by itself.
         weights_name, groups_name: what their columns are called; empty if there are none.
+
+    Example:
+        >>> data = IVData.from_arrays([1.0, 2.0, 4.0], [0.0, 1.0, 3.0], instruments={"cost": [0.0, 1.0, 1.5]})
+        >>> data.n_rows, data.schema.instruments
+        (3, ('cost',))
     """
 
     outcome: FloatArray

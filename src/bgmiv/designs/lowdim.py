@@ -389,7 +389,7 @@ class BinaryOutcomeDesign(base.CheckedSettings):
     def grid(self) -> base.StructuralGrid:
         """40 treatments × 70 covariates from -2.2 to 2.2.
 
-        A point is in support where |v| ≤ 2 and the treatment lies in the central 95% of its distribution at V = v.
+        A point is in support where `|v| ≤ 2` and the treatment lies in the central 95% of its distribution at V = v.
         """
         half = float(ndtri(0.975)) * np.hypot(self.strength, 1.0)
         edge = half + _EDGE / 2.0

@@ -185,7 +185,7 @@ def digits() -> MnistImages:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise MissingExtraError("images='digits' needs scikit-learn: pip install 'bgmiv[sklearn]'") from error
+        raise MissingExtraError("images='digits' needs scikit-learn: pip install 'pybgmiv[sklearn]'") from error
     found = load_digits()
     size = found.images.shape[1]
     # The weights of linear interpolation between the centres of pixels.
@@ -264,7 +264,7 @@ def _fetch(name: str, folder: Path) -> bytes:
     try:
         import pooch
     except ImportError as error:
-        raise MissingExtraError("fetching MNIST needs pooch: pip install 'bgmiv[data]'") from error
+        raise MissingExtraError("fetching MNIST needs pooch: pip install 'pybgmiv[data]'") from error
     _check_writable(folder)
     pooch.get_logger().setLevel("WARNING")
     tried = []

@@ -50,7 +50,12 @@ _NOISE = 0.1
 
 
 class PrintedResult(NamedTuple):
-    """An error that the authors of a benchmark print."""
+    """An error that the authors of a benchmark print.
+
+    Example:
+        >>> printed_results()[0].runs > 0
+        True
+    """
 
     design: str  # the benchmark's name here
     n: int  # rows of a sample
@@ -97,7 +102,7 @@ class NetworkIVDesign(base.CheckedSettings):
     Source: repository HeinerKremer/conditional-moment-restrictions, commit e0bc41d, experiments/exp_network_iv.py.
 
     Args:
-        curve: f, one of `NETWORK_CURVES`: |x|, 1{x > 0}, sin x or x.
+        curve: f, one of `NETWORK_CURVES`: `|x|`, 1{x > 0}, sin x or x.
 
     Example:
         >>> NetworkIVDesign("abs").sample(50, rho=1.0, seed=0).instruments.shape

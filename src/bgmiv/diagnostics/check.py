@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from textwrap import fill
@@ -103,6 +104,9 @@ class Check:
         """Where the method is published."""
         return self.text.reference
 
+    def _repr_html_(self) -> str:
+        return html_table(self.title, [(self.severity, self.value, self.reading)], ("severity", "value", "reading"))
+
 
 @dataclass(frozen=True)
 class LinearEstimate:
@@ -118,6 +122,10 @@ class LinearEstimate:
         likelihood_ratio_set: such a set by the conditional likelihood ratio test, for errors with equal variance.
         tf: the ends of 2SLS's interval with the critical value of the tF procedure; None unless there is one instrument
             and the level is 95%.
+
+    Example:
+        >>> print(LinearEstimate(2.0, 0.1, 1.8, 2.2, 1.5, 0.05, ((1.8, 2.2),), 0.95))
+        Linear effect by 2SLS: 2 (standard error 0.1), 95% interval [1.8, 2.2]; by least squares: 1.5 (0.05)
     """
 
     coefficient: float
@@ -139,6 +147,16 @@ class LinearEstimate:
             f"by least squares: {self.ols:.4g} ({self.ols_std_error:.3g})"
         )
 
+    def _repr_html_(self) -> str:
+        rows = [("two-stage least squares", self.coefficient, self.std_error, self.lower, self.upper)]
+        rows += [("least squares", self.ols, self.ols_std_error, math.nan, math.nan)]
+        rows += [("Anderson-Rubin set", math.nan, math.nan, low, high) for low, high in self.robust_set]
+        texts = [
+            (name, *("" if math.isnan(number) else f"{number:.4g}" for number in numbers)) for name, *numbers in rows
+        ]
+        level = f"{100 * self.level:.4g}%"
+        return html_table("Linear effect", texts, ("", "estimate", "standard error", f"{level}: from", "to"))
+
 
 @dataclass(frozen=True)
 class Diagnosis(Tabular):
@@ -147,6 +165,15 @@ class Diagnosis(Tabular):
     Args:
         checks: in reading order.
         linear: the linear estimate; None if there is no single linear effect (a treatment with several levels).
+
+    Example:
+        >>> import numpy as np
+        >>> from bgmiv import TSLS
+        >>> w, u, e = np.random.default_rng(0).normal(size=(3, 500))
+        >>> model = TSLS().fit(2 * (w + u) - u + e, w + u, instruments=w)
+        >>> found = model.diagnose()
+        >>> found["effective-f"].severity, found.weak_instruments
+        ('good', False)
     """
 
     checks: tuple[Check, ...]

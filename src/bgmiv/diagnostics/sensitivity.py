@@ -56,6 +56,14 @@ class Sensitivity(Tabular):
         level: of the intervals.
         outcome_std: standard deviation of the outcome.
         prepared, labels: what was done to the columns of the regressions (see `LinearColumns`).
+
+    Example:
+        >>> from bgmiv import TSLS
+        >>> w, u, e = np.random.default_rng(0).normal(size=(3, 500))
+        >>> model = TSLS().fit(2 * (w + u) - u + e, w + u, instruments=w)
+        >>> found = model.sensitivity(0.5)  # the instrument may add -0.5 to 0.5 units of the outcome
+        >>> bool(found.lower < found.local_lower < found.estimate < found.local_upper < found.upper)
+        True
     """
 
     instruments: tuple[str, ...]

@@ -43,6 +43,10 @@ class FitEvidence:
         instrument_f: effective F statistic of the instruments in a linear first stage.
         network_weight: of the networks' function in the last regression; None for a fit without one.
         linear: whether that regression is a line: held-out rows support nothing else.
+
+    Example:
+        >>> judge(FitEvidence(n_held_out=400, outcome_explained=0.3, first_stage_gain=0.4)).severity
+        'good'
     """
 
     n_held_out: int = 0

@@ -26,7 +26,7 @@ from bgmiv.estimators.fitted import FittedMethod, MethodConfig
 from bgmiv.estimators.reporting import FitCache, ReportingMixin
 from bgmiv.estimators.saved import SavedModel, data_again, reader_of, saved_model, without_paths, write_saved
 from bgmiv.persist.folder import ModelFiles, read_model
-from bgmiv.progress import HistoryRow, RichReporter, silent
+from bgmiv.progress import HistoryRow, reporter_for
 
 __all__ = ["IVEstimator", "SeededEstimator"]
 
@@ -36,6 +36,11 @@ class IVEstimator(ReportingMixin):
 
     A final subclass is a dataclass, `@dataclass(eq=False, repr=False)`, whose fields are the constructor's arguments,
     and gives `_config` and `fitted_class`. Arguments are checked by `fit`.
+
+    Example:
+        >>> from bgmiv import TSLS
+        >>> round(TSLS().fit([1.0, 3.0, 4.0, 8.0], [0.0, 1.0, 2.0, 3.0], instruments=[0, 1, 1, 2.0]).ate(t0=0, t1=1), 2)
+        2.33
     """
 
     fitted_class: ClassVar[type[FittedMethod]]
@@ -46,7 +51,7 @@ class IVEstimator(ReportingMixin):
     """Whether fits and answers are compiled programs, which a forked process cannot run."""
 
     random_state: int | None = None
-    progress: bool = False
+    progress: bool | None = None
     treatment_kind: RoleKind = "auto"
     outcome_kind: RoleKind = "auto"
 
@@ -315,11 +320,8 @@ class IVEstimator(ReportingMixin):
     ) -> Self:
         check_process(compiled=self.compiled)
         seed = self._seed()
-        if self.progress:
-            with RichReporter(type(self).__name__) as reporter:
-                fitted = config.fit(data, jax.random.key(seed), reporter)
-        else:
-            fitted = config.fit(data, jax.random.key(seed), silent)
+        with reporter_for(self.progress, type(self).__name__) as reporter:
+            fitted = config.fit(data, jax.random.key(seed), reporter)
         self._keep(fitted, data, seed, reader, formula=formula, n_dropped=n_dropped)
         if fitted.verdict is not None and fitted.verdict.severity != "good":
             warn_user(fitted.verdict.sentence, FitWarning)
@@ -436,11 +438,11 @@ class SeededEstimator(IVEstimator):
         use_instrument: False ignores the instruments.
         treatment_kind, outcome_kind: as in `IVData.from_arrays`.
         random_state: the seed; None draws one and keeps it in `seed_`.
-        progress: show progress bars on the terminal.
+        progress: show progress bars; None shows them in notebooks only.
     """
 
     use_instrument: bool = True
     treatment_kind: RoleKind = "auto"
     outcome_kind: RoleKind = "auto"
     random_state: int | None = None
-    progress: bool = False
+    progress: bool | None = None

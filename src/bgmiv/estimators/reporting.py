@@ -28,7 +28,7 @@ from bgmiv.estimators.calibration import Calibration, calibrate
 from bgmiv.estimators.fitted import FittedMethod, MethodConfig
 from bgmiv.estimators.questions import QuestionsMixin
 from bgmiv.executors import Executor, InProcess
-from bgmiv.progress import RichReporter, silent
+from bgmiv.progress import reporter_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,7 +64,7 @@ class ReportingMixin(QuestionsMixin):
     seed_: int
     formula_: str
     n_dropped_: int
-    progress: bool
+    progress: bool | None
     saved_analysis_: Analysis | None = None
     """The analysis that a loaded model was saved with."""
     _cache: FitCache
@@ -331,9 +331,7 @@ class ReportingMixin(QuestionsMixin):
         changed["members"] = min(_NO_INSTRUMENT_MEMBERS, self._fitted().n_members)
         params |= {name: value for name, value in changed.items() if name in params}
         config, key = type(self)(**params)._config(), jax.random.key(self.seed_)
-        if not self.progress:
-            return config.fit(data, key, silent)
-        with RichReporter(f"{type(self).__name__} without the instruments") as reporter:
+        with reporter_for(self.progress, f"{type(self).__name__} without the instruments") as reporter:
             return config.fit(data, key, reporter)
 
     def summary(self, **request: Any) -> Analysis:

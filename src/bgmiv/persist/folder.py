@@ -13,7 +13,6 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from bgmiv._io import exchange
+from bgmiv._version import VERSION
 from bgmiv.errors import ModelFileError
 
 __all__ = ["DTYPES", "ModelFiles", "check_free", "parse_json", "read_file", "read_model", "write_folder", "write_model"]
@@ -141,7 +141,7 @@ def write_model(
     document = {
         "format": _FORMAT,
         "version": _VERSION,
-        "written_by": f"bgmiv {version('bgmiv')}",
+        "written_by": f"bgmiv {VERSION}",
         "method": method,
         "arrays": {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()},
         "model": raw,

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple, Self
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from bgmiv._io import check_writable, remove_strays, write_whole, writing
+from bgmiv._version import versions
 from bgmiv.errors import ConfigError, StoreError
 from bgmiv.progress import HistoryRow
 
@@ -35,7 +35,7 @@ _FILE, _LOCK = "unfinished-fit.checkpoint", "unfinished-fit.lock"
 
 def fingerprint(*parts: Any) -> str:
     """A hash of arrays (their bytes), keys and settings (their text), and of the versions that decide the numbers."""
-    digest = hashlib.sha256("".join(f"{name} {version(name)}\0" for name in ("bgmiv", "jax", "numpy")).encode())
+    digest = hashlib.sha256("".join(f"{name} {found}\0" for name, found in versions("jax", "numpy").items()).encode())
     for part in parts:
         if isinstance(part, Array) and jnp.issubdtype(part.dtype, jax.dtypes.prng_key):
             part = jax.random.key_data(part)
