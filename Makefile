@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## simulate confounded airline demand, fit it and draw the curves into out/demo
+demo: $(STAMP) ## simulate confounded airline demand, fit it and write its pages into out/demo
 	$(BIN)/bgmiv demo --out out/demo
 
 lint: $(STAMP) ## style, types and layers

@@ -91,6 +91,8 @@ def _guarded(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _latex_cell(value: Any, digits: int) -> str:
+    # Numbers of NumPy as Python's.
+    value = value.item() if hasattr(value, "item") else value
     if isinstance(value, str | bool) or not isinstance(value, int | float):
         return "" if value is None else printable(value).translate(_LATEX)
     return "--" if math.isnan(value) else f"${value:.{digits}g}$".replace("inf", "\\infty")
