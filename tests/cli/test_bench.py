@@ -160,10 +160,10 @@ def test_plans_say_what_is_missing_and_what_it_costs(tmp_path: Path) -> None:
         (("--address", "auto"), "belongs to --executor ray"),
         (("--executor", "ray", "--cpus", "0"), "cpus is 0.0"),
         (("nowhere.toml",), "no plan 'nowhere.toml'"),
-        (("demand", "--seed", "3"), "the plan sets it"),
-        (("demand", "--design", "demand"), "the plan sets it"),
-        (("demand", "--n", "77"), "has no n 77; it has 1000, 5000, 10000"),
-        (("demand", "--fraction", "0"), "fraction is 0.0"),
+        (("paper/table-1", "--seed", "3"), "the plan sets it"),
+        (("paper/table-1", "--design", "demand"), "the plan sets it"),
+        (("paper/table-1", "--n", "77"), "has no n 77; it has 1000, 5000, 10000"),
+        (("paper/table-1", "--fraction", "0"), "fraction is 0.0"),
     ],
 )
 def test_bad_options_are_named_and_write_nothing(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
