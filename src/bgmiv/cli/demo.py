@@ -130,7 +130,7 @@ def demo(
     airline simulates demand with endogenous prices and compares BGM-IV with the same model without the instrument, with
     linear two-stage least squares and with the truth: report.html has the truth drawn in, analysis.html is what an
     analyst would have, results.json the errors. schooling fits Card's data (it needs the extra: pip install
-    'bgmiv[data]') and writes schooling.html.
+    'pybgmiv[data]') and writes schooling.html.
     """
     at_least(20, n, "--n")
     at_least(0, seed, "--seed")
