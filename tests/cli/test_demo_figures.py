@@ -37,7 +37,7 @@ def test_pages_and_record(result: DemoResult) -> None:
     page, plain = (files[name].decode() for name in ("report.html", "analysis.html"))
     assert max(len(page), len(plain)) < 600_000
     assert page.count('<section id="truth"') == 1
-    assert page.count('class="line truth"') == 2 + len(PANELS.places)
+    assert page.count('class="line truth"') == 3 + len(PANELS.places)  # both curves have a legend
     assert "the truth" not in plain
     assert all(text in page for text in ("--seed 3", "2SLS", "mean outcome", "flights"))
     record = json.loads(files["results.json"])
