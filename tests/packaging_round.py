@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import warnings
 from importlib.metadata import version
 from pathlib import Path
 
@@ -27,6 +28,8 @@ def main() -> None:
     assert Path(sys.prefix) in home.parents, f"{home} is not the installed package"
     assert (home / "py.typed").exists()
     assert version("pybgmiv") == bgmiv.__version__
+    # A short training, which the fit is right to warn of.
+    warnings.simplefilter("ignore", bgmiv.FitWarning)
     cost, season, shock = np.random.default_rng(0).normal(size=(3, 500))
     price = 5 + cost + season + shock
     sales = 40 - 3 * price + season + 4 * shock
