@@ -68,11 +68,16 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
+html_show_copyright = False
 
 
 def _plain_maths(_app: Any, _what: str, _name: str, _object: Any, _options: Any, lines: list[str]) -> None:
     """Formulas between dollars as code: pages need no script from a network."""
-    lines[:] = re.sub(r"\$([^$]+)\$", lambda found: f"``{found[1]}``", "\n".join(lines)).split("\n")
+
+    def code(found: re.Match[str]) -> str:
+        return f"``{' '.join(found[1].split())}``"
+
+    lines[:] = re.sub(r"\$\$?([^$]+)\$\$?", code, "\n".join(lines)).split("\n")
 
 
 def setup(app: Any) -> None:

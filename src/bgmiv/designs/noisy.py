@@ -71,8 +71,8 @@ class NoisyDesign(base.CheckedSettings):
         r2: share of the variance of g and the disturbance together that is g's.
         partial_r2: share of the treatment's variance given V that the instruments explain (of its latent index, where
             the treatment is binary).
-        errors: "normal"; "heteroskedastic", U and E both times the root of $(1 + v_1^2)/2$; or "heavy-tailed", the
-            part of E that is not U's has Student's t distribution with five degrees of freedom.
+        errors: "normal"; "heteroskedastic", U and E both times $\sqrt{(1 + v_1^2)/2}$; or "heavy-tailed", the part of E
+            that is not U's has Student's t distribution with five degrees of freedom.
         first_stage: f is the mean of the instruments, or "nonlinear", with a square and a product with V1.
         instruments: "continuous", standard normal; or "binary", one or minus one with equal chance.
         n_instruments: one to four.
