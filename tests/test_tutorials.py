@@ -42,7 +42,8 @@ def test_schooling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fit = "BGMIV(random_state=0).fit_formula(card.formula, card.table)"
     fifth = "BGMIV(random_state=0, members=5, iterations=30).fit_formula(card.formula, fifth)"
     fifth = "{name: column[::5] for name, column in card.table.items()}".join(fifth.rsplit("fifth", 1))
-    left = run("schooling", tmp_path, monkeypatch, {fit: fifth})
+    # One member holds out too few rows for a last stage.
+    left = run("schooling", tmp_path, monkeypatch, {fit: fifth, "print(model.fitted_.last_stage.kept)": ""})
     assert left["linear"].fitted_.slope == pytest.approx(0.1315, abs=5e-5)
     ((low, high),) = left["checks"].linear.robust_set
     assert (round(low, 3), round(high, 2)) == (0.028, 0.28)
