@@ -6,8 +6,9 @@ import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -113,12 +114,18 @@ def _in_panel(model: IVEstimator, group: int, time: float) -> tuple[list[float],
     return tuple(part.tolist() for part in (found.estimate, found.lower, found.upper))
 
 
+class _Which(str, Enum):
+    """What is shown; typer learned to read Literal after the lowest version that is allowed."""
+
+    airline = "airline"
+    schooling = "schooling"
+
+
 @reported
 def demo(
     which: Annotated[
-        Literal["airline", "schooling"],
-        typer.Argument(help="airline: a simulated market whose truth is known; schooling: Card's real data."),
-    ] = "airline",
+        _Which, typer.Argument(help="airline: a simulated market whose truth is known; schooling: Card's real data.")
+    ] = _Which.airline,
     n: Annotated[int, typer.Option(help="Rows to simulate.")] = 1000,
     rho: Annotated[float, typer.Option(help="Confounding: correlation of the price shock with demand.")] = 0.9,
     seed: Annotated[int, typer.Option(help="Seed of the sample and of the fits.")] = 0,
@@ -136,7 +143,7 @@ def demo(
     at_least(0, seed, "--seed")
     check_preset(preset)
     usable_folder(out, "--out")
-    if which == "schooling":
+    if which is _Which.schooling:
         _schooling(seed, preset, out)
     else:
         _airline(n, rho, seed, preset, out)
