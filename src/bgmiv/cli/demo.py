@@ -6,7 +6,7 @@ import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -114,7 +114,7 @@ def _in_panel(model: IVEstimator, group: int, time: float) -> tuple[list[float],
     return tuple(part.tolist() for part in (found.estimate, found.lower, found.upper))
 
 
-class _Which(str, Enum):
+class _Which(StrEnum):
     """What is shown; typer learned to read Literal after the lowest version that is allowed."""
 
     airline = "airline"
