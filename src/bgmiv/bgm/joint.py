@@ -82,6 +82,7 @@ def joint_loss(
 ) -> tuple[Array, dict[str, Array]]:
     """The loss of one batch and its parts; `latent_noise` moves the latents that treatment and outcome see."""
     z = jax.vmap(model.covariates.encode)(rows.v, noise)
+    learned = model.covariates.learns_latents
     moved = z + latent_noise
     raw_x = jax.vmap(model.treatment_raw)(rows.w, moved)
     y_hat = iv_means(model, rule, rows, raw_x, moved, key)
@@ -89,7 +90,7 @@ def joint_loss(
     # towards the mean, and the MAP would overshoot the encoder's latents to make up for it.
     seen = jax.vmap(model.covariates.encoder.features.noised)(rows.v, noise)
     parts = {
-        "prior": config.prior_weight * sliced_distance(z, directions),
+        "prior": config.prior_weight * sliced_distance(z, directions) if learned else jnp.zeros(()),
         "covariates": -config.covariate_weight * jnp.mean(jax.vmap(model.covariates.log_prob)(seen, z)),
         "treatment": -jnp.mean(jax.vmap(model.treatment_head.log_prob)(raw_x, rows.x[:, None])),
         "outcome": jnp.mean(square_errors(model, rows.y, y_hat)),
@@ -215,7 +216,7 @@ def _generator_kernels(model: BGMIVModel) -> BGMIVModel:
     """Which parameters decay: the kernels of H and F."""
 
     def generators(model: BGMIVModel) -> tuple[object, ...]:
-        return model.treatment, model.outcome, model.treatment_trunk, model.outcome_trunk
+        return model.treatment, model.outcome, model.treatment_trunk, model.outcome_trunk, model.embedding
 
     chosen = jax.tree.map(lambda leaf: False, model)
     kernels = jax.tree.map(lambda leaf: leaf.ndim > 1, generators(model))
