@@ -44,6 +44,9 @@ def test_latents_are_features_in_the_order_of_their_parts() -> None:
     assert not model.covariates.learns_latents
     z = model.covariates.encode(jnp.array([0.3, -0.2, 0.5]))
     np.testing.assert_array_equal(z, np.float32([-0.2, 0.3, 0.5]))
+    np.testing.assert_array_equal(model.covariates.mean(z), np.float32([0.3, -0.2, 0.5]))
+    (head,) = (branch.head for branch in model.covariates.branches)
+    np.testing.assert_allclose(head.variance(model.covariates.decode(z)[0]), 1e-4, rtol=0.02)
     assert astuple(model.embedding.outputs) == (1, 2, 0, 0)
     treatment = np.asarray(jax.jacobian(lambda z: model.treatment_raw(jnp.zeros(1), z))(z))
     np.testing.assert_array_equal(np.any(treatment != 0.0, axis=0), [True, False, False])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import prod
+from math import expm1, log, prod
 from typing import Literal, Protocol
 
 import equinox as eqx
@@ -19,7 +19,7 @@ from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
 from bgmiv.errors import ConfigError
 from bgmiv.likelihood import Bernoulli, Categorical, Gaussian, Head
 from bgmiv.nn import MLP, Conv, Dense, TransposedConv, leaky_relu
-from bgmiv.nn.features import BlockFeatures, FeatureConfig, Raw, build_features, rows_at_once
+from bgmiv.nn.features import BlockFeatures, FeatureConfig, Noised, Raw, build_features, rows_at_once
 from bgmiv.nn.images import Shape, check_bounds, check_choice, check_widths
 
 __all__ = [
@@ -32,12 +32,17 @@ __all__ = [
     "Encoder",
     "ImageDecoder",
     "ImageDecoderConfig",
+    "OwnLatents",
     "Selection",
     "build_blocks",
     "build_covariates",
     "build_dense",
     "build_image_decoder",
 ]
+
+
+# Raw parameter of a variance of 1e-4.
+_RAW_VARIANCE = log(expm1(1e-4))
 
 
 @dataclass(frozen=True)
@@ -235,8 +240,23 @@ class BranchNet(Protocol):
         """Those that the mean needs, which come first."""
 
 
+class OwnLatents(eqx.Module):
+    """The generator of columns that are latents themselves: each is its latent, but for a hundredth of its spread."""
+
+    positions: tuple[int, ...] = eqx.field(static=True)
+    n_variances: int = eqx.field(static=True)
+
+    def __call__(self, z: Array) -> Array:
+        """Means and raw variances."""
+        return jnp.concatenate([self.leading(z), jnp.full(self.n_variances, _RAW_VARIANCE, z.dtype)])
+
+    def leading(self, z: Array) -> Array:
+        """The means."""
+        return z[jnp.asarray(self.positions)]
+
+
 class Decoder(eqx.Module):
-    """One network a branch from the latents to the branch's raw head parameters."""
+    """One network a branch from the latents to the branch's raw head parameters; none for columns that are latents."""
 
     nets: tuple[BranchNet, ...]
 
@@ -303,6 +323,11 @@ class CovariateModule(eqx.Module):
         return jnp.sum(jnp.stack(penalties)) if penalties else jnp.zeros(())
 
 
+def _places(latent_features: tuple[int, ...]) -> tuple[int, ...]:
+    """Which latent each feature is."""
+    return tuple(sorted(range(len(latent_features)), key=latent_features.__getitem__))
+
+
 def build_dense(
     n_covariates: int,
     latent_dim: int,
@@ -322,12 +347,17 @@ def build_dense(
     head = Gaussian(n_covariates, shared_variance=shared_variance)
     # Without covariates there is no block to describe: latents are then the encoder's constant.
     spans = ((0, n_covariates),) if n_covariates else ()
+    decoder: BranchNet = (
+        OwnLatents(_places(latent_features), head.raw_dims[1])
+        if latent_features
+        else MLP(latent_dim, decoder_hidden or hidden, head.raw_dim, key=key_decoder)
+    )
     return CovariateModule(
         encoder=Encoder(
             features or BlockFeatures(tuple(Raw(n_covariates) for _ in spans), spans),
             _encoder_net(n_covariates, hidden, latent_dim, latent_features, key=key_encoder),
         ),
-        decoder=Decoder(tuple(MLP(latent_dim, decoder_hidden or hidden, head.raw_dim, key=key_decoder) for _ in spans)),
+        decoder=Decoder(tuple(decoder for _ in spans)),
         branches=tuple(Branch(*span, head) for span in spans),
     )
 
@@ -355,12 +385,18 @@ def build_blocks(
     """A module with one feature extractor and one decoder branch a block."""
     key_features, key_net, *keys = jax.random.split(key, 2 + len(blocks))
     features = build_features(blocks, config.features, key=key_features)
-    branches, decoders = [], []
-    for block, key_decoder in zip(blocks, keys, strict=True):
+    branches: list[Branch] = []
+    decoders: list[BranchNet] = []
+    places, seen = _places(config.latent_features), 0
+    for block, part, key_decoder in zip(blocks, features.parts, keys, strict=True):
         head = _head(block, config)
         weight = config.images.weight if block.holds_pixels else 1.0
         branches.append(Branch(block.start, block.stop, head, config.block_reduction, weight))
-        decoders.append(_decoder(block, head, latent_dim, config, key_decoder))
+        if places and isinstance(part, Raw | Noised) and isinstance(head, Gaussian):
+            decoders.append(OwnLatents(places[seen : seen + part.width], head.raw_dims[1]))
+        else:
+            decoders.append(_decoder(block, head, latent_dim, config, key_decoder))
+        seen += part.width
     return CovariateModule(
         encoder=Encoder(
             features,

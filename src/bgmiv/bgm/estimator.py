@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from bgmiv.bgm.config import PRESETS, BGMIVConfig
-from bgmiv.bgm.covariates import ImageDecoder
+from bgmiv.bgm.covariates import ImageDecoder, OwnLatents
 from bgmiv.bgm.ensemble import Ensemble
 from bgmiv.bgm.latents import LatentMap, LatentPosterior, structural_means
 from bgmiv.bgm.model import LatentLayout
@@ -75,7 +75,7 @@ class BGMIV(SeededEstimator):
 
     fitted_class = FittedBGMIV
     compiled = True
-    saved_parts = (MLP, ImageDecoder)
+    saved_parts = (MLP, ImageDecoder, OwnLatents)
 
     preset: Literal["default", "paper", "paper-qmc", "paper-qmc-no-egm", "paper-qmc-egm0"] = "default"
     _: KW_ONLY
