@@ -43,7 +43,7 @@ CASES: list[tuple[str, Severity, dict[str, float], dict[str, str], str]] = [
         _CHANGE,
         "2.5 times as wide",
     ),
-    ("detail", "note", _DETAIL | {"visible": 1.0}, _CHANGE, "rests on smoothness"),
+    ("detail", "note", _DETAIL | {"visible": 1.0}, _CHANGE, "assumption of smoothness"),
     ("overidentification", "good", _J, {}, "agree"),
     ("overidentification", "doubtful", _J, {}, "disagree"),
     ("overidentification", "failed", _J, {}, "disagree"),
@@ -98,7 +98,7 @@ def test_the_values_as_shown() -> None:
         (key, severity): Check(key, severity, numbers, labels).value for key, severity, numbers, labels, _ in CASES
     }
     assert shown["effective-f", "doubtful"] == "12 for level 'high', the weakest; critical value 19.3"
-    assert shown["anderson-rubin", "good"] == "[-1, 2]"
+    assert shown["anderson-rubin", "good"] == "-1.00 to 2.00"
     assert shown["anderson-rubin", "failed"] == "every number"
     assert shown["overidentification", "good"] == "p = 0.2 (J), p < 0.001 (Sargan)"
     assert shown["latent-usage", "note"] == "shared: outcome 0.30; nuisance: covariates 0.10"

@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgmiv.analysis.instruments import InstrumentViews
-from bgmiv.analysis.markup import number, shortened
+from bgmiv.analysis.markup import shortened
 from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.data.export import Tabular
 from bgmiv.diagnostics.check import Diagnosis, Severity
 from bgmiv.diagnostics.verdict import Verdict
 from bgmiv.effects import Estimate, Interval, Source, coefficient_table, interval_of
 from bgmiv.errors import DataError
+from bgmiv.numerals import number
 
 if TYPE_CHECKING:
     import pandas as pd

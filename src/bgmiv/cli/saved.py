@@ -239,11 +239,12 @@ def _print_effects(
     from rich.table import Table
 
     from bgmiv.analysis.markup import clean
+    from bgmiv.numerals import percent
 
     t0, t1 = (value if variable.levels else f"{value:g}" for value in pair)
     title = f"Average effect of {variable.name} {t1} instead of {t0} on {outcome}"
     shown = Table(title=escape(clean(title)), title_justify="left")
-    for name in ("group", "rows", "effect", f"{100 * level:g}% interval", "in support"):
+    for name in ("group", "rows", "effect", f"{percent(level)} interval", "in support"):
         shown.add_column(name, justify="left" if name == "group" else "right")
     for row in rows:
         estimate, lower, upper = (
@@ -255,9 +256,9 @@ def _print_effects(
     if any(row.interval.method == "anderson-rubin" for row in rows):
         shown.caption = "The instruments are weak: intervals are the ends of Anderson-Rubin sets."
     elif weak:
-        shown.caption = "The instruments are weak, and these intervals too narrow: ate_interval(method='robust')."
+        shown.caption = "The instruments are weak: these intervals are too narrow. Use ate_interval(method='robust')."
     elif any(row.interpolated for row in rows):
-        shown.caption = "Read between points of the stored curve along straight lines; --data DATA computes it."
+        shown.caption = "Interpolated between points of the stored curve; --data DATA computes the exact value."
     Console().print(shown)
 
 
@@ -278,6 +279,8 @@ def diagnose(folder: Folder, as_json: options.AsJson = False) -> None:
 
 
 def _diagnosis_text(analysis: Analysis) -> str:
+    from bgmiv.numerals import percent, robust_set_text, set_text
+
     def indented(text: str) -> list[str]:
         return textwrap.wrap(text, 80, initial_indent="    ", subsequent_indent="    ")
 
@@ -287,12 +290,11 @@ def _diagnosis_text(analysis: Analysis) -> str:
         lines += indented(f"({check.reference})") if check.reference else []
     linear = analysis.diagnosis.linear
     if linear is not None:
-        sets = " or ".join(f"{low:.4g} to {high:.4g}" for low, high in linear.robust_set) or "empty"
         lines += [
             f"Linear two-stage least squares: {linear.coefficient:.4f} (standard error {linear.std_error:.4f}), "
-            f"{100 * linear.level:g}% interval {linear.lower:.4g} to {linear.upper:.4g}",
-            f"    Least squares without the instruments: {linear.ols:.4f} ({linear.ols_std_error:.4f})",
-            f"    Anderson-Rubin set, valid under weak instruments: {sets}",
+            f"{percent(linear.level)} interval {set_text(linear.lower, linear.upper)}",
+            f"    OLS, without the instruments: {linear.ols:.4f} ({linear.ols_std_error:.4f})",
+            f"    Anderson-Rubin set, valid under weak instruments: {robust_set_text(linear.robust_set)}",
         ]
     return "\n".join(lines)
 

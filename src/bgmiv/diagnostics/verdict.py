@@ -15,8 +15,8 @@ __all__ = ["FIRST_STAGE_GAIN", "INSTRUMENT_F", "MOMENT_EXCESS", "Finding", "FitE
 
 
 _LINEAR_ENOUGH = (
-    "A line is enough here: the data support no curvature and no interaction, and the estimate is that of linear "
-    "two-stage least squares."
+    "A linear model is enough here: the data support no curvature and no interaction, so the estimate is that of "
+    "linear two-stage least squares."
 )
 
 
