@@ -136,7 +136,7 @@ def demo(
 
     airline simulates demand with endogenous prices and compares BGM-IV with the same model without the instrument, with
     linear two-stage least squares and with the truth: report.html shows the truth, analysis.html is what an analyst
-    would have, results.json has the errors. schooling fits Card's data (pip install 'pybgmiv[data]') and writes
+    would have, results.json has the errors. schooling fits Card's data (pip install 'pybgmiv\\[data]') and writes
     schooling.html.
     """
     at_least(20, n, "--n")

@@ -60,7 +60,7 @@ INTERRUPTED = 130
 FAILED_FIT = 3
 """The exit code of every command that shows a fit which failed its held-out checks."""
 
-Level = Annotated[float, typer.Option(help="Of the intervals.")]
+Level = Annotated[float, typer.Option(help="Level of the intervals.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 

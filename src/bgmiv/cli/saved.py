@@ -52,7 +52,7 @@ def predict(
     ] = True,
     as_json: options.AsJson = False,
 ) -> None:
-    """What the outcome would be, on average, if each row's treatment were set: as CSV, one line a row.
+    """Predict the mean outcome of each row if its treatment were set; writes CSV, one line per row.
 
     The columns are row, treatment, estimate, lower, upper (for methods with intervals) and in_support: whether the data
     of the fit show such a treatment at such covariates. The file needs the covariates' columns; others are ignored.
@@ -127,10 +127,11 @@ class _Row(NamedTuple):
 def effect(
     folder: Folder,
     form: tables.FileFormat,
-    t0: Annotated[str, typer.Option(help="The treatment that is compared with.", show_default=False)],
-    t1: Annotated[str, typer.Option(help="The treatment whose effect is asked for.", show_default=False)],
+    t0: Annotated[str, typer.Option(help="Treatment to compare with.", show_default=False)],
+    t1: Annotated[str, typer.Option(help="Treatment whose effect is wanted.", show_default=False)],
     data: Annotated[
-        Path | None, typer.Option(help="The rows averaged over: a CSV or Parquet file. By default those of the fit.")
+        Path | None,
+        typer.Option(help="CSV or Parquet file with the rows to average over; by default those of the fit."),
     ] = None,
     by: Annotated[str | None, typer.Option(help="Also for each level of this column.")] = None,
     weights: Annotated[
@@ -141,8 +142,8 @@ def effect(
 ) -> None:
     """The average effect of setting the treatment to t1 instead of t0, with an interval.
 
-    Without --data it is read off the average curves that the fit has stored: exact at their points, which hold the
-    treatments of the summary, and by straight lines between them.
+    Without --data it comes from the stored average curves: exact at their points, which include the treatments of the
+    summary, and interpolated linearly between them.
     """
     options.check_level(level)
     with tables.warnings_shown():
@@ -264,7 +265,7 @@ def _print_effects(
 
 @options.reported
 def diagnose(folder: Folder, as_json: options.AsJson = False) -> None:
-    """The checks of a fit as it has stored them, each with a reading: instruments, moments, the linear estimate."""
+    """Show the stored checks of a fit, each with what it means: instruments, moments, the linear estimate."""
     model = _open(folder)
     analysis = _analysis(model, folder)
     if as_json:
