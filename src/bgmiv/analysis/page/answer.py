@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -185,7 +186,7 @@ def effects_section(analysis: Analysis) -> Parts:
     t0, t1 = (question.treatment_text(t) for t in (rows[0].t0, rows[0].t1))
     names = [shortened(text, 60) for text in (question.treatment, question.changed)]
     text = f"Average effect on {names[1]} of setting {names[0]} to {t1} instead of {t0}, by group of {analysis.units}."
-    if len({row.estimate for row in rows}) == 1:
+    if all(math.isclose(row.estimate, rows[0].estimate, rel_tol=1e-4) for row in rows):
         text += " The fit found no differences between groups."
     looks = [
         {"look": "main" if row.in_support >= MIN_SUPPORT else "faint", "mark": "circle" if i else "diamond", "curve": i}
