@@ -53,7 +53,7 @@ Ratios = dict[str, list[float]]
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """How often intervals held the truth on data sets drawn from a fit; print it to read it.
+    """How often intervals covered the truth on data sets drawn from a fit; print it to read it.
 
     This is conditional on the model: if g, the exclusion of the instruments or the errors are not as fitted, the
     intervals of the data at hand may hold less often.
@@ -104,7 +104,7 @@ class Calibration:
         }
 
     def widened(self, interval: Interval) -> Interval:
-        """An interval of the same fit, times the factor of its kind; it stays as it is where intervals held.
+        """An interval of the same fit, times the factor of its kind; it stays as it is where intervals cover often enough.
 
         Raises:
             ConfigError: the interval is of another level, or an Anderson-Rubin set, which has no standard error.
