@@ -109,7 +109,7 @@ def test_a_diagnosis_is_a_table_and_text() -> None:
     found = Diagnosis(checks, LinearEstimate(2.0, 0.5, 1.0, 3.0, 1.5, 0.1, ((1.0, 3.0),), 0.9))
     assert found.severity == "failed"
     assert str(found).startswith(
-        "Diagnosis: failed\n\nLinear effect by 2SLS: 2 (standard error 0.5), 90% interval [1, 3]"
+        "Diagnosis: failed\nLinear effect by 2SLS: 2 (standard error 0.5), 90% interval [1, 3]"
     )
     assert list(found.to_frame().columns) == ["key", "title", "severity", "value", "reading"]
     assert found.to_frame()["severity"].tolist() == [check.severity for check in checks]

@@ -387,7 +387,8 @@ def contrast(curve: Curve, t0: float, t1: float, level: float) -> tuple[Interval
     low, high = curve.treatment[0], curve.treatment[-1]
     if not (low <= t0 <= high and low <= t1 <= high):
         raise DataError(
-            f"the stored curve goes from {low:.4g} to {high:.4g}. For other treatments, give the rows asked about."
+            f"the stored curve goes from {low:.4g} to {high:.4g}. For other treatments give the rows to average over: "
+            "ate_interval(covariates, ...), or --data DATA on the command line."
         )
 
     def at(values: Any) -> NDArray[np.float64]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -179,9 +178,6 @@ def _stored_effects(
             raise DataError(f"the fit has stored no curves by {by!r} (it has: {known or 'none'}). Give --data DATA.")
     levels = variable.levels
     t0, t1 = (float(levels.index(value) if levels else value) for value in pair)
-    low, high = curves[0].treatment[0], curves[0].treatment[-1]
-    if min(t0, t1) < low or max(t0, t1) > high:
-        raise DataError(f"the stored curve goes from {low:.4g} to {high:.4g}. For other treatments give --data DATA.")
     # The summary's contrast is stored: its share of rows with both treatments in support (else it is at most that), and
     # its ends, which may be those of a robust set.
     stored = {row.group: row for row in analysis.effects if (row.t0, row.t1) == (t0, t1)}
@@ -275,29 +271,8 @@ def diagnose(folder: Folder, as_json: options.AsJson = False) -> None:
         record = {"severity": diagnosis.severity, "checks": checks, "linear": options.plain(diagnosis.linear)}
         options.print_json(record | {"verdict": options.verdict_record(model.verdict_)})
     else:
-        options.echo(_diagnosis_text(analysis))
+        options.echo(analysis.diagnosis)
     options.exit_if_failed(model.verdict_)
-
-
-def _diagnosis_text(analysis: Analysis) -> str:
-    from bgmiv.numerals import percent, robust_set_text, set_text
-
-    def indented(text: str) -> list[str]:
-        return textwrap.wrap(text, 80, initial_indent="    ", subsequent_indent="    ")
-
-    lines = []
-    for check in analysis.diagnosis.checks:
-        lines += [f"[{check.severity}] {check.title}: {check.value}", *indented(check.reading)]
-        lines += indented(f"({check.reference})") if check.reference else []
-    linear = analysis.diagnosis.linear
-    if linear is not None:
-        lines += [
-            f"Linear two-stage least squares: {linear.coefficient:.4f} (standard error {linear.std_error:.4f}), "
-            f"{percent(linear.level)} interval {set_text(linear.lower, linear.upper)}",
-            f"    OLS, without the instruments: {linear.ols:.4f} ({linear.ols_std_error:.4f})",
-            f"    Anderson-Rubin set, valid under weak instruments: {robust_set_text(linear.robust_set)}",
-        ]
-    return "\n".join(lines)
 
 
 @options.reported

@@ -216,17 +216,14 @@ class Diagnosis(Tabular):
         return pd.DataFrame(self.records(), columns=["key", "title", "severity", "value", "reading"])
 
     def __str__(self) -> str:
-        """A table of the checks, then the reading of each."""
-        lines = [f"Diagnosis: {self.severity}", ""]
+        """Every check with its value, what it means, and its reference."""
+        lines = [f"Diagnosis: {self.severity}"]
         if self.linear is not None:
-            lines += [str(self.linear), ""]
-        width = max((len(check.title) for check in self.checks), default=0)
-        longest = max((len(check.severity) for check in self.checks), default=0)
-        lines += [f"{check.title:{width}}  {check.severity:{longest}}  {check.value}" for check in self.checks]
+            lines.append(fill(str(self.linear), 80))
         for check in self.checks:
-            lines += ["", f"{check.title}: {check.severity}"]
+            lines += ["", fill(f"[{check.severity}] {check.title}: {check.value}", 80)]
             for part in (check.reading, f"({check.reference})"):
-                lines.append(fill(part, 100, initial_indent="  ", subsequent_indent="  "))
+                lines.append(fill(part, 80, initial_indent="    ", subsequent_indent="    "))
         return printable("\n".join(lines))
 
     def _repr_html_(self) -> str:

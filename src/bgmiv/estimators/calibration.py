@@ -104,7 +104,7 @@ class Calibration:
         }
 
     def widened(self, interval: Interval) -> Interval:
-        """An interval of the same fit, times the factor of its kind; it stays as it is where intervals cover often enough.
+        """An interval of the same fit, times the factor of its kind; unchanged where intervals cover often enough.
 
         Raises:
             ConfigError: the interval is of another level, or an Anderson-Rubin set, which has no standard error.
