@@ -43,7 +43,7 @@ def found(evidence: FitEvidence) -> list[tuple[str, str]]:
 def test_a_good_fit_has_no_findings() -> None:
     verdict = judge(GOOD)
     assert verdict == Verdict("good", (), GOOD)
-    assert (verdict.reasons, str(verdict)) == ((), "good")
+    assert (verdict.reasons, str(verdict)) == ((), "good\n- This fit passed its held-out checks.")
     assert verdict.sentence == "This fit passed its held-out checks."
 
 

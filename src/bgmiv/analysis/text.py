@@ -36,7 +36,6 @@ _NOTES = {
     "truth": "known because the data are simulated",
 }
 _ACT = "Each check says what it means and what to do."
-_NOTHING_AGAINST = "Nothing in held-out rows contradicts the fit."
 _WIDTH = 80
 
 
@@ -194,7 +193,7 @@ def summary_text(analysis: Analysis) -> str:
         parts += [_ruled("-", "The same effect by other methods"), shown]
     if verdict is not None:
         parts.append(_ruled("-", f"Fit on held-out rows: {verdict.severity}"))
-        parts += [_wrapped(clean(reason), "- ", "  ") for reason in verdict.reasons] or [_NOTHING_AGAINST]
+        parts += [_wrapped(clean(reason), "- ", "  ") for reason in verdict.reasons or (verdict.sentence,)]
     belief = trust(analysis)
     parts += ["", _ruled("=", f"Trust: {belief.word}"), _wrapped(belief.sentence)]
     parts += [_wrapped(sentence(analysis.interval_kind)), "=" * _WIDTH]
@@ -302,7 +301,7 @@ def summary_html(analysis: Analysis) -> str:
         table = html_table(*method_table(analysis.methods, analysis.level), numbers=slice(1, 3))
         parts += [element("h4", "The same effect by other methods"), table]
     if verdict is not None:
-        reasons = [element("li", reason) for reason in verdict.reasons or (_NOTHING_AGAINST,)]
+        reasons = [element("li", reason) for reason in verdict.reasons or (verdict.sentence,)]
         parts += [element("h4", f"Fit on held-out rows: {verdict.severity}"), element("ul", *reasons)]
     parts.append(element("p", sentence(analysis.interval_kind)) if analysis.interval_kind else None)
     return element("div", *parts, class_="bgmiv-summary")
