@@ -26,7 +26,8 @@ _QUESTION = (
     "An airline sets ticket prices knowing something about demand that the analyst does not observe, so the "
     "association of price and sales is not the effect of price. A cost shifter moves prices and affects demand in no "
     "other way: it is the instrument. The question is what demand would be if the price were set by intervention, "
-    "for each customer group and time of year. The market is simulated, so the answer is known."
+    "for each customer group and time of year. The market is simulated, so the answer is known; demand is in the "
+    "units of a published benchmark and may be negative."
 )
 _READING = (
     "The error is the mean squared difference from the true demand function over 2,800 combinations of price, time "
