@@ -45,14 +45,12 @@ def fit(
     method: Annotated[
         str, typer.Option(help=f"One of {options.method_help()}.", autocompletion=options.complete_method)
     ] = "bgm-iv",
-    preset: Annotated[
-        str, typer.Option(help="Settings of the method.", autocompletion=options.complete_preset)
-    ] = "default",
+    preset: options.Preset = "default",
     by: Annotated[list[str] | None, typer.Option(help="Columns whose levels are reported separately.")] = None,
     level: options.Level = 0.95,
     title: Annotated[str | None, typer.Option(help="Title of the analysis.")] = None,
     units: Annotated[str, typer.Option(help="What the page calls the rows, such as flights.")] = "rows",
-    seed: Annotated[int, typer.Option(help="Random seed: the same seed gives the same result.")] = 0,
+    seed: options.Seed = 0,
     members: Annotated[
         int | None, typer.Option(help="Number of ensemble members of bgm-iv; by default that of the preset.")
     ] = None,
@@ -214,15 +212,13 @@ def compare(
             autocompletion=options.complete_method,
         ),
     ] = None,
-    preset: Annotated[
-        str, typer.Option(help="Settings of the methods.", autocompletion=options.complete_preset)
-    ] = "default",
+    preset: options.Preset = "default",
     t0: Annotated[str | None, typer.Option(help="Treatment to compare with; by default the lower quartile.")] = None,
     t1: Annotated[
         str | None, typer.Option(help="Treatment whose effect is wanted; by default the upper quartile.")
     ] = None,
     level: options.Level = 0.95,
-    seed: Annotated[int, typer.Option(help="Random seed of the fits.")] = 0,
+    seed: options.Seed = 0,
     as_json: options.AsJson = False,
 ) -> None:
     """The same average effect by several methods, side by side."""
