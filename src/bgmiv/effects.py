@@ -21,6 +21,7 @@ from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query, query_at, rows_of
 from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.errors import ConfigError, DataError
+from bgmiv.numerals import percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -198,7 +199,7 @@ class Interval(Tabular):
         >>> print(Interval(2.0, 1.5, 2.5, 0.95, {"sampling": 0.2, "network": 0.15}, 0.9))
         2 (95% interval 1.5 to 2.5; standard error 0.25: sampling 0.2, network 0.15; 90% in support)
         """
-        level = f"{self.level * 100:.4g}%"
+        level = percent(self.level)
         if np.ndim(self.estimate):
             return f"{np.size(self.estimate)} estimates with {level} intervals: .estimate, .lower, .upper, .to_frame()"
         parts = ", ".join(f"{name} {value:.4g}" for name, value in self.std_errors.items())

@@ -27,6 +27,8 @@ __all__ = [
     "INTERRUPTED",
     "AsJson",
     "Level",
+    "Preset",
+    "Seed",
     "at_least",
     "bad",
     "blaming",
@@ -35,7 +37,6 @@ __all__ = [
     "check_outputs",
     "check_preset",
     "complete_method",
-    "complete_preset",
     "echo",
     "exit_if_failed",
     "make_model",
@@ -60,7 +61,25 @@ INTERRUPTED = 130
 FAILED_FIT = 3
 """The exit code of every command that shows a fit which failed its held-out checks."""
 
-Level = Annotated[float, typer.Option(help="Of the intervals.")]
+
+def complete_method(incomplete: str) -> list[str]:
+    """Methods that begin so, also after a comma.
+
+    >>> complete_method("tsls,k")
+    ['tsls,kiv', 'tsls,kiv-noiv']
+    """
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in method_names() if name.startswith(last)]
+
+
+def _complete_preset(incomplete: str) -> list[str]:
+    """Presets that begin so."""
+    return [name for name in preset_names() if name.startswith(incomplete)]
+
+
+Preset = Annotated[str, typer.Option(help="Settings of the methods.", autocompletion=_complete_preset)]
+Seed = Annotated[int, typer.Option(help="Random seed: the same seed gives the same result.")]
+Level = Annotated[float, typer.Option(help="Level of the intervals.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -119,21 +138,6 @@ def blaming(option: str) -> Iterator[None]:
         yield
     except (ConfigError, StoreError) as error:
         raise bad(str(error), option) from error
-
-
-def complete_method(incomplete: str) -> list[str]:
-    """Methods that begin so, also after a comma.
-
-    >>> complete_method("tsls,k")
-    ['tsls,kiv', 'tsls,kiv-noiv']
-    """
-    before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in method_names() if name.startswith(last)]
-
-
-def complete_preset(incomplete: str) -> list[str]:
-    """Presets that begin so."""
-    return [name for name in preset_names() if name.startswith(incomplete)]
 
 
 def check_method(name: str, option: str = "--method") -> None:

@@ -42,12 +42,12 @@ _KINDS = ("continuous", "binary", "categorical")
 
 
 def chosen_form(
-    encoding: Annotated[str, typer.Option(help="Of a CSV file, such as latin-1.")] = "utf-8",
-    delimiter: Annotated[str, typer.Option(help="Between the fields of a CSV file, such as ';' or '\\t'.")] = ",",
-    decimal: Annotated[str, typer.Option(help="The decimal sign of a CSV file, '.' or ','.")] = ".",
+    encoding: Annotated[str, typer.Option(help="Encoding of a CSV file, such as latin-1.")] = "utf-8",
+    delimiter: Annotated[str, typer.Option(help="Field separator of a CSV file, such as ';' or '\\t'.")] = ",",
+    decimal: Annotated[str, typer.Option(help="Decimal mark of a CSV file, '.' or ','.")] = ".",
     na: Annotated[
         list[str] | None,
-        typer.Option(help="A further word for a missing value, such as '.' or -9, besides NA, NaN, null. Repeatable."),
+        typer.Option(help="Another code for missing values, such as '.' or -9, besides NA, NaN, null. Repeatable."),
     ] = None,
 ) -> FileFormat:
     """How the options say that a file is written: arguments of `read_table`."""
@@ -91,22 +91,22 @@ class Roles(NamedTuple):
 def chosen_roles(
     formula: Annotated[
         str | None,
-        typer.Option(
-            help="'outcome ~ covariates + \\[treatment ~ instruments]', instead of the four options after it."
-        ),
+        typer.Option(help="'outcome ~ covariates + \\[treatment ~ instruments]', instead of the next four options."),
     ] = None,
-    outcome: Annotated[str | None, typer.Option(help="The outcome's column.")] = None,
-    treatment: Annotated[str | None, typer.Option(help="The treatment's column.")] = None,
+    outcome: Annotated[str | None, typer.Option(help="Column of the outcome.")] = None,
+    treatment: Annotated[str | None, typer.Option(help="Column of the treatment.")] = None,
     instruments: Annotated[
-        list[str] | None, typer.Option(help="The instruments' columns: a,b, or the option repeated.")
+        list[str] | None, typer.Option(help="Columns of the instruments: a,b or repeat the option.")
     ] = None,
-    covariates: Annotated[list[str] | None, typer.Option(help="The covariates' columns, likewise.")] = None,
-    weights: Annotated[str | None, typer.Option(help="The column of sample weights.")] = None,
-    groups: Annotated[str | None, typer.Option(help="The column of groups of rows that are not independent.")] = None,
-    missing: Annotated[str, typer.Option(help="raise: refuse missing values; drop: leave such rows out.")] = "raise",
+    covariates: Annotated[list[str] | None, typer.Option(help="Columns of the covariates, likewise.")] = None,
+    weights: Annotated[str | None, typer.Option(help="Column of sample weights.")] = None,
+    groups: Annotated[
+        str | None, typer.Option(help="Column of clusters: groups of rows that are not independent.")
+    ] = None,
+    missing: Annotated[str, typer.Option(help="raise: refuse missing values; drop: drop such rows.")] = "raise",
     kind: Annotated[
         list[str] | None,
-        typer.Option(help="COLUMN=KIND where the file does not tell: continuous, binary, categorical. Repeatable."),
+        typer.Option(help="COLUMN=KIND to declare a column: continuous, binary or categorical. Repeatable."),
     ] = None,
 ) -> Roles:
     """The roles that the options stand for; a bad option is blamed before the file is read."""

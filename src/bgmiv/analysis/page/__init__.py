@@ -61,7 +61,7 @@ def report_page(analysis: Analysis, first: Mapping[tuple[str, str], Parts] | Non
     )
     made = f"Made by bgmiv {clean(analysis.versions.get('bgmiv', ''))}".rstrip()
     made += f" on {clean(analysis.made)}, seed {analysis.seed}" if analysis.made else ""
-    foot = element("footer", element("p", f"{made}. This file is the whole page: it loads nothing."))
+    foot = element("footer", element("p", f"{made}. This file is self-contained and loads nothing from the network."))
     nav = element("nav", element("ul", *links), aria_label="Contents")
     body = element(
         "body",
