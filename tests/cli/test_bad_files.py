@@ -80,9 +80,9 @@ FITS = [
         changed("season", first("")),
         BY_FORMULA,
         1,
-        "in 'season' (1), in 1 of 60 rows. Fill them, or leave such rows out with --missing drop",
+        "in 'season' (1), in 1 of 60 rows (line 2). Fill them, or leave such rows out with --missing drop",
     ),
-    Bad("infinity", changed("price", first("inf")), BY_FORMULA, 1, "'price' has 1 infinite value (row 0)"),
+    Bad("infinity", changed("price", first("inf")), BY_FORMULA, 1, "'price' has 1 infinite value (line 2)"),
     Bad("numbers with words", changed("sales", first("many")), BY_FORMULA, 1, "outcome 'sales'"),
     Bad(
         "strings as instrument",
@@ -214,6 +214,9 @@ OUTPUTS = {
     "the data by dots": ("fit/../data.csv", "is read by this command"),
     "a file that is there": ("page.html", "page.html exists; name another file or give --overwrite"),
     "a device": ("/dev/null", "is a device or a pipe"),
+    "what this process has opened": ("opened.html", "is a device or a pipe"),
+    "a link to itself": ("loop.html", "or links to itself"),
+    "a link to no folder": ("astray.html", "nowhere does not exist"),
 }
 
 
@@ -236,6 +239,9 @@ def test_outputs_never_replace_inputs(
     Path("page.html").write_text("mine")
     Path("link.csv").symlink_to("data.csv")
     Path("hard.csv").hardlink_to("data.csv")
+    Path("opened.html").symlink_to("/proc/self/fd/1")
+    Path("loop.html").symlink_to("loop.html")
+    Path("astray.html").symlink_to("nowhere/page.html")
     out, words = OUTPUTS[case]
     if command[0] == "report" and "data" in case:
         out, words = "fit/model.json", "is read by this command"
@@ -283,7 +289,7 @@ AWKWARD: dict[str, tuple[bytes, tuple[str, ...], str]] = {
     "a spreadsheet's error": (
         changed("sales", first("#N/A")).encode(),
         ("--na", "#N/A", "--missing", "drop"),
-        "outcome 'sales' holds numbers, but '#N/A' is not one: 1 value (row 0) to correct",
+        "outcome 'sales' holds numbers, but '#N/A' is not one: 1 value (line 2) to correct",
     ),
     "a byte order mark": (b"\xef\xbb\xbf" + GOOD.encode(), (), ""),
     "NA": (changed("season", first("NA")).encode(), ("--missing", "drop"), "--missing drop"),
