@@ -259,7 +259,9 @@ class DoseResponse(Tabular):
 
 def check_level(level: float) -> None:
     """Refuse a confidence level that is not between 0 and 1."""
-    if isinstance(level, bool) or not isinstance(level, int | float | np.number) or not 0.0 < level < 1.0:
+    number = isinstance(level, int | float | np.number) and not isinstance(level, bool)
+    # Quantiles are taken at 0.5 + level / 2, which may round to 0.5.
+    if not number or not 0.5 < 0.5 + level / 2.0 < 1.0:
         raise ConfigError(f"level must lie between 0 and 1, such as 0.95, got {level!r}.")
 
 

@@ -110,6 +110,7 @@ FITS = [
     Bad("unknown kind", GOOD, (*BY_FORMULA, "--kind", "season=number"), 2, "COLUMN=KIND"),
     Bad("kind of no column", GOOD, (*BY_FORMULA, "--kind", "saison=binary"), 1, "saison"),
     Bad("level", GOOD, (*BY_FORMULA, "--level", "95"), 2, "--level"),
+    Bad("level that rounds to 0", GOOD, (*BY_FORMULA, "--level", "1e-300"), 2, "--level"),
     Bad("members", GOOD, (*BY_FORMULA, "--members", "0"), 2, "--members"),
     Bad("unknown by", GOOD, (*BY_FORMULA, "--by", "sex"), 1, "no column 'sex'"),
     Bad("report in no folder", GOOD, (*BY_FORMULA, "--report", "nowhere/page.html"), 2, "nowhere"),
@@ -140,7 +141,7 @@ def test_fit_refuses_and_writes_nothing(bad: Bad, tmp_path: Path, monkeypatch: p
     ("name", "words"),
     [
         ("absent.csv", "absent.csv: there is no such file"),
-        ("folder.csv", "folder.csv: there is no such file"),
+        ("folder.csv", "folder.csv: it is a folder"),
         ("notes.txt", "neither CSV nor Parquet by its name"),
         ("data.parquet", "cannot be read as parquet"),
     ],
@@ -284,6 +285,7 @@ AWKWARD: dict[str, tuple[bytes, tuple[str, ...], str]] = {
         ("--encoding", "latin-1"),
         "line 1 is not in UTF-8",
     ),
+    "utf-32": (GOOD.encode("utf-32"), ("--encoding", "utf-32"), "Say --encoding 'utf-32'"),
     "utf-16": (GOOD.encode("utf-16"), ("--encoding", "utf-16"), "Say --encoding 'utf-16'"),
     "a point for missing": (changed("season", first(".")).encode(), ("--na", ".", "--missing", "drop"), "--na '.'"),
     "a spreadsheet's error": (
@@ -293,6 +295,11 @@ AWKWARD: dict[str, tuple[bytes, tuple[str, ...], str]] = {
     ),
     "a byte order mark": (b"\xef\xbb\xbf" + GOOD.encode(), (), ""),
     "NA": (changed("season", first("NA")).encode(), ("--missing", "drop"), "--missing drop"),
+    "a word in brackets": (
+        changed("sales", first("'[none]")).encode(),
+        ("--na", "'[none]", "--missing", "drop"),
+        """--na "'[none]" reads it""",
+    ),
     "quoted line breaks": (GOOD.replace("north", '"no\nrth"').encode(), (), ""),
     "old Mac line ends": (GOOD.replace("\n", "\r").encode(), (), ""),
 }
@@ -320,6 +327,23 @@ def test_a_file_with_surplus_fields_never_shifts_its_columns(tmp_path: Path) -> 
     done = bgmiv("fit", file, *BY_FORMULA, "--method", "tsls")
     assert done.exit_code == 1
     assert "line 2 has 6 fields, and the file has 5 columns" in done.stderr
+
+
+def test_messages_name_the_line_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "data.csv"
+    header, *lines = GOOD.splitlines()
+    price = header.split(",").index("price")
+    cells = lines[4].split(",")
+    cells[price] = "inf"
+    # A blank line, a line break in quotes, and a row that is left out stand before it.
+    noted = [f"{header},note", f"{lines[0]},a", "", f'{lines[1]},"b\nc"', f"{lines[2]},", f"{','.join(cells)},d"]
+    file.write_text("\n".join([*noted, *(f"{line},e" for line in lines[5:])]))
+    assert file.read_text().splitlines()[6].endswith(",d")
+    command = ("fit", file, "--outcome", "sales", "--treatment", "price", "--instruments", "cost", "--groups", "note")
+    done = bgmiv(*command, "--method", "tsls")
+    assert "in 1 of 59 rows (line 6)" in done.stderr
+    done = bgmiv(*command, "--method", "tsls", "--missing", "drop")
+    assert "treatment 'price' has 1 infinite value (line 7)" in done.stderr
 
 
 STEPS = {

@@ -109,7 +109,7 @@ def at_least(minimum: int, value: int, option: str) -> None:
 
 def check_level(value: float) -> None:
     """Refuse a confidence level that does not lie between 0 and 1."""
-    if not 0.0 < value < 1.0:
+    if not 0.5 < 0.5 + value / 2.0 < 1.0:
         raise bad(f"{value} does not lie between 0 and 1, such as 0.95", "--level")
 
 

@@ -27,6 +27,11 @@ __all__ = ["CSVContent", "CSVFormat", "guarded", "read_csv"]
 
 _MISSING = ("", "NA", "N/A", "n/a", "<NA>", "NaN", "nan", "null", "NULL", "None")
 _UTF8 = ("utf-8", "utf8", "utf_8")
+# Those of UTF-32 begin with those of UTF-16.
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
+}  # fmt: skip
 _TRUTH = {"true": True, "false": False}
 # Also in the wide forms of East Asian scripts, which spreadsheets take for the same.
 _FORMULA_SIGNS = tuple("=+-@\t\r\n＝＋－＠")
@@ -230,9 +235,11 @@ def _decoded(raw: Any, encoding: str) -> io.TextIOWrapper:
 def _undecoded(file: Path, encoding: str) -> str:
     packed = file.name.lower().endswith(".gz")
     with gzip.open(file) if packed else file.open("rb") as raw:
-        start = raw.read(2)
-        if encoding.lower() not in _UTF8 or start in (b"\xff\xfe", b"\xfe\xff"):
-            other = "utf-16" if start in (b"\xff\xfe", b"\xfe\xff") else "utf-8"
+        start = raw.read(4)
+        if start.startswith(b"\x1f\x8b"):
+            return "it is compressed by gzip. Give it a name that ends in .csv.gz."
+        other = next((name for mark, name in _MARKS.items() if start.startswith(mark)), "utf-8")
+        if encoding.lower() not in _UTF8 or other != "utf-8":
             return f"it is not in {encoding}. Say encoding={other!r}, or the one it was saved in."
         raw.seek(0)
         place, number = "it is not in UTF-8", 0

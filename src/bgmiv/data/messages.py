@@ -107,7 +107,7 @@ def is_missing(value: object) -> bool:
     """Whether an entry of an object column stands for "no value": None, NaN, NaT or pandas' NA."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
-    return isinstance(value, (float, np.floating)) and bool(np.isnan(value))
+    return isinstance(value, float | np.floating) and bool(value != value)
 
 
 def numeric(values: NDArray[Any], label: str, advice: str = _TO_NUMBERS) -> NDArray[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +96,8 @@ def read_file(file: Path, form: CSVFormat) -> tuple[Any, NDArray[np.int64] | Non
     if kind is None:
         raise DataError(f"{file} is neither CSV nor Parquet by its name. Pass a file ending in {', '.join(_SUFFIXES)}.")
     if not file.is_file():
-        raise DataError(f"{file}: there is no such file.")
+        what = "it is a folder, a pipe or a broken link" if os.path.lexists(file) else "there is no such file"
+        raise DataError(f"{file}: {what}.")
     try:
         if kind == "parquet":
             return _read_parquet(file), None
@@ -299,7 +301,11 @@ def _with_plain_numbers(table: Table) -> Table:
             return column
         entries = column.values.tolist()
         numbers = all(isinstance(entry, bool | int | float | np.number | np.bool_) for entry in entries)
-        return column._replace(values=np.array(entries)) if numbers else column
+        try:
+            return column._replace(values=np.array(entries)) if numbers else column
+        # A subclass of numbers may do as it likes; the column is then refused by its name.
+        except Exception:
+            return column
 
     return table._replace(columns=tuple(map(plain, table.columns)))
 
