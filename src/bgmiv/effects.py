@@ -45,8 +45,8 @@ BOUND = "largest bias"
 ROUGHNESS = "roughness"
 """The source of what a rougher curve that the data do not reject would change; intervals leave it out unless asked."""
 
-# Beyond this many rows an average is one over evenly spread rows, and each row's own answers are given in parts.
-_MAX_AVERAGED = 100_000
+# Beyond this many rows an average is one over evenly spread rows, and each row's own answers are computed in parts.
+_MAX_AVERAGED, _PART = 100_000, 25_000
 # The uncertainty of an average, and the share of its rows in support, hardly depend on more rows than these.
 _MAX_FACTOR_ROWS = 250
 # Factors are many numbers a point: so many points at a time.
@@ -260,7 +260,9 @@ class DoseResponse(Tabular):
 
 def check_level(level: float) -> None:
     """Refuse a confidence level that is not between 0 and 1."""
-    if isinstance(level, bool) or not isinstance(level, int | float | np.number) or not 0.0 < level < 1.0:
+    number = isinstance(level, int | float | np.number) and not isinstance(level, bool)
+    # Quantiles are taken at 0.5 + level / 2, which may round to 0.5.
+    if not number or not 0.5 < 0.5 + level / 2.0 < 1.0:
         raise ConfigError(f"level must lie between 0 and 1, such as 0.95, got {level!r}.")
 
 
@@ -346,8 +348,10 @@ def estimate_at(predictor: Predictor, query: Query, *, intervals: bool = False) 
         require_intervals(predictor)
         return Estimate(predictor.at(query), predictor.factors(query))
     # What is computed of covariates may be many numbers a row.
-    starts = range(0, len(query.rows), _MAX_AVERAGED)
-    parts = [query.take(slice(start, start + _MAX_AVERAGED)) for start in starts] if len(starts) > 1 else [query]
+    n = len(query.rows)
+    if n <= _MAX_AVERAGED:
+        return Estimate(predictor.at(query))
+    parts = (query.take(slice(start, start + _PART)) for start in range(0, n, _PART))
     return Estimate(np.concatenate([predictor.at(part) for part in parts], axis=1))
 
 

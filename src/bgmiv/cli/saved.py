@@ -336,6 +336,8 @@ def _analysis(model: IVEstimator, folder: Path) -> Analysis:
 
 def read_treatment(text: str, variable: Variable, option: str) -> Any:
     """A treatment as the fit knows it: a number, 0 or 1, or one of its levels."""
+    from bgmiv.data.messages import is_number
+
     levels = variable.levels
     if levels is not None:
         found = next((level for level in levels if str(level) == text), None)
@@ -345,10 +347,10 @@ def read_treatment(text: str, variable: Variable, option: str) -> Any:
         return found
     if variable.discrete and text.lower() in ("true", "false"):
         return float(text.lower() == "true")
-    try:
-        value = float(text)
-    except ValueError:
-        raise options.bad(f"{text!r} is not a number", option) from None
+    # As in files: Python would read 1_000 and digits of other scripts.
+    if not is_number(text) or not text.isascii():
+        raise options.bad(f"{text!r} is not a number", option)
+    value = float(text)
     if variable.discrete and value not in (0.0, 1.0):
         raise options.bad(f"{variable.name!r} is 0 or 1, got {text}", option)
     if not abs(value) < float("inf"):
