@@ -14,9 +14,9 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.diagnostics.linear import anderson_rubin_set, linear_columns
 from bgmiv.diagnostics.weak_iv import FitRows, average_effect_set, has_weak_instruments
-from bgmiv.effects import Floats, Source
 from bgmiv.errors import BGMIVWarning, ConfigError, DataError, WeakInstrumentWarning
 from bgmiv.estimators.fitted import FittedMethod
+from bgmiv.intervals import Floats, Source
 
 PAIR = {"t0": -0.5, "t1": 1.0}
 

@@ -15,8 +15,8 @@ from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.data.export import Tabular
 from bgmiv.diagnostics.check import Diagnosis, Severity
 from bgmiv.diagnostics.verdict import Verdict
-from bgmiv.effects import Estimate, Interval, Source, coefficient_table, interval_of
 from bgmiv.errors import DataError
+from bgmiv.intervals import Estimate, Interval, Source, coefficient_table, interval_of
 
 if TYPE_CHECKING:
     import pandas as pd

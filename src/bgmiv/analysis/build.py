@@ -32,8 +32,9 @@ from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
 from bgmiv.diagnostics.check import Diagnosis, Fitted
 from bgmiv.diagnostics.diagnose import changes_of
 from bgmiv.diagnostics.weak_iv import FitRows, effect_of
-from bgmiv.effects import Average, Band, average, interval_of
+from bgmiv.effects import Average, average
 from bgmiv.errors import ConfigError, DataError
+from bgmiv.intervals import Band, interval_of
 from bgmiv.progress import HistoryRow
 
 __all__ = [

@@ -26,9 +26,9 @@ from bgmiv.data.scaling import ScaledData, Scaler
 from bgmiv.data.schema import Schema
 from bgmiv.diagnostics.check import HeldOutPredictions
 from bgmiv.diagnostics.verdict import FitEvidence, Verdict, judge
-from bgmiv.effects import Floats, Source
 from bgmiv.errors import NotFittedError
 from bgmiv.estimators.fitted import FittedMethod
+from bgmiv.intervals import Floats, Source
 from bgmiv.likelihood import Levels
 from bgmiv.persist.codec import unsaved
 from bgmiv.preprocess.reduction import FittedReduction

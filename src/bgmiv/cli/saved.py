@@ -16,8 +16,8 @@ from bgmiv.cli import options, tables
 if TYPE_CHECKING:
     from bgmiv.analysis.analysis import Analysis
     from bgmiv.data.schema import Variable
-    from bgmiv.effects import Interval
     from bgmiv.estimators.base import IVEstimator
+    from bgmiv.intervals import Interval
 
 __all__ = ["EPILOGS", "diagnose", "effect", "predict", "read_treatment", "report"]
 

@@ -20,8 +20,9 @@ from scipy.stats import chi2, norm
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.diagnostics.linear import Intervals, LinearColumns, anderson_rubin_set, first_stage, linear_columns
-from bgmiv.effects import Average, Interval, Predictor, average, contrast, interval_of
+from bgmiv.effects import Average, Predictor, average, contrast
 from bgmiv.errors import ConfigError, DataError
+from bgmiv.intervals import Interval, interval_of
 
 __all__ = [
     "FitRows", "Method", "average_effect", "average_effect_set", "effect_of", "has_weak_instruments",

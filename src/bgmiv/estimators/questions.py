@@ -12,20 +12,11 @@ from bgmiv.data.query import Query, Rows, query_along, query_at, rows_of
 from bgmiv.data.schema import Schema
 from bgmiv.data.table import Table
 from bgmiv.diagnostics.weak_iv import FitRows, Method, average_effect
-from bgmiv.effects import (
-    Band,
-    DoseResponse,
-    Estimate,
-    Interval,
-    contrast,
-    estimate_at,
-    interval_at,
-    interval_of,
-    slope_query,
-)  # fmt: skip
+from bgmiv.effects import DoseResponse, contrast, estimate_at, interval_at, slope_query
 from bgmiv.effects import average as average_over
 from bgmiv.errors import SupportWarning, WeakInstrumentWarning
 from bgmiv.estimators.fitted import FittedMethod
+from bgmiv.intervals import Band, Estimate, Interval, interval_of
 
 __all__ = ["QuestionsMixin"]
 

@@ -22,12 +22,13 @@ from bgmiv.diagnostics.check import Diagnosis
 from bgmiv.diagnostics.diagnose import Change, changes_of, diagnose
 from bgmiv.diagnostics.sensitivity import Sensitivity, sensitivity
 from bgmiv.diagnostics.weak_iv import FitRows, has_weak_instruments
-from bgmiv.effects import check_level, require_intervals
+from bgmiv.effects import require_intervals
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.calibration import Calibration, calibrate
 from bgmiv.estimators.fitted import FittedMethod, MethodConfig
 from bgmiv.estimators.questions import QuestionsMixin
 from bgmiv.executors import Executor, InProcess
+from bgmiv.intervals import check_level
 from bgmiv.progress import reporter_for
 
 if TYPE_CHECKING:
