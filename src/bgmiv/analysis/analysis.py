@@ -314,6 +314,11 @@ class Analysis(Tabular):
         """What the rows are called, in the plural."""
         return shortened(self.request.units, 40)
 
+    @property
+    def weak(self) -> bool:
+        """Whether standard errors alone make too narrow intervals: by a check, or as effects have robust sets."""
+        return self.diagnosis.weak_instruments or self.effects[0].method == "anderson-rubin"
+
     def records(self) -> list[dict[str, Any]]:
         """The average effects, a row for each group of rows."""
         return [

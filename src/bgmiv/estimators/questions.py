@@ -47,7 +47,7 @@ class QuestionsMixin(ABC):
 
     @abstractmethod
     def _weak(self) -> bool:
-        """Whether the instruments of these rows are weak."""
+        """Whether the instruments of these rows are so weak that an average effect has a robust set."""
 
     @abstractmethod
     def _read(self, covariates: Any) -> Any:
@@ -123,18 +123,18 @@ class QuestionsMixin(ABC):
             method: "usual", by the method's own standard errors; "rough", also holding what the roughest curve that the
                 data do not reject would change, for methods with a sieve; "robust", the ends of an Anderson-Rubin set,
                 which are valid however weak the instruments are and may be infinite; "auto" takes the robust set where
-                the effective F is below its critical value, and the usual interval elsewhere. The interval's `method`
-                says which it is.
+                the effective F is below its critical value (with one instrument, below 104.7), and the usual interval
+                elsewhere. The interval's `method` says which it is.
 
         Warns:
-            WeakInstrumentWarning: the instruments are weak, and this is a loaded model without the rows of the set.
+            WeakInstrumentWarning: the robust set is wanted, and this is a loaded model without the rows of it.
         """
         query = self._query_pair(t0, t1, covariates, weights, of_fit=True)
         own, fitted, weak = self._instrumented_rows(), self._completed(), method == "auto" and self._weak()
         if weak and own is None:
             warn_user(
-                "the instruments are weak, and this interval is too narrow: a loaded model has no rows for the robust "
-                "set. Give them with attach_data(table).",
+                "the instruments are too weak for this interval: it is too narrow, and a loaded model has no rows for "
+                "the robust set. Give them with attach_data(table).",
                 WeakInstrumentWarning,
             )
         return average_effect(fitted, query, level, own, method=method, weak=weak)
