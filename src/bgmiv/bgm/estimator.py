@@ -19,6 +19,7 @@ from bgmiv.bgm.posterior import sample_latents
 from bgmiv.bgm.result import FittedBGMIV
 from bgmiv.data.query import Query, query_at
 from bgmiv.data.scaling import RoleScaling
+from bgmiv.effects import estimate_at
 from bgmiv.errors import ConfigError, MissingExtraError
 from bgmiv.estimators.base import SeededEstimator
 from bgmiv.estimators.fitted import chosen_preset
@@ -238,11 +239,11 @@ def _arviz_data(fitted: FittedBGMIV, query: Query, settings: LatentPosterior, me
 
 
 def _model_draws(fitted: FittedBGMIV, query: Query, chains: int, draws: int, seed: int) -> np.ndarray:
-    """Gaussian draws of g with the covariance of its sources but for the latents'."""
+    """Gaussian draws of g with the covariance of the sources of its pointwise intervals but for the latents'."""
     rng = np.random.default_rng(seed)
-    values = fitted.at(query)[0]
+    found = estimate_at(fitted, query, intervals=True).pointwise().without("latent")
+    values = found.values[0]
     total = np.broadcast_to(values, (chains, draws, *values.shape)).copy()
-    for source in fitted.factors(query):
-        if source.name != "latent":
-            total += np.tensordot(rng.normal(size=(chains, draws, len(source.factors))), source.factors[:, 0], axes=1)
+    for source in found.sources:
+        total += np.tensordot(rng.normal(size=(chains, draws, len(source.factors))), source.factors[:, 0], axes=1)
     return total

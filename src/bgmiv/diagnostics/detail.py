@@ -20,7 +20,8 @@ from bgmiv.data.schema import BlockKind
 from bgmiv.diagnostics.check import Check, Fitted
 from bgmiv.diagnostics.columns import LinearColumns, used_rows
 from bgmiv.diagnostics.readings import MUCH_WIDER
-from bgmiv.effects import ROUGHNESS, average, contrast, interval_of
+from bgmiv.effects import average, contrast
+from bgmiv.intervals import ROUGHNESS, interval_of
 from bgmiv.sieve.bases import ColumnBasis, TreatmentBasis
 
 if TYPE_CHECKING:
