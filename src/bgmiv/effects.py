@@ -131,7 +131,7 @@ class Interval(Tabular):
         labels: what the entries are, such as treatments of a curve; empty for numbered rows.
         name: what was asked, for tables.
         dof: degrees of freedom, of the same shape.
-        method: "pointwise"; "uniform" for a band that covers all entries at once; "anderson-rubin" for the ends of a set
+        method: "pointwise"; "uniform" for a band that covers all entries; "anderson-rubin" for the ends of a set
             that is valid however weak the instruments are.
         pieces: of such a set, its disjoint intervals in rising order.
 
