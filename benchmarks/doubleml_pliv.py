@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 ROWS = Path(__file__).with_suffix(".jsonl")
-N, REPEATS, ALPHA, DIM, LEVEL, FORESTS = 500, 100, 0.5, 20, 0.95, 10
+N, REPEATS, ALPHA, DIM, LEVEL, FORESTS = 500, 100, 0.5, 20, 0.95, 30
 
 Found = tuple[float, float, float]
 

@@ -12,8 +12,9 @@ from scipy.stats import t as student
 from bgmiv.data import IVData
 from bgmiv.data.query import Encoded, Query, Rows, query_along, query_at
 from bgmiv.data.schema import Schema
-from bgmiv.effects import Estimate, Interval, Source, average, contrast, estimate_at, interval_of, predict, slope_query
+from bgmiv.effects import average, contrast, estimate_at, predict, slope_query
 from bgmiv.errors import ConfigError, DataError
+from bgmiv.intervals import Estimate, Interval, Source, interval_of
 
 RNG = np.random.default_rng(0)
 N = 40

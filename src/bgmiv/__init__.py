@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bgmiv.data import BlockSpec, FixedAffine, Identity, IVData, RoleScaling, Standardise
     from bgmiv.data.read import read_table
     from bgmiv.designs.empirical import load_empirical
-    from bgmiv.effects import DoseResponse, Interval
+    from bgmiv.effects import DoseResponse
     from bgmiv.errors import (
         BGMIVError,
         BGMIVWarning,
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         WeakInstrumentWarning,
     )
     from bgmiv.integrate import FiniteMixture, GaussHermite, MonteCarlo, QuasiMonteCarlo
+    from bgmiv.intervals import Interval
     from bgmiv.registry import load
 
 __all__ = [
@@ -67,10 +68,11 @@ _HOMES = {
     "bgmiv.data": "BlockSpec FixedAffine IVData Identity RoleScaling Standardise",
     "bgmiv.data.read": "read_table",
     "bgmiv.designs.empirical": "load_empirical",
-    "bgmiv.effects": "DoseResponse Interval",
+    "bgmiv.effects": "DoseResponse",
     "bgmiv.errors": "BGMIVError BGMIVWarning ConfigError DataError FitInterrupted FitWarning "
     "ModelFileError NotFittedError SupportWarning WeakInstrumentWarning",
     "bgmiv.integrate": "FiniteMixture GaussHermite MonteCarlo QuasiMonteCarlo",
+    "bgmiv.intervals": "Interval",
     "bgmiv.registry": "load",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

@@ -63,9 +63,14 @@ def check_writable(folder: Path) -> None:
 def write_whole(path: Path, content: bytes, advice: str = _ADVICE) -> None:
     """Write to a temporary file beside it and move it into place; a crash leaves the old file or the new one.
 
+    A link stays, and what it leads to is replaced.
+
     Raises:
-        StoreError: it cannot be written; the old file is as it was.
+        StoreError: it cannot be written, or is no file; the old file is as it was.
     """
+    path = Path(os.path.realpath(path))
+    if os.path.lexists(path) and not path.is_file():
+        raise StoreError(f"{path} is no file, and is not replaced. Name a file.")
     temporary = path.with_name(f".{path.name[:100]}-{secrets.token_hex(6)}.tmp")
     with writing(path, advice):
         try:
@@ -83,6 +88,7 @@ def write_whole(path: Path, content: bytes, advice: str = _ADVICE) -> None:
 
 def remove_strays(path: Path, older_than: float = 600.0) -> None:
     """Remove what killed processes have left of writing that file: a write takes milliseconds, not so many seconds."""
+    path = Path(os.path.realpath(path))
     for stray in path.parent.glob(f".{glob.escape(path.name[:100])}-{'[0-9a-f]' * 12}.tmp"):
         with suppress(OSError):
             if time.time() - stray.stat().st_mtime >= older_than:

@@ -26,7 +26,7 @@ from bgmiv.analysis.instruments import Balance, BinnedMeans, DirectEffect, Instr
 from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.diagnostics.check import Check, Diagnosis, LinearEstimate
 from bgmiv.diagnostics.verdict import FitEvidence, judge
-from bgmiv.effects import Estimate, Source, interval_of
+from bgmiv.intervals import Estimate, Source, interval_of
 
 GROUPS = (
     (Group("", "all rows", 3010), 0.0),

@@ -15,8 +15,9 @@ from bgmiv.baselines.tsls import TSLSConfig
 from bgmiv.data import IVData
 from bgmiv.data.query import Rows, query_along, query_at
 from bgmiv.designs import make_design
-from bgmiv.effects import BOUND, SMOOTHING, Estimate, Source, estimate_at, interval_of, predict
+from bgmiv.effects import estimate_at, predict
 from bgmiv.errors import ConfigError, DataError
+from bgmiv.intervals import BOUND, SMOOTHING, Estimate, Source, interval_of
 from bgmiv.sieve.bases import Spline
 from bgmiv.sieve.dimension import choose_dimension
 from bgmiv.sieve.penalties import choose_penalties

@@ -13,10 +13,12 @@ import pytest
 import bgmiv
 from bgmiv.baselines.tsls import TSLS
 from bgmiv.bgm.config import BGMIVConfig
-from bgmiv.bgm.estimator import BGMIV, PRESETS
+from bgmiv.bgm.estimator import BGMIV, PRESETS, _model_draws
 from bgmiv.bgm.last_stage import fit_last_stage
 from bgmiv.data import IVData
 from bgmiv.data.query import query_at
+from bgmiv.effects import estimate_at
+from bgmiv.intervals import interval_of
 from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.sieve import fit as sieve_fit
 from bgmiv.sieve.fit import Learned, SieveConfig, fit_sieve
@@ -138,7 +140,13 @@ def test_a_fit_carries_it_along(proxy_data: IVData, tmp_path: Path) -> None:
     completed = used.with_uncertainty(proxy_data, query_at(fitted.schema, proxy_data.treatment, proxy_data).rows)
     names = [source.name for source in completed.factors(query)]
     assert names[0] == "sampling"
-    assert names[-2:] == ["weights", "network"]
+    assert names[-3:] == ["weights", "shrinkage", "network"]
+    # What only bands and rough intervals know of is no part of the draws of g.
+    rough = replace(used.last_stage, roughness=np.full((len(used.last_stage.sampling), 1), 1e3))
+    completed = replace(completed, last_stage=rough)
+    spread = _model_draws(completed, query, 2, 1000, 0).std(axis=(0, 1))
+    wanted = interval_of(estimate_at(completed, query, intervals=True), 0.95).std_error[0]
+    np.testing.assert_allclose(spread, wanted, rtol=0.1)
 
 
 @pytest.mark.filterwarnings("ignore::bgmiv.errors.FitWarning")

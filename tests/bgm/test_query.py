@@ -81,6 +81,7 @@ def test_a_completed_fit_keeps_the_encoding(fitted: FittedBGMIV, proxy_data: IVD
     sources = completed.factors(query.take(slice(3, 8)))
     assert [(source.name, source.factors.shape) for source in sources] == [
         ("sampling", (64, 2, 5)),
+        ("shrinkage", (66, 2, 5)),
         ("network", (3, 2, 5)),
     ]
     assert sorted(counts.values()) == [1, 1, 1]
@@ -101,7 +102,7 @@ def test_members_spread_is_their_variance(fitted: FittedBGMIV, proxy_data: IVDat
     rows = rows_of(fitted.schema, proxy_data).take(slice(0, 4))
     query = Query(np.array([[0.0], [1.0], [2.0]]), rows)
     completed = fitted.with_uncertainty(proxy_data, rows_of(fitted.schema, proxy_data))
-    network = completed.factors(query)[1]
+    network = completed.factors(query)[-1]
     np.testing.assert_allclose(np.sum(network.factors**2, axis=0), fitted.members_at(query).var(axis=0, ddof=1))
 
 

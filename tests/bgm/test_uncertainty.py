@@ -56,7 +56,7 @@ def at_rows(model: BGMIVModel, directions: np.ndarray, rows: ScaledData, z: np.n
 def factors(model: BGMIVModel, rows: ScaledData, **options: object) -> np.ndarray:
     z = np.asarray(encode_rows(model, rows.v))
     directions = tangent_directions([model], [z], rows, ObservedTreatment(), **options)  # type: ignore[arg-type]
-    return at_rows(model, directions[0], rows, z)
+    return at_rows(model, directions.noise[0], rows, z)
 
 
 def sandwich(columns: np.ndarray, scores: np.ndarray) -> np.ndarray:
@@ -80,13 +80,30 @@ def test_of_a_linear_mean_it_is_the_robust_covariance(
     np.testing.assert_allclose(found, sandwich(columns, summed), rtol=0.15)
 
 
+def test_what_the_prior_takes_is_the_bias_of_a_ridge_regression(
+    linear: BGMIVModel, rows: ScaledData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    precision = 0.2
+    monkeypatch.setattr(tangent, "PRIOR_PRECISION", precision)
+    monkeypatch.setattr(tangent, "N_DIRECTIONS", 2000)
+    model, columns, residuals = with_least_squares(linear, rows)
+    z = np.asarray(encode_rows(model, rows.v))
+    directions = tangent_directions([model], [z], rows, ObservedTreatment())
+    inverse = np.linalg.inv(columns.T @ columns / N + precision * np.eye(4))
+    leverage = np.einsum("ij,jk,ik->i", columns, inverse, columns) / N
+    variance = np.mean((residuals / (1 - leverage)) ** 2) / (N * precision)
+    wanted = precision * np.sqrt(variance * np.einsum("ij,jk,ik->i", columns[:50], inverse @ inverse, columns[:50]))
+    found = np.sqrt(np.sum(at_rows(model, directions.bias[0], rows, z) ** 2, axis=0))
+    np.testing.assert_allclose(found, wanted, rtol=0.1)
+
+
 def test_more_rows_of_the_same_kind_narrow_it(linear: BGMIVModel, rows: ScaledData) -> None:
     model, *_ = with_least_squares(linear, rows)
     many = ScaledData(*(np.concatenate([part] * 9) for part in rows))
     z = np.asarray(encode_rows(model, many.v))
     one = factors(model, rows)
     directions = tangent_directions([model], [z], many, ObservedTreatment())
-    other = at_rows(model, directions[0], rows, z)
+    other = at_rows(model, directions.noise[0], rows, z)
     # A third, but for 64 draws of each and for the thousand rows that the second is made of.
     assert 2.2 < np.sqrt(np.sum(one**2) / np.sum(other**2)) < 4.2
 

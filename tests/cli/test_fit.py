@@ -166,6 +166,7 @@ def test_predict(folder: Path, data: Path, tmp_path: Path) -> None:
         ({"season": ["warm", *SEASON[1:]]}, ["--treatment", "1"], 1, "season"),
         ({"price": ["low", *PRICE[1:]]}, [], 1, "treatment"),
         ({}, ["--treatment", "low"], 2, "'low' is not a number"),
+        ({}, ["--treatment", "1_0"], 2, "'1_0' is not a number"),
         ({}, ["--treatment", "inf"], 2, "not finite"),
         ({}, ["--treatment", "1", "--treatment-column", "price"], 2, "not both"),
         ({}, ["--treatment-column", "dose"], 1, "no column 'dose'"),

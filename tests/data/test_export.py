@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from bgmiv.data.export import Tabular
-from bgmiv.effects import Interval
+from bgmiv.intervals import Interval
 
 EVIL = '=HYPERLINK("http://x")'
 

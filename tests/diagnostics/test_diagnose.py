@@ -15,8 +15,8 @@ from bgmiv.diagnostics.check import Diagnosis, HeldOutPredictions
 from bgmiv.diagnostics.diagnose import diagnose
 from bgmiv.diagnostics.readings import CHECKS
 from bgmiv.diagnostics.verdict import FitEvidence, Verdict, judge
-from bgmiv.effects import Source
 from bgmiv.errors import WeakInstrumentWarning
+from bgmiv.intervals import Source
 
 LEVELS = np.array(["low", "middle", "high"])
 GOOD = FitEvidence(n_held_out=400, outcome_explained=0.9, first_stage_gain=0.3)

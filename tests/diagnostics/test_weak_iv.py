@@ -13,10 +13,10 @@ from bgmiv import NPIV, TSLS, compare
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.diagnostics.linear import anderson_rubin_set, linear_columns
-from bgmiv.diagnostics.weak_iv import FitRows, average_effect_set, has_weak_instruments
-from bgmiv.effects import Floats, Source
+from bgmiv.diagnostics.weak_iv import FitRows, average_effect_set, needs_robust_set
 from bgmiv.errors import BGMIVWarning, ConfigError, DataError, WeakInstrumentWarning
 from bgmiv.estimators.fitted import FittedMethod
+from bgmiv.intervals import Floats, Source
 
 PAIR = {"t0": -0.5, "t1": 1.0}
 
@@ -76,8 +76,8 @@ def test_the_shape_of_a_fit_is_held_and_its_slope_is_tested() -> None:
 
 def test_auto_takes_the_set_where_instruments_are_weak_and_every_answer_agrees() -> None:
     strong, weak = fitted(1.0), fitted(0.1)
-    assert not has_weak_instruments(strong.data_)
-    assert has_weak_instruments(weak.data_)
+    assert not needs_robust_set(strong.data_)
+    assert needs_robust_set(weak.data_)
     assert strong.ate_interval(**PAIR).method == "pointwise"
     assert strong.ate_interval(**PAIR).upper == strong.ate_interval(**PAIR, method="usual").upper
     found = weak.ate_interval(**PAIR)
@@ -100,6 +100,24 @@ def test_auto_takes_the_set_where_instruments_are_weak_and_every_answer_agrees()
         weak.ate_interval(**PAIR, method="bootstrap")
 
 
+def test_one_instrument_has_the_set_up_to_an_f_at_which_both_agree() -> None:
+    """An F of 40 or so is no sign of weakness, but a rule that switches there would hold too rarely."""
+    middle = fitted(0.3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", WeakInstrumentWarning)
+        found, diagnosis = middle.ate_interval(**PAIR), middle.diagnose()
+    strength = diagnosis["effective-f"].numbers
+    assert strength["critical"] < strength["effective_f"] < 104.7
+    assert not diagnosis.weak_instruments
+    assert found.method == "anderson-rubin"
+    # Of several instruments the set is longer than it has to be: the critical value decides.
+    w1, w2, u = np.random.default_rng(1).normal(size=(3, 300))
+    x = 0.4 * (w1 + w2) + u
+    both = TSLS().fit(x + u, x, instruments=np.column_stack([w1, w2]))
+    assert both.diagnose()["effective-f"].numbers["effective_f"] < 104.7
+    assert both.ate_interval(**PAIR).method == "pointwise"
+
+
 def test_unbounded_sets_are_shown_as_such(tmp_path: Any) -> None:
     none = fitted(0.0)
     assert none.ate_interval(**PAIR).lower == -np.inf
@@ -108,7 +126,7 @@ def test_unbounded_sets_are_shown_as_such(tmp_path: Any) -> None:
         analysis = none.analysis(**PAIR)
         page = none.report(tmp_path / "page.html", **PAIR).read_text()
     assert "every number" in str(analysis)
-    assert "Anderson-Rubin set: the instruments are weak" in page
+    assert "Anderson-Rubin set, robust to weak instruments" in page
     none.save(tmp_path / "fit", analysis=analysis)
     again = bgmiv.load(tmp_path / "fit")
     assert again.saved_analysis_.effects[0].lower == -np.inf

@@ -10,10 +10,10 @@ import pytest
 
 import bgmiv
 from bgmiv.data.query import Query, Rows
-from bgmiv.effects import Interval
 from bgmiv.errors import ConfigError, DataError, StoreError
 from bgmiv.estimators.calibration import Calibration, _generator
 from bgmiv.executors import Board, Died, Done, InProcess, LocalPool, Task
+from bgmiv.intervals import Interval
 
 
 def _arrays(n: int = 150, *, levels: bool = False) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.data.export import Tabular
 from bgmiv.diagnostics.check import Diagnosis, Severity
 from bgmiv.diagnostics.verdict import Verdict
-from bgmiv.effects import Estimate, Interval, Source, coefficient_table, interval_of
 from bgmiv.errors import DataError
+from bgmiv.intervals import Estimate, Interval, Source, coefficient_table, interval_of
 from bgmiv.numerals import number
 
 if TYPE_CHECKING:
@@ -314,6 +314,11 @@ class Analysis(Tabular):
     def units(self) -> str:
         """What the rows are called, in the plural."""
         return shortened(self.request.units, 40)
+
+    @property
+    def weak(self) -> bool:
+        """Whether standard errors alone make too narrow intervals: by a check, or as effects have robust sets."""
+        return self.diagnosis.weak_instruments or self.effects[0].method == "anderson-rubin"
 
     def records(self) -> list[dict[str, Any]]:
         """The average effects, a row for each group of rows."""

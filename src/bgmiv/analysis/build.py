@@ -31,9 +31,10 @@ from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
 from bgmiv.diagnostics.check import Diagnosis, Fitted
 from bgmiv.diagnostics.diagnose import changes_of
-from bgmiv.diagnostics.weak_iv import FitRows, effect_of
-from bgmiv.effects import Average, Band, average, interval_of
+from bgmiv.diagnostics.weak_iv import FitRows, effect_of, needs_robust_set
+from bgmiv.effects import Average, average
 from bgmiv.errors import ConfigError, DataError
+from bgmiv.intervals import Band, interval_of
 from bgmiv.progress import HistoryRow
 
 __all__ = [
@@ -220,10 +221,10 @@ def build_analysis(
     groups = [(Group("", f"all {request.units}", data.n_rows), subject.rows)]
     groups += [(Group(g.column, g.label, len(g.rows)), subject.rows.take(g.rows)) for g in groups_of(data, request)]
     averages = [(group, averaged(fitted, rows, grid)) for group, rows in groups]
-    weak = diagnosis.weak_instruments
+    weak = subject.own is not None and needs_robust_set(subject.own.data)
     effects = tuple(effect_row(group, found, grid, fitted, subject.own, weak) for group, found in averages)
     methods = [method_row(subject.label, fitted, averages[0][1], effects[0], subject.note)]
-    methods += _beside(subject, diagnosis, no_instrument, grid)
+    methods += _beside(subject, diagnosis, no_instrument, grid, weak=weak)
     for name, other in (others or {}).items():
         schema, own = other.fitted.schema, data.schema
         if schema.treatment != own.treatment or schema.outcome.name != own.outcome.name:
@@ -294,7 +295,9 @@ def method_row(name: str, fitted: Fitted, found: Average, effect: EffectRow, not
     return MethodRow(name, effect.estimate, effect.lower, effect.upper, curve, note, severity, n_held_out)
 
 
-def _beside(subject: Subject, diagnosis: Diagnosis, no_instrument: Fitted | None, grid: Grid) -> list[MethodRow]:
+def _beside(
+    subject: Subject, diagnosis: Diagnosis, no_instrument: Fitted | None, grid: Grid, *, weak: bool
+) -> list[MethodRow]:
     """What the diagnosis has fitted beside the method: its no-instrument version, and straight lines."""
     data, linear, change = subject.data, diagnosis.linear, grid.t1 - grid.t0
     rows = []
@@ -307,7 +310,7 @@ def _beside(subject: Subject, diagnosis: Diagnosis, no_instrument: Fitted | None
         return rows
     x, y = (float(np.average(values, weights=data.weights)) for values in (data.treatment, data.outcome))
     line, ols = (_plain(y + slope * (grid.doses - x)) for slope in (linear.coefficient, linear.ols))
-    robust = linear.robust_set if diagnosis.weak_instruments else ()
+    robust = linear.robust_set if weak else ()
     ends = (robust[0][0], robust[-1][1]) if robust else (linear.lower, linear.upper)
     lower, upper = sorted(end * change for end in ends)
     rows.append(MethodRow("2SLS", linear.coefficient * change, lower, upper, line, "line"))

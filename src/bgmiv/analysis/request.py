@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from bgmiv.effects import check_level
 from bgmiv.errors import ConfigError
+from bgmiv.intervals import check_level
 
 __all__ = ["AnalysisRequest"]
 

@@ -15,10 +15,10 @@ from scipy.special import ndtri
 
 from bgmiv.data.ivdata import IVData
 from bgmiv.diagnostics.support import LinearSupport
-from bgmiv.effects import Floats
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.base import SeededEstimator
 from bgmiv.estimators.fitted import FittedSieve, MethodConfig, check_instrument, check_one_number
+from bgmiv.intervals import Floats
 from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.progress import Reporter, silent
 from bgmiv.sieve.bases import ColumnBasis, SieveFunction, TreatmentBasis, column_products, term_columns

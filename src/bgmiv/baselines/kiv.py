@@ -15,7 +15,6 @@ from bgmiv.data.query import Encoded, Query
 from bgmiv.data.scaling import Affine, Identity, RoleScaling, Scaler
 from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.diagnostics.support import LinearSupport
-from bgmiv.effects import Floats
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.base import SeededEstimator
 from bgmiv.estimators.fitted import (
@@ -26,6 +25,7 @@ from bgmiv.estimators.fitted import (
     check_one_number,
     chosen_preset,
 )
+from bgmiv.intervals import Floats
 from bgmiv.kernels import GaussianKernel, KernelFeatures, fit_features, median_lengthscales
 from bgmiv.progress import Reporter, silent
 

@@ -23,10 +23,10 @@ from bgmiv.data.query import Encoded, Query
 from bgmiv.data.scaling import RoleScaling, ScaledData, Scaler
 from bgmiv.data.schema import Schema
 from bgmiv.diagnostics.support import LinearSupport
-from bgmiv.effects import Floats
 from bgmiv.errors import ConfigError, DivergedError
 from bgmiv.estimators.base import SeededEstimator
 from bgmiv.estimators.fitted import FittedMethod, MethodConfig, check_instrument, check_no_weights, check_one_number
+from bgmiv.intervals import Floats
 from bgmiv.preprocess.reduction import BlockReduction, FittedReduction
 from bgmiv.progress import HistoryRow, Reporter, mean_history
 from bgmiv.training.folds import draw_folds

@@ -17,10 +17,10 @@ from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
 from bgmiv.data.schema import BlockKind, RoleKind, Schema
 from bgmiv.diagnostics.support import LinearSupport
-from bgmiv.effects import Floats, Source
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.base import IVEstimator
 from bgmiv.estimators.fitted import FittedMethod, MethodConfig, check_instrument, check_one_number
+from bgmiv.intervals import Floats, Source
 from bgmiv.persist.codec import unsaved
 from bgmiv.progress import Reporter, silent
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from bgmiv.bgm.config import PRESETS, BGMIVConfig
-from bgmiv.bgm.covariates import ImageDecoder
+from bgmiv.bgm.covariates import ImageDecoder, OwnLatents
 from bgmiv.bgm.ensemble import Ensemble
 from bgmiv.bgm.latents import LatentMap, LatentPosterior, structural_means
 from bgmiv.bgm.model import LatentLayout
@@ -19,6 +19,7 @@ from bgmiv.bgm.posterior import sample_latents
 from bgmiv.bgm.result import FittedBGMIV
 from bgmiv.data.query import Query, query_at
 from bgmiv.data.scaling import RoleScaling
+from bgmiv.effects import estimate_at
 from bgmiv.errors import ConfigError, MissingExtraError
 from bgmiv.estimators.base import SeededEstimator
 from bgmiv.estimators.fitted import chosen_preset
@@ -40,8 +41,8 @@ class BGMIV(SeededEstimator):
 
     Args:
         preset: "default", "paper" (appendix B of the paper), or "paper-qmc" (the same with a cheaper integral). For
-            ablations: "default-no-egm" and "paper-qmc-no-egm", without the initial phase, and "paper-qmc-egm0", with
-            one iteration of it, as in the authors' code.
+            ablations: "paper-qmc-no-egm", without the warm start, and "paper-qmc-egm0", with one iteration of it, as in
+            the authors' code.
         latent_layout: sizes of the shared, outcome-only, treatment-only and nuisance latents.
         batch_size: rows a mini-batch in both phases.
         members: models trained; the estimate is their average.
@@ -75,9 +76,9 @@ class BGMIV(SeededEstimator):
 
     fitted_class = FittedBGMIV
     compiled = True
-    saved_parts = (MLP, ImageDecoder)
+    saved_parts = (MLP, ImageDecoder, OwnLatents)
 
-    preset: Literal["default", "paper", "paper-qmc", "default-no-egm", "paper-qmc-no-egm", "paper-qmc-egm0"] = "default"
+    preset: Literal["default", "paper", "paper-qmc", "paper-qmc-no-egm", "paper-qmc-egm0"] = "default"
     _: KW_ONLY
     latent_layout: tuple[int, int, int, int] | None = None
     batch_size: int | None = None
@@ -238,11 +239,11 @@ def _arviz_data(fitted: FittedBGMIV, query: Query, settings: LatentPosterior, me
 
 
 def _model_draws(fitted: FittedBGMIV, query: Query, chains: int, draws: int, seed: int) -> np.ndarray:
-    """Gaussian draws of g with the covariance of its sources but for the latents'."""
+    """Gaussian draws of g with the covariance of the sources of its pointwise intervals but for the latents'."""
     rng = np.random.default_rng(seed)
-    values = fitted.at(query)[0]
+    found = estimate_at(fitted, query, intervals=True).pointwise().without("latent")
+    values = found.values[0]
     total = np.broadcast_to(values, (chains, draws, *values.shape)).copy()
-    for source in fitted.factors(query):
-        if source.name != "latent":
-            total += np.tensordot(rng.normal(size=(chains, draws, len(source.factors))), source.factors[:, 0], axes=1)
+    for source in found.sources:
+        total += np.tensordot(rng.normal(size=(chains, draws, len(source.factors))), source.factors[:, 0], axes=1)
     return total

@@ -18,7 +18,7 @@ from bgmiv.bgm.heldout import HeldOutLosses, held_out_rows
 from bgmiv.bgm.latents import LatentMap, LatentPosterior, latents_of, padded_size, structural_averages, structural_means
 from bgmiv.bgm.model import BGMIVModel
 from bgmiv.bgm.posterior import latent_draws
-from bgmiv.bgm.uncertainty import MAX_BLOCK, MAX_POINTS, ModelSupport, tangent_directions, tangent_factors
+from bgmiv.bgm.uncertainty import MAX_BLOCK, MAX_POINTS, Directions, ModelSupport, tangent_directions, tangent_factors
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query, Rows, rows_of
@@ -26,9 +26,9 @@ from bgmiv.data.scaling import ScaledData, Scaler
 from bgmiv.data.schema import Schema
 from bgmiv.diagnostics.check import HeldOutPredictions
 from bgmiv.diagnostics.verdict import FitEvidence, Verdict, judge
-from bgmiv.effects import Floats, Source
 from bgmiv.errors import NotFittedError
 from bgmiv.estimators.fitted import FittedMethod
+from bgmiv.intervals import Floats, Source
 from bgmiv.likelihood import Levels
 from bgmiv.persist.codec import unsaved
 from bgmiv.preprocess.reduction import FittedReduction
@@ -39,16 +39,16 @@ __all__ = ["FittedBGMIV", "Member", "encoder_rule"]
 
 _QUASI_POSTERIOR = (
     "Quasi-posterior intervals: the outcome network's weights linearised around what was trained, robust to "
-    "heteroskedasticity (and to dependence within groups), and the spread between members. They are pointwise, and "
-    "measured coverage is in the documentation."
+    "heteroskedasticity (and to dependence within groups), the bias of the prior that training stands for, and the "
+    "spread between members. Measured coverage is in the documentation."
 )
 _LAST_STAGE = (
     "Intervals by the robust (with groups, clustered) covariance of the last regression's coefficients, and by the "
     "bias of its penalties as far as the prior they stand for knows it."
 )
 _OF_NETWORKS = (
-    " To these are added the quasi-posterior of the networks' weights and the spread between members, as far as the "
-    "networks enter."
+    " To these are added the quasi-posterior of the networks' weights, the bias of its prior and the spread between "
+    "members, as far as the networks enter."
 )
 # Latent states from which the latent source of uncertainty is made.
 _LATENT_DRAWS = 64
@@ -100,8 +100,8 @@ class FittedBGMIV(FittedMethod):
         members: the trained models; predictions are averages over them.
         model_support: where the members' treatment models and latents place the data.
         evidence: what held-out rows say of the fit.
-        directions: draws of the outcome generators' weights around what was trained, `(members, k, weights)`; None
-            until `with_uncertainty` is called with the data, and without need for them.
+        directions: draws of the outcome generators' weights around what was trained; None until `with_uncertainty` is
+            called with the data, and without need for them.
         last_stage: the last regression, by which the networks' function enters the estimate; None where it is the
             estimate.
 
@@ -121,7 +121,7 @@ class FittedBGMIV(FittedMethod):
     members: tuple[Member, ...]
     model_support: ModelSupport
     evidence: FitEvidence
-    directions: np.ndarray | None = None
+    directions: Directions | None = None
     last_stage: SieveFunction | None = None
 
     @property
@@ -231,9 +231,10 @@ class FittedBGMIV(FittedMethod):
     def factors(self, query: Query) -> tuple[Source, ...]:
         """Sources of uncertainty about `at`, in units of the outcome.
 
-        "sampling" is what other rows of the same kind would change, and "network" what training once more would; both
-        together are "bootstrap" where members were trained on bootstrapped rows. "latent" (only with
-        `latents="posterior"`) is what the covariates leave open about the latents.
+        "sampling" is what other rows of the same kind would change ("weights" in the networks, where there is a last
+        stage), "shrinkage" what the networks' weight decay and early end take from g, and "network" what training once
+        more would change; all together are "bootstrap" where members were trained on bootstrapped rows. "latent" (only
+        with `latents="posterior"`) is what the covariates leave open about the latents.
         """
         each = np.stack([self._member_at(i, query) for i in range(len(self.members))]) if self.uses_networks else None
         last: tuple[Source, ...] = ()
@@ -250,16 +251,21 @@ class FittedBGMIV(FittedMethod):
         latent = self._latent_source(query) if isinstance(self.config.latents, LatentPosterior) else ()
         if self.config.ensemble.bootstrap and k > 1:
             return (Source("bootstrap", _spread(each), k - 1), *latent)
-        count = len(self.directions[0])
-        latents = self._latents(query.rows)
-        total: Any = 0.0
-        for member, directions, z in zip(self.members, self.directions, latents, strict=True):
-            total = total + self._collect(query, partial(tangent_factors, member.model, directions, z), MAX_POINTS)
         unit = weight * float(np.ravel(self.scaler.outcome.scale)[0])
-        factors = np.moveaxis(total / k * (unit / np.sqrt(count)), 2, 0)
-        sampling = Source("weights" if last else "sampling", factors, count)
+        moved = partial(self._moved, query)
+        noise: Any = sum(map(moved, range(k), self.directions.noise)) / k
+        bias = np.concatenate(list(map(moved, range(k), self.directions.bias)))
+        sources = [
+            Source(name, factors * (unit / np.sqrt(len(factors))), len(factors))
+            for name, factors in (("weights" if last else "sampling", noise), ("shrinkage", bias))
+        ]
         network = (Source("network", weight * _spread(each), k - 1),) if k > 1 else ()
-        return (*last, sampling, *network, *latent)
+        return (*last, *sources, *network, *latent)
+
+    def _moved(self, query: Query, i: int, directions: np.ndarray) -> Floats:
+        """What directions `(k, weights)` change of a member's structural mean on the scaled outcome, `(k, m, n)`."""
+        member, z = self.members[i].model, self._latents(query.rows)[i]
+        return np.moveaxis(self._collect(query, partial(tangent_factors, member, directions, z), MAX_POINTS), 2, 0)
 
     def _latent_source(self, query: Query) -> tuple[Source, ...]:
         """What the covariates leave open about the latents, at draws of the first member."""

@@ -12,12 +12,18 @@ over rows, or over groups of rows that may depend on one another. The prior is a
 one at which rows have the mean leverage h that shows in how much larger their residuals are when they are left out,
 $r_\text{out} = r / (1 - h)$, and it is residuals as they would be if left out that enter the scores.
 
+A ridge regression is also biased: of weights that are $\omega$ from the prior's mean it takes $\lambda A^{-1} \omega$.
+Under that prior, $\omega \sim N(0, \tfrac{\sigma^2}{n \lambda} I)$, with $\sigma^2$ the variance of left-out rows'
+residuals. On average over such functions noise and bias together cover g (Nychka 1988), as with a sieve's penalties.
+
 What is kept are draws: directions in the space of weights, along which predictions are differentiated. Members see the
-same rows, so that the same rows' noise moves all of them: their directions are drawn together.
+same rows, so that the same rows' noise moves all of them: their directions are drawn together. So does one g: the
+covariance of the bias is the mean of that of the members.
 
 Reference:
     V. Chernozhukov, H. Hong (2003), An MCMC approach to classical estimation, Journal of Econometrics 115; A. Immer, M.
-    Korzepa, M. Bauer (2021), Improving predictions of Bayesian neural nets via local linearization, AISTATS.
+    Korzepa, M. Bauer (2021), Improving predictions of Bayesian neural nets via local linearization, AISTATS; D. Nychka
+    (1988), Bayesian confidence intervals for smoothing splines, Journal of the American Statistical Association 83.
 """
 
 from __future__ import annotations
@@ -53,6 +59,7 @@ __all__ = [
     "MAX_POINTS",
     "N_DIRECTIONS",
     "PRIOR_PRECISION",
+    "Directions",
     "ModelSupport",
     "fit_model_support",
     "tangent_directions",
@@ -72,6 +79,18 @@ _LEVERAGES = (0.005, 0.8)
 _PRECISIONS = (-7.0, 3.0)
 
 
+class Directions(NamedTuple):
+    """Draws of the members' weights around what was trained.
+
+    Attributes:
+        noise: `(members, N_DIRECTIONS, weights)` what other rows would change; a draw is one of all members.
+        bias: `(members, k, weights)` what the prior takes from g; each draw is of one member.
+    """
+
+    noise: NDArray[np.float32]
+    bias: NDArray[np.float32]
+
+
 def tangent_directions(
     models: Sequence[BGMIVModel],
     latents: Sequence[np.ndarray],
@@ -81,8 +100,8 @@ def tangent_directions(
     weights: NDArray[np.floating] | None = None,
     groups: NDArray[np.integer] | None = None,
     held_out: Sequence[NDArray[np.integer]] = (),
-) -> NDArray[np.float32]:
-    """Draws of the members' weights around what was trained, `(members, N_DIRECTIONS, weights)`.
+) -> Directions:
+    """Draws of the members' weights around what was trained.
 
     From each member's latents of all rows, the rows themselves (without their covariates), the rule of the outcome's
     mean in training, codes of groups whose rows may depend on one another, and the rows that each member left out.
@@ -105,8 +124,10 @@ def tangent_directions(
     share = len(chosen) / n
     leverage = _mean_leverage([member.residuals for member in members], owners)
     precision = PRIOR_PRECISION if leverage is None else _precision(members, leverage / share)
-    found = [_directions(member, precision, share, multipliers) for member in members]
-    return np.asarray(np.stack(found) * np.sqrt(share), np.float32)
+    noise = [_noise(member, precision, share, multipliers) for member in members]
+    count = -(-N_DIRECTIONS // len(members))
+    bias = [_bias(member, precision, share, rng.normal(size=(count, member.jacobian.shape[1]))) for member in members]
+    return Directions(*(np.asarray(np.stack(part) * np.sqrt(share), np.float32) for part in (noise, bias)))
 
 
 class _Member(NamedTuple):
@@ -195,13 +216,26 @@ def _at_rows(model: BGMIVModel, rows: Row, z: Array, integration: IntegrationRul
     return jax.lax.map(lambda pair: one(*pair), (rows, z), batch_size=_AT_ONCE)
 
 
-def _directions(member: _Member, precision: float, share: float, multipliers: np.ndarray) -> np.ndarray:
+def _left_out(member: _Member, precision: float, share: float) -> np.ndarray:
+    """Residuals as they would be if their rows were left out."""
+    leverages = np.minimum(share * member.leverages(precision), _LEVERAGES[1])
+    return np.asarray(member.residuals.reshape(-1) / (1.0 - leverages))
+
+
+def _noise(member: _Member, precision: float, share: float, multipliers: np.ndarray) -> np.ndarray:
     """$A^{-1} \\tfrac1n \\sum_i \\xi_i r_i J_i$ for each column of multipliers, through the rows' kernel matrix."""
     n, k = member.residuals.shape
-    left_out = member.residuals.reshape(-1) / (1.0 - np.minimum(share * member.leverages(precision), _LEVERAGES[1]))
-    scores = left_out[:, None] * np.repeat(multipliers, k, axis=0)
+    scores = _left_out(member, precision, share)[:, None] * np.repeat(multipliers, k, axis=0)
     solved = (member.vectors / (member.values + precision)) @ (member.vectors.T @ scores)
     return np.asarray((member.jacobian.T @ solved / n).T)
+
+
+def _bias(member: _Member, precision: float, share: float, draws: np.ndarray) -> np.ndarray:
+    """$\\lambda A^{-1} \\omega$ for draws of $\\omega$ from the prior, given as standard normal rows."""
+    n = len(member.residuals)
+    variance = float(np.mean(_left_out(member, precision, share) ** 2)) / (n * precision)
+    solved = (member.vectors / (member.values + precision)) @ (member.vectors.T @ (member.jacobian @ draws.T))
+    return np.asarray((draws - (member.jacobian.T @ solved / n).T) * np.sqrt(variance))
 
 
 @jax.jit

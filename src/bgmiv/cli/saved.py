@@ -15,8 +15,8 @@ from bgmiv.cli import options, tables
 if TYPE_CHECKING:
     from bgmiv.analysis.analysis import Analysis
     from bgmiv.data.schema import Variable
-    from bgmiv.effects import Interval
     from bgmiv.estimators.base import IVEstimator
+    from bgmiv.intervals import Interval
 
 __all__ = ["EPILOGS", "diagnose", "effect", "predict", "read_treatment", "report"]
 
@@ -160,7 +160,7 @@ def effect(
         )
     else:
         saved = model.saved_analysis_
-        _print_effects(rows, outcome, variable, pair, level, saved is not None and saved.diagnosis.weak_instruments)
+        _print_effects(rows, outcome, variable, pair, level, saved is not None and saved.weak)
     options.exit_if_failed(model.verdict_)
 
 
@@ -251,9 +251,9 @@ def _print_effects(
         share = f"{100 * float(row.interval.in_support):.0f}%"
         shown.add_row(escape(clean(row.group)), f"{row.n_rows:,}", estimate, f"{lower} to {upper}", share)
     if any(row.interval.method == "anderson-rubin" for row in rows):
-        shown.caption = "The instruments are weak: intervals are the ends of Anderson-Rubin sets."
+        shown.caption = "Intervals are the ends of Anderson-Rubin sets, which are robust to weak instruments."
     elif weak:
-        shown.caption = "The instruments are weak: these intervals are too narrow. Use ate_interval(method='robust')."
+        shown.caption = "The instruments are too weak for these intervals: ate_interval(method='robust')."
     elif any(row.interpolated for row in rows):
         shown.caption = "Interpolated between points of the stored curve; --data DATA computes the exact value."
     Console().print(shown)
@@ -336,6 +336,8 @@ def _analysis(model: IVEstimator, folder: Path) -> Analysis:
 
 def read_treatment(text: str, variable: Variable, option: str) -> Any:
     """A treatment as the fit knows it: a number, 0 or 1, or one of its levels."""
+    from bgmiv.data.messages import is_number
+
     levels = variable.levels
     if levels is not None:
         found = next((level for level in levels if str(level) == text), None)
@@ -345,10 +347,10 @@ def read_treatment(text: str, variable: Variable, option: str) -> Any:
         return found
     if variable.discrete and text.lower() in ("true", "false"):
         return float(text.lower() == "true")
-    try:
-        value = float(text)
-    except ValueError:
-        raise options.bad(f"{text!r} is not a number", option) from None
+    # As in files: Python would read 1_000 and digits of other scripts.
+    if not is_number(text) or not text.isascii():
+        raise options.bad(f"{text!r} is not a number", option)
+    value = float(text)
     if variable.discrete and value not in (0.0, 1.0):
         raise options.bad(f"{variable.name!r} is 0 or 1, got {text}", option)
     if not abs(value) < float("inf"):

@@ -32,7 +32,7 @@ class Tabular(ABC):
     """A result that is a table: as a DataFrame, and from it as LaTeX or a file.
 
     Example:
-        >>> from bgmiv.effects import Interval
+        >>> from bgmiv.intervals import Interval
         >>> print(Interval(2.0, 1.5, 2.5, 0.95, {"sampling": 0.25}, 0.9, name="ate_x").to_latex())
         \\begin{tabular}{lrrrrr}
         \\toprule

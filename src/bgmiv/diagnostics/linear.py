@@ -18,7 +18,7 @@ from scipy.stats import ncx2, norm
 from bgmiv.data.ivdata import IVData
 from bgmiv.diagnostics.check import LinearEstimate
 from bgmiv.diagnostics.columns import LinearColumns, linear_columns, residuals
-from bgmiv.effects import check_level
+from bgmiv.intervals import check_level
 
 __all__ = [
     "FirstStage", "LinearColumns", "LinearParts", "anderson_rubin_set", "critical_effective_f", "endogeneity",

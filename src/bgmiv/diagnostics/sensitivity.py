@@ -23,8 +23,9 @@ from bgmiv.data.query import Query, Rows
 from bgmiv.diagnostics.diagnose import changes_of
 from bgmiv.diagnostics.linear import LinearColumns, linear_columns, two_stage
 from bgmiv.diagnostics.readings import html_table, preparation_text
-from bgmiv.effects import Predictor, average, check_level, contrast, interval_of
+from bgmiv.effects import Predictor, average, contrast
 from bgmiv.errors import ConfigError, DataError, printable
+from bgmiv.intervals import check_level, interval_of
 from bgmiv.numerals import percent
 
 if TYPE_CHECKING:

@@ -29,10 +29,11 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind
 from bgmiv.diagnostics.diagnose import Change
-from bgmiv.effects import Estimate, Floats, Interval, Predictor, average, contrast, estimate_at, interval_of
+from bgmiv.effects import Predictor, average, contrast, estimate_at
 from bgmiv.errors import BGMIVError, ConfigError, DataError, StoreError
 from bgmiv.estimators.fitted import FittedMethod, MethodConfig
 from bgmiv.executors import Died, Executor
+from bgmiv.intervals import Estimate, Floats, Interval, interval_of
 from bgmiv.numerals import percent
 from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.progress import Reporter, silent

@@ -18,8 +18,8 @@ from bgmiv.data.schema import Schema
 from bgmiv.diagnostics.check import HeldOutPredictions
 from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.diagnostics.verdict import Verdict
-from bgmiv.effects import Floats, Source
 from bgmiv.errors import ConfigError, DataError
+from bgmiv.intervals import Floats, Source
 from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.progress import HistoryRow, Reporter, silent
 from bgmiv.sieve.bases import SieveFunction, sieve_columns

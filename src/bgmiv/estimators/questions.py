@@ -12,20 +12,11 @@ from bgmiv.data.query import Query, Rows, query_along, query_at, rows_of
 from bgmiv.data.schema import Schema
 from bgmiv.data.table import Table
 from bgmiv.diagnostics.weak_iv import FitRows, Method, average_effect
-from bgmiv.effects import (
-    Band,
-    DoseResponse,
-    Estimate,
-    Interval,
-    contrast,
-    estimate_at,
-    interval_at,
-    interval_of,
-    slope_query,
-)  # fmt: skip
+from bgmiv.effects import DoseResponse, contrast, estimate_at, interval_at, slope_query
 from bgmiv.effects import average as average_over
 from bgmiv.errors import SupportWarning, WeakInstrumentWarning
 from bgmiv.estimators.fitted import FittedMethod
+from bgmiv.intervals import Band, Estimate, Interval, interval_of
 
 __all__ = ["QuestionsMixin"]
 
@@ -56,7 +47,7 @@ class QuestionsMixin(ABC):
 
     @abstractmethod
     def _weak(self) -> bool:
-        """Whether the instruments of these rows are weak."""
+        """Whether the instruments of these rows are so weak that an average effect has a robust set."""
 
     @abstractmethod
     def _read(self, covariates: Any) -> Any:
@@ -132,18 +123,18 @@ class QuestionsMixin(ABC):
             method: "usual", by the method's own standard errors; "rough", also holding what the roughest curve that the
                 data do not reject would change, for methods with a sieve; "robust", the ends of an Anderson-Rubin set,
                 which are valid however weak the instruments are and may be infinite; "auto" takes the robust set where
-                the effective F is below its critical value, and the usual interval elsewhere. The interval's `method`
-                says which it is.
+                the effective F is below its critical value (with one instrument, below 104.7), and the usual interval
+                elsewhere. The interval's `method` says which it is.
 
         Warns:
-            WeakInstrumentWarning: the instruments are weak, and this is a loaded model without the rows of the set.
+            WeakInstrumentWarning: the robust set is wanted, and this is a loaded model without the rows of it.
         """
         query = self._query_pair(t0, t1, covariates, weights, of_fit=True)
         own, fitted, weak = self._instrumented_rows(), self._completed(), method == "auto" and self._weak()
         if weak and own is None:
             warn_user(
-                "the instruments are weak, and this interval is too narrow: a loaded model has no rows for the robust "
-                "set. Give them with attach_data(table).",
+                "the instruments are too weak for this interval: it is too narrow, and a loaded model has no rows for "
+                "the robust set. Give them with attach_data(table).",
                 WeakInstrumentWarning,
             )
         return average_effect(fitted, query, level, own, method=method, weak=weak)

@@ -21,13 +21,14 @@ from bgmiv.data.query import Rows
 from bgmiv.diagnostics.check import Diagnosis
 from bgmiv.diagnostics.diagnose import Change, changes_of, diagnose
 from bgmiv.diagnostics.sensitivity import Sensitivity, sensitivity
-from bgmiv.diagnostics.weak_iv import FitRows, has_weak_instruments
-from bgmiv.effects import check_level, require_intervals
+from bgmiv.diagnostics.weak_iv import FitRows, needs_robust_set
+from bgmiv.effects import require_intervals
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.calibration import Calibration, calibrate
 from bgmiv.estimators.fitted import FittedMethod, MethodConfig
 from bgmiv.estimators.questions import QuestionsMixin
 from bgmiv.executors import Executor, InProcess
+from bgmiv.intervals import check_level
 from bgmiv.progress import reporter_for
 
 if TYPE_CHECKING:
@@ -145,8 +146,8 @@ class ReportingMixin(QuestionsMixin):
     def _weak(self) -> bool:
         if self._cache.weak is None:
             own, saved = self._instrumented_rows(), self.saved_analysis_
-            known = self.data_ is None and saved is not None and saved.diagnosis.weak_instruments
-            self._cache.weak = known if own is None else has_weak_instruments(own.data)
+            known = self.data_ is None and saved is not None and saved.weak
+            self._cache.weak = known if own is None else needs_robust_set(own.data)
         return self._cache.weak
 
     def _subject(self) -> Subject:

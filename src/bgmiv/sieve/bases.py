@@ -13,7 +13,7 @@ from scipy.interpolate import BSpline
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
 from bgmiv.data.schema import BlockKind, Schema
-from bgmiv.effects import BOUND, ROUGHNESS, SMOOTHING, Source
+from bgmiv.intervals import BOUND, ROUGHNESS, SMOOTHING, Source
 
 __all__ = [
     "LINEAR", "TERMS", "ColumnBasis", "SieveFunction", "Spline", "Term", "TreatmentBasis", "b_splines",

@@ -53,7 +53,7 @@ def _tiles(analysis: Analysis) -> Markup:
         errors = ", ".join(f"{shortened(name, 20)} {number(part, 2)}" for name, part in first.std_errors.items())
         text, detail = f"{low} to {high}", f"standard error: {errors}"
         if first.method == "anderson-rubin":
-            text, detail = robust_set_text(first.pieces), "Anderson-Rubin set: the instruments are weak"
+            text, detail = robust_set_text(first.pieces), "Anderson-Rubin set, robust to weak instruments"
         tiles.append((f"{percent(analysis.level)} interval", text, detail))
     tiles.append(("In support", share(first.in_support), f"of {units} have comparable {units} at both values"))
     for check in checks_of(analysis)[0]:

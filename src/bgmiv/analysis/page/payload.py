@@ -35,7 +35,7 @@ def payload(analysis: Analysis) -> dict[str, Any]:
         "across": [across.low, across.high],
         "up": [up.low, up.high],
         "quantiles": _rounded(student.ppf(0.5 + analysis.level / 2.0, dof)),
-        "weak": analysis.diagnosis.weak_instruments,
+        "weak": analysis.weak,
         "units": clean(analysis.units),
         "direct": direct_numbers(analysis),
         "tables": {name: _table(rows) for name, rows in tables(analysis).items() if rows},

@@ -1,0 +1,284 @@
+"""Estimates with their sources of uncertainty, and the intervals and bands made of these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+from scipy.stats import norm
+from scipy.stats import t as student
+
+from bgmiv.data.export import Tabular
+from bgmiv.errors import ConfigError
+from bgmiv.numerals import percent
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "BOUND", "ROUGHNESS", "SMOOTHING", "Band", "Estimate", "Floats", "Interval", "Source", "biased_quantile",
+    "check_level", "coefficient_table", "interval_of", "largest_quantile",
+]  # fmt: skip
+
+Floats = NDArray[np.float64]
+Band = Literal["pointwise", "uniform"]
+"""Intervals that each hold their truth with the level's probability, or a band that holds all of them at once."""
+
+SMOOTHING = "smoothing"
+"""The source of the bias of smoothing, on average over the functions that its prior deems likely."""
+
+BOUND = "largest bias"
+"""Not a source of chance: the length of its factors at a point is the largest such bias there, for uniform bands."""
+
+ROUGHNESS = "roughness"
+"""The source of what a rougher curve that the data do not reject would change; intervals leave it out unless asked."""
+
+# From which the largest of many t statistics is known to about a per cent.
+_DRAWS, _SEED = 4000, 0
+_HALVINGS = 40
+
+
+class Source(NamedTuple):
+    """One source of uncertainty about g at some points.
+
+    Attributes:
+        name: such as "sampling" (which rows were drawn) or "network" (how training happened to go).
+        factors: `(k, ...)`: the covariance of g at two points is the sum over k of their products.
+        dof: degrees of freedom of that variance.
+    """
+
+    name: str
+    factors: Floats
+    dof: float
+
+
+class Estimate(NamedTuple):
+    """A linear function of g's values, and where its uncertainty comes from (nothing, for some methods)."""
+
+    values: Floats
+    sources: tuple[Source, ...] = ()
+
+    def without(self, *names: str) -> Estimate:
+        """Without these sources."""
+        return self._replace(sources=tuple(source for source in self.sources if source.name not in names))
+
+    def pointwise(self) -> Estimate:
+        """With the sources alone that pointwise intervals are made of."""
+        return self.without(BOUND, ROUGHNESS)
+
+    def map(self, function: Callable[[Floats], Floats]) -> Estimate:
+        """A linear function of these values."""
+        sources = tuple(
+            source._replace(factors=np.stack([function(row) for row in source.factors])) for source in self.sources
+        )
+        return Estimate(function(self.values), sources)
+
+
+@dataclass(frozen=True, eq=False)
+class Interval(Tabular):
+    """An estimate with its interval; unpacks to the two ends, `lower, upper = model.effect_interval(...)`.
+
+    Attributes:
+        estimate: the estimate, a number or an array.
+        lower, upper: the ends of the interval, of the same shape.
+        level: the confidence level, such as 0.95.
+        std_errors: standard errors by source, each of the same shape.
+        in_support: whether the data show what was asked about, of the same shape but for an outcome's levels; for
+            averages over rows, the share of those for which they do.
+        labels: what the entries are, such as treatments of a curve; empty for numbered rows.
+        name: what was asked, for tables.
+        dof: degrees of freedom, of the same shape.
+        method: "pointwise"; "uniform" for a band that covers all entries; "anderson-rubin" for the ends of a set
+            that is valid however weak the instruments are.
+        pieces: of such a set, its disjoint intervals in rising order.
+
+    Example:
+        >>> found = Interval(2.0, 1.5, 2.5, 0.95, {"sampling": 0.25})
+        >>> lower, upper = found
+        >>> lower, upper, float(found.std_error)
+        (1.5, 2.5, 0.25)
+    """
+
+    estimate: Any
+    lower: Any
+    upper: Any
+    level: float
+    std_errors: dict[str, Any]
+    in_support: Any = True
+    labels: tuple[Any, ...] = ()
+    name: str = "estimate"
+    dof: Any = np.inf
+    method: str = "pointwise"
+    pieces: tuple[tuple[float, float], ...] = ()
+
+    def __iter__(self) -> Iterator[Any]:
+        """The lower and the upper end."""
+        return iter((self.lower, self.upper))
+
+    @property
+    def std_error(self) -> Any:
+        """The standard error of all sources together."""
+        return np.sqrt(sum(np.square(part) for part in self.std_errors.values()))
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each estimate: estimate, standard error, ends of the interval, and support.
+
+        Example:
+            >>> Interval(2.0, 1.5, 2.5, 0.95, {"sampling": 0.25}, 0.9, name="ate").to_frame()["upper"].tolist()
+            [2.5]
+        """
+        import pandas as pd
+
+        values = np.atleast_1d(self.estimate)
+        columns = {"estimate": self.estimate, "std_error": self.std_error, "lower": self.lower, "upper": self.upper}
+        index = list(self.labels) or ([self.name] if np.ndim(self.estimate) == 0 else range(len(values)))
+        if values.ndim == 1:
+            frame = pd.DataFrame({name: np.atleast_1d(part) for name, part in columns.items()}, index=index)
+            frame["in_support"] = np.broadcast_to(self.in_support, values.shape)
+            return frame
+        # Several levels of an outcome: one row for each estimate and level.
+        pairs = pd.MultiIndex.from_product([index, range(values.shape[-1])], names=[None, "level"])
+        return pd.DataFrame({name: np.ravel(part) for name, part in columns.items()}, index=pairs)
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().to_html(float_format="{:.4g}".format))
+
+    @property
+    def __maketables_coef_table__(self) -> pd.DataFrame:
+        frame = self.to_frame()
+        names = [str(name) for name in frame.index]
+        dof = np.ravel(np.broadcast_to(self.dof, np.shape(self.estimate)))
+        return coefficient_table(names, frame["estimate"], frame["std_error"], dof)
+
+    def __str__(self) -> str:
+        """One number in a line; of many, how many there are.
+
+        >>> print(Interval(2.0, 1.5, 2.5, 0.95, {"sampling": 0.2, "network": 0.15}, 0.9))
+        2 (95% interval 1.5 to 2.5; standard error 0.25: sampling 0.2, network 0.15; 90% in support)
+        """
+        level = percent(self.level)
+        if np.ndim(self.estimate):
+            return f"{np.size(self.estimate)} estimates with {level} intervals: .estimate, .lower, .upper, .to_frame()"
+        parts = ", ".join(f"{name} {value:.4g}" for name, value in self.std_errors.items())
+        inside = f"; {float(self.in_support):.0%} in support" if np.ndim(self.in_support) == 0 else ""
+        error = f"standard error {float(self.std_error):.4g}: {parts}"
+        kind = {"uniform": "band", "anderson-rubin": "Anderson-Rubin set"}.get(self.method, "interval")
+        return f"{self.estimate:.4g} ({level} {kind} {self.lower:.4g} to {self.upper:.4g}; {error}{inside})"
+
+
+def coefficient_table(names: list[str], estimates: Any, std_errors: Any, dof: Any) -> pd.DataFrame:
+    """Estimates as the maketables package wants them: standard errors, t and p values, 95% and 90% intervals."""
+    import pandas as pd
+
+    b, se, dof = (np.asarray(values, np.float64) for values in (estimates, std_errors, dof))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = b / se
+    columns = {"b": b, "se": se, "t": t, "p": 2.0 * student.sf(np.abs(t), dof)}
+    for level in (95, 90):
+        half = student.ppf(0.5 + level / 200.0, dof) * se
+        columns |= {f"ci{level}l": b - half, f"ci{level}u": b + half}
+    return pd.DataFrame(columns, index=pd.Index(names, name="Coefficient"))
+
+
+def check_level(level: float) -> None:
+    """Refuse a confidence level that is not between 0 and 1."""
+    number = isinstance(level, int | float | np.number) and not isinstance(level, bool)
+    # Quantiles are taken at 0.5 + level / 2, which may round to 0.5.
+    if not number or not 0.5 < 0.5 + level / 2.0 < 1.0:
+        raise ConfigError(f"level must lie between 0 and 1, such as 0.95, got {level!r}.")
+
+
+def interval_of(
+    estimate: Estimate,
+    level: float,
+    *,
+    in_support: Any = True,
+    probability: bool = False,
+    labels: tuple[Any, ...] = (),
+    name: str = "estimate",
+    band: Band = "pointwise",
+    rough: bool = False,
+) -> Interval:
+    r"""The interval $\hat\theta \pm t\, \sqrt{\sum_j s_j^2}$, t by Satterthwaite's degrees of freedom.
+
+    A uniform band has in the place of t the quantile c of the largest of all entries' $|Z| / s$, in draws of a normal Z
+    with the covariance of the sources (times Student's quantile over the normal one). Where smoothing has a bias, an
+    average over likely functions is not enough, as pointwise intervals may miss a bend at some points if they hold g at
+    most: the band takes the largest bias B at each point (`BOUND`), Z is of the other sources alone, and c becomes the
+    quantile of $|N(B / s, 1)|$ at the level at which $|N(0, 1)|$ has the quantile c (Armstrong and Kolesár 2018).
+
+    The ends of a probability's interval are cut off at 0 and 1; `in_support`, `labels` and `name` are kept beside it.
+    `rough` includes the source `ROUGHNESS`.
+
+    Example:
+        >>> estimate = Estimate(np.array([2.0]), (Source("sampling", np.array([[0.1]]), np.inf),))
+        >>> lower, upper = interval_of(estimate, 0.95)
+        >>> np.round([lower[0], upper[0]], 2).tolist()
+        [1.8, 2.2]
+    """
+    check_level(level)
+    if band not in ("pointwise", "uniform"):
+        raise ConfigError(f"band must be 'pointwise' or 'uniform', got {band!r}.")
+    used, bounds = estimate.pointwise(), [one for one in estimate.sources if one.name == BOUND]
+    used = estimate.without(BOUND) if rough else used
+    variances = {source.name: np.sum(np.square(source.factors), axis=0) for source in used.sources}
+    total = np.asarray(sum(variances.values()), np.float64)
+    share = np.asarray(sum(variances[source.name] ** 2 / source.dof for source in used.sources), np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        dof = np.where(share > 0, total**2 / share, np.inf)
+    # Quantiles are slow, and most often all points share their degrees of freedom.
+    distinct, place = np.unique(dof, return_inverse=True)
+    quantile = student.ppf(0.5 + level / 2.0, distinct)[place].reshape(dof.shape)
+    half = quantile * np.sqrt(total)
+    if band == "uniform" and used.sources:
+        chance = used.without(SMOOTHING) if bounds else used
+        deviation = np.sqrt(sum(variances[source.name] for source in chance.sources))
+        largest = largest_quantile(np.concatenate([source.factors for source in chance.sources]), deviation, level)
+        unit = deviation * (quantile / norm.ppf(0.5 + level / 2.0))
+        bias = np.sqrt(sum(np.sum(np.square(one.factors), axis=0) for one in bounds)) if bounds else 0.0 * unit
+        half = unit * biased_quantile(bias / np.maximum(unit, np.finfo(float).tiny), largest)
+    lower, upper = estimate.values - half, estimate.values + half
+    if probability:
+        lower, upper = np.clip(lower, 0.0, 1.0), np.clip(upper, 0.0, 1.0)
+    errors = {source: _plain(np.sqrt(value)) for source, value in variances.items()}
+    ends = (_plain(estimate.values), _plain(lower), _plain(upper))
+    return Interval(*ends, float(level), errors, in_support, labels, name, _plain(dof), band)
+
+
+def _plain(values: Any) -> Any:
+    array = np.asarray(values)
+    return float(array) if array.ndim == 0 else array
+
+
+def largest_quantile(factors: Floats, std_error: Floats, level: float) -> float:
+    """The quantile of the largest |Z| / s over all entries, Z normal with the covariance of factors `(k, ...)`.
+
+    Example:
+        >>> independent = np.eye(10)
+        >>> bool(abs(largest_quantile(independent, np.ones(10), 0.95) - 2.80) < 0.1)
+        True
+    """
+    scaled = (factors / np.maximum(std_error, np.finfo(float).tiny)).reshape(len(factors), -1)
+    draws = np.random.default_rng(_SEED).normal(size=(_DRAWS, len(factors)))
+    largest = np.concatenate([np.abs(part @ scaled).max(axis=1) for part in np.array_split(draws, 50)])
+    return float(np.quantile(largest, level))
+
+
+def biased_quantile(bias: Floats, quantile: float) -> Floats:
+    """The quantile of |N(bias, 1)| at the level at which |N(0, 1)| has this quantile (Armstrong and Kolesár 2018).
+
+    Example:
+        >>> biased_quantile(np.array([0.0, 1.0, 5.0]), 1.96).round(2)
+        array([1.96, 2.65, 6.64])
+    """
+    level = 2.0 * ndtr(quantile) - 1.0
+    low, high = np.zeros_like(bias), bias + quantile
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2.0
+        enough = ndtr(middle - bias) - ndtr(-middle - bias) >= level
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    return np.asarray(high, np.float64)
