@@ -83,16 +83,16 @@ class Interval(Tabular):
     """An estimate with its interval; unpacks to the two ends, `lower, upper = model.effect_interval(...)`.
 
     Attributes:
-        estimate: what was asked.
+        estimate: the estimate, a number or an array.
         lower, upper: the ends of the interval, of the same shape.
-        level: the share of such intervals that is meant to hold the truth.
-        std_errors: standard errors by where they come from, each of the same shape.
+        level: the confidence level, such as 0.95.
+        std_errors: standard errors by source, each of the same shape.
         in_support: whether the data show what was asked about, of the same shape but for an outcome's levels; for
             averages over rows, the share of those for which they do.
         labels: what the entries are, such as treatments of a curve; empty for numbered rows.
         name: what was asked, for tables.
         dof: degrees of freedom, of the same shape.
-        method: "pointwise"; "uniform" for a band that holds all entries at once; "anderson-rubin" for the ends of a set
+        method: "pointwise"; "uniform" for a band that covers all entries; "anderson-rubin" for the ends of a set
             that is valid however weak the instruments are.
         pieces: of such a set, its disjoint intervals in rising order.
 
