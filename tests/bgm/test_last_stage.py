@@ -84,6 +84,16 @@ def test_networks_that_enter_with_the_wrong_sign_are_not_used() -> None:
     assert found.weight == 0.0
 
 
+def test_a_table_too_small_to_hold_rows_out_has_the_linear_estimate(with_last_stage: BGMIVConfig) -> None:
+    data = table(0).take(np.arange(60))
+    fitted = with_last_stage.fit(data, jax.random.key(0))
+    assert not fitted.uses_networks
+    tsls = TSLS().fit(data.outcome, data.treatment, instruments=data.instruments, covariates=data.covariates)
+    query = query_at(data.schema, data.treatment, data.covariates)
+    np.testing.assert_allclose(fitted.at(query)[0], tsls.predict(data.treatment, data.covariates), rtol=1e-4)
+    assert [finding.key for finding in fitted.verdict.findings][:1] == ["held_out"]
+
+
 def test_too_few_rows_known_give_none() -> None:
     data = table(0)
     own = np.where(np.arange(N) < 0.4 * N, 1.0, np.nan)

@@ -239,13 +239,18 @@ def _fitted(
 def _last_stage(
     config: BGMIVConfig, data: IVData, prepared: _Prepared, members: Sequence[Member], key: Array
 ) -> LastStage | None:
-    """The last regression, of an outcome that is a number or has two levels."""
+    """The last regression, of an outcome that is a number or has two levels.
+
+    Where rows are too few for any to be held out, nothing could tell whether networks are of use, and it does without.
+    """
     if config.last_stage is None or config.ensemble.bootstrap or data.schema.outcome.kind is BlockKind.categorical:
         return None
-    rows = prepared.scaled_at(np.arange(data.n_rows))
-    models = [member.model for member in members]
-    left_out = [member.held_out_rows for member in members]
-    learned = learned_means(models, config.initial.integration, rows, prepared.scaler, left_out)
+    learned = None
+    if prepared.folds.size or not config.ensemble.held_out:
+        rows = prepared.scaled_at(np.arange(data.n_rows))
+        models = [member.model for member in members]
+        left_out = [member.held_out_rows for member in members]
+        learned = learned_means(models, config.initial.integration, rows, prepared.scaler, left_out)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     return fit_last_stage(
         config.last_stage, data, prepared.reduction, learned, rng, use_instrument=config.use_instrument

@@ -50,7 +50,7 @@ def fit_last_stage(
     config: SieveConfig,
     data: IVData,
     reduction: FittedReduction,
-    learned: Learned,
+    learned: Learned | None,
     rng: np.random.Generator,
     *,
     use_instrument: bool = True,
@@ -65,14 +65,15 @@ def fit_last_stage(
         config: of the sieve.
         data: the rows of the fit.
         reduction: of their wide blocks.
-        learned: what the networks say of these rows; not a number where every member was trained on the row.
+        learned: what the networks say of these rows; not a number where every member was trained on the row. None: they
+            are not used.
         rng: decides folds.
         use_instrument: False for a regression on the observed treatment.
 
     Returns:
         None if there are too few rows, or if neither first stage identifies the treatment.
     """
-    known = np.isfinite(learned.own)
+    known = np.ones(data.n_rows, bool) if learned is None else np.isfinite(learned.own)
     if data.weights is not None:
         known &= data.weights > 0
     if known.sum() < max(min_rows(data.instruments.shape[1]), 2 * config.folds) or 2 * known.sum() < data.n_rows:
@@ -80,7 +81,7 @@ def fit_last_stage(
     part = data.take(known)
     fit = partial(fit_sieve, data=part, reduction=reduction, rng=rng, use_instrument=use_instrument)
     once, splits = replace(config, splits=1), int(np.clip(_MAX_SPLIT_ROWS // part.n_rows, 1, config.splits))
-    networks = _identified(partial(fit, once, learned=learned.take(known)))
+    networks = None if learned is None else _identified(partial(fit, once, learned=learned.take(known)))
     chosen = _identified(partial(fit, once))
     # With a negative weight it is not their function that predicts, but what their first stage adds to a line.
     positive = networks is not None and networks.function.weight > 0.0
