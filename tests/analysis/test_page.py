@@ -7,6 +7,7 @@ import hashlib
 import html
 import json
 import math
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -220,3 +221,6 @@ def test_writing(tmp_path: Path, bare: Analysis, monkeypatch: pytest.MonkeyPatch
         write_report(bare, tmp_path)
     with pytest.raises(ConfigError, match=r"does not exist. Make it first"):
         write_report(bare, tmp_path / "absent" / "report.html")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="is a device or a pipe"):
+        write_report(bare, tmp_path / "pipe")
