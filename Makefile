@@ -83,10 +83,10 @@ $(VENV)/.installed-docs: $(STAMP)
 	@touch $@
 
 dist: $(STAMP) ## build sdist and wheel into dist, install each in a clean environment and try it there
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'build>=1.2'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	rm -rf dist
-	$(BIN)/python -m build --outdir dist .
-	for archive in dist/*.whl dist/*.tar.gz; do PYTHON=$(BIN)/python sh tests/packaging_round.sh $$archive || exit 1; done
+	$(BIN)/uv build --quiet --out-dir dist .
+	sh tests/packaging_round.sh $(BIN)/uv $(BIN)/python dist/*.whl dist/*.tar.gz
 
 results: $(STAMP) ## write benchmarks/RESULTS.md and the tables of docs/reproduction.md from the measured rows
 	$(BIN)/python benchmarks/make_results.py

@@ -32,6 +32,7 @@ from bgmiv import BGMIV, TSLS
 from bgmiv.bgm.config import BGMIVConfig, default_preset, paper_qmc_preset
 from bgmiv.bgm.latents import LatentMap, LatentPosterior
 from bgmiv.bgm.model import LatentLayout
+from bgmiv.bgm.partition import choose_layout
 from bgmiv.data.query import Query, Rows
 from bgmiv.designs import make_design
 from bgmiv.designs.empirical import load_empirical
@@ -92,14 +93,25 @@ def error_of(fitted: Any, grid: Any) -> float:
 ABLATION_PROBLEMS = (("demand", 1000, 0.5), ("noisy-vector", 1000, 0.9), ("noisy-concave", 1000, 0.7))
 ABLATION: dict[str, dict[str, Any]] = {
     "default": {},
-    "without the generator": {"initial.covariate_weight": 0.0},
-    "without the prior": {"initial.prior_weight": 0.0},
+    "latents encoded by a network, matched to the prior": {"layout": "encoded"},
     "without the partition (all latents shared)": {"layout": "shared"},
+    "without networks of the parts": {"model.embedding": ()},
     "without trunks": {"model.treatment_trunk": (), "model.outcome_trunk": ()},
+    "without weight decay": {"initial.weight_decay": 0.0},
     "without the last stage (networks alone)": {"last_stage": None},
-    "without left-out rows (no last stage, no early stopping)": {"last_stage": None, "ensemble.held_out": 0.0},
+    "without held-out rows (no last stage, no early stopping)": {"last_stage": None, "ensemble.held_out": 0.0},
     "one member": {"last_stage": None, "ensemble.members": 1},
 }
+
+
+def with_layout(kind: str, train: Any) -> dict[str, Any]:
+    """The changes that give the latents of all covariates to the shared part, or have a network encode them."""
+    reduced = default_preset().reduction.fit(train).apply(train)
+    found, features = choose_layout(reduced, default_preset().model.covariates.features, np.random.default_rng(0))
+    if kind == "encoded":
+        return {"layout": found}
+    latents = {"model.covariates.latent_features": tuple(range(len(features)))}
+    return {"layout": LatentLayout(found.dim, 0, 0, 0), **latents}
 
 
 def ablation() -> None:
@@ -111,8 +123,8 @@ def ablation() -> None:
         edge = np.quantile(np.abs(train.instruments[:, 0]), TAIL)
         train = train.take(np.flatnonzero(np.abs(train.instruments[:, 0]) < edge)[:n])
         reduction = BlockReduction().fit(train)
-        if changes.get("layout") == "shared":
-            changes = {"layout": LatentLayout(min(reduction.apply(train).covariates.shape[1], 20), 0, 0, 0)}
+        if "layout" in changes:
+            changes = with_layout(changes["layout"], train)
         clock = time.process_time()
         fitted = variant(changes).fit(train, jax.random.key(seed))
         row: Row = {"fit_cpu_seconds": round(time.process_time() - clock, 1), "error": error_of(fitted, make.grid())}

@@ -38,10 +38,10 @@ from bgmiv.likelihood import Gaussian
 
 FILE = Path(__file__).with_suffix(".jsonl")
 KEPT, BINS = 63, 16
-LAYOUTS = {"(2, 0, 0, 0)": (2, 0, 0, 0), "(1, 1, 0, 0)": (1, 1, 0, 0)}
+LAYOUTS = {"(2, 0, 0, 0)": (2, 0, 0, 0), "(1, 1, 0, 0)": (1, 1, 0, 0), "the default's": None}
 CHAINS = LatentPosterior(n_warmup=150, n_draws=160)
 # Layout, simulations, seed.
-PIECES = [("(2, 0, 0, 0)", 512, 20), ("(1, 1, 0, 0)", 512, 20)]
+PIECES = [("the default's", 512, 20), ("(2, 0, 0, 0)", 512, 20), ("(2, 0, 0, 0)", 512, 21), ("(1, 1, 0, 0)", 512, 20)]
 
 Row = dict[str, Any]
 

@@ -38,7 +38,7 @@ def main() -> None:
             model.fit(sales, price, instruments=cost, covariates={"season": season})
             found = model.ate_interval(t0=5.0, t1=6.0)
             assert found.lower < -3.0 < found.upper, found
-            page = model.report(Path(place) / f"{type(model).__name__}.html")
+            page = model.report(Path(place) / f"{type(model).__name__}.html", no_instrument=False)
             assert page.stat().st_size > 10_000
             model.save(Path(place) / type(model).__name__)
             again = bgmiv.load(Path(place) / type(model).__name__)

@@ -13,5 +13,5 @@ def test_the_source_archive_has_every_file_at_the_root() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["sdist"]
     files = {path.name for path in ROOT.iterdir() if path.is_file() and not path.name.startswith(".")}
     assert "conftest.py" in files
-    # hatchling adds this one itself.
-    assert files - {"pyproject.toml"} <= set(settings["include"])
+    # hatchling adds these itself.
+    assert files - {"pyproject.toml", "PKG-INFO"} <= set(settings["include"])

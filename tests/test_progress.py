@@ -36,6 +36,29 @@ def test_a_phase_without_a_loss_is_shown_too(capfd: pytest.CaptureFixture[str]) 
     assert "2SLS" in capfd.readouterr().err
 
 
+def _ended(error: Exception | None) -> None:
+    with RichReporter() as reporter:
+        reporter.start("joint training", 100)
+        reporter.advance(70, {"loss": 0.5})
+        try:
+            if error is not None:
+                raise error
+        finally:
+            reporter.finish()
+
+
+def test_early_stopping_fills_the_bar_and_an_error_does_not(capfd: pytest.CaptureFixture[str]) -> None:
+    _ended(None)
+    err = capfd.readouterr().err
+    assert "100%" in err
+    assert "stopped early" in err
+    with pytest.raises(ValueError):
+        _ended(ValueError())
+    err = capfd.readouterr().err
+    assert "70%" in err
+    assert "stopped early" not in err
+
+
 def _interrupted() -> None:
     with RichReporter("a") as reporter:
         reporter.start("warm start", 10)

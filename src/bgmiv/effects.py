@@ -28,8 +28,8 @@ __all__ = [
     "require_intervals", "slope_query",
 ]  # fmt: skip
 
-# Beyond this many rows an average is one over evenly spread rows, and each row's own answers are given in parts.
-_MAX_AVERAGED = 100_000
+# Beyond this many rows an average is one over evenly spread rows, and each row's own answers are computed in parts.
+_MAX_AVERAGED, _PART = 100_000, 25_000
 # The uncertainty of an average, and the share of its rows in support, hardly depend on more rows than these.
 _MAX_FACTOR_ROWS = 250
 # Factors are many numbers a point: so many points at a time.
@@ -119,8 +119,10 @@ def estimate_at(predictor: Predictor, query: Query, *, intervals: bool = False) 
         require_intervals(predictor)
         return Estimate(predictor.at(query), predictor.factors(query))
     # What is computed of covariates may be many numbers a row.
-    starts = range(0, len(query.rows), _MAX_AVERAGED)
-    parts = [query.take(slice(start, start + _MAX_AVERAGED)) for start in starts] if len(starts) > 1 else [query]
+    n = len(query.rows)
+    if n <= _MAX_AVERAGED:
+        return Estimate(predictor.at(query))
+    parts = (query.take(slice(start, start + _PART)) for start in range(0, n, _PART))
     return Estimate(np.concatenate([predictor.at(part) for part in parts], axis=1))
 
 

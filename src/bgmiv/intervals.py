@@ -14,6 +14,7 @@ from scipy.stats import t as student
 
 from bgmiv.data.export import Tabular
 from bgmiv.errors import ConfigError
+from bgmiv.numerals import percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,16 +83,16 @@ class Interval(Tabular):
     """An estimate with its interval; unpacks to the two ends, `lower, upper = model.effect_interval(...)`.
 
     Attributes:
-        estimate: what was asked.
+        estimate: the estimate, a number or an array.
         lower, upper: the ends of the interval, of the same shape.
-        level: the share of such intervals that is meant to hold the truth.
-        std_errors: standard errors by where they come from, each of the same shape.
+        level: the confidence level, such as 0.95.
+        std_errors: standard errors by source, each of the same shape.
         in_support: whether the data show what was asked about, of the same shape but for an outcome's levels; for
             averages over rows, the share of those for which they do.
         labels: what the entries are, such as treatments of a curve; empty for numbered rows.
         name: what was asked, for tables.
         dof: degrees of freedom, of the same shape.
-        method: "pointwise"; "uniform" for a band that holds all entries at once; "anderson-rubin" for the ends of a set
+        method: "pointwise"; "uniform" for a band that covers all entries; "anderson-rubin" for the ends of a set
             that is valid however weak the instruments are.
         pieces: of such a set, its disjoint intervals in rising order.
 
@@ -159,7 +160,7 @@ class Interval(Tabular):
         >>> print(Interval(2.0, 1.5, 2.5, 0.95, {"sampling": 0.2, "network": 0.15}, 0.9))
         2 (95% interval 1.5 to 2.5; standard error 0.25: sampling 0.2, network 0.15; 90% in support)
         """
-        level = f"{self.level * 100:.4g}%"
+        level = percent(self.level)
         if np.ndim(self.estimate):
             return f"{np.size(self.estimate)} estimates with {level} intervals: .estimate, .lower, .upper, .to_frame()"
         parts = ", ".join(f"{name} {value:.4g}" for name, value in self.std_errors.items())
@@ -185,7 +186,9 @@ def coefficient_table(names: list[str], estimates: Any, std_errors: Any, dof: An
 
 def check_level(level: float) -> None:
     """Refuse a confidence level that is not between 0 and 1."""
-    if isinstance(level, bool) or not isinstance(level, int | float | np.number) or not 0.0 < level < 1.0:
+    number = isinstance(level, int | float | np.number) and not isinstance(level, bool)
+    # Quantiles are taken at 0.5 + level / 2, which may round to 0.5.
+    if not number or not 0.5 < 0.5 + level / 2.0 < 1.0:
         raise ConfigError(f"level must lie between 0 and 1, such as 0.95, got {level!r}.")
 
 

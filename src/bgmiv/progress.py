@@ -151,7 +151,11 @@ class RichReporter(_Bars):
             self._output.update(shown, raw=True)
 
     def finish(self) -> None:
-        """Leave the bar as it stands."""
+        """Fill the bar of a phase that stopped early; leave that of an interrupted one as it stands."""
+        task = next((task for task in self._progress.tasks if task.id == self._task), None)
+        if task is not None and task.completed > 0 and not task.finished and sys.exc_info()[0] is None:
+            self._progress.update(task.id, total=task.completed, loss="stopped early")
+            self._show()
         self._task = None
 
 

@@ -61,14 +61,14 @@ class Method:
         return import_module(f"bgmiv.{self.module}").PRESETS
 
 
-_BGM = ("default", "paper", "paper-qmc", "default-no-egm", "paper-qmc-no-egm", "paper-qmc-egm0")
+_BGM = ("default", "paper", "paper-qmc", "paper-qmc-no-egm", "paper-qmc-egm0")
 _ONE = ("default",)
 _SECOND = {"default": 2}
 
 _ENTRIES = (
     Method(
         "bgm-iv", "BGM-IV", "bgm.estimator", "BGMIV", PlotStyle("#0072B2", width=2.2), _BGM,
-        {"default": 4, "default-no-egm": 2},
+        {"default": 5},
     ),
     Method("tsls", "2SLS", "baselines.tsls", "TSLS", PlotStyle("#009E73", ":", marker="v"), _ONE),
     Method("npiv", "Sieve IV", "baselines.npiv", "NPIV", PlotStyle("#D55E00", (0, (6, 2, 1, 2)), marker=">"), _ONE),

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from bgmiv.analysis.analysis import Analysis, ColumnSummary, Curve, Group, contrast
-from bgmiv.analysis.markup import clean, share, together
+from bgmiv.analysis.markup import clean
 from bgmiv.analysis.page import write_report
+from bgmiv.numerals import share, together
 
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
 Opened = Callable[..., Any]

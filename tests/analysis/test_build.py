@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from bgmiv import NPIV, TSLS, compare
 from bgmiv.analysis.analysis import contrast
 from bgmiv.analysis.build import groups_of
-from bgmiv.analysis.markup import together
 from bgmiv.analysis.page import report_page
 from bgmiv.analysis.page.background import assumption_texts
 from bgmiv.analysis.request import AnalysisRequest
@@ -23,6 +22,7 @@ from bgmiv.analysis.text import summary_text
 from bgmiv.cli.main import app
 from bgmiv.data import IVData
 from bgmiv.errors import ConfigError, DataError
+from bgmiv.numerals import together
 
 RNG = np.random.default_rng(1)
 N = 240
@@ -260,7 +260,7 @@ def test_what_is_estimated_is_said_for_the_data_at_hand() -> None:
     analysis = model.analysis(no_instrument=False)
     assert analysis.estimand.treated == pytest.approx((0.0, taken[offered == 1].mean()))
     texts = assumption_texts(analysis)
-    assert "local average treatment effect" in texts["One instrument with two values"]
+    assert "local average treatment effect" in texts["Binary instrument"]
     assert "the effect on the treated" in texts["Compliance"]
     assert "Detail" not in texts
     both = TSLS().fit_table(

@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from bgmiv.analysis.analysis import Analysis
-from bgmiv.analysis.markup import percent, sentence, share, shortened, together
+from bgmiv.analysis.markup import sentence, shortened
 from bgmiv.analysis.page import report_page
 from bgmiv.analysis.text import answer, cautions, checks_of, headline, summary_html, summary_text, trust
 from bgmiv.diagnostics.check import Check, Diagnosis, Severity
 from bgmiv.diagnostics.verdict import FitEvidence, Verdict, judge
+from bgmiv.numerals import percent, share, together
 
 GOOD = judge(FitEvidence(n_held_out=100))
 DOUBTFUL = judge(FitEvidence())
@@ -36,7 +37,7 @@ def test_numbers_and_texts_as_they_are_shown() -> None:
 
 def test_everything_is_said(analysis: Analysis) -> None:
     text = summary_text(analysis)
-    headings = ["Average effects", "Strength of the instruments", "Other checks", "other methods", "Fit in held-out"]
+    headings = ["Average effects", "Strength of the instruments", "Other checks", "other methods", "Fit on held-out"]
     places = [text.index(heading) for heading in headings]
     assert places == sorted(places)
     lines = {" ".join(line.split()) for line in text.splitlines()}
@@ -45,9 +46,9 @@ def test_everything_is_said(analysis: Analysis) -> None:
         "33.2 for level 'high school', the weakest; critical value 23.1",
         "Robust set, 95%: 0.024 to 0.285",
         "KIV 0.370 none",
-        "Rows: 3,010 (12 left out for missing values)",
+        "Rows: 3,010 (12 dropped for missing values)",
     } <= lines
-    assert "a straight line in the treatment" in summary_html(analysis)
+    assert "linear in the treatment" in summary_html(analysis)
     for word in ("people", "everyone", "twin"):
         assert word not in text
 
@@ -73,13 +74,10 @@ END = "change lwage by 0.503 on average (95% interval 0.405 to 0.601)."
     [
         (None, f"S{CHANGE} would {END}"),
         (GOOD, f"S{CHANGE} would {END}"),
-        (
-            DOUBTFUL,
-            f"Read this with caution: its held-out checks leave the fit in doubt. S{CHANGE} is estimated to {END}",
-        ),
+        (DOUBTFUL, f"Read with caution: the held-out checks leave this fit in doubt. S{CHANGE} is estimated to {END}"),
         (
             FAILED,
-            "This fit failed its held-out checks: do not use its number. The data do not support a number for the "
+            "This fit failed its held-out checks: do not use its estimate. The data do not support an estimate of the "
             f"effect of educ on lwage by BGM-IV. The linear estimate (2SLS) for s{CHANGE} is 0.526 (95% interval "
             "0.097 to 0.955).",
         ),
@@ -107,23 +105,27 @@ def test_weak_instruments_are_said_beside_the_interval(analysis: Analysis, bare:
     weak = (_check("failed", "effective-f"),)
     found = cautions(replace(analysis, verdict=GOOD, diagnosis=replace(analysis.diagnosis, checks=weak)))
     assert found == [
-        "The instruments are weak: the estimate may be far off, and intervals of this kind are too narrow."
+        "The instruments are weak: the estimate may be far off, and intervals of this kind are too narrow. Rely on the "
+        "weak-instrument-robust set."
     ]
     weakly = replace(analysis, verdict=GOOD, diagnosis=replace(analysis.diagnosis, checks=weak))
     assert answer(weakly) == (
-        "The data do not support a number for the effect of educ on lwage by BGM-IV. The 95% set for the linear effect "
-        "of one unit of educ that allows for weak instruments: 0.024 to 0.285."
+        "The data do not support an estimate of the effect of educ on lwage by BGM-IV. The weak-instrument-robust 95% "
+        "set for the linear effect of one unit of educ: 0.024 to 0.285."
     )
     robust = replace(analysis.effects[0], method="anderson-rubin", pieces=((0.1, 0.9),))
-    text = answer(replace(weakly, effects=(robust, *analysis.effects[1:])))
-    assert text.endswith(
-        "The 95% set for setting educ to 16 instead of 12 that allows for weak instruments: 0.100 to 0.900."
-    )
+    protected = replace(weakly, effects=(robust, *analysis.effects[1:]))
+    assert answer(protected).endswith("The weak-instrument-robust 95% set for s" + CHANGE + ": 0.100 to 0.900.")
+    assert "report the interval of the average effect" in cautions(protected)[0]
+    # The set of the average effect takes the shape of the fit for right: of a failed fit it is not to be reported.
+    both = replace(protected, verdict=FAILED)
+    assert "report the interval" not in headline(both)
+    assert answer(both) == answer(weakly)
     assert cautions(replace(bare, diagnosis=Diagnosis(weak))) == [
         "The instruments are weak: the estimate may be far off."
     ]
     others = cautions(replace(analysis, verdict=GOOD, diagnosis=Diagnosis((_check("failed"),))))
-    assert others == ["A check failed: do not rely on the number of this fit."]
+    assert others == ["A check failed: do not rely on this estimate."]
 
 
 @pytest.mark.parametrize(

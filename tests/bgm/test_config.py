@@ -25,7 +25,6 @@ REFUSED: dict[type, dict[str, tuple[Any, ...]]] = {
         "chunk": (0,),
         "learning_rate": (0.0,),
         "n_directions": (0,),
-        "latent_noise": (-0.1,),
         "weight_decay": (-1.0,),
         "patience": (0,),
         "tolerance": (0.9,),

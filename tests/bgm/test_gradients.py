@@ -146,12 +146,11 @@ def test_joint_loss() -> None:
     model, rows, _ = build(blocks=True)
     rng = np.random.default_rng(2)
     noise, directions = rng.uniform(size=(N, model.covariates.noise_width)), rng.normal(size=(2, LAYOUT.dim))
-    moves = 0.1 * rng.normal(size=(N, LAYOUT.dim))
 
     def loss(model: BGMIVModel) -> jax.Array:
         # One node sits at the mean: with more, the loss withholds the outcome's gradient from the treatment's spread.
         rule = GaussHermite(1)
-        return joint_loss(model, rule, rows, directions, noise, moves, jax.random.key(0), JointTraining())[0]
+        return joint_loss(model, rule, rows, directions, noise, jax.random.key(0), JointTraining())[0]
 
     check(loss, model)
 

@@ -119,8 +119,8 @@ def test_outcome_does_not_teach_the_treatments_spread(tiny: Any) -> None:
     @jax.jit
     def slope(rows: Any) -> Any:
         def loss(model: Any) -> jax.Array:
-            noise, still = jnp.zeros((8, 0)), jnp.zeros(())
-            return joint_loss(model, GaussHermite(3), rows, directions, noise, still, jax.random.key(0), PROGRAM)[0]
+            noise = jnp.zeros((8, 0))
+            return joint_loss(model, GaussHermite(3), rows, directions, noise, jax.random.key(0), PROGRAM)[0]
 
         return jax.grad(loss)(tiny.model).treatment.outputs[0].kernel
 

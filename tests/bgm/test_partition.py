@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import Any
 
 import jax
@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bgmiv.bgm.covariates import build_dense
+from bgmiv.bgm.covariates import CovariateConfig
+from bgmiv.bgm.model import LatentLayout, ModelConfig, build_model
 from bgmiv.bgm.partition import choose_layout
 from bgmiv.data import IVData
 from bgmiv.nn.features import FeatureConfig
@@ -26,18 +27,41 @@ def table(n: int, covariates: Any = None, seed: int = 0) -> IVData:
     return IVData.from_arrays(y, x, instruments=w, covariates=covariates(v) if covariates else v)
 
 
-def layout(data: IVData, max_latents: int = 20, **features: Any) -> tuple[int, ...]:
-    found, parts = choose_layout(data, FeatureConfig(**features), max_latents, np.random.default_rng(0))
-    assert not parts or [size for _, size in parts] == [size for size in astuple(found) if size]
+def layout(data: IVData, **features: Any) -> tuple[int, ...]:
+    found, positions = choose_layout(data, FeatureConfig(**features), np.random.default_rng(0))
+    assert sorted(positions) == list(range(found.dim if data.schema.blocks else 0))
     return astuple(found)
 
 
-def test_each_part_is_encoded_from_its_own_features() -> None:
-    _, parts = choose_layout(table(800), FeatureConfig(), 20, np.random.default_rng(0))
-    assert parts == (((0,), 1), ((1, 2), 2))
-    module = build_dense(3, 3, key=jax.random.key(0), hidden=(8,), parts=parts)
-    derivative = np.asarray(jax.jacobian(module.encode)(jnp.array([0.3, -0.2, 0.5])))
-    np.testing.assert_array_equal(derivative != 0.0, [[True, False, False], [False, True, True], [False, True, True]])
+def test_latents_are_features_in_the_order_of_their_parts() -> None:
+    def swapped(v: np.ndarray) -> np.ndarray:
+        return v[:, [1, 0, 2]]
+
+    found, positions = choose_layout(table(800, swapped), FeatureConfig(), np.random.default_rng(0))
+    assert (astuple(found), positions) == ((1, 2, 0, 0), (1, 0, 2))
+    config = ModelConfig(found, embedding=(8, 20), covariates=CovariateConfig(latent_features=positions))
+    model = build_model(table(800, swapped).schema, 1, config, key=jax.random.key(0))
+    assert not model.covariates.learns_latents
+    z = model.covariates.encode(jnp.array([0.3, -0.2, 0.5]))
+    np.testing.assert_array_equal(z, np.float32([-0.2, 0.3, 0.5]))
+    np.testing.assert_array_equal(model.covariates.mean(z), np.float32([0.3, -0.2, 0.5]))
+    (head,) = (branch.head for branch in model.covariates.branches)
+    np.testing.assert_allclose(head.variance(model.covariates.decode(z)[0]), 1e-4, rtol=0.02)
+    assert astuple(model.embedding.outputs) == (1, 2, 0, 0)
+    treatment = np.asarray(jax.jacobian(lambda z: model.treatment_raw(jnp.zeros(1), z))(z))
+    np.testing.assert_array_equal(np.any(treatment != 0.0, axis=0), [True, False, False])
+    outcome = np.asarray(jax.jacobian(lambda z: model.structural_mean(jnp.zeros(()), z))(z))
+    assert np.all(outcome != 0.0)
+
+
+def test_the_embedding_of_many_latents_has_a_bounded_width() -> None:
+    config = ModelConfig(LatentLayout(7, 3, 1, 2), embedding=(8, 5), treatment_trunk=(4,), outcome_trunk=(4,))
+    model = build_model(table(20).schema, 1, config, key=jax.random.key(0))
+    assert astuple(model.embedding.outputs) == (5, 3, 1, 0)
+    assert model.embedding(jnp.zeros(13)).shape == (9,)
+    alone = build_model(table(20).schema, 1, replace(config, layout=LatentLayout(0, 0, 0, 2)), key=jax.random.key(0))
+    assert alone.embedding is None
+    assert np.isfinite(alone.structural_mean(jnp.zeros(()), jnp.zeros(2)))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -52,11 +76,6 @@ def test_a_block_has_one_role_and_a_latent_for_each_feature() -> None:
 
     assert layout(table(800, blocks), narrow_vector=8) == (1, 5, 0, 0)
     assert layout(table(800, blocks), vector_features=(8, 2)) == (1, 3, 0, 0)
-
-
-def test_shared_latents_go_first_where_there_is_no_room() -> None:
-    assert layout(table(800), max_latents=1) == (1, 0, 0, 0)
-    assert layout(table(800), max_latents=2) == (1, 1, 0, 0)
 
 
 def test_all_are_shared_where_rows_show_nothing() -> None:

@@ -80,9 +80,9 @@ FITS = [
         changed("season", first("")),
         BY_FORMULA,
         1,
-        "in 'season' (1), in 1 of 60 rows. Fill them, or leave such rows out with --missing drop",
+        "in 'season' (1), in 1 of 60 rows (line 2). Fill them, or leave such rows out with --missing drop",
     ),
-    Bad("infinity", changed("price", first("inf")), BY_FORMULA, 1, "'price' has 1 infinite value (row 0)"),
+    Bad("infinity", changed("price", first("inf")), BY_FORMULA, 1, "'price' has 1 infinite value (line 2)"),
     Bad("numbers with words", changed("sales", first("many")), BY_FORMULA, 1, "outcome 'sales'"),
     Bad(
         "strings as instrument",
@@ -110,6 +110,7 @@ FITS = [
     Bad("unknown kind", GOOD, (*BY_FORMULA, "--kind", "season=number"), 2, "COLUMN=KIND"),
     Bad("kind of no column", GOOD, (*BY_FORMULA, "--kind", "saison=binary"), 1, "saison"),
     Bad("level", GOOD, (*BY_FORMULA, "--level", "95"), 2, "--level"),
+    Bad("level that rounds to 0", GOOD, (*BY_FORMULA, "--level", "1e-300"), 2, "--level"),
     Bad("members", GOOD, (*BY_FORMULA, "--members", "0"), 2, "--members"),
     Bad("unknown by", GOOD, (*BY_FORMULA, "--by", "sex"), 1, "no column 'sex'"),
     Bad("report in no folder", GOOD, (*BY_FORMULA, "--report", "nowhere/page.html"), 2, "nowhere"),
@@ -140,7 +141,7 @@ def test_fit_refuses_and_writes_nothing(bad: Bad, tmp_path: Path, monkeypatch: p
     ("name", "words"),
     [
         ("absent.csv", "absent.csv: there is no such file"),
-        ("folder.csv", "folder.csv: there is no such file"),
+        ("folder.csv", "folder.csv: it is a folder"),
         ("notes.txt", "neither CSV nor Parquet by its name"),
         ("data.parquet", "cannot be read as parquet"),
     ],
@@ -214,6 +215,9 @@ OUTPUTS = {
     "the data by dots": ("fit/../data.csv", "is read by this command"),
     "a file that is there": ("page.html", "page.html exists; name another file or give --overwrite"),
     "a device": ("/dev/null", "is a device or a pipe"),
+    "what this process has opened": ("opened.html", "is a device or a pipe"),
+    "a link to itself": ("loop.html", "or links to itself"),
+    "a link to no folder": ("astray.html", "nowhere does not exist"),
 }
 
 
@@ -236,6 +240,9 @@ def test_outputs_never_replace_inputs(
     Path("page.html").write_text("mine")
     Path("link.csv").symlink_to("data.csv")
     Path("hard.csv").hardlink_to("data.csv")
+    Path("opened.html").symlink_to("/proc/self/fd/1")
+    Path("loop.html").symlink_to("loop.html")
+    Path("astray.html").symlink_to("nowhere/page.html")
     out, words = OUTPUTS[case]
     if command[0] == "report" and "data" in case:
         out, words = "fit/model.json", "is read by this command"
@@ -278,15 +285,21 @@ AWKWARD: dict[str, tuple[bytes, tuple[str, ...], str]] = {
         ("--encoding", "latin-1"),
         "line 1 is not in UTF-8",
     ),
+    "utf-32": (GOOD.encode("utf-32"), ("--encoding", "utf-32"), "Say --encoding 'utf-32'"),
     "utf-16": (GOOD.encode("utf-16"), ("--encoding", "utf-16"), "Say --encoding 'utf-16'"),
     "a point for missing": (changed("season", first(".")).encode(), ("--na", ".", "--missing", "drop"), "--na '.'"),
     "a spreadsheet's error": (
         changed("sales", first("#N/A")).encode(),
         ("--na", "#N/A", "--missing", "drop"),
-        "outcome 'sales' holds numbers, but '#N/A' is not one: 1 value (row 0) to correct",
+        "outcome 'sales' holds numbers, but '#N/A' is not one: 1 value (line 2) to correct",
     ),
     "a byte order mark": (b"\xef\xbb\xbf" + GOOD.encode(), (), ""),
     "NA": (changed("season", first("NA")).encode(), ("--missing", "drop"), "--missing drop"),
+    "a word in brackets": (
+        changed("sales", first("'[none]")).encode(),
+        ("--na", "'[none]", "--missing", "drop"),
+        """--na "'[none]" reads it""",
+    ),
     "quoted line breaks": (GOOD.replace("north", '"no\nrth"').encode(), (), ""),
     "old Mac line ends": (GOOD.replace("\n", "\r").encode(), (), ""),
 }
@@ -314,6 +327,23 @@ def test_a_file_with_surplus_fields_never_shifts_its_columns(tmp_path: Path) -> 
     done = bgmiv("fit", file, *BY_FORMULA, "--method", "tsls")
     assert done.exit_code == 1
     assert "line 2 has 6 fields, and the file has 5 columns" in done.stderr
+
+
+def test_messages_name_the_line_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "data.csv"
+    header, *lines = GOOD.splitlines()
+    price = header.split(",").index("price")
+    cells = lines[4].split(",")
+    cells[price] = "inf"
+    # A blank line, a line break in quotes, and a row that is left out stand before it.
+    noted = [f"{header},note", f"{lines[0]},a", "", f'{lines[1]},"b\nc"', f"{lines[2]},", f"{','.join(cells)},d"]
+    file.write_text("\n".join([*noted, *(f"{line},e" for line in lines[5:])]))
+    assert file.read_text().splitlines()[6].endswith(",d")
+    command = ("fit", file, "--outcome", "sales", "--treatment", "price", "--instruments", "cost", "--groups", "note")
+    done = bgmiv(*command, "--method", "tsls")
+    assert "in 1 of 59 rows (line 6)" in done.stderr
+    done = bgmiv(*command, "--method", "tsls", "--missing", "drop")
+    assert "treatment 'price' has 1 infinite value (line 7)" in done.stderr
 
 
 STEPS = {

@@ -159,6 +159,7 @@ PATHS_BAD = [
     "none.csv",
     "folder.csv",
     "loop.csv",
+    "pipe.csv",
     "d.json",
 ]
 
@@ -218,9 +219,18 @@ def test_paths_that_are_read(name: str) -> None:
 def test_paths_that_are_refused(name: str) -> None:
     Path("folder.csv").mkdir()
     Path("loop.csv").symlink_to("loop.csv")
-    if name not in ("none.csv", "folder.csv", "loop.csv"):
+    os.mkfifo("pipe.csv")
+    special = ("folder.csv", "loop.csv", "pipe.csv")
+    if name not in ("none.csv", *special):
         write(name, GOOD)
-    check_refused(bgmiv("fit", *NAMES, "--", name))
+    done = bgmiv("fit", *NAMES, "--", name)
+    check_refused(done)
+    assert ("a folder, a pipe or a broken link" in done.stderr) == (name in special)
+
+
+def test_a_compressed_file_says_so() -> None:
+    Path("d.csv").write_bytes(gzip.compress(GOOD.encode()))
+    assert "Give it a name that ends in .csv.gz" in bgmiv("fit", *NAMES, "d.csv").stderr
 
 
 def test_an_odd_path_all_the_way() -> None:

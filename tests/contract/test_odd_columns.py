@@ -53,6 +53,13 @@ class Real(float):
     __slots__ = ()
 
 
+class NoNumber(float):
+    __slots__ = ()
+
+    def __float__(self) -> float:
+        raise RuntimeError("no number")
+
+
 class OnlyArray:
     def __init__(self, values: Any) -> None:
         self.values = np.asarray(values)
@@ -161,6 +168,8 @@ REFUSED: dict[str, Make] = {
     "structured": lambda v: np.array([(i,) for i in v], dtype=[("a", "f8")]),
     "record array": lambda v: np.rec.array([(i,) for i in v], dtype=[("a", "f8")]),
     "masked array": lambda v: np.ma.array(v.astype(float), mask=np.arange(N) == 0),
+    "words that end in a zero byte": lambda v: obj(["a\0" if i % 2 else "a" for i in v]),
+    "objects of numbers that are none": lambda v: obj([NoNumber(i) for i in v]),
     "objects of Decimal": lambda v: obj(list(map(decimal.Decimal, v.tolist()))),
     "objects of Fraction": lambda v: obj([fractions.Fraction(int(i), 3) for i in v]),
     "objects of arrays": lambda v: obj([np.array(i) for i in v]),

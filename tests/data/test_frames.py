@@ -127,7 +127,7 @@ MISSING = {
 
 @pytest.mark.parametrize("make", MISSING.values(), ids=MISSING)
 def test_missing_values_are_named_or_dropped(make: Any) -> None:
-    with pytest.raises(DataError, match=r"missing values in 'age' \(1\), in 1 of 60 rows.*missing='drop'"):
+    with pytest.raises(DataError, match=r"missing values in 'age' \(1\), in 1 of 60 rows \(row \d+\).*missing='drop'"):
         from_frame(make(), **ROLES)
     with pytest.warns(BGMIVWarning, match=r"1 of 60 rows are dropped for missing values in 'age' \(1\); 59 are left"):
         data = from_frame(make(), **ROLES, missing="drop")

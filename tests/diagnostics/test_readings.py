@@ -43,7 +43,7 @@ CASES: list[tuple[str, Severity, dict[str, float], dict[str, str], str]] = [
         _CHANGE,
         "2.5 times as wide",
     ),
-    ("detail", "note", _DETAIL | {"visible": 1.0}, _CHANGE, "rests on smoothness"),
+    ("detail", "note", _DETAIL | {"visible": 1.0}, _CHANGE, "assumption of smoothness"),
     ("overidentification", "good", _J, {}, "agree"),
     ("overidentification", "doubtful", _J, {}, "disagree"),
     ("overidentification", "failed", _J, {}, "disagree"),
@@ -98,7 +98,7 @@ def test_the_values_as_shown() -> None:
         (key, severity): Check(key, severity, numbers, labels).value for key, severity, numbers, labels, _ in CASES
     }
     assert shown["effective-f", "doubtful"] == "12 for level 'high', the weakest; critical value 19.3"
-    assert shown["anderson-rubin", "good"] == "[-1, 2]"
+    assert shown["anderson-rubin", "good"] == "-1.00 to 2.00"
     assert shown["anderson-rubin", "failed"] == "every number"
     assert shown["overidentification", "good"] == "p = 0.2 (J), p < 0.001 (Sargan)"
     assert shown["latent-usage", "note"] == "shared: outcome 0.30; nuisance: covariates 0.10"
@@ -109,7 +109,7 @@ def test_a_diagnosis_is_a_table_and_text() -> None:
     found = Diagnosis(checks, LinearEstimate(2.0, 0.5, 1.0, 3.0, 1.5, 0.1, ((1.0, 3.0),), 0.9))
     assert found.severity == "failed"
     assert str(found).startswith(
-        "Diagnosis: failed\n\nLinear effect by 2SLS: 2 (standard error 0.5), 90% interval [1, 3]"
+        "Diagnosis: failed\nLinear effect by 2SLS: 2 (standard error 0.5), 90% interval [1, 3]"
     )
     assert list(found.to_frame().columns) == ["key", "title", "severity", "value", "reading"]
     assert found.to_frame()["severity"].tolist() == [check.severity for check in checks]

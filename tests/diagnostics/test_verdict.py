@@ -43,7 +43,7 @@ def found(evidence: FitEvidence) -> list[tuple[str, str]]:
 def test_a_good_fit_has_no_findings() -> None:
     verdict = judge(GOOD)
     assert verdict == Verdict("good", (), GOOD)
-    assert (verdict.reasons, str(verdict)) == ((), "good")
+    assert (verdict.reasons, str(verdict)) == ((), "good\n- This fit passed its held-out checks.")
     assert verdict.sentence == "This fit passed its held-out checks."
 
 
@@ -152,7 +152,7 @@ def test_the_last_regression_is_judged_by_itself() -> None:
     linear = networks.with_last_stage(0.02, 0.0, True, 40.0)
     assert judge(replace(linear, linear_explained=None, flexible_explained=None)).severity == "good"
     assert judge(replace(linear, linear_explained=None, flexible_explained=None)).sentence.startswith(
-        "This fit passed its held-out checks. A line is enough here"
+        "This fit passed its held-out checks. A linear model is enough here"
     )
     used = networks.with_last_stage(0.9, 0.8, False, 40.0)
     assert {key for key, _ in found(used)} == {"steps", "treatment_gap", "near_floor", "latent_spread"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 
 from bgmiv import TSLS, Interval, effects
+from bgmiv.data import query
+from bgmiv.data.query import Encoded
 from bgmiv.errors import DataError, SupportWarning
 
 RNG = np.random.default_rng(0)
@@ -202,8 +205,39 @@ def test_points_of_many_rows_are_worked_out_in_parts(tsls: TSLS, monkeypatch: py
 
     whole = asked()
     monkeypatch.setattr(effects, "_MAX_AVERAGED", 90)
+    monkeypatch.setattr(effects, "_PART", 70)
     for one, two in zip(whole, asked(), strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-12)
+
+
+def test_parts_that_are_done_are_let_go(tsls: TSLS, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[weakref.ref[np.ndarray]] = []
+    kept = []
+
+    def encode(self: Any, covariates: np.ndarray) -> Encoded:
+        kept.append(sum(one() is not None for one in encoded))
+        encoded.append(weakref.ref(covariates))
+        return (np.zeros((len(covariates), 1)),)
+
+    monkeypatch.setattr(type(tsls.fitted_), "encode", encode)
+    monkeypatch.setattr(type(tsls.fitted_), "at", lambda self, query: query.rows.encoded_by(self)[0].T)
+    monkeypatch.setattr(effects, "_MAX_AVERAGED", 90)
+    monkeypatch.setattr(query, "_MAX_WHOLE", 90)
+    monkeypatch.setattr(effects, "_PART", 50)
+    tsls.predict(X, AGE)
+    assert kept == [0] * (N // 50)
+
+
+def test_rows_of_weight_zero_are_as_good_as_absent() -> None:
+    weights = np.where(np.arange(N) % 3 == 0, 0.0, 2.0)
+    used = weights > 0
+    model = TSLS().fit(Y, X, instruments=W, covariates=AGE, weights=weights)
+    other = TSLS().fit(Y[used], X[used], instruments=W[used], covariates={"age": V[used]})
+    for method in ("usual", "robust"):
+        found, wanted = (one.ate_interval(t0=0.0, t1=1.0, method=method) for one in (model, other))
+        assert [*found] == pytest.approx([*wanted])
+    found, wanted = ({check.key: check.numbers for check in one.diagnose().checks} for one in (model, other))
+    assert found["detail"]["shape_1"] == pytest.approx(wanted["detail"]["shape_1"])
 
 
 def test_intervals_know_what_rows_that_stand_for_all_leave_open(monkeypatch: pytest.MonkeyPatch) -> None:

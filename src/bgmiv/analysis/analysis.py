@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgmiv.analysis.instruments import InstrumentViews
-from bgmiv.analysis.markup import number, shortened
+from bgmiv.analysis.markup import shortened
 from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.data.export import Tabular
 from bgmiv.diagnostics.check import Diagnosis, Severity
 from bgmiv.diagnostics.verdict import Verdict
 from bgmiv.errors import DataError
 from bgmiv.intervals import Estimate, Interval, Source, coefficient_table, interval_of
+from bgmiv.numerals import number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -391,7 +392,8 @@ def contrast(curve: Curve, t0: float, t1: float, level: float) -> tuple[Interval
     low, high = curve.treatment[0], curve.treatment[-1]
     if not (low <= t0 <= high and low <= t1 <= high):
         raise DataError(
-            f"the stored curve goes from {low:.4g} to {high:.4g}. For other treatments, give the rows asked about."
+            f"the stored curve goes from {low:.4g} to {high:.4g}. For other treatments give the rows to average over: "
+            "ate_interval(covariates, ...), or --data DATA on the command line."
         )
 
     def at(values: Any) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from bgmiv.analysis.analysis import Analysis, Curve
-from bgmiv.analysis.markup import number
+from bgmiv.numerals import number
 
 __all__ = ["MIN_SUPPORT", "Axis", "axis_over", "curve_axes", "effect_axis", "method_curves", "outside_support"]
 

@@ -314,7 +314,8 @@ def _beside(
     ends = (robust[0][0], robust[-1][1]) if robust else (linear.lower, linear.upper)
     lower, upper = sorted(end * change for end in ends)
     rows.append(MethodRow("2SLS", linear.coefficient * change, lower, upper, line, "line"))
-    rows.append(MethodRow("least squares", linear.ols * change, None, None, ols, "line-without-instrument"))
+    lower, upper = sorted(end * change for end in linear.ols_interval)
+    rows.append(MethodRow("OLS", linear.ols * change, lower, upper, ols, "line-without-instrument"))
     return rows
 
 

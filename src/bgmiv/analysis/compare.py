@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bgmiv.analysis.analysis import Group, MethodRow
 from bgmiv.analysis.build import averaged, effect_row, grid_of, method_row
-from bgmiv.analysis.markup import clean, element, number
+from bgmiv.analysis.markup import clean, element
 from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.analysis.text import html_table, method_table, text_table
 from bgmiv.data.export import Tabular
@@ -17,6 +17,7 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import rows_of
 from bgmiv.data.schema import Schema
 from bgmiv.errors import ConfigError, DataError
+from bgmiv.numerals import number
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,8 +14,9 @@ import numpy as np
 
 from bgmiv.analysis.analysis import Analysis, Curve, EffectRow, MethodRow
 from bgmiv.analysis.axes import MIN_SUPPORT, effect_axis, method_curves, outside_support
-from bgmiv.analysis.markup import clean, percent, share, shortened
+from bgmiv.analysis.markup import clean, shortened
 from bgmiv.errors import ConfigError
+from bgmiv.numerals import percent, share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,21 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from bgmiv.analysis.analysis import Analysis, EffectRow, MethodRow
-from bgmiv.analysis.markup import (
-    Markup,
-    aligned,
-    asset,
-    clean,
-    element,
-    percent,
-    robust_set_text,
-    sentence,
-    set_text,
-    share,
-    shortened,
-    together,
-)
+from bgmiv.analysis.markup import Markup, asset, clean, element, sentence, shortened
 from bgmiv.diagnostics.check import Check, LinearEstimate, Severity, worst
+from bgmiv.numerals import aligned, percent, robust_set_text, set_text, share, together
 
 __all__ = [
     "Trust",
@@ -42,16 +30,13 @@ __all__ = [
 
 _STRENGTH = ("effective-f", "robust-f", "nonlinear-first-stage", "anderson-rubin", "detail")
 _NOTES = {
-    "no-instrument": "the same method without the instruments, as a regression",
-    "line": "a straight line in the treatment",
-    "line-without-instrument": "a straight line in the treatment, without the instruments",
-    "truth": "known, for the data are simulated",
+    "no-instrument": "the same method as a regression, without the instruments",
+    "line": "linear in the treatment",
+    "line-without-instrument": "linear in the treatment, without the instruments",
+    "truth": "known because the data are simulated",
 }
+_ACT = "Each check says what it means and what to do."
 _WIDTH = 80
-_NEXT = (
-    "model.report('report.html') writes all of this with figures as one page; model.diagnose() has the checks; "
-    "model.plot_curve() draws the curve."
-)
 
 
 def estimate_cells(rows: Sequence[EffectRow | MethodRow]) -> list[tuple[str, str]]:
@@ -84,9 +69,8 @@ def answer(analysis: Analysis) -> str:
     change = f"setting {treatment} to {t1} instead of {t0}"
     severity = trust(analysis).severity
     if severity == "failed":
-        text = (
-            f"The data do not support a number for the effect of {treatment} on {outcome} by {clean(analysis.method)}."
-        )
+        method = clean(analysis.method)
+        text = f"The data do not support an estimate of the effect of {treatment} on {outcome} by {method}."
         return " ".join([text, *_instead(analysis, change)])
     value, interval = _with_interval(row, analysis.level)
     verb = "is estimated to change" if severity == "doubtful" else "would change"
@@ -98,11 +82,11 @@ def _instead(analysis: Analysis, change: str) -> list[str]:
     row, level, linear = analysis.effects[0], percent(analysis.level), analysis.diagnosis.linear
     if analysis.diagnosis.weak_instruments:
         if row.method == "anderson-rubin" and not failed(analysis):
-            return [f"The {level} set for {change} that allows for weak instruments: {robust_set_text(row.pieces)}."]
+            return [f"The weak-instrument-robust {level} set for {change}: {robust_set_text(row.pieces)}."]
         if linear is None:
             return []
         unit = f"one unit of {shortened(analysis.question.treatment, 60)}"
-        return [f"The {level} set for the linear effect of {unit} that allows for weak instruments: "
+        return [f"The weak-instrument-robust {level} set for the linear effect of {unit}: "
                 f"{robust_set_text(linear.robust_set)}."]  # fmt: skip
     lines = [other for other in analysis.methods[1:] if other.note == "line"][:1]
     shown = [_with_interval(line, analysis.level) for line in lines]
@@ -119,7 +103,7 @@ def _with_interval(row: EffectRow | MethodRow, level: float) -> tuple[str, str]:
     if row.lower is None:
         return value, "this method gives no interval"
     if isinstance(row, EffectRow) and row.method == "anderson-rubin":
-        return value, f"{percent(level)} set robust to weak instruments: {robust_set_text(row.pieces)}"
+        return value, f"weak-instrument-robust {percent(level)} set: {robust_set_text(row.pieces)}"
     return value, f"{percent(level)} interval {low} to {high}"
 
 
@@ -130,18 +114,26 @@ def cautions(analysis: Analysis) -> list[str]:
     against = worst(check.severity for check in (others if weak else strength + others))
     found = []
     if failed(analysis):
-        found.append("This fit failed its held-out checks: do not use its number.")
+        found.append("This fit failed its held-out checks: do not use its estimate.")
     elif against == "failed":
-        found.append("A check failed: do not rely on the number of this fit.")
+        found.append("A check failed: do not rely on this estimate.")
     elif verdict is not None and verdict.severity == "doubtful":
-        found.append("Read this with caution: its held-out checks leave the fit in doubt.")
+        found.append("Read with caution: the held-out checks leave this fit in doubt.")
     elif against == "doubtful":
-        found.append("Read this with caution: a check is in doubt.")
+        found.append("Read with caution: a check is in doubt.")
     if weak:
-        if analysis.effects[0].method == "anderson-rubin":
-            text = "the estimate may be far off. The interval of the average effect allows for it, the curve's do not"
+        if failed(analysis):
+            text = "the linear estimate needs a weak-instrument-robust set, too"
+        elif analysis.effects[0].method == "anderson-rubin":
+            text = (
+                "report the interval of the average effect, which allows for this, rather than the estimate, and do "
+                "not interpret the shape of the curve"
+            )
         elif analysis.effects[0].lower is not None:
-            text = "the estimate may be far off, and intervals of this kind are too narrow"
+            text = (
+                "the estimate may be far off, and intervals of this kind are too narrow. Rely on the "
+                "weak-instrument-robust set"
+            )
         else:
             text = "the estimate may be far off"
         found.append(f"The instruments are weak: {text}.")
@@ -161,16 +153,16 @@ def trust(analysis: Analysis) -> Trust:
     strength, others = checks_of(analysis)
     found = [(check.severity, clean(check.title)) for check in (*strength, *others)]
     if analysis.verdict is not None:
-        found.append((analysis.verdict.severity, "the fit in held-out rows"))
+        found.append((analysis.verdict.severity, "the fit on held-out rows"))
     if not found:
         return Trust("note", "not checked", "Nothing was checked.")
     severity = worst(each for each, _ in found)
     against = [title for each, title in found if each == severity]
     listed = "; ".join(title[:1].lower() + title[1:] if title[1:2].islower() else title for title in against)
     if severity == "failed":
-        return Trust("failed", "do not rely on it", f"Failed: {listed}.")
+        return Trust("failed", "do not rely on it", f"Failed: {listed}. {_ACT}")
     if severity == "doubtful":
-        return Trust("doubtful", "read with caution", f"In doubt: {listed}.")
+        return Trust("doubtful", "read with caution", f"In doubt: {listed}. {_ACT}")
     text = "No data can show that the instruments affect the outcome only through the treatment: that has to be argued."
     return Trust("good", "passed its checks", text)
 
@@ -200,11 +192,11 @@ def summary_text(analysis: Analysis) -> str:
         shown = text_table(header[:-1], [row[:-1] for row in rows])
         parts += [_ruled("-", "The same effect by other methods"), shown]
     if verdict is not None:
-        parts.append(_ruled("-", f"Fit in held-out rows: {verdict.severity}"))
-        parts += [_wrapped(clean(reason), "- ", "  ") for reason in verdict.reasons]
+        parts.append(_ruled("-", f"Fit on held-out rows: {verdict.severity}"))
+        parts += [_wrapped(clean(reason), "- ", "  ") for reason in verdict.reasons or (verdict.sentence,)]
     belief = trust(analysis)
     parts += ["", _ruled("=", f"Trust: {belief.word}"), _wrapped(belief.sentence)]
-    parts += [_wrapped(sentence(analysis.interval_kind)), _wrapped(_NEXT), "=" * _WIDTH]
+    parts += [_wrapped(sentence(analysis.interval_kind)), "=" * _WIDTH]
     return "\n".join(part for part in parts if part)
 
 
@@ -222,7 +214,7 @@ def text_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _facts(analysis: Analysis) -> list[tuple[str, str]]:
     question = analysis.question
-    dropped = f" ({question.n_dropped:,} left out for missing values)" if question.n_dropped else ""
+    dropped = f" ({question.n_dropped:,} dropped for missing values)" if question.n_dropped else ""
     facts = [
         ("Outcome", question.outcome),
         ("Treatment", question.treatment),
@@ -309,9 +301,8 @@ def summary_html(analysis: Analysis) -> str:
         table = html_table(*method_table(analysis.methods, analysis.level), numbers=slice(1, 3))
         parts += [element("h4", "The same effect by other methods"), table]
     if verdict is not None:
-        reasons = [element("li", reason) for reason in verdict.reasons]
-        parts.append(element("h4", f"Fit in held-out rows: {verdict.severity}"))
-        parts.append(element("ul", *reasons) if reasons else None)
+        reasons = [element("li", reason) for reason in verdict.reasons or (verdict.sentence,)]
+        parts += [element("h4", f"Fit on held-out rows: {verdict.severity}"), element("ul", *reasons)]
     parts.append(element("p", sentence(analysis.interval_kind)) if analysis.interval_kind else None)
     return element("div", *parts, class_="bgmiv-summary")
 

@@ -72,11 +72,11 @@ class FittedControlFunction(FittedSieve):
     @property
     def interval_kind(self) -> str:
         """What the intervals are."""
-        kind = f"Intervals by the {'clustered' if self.clustered else 'robust'} covariance of the coefficients"
-        bias = "by the bias of the penalties as far as the prior they stand for knows it"
+        kind = f"Intervals from the {'clustered' if self.clustered else 'robust'} covariance of the coefficients"
+        bias = "the smoothing bias that is likely under the prior behind the penalties"
         if not self.use_instrument:
-            return f"{kind}, and {bias}."
-        return f"{kind}, which counts the estimated residuals, and {bias}. {ASSUMPTION}"
+            return f"{kind} and {bias}."
+        return f"{kind}, which allows for the estimated residuals, and {bias}. {ASSUMPTION}"
 
 
 @dataclass(frozen=True)

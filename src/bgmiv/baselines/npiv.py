@@ -30,8 +30,8 @@ class FittedNPIV(FittedSieve):
         """What the intervals are."""
         kind = "clustered" if self.clustered else "robust"
         return (
-            f"Intervals by the {kind} covariance of the sieve's coefficients, and by the bias of the penalties and of "
-            "terms that were left out, as far as a prior that the data choose knows it."
+            f"Intervals from the {kind} covariance of the sieve's coefficients and the smoothing bias, of penalties "
+            "and of omitted terms, that is likely under a prior whose variance the data choose."
         )
 
 

@@ -122,7 +122,7 @@ class FittedTSLS(FittedMethod):
     @property
     def interval_kind(self) -> str:
         """What the intervals are."""
-        return f"Intervals by the {'clustered' if self.clustered else 'robust'} covariance of the coefficients."
+        return f"Intervals from the {'clustered' if self.clustered else 'robust'} covariance of the coefficients."
 
     def encode(self, covariates: FloatArray) -> Encoded:
         """The part of g that does not depend on the treatment, and the coefficients of its functions, by row."""

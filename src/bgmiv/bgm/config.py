@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from jax import Array
@@ -36,10 +35,10 @@ class BGMIVConfig:
     """Everything that determines a fit, given data and key.
 
     Args:
-        layout: the latent partition; None: see `max_latents`.
-        max_latents: without a layout, there are as many latents as the encoder sees features of the covariates, up to
-            this many: what the covariates identify. Which part they belong to is read off the rows
-            (`bgmiv.bgm.partition`). None takes the paper's (2, 2, 1, 2), or (2, 1, 1, 2) with a vector or image block.
+        layout: the latent partition; None: see `latents_are_features`.
+        latents_are_features: without a layout, the latents are the features that networks see of the covariates: what
+            the covariates identify. Which part they belong to is read off the rows (`bgmiv.bgm.partition`). Otherwise
+            there are the paper's (2, 2, 1, 2) latents, or (2, 1, 1, 2) with a vector or image block.
         batch_size: of both phases; None takes the paper's 64, or 32 with a vector or image block.
         model: network shapes.
         reduction: how wide vector blocks are reduced before anything else; None leaves them as they are.
@@ -61,7 +60,7 @@ class BGMIVConfig:
     """
 
     layout: LatentLayout | None = None
-    max_latents: int | None = None
+    latents_are_features: bool = False
     batch_size: int | None = None
     model: ModelConfig = field(default_factory=ModelConfig)
     reduction: BlockReduction | None = None
@@ -120,24 +119,25 @@ def paper_qmc_preset() -> BGMIVConfig:
 
 
 def default_preset() -> BGMIVConfig:
-    """What users get: the paper's model trained without a critic, by five members, with the encoder's latents.
+    """What users get: the paper's model trained without a critic, by five members, with identified latents.
 
     It differs from the paper in this: every role is standardised; wide vector blocks are reduced to their leading
-    principal scores, and pictures to those of their scattering features, all noised in training; there are as many
-    latents as the covariates identify, partitioned by what rows show, and behind them networks to the features that
-    treatment and outcome nets see, all of which decay; the prior is matched by a sliced Wasserstein distance and the
-    outcome by its IV moment; five members, each without a fifth of the rows, are averaged; Algorithm 1 is left out
-    (`epochs` switches it on); and a last regression, on left-out rows, decides how much of the networks is used beside
-    a line, or a sieve in their place (`bgmiv.bgm.last_stage`). The settings were chosen by held-out criteria on
-    development seeds; benchmarks/default-preset.md and benchmarks/images.md say which, and what else was tried.
+    principal scores, and images to those of their scattering features, all noised in training; the latents are these
+    scores and the other covariates themselves, partitioned by what rows show, so that p(z | v) has one mode; networks
+    of each part, and of H and F, lead from them to what treatment and outcome depend on, and all of these decay; the
+    outcome is matched by its IV moment; five members, each without a fifth of the rows, are averaged; Algorithm 1 is
+    left out (`epochs` switches it on); and a last regression, on held-out rows, decides how much of the networks is
+    used beside a line, or a sieve in their place (`bgmiv.bgm.last_stage`). The settings were chosen on development
+    seeds; benchmarks/default-preset.md and benchmarks/images.md say which, by which criteria, and what else was tried.
     """
     return BGMIVConfig(
-        max_latents=20,
+        latents_are_features=True,
         batch_size=128,
         model=ModelConfig(
             treatment_hidden=(32, 16),
             treatment_trunk=(32, 32, 20),
             outcome_trunk=(64, 64, 64, 20),
+            embedding=(64, 64, 20),
             covariates=CovariateConfig(
                 dense_hidden=(64, 64),
                 block_encoder_hidden=(64, 64),
@@ -157,20 +157,14 @@ def default_preset() -> BGMIVConfig:
     )
 
 
-def _without_initial(preset: Callable[[], BGMIVConfig]) -> BGMIVConfig:
-    """The paper's ablation "BGM-IV (EGM=0)" of a preset: Algorithm 1 alone, for the epochs of `paper-qmc`.
+def _without_egm() -> BGMIVConfig:
+    """The paper's ablation "BGM-IV (EGM=0)": Algorithm 1 alone.
 
-    Latents start from the prior, and nothing trains the encoder. It shows what the initial phase is worth and is no
-    setting to use: predictions are made from the encoder's latents (`default`) or from a MAP that starts there.
+    Latents start from the prior, and nothing trains the encoder. It shows what the warm start is worth and is no
+    setting to use: predictions are made from a MAP that starts at the untrained encoder's latents.
     """
-    config, epochs = preset(), paper_qmc_preset().alternating.epochs
-    return replace(
-        config,
-        ensemble=Ensemble(members=4, held_out=0.1) if config.last_stage else config.ensemble,
-        initial=replace(config.initial, iterations=0),
-        alternating=replace(config.alternating, epochs=epochs),
-        last_stage=None,
-    )
+    config = paper_qmc_preset()
+    return replace(config, initial=replace(config.initial, iterations=0))
 
 
 def _one_egm_iteration() -> BGMIVConfig:
@@ -183,7 +177,6 @@ PRESETS: dict[str, Callable[[], BGMIVConfig]] = {
     "default": default_preset,
     "paper": paper_preset,
     "paper-qmc": paper_qmc_preset,
-    "default-no-egm": partial(_without_initial, default_preset),
-    "paper-qmc-no-egm": partial(_without_initial, paper_qmc_preset),
+    "paper-qmc-no-egm": _without_egm,
     "paper-qmc-egm0": _one_egm_iteration,
 }

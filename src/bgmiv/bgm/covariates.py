@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import prod
+from math import expm1, log, prod
 from typing import Literal, Protocol
 
 import equinox as eqx
@@ -19,7 +19,7 @@ from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
 from bgmiv.errors import ConfigError
 from bgmiv.likelihood import Bernoulli, Categorical, Gaussian, Head
 from bgmiv.nn import MLP, Conv, Dense, TransposedConv, leaky_relu
-from bgmiv.nn.features import BlockFeatures, FeatureConfig, Raw, build_features, rows_at_once
+from bgmiv.nn.features import BlockFeatures, FeatureConfig, Noised, Raw, build_features, rows_at_once
 from bgmiv.nn.images import Shape, check_bounds, check_choice, check_widths
 
 __all__ = [
@@ -30,15 +30,19 @@ __all__ = [
     "CovariateModule",
     "Decoder",
     "Encoder",
-    "EncoderParts",
     "ImageDecoder",
     "ImageDecoderConfig",
-    "PartNets",
+    "OwnLatents",
+    "Selection",
     "build_blocks",
     "build_covariates",
     "build_dense",
     "build_image_decoder",
 ]
+
+
+# Raw parameter of a variance of 1e-4.
+_RAW_VARIANCE = log(expm1(1e-4))
 
 
 @dataclass(frozen=True)
@@ -136,10 +140,6 @@ def build_image_decoder(
     return ImageDecoder(net, Dense(latent_dim, 1, key=key_spread) if config.likelihood == "gaussian" else None)
 
 
-EncoderParts = tuple[tuple[tuple[int, ...], int], ...]
-"""For each part of the latents in turn, the positions of the features it is encoded from, and its size."""
-
-
 @dataclass(frozen=True)
 class CovariateConfig:
     """Shapes and weights of encoder and generator; the defaults are the paper's.
@@ -156,7 +156,8 @@ class CovariateConfig:
         noise_levels: of these standard deviations a fit chooses one for the training noise of each wide vector block
             (`bgmiv.preprocess.reduction`); none: `features.vector_noise`.
         shared_variance: one variance for all continuous columns (the authors' code) instead of one each (the paper).
-        encoder_parts: which features each part of the latents is encoded from; none: all of them from all features.
+        latent_features: positions of the features that are the latents, in the order of the layout; none: a network
+            encodes the latents from all features.
         block_reduction: "mean" weighs each block's log-likelihood as one coordinate (the authors' code for vectors,
             so that a scalar block weighs as much as a wide one); "sum" is the plain density.
     """
@@ -170,7 +171,7 @@ class CovariateConfig:
     column_decoder_hidden: tuple[int, ...] = (64,)
     noise_levels: tuple[float, ...] = ()
     shared_variance: bool = False
-    encoder_parts: EncoderParts = ()
+    latent_features: tuple[int, ...] = ()
     block_reduction: Literal["sum", "mean"] = "mean"
 
     def __post_init__(self) -> None:
@@ -206,33 +207,27 @@ class Branch(eqx.Module):
         return self.weight / (1 if self.reduction == "sum" else max(self.stop - self.start, 1))
 
 
-class PartNets(eqx.Module):
-    """One network a part of the latents, each from the features that have its role."""
+class Selection(eqx.Module):
+    """Latents that are features themselves, by their positions."""
 
-    nets: tuple[MLP, ...]
-    positions: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+    positions: tuple[int, ...] = eqx.field(static=True)
 
     def __call__(self, features: Array) -> Array:
         """The latents of one row."""
-        parts = zip(self.nets, self.positions, strict=True)
-        return jnp.concatenate([net(features[jnp.asarray(chosen)]) for net, chosen in parts])
+        return features[jnp.asarray(self.positions)]
 
 
 def _encoder_net(
-    n_in: int, hidden: Sequence[int], latent_dim: int, parts: EncoderParts, *, key: Array
-) -> MLP | PartNets:
-    if not parts:
-        return MLP(n_in, hidden, latent_dim, key=key)
-    keys = jax.random.split(key, len(parts))
-    nets = tuple(MLP(len(chosen), hidden, size, key=k) for (chosen, size), k in zip(parts, keys, strict=True))
-    return PartNets(nets, tuple(chosen for chosen, _ in parts))
+    n_in: int, hidden: Sequence[int], latent_dim: int, latent_features: tuple[int, ...], *, key: Array
+) -> MLP | Selection:
+    return Selection(latent_features) if latent_features else MLP(n_in, hidden, latent_dim, key=key)
 
 
 class Encoder(eqx.Module):
-    """Features of all blocks through one network, or one a part, to the latents."""
+    """Features of all blocks, and through a network the latents; or features that are the latents."""
 
     features: BlockFeatures
-    net: MLP | PartNets
+    net: MLP | Selection
 
 
 class BranchNet(Protocol):
@@ -245,8 +240,23 @@ class BranchNet(Protocol):
         """Those that the mean needs, which come first."""
 
 
+class OwnLatents(eqx.Module):
+    """The generator of columns that are latents themselves: each is its latent, but for a hundredth of its spread."""
+
+    positions: tuple[int, ...] = eqx.field(static=True)
+    n_variances: int = eqx.field(static=True)
+
+    def __call__(self, z: Array) -> Array:
+        """Means and raw variances."""
+        return jnp.concatenate([self.leading(z), jnp.full(self.n_variances, _RAW_VARIANCE, z.dtype)])
+
+    def leading(self, z: Array) -> Array:
+        """The means."""
+        return z[jnp.asarray(self.positions)]
+
+
 class Decoder(eqx.Module):
-    """One network a branch from the latents to the branch's raw head parameters."""
+    """One network a branch from the latents to the branch's raw head parameters; none for columns that are latents."""
 
     nets: tuple[BranchNet, ...]
 
@@ -257,6 +267,11 @@ class CovariateModule(eqx.Module):
     encoder: Encoder
     decoder: Decoder
     branches: tuple[Branch, ...]
+
+    @property
+    def learns_latents(self) -> bool:
+        """Whether the encoder has weights; without any, latents are covariates as they are."""
+        return bool(jax.tree.leaves(self.encoder))
 
     @property
     def noise_width(self) -> int:
@@ -308,6 +323,11 @@ class CovariateModule(eqx.Module):
         return jnp.sum(jnp.stack(penalties)) if penalties else jnp.zeros(())
 
 
+def _places(latent_features: tuple[int, ...]) -> tuple[int, ...]:
+    """Which latent each feature is."""
+    return tuple(sorted(range(len(latent_features)), key=latent_features.__getitem__))
+
+
 def build_dense(
     n_covariates: int,
     latent_dim: int,
@@ -317,7 +337,7 @@ def build_dense(
     decoder_hidden: Sequence[int] | None = None,
     shared_variance: bool = False,
     features: BlockFeatures | None = None,
-    parts: EncoderParts = (),
+    latent_features: tuple[int, ...] = (),
 ) -> CovariateModule:
     """The paper's generic module: one MLP each way over all columns together.
 
@@ -327,12 +347,17 @@ def build_dense(
     head = Gaussian(n_covariates, shared_variance=shared_variance)
     # Without covariates there is no block to describe: latents are then the encoder's constant.
     spans = ((0, n_covariates),) if n_covariates else ()
+    decoder: BranchNet = (
+        OwnLatents(_places(latent_features), head.raw_dims[1])
+        if latent_features
+        else MLP(latent_dim, decoder_hidden or hidden, head.raw_dim, key=key_decoder)
+    )
     return CovariateModule(
         encoder=Encoder(
             features or BlockFeatures(tuple(Raw(n_covariates) for _ in spans), spans),
-            _encoder_net(n_covariates, hidden, latent_dim, parts, key=key_encoder),
+            _encoder_net(n_covariates, hidden, latent_dim, latent_features, key=key_encoder),
         ),
-        decoder=Decoder(tuple(MLP(latent_dim, decoder_hidden or hidden, head.raw_dim, key=key_decoder) for _ in spans)),
+        decoder=Decoder(tuple(decoder for _ in spans)),
         branches=tuple(Branch(*span, head) for span in spans),
     )
 
@@ -360,16 +385,22 @@ def build_blocks(
     """A module with one feature extractor and one decoder branch a block."""
     key_features, key_net, *keys = jax.random.split(key, 2 + len(blocks))
     features = build_features(blocks, config.features, key=key_features)
-    branches, decoders = [], []
-    for block, key_decoder in zip(blocks, keys, strict=True):
+    branches: list[Branch] = []
+    decoders: list[BranchNet] = []
+    places, seen = _places(config.latent_features), 0
+    for block, part, key_decoder in zip(blocks, features.parts, keys, strict=True):
         head = _head(block, config)
         weight = config.images.weight if block.holds_pixels else 1.0
         branches.append(Branch(block.start, block.stop, head, config.block_reduction, weight))
-        decoders.append(_decoder(block, head, latent_dim, config, key_decoder))
+        if places and isinstance(part, Raw | Noised) and isinstance(head, Gaussian):
+            decoders.append(OwnLatents(places[seen : seen + part.width], head.raw_dims[1]))
+        else:
+            decoders.append(_decoder(block, head, latent_dim, config, key_decoder))
+        seen += part.width
     return CovariateModule(
         encoder=Encoder(
             features,
-            _encoder_net(features.width, config.block_encoder_hidden, latent_dim, config.encoder_parts, key=key_net),
+            _encoder_net(features.width, config.block_encoder_hidden, latent_dim, config.latent_features, key=key_net),
         ),
         decoder=Decoder(tuple(decoders)),
         branches=tuple(branches),
@@ -388,6 +419,6 @@ def build_covariates(schema: Schema, latent_dim: int, config: CovariateConfig, *
             decoder_hidden=config.dense_decoder_hidden,
             shared_variance=config.shared_variance,
             features=build_features(schema.blocks, config.features, key=key) if any(narrow) else None,
-            parts=config.encoder_parts,
+            latent_features=config.latent_features,
         )
     return build_blocks(schema.blocks, latent_dim, config, key=key)

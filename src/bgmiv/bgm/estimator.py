@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from bgmiv.bgm.config import PRESETS, BGMIVConfig
-from bgmiv.bgm.covariates import ImageDecoder
+from bgmiv.bgm.covariates import ImageDecoder, OwnLatents
 from bgmiv.bgm.ensemble import Ensemble
 from bgmiv.bgm.latents import LatentMap, LatentPosterior, structural_means
 from bgmiv.bgm.model import LatentLayout
@@ -41,8 +41,8 @@ class BGMIV(SeededEstimator):
 
     Args:
         preset: "default", "paper" (appendix B of the paper), or "paper-qmc" (the same with a cheaper integral). For
-            ablations: "default-no-egm" and "paper-qmc-no-egm", without the initial phase, and "paper-qmc-egm0", with
-            one iteration of it, as in the authors' code.
+            ablations: "paper-qmc-no-egm", without the warm start, and "paper-qmc-egm0", with one iteration of it, as in
+            the authors' code.
         latent_layout: sizes of the shared, outcome-only, treatment-only and nuisance latents.
         batch_size: rows a mini-batch in both phases.
         members: models trained; the estimate is their average.
@@ -76,9 +76,9 @@ class BGMIV(SeededEstimator):
 
     fitted_class = FittedBGMIV
     compiled = True
-    saved_parts = (MLP, ImageDecoder)
+    saved_parts = (MLP, ImageDecoder, OwnLatents)
 
-    preset: Literal["default", "paper", "paper-qmc", "default-no-egm", "paper-qmc-no-egm", "paper-qmc-egm0"] = "default"
+    preset: Literal["default", "paper", "paper-qmc", "paper-qmc-no-egm", "paper-qmc-egm0"] = "default"
     _: KW_ONLY
     latent_layout: tuple[int, int, int, int] | None = None
     batch_size: int | None = None

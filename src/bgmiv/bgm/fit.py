@@ -76,11 +76,10 @@ def fit_members(config: BGMIVConfig, data: IVData, key: Array, reporter: Reporte
     check_instrument(data, "BGMIV", use_instrument=config.use_instrument)
     data = data if config.use_instrument else data.without_instruments()
     prepared = _prepare(config, data, key)
-    if config.layout is None and config.max_latents is not None:
+    if config.layout is None and config.latents_are_features:
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-        features = config.model.covariates.features
-        layout, parts = choose_layout(prepared.data, features, config.max_latents, rng)
-        covariates = replace(config.model.covariates, encoder_parts=parts)
+        layout, features = choose_layout(prepared.data, config.model.covariates.features, rng)
+        covariates = replace(config.model.covariates, latent_features=features)
         config = replace(config, layout=layout, model=replace(config.model, covariates=covariates))
     config = config.resolve(prepared.data.schema, data.n_rows)
     with open_checkpoint(config, data, key) as checkpoint:

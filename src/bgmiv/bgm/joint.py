@@ -1,8 +1,8 @@
 """Joint training of encoder and generators by plain stochastic gradient descent, without a critic.
 
-The encoded covariates are matched to the prior by a sliced Wasserstein distance, covariates and treatment by their
-likelihoods, and the outcome by its IV moment E[y | w, z]. One step costs a fraction of an adversarial one. Where rows
-are held out, training stops early by the IV outcome loss on them.
+Covariates and treatment are matched by their likelihoods, the outcome by its IV moment E[y | w, z], and latents, where
+an encoder is trained, by a sliced Wasserstein distance to the prior. One step costs a fraction of an adversarial one.
+Where rows are held out, training stops early by the IV outcome loss on them.
 """
 
 from __future__ import annotations
@@ -70,26 +70,29 @@ def sliced_distance(z: Array, directions: Array) -> Array:
     return jnp.mean((projected - ndtri((jnp.arange(n) + 0.5) / n)[ranks]) ** 2)
 
 
+def _prior_distance(model: BGMIVModel, z: Array, directions: Array) -> Array:
+    """The distance to the prior; none where there is no encoder to train."""
+    return sliced_distance(z, directions) if model.covariates.learns_latents else jnp.zeros(())
+
+
 def joint_loss(
     model: BGMIVModel,
     rule: IntegrationRule,
     rows: Row,
     directions: Array,
     noise: Array,
-    latent_noise: Array,
     key: Array,
     config: JointTraining,
 ) -> tuple[Array, dict[str, Array]]:
-    """The loss of one batch and its parts; `latent_noise` moves the latents that treatment and outcome see."""
+    """The loss of one batch and its parts."""
     z = jax.vmap(model.covariates.encode)(rows.v, noise)
-    moved = z + latent_noise
-    raw_x = jax.vmap(model.treatment_raw)(rows.w, moved)
-    y_hat = iv_means(model, rule, rows, raw_x, moved, key)
+    raw_x = jax.vmap(model.treatment_raw)(rows.w, z)
+    y_hat = iv_means(model, rule, rows, raw_x, z, key)
     # The generator explains what the encoder has seen. Were it to explain the row without the noise, it would shrink
     # towards the mean, and the MAP would overshoot the encoder's latents to make up for it.
     seen = jax.vmap(model.covariates.encoder.features.noised)(rows.v, noise)
     parts = {
-        "prior": config.prior_weight * sliced_distance(z, directions),
+        "prior": config.prior_weight * _prior_distance(model, z, directions),
         "covariates": -config.covariate_weight * jnp.mean(jax.vmap(model.covariates.log_prob)(seen, z)),
         "treatment": -jnp.mean(jax.vmap(model.treatment_head.log_prob)(raw_x, rows.x[:, None])),
         "outcome": jnp.mean(square_errors(model, rows.y, y_hat)),
@@ -106,11 +109,11 @@ class JointTraining:
         iterations: steps; None resolves them and `chunk` by the number of rows (`resolve`).
         batch_size: rows a batch, drawn uniformly.
         learning_rate: Adam's step size at the start; it falls to zero along a cosine.
-        prior_weight: weight of the distance between encoded covariates and prior.
+        prior_weight: weight of the distance between encoded covariates and prior, where an encoder is trained.
         covariate_weight: weight of the covariates' log-likelihood.
         n_directions: projections of the sliced distance.
-        latent_noise: standard deviation of the noise on the latents that treatment and outcome see in training.
-        weight_decay: decoupled decay of the treatment's and the outcome's kernels, a share of the step size.
+        weight_decay: decoupled decay of the kernels of H and F, and of all networks between latents and these, as a
+            share of the step size.
         integration: nodes of the outcome's mean.
         chunk: iterations between two reports, and between two evaluations on held-out rows where there are any.
         tolerance: a model is clearly worse than another if its held-out loss is more than this many times the other's;
@@ -124,7 +127,6 @@ class JointTraining:
     prior_weight: float = 5.0
     covariate_weight: float = 0.1
     n_directions: int = 32
-    latent_noise: float = 0.0
     weight_decay: float = 0.0
     integration: IntegrationRule = GaussHermite(8)
     chunk: int = 500
@@ -137,7 +139,7 @@ class JointTraining:
     def __post_init__(self) -> None:
         """Refuse settings that cannot train."""
         check_bounds(self, "learning_rate", iterations=0, batch_size=2, n_directions=1, chunk=1)
-        check_bounds(self, latent_noise=0, weight_decay=0, patience=1, tolerance=1)
+        check_bounds(self, weight_decay=0, patience=1, tolerance=1)
 
     @property
     def n_steps(self) -> int:
@@ -169,17 +171,15 @@ class JointTraining:
         """One joint step of encoder and generators."""
         model, n = state.model, self.batch_size
         latent, width = model.layout.dim, model.covariates.noise_width
-        moved = latent if self.latent_noise > 0 else 0
         key_draws, key_nodes = jax.random.split(key)
-        numbers = RandomNumbers(key_draws, n * (1 + width + moved) + self.n_directions * latent)
+        numbers = RandomNumbers(key_draws, n * (1 + width) + self.n_directions * latent)
         index = data.draw(numbers, n)
         rows = jax.tree.map(lambda leaf: leaf[index], data.rows)
         noise = numbers.uniform((n, width))
         directions = numbers.normal((self.n_directions, latent))
-        latent_noise = self.latent_noise * numbers.normal((n, moved)) if moved else jnp.zeros(())
         rule = rule_for(self.integration, model.treatment_head)
         loss = jax.grad(joint_loss, has_aux=True)
-        grads, metrics = loss(model, rule, rows, directions, noise, latent_noise, key_nodes, self)
+        grads, metrics = loss(model, rule, rows, directions, noise, key_nodes, self)
         updates, optimiser = self._optimiser().update(grads, state.optimiser, model)
         return state._replace(model=optax.apply_updates(model, updates), optimiser=optimiser), metrics
 
@@ -212,10 +212,10 @@ class JointTraining:
 
 
 def _generator_kernels(model: BGMIVModel) -> BGMIVModel:
-    """Which parameters decay: the kernels of H and F."""
+    """Which parameters decay: the kernels of H and F, and of what leads from the latents to them."""
 
     def generators(model: BGMIVModel) -> tuple[object, ...]:
-        return model.treatment, model.outcome, model.treatment_trunk, model.outcome_trunk
+        return model.treatment, model.outcome, model.treatment_trunk, model.outcome_trunk, model.embedding
 
     chosen = jax.tree.map(lambda leaf: False, model)
     kernels = jax.tree.map(lambda leaf: leaf.ndim > 1, generators(model))

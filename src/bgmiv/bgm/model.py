@@ -23,6 +23,7 @@ from bgmiv.training.loop import Row
 
 __all__ = [
     "BGMIVModel",
+    "Embedding",
     "LatentLayout",
     "ModelConfig",
     "averaged_means",
@@ -118,6 +119,8 @@ class ModelConfig:
         outcome_hidden: hidden units of F.
         treatment_trunk: widths of a network from $(z_0, z_2)$ to the features that H sees in their place; none without.
         outcome_trunk: the same from $(z_0, z_1)$, for F.
+        embedding: hidden widths, and the largest output, of one network for each part of the latents, before trunks, H
+            and F, which see its outputs in place of the part; none without.
         covariates: shapes of E and G.
     """
 
@@ -127,10 +130,27 @@ class ModelConfig:
     covariates: CovariateConfig = field(default_factory=CovariateConfig)
     treatment_trunk: tuple[int, ...] = ()
     outcome_trunk: tuple[int, ...] = ()
+    embedding: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse widths below one."""
-        check_widths(self, "treatment_hidden", "outcome_hidden", "treatment_trunk", "outcome_trunk")
+        check_widths(self, "treatment_hidden", "outcome_hidden", "treatment_trunk", "outcome_trunk", "embedding")
+
+
+class Embedding(eqx.Module):
+    """A network for each part of the latents that treatment or outcome depend on; H and F share what it finds.
+
+    All parts have networks of their own, so that no part sees another.
+    """
+
+    nets: tuple[MLP, ...]
+    inputs: LatentLayout = eqx.field(static=True)
+    outputs: LatentLayout = eqx.field(static=True)
+
+    def __call__(self, z: Array) -> Array:
+        """The outputs of one row, in the order of the latents and without the nuisance part."""
+        parts = [part for part in list(self.inputs.parts.values())[:3] if part.start < part.stop]
+        return jnp.concatenate([net(z[part]) for net, part in zip(self.nets, parts, strict=True)])
 
 
 class BGMIVModel(eqx.Module):
@@ -150,16 +170,23 @@ class BGMIVModel(eqx.Module):
     outcome_head: Head = eqx.field(static=True)
     treatment_trunk: MLP | None = None
     outcome_trunk: MLP | None = None
+    embedding: Embedding | None = None
+
+    def _embedded(self, z: Array) -> tuple[LatentLayout, Array]:
+        """What trunks, H and F see in place of the latents of one row, and its partition."""
+        return (self.layout, z) if self.embedding is None else (self.embedding.outputs, self.embedding(z))
 
     def treatment_raw(self, w: Array, z: Array) -> Array:
         """Raw parameters of $p_\\phi(x \\mid w, z_0, z_2)$."""
-        part = self.layout.for_treatment(z)
+        layout, embedded = self._embedded(z)
+        part = layout.for_treatment(embedded)
         features = part if self.treatment_trunk is None else self.treatment_trunk(part)
         return self.treatment(jnp.concatenate([features, w]))
 
     def outcome_context(self, z: Array) -> Array:
         """The latent part of F's first layer, the same for every treatment node of a row."""
-        part = self.layout.for_outcome(z)
+        layout, embedded = self._embedded(z)
+        part = layout.for_outcome(embedded)
         return self.outcome.first_context(part if self.outcome_trunk is None else self.outcome_trunk(part))
 
     def outcome_raw(self, context: Array, x: Array) -> Array:
@@ -189,11 +216,13 @@ def build_model(schema: Schema, n_instruments: int, config: ModelConfig, *, key:
     """Draw a model's initial parameters for a schema."""
     key_covariates, key_treatment, key_outcome = jax.random.split(key, 3)
     layout = config.layout
+    embedding = _embedding(layout, config.embedding, key=jax.random.fold_in(key_covariates, 1))
+    seen = layout if embedding is None else embedding.outputs
     treatment_head, outcome_head = _head_of(schema.treatment, Levels), _head_of(schema.outcome, Categorical)
-    treatment_trunk = _trunk(layout.treatment_dim, config.treatment_trunk, key_treatment)
-    outcome_trunk = _trunk(layout.outcome_dim, config.outcome_trunk, key_outcome)
-    treatment_dim = layout.treatment_dim if treatment_trunk is None else config.treatment_trunk[-1]
-    outcome_dim = layout.outcome_dim if outcome_trunk is None else config.outcome_trunk[-1]
+    treatment_trunk = _trunk(seen.treatment_dim, config.treatment_trunk, key_treatment)
+    outcome_trunk = _trunk(seen.outcome_dim, config.outcome_trunk, key_outcome)
+    treatment_dim = seen.treatment_dim if treatment_trunk is None else config.treatment_trunk[-1]
+    outcome_dim = seen.outcome_dim if outcome_trunk is None else config.outcome_trunk[-1]
     return BGMIVModel(
         covariates=build_covariates(schema, layout.dim, config.covariates, key=key_covariates),
         treatment=MLP(
@@ -205,7 +234,19 @@ def build_model(schema: Schema, n_instruments: int, config: ModelConfig, *, key:
         outcome_head=outcome_head,
         treatment_trunk=treatment_trunk,
         outcome_trunk=outcome_trunk,
+        embedding=embedding,
     )
+
+
+def _embedding(layout: LatentLayout, widths: tuple[int, ...], *, key: Array) -> Embedding | None:
+    """Networks from the latents of each part; none without widths, or if neither treatment nor outcome has latents."""
+    sizes = (layout.shared, layout.outcome_only, layout.treatment_only)
+    if not widths or not any(sizes):
+        return None
+    shared, outcome_only, treatment_only = (min(size, widths[-1]) for size in sizes)
+    outputs = LatentLayout(shared, outcome_only, treatment_only, 0)
+    found = zip(sizes, (shared, outcome_only, treatment_only), jax.random.split(key, 3), strict=True)
+    return Embedding(tuple(MLP(n, widths[:-1], k, key=own) for n, k, own in found if n), layout, outputs)
 
 
 def _trunk(n_in: int, widths: tuple[int, ...], key: Array) -> MLP | None:

@@ -14,7 +14,6 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.bgm.covariates import EncoderParts
 from bgmiv.bgm.model import LatentLayout
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
@@ -37,25 +36,24 @@ _RIDGES = np.logspace(-5, 1, 13)
 
 
 def choose_layout(
-    data: IVData, features: FeatureConfig, max_latents: int, rng: np.random.Generator
-) -> tuple[LatentLayout, EncoderParts]:
-    """The partition for reduced covariates, with as many latents for a covariate as networks see features of it.
+    data: IVData, features: FeatureConfig, rng: np.random.Generator
+) -> tuple[LatentLayout, tuple[int, ...]]:
+    """The partition for reduced covariates, and which of the features that networks see is each latent.
 
-    Each part is encoded from the features that have its role. Where rows are few, or a covariate shows no role, all
-    latents are shared and encoded from all features.
+    Where rows are few, or a covariate shows no role, all latents are shared. Without covariates there is one latent,
+    and no feature for it.
 
     Args:
         data: the rows, their wide blocks reduced.
         features: what networks see of each block.
-        max_latents: of all parts; shared latents go first.
         rng: decides which rows are used, and permutes them.
     """
     blocks = data.schema.blocks
     sizes = _latents_by_variable(blocks, features)
-    everything = LatentLayout(min(max(int(sizes.sum()), 1), max_latents), 0, 0, 0)
-    n_instruments = data.instruments.shape[1]
+    n_latents, n_instruments = int(sizes.sum()), data.instruments.shape[1]
+    everything = LatentLayout(max(n_latents, 1), 0, 0, 0), tuple(range(n_latents))
     if not blocks or data.n_rows < _MIN_ROWS:
-        return everything, ()
+        return everything
     rows = rng.permutation(data.n_rows)[:_MAX_ROWS]
     some = data.take(rows)
     conditions = [np.asarray(part, np.float64) for part in conditions_of(some)]
@@ -63,16 +61,10 @@ def choose_layout(
     outcome = permutation_scores(conditions, some.schema.outcome.columns(some.outcome), rng)[n_instruments:]
     in_treatment = treatment > _SHOWN
     if in_treatment.all() or not np.all(in_treatment | (outcome > _SHOWN)):
-        return everything, ()
-    owner = np.repeat(np.arange(len(sizes)), sizes)
-    counts: list[int] = []
-    parts: list[tuple[tuple[int, ...], int]] = []
-    for chosen in (in_treatment, ~in_treatment):
-        positions = tuple(np.flatnonzero(chosen[owner]).tolist())
-        counts.append(min(len(positions), max_latents - sum(counts)))
-        if counts[-1]:
-            parts.append((positions, counts[-1]))
-    return LatentLayout(counts[0], counts[1], 0, 0), tuple(parts)
+        return everything
+    shared = in_treatment[np.repeat(np.arange(len(sizes)), sizes)]
+    n_shared = int(shared.sum())
+    return LatentLayout(n_shared, n_latents - n_shared, 0, 0), tuple(np.argsort(~shared, kind="stable").tolist())
 
 
 def _latents_by_variable(blocks: Sequence[CovariateBlock], features: FeatureConfig) -> Ints:

@@ -46,12 +46,12 @@ def run(
     workers: Annotated[int | None, typer.Option(help="Processes at once, 1; 0 runs in this one.")] = None,
     threads: Annotated[int | None, typer.Option(help="Threads of each process; 1.")] = None,
     executor: Annotated[str, typer.Option(help="local, or ray for a cluster.")] = "local",
-    address: Annotated[str | None, typer.Option(help="Of the Ray cluster; auto finds a running one.")] = None,
+    address: Annotated[str | None, typer.Option(help="Address of the Ray cluster; auto finds a running one.")] = None,
     cpus: Annotated[float, typer.Option(help="CPUs a fit asks Ray for.")] = 1.0,
     gpus: Annotated[float, typer.Option(help="GPUs a fit asks Ray for.")] = 0.0,
     any_version: Annotated[bool, typer.Option(help="Count rows of other algorithm versions as done.")] = False,
 ) -> None:
-    """Run fits and store one row each. Run it again to go on: rows that are there already are kept."""
+    """Run fits and store one row each. The same command resumes: rows that exist are kept."""
     for option, minimum, given in (
         ("--workers", 0, workers),
         ("--threads", 1, threads),
@@ -134,7 +134,7 @@ def status(
     folder: Folder,
     plan: Annotated[str | None, typer.Option(help="A ready plan or a TOML file; else the plans run into it.")] = None,
 ) -> None:
-    """Say what of its plans a store has, what is running, and what failed, is missing or is damaged."""
+    """Show the progress of a store: what is done or running, and what failed, is missing or is damaged."""
     from bgmiv.bench.plan import identify, load_plan
 
     store = _opened(folder)

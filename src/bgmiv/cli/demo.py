@@ -132,12 +132,12 @@ def demo(
     preset: Annotated[str, typer.Option(help="Settings of the fits: default or paper.")] = "default",
     out: Annotated[Path, typer.Option(help="Folder for the pages.")] = Path("out/demo"),
 ) -> None:
-    """Fit a confounded market, or the returns to schooling, and write the pages that show what came out.
+    """Fit a simulated market, or real data on the returns to schooling, and write pages with the results.
 
     airline simulates demand with endogenous prices and compares BGM-IV with the same model without the instrument, with
-    linear two-stage least squares and with the truth: report.html has the truth drawn in, analysis.html is what an
-    analyst would have, results.json the errors. schooling fits Card's data (it needs the extra: pip install
-    'pybgmiv[data]') and writes schooling.html.
+    linear two-stage least squares and with the truth: report.html shows the truth, analysis.html is what an analyst
+    would have, results.json has the errors. schooling fits Card's data (pip install 'pybgmiv\\[data]') and writes
+    schooling.html.
     """
     at_least(20, n, "--n")
     at_least(0, seed, "--seed")
@@ -185,8 +185,8 @@ def _airline(n: int, rho: float, seed: int, preset: str, out: Path) -> None:
         f"[bold]Confounded airline demand[/bold]: n = {n}, rho = {rho:g}, seed {seed}, preset {preset}", highlight=False
     )
     results = _fit(specs, progress)
-    table = Table(title="Mean squared structural error", title_justify="left", caption_justify="left")
-    table.caption = "inside, outside: grid points whose price training data show, or do not show, at their season"
+    table = Table(title="Mean squared error of the demand curve", title_justify="left", caption_justify="left")
+    table.caption = "inside / outside: at prices that are / are not observed in that season"
     texts = error_texts([result.row for result in results])
     for name in texts:
         table.add_column(name, justify="left" if name == "method" else "right", no_wrap=name != "method")
@@ -219,20 +219,20 @@ def _fit(specs: Sequence[RunSpec], console: Console) -> list[DemoResult]:
 
 
 def error_texts(rows: Sequence[Row]) -> pd.DataFrame:
-    """The table of errors as texts: a line a method, and the constant guess last."""
+    """The table of errors as texts: a line for each method, and the constant prediction last."""
     import pandas as pd
 
     def cells(everywhere: float | None, inside: float | None, outside: float | None) -> tuple[str, ...]:
         if everywhere is None or inside is None or outside is None:
-            return ("failed", "", "", "")
-        return (f"{everywhere / 1e4:.4f}", f"{everywhere:,.0f}", f"{inside:,.0f}", f"{outside:,.0f}")
+            return ("failed", "", "")
+        return (f"{everywhere:,.0f}", f"{inside:,.0f}", f"{outside:,.0f}")
 
     lines = []
     for row in rows:
         errors = cells(row.structural_mse, row.structural_mse_in_support, row.structural_mse_outside)
         lines.append((method_label(row.method), *errors, f"{row.seconds:.1f} s"))
-    lines.append(("mean outcome", *cells(*constant_error(rows[0])), ""))
-    return pd.DataFrame(lines, columns=["method", "error (1e4)", "error", "inside", "outside", "time"])
+    lines.append(("constant (mean outcome)", *cells(*constant_error(rows[0])), ""))
+    return pd.DataFrame(lines, columns=["method", "error", "inside", "outside", "time"])
 
 
 def demo_files(results: Sequence[DemoResult]) -> dict[str, bytes]:
@@ -256,7 +256,7 @@ def demo_files(results: Sequence[DemoResult]) -> dict[str, bytes]:
 
 
 def constant_error(row: Row) -> StructuralError:
-    """The error of a guess that is the sample's mean outcome everywhere: the scale of the problem."""
+    """The error of predicting the mean outcome of the sample everywhere: the scale of the problem."""
     import numpy as np
 
     from bgmiv.bench.evaluate import structural_error

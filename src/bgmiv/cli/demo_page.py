@@ -9,7 +9,7 @@ import numpy as np
 
 from bgmiv.analysis.analysis import Analysis, MethodRow
 from bgmiv.analysis.axes import axis_over
-from bgmiv.analysis.markup import Markup, element, number
+from bgmiv.analysis.markup import Markup, element
 from bgmiv.analysis.page import report_page
 from bgmiv.analysis.page.charts import Line, lines_chart, sample
 from bgmiv.analysis.page.forest import ForestRow, forest, look_of
@@ -17,22 +17,24 @@ from bgmiv.bench.store import Row
 from bgmiv.cli.demo import PANELS, DemoResult, constant_error
 from bgmiv.designs import make_design
 from bgmiv.designs.demand import demand, price_support
+from bgmiv.numerals import number
 from bgmiv.registry import method_label
 
 __all__ = ["truth_page", "with_truth"]
 
 _QUESTION = (
-    "An airline sets ticket prices knowing something about demand that the analyst does not see, so the observed "
-    "relation of price and sales is not the effect of price. A cost shifter moves prices and touches demand in no "
-    "other way: it is the instrument. The question is what demand would be if the price were set by intervention, for "
-    "each customer group and time of year. The market is simulated, so the answer is known."
+    "An airline sets ticket prices knowing something about demand that the analyst does not observe, so the "
+    "association of price and sales is not the effect of price. A cost shifter moves prices and affects demand in no "
+    "other way: it is the instrument. The question is what demand would be if the price were set by intervention, "
+    "for each customer group and time of year. The market is simulated, so the answer is known; demand is in the "
+    "units of a published benchmark and may be negative."
 )
 _READING = (
-    "The error is the mean squared distance from the true demand function over 2,800 combinations of price, time and "
-    "group; inside are those whose price the data show at such a season (the central 99%), outside every method "
-    "extrapolates. What the airline knows moves price and demand together (the disturbance of demand has a standard "
-    "deviation of 50): the fit that ignores the instrument takes that for an effect of the price, and a straight line "
-    "misses that groups and seasons respond differently."
+    "The error is the mean squared difference from the true demand function over 2,800 combinations of price, time "
+    "and group: inside the central 99% of the prices of that season, and outside, where every method extrapolates. "
+    "What the airline knows moves price and demand together (the demand shock has a standard deviation of 50). The "
+    "fit without the instrument takes this for an effect of price, and the linear model misses that groups and "
+    "seasons respond differently."
 )
 
 
@@ -56,13 +58,17 @@ def truth_page(analysis: Analysis, results: Sequence[DemoResult]) -> str:
     failures = [f"{method_label(r.row.method)} failed: {r.row.error}" for r in results if r.row.status != "ok"]
     command = f"bgmiv demo --n {row.n} --rho {row.rho:g} --seed {row.seed} --preset {row.preset}"
     section = [
-        element("h2", "How close each method came"),
+        element("h2", "How close is each method to the truth?"),
         element("p", _QUESTION),
         *(element("p", text, class_="caution failed") for text in failures),
         _errors([result.row for result in results]),
         element("p", _READING, class_="soft"),
         *_panels(known, drawn),
-        element("p", f"To repeat it: {command}. Without the truth the page is analysis.html.", class_="soft"),
+        element(
+            "p",
+            f"To reproduce it: {command}. What an analyst without the truth would have is in analysis.html.",
+            class_="soft",
+        ),
     ]
     return report_page(known, {("truth", "The truth"): section})
 
@@ -73,13 +79,13 @@ def _errors(rows: Sequence[Row]) -> Markup:
              for row in rows]  # fmt: skip
     own = found[0][1]
     lines = []
-    for i, (name, everywhere, inside, outside) in enumerate([*found, ("mean outcome", *constant)]):
+    for i, (name, everywhere, inside, outside) in enumerate([*found, ("constant (mean outcome)", *constant)]):
         if everywhere is None or inside is None or outside is None:
             lines.append(ForestRow(name, "", "failed", "", None, ()))
             continue
         times = f"{everywhere / own:.2g} times {found[0][0]}'s" if own and i else ""
         detail = f"inside {inside:,.0f}, outside {outside:,.0f}"
-        look = "faint" if name == "mean outcome" else f"m{i}" if i else "main"
+        look = "faint" if name == "constant (mean outcome)" else f"m{i}" if i else "main"
         lines.append(ForestRow(name, detail, f"{everywhere:,.0f}", times, everywhere, ((0.0, everywhere),), look))
     # The constant guess is the scale of the problem, and would hide the others.
     largest = max((line.estimate for line in lines[:-1] if line.estimate is not None), default=constant.all)
@@ -105,12 +111,12 @@ def _panels(analysis: Analysis, drawn: dict[str, DemoResult]) -> list[Markup]:
         label = f"group {group}, time of year {number(time)} of 10"
         lines.append(Line("truth", price.tolist(), truth.tolist()))
         outside = [(price[0], max(low, price[0])), (min(high, price[-1]), price[-1])]
-        chart = lines_chart(lines, across, up, f"Demand along the price: {label}", [s for s in outside if s[0] < s[1]])
+        chart = lines_chart(lines, across, up, f"Demand by price: {label}", [s for s in outside if s[0] < s[1]])
         panels.append(element("figure", element("h4", label), element("div", chart, class_="plot")))
     keys = [element("span", sample(analysis, i), names[i]) for i in [*(i for i, _ in shown), len(names) - 1]]
     return [
-        element("h3", "Demand along the price if it were set"),
+        element("h3", "Demand by price, if the price were set"),
         element("p", *keys, class_="key"),
         element("div", *panels, class_="panels"),
-        element("p", "Hatched: prices that the data do not show at that season.", class_="soft"),
+        element("p", "Hatched: prices that are not observed in that season.", class_="soft"),
     ]

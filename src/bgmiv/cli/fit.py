@@ -45,24 +45,25 @@ def fit(
     method: Annotated[
         str, typer.Option(help=f"One of {options.method_help()}.", autocompletion=options.complete_method)
     ] = "bgm-iv",
-    preset: Annotated[
-        str, typer.Option(help="The method's settings.", autocompletion=options.complete_preset)
-    ] = "default",
-    by: Annotated[list[str] | None, typer.Option(help="Columns whose levels are shown separately.")] = None,
+    preset: options.Preset = "default",
+    by: Annotated[list[str] | None, typer.Option(help="Columns whose levels are reported separately.")] = None,
     level: options.Level = 0.95,
-    title: Annotated[str | None, typer.Option(help="Of the analysis.")] = None,
-    units: Annotated[str, typer.Option(help="What the rows are called on the page, such as flights.")] = "rows",
-    seed: Annotated[int, typer.Option(help="Of the fit: the same seed gives the same result.")] = 0,
-    members: Annotated[int | None, typer.Option(help="Models that bgm-iv averages; the preset says 4.")] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the analysis.")] = None,
+    units: Annotated[str, typer.Option(help="What the page calls the rows, such as flights.")] = "rows",
+    seed: options.Seed = 0,
+    members: Annotated[
+        int | None, typer.Option(help="Number of ensemble members of bgm-iv; by default that of the preset.")
+    ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Folder that keeps an unfinished fit of bgm-iv; the same command goes on.")
+        Path | None,
+        typer.Option(help="Folder for the state of an unfinished fit of bgm-iv; the same command resumes it."),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a saved model in --out, and the file of --report.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the analysis as one JSON object.")] = False,
 ) -> None:
-    """Fit a causal curve from a CSV or Parquet file, save it, and say what came out and whether to believe it."""
+    """Fit a causal curve to a CSV or Parquet file, save it, and report the results and whether to trust them."""
     options.check_method(method)
     options.check_preset(preset)
     options.check_level(level)
@@ -206,18 +207,18 @@ def compare(
     methods: Annotated[
         list[str] | None,
         typer.Option(
-            help="Names, tsls,kiv or the option repeated; NAME-noiv ignores the instrument. "
+            help="Methods: tsls,kiv or repeat the option; NAME-noiv ignores the instrument. "
             "By default tsls,tsls-noiv,bgm-iv.",
             autocompletion=options.complete_method,
         ),
     ] = None,
-    preset: Annotated[
-        str, typer.Option(help="The methods' settings.", autocompletion=options.complete_preset)
-    ] = "default",
-    t0: Annotated[str | None, typer.Option(help="The treatment that is compared with; by default a quartile.")] = None,
-    t1: Annotated[str | None, typer.Option(help="The treatment whose effect is asked for, likewise.")] = None,
+    preset: options.Preset = "default",
+    t0: Annotated[str | None, typer.Option(help="Treatment to compare with; by default the lower quartile.")] = None,
+    t1: Annotated[
+        str | None, typer.Option(help="Treatment whose effect is wanted; by default the upper quartile.")
+    ] = None,
     level: options.Level = 0.95,
-    seed: Annotated[int, typer.Option(help="Of the fits.")] = 0,
+    seed: options.Seed = 0,
     as_json: options.AsJson = False,
 ) -> None:
     """The same average effect by several methods, side by side."""

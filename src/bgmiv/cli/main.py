@@ -43,7 +43,7 @@ for _verb in (saved.predict, saved.effect, saved.diagnose, saved.report):
 app.command("compare", epilog=fit.COMPARE_EPILOG)(fit.compare)
 app.command("demo", epilog="Example: bgmiv demo --n 1000 --rho 0.5 --out out/demo; bgmiv demo schooling")(demo)
 
-_bench = typer.Typer(help="Fits on designs whose truth is known: run them, keep them, show them.", no_args_is_help=True)
+_bench = typer.Typer(help="Benchmarks on designs with a known truth: run, store and report fits.", no_args_is_help=True)
 for _command in (run, plans, status, show, report, gc, merge):
     _bench.command()(_command)
 app.add_typer(_bench, name="bench")

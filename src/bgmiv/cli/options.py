@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import asdict, is_dataclass
 from math import isfinite, isnan
 from pathlib import Path
@@ -27,6 +28,8 @@ __all__ = [
     "INTERRUPTED",
     "AsJson",
     "Level",
+    "Preset",
+    "Seed",
     "at_least",
     "bad",
     "blaming",
@@ -35,7 +38,6 @@ __all__ = [
     "check_outputs",
     "check_preset",
     "complete_method",
-    "complete_preset",
     "echo",
     "exit_if_failed",
     "make_model",
@@ -60,7 +62,25 @@ INTERRUPTED = 130
 FAILED_FIT = 3
 """The exit code of every command that shows a fit which failed its held-out checks."""
 
-Level = Annotated[float, typer.Option(help="Of the intervals.")]
+
+def complete_method(incomplete: str) -> list[str]:
+    """Methods that begin so, also after a comma.
+
+    >>> complete_method("tsls,k")
+    ['tsls,kiv', 'tsls,kiv-noiv']
+    """
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in method_names() if name.startswith(last)]
+
+
+def _complete_preset(incomplete: str) -> list[str]:
+    """Presets that begin so."""
+    return [name for name in preset_names() if name.startswith(incomplete)]
+
+
+Preset = Annotated[str, typer.Option(help="Settings of the methods.", autocompletion=_complete_preset)]
+Seed = Annotated[int, typer.Option(help="Random seed: the same seed gives the same result.")]
+Level = Annotated[float, typer.Option(help="Level of the intervals.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -108,7 +128,7 @@ def at_least(minimum: int, value: int, option: str) -> None:
 
 def check_level(value: float) -> None:
     """Refuse a confidence level that does not lie between 0 and 1."""
-    if not 0.0 < value < 1.0:
+    if not 0.5 < 0.5 + value / 2.0 < 1.0:
         raise bad(f"{value} does not lie between 0 and 1, such as 0.95", "--level")
 
 
@@ -119,21 +139,6 @@ def blaming(option: str) -> Iterator[None]:
         yield
     except (ConfigError, StoreError) as error:
         raise bad(str(error), option) from error
-
-
-def complete_method(incomplete: str) -> list[str]:
-    """Methods that begin so, also after a comma.
-
-    >>> complete_method("tsls,k")
-    ['tsls,kiv', 'tsls,kiv-noiv']
-    """
-    before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in method_names() if name.startswith(last)]
-
-
-def complete_preset(incomplete: str) -> list[str]:
-    """Presets that begin so."""
-    return [name for name in preset_names() if name.startswith(incomplete)]
 
 
 def check_method(name: str, option: str = "--method") -> None:
@@ -180,15 +185,27 @@ def writable_file(path: Path, option: str, *, overwrite: bool = True) -> Path:
     """Refuse a path that is a folder, or whose folder cannot be written in; and one that exists unless replaced."""
     if path.is_dir():
         raise bad(f"{path} is a folder; name a file", option)
-    if not path.absolute().parent.is_dir():
-        raise bad(f"the folder {path.parent} does not exist; make it first", option)
-    if path.exists() and not path.is_file():
-        raise bad(f"{path} is a device or a pipe; name a file", option)
+    folder = Path(os.path.realpath(path)).parent
+    if (path.exists() and not path.is_file()) or _is_opened(path):
+        raise bad(f"{path} is a device or a pipe, or links to itself; name a file", option)
+    if not folder.is_dir():
+        raise bad(f"the folder {folder if path.is_symlink() else path.parent} does not exist; make it first", option)
     with blaming(option):
-        check_writable(path.absolute().parent)
+        check_writable(folder)
     if path.exists() and not overwrite:
         raise bad(f"{path} exists; name another file or give --overwrite", option)
     return path
+
+
+def _is_opened(path: Path) -> bool:
+    """Whether it stands for a file that this process has opened, such as /dev/stdout, or leads to itself."""
+    for _ in range(40):
+        if path.absolute().is_relative_to("/proc"):
+            return True
+        if not path.is_symlink():
+            return False
+        path = path.parent / os.readlink(path)
+    return True
 
 
 def check_outputs(outputs: Mapping[str, Path | None], *inputs: Path | None) -> None:
@@ -266,7 +283,8 @@ def reported(command: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return command(*args, **kwargs)
+            # What messages call the rows of a file ends with the command.
+            return copy_context().run(command, *args, **kwargs)
         except KeyboardInterrupt as stopped:
             echo(str(stopped) or "Interrupted.", err=True)
             raise typer.Exit(INTERRUPTED) from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -52,7 +51,7 @@ def predict(
     ] = True,
     as_json: options.AsJson = False,
 ) -> None:
-    """What the outcome would be, on average, if each row's treatment were set: as CSV, one line a row.
+    """Predict the mean outcome of each row if its treatment were set; writes CSV, one line per row.
 
     The columns are row, treatment, estimate, lower, upper (for methods with intervals) and in_support: whether the data
     of the fit show such a treatment at such covariates. The file needs the covariates' columns; others are ignored.
@@ -127,10 +126,11 @@ class _Row(NamedTuple):
 def effect(
     folder: Folder,
     form: tables.FileFormat,
-    t0: Annotated[str, typer.Option(help="The treatment that is compared with.", show_default=False)],
-    t1: Annotated[str, typer.Option(help="The treatment whose effect is asked for.", show_default=False)],
+    t0: Annotated[str, typer.Option(help="Treatment to compare with.", show_default=False)],
+    t1: Annotated[str, typer.Option(help="Treatment whose effect is wanted.", show_default=False)],
     data: Annotated[
-        Path | None, typer.Option(help="The rows averaged over: a CSV or Parquet file. By default those of the fit.")
+        Path | None,
+        typer.Option(help="CSV or Parquet file with the rows to average over; by default those of the fit."),
     ] = None,
     by: Annotated[str | None, typer.Option(help="Also for each level of this column.")] = None,
     weights: Annotated[
@@ -141,8 +141,8 @@ def effect(
 ) -> None:
     """The average effect of setting the treatment to t1 instead of t0, with an interval.
 
-    Without --data it is read off the average curves that the fit has stored: exact at their points, which hold the
-    treatments of the summary, and by straight lines between them.
+    Without --data it comes from the stored average curves: exact at their points, which include the treatments of the
+    summary, and interpolated linearly between them.
     """
     options.check_level(level)
     with tables.warnings_shown():
@@ -178,9 +178,6 @@ def _stored_effects(
             raise DataError(f"the fit has stored no curves by {by!r} (it has: {known or 'none'}). Give --data DATA.")
     levels = variable.levels
     t0, t1 = (float(levels.index(value) if levels else value) for value in pair)
-    low, high = curves[0].treatment[0], curves[0].treatment[-1]
-    if min(t0, t1) < low or max(t0, t1) > high:
-        raise DataError(f"the stored curve goes from {low:.4g} to {high:.4g}. For other treatments give --data DATA.")
     # The summary's contrast is stored: its share of rows with both treatments in support (else it is at most that), and
     # its ends, which may be those of a robust set.
     stored = {row.group: row for row in analysis.effects if (row.t0, row.t1) == (t0, t1)}
@@ -239,11 +236,12 @@ def _print_effects(
     from rich.table import Table
 
     from bgmiv.analysis.markup import clean
+    from bgmiv.numerals import percent
 
     t0, t1 = (value if variable.levels else f"{value:g}" for value in pair)
     title = f"Average effect of {variable.name} {t1} instead of {t0} on {outcome}"
     shown = Table(title=escape(clean(title)), title_justify="left")
-    for name in ("group", "rows", "effect", f"{100 * level:g}% interval", "in support"):
+    for name in ("group", "rows", "effect", f"{percent(level)} interval", "in support"):
         shown.add_column(name, justify="left" if name == "group" else "right")
     for row in rows:
         estimate, lower, upper = (
@@ -257,13 +255,13 @@ def _print_effects(
     elif weak:
         shown.caption = "The instruments are too weak for these intervals: ate_interval(method='robust')."
     elif any(row.interpolated for row in rows):
-        shown.caption = "Read between points of the stored curve along straight lines; --data DATA computes it."
+        shown.caption = "Interpolated between points of the stored curve; --data DATA computes the exact value."
     Console().print(shown)
 
 
 @options.reported
 def diagnose(folder: Folder, as_json: options.AsJson = False) -> None:
-    """The checks of a fit as it has stored them, each with a reading: instruments, moments, the linear estimate."""
+    """Show the stored checks of a fit, each with what it means: instruments, moments, the linear estimate."""
     model = _open(folder)
     analysis = _analysis(model, folder)
     if as_json:
@@ -273,28 +271,8 @@ def diagnose(folder: Folder, as_json: options.AsJson = False) -> None:
         record = {"severity": diagnosis.severity, "checks": checks, "linear": options.plain(diagnosis.linear)}
         options.print_json(record | {"verdict": options.verdict_record(model.verdict_)})
     else:
-        options.echo(_diagnosis_text(analysis))
+        options.echo(analysis.diagnosis)
     options.exit_if_failed(model.verdict_)
-
-
-def _diagnosis_text(analysis: Analysis) -> str:
-    def indented(text: str) -> list[str]:
-        return textwrap.wrap(text, 80, initial_indent="    ", subsequent_indent="    ")
-
-    lines = []
-    for check in analysis.diagnosis.checks:
-        lines += [f"[{check.severity}] {check.title}: {check.value}", *indented(check.reading)]
-        lines += indented(f"({check.reference})") if check.reference else []
-    linear = analysis.diagnosis.linear
-    if linear is not None:
-        sets = " or ".join(f"{low:.4g} to {high:.4g}" for low, high in linear.robust_set) or "empty"
-        lines += [
-            f"Linear two-stage least squares: {linear.coefficient:.4f} (standard error {linear.std_error:.4f}), "
-            f"{100 * linear.level:g}% interval {linear.lower:.4g} to {linear.upper:.4g}",
-            f"    Least squares without the instruments: {linear.ols:.4f} ({linear.ols_std_error:.4f})",
-            f"    Anderson-Rubin set, valid under weak instruments: {sets}",
-        ]
-    return "\n".join(lines)
 
 
 @options.reported
@@ -358,6 +336,8 @@ def _analysis(model: IVEstimator, folder: Path) -> Analysis:
 
 def read_treatment(text: str, variable: Variable, option: str) -> Any:
     """A treatment as the fit knows it: a number, 0 or 1, or one of its levels."""
+    from bgmiv.data.messages import is_number
+
     levels = variable.levels
     if levels is not None:
         found = next((level for level in levels if str(level) == text), None)
@@ -367,10 +347,10 @@ def read_treatment(text: str, variable: Variable, option: str) -> Any:
         return found
     if variable.discrete and text.lower() in ("true", "false"):
         return float(text.lower() == "true")
-    try:
-        value = float(text)
-    except ValueError:
-        raise options.bad(f"{text!r} is not a number", option) from None
+    # As in files: Python would read 1_000 and digits of other scripts.
+    if not is_number(text) or not text.isascii():
+        raise options.bad(f"{text!r} is not a number", option)
+    value = float(text)
     if variable.discrete and value not in (0.0, 1.0):
         raise options.bad(f"{variable.name!r} is 0 or 1, got {text}", option)
     if not abs(value) < float("inf"):

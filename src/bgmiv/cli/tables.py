@@ -35,42 +35,46 @@ __all__ = [
 
 Data = Annotated[Path, typer.Argument(help="A CSV or Parquet file.", show_default=False)]
 
-FileFormat = dict[str, Any]
-"""How a CSV file is written: arguments of `read_table`."""
+FileFormat = Any
+"""A `CSVFormat`: how a CSV file is written."""
 
 _KINDS = ("continuous", "binary", "categorical")
 
 
 def chosen_form(
-    encoding: Annotated[str, typer.Option(help="Of a CSV file, such as latin-1.")] = "utf-8",
-    delimiter: Annotated[str, typer.Option(help="Between the fields of a CSV file, such as ';' or '\\t'.")] = ",",
-    decimal: Annotated[str, typer.Option(help="The decimal sign of a CSV file, '.' or ','.")] = ".",
+    encoding: Annotated[str, typer.Option(help="Encoding of a CSV file, such as latin-1.")] = "utf-8",
+    delimiter: Annotated[str, typer.Option(help="Field separator of a CSV file, such as ';' or '\\t'.")] = ",",
+    decimal: Annotated[str, typer.Option(help="Decimal mark of a CSV file, '.' or ','.")] = ".",
     na: Annotated[
         list[str] | None,
-        typer.Option(help="A further word for a missing value, such as '.' or -9, besides NA, NaN, null. Repeatable."),
+        typer.Option(help="Another code for missing values, such as '.' or -9, besides NA, NaN, null. Repeatable."),
     ] = None,
 ) -> FileFormat:
-    """How the options say that a file is written: arguments of `read_table`."""
+    """How the options say that a file is written."""
     from bgmiv.data.csv_file import CSVFormat
 
     try:
-        return vars(CSVFormat(encoding, delimiter.replace("\\t", "\t"), decimal, tuple(na or ())))
+        return CSVFormat(encoding, delimiter.replace("\\t", "\t"), decimal, tuple(na or ()))
     except DataError as error:
         raise bad(in_options(str(error)), "--decimal" if "decimal" in str(error) else "--delimiter") from error
 
 
 def read_data(file: Path, form: FileFormat) -> Any:
-    """The table of a file.
+    """The table of a file; messages of this command call its rows by their lines.
 
     Raises:
         DataError: it cannot be read; the message names options of the command line.
     """
-    from bgmiv.data.read import read_table
+    from bgmiv.data.messages import name_rows
+    from bgmiv.data.read import read_file
 
     try:
-        return read_table(file, **form)
+        table, lines = read_file(file, form)
     except DataError as error:
         raise DataError(in_options(str(error))) from error
+    if lines is not None:
+        name_rows(lines, "line")
+    return table
 
 
 class Roles(NamedTuple):
@@ -91,22 +95,22 @@ class Roles(NamedTuple):
 def chosen_roles(
     formula: Annotated[
         str | None,
-        typer.Option(
-            help="'outcome ~ covariates + \\[treatment ~ instruments]', instead of the four options after it."
-        ),
+        typer.Option(help="'outcome ~ covariates + \\[treatment ~ instruments]', instead of the next four options."),
     ] = None,
-    outcome: Annotated[str | None, typer.Option(help="The outcome's column.")] = None,
-    treatment: Annotated[str | None, typer.Option(help="The treatment's column.")] = None,
+    outcome: Annotated[str | None, typer.Option(help="Column of the outcome.")] = None,
+    treatment: Annotated[str | None, typer.Option(help="Column of the treatment.")] = None,
     instruments: Annotated[
-        list[str] | None, typer.Option(help="The instruments' columns: a,b, or the option repeated.")
+        list[str] | None, typer.Option(help="Columns of the instruments: a,b or repeat the option.")
     ] = None,
-    covariates: Annotated[list[str] | None, typer.Option(help="The covariates' columns, likewise.")] = None,
-    weights: Annotated[str | None, typer.Option(help="The column of sample weights.")] = None,
-    groups: Annotated[str | None, typer.Option(help="The column of groups of rows that are not independent.")] = None,
-    missing: Annotated[str, typer.Option(help="raise: refuse missing values; drop: leave such rows out.")] = "raise",
+    covariates: Annotated[list[str] | None, typer.Option(help="Columns of the covariates, likewise.")] = None,
+    weights: Annotated[str | None, typer.Option(help="Column of sample weights.")] = None,
+    groups: Annotated[
+        str | None, typer.Option(help="Column of clusters: groups of rows that are not independent.")
+    ] = None,
+    missing: Annotated[str, typer.Option(help="raise: refuse missing values; drop: drop such rows.")] = "raise",
     kind: Annotated[
         list[str] | None,
-        typer.Option(help="COLUMN=KIND where the file does not tell: continuous, binary, categorical. Repeatable."),
+        typer.Option(help="COLUMN=KIND to declare a column: continuous, binary or categorical. Repeatable."),
     ] = None,
 ) -> Roles:
     """The roles that the options stand for; a bad option is blamed before the file is read."""
@@ -200,12 +204,12 @@ def in_options(text: str, roles: Roles | None = None) -> str:
     'Fill them, or leave such rows out with --missing drop.'
     >>> in_options("say treatment_kind='binary', or use blocks={'v': 'categorical'}.", roles)
     'say --kind x=binary, or use --kind v=categorical.'
-    >>> in_options("Say encoding='latin-1', or na_values=['#N/A'].")
-    "Say --encoding 'latin-1', or --na '#N/A'."
+    >>> in_options("Say encoding='latin-1', or na_values=['[none]'].")
+    "Say --encoding 'latin-1', or --na '[none]'."
     """
     text = text.replace("missing='drop'", "--missing drop")
     text = re.sub(r"\b(encoding|delimiter|decimal)=('[^']*')", r"--\1 \2", text)
-    text = re.sub(r"\bna_values=\[(.*?)\]", r"--na \1", text)
+    text = re.sub(r"""\bna_values=\[((['"])(?:\\.|(?!\2).)*\2)\]""", r"--na \1", text)
     for role in ("treatment", "outcome") if roles is not None else ():
         # In a replacement a backslash is special.
         replacement = f"--kind {getattr(roles, role)}=".replace("\\", r"\\") + r"\1"

@@ -159,6 +159,8 @@ def category_entries(column: Column, label: str) -> list[Level]:
     if any(issubclass(kind, np.generic) for kind in set(map(type, entries))):
         entries = [entry.item() if isinstance(entry, np.generic) else entry for entry in entries]
     types = set(map(type, entries))
+    if any(isinstance(entry, str) and entry.endswith("\0") for entry in entries):
+        raise DataError(f"{label} has words that end in a zero byte, which NumPy leaves out. Remove it.")
     if types <= {str, int, bool}:
         return entries
     missing = np.array([is_missing(entry) for entry in entries], dtype=bool)

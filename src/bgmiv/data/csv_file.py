@@ -10,11 +10,12 @@ import codecs
 import csv
 import gzip
 import io
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +23,15 @@ from numpy.typing import NDArray
 from bgmiv.data.messages import plural
 from bgmiv.errors import DataError
 
-__all__ = ["CSVFormat", "guarded", "read_csv"]
+__all__ = ["CSVContent", "CSVFormat", "guarded", "read_csv"]
 
 _MISSING = ("", "NA", "N/A", "n/a", "<NA>", "NaN", "nan", "null", "NULL", "None")
 _UTF8 = ("utf-8", "utf8", "utf_8")
+# Those of UTF-32 begin with those of UTF-16.
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
+}  # fmt: skip
 _TRUTH = {"true": True, "false": False}
 # Also in the wide forms of East Asian scripts, which spreadsheets take for the same.
 _FORMULA_SIGNS = tuple("=+-@\t\r\n＝＋－＠")
@@ -68,8 +74,15 @@ Chunk = tuple[str, NDArray[Any]]
 """What some rows of a column hold (whole numbers, numbers, truth, words, nothing), and their values."""
 
 
-def read_csv(file: Path, form: CSVFormat) -> dict[str, NDArray[Any]]:
-    """The columns of a file, by name.
+class CSVContent(NamedTuple):
+    """The columns of a file, by name, and the line that each row begins in."""
+
+    columns: dict[str, NDArray[Any]]
+    lines: NDArray[np.int64]
+
+
+def read_csv(file: Path, form: CSVFormat) -> CSVContent:
+    """The columns of a file, and where its rows are.
 
     Whole numbers, numbers and booleans are arrays of these; missing values among numbers are NaN. Other columns are
     objects, strings or booleans, with None where a value is missing.
@@ -77,13 +90,14 @@ def read_csv(file: Path, form: CSVFormat) -> dict[str, NDArray[Any]]:
     Raises:
         DataError: the file is not that of a table; the message names line and column.
     """
-    names, columns = _read(file, form, frozenset())
+    names, columns, lines = _read(file, form, frozenset())
     mixed = frozenset(i for i, chunks in enumerate(columns) if _kind(chunks) == "mixed")
     if mixed:
-        _, again = _read(file, form, mixed)
+        _, again, _ = _read(file, form, mixed)
         columns = [again[i] if i in mixed else chunks for i, chunks in enumerate(columns)]
     # A first column without a name holds row labels, as pandas and R write them.
-    return {name: _joined(chunks) for name, chunks in zip(names, columns, strict=True) if name}
+    named = {name: _joined(chunks) for name, chunks in zip(names, columns, strict=True) if name}
+    return CSVContent(named, np.array(lines, dtype=np.int64))
 
 
 def guarded(value: object) -> object:
@@ -95,10 +109,11 @@ def guarded(value: object) -> object:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_SIGNS) else value
 
 
-def _read(file: Path, form: CSVFormat, words: frozenset[int]) -> tuple[list[str], list[list[Chunk]]]:
-    """The names, and each column in chunks; those in `words` are not taken for numbers."""
+def _read(file: Path, form: CSVFormat, words: frozenset[int]) -> tuple[list[str], list[list[Chunk]], array[int]]:
+    """The names, each column in chunks, and the rows' lines; columns in `words` are not taken for numbers."""
     rows = _rows(file, form)
-    names = next(rows)
+    _, names = next(rows)
+    lines = array("q")
     columns: list[list[Chunk]] = [[] for _ in names]
     missing = frozenset((*_MISSING, *(word.strip() for word in form.na_values)))
     known: list[dict[str, str]] = [{} for _ in names]
@@ -112,16 +127,17 @@ def _read(file: Path, form: CSVFormat, words: frozenset[int]) -> tuple[list[str]
                 columns[i].append(found or _words(texts, missing, known[i]))
         chunk.clear()
 
-    for row in rows:
+    for line, row in rows:
+        lines.append(line)
         chunk.append(row)
         if len(chunk) == size:
             convert()
     convert()
-    return names, columns
+    return names, columns, lines
 
 
-def _rows(file: Path, form: CSVFormat) -> Iterator[list[str]]:
-    """The fields of the line that names the columns, then of every other; all have as many."""
+def _rows(file: Path, form: CSVFormat) -> Iterator[tuple[int, list[str]]]:
+    """The number and the fields of the line that names the columns, then of every other; all have as many."""
     lines = _Lines(file, form)
     rows = csv.reader(lines, delimiter=form.delimiter, strict=True)
     begin = 1
@@ -132,7 +148,7 @@ def _rows(file: Path, form: CSVFormat) -> Iterator[list[str]]:
                 if len(row) != len(names):
                     _check_row(row, names, f"line {begin}")
                     names = row
-                yield row
+                yield begin, row
             begin = rows.line_num + 1
     except csv.Error as error:
         raise DataError(_quoting(str(error), begin, rows.line_num)) from None
@@ -219,9 +235,11 @@ def _decoded(raw: Any, encoding: str) -> io.TextIOWrapper:
 def _undecoded(file: Path, encoding: str) -> str:
     packed = file.name.lower().endswith(".gz")
     with gzip.open(file) if packed else file.open("rb") as raw:
-        start = raw.read(2)
-        if encoding.lower() not in _UTF8 or start in (b"\xff\xfe", b"\xfe\xff"):
-            other = "utf-16" if start in (b"\xff\xfe", b"\xfe\xff") else "utf-8"
+        start = raw.read(4)
+        if start.startswith(b"\x1f\x8b"):
+            return "it is compressed by gzip. Give it a name that ends in .csv.gz."
+        other = next((name for mark, name in _MARKS.items() if start.startswith(mark)), "utf-8")
+        if encoding.lower() not in _UTF8 or other != "utf-8":
             return f"it is not in {encoding}. Say encoding={other!r}, or the one it was saved in."
         raw.seek(0)
         place, number = "it is not in UTF-8", 0

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from bgmiv.data.blocks import Declaration, Level, category_entries, covariate_label, level_codes, ordered_levels
 from bgmiv.data.formula_terms import FORM, FUNCTIONS, FormulaParts, Term, checked_columns, formula_terms, split_formula
 from bgmiv.data.ivdata import IVData, checked_sampling
+from bgmiv.data.messages import naming_rows
 from bgmiv.data.read import Missing, check_no_missing, column_names, select_columns, with_levels, without_missing
 from bgmiv.data.schema import RoleKind, holds_words
 from bgmiv.data.table import Column, Table
@@ -74,6 +75,7 @@ def formula_columns(formula: str, data: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_columns([outcome, treatment, *instruments, *covariates])))
 
 
+@naming_rows
 def from_formula(
     formula: str,
     data: Any,

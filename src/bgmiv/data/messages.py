@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar, copy_context
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,18 +25,25 @@ __all__ = [
     "is_number",
     "is_zero_one",
     "listed",
+    "name_rows",
+    "naming_rows",
     "numeric",
     "plural",
     "role_label",
+    "row_names",
     "shown",
     "warn_user",
 ]
 
 FloatArray = NDArray[np.floating[Any]]
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _LARGEST = float(np.finfo(np.float32).max)
 _SHOWN = 5
 _TO_NUMBERS = "convert it to numbers first"
+# What messages call a row, and the number of each; without these, the position.
+_rows: ContextVar[tuple[str, NDArray[np.integer[Any]] | None] | None] = ContextVar("rows", default=None)
 
 
 def role_label(argument: str, name: str) -> str:
@@ -53,10 +62,45 @@ def plural(number: int, what: str) -> str:
     return f"{number} {what}{'s' if number != 1 else ''}"
 
 
+def naming_rows(function: Callable[P, T]) -> Callable[P, T]:
+    """A function inside which `name_rows` has effect, and no longer."""
+
+    def inside(*args: P.args, **kwargs: P.kwargs) -> T:
+        _rows.set(_rows.get() or ("row", None))
+        return function(*args, **kwargs)
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        return copy_context().run(inside, *args, **kwargs)
+
+    return run
+
+
+def name_rows(numbers: NDArray[np.integer[Any]], word: str = "") -> None:
+    """From here on messages call the i-th row by `numbers[i]`: the line of a file, or the place among all rows.
+
+    Numbers without a word are places among the rows that were named before, of which these are left; outside of a
+    function with `naming_rows` they change nothing.
+    """
+    outer = _rows.get()
+    if word:
+        _rows.set((word, numbers))
+    elif outer is not None:
+        _rows.set((outer[0], numbers if outer[1] is None else outer[1][numbers]))
+
+
+def row_names(bad: NDArray[np.bool_]) -> str:
+    """The first few of the marked rows: `row 1`, `lines 3, 6`."""
+    word, numbers = _rows.get() or ("row", None)
+    if numbers is None or len(numbers) != len(bad):
+        word, numbers = "row", np.arange(len(bad))
+    rows = numbers[bad]
+    return f"{word}{'s' if len(rows) != 1 else ''} {listed(rows.tolist())}"
+
+
 def counted(bad: NDArray[np.bool_], what: str) -> str:
     """Count the marked rows and name the first few: `2 missing values (rows 1, 4)`."""
-    rows = np.flatnonzero(bad).tolist()
-    return f"{plural(len(rows), what)} (row{'s' if len(rows) != 1 else ''} {listed(rows)})"
+    return f"{plural(int(bad.sum()), what)} ({row_names(bad)})"
 
 
 def warn_user(message: str, category: type[BGMIVWarning] = BGMIVWarning) -> None:
@@ -71,7 +115,7 @@ def is_missing(value: object) -> bool:
     """Whether an entry of an object column stands for "no value": None, NaN, NaT or pandas' NA."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
-    return isinstance(value, (float, np.floating)) and bool(np.isnan(value))
+    return isinstance(value, float | np.floating) and bool(value != value)
 
 
 def numeric(values: NDArray[Any], label: str, advice: str = _TO_NUMBERS) -> NDArray[Any]:
@@ -113,7 +157,8 @@ def _explain_strings(entries: Sequence[object], values: NDArray[Any], label: str
     texts = [i for i, entry in enumerate(entries) if isinstance(entry, str | bytes)]
     first = next((i for i in texts if not is_number(entries[i])), texts[0] if texts else 0)
     row = first // max(1, len(entries) // max(1, len(values)))
-    return f"{label} holds strings, such as {shown(entries[first])} in row {row}: {advice}."
+    where = row_names(np.arange(max(1, len(values))) == row)
+    return f"{label} holds strings, such as {shown(entries[first])} in {where}: {advice}."
 
 
 def shown(entry: object) -> str:

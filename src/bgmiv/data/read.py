@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from bgmiv.data.blocks import Declaration, category_entries, covariate_label
 from bgmiv.data.csv_file import CSVFormat, read_csv
 from bgmiv.data.ivdata import IVData, checked_sampling
-from bgmiv.data.messages import is_missing, listed, plural, warn_user
+from bgmiv.data.messages import is_missing, listed, name_rows, naming_rows, plural, row_names, warn_user
 from bgmiv.data.schema import RoleKind, check_are_levels, holds_words
 from bgmiv.data.table import Column, Table, check_distinct, read_columns, wrapped
 from bgmiv.errors import DataError, MissingExtraError
@@ -29,6 +30,7 @@ __all__ = [
     "complete_rows",
     "from_frame",
     "is_table",
+    "read_file",
     "read_table",
     "select_columns",
     "table_rows",
@@ -82,18 +84,25 @@ def read_table(
         0   9.5  north
         1   7.0  south
     """
+    words = (na_values,) if isinstance(na_values, str) else tuple(na_values)
+    return read_file(Path(path), CSVFormat(encoding, delimiter, decimal, words))[0]
+
+
+def read_file(file: Path, form: CSVFormat) -> tuple[Any, NDArray[np.int64] | None]:
+    """The table of a file as `read_table` gives it, and the line of each row of a CSV file."""
     import pandas as pd
 
-    file = Path(path)
     kind = next((kind for suffix, kind in _SUFFIXES.items() if file.name.lower().endswith(suffix)), None)
     if kind is None:
         raise DataError(f"{file} is neither CSV nor Parquet by its name. Pass a file ending in {', '.join(_SUFFIXES)}.")
     if not file.is_file():
-        raise DataError(f"{file}: there is no such file.")
-    words = (na_values,) if isinstance(na_values, str) else tuple(na_values)
-    form = CSVFormat(encoding, delimiter, decimal, words) if kind == "csv" else None
+        what = "it is a folder, a pipe or a broken link" if os.path.lexists(file) else "there is no such file"
+        raise DataError(f"{file}: {what}.")
     try:
-        return _read_parquet(file) if form is None else pd.DataFrame(read_csv(file, form))
+        if kind == "parquet":
+            return _read_parquet(file), None
+        found = read_csv(file, form)
+        return pd.DataFrame(found.columns), found.lines
     except MissingExtraError:
         raise
     # Each library has exceptions of its own for a damaged file.
@@ -126,6 +135,7 @@ class ColumnReader:
         return check_no_missing(select_columns(data, self.names))
 
 
+@naming_rows
 def from_frame(
     data: Any,
     *,
@@ -231,7 +241,8 @@ def check_no_missing(table: Table, fix: str = _AT_PREDICT) -> Table:
     """The table, or an error that counts its missing values."""
     bad, where = _missing_values(table)
     if bad.any():
-        raise DataError(f"there are missing values in {where}, in {int(bad.sum())} of {table.n_rows} rows. {fix}")
+        rows = f"{int(bad.sum())} of {table.n_rows} rows ({row_names(bad)})"
+        raise DataError(f"there are missing values in {where}, in {rows}. {fix}")
     return _with_plain_numbers(table)
 
 
@@ -255,6 +266,7 @@ def _complete(table: Table) -> Table:
     if left == 0:
         raise DataError(f"every one of the {table.n_rows} rows has a missing value: {where}. Use fewer columns.")
     warn_user(f"{int(bad.sum())} of {table.n_rows} rows are dropped for missing values in {where}; {left} are left.")
+    name_rows(np.flatnonzero(~bad))
     kept = tuple(column._replace(values=column.values[~bad]) for column in table.columns)
     return Table(kept, left, table.named, None if table.index is None else table.index[~bad])
 
@@ -289,7 +301,11 @@ def _with_plain_numbers(table: Table) -> Table:
             return column
         entries = column.values.tolist()
         numbers = all(isinstance(entry, bool | int | float | np.number | np.bool_) for entry in entries)
-        return column._replace(values=np.array(entries)) if numbers else column
+        try:
+            return column._replace(values=np.array(entries)) if numbers else column
+        # A subclass of numbers may do as it likes; the column is then refused by its name.
+        except Exception:
+            return column
 
     return table._replace(columns=tuple(map(plain, table.columns)))
 

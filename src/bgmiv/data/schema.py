@@ -250,7 +250,7 @@ class Schema:
         if n_rows is not None and table.n_rows != n_rows:
             rows = plural(table.n_rows, "row")
             raise DataError(f"covariates have {rows} but the treatment has {n_rows}. Pass the same rows.")
-        return encode(table, self.blocks)
+        return encode(table, self.blocks, at_fit=False)
 
     def check_treatment(self, values: Any, n_rows: int) -> FloatArray:
         """The treatment (n_rows,) given after the fit, as codes if it has levels; a scalar is repeated."""
@@ -335,8 +335,8 @@ def _listed(names: Sequence[str]) -> str:
     return f"{shown}, ... ({len(names)} in all)" if len(names) > 10 else shown
 
 
-def encode(table: Table, blocks: Sequence[CovariateBlock]) -> FloatArray:
-    """The flat matrix (n, p) of a table whose columns are the blocks' columns, in order; at fit and at predict.
+def encode(table: Table, blocks: Sequence[CovariateBlock], *, at_fit: bool = True) -> FloatArray:
+    """The flat matrix (n, p) of a table whose columns are the blocks' columns, in order; after the fit kinds are fixed.
 
     Pixels are divided by their block's `pixel_max`, so that they lie between 0 and 1.
     """
@@ -350,7 +350,8 @@ def encode(table: Table, blocks: Sequence[CovariateBlock]) -> FloatArray:
         parts.append((block, table.columns[position:stop]))
         position = stop
         for column in () if block.levels is not None else parts[-1][1]:
-            advice = f"declare it with blocks={{{column.name!r}: 'categorical'}}, or drop it"
+            declare = f"declare it with blocks={{{column.name!r}: 'categorical'}}, or drop it"
+            advice = declare if at_fit else "correct them, or leave such rows out: it held numbers at the fit"
             arrays[column.name] = numeric(column.values, covariate_label(column.name), advice)
     dtype = common_float(list(arrays.values()))
     plain = all(block.levels is None for block in blocks)
@@ -366,7 +367,7 @@ def encode(table: Table, blocks: Sequence[CovariateBlock]) -> FloatArray:
     for block in blocks:
         if block.kind == BlockKind.binary:
             for i in range(block.start, block.stop):
-                check_binary(flat[:, i], labels[i], "Recode it as 0 and 1, or declare another kind.")
+                check_binary(flat[:, i], labels[i], f"Recode it as 0 and 1{', or declare another kind' * at_fit}.")
         if block.holds_pixels and len(flat):
             _scale_pixels(flat[:, block.start : block.stop], block)
     return flat

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from textwrap import fill
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
@@ -17,6 +18,7 @@ from bgmiv.data.query import Rows
 from bgmiv.diagnostics.readings import CHECKS, Reading, html_table
 from bgmiv.effects import Predictor
 from bgmiv.errors import printable
+from bgmiv.numerals import percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -125,7 +127,7 @@ class LinearEstimate:
 
     Example:
         >>> print(LinearEstimate(2.0, 0.1, 1.8, 2.2, 1.5, 0.05, ((1.8, 2.2),), 0.95))
-        Linear effect by 2SLS: 2 (standard error 0.1), 95% interval [1.8, 2.2]; by least squares: 1.5 (0.05)
+        Linear effect by 2SLS: 2 (standard error 0.1), 95% interval [1.8, 2.2]; by OLS: 1.5 (0.05)
     """
 
     coefficient: float
@@ -143,19 +145,25 @@ class LinearEstimate:
         """The estimates in one line."""
         return (
             f"Linear effect by 2SLS: {self.coefficient:.4g} (standard error {self.std_error:.3g}), "
-            f"{100 * self.level:.4g}% interval [{self.lower:.4g}, {self.upper:.4g}]; "
-            f"by least squares: {self.ols:.4g} ({self.ols_std_error:.3g})"
+            f"{percent(self.level)} interval [{self.lower:.4g}, {self.upper:.4g}]; "
+            f"by OLS: {self.ols:.4g} ({self.ols_std_error:.3g})"
         )
+
+    @property
+    def ols_interval(self) -> tuple[float, float]:
+        """The interval of the least-squares coefficient at `level`."""
+        half = NormalDist().inv_cdf(0.5 + self.level / 2.0) * self.ols_std_error
+        return self.ols - half, self.ols + half
 
     def _repr_html_(self) -> str:
         rows = [("two-stage least squares", self.coefficient, self.std_error, self.lower, self.upper)]
-        rows += [("least squares", self.ols, self.ols_std_error, math.nan, math.nan)]
+        rows += [("ordinary least squares", self.ols, self.ols_std_error, *self.ols_interval)]
         rows += [("Anderson-Rubin set", math.nan, math.nan, low, high) for low, high in self.robust_set]
         texts = [
             (name, *("" if math.isnan(number) else f"{number:.4g}" for number in numbers)) for name, *numbers in rows
         ]
-        level = f"{100 * self.level:.4g}%"
-        return html_table("Linear effect", texts, ("", "estimate", "standard error", f"{level}: from", "to"))
+        header = ("", "estimate", "standard error", f"{percent(self.level)}: from", "to")
+        return html_table("Linear effect", texts, header)
 
 
 @dataclass(frozen=True)
@@ -208,17 +216,14 @@ class Diagnosis(Tabular):
         return pd.DataFrame(self.records(), columns=["key", "title", "severity", "value", "reading"])
 
     def __str__(self) -> str:
-        """A table of the checks, then the reading of each."""
-        lines = [f"Diagnosis: {self.severity}", ""]
+        """Every check with its value, what it means, and its reference."""
+        lines = [f"Diagnosis: {self.severity}"]
         if self.linear is not None:
-            lines += [str(self.linear), ""]
-        width = max((len(check.title) for check in self.checks), default=0)
-        longest = max((len(check.severity) for check in self.checks), default=0)
-        lines += [f"{check.title:{width}}  {check.severity:{longest}}  {check.value}" for check in self.checks]
+            lines.append(fill(str(self.linear), 80))
         for check in self.checks:
-            lines += ["", f"{check.title}: {check.severity}"]
+            lines += ["", fill(f"[{check.severity}] {check.title}: {check.value}", 80)]
             for part in (check.reading, f"({check.reference})"):
-                lines.append(fill(part, 100, initial_indent="  ", subsequent_indent="  "))
+                lines.append(fill(part, 80, initial_indent="    ", subsequent_indent="    "))
         return printable("\n".join(lines))
 
     def _repr_html_(self) -> str:

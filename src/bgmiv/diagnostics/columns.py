@@ -17,7 +17,7 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.schema import BlockKind
 from bgmiv.errors import DataError
 
-__all__ = ["LinearColumns", "linear_columns", "residuals"]
+__all__ = ["LinearColumns", "linear_columns", "residuals", "used_rows"]
 
 Floats = NDArray[np.float64]
 Pieces = Callable[[slice], Floats]
@@ -74,6 +74,11 @@ class LinearColumns:
         return {"cov_type": "clustered", "clusters": self.groups}
 
 
+def used_rows(data: IVData) -> Any:
+    """An index of the rows of `linear_columns`: those of weight 0 tell nothing, and linearmodels refuses them."""
+    return slice(None) if data.weights is None or data.weights.all() else data.weights > 0
+
+
 def linear_columns(data: IVData) -> LinearColumns:
     """The columns for linear diagnostics of a data set.
 
@@ -83,8 +88,7 @@ def linear_columns(data: IVData) -> LinearColumns:
     Raises:
         DataError: there are no instruments, or too few rows for them, or the covariates determine the treatment.
     """
-    # Rows of weight 0 tell nothing, and linearmodels refuses them.
-    data = data if data.weights is None or data.weights.all() else data.take(data.weights > 0)
+    data = data.take(used_rows(data))
     n = data.n_rows
     weights = None if data.weights is None else np.asarray(data.weights, np.float64) / np.mean(data.weights)
     share = np.full(n, 1.0 / n) if weights is None else weights / weights.sum()

@@ -18,7 +18,7 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind
 from bgmiv.diagnostics.check import Check, Fitted
-from bgmiv.diagnostics.linear import LinearColumns
+from bgmiv.diagnostics.columns import LinearColumns, used_rows
 from bgmiv.diagnostics.readings import MUCH_WIDER
 from bgmiv.effects import average, contrast
 from bgmiv.intervals import ROUGHNESS, interval_of
@@ -72,7 +72,7 @@ def detail_check(
     """What the instruments show of the curve's shape; None for a treatment that is no number."""
     if data.schema.treatment.kind is not BlockKind.continuous or not columns.names:
         return None
-    values, visible = singular_values(np.asarray(data.treatment, np.float64), columns)
+    values, visible = singular_values(np.asarray(data.treatment[used_rows(data)], np.float64), columns)
     numbers = {"visible": float(visible)} | {f"shape_{i}": float(s) for i, s in enumerate(values, start=1)}
     labels = {"change": change.label}
     if fitted.interval_kind:

@@ -21,6 +21,7 @@ from bgmiv.diagnostics.verdict import FIRST_STAGE_GAIN, MOMENT_EXCESS, Limits, V
 from bgmiv.diagnostics.weak_iv import likelihood_ratio_set, tf_critical_value
 from bgmiv.effects import Predictor, average, contrast
 from bgmiv.errors import WeakInstrumentWarning
+from bgmiv.numerals import number
 
 __all__ = ["Change", "changes_of", "diagnose"]
 
@@ -90,9 +91,9 @@ def diagnose(
     if found.weak_instruments:
         stage = parts.stages[parts.weakest]
         warn_user(
-            f"the instruments are weak: their effective F is {stage.effective_f:.3g}, below its critical value "
-            f"{stage.critical:.3g}. Do not rely on estimates and intervals; the Anderson-Rubin set of diagnose() "
-            "remains valid.",
+            f"the instruments are weak: their effective F is {number(stage.effective_f)}, below its critical value "
+            f"{number(stage.critical)}. Do not rely on the estimate and usual intervals. Report an Anderson-Rubin set: "
+            "ate_interval() gives one for the average effect, diagnose().linear for the linear effect.",
             WeakInstrumentWarning,
         )
     return found

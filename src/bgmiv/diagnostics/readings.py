@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
+from bgmiv.numerals import number, percent, robust_set_text
+
 if TYPE_CHECKING:
     from bgmiv.diagnostics.check import Severity
 
@@ -58,14 +60,14 @@ def preparation_text(numbers: Numbers, labels: Labels) -> str:
     text = {
         "components": "The {covariate_columns:.0f} covariate columns are replaced by their {components:.0f} leading "
         "principal components.",
-        "redundant_covariates": "Redundant covariate columns left out: {redundant_covariates:.0f}.",
+        "redundant_covariates": "Redundant covariate columns dropped: {redundant_covariates:.0f}.",
         "groups_ignored": "{groups_ignored:.0f} groups are too few for clustered standard errors; rows are treated as "
         "independent.",
     }
     sentences = [sentence.format(**numbers) for name, sentence in text.items() if name in numbers]
     if "dropped_instruments" in labels:
         names = labels["dropped_instruments"]
-        sentences.append(f"Left out because covariates or other instruments determine them: {names}.")
+        sentences.append(f"Dropped because covariates or other instruments determine them: {names}.")
     return " ".join(sentences)
 
 
@@ -84,29 +86,18 @@ def _p_text(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.3g}"
 
 
-def _set_text(intervals: Sequence[tuple[float, float]]) -> str:
-    if not intervals:
-        return "empty"
-    if intervals == [(-math.inf, math.inf)]:
-        return "every number"
-    return " and ".join(
-        ("(-inf" if math.isinf(lower) else f"[{lower:.4g}") + ", " + ("inf)" if math.isinf(upper) else f"{upper:.4g}]")
-        for lower, upper in intervals
-    )
-
-
 def _effective_f(severity: Severity, numbers: Numbers, labels: Labels) -> Words:
     text = {
         "good": "The instruments are strong enough for the usual estimates and intervals.",
         "doubtful": "The instruments move the treatment, but the data do not show that the bias of two-stage least "
-        "squares is below a tenth of its worst case. Read the Anderson-Rubin set beside every interval.",
+        "squares is below a tenth of its worst case. Use the Anderson-Rubin set in place of the usual interval.",
         "failed": "The instruments are weak. Estimates are biased towards ordinary regression, their intervals are too "
         "narrow, and a flexible method does no better. Rely only on the Anderson-Rubin set, or find stronger "
         "instruments.",
     }[severity]
     if numbers["instruments"] == 0:
         text = "The covariates determine the instruments, so nothing is left to move the treatment. Drop covariates."
-    value = f"{numbers['effective_f']:.3g}{_weakest(labels)}; critical value {numbers['critical']:.3g}"
+    value = f"{number(numbers['effective_f'])}{_weakest(labels)}; critical value {number(numbers['critical'])}"
     return "Instrument strength (effective F)", value, f"{text} {preparation_text(numbers, labels)}".strip()
 
 
@@ -120,7 +111,7 @@ def _robust_f(severity: Severity, numbers: Numbers, labels: Labels) -> Words:
     if numbers["instruments"] > 1:
         text += " With several instruments, go by the effective F."
     title = f"First-stage F with {'clustered' if numbers['clustered'] else 'robust'} standard errors"
-    return title, f"{numbers['robust_f']:.3g}{_weakest(labels)}; partial R² {numbers['partial_r2']:.3g}", text
+    return title, f"{number(numbers['robust_f'])}{_weakest(labels)}; partial R² {numbers['partial_r2']:.3g}", text
 
 
 def _weakest(labels: Labels) -> str:
@@ -152,28 +143,33 @@ def _anderson_rubin(severity: Severity, numbers: Numbers, labels: Labels) -> Wor
     wider = found and (found[0][0] < numbers["usual_lower"] or found[-1][1] > numbers["usual_upper"])
     if severity == "good" and wider:
         text += " Where it is wider than the usual interval, use the set."
-    title = f"Linear effect, {100 * numbers['level']:.4g}% set robust to weak instruments (Anderson-Rubin)"
-    return title, _set_text(found), text
+    title = f"Linear effect, {percent(numbers['level'])} set robust to weak instruments (Anderson-Rubin)"
+    return title, robust_set_text(found), text
 
 
 def _detail(severity: Severity, numbers: Numbers, labels: Labels) -> Words:
     values = [value for name, value in numbers.items() if name.startswith("shape_")]
     visible = int(numbers["visible"])
-    text = (
-        f"Of {len(values)} shape{'s' if len(values) != 1 else ''} of the treatment (its line and its bends) the "
-        f"instruments show {visible} clearly; the numbers are how much of each is left in its mean given them. "
-    )
+    if len(values) == 1:
+        text = "These instruments can show a straight line and no curvature"
+        text += ". " if visible else ", and the line not clearly. "
+    else:
+        text = (
+            f"Of {len(values)} shapes that the curve can have (a straight line, then ever finer bends) the "
+            f"instruments show {visible} clearly. The numbers are singular values: how much of each shape is left in "
+            "its mean given the instruments. "
+        )
     if visible < 2:
-        text += "They show little more than a straight line: what the curve has beyond it rests on smoothness. "
+        text += "Any curvature in the estimate rests on the assumption of smoothness. "
     if "wider" in numbers:
         text += (
             f"For a change of treatment {labels['change']}, the roughest curve that the data do not reject would give "
-            f"a {100 * numbers['level']:.4g}% interval from {numbers['lower']:.4g} to {numbers['upper']:.4g}, "
+            f"a {percent(numbers['level'])} interval from {numbers['lower']:.4g} to {numbers['upper']:.4g}, "
             f"{numbers['wider']:.1f} times as wide as the usual one"
         )
         text += (
-            ": if a steep or sudden change is plausible, use it (ate_interval(method='rough')), for the instruments "
-            "cannot show such detail."
+            ". The instruments cannot show such detail: if a steep or sudden change is plausible, use this interval "
+            "(ate_interval(method='rough'))."
             if numbers["wider"] > MUCH_WIDER
             else "."
         )
@@ -239,16 +235,16 @@ def _no_instrument(severity: Severity, numbers: Numbers, labels: Labels) -> Word
 
 def _linear_comparison(severity: Severity, numbers: Numbers, labels: Labels) -> Words:
     own, linear, lower, upper = (f"{numbers[name]:.4g}" for name in ("effect", "linear", "lower", "upper"))
-    text = f"For a change of treatment {labels['change']} the average effect is {own}, and by 2SLS {linear} "
-    text += f"[{lower}, {upper}]. "
+    text = f"For a change of treatment {labels['change']} the average effect is {own}, and {linear} "
+    text += f"[{lower}, {upper}] by 2SLS. "
     text += {
         "good": "The average effect agrees with linear two-stage least squares, within its interval.",
         "doubtful": "The fit and linear two-stage least squares have opposite signs. Find out why before using either.",
         "note": "This fit is linear two-stage least squares itself."
         if numbers["same"]
         else "The average effect differs from linear two-stage least squares. This is expected if the effect is not "
-        "linear or differs between rows, which the linear estimate weights differently: look at the curve. If the "
-        "curve is straight, the difference is a warning.",
+        "linear or differs between rows, which 2SLS weights differently: look at the curve. If the curve is straight, "
+        "the difference is a warning.",
     }[severity]
     return "Comparison with linear two-stage least squares", f"{own}; 2SLS {linear}", text
 

@@ -26,6 +26,7 @@ from bgmiv.diagnostics.readings import html_table, preparation_text
 from bgmiv.effects import Predictor, average, contrast
 from bgmiv.errors import ConfigError, DataError, printable
 from bgmiv.intervals import check_level, interval_of
+from bgmiv.numerals import percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -124,7 +125,7 @@ class Sensitivity(Tabular):
         return [
             ("direct effects allowed", ", ".join(f"{name} [{low:.4g}, {high:.4g}]" for name, (low, high) in pairs)),
             ("linear effect without any", f"{self.estimate:.4g}"),
-            (f"union of {100 * self.level:.4g}% intervals", f"[{self.lower:.4g}, {self.upper:.4g}]"),
+            (f"union of {percent(self.level)} intervals", f"[{self.lower:.4g}, {self.upper:.4g}]"),
             ("the same if they are normal", f"[{self.local_lower:.4g}, {self.local_upper:.4g}] (local to zero)"),
             ("breakdown, linear effect", f"{self.breakdown:.4g} per standard deviation of the instruments"),
             ("breakdown, fitted method", fit),

@@ -15,8 +15,8 @@ __all__ = ["FIRST_STAGE_GAIN", "INSTRUMENT_F", "MOMENT_EXCESS", "Finding", "FitE
 
 
 _LINEAR_ENOUGH = (
-    "A line is enough here: the data support no curvature and no interaction, and the estimate is that of linear "
-    "two-stage least squares."
+    "A linear model is enough here: the data support no curvature and no interaction, so the estimate is that of "
+    "linear two-stage least squares."
 )
 
 
@@ -144,11 +144,11 @@ class Verdict:
 
     def __str__(self) -> str:
         """The severity, then one reason per line."""
-        return "\n".join([self.severity, *(f"- {reason}" for reason in self.reasons)])
+        return "\n".join([self.severity, *(f"- {reason}" for reason in self.reasons or (self.sentence,))])
 
     def _repr_html_(self) -> str:
         rows = [(finding.severity, as_sentence(finding.text)) for finding in self.worst_first]
-        return html_table(f"Held-out checks: {self.severity}", rows)
+        return html_table(f"Held-out checks: {self.severity}", rows, notes=() if rows else (self.sentence,))
 
 
 class Limits(NamedTuple):

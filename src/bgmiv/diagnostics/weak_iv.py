@@ -19,6 +19,7 @@ from scipy.stats import chi2, norm
 
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
+from bgmiv.diagnostics.columns import used_rows
 from bgmiv.diagnostics.linear import Intervals, LinearColumns, anderson_rubin_set, first_stage, linear_columns
 from bgmiv.effects import Average, Predictor, average, contrast
 from bgmiv.errors import ConfigError, DataError
@@ -134,10 +135,10 @@ def average_effect_set(fitted: Predictor, own: FitRows, estimate: float, size: f
     Returns:
         Disjoint intervals in increasing order, whose ends may be infinite; the set may be empty.
     """
-    data, columns = own.data, linear_columns(own.data)
-    x = np.asarray(data.treatment, np.float64)
+    data, columns, used = own.data, linear_columns(own.data), used_rows(own.data)
+    x, y = (np.asarray(values, np.float64) for values in (data.treatment, data.outcome))
     line = fitted.at(Query(data.treatment[None], own.rows))[0] - estimate / size * x
-    rest = np.asarray(data.outcome, np.float64) - line
+    rest = (y - line)[used]
     share = np.ones(len(rest)) if columns.weights is None else columns.weights
     rest = rest - np.average(rest, weights=share)
     scale = float(np.sqrt(np.average(rest**2, weights=share))) or 1.0

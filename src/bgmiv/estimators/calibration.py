@@ -34,6 +34,7 @@ from bgmiv.errors import BGMIVError, ConfigError, DataError, StoreError
 from bgmiv.estimators.fitted import FittedMethod, MethodConfig
 from bgmiv.executors import Died, Executor
 from bgmiv.intervals import Estimate, Floats, Interval, interval_of
+from bgmiv.numerals import percent
 from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.progress import Reporter, silent
 from bgmiv.sieve.fit import SieveConfig, fit_sieve
@@ -53,7 +54,7 @@ Ratios = dict[str, list[float]]
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """How often intervals held the truth on data sets drawn from a fit; print it to read it.
+    """How often intervals covered the truth on data sets drawn from a fit; print it to read it.
 
     This is conditional on the model: if g, the exclusion of the instruments or the errors are not as fitted, the
     intervals of the data at hand may hold less often.
@@ -104,7 +105,7 @@ class Calibration:
         }
 
     def widened(self, interval: Interval) -> Interval:
-        """An interval of the same fit, times the factor of its kind; it stays as it is where intervals held.
+        """An interval of the same fit, times the factor of its kind; unchanged where intervals cover often enough.
 
         Raises:
             ConfigError: the interval is of another level, or an Anderson-Rubin set, which has no standard error.
@@ -131,13 +132,13 @@ class Calibration:
         return pd.DataFrame(columns)
 
     def __str__(self) -> str:
-        """In how many data sets intervals held, by how much to widen them, and what this depends on."""
-        lines = [f"On {self.repeats} data sets like yours {self.level * 100:.4g}% intervals held"]
+        """How often intervals covered the truth, by how much to widen them, and what this depends on."""
+        lines = [f"On {self.repeats} data sets like yours {percent(self.level)} intervals covered"]
         for name, share in self.coverage.items():
             shown = f"{name} ({self.label})" if name == EFFECT else name
-            more = f"; they would in {self.level * 100:.4g}% if {self.factors[name]:.2f} times as wide"
+            more = f"; they would in {percent(self.level)} if {self.factors[name]:.2f} times as wide"
             more = more if share < self.level else ""
-            lines.append(f"  {shown}: in {share:.0%} (standard error {self.std_errors[name]:.1%}){more}")
+            lines.append(f"  {shown}: in {share:.0%} of them (standard error {self.std_errors[name]:.1%}){more}")
         lines.append("Conditional on the model: the fitted g was the truth, and errors were those of the fit.")
         return "\n".join(lines + [f"{self.n_failed} more could not be fitted."] * (self.n_failed > 0))
 

@@ -332,7 +332,7 @@ class ReportingMixin(QuestionsMixin):
         changed["members"] = min(_NO_INSTRUMENT_MEMBERS, self._fitted().n_members)
         params |= {name: value for name, value in changed.items() if name in params}
         config, key = type(self)(**params)._config(), jax.random.key(self.seed_)
-        with reporter_for(self.progress, f"{type(self).__name__} without the instruments") as reporter:
+        with reporter_for(self.progress, f"{type(self).__name__} (no instrument)") as reporter:
             return config.fit(data, key, reporter)
 
     def summary(self, **request: Any) -> Analysis:

@@ -139,7 +139,7 @@
       const ends = values.length < 3 ? "no interval" : `${level} interval ${texts[1]} to ${texts[2]}`;
       const robust = inside !== undefined && curve.robust;
       const caution = data.weak && values.length > 2 ? ", not robust to weak instruments" : "";
-      find("contrast-interval").textContent = robust ? `${level} set robust to weak instruments: ${robust}` : ends + caution;
+      find("contrast-interval").textContent = robust ? `weak-instrument-robust ${level} set: ${robust}` : ends + caution;
       find("contrast-share").textContent = `${curve.label}; both values in support for ${inside === undefined ? "at most " : ""}${share(seen)} of ${data.units}`;
       Object.assign(find("contrast").dataset, { estimate: values[0], lower: values[1] ?? "", upper: values[2] ?? "" });
     }

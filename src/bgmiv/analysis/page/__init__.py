@@ -61,7 +61,7 @@ def report_page(analysis: Analysis, first: Mapping[tuple[str, str], Parts] | Non
     )
     made = f"Made by bgmiv {clean(analysis.versions.get('bgmiv', ''))}".rstrip()
     made += f" on {clean(analysis.made)}, seed {analysis.seed}" if analysis.made else ""
-    foot = element("footer", element("p", f"{made}. This file is the whole page: it loads nothing."))
+    foot = element("footer", element("p", f"{made}. This file is self-contained and loads nothing from the network."))
     nav = element("nav", element("ul", *links), aria_label="Contents")
     body = element(
         "body",
@@ -85,13 +85,15 @@ def check_path(path: str | os.PathLike[str]) -> Path:
     """The path of a page to write; checked before anything slow is done.
 
     Raises:
-        ConfigError: the path is a folder, or its folder does not exist.
+        ConfigError: the path is a folder, a device or a pipe, or its folder does not exist.
         StoreError: nothing can be written there.
     """
     target = Path(path)
     if target.is_dir():
         example = str(target / "report.html")
         raise ConfigError(f"path {str(target)!r} is a folder. Name a file in it, such as {example!r}.")
+    if os.path.exists(target) and not target.is_file():
+        raise ConfigError(f"path {str(target)!r} is a device or a pipe. Name a file.")
     if not target.parent.is_dir():
         raise ConfigError(f"the folder {str(target.parent)!r} of path {str(target)!r} does not exist. Make it first.")
     check_writable(target.parent)

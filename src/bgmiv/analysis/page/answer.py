@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from bgmiv.analysis.analysis import Analysis, EffectRow, MethodRow
 from bgmiv.analysis.axes import MIN_SUPPORT, effect_axis, method_curves
-from bgmiv.analysis.markup import (
-    Markup,
-    clean,
-    element,
-    number,
-    percent,
-    robust_set_text,
-    sentence,
-    share,
-    shortened,
-    together,
-)
+from bgmiv.analysis.markup import Markup, clean, element, sentence, shortened
 from bgmiv.analysis.page.charts import curve_chart, sample
 from bgmiv.analysis.page.forest import MARKS, ForestRow, forest, interval_ends, level_charts, look_of
 from bgmiv.analysis.page.parts import Parts, badge, cards, pairs, tools
 from bgmiv.analysis.text import answer, cautions, checks_of, estimate_cells, failed, method_note, trust
+from bgmiv.numerals import number, percent, robust_set_text, share, together
 
 __all__ = ["checks_section", "curve_section", "effects_section", "headline", "methods_section"]
 
@@ -56,7 +47,7 @@ def headline(analysis: Analysis) -> Markup:
 def _tiles(analysis: Analysis) -> Markup:
     first, units = analysis.effects[0], analysis.units
     value, low, high = together(first.estimate, first.lower, first.upper)
-    change = analysis.question.change_text(first) + (", by a failed fit" if failed(analysis) else "")
+    change = analysis.question.change_text(first) + (" (failed fit)" if failed(analysis) else "")
     tiles = [("Average effect", value, change)]
     if first.lower is not None:
         errors = ", ".join(f"{shortened(name, 20)} {number(part, 2)}" for name, part in first.std_errors.items())
@@ -64,7 +55,7 @@ def _tiles(analysis: Analysis) -> Markup:
         if first.method == "anderson-rubin":
             text, detail = robust_set_text(first.pieces), "Anderson-Rubin set, robust to weak instruments"
         tiles.append((f"{percent(analysis.level)} interval", text, detail))
-    tiles.append(("In support", share(first.in_support), f"of {units}: comparable {units} are observed at both values"))
+    tiles.append(("In support", share(first.in_support), f"of {units} have comparable {units} at both values"))
     for check in checks_of(analysis)[0]:
         if "effective_f" in check.numbers:
             critical = f"effective F; critical value {number(check.numbers['critical'])}"
@@ -82,21 +73,19 @@ def curve_section(analysis: Analysis) -> Parts:
     level, units = percent(analysis.level), analysis.units
     if analysis.question.level_names:
         drawn = [level_charts(analysis)]
-        note = (
-            f"Hollow marks: the data show this level for fewer than half of the {units}, so the value is extrapolated."
-        )
+        note = f"Hollow marks are extrapolated: this level is in support for fewer than half of the {units}."
         band = f"Lines are {level} intervals."
     else:
         drawn = [
             element("p", sentence(meaning).rstrip("."), class_="axis-name"),
             element("div", curve_chart(analysis), class_="plot"),
-            element("p", f"{treatment}, if it were set", class_="axis-name across"),
+            element("p", f"{treatment}, set by intervention", class_="axis-name across"),
             _reader(analysis),
         ]
-        note = f"Hatched: the data show such treatments for fewer than half of the {units}; the curve is extrapolated."
-        band = f"The band is meant to hold each point of the curve ({level})."
+        note = f"Hatched: the curve is extrapolated; such treatments are in support for fewer than half of the {units}."
+        band = f"The shaded area shows pointwise {level} intervals."
         if analysis.curves[0].band_lower:
-            band = f"The band is meant to hold the whole curve ({level}); the interval of each point alone is narrower."
+            band = f"The shaded area is a uniform {level} band for the whole curve; pointwise intervals are narrower."
     caption = f"{note} {band} {sentence(analysis.interval_kind)}" if analysis.curves[0].lower else note
     return [
         element("h2", f"What if {shortened(treatment, 40)} were set?"),
@@ -118,7 +107,7 @@ def _legend(analysis: Analysis) -> Markup | None:
         parts.append(element("label", element("span", "Averaged over"), element("select", *options, id="group")))
     if analysis.curves[0].band_lower and analysis.curves[0].lower and not levelled:
         box = element("input", type="checkbox", id="pointwise")
-        parts.append(element("label", box, "Interval of each point"))
+        parts.append(element("label", box, "Pointwise intervals"))
     boxes = []
     for i, name, _ in method_curves(analysis):
         box = element("input", type="checkbox", data_toggle=i, checked=analysis.methods[i].note == "truth")
@@ -156,7 +145,7 @@ def _contrast_form(analysis: Analysis) -> Markup | None:
     fields = [_field(analysis, "t1", "setting it to", first.t1), _field(analysis, "t0", "instead of", first.t0)]
     return element(
         "div",
-        element("h3", "Ask for another contrast"),
+        element("h3", "Compute another contrast"),
         element("div", *fields, class_="fields"),
         element(
             "output",
@@ -196,9 +185,9 @@ def effects_section(analysis: Analysis) -> Parts:
         return []
     t0, t1 = (question.treatment_text(t) for t in (rows[0].t0, rows[0].t1))
     names = [shortened(text, 60) for text in (question.treatment, question.changed)]
-    text = (
-        f"The average effect of setting {names[0]} to {t1} instead of {t0} on {names[1]}, by group of {analysis.units}."
-    )
+    text = f"Average effect on {names[1]} of setting {names[0]} to {t1} instead of {t0}, by group of {analysis.units}."
+    if all(math.isclose(row.estimate, rows[0].estimate, rel_tol=1e-4) for row in rows):
+        text += " The fit found no differences between groups."
     looks = [
         {"look": "main" if row.in_support >= MIN_SUPPORT else "faint", "mark": "circle" if i else "diamond", "curve": i}
         for i, row in enumerate(rows)
@@ -214,8 +203,8 @@ def methods_section(analysis: Analysis) -> Parts:
     if len(rows) < 2:
         return []
     text = (
-        "The same average effect by every method. Where a method without the instruments differs from the same method "
-        "with them, the difference is an estimate of the confounding."
+        "The same average effect by every method. The difference between a method and its version without the "
+        "instruments is an estimate of the confounding bias."
     )
     looks = [{"look": look_of(analysis, i), "mark": MARKS[i % len(MARKS)]} for i in range(len(rows))]
     labels = [(row.name, method_note(row)) for row in rows]
@@ -241,17 +230,21 @@ def _effect_forest(
 def checks_section(analysis: Analysis) -> Parts:
     """The other checks, and the verdict from held-out rows."""
     others, verdict = checks_of(analysis)[1], analysis.verdict
-    parts = [element("h2", "Can it be trusted?"), cards(others), tools("checks", "all checks")]
+    parts = [element("h2", "Can the fit be trusted?"), cards(others), tools("checks", "all checks")]
     if verdict is None:
         return parts if others else []
     n = verdict.evidence.n_held_out
-    text = f"{n:,} rows were held out of training to check the fit." if n else "No rows were held out to check the fit."
-    reasons = [element("li", reason) for reason in verdict.reasons]
+    text = f"{n:,} {analysis.units} were held out of training to check the fit."
+    if n == analysis.question.n_rows:
+        text = f"The fit is an ensemble: each of the {n:,} {analysis.units} is checked by a member not trained on it."
+    elif not n:
+        text = "No rows were held out to check the fit."
+    reasons = [element("li", reason) for reason in verdict.reasons or (verdict.sentence,)]
     held_out = element(
         "div",
-        element("div", element("h3", "The fit in held-out rows"), badge(verdict.severity, verdict.severity)),
+        element("div", element("h3", "Fit on held-out rows"), badge(verdict.severity, verdict.severity)),
         element("p", text),
-        element("ul", *reasons) if reasons else None,
+        element("ul", *reasons),
         class_=f"check wide {verdict.severity}",
     )
     return [*parts, held_out]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from itertools import groupby
 
 from bgmiv.analysis.analysis import Analysis
-from bgmiv.analysis.markup import clean, element, sentence, share, shortened
+from bgmiv.analysis.markup import clean, element, sentence, shortened
 from bgmiv.analysis.page.charts import sparkline
 from bgmiv.analysis.page.parts import Parts, pairs, tools
+from bgmiv.numerals import share
 
 __all__ = ["again_section", "assumption_texts", "assumptions_section", "data_section", "history_section"]
 
@@ -25,41 +26,39 @@ def assumption_texts(analysis: Analysis) -> dict[str, str]:
     s = "" if len(question.instruments) > 1 else "s"
     given = " given the covariates" if question.covariates else ""
     found = {
-        "What is estimated": f"The curve g: the mean of {outcome} if {treatment} were set to a value by intervention"
-        f"{given}. An average effect is the mean of its differences over the {question.n_rows:,} {units}.",
+        "Estimand": f"The structural function g: the mean of {outcome}{given} if {treatment} were set by intervention. "
+        f"An average effect is the mean difference of g over the {question.n_rows:,} {units}.",
         "Exclusion and independence": f"{listed} affect{s} {outcome} only through {treatment}, and share{s} no cause "
-        f"with it{given}. No data can show this: it has to be argued.",
-        "Additive errors": f"What is not observed adds to {outcome} and does not change the effect of {treatment}. If "
-        f"effects differ between {units} with the same covariates, and treatments are chosen by them, what is "
-        f"estimated is an average that weights {units} by how much {listed} move{s} their {treatment}.",
+        f"with it{given}. The data cannot show this: it has to be argued.",
+        "Additive errors": f"Unobserved causes shift {outcome} and do not change the effect of {treatment}. If effects "
+        f"differ between {units} with the same covariates and {treatment} is chosen with them in mind, the estimate is "
+        f"an average that weights {units} by how much {listed} move{s} their {treatment}.",
     }
     if estimand.binary_instrument:
-        found["One instrument with two values"] = (
-            f"It shows one number for given covariates: the effect on {units} whose {treatment} it moves (the local "
-            "average treatment effect), if it moves none the other way (monotonicity). The shape of a curve beyond "
-            "that rests on the covariates and on smoothness."
+        found["Binary instrument"] = (
+            f"For given covariates it identifies one number: the effect on {units} whose {treatment} it moves (the "
+            "local average treatment effect), if it moves none the other way (monotonicity). The shape of the curve "
+            "comes from the covariates and from assuming smoothness."
         )
     if estimand.treated is not None:
         low, high = estimand.treated
         text = f"{share(low)} of {units} are treated at one value of the instrument, {share(high)} at the other."
         if min(low, 1.0 - high) < _ONE_SIDED:
             who = "treated" if low < _ONE_SIDED else "untreated"
-            text += f" Compliance is one-sided, so that the effect on {units} it moves is the effect on the {who}."
+            text += f" Noncompliance is one-sided: the effect on the {units} that it moves is the effect on the {who}."
         found["Compliance"] = text
     found["Relevance"] = f"{listed} move{s} {treatment}{given}: see the effective F."
     inside = share(analysis.effects[0].in_support)
-    found["Overlap"] = (
-        f"Comparable {units} are observed at both values of {treatment}: this is so for {inside} of {units}."
-    )
+    found["Overlap"] = f"Comparable {units} are observed at both values of {treatment} for {inside} of the {units}."
     if any(check.key == "detail" for check in analysis.diagnosis.checks):
         found["Detail"] = (
-            "The instruments show the curve only through its mean given them, which is smoother: sudden changes along "
-            f"{treatment} are not to be seen in it. The check of detail says how much is."
+            "The instruments show only the mean of g given the instruments, which is smoother than g: sudden changes "
+            f"along {treatment} cannot be seen. The check of detail says how much can."
         )
     found["If a control function disagrees"] = (
-        "It assumes more: that the errors of treatment and outcome are together independent of the instruments, and "
-        "that one error drives the treatment. Where that holds it shows more detail; a difference between the two "
-        "answers is a reason to doubt it, or the smoothness assumed here."
+        "It assumes more: that the errors of treatment and outcome are jointly independent of the instruments, and "
+        "that a single error drives the treatment. Where this holds it shows more detail. If the two answers differ, "
+        "doubt this assumption or the smoothness assumed here."
     )
     return found
 
@@ -71,7 +70,7 @@ def assumptions_section(analysis: Analysis) -> Parts:
         for name, text in assumption_texts(analysis).items()
     ]
     table = element("table", element("tbody", *rows), class_="plain terms")
-    return [element("h2", "What is estimated, and what it rests on"), element("div", table, class_="scroll")]
+    return [element("h2", "Estimand and assumptions"), element("div", table, class_="scroll")]
 
 
 def data_section(analysis: Analysis) -> Parts:
@@ -79,19 +78,19 @@ def data_section(analysis: Analysis) -> Parts:
     question, units = analysis.question, analysis.units
     text = f"{question.n_rows:,} {units}" + (f" of {clean(question.source)}" if question.source else "") + "."
     if question.n_dropped:
-        text += f" {question.n_dropped:,} {units} with missing values were left out."
+        text += f" {question.n_dropped:,} {units} with missing values were dropped."
     if question.weights:
         text += f" {sentence(units)[:-1]} are weighted by {clean(question.weights)}."
     if question.groups:
         text += f" {sentence(units)[:-1]} are clustered by {clean(question.groups)}."
-    names = [element("th", name, scope="col") for name in ("Column", "Role", "Kind", "Holds")]
+    names = [element("th", name, scope="col") for name in ("Column", "Role", "Kind", "Summary")]
     rows = []
     for column in question.columns:
         cells = [element("td", cell) for cell in (column.role, column.kind, column.text)]
         rows.append(element("tr", element("th", element("bdi", column.name), scope="row"), *cells))
     table = element("table", element("thead", element("tr", *names)), element("tbody", *rows), class_="plain")
     return [
-        element("h2", "The question and the data"),
+        element("h2", "Data"),
         element("p", text),
         element("pre", element("code", question.formula)) if question.formula else None,
         element("div", table, class_="scroll", tabindex=0, role="region", aria_label="Columns"),
@@ -103,7 +102,7 @@ def history_section(analysis: Analysis) -> Parts:
     """Losses along training; nothing for a method in closed form."""
     if not analysis.history:
         return []
-    parts = [element("h2", "Training"), element("p", "Losses along the steps of training.")]
+    parts = [element("h2", "Training"), element("p", "Loss by training step.")]
     for phase, lines in groupby(analysis.history, key=lambda line: line.phase):
         cards = [element("div", element("h4", line.name), sparkline(line), class_="spark-card") for line in lines]
         parts += [element("h3", phase), element("div", *cards, class_="sparks")]
@@ -119,7 +118,7 @@ def again_section(analysis: Analysis) -> Parts:
         for title, values in (("Settings", settings), ("Versions", analysis.versions))
     ]
     version = clean(analysis.versions.get("bgmiv", ""))
-    install = f"Install bgmiv {version} and fit the same rows with these settings and this seed: the numbers repeat."
+    install = f"To repeat the numbers, install bgmiv {version} and fit the same data with these settings and this seed."
     cite = f"{_PAPER} " if analysis.method.startswith("BGM-IV") else ""
     return [
         element("h2", "Reproduce it"),

@@ -11,9 +11,10 @@ import numpy as np
 from bgmiv.analysis.analysis import Analysis, Curve, HistoryLine
 from bgmiv.analysis.axes import Axis, axis_over, curve_axes, method_curves, outside_support
 from bgmiv.analysis.instruments import BinnedMeans
-from bgmiv.analysis.markup import Markup, clean, element, joined, number
+from bgmiv.analysis.markup import Markup, clean, element, joined
 from bgmiv.analysis.page.forest import MARKS, look_of, mark
 from bgmiv.diagnostics.check import Check
+from bgmiv.numerals import number
 
 __all__ = ["Line", "binned_chart", "curve_chart", "lines_chart", "meter", "sample", "shape_bars", "sparkline"]
 

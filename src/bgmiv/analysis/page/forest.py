@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from bgmiv.analysis.analysis import Analysis
 from bgmiv.analysis.axes import MIN_SUPPORT, Axis, effect_axis, method_curves
-from bgmiv.analysis.markup import Markup, aligned, clean, element, joined, percent, sentence, share
+from bgmiv.analysis.markup import Markup, clean, element, joined, sentence
+from bgmiv.numerals import aligned, percent, share
 
 __all__ = ["MARKS", "ForestRow", "forest", "interval_ends", "level_charts", "look_of", "mark"]
 

@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 from dataclasses import astuple
 
-from scipy.stats import norm as normal
-
 from bgmiv.analysis.analysis import Analysis, EffectRow
 from bgmiv.analysis.axes import axis_over, effect_axis
 from bgmiv.analysis.instruments import Balance, DirectEffect
-from bgmiv.analysis.markup import Markup, aligned, clean, element, number, percent, robust_set_text, shortened
+from bgmiv.analysis.markup import Markup, clean, element, shortened
 from bgmiv.analysis.page.charts import Line, binned_chart, lines_chart
 from bgmiv.analysis.page.forest import ForestRow, forest
 from bgmiv.analysis.page.parts import Parts, cards, tools
 from bgmiv.analysis.text import checks_of
 from bgmiv.diagnostics.check import LinearEstimate
+from bgmiv.numerals import aligned, number, percent, robust_set_text
 
 __all__ = ["direct_numbers", "direct_section", "strength_section"]
 
-# A standardised difference of a tenth is what applied work takes for worth a look.
+# Applied work usually takes a standardised difference above a tenth as a sign of imbalance.
 _NOTABLE = 0.1
 _N_POINTS = 41
 
@@ -29,7 +28,7 @@ def strength_section(analysis: Analysis) -> Parts:
     strength, linear = checks_of(analysis)[0], analysis.diagnosis.linear
     if not strength and linear is None:
         return []
-    parts = [element("h2", "Do the instruments move the treatment?"), cards(strength)]
+    parts = [element("h2", "How strong are the instruments?"), cards(strength)]
     return [*parts, *_pictures(analysis), *_linear(linear), *_balance(analysis)]
 
 
@@ -42,48 +41,48 @@ def _pictures(analysis: Analysis) -> Parts:
     for title, table, each in zip(
         ("First stage", "Reduced form"), ("first-stage", "reduced-form"), means, strict=False
     ):
-        along = shortened(each.along, 40) or f"{treatment}, as the instruments predict it"
+        along = shortened(each.along, 40) or f"{treatment}, predicted by the instruments"
         name = shortened(each.name, 40)
         figure = element(
             "figure",
-            element("h4", f"{title}: {name} along {shortened(each.along, 30) or 'the instruments'}"),
+            element("h4", f"{title}: {name} by {shortened(each.along, 30) or 'the instruments'}"),
             element("p", name, class_="axis-name"),
-            element("div", binned_chart(each, f"{title}: {name} along {along}"), class_="plot"),
+            element("div", binned_chart(each, f"{title}: {name} by {along}"), class_="plot"),
             element("p", along, class_="axis-name across"),
             tools(table, title, only_file=True),
         )
         figures.append(figure)
-    given = "at average covariates" if analysis.question.covariates else "in groups of similar values"
+    given = "binned means adjusted for covariates" if analysis.question.covariates else "binned means"
     text = (
-        f"Dots are means {given}, with {level} intervals; dashed lines are linear regressions. Where the treatment "
-        "does not move with the instruments there is nothing to learn from. Two-stage least squares divides the slope "
-        "of the reduced form by that of the first stage."
+        f"Dots are {given} with {level} intervals; dashed lines are linear regressions. If the first stage is flat, "
+        "the instruments say nothing about the effect. Two-stage least squares divides the slope of the reduced form "
+        "by that of the first stage."
     )
-    heading = element("h3", "What moves with the instruments")
+    heading = element("h3", "First stage and reduced form")
     return [heading, element("p", text), element("div", *figures, class_="pair")]
 
 
 def _linear(linear: LinearEstimate | None) -> Parts:
     if linear is None:
         return []
-    level, wide = percent(linear.level), float(normal.ppf(0.5 + linear.level / 2.0)) * linear.ols_std_error
-    ends = ((linear.coefficient, linear.lower, linear.upper), (linear.ols, linear.ols - wide, linear.ols + wide))
+    level = percent(linear.level)
+    ends = ((linear.coefficient, linear.lower, linear.upper), (linear.ols, *linear.ols_interval))
     (slope, low, high), (ols, ols_low, ols_high) = aligned(ends)
     rows = [
-        ForestRow("Two-stage least squares", "straight line, robust standard errors", slope, f"{low} to {high}",
+        ForestRow("Two-stage least squares", "robust standard errors", slope, f"{low} to {high}",
                   linear.coefficient, (ends[0][1:],)),
         ForestRow("Weak-instrument-robust set", "Anderson and Rubin", "", robust_set_text(linear.robust_set), None,
                   linear.robust_set, "m2"),
         ForestRow("Conditional likelihood ratio", "Moreira, for errors with equal variance", "",
                   robust_set_text(linear.likelihood_ratio_set), None, linear.likelihood_ratio_set, "m2"),
-        ForestRow("Least squares", "without the instruments", ols, f"{ols_low} to {ols_high}", linear.ols,
+        ForestRow("Ordinary least squares", "without the instruments", ols, f"{ols_low} to {ols_high}", linear.ols,
                   (ends[1][1:],), "m1", "square"),
     ]  # fmt: skip
     axis = effect_axis([*ends, *((linear.coefficient, *pair) for pair in linear.robust_set)])
     table = forest(rows, axis, caption="Linear effect of the treatment", head=("Slope", f"{level} interval"))
     text = (
-        "The linear effect of one unit of treatment, for comparison. Where the robust set is much wider than the usual "
-        "interval, rely on the set."
+        "The linear effect of one unit of treatment, for comparison. Where the weak-instrument-robust set is much "
+        "wider than the usual interval, rely on the set."
     )
     return [element("h3", "If the effect were linear"), element("p", text), table, tools("linear", "the linear effect")]
 
@@ -94,9 +93,10 @@ def _balance(analysis: Analysis) -> Parts:
     if not found:
         return []
     text = (
-        "An instrument assigned at random goes with no covariate. One that is random only given the covariates may, "
-        "and then they have to be controlled for, as they are here. But what goes with observed covariates may also go "
-        "with causes that nobody observed: differences beyond 0.1 need an explanation."
+        "A randomly assigned instrument is balanced: its mean does not depend on the covariates. An instrument that is "
+        "as good as random only given the covariates need not be, and then these have to be controlled for, as they "
+        "are here. But an imbalance in observed covariates suggests one in unobserved causes: differences beyond 0.1 "
+        "need an explanation."
     )
     parts: list[Markup | None] = [element("h3", "Balance of the instruments"), element("p", text)]
     for each in found:
@@ -107,7 +107,7 @@ def _balance(analysis: Analysis) -> Parts:
 
 def _balance_table(balance: Balance) -> Markup:
     rows = [
-        ForestRow(name, "", f"{value:.2f}", "worth a look" if abs(value) > _NOTABLE else "", value, (),
+        ForestRow(name, "", f"{value:.2f}", "imbalanced" if abs(value) > _NOTABLE else "", value, (),
                   "m1" if abs(value) > _NOTABLE else "main")
         for name, value in zip(balance.covariates, balance.differences, strict=True)
     ]  # fmt: skip
@@ -120,8 +120,8 @@ def _balance_table(balance: Balance) -> Markup:
 def _joint(balance: Balance, analysis: Analysis) -> str:
     p = "p < 0.001" if balance.p < 0.001 else f"p = {balance.p:.3f}"
     more = balance.n_covariates - len(balance.covariates)
-    rest = f" The {more} other covariate columns differ less." if more else ""
-    reading = "predict the instrument" if balance.p < 0.05 else "do not predict the instrument beyond chance"
+    rest = f" The other {more} covariate columns differ less." if more else ""
+    reading = "predict the instrument" if balance.p < 0.05 else "do not significantly predict the instrument"
     return f"Together the covariates {reading}: F = {number(balance.f)}, {p}, with robust standard errors.{rest}"
 
 
@@ -133,13 +133,13 @@ def direct_section(analysis: Analysis) -> Parts:
     question = analysis.question
     treatment, outcome = shortened(question.treatment, 40), shortened(question.changed, 40)
     text = (
-        f"The estimates assume that the instruments act on {outcome} only through {treatment}. Suppose that one also "
-        "acts directly, by so many units of the outcome for each of its own units: the estimate and its interval then "
-        "move along the lines below. No data can say how large a direct effect is; ask what could cause one."
+        f"The estimates assume that the instruments affect {outcome} only through {treatment}. If one also had a "
+        "direct effect, the estimate and its interval would move along the lines below. No data can say how large a "
+        "direct effect is; ask what could cause one."
     )
     options = [element("option", shortened(each.instrument, 60), value=i) for i, each in shown]
     choice = element("label", element("span", "Instrument"), element("select", *options, id="direct-instrument"))
-    parts: list[Markup | None] = [element("h2", "What if an instrument acts directly?"), element("p", text)]
+    parts: list[Markup | None] = [element("h2", "What if an instrument had a direct effect?"), element("p", text)]
     if len(shown) > 1:
         parts.append(element("div", choice, class_="controls needs-js"))
     panels = [_panel(analysis, i, each, first=i == shown[0][0]) for i, each in shown]
@@ -152,9 +152,8 @@ def direct_section(analysis: Analysis) -> Parts:
     readout = element("dl", *read, class_="readout three")
     reader = element("div", slider, readout, class_="needs-js reader")
     reference = "Conley, Hansen and Rossi (2012), Plausibly exogenous, Review of Economics and Statistics 94, 260-272"
-    last = element(
-        "p", f"{reference}. The fit's own estimate is moved as 2SLS moves, and keeps its width.", class_="soft"
-    )
+    text = "The estimate of the fit is shifted by as much as that of 2SLS; the width of its interval is kept."
+    last = element("p", f"{reference}. {text}", class_="soft")
     return [*parts, *panels, reader, tools("direct", "direct effects", only_file=True), last]
 
 
@@ -198,20 +197,20 @@ def _panel(analysis: Analysis, i: int, direct: DirectEffect, *, first: bool) -> 
     up = axis_over([0.0, *(value for line in lines for part in line[2:] for value in part)])
     breakdown = direct.breakdown(analysis.level)
     if breakdown == 0.0:
-        text = "The interval of 2SLS holds zero without a direct effect."
+        text = "The 2SLS interval contains zero even without a direct effect."
     elif math.isinf(breakdown):
-        text = "No direct effect takes zero into the interval of 2SLS."
+        text = "No direct effect would bring zero into the 2SLS interval."
     else:
         text = (
-            f"The interval of 2SLS reaches zero at a direct effect of {number(breakdown)}, which is "
-            f"{number(breakdown * direct.scale, 2)} units of {outcome} for a standard deviation of {name}."
+            f"The 2SLS interval reaches zero at a direct effect of {number(breakdown)}, that is, "
+            f"{number(breakdown * direct.scale, 2)} units of {outcome} per standard deviation of {name}."
         )
     if len(lines) > 1:
         text = f"Solid: {shortened(analysis.method, 40)}. Dotted: 2SLS. {text}"
     if analysis.diagnosis.weak_instruments:
         text += " The instruments are weak: these intervals are too narrow."
-    label = f"Effect of {change} along a direct effect of {name}"
-    axis = f"direct effect of {name} (units of {outcome} for one unit of it)"
+    label = f"Average effect of {change} by direct effect of {name}"
+    axis = f"direct effect of {name} (units of {outcome} per unit of {name})"
     return element(
         "figure",
         element("p", f"Average effect, {change}", class_="axis-name"),

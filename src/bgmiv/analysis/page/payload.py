@@ -13,8 +13,9 @@ from scipy.stats import t as student
 
 from bgmiv.analysis.analysis import Analysis, Curve, CurveSource, EffectRow
 from bgmiv.analysis.axes import curve_axes
-from bgmiv.analysis.markup import clean, robust_set_text
+from bgmiv.analysis.markup import clean
 from bgmiv.analysis.page.instruments import direct_numbers
+from bgmiv.numerals import robust_set_text
 
 __all__ = ["compact_factors", "payload", "safe_json", "tables"]
 

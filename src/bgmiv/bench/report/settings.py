@@ -116,8 +116,8 @@ def design_settings(title: str, name: str) -> Table:
     found = pd.DataFrame(lines)
     default = make_config(OURS, "default")
     notes = (
-        f"The default preset has up to {default.max_latents} latents, as many as the covariates identify, partitioned "
-        f"by what rows show; batches of {default.batch_size}; every role scaled by the training rows.",
+        "In the default preset the latents are the features that networks see of the covariates, partitioned by what "
+        f"rows show; batches of {default.batch_size}; every role is scaled by the training rows.",
     )
     return Table(f"paper-{name}", title, found, found, tuple(found), notes=notes)
 
