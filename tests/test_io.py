@@ -23,6 +23,11 @@ def test_a_link_stays_and_its_file_is_replaced(tmp_path: Path) -> None:
     assert file.read_text() == "new"
 
 
+def test_a_name_with_a_zero_byte_is_our_error() -> None:
+    with pytest.raises(StoreError, match="cannot be written: embedded null"):
+        write_whole(Path("a\0b"), b"new")
+
+
 def test_a_pipe_is_never_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

@@ -20,7 +20,7 @@ from typing import Any
 
 from platformdirs import user_cache_path
 
-from bgmiv.errors import ForkedProcessError, StoreError
+from bgmiv.errors import BGMIVError, ForkedProcessError, StoreError
 
 __all__ = [
     "cache_folder", "cache_path", "check_process", "check_writable", "enable_compilation_cache", "exchange",
@@ -39,8 +39,12 @@ def writing(path: Path, advice: str = _ADVICE) -> Iterator[None]:
     """What the operating system says against writing there becomes a `StoreError` with that advice."""
     try:
         yield
-    except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error.strerror or error}. {advice}") from error
+    except BGMIVError:
+        raise
+    # Names with a zero byte are a ValueError.
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise StoreError(f"{path} cannot be written: {why}. {advice}") from error
 
 
 def check_writable(folder: Path) -> None:
@@ -68,7 +72,7 @@ def write_whole(path: Path, content: bytes, advice: str = _ADVICE) -> None:
     Raises:
         StoreError: it cannot be written, or is no file; the old file is as it was.
     """
-    path = Path(os.path.realpath(path))
+    path = _behind_links(path)
     if os.path.lexists(path) and not path.is_file():
         raise StoreError(f"{path} is no file, and is not replaced. Name a file.")
     temporary = path.with_name(f".{path.name[:100]}-{secrets.token_hex(6)}.tmp")
@@ -86,9 +90,14 @@ def write_whole(path: Path, content: bytes, advice: str = _ADVICE) -> None:
             raise
 
 
+def _behind_links(path: Path) -> Path:
+    with writing(path):
+        return Path(os.path.realpath(path))
+
+
 def remove_strays(path: Path, older_than: float = 600.0) -> None:
     """Remove what killed processes have left of writing that file: a write takes milliseconds, not so many seconds."""
-    path = Path(os.path.realpath(path))
+    path = _behind_links(path)
     for stray in path.parent.glob(f".{glob.escape(path.name[:100])}-{'[0-9a-f]' * 12}.tmp"):
         with suppress(OSError):
             if time.time() - stray.stat().st_mtime >= older_than:

@@ -72,6 +72,18 @@ def test_networks_that_know_the_curve_are_used_whatever_their_noise() -> None:
     assert found.weight == pytest.approx(1.0, abs=0.05)
 
 
+def test_networks_that_enter_with_the_wrong_sign_are_not_used() -> None:
+    """They predict rows well, but what they say of g is the opposite of it."""
+    rng = np.random.default_rng(2)
+    w, u = rng.normal(size=(2, 2000))
+    v = rng.normal(size=(2000, 4))
+    curve = np.sin(3.0 * v[:, 0]) * np.cos(2.0 * v[:, 1] + 2.0 * v[:, 2])
+    x = w + u
+    data = IVData.from_arrays(x + 4.0 * curve * x + u, x, instruments=w, covariates=v)
+    found = fit(data, learned_from(-w - 4.0 * curve * w, w, np.zeros(2000))).function
+    assert found.weight == 0.0
+
+
 def test_too_few_rows_known_give_none() -> None:
     data = table(0)
     own = np.where(np.arange(N) < 0.4 * N, 1.0, np.nan)

@@ -93,6 +93,7 @@ ASK: dict[str, tuple[Callable[[IVEstimator], Any], str]] = {
         lambda m: m.predict(np.zeros((2, 2)), GOOD),
         r"treatment must be one column.*\(2, 2\)",
     ),
+    "ragged treatments": (lambda m: m.dose_response([[1.0, 2.0], 3.0], GOOD), "treatments are no array"),
     "treatment as a generator": (lambda m: m.predict((x for x in X), GOOD), "treatment must be .*generator"),
     "treatment masked": (lambda m: m.predict(np.ma.masked_equal([1.0, 2.0], 1.0), GOOD), "treatment has 1 masked row"),
     "treatment with another index": (

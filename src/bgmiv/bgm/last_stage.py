@@ -57,9 +57,9 @@ def fit_last_stage(
 ) -> LastStage | None:
     r"""Fit $g = a + b x + c^\top v + d f$, with f of the networks, or with a sieve's terms in the place of d f.
 
-    It is the networks if they predict left-out rows better than the sieve, by more than one standard error. Either
-    predicts by its mean of g given instruments and covariates and, linearly, by what its own first stage leaves of the
-    treatment; so both stages count. A sieve none of whose terms enters is linear two-stage least squares.
+    It is the networks if d is positive and they predict held-out rows better than the sieve, by more than one standard
+    error. Either predicts by its mean of g given instruments and covariates and, linearly, by what its own first stage
+    leaves of the treatment; so both stages count. A sieve none of whose terms enters is linear two-stage least squares.
 
     Args:
         config: of the sieve.
@@ -82,7 +82,9 @@ def fit_last_stage(
     once, splits = replace(config, splits=1), int(np.clip(_MAX_SPLIT_ROWS // part.n_rows, 1, config.splits))
     networks = _identified(partial(fit, once, learned=learned.take(known)))
     chosen = _identified(partial(fit, once))
-    if networks is not None and (chosen is None or _better(part, networks, chosen)):
+    # With a negative weight it is not their function that predicts, but what their first stage adds to a line.
+    positive = networks is not None and networks.function.weight > 0.0
+    if networks is not None and positive and (chosen is None or _better(part, networks, chosen)):
         chosen = networks
     elif chosen is not None and splits > 1:
         chosen = fit(replace(config, splits=splits))

@@ -42,8 +42,8 @@ T = TypeVar("T")
 _LARGEST = float(np.finfo(np.float32).max)
 _SHOWN = 5
 _TO_NUMBERS = "convert it to numbers first"
-# What messages call a row, and its number: without numbers, the position.
-_rows: ContextVar[tuple[str, NDArray[np.integer[Any]] | None]] = ContextVar("rows", default=("row", None))
+# What messages call a row, and the number of each; without these, the position.
+_rows: ContextVar[tuple[str, NDArray[np.integer[Any]] | None] | None] = ContextVar("rows", default=None)
 
 
 def role_label(argument: str, name: str) -> str:
@@ -65,9 +65,13 @@ def plural(number: int, what: str) -> str:
 def naming_rows(function: Callable[P, T]) -> Callable[P, T]:
     """A function inside which `name_rows` has effect, and no longer."""
 
+    def inside(*args: P.args, **kwargs: P.kwargs) -> T:
+        _rows.set(_rows.get() or ("row", None))
+        return function(*args, **kwargs)
+
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        return copy_context().run(function, *args, **kwargs)
+        return copy_context().run(inside, *args, **kwargs)
 
     return run
 
@@ -75,15 +79,19 @@ def naming_rows(function: Callable[P, T]) -> Callable[P, T]:
 def name_rows(numbers: NDArray[np.integer[Any]], word: str = "") -> None:
     """From here on messages call the i-th row by `numbers[i]`: the line of a file, or the place among all rows.
 
-    Numbers without a word are places among the rows that were named before, of which these are left.
+    Numbers without a word are places among the rows that were named before, of which these are left; outside of a
+    function with `naming_rows` they change nothing.
     """
-    before, known = _rows.get()
-    _rows.set((word or before, numbers if word or known is None else known[numbers]))
+    outer = _rows.get()
+    if word:
+        _rows.set((word, numbers))
+    elif outer is not None:
+        _rows.set((outer[0], numbers if outer[1] is None else outer[1][numbers]))
 
 
 def row_names(bad: NDArray[np.bool_]) -> str:
     """The first few of the marked rows: `row 1`, `lines 3, 6`."""
-    word, numbers = _rows.get()
+    word, numbers = _rows.get() or ("row", None)
     if numbers is None or len(numbers) != len(bad):
         word, numbers = "row", np.arange(len(bad))
     rows = numbers[bad]

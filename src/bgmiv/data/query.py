@@ -185,7 +185,10 @@ def query_at(schema: Schema, treatment: Any, covariates: Any = None) -> Query:
 
 def query_along(schema: Schema, treatments: Any, covariates: Any = None, *, weights: Any = None) -> Query:
     """The same m treatments (numbers or levels) for every row; one row for a fit without covariates."""
-    doses = np.atleast_1d(np.asarray(treatments))
+    try:
+        doses = np.atleast_1d(np.asarray(treatments))
+    except (TypeError, ValueError) as error:
+        raise DataError(f"treatments are no array: {error}. Pass one or more values in a row.") from None
     if doses.ndim != 1 or not len(doses):
         raise DataError(f"treatments have shape {doses.shape}. Pass one or more values in a row.")
     rows = rows_of(schema, covariates, n_rows=None if schema.blocks else 1, weights=weights)
