@@ -215,10 +215,31 @@ def _asked_effects(
     if name is not None and (weights is not None or name in column_names(table)):
         values = select_columns(table, [name]).columns[0].values
     rows = rows_of(model.fitted_.schema, model._read(table), n_rows=n, weights=values)
+    if _holds_rows_of(model, table):
+        model.attach_data(table)
     return [
         _Row(group, len(taken), model.ate_interval(rows.take(taken), t0=pair[0], t1=pair[1], level=level))
         for group, taken in groups
     ]
+
+
+def _holds_rows_of(model: IVEstimator, table: Any) -> bool:
+    """Whether a robust set is wanted, and these are the rows of the fit, of which it is made: their F is the same."""
+    import numpy as np
+
+    from bgmiv.diagnostics.linear import first_stage, linear_columns
+    from bgmiv.errors import DataError
+    from bgmiv.estimators.saved import data_again
+
+    saved = model.saved_analysis_
+    if saved is None or not saved.weak:
+        return False
+    try:
+        columns = linear_columns(data_again(model.fitted_.schema, model.sampling_, model.formula_, table))
+    except DataError:
+        return False
+    found = first_stage(columns.treatment[:, 0], columns).effective_f
+    return bool(np.isclose(found, saved.diagnosis["effective-f"].numbers["effective_f"], rtol=1e-6))
 
 
 def _effect_record(row: _Row) -> dict[str, Any]:
