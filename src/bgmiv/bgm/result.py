@@ -38,17 +38,17 @@ from bgmiv.sieve.bases import SieveFunction, sieve_columns
 __all__ = ["FittedBGMIV", "Member", "encoder_rule"]
 
 _QUASI_POSTERIOR = (
-    "Quasi-posterior intervals: the outcome network's weights linearised around what was trained, robust to "
-    "heteroskedasticity (and to dependence within groups), the bias of the prior that training stands for, and the "
-    "spread between members. Measured coverage is in the documentation."
+    "Quasi-posterior intervals: the outcome network's weights linearised around their trained values, robust to "
+    "heteroskedasticity (and to dependence within groups), the shrinkage bias that is likely under the prior that "
+    "training stands for, and the spread between members. Measured coverage is in the documentation."
 )
 _LAST_STAGE = (
-    "Intervals by the robust (with groups, clustered) covariance of the last regression's coefficients, and by the "
-    "bias of its penalties as far as the prior they stand for knows it."
+    "Intervals from the robust (with groups, clustered) covariance of the last regression's coefficients and the "
+    "smoothing bias that is likely under the prior behind its penalties."
 )
 _OF_NETWORKS = (
-    " To these are added the quasi-posterior of the networks' weights, the bias of its prior and the spread between "
-    "members, as far as the networks enter."
+    " Where the estimate uses the networks, they also include the uncertainty of the networks' weights, their "
+    "shrinkage bias and the spread between members."
 )
 # Latent states from which the latent source of uncertainty is made.
 _LATENT_DRAWS = 64
