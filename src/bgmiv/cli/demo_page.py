@@ -83,7 +83,7 @@ def _errors(rows: Sequence[Row]) -> Markup:
         if everywhere is None or inside is None or outside is None:
             lines.append(ForestRow(name, "", "failed", "", None, ()))
             continue
-        times = f"{everywhere / own:.2g} times {found[0][0]}'s" if own and i else ""
+        times = f"{number(everywhere / own, 2)} times {found[0][0]}'s" if own and i else ""
         detail = f"inside {inside:,.0f}, outside {outside:,.0f}"
         look = "faint" if name == "constant (mean outcome)" else f"m{i}" if i else "main"
         lines.append(ForestRow(name, detail, f"{everywhere:,.0f}", times, everywhere, ((0.0, everywhere),), look))
