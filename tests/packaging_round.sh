@@ -19,7 +19,7 @@ done
 # The types of what a user calls are known: an untyped package would reveal Any, or an error.
 cd "$clean"
 bin/mypy user_script.py >types.txt || { cat types.txt; exit 1; }
-for name in baselines.tsls.TSLS effects.Interval estimators.base.IVEstimator; do
+for name in baselines.tsls.TSLS intervals.Interval estimators.base.IVEstimator; do
     grep -q "\"bgmiv.$name\"" types.txt || { cat types.txt; exit 1; }
 done
 echo "typed"
