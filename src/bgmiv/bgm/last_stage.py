@@ -83,9 +83,10 @@ def fit_last_stage(
     once, splits = replace(config, splits=1), int(np.clip(_MAX_SPLIT_ROWS // part.n_rows, 1, config.splits))
     networks = None if learned is None else _identified(partial(fit, once, learned=learned.take(known)))
     chosen = _identified(partial(fit, once))
-    # With a negative weight it is not their function that predicts, but what their first stage adds to a line.
-    positive = networks is not None and networks.function.weight > 0.0
-    if networks is not None and positive and (chosen is None or _better(part, networks, chosen)):
+    if networks is not None and networks.function.weight <= 0.0:
+        # Not their function predicts then, but what their first stage adds to a line.
+        networks = None
+    if networks is not None and (chosen is None or _better(part, networks, chosen)):
         chosen = networks
     elif chosen is not None and splits > 1:
         chosen = fit(replace(config, splits=splits))
