@@ -48,7 +48,7 @@ from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.fitted import chosen_preset
 from bgmiv.nn.features import BlockFeatures, FeatureConfig, build_features
 from bgmiv.progress import HistoryRow, Reporter, silent
-from bgmiv.training.loop import TrainingData, run_phase
+from bgmiv.training.loop import TrainingData, run_once, run_phase
 
 __all__ = [
     "DFIV", "PRESETS", "Best", "DFIVConfig", "DFIVMember", "DeepFeatures", "FittedDFIV", "TrainingState",
@@ -292,7 +292,7 @@ class DFIVConfig(NetworkConfig):
         return DFIVMember(networks, solve_head(networks, rows, self.training.penalties), history)
 
 
-@partial(jax.jit, static_argnames=("config", "schema"))
+@partial(run_once, static_argnames=("config", "schema"))
 def _start(config: DFIVConfig, schema: Schema, key: Array, held_out: TrainingData | None) -> TrainingState:
     return config.training.init(config.build(schema, key), held_out)
 

@@ -8,6 +8,7 @@ models, keys and folds have a leading member axis, and the rows are shared.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -24,7 +25,7 @@ from bgmiv.nn.images import check_bounds
 from bgmiv.progress import HistoryRow, Reporter, silent
 from bgmiv.training.checkpoint import Checkpoint
 from bgmiv.training.folds import Folds, draw_folds
-from bgmiv.training.loop import TrainingData, run_phase
+from bgmiv.training.loop import TrainingData, run_once, run_phase
 
 __all__ = ["Ensemble", "Folds", "Start", "Trained", "members_of", "train"]
 
@@ -150,7 +151,7 @@ def train(
     if initial.iterations:
         keys = over(jax.random.split)(start.key_initial)
         key_init, key_run = keys[..., 0], keys[..., 1]
-        begun: Any = over(initial.init)(model, key_init)
+        begun: Any = _begin(initial, model, key_init, many=bool(key_init.ndim))
         if isinstance(begun, JointState) and start.linear_loss is not None:
             begun = begun._replace(linear_loss=start.linear_loss)
         state, history = run_phase(initial, begun, start.data, key_run, reporter=reporter, checkpoint=checkpoint)
@@ -160,9 +161,15 @@ def train(
         n = len(start.data.rows.x)
         latents = over(lambda model, key: model.layout.sample_prior(key, n))(model, start.key_latents)
     if alternating.epochs:
-        begun = over(alternating.init)(model, latents)
+        begun = _begin(alternating, model, latents, many=bool(start.key_initial.ndim))
         state, more = run_phase(
             alternating, begun, start.data, start.key_alternate, reporter=reporter, checkpoint=checkpoint
         )
         model, latents, history = state.model, state.latents.z, history + more
     return Trained(model, latents, history)
+
+
+@partial(run_once, static_argnames=("phase", "many"))
+def _begin(phase: EGM | JointTraining | Alternating, model: BGMIVModel, given: Array, *, many: bool) -> Any:
+    """The first state of a phase, by one program: leaf by leaf its optimisers would compile dozens."""
+    return jax.vmap(phase.init)(model, given) if many else phase.init(model, given)

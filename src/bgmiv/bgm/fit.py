@@ -35,7 +35,7 @@ from bgmiv.integrate import check_rule
 from bgmiv.preprocess.reduction import FittedReduction, choose_noise
 from bgmiv.progress import HistoryRow, Reporter, silent
 from bgmiv.training.checkpoint import Checkpoint, fingerprint
-from bgmiv.training.loop import training_data
+from bgmiv.training.loop import run_once, training_data
 
 __all__ = ["fit_members", "open_checkpoint"]
 
@@ -131,26 +131,23 @@ def _with_block_noise(config: BGMIVConfig, data: IVData) -> BGMIVConfig:
     return replace(config, model=replace(config.model, covariates=replace(covariates, features=features)))
 
 
+@partial(run_once, static_argnames=("schema", "n_instruments", "config"))
 def _draw_model(
-    key: Array, schema: Schema, n_instruments: int, config: ModelConfig
-) -> tuple[BGMIVModel, Array, Array, Array]:
-    """A model and the keys of the phases."""
-    key_model, key_initial, key_latents, key_alternate = jax.random.split(key, 4)
-    return build_model(schema, n_instruments, config, key=key_model), key_initial, key_latents, key_alternate
-
-
-@partial(jax.jit, static_argnames=("schema", "n_instruments", "config"))
-def _draw_models(
     keys: Array, schema: Schema, n_instruments: int, config: ModelConfig
 ) -> tuple[BGMIVModel, Array, Array, Array]:
-    """Many models by one compiled program: layer by layer each would compile dozens of small ones."""
-    return jax.vmap(lambda key: _draw_model(key, schema, n_instruments, config))(keys)
+    """A model and the keys of the phases, for one key or for many."""
+
+    def drawn(key: Array) -> tuple[BGMIVModel, Array, Array, Array]:
+        key_model, key_initial, key_latents, key_alternate = jax.random.split(key, 4)
+        return build_model(schema, n_instruments, config, key=key_model), key_initial, key_latents, key_alternate
+
+    return jax.vmap(drawn)(keys) if keys.ndim else drawn(keys)
 
 
 def _start(config: BGMIVConfig, prepared: _Prepared, keys: Array, members: Sequence[int] | None = None) -> Start:
     """Where training begins, for one key or for many; `members` says whose folds, by default those of all."""
     shapes = (prepared.data.schema, prepared.data.instruments.shape[1], config.model)
-    model, *key_phases = _draw_model(keys, *shapes) if keys.ndim == 0 else _draw_models(keys, *shapes)
+    model, *key_phases = _draw_model(keys, *shapes)
     check_rule(config.initial.integration, model.treatment_head)
     check_rule(config.alternating.integration, model.treatment_head)
     starts, size = prepared.folds.starts, prepared.folds.size

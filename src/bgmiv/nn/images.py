@@ -34,7 +34,7 @@ _SIDE = 3
 def _glorot(n_in: int, n_out: int, key: Array) -> Array:
     """A Glorot-uniform kernel `(3, 3, n_in, n_out)`, as a dense layer between whole receptive fields would draw it."""
     limit = (6.0 / (_SIDE**2 * (n_in + n_out))) ** 0.5
-    return jax.random.uniform(key, (_SIDE, _SIDE, n_in, n_out), minval=-limit, maxval=limit)
+    return limit * jax.random.uniform(key, (_SIDE, _SIDE, n_in, n_out), minval=-1.0, maxval=1.0)
 
 
 class Conv(eqx.Module):

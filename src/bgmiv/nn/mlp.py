@@ -28,7 +28,8 @@ class Dense(eqx.Module):
     def __init__(self, n_in: int, n_out: int, *, key: Array) -> None:
         """Draw the kernel of shape `(n_in, n_out)`."""
         limit = (6.0 / max(n_in + n_out, 1)) ** 0.5
-        self.kernel = jax.random.uniform(key, (n_in, n_out), minval=-limit, maxval=limit)
+        # Scaled after the draw, which is exact: the compiler could round a draw between other limits in two ways.
+        self.kernel = limit * jax.random.uniform(key, (n_in, n_out), minval=-1.0, maxval=1.0)
         self.bias = jnp.zeros((n_out,))
 
     def __call__(self, x: Array) -> Array:
