@@ -7,12 +7,14 @@ hundreds of columns need little memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
+from threadpoolctl import threadpool_limits
 
 from bgmiv.sieve.penalties import Penalties, choose_penalties, penalised_solve, ridges_of
 
@@ -27,6 +29,13 @@ _PIECE = 4096
 _MAX_NOISE_ROWS = 20_000
 # Below this a noisy regressor says next to nothing of what it stands for.
 _MIN_RELIABILITY = 0.25
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Hundreds of matrices this small: several threads spend their time waiting for one another."""
+    with threadpool_limits(limits=1, user_api="blas"):
+        yield
 
 
 class Sampling(NamedTuple):
@@ -104,6 +113,7 @@ class FirstStage(NamedTuple):
         return cls(targets, np.zeros_like(targets), lambda rows: [targets[rows, :0]], (), (), 0)
 
 
+@_one_thread()
 def first_stage(
     blocks_at: BlocksAt, targets: Floats, n_controls: int, sampling: Sampling, min_gain: float
 ) -> FirstStage:
@@ -263,6 +273,7 @@ class Regression(NamedTuple):
         return share * self.sampling.covariance(scores_at, pieces), square / count
 
 
+@_one_thread()
 def second_stage(problem: Regression, n_linear: int, min_gain: float, rough: int | None = None) -> SecondStage:
     r"""Ridge regression of the outcome on predicted regressors, with its robust covariance.
 
