@@ -210,6 +210,20 @@ def test_every_column_kind_gets_its_head() -> None:
     assert [(branch.start, branch.stop) for branch in built.branches] == [(0, 1), (1, 2), (2, 5)]
 
 
+@pytest.mark.parametrize("wide", [False, True])
+def test_columns_that_are_latents_are_their_own_generators_whatever_their_kind(wide: bool) -> None:
+    covariates = {"a": np.arange(4.0), "m": [True, False, True, True], "r": ["n", "s", "w", "n"]}
+    proxy = {"proxy": np.random.default_rng(0).normal(size=(4, 9))} if wide else {}
+    config = CovariateConfig(
+        FeatureConfig(vector_features=(8, 2)), latent_features=(2, 0, 1, 4, 3, 5, 6)[: 5 + 2 * wide]
+    )
+    of = schema({**covariates, **proxy}, r="categorical")
+    built = build_covariates(of, len(config.latent_features), config, key=jax.random.key(0))
+    assert not jax.tree.leaves(built.decoder.nets[:3])
+    row = jnp.linspace(-1.0, 1.0, of.n_covariates)
+    assert built.mean(built.encode(row))[:5].tolist() == row[:5].tolist()
+
+
 def test_an_image_gets_the_papers_convolutions_and_a_vector_beside_it_the_nuisance_branch() -> None:
     rng = np.random.default_rng(1)
     covariates = {"time": np.arange(4.0), "image": rng.random((4, 28, 28)), "nuisance": rng.normal(size=(4, 215))}

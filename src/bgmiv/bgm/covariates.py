@@ -389,13 +389,11 @@ def build_blocks(
     decoders: list[BranchNet] = []
     places, seen = _places(config.latent_features), 0
     for block, part, key_decoder in zip(blocks, features.parts, keys, strict=True):
-        head = _head(block, config)
+        own = places[seen : seen + part.width] if isinstance(part, Raw | Noised) else ()
+        head = Gaussian(block.width) if own else _head(block, config)
         weight = config.images.weight if block.holds_pixels else 1.0
         branches.append(Branch(block.start, block.stop, head, config.block_reduction, weight))
-        if places and isinstance(part, Raw | Noised) and isinstance(head, Gaussian):
-            decoders.append(OwnLatents(places[seen : seen + part.width], head.raw_dims[1]))
-        else:
-            decoders.append(_decoder(block, head, latent_dim, config, key_decoder))
+        decoders.append(OwnLatents(own, block.width) if own else _decoder(block, head, latent_dim, config, key_decoder))
         seen += part.width
     return CovariateModule(
         encoder=Encoder(
@@ -408,9 +406,15 @@ def build_blocks(
 
 
 def build_covariates(schema: Schema, latent_dim: int, config: CovariateConfig, *, key: Array) -> CovariateModule:
-    """Dense when every covariate is a continuous column or in a narrow vector, else one branch a block."""
+    """Dense when every covariate is a continuous column or in a narrow vector, else one branch a block.
+
+    Columns that are latents themselves are generated as numbers, also those with levels.
+    """
     narrow = [config.features.is_narrow(block) for block in schema.blocks]
-    if all(is_narrow or b.kind is BlockKind.continuous for b, is_narrow in zip(schema.blocks, narrow, strict=True)):
+    columns = {BlockKind.continuous}
+    if config.latent_features:
+        columns |= {BlockKind.binary, BlockKind.categorical}
+    if all(is_narrow or block.kind in columns for block, is_narrow in zip(schema.blocks, narrow, strict=True)):
         return build_dense(
             schema.n_covariates,
             latent_dim,
