@@ -21,7 +21,7 @@ from bgmiv.analysis.page import report_page, write_report
 from bgmiv.analysis.page.payload import compact_factors, payload, tables
 from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.diagnostics.check import Diagnosis
-from bgmiv.errors import ConfigError, DataError
+from bgmiv.errors import ConfigError, DataError, StoreError
 
 
 @pytest.fixture(scope="module")
@@ -224,3 +224,5 @@ def test_writing(tmp_path: Path, bare: Analysis, monkeypatch: pytest.MonkeyPatch
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="is a device or a pipe"):
         write_report(bare, tmp_path / "pipe")
+    with pytest.raises(StoreError, match="name too long"):
+        write_report(bare, tmp_path / ("a" * 300))

@@ -108,7 +108,7 @@ FITS = [
     Bad("unknown method", GOOD, (*BY_FORMULA, "--method", "ols"), 2, "unknown method 'ols'; there are bgm-iv"),
     Bad("unknown preset", GOOD, (*BY_FORMULA, "--preset", "fast"), 2, "unknown preset 'fast'; there are"),
     Bad("unknown kind", GOOD, (*BY_FORMULA, "--kind", "season=number"), 2, "COLUMN=KIND"),
-    Bad("kind of no column", GOOD, (*BY_FORMULA, "--kind", "saison=binary"), 1, "saison"),
+    Bad("kind of no column", GOOD, (*BY_FORMULA, "--kind", "saison=binary"), 1, "--kind saison: no covariate"),
     Bad("level", GOOD, (*BY_FORMULA, "--level", "95"), 2, "--level"),
     Bad("level that rounds to 0", GOOD, (*BY_FORMULA, "--level", "1e-300"), 2, "--level"),
     Bad("members", GOOD, (*BY_FORMULA, "--members", "0"), 2, "--members"),

@@ -7,6 +7,7 @@ code does with them does not depend on the method: 2SLS stands for all.
 from __future__ import annotations
 
 import array
+import ctypes
 import datetime
 import decimal
 import fractions
@@ -15,7 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import narwhals as nw
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -51,6 +54,11 @@ class Text(str):
 
 class Real(float):
     __slots__ = ()
+
+
+class OwnRules(np.ndarray):
+    def __array_function__(self, *args: Any) -> Any:
+        raise RuntimeError("not here")
 
 
 class NoNumber(float):
@@ -111,6 +119,12 @@ SAME: dict[str, Make] = {
     "only an array": OnlyArray,
     "pandas index": pd.Index,
     "minus zero": lambda v: np.where(v == 0, -0.0, v),
+    "an unaligned buffer": lambda v: np.frombuffer(b"\0" + v.astype(float).tobytes(), np.uint8)[1:].view(float),
+    "a subclass with its own rules": lambda v: v.astype(float).view(OwnRules),
+    "arrow runs": lambda v: pa.chunked_array([pa.compute.run_end_encode(pa.array(v))]),
+    "arrow empty chunks": lambda v: pa.chunked_array([v[:0], v, v[:0]]),
+    "ctypes": lambda v: (ctypes.c_double * N)(*v),
+    "narwhals": lambda v: nw.from_native(pd.Series(v), series_only=True),
     "reversed twice": lambda v: v[::-1][::-1],
     "strided": lambda v: np.repeat(v, 2)[::2],
     "read only": lambda v: np.broadcast_to(v, (N,)),
@@ -168,6 +182,10 @@ REFUSED: dict[str, Make] = {
     "structured": lambda v: np.array([(i,) for i in v], dtype=[("a", "f8")]),
     "record array": lambda v: np.rec.array([(i,) for i in v], dtype=[("a", "f8")]),
     "masked array": lambda v: np.ma.array(v.astype(float), mask=np.arange(N) == 0),
+    "words in a broken encoding": lambda v: obj(["\udcff" if i % 2 else "a" for i in v]),
+    "matrix with one row": lambda v: np.matrix(v),
+    "polars Int128": lambda v: pl.Series("s", v.tolist(), dtype=pl.Int128),
+    "random keys": lambda v: jax.random.split(jax.random.key(0), N),
     "words that end in a zero byte": lambda v: obj(["a\0" if i % 2 else "a" for i in v]),
     "objects of numbers that are none": lambda v: obj([NoNumber(i) for i in v]),
     "objects of Decimal": lambda v: obj(list(map(decimal.Decimal, v.tolist()))),

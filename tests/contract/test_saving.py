@@ -135,6 +135,12 @@ def test_only_saved_models_are_replaced(folder: Path, table: dict[str, Any], tmp
     assert (target / "notes.txt").read_text() == "mine"
 
 
+@pytest.mark.parametrize("name", ["a" * 300, "/".join(["b" * 200] * 30), "a\0b/c", ""])
+def test_names_that_no_folder_has(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError):
+        bgmiv.load(tmp_path / name)
+
+
 def test_loading_by_the_wrong_class(folder: Path) -> None:
     with pytest.raises(ModelFileError):
         bgmiv.KIV.load(folder)

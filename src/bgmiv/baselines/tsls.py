@@ -140,7 +140,7 @@ class FittedTSLS(FittedMethod):
         interactions = len(self.covariance) > 1 + len(kept) + self.basis.size
         values, vectors = np.linalg.eigh(self.covariance)
         root = vectors * np.sqrt(np.maximum(values, 0.0))
-        covariates = query.rows.covariates[:, kept]
+        covariates = _take_columns(query.rows.covariates, kept)
 
         def moved(x: FloatArray, rows: np.ndarray) -> np.ndarray:
             v, functions = covariates[rows], self.basis(x)
@@ -212,7 +212,7 @@ class TSLSConfig(MethodConfig):
         reporter.start("2SLS", 1)
         config = self._cross_validated(data) if self.features == "cv" else self
         kept, names = _regressors(data.schema)
-        covariates = np.asarray(data.covariates[:, kept], dtype=np.float64)
+        covariates = _take_columns(data.covariates, kept)
         basis, endogenous, instruments = config._columns(data, covariates, names)
         result = _fit_linearmodels(data, covariates, names, endogenous, instruments)
         reporter.advance(1, {})
@@ -260,7 +260,7 @@ class TSLSConfig(MethodConfig):
     def _cross_validated(self, data: IVData) -> TSLSConfig:
         """The settings of the sieve that cross-validation chooses."""
         kept, names = _regressors(data.schema)
-        covariates = np.asarray(data.covariates[:, kept], dtype=np.float64)
+        covariates = _take_columns(data.covariates, kept)
         weights = np.ones(data.n_rows) if data.weights is None else np.asarray(data.weights, np.float64)
         groups = np.arange(data.n_rows) if data.groups is None else np.unique(data.groups, return_inverse=True)[1]
         # Fewer groups than folds could not be left out.
@@ -378,7 +378,14 @@ def _regressors(schema: Schema) -> tuple[np.ndarray, list[str]]:
     # A full set of level indicators adds up to the constant; the first level is the reference.
     reference = {block.start for block in schema.blocks if block.kind is BlockKind.categorical}
     kept = [column for column in range(schema.n_covariates) if column not in reference]
-    return np.asarray(kept, dtype=np.intp), [schema.flat_names[column] for column in kept]
+    names = schema.flat_names
+    return np.asarray(kept, dtype=np.intp), [names[column] for column in kept]
+
+
+def _take_columns(covariates: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """Columns in double precision; the array itself if these are all, because long tables are large."""
+    taken = covariates if len(kept) == covariates.shape[1] else covariates[:, kept]
+    return np.asarray(taken, dtype=np.float64)
 
 
 def _check_order(data: IVData, n_covariates: int, n_treatments: int, n_instruments: int) -> None:
@@ -426,7 +433,8 @@ def _fit_linearmodels(
     constant = "const"
     while constant in names:
         constant = f"_{constant}"
-    exogenous = pd.DataFrame(covariates, columns=names)
+    # linearmodels makes six copies of its own.
+    exogenous = pd.DataFrame(covariates, columns=names, copy=False)
     exogenous.insert(0, constant, 1.0)
     treatments = pd.DataFrame(endogenous)
     outcome = pd.Series(np.asarray(data.outcome, dtype=np.float64), name=data.schema.outcome.name)

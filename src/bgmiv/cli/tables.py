@@ -214,6 +214,7 @@ def in_options(text: str, roles: Roles | None = None) -> str:
         # In a replacement a backslash is special.
         replacement = f"--kind {getattr(roles, role)}=".replace("\\", r"\\") + r"\1"
         text = re.sub(rf"\b{role}_kind='(\w+)'", replacement, text)
+    text = re.sub(r"blocks\['([^']+)'\]", r"--kind \1", text)
     return re.sub(r"blocks=\{'([^']+)': '(\w+)'[^}]*\}", r"--kind \1=\2", text)
 
 

@@ -159,8 +159,13 @@ def category_entries(column: Column, label: str) -> list[Level]:
     if any(issubclass(kind, np.generic) for kind in set(map(type, entries))):
         entries = [entry.item() if isinstance(entry, np.generic) else entry for entry in entries]
     types = set(map(type, entries))
-    if any(isinstance(entry, str) and entry.endswith("\0") for entry in entries):
+    words = {entry for entry in entries if isinstance(entry, str)}
+    if any(word.endswith("\0") for word in words):
         raise DataError(f"{label} has words that end in a zero byte, which NumPy leaves out. Remove it.")
+    try:
+        "".join(words).encode()
+    except UnicodeEncodeError:
+        raise DataError(f"{label} has words that are no text (a broken encoding). Read it in its encoding.") from None
     if types <= {str, int, bool}:
         return entries
     missing = np.array([is_missing(entry) for entry in entries], dtype=bool)

@@ -309,8 +309,8 @@ def _check_determined(x: FloatArray, v: FloatArray, w: FloatArray, schema: Schem
 
     few = columns(some)
     scale = np.maximum(np.abs(few).max(axis=0), np.finfo(np.float64).tiny)
-    labels = [role_label("instrument", name) for name in schema.instruments]
-    labels += [covariate_label(schema.flat_names[j]) for j in plain]
+    labels, flat_names = [role_label("instrument", name) for name in schema.instruments], schema.flat_names
+    labels += [covariate_label(flat_names[j]) for j in plain]
     for part in schema.treatment.columns(x).T.astype(np.float64):
         found = np.linalg.lstsq(few / scale, part[some], rcond=1e-12)[0] / scale
         # Some rows nearly always show that it is not; all of them are needed to show that it is.

@@ -95,7 +95,8 @@ def read_file(file: Path, form: CSVFormat) -> tuple[Any, NDArray[np.int64] | Non
     kind = next((kind for suffix, kind in _SUFFIXES.items() if file.name.lower().endswith(suffix)), None)
     if kind is None:
         raise DataError(f"{file} is neither CSV nor Parquet by its name. Pass a file ending in {', '.join(_SUFFIXES)}.")
-    if not file.is_file():
+    # Path.is_file raises for a name that is too long.
+    if not os.path.isfile(file):
         what = "it is a folder, a pipe or a broken link" if os.path.lexists(file) else "there is no such file"
         raise DataError(f"{file}: {what}.")
     try:

@@ -193,7 +193,8 @@ def _array(values: Any, label: str) -> NDArray[Any]:
     if hasattr(values, "toarray") and hasattr(values, "nnz"):
         raise DataError(f"{label} is a sparse matrix. Pass its .toarray().")
     try:
-        array = values if isinstance(values, np.ndarray) else np.asarray(values)
+        # Of NumPy's subclasses only the mask matters; np.matrix would keep two dimensions for ever.
+        array = values if isinstance(values, np.ma.MaskedArray) else np.asarray(values)
     except (ValueError, TypeError, RuntimeError) as error:
         ragged = "inhomogeneous" in str(error)
         fix = "has rows of different lengths. Make them equal." if ragged else f"is not an array: {error}"

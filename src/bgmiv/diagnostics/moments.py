@@ -7,12 +7,12 @@ fitted on the other rows say what a fit is to be compared with; weights count ev
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigh
+from scipy.spatial.distance import pdist, squareform
 
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import RoleScaling
@@ -177,20 +177,22 @@ def variance_of(values: NDArray[np.floating], weights: NDArray[np.floating] | No
 
 
 def _kernel(data: IVData) -> Floats:
-    """The kernel of `moment_test`."""
+    """The kernel of `moment_test` between different rows; the diagonal is 0."""
     parts, q = conditions_of(data), data.instruments.shape[1]
-    # One matrix at a time: there may be hundreds of covariates.
-    kernels = (GaussianKernel(median_lengthscales(part, [slice(0, part.shape[1])]))(part, part) for part in parts)
-    instruments, covariates = np.ones((data.n_rows, data.n_rows)), np.zeros((data.n_rows, data.n_rows))
-    for matrix in islice(kernels, q):
-        instruments *= matrix
-    if len(parts) == q:
-        return instruments
-    together = instruments.copy()
-    for matrix in kernels:
-        covariates += matrix
-        together *= matrix
-    return (instruments + together + covariates / (len(parts) - q)) / 3.0
+    n_pairs = data.n_rows * (data.n_rows - 1) // 2
+    instruments, together, covariates = np.ones(n_pairs), np.ones(n_pairs), np.zeros(n_pairs)
+    # One part and each pair once: there may be thousands of covariates.
+    for number, part in enumerate(parts):
+        scaled = part / median_lengthscales(part, [slice(0, part.shape[1])])
+        kernel = np.exp(-0.5 * pdist(scaled, "sqeuclidean"))
+        together *= kernel
+        if number < q:
+            instruments *= kernel
+        else:
+            covariates += kernel
+    if len(parts) > q:
+        instruments = (instruments + together + covariates / (len(parts) - q)) / 3.0
+    return squareform(instruments, checks=False)
 
 
 def _finite(values: Any, label: str) -> Floats:

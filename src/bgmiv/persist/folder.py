@@ -323,7 +323,9 @@ def _take_place(new: Path, target: Path) -> None:
 def _siblings(target: Path, kind: str, older_than: float = -float("inf")) -> list[Path]:
     """What savings of this folder have left beside it for so many seconds, the newest first."""
     found = []
-    for path in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 12}.{kind}"):
+    pattern = f".{glob.escape(target.name)}.{'[0-9a-f]' * 12}.{kind}"
+    # Path.glob raises for a name that is too long.
+    for path in target.parent.glob(pattern) if os.path.isdir(target.parent) else ():
         # Another process may have removed it by now.
         with suppress(FileNotFoundError):
             found.append((time.time() - path.lstat().st_mtime, path))

@@ -16,7 +16,7 @@ from bgmiv.analysis.page.background import again_section, assumptions_section, d
 from bgmiv.analysis.page.instruments import direct_section, strength_section
 from bgmiv.analysis.page.parts import Parts
 from bgmiv.analysis.page.payload import payload, safe_json
-from bgmiv.errors import ConfigError
+from bgmiv.errors import ConfigError, StoreError
 
 __all__ = ["check_path", "report_page", "write_report"]
 
@@ -89,7 +89,11 @@ def check_path(path: str | os.PathLike[str]) -> Path:
         StoreError: nothing can be written there.
     """
     target = Path(path)
-    if target.is_dir():
+    try:
+        is_folder = target.is_dir()
+    except OSError as error:
+        raise StoreError(f"{target} cannot be written: {error.strerror}. Choose another name.") from error
+    if is_folder:
         example = str(target / "report.html")
         raise ConfigError(f"path {str(target)!r} is a folder. Name a file in it, such as {example!r}.")
     if os.path.exists(target) and not target.is_file():
