@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from bgmiv.bench import RunSpec, identify
-from bgmiv.bench.report.frame import add_labels, cell_marks, column_order, mixed_versions, read_rows
+from bgmiv.bench.report.frame import add_labels, cell_marks, column_order, design_unit, mixed_versions, read_rows
 
 from .conftest import NEWER, MakeCell
 
@@ -36,6 +40,11 @@ def test_failed_fits_and_mixed_versions_are_marked(make_cell: MakeCell) -> None:
     assert version.startswith(f"method version {today} (seeds 0-1) and 9")
     assert libraries == "jax 0.10.2 (seeds 0-1) and 0.9.0 (seeds 5)"
     assert (cell_marks(frame), cell_marks(frame[:2]), cell_marks(frame[2:])) == ("†‡§", "", "‡§")
+
+
+def test_units_need_no_pictures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("BGMIV_DATA_CACHE", str(tmp_path))
+    assert design_unit("noisy-mnist") == design_unit("noisy-demand") > 1e4
 
 
 def test_verdicts_come_from_the_evidence(make_cell: MakeCell) -> None:
