@@ -136,11 +136,10 @@ class FittedTSLS(FittedMethod):
 
     def factors(self, query: Query) -> tuple[Source, ...]:
         """The sampling uncertainty, by the covariance of the coefficients."""
-        kept, _ = _regressors(self.schema)
+        kept, covariates, _ = _regressors(self.schema, query.rows.covariates)
         interactions = len(self.covariance) > 1 + len(kept) + self.basis.size
         values, vectors = np.linalg.eigh(self.covariance)
         root = vectors * np.sqrt(np.maximum(values, 0.0))
-        covariates = _take_columns(query.rows.covariates, kept)
 
         def moved(x: FloatArray, rows: np.ndarray) -> np.ndarray:
             v, functions = covariates[rows], self.basis(x)
@@ -211,8 +210,7 @@ class TSLSConfig(MethodConfig):
         self._check_data(data)
         reporter.start("2SLS", 1)
         config = self._cross_validated(data) if self.features == "cv" else self
-        kept, names = _regressors(data.schema)
-        covariates = _take_columns(data.covariates, kept)
+        kept, covariates, names = _regressors(data.schema, data.covariates)
         basis, endogenous, instruments = config._columns(data, covariates, names)
         result = _fit_linearmodels(data, covariates, names, endogenous, instruments)
         reporter.advance(1, {})
@@ -259,8 +257,7 @@ class TSLSConfig(MethodConfig):
 
     def _cross_validated(self, data: IVData) -> TSLSConfig:
         """The settings of the sieve that cross-validation chooses."""
-        kept, names = _regressors(data.schema)
-        covariates = _take_columns(data.covariates, kept)
+        _, covariates, names = _regressors(data.schema, data.covariates)
         weights = np.ones(data.n_rows) if data.weights is None else np.asarray(data.weights, np.float64)
         groups = np.arange(data.n_rows) if data.groups is None else np.unique(data.groups, return_inverse=True)[1]
         # Fewer groups than folds could not be left out.
@@ -373,19 +370,14 @@ class TSLS(IVEstimator):
         return TSLSConfig(self.degree, self.features, self.knots, self.interactions, self.use_instrument)
 
 
-def _regressors(schema: Schema) -> tuple[np.ndarray, list[str]]:
-    """The flat covariate columns that enter the regression, and their names."""
+def _regressors(schema: Schema, covariates: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Which covariates enter the regression; their columns in double precision; their names."""
     # A full set of level indicators adds up to the constant; the first level is the reference.
     reference = {block.start for block in schema.blocks if block.kind is BlockKind.categorical}
-    kept = [column for column in range(schema.n_covariates) if column not in reference]
-    names = schema.flat_names
-    return np.asarray(kept, dtype=np.intp), [names[column] for column in kept]
-
-
-def _take_columns(covariates: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Columns in double precision; the array itself if these are all, because long tables are large."""
-    taken = covariates if len(kept) == covariates.shape[1] else covariates[:, kept]
-    return np.asarray(taken, dtype=np.float64)
+    kept, names = [column for column in range(schema.n_covariates) if column not in reference], schema.flat_names
+    # Without a copy if these are all: long tables are large.
+    taken = covariates[:, kept] if reference else covariates
+    return np.asarray(kept, dtype=np.intp), np.asarray(taken, dtype=np.float64), [names[column] for column in kept]
 
 
 def _check_order(data: IVData, n_covariates: int, n_treatments: int, n_instruments: int) -> None:
