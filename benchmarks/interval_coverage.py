@@ -5,7 +5,7 @@ to 100 are reported and were used for no choice; choices were made on seeds from
 FILE`).
 
     NPROC=1 OPENBLAS_NUM_THREADS=1 python benchmarks/interval_coverage.py            the samples that are missing
-    python benchmarks/interval_coverage.py --methods bgm-iv --seeds 1:21              20 samples of BGM-IV a cell
+    python benchmarks/interval_coverage.py --methods bgm-iv                           the same of BGM-IV itself
     python benchmarks/interval_coverage.py --methods bgm-iv --cells noisy-linear,500  one cell
     python benchmarks/interval_coverage.py bands                                      bands of an earlier construction
     python benchmarks/interval_coverage.py tables                                     what is there as Markdown
@@ -239,7 +239,7 @@ def main() -> None:
     parser.add_argument("what", nargs="?", choices=["run", "bands", "tables"], default="run")
     parser.add_argument("--cells", nargs="*", help="such as noisy-linear,500")
     parser.add_argument("--methods", nargs="*", default=["npiv"], choices=list(METHODS))
-    parser.add_argument("--seeds", default="1:101", help="for BGM-IV's own coverage: --methods bgm-iv --seeds 1:21")
+    parser.add_argument("--seeds", default="1:101", help="the first, and one beyond the last")
     parser.add_argument("--rows", type=Path, default=ROWS)
     asked = parser.parse_args()
     if asked.what == "tables":
