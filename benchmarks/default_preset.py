@@ -325,9 +325,12 @@ def tables() -> None:
         cells = []
         for design, _, _ in ABLATION_PROBLEMS:
             same = [r for r in rows if r["piece"]["variant"] == name and r["piece"]["design"] == design]
+            if not same:
+                cells.append("")
+                continue
             errors = ", ".join(f"{r['error']:.4f}" for r in same)
             risks = " / ".join(f"{1e4 * np.mean([r[k] for r in same]):.1f}" for k in ("within_risk", "beyond_risk"))
-            cells.append(f"{errors} ({risks})" if same else "")
+            cells.append(f"{errors} ({risks})")
         body.append([name, *cells])
     table(["variant", *(design for design, _, _ in ABLATION_PROBLEMS)], body)
     table(

@@ -197,8 +197,8 @@ def tables(path: Path) -> None:
     """What is there as Markdown."""
     rows = done(path)
     cells = list(dict.fromkeys((row["piece"]["method"], row["piece"]["design"], row["piece"]["n"]) for row in rows))
-    head = ("method", "design", "n", "contrast", "width", "auto", "slope", "g, point by point", "g, band", "curve, band")
-    print(f"| {' | '.join(head)} | rough | width | announced |\n|{' --- |' * 13}")
+    head = ("method", "design", "n", "contrast", "width", "auto", "slope", "g, point by point", "g, band")
+    print(f"| {' | '.join(head)} | curve, band | rough | width | announced |\n|{' --- |' * 13}")
     for method, design, n in cells:
         mine = [row for row in rows if tuple(row["piece"][k] for k in ("method", "design", "n")) == (method, design, n)]
         if design in WEAK_DESIGNS:
@@ -211,7 +211,8 @@ def tables(path: Path) -> None:
         )
         print(
             f"| {method} | {design} | {n} | {held(mine, 'contrast')} | {width(mine, 'contrast'):.2f} | "
-            f"{held(mine, 'auto')} | {held(mine, 'slope')} | {points:.1%} | {bands[0]}/{len(banded)} | {bands[1]}/{len(banded)} | "
+            f"{held(mine, 'auto')} | {held(mine, 'slope')} | {points:.1%} | "
+            f"{bands[0]}/{len(banded)} | {bands[1]}/{len(banded)} | "
             f"{held(mine, 'rough')} | {width(mine, 'rough'):.2f} | {wider}/{len(mine)} |"
         )
     for method in METHODS:
