@@ -102,6 +102,13 @@ ABLATION: dict[str, dict[str, Any]] = {
     "without held-out rows (no last stage, no early stopping)": {"last_stage": None, "ensemble.held_out": 0.0},
     "one member": {"last_stage": None, "ensemble.members": 1},
 }
+# Columns and scores are their own latents, with nothing to generate or to encode; images have both.
+IMAGE_PROBLEM = ("mnist", 1000, 0.5)
+IMAGE_ABLATION: dict[str, dict[str, Any]] = {
+    "default": {},
+    "without the generator of the covariates": {"initial.covariate_weight": 0.0},
+    "without the prior of the latents": {"initial.prior_weight": 0.0},
+}
 
 
 def with_layout(kind: str, train: Any) -> dict[str, Any]:
@@ -141,8 +148,9 @@ def ablation() -> None:
         (
             ({"variant": name, "design": d, "n": n, "rho": rho, "seed": s}, lambda a=(d, n, rho, s, c): work(*a))
             for s in (700, 701)
-            for d, n, rho in ABLATION_PROBLEMS
-            for name, c in ABLATION.items()
+            for variants, problems in ((ABLATION, ABLATION_PROBLEMS), (IMAGE_ABLATION, (IMAGE_PROBLEM,)))
+            for d, n, rho in problems
+            for name, c in variants.items()
         ),
     )
 
@@ -323,7 +331,7 @@ def tables() -> None:
     body = []
     for name in dict.fromkeys(row["piece"]["variant"] for row in rows):
         cells = []
-        for design, _, _ in ABLATION_PROBLEMS:
+        for design, _, _ in (*ABLATION_PROBLEMS, IMAGE_PROBLEM):
             same = [r for r in rows if r["piece"]["variant"] == name and r["piece"]["design"] == design]
             if not same:
                 cells.append("")
@@ -332,7 +340,7 @@ def tables() -> None:
             risks = " / ".join(f"{1e4 * np.mean([r[k] for r in same]):.1f}" for k in ("within_risk", "beyond_risk"))
             cells.append(f"{errors} ({risks})")
         body.append([name, *cells])
-    table(["variant", *(design for design, _, _ in ABLATION_PROBLEMS)], body)
+    table(["variant", *(design for design, _, _ in (*ABLATION_PROBLEMS, IMAGE_PROBLEM))], body)
     table(
         ["design", "n", "layout", *RULES],
         (
