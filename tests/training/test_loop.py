@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -128,6 +128,15 @@ def test_interruption_ends_the_report_and_says_how_to_go_on() -> None:
     assert spy.calls[-1] == ("finish",)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT as in a terminal: a shell starts background jobs with it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_that_was_dropped_ends_the_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     def dropped(*_: Any) -> None:
         # As Python does where JAX's function runs in the middle of a garbage collection.
