@@ -90,7 +90,6 @@ def error_of(fitted: Any, grid: Any) -> float:
 
 # Ablation -------------------------------------------------------------------------------------------------------------
 
-ABLATION_PROBLEMS = (("demand", 1000, 0.5), ("noisy-vector", 1000, 0.9), ("noisy-concave", 1000, 0.7))
 ABLATION: dict[str, dict[str, Any]] = {
     "default": {},
     "latents encoded by a network, matched to the prior": {"layout": "encoded"},
@@ -103,11 +102,16 @@ ABLATION: dict[str, dict[str, Any]] = {
     "one member": {"last_stage": None, "ensemble.members": 1},
 }
 # Columns and scores are their own latents, with nothing to generate or to encode; images have both.
-IMAGE_PROBLEM = ("mnist", 1000, 0.5)
 IMAGE_ABLATION: dict[str, dict[str, Any]] = {
     "default": {},
     "without the generator of the covariates": {"initial.covariate_weight": 0.0},
     "without the prior of the latents": {"initial.prior_weight": 0.0},
+}
+ABLATIONS = {
+    ("demand", 1000, 0.5): ABLATION,
+    ("noisy-vector", 1000, 0.9): ABLATION,
+    ("noisy-concave", 1000, 0.7): ABLATION,
+    ("mnist", 1000, 0.5): IMAGE_ABLATION,
 }
 
 
@@ -148,8 +152,7 @@ def ablation() -> None:
         (
             ({"variant": name, "design": d, "n": n, "rho": rho, "seed": s}, lambda a=(d, n, rho, s, c): work(*a))
             for s in (700, 701)
-            for variants, problems in ((ABLATION, ABLATION_PROBLEMS), (IMAGE_ABLATION, (IMAGE_PROBLEM,)))
-            for d, n, rho in problems
+            for (d, n, rho), variants in ABLATIONS.items()
             for name, c in variants.items()
         ),
     )
@@ -331,7 +334,7 @@ def tables() -> None:
     body = []
     for name in dict.fromkeys(row["piece"]["variant"] for row in rows):
         cells = []
-        for design, _, _ in (*ABLATION_PROBLEMS, IMAGE_PROBLEM):
+        for design, _, _ in ABLATIONS:
             same = [r for r in rows if r["piece"]["variant"] == name and r["piece"]["design"] == design]
             if not same:
                 cells.append("")
@@ -340,7 +343,7 @@ def tables() -> None:
             risks = " / ".join(f"{1e4 * np.mean([r[k] for r in same]):.1f}" for k in ("within_risk", "beyond_risk"))
             cells.append(f"{errors} ({risks})")
         body.append([name, *cells])
-    table(["variant", *(design for design, _, _ in (*ABLATION_PROBLEMS, IMAGE_PROBLEM))], body)
+    table(["variant", *(design for design, _, _ in ABLATIONS)], body)
     table(
         ["design", "n", "layout", *RULES],
         (

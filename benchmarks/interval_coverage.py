@@ -7,7 +7,6 @@ FILE`).
     NPROC=1 OPENBLAS_NUM_THREADS=1 python benchmarks/interval_coverage.py            the samples that are missing
     python benchmarks/interval_coverage.py --methods bgm-iv                           the same of BGM-IV itself
     python benchmarks/interval_coverage.py --methods bgm-iv --cells noisy-linear,500  one cell
-    python benchmarks/interval_coverage.py bands                                      bands of an earlier construction
     python benchmarks/interval_coverage.py tables                                     what is there as Markdown
 """
 
@@ -24,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from bgmiv import BGMIV, NPIV, TSLS
-from bgmiv._io import write_whole
 from bgmiv.designs import make_design
 from bgmiv.designs.demand import demand
 from bgmiv.diagnostics.linear import first_stage, linear_columns
@@ -33,7 +31,6 @@ from bgmiv.errors import BGMIVWarning
 ROWS = Path(__file__).with_suffix(".jsonl")
 METHODS = {"npiv": NPIV, "bgm-iv": BGMIV}
 LEVEL, POINTS, DOSES = 0.95, 400, 41
-BANDS = 2  # by the largest bias; the first ones took its average
 SHAPES = ("linear", "concave", "threshold", "heterogeneous", "null")
 CELLS = (
     *((f"noisy-{shape}", 500) for shape in SHAPES),
@@ -84,22 +81,6 @@ def drawn(name: str, n: int, seed: int) -> tuple[Any, Any, dict[str, Any]]:
     return design, data, arguments
 
 
-def bands_again(path: Path) -> None:
-    """Refit the samples whose bands were made by an earlier construction, and put the new ones in their rows."""
-    rows = done(path)
-    for i, row in enumerate(rows):
-        piece = row["piece"]
-        if piece["design"] in WEAK_DESIGNS or row.get("bands") == BANDS:
-            continue
-        design, data, arguments = drawn(piece["design"], piece["n"], piece["seed"])
-        x = data.treatment.astype(np.float64)
-        model = METHODS[piece["method"]](random_state=piece["seed"]).fit(data.outcome, x, **arguments)
-        rows[i] = row | held_at_once(design, model, x, data.covariates, ("uniform",))
-        if i % 20 == 0:
-            write_whole(path, "".join(json.dumps(one) + "\n" for one in rows).encode())
-    write_whole(path, "".join(json.dumps(one) + "\n" for one in rows).encode())
-
-
 def fit(name: str, n: int, method: str, seed: int) -> Row:
     """One sample: for each interval the truth, the estimate and the ends, or the share of points that it holds."""
     design, data, arguments = drawn(name, n, seed)
@@ -131,16 +112,15 @@ def fit(name: str, n: int, method: str, seed: int) -> Row:
     return row | held_at_once(design, model, x, v)
 
 
-def held_at_once(
-    design: Any, model: Any, x: np.ndarray, v: np.ndarray, bands: tuple[Any, ...] = ("pointwise", "uniform")
-) -> Row:
+def held_at_once(design: Any, model: Any, x: np.ndarray, v: np.ndarray) -> Row:
     """The shares of points of g, and of treatments of the average curve, that intervals and bands hold."""
-    row: Row = {"bands": BANDS}
+    row: Row = {}
     grid = design.grid()
     points = np.random.default_rng(0).permutation(np.flatnonzero(grid.in_support))[:POINTS]
     asked = {key: values[points] for key, values in grid.covariates.items()}
     curve = np.linspace(*np.quantile(x, [0.05, 0.95]), DOSES)
     doses = np.array([np.mean(truth_of(design, t, v)) for t in curve])
+    bands: tuple[Any, ...] = ("pointwise", "uniform")
     for band in bands:
         surface = model.predict_interval(grid.treatment[points], asked, level=LEVEL, band=band)
         average = model.dose_response_interval(curve, level=LEVEL, band=band)
@@ -186,9 +166,9 @@ def averages(rows: list[Row]) -> str:
     cells = {(row["piece"]["design"], row["piece"]["n"]): [] for row in rows}
     for row in rows:
         inside = [row[key][2] <= row[key][0] <= row[key][3] for key in ("contrast", "slope")]
-        bands = [row[f"{key} uniform"] == 1.0 if row.get("bands") == BANDS else np.nan for key in ("g", "curve")]
+        bands = [row[f"{key} uniform"] == 1.0 for key in ("g", "curve")]
         cells[row["piece"]["design"], row["piece"]["n"]].append([*inside, row["g pointwise"], *bands])
-    means = np.mean([np.nanmean(values, axis=0) for values in cells.values()], axis=0)
+    means = np.mean([np.mean(values, axis=0) for values in cells.values()], axis=0)
     names = ("contrast", "slope", "g, point by point", "band of g", "band of the curve")
     return ", ".join(f"{name} {mean:.1%}" for name, mean in zip(names, means, strict=True))
 
@@ -204,15 +184,14 @@ def tables(path: Path) -> None:
         if design in WEAK_DESIGNS:
             continue
         points = np.mean([row["g pointwise"] for row in mine])
-        banded = [row for row in mine if row.get("bands") == BANDS]
-        bands = [sum(row[f"{key} uniform"] == 1.0 for row in banded) for key in ("g", "curve")]
+        bands = [sum(row[f"{key} uniform"] == 1.0 for row in mine) for key in ("g", "curve")]
         wider = sum(
             row["rough"][3] - row["rough"][2] > 1.35 * (row["contrast"][3] - row["contrast"][2]) for row in mine
         )
         print(
             f"| {method} | {design} | {n} | {held(mine, 'contrast')} | {width(mine, 'contrast'):.2f} | "
             f"{held(mine, 'auto')} | {held(mine, 'slope')} | {points:.1%} | "
-            f"{bands[0]}/{len(banded)} | {bands[1]}/{len(banded)} | "
+            f"{bands[0]}/{len(mine)} | {bands[1]}/{len(mine)} | "
             f"{held(mine, 'rough')} | {width(mine, 'rough'):.2f} | {wider}/{len(mine)} |"
         )
     for method in METHODS:
@@ -237,7 +216,7 @@ def tables(path: Path) -> None:
 def main() -> None:
     """Read what is asked."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", nargs="?", choices=["run", "bands", "tables"], default="run")
+    parser.add_argument("what", nargs="?", choices=["run", "tables"], default="run")
     parser.add_argument("--cells", nargs="*", help="such as noisy-linear,500")
     parser.add_argument("--methods", nargs="*", default=["npiv"], choices=list(METHODS))
     parser.add_argument("--seeds", default="1:101", help="the first, and one beyond the last")
@@ -245,8 +224,6 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.what == "tables":
         return tables(asked.rows)
-    if asked.what == "bands":
-        return bands_again(asked.rows)
     cells = [*CELLS, *((name, N_WEAK) for name in WEAK_DESIGNS)]
     if asked.cells:
         cells = [(name, int(n)) for name, _, n in (cell.rpartition(",") for cell in asked.cells)]
