@@ -127,13 +127,14 @@ def test_failures_versions_and_missing_runs(make_cell: MakeCell) -> None:
         *make_cell("kiv", [1.0, None]),
         *make_cell("kiv", [1.0, 2.0, 3.0], n=5000),
         *make_cell("kiv", [5.0], n=5000, **NEWER),
-        *make_cell("tsls", [9.0], n=5000, first_seed=2),
+        *make_cell("tsls", [9.0], n=5000, first_seed=2, versions={"bgmiv": "0.1.0", "jax": "0.10.3"}),
+        *make_cell("tsls", [9.0], n=5000, first_seed=7),
     ]
     made = bench_report(rows, [plan, plan])
     failed = ["demand", "0.5", "1000", "KIV", "default", "2", "1", "50.0", "1", "DivergedError: not finite"]
     assert named(made, "failures").text.to_numpy().tolist() == [failed]
     (mixed,) = named(made, "mixed-versions").text["what is mixed"]
-    assert "(seeds 0) and " in mixed
+    assert mixed == "jax 0.10.3 (seeds 2) and 0.10.2 (seeds 7)"
     versions = named(made, "versions").numbers.set_index("method")
     assert versions.loc["KIV", ["fits", "older rows", "libraries"]].to_list() == [5, 1, "bgmiv 0.1.0, jax 0.10.2"]
     missing = named(made, "missing").text.to_numpy().tolist()
@@ -141,7 +142,7 @@ def test_failures_versions_and_missing_runs(make_cell: MakeCell) -> None:
     assert ["mine", "demand", "0.5", "1000", "KIV", "default", "3", "1", "1", "1", "2"] in missing
     assert ["mine", "demand", "0.5", "5000", "2SLS", "default", "3", "1", "0", "2", "0-1"] in missing
     assert "4 of 12 planned fits" in str(made.sections[0].parts[0])
-    assert "Cells that mix versions: 1" in str(made.sections[0].parts[0])
+    assert "Cells that mix versions of libraries: 1" in str(made.sections[0].parts[0])
 
 
 def test_verdicts_beside_the_truth(make_cell: MakeCell) -> None:

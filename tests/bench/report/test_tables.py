@@ -94,7 +94,7 @@ def test_a_plan_is_one_table(make_cell: MakeCell) -> None:
         ["lowdim-abs", "0.5", "1000", "1.000 (1)§", "–"],
     ]
     assert table.bold.to_numpy().tolist() == [[False, True], [False, False]]
-    assert table.footnotes[-1].startswith("§ Rows")
+    assert table.footnotes[-1].startswith("§ Another version")
     assert plan_table(read_rows(make_cell("kiv", [1.0])), plan) is None
 
 

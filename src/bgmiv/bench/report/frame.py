@@ -49,10 +49,8 @@ ABLATED = ("-no-egm", "-egm0")
 """Endings of presets without their first phase: not at all, or one iteration of it, as in the authors' code."""
 
 MIXED, FAILED, OTHER = "†", "‡", "§"
-"""Marks of a cell: its rows come from several versions; some fits failed; some rows are not of today's version."""
-
-_VERSION_FIELDS = {"method version": "method_version", "design version": "design_version"}
-"""Fields of a row that say which version of method and design made it, by the name that reports give them."""
+"""Marks of a cell: its rows come from several versions of libraries; some fits failed; another version of the method
+or design than today's made them."""
 
 
 def read_rows(rows: Iterable[Row]) -> pd.DataFrame:
@@ -63,17 +61,23 @@ def read_rows(rows: Iterable[Row]) -> pd.DataFrame:
     - `ok`: whether the fit gave a result;
     - `mse`, `inside`, `outside`: structural errors in the design's unit, missing where the fit failed;
     - `verdict`: on the fit under today's thresholds: good, doubtful or failed, missing without held-out rows;
-    - `versions`: of algorithms and libraries, by name; `libraries`: those of the libraries as one text;
-    - `current`: whether tables use the row: of several rows of one run, made by several versions, the newest;
+    - `versions`: of the libraries, by name; `libraries`: the same as one text;
+    - `current`: whether tables use the row. A cell (design, n, rho, method, preset) never mixes versions of method and
+      design: where it has rows of today's they are used alone, and otherwise those of the version that made its newest;
     - `outdated`: whether another version of method or design made it than today's.
     """
     frame = pd.DataFrame(sorted((_line(row) for row in rows), key=_row_order))
     if frame.empty:
         return frame
     time = pd.to_datetime(frame["timestamp"], utc=True, errors="coerce", format="ISO8601")
-    newest = frame.assign(time=time).sort_values(["time", *_VERSION_FIELDS.values()], na_position="first")
-    run = ["design", "n", "rho", "method", "preset", "seed"]
-    return frame.assign(current=~newest.duplicated(run, keep="last").reindex(frame.index))
+    versions = ["method_version", "design_version"]
+    ordered = frame.assign(time=time, todays=~frame["outdated"]).sort_values(
+        ["todays", "time", *versions], na_position="first"
+    )
+    cell = ["design", "n", "rho", "method", "preset"]
+    of_cell = ordered[versions].eq(ordered.groupby(cell)[versions].transform("last")).all(axis=1)
+    newest = ~ordered[of_cell].duplicated([*cell, "seed"], keep="last")
+    return frame.assign(current=newest.reindex(frame.index, fill_value=False))
 
 
 def _line(row: Row) -> dict[str, Any]:
@@ -85,17 +89,15 @@ def _line(row: Row) -> dict[str, Any]:
         for name, field in errors.items()
     }
     libraries = dict(sorted(row.versions.items()))
-    versions = {name: fields[field] for name, field in _VERSION_FIELDS.items()} | libraries
-    used = ", ".join(f"{name} {number}" for name, number in libraries.items())
+    made_by = row.method_version, row.design_version
     return {
         **fields,
         **scaled,
         "ok": ok,
         "verdict": _verdict(row.evidence),
-        "versions": versions,
-        "libraries": used,
-    } | {
-        "outdated": _todays(row.design, row.method, row.preset) not in (None, (row.method_version, row.design_version))
+        "versions": libraries,
+        "libraries": ", ".join(f"{name} {number}" for name, number in libraries.items()),
+        "outdated": _todays(row.design, row.method, row.preset) not in (None, made_by),
     }
 
 
@@ -179,7 +181,7 @@ def cell_marks(rows: pd.DataFrame) -> str:
 
 
 def mixed_versions(rows: pd.DataFrame) -> list[str]:
-    """In words, everything of which the rows of one cell have more than one version."""
+    """In words, every library of which the rows of one cell have more than one version."""
     versions = rows["versions"].to_list()
     found = []
     for name in dict.fromkeys(name for version in versions for name in version):

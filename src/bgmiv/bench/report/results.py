@@ -126,7 +126,7 @@ def _summary(frame: pd.DataFrame, plans: Sequence[Plan], mixed: Table | None) ->
     else:
         said += " Every planned fit is there."
     if mixed:
-        said += f" Cells that mix versions: {len(mixed.text)}; tables mark them with † (see Versions)."
+        said += f" Cells that mix versions of libraries: {len(mixed.text)}; tables mark them with † (see Versions)."
     return said
 
 
@@ -265,13 +265,13 @@ def verdict_table(frame: pd.DataFrame) -> Table | None:
 
 
 def _mixture_table(frame: pd.DataFrame) -> Table | None:
-    """Every cell whose rows come from more than one version, and of what; None if there is none."""
+    """Every cell whose rows come from more than one version of a library, and of which; None if there is none."""
 
     def name(fits: pd.DataFrame) -> dict[str, Any] | None:
         found = frames.mixed_versions(fits)
         return {"what is mixed": "; ".join(found)} if found else None
 
-    return _cell_list(frame, "mixed-versions", "Cells of mixed versions", name, ("what is mixed",))
+    return _cell_list(frame, "mixed-versions", "Cells of mixed versions of libraries", name, ("what is mixed",))
 
 
 def _version_table(every: pd.DataFrame) -> Table:
@@ -287,7 +287,7 @@ def _version_table(every: pd.DataFrame) -> Table:
         }
         for (method, preset, libraries), used in sorted(groups, key=lambda item: method_order(*item[0][:2]))
     ]
-    note = "Older rows: a newer row of the same run replaces them, and no table uses them."
+    note = "Older rows: of earlier versions of the method; their cells have newer ones, and no table uses them."
     title = "Versions of the libraries behind the rows"
     return _list("versions", title, lines, ("method", "preset", "libraries"), note)
 

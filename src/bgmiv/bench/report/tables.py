@@ -42,9 +42,9 @@ DASH = "–"
 """What stands where there is no value."""
 
 _MARKS = {
-    MIXED: ("mixed", "The rows behind this cell come from several versions of algorithms or libraries."),
+    MIXED: ("mixed", "The rows behind this cell come from several versions of libraries."),
     FAILED: ("failed", "Some fits of this cell failed; the numbers are over the others."),
-    OTHER: ("other version", "Rows behind this cell come from another version of the method or design than today's."),
+    OTHER: ("other version", "Another version of the method or design than today's made the rows behind this cell."),
 }
 _LONG, _WIDE, _WIDE_TEXT = 45, 7, 40
 """Rows and columns that a LaTeX page holds, and characters from which a column of words is broken into lines."""
