@@ -19,7 +19,6 @@ from bgmiv.data import IVData
 from bgmiv.data.query import query_at
 from bgmiv.effects import estimate_at
 from bgmiv.intervals import interval_of
-from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.sieve import fit as sieve_fit
 from bgmiv.sieve.fit import Learned, SieveConfig, fit_sieve
 
@@ -40,9 +39,7 @@ def learned_from(function: np.ndarray, treatment: np.ndarray, noise: np.ndarray)
 
 
 def fit(data: IVData, learned: Learned) -> Any:
-    return fit_last_stage(
-        SieveConfig(splits=2), data, FittedReduction(data.schema, {}), learned, np.random.default_rng(0)
-    )
+    return fit_last_stage(SieveConfig(splits=2), data, learned, np.random.default_rng(0))
 
 
 def test_useless_networks_leave_linear_two_stage_least_squares() -> None:
@@ -114,11 +111,11 @@ def test_splits_are_averaged_but_for_bad_ones(monkeypatch: pytest.MonkeyPatch) -
         return second, residuals
 
     monkeypatch.setattr(sieve_fit, "_fit_split", recorded)
-    scale, reduction = float(np.std(data.outcome)), FittedReduction(data.schema, {})
+    scale = float(np.std(data.outcome))
     for spoilt[0], used in (("", [0, 1, 2]), ("everywhere", [0, 1]), ("where left-out rows do not see it", [0, 1])):
         found.clear()
         config = SieveConfig(np.inf, splits=3, waves=10)
-        function = fit_sieve(config, data, reduction, np.random.default_rng(0)).function
+        function = fit_sieve(config, data, np.random.default_rng(0)).function
         each = scale * np.stack([found[i].coefficients for i in used])
         np.testing.assert_allclose(function.coefficients[1:], each.mean(axis=0)[1:4], rtol=1e-5)
         variances = np.mean([np.sum((scale * found[i].sampling) ** 2, axis=1) for i in used], axis=0) + each.var(axis=0)

@@ -88,7 +88,7 @@ class NPIVConfig(SieveConfig, MethodConfig):
         rng = np.random.default_rng(0 if key is None else np.asarray(jax.random.key_data(key)))
         reporter.start("NPIV", 1)
         reduction = self.reduction.fit(data) if self.reduction else FittedReduction(data.schema, {})
-        function = fit_sieve(self, data, reduction, rng, use_instrument=self.use_instrument).function
+        function = fit_sieve(self, reduction.apply(data), rng, use_instrument=self.use_instrument).function
         reporter.advance(1, {})
         reporter.finish()
         return FittedNPIV(data.schema, LinearSupport.fit(data), reduction, function, data.groups is not None)

@@ -20,7 +20,6 @@ from bgmiv.diagnostics.moments import variance_of
 from bgmiv.errors import NotIdentifiedError
 from bgmiv.integrate import IntegrationRule, rule_for
 from bgmiv.likelihood import Levels
-from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.sieve.bases import SieveFunction
 from bgmiv.sieve.fit import Learned, SieveConfig, SieveFit, fit_sieve, left_out_errors, min_rows
 from bgmiv.training.loop import Row
@@ -47,13 +46,7 @@ class LastStage(NamedTuple):
 
 
 def fit_last_stage(
-    config: SieveConfig,
-    data: IVData,
-    reduction: FittedReduction,
-    learned: Learned | None,
-    rng: np.random.Generator,
-    *,
-    use_instrument: bool = True,
+    config: SieveConfig, data: IVData, learned: Learned | None, rng: np.random.Generator, *, use_instrument: bool = True
 ) -> LastStage | None:
     r"""Fit $g = a + b x + c^\top v + d f$, with f of the networks, or with a sieve's terms in the place of d f.
 
@@ -63,8 +56,7 @@ def fit_last_stage(
 
     Args:
         config: of the sieve.
-        data: the rows of the fit.
-        reduction: of their wide blocks.
+        data: the rows of the fit, wide blocks reduced.
         learned: what the networks say of these rows; not a number where every member was trained on the row. None: they
             are not used.
         rng: decides folds.
@@ -79,7 +71,7 @@ def fit_last_stage(
     if known.sum() < max(min_rows(data.instruments.shape[1]), 2 * config.folds) or 2 * known.sum() < data.n_rows:
         return None
     part = data.take(known)
-    fit = partial(fit_sieve, data=part, reduction=reduction, rng=rng, use_instrument=use_instrument)
+    fit = partial(fit_sieve, data=part, rng=rng, use_instrument=use_instrument)
     once, splits = replace(config, splits=1), int(np.clip(_MAX_SPLIT_ROWS // part.n_rows, 1, config.splits))
     networks = None if learned is None else _identified(partial(fit, once, learned=learned.take(known)))
     chosen = _identified(partial(fit, once))

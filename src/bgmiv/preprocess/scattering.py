@@ -115,7 +115,9 @@ def _coarser(spectra: NDArray[Any], halvings: int) -> NDArray[Any]:
         return spectra
     *rest, height, width = spectra.shape
     k = 2**halvings
-    return np.asarray(spectra.reshape(*rest, k, height // k, k, width // k).mean(axis=(-4, -2)))
+    # One axis after the other: over both at once NumPy takes two to five times as long.
+    rows = spectra.reshape(*rest, k, height // k, width).sum(axis=-3)
+    return np.asarray(rows.reshape(*rest, height // k, k, width // k).sum(axis=-2) * np.float32(1.0 / k**2))
 
 
 def _folded(filters: Filters, halvings: int) -> Filters:

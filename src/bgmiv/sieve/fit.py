@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from bgmiv.data.ivdata import IVData
 from bgmiv.errors import ConfigError, NotIdentifiedError
-from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.sieve.bases import (
     LINEAR,
     TERMS,
@@ -135,19 +134,10 @@ class Columns(NamedTuple):
     learned: Learned | None
 
     @classmethod
-    def of(
-        cls,
-        data: IVData,
-        reduction: FittedReduction,
-        rng: np.random.Generator,
-        *,
-        waves: int,
-        bends: int,
-        segments: int = 9,
-    ) -> Columns:
-        """The columns of rows in double precision, and their bases."""
+    def of(cls, data: IVData, rng: np.random.Generator, *, waves: int, bends: int, segments: int = 9) -> Columns:
+        """The columns of rows, wide blocks reduced, in double precision, and their bases."""
         y, x, w = (np.asarray(column, np.float64) for column in (data.outcome, data.treatment, data.instruments))
-        v = sieve_columns(reduction.schema, reduction.transform(data.covariates))
+        v = sieve_columns(data.schema, data.covariates)
         levels = max(2, data.schema.treatment.width) if data.schema.treatment.discrete else 0
         treatment = TreatmentBasis.fit(x, levels, bends, segments=segments)
         return cls(data, y, x, v, w, treatment, ColumnBasis.fit(v, rng, waves=waves), None)
@@ -181,7 +171,6 @@ class Columns(NamedTuple):
 def fit_sieve(
     config: SieveConfig,
     data: IVData,
-    reduction: FittedReduction,
     rng: np.random.Generator,
     *,
     use_instrument: bool = True,
@@ -191,8 +180,7 @@ def fit_sieve(
 
     Args:
         config: which terms enter, and how rows are split.
-        data: one number or level as outcome; all rows have a positive weight.
-        reduction: of its wide blocks.
+        data: one number or level as outcome, wide blocks reduced; all rows have a positive weight.
         rng: decides folds and waves.
         use_instrument: False for a penalised regression on treatment and covariates.
         learned: f, which then takes the place of all terms but the linear ones, and of the first stage.
@@ -200,7 +188,7 @@ def fit_sieve(
     fold = draw_folds(data, config.folds, rng)
     order = np.argsort(fold, kind="stable")
     rows = data.take(order)
-    columns = Columns.of(rows, reduction, rng, waves=config.waves, bends=_BENDS)
+    columns = Columns.of(rows, rng, waves=config.waves, bends=_BENDS)
     y, adaptive, segments = columns.y, config.dimension == "adaptive", 0
     if adaptive:
         lines = columns.covariates(columns.v)["lines"]
