@@ -92,7 +92,6 @@ def test_resumed_fit_equals_whole_fit(
     resumed = kept.fit(data, jax.random.key(5))
     for a, b in zip(jax.tree.leaves(whole.model), jax.tree.leaves(resumed.model), strict=True):
         np.testing.assert_array_equal(a, b)
-    np.testing.assert_array_equal(whole.members[0].training_latents, resumed.members[0].training_latents)
     assert resumed.history == whole.history
     assert list(tmp_path.iterdir()) == [], "a whole fit leaves no checkpoint behind"
 
@@ -136,7 +135,6 @@ def test_resumed_members_equal_those_of_a_whole_fit(
     for one, two in zip(whole.members, resumed.members, strict=True):
         for a, b in zip(jax.tree.leaves(one.model), jax.tree.leaves(two.model), strict=True):
             np.testing.assert_array_equal(a, b)
-        np.testing.assert_array_equal(one.training_latents, two.training_latents)
         np.testing.assert_array_equal(one.held_out_rows, two.held_out_rows)
         assert one.history == two.history
         assert (one.held_out, one.training, one.attempts) == (two.held_out, two.training, two.attempts)

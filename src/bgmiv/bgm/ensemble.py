@@ -108,17 +108,16 @@ class Start(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """Where training ends: the model, the rows' latents (padding included), and the history of all phases."""
+    """Where training ends: the model and the history of all phases."""
 
     model: BGMIVModel
-    latents: Array
     history: tuple[HistoryRow, ...]
 
 
 def members_of(together: Trained) -> tuple[Trained | DivergedError, ...]:
     """Each member on its own, or the error its own fit would have raised: its first loss that is not finite."""
     # Taken apart on the host, where a slice needs no compilation.
-    parts = jax.tree.map(np.asarray, (together.model, together.latents))
+    models = jax.tree.map(np.asarray, together.model)
 
     def one(i: int) -> Trained | DivergedError:
         history = []
@@ -128,10 +127,9 @@ def members_of(together: Trained) -> tuple[Trained | DivergedError, ...]:
             history.append(row._replace(metrics={name: float(values[i]) for name, values in metrics.items()}))
             if not np.isfinite(history[-1].metrics["loss"]):
                 return DivergedError(row.phase, row.step)
-        model, latents = jax.tree.map(lambda leaf: jnp.asarray(leaf[i]), parts)
-        return Trained(model, latents, tuple(history))
+        return Trained(jax.tree.map(lambda leaf: jnp.asarray(leaf[i]), models), tuple(history))
 
-    return tuple(one(i) for i in range(len(together.latents)))
+    return tuple(one(i) for i in range(len(jax.tree.leaves(models)[0])))
 
 
 def train(
@@ -143,7 +141,7 @@ def train(
 ) -> Trained:
     """The phases one after another, for one member or for many with a leading member axis.
 
-    Latents begin at e(v) for every row after an initial phase, and without one at draws from the prior.
+    Latents of Algorithm 1 begin at e(v) for every row after an initial phase, and without one at draws from the prior.
     """
     over: Any = jax.vmap if start.key_initial.ndim else lambda function: function
     model = start.model
@@ -156,17 +154,18 @@ def train(
             begun = begun._replace(linear_loss=start.linear_loss)
         state, history = run_phase(initial, begun, start.data, key_run, reporter=reporter, checkpoint=checkpoint)
         model = initial.result(state)
-        latents = over(lambda model: encode_rows(model, start.data.rows.v))(model)
-    else:
-        n = len(start.data.rows.x)
-        latents = over(lambda model, key: model.layout.sample_prior(key, n))(model, start.key_latents)
     if alternating.epochs:
+        if initial.iterations:
+            latents = over(lambda model: encode_rows(model, start.data.rows.v))(model)
+        else:
+            n = len(start.data.rows.x)
+            latents = over(lambda model, key: model.layout.sample_prior(key, n))(model, start.key_latents)
         begun = _begin(alternating, model, latents, many=bool(start.key_initial.ndim))
         state, more = run_phase(
             alternating, begun, start.data, start.key_alternate, reporter=reporter, checkpoint=checkpoint
         )
-        model, latents, history = state.model, state.latents.z, history + more
-    return Trained(model, latents, history)
+        model, history = state.model, history + more
+    return Trained(model, history)
 
 
 @partial(run_once, static_argnames=("phase", "many"))

@@ -275,13 +275,11 @@ def _member(
 ) -> Member | DivergedError:
     if isinstance(trained, DivergedError):
         return trained
-    latents = np.empty((prepared.data.n_rows, config.model.layout.dim), np.float32)
-    latents[prepared.folds.order] = np.asarray(trained.latents)[: prepared.data.n_rows]
     held_out = training = None
     if prepared.folds.size:
         held_out, training = _evaluated(config, prepared, index, trained.model)
     rows = prepared.folds.rows(index)
-    return Member(trained.model, trained.history, rows, held_out, training, attempts, latents)
+    return Member(trained.model, trained.history, rows, held_out, training, attempts)
 
 
 def _evaluated(

@@ -30,7 +30,6 @@ from bgmiv.errors import NotFittedError
 from bgmiv.estimators.fitted import FittedMethod
 from bgmiv.intervals import Floats, Source
 from bgmiv.likelihood import Levels
-from bgmiv.persist.codec import unsaved
 from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.progress import HistoryRow, mean_history
 from bgmiv.sieve.bases import SieveFunction, sieve_columns
@@ -67,7 +66,6 @@ class Member:
         held_out: losses on those rows after training; None without such rows.
         training: losses on as many rows it was trained on.
         attempts: how often it was trained.
-        training_latents: the training rows' latents after Algorithm 1, `(n, d)`; None in a model that was loaded.
     """
 
     model: BGMIVModel
@@ -76,7 +74,6 @@ class Member:
     held_out: HeldOutLosses | None = None
     training: HeldOutLosses | None = None
     attempts: int = 1
-    training_latents: np.ndarray | None = unsaved()
 
     def steps_of(self, phase: str) -> int:
         """Steps of a training phase; none if it was left out."""
