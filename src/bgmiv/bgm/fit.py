@@ -258,7 +258,8 @@ def _evidence(fitted: FittedBGMIV, data: IVData, reduced: IVData, last: LastStag
     found = FitEvidence(n_steps=steps, n_members=len(members), n_failed=n_failed)
     if pairs:
         rows, owner = held_out_rows([member.held_out_rows for member in members], MAX_EVIDENCE_ROWS)
-        values = fitted.members_at(Query(data.treatment[None], rows_of(data.schema, data)).take(rows))[:, 0]
+        part = data.take(rows)
+        values = fitted.members_at(Query(part.treatment[None], rows_of(data.schema, part)))[:, 0]
         found = gather_evidence(reduced, rows, owner, values, pairs, uses_instrument=uses_instrument)
         found = replace(found, n_steps=steps, n_failed=n_failed)
     if last is None:
