@@ -70,10 +70,20 @@ def small() -> BGMIVConfig:
         vector_decoder_hidden=(8,),
         column_decoder_hidden=(8,),
     )
+    # Every layer is one more to trace and to compile.
+    model = replace(
+        config.model,
+        treatment_hidden=(8,),
+        outcome_hidden=(8,),
+        treatment_trunk=(8,),
+        outcome_trunk=(8,),
+        embedding=(8, 4),
+        covariates=covariates,
+    )
     return replace(
         config,
         batch_size=16,
-        model=replace(config.model, treatment_hidden=(8,), outcome_hidden=(8,), covariates=covariates),
+        model=model,
         ensemble=Ensemble(members=3, held_out=0.2),
         initial=replace(config.initial, iterations=12, chunk=4),
         last_stage=None,
