@@ -64,7 +64,7 @@ def measured(preset: BGMIVConfig, images: CovariateConfig) -> tuple[float, float
     model_config = replace(preset.model, covariates=images)
     config = replace(preset, model=model_config).resolve(data.schema, ROWS)
     rows = training_data(config.scaling.fit(data).transform(data), config.alternating.batch_size)
-    model = jax.jit(lambda key: build_model(data.schema, 1, config.model, key=key))(jax.random.key(0))
+    model = build_model(data.schema, 1, config.model, key=jax.random.key(0))
     key = jax.random.key(1)
     start = jax.jit(config.initial.init)(model, key)
     iteration = seconds(jax.jit(config.initial.step), start, rows, key)

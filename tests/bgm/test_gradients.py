@@ -125,7 +125,7 @@ def test_quasi_log_posterior(rule: IntegrationRule, log_p_y: Any) -> None:
 
 
 def _critic(seed: int) -> MLP:
-    return _double(jax.jit(lambda key: MLP(LAYOUT.dim, (4,), 1, key=key, activation=jnp.tanh))(jax.random.key(seed)))
+    return _double(MLP(LAYOUT.dim, (4,), 1, key=jax.random.key(seed), activation=jnp.tanh))
 
 
 @pytest.mark.parametrize("kind", ["blocks", "binary"])

@@ -47,7 +47,7 @@ def schema(treatment: Any = None, outcome: Any = None) -> Any:
 @pytest.fixture(scope="module")
 def model() -> BGMIVModel:
     config = ModelConfig(LAYOUT, (4,), (4,), CovariateConfig(dense_hidden=(4,)))
-    return jax.jit(lambda key: build_model(schema(), 2, config, key=key))(jax.random.key(3))
+    return build_model(schema(), 2, config, key=jax.random.key(3))
 
 
 class Values(NamedTuple):

@@ -36,7 +36,7 @@ def build(outcome: Any = None, treatment: Any = None, hidden: tuple[int, ...] = 
         covariates=[0.0, 1.0, 3.0, 2.0],
     )
     config = ModelConfig(LAYOUT, hidden, hidden, CovariateConfig(dense_hidden=(2,)))
-    return jax.jit(lambda key: build_model(data.schema, 1, config, key=key))(jax.random.key(3))
+    return build_model(data.schema, 1, config, key=jax.random.key(3))
 
 
 @partial(jax.jit, static_argnums=1)

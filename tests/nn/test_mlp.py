@@ -1,18 +1,15 @@
 from __future__ import annotations
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bgmiv.nn import MLP, Dense, leaky_relu
+from bgmiv.nn.mlp import draw_kernel
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 4))
 def build(n_in: int, hidden: tuple[int, ...], n_out: int | tuple[int, ...], seed: int, activation=leaky_relu) -> MLP:
-    """A network in one compiled call; drawing layer by layer compiles every shape by itself."""
     return MLP(n_in, hidden, n_out, key=jax.random.key(seed), activation=activation)
 
 
@@ -34,6 +31,14 @@ def test_dense_starts_glorot_uniform_with_zero_bias() -> None:
     # The variance of Uniform(-l, l) is l^2 / 3; 5000 draws know it to about one percent.
     assert kernel.var() == pytest.approx(limit**2 / 3.0, rel=0.05)
     np.testing.assert_array_equal(layer.bias, np.zeros(50))
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (70, 70), (3, 3, 1, 2), (0, 4)])
+def test_kernels_are_the_plain_draw_in_and_out_of_a_program(shape: tuple[int, ...]) -> None:
+    key = jax.random.key(2)
+    plain = 0.3 * jax.random.uniform(key, shape, minval=-1.0, maxval=1.0)
+    np.testing.assert_array_equal(draw_kernel(key, shape, 0.3), plain)
+    np.testing.assert_array_equal(jax.jit(lambda: draw_kernel(key, shape, 0.3))(), plain)
 
 
 def test_leaky_relu_has_the_papers_slope() -> None:

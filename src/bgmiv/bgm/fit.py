@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -35,7 +34,7 @@ from bgmiv.integrate import check_rule
 from bgmiv.preprocess.reduction import FittedReduction, choose_noise
 from bgmiv.progress import HistoryRow, Reporter, silent
 from bgmiv.training.checkpoint import Checkpoint, fingerprint
-from bgmiv.training.loop import run_once, training_data
+from bgmiv.training.loop import training_data
 
 __all__ = ["fit_members", "open_checkpoint"]
 
@@ -131,17 +130,17 @@ def _with_block_noise(config: BGMIVConfig, data: IVData) -> BGMIVConfig:
     return replace(config, model=replace(config.model, covariates=replace(covariates, features=features)))
 
 
-@partial(run_once, static_argnames=("schema", "n_instruments", "config"))
 def _draw_model(
     keys: Array, schema: Schema, n_instruments: int, config: ModelConfig
 ) -> tuple[BGMIVModel, Array, Array, Array]:
     """A model and the keys of the phases, for one key or for many."""
-
-    def drawn(key: Array) -> tuple[BGMIVModel, Array, Array, Array]:
-        key_model, key_initial, key_latents, key_alternate = jax.random.split(key, 4)
-        return build_model(schema, n_instruments, config, key=key_model), key_initial, key_latents, key_alternate
-
-    return jax.vmap(drawn)(keys) if keys.ndim else drawn(keys)
+    if keys.ndim == 0:
+        key_model, *phases = jax.random.split(keys, 4)
+        return build_model(schema, n_instruments, config, key=key_model), *phases
+    split = jax.vmap(lambda key: jax.random.split(key, 4))(keys)
+    drawn = [build_model(schema, n_instruments, config, key=key) for key in split[:, 0]]
+    model = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *drawn)
+    return model, split[:, 1], split[:, 2], split[:, 3]
 
 
 def _start(config: BGMIVConfig, prepared: _Prepared, keys: Array, members: Sequence[int] | None = None) -> Start:

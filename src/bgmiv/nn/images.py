@@ -18,7 +18,7 @@ from jax import Array
 from jax.scipy.special import ndtri
 
 from bgmiv.errors import ConfigError
-from bgmiv.nn.mlp import Dense
+from bgmiv.nn.mlp import Dense, draw_kernel, zero_bias
 
 __all__ = [
     "Conv", "ConvExtractor", "DenseExtractor", "ImageConfig", "ImageFeatures", "Shape", "TransposedConv",
@@ -34,7 +34,7 @@ _SIDE = 3
 def _glorot(n_in: int, n_out: int, key: Array) -> Array:
     """A Glorot-uniform kernel `(3, 3, n_in, n_out)`, as a dense layer between whole receptive fields would draw it."""
     limit = (6.0 / (_SIDE**2 * (n_in + n_out))) ** 0.5
-    return limit * jax.random.uniform(key, (_SIDE, _SIDE, n_in, n_out), minval=-1.0, maxval=1.0)
+    return draw_kernel(key, (_SIDE, _SIDE, n_in, n_out), limit)
 
 
 class Conv(eqx.Module):
@@ -46,7 +46,7 @@ class Conv(eqx.Module):
     def __init__(self, n_in: int, n_out: int, *, key: Array) -> None:
         """Draw the kernel of shape `(3, 3, n_in, n_out)`."""
         self.kernel = _glorot(n_in, n_out, key)
-        self.bias = jnp.zeros((n_out,))
+        self.bias = zero_bias(n_out)
 
     def __call__(self, image: Array) -> Array:
         """Map one image."""
@@ -69,7 +69,7 @@ class TransposedConv(eqx.Module):
     def __init__(self, n_in: int, n_out: int, *, key: Array) -> None:
         """Draw the kernel of shape `(3, 3, n_in, n_out)`."""
         self.kernel = _glorot(n_in, n_out, key)
-        self.bias = jnp.zeros((n_out,))
+        self.bias = zero_bias(n_out)
 
     def __call__(self, image: Array) -> Array:
         """Map one image."""

@@ -3,20 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 
-__all__ = ["DECAY_1", "DECAY_2", "EPSILON", "MLP", "Dense", "adam", "leaky_relu"]
+__all__ = ["DECAY_1", "DECAY_2", "EPSILON", "MLP", "Dense", "adam", "draw_kernel", "leaky_relu", "zero_bias"]
 
 
 def leaky_relu(x: Array) -> Array:
     """LeakyReLU with the paper's slope of 0.2."""
     return jax.nn.leaky_relu(x, negative_slope=0.2)
+
+
+def draw_kernel(key: Array, shape: tuple[int, ...], limit: float) -> Array:
+    """Uniform numbers between -limit and limit.
+
+    The first numbers of a longer draw are those of a shorter one. Lengths are rounded up to a power of two, 4096 at
+    least, so that nearly all layers share one compiled program: one for all layers of a model takes seconds to compile.
+    """
+    size = prod(shape)
+    numbers = _uniform(key, 1 << max(size - 1, 4095).bit_length())
+    # Outside a compiled program NumPy cuts and scales: JAX would compile that for every shape.
+    if isinstance(numbers, jax.core.Tracer):
+        return limit * numbers[:size].reshape(shape)
+    return jnp.asarray(np.float32(limit) * np.asarray(numbers)[:size].reshape(shape))
+
+
+@partial(jax.jit, static_argnames=("size",))
+def _uniform(key: Array, size: int) -> Array:
+    # Scaled after the draw, which is exact: the compiler could round a draw between other limits in two ways.
+    return jax.random.uniform(key, (size,), minval=-1.0, maxval=1.0)
+
+
+def zero_bias(n: int) -> Array:
+    """A bias of zeros, made without a program of its own."""
+    return jnp.asarray(np.zeros(n, np.float32))
 
 
 class Dense(eqx.Module):
@@ -27,10 +55,8 @@ class Dense(eqx.Module):
 
     def __init__(self, n_in: int, n_out: int, *, key: Array) -> None:
         """Draw the kernel of shape `(n_in, n_out)`."""
-        limit = (6.0 / max(n_in + n_out, 1)) ** 0.5
-        # Scaled after the draw, which is exact: the compiler could round a draw between other limits in two ways.
-        self.kernel = limit * jax.random.uniform(key, (n_in, n_out), minval=-1.0, maxval=1.0)
-        self.bias = jnp.zeros((n_out,))
+        self.kernel = draw_kernel(key, (n_in, n_out), (6.0 / max(n_in + n_out, 1)) ** 0.5)
+        self.bias = zero_bias(n_out)
 
     def __call__(self, x: Array) -> Array:
         """Map one row of width `n_in`."""
