@@ -79,10 +79,10 @@ def stage_data(scaled: ScaledData, key: Array, *, halves: bool) -> TrainingData:
     parts = (order[:cut], order[cut:]) if halves else (order,)
     padded = bucket_size(len(parts[0]), 8)
     columns = (
-        jnp.asarray(np.concatenate([pad_rows(values[part], padded) for part in parts]))
+        jax.device_put(np.concatenate([pad_rows(values[part], padded) for part in parts]))
         for values in (scaled.x, scaled.y, scaled.v, scaled.w)
     )
-    return TrainingData(Row(*columns), *jnp.asarray([len(order), 0, 0], jnp.int32))
+    return TrainingData(Row(*columns), *(jax.device_put(np.int32(number)) for number in (len(order), 0, 0)))
 
 
 def stages_of(data: TrainingData, *, halves: bool) -> Stages:

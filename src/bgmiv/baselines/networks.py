@@ -253,7 +253,7 @@ def in_pieces(function: Callable[..., Array], arrays: Sequence[np.ndarray], cell
     size = max(min(_MIN_ROWS, max_rows), bucket_size(min(n, max_rows)))
     parts = []
     for start in range(0, n, size):
-        piece = (jnp.asarray(pad_rows(values[start : start + size], size)) for values in arrays)
+        piece = (jax.device_put(pad_rows(values[start : start + size], size)) for values in arrays)
         parts.append(np.asarray(function(*piece))[: n - start])
     return np.concatenate(parts)
 

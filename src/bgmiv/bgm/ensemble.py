@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -127,7 +126,7 @@ def members_of(together: Trained) -> tuple[Trained | DivergedError, ...]:
             history.append(row._replace(metrics={name: float(values[i]) for name, values in metrics.items()}))
             if not np.isfinite(history[-1].metrics["loss"]):
                 return DivergedError(row.phase, row.step)
-        return Trained(jax.tree.map(lambda leaf: jnp.asarray(leaf[i]), models), tuple(history))
+        return Trained(jax.device_put(jax.tree.map(lambda leaf: leaf[i], models)), tuple(history))
 
     return tuple(one(i) for i in range(len(jax.tree.leaves(models)[0])))
 

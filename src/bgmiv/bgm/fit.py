@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -139,7 +138,7 @@ def _draw_model(
         return build_model(schema, n_instruments, config, key=key_model), *phases
     split = jax.vmap(lambda key: jax.random.split(key, 4))(keys)
     drawn = [build_model(schema, n_instruments, config, key=key) for key in split[:, 0]]
-    model = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *drawn)
+    model = jax.device_put(jax.tree.map(lambda *leaves: np.stack(leaves), *drawn))
     return model, split[:, 1], split[:, 2], split[:, 3]
 
 
@@ -157,7 +156,7 @@ def _start(config: BGMIVConfig, prepared: _Prepared, keys: Array, members: Seque
     held_out = np.ones(prepared.data.n_rows) if sample is None and weights is not None else sample
     rows = training_data(prepared.scaled, config.alternating.batch_size, fold, weights, held_out)
     losses = _linear_losses(config, prepared, starts)
-    linear_loss = jnp.asarray(losses[0] if keys.ndim == 0 else losses, jnp.float32)
+    linear_loss = jax.device_put(losses[0] if keys.ndim == 0 else losses)
     return Start(model, rows, key_phases[0], key_phases[1], key_phases[2], linear_loss)
 
 
@@ -293,7 +292,7 @@ def _evaluated(
     data = training_data(prepared.scaled, config.alternating.batch_size, (0, 0), weights, weights)
     found = []
     for fold in ((start, size), trained_on):
-        first, count = (jnp.asarray(number, jnp.int32) for number in fold)
+        first, count = jax.device_put((np.int32(fold[0]), np.int32(fold[1])))
         part = data._replace(fold_start=first, fold_size=count)
         found.append(HeldOutLosses(*map(float, evaluate_fold(model, config.initial.integration, part))))
     return found[0], found[1]

@@ -8,7 +8,6 @@ from functools import partial
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
@@ -114,7 +113,7 @@ def _means(model: BGMIVModel, integration: IntegrationRule, rows: ScaledData) ->
     for start in range(0, n, size):
         # The last piece overlaps the one before, so that all have one size and one program.
         piece = slice(min(start, n - size), min(start, n - size) + size)
-        part = Row(*(jnp.asarray(values[piece]) for values in (rows.x, rows.y, rows.v, rows.w)))
+        part = Row(*(jax.device_put(values[piece]) for values in (rows.x, rows.y, rows.v, rows.w)))
         outcome[piece], treatment[piece] = _piece_means(model, integration, part)
     return outcome, treatment
 

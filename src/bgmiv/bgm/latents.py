@@ -119,7 +119,7 @@ def latents_of(model: BGMIVModel, v: np.ndarray, config: LatentMap) -> np.ndarra
     parts = []
     for start in range(0, len(unique), size):
         some = unique[start : start + size]
-        parts.append(np.asarray(infer_latents(model, jnp.asarray(pad_rows(some, size)), config))[: len(some)])
+        parts.append(np.asarray(infer_latents(model, jax.device_put(pad_rows(some, size)), config))[: len(some)])
     return np.concatenate(parts)[inverse]
 
 
@@ -136,7 +136,7 @@ def structural_means(model: BGMIVModel, x: np.ndarray, z: np.ndarray, size: int 
     size = size or padded_size(len(x))
     parts = []
     for start in range(0, len(x), size):
-        some = [jnp.asarray(pad_rows(values[start : start + size], size)) for values in (x, z)]
+        some = [jax.device_put(pad_rows(values[start : start + size], size)) for values in (x, z)]
         parts.append(np.asarray(_means(model, *some))[: len(x) - start])
     return np.concatenate(parts)
 

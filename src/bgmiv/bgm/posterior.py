@@ -213,7 +213,7 @@ def _run_chains(
         # one compiled program.
         rows = np.minimum(np.arange(start, start + size), stop - 1)
         keys = jax.vmap(partial(jax.random.fold_in, key))(rows)
-        parts = summarise(_chains(model, jnp.asarray(v[rows]), keys, plan))
+        parts = summarise(_chains(model, jax.device_put(v[rows]), keys, plan))
         blocks.append([np.asarray(part)[: stop - start] for part in parts])
     return [np.concatenate(parts) for parts in zip(*blocks, strict=True)]
 

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
@@ -340,9 +339,9 @@ class FittedBGMIV(FittedMethod):
             return None
         chosen = np.random.default_rng(seed).permutation(data.n_rows)[:_MAX_USAGE_ROWS]
         part = data.take(chosen)
-        z = jnp.asarray(self._latents(rows)[0][chosen])
-        x = jnp.asarray(self.scaler.treatment.transform(part.treatment))
-        w = jnp.asarray(self._scaled_instruments(part))
+        z = jax.device_put(self._latents(rows)[0][chosen])
+        x = jax.device_put(self.scaler.treatment.transform(part.treatment))
+        w = jax.device_put(self._scaled_instruments(part))
         order = np.roll(np.arange(len(chosen)), 1)
         before = _predicted(self.model, w, x, z)
         scales = self._scales(part)

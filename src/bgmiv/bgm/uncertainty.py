@@ -111,14 +111,14 @@ def tangent_directions(
     rng = np.random.default_rng(0)
     codes = np.arange(n) if groups is None else np.asarray(groups)
     chosen = _some(codes, rng)
-    part = Row(*(jnp.asarray(values[chosen]) for values in scaled))
+    part = Row(*(jax.device_put(values[chosen]) for values in scaled))
     importance = np.ones(len(chosen)) if weights is None else np.asarray(weights, np.float64)[chosen]
     importance = importance / importance.mean()
     _, place = np.unique(codes[chosen], return_inverse=True)
     multipliers = rng.normal(size=(place.max() + 1, N_DIRECTIONS))[place]
     members = []
     for model, z in zip(models, latents, strict=True):
-        jacobian, residuals = _at_rows(model, part, jnp.asarray(z[chosen]), integration)
+        jacobian, residuals = _at_rows(model, part, jax.device_put(z[chosen]), integration)
         members.append(_spectrum(jacobian, residuals, importance))
     owners = [np.isin(chosen, rows) for rows in held_out]
     share = len(chosen) / n
@@ -258,8 +258,8 @@ def tangent_factors(
     At scaled treatments `(n,)` of some rows of latents, padded to `size`, so that calls share a compiled program:
     `(n, k)`, or `(n, k, K)` for an outcome of K levels.
     """
-    some = [jnp.asarray(pad_rows(np.asarray(values, np.float32), size)) for values in (x, latents[rows])]
-    moved = np.asarray(_along(model, jnp.asarray(directions), *some))[:, : len(x)]
+    some = [jax.device_put(pad_rows(np.asarray(values, np.float32), size)) for values in (x, latents[rows])]
+    moved = np.asarray(_along(model, jax.device_put(directions), *some))[:, : len(x)]
     return np.moveaxis(moved, 0, 1).astype(np.float64)
 
 
@@ -290,13 +290,13 @@ class ModelSupport:
         self, models: Sequence[BGMIVModel], x: np.ndarray, latents: Sequence[np.ndarray], size: int | None = None
     ) -> NDArray[np.float64]:
         r"""$\log p(x \mid z)$, averaged over instruments and members, `(n,)`, in blocks of `size` points."""
-        w, shares = jnp.asarray(self.instruments, jnp.float32), jnp.asarray(self.shares, jnp.float32)
+        w, shares = jax.device_put((self.instruments, self.shares))
         size = size or padded_size(len(x), MAX_BLOCK)
         each = []
         for model, z in zip(models, latents, strict=True):
             parts = []
             for start in range(0, len(x), size):
-                some = [jnp.asarray(pad_rows(np.asarray(a[start : start + size], np.float32), size)) for a in (x, z)]
+                some = [jax.device_put(pad_rows(np.asarray(a[start : start + size], np.float32), size)) for a in (x, z)]
                 parts.append(np.asarray(_densities(model, *some, w, shares))[: len(x) - start])
             each.append(np.concatenate(parts))
         return np.asarray(np.logaddexp.reduce(each, axis=0) - log(len(each)), np.float64)

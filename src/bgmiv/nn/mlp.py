@@ -33,7 +33,7 @@ def draw_kernel(key: Array, shape: tuple[int, ...], limit: float) -> Array:
     # Outside a compiled program NumPy cuts and scales: JAX would compile that for every shape.
     if isinstance(numbers, jax.core.Tracer):
         return limit * numbers[:size].reshape(shape)
-    return jnp.asarray(np.float32(limit) * np.asarray(numbers)[:size].reshape(shape))
+    return jax.device_put(np.float32(limit) * np.asarray(numbers)[:size].reshape(shape))
 
 
 @partial(jax.jit, static_argnames=("size",))
@@ -44,7 +44,7 @@ def _uniform(key: Array, size: int) -> Array:
 
 def zero_bias(n: int) -> Array:
     """A bias of zeros, made without a program of its own."""
-    return jnp.asarray(np.zeros(n, np.float32))
+    return jax.device_put(np.zeros(n, np.float32))
 
 
 class Dense(eqx.Module):

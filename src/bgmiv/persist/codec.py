@@ -18,7 +18,6 @@ from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type
 import cattrs
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -314,7 +313,7 @@ class _Reader:
         self.used.add(name)
         found = self.arrays[name]
         if hint is jax.Array:
-            return jnp.asarray(found)
+            return jax.device_put(found)
         return np.asfortranarray(found) if raw.get("order") == "F" else found
 
 

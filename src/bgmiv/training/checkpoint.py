@@ -143,7 +143,7 @@ class Checkpoint:
             return Resumed(0, state, ())
         leaves, tree = jax.tree.flatten(state)
         history = tuple(row for row in self._history() if row.phase == phase)
-        restored = jax.tree.unflatten(tree, [jnp.asarray(self._leaves[str(i)]) for i in range(len(leaves))])
+        restored = jax.device_put(jax.tree.unflatten(tree, [self._leaves[str(i)] for i in range(len(leaves))]))
         return Resumed(self._header["step"], restored, history)
 
     def _history(self) -> list[HistoryRow]:

@@ -160,9 +160,9 @@ def training_data(
     """
     n = len(scaled.x)
     padded = bucket_size(n, batch_size)
-    rows = Row(*(jnp.asarray(pad_rows(values, padded)) for values in (scaled.x, scaled.y, scaled.v, scaled.w)))
+    rows = Row(*(jax.device_put(pad_rows(values, padded)) for values in (scaled.x, scaled.y, scaled.v, scaled.w)))
     counted = None if weights is None else _row_weights(np.asarray(weights), padded, fold, held_out_weights)
-    count, start, size = (jnp.asarray(number, jnp.int32) for number in (n, *fold))
+    count, start, size = (jax.device_put(np.asarray(number, np.int32)) for number in (n, *fold))
     return TrainingData(rows, count, start, size, counted)
 
 
@@ -182,10 +182,10 @@ def _row_weights(
     # Up to the last row with a weight, beyond which rounding must not leave a word.
     shares = np.where(totals < totals[..., -1:], totals / totals[..., -1:], 1.0)
     counts = np.sum((place < n) & ~left_out, axis=-1, keepdims=True)
-    evaluated = None if held_out is None else jnp.asarray(pad_rows(np.asarray(held_out, np.float32), padded))
+    evaluated = None if held_out is None else jax.device_put(pad_rows(np.asarray(held_out, np.float32), padded))
     return RowWeights(
-        jnp.asarray(np.minimum(np.floor(shares * _WORDS), _WORDS - 1).astype(np.uint32)),
-        jnp.asarray(own * counts / totals[..., -1:], jnp.float32),
+        jax.device_put(np.minimum(np.floor(shares * _WORDS), _WORDS - 1).astype(np.uint32)),
+        jax.device_put(own * counts / totals[..., -1:]),
         evaluated,
     )
 
