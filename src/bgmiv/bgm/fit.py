@@ -156,7 +156,7 @@ def _start(config: BGMIVConfig, prepared: _Prepared, keys: Array, members: Seque
     held_out = np.ones(prepared.data.n_rows) if sample is None and weights is not None else sample
     rows = training_data(prepared.scaled, config.alternating.batch_size, fold, weights, held_out)
     losses = _linear_losses(config, prepared, starts)
-    linear_loss = jax.device_put(losses[0] if keys.ndim == 0 else losses)
+    linear_loss = jax.device_put(np.float32(losses[0] if keys.ndim == 0 else losses))
     return Start(model, rows, key_phases[0], key_phases[1], key_phases[2], linear_loss)
 
 

@@ -290,7 +290,7 @@ class ModelSupport:
         self, models: Sequence[BGMIVModel], x: np.ndarray, latents: Sequence[np.ndarray], size: int | None = None
     ) -> NDArray[np.float64]:
         r"""$\log p(x \mid z)$, averaged over instruments and members, `(n,)`, in blocks of `size` points."""
-        w, shares = jax.device_put((self.instruments, self.shares))
+        w, shares = (jax.device_put(values.astype(np.float32)) for values in (self.instruments, self.shares))
         size = size or padded_size(len(x), MAX_BLOCK)
         each = []
         for model, z in zip(models, latents, strict=True):

@@ -185,7 +185,7 @@ def _row_weights(
     evaluated = None if held_out is None else jax.device_put(pad_rows(np.asarray(held_out, np.float32), padded))
     return RowWeights(
         jax.device_put(np.minimum(np.floor(shares * _WORDS), _WORDS - 1).astype(np.uint32)),
-        jax.device_put(own * counts / totals[..., -1:]),
+        jax.device_put((own * counts / totals[..., -1:]).astype(np.float32)),
         evaluated,
     )
 
