@@ -111,6 +111,17 @@ def test_sliced_distance_of_shifted_quantiles() -> None:
     assert float(got) == pytest.approx(0.7**2, rel=1e-3)
 
 
+def test_sliced_distance_of_rows_drawn_twice_is_that_of_a_sort() -> None:
+    rng = np.random.default_rng(1)
+    z = rng.normal(size=(20, 3)).astype(np.float32)[rng.integers(0, 20, 32)]
+    directions = rng.normal(size=(5, 3)).astype(np.float32)
+    projected = directions / np.linalg.norm(directions, axis=1, keepdims=True) @ z.T
+    expected = np.mean((np.sort(projected, axis=1) - norm.ppf((np.arange(32) + 0.5) / 32)) ** 2)
+    got, slope = jax.jit(jax.value_and_grad(sliced_distance))(z, directions)
+    assert float(got) == pytest.approx(expected, rel=1e-5)
+    assert np.isfinite(slope).all()
+
+
 def test_outcome_does_not_teach_the_treatments_spread(tiny: Any) -> None:
     rows = jax.tree.map(lambda leaf: leaf[:8], tiny.data.rows)
     louder = rows._replace(y=5.0 * rows.y)

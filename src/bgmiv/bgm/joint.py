@@ -61,12 +61,15 @@ def sliced_distance(z: Array, directions: Array) -> Array:
     unit = directions / jnp.linalg.norm(directions, axis=1, keepdims=True)
     projected = unit @ z.T
     n = len(z)
-    # Ranks by comparing all pairs: on a CPU a compiled sort, and the scatter of its gradient, took half of a step.
+    # Ranks by counting the rows below, equal rows in their order, one row at a time: a sort with the scatter of its
+    # gradient takes several times as long on a CPU, and comparing all pairs at once twice as long.
     fixed, place = jax.lax.stop_gradient(projected), jnp.arange(n)
-    below = (fixed[:, :, None] < fixed[:, None, :]) | (
-        (fixed[:, :, None] == fixed[:, None, :]) & (place[:, None] < place[None, :])
-    )
-    ranks = jnp.sum(below, axis=1)
+
+    def count(i: Array, ranks: Array) -> Array:
+        value = fixed[:, i, None]
+        return ranks + ((value < fixed) | ((value == fixed) & (i < place)))
+
+    ranks = jax.lax.fori_loop(0, n, count, jnp.zeros(fixed.shape, jnp.int32))
     return jnp.mean((projected - ndtri((jnp.arange(n) + 0.5) / n)[ranks]) ** 2)
 
 
