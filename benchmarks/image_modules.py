@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from bgmiv._io import write_whole
 from bgmiv.bench import benchmark_config, structural_error
@@ -122,6 +123,10 @@ def curve(n: int, share: float) -> None:
     print(f"structural MSE / 1e4: {error:.3f} after {share:g} of the paper's steps at n = {n}")
 
 
+# What counts the steps of a phase, and what its losses are.
+UNITS = {"EGM warm start": ("iteration", "squared error"), "alternating updates": ("epoch", "negative log density")}
+
+
 def drawn(found: dict[str, Any]) -> Figure:
     """The losses of both phases by step."""
     phases = list(dict.fromkeys(phase for phase, _, _ in found["history"]))
@@ -129,9 +134,11 @@ def drawn(found: dict[str, Any]) -> Figure:
     for panel, phase in zip(figure.subplots(1, len(phases), squeeze=False)[0], phases, strict=True):
         rows = [(step, metrics) for name, step, metrics in found["history"] if name == phase]
         for part in ("covariates", "treatment", "outcome"):
-            panel.plot([step for step, _ in rows], [metrics[part] for _, metrics in rows], label=part)
+            panel.plot([step for step, _ in rows], [metrics[part] for _, metrics in rows], ".-", label=part)
         dress_panel(panel, phase)
-        panel.set_xlabel("step")
+        panel.set_xlabel(UNITS[phase][0])
+        panel.set_ylabel(UNITS[phase][1])
+        panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         panel.legend(frameon=False, fontsize=8)
     figure.suptitle(f"MNIST-IV, n = {found['n']}, {found['share']:g} of the paper's steps", fontsize=10)
     return figure
