@@ -17,7 +17,7 @@ VARIANTS = (
     NoisyDesign("threshold", first_stage="nonlinear", partial_r2=0.1),
     NoisyDesign("null", binary_treatment=True),
 )
-ROWS = 1_000_000
+ROWS = 250_000
 
 
 @pytest.mark.parametrize("design", VARIANTS, ids=lambda design: design.name)
