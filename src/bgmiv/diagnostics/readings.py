@@ -236,7 +236,7 @@ def _no_instrument(severity: Severity, numbers: Numbers, labels: Labels) -> Word
 def _linear_comparison(severity: Severity, numbers: Numbers, labels: Labels) -> Words:
     own, linear, lower, upper = (f"{numbers[name]:.4g}" for name in ("effect", "linear", "lower", "upper"))
     text = f"For a change of treatment {labels['change']} the average effect is {own}, and {linear} "
-    text += f"[{lower}, {upper}] by 2SLS. "
+    text += f"by 2SLS (usual interval {lower} to {upper}). "
     text += {
         "good": "The average effect agrees with linear two-stage least squares, within its interval.",
         "doubtful": "The fit and linear two-stage least squares have opposite signs. Find out why before using either.",
