@@ -25,7 +25,6 @@ from bgmiv.data import IVData
 from bgmiv.errors import BGMIVWarning
 from bgmiv.nn.features import FeatureConfig
 
-OPTIMISED = True
 CONFIG = LatentPosterior(n_warmup=60, n_draws=240)
 ROWS = 48
 KEY = jax.random.key(3)
