@@ -46,6 +46,8 @@ MODULES = {
     ),
     "convolutional": CovariateConfig(),
 }
+# What counts the steps of a phase, and what its losses are.
+UNITS = {"EGM warm start": ("iteration", "squared error"), "alternating updates": ("epoch", "negative log density")}
 
 
 def seconds(run: Callable[..., Any], *arguments: Any) -> float:
@@ -123,10 +125,6 @@ def curve(n: int, share: float) -> None:
     print(f"structural MSE / 1e4: {error:.3f} after {share:g} of the paper's steps at n = {n}")
 
 
-# What counts the steps of a phase, and what its losses are.
-UNITS = {"EGM warm start": ("iteration", "squared error"), "alternating updates": ("epoch", "negative log density")}
-
-
 def drawn(found: dict[str, Any]) -> Figure:
     """The losses of both phases by step."""
     phases = list(dict.fromkeys(phase for phase, _, _ in found["history"]))
@@ -145,7 +143,10 @@ def drawn(found: dict[str, Any]) -> Figure:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["curve"]:
-        curve(int(sys.argv[2]), float(sys.argv[3]))
-    else:
-        main()
+    match sys.argv[1:]:
+        case []:
+            main()
+        case ["curve", n, share]:
+            curve(int(n), float(share))
+        case _:
+            raise SystemExit(__doc__)

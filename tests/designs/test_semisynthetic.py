@@ -10,7 +10,7 @@ from bgmiv.designs import SemisyntheticDesign, load_empirical, make_design
 from bgmiv.designs.semisynthetic import SEMISYNTHETIC
 from bgmiv.errors import ConfigError
 
-N = 400_000
+N = 1_000_000
 COVARIATES = {
     "card": "exper + expersq + black + smsa + south + smsa66",
     "401ksubs": "inc + age + agesq + marr + fsize",
@@ -41,11 +41,11 @@ def test_moments_of_a_large_sample(study: str, shape: str) -> None:
     mean, square = error @ conditions / N, error**2 @ conditions**2 / N
     assert (np.abs(mean) < 4.5 * np.sqrt((square - mean**2) / N)).all()
     assert abs(np.corrcoef(error, x)[0, 1]) > 0.1
-    # The share of g, and the strength of the instrument: the standard error of a partial R² of 0.005 is 2e-4.
+    # The share of g, and the strength of the instrument: a partial R² of 0.005 is known to 3% from so many rows.
     assert error.std() == pytest.approx(design.disturbance, rel=0.02)
     assert g.var() / (g.var() + error.var()) == pytest.approx(design.share, rel=0.02)
     without, both = (share_explained(x, columns) for columns in (v, np.column_stack([v, w])))
-    assert (both - without) / (1.0 - without) == pytest.approx(design.partial_r2, rel=0.02, abs=7e-4)
+    assert (both - without) / (1.0 - without) == pytest.approx(design.partial_r2, rel=0.02, abs=3e-4)
 
 
 @pytest.mark.parametrize("study", COVARIATES)
