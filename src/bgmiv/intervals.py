@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "BOUND", "ROUGHNESS", "SMOOTHING", "Band", "Estimate", "Floats", "Interval", "Source", "biased_quantile",
+    "BOUND", "SMOOTHING", "STRENGTH", "Band", "Estimate", "Floats", "Interval", "Source", "biased_quantile",
     "check_level", "coefficient_table", "interval_of", "largest_quantile",
 ]  # fmt: skip
 
@@ -34,8 +34,8 @@ SMOOTHING = "smoothing"
 BOUND = "largest bias"
 """Not a source of chance: the length of its factors at a point is the largest such bias there, for uniform bands."""
 
-ROUGHNESS = "roughness"
-"""The source of what a rougher curve that the data do not reject would change; intervals leave it out unless asked."""
+STRENGTH = "first stage"
+"""Not a source of chance: how the factors of "sampling" move with the slope of the treatment, for robust sets."""
 
 # From which the largest of many t statistics is known to about a per cent.
 _DRAWS, _SEED = 4000, 0
@@ -68,7 +68,7 @@ class Estimate(NamedTuple):
 
     def pointwise(self) -> Estimate:
         """With the sources alone that pointwise intervals are made of."""
-        return self.without(BOUND, ROUGHNESS)
+        return self.without(BOUND, STRENGTH)
 
     def map(self, function: Callable[[Floats], Floats]) -> Estimate:
         """A linear function of these values."""
@@ -201,7 +201,6 @@ def interval_of(
     labels: tuple[Any, ...] = (),
     name: str = "estimate",
     band: Band = "pointwise",
-    rough: bool = False,
 ) -> Interval:
     r"""The interval $\hat\theta \pm t\, \sqrt{\sum_j s_j^2}$, t by Satterthwaite's degrees of freedom.
 
@@ -212,7 +211,6 @@ def interval_of(
     quantile of $|N(B / s, 1)|$ at the level at which $|N(0, 1)|$ has the quantile c (Armstrong and Kolesár 2018).
 
     The ends of a probability's interval are cut off at 0 and 1; `in_support`, `labels` and `name` are kept beside it.
-    `rough` includes the source `ROUGHNESS`.
 
     Example:
         >>> estimate = Estimate(np.array([2.0]), (Source("sampling", np.array([[0.1]]), np.inf),))
@@ -224,7 +222,6 @@ def interval_of(
     if band not in ("pointwise", "uniform"):
         raise ConfigError(f"band must be 'pointwise' or 'uniform', got {band!r}.")
     used, bounds = estimate.pointwise(), [one for one in estimate.sources if one.name == BOUND]
-    used = estimate.without(BOUND) if rough else used
     variances = {source.name: np.sum(np.square(source.factors), axis=0) for source in used.sources}
     total = np.asarray(sum(variances.values()), np.float64)
     share = np.asarray(sum(variances[source.name] ** 2 / source.dof for source in used.sources), np.float64)

@@ -22,7 +22,7 @@ from bgmiv.intervals import Floats
 from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.progress import Reporter, silent
 from bgmiv.sieve.bases import ColumnBasis, SieveFunction, TreatmentBasis, column_products, term_columns
-from bgmiv.sieve.fit import Columns, average_splits, draw_folds, instrument_blocks, stretches_of
+from bgmiv.sieve.fit import Columns, draw_folds, instrument_blocks, sieve_function, stretches_of
 from bgmiv.sieve.penalties import Penalties
 from bgmiv.sieve.stages import FirstStage, Regression, Sampling, SecondStage, first_stage, second_stage
 
@@ -148,7 +148,7 @@ class ControlFunctionConfig(MethodConfig):
         reporter.start("control function", 2)
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
         reduction = self.reduction.fit(data)
-        folds = draw_folds(data, _N_FOLDS, rng)
+        folds = draw_folds(data, rng)
         rows = reduction.apply(data).take(np.argsort(folds, kind="stable"))
         columns = Columns.of(rows, rng, waves=_WAVES, bends=_BENDS, segments=_SEGMENTS)
         sampling = Sampling(columns.weights, rows.groups, stretches_of(folds))
@@ -282,17 +282,17 @@ def _second_stage(
         sampling=second.sampling[own],
         smoothing=second.smoothing[own],
         bound=second.bound[own],
-        roughness=second.roughness[own],
+        strength=second.strength[own],
         penalties=Penalties(
             ridges=second.penalties.ridges[:n_penalised],
             gains=second.penalties.gains[:n_penalised],
             order=(),
             priors=second.penalties.priors[:n_penalised],
-            roughest=second.penalties.roughest[:n_penalised],
         ),
         left_out=second.left_out,
+        probabilities={},
     )
-    return average_splits(columns, terms, terms[n_linear:], [found]), loss
+    return sieve_function(columns, terms, terms[n_linear:], found), loss
 
 
 PRESETS = {"default": ControlFunctionConfig}

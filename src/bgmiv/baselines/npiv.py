@@ -56,7 +56,7 @@ class NPIVConfig(SieveConfig, MethodConfig):
     groups stay in one fold and cluster the covariance.
 
     Args:
-        min_gain, folds, splits, dimension, waves: as in `bgmiv.sieve.fit.SieveConfig`.
+        min_gain, dimension, waves: as in `bgmiv.sieve.fit.SieveConfig`.
         reduction: how wide blocks are reduced; None takes every column as it is.
         use_instrument: False ignores the instruments: penalised regression on treatment and covariates.
 
@@ -85,10 +85,9 @@ class NPIVConfig(SieveConfig, MethodConfig):
         if data.weights is not None and not data.weights.all():
             data = data.take(data.weights > 0)
         self._check(data)
-        rng = np.random.default_rng(0 if key is None else np.asarray(jax.random.key_data(key)))
         reporter.start("NPIV", 1)
         reduction = self.reduction.fit(data) if self.reduction else FittedReduction(data.schema, {})
-        function = fit_sieve(self, reduction.apply(data), rng, use_instrument=self.use_instrument).function
+        function = fit_sieve(self, reduction.apply(data), use_instrument=self.use_instrument).function
         reporter.advance(1, {})
         reporter.finish()
         return FittedNPIV(data.schema, LinearSupport.fit(data), reduction, function, data.groups is not None)
@@ -116,7 +115,6 @@ class NPIV(SeededEstimator):
     Args:
         min_gain: what a term must gain to enter, as twice a log likelihood ratio; infinite for the linear fit.
         dimension: "penalised", or "adaptive" for splines of a data-driven number without a penalty.
-        folds: of the first stage.
         use_instrument: False ignores the instruments: penalised regression.
         treatment_kind, outcome_kind: as in `IVData.from_arrays`; an outcome may have two levels, not more.
         random_state: the seed of folds and waves; None draws one and keeps it in `seed_`.
@@ -136,9 +134,8 @@ class NPIV(SeededEstimator):
     min_gain: float = 4.0
     _: KW_ONLY
     dimension: Literal["penalised", "adaptive"] = "penalised"
-    folds: int = 5
 
     def _config(self) -> NPIVConfig:
         return NPIVConfig(
-            min_gain=self.min_gain, folds=self.folds, dimension=self.dimension, use_instrument=self.use_instrument
+            min_gain=self.min_gain, dimension=self.dimension, use_instrument=self.use_instrument
         )

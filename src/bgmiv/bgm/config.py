@@ -148,7 +148,7 @@ def default_preset() -> BGMIVConfig:
         ),
         reduction=BlockReduction(),
         ensemble=Ensemble(members=5, held_out=0.2),
-        last_stage=SieveConfig(splits=5),
+        last_stage=SieveConfig(),
         initial=JointTraining(
             iterations=None, learning_rate=4e-3, covariate_weight=0.02, weight_decay=0.5, integration=GaussHermite(3)
         ),

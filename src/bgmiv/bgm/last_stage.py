@@ -70,17 +70,14 @@ def fit_last_stage(
     if known.sum() < max(min_rows(data.instruments.shape[1]), 2 * config.folds) or 2 * known.sum() < data.n_rows:
         return None
     part = data.take(known)
-    fit = partial(fit_sieve, data=part, rng=rng, use_instrument=use_instrument)
-    once, splits = replace(config, splits=1), int(np.clip(_MAX_SPLIT_ROWS // part.n_rows, 1, config.splits))
-    networks = None if learned is None else _identified(partial(fit, once, learned=learned.take(known)))
-    chosen = _identified(partial(fit, once))
+    fit = partial(fit_sieve, config, part, use_instrument=use_instrument)
+    networks = None if learned is None else _identified(partial(fit, learned=learned.take(known)))
+    chosen = _identified(fit)
     if networks is not None and networks.function.weight <= 0.0:
         # Not their function predicts then, but what their first stage adds to a line.
         networks = None
     if networks is not None and (chosen is None or _better(part, networks, chosen)):
         chosen = networks
-    elif chosen is not None and splits > 1:
-        chosen = fit(replace(config, splits=splits))
     if chosen is None:
         return None
     squares = np.average((part.outcome - chosen.left_out) ** 2, weights=part.weights)

@@ -21,7 +21,6 @@ from bgmiv.diagnostics.check import Check, Fitted
 from bgmiv.diagnostics.columns import LinearColumns, used_rows
 from bgmiv.diagnostics.readings import MUCH_WIDER
 from bgmiv.effects import average, contrast
-from bgmiv.intervals import ROUGHNESS, interval_of
 from bgmiv.sieve.bases import ColumnBasis, TreatmentBasis
 
 if TYPE_CHECKING:
@@ -78,8 +77,4 @@ def detail_check(
     if fitted.interval_kind:
         query = Query(np.array([[change.t0], [change.t1]]), rows)
         found = contrast(average(fitted, query, intervals=True).estimate)
-        if any(source.name == ROUGHNESS for source in found.sources):
-            usual, rough = interval_of(found, level), interval_of(found, level, rough=True)
-            wider = float((rough.upper - rough.lower) / max(usual.upper - usual.lower, np.finfo(float).tiny))
-            numbers |= {"wider": wider, "lower": float(rough.lower), "upper": float(rough.upper), "level": level}
     return Check("detail", "note" if numbers.get("wider", 1.0) > MUCH_WIDER or visible < 2 else "good", numbers, labels)

@@ -16,6 +16,7 @@ import numpy as np
 from scipy.linalg import eigvalsh
 from scipy.optimize import brentq
 from scipy.stats import chi2, norm
+from scipy.stats import f as f_distribution
 
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
@@ -23,14 +24,14 @@ from bgmiv.diagnostics.columns import used_rows
 from bgmiv.diagnostics.linear import Intervals, LinearColumns, anderson_rubin_set, first_stage, linear_columns
 from bgmiv.effects import Average, Predictor, average, contrast
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.intervals import Interval, interval_of
+from bgmiv.intervals import SMOOTHING, STRENGTH, Estimate, Interval, interval_of
 
 __all__ = [
     "FitRows", "Method", "average_effect", "average_effect_set", "effect_of", "likelihood_ratio_set",
     "needs_robust_set", "tf_critical_value",
 ]  # fmt: skip
 
-Method = Literal["auto", "usual", "rough", "robust"]
+Method = Literal["auto", "usual", "robust"]
 """How an average effect's interval is made; see :func:`average_effect`."""
 
 _NODES, _LITTLE = 100, 1e-10
@@ -42,7 +43,7 @@ _TF = np.array([
 ])  # fmt: skip
 # With one instrument the usual 5% test holds its level above this F, however endogenous the treatment is.
 _STRONG = 104.7
-_METHODS = ("auto", "usual", "rough", "robust")
+_METHODS = ("auto", "usual", "robust")
 
 
 class FitRows(NamedTuple):
@@ -107,7 +108,7 @@ def effect_of(
     """As :func:`average_effect`, of averages, the positions of two of their treatments, and the mean difference."""
     change = contrast(found.estimate.map(lambda values: values[list(places)]))
     support = found.support_of(*places)
-    usual = interval_of(change, level, in_support=support, name="average effect", rough=method == "rough")
+    usual = interval_of(change, level, in_support=support, name="average effect")
     possible = own is not None and _one_effect(own.data)
     if method == "robust" and not possible:
         raise DataError(
@@ -117,7 +118,9 @@ def effect_of(
     wanted = method == "robust" or (method == "auto" and weak and bool(change.sources))
     if own is None or not possible or not wanted or size == 0.0:
         return usual
-    pieces = average_effect_set(fitted, own, float(usual.estimate), size, level)
+    pieces = score_set(change, size, level, own.data.instruments.shape[1])
+    if pieces is None:
+        pieces = average_effect_set(fitted, own, float(usual.estimate), size, level)
     lower, upper = (pieces[0][0], pieces[-1][1]) if pieces else (np.nan, np.nan)
     return replace(usual, lower=lower, upper=upper, method="anderson-rubin", pieces=pieces)
 
@@ -146,6 +149,38 @@ def average_effect_set(fitted: Predictor, own: FitRows, estimate: float, size: f
     pieces = anderson_rubin_set(replace(columns, outcome=rest / scale, outcome_scale=scale, unit=unit), level)
     ends = [sorted((lower * size, upper * size)) for lower, upper in pieces]
     return tuple((lower, upper) for lower, upper in sorted(ends))
+
+
+def score_set(change: Estimate, size: float, level: float, n_instruments: int) -> Intervals | None:
+    """Fieller."""
+    factors = {source.name: source.factors for source in change.sources}
+    if STRENGTH not in factors:
+        return None
+    sampling, strength = factors["sampling"], factors[STRENGTH] / size
+    critical = n_instruments * float(f_distribution.ppf(level, n_instruments, 1000))
+    error = float(np.sum(sampling**2))
+    prior = float(np.sum(factors.get(SMOOTHING, np.zeros(1)) ** 2))
+    noise, cross = float(np.sum(strength**2)), float(np.sum(sampling * strength))
+    centre = float(change.values)
+    a, b, c = 1.0 - critical * noise, -critical * cross, -critical * (error + prior)
+    root = b * b - a * c
+    usual = float(norm.ppf(0.5 + level / 2)) * np.sqrt(error + prior)
+    if a > 0:
+        low, high = (-b - np.sqrt(root)) / a, (-b + np.sqrt(root)) / a
+        return ((centre + min(low, -usual), centre + max(high, usual)),)
+    if root <= 0:
+        return ((-np.inf, np.inf),)
+    first, second = sorted(((-b - np.sqrt(root)) / a, (-b + np.sqrt(root)) / a))
+    if first < usual and second > -usual and (first < usual) and (second > -usual):
+        first, second = (min(first, -usual), second) if second < -usual else (first, second)
+    pieces = [(-np.inf, first), (second, np.inf)]
+    if second <= usual or first >= -usual:
+        # The usual interval reaches into the gap
+        first = max(first, usual) if -usual <= first <= usual else first
+        second = min(second, -usual) if -usual <= second <= usual else second
+    if first >= second:
+        return ((-np.inf, np.inf),)
+    return ((-np.inf, centre + first), (centre + second, np.inf))
 
 
 def tf_critical_value(f: float) -> float:

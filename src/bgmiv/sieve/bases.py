@@ -13,7 +13,7 @@ from scipy.interpolate import BSpline
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
 from bgmiv.data.schema import BlockKind, Schema
-from bgmiv.intervals import BOUND, ROUGHNESS, SMOOTHING, Source
+from bgmiv.intervals import BOUND, SMOOTHING, STRENGTH, Source
 
 __all__ = [
     "LINEAR", "TERMS", "ColumnBasis", "SieveFunction", "Spline", "Term", "TreatmentBasis", "b_splines",
@@ -313,9 +313,11 @@ class SieveFunction:
         weight: d; 0 without f.
         sampling, smoothing: roots R of the two parts R Rᵀ of the covariance of d and the coefficients.
         bound: such a root of the largest bias of smoothing (`bgmiv.sieve.stages.SecondStage`).
-        roughness: such a root of what the roughest curve that the data do not reject would add.
+        strength: with the columns of `sampling`, how these move with the slope of the treatment
+            (`bgmiv.sieve.stages.SecondStage`).
         penalties: the ridge of each penalised term that was kept.
         gains: what each penalised term, kept or not, gains: twice a log likelihood ratio.
+        probabilities: of the terms that are averaged over, that there is such a function.
     """
 
     treatment: TreatmentBasis
@@ -326,9 +328,10 @@ class SieveFunction:
     sampling: Floats
     smoothing: Floats
     bound: Floats
-    roughness: Floats
+    strength: Floats
     penalties: dict[str, float]
     gains: dict[str, float]
+    probabilities: dict[str, float]
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -351,9 +354,9 @@ class SieveFunction:
         return own if learned is None else own + self.weight * learned
 
     def factors(self, query: Query, encoded: Encoded, learned: Floats | None = None) -> tuple[Source, ...]:
-        """Which rows were drawn; the bias of smoothing by its prior, and the largest one; and a rougher curve's."""
+        """Which rows were drawn; the bias of smoothing by its prior, and the largest one; and the first stage's noise."""
         v, *_ = encoded
-        parts = {"sampling": self.sampling, SMOOTHING: self.smoothing, BOUND: self.bound, ROUGHNESS: self.roughness}
+        parts = {"sampling": self.sampling, SMOOTHING: self.smoothing, BOUND: self.bound, STRENGTH: self.strength}
         roots = np.hstack(list(parts.values()))
         of_covariates = self.covariates(v)
 

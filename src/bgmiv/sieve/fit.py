@@ -1,4 +1,4 @@
-"""How a sieve's structural function is fitted: bases, first stage, second stage, over one or several splits."""
+"""How a sieve's structural function is fitted: bases, first stage, second stage."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ from bgmiv.sieve.bases import (
     term_sums,
 )
 from bgmiv.sieve.dimension import INSTRUMENT_DEGREE, INSTRUMENT_RATIO, choose_dimension
+from bgmiv.sieve.penalties import Shape
 from bgmiv.sieve.stages import BlocksAt, FirstStage, Regression, Sampling, SecondStage, first_stage, second_stage
 
 __all__ = [
-    "Columns", "Learned", "SieveConfig", "SieveFit", "average_splits", "draw_folds", "fit_sieve", "instrument_blocks",
-    "left_out_errors", "min_rows", "stretches_of",
+    "Columns", "Learned", "SieveConfig", "SieveFit", "draw_folds", "fit_sieve", "instrument_blocks", "left_out_errors",
+    "min_rows", "sieve_function", "stretches_of",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
@@ -44,11 +45,14 @@ _FEW_COVARIATES = 5
 _MIN_ROWS_A_COLUMN = 4
 # Of a standardised treatment, the variance that instruments must explain beyond the covariates.
 _IRRELEVANT = 1e-9
-# A split is left out whose error in left-out rows is larger than the smallest one by more than this factor.
-_MAX_ERROR = 1.1
-# So is one whose function varies more than is usual among the splits, by this factor: left-out rows do not see what the
-# instruments smooth away, and there a prior variance can be far too large by chance.
-_MAX_SPREAD = 3.0
+# Beyond this many rows, and with groups, predictions leave out a fold instead of a row.
+_MAX_LEAVE_ONE_OUT = 20_000
+_FOLDS = 20
+# Random Fourier features and folds are the same for every fit: an estimate should not depend on a seed.
+_SEED = 20_240
+# Prior probabilities of curves, by the power of roughness (`_averaged_terms`), and of slopes that vary with covariates.
+_CURVES = {2.0: 0.585, 0.0: 0.065}
+_SLOPES = 0.5
 _TINY = float(np.finfo(float).tiny)
 
 
@@ -73,21 +77,16 @@ class Learned(NamedTuple):
 
 @dataclass(frozen=True)
 class SieveConfig:
-    """Which terms enter, and how rows are split.
+    """Which terms enter.
 
     Args:
         min_gain: what a term must gain to enter, as twice a log likelihood ratio; infinite for the linear fit.
-        folds: of the first stage.
-        splits: into folds, each at random; the coefficients are averages over them. Which terms enter can depend on the
-            split, and their average is more precise than one of them.
         dimension: "penalised"; "adaptive" takes B-splines of the treatment and of one instrument without any penalty,
             their number by Chen, Christensen and Kankanala's bootstrap; covariates enter linearly.
         waves: number of random waves.
     """
 
     min_gain: float = 4.0
-    folds: int = 5
-    splits: int = 1
     dimension: Literal["penalised", "adaptive"] = "penalised"
     waves: int = 60
 
@@ -95,9 +94,8 @@ class SieveConfig:
         """Refuse settings without a meaning."""
         if not self.min_gain >= 0.0:
             raise ConfigError(f"min_gain must be 0 or more, got {self.min_gain}.")
-        if self.folds < 2 or self.splits < 1 or self.waves < 1:
-            got = f"{self.folds}, {self.splits} and {self.waves}"
-            raise ConfigError(f"folds must be 2 or more, splits and waves 1 or more, got {got}.")
+        if self.waves < 1:
+            raise ConfigError(f"waves must be 1 or more, got {self.waves}.")
         if self.dimension not in ("penalised", "adaptive"):
             raise ConfigError(f"dimension must be 'penalised' or 'adaptive', got {self.dimension!r}.")
 
@@ -169,26 +167,20 @@ class Columns(NamedTuple):
 
 
 def fit_sieve(
-    config: SieveConfig,
-    data: IVData,
-    rng: np.random.Generator,
-    *,
-    use_instrument: bool = True,
-    learned: Learned | None = None,
+    config: SieveConfig, data: IVData, *, use_instrument: bool = True, learned: Learned | None = None
 ) -> SieveFit:
     r"""Fit $g(x, v) = a + b x + c^\top v + \sum_t \Phi_t(x, v) \beta_t$, or $a + b x + c^\top v + d\, f(x, v)$.
 
     Args:
-        config: which terms enter, and how rows are split.
+        config: which terms enter.
         data: one number or level as outcome, wide blocks reduced; all rows have a positive weight.
-        rng: decides folds and waves.
         use_instrument: False for a penalised regression on treatment and covariates.
         learned: f, which then takes the place of all terms but the linear ones, and of the first stage.
     """
-    fold = draw_folds(data, config.folds, rng)
+    rng = np.random.default_rng(_SEED)
+    fold = draw_folds(data, rng)
     order = np.argsort(fold, kind="stable")
-    rows = data.take(order)
-    columns = Columns.of(rows, rng, waves=config.waves, bends=_BENDS)
+    columns = Columns.of(data.take(order), rng, waves=config.waves, bends=_BENDS)
     y, adaptive, segments = columns.y, config.dimension == "adaptive", 0
     if adaptive:
         lines = columns.covariates(columns.v)["lines"]
@@ -203,30 +195,13 @@ def fit_sieve(
     instruments = None
     if use_instrument and learned is None:
         instruments = _adaptive_instruments(segments) if adaptive else instrument_blocks(columns, config.waves, rng)
-
-    found, left_out, residuals, errors, spreads = [], [], [], [], []
-    for i in range(config.splits):
-        fold = np.sort(fold) if i == 0 else draw_folds(rows, config.folds, rng)
-        moved = np.argsort(fold, kind="stable")
-        part = columns.take(moved)
-        sampling = Sampling(part.weights, part.data.groups, stretches_of(fold))
-        second, left = _fit_split(part, sampling, terms, n_linear, instruments, config.min_gain, use_instrument)
-        found.append(second)
-        back = np.argsort(moved)
-        left_out.append(y.mean() + y.std() * second.left_out[back])
-        residuals.append(left[back])
-        controls = residuals[-1][:, : columns.treatment.sizes["lines"]]
-        square = left_out_errors(y, left_out[-1], controls, columns.weights)
-        errors.append(np.average(square, weights=columns.weights))
-        spreads.append(_spread(columns, terms, second) if config.splits > 1 else 0.0)
-    # Now and then terms enter in an order that leaves better ones out.
-    steady = np.asarray(spreads) <= _MAX_SPREAD * np.median(spreads)
-    kept = np.flatnonzero(steady & (np.asarray(errors) <= _MAX_ERROR * np.min(np.asarray(errors)[steady])))
+    sampling = Sampling(columns.weights, columns.data.groups, stretches_of(fold))
+    second, residuals = _both_stages(columns, sampling, terms, n_linear, instruments, config.min_gain, use_instrument)
     place = np.argsort(order)
     return SieveFit(
-        average_splits(columns, terms, terms[n_linear:], [found[i] for i in kept]),
-        np.mean([left_out[i] for i in kept], axis=0)[place],
-        np.mean([residuals[i] for i in kept], axis=0)[place],
+        sieve_function(columns, terms, terms[n_linear:], second),
+        (y.mean() + y.std() * second.left_out)[place],
+        residuals[place],
     )
 
 
@@ -238,7 +213,7 @@ def left_out_errors(outcome: Floats, left_out: Floats, residuals: Floats, weight
     return np.asarray((errors - fitted) ** 2, np.float64)
 
 
-def _fit_split(
+def _both_stages(
     columns: Columns,
     sampling: Sampling,
     terms: Sequence[str],
@@ -273,19 +248,38 @@ def _fit_split(
         sampling,
         None if learned is None else (learned.averaged - learned.own.mean()) / max(learned.own.std(), _TINY),
     )
-    rough = terms.index("curve") - n_linear if "curve" in terms[n_linear:] else None
-    return second_stage(problem, n_linear + count, min_gain, rough), first.residuals
+    averaged = _averaged_terms(columns, functions, terms[n_linear:])
+    return second_stage(problem, n_linear + count, min_gain, averaged), first.residuals
 
 
-def average_splits(
-    columns: Columns, terms: Sequence[str], penalised: Sequence[str], found: Sequence[SecondStage]
-) -> SieveFunction:
-    """The mean over splits, in units of the outcome.
+def _averaged_terms(columns: Columns, functions: Floats, penalised: Sequence[str]) -> dict[int, list[Shape]]:
+    """The terms whose prior variances are averaged over, by position, and the shapes of their priors.
 
-    The covariance is the mean of theirs, and the spread between splits is added to it: which terms entered by chance.
+    A curve is most likely a smooth one, mostly of the smoothest function: the prior standard deviation of a function
+    falls with its roughness to the power 5/2. Or it is as rough as the penalty on its second derivative allows, where
+    the power is 1/2.
     """
-    n, scale = len(found), float(columns.y.std())
-    entered = np.any([np.isfinite(one.penalties.ridges) for one in found], axis=0)
+    n_lines = columns.treatment.sizes["lines"]
+    found = {}
+    for i, name in enumerate(penalised):
+        if name == "curve":
+            # Functions are scaled so that their variances are the inverse of their roughness.
+            variances = np.var(functions[:, n_lines:], axis=0)
+            found[i] = [
+                Shape(variances**power / np.sum(variances ** (power + 1.0)), probability)
+                for power, probability in _CURVES.items()
+            ]
+        elif name == "slopes by covariate":
+            k = n_lines * columns.v.shape[1]
+            found[i] = [Shape(np.full(k, 1.0 / k), _SLOPES)]
+    return found
+
+
+def sieve_function(
+    columns: Columns, terms: Sequence[str], penalised: Sequence[str], found: SecondStage
+) -> SieveFunction:
+    """The function in units of the outcome, without the terms that neither the estimate nor its intervals have."""
+    scale = float(columns.y.std())
 
     def scaled(values: Floats) -> Floats:
         """In units of the outcome; the weight of the learned function comes first, 0 without one, then the terms."""
@@ -295,39 +289,28 @@ def average_splits(
             full[1] -= full[0] * columns.learned.own.mean()
         return full
 
-    each = np.stack([scaled(one.coefficients) for one in found])
-    mean = each.mean(axis=0)
-    names = ("sampling", "smoothing", "bound", "roughness")
-    parts = [[scaled(getattr(one, name)) for one in found] for name in names]
-    if n > 1:
-        parts[0].append((each - mean).T)
-    roots = [part[0] if n == 1 else _root(np.hstack(part) / np.sqrt(n)) for part in parts]
+    mean = scaled(found.coefficients)
+    roots = {name: scaled(getattr(found, name)) for name in ("sampling", "smoothing", "bound")}
+    # By one unit of the slope in units of the data, not by one of standardised variables.
+    roots["strength"] = scaled(found.strength) * columns.treatment.scale / scale
     mean[1] += columns.y.mean()
     ends = np.cumsum([1, *_widths(columns, terms)])
-    matters = np.abs(mean) + sum(np.abs(root).sum(axis=1) for root in roots) > 0.0
+    matters = np.abs(mean) + sum(np.abs(root).sum(axis=1) for root in roots.values()) > 0.0
     shown = [bool(matters[start:stop].any()) for start, stop in pairwise(ends)]
     rows = np.append(True, np.repeat(shown, np.diff(ends)))
+    probabilities = {penalised[i]: probability for i, probability in found.probabilities.items()}
+    entered = {name: float(found.penalties.ridges[i]) for i, name in enumerate(penalised)}
     return SieveFunction(
         treatment=columns.treatment,
         covariates=columns.covariates,
         terms=tuple(name for name, is_shown in zip(terms, shown, strict=True) if is_shown),
         coefficients=mean[rows][1:],
         weight=float(mean[0]),
-        **{name: root[rows] for name, root in zip(names, roots, strict=True)},
-        penalties={
-            name: n / sum(1.0 / one.penalties.ridges[i] for one in found)
-            for i, name in enumerate(penalised)
-            if entered[i]
-        },
-        gains={name: float(np.mean([one.penalties.gains[i] for one in found])) for i, name in enumerate(penalised)},
+        **{name: root[rows] for name, root in roots.items()},
+        penalties={name: ridge for name, ridge in entered.items() if np.isfinite(ridge)},
+        gains={name: float(found.penalties.gains[i]) for i, name in enumerate(penalised)},
+        probabilities=probabilities,
     )
-
-
-def _spread(columns: Columns, terms: Sequence[str], found: SecondStage) -> float:
-    """The standard deviation of the function over the rows, in that of the outcome."""
-    own = found.coefficients[len(found.coefficients) - sum(_widths(columns, terms)) :]
-    alone, slopes = term_sums(terms, own, columns.covariates(columns.v), columns.treatment.sizes)
-    return float(np.std(alone + np.sum(slopes * columns.treatment(columns.x), axis=1)))
 
 
 def _widths(columns: Columns, terms: Sequence[str]) -> list[int]:
@@ -336,18 +319,13 @@ def _widths(columns: Columns, terms: Sequence[str]) -> list[int]:
     return [block.shape[1] for block in term_columns(terms, *few, columns.treatment.sizes)]
 
 
-def _root(factors: Floats) -> Floats:
-    """As few columns as have the same covariance."""
-    values, vectors = np.linalg.eigh(factors @ factors.T)
-    there = values > 1e-12 * max(values[-1], np.finfo(float).tiny)
-    return np.asarray(vectors[:, there] * np.sqrt(values[there]), np.float64)
-
-
-def draw_folds(data: IVData, n_folds: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    """The fold of each row; rows of a group are in one."""
-    if data.groups is None:
-        return rng.permutation(data.n_rows) % n_folds
-    return (rng.permutation(int(data.groups.max()) + 1) % n_folds)[data.groups]
+def draw_folds(data: IVData, rng: np.random.Generator) -> NDArray[np.intp]:
+    """The fold of each row: one for all of few rows, each of which is then left out alone; rows of a group are in one."""
+    if data.groups is not None:
+        return (rng.permutation(int(data.groups.max()) + 1) % _FOLDS)[data.groups]
+    if data.n_rows <= _MAX_LEAVE_ONE_OUT:
+        return np.zeros(data.n_rows, np.intp)
+    return rng.permutation(data.n_rows) % _FOLDS
 
 
 def stretches_of(folds: NDArray[np.intp]) -> list[slice]:

@@ -8,22 +8,29 @@ the moments $c = \Phi^\top y$ the coefficients are $(A + \Lambda)^{-1} c$: nothi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
-__all__ = ["Penalties", "choose_penalties", "penalised_solve", "ridges_of"]
+__all__ = ["Penalties", "Prior", "Shape", "average_priors", "choose_penalties", "penalised_solve", "priors_of", "ridges_of"]
 
 Floats = NDArray[np.float64]
 
 _NEGLIGIBLE = 1e-9
+# Of columns cleared of others, and of the covariance of their moments: below this share is rounding.
+_REAL = 1e-8
 # Ratios of prior to noise variance at which the evidence is compared, in the unit of an average column.
 _RATIOS = np.exp(np.arange(-14.0, 8.01, 0.25))
 _ROUNDS = 2
-# Twice the fall in log likelihood at the end of a one-sided 95% set: the 90% quantile of chi-squared with one degree.
-_REJECTED = 2.706
+# Standard deviations of a function that its prior averages over, in that of the outcome beyond a linear model, and the
+# half-normal scale of their prior.
+_DEVIATIONS = np.geomspace(0.03, 3.0, 9)
+_SCALE = 1.5
+# Combinations of priors that the data make less likely than this do not matter.
+_MIN_PROBABILITY = 0.005
 
 
 def penalised_solve(gram: Floats, moments: Floats, ridges: Floats) -> Floats:
@@ -54,14 +61,12 @@ class Penalties(NamedTuple):
         order: the blocks that entered, in this order.
         priors: by block, the prior variance of its coefficients with the largest likelihood; also of blocks that gain
             something but too little to enter. None may enter, and all are 0, if `min_gain` is infinite.
-        roughest: by block, the largest prior variance that the data do not reject at the 5% level.
     """
 
     ridges: Floats
     gains: Floats
     order: tuple[int, ...]
     priors: Floats
-    roughest: Floats
 
 
 def ridges_of(blocks: Sequence[slice], ridges: Floats, n_columns: int) -> Floats:
@@ -110,7 +115,7 @@ def choose_penalties(
         return _evidence(*_cleared(gram, moments, covariance, blocks, ridges, block), variance)
 
     none = np.zeros(len(blocks))
-    found = Penalties(np.full(len(blocks), np.inf), none, (), none, none)
+    found = Penalties(np.full(len(blocks), np.inf), none, (), none)
     while True:
         ridges, gains = found.ridges.copy(), found.gains.copy()
         errors = noise(penalised_solve(gram, moments, ridges_of(blocks, found.ridges, len(moments))))
@@ -122,7 +127,7 @@ def choose_penalties(
             if np.isfinite(min_gain):
                 every = [offers.get(block) or evidence(block, ridges, *errors) for block in range(len(blocks))]
                 priors = np.where(np.isinf(ridges), [one.prior for one in every], errors[1] / ridges)
-                found = found._replace(priors=priors, roughest=np.array([one.roughest for one in every]))
+                found = found._replace(priors=priors)
             return found._replace(gains=gains)
         chosen = max(outside, key=lambda block: offers[block].gain)
         ridges[chosen] = offers[chosen].ridge
@@ -154,27 +159,115 @@ def _cleared(
 
 
 class _Evidence(NamedTuple):
-    """Twice the gain in log likelihood at the best prior variance, its ridge, and both variances of `Penalties`."""
+    """Twice the gain in log likelihood at the best prior variance, its ridge, and that variance, 0 without a gain."""
 
     gain: float
     ridge: float
     prior: float
-    roughest: float
 
 
 def _evidence(values: Floats, moments: Floats, noise: Floats, variance: float) -> _Evidence:
     real = noise > 0.0
     values, moments, noise = values[real], moments[real], noise[real]
     if not len(values):
-        return _Evidence(0.0, np.inf, 0.0, 0.0)
+        return _Evidence(0.0, np.inf, 0.0)
     priors = _RATIOS * variance / np.mean(values)
     total = noise + priors[:, None] * values**2
     gains = np.sum(moments**2 * (1.0 / noise - 1.0 / total) - np.log(total / noise), axis=1)
     best = int(np.argmax(gains))
-    gain = float(gains[best])
-    allowed = priors[gains >= max(gain, 0.0) - _REJECTED]
-    prior = float(priors[best])
-    return _Evidence(gain, variance / prior, prior if gain > 0.0 and best > 0 else 0.0, float(allowed[-1]))
+    gain, prior = float(gains[best]), float(priors[best])
+    return _Evidence(gain, variance / prior, prior if gain > 0.0 and best > 0 else 0.0)
+
+
+class Prior(NamedTuple):
+    """Prior variances of the coefficients of a block `(k,)`, all 0 where it has no function, and their probability."""
+
+    variances: Floats
+    probability: float
+
+
+class Shape(NamedTuple):
+    """How the prior variance of a function is shared among its coefficients, and the probability of this share.
+
+    Attributes:
+        variances: `(k,)`, such that the variance of the function is 1.
+        probability: those of a block's shapes add up to less than 1; what is left is the probability of no function.
+    """
+
+    variances: Floats
+    probability: float
+
+
+def priors_of(shapes: Sequence[Shape], deviation: float) -> list[Prior]:
+    """Priors of a block: no function, or one of each shape whose standard deviation has a half-normal prior.
+
+    Args:
+        shapes: of the function.
+        deviation: the standard deviation of the outcome beyond a linear model, in units of which the prior is.
+    """
+    density = np.exp(-0.5 * (_DEVIATIONS / _SCALE) ** 2) * np.gradient(_DEVIATIONS)
+    shares = density / density.sum()
+    none = 1.0 - sum(shape.probability for shape in shapes)
+    found = [Prior(np.zeros_like(shapes[0].variances), none)]
+    for shape in shapes:
+        pairs = zip((_DEVIATIONS * deviation) ** 2, shares, strict=True)
+        found += [Prior(variance * shape.variances, float(share) * shape.probability) for variance, share in pairs]
+    return found
+
+
+def average_priors(
+    gram: Floats,
+    moments: Floats,
+    covariance: Floats,
+    ridges: Floats,
+    blocks: Sequence[slice],
+    priors: Sequence[Sequence[Prior]],
+) -> list[tuple[float, Floats]]:
+    r"""Posterior probabilities of all combinations of the blocks' priors, and the prior variances of their columns.
+
+    With S and m the Gram matrix and the moments of the blocks after their columns are cleared of all others, and M the
+    robust covariance of m if they do not matter, prior variances T give $m \sim N(0, M + S T S)$.
+
+    Args:
+        gram, moments, covariance: of all columns, and the covariance of the moments.
+        ridges: `(p,)` of all columns; those of the blocks do not count.
+        blocks: the columns of each block.
+        priors: those of each block.
+
+    Returns:
+        Pairs of a probability and `(k,)` variances of the columns of all blocks, in their order; unlikely ones are left
+        out.
+    """
+    own = np.concatenate([np.arange(block.start, block.stop) for block in blocks])
+    others = np.isfinite(ridges)
+    others[own] = False
+    fits = np.zeros((0, len(own)))
+    if others.any():
+        fits = _solve(gram[np.ix_(others, others)] + np.diag(ridges[others]), gram[np.ix_(others, own)])
+    left = gram[np.ix_(own, own)] - gram[np.ix_(own, others)] @ fits
+    values, vectors = np.linalg.eigh(left)
+    vectors = vectors[:, values > _REAL * max(np.max(np.diag(gram)[own]), np.finfo(float).tiny)]
+    weights = np.zeros((len(moments), vectors.shape[1]))
+    weights[own], weights[others] = vectors, -fits @ vectors
+    noise = weights.T @ covariance @ weights
+    variances, axes = np.linalg.eigh(noise)
+    real = variances > _REAL * max(np.max(variances, initial=0.0), np.finfo(float).tiny)
+    whiten = axes[:, real].T / np.sqrt(variances[real])[:, None]
+    signal, seen = whiten @ (weights.T @ moments), whiten @ vectors.T @ left
+    combined, logs = [], []
+    for chosen in product(*priors):
+        prior = np.concatenate([one.variances for one in chosen])
+        total = np.eye(len(signal)) + (seen * prior) @ seen.T
+        factor = np.linalg.cholesky(total)
+        standard = np.linalg.solve(factor, signal)
+        log_likelihood = -np.sum(np.log(np.diag(factor))) - 0.5 * float(standard @ standard)
+        logs.append(log_likelihood + sum(np.log(one.probability) for one in chosen))
+        combined.append(prior)
+    probabilities = np.exp(np.asarray(logs) - np.max(logs))
+    probabilities /= probabilities.sum()
+    likely = probabilities >= _MIN_PROBABILITY
+    total_likely = float(probabilities[likely].sum())
+    return [(float(probabilities[i]) / total_likely, combined[i]) for i in np.flatnonzero(likely)]
 
 
 def _solve(matrix: Floats, right: Floats) -> Floats:

@@ -6,7 +6,7 @@ hundreds of columns need little memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from threadpoolctl import threadpool_limits
 
-from bgmiv.sieve.penalties import Penalties, choose_penalties, penalised_solve, ridges_of
+from bgmiv.sieve.penalties import Penalties, Shape, average_priors, choose_penalties, penalised_solve, priors_of, ridges_of
 
 __all__ = ["FirstStage", "Regression", "Sampling", "SecondStage", "first_stage", "second_stage"]
 
@@ -27,6 +27,8 @@ BlocksAt = Callable[[Any], list[Floats]]
 _PIECE = 4096
 # A robust covariance that only chooses penalties is that of this many rows; that of intervals is of all rows.
 _MAX_NOISE_ROWS = 20_000
+# What a row that determines its own prediction leaves of its error.
+_MIN_LEFT_OUT = 1e-3
 # Below this a noisy regressor says next to nothing of what it stands for.
 _MIN_RELIABILITY = 0.25
 
@@ -44,7 +46,8 @@ class Sampling(NamedTuple):
     Attributes:
         weights: `(n,)`, or None for one each.
         groups: `(n,)` codes from 0 of rows that belong together, or None.
-        folds: stretches of rows, one after the other; groups lie within one.
+        folds: stretches of rows, one after the other; groups lie within one. Where there is only one, every row is a
+            fold of its own.
     """
 
     weights: Floats | None
@@ -55,6 +58,11 @@ class Sampling(NamedTuple):
     def n_rows(self) -> int:
         """How many there are."""
         return self.folds[-1].stop
+
+    @property
+    def leave_one_out(self) -> bool:
+        """Whether predictions of a row leave out that row alone, instead of its fold."""
+        return len(self.folds) == 1
 
     def root(self, rows: Any) -> Floats:
         """By which rows are multiplied, `(n, 1)`: the roots of their weights."""
@@ -121,7 +129,8 @@ def first_stage(
 
     The first block is a linear regression on all rows, as in two-stage least squares. What it leaves of the targets is
     regressed on what it leaves of the other blocks, with a ridge for each block and target; that part of a row's
-    prediction is by the coefficients of the other folds, so that it does not contain the row's own error.
+    prediction is by the coefficients of the other rows, or of the other folds if there are several, so that it does not
+    contain the row's own error.
 
     Args:
         blocks_at: the regressors.
@@ -160,14 +169,19 @@ def first_stage(
         return choose_penalties(total[:size, :size], total[:size, size + j], blocks, noise, min_gain)
 
     ridges = [ridges_of(blocks, chosen(j).ridges, size) for j in range(n_targets)]
+    entered = [np.isfinite(each) for each in ridges]
+    solvers = [
+        _LeftOut.of(total, slice(size + j, size + j + 1), np.flatnonzero(used), each[used], cleared)
+        for j, (used, each) in enumerate(zip(entered, ridges, strict=True))
+    ]
     predicted = np.empty_like(targets)
-    for fold, own in zip(sampling.folds, cleared, strict=True):
-        rest = total - own
-        by_target = [penalised_solve(rest[:size, :size], rest[:size, size + j], ridges[j]) for j in range(n_targets)]
-        penalised = np.stack(by_target, axis=1)
-        coefficients = np.vstack([linear[:, size:] - linear[:, :size] @ penalised, penalised])
+    for i, fold in enumerate(sampling.folds):
         for piece in sampling.pieces(fold):
-            predicted[piece] = np.hstack(blocks_at(piece)) @ coefficients
+            columns = np.hstack([*blocks_at(piece), targets[piece]])
+            rest = (columns @ clear) * sampling.root(piece)
+            fitted = [solver.predict(rest[:, : size + n_targets], i, sampling.leave_one_out) for solver in solvers]
+            free = columns[:, :n_first] @ linear[:, size:]
+            predicted[piece] = free + np.hstack(fitted) / sampling.root(piece)
     by_column = [np.concatenate([np.zeros(n_first), each]) for each in ridges]
     kept = tuple(np.isfinite(each) for each in by_column)
     inverses = tuple(
@@ -177,27 +191,90 @@ def first_stage(
     return FirstStage(predicted, targets - predicted, blocks_at, kept, inverses, n_controls)
 
 
+class _LeftOut(NamedTuple):
+    r"""Predictions of rows by a ridge regression on the other rows, or on the other folds.
+
+    Without fold f, $\beta_f = \beta - (B^{-1} - \Phi_f^\top \Phi_f)^{-1} \Phi_f^\top (y_f - \Phi_f \beta)$, with
+    $B = (\Phi^\top \Phi + \Lambda)^{-1}$; for a fold of one row this needs no solution of its own.
+
+    Attributes:
+        used: the columns that enter.
+        target: the column of the target.
+        coefficients: β, `(k,)`.
+        inverse: B.
+        folds: $\beta_f$ of each fold, `(folds, k)`.
+    """
+
+    used: NDArray[np.intp]
+    target: slice
+    coefficients: Floats
+    inverse: Floats
+    folds: Floats
+
+    @classmethod
+    def of(
+        cls, total: Floats, target: slice, used: NDArray[np.intp], ridges: Floats, grams: Sequence[Floats]
+    ) -> _LeftOut:
+        """From Gram matrices of the columns and the target, of all rows and of each fold."""
+        inverse = penalised_solve(total[np.ix_(used, used)], np.eye(len(used)), ridges)
+        coefficients = inverse @ total[used, target.start]
+        return cls(used, target, coefficients, inverse, without_folds(inverse, coefficients, used, target.start, grams))
+
+    def predict(self, rows: Floats, fold: int, leave_one_out: bool) -> Floats:
+        """The target of rows of a fold, `(n, 1)`, from all their columns; rows are times the roots of weights."""
+        columns, target = rows[:, self.used], rows[:, self.target]
+        if not leave_one_out:
+            return columns @ self.folds[fold][:, None]
+        errors = target[:, 0] - columns @ self.coefficients
+        return target - leave_one_out_errors(columns, self.inverse, errors)[:, None]
+
+
+def leave_one_out_errors(columns: Floats, inverse: Floats, errors: Floats) -> Floats:
+    """Errors of a ridge regression at rows that are each left out, from those `(n,)` of the fit to all of them."""
+    leverage = np.sum((columns @ inverse) * columns, axis=1)
+    return np.asarray(errors / np.maximum(1.0 - leverage, _MIN_LEFT_OUT), np.float64)
+
+
+def without_folds(
+    inverse: Floats, coefficients: Floats, used: NDArray[np.intp], target: int, grams: Sequence[Floats]
+) -> Floats:
+    """The coefficients of a ridge regression without each fold, `(folds, k)`; none where there is only one fold."""
+    if len(grams) < 2 or not len(used):
+        return np.tile(coefficients, (len(grams), 1))
+    precision = penalised_solve(inverse, np.eye(len(used)), np.zeros(len(used)))
+    found = []
+    for gram in grams:
+        own = gram[np.ix_(used, used)]
+        errors = gram[used, target] - own @ coefficients
+        found.append(coefficients - penalised_solve(precision - own, errors, np.zeros(len(used))))
+    return np.stack(found)
+
+
 class SecondStage(NamedTuple):
-    """The coefficients of all columns; those of a block that was left out are 0.
+    """The coefficients of all columns, averaged over their priors; those of a block that was left out are 0.
 
     Attributes:
         coefficients: `(k,)`.
-        sampling, smoothing: roots R `(k, r)` of two parts R Rᵀ of their covariance: the robust one, and the bias of
-            penalties under the prior that they stand for.
-        bound: the root of the latter with each block's prior variance times its number of coefficients, so that the
-            length of a row is the largest bias of coefficients that are as long as their prior says.
-        roughness: a root of what the roughest prior of one block that the data do not reject would add to `smoothing`.
+        sampling, smoothing: roots R `(k, r)` of two parts R Rᵀ of their covariance: the robust one; and what the priors
+            leave open, the bias of penalties and the spread between the coefficients under different priors.
+        strength: `(k, r)`, with the columns of `sampling`: by how much these scores change where the slope of the
+            treatment's line is one unit larger, which is the noise of the first stage.
+        bound: the root of the bias of penalties with each block's prior variance times its number of coefficients, so
+            that the length of a row is the largest bias of coefficients that are as long as their prior says.
         penalties: of the penalised blocks.
-        left_out: `(n,)` each row's outcome as predicted by coefficients of the other folds, the residuals' part aside.
+        left_out: `(n,)` each row's outcome as predicted by coefficients of the other rows or folds, the residuals' part
+            aside.
+        probabilities: by averaged block, the posterior probability that it has a function.
     """
 
     coefficients: Floats
     sampling: Floats
     smoothing: Floats
+    strength: Floats
     bound: Floats
-    roughness: Floats
     penalties: Penalties
     left_out: Floats
+    probabilities: dict[int, float]
 
 
 class Regression(NamedTuple):
@@ -233,7 +310,13 @@ class Regression(NamedTuple):
         return [block * root for block in (controls, *self.predicted_at(rows))]
 
     def covariance(
-        self, coefficients: Floats, kept: NDArray[np.bool_], pieces: Sequence[Any], share: float = 1.0
+        self,
+        coefficients: Floats,
+        kept: NDArray[np.bool_],
+        pieces: Sequence[Any],
+        share: float = 1.0,
+        *,
+        strength: bool = False,
     ) -> tuple[Floats, float]:
         r"""The robust covariance of $\sum_i \phi_i \varepsilon_i$, and the variance of an error ε.
 
@@ -247,20 +330,27 @@ class Regression(NamedTuple):
             kept: which columns are asked about.
             pieces: the rows.
             share: how many rows each of these stands for.
+            strength: also of the derivatives of these scores by the slope of the treatment's line,
+                $-\sum_j \phi_j z_j^\top Q z_i \hat u_i$; they come after the others.
         """
         first, root = self.first, self.sampling.root
         gamma = np.zeros(first.predicted.shape[1])
         gamma[: first.n_controls] = coefficients[: first.n_controls]
-        crossed = [np.zeros((int(kept.sum()), int(used.sum()))) for used in first.kept]
+        n_kept = int(kept.sum())
+        crossed = [np.zeros((n_kept, int(used.sum()))) for used in first.kept]
+        by_slope = np.zeros((n_kept, int(first.kept[0].sum()) if first.kept else 0))
         square, count = 0.0, 0
         for rows in pieces:
             columns, z = np.hstack(self.columns(rows)), np.hstack(first.regressors(rows)) * root(rows)
             change = gamma - self.slopes_at(rows, coefficients[first.n_controls :])
             for k, used in enumerate(first.kept):
                 crossed[k] += share * (columns[:, kept] * change[:, [k]]).T @ z[:, used]
+            if first.kept and strength:
+                by_slope -= share * columns[:, kept].T @ z[:, first.kept[0]]
             square += float(np.sum((self.outcome[rows] * root(rows)[:, 0] - columns @ coefficients) ** 2))
             count += len(columns)
         passed = [cross @ inverse for cross, inverse in zip(crossed, first.inverses, strict=True)]
+        slope_passed = by_slope @ first.inverses[0] if first.kept else by_slope
 
         def scores_at(rows: Any) -> Floats:
             columns, z = np.hstack(self.columns(rows)), np.hstack(first.regressors(rows)) * root(rows)
@@ -268,13 +358,20 @@ class Regression(NamedTuple):
             residuals = first.residuals[rows] * root(rows)
             for k, used in enumerate(first.kept):
                 scores += (z[:, used] @ passed[k].T) * residuals[:, [k]]
-            return scores
+            if not strength:
+                return scores
+            derivatives = np.zeros_like(scores)
+            if first.kept:
+                derivatives = (z[:, first.kept[0]] @ slope_passed.T) * residuals[:, [0]]
+            return np.hstack([scores, derivatives])
 
         return share * self.sampling.covariance(scores_at, pieces), square / count
 
 
 @_one_thread()
-def second_stage(problem: Regression, n_linear: int, min_gain: float, rough: int | None = None) -> SecondStage:
+def second_stage(
+    problem: Regression, n_linear: int, min_gain: float, averaged: Mapping[int, Sequence[Shape]] | None = None
+) -> SecondStage:
     r"""Ridge regression of the outcome on predicted regressors, with its robust covariance.
 
     $\hat\beta = (\Phi^\top \Phi + \Lambda)^{-1} \Phi^\top y = B \Phi^\top y$ has the covariance $B M B$, with M that
@@ -284,6 +381,10 @@ def second_stage(problem: Regression, n_linear: int, min_gain: float, rough: int
     block that gains too little to enter has the $\tau_b$ of the largest likelihood: that it was left out is part of the
     uncertainty.
 
+    The priors of some blocks are averaged over instead of chosen (:func:`~bgmiv.sieve.penalties.average_priors`): where
+    the data do not tell whether there is such a function, or how large it is, the coefficients are between those with
+    and without it, and their covariance is the mean of the conditional ones and the spread between them.
+
     With a noisy version m of a regressor f, m has too small a coefficient, by its factor a in the regression of f on
     all columns, where the others have the coefficients b. So f gets $d = \beta_m / a$, and $d b$ is taken from the
     others: two-stage least squares with m as the instrument of f.
@@ -292,7 +393,8 @@ def second_stage(problem: Regression, n_linear: int, min_gain: float, rough: int
         problem: the regression.
         n_linear: how many of its first blocks are not penalised.
         min_gain: as in :func:`~bgmiv.sieve.penalties.choose_penalties`.
-        rough: the penalised block of which `SecondStage.roughness` tells.
+        averaged: the penalised blocks whose priors are averaged over, and their shapes
+            (:func:`~bgmiv.sieve.penalties.priors_of`); none if `min_gain` is infinite.
     """
     sampling = problem.sampling
     pieces = [piece for fold in sampling.folds for piece in sampling.pieces(fold)]
@@ -317,15 +419,33 @@ def second_stage(problem: Regression, n_linear: int, min_gain: float, rough: int
 
     penalties = choose_penalties(gram, moments, blocks, noise, min_gain)
     ridges = ridges_of(blocks, penalties.ridges, size)
-    kept = np.isfinite(ridges)
-    coefficients = penalised_solve(gram, moments, ridges)
-    middle, _ = problem.covariance(coefficients, kept, pieces)
-    inner, ridges = gram[np.ix_(kept, kept)], ridges[kept]
-    inverse = penalised_solve(inner, np.eye(len(ridges)), ridges)
+    chosen = {} if averaged is None or not np.isfinite(min_gain) else dict(averaged)
+    models = _models(total[: size + 1, : size + 1], noise, ridges, [(blocks[i], shapes) for i, shapes in chosen.items()])
+    kept = np.any([np.isfinite(model.ridges) for model in models], axis=0)
+    n_kept = int(kept.sum())
+    inner = gram[np.ix_(kept, kept)]
+    inverses = [penalised_solve(inner, np.eye(n_kept), model.ridges[kept]) for model in models]
+    each = [inverse @ moments[kept] for inverse in inverses]
+    shares = np.array([model.probability for model in models])
+    mean = np.tensordot(shares, each, 1)
+    inverse = np.tensordot(shares, inverses, 1)
+    coefficients = np.zeros(size)
+    coefficients[kept] = mean
     of_sieve = slice(problem.first.n_controls, None)
-    effective = float(np.sum((inverse * inner)[of_sieve]))
+    effective = float(np.sum((inverse * inner)[kept[: problem.first.n_controls].sum() :]))
     correction = sampling.n_rows / max(sampling.n_rows - effective, 1.0)
-    values, vectors = np.linalg.eigh(correction * middle)
+    middle, _ = problem.covariance(coefficients, kept, pieces, strength=True)
+    turned = np.zeros_like(middle)
+    prior_part = np.zeros((n_kept, n_kept))
+    for share, own, beta, model in zip(shares, inverses, each, models, strict=True):
+        both = np.kron(np.eye(2), own)
+        turned += share * both @ middle @ both.T
+        prior_part += share * np.outer(beta - mean, beta - mean)
+        if model.varied.any():
+            # What a coefficient of each averaged column adds to the expected estimates, less itself.
+            moved = own @ inner[:, model.varied[kept]] - np.eye(n_kept)[:, model.varied[kept]]
+            prior_part += share * correction * (moved * model.variances[model.varied]) @ moved.T
+    scores = _root(correction * turned)
 
     def bias_of(block: slice, prior: float) -> Floats:
         weights = np.zeros((size, block.stop - block.start))
@@ -333,16 +453,18 @@ def second_stage(problem: Regression, n_linear: int, min_gain: float, rough: int
         weights[block] -= np.eye(block.stop - block.start)
         return weights * np.sqrt(max(prior, 0.0) * correction)
 
-    pairs = [(block, prior) for block, prior in zip(blocks, penalties.priors, strict=True) if prior > 0.0]
-    shrunk = [bias_of(block, prior) for block, prior in pairs]
-    largest = [bias_of(block, prior * (block.stop - block.start)) for block, prior in pairs]
-    jump = [] if rough is None else [bias_of(blocks[rough], penalties.roughest[rough] - penalties.priors[rough])]
-    left_out = np.empty(sampling.n_rows)
-    for fold, own in zip(sampling.folds, sums, strict=True):
-        rest = (total - own)[:size]
-        beta = penalised_solve(rest[:, :size][np.ix_(kept, kept)], rest[kept, size], ridges)[of_sieve]
-        for piece in sampling.pieces(fold):
-            left_out[piece] = np.hstack(problem.predicted_at(piece))[:, kept[of_sieve]] @ beta
+    fixed = [(blocks[i], prior) for i, prior in enumerate(penalties.priors) if prior > 0.0 and i not in chosen]
+    shrunk = np.zeros((size, 0))
+    if fixed:
+        shrunk = np.hstack([bias_of(block, prior) for block, prior in fixed])
+    spread = np.zeros((size, 0))
+    if len(models) > 1:
+        found = _root(prior_part)
+        spread = np.zeros((size, found.shape[1]))
+        spread[kept] = found
+    means = [(block, float(np.mean(_mean_prior(models)[block]))) for i, block in enumerate(blocks) if i in chosen]
+    largest = [bias_of(block, prior * (block.stop - block.start)) for block, prior in (*fixed, *means) if prior > 0.0]
+    left_out = _left_out_outcomes(problem, sums, kept, inverse, mean, size)
     turn = np.eye(size)
     if problem.noisy is not None:
         m = problem.first.n_controls
@@ -352,16 +474,93 @@ def second_stage(problem: Regression, n_linear: int, min_gain: float, rough: int
         turn[:, m] -= calibration / reliability
         turn[m, m] = 1.0 / reliability
     turn = turn[of_sieve]
-    empty = np.zeros((size, 0))
     return SecondStage(
         coefficients=turn @ coefficients,
-        sampling=turn[:, kept] @ inverse @ (vectors * np.sqrt(np.maximum(values, 0.0))),
-        smoothing=turn @ np.hstack([empty, *shrunk]),
-        bound=turn @ np.hstack([empty, *largest]),
-        roughness=turn @ np.hstack([empty, *jump]),
+        sampling=turn[:, kept] @ scores[:n_kept],
+        smoothing=turn @ np.hstack([shrunk, spread]),
+        strength=turn[:, kept] @ scores[n_kept:],
+        bound=turn @ np.hstack([np.zeros((size, 0)), *largest]),
         penalties=penalties,
         left_out=left_out,
+        probabilities={
+            i: float(sum(model.probability for model in models if model.variances[blocks[i]].any())) for i in chosen
+        },
     )
+
+
+class _Model(NamedTuple):
+    """A combination of priors: its probability, the ridge of each column, and prior variances of averaged columns."""
+
+    probability: float
+    ridges: Floats
+    variances: Floats
+
+    @property
+    def varied(self) -> NDArray[np.bool_]:
+        """The averaged columns that have a function here."""
+        return self.variances > 0.0
+
+
+def _models(
+    total: Floats,
+    noise: Callable[[Floats], tuple[Floats, float]],
+    ridges: Floats,
+    averaged: Sequence[tuple[slice, Sequence[Shape]]],
+) -> list[_Model]:
+    """The combinations of priors of the averaged blocks that the data make likely, with the ridges of all columns."""
+    gram, moments = total[:-1, :-1], total[:-1, -1]
+    size = len(moments)
+    if not averaged:
+        return [_Model(1.0, ridges, np.zeros(size))]
+    blocks = [block for block, _ in averaged]
+    linear = penalised_solve(gram, moments, np.where(ridges > 0.0, np.inf, 0.0))
+    # Of standardised outcomes, whose squares add up to the sum of weights.
+    unit = np.sqrt(max(1.0 - float(linear @ moments) / total[-1, -1], 0.0))
+    covariance, variance = noise(penalised_solve(gram, moments, ridges))
+    priors = [priors_of(shapes, unit) for _, shapes in averaged]
+    found = []
+    own = np.concatenate([np.arange(block.start, block.stop) for block in blocks])
+    for probability, prior in average_priors(gram, moments, covariance, ridges, blocks, priors):
+        variances, penalties = np.zeros(size), ridges.copy()
+        variances[own] = prior
+        with np.errstate(divide="ignore"):
+            penalties[own] = variance / prior
+        found.append(_Model(probability, penalties, variances))
+    return found
+
+
+def _mean_prior(models: Sequence[_Model]) -> Floats:
+    return np.asarray(sum(model.probability * model.variances for model in models), np.float64)
+
+
+def _left_out_outcomes(
+    problem: Regression, sums: Sequence[Floats], kept: NDArray[np.bool_], inverse: Floats, mean: Floats, target: int
+) -> Floats:
+    """Each row's outcome by coefficients of the other rows or folds, without the residuals' part."""
+    sampling, used = problem.sampling, np.flatnonzero(kept)
+    n_controls = int(kept[: problem.first.n_controls].sum())
+    folds = without_folds(inverse, mean, used, target, sums)
+    found = np.empty(sampling.n_rows)
+    for i, fold in enumerate(sampling.folds):
+        for piece in sampling.pieces(fold):
+            root = sampling.root(piece)
+            columns = np.hstack(problem.columns(piece))[:, used]
+            own = columns[:, n_controls:]
+            if sampling.leave_one_out:
+                errors = problem.outcome[piece] * root[:, 0] - columns @ mean
+                shift = leave_one_out_errors(columns, inverse, errors)
+                values = own @ mean[n_controls:] - np.sum((own @ inverse[n_controls:]) * columns, axis=1) * shift
+            else:
+                values = own @ folds[i][n_controls:]
+            found[piece] = values / root[:, 0]
+    return found
+
+
+def _root(covariance: Floats) -> Floats:
+    """As few columns R as have the covariance R Rᵀ."""
+    values, vectors = np.linalg.eigh(covariance)
+    there = values > 1e-12 * max(values[-1], np.finfo(float).tiny)
+    return np.asarray(vectors[:, there] * np.sqrt(values[there]), np.float64)
 
 
 def _slices(blocks: Sequence[Floats]) -> list[slice]:
