@@ -150,6 +150,7 @@ def first_stage(
     some = sampling.some_rows()
     left = (np.hstack([*blocks_at(some), targets[some]]) @ clear) * sampling.root(some)
     share = sampling.n_rows / len(some)
+    squares = np.diag(whole)[n_first : n_first + size]
 
     def chosen(j: int) -> Penalties:
         def noise(coefficients: Floats) -> tuple[Floats, float]:
@@ -157,7 +158,7 @@ def first_stage(
             scores = left[:, :size] * errors[:, None]
             return share * sampling.covariance(lambda _: scores, [some]), float(np.mean(errors**2))
 
-        return choose_penalties(total[:size, :size], total[:size, size + j], blocks, noise, min_gain)
+        return choose_penalties(total[:size, :size], total[:size, size + j], blocks, noise, min_gain, squares)
 
     ridges = [ridges_of(blocks, chosen(j).ridges, size) for j in range(n_targets)]
     predicted = np.empty_like(targets)
