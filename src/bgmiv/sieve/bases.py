@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 _DEGREE = 3
 # Rows by which a basis is set up; evenly spread ones stand for more.
 _MAX_ROWS = 5000
-# A variable with no more distinct values than these is not bent.
+# A variable with no more distinct values than these has ordered levels, not a continuum.
 _FEW_VALUES = 8
 _NEGLIGIBLE = 1e-9
 # Curves of a column: fewer, the more columns there are.
@@ -43,8 +43,12 @@ class Spline(NamedTuple):
     the fit, and each is as large as it is smooth: $\sum_k \beta_k^2$ is proportional to $\int f''(x)^2 dx$. Beyond the
     outer knots they are constant.
 
+    A variable of three to eight distinct values has a knot at each, and functions that are straight between them: any
+    function of K ordered levels, in K - 2 functions beside constant and line. Their roughness is that of the natural
+    cubic spline through the levels, so that uneven steps count as what they are.
+
     Attributes:
-        knots: with the outer ones repeated.
+        knots: with the outer ones repeated, four times for cubic pieces and twice for straight ones.
         line: `(2, k)` the coefficients of 1 and x in each B-spline.
         rotation: `(k, m)` from B-splines to functions.
     """
@@ -58,32 +62,42 @@ class Spline(NamedTuple):
         """The `size` smoothest functions, at most as many as there are.
 
         Args:
-            values: `(n,)` of the variable.
+            values: `(n,)` of the variable, three distinct ones or more.
             size: number of functions.
-            segments: number of pieces, each with as many values.
+            segments: number of pieces, each with as many values; those between few distinct values are as they are.
 
         Example:
             >>> x = np.linspace(-1.0, 1.0, 200)
             >>> functions = Spline.fit(x, 4)(x)
             >>> functions.shape, bool(np.abs(functions.T @ np.column_stack([x**0, x])).max() < 1e-8)
             ((200, 4), True)
+            >>> Spline.fit(np.arange(200) % 5, 4)(np.array([0.0, 0.5, 1.0])).shape
+            (3, 3)
         """
-        values = _thinned(np.asarray(values, np.float64))
-        knots = quantile_knots(values, segments, _DEGREE)
-        columns = b_splines(knots, values, _DEGREE)
-        with_constant = np.column_stack([np.ones(len(values)), values])
-        line = np.linalg.lstsq(with_constant, columns, rcond=None)[0]
-        rest = columns - with_constant @ line
-        grid, step = np.linspace(knots[0], knots[-1], _QUADRATURE, retstep=True)
-        bend = BSpline(knots, np.eye(columns.shape[1]), _DEGREE).derivative(2)(grid)
-        variances, axes = np.linalg.eigh(rest.T @ rest / len(values))
+        values = np.asarray(values, np.float64)
+        if _n_distinct(values) <= _FEW_VALUES:
+            points, counts = np.unique(values, return_counts=True)
+            knots, degree, rough = np.concatenate([points[:1], points, points[-1:]]), 1, _levels_roughness(points)
+        else:
+            points = _thinned(values)
+            counts, degree = np.ones(len(points), np.int64), _DEGREE
+            knots = quantile_knots(points, segments, degree)
+            grid, step = np.linspace(knots[0], knots[-1], _QUADRATURE, retstep=True)
+            bend = BSpline(knots, np.eye(len(knots) - degree - 1), degree).derivative(2)(grid)
+            rough = bend.T @ bend * step
+        share = np.sqrt(counts / counts.sum())[:, None]
+        with_constant = np.column_stack([np.ones(len(points)), points])
+        columns = b_splines(knots, points, degree)
+        line = np.linalg.lstsq(with_constant * share, columns * share, rcond=None)[0]
+        rest = (columns - with_constant @ line) * share
+        variances, axes = np.linalg.eigh(rest.T @ rest)
         there = variances > _NEGLIGIBLE * variances[-1]
         axes = axes[:, there] / np.sqrt(variances[there])
-        roughness, turn = np.linalg.eigh(axes.T @ (bend.T @ bend * step) @ axes)
+        roughness, turn = np.linalg.eigh(axes.T @ rough @ axes)
         rotation = (axes @ turn / np.sqrt(np.maximum(roughness, _NEGLIGIBLE * roughness[-1])))[:, :size]
-        rotation = rotation / np.sqrt(np.mean(np.sum((rest @ rotation) ** 2, axis=1)))
+        rotation = rotation / np.sqrt(np.sum((rest @ rotation) ** 2))
         # Either sign is an eigenvector: that which rises at the right end.
-        signs = np.sign(rest[np.argmax(values)] @ rotation)
+        signs = np.sign(rest[np.argmax(points)] @ rotation)
         rotation = rotation * np.where(signs == 0.0, 1.0, signs)
         return cls(knots, np.asarray(line, np.float64), np.asarray(rotation, np.float64))
 
@@ -91,7 +105,25 @@ class Spline(NamedTuple):
         """The functions at `(n,)` values, `(n, m)`."""
         inside = np.clip(np.asarray(values, np.float64), self.knots[0], self.knots[-1])
         line = np.column_stack([np.ones(len(inside)), inside]) @ self.line
-        return (b_splines(self.knots, inside, _DEGREE) - line) @ self.rotation
+        degree = int(np.sum(self.knots == self.knots[0])) - 1
+        return (b_splines(self.knots, inside, degree) - line) @ self.rotation
+
+
+def _levels_roughness(points: Floats) -> Floats:
+    r"""The matrix K of $\int f''(x)^2 dx = f^\top K f$, for the natural cubic spline with values f at some points.
+
+    Reference: P. J. Green, B. W. Silverman (1994), Nonparametric regression and generalized linear models, section 2.1.
+    """
+    steps = np.diff(points)
+    inner = len(steps) - 1
+    # Second differences, and the Gram matrix of the hat functions that f'' consists of.
+    differences, hats = np.zeros((len(points), inner)), np.zeros((inner, inner))
+    for i in range(inner):
+        left, right = 1.0 / steps[i : i + 2]
+        differences[i : i + 3, i] = left, -left - right, right
+        hats[i, i] = (steps[i] + steps[i + 1]) / 3.0
+        hats[i, i + 1 : i + 2] = hats[i + 1 : i + 2, i] = steps[i + 1] / 6.0
+    return np.asarray(differences @ np.linalg.solve(hats, differences.T), np.float64)
 
 
 class ColumnBasis(NamedTuple):
@@ -99,7 +131,7 @@ class ColumnBasis(NamedTuple):
 
     Attributes:
         shift, scale: by which columns are standardised, `(p,)`.
-        splines: by column, for those with more than eight distinct values.
+        splines: by column, for those with more than two distinct values.
         pairs: `(k, 2)` columns that are multiplied; a square for those with more than two values.
         directions, phases: of the waves $\sqrt{2/r} \cos(\omega_k^\top z + \phi_k)$, random Fourier features of the
             Gaussian kernel whose length scale is the usual distance of two rows; `(p, r)` and `(r,)`.
@@ -125,12 +157,14 @@ class ColumnBasis(NamedTuple):
         """
         spread = columns.std(axis=0)
         shift, scale = columns.mean(axis=0), np.where(spread > 0.0, spread, 1.0)
-        z = (_thinned(columns) - shift) / scale
+        z = (columns - shift) / scale
         p = z.shape[1]
-        distinct = [len(np.unique(column)) for column in z.T]
-        bent = [j for j in range(p) if distinct[j] > _FEW_VALUES]
+        distinct = [_n_distinct(column) for column in z.T]
         bends = min(_MAX_BENDS, max(_MIN_BENDS, _BENDS_IN_ALL // max(p, 1)))
-        bent = bent if bends * len(bent) <= max_columns else []
+        sizes = np.minimum(bends, np.maximum(np.array(distinct, np.int64) - 2, 0))
+        # Where all are too many, those of ordered levels give way first.
+        offers = [[j for j in range(p) if distinct[j] > least] for least in (2, _FEW_VALUES)]
+        bent = next((some for some in offers if sizes[some].sum() <= max_columns), [])
         pairs = [(i, j) for i in range(p) for j in range(i + 1) if i != j or distinct[j] > 2]
         pairs = pairs if len(pairs) <= max_columns else []
         waves = waves if p else 0
@@ -182,7 +216,7 @@ class TreatmentBasis(NamedTuple):
             return cls(0.0, 1.0, levels, None)
         shift, scale = float(values.mean()), float(values.std())
         t = (values - shift) / scale
-        bent = len(np.unique(_thinned(t))) > _FEW_VALUES
+        bent = bends > 0 and _n_distinct(t) > 2
         return cls(shift, scale, 0, Spline.fit(t, bends, segments=segments) if bent else None)
 
     @property
@@ -293,6 +327,12 @@ def b_splines(knots: Floats, values: Floats, degree: int) -> Floats:
 def _thinned(rows: Floats) -> Floats:
     few = min(len(rows), _MAX_ROWS)
     return rows[np.linspace(0, len(rows) - 1, few).round().astype(np.intp)]
+
+
+def _n_distinct(values: Floats) -> int:
+    """How many distinct values there are, exactly if they are few."""
+    found = len(np.unique(_thinned(values)))
+    return found if found > _FEW_VALUES else len(np.unique(values))
 
 
 def sieve_columns(schema: Schema, covariates: FloatArray) -> Floats:

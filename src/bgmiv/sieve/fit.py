@@ -193,7 +193,7 @@ def fit_sieve(
     if adaptive:
         lines = columns.covariates(columns.v)["lines"]
         segments = choose_dimension(y, columns.x, columns.w[:, 0], lines, rng).segments
-        columns = columns._replace(treatment=TreatmentBasis.fit(columns.x, 0, 1000, segments=segments))
+        columns = columns._replace(treatment=TreatmentBasis.fit(columns.x, 0, segments + 1, segments=segments))
     if learned is not None:
         columns = columns._replace(learned=learned.take(order), treatment=columns.treatment._replace(spline=None))
     terms, n_linear = columns.terms()
