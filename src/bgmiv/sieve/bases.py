@@ -28,6 +28,8 @@ _MAX_ROWS = 5000
 # A variable with no more distinct values than these has ordered levels, not a continuum.
 _FEW_VALUES = 8
 _NEGLIGIBLE = 1e-9
+# A column of two values, the rarer in fewer rows, is a line and nothing else.
+_MIN_ROWS_APART = 10
 # Curves of a column: fewer, the more columns there are.
 _MIN_BENDS, _MAX_BENDS, _BENDS_IN_ALL = 4, 8, 40
 # Products of curves and lines are offered up to this many.
@@ -129,16 +131,25 @@ def _levels_roughness(points: Floats) -> Floats:
 class ColumnBasis(NamedTuple):
     r"""Functions of a few columns: lines, curves of each, products of two, and waves of all of them.
 
+    Columns that are linear combinations of the constant and of columns before them are left out, so that it does not
+    matter whether one is given twice. Columns are turned so that their long tail is to the right, so that it does not
+    matter which level of two is called 0. A column that tells fewer than ten rows from the others is a line and nothing
+    else: standardised it is enormous in these rows, and products and waves would be about them.
+
     Attributes:
-        shift, scale: by which columns are standardised, `(p,)`.
-        splines: by column, for those with more than two distinct values.
-        pairs: `(k, 2)` columns that are multiplied; a square for those with more than two values.
+        used: the positions of the columns that are not left out, `(p,)`.
+        shift, scale: by which these are standardised, `(p,)`; the scale is negative for one that is turned.
+        moderators: which of them, `(q,)`, take part in all functions but the lines.
+        splines: by moderator, for those with more than two distinct values.
+        pairs: `(k, 2)` moderators that are multiplied; a square for those with more than two values.
         directions, phases: of the waves $\sqrt{2/r} \cos(\omega_k^\top z + \phi_k)$, random Fourier features of the
-            Gaussian kernel whose length scale is the usual distance of two rows; `(p, r)` and `(r,)`.
+            Gaussian kernel whose length scale is the usual distance of two rows; `(q, r)` and `(r,)`.
     """
 
+    used: NDArray[np.int64]
     shift: Floats
     scale: Floats
+    moderators: NDArray[np.int64]
     splines: tuple[tuple[int, Spline], ...]
     pairs: NDArray[np.int64]
     directions: Floats
@@ -153,13 +164,18 @@ class ColumnBasis(NamedTuple):
             >>> values = rng.normal(size=(100, 2))
             >>> basis = ColumnBasis.fit(values, rng)
             >>> {name: part.shape[1] for name, part in basis(values).items()}
-            {'constant': 1, 'lines': 2, 'curves': 16, 'crossed curves': 16, 'products': 3, 'waves': 60}
+            {'constant': 1, 'lines': 2, 'moderators': 2, 'curves': 16, 'crossed curves': 16, 'products': 3, 'waves': 60}
         """
         spread = columns.std(axis=0)
         shift, scale = columns.mean(axis=0), np.where(spread > 0.0, spread, 1.0)
         z = (columns - shift) / scale
-        p = z.shape[1]
-        distinct = [_n_distinct(column) for column in z.T]
+        used = _independent(z)
+        z, scale = z[:, used], scale[used] * _orientation(z[:, used])
+        z = z * np.sign(scale)
+        every = [_n_distinct(column) for column in z.T]
+        moderators = [j for j, count in enumerate(every) if count > 2 or _n_apart(z[:, j]) >= _MIN_ROWS_APART]
+        z, distinct = z[:, moderators], [every[j] for j in moderators]
+        p = len(moderators)
         bends = min(_MAX_BENDS, max(_MIN_BENDS, _BENDS_IN_ALL // max(p, 1)))
         sizes = np.minimum(bends, np.maximum(np.array(distinct, np.int64) - 2, 0))
         # Where all are too many, those of ordered levels give way first.
@@ -169,8 +185,10 @@ class ColumnBasis(NamedTuple):
         pairs = pairs if len(pairs) <= max_columns else []
         waves = waves if p else 0
         return cls(
-            shift=shift,
+            used=used,
+            shift=shift[used],
             scale=scale,
+            moderators=np.array(moderators, np.int64),
             splines=tuple((j, Spline.fit(z[:, j], bends, segments=7)) for j in bent),
             pairs=np.array(pairs, np.int64).reshape(-1, 2),
             directions=rng.normal(size=(p, waves)) / np.sqrt(max(p, 1)),
@@ -179,7 +197,8 @@ class ColumnBasis(NamedTuple):
 
     def __call__(self, columns: Floats) -> dict[str, Floats]:
         """The functions at rows `(n, p)` by kind; crossed curves are those of one column times another."""
-        z = (np.asarray(columns, np.float64) - self.shift) / self.scale
+        lines = (np.asarray(columns, np.float64)[:, self.used] - self.shift) / self.scale
+        z = lines[:, self.moderators]
         first, second = self.pairs.T
         curves = {j: spline(z[:, j]) for j, spline in self.splines}
         crossed = [curve * z[:, [k]] for j, curve in curves.items() for k in range(z.shape[1]) if k != j]
@@ -187,7 +206,8 @@ class ColumnBasis(NamedTuple):
         empty = np.zeros((len(z), 0))
         return {
             "constant": np.ones((len(z), 1)),
-            "lines": z,
+            "lines": lines,
+            "moderators": z,
             "curves": np.hstack([empty, *curves.values()]),
             "crossed curves": np.hstack([empty, *crossed]),
             "products": (z[:, first] * z[:, second] - (first == second)) / np.sqrt(2.0),
@@ -195,29 +215,62 @@ class ColumnBasis(NamedTuple):
         }
 
 
+def _independent(z: Floats) -> NDArray[np.int64]:
+    """Positions of standardised columns that are no linear combinations of those before them.
+
+    With as many columns as rows the last ones always are, and all are kept: a penalty then decides.
+    """
+    n, p = z.shape
+    if p >= n:
+        return np.arange(p)
+    gram = z.T @ z / n
+    kept: list[int] = []
+    # The Cholesky factor of the kept columns' matrix, and every column in its terms.
+    factor = np.zeros((p, p))
+    for j in range(p):
+        pivot = gram[j, j] - factor[: len(kept), j] @ factor[: len(kept), j]
+        if pivot > _NEGLIGIBLE:
+            row = gram[j] - factor[: len(kept), j] @ factor[: len(kept)]
+            factor[len(kept)] = row / np.sqrt(pivot)
+            kept.append(j)
+    return np.array(kept, np.int64)
+
+
+def _orientation(z: Floats) -> Floats:
+    """1 or -1 for each standardised column, which changes with its sign: the long tail is to the right."""
+    skewness, first = np.mean(z**3, axis=0), np.sum(np.sign(z[:1]), axis=0)
+    return np.where(np.abs(skewness) > 1e-6, np.sign(skewness), np.where(first < 0.0, -1.0, 1.0))
+
+
+def _n_apart(values: Floats) -> int:
+    """How many rows have the rarer of two values."""
+    ones = int(np.sum(values == values[0]))
+    return min(ones, len(values) - ones)
+
+
 class TreatmentBasis(NamedTuple):
     """Functions of the treatment: its lines (itself, or indicators of all levels but the first), and its bends.
 
     Attributes:
-        shift, scale: by which a number is standardised.
+        shift, scale: by which each line is standardised, so that it does not matter which of two levels is called 0.
         levels: how many a discrete treatment has; 0 for a number.
         spline: the bends; None if there are none.
     """
 
-    shift: float
-    scale: float
+    shift: Floats
+    scale: Floats
     levels: int
     spline: Spline | None
 
     @classmethod
     def fit(cls, values: Floats, levels: int, bends: int, *, segments: int = 9) -> TreatmentBasis:
         """The basis of `(n,)` treatments, numbers or codes of levels; segments as in :meth:`Spline.fit`."""
-        if levels:
-            return cls(0.0, 1.0, levels, None)
-        shift, scale = float(values.mean()), float(values.std())
-        t = (values - shift) / scale
-        bent = bends > 0 and _n_distinct(t) > 2
-        return cls(shift, scale, 0, Spline.fit(t, bends, segments=segments) if bent else None)
+        lines = _lines(values, levels)
+        spread = lines.std(axis=0)
+        shift, scale = lines.mean(axis=0), np.where(spread > 0.0, spread, 1.0)
+        t = (lines[:, 0] - shift[0]) / scale[0]
+        bent = not levels and bends > 0 and _n_distinct(t) > 2
+        return cls(shift, scale, levels, Spline.fit(t, bends, segments=segments) if bent else None)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -227,10 +280,14 @@ class TreatmentBasis(NamedTuple):
 
     def __call__(self, values: np.ndarray) -> Floats:
         """Lines, then bends, at `(n,)` treatments."""
-        if self.levels:
-            return np.asarray(values[:, None] == np.arange(1, self.levels), np.float64)
-        t = (np.asarray(values, np.float64) - self.shift) / self.scale
-        return t[:, None] if self.spline is None else np.column_stack([t, self.spline(t)])
+        lines = (_lines(values, self.levels) - self.shift) / self.scale
+        return lines if self.spline is None else np.hstack([lines, self.spline(lines[:, 0])])
+
+
+def _lines(values: np.ndarray, levels: int) -> Floats:
+    """Numbers as they are, or the indicators of levels but the first, `(n, k)`."""
+    column = np.asarray(values, np.float64)[:, None]
+    return np.asarray(column == np.arange(1, levels), np.float64) if levels else column
 
 
 class Term(NamedTuple):
@@ -256,8 +313,8 @@ TERMS = {
         Term("treatment", "lines", "constant"),
         Term("covariates", "alone", "lines"),
         Term("curve", "bends", "constant"),
-        Term("slopes by covariate", "lines", "lines"),
-        Term("curves by covariate", "bends", "lines", 4),
+        Term("slopes by covariate", "lines", "moderators"),
+        Term("curves by covariate", "bends", "moderators", 4),
         Term("covariate curves", "alone", "curves"),
         Term("slopes by covariate curves", "lines", "curves"),
         Term("covariate products", "alone", "products"),

@@ -150,13 +150,13 @@ class Columns(NamedTuple):
     @property
     def wide(self) -> bool:
         """Whether there are too many covariates for a linear model."""
-        return _MIN_ROWS_A_COLUMN * (2 + self.v.shape[1] + self.w.shape[1]) > len(self.y)
+        return _MIN_ROWS_A_COLUMN * (2 + len(self.covariates.used) + self.w.shape[1]) > len(self.y)
 
     def terms(self) -> tuple[tuple[str, ...], int]:
         """The terms that have columns, and not too many; and how many of them, the first ones, are not penalised."""
         kinds = {kind: part.shape[1] for kind, part in self.covariates(self.v[:1]).items()}
         sizes = {name: term.width(self.treatment.sizes) * kinds[term.kind] for name, term in TERMS.items()}
-        if self.v.shape[1] > _FEW_COVARIATES:
+        if len(self.covariates.moderators) > _FEW_COVARIATES:
             sizes["curves by surface"] = 0
         found = tuple(name for name, size in sizes.items() if 0 < size <= _MAX_COLUMNS or (size and name in LINEAR))
         return found, sum(name in LINEAR for name in found) - (self.wide and "covariates" in found)
@@ -364,8 +364,8 @@ def instrument_blocks(
     It holds the constant, the instruments unless there are more than `max_free`, and the covariates unless they are
     too many for the rows.
     """
-    wide, n_v, n_w = columns.wide, columns.v.shape[1], columns.w.shape[1]
     own = ColumnBasis.fit(columns.w, rng, waves=1)
+    wide, n_v, n_w = columns.wide, len(columns.covariates.moderators), len(own.used)
     joint = ColumnBasis.fit(np.hstack([columns.w, columns.v]), rng, waves=waves, max_columns=0)
 
     def of(part: Columns) -> BlocksAt:
@@ -373,7 +373,7 @@ def instrument_blocks(
             of_w, of_v = own(part.w[rows]), part.covariates(part.v[rows])
             linear = [of_w["constant"]]
             few = n_w * n_v <= _MAX_COLUMNS
-            crossed = column_products(of_w["lines"], of_v["lines"]) if few else of_v["lines"][:, :0]
+            crossed = column_products(of_w["moderators"], of_v["moderators"]) if few else of_v["lines"][:, :0]
             blocks = [
                 np.hstack([of_w["curves"], of_w["products"]]),
                 crossed,
