@@ -51,6 +51,10 @@ class Predictor(Protocol):
     def encoding_key(self) -> object:
         """What `encode` depends on; results with the same object share what was encoded."""
 
+    @property
+    def is_line(self) -> bool:
+        """Whether the data leave hardly a doubt that g is linear in the treatment with one slope for all rows."""
+
     def encode(self, covariates: FloatArray) -> Encoded:
         """What it computes of covariates alone, an entry a row; `Rows` asks for it once."""
 

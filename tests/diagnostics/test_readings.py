@@ -17,7 +17,7 @@ _HAUSMAN = {"robust": 4.0, "robust_p": 0.01, "wu_hausman": 4.0, "wu_hausman_p": 
 _MOMENT = {"p": 0.002, "statistic": 0.03, "rows": 400.0, "held_out": 1.0}
 _PAIR = {"effect": 2.0, "without_instrument": 1.0, "difference": 1.0, "linear_difference": 20.0}
 _LINE = {"effect": 2.0, "linear": 1.0, "lower": 0.5, "upper": 1.5, "t0": 0.0, "t1": 1.0, "same": 0.0}
-_DETAIL = {"visible": 2.0, "shape_1": 0.8, "shape_2": 0.5, "shape_3": 0.1}
+_DETAIL = {"visible": 2.0, "possible": 3.0, "shape_1": 0.8, "shape_2": 0.5, "shape_3": 0.1}
 _CHANGE = {"change": "from 0 to 1"}
 
 # Every key with the severities it can have, and numbers, labels and words of the reading for each.
@@ -44,6 +44,7 @@ CASES: list[tuple[str, Severity, dict[str, float], dict[str, str], str]] = [
         "2.5 times as wide",
     ),
     ("detail", "note", _DETAIL | {"visible": 1.0}, _CHANGE, "assumption of smoothness"),
+    ("detail", "good", {"visible": 1.0, "possible": 1.0, "shape_1": 0.8}, _CHANGE, "no curvature"),
     ("overidentification", "good", _J, {}, "agree"),
     ("overidentification", "doubtful", _J, {}, "disagree"),
     ("overidentification", "failed", _J, {}, "disagree"),

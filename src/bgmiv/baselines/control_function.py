@@ -180,8 +180,11 @@ class ControlFunctionConfig(MethodConfig):
         first = first_stage(regressors, lines, 0, sampling, _MIN_GAIN)
         if treatment.levels:
             step = 1e-4
-            low, high = (generalised_residual(lines, first.predicted + shift) for shift in (-step, step))
-            controls = Controls(generalised_residual(lines, first.predicted), (high - low) / (2.0 * step))
+            low, now, high = (
+                generalised_residual(*(part * treatment.scale + treatment.shift for part in (lines, probability)))
+                for probability in (first.predicted - step, first.predicted, first.predicted + step)
+            )
+            controls = Controls(now, (high - low) / (2.0 * step))
             return first, controls, False
         controls = Controls(first.residuals, -np.ones_like(lines))
         size = _residual_size(columns, first.residuals, sampling, rng) if self.residual == "standardised" else None
@@ -214,9 +217,9 @@ def _residual_size(columns: Columns, residuals: Floats, sampling: Sampling, rng:
         return [parts["constant"], parts["lines"], parts["curves"]]
 
     def of_instruments(rows: Any) -> list[Floats]:
-        parts, lines = own(columns.w[rows]), covariates(columns.v[rows])["lines"]
+        parts, v = own(columns.w[rows]), covariates(columns.v[rows])["moderators"]
         bent = np.hstack([parts["curves"], parts["products"]])
-        return [parts["constant"], parts["lines"], bent, column_products(parts["lines"], lines)]
+        return [parts["constant"], parts["lines"], bent, column_products(parts["moderators"], v)]
 
     sizes = np.abs(residuals)
     usual = first_stage(of_covariates, sizes, 0, sampling, _MIN_GAIN).predicted
@@ -250,7 +253,7 @@ def _second_stage(
 
     def control_blocks(rows: Any, values: Floats) -> list[Floats]:
         lines, bent = (part - centre for part, centre in zip(functions(values), centres, strict=True))
-        x, v = treatment(columns.x[rows]), covariates(columns.v[rows])["lines"]
+        x, v = treatment(columns.x[rows]), covariates(columns.v[rows])["moderators"]
         curved = [column_products(lines, x[:, n_lines:n_bent]), column_products(bent[:, :_N_SMOOTHEST], x[:, :n_lines])]
         return [lines, bent, column_products(lines, x[:, :n_lines]), np.hstack(curved), column_products(lines, v)]
 

@@ -6,7 +6,6 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 import jax
-import numpy as np
 
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.schema import BlockKind
@@ -40,8 +39,10 @@ class NPIVConfig(SieveConfig, MethodConfig):
     r"""Penalised sieve IV: $g(x, v) = a + b x + c^\top v + \sum_t \Phi_t(x, v) \beta_t$, the linear part not penalised.
 
     Each term t is a product of functions of the treatment (the line x; bends, which are smooth functions without their
-    line) and of the covariates (their lines; curves of each; products of two; random waves of all, a general surface).
-    So $E[\Phi_t(x, v) \mid w, v]$ needs regressions of the few functions of the treatment alone.
+    line, or every function of the levels of a treatment with three to eight values) and of the covariates (their lines;
+    curves of each; products of two; random waves of all, a general surface). So $E[\Phi_t(x, v) \mid w, v]$ needs
+    regressions of the few functions of the treatment alone. Redundant columns are left out; which of two levels is
+    called 0 and the sign of a column do not matter; an indicator of fewer than ten rows is a line and nothing else.
 
     *First stage*: each function of the treatment on w and v, linearly, and on penalised curves, products and waves of
     (w, v). The penalised part of a row's prediction is by the other folds, so that it does not contain the row's own
@@ -136,6 +137,4 @@ class NPIV(SeededEstimator):
     dimension: Literal["penalised", "adaptive"] = "penalised"
 
     def _config(self) -> NPIVConfig:
-        return NPIVConfig(
-            min_gain=self.min_gain, dimension=self.dimension, use_instrument=self.use_instrument
-        )
+        return NPIVConfig(min_gain=self.min_gain, dimension=self.dimension, use_instrument=self.use_instrument)

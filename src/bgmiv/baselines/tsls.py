@@ -110,6 +110,11 @@ class FittedTSLS(FittedMethod):
             raise ValueError("its basis and coefficients have different sizes.")
 
     @property
+    def is_line(self) -> bool:
+        """Whether there is one slope for all rows."""
+        return isinstance(self.basis, Basis) and self.basis.size == 1 and not self.treatment_coefficients[:, 1:].any()
+
+    @property
     def slope(self) -> float:
         """The effect of one unit of treatment, for a fit that is linear without interactions."""
         if self.basis.size > 1 or self.treatment_coefficients[:, 1:].any():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -67,7 +66,7 @@ def fit_last_stage(
     known = np.ones(data.n_rows, bool) if learned is None else np.isfinite(learned.own)
     if data.weights is not None:
         known &= data.weights > 0
-    if known.sum() < max(min_rows(data.instruments.shape[1]), 2 * config.folds) or 2 * known.sum() < data.n_rows:
+    if known.sum() < min_rows(data.instruments.shape[1]) or 2 * known.sum() < data.n_rows:
         return None
     part = data.take(known)
     fit = partial(fit_sieve, config, part, use_instrument=use_instrument)

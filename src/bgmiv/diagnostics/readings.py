@@ -149,17 +149,20 @@ def _anderson_rubin(severity: Severity, numbers: Numbers, labels: Labels) -> Wor
 
 def _detail(severity: Severity, numbers: Numbers, labels: Labels) -> Words:
     values = [value for name, value in numbers.items() if name.startswith("shape_")]
-    visible = int(numbers["visible"])
-    if len(values) == 1:
+    visible, possible = int(numbers["visible"]), int(numbers["possible"])
+    if possible == 1:
+        text = "A treatment of two values has one contrast and no curvature"
+        text += ". " if visible else ", and the instruments do not show it clearly. "
+    elif len(values) == 1:
         text = "These instruments can show a straight line and no curvature"
         text += ". " if visible else ", and the line not clearly. "
     else:
         text = (
-            f"Of {len(values)} shapes that the curve can have (a straight line, then ever finer bends) the "
+            f"Of {possible} shapes that the curve can have (a straight line, then ever finer bends) the "
             f"instruments show {visible} clearly. The numbers are singular values: how much of each shape is left in "
             "its mean given the instruments. "
         )
-    if visible < 2:
+    if visible < min(2, possible):
         text += "Any curvature in the estimate rests on the assumption of smoothness. "
     if "wider" in numbers:
         text += (

@@ -21,10 +21,17 @@ from scipy.stats import f as f_distribution
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.diagnostics.columns import used_rows
-from bgmiv.diagnostics.linear import Intervals, LinearColumns, anderson_rubin_set, first_stage, linear_columns
+from bgmiv.diagnostics.linear import (
+    Intervals,
+    LinearColumns,
+    anderson_rubin_set,
+    critical_effective_f,
+    first_stage,
+    linear_columns,
+)
 from bgmiv.effects import Average, Predictor, average, contrast
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.intervals import SMOOTHING, STRENGTH, Estimate, Interval, interval_of
+from bgmiv.intervals import SMOOTHING, STRENGTH, Estimate, Floats, Interval, interval_of
 
 __all__ = [
     "FitRows", "Method", "average_effect", "average_effect_set", "effect_of", "likelihood_ratio_set",
@@ -115,14 +122,31 @@ def effect_of(
             "the robust set needs the rows of the fit with instruments that it uses, and a single effect: a treatment "
             "and an outcome of one number or two levels. Use method='usual'."
         )
-    wanted = method == "robust" or (method == "auto" and weak and bool(change.sources))
-    if own is None or not possible or not wanted or size == 0.0:
+    if own is None or not possible or method == "usual" or size == 0.0 or not (change.sources or method == "robust"):
         return usual
-    pieces = score_set(change, size, level, own.data.instruments.shape[1])
-    if pieces is None:
+    scores, q = _Scores.of(change, size), own.data.instruments.shape[1]
+    if method == "auto" and not (weak if scores is None else is_weak(scores.f / q, q)):
+        return usual
+    if scores is None or fitted.is_line:
         pieces = average_effect_set(fitted, own, float(usual.estimate), size, level)
+    else:
+        critical = q * float(f_distribution.ppf(level, q, max(len(own.data.outcome) - q, 1)))
+        pieces = scores.kept(critical)
+    if change.sources and not fitted.is_line:
+        # What the robust set knows of the curve is not more than what the usual interval does.
+        pieces = _union(pieces, ((float(usual.lower), float(usual.upper)),))
     lower, upper = (pieces[0][0], pieces[-1][1]) if pieces else (np.nan, np.nan)
     return replace(usual, lower=lower, upper=upper, method="anderson-rubin", pieces=pieces)
+
+
+def is_weak(f: float, n_instruments: int) -> bool:
+    """Whether the usual interval is too short at an effective F: below its critical value, with one instrument 104.7.
+
+    With one instrument the robust set is as short as can be had, and the two agree to a few per cent above 104.7 (Lee
+    and others 2022). To go over to the usual interval at the critical value would cost coverage: samples with a large F
+    by chance are those whose estimate is off.
+    """
+    return f < (_STRONG if n_instruments == 1 else critical_effective_f(np.eye(n_instruments)))
 
 
 def average_effect_set(fitted: Predictor, own: FitRows, estimate: float, size: float, level: float) -> Intervals:
@@ -151,36 +175,66 @@ def average_effect_set(fitted: Predictor, own: FitRows, estimate: float, size: f
     return tuple((lower, upper) for lower, upper in sorted(ends))
 
 
-def score_set(change: Estimate, size: float, level: float, n_instruments: int) -> Intervals | None:
-    """Fieller."""
-    factors = {source.name: source.factors for source in change.sources}
-    if STRENGTH not in factors:
-        return None
-    sampling, strength = factors["sampling"], factors[STRENGTH] / size
-    critical = n_instruments * float(f_distribution.ppf(level, n_instruments, 1000))
-    error = float(np.sum(sampling**2))
-    prior = float(np.sum(factors.get(SMOOTHING, np.zeros(1)) ** 2))
-    noise, cross = float(np.sum(strength**2)), float(np.sum(sampling * strength))
-    centre = float(change.values)
-    a, b, c = 1.0 - critical * noise, -critical * cross, -critical * (error + prior)
-    root = b * b - a * c
-    usual = float(norm.ppf(0.5 + level / 2)) * np.sqrt(error + prior)
-    if a > 0:
-        low, high = (-b - np.sqrt(root)) / a, (-b + np.sqrt(root)) / a
-        return ((centre + min(low, -usual), centre + max(high, usual)),)
-    if root <= 0:
-        return ((-np.inf, np.inf),)
-    first, second = sorted(((-b - np.sqrt(root)) / a, (-b + np.sqrt(root)) / a))
-    if first < usual and second > -usual and (first < usual) and (second > -usual):
-        first, second = (min(first, -usual), second) if second < -usual else (first, second)
-    pieces = [(-np.inf, first), (second, np.inf)]
-    if second <= usual or first >= -usual:
-        # The usual interval reaches into the gap
-        first = max(first, usual) if -usual <= first <= usual else first
-        second = min(second, -usual) if -usual <= second <= usual else second
-    if first >= second:
-        return ((-np.inf, np.inf),)
-    return ((-np.inf, centre + first), (centre + second, np.inf))
+class _Scores(NamedTuple):
+    r"""The estimate $\hat\theta$ of an effect as a ratio of scores.
+
+    Its error at a true effect θ is that of the sum of scores $a_i + (\theta - \hat\theta)\, b_i$, where b is the noise
+    of the first stage, and of a bias of smoothing with variance s². So θ is kept if
+    $$(\theta - \hat\theta)^2 \le c\, \{|a + (\theta - \hat\theta)\, b|^2 + s^2\},$$
+    the set of Fieller, which for a linear model with one instrument is that of Anderson and Rubin. What the curve's
+    prior leaves open is in s².
+    """
+
+    estimate: float
+    sampling: Floats
+    strength: Floats
+    smoothing: float
+
+    @classmethod
+    def of(cls, change: Estimate, size: float) -> _Scores | None:
+        """Those of an effect of a change of treatment; None for a method without them."""
+        factors = {source.name: source.factors for source in change.sources}
+        if STRENGTH not in factors or size == 0.0:
+            return None
+        bias = float(np.sum(np.square(factors.get(SMOOTHING, np.zeros(1)))))
+        return cls(float(change.values), factors["sampling"], factors[STRENGTH] / size, bias)
+
+    @property
+    def f(self) -> float:
+        """The F statistic of the treatment's prediction, as the one instrument of the effect."""
+        noise = float(np.sum(np.square(self.strength)))
+        return 1.0 / noise if noise > 0.0 else np.inf
+
+    def kept(self, critical: float) -> Intervals:
+        """The set, as disjoint intervals in increasing order."""
+        error = float(np.sum(np.square(self.sampling))) + self.smoothing
+        square = 1.0 - critical / self.f
+        half = critical * float(np.sum(self.sampling * self.strength))
+        discriminant = half**2 + square * critical * error
+        if square > 0.0:
+            root = np.sqrt(discriminant)
+            ends = ((half - root) / square, (half + root) / square)
+            return ((self.estimate + ends[0], self.estimate + ends[1]),)
+        if discriminant <= 0.0 or square == 0.0:
+            return ((-np.inf, np.inf),)
+        root = np.sqrt(discriminant)
+        ends = ((half + root) / square, (half - root) / square)
+        return ((-np.inf, self.estimate + ends[0]), (self.estimate + ends[1], np.inf))
+
+
+def _union(*sets: Intervals) -> Intervals:
+    """The union of sets, each of intervals, as disjoint ones in increasing order.
+
+    >>> _union(((0.0, 1.0), (3.0, 4.0)), ((0.5, 2.0),))
+    ((0.0, 2.0), (3.0, 4.0))
+    """
+    found: list[tuple[float, float]] = []
+    for lower, upper in sorted(piece for one in sets for piece in one):
+        if found and lower <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], upper))
+        else:
+            found.append((lower, upper))
+    return tuple(found)
 
 
 def tf_critical_value(f: float) -> float:

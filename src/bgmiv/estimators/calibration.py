@@ -263,7 +263,7 @@ def _answers(fitted: Predictor, data: IVData, doses: Floats, observed: NDArray[A
 
 def _generator(fitted: FittedMethod, data: IVData) -> Callable[[np.random.Generator], IVData]:
     """Draws data sets."""
-    first = fit_sieve(SieveConfig(), BlockReduction().fit(data).apply(data), np.random.default_rng(0))
+    first = fit_sieve(SieveConfig(), BlockReduction().fit(data).apply(data))
     n, rows = data.n_rows, Rows(data.covariates, data.weights)
     units = np.arange(n) if data.groups is None else np.asarray(data.groups)
     observed = np.asarray(data.treatment, np.float64)

@@ -58,6 +58,11 @@ class FittedMethod(ABC):
         return ""
 
     @property
+    def is_line(self) -> bool:
+        """Whether the data leave hardly a doubt that g is linear in the treatment with one slope for all rows."""
+        return False
+
+    @property
     def n_members(self) -> int:
         """How many models the estimate is an average of."""
         return 1
@@ -111,6 +116,11 @@ class FittedSieve(FittedMethod):
     reduction: FittedReduction
     function: SieveFunction
     clustered: bool
+
+    @property
+    def is_line(self) -> bool:
+        """Whether a line has a probability above 0.95."""
+        return self.function.is_line
 
     def encode(self, covariates: FloatArray) -> Encoded:
         """What the function computes of covariates."""

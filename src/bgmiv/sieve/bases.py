@@ -16,8 +16,8 @@ from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.intervals import BOUND, SMOOTHING, STRENGTH, Source
 
 __all__ = [
-    "LINEAR", "TERMS", "ColumnBasis", "SieveFunction", "Spline", "Term", "TreatmentBasis", "b_splines",
-    "column_products", "quantile_knots", "sieve_columns", "term_columns", "term_sums",
+    "FREE", "LINEAR", "NONLINEAR", "TERMS", "ColumnBasis", "SieveFunction", "Spline", "Term", "TreatmentBasis",
+    "b_splines", "column_products", "quantile_knots", "sieve_columns", "term_columns", "term_sums",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
@@ -25,15 +25,19 @@ Floats = NDArray[np.float64]
 _DEGREE = 3
 # Rows by which a basis is set up; evenly spread ones stand for more.
 _MAX_ROWS = 5000
-# A variable with no more distinct values than these is not bent.
+# A variable with no more distinct values than these has ordered levels, not a continuum.
 _FEW_VALUES = 8
 _NEGLIGIBLE = 1e-9
+# A column of two values, the rarer in fewer rows, is a line and nothing else.
+_MIN_ROWS_APART = 10
 # Curves of a column: fewer, the more columns there are.
 _MIN_BENDS, _MAX_BENDS, _BENDS_IN_ALL = 4, 8, 40
 # Products of curves and lines are offered up to this many.
 _MAX_CROSSED = 120
 _QUADRATURE = 400
 _MAX_POINTS = 20_000
+# The probability of curves or varying slopes above which they are not ruled out.
+_DOUBT = 0.05
 
 
 class Spline(NamedTuple):
@@ -43,8 +47,12 @@ class Spline(NamedTuple):
     the fit, and each is as large as it is smooth: $\sum_k \beta_k^2$ is proportional to $\int f''(x)^2 dx$. Beyond the
     outer knots they are constant.
 
+    A variable of three to eight distinct values has a knot at each, and functions that are straight between them: any
+    function of K ordered levels, in K - 2 functions beside constant and line. Their roughness is that of the natural
+    cubic spline through the levels, so that uneven steps count as what they are.
+
     Attributes:
-        knots: with the outer ones repeated.
+        knots: with the outer ones repeated, four times for cubic pieces and twice for straight ones.
         line: `(2, k)` the coefficients of 1 and x in each B-spline.
         rotation: `(k, m)` from B-splines to functions.
     """
@@ -58,32 +66,42 @@ class Spline(NamedTuple):
         """The `size` smoothest functions, at most as many as there are.
 
         Args:
-            values: `(n,)` of the variable.
+            values: `(n,)` of the variable, three distinct ones or more.
             size: number of functions.
-            segments: number of pieces, each with as many values.
+            segments: number of pieces, each with as many values; those between few distinct values are as they are.
 
         Example:
             >>> x = np.linspace(-1.0, 1.0, 200)
             >>> functions = Spline.fit(x, 4)(x)
             >>> functions.shape, bool(np.abs(functions.T @ np.column_stack([x**0, x])).max() < 1e-8)
             ((200, 4), True)
+            >>> Spline.fit(np.arange(200) % 5, 4)(np.array([0.0, 0.5, 1.0])).shape
+            (3, 3)
         """
-        values = _thinned(np.asarray(values, np.float64))
-        knots = quantile_knots(values, segments, _DEGREE)
-        columns = b_splines(knots, values, _DEGREE)
-        with_constant = np.column_stack([np.ones(len(values)), values])
-        line = np.linalg.lstsq(with_constant, columns, rcond=None)[0]
-        rest = columns - with_constant @ line
-        grid, step = np.linspace(knots[0], knots[-1], _QUADRATURE, retstep=True)
-        bend = BSpline(knots, np.eye(columns.shape[1]), _DEGREE).derivative(2)(grid)
-        variances, axes = np.linalg.eigh(rest.T @ rest / len(values))
+        values = np.asarray(values, np.float64)
+        if _n_distinct(values) <= _FEW_VALUES:
+            points, counts = np.unique(values, return_counts=True)
+            knots, degree, rough = np.concatenate([points[:1], points, points[-1:]]), 1, _levels_roughness(points)
+        else:
+            points = _thinned(values)
+            counts, degree = np.ones(len(points), np.int64), _DEGREE
+            knots = quantile_knots(points, segments, degree)
+            grid, step = np.linspace(knots[0], knots[-1], _QUADRATURE, retstep=True)
+            bend = BSpline(knots, np.eye(len(knots) - degree - 1), degree).derivative(2)(grid)
+            rough = bend.T @ bend * step
+        share = np.sqrt(counts / counts.sum())[:, None]
+        with_constant = np.column_stack([np.ones(len(points)), points])
+        columns = b_splines(knots, points, degree)
+        line = np.linalg.lstsq(with_constant * share, columns * share, rcond=None)[0]
+        rest = (columns - with_constant @ line) * share
+        variances, axes = np.linalg.eigh(rest.T @ rest)
         there = variances > _NEGLIGIBLE * variances[-1]
         axes = axes[:, there] / np.sqrt(variances[there])
-        roughness, turn = np.linalg.eigh(axes.T @ (bend.T @ bend * step) @ axes)
+        roughness, turn = np.linalg.eigh(axes.T @ rough @ axes)
         rotation = (axes @ turn / np.sqrt(np.maximum(roughness, _NEGLIGIBLE * roughness[-1])))[:, :size]
-        rotation = rotation / np.sqrt(np.mean(np.sum((rest @ rotation) ** 2, axis=1)))
+        rotation = rotation / np.sqrt(np.sum((rest @ rotation) ** 2))
         # Either sign is an eigenvector: that which rises at the right end.
-        signs = np.sign(rest[np.argmax(values)] @ rotation)
+        signs = np.sign(rest[np.argmax(points)] @ rotation)
         rotation = rotation * np.where(signs == 0.0, 1.0, signs)
         return cls(knots, np.asarray(line, np.float64), np.asarray(rotation, np.float64))
 
@@ -91,26 +109,60 @@ class Spline(NamedTuple):
         """The functions at `(n,)` values, `(n, m)`."""
         inside = np.clip(np.asarray(values, np.float64), self.knots[0], self.knots[-1])
         line = np.column_stack([np.ones(len(inside)), inside]) @ self.line
-        return (b_splines(self.knots, inside, _DEGREE) - line) @ self.rotation
+        degree = int(np.sum(self.knots == self.knots[0])) - 1
+        return (b_splines(self.knots, inside, degree) - line) @ self.rotation
+
+
+def _levels_roughness(points: Floats) -> Floats:
+    r"""The matrix K of $\int f''(x)^2 dx = f^\top K f$, for the natural cubic spline with values f at some points.
+
+    Reference: P. J. Green, B. W. Silverman (1994), Nonparametric regression and generalized linear models, section 2.1.
+    """
+    steps = np.diff(points)
+    inner = len(steps) - 1
+    # Second differences, and the Gram matrix of the hat functions that f'' consists of.
+    differences, hats = np.zeros((len(points), inner)), np.zeros((inner, inner))
+    for i in range(inner):
+        left, right = 1.0 / steps[i : i + 2]
+        differences[i : i + 3, i] = left, -left - right, right
+        hats[i, i] = (steps[i] + steps[i + 1]) / 3.0
+        hats[i, i + 1 : i + 2] = hats[i + 1 : i + 2, i] = steps[i + 1] / 6.0
+    return np.asarray(differences @ np.linalg.solve(hats, differences.T), np.float64)
+
+
+NONLINEAR = ("curves", "products", "waves")
+"""The kinds of functions of covariates that tell what they say of the treatment beyond a line."""
 
 
 class ColumnBasis(NamedTuple):
     r"""Functions of a few columns: lines, curves of each, products of two, and waves of all of them.
 
+    Columns that are linear combinations of the constant and of columns before them are left out, so that it does not
+    matter whether one is given twice. Columns are turned so that their long tail is to the right, so that it does not
+    matter which level of two is called 0. A column that tells fewer than ten rows from the others is a line and nothing
+    else: standardised it is enormous in these rows, and products and waves would be about them.
+
     Attributes:
-        shift, scale: by which columns are standardised, `(p,)`.
-        splines: by column, for those with more than eight distinct values.
-        pairs: `(k, 2)` columns that are multiplied; a square for those with more than two values.
+        used: the positions of the columns that are not left out, `(p,)`.
+        shift, scale: by which these are standardised, `(p,)`; the scale is negative for one that is turned.
+        moderators: which of them, `(q,)`, take part in all functions but the lines.
+        splines: by moderator, for those with more than two distinct values.
+        pairs: `(k, 2)` moderators that are multiplied; a square for those with more than two values.
         directions, phases: of the waves $\sqrt{2/r} \cos(\omega_k^\top z + \phi_k)$, random Fourier features of the
-            Gaussian kernel whose length scale is the usual distance of two rows; `(p, r)` and `(r,)`.
+            Gaussian kernel whose length scale is the usual distance of two rows; `(q, r)` and `(r,)`.
+        expected: `(k, m)` coefficients of curves, products and waves in what they say of the predicted treatment; empty
+            where that is nothing.
     """
 
+    used: NDArray[np.int64]
     shift: Floats
     scale: Floats
+    moderators: NDArray[np.int64]
     splines: tuple[tuple[int, Spline], ...]
     pairs: NDArray[np.int64]
     directions: Floats
     phases: Floats
+    expected: Floats
 
     @classmethod
     def fit(cls, columns: Floats, rng: np.random.Generator, *, waves: int = 60, max_columns: int = 120) -> ColumnBasis:
@@ -121,69 +173,117 @@ class ColumnBasis(NamedTuple):
             >>> values = rng.normal(size=(100, 2))
             >>> basis = ColumnBasis.fit(values, rng)
             >>> {name: part.shape[1] for name, part in basis(values).items()}
-            {'constant': 1, 'lines': 2, 'curves': 16, 'crossed curves': 16, 'products': 3, 'waves': 60}
+            {'constant': 1, 'lines': 2, 'moderators': 2, 'curves': 16, 'crossed curves': 16, 'products': 3, 'waves': 60,
+             'expected': 0}
         """
         spread = columns.std(axis=0)
         shift, scale = columns.mean(axis=0), np.where(spread > 0.0, spread, 1.0)
-        z = (_thinned(columns) - shift) / scale
-        p = z.shape[1]
-        distinct = [len(np.unique(column)) for column in z.T]
-        bent = [j for j in range(p) if distinct[j] > _FEW_VALUES]
+        z = (columns - shift) / scale
+        used = _independent(z)
+        z, scale = z[:, used], scale[used] * _orientation(z[:, used])
+        z = z * np.sign(scale)
+        every = [_n_distinct(column) for column in z.T]
+        moderators = [j for j, count in enumerate(every) if count > 2 or _n_apart(z[:, j]) >= _MIN_ROWS_APART]
+        z, distinct = z[:, moderators], [every[j] for j in moderators]
+        p = len(moderators)
         bends = min(_MAX_BENDS, max(_MIN_BENDS, _BENDS_IN_ALL // max(p, 1)))
-        bent = bent if bends * len(bent) <= max_columns else []
+        sizes = np.minimum(bends, np.maximum(np.array(distinct, np.int64) - 2, 0))
+        # Where all are too many, those of ordered levels give way first.
+        offers = [[j for j in range(p) if distinct[j] > least] for least in (2, _FEW_VALUES)]
+        bent = next((some for some in offers if sizes[some].sum() <= max_columns), [])
         pairs = [(i, j) for i in range(p) for j in range(i + 1) if i != j or distinct[j] > 2]
         pairs = pairs if len(pairs) <= max_columns else []
         waves = waves if p else 0
         return cls(
-            shift=shift,
+            used=used,
+            shift=shift[used],
             scale=scale,
+            moderators=np.array(moderators, np.int64),
             splines=tuple((j, Spline.fit(z[:, j], bends, segments=7)) for j in bent),
             pairs=np.array(pairs, np.int64).reshape(-1, 2),
             directions=rng.normal(size=(p, waves)) / np.sqrt(max(p, 1)),
             phases=rng.uniform(0.0, 2.0 * np.pi, waves),
+            expected=np.zeros((0, 0)),
         )
 
     def __call__(self, columns: Floats) -> dict[str, Floats]:
         """The functions at rows `(n, p)` by kind; crossed curves are those of one column times another."""
-        z = (np.asarray(columns, np.float64) - self.shift) / self.scale
+        lines = (np.asarray(columns, np.float64)[:, self.used] - self.shift) / self.scale
+        z = lines[:, self.moderators]
         first, second = self.pairs.T
         curves = {j: spline(z[:, j]) for j, spline in self.splines}
         crossed = [curve * z[:, [k]] for j, curve in curves.items() for k in range(z.shape[1]) if k != j]
         crossed = crossed if sum(part.shape[1] for part in crossed) <= _MAX_CROSSED else []
         empty = np.zeros((len(z), 0))
-        return {
+        found = {
             "constant": np.ones((len(z), 1)),
-            "lines": z,
+            "lines": lines,
+            "moderators": z,
             "curves": np.hstack([empty, *curves.values()]),
             "crossed curves": np.hstack([empty, *crossed]),
             "products": (z[:, first] * z[:, second] - (first == second)) / np.sqrt(2.0),
             "waves": np.sqrt(2.0 / max(len(self.phases), 1)) * np.cos(z @ self.directions + self.phases),
         }
+        beyond = np.hstack([found[kind] for kind in NONLINEAR]) if self.expected.size else empty
+        return found | {"expected": beyond @ self.expected if self.expected.size else empty}
+
+
+def _independent(z: Floats) -> NDArray[np.int64]:
+    """Positions of standardised columns that are no linear combinations of those before them.
+
+    With as many columns as rows the last ones always are, and all are kept: a penalty then decides.
+    """
+    n, p = z.shape
+    if p >= n:
+        return np.arange(p)
+    gram = z.T @ z / n
+    kept: list[int] = []
+    # The Cholesky factor of the kept columns' matrix, and every column in its terms.
+    factor = np.zeros((p, p))
+    for j in range(p):
+        pivot = gram[j, j] - factor[: len(kept), j] @ factor[: len(kept), j]
+        if pivot > _NEGLIGIBLE:
+            row = gram[j] - factor[: len(kept), j] @ factor[: len(kept)]
+            factor[len(kept)] = row / np.sqrt(pivot)
+            kept.append(j)
+    return np.array(kept, np.int64)
+
+
+def _orientation(z: Floats) -> Floats:
+    """1 or -1 for each standardised column, which changes with its sign: the long tail is to the right."""
+    skewness, first = np.mean(z**3, axis=0), np.sum(np.sign(z[:1]), axis=0)
+    return np.where(np.abs(skewness) > 1e-6, np.sign(skewness), np.where(first < 0.0, -1.0, 1.0))
+
+
+def _n_apart(values: Floats) -> int:
+    """How many rows have the rarer of two values."""
+    ones = int(np.sum(values == values[0]))
+    return min(ones, len(values) - ones)
 
 
 class TreatmentBasis(NamedTuple):
     """Functions of the treatment: its lines (itself, or indicators of all levels but the first), and its bends.
 
     Attributes:
-        shift, scale: by which a number is standardised.
+        shift, scale: by which each line is standardised, so that it does not matter which of two levels is called 0.
         levels: how many a discrete treatment has; 0 for a number.
         spline: the bends; None if there are none.
     """
 
-    shift: float
-    scale: float
+    shift: Floats
+    scale: Floats
     levels: int
     spline: Spline | None
 
     @classmethod
     def fit(cls, values: Floats, levels: int, bends: int, *, segments: int = 9) -> TreatmentBasis:
         """The basis of `(n,)` treatments, numbers or codes of levels; segments as in :meth:`Spline.fit`."""
-        if levels:
-            return cls(0.0, 1.0, levels, None)
-        shift, scale = float(values.mean()), float(values.std())
-        t = (values - shift) / scale
-        bent = len(np.unique(_thinned(t))) > _FEW_VALUES
-        return cls(shift, scale, 0, Spline.fit(t, bends, segments=segments) if bent else None)
+        lines = _lines(values, levels)
+        spread = lines.std(axis=0)
+        shift, scale = lines.mean(axis=0), np.where(spread > 0.0, spread, 1.0)
+        t = (lines[:, 0] - shift[0]) / scale[0]
+        bent = not levels and bends > 0 and _n_distinct(t) > 2
+        return cls(shift, scale, levels, Spline.fit(t, bends, segments=segments) if bent else None)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -193,10 +293,14 @@ class TreatmentBasis(NamedTuple):
 
     def __call__(self, values: np.ndarray) -> Floats:
         """Lines, then bends, at `(n,)` treatments."""
-        if self.levels:
-            return np.asarray(values[:, None] == np.arange(1, self.levels), np.float64)
-        t = (np.asarray(values, np.float64) - self.shift) / self.scale
-        return t[:, None] if self.spline is None else np.column_stack([t, self.spline(t)])
+        lines = (_lines(values, self.levels) - self.shift) / self.scale
+        return lines if self.spline is None else np.hstack([lines, self.spline(lines[:, 0])])
+
+
+def _lines(values: np.ndarray, levels: int) -> Floats:
+    """Numbers as they are, or the indicators of levels but the first, `(n, k)`."""
+    column = np.asarray(values, np.float64)[:, None]
+    return np.asarray(column == np.arange(1, levels), np.float64) if levels else column
 
 
 class Term(NamedTuple):
@@ -215,15 +319,19 @@ class Term(NamedTuple):
 LINEAR = ("constant", "treatment", "covariates")
 """The terms of a linear model."""
 
+FREE = ("constant", "treatment", "expected treatment", "covariates")
+"""The terms without a penalty."""
+
 TERMS = {
     term.name: term
     for term in (
         Term("constant", "alone", "constant"),
         Term("treatment", "lines", "constant"),
+        Term("expected treatment", "alone", "expected"),
         Term("covariates", "alone", "lines"),
         Term("curve", "bends", "constant"),
-        Term("slopes by covariate", "lines", "lines"),
-        Term("curves by covariate", "bends", "lines", 4),
+        Term("slopes by covariate", "lines", "moderators"),
+        Term("curves by covariate", "bends", "moderators", 4),
         Term("covariate curves", "alone", "curves"),
         Term("slopes by covariate curves", "lines", "curves"),
         Term("covariate products", "alone", "products"),
@@ -295,6 +403,12 @@ def _thinned(rows: Floats) -> Floats:
     return rows[np.linspace(0, len(rows) - 1, few).round().astype(np.intp)]
 
 
+def _n_distinct(values: Floats) -> int:
+    """How many distinct values there are, exactly if they are few."""
+    found = len(np.unique(_thinned(values)))
+    return found if found > _FEW_VALUES else len(np.unique(values))
+
+
 def sieve_columns(schema: Schema, covariates: FloatArray) -> Floats:
     """Covariates without the reference level of each categorical block: a full set adds up to the constant."""
     reference = [block.start for block in schema.blocks if block.kind is BlockKind.categorical]
@@ -335,13 +449,21 @@ class SieveFunction:
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """The terms that the data support, beside the linear ones."""
-        return tuple(name for name in self.terms if name in LINEAR or name in self.penalties)
+        """The terms that the data support, beside those without a penalty."""
+        likely = {name for name, probability in self.probabilities.items() if probability > 0.5}
+        chosen = (self.penalties.keys() - self.probabilities.keys()) | likely
+        return tuple(name for name in self.terms if name in FREE or name in chosen)
 
     @property
     def is_linear(self) -> bool:
-        """Whether it is a line in treatment and covariates: nothing else was supported by the data."""
+        """Whether the data favour a line in treatment and covariates over everything else."""
         return self.weight == 0.0 and all(name in LINEAR for name in self.kept)
+
+    @property
+    def is_line(self) -> bool:
+        """Whether one slope for all rows has a probability above 0.95, and no other term has a treatment in it."""
+        others = [name for name in self.kept if name not in FREE and TERMS[name].factor != "alone"]
+        return self.weight == 0.0 and not others and sum(self.probabilities.values()) < _DOUBT
 
     def encode(self, columns: Floats) -> Encoded:
         """The columns themselves, and by row the coefficients of 1 and of each function of the treatment."""
@@ -354,7 +476,7 @@ class SieveFunction:
         return own if learned is None else own + self.weight * learned
 
     def factors(self, query: Query, encoded: Encoded, learned: Floats | None = None) -> tuple[Source, ...]:
-        """Which rows were drawn; the bias of smoothing by its prior, and the largest one; and the first stage's noise."""
+        """Which rows were drawn; the bias of smoothing by its prior, and the largest one; the first stage's noise."""
         v, *_ = encoded
         parts = {"sampling": self.sampling, SMOOTHING: self.smoothing, BOUND: self.bound, STRENGTH: self.strength}
         roots = np.hstack(list(parts.values()))

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from bgmiv.data.ivdata import IVData
 from bgmiv.errors import ConfigError, NotIdentifiedError
 from bgmiv.sieve.bases import (
+    FREE,
     LINEAR,
+    NONLINEAR,
     TERMS,
     ColumnBasis,
     SieveFunction,
@@ -148,16 +150,16 @@ class Columns(NamedTuple):
     @property
     def wide(self) -> bool:
         """Whether there are too many covariates for a linear model."""
-        return _MIN_ROWS_A_COLUMN * (2 + self.v.shape[1] + self.w.shape[1]) > len(self.y)
+        return _MIN_ROWS_A_COLUMN * (2 + len(self.covariates.used) + self.w.shape[1]) > len(self.y)
 
     def terms(self) -> tuple[tuple[str, ...], int]:
         """The terms that have columns, and not too many; and how many of them, the first ones, are not penalised."""
         kinds = {kind: part.shape[1] for kind, part in self.covariates(self.v[:1]).items()}
         sizes = {name: term.width(self.treatment.sizes) * kinds[term.kind] for name, term in TERMS.items()}
-        if self.v.shape[1] > _FEW_COVARIATES:
+        if len(self.covariates.moderators) > _FEW_COVARIATES:
             sizes["curves by surface"] = 0
-        found = tuple(name for name, size in sizes.items() if 0 < size <= _MAX_COLUMNS or (size and name in LINEAR))
-        return found, sum(name in LINEAR for name in found) - (self.wide and "covariates" in found)
+        found = tuple(name for name, size in sizes.items() if 0 < size <= _MAX_COLUMNS or (size and name in FREE))
+        return found, sum(name in FREE for name in found) - (self.wide and "covariates" in found)
 
     def take(self, order: NDArray[np.intp]) -> Columns:
         """The rows in another order."""
@@ -185,23 +187,31 @@ def fit_sieve(
     if adaptive:
         lines = columns.covariates(columns.v)["lines"]
         segments = choose_dimension(y, columns.x, columns.w[:, 0], lines, rng).segments
-        columns = columns._replace(treatment=TreatmentBasis.fit(columns.x, 0, 1000, segments=segments))
+        columns = columns._replace(treatment=TreatmentBasis.fit(columns.x, 0, segments + 1, segments=segments))
     if learned is not None:
         columns = columns._replace(learned=learned.take(order), treatment=columns.treatment._replace(spline=None))
+    sampling = Sampling(columns.weights, columns.data.groups, stretches_of(fold))
+    first = FirstStage.exogenous(columns.treatment(columns.x))
+    n_lines = columns.treatment.sizes["lines"]
+    if use_instrument and learned is None:
+        instruments = _adaptive_instruments(segments) if adaptive else instrument_blocks(columns, config.waves, rng)
+        first = first_stage(instruments(columns), first.predicted, n_lines, sampling, config.min_gain)
+    elif use_instrument and columns.learned is not None:
+        predicted = (columns.learned.treatment - columns.treatment.shift) / columns.treatment.scale
+        first = first._replace(predicted=predicted, residuals=first.predicted - predicted, n_controls=n_lines)
+    _check_relevance(first.predicted[:, :n_lines], columns.covariates(columns.v)["lines"], columns.wide)
+    if use_instrument and learned is None and not adaptive:
+        columns = _with_expected_treatment(columns, first.predicted[:, :n_lines], sampling, config.min_gain)
     terms, n_linear = columns.terms()
     if adaptive or learned is not None:
         terms = tuple(name for name in terms if name in (LINEAR if learned is not None else (*LINEAR, "curve")))
     n_linear = len(terms) if adaptive else n_linear
-    instruments = None
-    if use_instrument and learned is None:
-        instruments = _adaptive_instruments(segments) if adaptive else instrument_blocks(columns, config.waves, rng)
-    sampling = Sampling(columns.weights, columns.data.groups, stretches_of(fold))
-    second, residuals = _both_stages(columns, sampling, terms, n_linear, instruments, config.min_gain, use_instrument)
+    second = _second_stage(columns, first, sampling, terms, n_linear, config.min_gain)
     place = np.argsort(order)
     return SieveFit(
         sieve_function(columns, terms, terms[n_linear:], second),
         (y.mean() + y.std() * second.left_out)[place],
-        residuals[place],
+        first.residuals[place],
     )
 
 
@@ -213,25 +223,34 @@ def left_out_errors(outcome: Floats, left_out: Floats, residuals: Floats, weight
     return np.asarray((errors - fitted) ** 2, np.float64)
 
 
-def _both_stages(
-    columns: Columns,
-    sampling: Sampling,
-    terms: Sequence[str],
-    n_linear: int,
-    instruments: Callable[[Columns], BlocksAt] | None,
-    min_gain: float,
-    use_instrument: bool,
-) -> tuple[SecondStage, Floats]:
-    """Both stages on a standardised outcome, and what the first leaves of the functions of the treatment."""
+def _with_expected_treatment(columns: Columns, predicted: Floats, sampling: Sampling, min_gain: float) -> Columns:
+    """The columns with what the covariates say of the predicted treatment beyond a line, as a function of its own.
+
+    The instruments may be related to covariates, or the treatment to them, in ways that are not linear. With that part
+    of the prediction among the regressors, only what the instruments add to the covariates identifies the effect, not
+    the shape in which covariates move the treatment.
+    """
+    covariates = columns.covariates
+    if columns.wide or not columns.v.shape[1]:
+        return columns
+
+    def blocks_at(rows: Any) -> list[Floats]:
+        parts = covariates(columns.v[rows])
+        linear = np.hstack([parts["constant"], parts["lines"]])
+        return [linear, *(parts[kind] for kind in NONLINEAR if parts[kind].shape[1])]
+
+    coefficients = first_stage(blocks_at, predicted, 0, sampling, min_gain).coefficients
+    beyond = coefficients[blocks_at(slice(0, 1))[0].shape[1] :]
+    beyond = beyond[:, np.any(beyond != 0.0, axis=0)]
+    return columns._replace(covariates=covariates._replace(expected=beyond))
+
+
+def _second_stage(
+    columns: Columns, first: FirstStage, sampling: Sampling, terms: Sequence[str], n_linear: int, min_gain: float
+) -> SecondStage:
+    """The second stage on a standardised outcome."""
     treatment, covariates = columns.treatment, columns.covariates
-    functions, n_lines, sizes = treatment(columns.x), treatment.sizes["lines"], treatment.sizes
-    first = FirstStage.exogenous(functions)
-    if instruments is not None:
-        first = first_stage(instruments(columns), functions, n_lines, sampling, min_gain)
-    elif use_instrument and columns.learned is not None:
-        predicted = (columns.learned.treatment - treatment.shift) / treatment.scale
-        first = first._replace(predicted=predicted, residuals=functions - predicted, n_controls=n_lines)
-    _check_relevance(first.predicted[:, :n_lines], covariates(columns.v)["lines"], columns.wide)
+    functions, sizes = treatment(columns.x), treatment.sizes
     learned = columns.learned
     count = 0 if learned is None else 1
     scaled = None if learned is None else (learned.own - learned.own.mean()) / max(learned.own.std(), _TINY)
@@ -249,7 +268,7 @@ def _both_stages(
         None if learned is None else (learned.averaged - learned.own.mean()) / max(learned.own.std(), _TINY),
     )
     averaged = _averaged_terms(columns, functions, terms[n_linear:])
-    return second_stage(problem, n_linear + count, min_gain, averaged), first.residuals
+    return second_stage(problem, n_linear + count, min_gain, averaged)
 
 
 def _averaged_terms(columns: Columns, functions: Floats, penalised: Sequence[str]) -> dict[int, list[Shape]]:
@@ -270,7 +289,7 @@ def _averaged_terms(columns: Columns, functions: Floats, penalised: Sequence[str
                 for power, probability in _CURVES.items()
             ]
         elif name == "slopes by covariate":
-            k = n_lines * columns.v.shape[1]
+            k = n_lines * len(columns.covariates.moderators)
             found[i] = [Shape(np.full(k, 1.0 / k), _SLOPES)]
     return found
 
@@ -320,7 +339,7 @@ def _widths(columns: Columns, terms: Sequence[str]) -> list[int]:
 
 
 def draw_folds(data: IVData, rng: np.random.Generator) -> NDArray[np.intp]:
-    """The fold of each row: one for all of few rows, each of which is then left out alone; rows of a group are in one."""
+    """The fold of each row; rows of a group are in one. There is only one fold where each row is left out alone."""
     if data.groups is not None:
         return (rng.permutation(int(data.groups.max()) + 1) % _FOLDS)[data.groups]
     if data.n_rows <= _MAX_LEAVE_ONE_OUT:
@@ -342,8 +361,8 @@ def instrument_blocks(
     It holds the constant, the instruments unless there are more than `max_free`, and the covariates unless they are
     too many for the rows.
     """
-    wide, n_v, n_w = columns.wide, columns.v.shape[1], columns.w.shape[1]
     own = ColumnBasis.fit(columns.w, rng, waves=1)
+    wide, n_v, n_w = columns.wide, len(columns.covariates.moderators), len(own.used)
     joint = ColumnBasis.fit(np.hstack([columns.w, columns.v]), rng, waves=waves, max_columns=0)
 
     def of(part: Columns) -> BlocksAt:
@@ -351,7 +370,7 @@ def instrument_blocks(
             of_w, of_v = own(part.w[rows]), part.covariates(part.v[rows])
             linear = [of_w["constant"]]
             few = n_w * n_v <= _MAX_COLUMNS
-            crossed = column_products(of_w["lines"], of_v["lines"]) if few else of_v["lines"][:, :0]
+            crossed = column_products(of_w["moderators"], of_v["moderators"]) if few else of_v["lines"][:, :0]
             blocks = [
                 np.hstack([of_w["curves"], of_w["products"]]),
                 crossed,

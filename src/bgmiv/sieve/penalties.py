@@ -15,13 +15,24 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
-__all__ = ["Penalties", "Prior", "Shape", "average_priors", "choose_penalties", "penalised_solve", "priors_of", "ridges_of"]
+__all__ = [
+    "Penalties",
+    "Prior",
+    "Shape",
+    "average_priors",
+    "choose_penalties",
+    "penalised_solve",
+    "priors_of",
+    "ridges_of",
+]
 
 Floats = NDArray[np.float64]
 
 _NEGLIGIBLE = 1e-9
 # Of columns cleared of others, and of the covariance of their moments: below this share is rounding.
 _REAL = 1e-8
+# What is left of a standardised column given the others is rounding below this share of its variance.
+_SINGULAR = 1e-12
 # Ratios of prior to noise variance at which the evidence is compared, in the unit of an average column.
 _RATIOS = np.exp(np.arange(-14.0, 8.01, 0.25))
 _ROUNDS = 2
@@ -83,6 +94,7 @@ def choose_penalties(
     blocks: Sequence[slice],
     noise: Callable[[Floats], tuple[Floats, float]],
     min_gain: float = 4.0,
+    squares: Floats | None = None,
 ) -> Penalties:
     r"""Ridges by marginal likelihood, robust to errors of unequal variance: blocks enter one by one.
 
@@ -101,6 +113,8 @@ def choose_penalties(
         blocks: the columns of each; columns in none of them are not penalised.
         noise: gives, for coefficients, the covariance of the moments and the variance of an error.
         min_gain: what a block must gain to enter.
+        squares: `(p,)` sums of squares of the columns before others were cleared from them, which tell rounding errors
+            from what is left; None if `gram` is that of the columns as they are.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -110,9 +124,11 @@ def choose_penalties(
         >>> found.order, bool(5.0 < found.ridges[0] < 20.0)
         ((0,), True)
     """
+    squares = np.diag(gram) if squares is None else squares
+    rounding = [_NEGLIGIBLE * np.max(squares[block], initial=np.finfo(float).tiny) for block in blocks]
 
     def evidence(block: int, ridges: Floats, covariance: Floats, variance: float) -> _Evidence:
-        return _evidence(*_cleared(gram, moments, covariance, blocks, ridges, block), variance)
+        return _evidence(*_cleared(gram, moments, covariance, blocks, ridges, block, rounding[block]), variance)
 
     none = np.zeros(len(blocks))
     found = Penalties(np.full(len(blocks), np.inf), none, (), none)
@@ -137,9 +153,15 @@ def choose_penalties(
 
 
 def _cleared(
-    gram: Floats, moments: Floats, covariance: Floats, blocks: Sequence[slice], ridges: Floats, block: int
+    gram: Floats,
+    moments: Floats,
+    covariance: Floats,
+    blocks: Sequence[slice],
+    ridges: Floats,
+    block: int,
+    rounding: float,
 ) -> tuple[Floats, Floats, Floats]:
-    """Eigenvalues of a block's Gram matrix given the other columns, its moments along them, and their variances."""
+    """Eigenvalues above `rounding` of a block's Gram matrix given the other columns; moments along them; variances."""
     others = ridges_of(blocks, ridges, len(moments))
     others[blocks[block]] = np.inf
     kept, own = np.isfinite(others), blocks[block]
@@ -147,7 +169,7 @@ def _cleared(
     if kept.any():
         fits = _solve(gram[np.ix_(kept, kept)] + np.diag(others[kept]), gram[kept, own])
     values, vectors = np.linalg.eigh(gram[own, own] - gram[own, kept] @ fits)
-    there = values > _NEGLIGIBLE * max(np.max(np.diag(gram)[own], initial=0.0), np.finfo(float).tiny)
+    there = values > rounding
     vectors = vectors[:, there]
     along = (moments[own] - fits.T @ moments[kept]) @ vectors
     weights = np.zeros((len(moments), vectors.shape[1]))
@@ -271,8 +293,14 @@ def average_priors(
 
 
 def _solve(matrix: Floats, right: Floats) -> Floats:
+    size = np.sqrt(np.maximum(np.diag(matrix), np.finfo(float).tiny))
+    matrix = matrix / np.outer(size, size)
+    right = right / (size if right.ndim == 1 else size[:, None])
     try:
-        return np.asarray(cho_solve(cho_factor(matrix), right), np.float64)
+        factor = cho_factor(matrix)
+        regular = np.diag(factor[0]).min() ** 2 > _SINGULAR
     except LinAlgError:
-        # Columns that are combinations of others: the shortest of the coefficients that fit equally well.
-        return np.asarray(np.linalg.pinv(matrix, rcond=1e-12, hermitian=True) @ right, np.float64)
+        regular = False
+    # With columns that are combinations of others: the shortest of the coefficients that fit equally well.
+    found = cho_solve(factor, right) if regular else np.linalg.pinv(matrix, rcond=_SINGULAR, hermitian=True) @ right
+    return np.asarray(found / (size if right.ndim == 1 else size[:, None]), np.float64)

@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from threadpoolctl import threadpool_limits
 
-from bgmiv.sieve.penalties import Penalties, Shape, average_priors, choose_penalties, penalised_solve, priors_of, ridges_of
+from bgmiv.sieve.penalties import (
+    Penalties,
+    Shape,
+    average_priors,
+    choose_penalties,
+    penalised_solve,
+    priors_of,
+    ridges_of,
+)
 
 __all__ = ["FirstStage", "Regression", "Sampling", "SecondStage", "first_stage", "second_stage"]
 
@@ -105,6 +113,7 @@ class FirstStage(NamedTuple):
         regressors: in blocks, by rows.
         kept: for each target, which columns of the regressors were used.
         inverses: for each target the inverse of their Gram matrix with its ridges.
+        coefficients: `(columns, k)` of all regressors, from all rows.
         n_controls: how many of the residuals, the first ones, are regressors of the second stage.
     """
 
@@ -113,12 +122,13 @@ class FirstStage(NamedTuple):
     regressors: BlocksAt
     kept: tuple[NDArray[np.bool_], ...]
     inverses: tuple[Floats, ...]
+    coefficients: Floats
     n_controls: int
 
     @classmethod
     def exogenous(cls, targets: Floats) -> FirstStage:
         """The targets as they are, for a regression without instruments."""
-        return cls(targets, np.zeros_like(targets), lambda rows: [targets[rows, :0]], (), (), 0)
+        return cls(targets, np.zeros_like(targets), lambda rows: [targets[rows, :0]], (), (), targets[:0], 0)
 
 
 @_one_thread()
@@ -159,6 +169,7 @@ def first_stage(
     some = sampling.some_rows()
     left = (np.hstack([*blocks_at(some), targets[some]]) @ clear) * sampling.root(some)
     share = sampling.n_rows / len(some)
+    squares = np.diag(whole)[n_first : n_first + size]
 
     def chosen(j: int) -> Penalties:
         def noise(coefficients: Floats) -> tuple[Floats, float]:
@@ -166,7 +177,7 @@ def first_stage(
             scores = left[:, :size] * errors[:, None]
             return share * sampling.covariance(lambda _: scores, [some]), float(np.mean(errors**2))
 
-        return choose_penalties(total[:size, :size], total[:size, size + j], blocks, noise, min_gain)
+        return choose_penalties(total[:size, :size], total[:size, size + j], blocks, noise, min_gain, squares)
 
     ridges = [ridges_of(blocks, chosen(j).ridges, size) for j in range(n_targets)]
     entered = [np.isfinite(each) for each in ridges]
@@ -188,7 +199,10 @@ def first_stage(
         penalised_solve(whole[np.ix_(used, used)], np.eye(int(used.sum())), each[used])
         for used, each in zip(kept, by_column, strict=True)
     )
-    return FirstStage(predicted, targets - predicted, blocks_at, kept, inverses, n_controls)
+    coefficients = np.zeros((n_first + size, n_targets))
+    for j, (used, inverse) in enumerate(zip(kept, inverses, strict=True)):
+        coefficients[used, j] = inverse @ whole[: len(used)][used, n_first + size + j]
+    return FirstStage(predicted, targets - predicted, blocks_at, kept, inverses, coefficients, n_controls)
 
 
 class _LeftOut(NamedTuple):
@@ -420,7 +434,9 @@ def second_stage(
     penalties = choose_penalties(gram, moments, blocks, noise, min_gain)
     ridges = ridges_of(blocks, penalties.ridges, size)
     chosen = {} if averaged is None or not np.isfinite(min_gain) else dict(averaged)
-    models = _models(total[: size + 1, : size + 1], noise, ridges, [(blocks[i], shapes) for i, shapes in chosen.items()])
+    models = _models(
+        total[: size + 1, : size + 1], noise, ridges, [(blocks[i], shapes) for i, shapes in chosen.items()]
+    )
     kept = np.any([np.isfinite(model.ridges) for model in models], axis=0)
     n_kept = int(kept.sum())
     inner = gram[np.ix_(kept, kept)]
