@@ -177,7 +177,7 @@ class KindWarning(BGMIVWarning):
 
 
 class FitWarning(BGMIVWarning):
-    """Held-out rows speak against a fit; the message says how.
+    """Held-out rows, or the data before any fit, speak against it; the message says how.
 
     Example:
         >>> import warnings

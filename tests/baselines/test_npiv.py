@@ -340,8 +340,8 @@ def test_what_cannot_be_fitted_is_refused() -> None:
     x = w + u
     with pytest.raises(DataError, match="instruments do not identify"):
         LINEAR.fit(IVData.from_arrays(x + u, x, instruments=2.0 * v + 1.0, covariates=v), KEY)
-    with pytest.raises(DataError, match="at least 12 rows"):
-        NPIVConfig().fit(IVData.from_arrays(u[:10], x[:10], instruments=w[:10]), KEY)
+    with pytest.raises(DataError, match="at least 30 rows, got 12"):
+        NPIVConfig().fit(IVData.from_arrays(u[:12], x[:12], instruments=w[:12]), KEY)
     two = IVData.from_arrays(x + u, x, instruments=np.column_stack([w, v]))
     with pytest.raises(DataError, match="one instrument"):
         NPIVConfig(dimension="adaptive").fit(two, KEY)

@@ -225,16 +225,16 @@ class TestPaperPreset:
 
 
 MIXED: dict[str, Any] = {
-    "age": V[:24],
-    "photo": RNG.integers(0, 256, size=(24, 16, 16, 3)),
-    "text": RNG.normal(size=(24, 32)),
+    "age": V[:N],
+    "photo": RNG.integers(0, 256, size=(N, 16, 16, 3)),
+    "text": RNG.normal(size=(N, 32)),
 }
 
 
 class TestBlocks:
     def test_columns_images_and_vectors_at_once(self) -> None:
         model = BGMIV(iterations=3, epochs=0, members=1, batch_size=4, latents="encoder", random_state=0)
-        model.fit(Y[:24], X[:24], instruments=W[:24], covariates=MIXED)
+        model.fit(Y[:N], X[:N], instruments=W[:N], covariates=MIXED)
         widths = [block.width for block in model.fitted_.reduction.schema.blocks]
         # Pictures are reduced to scores, and text in which no component stands out is what it was.
         assert widths[1] < 768
@@ -243,7 +243,7 @@ class TestBlocks:
         assert got.shape == (5,)
         assert np.isfinite(got).all()
         with pytest.raises(DataError, match="photo"):
-            model.predict(5.5, {**MIXED, "photo": np.zeros((24, 8, 8, 3))})
+            model.predict(5.5, {**MIXED, "photo": np.zeros((N, 8, 8, 3))})
 
     def test_noise_is_chosen_for_wide_blocks_and_kept(self) -> None:
         wide = RNG.normal(size=(60, 40))

@@ -210,3 +210,13 @@ def test_wide_blocks_are_reduced_before_anything_else(
     np.testing.assert_allclose(fitted.at(query)[0], predict(by_hand, query.treatment[0], scores), rtol=1e-6)
     with pytest.raises(DataError, match="proxy"):
         predict(fitted, 0.0, {"proxy": np.zeros((9, 23))})
+
+
+def test_networks_are_not_trained_on_a_handful_of_rows() -> None:
+    rng = np.random.default_rng(0)
+    w, u = rng.normal(size=(2, 60))
+    few = IVData.from_arrays((w + 2.0 * u)[:5], (w + u)[:5], instruments=w[:5])
+    weighted = IVData.from_arrays(w + 2.0 * u, w + u, instruments=w, weights=(np.arange(60) < 49).astype(np.float64))
+    for data, n in ((few, 5), (weighted, 49)):
+        with pytest.raises(DataError, match=f"at least 50 rows, got {n}"):
+            BGMIVConfig().fit(data, jax.random.key(0))

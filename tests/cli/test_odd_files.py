@@ -18,7 +18,7 @@ from typer.main import get_command
 from bgmiv import TSLS, read_table
 from bgmiv.cli.main import app
 
-N = 24
+N = 60
 rng = np.random.default_rng(0)
 W, V, U = (rng.integers(0, top, N) for top in (60, 20, 20))
 X = W // 2 + V + U

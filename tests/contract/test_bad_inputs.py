@@ -18,7 +18,7 @@ from bgmiv import BGMIV, KIV, TSLS
 from bgmiv.errors import BGMIVWarning, ConfigError, DataError
 from bgmiv.estimators.base import IVEstimator
 
-N = 30
+N = 60
 RNG = np.random.default_rng(0)
 W, V, U = RNG.normal(size=(3, N))
 X = W + V + U

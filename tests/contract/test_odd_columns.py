@@ -29,7 +29,7 @@ import scipy.sparse
 from bgmiv import TSLS
 from bgmiv.errors import BGMIVError
 
-N = 24
+N = 60
 rng = np.random.default_rng(0)
 W, V, U = (rng.integers(0, top, N) for top in (60, 20, 20))
 X = W // 2 + V + U

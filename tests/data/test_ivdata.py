@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bgmiv.data import BlockKind, IVData
-from bgmiv.errors import BGMIVWarning, DataError, KindWarning
+from bgmiv.errors import BGMIVWarning, DataError, FitWarning, KindWarning
 
 rng = np.random.default_rng(2)
 N = 30
@@ -104,7 +104,8 @@ def test_without_instruments():
 def test_nearly_equal_columns_are_not_identical():
     almost = X.copy()
     almost[17] += 1e-3
-    data = IVData.from_arrays(Y, X, instruments=W, covariates={"a": almost})
+    with pytest.warns(FitWarning, match="nearly"):
+        data = IVData.from_arrays(Y, X, instruments=W, covariates={"a": almost})
     assert data.schema.covariate_names == ("a",)
 
 
@@ -169,3 +170,27 @@ def test_too_many_instruments_for_the_rows() -> None:
     IVData.from_arrays(y, x, instruments=w[:, :20])
     with pytest.raises(DataError, match=r"21 instruments for 40 rows.* at least 42 rows, or fewer instruments"):
         IVData.from_arrays(y, x, instruments=w)
+
+
+def test_an_outcome_that_covariates_determine_is_refused() -> None:
+    rng = np.random.default_rng(0)
+    w, v, u, e = rng.normal(size=(4, 200))
+    x, y = w + u, w + v - u + e
+    covariates = {"age": v, "double": 2.0 * y, "other": rng.normal(size=200)}
+    with pytest.raises(DataError, match="outcome is an exact linear combination of covariates column 'double'"):
+        IVData.from_arrays(y, x, instruments=w, covariates=covariates)
+    total = {"age": v, "rest": y - v}
+    with pytest.raises(DataError, match="'age', covariates column 'rest', so the treatment has nothing"):
+        IVData.from_arrays(y, x, instruments=w, covariates=total)
+    IVData.from_arrays(y, x, instruments=w, covariates={"double": 2.0 * y + 1e-3 * u})
+
+
+def test_a_near_copy_of_the_treatment_is_announced() -> None:
+    rng = np.random.default_rng(0)
+    w, v, u, e = rng.normal(size=(4, 200))
+    x = w + v + u
+    told_so = r"nearly a linear combination of covariates column 'copy': .* \(R² 0\.99"
+    with pytest.warns(FitWarning, match=told_so) as told:
+        IVData.from_arrays(x + u, x, instruments=w, covariates={"age": v, "copy": x + 0.01 * e})
+    assert len(told) == 1
+    IVData.from_arrays(x + u, x, instruments=w, covariates={"age": v, "proxy": x + 0.3 * e})

@@ -8,6 +8,7 @@ from typing import Literal
 import jax
 
 from bgmiv.data.ivdata import IVData
+from bgmiv.data.messages import plural
 from bgmiv.data.schema import BlockKind
 from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.errors import DataError
@@ -98,7 +99,10 @@ class NPIVConfig(SieveConfig, MethodConfig):
         check_instrument(data, "NPIV", use_instrument=self.use_instrument)
         least = min_rows(n_instruments)
         if data.n_rows < least:
-            raise DataError(f"NPIV with {n_instruments} instruments needs at least {least} rows, got {data.n_rows}.")
+            raise DataError(
+                f"NPIV with {plural(n_instruments, 'instrument')} needs at least {least} rows, got {data.n_rows}: with "
+                "fewer it cannot tell a curve from chance. Use TSLS, or pass more rows."
+            )
         number = data.schema.treatment.kind is BlockKind.continuous
         if self.dimension == "adaptive" and not (number and n_instruments == 1 and self.use_instrument):
             raise DataError(

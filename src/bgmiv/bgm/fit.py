@@ -27,7 +27,7 @@ from bgmiv.data.scaling import ScaledData, Scaler
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
 from bgmiv.diagnostics.linear import first_stage, linear_columns
 from bgmiv.diagnostics.verdict import FitEvidence
-from bgmiv.errors import DivergedError
+from bgmiv.errors import DataError, DivergedError
 from bgmiv.estimators.fitted import check_instrument
 from bgmiv.integrate import check_rule
 from bgmiv.preprocess.reduction import FittedReduction, choose_noise
@@ -41,6 +41,8 @@ __all__ = ["fit_members", "open_checkpoint"]
 _FOLDS, _RETRIES = 1_000_001, 2_000_000
 # Rows that stand for all in the fit's support; a MAP takes a thousand times as long as the encoder.
 _MAX_SUPPORT_ROWS, _MAX_SUPPORT_MAPS = 2000, 500
+# Networks that are trained on fewer rows learn these by heart.
+_MIN_ROWS = 50
 
 
 class _Prepared(NamedTuple):
@@ -72,6 +74,11 @@ def fit_members(config: BGMIVConfig, data: IVData, key: Array, reporter: Reporte
     """Fit a config to data; raises `DivergedError` if every member diverged at every attempt."""
     enable_compilation_cache()
     check_instrument(data, "BGMIV", use_instrument=config.use_instrument)
+    n_rows = data.n_rows if data.weights is None else int(np.count_nonzero(data.weights))
+    if n_rows < _MIN_ROWS:
+        raise DataError(
+            f"BGMIV trains networks and needs at least {_MIN_ROWS} rows, got {n_rows}. Use TSLS, or pass more rows."
+        )
     data = data if config.use_instrument else data.without_instruments()
     prepared = _prepare(config, data, key)
     if config.layout is None and config.latents_are_features:

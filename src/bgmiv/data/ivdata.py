@@ -13,7 +13,7 @@ from bgmiv.data.blocks import BlockKind, BlockSpec, Declaration, category_entrie
 from bgmiv.data.messages import FloatArray, counted, finite_columns, listed, role_label, warn_user
 from bgmiv.data.schema import RoleKind, Schema, Variable, encode, read_role
 from bgmiv.data.table import Column, Table, check_same_rows, read_column, read_columns
-from bgmiv.errors import DataError, KindWarning, printable
+from bgmiv.errors import DataError, FitWarning, KindWarning, printable
 
 __all__ = ["IVData", "checked_sampling"]
 
@@ -29,6 +29,8 @@ _PLAIN = (BlockKind.continuous, BlockKind.binary, BlockKind.categorical)
 _MAX_DETERMINING = 500
 # What is left of a treatment below this share of its standard deviation is rounding.
 _REDUNDANT = 1e-7
+# The same share for what covariates leave of an outcome; and for what they must leave of a treatment without a warning.
+_EXPLAINED, _NEARLY_REDUNDANT = 1e-5, 0.03
 _INDICATORS = "turn it into 0/1 columns, one for each level but the first"
 
 
@@ -106,6 +108,7 @@ class IVData:
 
         Warns:
             KindWarning: numbers that are 0 and 1 only were taken for binary.
+            FitWarning: the covariates leave less than a thousandth of the treatment's variance.
 
         >>> covariates = {"age": [30, 40, 50], "region": ["n", "s", "s"]}
         >>> IVData.from_arrays(
@@ -161,7 +164,7 @@ class IVData:
         _check_sampling_values(sampling, {"outcome": y[:, None], "treatment": x[:, None], "instruments": w})
         counts = _read_weights(sampling["weights"]) if "weights" in sampling else None
         used = slice(None) if counts is None else counts > 0
-        _check_determined(x[used], v[used], w[used], schema)
+        _check_determined(y[used], x[used], v[used], w[used], schema)
         return cls(
             *(y, x, v, w, schema),
             weights=counts,
@@ -283,10 +286,12 @@ def _check_overlap(y: FloatArray, x: FloatArray, v: FloatArray, w: FloatArray, s
             raise DataError(f"{label} is identical to covariates column {name!r} in every row. Drop the covariate.")
 
 
-def _check_determined(x: FloatArray, v: FloatArray, w: FloatArray, schema: Schema) -> None:
-    """Refuse a treatment that is a linear combination of instruments and covariates: nothing of it is endogenous.
+def _check_determined(y: FloatArray, x: FloatArray, v: FloatArray, w: FloatArray, schema: Schema) -> None:
+    """Refuse an outcome that covariates determine, and a treatment that they and the instruments determine.
 
-    Half as many instruments as rows would predict any treatment that well, and leave nothing to judge them by.
+    Nothing is left to explain of the one, and nothing of the other is endogenous. A treatment of which covariates leave
+    next to nothing is announced. Half as many instruments as rows would predict any treatment, and leave nothing to
+    judge them by.
     """
     if 2 * w.shape[1] > max(len(x), 4):
         raise DataError(
@@ -297,33 +302,56 @@ def _check_determined(x: FloatArray, v: FloatArray, w: FloatArray, schema: Schem
     n_columns = 1 + w.shape[1] + len(plain)
     if len(x) < n_columns + 2 or n_columns > _MAX_DETERMINING:
         return
-    eps = max(float(np.finfo(values.dtype).eps) for values in (x, v, w))
-    some = np.linspace(0, len(x) - 1, min(len(x), 4 * n_columns + 1000)).astype(np.intp)
-
-    def columns(rows: NDArray[np.intp] | slice) -> NDArray[np.float64]:
-        return np.hstack([np.ones((len(x[rows]), 1)), w[rows], v[rows][:, plain]]).astype(np.float64)
-
-    def is_rest(rest: NDArray[np.float64], values: NDArray[np.float64]) -> bool:
-        limit = _REDUNDANT * values.std() + 4.0 * eps * np.abs(values).max()
-        return bool(np.sqrt(np.mean(rest**2)) <= limit)
-
-    few = columns(some)
-    scale = np.maximum(np.abs(few).max(axis=0), np.finfo(np.float64).tiny)
     labels, flat_names = [role_label("instrument", name) for name in schema.instruments], schema.flat_names
     labels += [covariate_label(flat_names[j]) for j in plain]
-    for part in schema.treatment.columns(x).T.astype(np.float64):
+    eps = max(float(np.finfo(values.dtype).eps) for values in (y, x, v, w))
+    some = np.linspace(0, len(x) - 1, min(len(x), 4 * n_columns + 1000)).astype(np.intp)
+
+    def columns(rows: NDArray[np.intp] | slice, start: int = 0) -> NDArray[np.float64]:
+        return np.hstack([np.ones((len(x[rows]), 1)), w[rows][:, start:], v[rows][:, plain]]).astype(np.float64)
+
+    def determining(part: NDArray[np.float64], start: int, limit: float) -> tuple[list[str], float] | None:
+        """Which columns predict it but for this share of its standard deviation, and the share that they leave."""
+        few = columns(some, start)
+        scale = np.maximum(np.abs(few).max(axis=0), np.finfo(np.float64).tiny)
         found = np.linalg.lstsq(few / scale, part[some], rcond=1e-12)[0] / scale
-        # Some rows nearly always show that it is not; all of them are needed to show that it is.
-        if not is_rest(part[some] - few @ found, part) or not is_rest(part - columns(slice(None)) @ found, part):
-            continue
+        most = limit * part.std() + 4.0 * eps * np.abs(part).max()
+        # Some rows nearly always show that they do not; all of them are needed to show that they do.
+        if np.sqrt(np.mean((part[some] - few @ found) ** 2)) > most:
+            return None
+        left = float(np.sqrt(np.mean((part - columns(slice(None), start) @ found) ** 2)))
         moved = np.abs(found * few.std(axis=0))[1:]
-        shown = [label for label, share in zip(labels, moved > 1e-6 * moved.max(), strict=True) if share]
-        names = ", ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")
-        treatment = role_label("treatment", schema.treatment.name)
-        raise DataError(
-            f"{treatment} is an exact linear combination of {names}, so nothing of it is endogenous and there is "
-            "nothing to instrument. Drop the column that was computed from it, or that it was computed from."
-        )
+        shown = [
+            label for label, size in zip(labels[start:], moved, strict=True) if size > max(1e-6, limit) * moved.max()
+        ]
+        return (shown, left / part.std()) if left <= most else None
+
+    outcome, treatment = role_label("outcome", schema.outcome.name), role_label("treatment", schema.treatment.name)
+    for part in schema.outcome.columns(y).T.astype(np.float64) if plain else ():
+        if found := determining(part, w.shape[1], _EXPLAINED):
+            raise DataError(
+                f"{outcome} is an exact linear combination of {_some_of(found[0])}, so the treatment has nothing to "
+                "explain. Drop the column that was computed from it, or that it was computed from."
+            )
+    for part in schema.treatment.columns(x).T.astype(np.float64):
+        if found := determining(part, 0, _REDUNDANT):
+            raise DataError(
+                f"{treatment} is an exact linear combination of {_some_of(found[0])}, so nothing of it is endogenous "
+                "and there is nothing to instrument. Drop the column that was computed from it, or that it was "
+                "computed from."
+            )
+        many = plain and len(x) >= 4 * n_columns
+        if many and (found := determining(part, w.shape[1], _NEARLY_REDUNDANT)):
+            warn_user(
+                f"{treatment} is nearly a linear combination of {_some_of(found[0])}: the covariates leave "
+                f"{found[1] ** 2:.1g} of its variance (R² {1.0 - found[1] ** 2:.6f}), and any effect is an "
+                "extrapolation from that. Drop the column that was computed from it.",
+                FitWarning,
+            )
+
+
+def _some_of(labels: Sequence[str]) -> str:
+    return ", ".join(labels[:5]) + (f" and {len(labels) - 5} more" if len(labels) > 5 else "")
 
 
 def _find_equal(values: FloatArray, matrix: FloatArray) -> int | None:

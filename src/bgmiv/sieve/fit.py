@@ -45,6 +45,7 @@ _MAX_COLUMNS = 200
 _FEW_COVARIATES = 5
 # Covariates enter unpenalised while a linear model has at least this many rows for each of its columns.
 _MIN_ROWS_A_COLUMN = 4
+_MIN_ROWS = 30
 # Of a standardised treatment, the variance that instruments must explain beyond the covariates.
 _IRRELEVANT = 1e-9
 # Beyond this many rows, and with groups, predictions leave out a fold instead of a row.
@@ -117,8 +118,8 @@ class SieveFit(NamedTuple):
 
 
 def min_rows(n_instruments: int) -> int:
-    """How many rows a fit needs."""
-    return _MIN_ROWS_A_COLUMN * (2 + n_instruments)
+    """How many rows a fit needs: its intervals rest on large samples, and its folds on some rows each."""
+    return max(_MIN_ROWS, _MIN_ROWS_A_COLUMN * (2 + n_instruments))
 
 
 class Columns(NamedTuple):
