@@ -29,12 +29,12 @@ REGION = np.where(np.arange(N) % 3, "north", "south")
 FIT: dict[str, tuple[dict[str, Any], str]] = {
     "missing": ({"outcome": np.where(np.arange(N) == 2, np.nan, Y)}, r"outcome has 1 missing value \(row 2\)"),
     "constant treatment": ({"treatment": np.ones(N)}, "treatment is constant, 1 in every row"),
-    "short covariates": ({"covariates": V[1:]}, "covariates have 29 rows but outcome has 30"),
+    "short covariates": ({"covariates": V[1:]}, "covariates have 59 rows but outcome has 60"),
     "treatment as instrument": ({"instruments": X}, "'instrument_0' is identical to treatment"),
     "words": ({"covariates": {"place": REGION}}, "'place' holds strings.*blocks="),
     "no instruments": ({"instruments": None}, "instruments are missing"),
     "unknown block": ({"covariates": {"age": V}, "blocks": {"regoin": "categorical"}}, "'regoin'"),
-    "negative weight": ({"weights": -np.ones(N)}, "weights: 30 negative values"),
+    "negative weight": ({"weights": -np.ones(N)}, "weights: 60 negative values"),
     "one group": ({"groups": np.zeros(N)}, "groups: every row is in one group"),
 }
 
