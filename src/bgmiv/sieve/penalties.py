@@ -38,8 +38,8 @@ _RATIOS = np.exp(np.arange(-14.0, 8.01, 0.25))
 _ROUNDS = 2
 # Standard deviations of a function that its prior averages over, in that of the outcome beyond a linear model, and the
 # half-normal scale of their prior.
-_DEVIATIONS = np.geomspace(0.03, 3.0, 9)
-_SCALE = 1.5
+_DEVIATIONS = np.geomspace(0.03, 2.0, 9)
+_SCALE = 0.8
 # Combinations of priors that the data make less likely than this do not matter.
 _MIN_PROBABILITY = 0.005
 
