@@ -26,8 +26,8 @@ import jax  # noqa: E402
 import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
-# `make test` tries the same examples every time, however busy the machine is; `make fuzz` looks for new ones. Tests write
-# the files of a temporary folder anew for each example.
+# `make test` tries the same examples every time, however busy the machine is; `make fuzz` looks for new ones. Tests
+# write the files of a temporary folder anew for each example.
 _CHECKS = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 settings.register_profile("fixed", derandomize=True, max_examples=100, deadline=10_000, suppress_health_check=_CHECKS)
 settings.register_profile(
