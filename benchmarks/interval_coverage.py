@@ -390,9 +390,13 @@ def run(cells: list[str], method: str, seeds: range, path: Path, part: tuple[int
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
-def by_cell(rows: list[Row]) -> dict[str, list[Row]]:
-    """The rows of each cell, in the order of `CELLS`."""
-    found = {name: [row for row in rows if row["piece"]["cell"] == name] for name in CELLS}
+def by_cell(path: Path, method: str, seeds: range, cells: list[str]) -> dict[str, list[Row]]:
+    """The finished samples of each cell, in the order of `CELLS`."""
+    found: dict[str, list[Row]] = {name: [] for name in cells}
+    for row in done(path):
+        piece = row["piece"]
+        if piece["method"] == method and piece["seed"] in seeds and piece["cell"] in found:
+            found[piece["cell"]].append(row)
     return {name: mine for name, mine in found.items() if mine}
 
 
@@ -485,12 +489,12 @@ def print_summary(cells: dict[str, list[Row]]) -> None:
         linear = [
             median_ratio(widths(mine, "default", label), widths(mine, "tsls", label))
             for name, mine in cells.items()
-            if CELLS[name].linear
+            if CELLS[name].linear and not CELLS[name].clusters
             for label in labels
         ]
         if linear:
             print(
-                f"- Linear cells, {title}: width by 2SLS's {geometric_mean(linear):.2f} (geometric mean), "
+                f"- Linear cells, clusters aside, {title}: width by 2SLS's {geometric_mean(linear):.2f} (geometric mean), "
                 f"{np.nanmax(linear):.2f} (largest)."
             )
     minutes = sum(row["cpu_seconds"] for row in rows) / 60
@@ -515,17 +519,15 @@ def print_against(cells: dict[str, list[Row]], old: dict[str, list[Row]]) -> Non
     print(f"\n- Width by before, where that held in 93% or more, clusters aside: {geometric_mean(ratios):.2f}.")
 
 
-def tables(path: Path, method: str, against: Path | None) -> None:
+def tables(cells: dict[str, list[Row]], old: dict[str, list[Row]] | None) -> None:
     """What is there as Markdown."""
-    cells = by_cell([row for row in done(path) if row["piece"]["method"] == method])
     if not cells:
-        print(f"no rows of {method} in {path}")
-        return
+        raise SystemExit("there are no such rows")
     print_coverage(cells)
     print_widths(cells)
     print_summary(cells)
-    if against is not None:
-        print_against(cells, by_cell([row for row in done(against) if row["piece"]["method"] == method]))
+    if old is not None:
+        print_against(cells, old)
 
 
 def chosen_cells(names: list[str] | None) -> list[str]:
@@ -552,11 +554,13 @@ def main() -> None:
     parser.add_argument("--part", default="1/1", help="such as 1/2: every second sample, beginning with the first")
     parser.add_argument("--against", type=Path, help="with tables: rows of an older version, to compare widths")
     asked = parser.parse_args()
-    if asked.what == "tables":
-        return tables(asked.rows, asked.method, asked.against)
     first, last = map(int, asked.seeds.split(":"))
+    seeds, cells = range(first, last), chosen_cells(asked.cells)
+    if asked.what == "tables":
+        of_file = partial(by_cell, method=asked.method, seeds=seeds, cells=cells)
+        return tables(of_file(asked.rows), None if asked.against is None else of_file(asked.against))
     mine, parts = map(int, asked.part.split("/"))
-    return run(chosen_cells(asked.cells), asked.method, range(first, last), asked.rows, (mine, parts))
+    return run(cells, asked.method, seeds, asked.rows, (mine, parts))
 
 
 if __name__ == "__main__":
