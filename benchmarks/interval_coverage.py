@@ -494,7 +494,7 @@ def print_summary(cells: dict[str, list[Row]]) -> None:
         ]
         if linear:
             print(
-                f"- Linear cells, clusters aside, {title}: width by 2SLS's {geometric_mean(linear):.2f} (geometric mean), "
+                f"- Linear cells, clusters aside, {title}: width by 2SLS's {geometric_mean(linear):.2f} (mean), "
                 f"{np.nanmax(linear):.2f} (largest)."
             )
     minutes = sum(row["cpu_seconds"] for row in rows) / 60
