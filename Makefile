@@ -1,6 +1,6 @@
 # bgmiv: everything a developer runs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick lint docs dist browser adapters lowest results robustness clean
+.PHONY: help setup demo test quick fuzz lint docs dist browser adapters lowest results robustness clean
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -57,6 +57,9 @@ test: lint ## lint, then every test and every docstring example (tests in a brow
 
 quick: lint ## lint, and the tests that take no fit: for every save of a file
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m quick tests
+
+fuzz: $(STAMP) ## the tests of properties with 2,000 random examples each, new ones every time
+	$(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=fuzz -m hypothesis tests
 
 # Their pins and ours need not agree: each has an environment of its own, and `make test` needs neither.
 adapters: .venv-dowhy/.installed .venv-econml/.installed ## the adapters against the real DoWhy and EconML

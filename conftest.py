@@ -24,6 +24,16 @@ from collections.abc import Iterator  # noqa: E402
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
+
+# `make test` tries the same examples every time, however busy the machine is; `make fuzz` looks for new ones. Tests
+# write the files of a temporary folder anew for each example.
+_CHECKS = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+settings.register_profile("fixed", derandomize=True, max_examples=100, deadline=10_000, suppress_health_check=_CHECKS)
+settings.register_profile(
+    "fuzz", max_examples=2000, deadline=10_000, derandomize=False, print_blob=True, suppress_health_check=_CHECKS
+)
+settings.load_profile("fixed")
 
 # Tracing makes many objects and few cycles: looking for cycles after every 700 takes a sixth of a fit's time.
 gc.set_threshold(50_000, 10, 10)

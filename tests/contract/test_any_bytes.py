@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 from safetensors.numpy import load as load_arrays
@@ -23,7 +23,7 @@ from bgmiv.errors import BGMIVError, ModelFileError
 
 resource = pytest.importorskip("resource")
 JSON, ARRAYS = "model.json", "arrays.safetensors"
-TRIED = settings(max_examples=40, deadline=10_000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+TRIED = settings(max_examples=2 * settings.default.max_examples // 5)
 
 rng = np.random.default_rng(0)
 W, AGE, U = rng.normal(size=(3, 60))

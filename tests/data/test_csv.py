@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bgmiv
@@ -53,7 +53,7 @@ def same(value: Any, text: str, kind: str) -> bool:
 
 
 @given(content=FILES)
-@settings(max_examples=400, deadline=10_000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4 * settings.default.max_examples)
 def test_any_bytes_are_a_right_table_or_our_error(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "any.csv"
     file.write_bytes(content)
@@ -74,7 +74,6 @@ def test_any_bytes_are_a_right_table_or_our_error(content: bytes, tmp_path: Path
 
 
 @given(content=st.binary(max_size=100), name=st.sampled_from(["a.csv", "a.csv.gz", "a.parquet", "a.pq"]))
-@settings(max_examples=60, deadline=10_000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_file_is_a_table_or_our_error(content: bytes, name: str, tmp_path: Path) -> None:
     file = tmp_path / name
     file.write_bytes(content)
