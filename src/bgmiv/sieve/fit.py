@@ -51,6 +51,8 @@ _IRRELEVANT = 1e-9
 # Beyond this many rows, and with groups, predictions leave out a fold instead of a row.
 _MAX_LEAVE_ONE_OUT = 20_000
 _FOLDS = 20
+# Rows by which the size of functions is known well enough.
+_MAX_VARIANCE_ROWS = 2000
 # Random Fourier features and folds are the same for every fit: an estimate should not depend on a seed.
 _SEED = 20_240
 # Prior probabilities of curves, by the power of roughness (`_averaged_terms`), and of slopes that vary with covariates.
@@ -267,9 +269,18 @@ def _second_stage(
         first,
         sampling,
         None if learned is None else (learned.averaged - learned.own.mean()) / max(learned.own.std(), _TINY),
+        _variances(columns, functions, terms[n_linear:]),
     )
     averaged = _averaged_terms(columns, functions, terms[n_linear:])
     return second_stage(problem, n_linear + count, min_gain, averaged)
+
+
+def _variances(columns: Columns, functions: Floats, penalised: Sequence[str]) -> Floats:
+    """The variance of each term's function for coefficients of variance 1, from some rows."""
+    some = np.linspace(0, len(functions) - 1, min(len(functions), _MAX_VARIANCE_ROWS)).astype(np.intp)
+    of_covariates = columns.covariates(columns.v[some])
+    blocks = term_columns(penalised, functions[some], of_covariates, columns.treatment.sizes)
+    return np.array([np.sum(np.mean(block**2, axis=0)) for block in blocks])
 
 
 def _averaged_terms(columns: Columns, functions: Floats, penalised: Sequence[str]) -> dict[int, list[Shape]]:

@@ -40,6 +40,9 @@ _ROUNDS = 2
 # half-normal scale of their prior.
 _DEVIATIONS = np.geomspace(0.03, 2.0, 9)
 _SCALE = 0.8
+# The prior probability of a term whose prior is not averaged over; there are a dozen of them.
+_OTHER = 0.2
+_MAX_LOG = 500.0
 # Combinations of priors that the data make less likely than this do not matter.
 _MIN_PROBABILITY = 0.005
 
@@ -95,6 +98,7 @@ def choose_penalties(
     noise: Callable[[Floats], tuple[Floats, float]],
     min_gain: float = 4.0,
     squares: Floats | None = None,
+    units: Floats | None = None,
 ) -> Penalties:
     r"""Ridges by marginal likelihood, robust to errors of unequal variance: blocks enter one by one.
 
@@ -115,6 +119,9 @@ def choose_penalties(
         min_gain: what a block must gain to enter.
         squares: `(p,)` sums of squares of the columns before others were cleared from them, which tell rounding errors
             from what is left; None if `gram` is that of the columns as they are.
+        units: by block, the prior variance of coefficients at which the function is as large as what a linear model
+            leaves of the outcome. Then no prior variance is much larger, and a block that is left out has its expected
+            one under the prior of :func:`priors_of`. None: every variance is possible.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -128,7 +135,8 @@ def choose_penalties(
     rounding = [_NEGLIGIBLE * np.max(squares[block], initial=np.finfo(float).tiny) for block in blocks]
 
     def evidence(block: int, ridges: Floats, covariance: Floats, variance: float) -> _Evidence:
-        return _evidence(*_cleared(gram, moments, covariance, blocks, ridges, block, rounding[block]), variance)
+        cleared = _cleared(gram, moments, covariance, blocks, ridges, block, rounding[block])
+        return _evidence(*cleared, variance, None if units is None else float(units[block]))
 
     none = np.zeros(len(blocks))
     found = Penalties(np.full(len(blocks), np.inf), none, (), none)
@@ -181,24 +189,40 @@ def _cleared(
 
 
 class _Evidence(NamedTuple):
-    """Twice the gain in log likelihood at the best prior variance, its ridge, and that variance, 0 without a gain."""
+    """Twice the gain in log likelihood at the best prior variance, its ridge, and the variance if it is left out."""
 
     gain: float
     ridge: float
     prior: float
 
 
-def _evidence(values: Floats, moments: Floats, noise: Floats, variance: float) -> _Evidence:
+def _evidence(values: Floats, moments: Floats, noise: Floats, variance: float, unit: float | None) -> _Evidence:
     real = noise > 0.0
     values, moments, noise = values[real], moments[real], noise[real]
     if not len(values):
         return _Evidence(0.0, np.inf, 0.0)
+
+    def gains_at(priors: Floats) -> Floats:
+        total = noise + priors[:, None] * values**2
+        return np.asarray(np.sum(moments**2 * (1.0 / noise - 1.0 / total) - np.log(total / noise), axis=1))
+
     priors = _RATIOS * variance / np.mean(values)
-    total = noise + priors[:, None] * values**2
-    gains = np.sum(moments**2 * (1.0 / noise - 1.0 / total) - np.log(total / noise), axis=1)
+    if unit is not None:
+        priors = np.minimum(priors, _DEVIATIONS[-1] ** 2 * unit)
+    gains = gains_at(priors)
     best = int(np.argmax(gains))
     gain, prior = float(gains[best]), float(priors[best])
-    return _Evidence(gain, variance / prior, prior if gain > 0.0 and best > 0 else 0.0)
+    if unit is None:
+        return _Evidence(gain, variance / prior, prior if gain > 0.0 and best > 0 else 0.0)
+    possible = _DEVIATIONS**2 * unit
+    odds = _OTHER * _shares() * np.exp(np.minimum(gains_at(possible) / 2.0, _MAX_LOG))
+    return _Evidence(gain, variance / prior, float(odds @ possible / (1.0 - _OTHER + odds.sum())))
+
+
+def _shares() -> Floats:
+    """Prior probabilities of the standard deviations of a function."""
+    density = np.exp(-0.5 * (_DEVIATIONS / _SCALE) ** 2) * np.gradient(_DEVIATIONS)
+    return np.asarray(density / density.sum(), np.float64)
 
 
 class Prior(NamedTuple):
@@ -227,12 +251,10 @@ def priors_of(shapes: Sequence[Shape], deviation: float) -> list[Prior]:
         shapes: of the function.
         deviation: the standard deviation of the outcome beyond a linear model, in units of which the prior is.
     """
-    density = np.exp(-0.5 * (_DEVIATIONS / _SCALE) ** 2) * np.gradient(_DEVIATIONS)
-    shares = density / density.sum()
     none = 1.0 - sum(shape.probability for shape in shapes)
     found = [Prior(np.zeros_like(shapes[0].variances), none)]
     for shape in shapes:
-        pairs = zip((_DEVIATIONS * deviation) ** 2, shares, strict=True)
+        pairs = zip((_DEVIATIONS * deviation) ** 2, _shares(), strict=True)
         found += [Prior(variance * shape.variances, float(share) * shape.probability) for variance, share in pairs]
     return found
 

@@ -37,6 +37,7 @@ _PIECE = 4096
 _MAX_NOISE_ROWS = 20_000
 # What a row that determines its own prediction leaves of its error.
 _MIN_LEFT_OUT = 1e-3
+_TINY = float(np.finfo(float).tiny)
 # Below this a noisy regressor says next to nothing of what it stands for.
 _MIN_RELIABILITY = 0.25
 
@@ -308,6 +309,8 @@ class Regression(NamedTuple):
         sampling: weights, groups and folds.
         noisy: if given, the first predicted column m is a noisy version of this regressor f `(n,)`, which contains the
             rows' own errors (:func:`second_stage`).
+        variances: by penalised block, the variance of its function, at the observed treatment, for coefficients of
+            variance 1; None where nothing is known of how large functions can be.
     """
 
     predicted_at: BlocksAt
@@ -316,6 +319,7 @@ class Regression(NamedTuple):
     first: FirstStage
     sampling: Sampling
     noisy: Floats | None = None
+    variances: Floats | None = None
 
     def columns(self, rows: Any) -> list[Floats]:
         """The residuals, then the predicted regressors, times the roots of weights."""
@@ -431,12 +435,13 @@ def second_stage(
     def noise(coefficients: Floats) -> tuple[Floats, float]:
         return problem.covariance(coefficients, np.ones(size, bool), [some], sampling.n_rows / len(some))
 
-    penalties = choose_penalties(gram, moments, blocks, noise, min_gain)
+    unit = _beyond_linear(total[: size + 1, : size + 1], blocks)
+    units = None if problem.variances is None else unit / np.maximum(problem.variances, _TINY)
+    penalties = choose_penalties(gram, moments, blocks, noise, min_gain, units=units)
     ridges = ridges_of(blocks, penalties.ridges, size)
     chosen = {} if averaged is None or not np.isfinite(min_gain) else dict(averaged)
-    models = _models(
-        total[: size + 1, : size + 1], noise, ridges, [(blocks[i], shapes) for i, shapes in chosen.items()]
-    )
+    shapes = [(blocks[i], of_block) for i, of_block in chosen.items()]
+    models = _models(gram, moments, noise, ridges, shapes, unit)
     kept = np.any([np.isfinite(model.ridges) for model in models], axis=0)
     n_kept = int(kept.sum())
     inner = gram[np.ix_(kept, kept)]
@@ -517,23 +522,28 @@ class _Model(NamedTuple):
         return self.variances > 0.0
 
 
+def _beyond_linear(total: Floats, blocks: Sequence[slice]) -> float:
+    """What the unpenalised columns leave of the outcome's mean square, from the Gram matrix of columns and outcome."""
+    ridges = ridges_of(blocks, np.full(len(blocks), np.inf), len(total) - 1)
+    linear = penalised_solve(total[:-1, :-1], total[:-1, -1], ridges)
+    return max(1.0 - float(linear @ total[:-1, -1]) / total[-1, -1], 0.0)
+
+
 def _models(
-    total: Floats,
+    gram: Floats,
+    moments: Floats,
     noise: Callable[[Floats], tuple[Floats, float]],
     ridges: Floats,
     averaged: Sequence[tuple[slice, Sequence[Shape]]],
+    unit: float,
 ) -> list[_Model]:
     """The combinations of priors of the averaged blocks that the data make likely, with the ridges of all columns."""
-    gram, moments = total[:-1, :-1], total[:-1, -1]
     size = len(moments)
     if not averaged:
         return [_Model(1.0, ridges, np.zeros(size))]
     blocks = [block for block, _ in averaged]
-    linear = penalised_solve(gram, moments, np.where(ridges > 0.0, np.inf, 0.0))
-    # Of standardised outcomes, whose squares add up to the sum of weights.
-    unit = np.sqrt(max(1.0 - float(linear @ moments) / total[-1, -1], 0.0))
     covariance, variance = noise(penalised_solve(gram, moments, ridges))
-    priors = [priors_of(shapes, unit) for _, shapes in averaged]
+    priors = [priors_of(shapes, float(np.sqrt(unit))) for _, shapes in averaged]
     found = []
     own = np.concatenate([np.arange(block.start, block.stop) for block in blocks])
     for probability, prior in average_priors(gram, moments, covariance, ridges, blocks, priors):
