@@ -179,10 +179,10 @@ class TSLSConfig(MethodConfig):
     its most frequent level; a treatment needs an instrument for each other level. At least twice as many rows as
     first-stage columns are needed: near that the first stage reproduces the treatment itself.
 
-    The indicators of a categorical covariate with more than 20 levels, or more than an eighth of the rows, are absorbed:
-    estimates are those with all indicators, by columns net of them (`bgmiv.data.within`). Standard errors then have
-    the usual small-sample correction, which counts the levels; as in pyfixest, a covariate that is nested in the groups
-    counts as one. Interactions are not with them.
+    The indicators of a categorical covariate with more than 20 levels, or more than an eighth of the rows, are
+    absorbed: estimates are those with all indicators, by columns net of them (`bgmiv.data.within`). Standard errors
+    then have the usual small-sample correction, which counts the levels; as in pyfixest, a covariate that is nested in
+    the groups counts as one. Interactions are not with them.
 
     A sieve replaces the treatment by functions of it, and each instrument by the same kind of functions of itself.
     They are powers of the standardised variable, named `price[1]`, `price[2]`, ... in `result`; a variable with few

@@ -1,7 +1,7 @@
 r"""The within transform: columns net of the indicators of categorical covariates with many levels (fixed effects).
 
-By the theorem of Frisch, Waugh and Lovell a regression on hundreds of indicators is one of columns that are net of them.
-With one such covariate that is subtracting means by level; with several, a least-squares fit on all their indicators.
+By the theorem of Frisch, Waugh and Lovell a regression on hundreds of indicators is one of columns that are net of
+them. With one such covariate that is subtracting means by level; with several, a least-squares fit on all indicators.
 Only sums by level are kept, so that memory stays small whatever the number of rows.
 """
 
@@ -155,6 +155,14 @@ class Within:
         """The code of each row's level of the largest covariate absorbed, for folds of whole units; None without."""
         return self.places[:, 0].astype(np.int64) if self else None
 
+    def indicators(self) -> Floats:
+        """All indicators but the first level's of each covariate, `(n, L - k)`, for what needs them themselves."""
+        first = np.cumsum([0, *self.sizes])[:-1]
+        columns = np.zeros((len(self.places), len(self.counts)))
+        for column in self.places.T:
+            columns[np.arange(len(columns)), column] = 1.0
+        return np.delete(columns, first, axis=1)
+
     def coefficients(self, columns_at: ColumnsAt) -> Floats:
         """Those of every level in the least-squares fit of columns, `(L, c)`.
 
@@ -230,9 +238,10 @@ class LevelEffects:
     r"""What a fit keeps of absorbed indicators, so that it predicts for their levels.
 
     With one covariate, $g(x, v) = \bar y_l + (\Phi(x, v) - \bar\Phi_l) \beta$ at level l, where $\bar y_l$ and
-    $\bar\Phi_l$ are means of its rows. Beside the noise of β this has that of the level's own mean, $\sigma / \sqrt{n_l}$,
-    which is independent of it for errors of equal variance, and cancels in contrasts of treatments. With several
-    covariates means become least-squares fits on all indicators, and each level has a noise as if it were alone.
+    $\bar\Phi_l$ are means of its rows. Beside the noise of β this has that of the level's own mean,
+    $\sigma / \sqrt{n_l}$, which is independent of it for errors of equal variance, and cancels in contrasts of
+    treatments. With several covariates means become least-squares fits on all indicators, and each level has a noise
+    as if it were alone.
 
     Attributes:
         names, sizes: of the covariates, and how many levels each has.
@@ -255,7 +264,9 @@ class LevelEffects:
             raise ValueError("its levels and their means have different sizes.")
 
     @classmethod
-    def fit(cls, within: Within, outcome: Floats, columns_at: ColumnsAt, coefficients: Floats, dof: float) -> LevelEffects:
+    def fit(
+        cls, within: Within, outcome: Floats, columns_at: ColumnsAt, coefficients: Floats, dof: float
+    ) -> LevelEffects:
         """Of the rows of a fit: its outcomes, columns and their coefficients `(c,)`, and degrees of freedom left."""
 
         def both(rows: Any) -> list[Floats]:

@@ -41,8 +41,8 @@ class LinearColumns:
     Attributes:
         outcome: (n,).
         treatment: (n, m); for a treatment with several levels the indicators of all but the first.
-        exogenous: (n, k): a constant, and the covariates or their leading principal components; the constant alone where
-            covariates are partialled out.
+        exogenous: (n, k): a constant, and the covariates or their leading principal components; the constant alone
+            where covariates are partialled out.
         instruments: (n, q), without those that the others and the covariates determine.
         weights, groups: (n,) or None.
         outcome_scale, instrument_scale: their standard deviations in the data: a number, and (q,).
@@ -86,12 +86,12 @@ class LinearColumns:
 
     @property
     def correction(self) -> float:
-        """By which linearmodels' robust or clustered variances of 2SLS are multiplied: it cannot know what was absorbed."""
+        """By which linearmodels' robust or clustered variances are multiplied: it does not know what was absorbed."""
         if "absorbed" not in self.prepared:
             return 1.0
-        n, clustered = len(self.outcome), self.groups is not None
-        left = self.rows_left(clustered=clustered) + self.instruments.shape[1] - self.treatment.shape[1]
-        if not clustered:
+        n = len(self.outcome)
+        left = self.rows_left(clustered=self.groups is not None) + self.instruments.shape[1] - self.treatment.shape[1]
+        if self.groups is None:
             return n / left
         n_groups = len(np.unique(self.groups))
         return n_groups / (n_groups - 1) * (n - 1) / left
@@ -154,7 +154,7 @@ def linear_columns(data: IVData) -> LinearColumns:
         groups = None
     clustered = max(within.dof(groups) - 1, 0)
     n_exogenous = few_v.shape[1]
-    net = within.residual
+    net: Callable[[Floats], Floats] = within.residual
     if n > _MAX_FULL or n * n_exogenous > _MAX_ENTRIES:
         # By the theorem of Frisch, Waugh and Lovell: a regression on 50 columns would cost 50 times as much.
         net = _partialled_out(within, exogenous, few_v, share)

@@ -58,12 +58,12 @@ def as_sentence(clause: str) -> str:
 def preparation_text(numbers: Numbers, labels: Labels) -> str:
     """What was done to the columns of the linear regressions (see `LinearColumns`); empty if nothing was."""
     text = {
-        "absorbed": "Net of the {absorbed_levels:.0f} levels of categorical covariates with many levels, which count in "
-        "the degrees of freedom.",
+        "absorbed": "Net of the {absorbed_levels:.0f} levels of categorical covariates with many levels, which the "
+        "degrees of freedom count.",
         "components": "{covariate_columns:.0f} covariate columns are replaced by their {components:.0f} leading "
         "principal components.",
-        "many_covariates": "The {many_covariates:.0f} covariate columns are more than a quarter of the rows: sieves and "
-        "BGM-IV penalise them, so that such a fit adjusts for them less than this regression does.",
+        "many_covariates": "The {many_covariates:.0f} covariate columns are more than a quarter of the rows. Sieves "
+        "and BGM-IV penalise them, and so adjust for them less than this regression does.",
         "redundant_covariates": "Redundant covariate columns dropped: {redundant_covariates:.0f}.",
         "groups_ignored": "{groups_ignored:.0f} groups are too few for clustered standard errors; rows are treated as "
         "independent.",
@@ -321,6 +321,8 @@ FINDINGS = {
     "of the outcome's variance",
     "moment_treatment": "a cubic in the treatment alone satisfies the held-out moment condition E[y - g | w, v] = 0 "
     "better, by {value:.2%} of the outcome's variance, so the latents do harm",
+    "penalised_covariates": "the {value:.0f} covariate columns are more than a quarter of the rows and are penalised, "
+    "so the fit adjusts for them only in part",
     "outcome_gap": "the outcome's loss is {value:.1f} times larger in held-out rows than in training, so the model has "
     "memorised rows",
     "treatment_gap": "the treatment's log-likelihood is {value:.2f} per row lower in held-out rows than in training, "
