@@ -350,11 +350,7 @@ def _averaged_terms(columns: Columns, functions: Floats, penalised: Sequence[str
 
 
 def sieve_function(
-    columns: Columns,
-    terms: Sequence[str],
-    penalised: Sequence[str],
-    found: SecondStage,
-    other: Floats | None = None,
+    columns: Columns, terms: Sequence[str], penalised: Sequence[str], found: SecondStage, other: Floats | None = None
 ) -> SieveFunction:
     """The function in units of the outcome, without the terms that neither the estimate nor its intervals have.
 
@@ -419,9 +415,7 @@ def _widths(columns: Columns, terms: Sequence[str]) -> list[int]:
     return [block.shape[1] for block in term_columns(terms, *few, columns.treatment.sizes)]
 
 
-def draw_folds(
-    data: IVData, rng: np.random.Generator, units: NDArray[np.int64] | None = None
-) -> NDArray[np.intp]:
+def draw_folds(data: IVData, rng: np.random.Generator, units: NDArray[np.int64] | None = None) -> NDArray[np.intp]:
     """The fold of each row; rows of a group are in one. There is only one fold where each row is left out alone.
 
     Without groups, rows of a unit are in one, if units are given: net of its mean, a row contains the others' errors.
