@@ -321,8 +321,6 @@ FINDINGS = {
     "of the outcome's variance",
     "moment_treatment": "a cubic in the treatment alone satisfies the held-out moment condition E[y - g | w, v] = 0 "
     "better, by {value:.2%} of the outcome's variance, so the latents do harm",
-    "penalised_covariates": "the {value:.0f} covariate columns are more than a quarter of the rows and are penalised, "
-    "so the fit adjusts for them only in part",
     "outcome_gap": "the outcome's loss is {value:.1f} times larger in held-out rows than in training, so the model has "
     "memorised rows",
     "treatment_gap": "the treatment's log-likelihood is {value:.2f} per row lower in held-out rows than in training, "
@@ -333,6 +331,8 @@ FINDINGS = {
     "error",
     "latent_spread": "the latents have a mean standard deviation of {value:.2f} (the prior has 1), so they carry "
     "little information",
+    "penalised_covariates": "the {value:.0f} covariate columns are more than a quarter of the rows and are penalised, "
+    "so the fit adjusts for them only in part",
     "failed_members": "training failed at every attempt for {value:.0%} of the ensemble's members",
 }
 """How each finding of a verdict is read."""
