@@ -51,7 +51,7 @@ def test_useless_networks_leave_linear_two_stage_least_squares() -> None:
     assert found.weight == 0.0
     tsls = TSLS().fit(data.outcome, data.treatment, instruments=data.instruments, covariates=data.covariates)
     query = query_at(data.schema, data.treatment, data.covariates)
-    encoded = found.encode(np.asarray(data.covariates, np.float64))
+    encoded = found.encode(data.schema, data.covariates)
     np.testing.assert_allclose(found.at(query, encoded)[0], tsls.predict(data.treatment, data.covariates), rtol=1e-5)
 
 

@@ -100,7 +100,7 @@ def test_tests_without_noise_are_numbers() -> None:
     assert not np.isnan(list(found.values())).any()
 
 
-def test_wide_covariates_are_replaced_by_components() -> None:
+def test_wide_vector_blocks_are_replaced_by_the_scores_of_the_fits() -> None:
     rng = np.random.default_rng(0)
     w, u = rng.normal(size=(2, 200))
     factor = rng.normal(size=(200, 3))
@@ -108,7 +108,7 @@ def test_wide_covariates_are_replaced_by_components() -> None:
     wide = factor @ rng.normal(size=(3, 110)) + 0.1 * rng.normal(size=(200, 110))
     data = IVData.from_arrays(2.0 * x + 3.0 * factor[:, 0] - u, x, instruments=w, covariates={"scan": wide})
     parts = linear_parts(data)
-    assert parts.columns.prepared == {"covariate_columns": 110.0, "components": 20.0}
+    assert parts.columns.prepared == {"covariate_columns": 110.0, "components": 3.0}
     assert parts.estimate is not None
     assert parts.estimate.coefficient == pytest.approx(2.0, abs=0.25)
     assert parts.stages[0].f > 50

@@ -137,7 +137,7 @@ def test_every_finding_has_a_text() -> None:
     bad = FitEvidence(
         1, -1.0, 0.5, 0.5, 0.0, 1.0, 0.0, 0.0, 99.0, 99.0, 0.0, 9.0, 1.0, 0.0, n_steps=1, n_members=1, n_failed=3
     )
-    bad = replace(bad, instrument_f=1.0)
+    bad = replace(bad, instrument_f=1.0, n_penalised=40)
     findings = judge(bad).findings
     assert [finding.key for finding in findings] == list(FINDINGS)
     assert {finding.severity for finding in findings} == {"doubtful", "failed"}

@@ -221,8 +221,14 @@ def _binned(name: str, along: str, values: Floats, place: Floats, columns: Linea
     covariates = columns.exogenous[:, 1:]
     weights = np.ones(n) if columns.weights is None else columns.weights
     places = (weights * place) @ bins / (weights @ bins)
-    found = _least_squares(values, np.hstack([bins, covariates]), columns)
-    line = _least_squares(values, np.column_stack([np.ones(n), place, covariates]), columns)
+
+    def at_mean(part: Floats) -> Floats:
+        """Net of what was partialled out of the columns, at its mean."""
+        return columns.net(part) + np.average(part, axis=0, weights=weights) if columns.absorbed else part
+
+    target = at_mean(values)
+    found = _least_squares(target, np.hstack([at_mean(bins), covariates]), columns)
+    line = _least_squares(target, np.column_stack([np.ones(n), at_mean(place), covariates]), columns)
     k = bins.shape[1]
     mean, error = (np.asarray(part, np.float64)[:k] for part in (found.params, found.std_errors))
     constant, slope = (float(part) for part in line.params.iloc[:2])

@@ -14,6 +14,7 @@ from jax import Array
 from scipy.special import ndtri
 
 from bgmiv.data.ivdata import IVData
+from bgmiv.data.within import Within
 from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.base import SeededEstimator
@@ -22,7 +23,7 @@ from bgmiv.intervals import Floats
 from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.progress import Reporter, silent
 from bgmiv.sieve.bases import ColumnBasis, SieveFunction, TreatmentBasis, column_products, term_columns
-from bgmiv.sieve.fit import Columns, draw_folds, instrument_blocks, sieve_function, stretches_of
+from bgmiv.sieve.fit import Columns, draw_folds, instrument_blocks, sieve_function, stretches_of, warn_of_shrunk
 from bgmiv.sieve.penalties import Penalties
 from bgmiv.sieve.stages import FirstStage, Regression, Sampling, SecondStage, first_stage, second_stage
 
@@ -103,7 +104,8 @@ class ControlFunctionConfig(MethodConfig):
 
     Terms, penalties and their choice by marginal likelihood are those of penalised sieve IV (`NPIVConfig`), with more
     bends of the treatment; lines of treatment and residual have no penalty. Standard errors are robust or clustered,
-    and count that residuals are estimated. Wide blocks and images are reduced to scores first.
+    and count that residuals are estimated. Wide blocks and images are reduced to scores first; indicators of
+    categorical covariates with many levels are absorbed, as in `NPIVConfig`.
 
     Args:
         residual: "standardised" where their size varies with the instruments, or "raw".
@@ -148,7 +150,7 @@ class ControlFunctionConfig(MethodConfig):
         reporter.start("control function", 2)
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
         reduction = self.reduction.fit(data)
-        folds = draw_folds(data, rng)
+        folds = draw_folds(data, rng, Within.of(data.schema, data.covariates).unit())
         rows = reduction.apply(data).take(np.argsort(folds, kind="stable"))
         columns = Columns.of(rows, rng, waves=_WAVES, bends=_BENDS, segments=_SEGMENTS)
         sampling = Sampling(columns.weights, rows.groups, stretches_of(folds))
@@ -157,6 +159,7 @@ class ControlFunctionConfig(MethodConfig):
         function, loss = _second_stage(columns, sampling, first, controls)
         reporter.advance(1, {"loss": loss})
         reporter.finish()
+        warn_of_shrunk(columns.n_shrunk)
         return FittedControlFunction(
             schema=data.schema,
             support=LinearSupport.fit(data),
@@ -176,8 +179,11 @@ class ControlFunctionConfig(MethodConfig):
         lines = treatment(columns.x)[:, : treatment.sizes["lines"]]
         if not self.use_instrument:
             return FirstStage.exogenous(lines), Controls(lines[:, :0], lines[:, :0]), False
-        regressors = instrument_blocks(columns, _WAVES, rng, max_free=_MAX_FREE)(columns)
-        first = first_stage(regressors, lines, 0, sampling, _MIN_GAIN)
+        within = columns.within
+        regressors = within.net(instrument_blocks(columns, _WAVES, rng, max_free=_MAX_FREE)(columns))
+        first = first_stage(regressors, within.residual(lines), 0, sampling, _MIN_GAIN * columns.correction)
+        if within:
+            first = first._replace(predicted=lines - first.residuals)
         if treatment.levels:
             step = 1e-4
             low, now, high = (
@@ -276,8 +282,9 @@ def _second_stage(
             found[:, k] = (np.hstack(control_blocks(rows, values + step)) - now) @ gamma / 1e-4
         return found
 
-    outcome = (columns.y - columns.y.mean()) / columns.y.std()
-    second = second_stage(Regression(blocks_at, slopes_at, outcome, first, sampling), n_linear + 1, _MIN_GAIN)
+    outcome = (columns.y - columns.centre) / columns.scale
+    problem = Regression(columns.within.net(blocks_at), slopes_at, outcome, first, sampling)
+    second = second_stage(problem, n_linear + 1, _MIN_GAIN * columns.correction)
     loss = float(np.average((outcome - second.left_out) ** 2, weights=weights))
     n_penalised, own = len(terms) - n_linear, ~of_controls
     found = SecondStage(
@@ -295,7 +302,12 @@ def _second_stage(
         left_out=second.left_out,
         probabilities={},
     )
-    return sieve_function(columns, terms, terms[n_linear:], found), loss
+    other = None
+    if columns.within:
+        # Controls have mean zero over all rows, but not at each level.
+        gamma = second.coefficients[of_controls]
+        other = columns.scale * np.hstack(blocks_at(slice(None)))[:, of_controls] @ gamma
+    return sieve_function(columns, terms, terms[n_linear:], found, other), loss
 
 
 PRESETS = {"default": ControlFunctionConfig}

@@ -16,7 +16,7 @@ from bgmiv.estimators.base import SeededEstimator
 from bgmiv.estimators.fitted import FittedSieve, MethodConfig, check_instrument, check_one_number
 from bgmiv.preprocess.reduction import BlockReduction, FittedReduction
 from bgmiv.progress import Reporter, silent
-from bgmiv.sieve.fit import SieveConfig, fit_sieve, min_rows
+from bgmiv.sieve.fit import SieveConfig, fit_sieve, min_rows, warn_of_shrunk
 
 __all__ = ["NPIV", "PRESETS", "FittedNPIV", "NPIVConfig"]
 
@@ -54,6 +54,11 @@ class NPIVConfig(SieveConfig, MethodConfig):
     (`bgmiv.sieve.penalties.choose_penalties`). With no term in either stage the estimate is that of linear two-stage
     least squares, exactly.
 
+    The indicators of a categorical covariate with more than 20 levels, or more than an eighth of the rows, are
+    absorbed: they have no penalty, and all columns of both stages are taken net of them (`bgmiv.data.within`).
+    Functions of the treatment do not interact with them. Lines of other covariates have no penalty up to a quarter of
+    the rows; beyond that they are penalised, and a `FitWarning` says so.
+
     Wide vector blocks and images are reduced to scores first. Sample weights are those of weighted least squares;
     groups stay in one fold and cluster the covariance.
 
@@ -89,10 +94,11 @@ class NPIVConfig(SieveConfig, MethodConfig):
         self._check(data)
         reporter.start("NPIV", 1)
         reduction = self.reduction.fit(data) if self.reduction else FittedReduction(data.schema, {})
-        function = fit_sieve(self, reduction.apply(data), use_instrument=self.use_instrument).function
+        found = fit_sieve(self, reduction.apply(data), use_instrument=self.use_instrument)
         reporter.advance(1, {})
         reporter.finish()
-        return FittedNPIV(data.schema, LinearSupport.fit(data), reduction, function, data.groups is not None)
+        warn_of_shrunk(found.n_shrunk)
+        return FittedNPIV(data.schema, LinearSupport.fit(data), reduction, found.function, data.groups is not None)
 
     def _check(self, data: IVData) -> None:
         n_instruments = data.instruments.shape[1]

@@ -16,6 +16,7 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
 from bgmiv.data.schema import BlockKind, RoleKind, Schema
+from bgmiv.data.within import LevelEffects, Within, ordinary_columns
 from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.base import IVEstimator
@@ -25,6 +26,8 @@ from bgmiv.persist.codec import unsaved
 from bgmiv.progress import Reporter, silent
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import jax
 
 __all__ = ["PRESETS", "TSLS", "Basis", "FittedTSLS", "Indicators", "TSLSConfig"]
@@ -89,8 +92,9 @@ class FittedTSLS(FittedMethod):
         covariance: of all coefficients, in the order constant, covariates, treatment, interactions.
         clustered: whether that covariance is clustered by groups.
         config: the settings, those chosen where they were cross-validated.
+        effects: what is kept of absorbed indicators; None if none are. Their coefficients are among the others.
         result: linearmodels' result, with standard errors, `first_stage` and every test it offers; None in a fit that
-            was loaded.
+            was loaded. Where indicators are absorbed it is of columns net of them, and does not count them.
     """
 
     schema: Schema
@@ -102,12 +106,15 @@ class FittedTSLS(FittedMethod):
     covariance: np.ndarray
     clustered: bool
     config: TSLSConfig
+    effects: LevelEffects | None = None
     result: Any = unsaved()
 
     def __post_init__(self) -> None:
         # Of a file that anyone may have written: a basis of a billion functions would be computed before it is refused.
         if self.treatment_coefficients.shape != (self.basis.size, 1 + self.schema.n_covariates):
             raise ValueError("its basis and coefficients have different sizes.")
+        if self.effects is not None and 1 + self.effects.columns.shape[1] != len(self.covariance):
+            raise ValueError("its levels and coefficients have different sizes.")
 
     @property
     def is_line(self) -> bool:
@@ -141,7 +148,9 @@ class FittedTSLS(FittedMethod):
 
     def factors(self, query: Query) -> tuple[Source, ...]:
         """The sampling uncertainty, by the covariance of the coefficients."""
-        kept, covariates, _ = _regressors(self.schema, query.rows.covariates)
+        effects = self.effects
+        absorbed = () if effects is None else effects.names
+        kept, covariates, _ = _regressors(self.schema, query.rows.covariates, absorbed)
         interactions = len(self.covariance) > 1 + len(kept) + self.basis.size
         values, vectors = np.linalg.eigh(self.covariance)
         root = vectors * np.sqrt(np.maximum(values, 0.0))
@@ -150,9 +159,15 @@ class FittedTSLS(FittedMethod):
             v, functions = covariates[rows], self.basis(x)
             parts = [np.ones((len(x), 1)), v, functions]
             parts += [functions * column[:, None] for column in v.T] if interactions else []
-            return np.hstack(parts) @ root
+            if effects is None:
+                return np.hstack(parts) @ root
+            return (np.hstack(parts[1:]) - effects.means(places[rows])) @ root[1:]
 
-        return (Source("sampling", np.moveaxis(query.collect(moved, _MAX_POINTS), -1, 0), np.inf),)
+        places = np.zeros((0, 0), np.int64) if effects is None else effects.places(self.schema, query.rows.covariates)
+        factors = np.moveaxis(query.collect(moved, _MAX_POINTS), -1, 0)
+        if effects is not None:
+            factors = np.concatenate([factors, effects.noise(places, len(query.treatment))])
+        return (Source("sampling", factors, np.inf),)
 
 
 @dataclass(frozen=True)
@@ -163,6 +178,11 @@ class TSLSConfig(MethodConfig):
     of weighted least squares; rows of weight zero are left out. The reference of a categorical block or treatment is
     its most frequent level; a treatment needs an instrument for each other level. At least twice as many rows as
     first-stage columns are needed: near that the first stage reproduces the treatment itself.
+
+    The indicators of a categorical covariate with more than 20 levels, or more than an eighth of the rows, are
+    absorbed: estimates are those with all indicators, by columns net of them (`bgmiv.data.within`). Standard errors
+    then have the usual small-sample correction, which counts the levels; as in pyfixest, a covariate that is nested in
+    the groups counts as one. Interactions are not with them.
 
     A sieve replaces the treatment by functions of it, and each instrument by the same kind of functions of itself.
     They are powers of the standardised variable, named `price[1]`, `price[2]`, ... in `result`; a variable with few
@@ -215,9 +235,11 @@ class TSLSConfig(MethodConfig):
         self._check_data(data)
         reporter.start("2SLS", 1)
         config = self._cross_validated(data) if self.features == "cv" else self
-        kept, covariates, names = _regressors(data.schema, data.covariates)
+        within = Within.of(data.schema, data.covariates, data.weights)
+        kept, covariates, names = _regressors(data.schema, data.covariates, within.names)
         basis, endogenous, instruments = config._columns(data, covariates, names)
-        result = _fit_linearmodels(data, covariates, names, endogenous, instruments)
+        net = _net(within, data, covariates, endogenous, instruments)
+        result = _fit_linearmodels(net[0], net[1], names, *net[2:])
         reporter.advance(1, {})
         reporter.finish()
 
@@ -229,16 +251,25 @@ class TSLSConfig(MethodConfig):
         treatment_coefficients[:, 0] = by_term[:, 0]
         if config.interactions:
             treatment_coefficients[:, 1 + kept] = by_term[:, 1:]
+        intercept, effects, covariance = float(estimates[0]), None, np.asarray(result.cov, np.float64)
+        if within:
+            left = data.n_rows - within.dof(data.groups) - len(estimates) + 1
+            structural = np.column_stack([covariates, *endogenous.values()])
+            y = np.asarray(data.outcome, np.float64)
+            effects = LevelEffects.fit(within, y, lambda rows: [structural[rows]], estimates[1:], left)
+            intercept = _spread_effects(data.schema, effects, effects.own_effects(estimates[1:]), coefficients)
+            covariance = covariance * _small_sample(data, left)
         return FittedTSLS(
             schema=data.schema,
             support=LinearSupport.fit(data),
-            intercept=float(estimates[0]),
+            intercept=intercept,
             coefficients=coefficients,
             basis=basis,
             treatment_coefficients=treatment_coefficients,
-            covariance=np.asarray(result.cov, np.float64),
+            covariance=covariance,
             clustered=data.groups is not None,
             config=config,
+            effects=effects,
             result=result,
         )
 
@@ -262,7 +293,8 @@ class TSLSConfig(MethodConfig):
 
     def _cross_validated(self, data: IVData) -> TSLSConfig:
         """The settings of the sieve that cross-validation chooses."""
-        _, covariates, names = _regressors(data.schema, data.covariates)
+        within = Within.of(data.schema, data.covariates, data.weights)
+        _, covariates, names = _regressors(data.schema, data.covariates, within.names)
         weights = np.ones(data.n_rows) if data.weights is None else np.asarray(data.weights, np.float64)
         groups = np.arange(data.n_rows) if data.groups is None else np.unique(data.groups, return_inverse=True)[1]
         # Fewer groups than folds could not be left out.
@@ -277,12 +309,13 @@ class TSLSConfig(MethodConfig):
             # Cross-validation cannot choose what these rows or instruments do not carry.
             except DataError:
                 continue
-            exogenous = np.column_stack([np.ones(data.n_rows), covariates])
+            net, controls, endogenous, instruments = _net(within, data, covariates, endogenous, instruments)
+            exogenous = np.column_stack([np.ones(data.n_rows), controls])
             x = np.column_stack([exogenous, *endogenous.values()])
             z = x
             if instruments is not None:
                 z = np.column_stack([exogenous, *(column for each in instruments for column in each.values())])
-            losses = weights * _left_out_errors(data.outcome, x, z, weights, folds) ** 2
+            losses = weights * _left_out_errors(net.outcome, x, z, weights, folds) ** 2
             found.append((config, x.shape[1], np.bincount(groups, losses, n_groups)))
         found.sort(key=lambda entry: entry[1])
         lowest = min(found, key=lambda entry: entry[2].sum())[2] if found else None
@@ -303,7 +336,11 @@ class TSLSConfig(MethodConfig):
                 "they are, or use another method"
             )
         n_instruments = data.instruments.shape[1] if self.use_instrument else 0
-        least = 2 * (n_covariates + n_instruments)
+        within = Within.of(data.schema, data.covariates, data.weights)
+        if within:
+            n_covariates = len(ordinary_columns(data.schema, within.names))
+        # Absorbed indicators have exact coefficients whatever the number of their rows.
+        least = within.dof() + 2 * (n_covariates + n_instruments)
         if least > n_rows:
             raise DataError(
                 f"two-stage least squares with {n_covariates} covariate columns, {n_instruments} instruments and "
@@ -375,14 +412,50 @@ class TSLS(IVEstimator):
         return TSLSConfig(self.degree, self.features, self.knots, self.interactions, self.use_instrument)
 
 
-def _regressors(schema: Schema, covariates: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[str]]:
+def _regressors(
+    schema: Schema, covariates: np.ndarray, absorbed: Sequence[str] = ()
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """Which covariates enter the regression; their columns in double precision; their names."""
-    # A full set of level indicators adds up to the constant; the first level is the reference.
-    reference = {block.start for block in schema.blocks if block.kind is BlockKind.categorical}
-    kept, names = [column for column in range(schema.n_covariates) if column not in reference], schema.flat_names
+    kept, names = ordinary_columns(schema, absorbed), schema.flat_names
     # Without a copy if these are all: long tables are large.
-    taken = covariates[:, kept] if reference else covariates
+    taken = covariates[:, kept] if len(kept) < schema.n_covariates else covariates
     return np.asarray(kept, dtype=np.intp), np.asarray(taken, dtype=np.float64), [names[column] for column in kept]
+
+
+def _net(
+    within: Within, data: IVData, covariates: np.ndarray, endogenous: Columns, instruments: list[Columns] | None
+) -> tuple[IVData, np.ndarray, Columns, list[Columns] | None]:
+    """The outcome and all columns net of absorbed indicators; as they are if there are none."""
+    if not within:
+        return data, covariates, endogenous, instruments
+
+    def net(columns: Columns) -> Columns:
+        left = within.residual(np.column_stack(list(columns.values())))
+        return dict(zip(columns, left.T, strict=True))
+
+    outcome = within.residual(np.asarray(data.outcome, np.float64))
+    excluded = None if instruments is None else [net(columns) for columns in instruments]
+    return replace(data, outcome=outcome), within.residual(covariates), net(endogenous), excluded
+
+
+def _spread_effects(schema: Schema, effects: LevelEffects, own: np.ndarray, coefficients: np.ndarray) -> float:
+    """Set the coefficients of absorbed indicators, relative to each first level; their sum is the intercept."""
+    intercept, start = 0.0, 0
+    blocks = {block.name: block for block in schema.blocks}
+    for name, size in zip(effects.names, effects.sizes, strict=True):
+        block, of_levels = blocks[name], own[start : start + size]
+        coefficients[block.start : block.stop] = of_levels - of_levels[0]
+        intercept += float(of_levels[0])
+        start += size
+    return intercept
+
+
+def _small_sample(data: IVData, left: int) -> float:
+    """The factor of a robust or clustered covariance that leaves so many degrees of freedom."""
+    if data.groups is None:
+        return data.n_rows / max(left, 1)
+    n_groups = len(np.unique(data.groups))
+    return n_groups / max(n_groups - 1, 1) * (data.n_rows - 1) / max(left, 1)
 
 
 def _check_order(data: IVData, n_covariates: int, n_treatments: int, n_instruments: int) -> None:

@@ -273,7 +273,8 @@ def _evidence(fitted: FittedBGMIV, data: IVData, reduced: IVData, last: LastStag
     if uses_instrument:
         columns = linear_columns(data)
         strength = min(float(first_stage(column, columns).effective_f) for column in columns.treatment.T)
-    return found.with_last_stage(last.explained, last.function.weight, last.function.is_linear, strength)
+    found = found.with_last_stage(last.explained, last.function.weight, last.function.is_linear, strength)
+    return replace(found, n_penalised=last.n_shrunk)
 
 
 def _member(

@@ -37,10 +37,12 @@ class LastStage(NamedTuple):
     Attributes:
         function: in treatment and covariates; its learned function is the mean of the members' networks.
         explained: share of the outcome's variance that E[y | w, v] explains in left-out rows.
+        n_shrunk: how many covariate columns are penalised because they are too many for the rows.
     """
 
     function: SieveFunction
     explained: float
+    n_shrunk: int
 
 
 def fit_last_stage(
@@ -80,7 +82,8 @@ def fit_last_stage(
     if chosen is None:
         return None
     squares = np.average((part.outcome - chosen.left_out) ** 2, weights=part.weights)
-    return LastStage(chosen.function, 1.0 - float(squares) / variance_of(part.outcome, part.weights))
+    explained = 1.0 - float(squares) / variance_of(part.outcome, part.weights)
+    return LastStage(chosen.function, explained, chosen.n_shrunk)
 
 
 def learned_means(

@@ -31,7 +31,7 @@ from bgmiv.intervals import Floats, Source
 from bgmiv.likelihood import Levels
 from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.progress import HistoryRow, mean_history
-from bgmiv.sieve.bases import SieveFunction, sieve_columns
+from bgmiv.sieve.bases import SieveFunction
 
 __all__ = ["FittedBGMIV", "Member", "encoder_rule"]
 
@@ -166,7 +166,7 @@ class FittedBGMIV(FittedMethod):
         latents = tuple(latents_of(member.model, v, rule) for member in self.members)
         if self.last_stage is None:
             return latents
-        return *latents, *self.last_stage.encode(sieve_columns(self.reduction.schema, reduced))
+        return *latents, *self.last_stage.encode(self.reduction.schema, reduced)
 
     def _latents(self, rows: Rows) -> Encoded:
         return rows.encoded_by(self)[: len(self.members)]

@@ -14,18 +14,22 @@ from numpy.typing import NDArray
 from scipy.linalg import qr
 
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.schema import BlockKind
+from bgmiv.data.within import Within, ordinary_columns
 from bgmiv.errors import DataError
+from bgmiv.preprocess.reduction import BlockReduction
 
 __all__ = ["LinearColumns", "linear_columns", "residuals", "used_rows"]
 
 Floats = NDArray[np.float64]
 Pieces = Callable[[slice], Floats]
 
-_MAX_COLUMNS = 100
+# From these on, in number or as a share of the rows, vector blocks and images are replaced by scores, as in the fits.
+_MAX_COLUMNS, _MAX_SHARE = 100, 0.25
+# Of the rows that absorbed indicators leave, the share that other covariates may take.
+_MAX_CARRIED = 0.5
 _MAX_COMPONENTS = 50
-# Beyond so many rows covariates are partialled out first; degrees of freedom then leave them out, which no digit shows.
-_MAX_FULL, _PIECE = 100_000, 20_000
+# Beyond so many rows, or entries of all rows, covariates are partialled out first.
+_MAX_FULL, _MAX_ENTRIES, _PIECE = 100_000, 10_000_000, 20_000
 # What is left of a standardised column below this share of its length is rounding.
 _REDUNDANT = 1e-7
 
@@ -37,13 +41,19 @@ class LinearColumns:
     Attributes:
         outcome: (n,).
         treatment: (n, m); for a treatment with several levels the indicators of all but the first.
-        exogenous: (n, k): a constant, and the covariates or their leading principal components.
+        exogenous: (n, k): a constant, and the covariates or their leading principal components; the constant alone
+            where covariates are partialled out.
         instruments: (n, q), without those that the others and the covariates determine.
         weights, groups: (n,) or None.
         outcome_scale, instrument_scale: their standard deviations in the data: a number, and (q,).
         unit: what a coefficient of 1 on the first treatment column is in units of the data.
         names: of the instruments.
         prepared, labels: what was done to the columns, for `bgmiv.diagnostics.readings.preparation_text`.
+        absorbed: degrees of freedom of what all columns are net of: indicators of categorical covariates with many
+            levels (`bgmiv.data.within`), and covariates of very many rows.
+        absorbed_clustered: the same for a covariance clustered by the groups, where a categorical covariate that is
+            nested in the groups does not count (pyfixest's default).
+        net: what is left of other columns of the rows, `(n,)` or `(n, c)`, if the same is taken out of them.
     """
 
     outcome: Floats
@@ -58,13 +68,33 @@ class LinearColumns:
     names: tuple[str, ...]
     prepared: dict[str, float]
     labels: dict[str, str]
+    absorbed: int = 0
+    absorbed_clustered: int = 0
+    net: Callable[[Floats], Floats] = lambda columns: columns
 
     @property
     def dof(self) -> int:
         """Degrees of freedom of a regression on exogenous columns and instruments; with groups, their number less 1."""
         if self.groups is not None:
             return len(np.unique(self.groups)) - 1
-        return len(self.outcome) - self.exogenous.shape[1] - self.instruments.shape[1]
+        return self.rows_left()
+
+    def rows_left(self, *, clustered: bool = False) -> int:
+        """The rows less the coefficients of a regression on exogenous columns and instruments, absorbed ones too."""
+        absorbed = self.absorbed_clustered if clustered else self.absorbed
+        return len(self.outcome) - self.exogenous.shape[1] - absorbed - self.instruments.shape[1]
+
+    @property
+    def correction(self) -> float:
+        """By which linearmodels' robust or clustered variances are multiplied: it does not know what was absorbed."""
+        if "absorbed" not in self.prepared:
+            return 1.0
+        n = len(self.outcome)
+        left = self.rows_left(clustered=self.groups is not None) + self.instruments.shape[1] - self.treatment.shape[1]
+        if self.groups is None:
+            return n / left
+        n_groups = len(np.unique(self.groups))
+        return n_groups / (n_groups - 1) * (n - 1) / left
 
     @property
     def errors(self) -> dict[str, Any]:
@@ -82,8 +112,11 @@ def used_rows(data: IVData) -> Any:
 def linear_columns(data: IVData) -> LinearColumns:
     """The columns for linear diagnostics of a data set.
 
-    If the covariates have more than 100 columns, or more than a quarter of the number of rows, their leading principal
-    components replace them: at most 50, and at most a tenth of the number of rows.
+    They are those of the fits. Indicators of categorical covariates with many levels (`bgmiv.data.within`) are
+    partialled out of all of them and counted in the degrees of freedom. Where there are more than 100 other covariate
+    columns, or more than a quarter of the number of rows, vector blocks are replaced by the scores that fits use. Other
+    columns are taken as they are up to half of the rows; beyond that, and for images, leading principal components
+    replace all of them: at most 50, and at most a tenth of the number of rows.
 
     Raises:
         DataError: there are no instruments, or too few rows for them, or the covariates determine the treatment.
@@ -93,39 +126,46 @@ def linear_columns(data: IVData) -> LinearColumns:
     weights = None if data.weights is None else np.asarray(data.weights, np.float64) / np.mean(data.weights)
     share = np.full(n, 1.0 / n) if weights is None else weights / weights.sum()
     prepared: dict[str, float] = {}
-    exogenous = _exogenous(data, share, prepared)
+    within = Within.of(data.schema, data.covariates, weights)
+    if within:
+        prepared |= {"absorbed": float(len(within.names)), "absorbed_levels": float(sum(within.sizes))}
+    exogenous = _exogenous(data, within, share, prepared)
     if not data.instruments.shape[1]:
         raise DataError("instruments are missing, and nothing can be diagnosed without them. Pass at least one.")
     treatment = data.schema.treatment.columns(data.treatment)
     w, w_scale = _standard(data.instruments, share)
     x, x_scale = _standard(treatment if treatment.shape[1] == 1 else treatment[:, 1:], share)
     y, y_scale = _standard(data.outcome[:, None], share)
+    w, x, y = (within.residual(columns) for columns in (w, x, y))
     # All rows' sums of squares and products, in as many rows as there are columns.
     few = _factor(lambda rows: np.hstack([w[rows], x[rows], y[rows], exogenous(rows)]), share)
-    few_w, few_x, few_y, few_v = np.split(few, np.cumsum([w.shape[1], x.shape[1], 1]), axis=1)
+    few_w, few_x, _, few_v = np.split(few, np.cumsum([w.shape[1], x.shape[1], 1]), axis=1)
     chosen = _independent(residuals(few_w, few_v))
-    if n - few_v.shape[1] - len(chosen) < 2:
+    absorbed = max(within.dof() - 1, 0)
+    if n - few_v.shape[1] - absorbed - len(chosen) < 2:
         raise DataError(f"{n} rows are too few to diagnose {len(chosen)} instruments. Pass more rows or fewer of them.")
     names = tuple(data.schema.instruments[i] for i in chosen)
     dropped = [repr(name) for name in data.schema.instruments if name not in names]
     if len(_independent(residuals(few_x, few_v))) < x.shape[1]:
         raise DataError("the covariates determine the treatment, so nothing is left to instrument. Pass fewer of them.")
-    w, few_w = w[:, chosen], few_w[:, chosen]
-    if n > _MAX_FULL:
-        # By the theorem of Frisch, Waugh and Lovell: a regression on 50 columns would cost 50 times as much.
-        for columns, of_few in ((y, few_y), (x, few_x), (w, few_w)):
-            slopes = _slopes(of_few, few_v)
-            for rows in _pieces(n):
-                columns[rows] -= exogenous(rows) @ slopes
     groups = None if data.groups is None else np.asarray(data.groups, np.int64)
     if groups is not None and len(np.unique(groups)) < data.instruments.shape[1] + 2:
         prepared["groups_ignored"] = float(len(np.unique(groups)))
         groups = None
+    clustered = max(within.dof(groups) - 1, 0)
+    n_exogenous = few_v.shape[1]
+    net: Callable[[Floats], Floats] = within.residual
+    if n > _MAX_FULL or n * n_exogenous > _MAX_ENTRIES:
+        # By the theorem of Frisch, Waugh and Lovell: a regression on 50 columns would cost 50 times as much.
+        net = _partialled_out(within, exogenous, few_v, share)
+        absorbed, clustered = absorbed + n_exogenous - 1, clustered + n_exogenous - 1
+        n_exogenous = 1
+        w, x, y = net(w), net(x), net(y)
     return LinearColumns(
         outcome=y[:, 0],
         treatment=x,
-        exogenous=np.ones((n, 1)) if n > _MAX_FULL else exogenous(slice(None)),
-        instruments=w,
+        exogenous=np.ones((n, 1)) if n_exogenous == 1 else exogenous(slice(None)),
+        instruments=w[:, chosen],
         weights=weights,
         groups=groups,
         outcome_scale=float(y_scale[0]),
@@ -134,7 +174,27 @@ def linear_columns(data: IVData) -> LinearColumns:
         names=names,
         prepared=prepared,
         labels={"dropped_instruments": ", ".join(dropped)} if dropped else {},
+        absorbed=absorbed,
+        absorbed_clustered=clustered,
+        net=net,
     )
+
+
+def _partialled_out(within: Within, exogenous: Pieces, few_v: Floats, share: Floats) -> Callable[[Floats], Floats]:
+    """What takes indicators and exogenous columns out of others, which are met piece by piece."""
+    n = len(share)
+    inverse = np.linalg.pinv(few_v.T @ few_v, rcond=1e-13, hermitian=True)
+
+    def net(columns: Floats) -> Floats:
+        left = np.array(within.residual(columns.reshape(n, -1)), np.float64)
+        # The second time takes out what rounding left.
+        for _ in range(2):
+            slopes = inverse @ sum(exogenous(rows).T @ (share[rows, None] * left[rows]) for rows in _pieces(n))
+            for rows in _pieces(n):
+                left[rows] -= exogenous(rows) @ slopes
+        return left.reshape(columns.shape)
+
+    return net
 
 
 def residuals(columns: Floats, given: Floats) -> Floats:
@@ -146,27 +206,39 @@ def _slopes(columns: Floats, given: Floats) -> Floats:
     return np.asarray(np.linalg.lstsq(given, columns, rcond=1e-10)[0], np.float64)
 
 
-def _exogenous(data: IVData, share: Floats, prepared: dict[str, float]) -> Pieces:
+def _exogenous(data: IVData, within: Within, share: Floats, prepared: dict[str, float]) -> Pieces:
     """The exogenous columns of any rows; what was done to them is added to `prepared`."""
-    # The indicators of a categorical block add up to one: the first of each is left out.
-    reference = {block.start for block in data.schema.blocks if block.kind is BlockKind.categorical}
-    kept = [column for column in range(data.schema.n_covariates) if column not in reference]
-    chosen: Any = kept if reference else slice(None)
     n = data.n_rows
+    n_columns = len(ordinary_columns(data.schema, within.names))
+    if n_columns > min(_MAX_COLUMNS, _MAX_SHARE * n):
+        reduction = BlockReduction(images=None).fit(data)
+        reduced = {block.name for block in data.schema.blocks if block.name in reduction.projections}
+        if reduced:
+            scores = sum(reduction.projections[name].n_components for name in reduced)
+            wide = sum(block.width for block in data.schema.blocks if block.name in reduced)
+            prepared |= {"covariate_columns": float(wide), "components": float(scores)}
+            data = reduction.apply(data)
+    kept = ordinary_columns(data.schema, within.names)
+    chosen: Any = kept if len(kept) < data.schema.n_covariates else slice(None)
     centre, scale = _moments(lambda rows: np.asarray(data.covariates[rows, chosen], np.float64), share)
 
-    def standard(rows: slice) -> Floats:
+    def standard(rows: Any) -> Floats:
         return (np.asarray(data.covariates[rows, chosen], np.float64) - centre) / scale
 
-    few = _factor(standard, share)
-    if len(kept) > _MAX_COLUMNS or len(kept) > n / 4:
+    net = within.net(lambda rows: [standard(rows)])
+    few = _factor(lambda rows: net(rows)[0], share)
+    pixels = any(block.holds_pixels for block in data.schema.blocks)
+    most = min(_MAX_COLUMNS, _MAX_SHARE * n) if pixels else _MAX_CARRIED * (n - within.dof())
+    if len(kept) > most:
         directions = _components(few, min(_MAX_COMPONENTS, max(n // 10, 1)))
         prepared |= {"covariate_columns": float(len(kept)), "components": float(directions.shape[1])}
-        return lambda rows: _with_constant(standard(rows) @ directions)
+        return lambda rows: _with_constant(net(rows)[0] @ directions)
+    if len(kept) > _MAX_SHARE * (n - within.dof()):
+        prepared["many_covariates"] = float(len(kept))
     independent = _independent(few)
     if len(independent) < len(kept):
         prepared["redundant_covariates"] = float(len(kept) - len(independent))
-    return lambda rows: _with_constant(standard(rows)[:, independent])
+    return lambda rows: _with_constant(net(rows)[0][:, independent])
 
 
 def _with_constant(columns: Floats) -> Floats:

@@ -64,14 +64,15 @@ def singular_values(treatment: NDArray[np.float64], columns: LinearColumns) -> S
     known = orth(columns.exogenous * root)
 
     def net(part: NDArray[np.float64]) -> NDArray[np.float64]:
-        part = part * root
+        part = columns.net(part) * root
         left = part - known @ (known.T @ part)
-        return np.asarray(orth(left / np.linalg.norm(part, axis=0), rcond=1e-6), np.float64)
+        lengths = np.maximum(np.linalg.norm(part, axis=0), np.finfo(float).tiny)
+        return np.asarray(orth(left / lengths, rcond=1e-6), np.float64)
 
     left, right = net(functions), net(shown)
     values = np.minimum(svdvals(left.T @ right), 1.0)
     q = right.shape[1]
-    dof = max(len(treatment) - known.shape[1] - q, 1)
+    dof = max(len(treatment) - known.shape[1] - columns.absorbed - q, 1)
     with np.errstate(divide="ignore"):
         strength = (values**2 / q) / ((1.0 - values**2) / dof)
     return Shapes(np.asarray(values, np.float64), int(np.sum(strength > _VISIBLE_F)), left.shape[1])

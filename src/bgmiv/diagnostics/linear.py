@@ -47,10 +47,10 @@ def _net(target: Floats, columns: LinearColumns) -> tuple[Floats, Floats]:
 def _regression(w: Floats, target: Floats, columns: LinearColumns, *, robust: bool) -> tuple[Floats, Floats]:
     n, inverse = len(target), np.asarray(np.linalg.inv(w.T @ w), np.float64)
     coefficients = np.asarray(np.linalg.lstsq(w, target, rcond=None)[0], np.float64)
-    errors, scale = target - w @ coefficients, 1.0 / (n - columns.exogenous.shape[1] - w.shape[1])
+    errors, scale = target - w @ coefficients, 1.0 / columns.rows_left()
     if not robust:
         return coefficients, inverse * float(errors @ errors) * scale
-    scores, scale = w * errors[:, None], n * scale
+    scores, scale = w * errors[:, None], n / columns.rows_left(clustered=columns.groups is not None)
     if columns.groups is not None:
         order = np.argsort(columns.groups, kind="stable")
         starts = np.unique(columns.groups[order], return_index=True)[1]
@@ -83,6 +83,7 @@ def linear_estimate(columns: LinearColumns, level: float) -> LinearEstimate:
     slope, error, ols_slope, ols_error = (
         float(part.iloc[-1]) * columns.unit for fit in fits for part in (fit.params, fit.std_errors)
     )
+    error, ols_error = (one * float(np.sqrt(columns.correction)) for one in (error, ols_error))
     half = float(norm.ppf(0.5 + level / 2.0)) * error
     robust_set = anderson_rubin_set(columns, level)
     return LinearEstimate(slope, error, slope - half, slope + half, ols_slope, ols_error, robust_set, float(level))
@@ -157,7 +158,7 @@ def first_stage(target: Floats, columns: LinearColumns) -> FirstStage:
     # The covariance of orthonormal instruments' coefficients, up to a rotation that leaves its eigenvalues alone.
     rotated = root.T @ covariance @ root
     explained, noise = float(coefficients @ gram @ coefficients), float(np.trace(rotated))
-    dof = len(target) - columns.exogenous.shape[1] - q
+    dof = columns.rows_left()
     return FirstStage(
         f=f,
         robust_f=_wald(coefficients, covariance) / q,
@@ -215,7 +216,7 @@ def anderson_rubin_set(
     pi_x, v_x = regression(x, columns, robust=robust)
     _, v_sum = regression(y + x, columns, robust=robust)
     cross = (v_sum - v_y - v_x) / 2.0
-    dof = columns.dof if robust else len(y) - columns.exogenous.shape[1] - q
+    dof = columns.dof if robust else columns.rows_left()
     if critical is None:
         critical = q * float(f_distribution.ppf(level, q, dof))
 

@@ -58,8 +58,12 @@ def as_sentence(clause: str) -> str:
 def preparation_text(numbers: Numbers, labels: Labels) -> str:
     """What was done to the columns of the linear regressions (see `LinearColumns`); empty if nothing was."""
     text = {
-        "components": "The {covariate_columns:.0f} covariate columns are replaced by their {components:.0f} leading "
+        "absorbed": "Net of the {absorbed_levels:.0f} levels of categorical covariates with many levels, which the "
+        "degrees of freedom count.",
+        "components": "{covariate_columns:.0f} covariate columns are replaced by their {components:.0f} leading "
         "principal components.",
+        "many_covariates": "The {many_covariates:.0f} covariate columns are more than a quarter of the rows. Sieves "
+        "and BGM-IV penalise them, and so adjust for them less than this regression does.",
         "redundant_covariates": "Redundant covariate columns dropped: {redundant_covariates:.0f}.",
         "groups_ignored": "{groups_ignored:.0f} groups are too few for clustered standard errors; rows are treated as "
         "independent.",
@@ -327,6 +331,8 @@ FINDINGS = {
     "error",
     "latent_spread": "the latents have a mean standard deviation of {value:.2f} (the prior has 1), so they carry "
     "little information",
+    "penalised_covariates": "the {value:.0f} covariate columns are more than a quarter of the rows and are penalised, "
+    "so the fit adjusts for them only in part",
     "failed_members": "training failed at every attempt for {value:.0%} of the ensemble's members",
 }
 """How each finding of a verdict is read."""

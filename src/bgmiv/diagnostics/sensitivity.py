@@ -233,7 +233,7 @@ class _Line:
         # A direct effect is subtracted from the outcome.
         units = columns.unit * np.concatenate([[1.0], -scales / columns.outcome_scale])
         self.slopes = units * [float(fit.params.iloc[-1]) for fit in fits]
-        self.covariance = covariance * np.outer(units, units)
+        self.covariance = columns.correction * covariance * np.outer(units, units)
         self.scales, self.outcome_scale = scales, columns.outcome_scale
         self.quantile = float(norm.ppf(0.5 + level / 2.0))
         self.estimate = float(self.slopes[0])

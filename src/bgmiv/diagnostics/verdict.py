@@ -43,6 +43,7 @@ class FitEvidence:
         instrument_f: effective F statistic of the instruments in a linear first stage.
         network_weight: of the networks' function in the last regression; None for a fit without one.
         linear: whether that regression is a line: held-out rows support nothing else.
+        n_penalised: covariate columns that are penalised because they are more than a quarter of the rows.
 
     Example:
         >>> judge(FitEvidence(n_held_out=400, outcome_explained=0.3, first_stage_gain=0.4)).severity
@@ -70,6 +71,7 @@ class FitEvidence:
     instrument_f: float | None = None
     network_weight: float | None = None
     linear: bool = False
+    n_penalised: int = 0
 
     def with_last_stage(self, explained: float, weight: float, linear: bool, instrument_f: float | None) -> FitEvidence:
         """The evidence on an estimate by a last regression, without what is about networks that do not enter.
@@ -203,6 +205,7 @@ def judge(evidence: FitEvidence) -> Verdict:
         "disagreement": (e.disagreement, Limits(0.12, 0.35)),
         "near_floor": (e.near_floor, Limits(0.05, 0.5)),
         "latent_spread": (e.latent_spread, Limits(0.4, 0.1)),
+        "penalised_covariates": (e.n_penalised, Limits(0.0, float("inf"))),
         "failed_members": (e.n_failed / n_tried if n_tried else None, Limits(0.0, 0.5)),
     }
     found = tuple(

@@ -167,7 +167,7 @@ def average_effect_set(fitted: Predictor, own: FitRows, estimate: float, size: f
     line = fitted.at(Query(data.treatment[None], own.rows))[0] - estimate / size * x
     rest = (y - line)[used]
     share = np.ones(len(rest)) if columns.weights is None else columns.weights
-    rest = rest - np.average(rest, weights=share)
+    rest = columns.net(rest - np.average(rest, weights=share))
     scale = float(np.sqrt(np.average(rest**2, weights=share))) or 1.0
     unit = columns.unit * scale / columns.outcome_scale
     pieces = anderson_rubin_set(replace(columns, outcome=rest / scale, outcome_scale=scale, unit=unit), level)
@@ -280,7 +280,7 @@ def likelihood_ratio_set(columns: LinearColumns, level: float = 0.95) -> Interva
         root * both - root * part @ np.linalg.lstsq(root * part, root * both, rcond=None)[0]
         for part in (columns.exogenous, known)
     )
-    omega = inner.T @ inner / (len(both) - known.shape[1])
+    omega = inner.T @ inner / columns.rows_left()
     # Without noise in y - x b for some b, a little keeps the matrix invertible.
     omega += _LITTLE * np.trace(omega) * np.eye(2)
     values = eigvalsh(left.T @ left - inner.T @ inner, omega)

@@ -22,7 +22,7 @@ from bgmiv.errors import ConfigError, DataError
 from bgmiv.intervals import Floats, Source
 from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.progress import HistoryRow, Reporter, silent
-from bgmiv.sieve.bases import SieveFunction, sieve_columns
+from bgmiv.sieve.bases import SieveFunction
 
 __all__ = [
     "FittedMethod", "FittedSieve", "MethodConfig", "check_instrument", "check_no_weights", "check_one_number",
@@ -124,7 +124,7 @@ class FittedSieve(FittedMethod):
 
     def encode(self, covariates: FloatArray) -> Encoded:
         """What the function computes of covariates."""
-        return self.function.encode(sieve_columns(self.reduction.schema, self.reduction.transform(covariates)))
+        return self.function.encode(self.reduction.schema, self.reduction.transform(covariates))
 
     def at(self, query: Query) -> Floats:
         """The structural function in units of the outcome, `(m, n)`."""

@@ -12,7 +12,8 @@ from scipy.interpolate import BSpline
 
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
-from bgmiv.data.schema import BlockKind, Schema
+from bgmiv.data.schema import Schema
+from bgmiv.data.within import LevelEffects, ordinary_columns
 from bgmiv.intervals import BOUND, SMOOTHING, STRENGTH, Source
 
 __all__ = [
@@ -409,10 +410,10 @@ def _n_distinct(values: Floats) -> int:
     return found if found > _FEW_VALUES else len(np.unique(values))
 
 
-def sieve_columns(schema: Schema, covariates: FloatArray) -> Floats:
-    """Covariates without the reference level of each categorical block: a full set adds up to the constant."""
-    reference = [block.start for block in schema.blocks if block.kind is BlockKind.categorical]
-    return np.delete(np.asarray(covariates, np.float64), reference, axis=1)
+def sieve_columns(schema: Schema, covariates: FloatArray, absorbed: Sequence[str] = ()) -> Floats:
+    """Covariates without the reference level of each categorical block, and without the blocks that are absorbed."""
+    kept = ordinary_columns(schema, absorbed)
+    return np.asarray(covariates[:, kept] if len(kept) < schema.n_covariates else covariates, np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -432,6 +433,7 @@ class SieveFunction:
         penalties: the ridge of each penalised term that was kept.
         gains: what each penalised term, kept or not, gains: twice a log likelihood ratio.
         probabilities: of the terms that are averaged over, that there is such a function.
+        effects: what is kept of absorbed indicators, with columns for f and for the terms; None if there are none.
     """
 
     treatment: TreatmentBasis
@@ -446,6 +448,12 @@ class SieveFunction:
     penalties: dict[str, float]
     gains: dict[str, float]
     probabilities: dict[str, float]
+    effects: LevelEffects | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not fit together: of a file that anyone may have written."""
+        if self.effects is not None and self.effects.columns.shape[1] != 1 + len(self.coefficients):
+            raise ValueError("its levels and coefficients have different sizes.")
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -465,29 +473,52 @@ class SieveFunction:
         others = [name for name in self.kept if name not in FREE and TERMS[name].factor != "alone"]
         return self.weight == 0.0 and not others and sum(self.probabilities.values()) < _DOUBT
 
-    def encode(self, columns: Floats) -> Encoded:
-        """The columns themselves, and by row the coefficients of 1 and of each function of the treatment."""
-        return columns, *term_sums(self.terms, self.coefficients, self.covariates(columns), self.treatment.sizes)
+    def encode(self, schema: Schema, covariates: FloatArray) -> Encoded:
+        """The columns, by row the coefficients of 1 and of each function of the treatment, and levels' positions.
+
+        Args:
+            schema: of the reduced covariates.
+            covariates: `(n, p)`, wide blocks reduced.
+        """
+        effects = self.effects
+        columns = sieve_columns(schema, covariates, () if effects is None else effects.names)
+        base, slopes = term_sums(self.terms, self.coefficients, self.covariates(columns), self.treatment.sizes)
+        if effects is None:
+            return columns, base, slopes, np.zeros((len(columns), 0), np.int64)
+        places = effects.places(schema, covariates)
+        of_levels = effects.own_effects(np.append(self.weight, self.coefficients))
+        return columns, base + np.sum(of_levels[places], axis=1), slopes, places
 
     def at(self, query: Query, encoded: Encoded, learned: Floats | None = None) -> Floats:
         """The function in units of the outcome, `(m, n)`; `learned` is f at the same points."""
-        _, base, slopes = encoded
+        _, base, slopes, _ = encoded
         own = query.collect(lambda x, rows: base[rows] + np.sum(self.treatment(x) * slopes[rows], axis=1), _MAX_POINTS)
         return own if learned is None else own + self.weight * learned
 
     def factors(self, query: Query, encoded: Encoded, learned: Floats | None = None) -> tuple[Source, ...]:
         """Which rows were drawn; the bias of smoothing by its prior, and the largest one; the first stage's noise."""
-        v, *_ = encoded
+        v, _, _, places = encoded
+        effects = self.effects
         parts = {"sampling": self.sampling, SMOOTHING: self.smoothing, BOUND: self.bound, STRENGTH: self.strength}
         roots = np.hstack(list(parts.values()))
         of_covariates = self.covariates(v)
 
         def moved(x: FloatArray, rows: NDArray[np.intp]) -> np.ndarray:
             known = {kind: part[rows] for kind, part in of_covariates.items()}
-            return np.hstack(term_columns(self.terms, self.treatment(x), known, self.treatment.sizes)) @ roots[1:]
+            own = np.hstack(term_columns(self.terms, self.treatment(x), known, self.treatment.sizes))
+            if effects is not None:
+                own -= effects.means(places[rows])[:, 1:]
+            return own @ roots[1:]
 
         moves = np.moveaxis(query.collect(moved, _MAX_POINTS), -1, 0)
         if learned is not None:
-            moves = moves + roots[0][:, None, None] * learned
+            centre = 0.0 if effects is None else effects.means(places)[:, 0]
+            moves = moves + roots[0][:, None, None] * (learned - centre)
         split = np.split(moves, np.cumsum([part.shape[1] for part in parts.values()])[:-1])
-        return tuple(Source(name, part, np.inf) for name, part in zip(parts, split, strict=True) if len(part))
+        found = dict(zip(parts, split, strict=True))
+        if effects is not None:
+            noise = effects.noise(places, len(query.treatment))
+            found["sampling"] = np.concatenate([found["sampling"], noise])
+            # The levels' own means do not move with the slope.
+            found[STRENGTH] = np.concatenate([found[STRENGTH], np.zeros_like(noise)])
+        return tuple(Source(name, part, np.inf) for name, part in found.items() if len(part))

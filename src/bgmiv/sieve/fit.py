@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgmiv.data.ivdata import IVData
-from bgmiv.errors import ConfigError, NotIdentifiedError
+from bgmiv.data.messages import warn_user
+from bgmiv.data.within import LevelEffects, Within
+from bgmiv.errors import ConfigError, FitWarning, NotIdentifiedError
 from bgmiv.sieve.bases import (
     FREE,
     LINEAR,
@@ -33,7 +35,7 @@ from bgmiv.sieve.stages import BlocksAt, FirstStage, Regression, Sampling, Secon
 
 __all__ = [
     "Columns", "Learned", "SieveConfig", "SieveFit", "draw_folds", "fit_sieve", "instrument_blocks", "left_out_errors",
-    "min_rows", "sieve_function", "stretches_of",
+    "min_rows", "sieve_function", "stretches_of", "warn_of_shrunk",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
@@ -112,11 +114,13 @@ class SieveFit(NamedTuple):
         function: the structural function.
         left_out: `(n,)` E[y | w, v] of each row by coefficients of the other folds.
         residuals: `(n, k)` what the first stage leaves of each function of the treatment.
+        n_shrunk: how many covariate columns are penalised because they are too many for the rows.
     """
 
     function: SieveFunction
     left_out: Floats
     residuals: Floats
+    n_shrunk: int = 0
 
 
 def min_rows(n_instruments: int) -> int:
@@ -124,8 +128,22 @@ def min_rows(n_instruments: int) -> int:
     return max(_MIN_ROWS, _MIN_ROWS_A_COLUMN * (2 + n_instruments))
 
 
+def warn_of_shrunk(n_columns: int) -> None:
+    """Say that covariates are penalised, if some are."""
+    if n_columns:
+        warn_user(
+            f"the {n_columns} covariate columns are more than a quarter of the rows, so they are penalised: the fit "
+            "adjusts for them only in part, and may be confounded by them. Pass fewer columns or more rows. Indicators "
+            "of categories belong into one categorical column, which is absorbed.",
+            FitWarning,
+        )
+
+
 class Columns(NamedTuple):
-    """Numbers of all rows, and the functions of them."""
+    """Numbers of all rows, the functions of them, and the indicators that all are taken net of.
+
+    `v` has no columns of covariates that are absorbed (`bgmiv.data.within`).
+    """
 
     data: IVData
     y: Floats
@@ -135,15 +153,17 @@ class Columns(NamedTuple):
     treatment: TreatmentBasis
     covariates: ColumnBasis
     learned: Learned | None
+    within: Within
 
     @classmethod
     def of(cls, data: IVData, rng: np.random.Generator, *, waves: int, bends: int, segments: int = 9) -> Columns:
         """The columns of rows, wide blocks reduced, in double precision, and their bases."""
         y, x, w = (np.asarray(column, np.float64) for column in (data.outcome, data.treatment, data.instruments))
-        v = sieve_columns(data.schema, data.covariates)
+        within = Within.of(data.schema, data.covariates, data.weights)
+        v = sieve_columns(data.schema, data.covariates, within.names)
         levels = max(2, data.schema.treatment.width) if data.schema.treatment.discrete else 0
         treatment = TreatmentBasis.fit(x, levels, bends, segments=segments)
-        return cls(data, y, x, v, w, treatment, ColumnBasis.fit(v, rng, waves=waves), None)
+        return cls(data, y, x, v, w, treatment, ColumnBasis.fit(v, rng, waves=waves), None, within)
 
     @property
     def weights(self) -> Floats | None:
@@ -151,9 +171,31 @@ class Columns(NamedTuple):
         return None if self.data.weights is None else np.asarray(self.data.weights, np.float64)
 
     @property
+    def centre(self) -> Any:
+        """What the outcome is taken net of: the absorbed indicators' part of each row, or the mean."""
+        return self.y - self.within.residual(self.y) if self.within else self.y.mean()
+
+    @property
+    def scale(self) -> float:
+        """The standard deviation of the rest."""
+        return float(np.std(self.y - self.centre))
+
+    @property
+    def correction(self) -> float:
+        """By which absorbed indicators, which neither stage counts, raise a variance."""
+        n = len(self.y)
+        return n / max(n - self.within.dof(self.data.groups), 1)
+
+    @property
     def wide(self) -> bool:
         """Whether there are too many covariates for a linear model."""
-        return _MIN_ROWS_A_COLUMN * (2 + len(self.covariates.used) + self.w.shape[1]) > len(self.y)
+        rows = len(self.y) - self.within.dof()
+        return _MIN_ROWS_A_COLUMN * (2 + len(self.covariates.used) + self.w.shape[1]) > rows
+
+    @property
+    def n_shrunk(self) -> int:
+        """How many covariate columns are penalised for that."""
+        return len(self.covariates.used) if self.wide else 0
 
     def terms(self) -> tuple[tuple[str, ...], int]:
         """The terms that have columns, and not too many; and how many of them, the first ones, are not penalised."""
@@ -161,6 +203,8 @@ class Columns(NamedTuple):
         sizes = {name: term.width(self.treatment.sizes) * kinds[term.kind] for name, term in TERMS.items()}
         if len(self.covariates.moderators) > _FEW_COVARIATES:
             sizes["curves by surface"] = 0
+        if self.within:
+            sizes["constant"] = 0
         found = tuple(name for name, size in sizes.items() if 0 < size <= _MAX_COLUMNS or (size and name in FREE))
         return found, sum(name in FREE for name in found) - (self.wide and "covariates" in found)
 
@@ -168,7 +212,7 @@ class Columns(NamedTuple):
         """The rows in another order."""
         learned = None if self.learned is None else self.learned.take(order)
         moved = {name: getattr(self, name)[order] for name in ("y", "x", "v", "w")}
-        return self._replace(data=self.data.take(order), learned=learned, **moved)
+        return self._replace(data=self.data.take(order), learned=learned, within=self.within.take(order), **moved)
 
 
 def fit_sieve(
@@ -183,38 +227,45 @@ def fit_sieve(
         learned: f, which then takes the place of all terms but the linear ones, and of the first stage.
     """
     rng = np.random.default_rng(_SEED)
-    fold = draw_folds(data, rng)
+    fold = draw_folds(data, rng, Within.of(data.schema, data.covariates).unit())
     order = np.argsort(fold, kind="stable")
     columns = Columns.of(data.take(order), rng, waves=config.waves, bends=_BENDS)
     y, adaptive, segments = columns.y, config.dimension == "adaptive", 0
     if adaptive:
-        lines = columns.covariates(columns.v)["lines"]
+        lines = np.hstack([columns.covariates(columns.v)["lines"], columns.within.indicators()])
         segments = choose_dimension(y, columns.x, columns.w[:, 0], lines, rng).segments
         columns = columns._replace(treatment=TreatmentBasis.fit(columns.x, 0, segments + 1, segments=segments))
     if learned is not None:
         columns = columns._replace(learned=learned.take(order), treatment=columns.treatment._replace(spline=None))
     sampling = Sampling(columns.weights, columns.data.groups, stretches_of(fold))
-    first = FirstStage.exogenous(columns.treatment(columns.x))
-    n_lines = columns.treatment.sizes["lines"]
+    within, min_gain = columns.within, config.min_gain * columns.correction
+    functions, n_lines = columns.treatment(columns.x), columns.treatment.sizes["lines"]
+    first = FirstStage.exogenous(functions)
     if use_instrument and learned is None:
         instruments = _adaptive_instruments(segments) if adaptive else instrument_blocks(columns, config.waves, rng)
-        first = first_stage(instruments(columns), first.predicted, n_lines, sampling, config.min_gain)
+        first = first_stage(within.net(instruments(columns)), within.residual(functions), n_lines, sampling, min_gain)
+        if within:
+            # Products with covariates need predictions that contain the absorbed indicators' part.
+            first = first._replace(predicted=functions - first.residuals)
     elif use_instrument and columns.learned is not None:
         predicted = (columns.learned.treatment - columns.treatment.shift) / columns.treatment.scale
-        first = first._replace(predicted=predicted, residuals=first.predicted - predicted, n_controls=n_lines)
-    _check_relevance(first.predicted[:, :n_lines], columns.covariates(columns.v)["lines"], columns.wide)
+        left = within.residual(functions - predicted)
+        first = first._replace(predicted=predicted, residuals=left, n_controls=n_lines)
+    shown = within.residual(first.predicted[:, :n_lines])
+    _check_relevance(shown, within.residual(columns.covariates(columns.v)["lines"]), columns.wide)
     if use_instrument and learned is None and not adaptive:
-        columns = _with_expected_treatment(columns, first.predicted[:, :n_lines], sampling, config.min_gain)
+        columns = _with_expected_treatment(columns, first.predicted[:, :n_lines], sampling, min_gain)
     terms, n_linear = columns.terms()
     if adaptive or learned is not None:
         terms = tuple(name for name in terms if name in (LINEAR if learned is not None else (*LINEAR, "curve")))
     n_linear = len(terms) if adaptive else n_linear
-    second = _second_stage(columns, first, sampling, terms, n_linear, config.min_gain)
+    second = _second_stage(columns, first, sampling, terms, n_linear, min_gain)
     place = np.argsort(order)
     return SieveFit(
         sieve_function(columns, terms, terms[n_linear:], second),
-        (y.mean() + y.std() * second.left_out)[place],
+        (columns.centre + columns.scale * second.left_out)[place],
         first.residuals[place],
+        columns.n_shrunk,
     )
 
 
@@ -233,16 +284,16 @@ def _with_expected_treatment(columns: Columns, predicted: Floats, sampling: Samp
     of the prediction among the regressors, only what the instruments add to the covariates identifies the effect, not
     the shape in which covariates move the treatment.
     """
-    covariates = columns.covariates
+    covariates, within = columns.covariates, columns.within
     if columns.wide or not columns.v.shape[1]:
         return columns
 
     def blocks_at(rows: Any) -> list[Floats]:
         parts = covariates(columns.v[rows])
-        linear = np.hstack([parts["constant"], parts["lines"]])
+        linear = np.hstack([parts["constant"][:, : 0 if within else 1], parts["lines"]])
         return [linear, *(parts[kind] for kind in NONLINEAR if parts[kind].shape[1])]
 
-    coefficients = first_stage(blocks_at, predicted, 0, sampling, min_gain).coefficients
+    coefficients = first_stage(within.net(blocks_at), within.residual(predicted), 0, sampling, min_gain).coefficients
     beyond = coefficients[blocks_at(slice(0, 1))[0].shape[1] :]
     beyond = beyond[:, np.any(beyond != 0.0, axis=0)]
     return columns._replace(covariates=covariates._replace(expected=beyond))
@@ -252,7 +303,7 @@ def _second_stage(
     columns: Columns, first: FirstStage, sampling: Sampling, terms: Sequence[str], n_linear: int, min_gain: float
 ) -> SecondStage:
     """The second stage on a standardised outcome."""
-    treatment, covariates = columns.treatment, columns.covariates
+    treatment, covariates, within = columns.treatment, columns.covariates, columns.within
     functions, sizes = treatment(columns.x), treatment.sizes
     learned = columns.learned
     count = 0 if learned is None else 1
@@ -262,13 +313,16 @@ def _second_stage(
         blocks = term_columns(terms, first.predicted[rows], covariates(columns.v[rows]), sizes)
         return blocks if scaled is None else [scaled[rows, None], *blocks]
 
+    noisy = None
+    if learned is not None:
+        noisy = within.residual((learned.averaged - learned.own.mean()) / max(learned.own.std(), _TINY))
     problem = Regression(
-        predicted_at,
+        within.net(predicted_at),
         lambda rows, beta: term_sums(terms, beta[count:], covariates(columns.v[rows]), sizes)[1],
-        (columns.y - columns.y.mean()) / columns.y.std(),
+        (columns.y - columns.centre) / columns.scale,
         first,
         sampling,
-        None if learned is None else (learned.averaged - learned.own.mean()) / max(learned.own.std(), _TINY),
+        noisy,
         _variances(columns, functions, terms[n_linear:]),
     )
     averaged = _averaged_terms(columns, functions, terms[n_linear:])
@@ -307,41 +361,63 @@ def _averaged_terms(columns: Columns, functions: Floats, penalised: Sequence[str
 
 
 def sieve_function(
-    columns: Columns, terms: Sequence[str], penalised: Sequence[str], found: SecondStage
+    columns: Columns, terms: Sequence[str], penalised: Sequence[str], found: SecondStage, other: Floats | None = None
 ) -> SieveFunction:
-    """The function in units of the outcome, without the terms that neither the estimate nor its intervals have."""
-    scale = float(columns.y.std())
+    """The function in units of the outcome, without the terms that neither the estimate nor its intervals have.
+
+    Where indicators are absorbed, its covariance allows for their number. `other` is a part of the outcome `(n,)`, in
+    its units, that is none of the structural function.
+    """
+    scale = columns.scale
 
     def scaled(values: Floats) -> Floats:
         """In units of the outcome; the weight of the learned function comes first, 0 without one, then the terms."""
         full = scale * (values if columns.learned is not None else np.concatenate([np.zeros_like(values[:1]), values]))
         if columns.learned is not None:
             full[0] /= max(columns.learned.own.std(), _TINY)
+        if columns.learned is not None and not columns.within:
             full[1] -= full[0] * columns.learned.own.mean()
         return full
 
     mean = scaled(found.coefficients)
-    roots = {name: scaled(getattr(found, name)) for name in ("sampling", "smoothing", "bound")}
+    wider = np.sqrt(columns.correction)
+    roots = {name: wider * scaled(getattr(found, name)) for name in ("sampling", "smoothing", "bound")}
     # By one unit of the slope in units of the data, not by one of standardised variables.
-    roots["strength"] = scaled(found.strength) * columns.treatment.scale / scale
-    mean[1] += columns.y.mean()
+    roots["strength"] = wider * scaled(found.strength) * columns.treatment.scale / scale
+    if not columns.within:
+        mean[1] += columns.y.mean()
     ends = np.cumsum([1, *_widths(columns, terms)])
     matters = np.abs(mean) + sum(np.abs(root).sum(axis=1) for root in roots.values()) > 0.0
     shown = [bool(matters[start:stop].any()) for start, stop in pairwise(ends)]
     rows = np.append(True, np.repeat(shown, np.diff(ends)))
     probabilities = {penalised[i]: probability for i, probability in found.probabilities.items()}
     entered = {name: float(found.penalties.ridges[i]) for i, name in enumerate(penalised)}
+    kept = tuple(name for name, is_shown in zip(terms, shown, strict=True) if is_shown)
     return SieveFunction(
         treatment=columns.treatment,
         covariates=columns.covariates,
-        terms=tuple(name for name, is_shown in zip(terms, shown, strict=True) if is_shown),
+        terms=kept,
         coefficients=mean[rows][1:],
         weight=float(mean[0]),
         **{name: root[rows] for name, root in roots.items()},
         penalties={name: ridge for name, ridge in entered.items() if np.isfinite(ridge)},
         gains={name: float(found.penalties.gains[i]) for i, name in enumerate(penalised)},
         probabilities=probabilities,
+        effects=_level_effects(columns, kept, mean[rows], other) if columns.within else None,
     )
+
+
+def _level_effects(columns: Columns, terms: Sequence[str], coefficients: Floats, other: Floats | None) -> LevelEffects:
+    """Of the absorbed indicators, at the treatments that were observed."""
+    learned = np.zeros(len(columns.y)) if columns.learned is None else columns.learned.averaged
+
+    def columns_at(rows: Any) -> list[Floats]:
+        functions = columns.treatment(columns.x[rows]), columns.covariates(columns.v[rows])
+        return [learned[rows, None], *term_columns(terms, *functions, columns.treatment.sizes)]
+
+    y = columns.y if other is None else columns.y - other
+    left = len(y) - columns.within.dof(columns.data.groups) - int(np.count_nonzero(coefficients))
+    return LevelEffects.fit(columns.within, y, columns_at, coefficients, left)
 
 
 def _widths(columns: Columns, terms: Sequence[str]) -> list[int]:
@@ -350,10 +426,14 @@ def _widths(columns: Columns, terms: Sequence[str]) -> list[int]:
     return [block.shape[1] for block in term_columns(terms, *few, columns.treatment.sizes)]
 
 
-def draw_folds(data: IVData, rng: np.random.Generator) -> NDArray[np.intp]:
-    """The fold of each row; rows of a group are in one. There is only one fold where each row is left out alone."""
-    if data.groups is not None:
-        return (rng.permutation(int(data.groups.max()) + 1) % _FOLDS)[data.groups]
+def draw_folds(data: IVData, rng: np.random.Generator, units: NDArray[np.int64] | None = None) -> NDArray[np.intp]:
+    """The fold of each row; rows of a group are in one. There is only one fold where each row is left out alone.
+
+    Without groups, rows of a unit are in one, if units are given: net of its mean, a row contains the others' errors.
+    """
+    units = units if data.groups is None else data.groups
+    if units is not None:
+        return (rng.permutation(int(units.max()) + 1) % _FOLDS)[units]
     if data.n_rows <= _MAX_LEAVE_ONE_OUT:
         return np.zeros(data.n_rows, np.intp)
     return rng.permutation(data.n_rows) % _FOLDS
@@ -380,7 +460,7 @@ def instrument_blocks(
     def of(part: Columns) -> BlocksAt:
         def blocks_at(rows: Any) -> list[Floats]:
             of_w, of_v = own(part.w[rows]), part.covariates(part.v[rows])
-            linear = [of_w["constant"]]
+            linear = [of_w["constant"][:, : 0 if part.within else 1]]
             few = n_w * n_v <= _MAX_COLUMNS
             crossed = column_products(of_w["moderators"], of_v["moderators"]) if few else of_v["lines"][:, :0]
             blocks = [
@@ -403,7 +483,9 @@ def _adaptive_instruments(segments: int) -> Callable[[Columns], BlocksAt]:
     def of(part: Columns) -> BlocksAt:
         w, lines = part.w[:, 0], part.covariates(part.v)["lines"]
         knots = quantile_knots(w, INSTRUMENT_RATIO * segments, INSTRUMENT_DEGREE)
-        return lambda rows: [np.hstack([b_splines(knots, w[rows], INSTRUMENT_DEGREE), lines[rows]])]
+        # All B-splines add up to the constant, which absorbed indicators contain.
+        first = 1 if part.within else 0
+        return lambda rows: [np.hstack([b_splines(knots, w[rows], INSTRUMENT_DEGREE)[:, first:], lines[rows]])]
 
     return of
 

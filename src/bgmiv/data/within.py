@@ -1,0 +1,351 @@
+r"""The within transform: columns net of the indicators of categorical covariates with many levels (fixed effects).
+
+By the theorem of Frisch, Waugh and Lovell a regression on hundreds of indicators is one of columns that are net of
+them. With one such covariate that is subtracting means by level; with several, a least-squares fit on all indicators.
+Only sums by level are kept, so that memory stays small whatever the number of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from bgmiv.data.blocks import BlockKind, CovariateBlock
+from bgmiv.data.messages import FloatArray
+from bgmiv.data.schema import Schema
+
+__all__ = ["LevelEffects", "Within", "absorbed_blocks", "ordinary_columns"]
+
+Floats = NDArray[np.float64]
+ColumnsAt = Callable[[Any], list[Floats]]
+"""Columns at some rows (a slice or positions), in blocks."""
+
+_MANY_LEVELS, _MIN_ROWS_A_LEVEL = 20, 8
+_PIECE = 4096
+# Directions of normalised indicators that others determine, and columns of which the indicators leave rounding alone.
+_REDUNDANT = 1e-10
+_ROUNDING = 1e-12
+# Levels beyond these share factors of uncertainty, with random signs.
+_MAX_FACTORS = 100
+
+
+def absorbed_blocks(schema: Schema, n_rows: int) -> tuple[CovariateBlock, ...]:
+    """The categorical covariates whose indicators are absorbed, that with the most levels first.
+
+    They are those with more than 20 levels, or with more levels than an eighth of the rows. Fewer indicators stay
+    ordinary columns, with which the treatment may interact.
+    """
+    many = min(_MANY_LEVELS, n_rows / _MIN_ROWS_A_LEVEL)
+    chosen = [block for block in schema.blocks if block.kind is BlockKind.categorical and block.width > many]
+    return tuple(sorted(chosen, key=lambda block: -block.width))
+
+
+def ordinary_columns(schema: Schema, absorbed: Sequence[str] = ()) -> list[int]:
+    """Positions of the covariates that are not absorbed, without the reference level of each categorical one.
+
+    A full set of indicators adds up to the constant; its first level is the reference.
+    """
+    left_out: set[int] = set()
+    for block in schema.blocks:
+        if block.name in absorbed:
+            left_out.update(range(block.start, block.stop))
+        elif block.kind is BlockKind.categorical:
+            left_out.add(block.start)
+    return [column for column in range(schema.n_covariates) if column not in left_out]
+
+
+@dataclass(frozen=True, eq=False)
+class Within:
+    """The projection of columns on the indicators of some categorical covariates, and what it leaves of them.
+
+    Attributes:
+        names: of the covariates, that with the most levels first; empty if nothing is absorbed.
+        sizes: how many levels each has.
+        places: `(n, k)` the position of each row's levels among the levels of all of them.
+        weights: `(n,)`, or None for one each.
+        counts: `(L,)` the sum of weights of each level.
+        pairs: `(L_1, L - L_1)` the same of each level of the first covariate with each of the others.
+        inverse: the pseudo-inverse of what the first covariate's indicators leave of the products of the others.
+        rank: how many of the indicators are linearly independent, the constant among them.
+
+    Example:
+        >>> firm = np.array([[0], [0], [1], [1]])
+        >>> Within.fit(("firm",), (2,), firm).residual(np.array([1.0, 3.0, 5.0, 5.0]))
+        array([-1.,  1.,  0.,  0.])
+    """
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    places: NDArray[np.intp]
+    weights: Floats | None
+    counts: Floats
+    pairs: Floats
+    inverse: Floats
+    rank: int
+
+    @classmethod
+    def of(cls, schema: Schema, covariates: FloatArray, weights: Any = None) -> Within:
+        """The transform by the covariates that are absorbed (:func:`absorbed_blocks`), perhaps none."""
+        blocks = absorbed_blocks(schema, len(covariates))
+        weights = None if weights is None else np.asarray(weights, np.float64)
+        return cls.fit(
+            tuple(block.name for block in blocks),
+            tuple(block.width for block in blocks),
+            _codes(blocks, covariates),
+            weights,
+        )
+
+    @classmethod
+    def fit(
+        cls, names: tuple[str, ...], sizes: tuple[int, ...], codes: NDArray[np.intp], weights: Floats | None = None
+    ) -> Within:
+        """The transform by codes `(n, k)` of covariates with these numbers of levels, the largest first."""
+        places = codes + np.cumsum([0, *sizes])[:-1].astype(np.intp)
+        n_first, n_levels = (sizes[0] if sizes else 0), sum(sizes)
+        counts = np.zeros(n_levels)
+        for column in places.T:
+            counts += np.bincount(column, weights, n_levels)
+        found = cls(names, sizes, places, weights, counts, np.zeros((n_first, 0)), np.zeros((0, 0)), 0)
+        rank = int(np.sum(counts[:n_first] > 0.0))
+        if len(sizes) < 2:
+            return replace(found, rank=rank)
+        indicators = csr_array((np.ones(places.size), (places.ravel(), np.repeat(np.arange(len(places)), len(sizes)))))
+        indicators.resize((n_levels, len(places)))
+        weighted = indicators if weights is None else indicators * weights
+        products = (weighted @ indicators.T).tocsr()
+        pairs, rest = products[:n_first, n_first:].toarray(), products[n_first:, n_first:].toarray()
+        scale = np.sqrt(np.maximum(np.diag(rest), np.finfo(float).tiny))
+        left = (rest - pairs.T @ (pairs / _positive(counts[:n_first])[:, None])) / np.outer(scale, scale)
+        values, vectors = np.linalg.eigh(left)
+        there = values > _REDUNDANT
+        root = vectors[:, there] / np.sqrt(values[there]) / scale[:, None]
+        return replace(found, pairs=pairs, inverse=root @ root.T, rank=rank + int(there.sum()))
+
+    def __bool__(self) -> bool:
+        """Whether anything is absorbed."""
+        return bool(self.names)
+
+    def take(self, rows: Any) -> Within:
+        """All rows in another order; the levels' sums stay those of the same rows."""
+        weights = None if self.weights is None else self.weights[rows]
+        return replace(self, places=self.places[rows], weights=weights)
+
+    def dof(self, groups: NDArray[np.int64] | None = None) -> int:
+        """The degrees of freedom that the indicators take, that of the constant among them; 0 if there are none.
+
+        With groups (clusters, one or several columns), a covariate each of whose levels lies in one group counts as
+        one: the clustered covariance allows for its effects (the default of pyfixest and fixest).
+        """
+        found = self.rank
+        if groups is None:
+            return found
+        by_column = groups.reshape(len(groups), -1).T
+        for column in self.places.T:
+            n_levels = len(np.unique(column))
+            if any(_nested(column, group, n_levels) for group in by_column):
+                found -= n_levels - 1
+        return found
+
+    def unit(self) -> NDArray[np.int64] | None:
+        """The code of each row's level of the largest covariate absorbed, for folds of whole units; None without."""
+        return self.places[:, 0].astype(np.int64) if self else None
+
+    def indicators(self) -> Floats:
+        """All indicators but the first level's of each covariate, `(n, L - k)`, for what needs them themselves."""
+        first = np.cumsum([0, *self.sizes])[:-1]
+        columns = np.zeros((len(self.places), len(self.counts)))
+        for column in self.places.T:
+            columns[np.arange(len(columns)), column] = 1.0
+        return np.delete(columns, first, axis=1)
+
+    def coefficients(self, columns_at: ColumnsAt) -> Floats:
+        """Those of every level in the least-squares fit of columns, `(L, c)`.
+
+        With one covariate these are means by level. A level without rows gets the mean of the others.
+        """
+        return self._fitted(columns_at)[0]
+
+    def fitted(self, coefficients: Floats, rows: Any = slice(None)) -> Floats:
+        """What levels with these coefficients `(L, ...)` give at rows."""
+        return _at(coefficients, self.places[rows])
+
+    def residual(self, columns: Floats) -> Floats:
+        """What the indicators leave of columns `(n,)` or `(n, c)`; the columns themselves if nothing is absorbed."""
+        if not self:
+            return columns
+        matrix = columns.reshape(len(columns), -1)
+        (left,) = self.net(lambda rows: [matrix[rows]])(slice(None))
+        return left.reshape(columns.shape)
+
+    def net(self, columns_at: ColumnsAt) -> ColumnsAt:
+        """The columns, in blocks and by rows, net of the indicators; what is rounding of a column is exactly zero."""
+        if not self:
+            return columns_at
+        coefficients, rounding = self._fitted(columns_at)
+
+        def net_at(rows: Any) -> list[Floats]:
+            blocks = columns_at(rows)
+            fitted = self.fitted(coefficients, rows)
+            left, start = [], 0
+            for block in blocks:
+                own = slice(start, start + block.shape[1])
+                left.append(np.where(rounding[own], 0.0, block - fitted[:, own]))
+                start = own.stop
+            return left
+
+        return net_at
+
+    def _fitted(self, columns_at: ColumnsAt) -> tuple[Floats, NDArray[np.bool_]]:
+        """The coefficients of columns, and which of these the indicators determine."""
+        sums: Any = 0.0
+        squares: Any = 0.0
+        for start in range(0, len(self.places), _PIECE):
+            rows = slice(start, min(start + _PIECE, len(self.places)))
+            columns = np.hstack(columns_at(rows))
+            weighted = columns if self.weights is None else columns * self.weights[rows, None]
+            squares = squares + np.sum(weighted * columns, axis=0)
+            sums = sums + self._sums(weighted, self.places[rows])
+        first = self.sizes[0]
+        own = sums / _positive(self.counts)[:, None]
+        if len(self.sizes) > 1:
+            own[first:] = self.inverse @ (sums[first:] - self.pairs.T @ own[:first])
+            own[:first] -= (self.pairs / _positive(self.counts[:first])[:, None]) @ own[first:]
+        left = squares - np.sum(sums * own, axis=0)
+        return self._filled(own), left <= _ROUNDING * squares
+
+    def _sums(self, columns: Floats, places: NDArray[np.intp]) -> Floats:
+        n, k = places.shape
+        entries = (np.ones(n * k), (places.ravel(), np.repeat(np.arange(n), k)))
+        return np.asarray(csr_array(entries, shape=(len(self.counts), n)) @ columns, np.float64)
+
+    def _filled(self, coefficients: Floats) -> Floats:
+        start = 0
+        for size in self.sizes:
+            own = slice(start, start + size)
+            empty = self.counts[own] <= 0.0
+            coefficients[own][empty] = self.counts[own] @ coefficients[own] / self.counts[own].sum()
+            start = own.stop
+        return coefficients
+
+
+@dataclass(frozen=True, eq=False)
+class LevelEffects:
+    r"""What a fit keeps of absorbed indicators, so that it predicts for their levels.
+
+    With one covariate, $g(x, v) = \bar y_l + (\Phi(x, v) - \bar\Phi_l) \beta$ at level l, where $\bar y_l$ and
+    $\bar\Phi_l$ are means of its rows. Beside the noise of β this has that of the level's own mean,
+    $\sigma / \sqrt{n_l}$, which is independent of it for errors of equal variance, and cancels in contrasts of
+    treatments. With several covariates means become least-squares fits on all indicators, and each level has a noise
+    as if it were alone.
+
+    Attributes:
+        names, sizes: of the covariates, and how many levels each has.
+        outcome: `(L,)` the coefficients of the outcome.
+        columns: `(L, c)` those of the structural function's columns.
+        errors: `(L,)` the standard error of each level's mean.
+    """
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    outcome: Floats
+    columns: Floats
+    errors: Floats
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not fit together: of a file that anyone may have written."""
+        n_levels = sum(self.sizes)
+        shapes = {self.outcome.shape, self.errors.shape, self.columns.shape[:1]}
+        if len(self.names) != len(self.sizes) or shapes != {(n_levels,)} or self.columns.ndim != 2:
+            raise ValueError("its levels and their means have different sizes.")
+
+    @classmethod
+    def fit(
+        cls, within: Within, outcome: Floats, columns_at: ColumnsAt, coefficients: Floats, dof: float
+    ) -> LevelEffects:
+        """Of the rows of a fit: its outcomes, columns and their coefficients `(c,)`, and degrees of freedom left."""
+
+        def both(rows: Any) -> list[Floats]:
+            return [outcome[rows, None], *columns_at(rows)]
+
+        of_levels = within.coefficients(both)
+        net = within.net(both)
+        weights = np.ones(len(outcome)) if within.weights is None else within.weights
+        square = 0.0
+        for start in range(0, len(outcome), _PIECE):
+            rows = slice(start, start + _PIECE)
+            own, *others = net(rows)
+            square += float(weights[rows] @ (own[:, 0] - np.hstack(others) @ coefficients) ** 2)
+        variance = square / weights.sum() * len(outcome) / max(dof, 1.0)
+        shares = np.zeros(len(within.counts))
+        for column in within.places.T:
+            shares += np.bincount(column, weights**2, len(shares))
+        errors = np.sqrt(variance * shares) / _positive(within.counts)
+        # Nothing is known of a level without rows but how much levels differ.
+        start = 0
+        for size in within.sizes:
+            own_levels = slice(start, start + size)
+            there = within.counts[own_levels] > 0.0
+            spread = float(np.std((of_levels[own_levels, 0] - of_levels[own_levels, 1:] @ coefficients)[there]))
+            errors[own_levels] = np.where(there, errors[own_levels], np.hypot(spread, np.sqrt(variance)))
+            start = own_levels.stop
+        return cls(within.names, within.sizes, of_levels[:, 0], of_levels[:, 1:], errors)
+
+    def places(self, schema: Schema, covariates: FloatArray) -> NDArray[np.int64]:
+        """The positions of rows' levels among all levels, `(n, k)`."""
+        blocks = {block.name: block for block in schema.blocks}
+        codes = _codes([blocks[name] for name in self.names], covariates)
+        return codes.astype(np.int64) + np.cumsum([0, *self.sizes])[:-1]
+
+    def own_effects(self, coefficients: Floats) -> Floats:
+        """What each level adds to the structural function with these coefficients, `(L,)`."""
+        return np.asarray(self.outcome - self.columns @ coefficients, np.float64)
+
+    def means(self, places: NDArray[np.int64]) -> Floats:
+        """The part of the columns that the levels determine, `(n, c)`."""
+        return _at(self.columns, places)
+
+    def noise(self, places: NDArray[np.int64], n_treatments: int) -> Floats:
+        """Factors `(k, m, n)` of the noise of the levels' own means, one for each level, the same for all treatments.
+
+        More than a hundred levels share as many factors, with signs drawn at random: the variance at a point and the
+        covariance of points of one level are exact, those of averages nearly so.
+        """
+        distinct, factor = np.unique(places, return_inverse=True)
+        signs = np.ones(len(distinct))
+        if len(distinct) > _MAX_FACTORS:
+            signs = np.random.default_rng(0).choice([-1.0, 1.0], len(distinct))
+        values = (signs * self.errors[distinct])[factor].reshape(places.shape)
+        factors = np.zeros((min(len(distinct), _MAX_FACTORS), len(places)))
+        for column, value in zip(factor.reshape(places.shape).T, values.T, strict=True):
+            factors[column % _MAX_FACTORS, np.arange(len(places))] += value
+        return np.repeat(factors[:, None], n_treatments, axis=1)
+
+
+def _codes(blocks: Sequence[CovariateBlock], covariates: FloatArray) -> NDArray[np.intp]:
+    """The level of each row in each block `(n, k)`, read from the indicators."""
+    codes = np.zeros((len(covariates), len(blocks)), np.intp)
+    for j, block in enumerate(blocks):
+        codes[:, j] = np.argmax(covariates[:, block.start : block.stop], axis=1)
+    return codes
+
+
+def _at(values: Floats, places: NDArray[Any]) -> Floats:
+    found = values[places[:, 0]]
+    for column in places.T[1:]:
+        found = found + values[column]
+    return np.asarray(found, np.float64)
+
+
+def _positive(counts: Floats) -> Floats:
+    return np.where(counts > 0.0, counts, 1.0)
+
+
+def _nested(codes: NDArray[np.intp], groups: NDArray[Any], n_levels: int) -> bool:
+    """Whether each level lies in one group."""
+    both = codes.astype(np.int64) * (int(groups.max()) + 1) + groups
+    return len(np.unique(both)) == n_levels
