@@ -162,7 +162,10 @@ class QuestionsMixin(ABC):
             )
         found = average_effect(fitted, query, level, own, method=method, weak=weak)
         self._warn_share(float(found.in_support))
-        return self._noted(found)
+        # Where the robust set could have been given and was not, the usual interval is good enough.
+        schema = fitted.schema
+        judged = method == "auto" and own is not None and schema.treatment.width == schema.outcome.width == 1
+        return replace(found, note="") if judged else self._noted(found)
 
     def marginal_effect(self, treatment: Any, covariates: Any = None, *, step: float) -> np.ndarray:
         """The slope of g in the treatment at each row, over a step in units of the treatment."""
