@@ -170,7 +170,7 @@ def test_treatments_are_a_row_of_values(bad: Any) -> None:
 
 def test_levels_of_treatment_and_outcome_keep_their_places() -> None:
     arms = np.array(["none", "low", "high"])[RNG.integers(0, 3, N)]
-    data = IVData.from_arrays(AGE, arms, instruments=RNG.normal(size=N), covariates={"z": AGE + 0.1})
+    data = IVData.from_arrays(RNG.normal(size=N), arms, instruments=RNG.normal(size=N), covariates={"z": AGE})
 
     class Shares(Known):
         def at(self, query: Query) -> np.ndarray:
