@@ -6,13 +6,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import t as student
 
+from bgmiv import effects
 from bgmiv.data import IVData
 from bgmiv.data.query import Encoded, Query, Rows, query_along, query_at
 from bgmiv.data.schema import Schema
-from bgmiv.effects import average, contrast, estimate_at, predict, slope_query
+from bgmiv.effects import average, average_in_parts, contrast, estimate_at, predict, slope_query
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.intervals import Estimate, Interval, Source, interval_of
 
@@ -33,6 +35,7 @@ class Known:
     schema: Schema = DATA.schema
     interval_kind: str = "Known intervals."
     encoded: list[int] = field(default_factory=list)
+    max_factor_rows: int = 20_000
 
     @property
     def encoding_key(self) -> object:
@@ -48,6 +51,9 @@ class Known:
 
     def factors(self, query: Query) -> tuple[Source, ...]:
         return (Source("sampling", np.broadcast_to(0.1 * query.treatment, query.shape)[None], np.inf),)
+
+    def average_factors(self, query: Query) -> tuple[Source, ...]:
+        return average_in_parts(self.factors, query)
 
     def in_support(self, query: Query) -> np.ndarray:
         return np.broadcast_to(np.abs(query.treatment) < 2.0, query.shape)
@@ -90,11 +96,51 @@ def test_averages_are_weighted_with_everything_that_belongs_to_them() -> None:
             query_along(DATA.schema, [1.0], TABLE, weights=bad)
 
 
-def test_beyond_so_many_rows_evenly_spread_ones_stand_for_all() -> None:
-    rows = Rows(np.column_stack([np.linspace(0.0, 1.0, 1000), np.zeros((1000, 3))]))
-    found = average(Known(), Query(np.array([[1.0]]), rows), intervals=True)
-    assert found.inside.shape == (1, 250)
-    assert found.estimate.values[0] == pytest.approx(0.5)
+class ByAge(Known):
+    """Known up to a number times age, inside the support for the young."""
+
+    def factors(self, query: Query) -> tuple[Source, ...]:
+        return (Source("sampling", np.broadcast_to(query.rows.covariates[:, 0], query.shape)[None], np.inf),)
+
+    def in_support(self, query: Query) -> np.ndarray:
+        return np.broadcast_to(query.rows.covariates[:, 0] < 0.5, query.shape)
+
+
+def rows_by_age(age: np.ndarray, weights: np.ndarray | None = None) -> Rows:
+    return Rows(np.column_stack([age, np.zeros((len(age), 3))]), weights)
+
+
+def test_all_rows_say_how_uncertain_an_average_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    age = RNG.uniform(size=1000)
+    # None of a few evenly spread rows has weight, and rows without weight have no part in anything.
+    weights = np.where(np.arange(1000) % 4 == 1, RNG.uniform(size=1000), 0.0)
+    age[weights == 0.0] = np.nan
+    query = Query(np.array([[1.0]]), rows_by_age(age, weights))
+    monkeypatch.setattr(effects, "_MAX_FACTOR_POINTS", 90)
+    found, used = average(ByAge(), query, intervals=True), weights > 0.0
+    mean = np.average(age[used], weights=weights[used])
+    assert found.estimate.values[0] == pytest.approx(mean)
+    assert interval_of(found.estimate, 0.95).std_error[0] == pytest.approx(mean)
+    assert found.support[0] == pytest.approx(np.average(age[used] < 0.5, weights=weights[used]))
+
+
+def test_rows_drawn_by_weight_stand_for_very_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(effects, "_MAX_AVERAGED", 400)
+    # A pattern with the period that every k-th row of these would have, and a row with a third of all weight.
+    age = np.where(np.arange(4000) % 10 == 0, 0.0, 1.0) + 0.01 * RNG.normal(size=4000)
+    weights = RNG.uniform(size=4000)
+    weights[7] = 0.5 * weights.sum()
+    rows = rows_by_age(age, weights)
+    truth = np.average(age, weights=weights)
+    found = average(ByAge(max_factor_rows=400), Query(np.array([[1.0]]), rows), intervals=True)
+    errors = interval_of(found.estimate, 0.95).std_errors
+    assert abs(found.estimate.values[0] - truth) < 3.0 * errors["rows"][0]
+    assert errors["rows"][0] == pytest.approx(np.sqrt(2.0 / 3.0 * 0.09 / 400.0), rel=0.4)
+    assert errors["sampling"][0] == pytest.approx(truth, rel=0.05)
+    again = average(ByAge(max_factor_rows=400), Query(np.array([[1.0]]), rows_by_age(age, weights)))
+    assert again.estimate.values[0] == found.estimate.values[0]
+    drawn, positions = rows.drawn(400)
+    assert drawn.shares[positions == 7] == pytest.approx(1.0 / 3.0, abs=0.01)
 
 
 @pytest.mark.parametrize("step", [0.1, 2.0])
@@ -124,7 +170,7 @@ def test_treatments_are_a_row_of_values(bad: Any) -> None:
 
 def test_levels_of_treatment_and_outcome_keep_their_places() -> None:
     arms = np.array(["none", "low", "high"])[RNG.integers(0, 3, N)]
-    data = IVData.from_arrays(AGE, arms, instruments=RNG.normal(size=N), covariates={"z": AGE + 0.1})
+    data = IVData.from_arrays(RNG.normal(size=N), arms, instruments=RNG.normal(size=N), covariates={"z": AGE})
 
     class Shares(Known):
         def at(self, query: Query) -> np.ndarray:
@@ -165,3 +211,48 @@ def test_intervals_are_tables() -> None:
         np.zeros((2, 3)), np.zeros((2, 3)), np.ones((2, 3)), 0.9, {"s": np.ones((2, 3))}, labels=("a", "b")
     )
     assert levels.to_frame().index.tolist()[:2] == [("a", 0), ("a", 1)]
+
+
+TWO = ((-np.inf, 0.3), (1.2, np.inf))
+
+
+@pytest.mark.parametrize(
+    ("pieces", "ends", "text", "cell"),
+    [
+        (TWO, (-np.inf, np.inf), "-infinity to 0.300 or 1.20 to infinity", "(-inf, 0.3] or [1.2, inf)"),
+        ((), (np.nan, np.nan), "empty: no effect fits", "empty"),
+        (((0.5, np.inf),), (0.5, np.inf), "0.5 to inf", ""),
+    ],
+)
+def test_a_set_is_told_with_its_pieces(pieces: Any, ends: Any, text: str, cell: str) -> None:
+    found = Interval(2.0, *ends, 0.95, {"sampling": 0.25}, method="anderson-rubin", pieces=pieces)
+    assert f"Anderson-Rubin set {text};" in str(found)
+    assert found.stretches == pieces
+    frame = found.to_frame()
+    assert frame.get("set", pd.Series([""])).tolist() == [cell]
+    assert "-inf to inf" not in str(found)
+    assert cell in found._repr_html_()
+
+
+def test_every_axis_of_intervals_has_its_labels() -> None:
+    """Curves of each row: treatments by rows, and for an outcome of levels these too."""
+    values = np.arange(6.0).reshape(2, 3)
+    inside = values > 1.0
+    curves = Interval(
+        values, values, values, 0.9, {"s": values}, inside, (0.5, 1.5), axes=("treatment", "row")
+    ).to_frame()
+    assert curves.index.names == ["treatment", "row"]
+    assert curves.index.tolist()[:4] == [(0.5, 0), (0.5, 1), (0.5, 2), (1.5, 0)]
+    assert curves["in_support"].tolist() == inside.ravel().tolist()
+    many = np.repeat(values[..., None], 2, axis=-1)
+    names: Any = {"axes": ("treatment", "row", "level"), "levels": ("no", "yes")}
+    levels = Interval(many, many, many, 0.9, {"s": many}, inside, (0.5, 1.5), **names).to_frame()
+    assert levels.index.tolist()[:3] == [(0.5, 0, "no"), (0.5, 0, "yes"), (0.5, 1, "no")]
+    assert levels["in_support"].tolist() == np.repeat(inside, 2).tolist()
+
+
+def test_what_has_to_be_known_of_an_interval_is_told() -> None:
+    for value in (2.0, np.ones(3)):
+        found = Interval(value, value, value, 0.95, {"s": value}, note="It is too narrow.")
+        assert str(found).endswith("It is too narrow.")
+        assert set(found.to_frame()["note"]) == {"It is too narrow."}

@@ -24,14 +24,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "Average", "DoseResponse", "Predictor", "average", "contrast", "estimate_at", "interval_at", "predict",
-    "require_intervals", "slope_query",
+    "Average", "DoseResponse", "Predictor", "average", "average_in_parts", "contrast", "estimate_at", "interval_at",
+    "predict", "require_intervals", "slope_query",
 ]  # fmt: skip
 
-# Beyond this many rows an average is one over evenly spread rows, and each row's own answers are computed in parts.
+# Beyond this many rows an average is one over rows drawn by weight, and each row's own answers are computed in parts.
 _MAX_AVERAGED, _PART = 100_000, 25_000
-# The uncertainty of an average, and the share of its rows in support, hardly depend on more rows than these.
-_MAX_FACTOR_ROWS = 250
 # Factors are many numbers a point: so many points at a time.
 _MAX_FACTOR_POINTS = 50_000
 
@@ -63,6 +61,13 @@ class Predictor(Protocol):
 
     def factors(self, query: Query) -> tuple[Source, ...]:
         """Independent sources of uncertainty about `at`, with factors `(k, m, n)`; none without intervals."""
+
+    def average_factors(self, query: Query) -> tuple[Source, ...]:
+        """The same of weighted averages of `at` over the rows, with factors `(k, m)`."""
+
+    @property
+    def max_factor_rows(self) -> int:
+        """How many rows the uncertainty of an average, and the share of it in support, are computed of at most."""
 
     def in_support(self, query: Query) -> NDArray[np.bool_]:
         """Where the data show such a treatment at such covariates, `(m, n)`; elsewhere g is extrapolated."""
@@ -174,7 +179,7 @@ class Average(NamedTuple):
 
     Attributes:
         estimate: `(m,)`, or `(m, K)` for an outcome of K levels.
-        inside: `(m, r)` whether treatments are in support, at the rows that stand for all.
+        inside: `(m, r)` whether treatments are in support, at rows that stand for all.
         shares: `(r,)` their shares of the average.
     """
 
@@ -193,32 +198,51 @@ class Average(NamedTuple):
 
 
 def average(predictor: Predictor, query: Query, *, intervals: bool = False) -> Average:
-    """g at each of a query's treatments, averaged over its rows by their weights.
+    """g at each of a query's treatments, averaged over its rows by their weights; rows of weight zero are left out.
 
-    Beyond 100,000 rows, so many evenly spread ones stand for all, and the source "rows" is what this leaves open; for
-    the other sources and for support, 250 of them.
+    Beyond 100,000 rows so many draws in proportion to weight stand for all, and the source "rows" is what this leaves
+    open; likewise for the other sources and for support beyond `max_factor_rows`.
     """
     if intervals:
         require_intervals(predictor)
-    rows = query.thinned(_MAX_AVERAGED)
+    whole = query.positive()
+    rows = whole.drawn(_MAX_AVERAGED)
     each = predictor.at(rows)
     values = _averaged(each, rows.rows.shares)
-    few = query.thinned(_MAX_FACTOR_ROWS)
-    shares = few.rows.shares
-    sources = tuple(
-        source._replace(factors=np.stack([_averaged(row, shares) for row in source.factors]))
-        for source in (predictor.factors(few) if intervals else ())
-    )
-    if intervals and rows is not query:
-        sources += (_rows_left_out(each - values[:, None], rows.rows.shares, len(query.rows)),)
-    return Average(Estimate(values, sources), predictor.in_support(few), shares)
+    few = whole.drawn(predictor.max_factor_rows)
+    sources = predictor.average_factors(few) if intervals else ()
+    if intervals and rows is not whole:
+        sources += (_rows_left_out(each - values[:, None], whole),)
+    return Average(Estimate(values, sources), predictor.in_support(few), few.rows.shares)
 
 
-def _rows_left_out(around: Floats, shares: Floats, n: int) -> Source:
-    """What an average over r of n rows leaves open about that over all, by its values around it, `(m, r, ...)`."""
-    weighted = np.moveaxis(around, 1, -1) * shares
-    flat = weighted.reshape(-1, len(shares))
-    variances, vectors = np.linalg.eigh(flat @ flat.T * (1.0 - len(shares) / n))
+def average_in_parts(factors: Callable[[Query], tuple[Source, ...]], query: Query) -> tuple[Source, ...]:
+    """Factors `(k, m, n)` of a query's rows as those of weighted averages `(k, m)`, some rows at a time."""
+    m, n = query.shape
+    size, shares = max(1, _MAX_FACTOR_POINTS // m), query.rows.shares
+    total: tuple[Source, ...] = ()
+    for start in range(0, n, size):
+        some = slice(start, start + size)
+        found = factors(query if n <= size else query.take(some))
+        part = [np.stack([_averaged(row, shares[some]) for row in source.factors]) for source in found]
+        before = [source.factors for source in total] or [np.zeros(1)] * len(part)
+        total = tuple(
+            source._replace(factors=one + other) for source, one, other in zip(found, part, before, strict=True)
+        )
+    return total
+
+
+def _rows_left_out(around: Floats, whole: Query) -> Source:
+    """What an average over drawn rows leaves open about that over all, by its values around it, `(m, r, ...)`.
+
+    With r draws of rows with shares p the variance is that of one draw over r, less what cannot vary as a row is drawn
+    r p times on average.
+    """
+    drawn, positions = whole.rows.drawn(_MAX_AVERAGED)
+    open_part = np.maximum(1.0 - _MAX_AVERAGED * whole.rows.shares[positions], 0.0)
+    weighted = np.moveaxis(around, 1, -1) * np.sqrt(drawn.shares * open_part / _MAX_AVERAGED)
+    flat = weighted.reshape(-1, len(positions))
+    variances, vectors = np.linalg.eigh(flat @ flat.T)
     factors = np.sqrt(np.maximum(variances, 0.0))[:, None] * vectors.T
     return Source("rows", factors.reshape(-1, *weighted.shape[:-1]), np.inf)
 

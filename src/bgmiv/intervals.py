@@ -14,14 +14,14 @@ from scipy.stats import t as student
 
 from bgmiv.data.export import Tabular
 from bgmiv.errors import ConfigError
-from bgmiv.numerals import percent
+from bgmiv.numerals import percent, pieces_text, robust_set_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "BOUND", "SMOOTHING", "STRENGTH", "Band", "Estimate", "Floats", "Interval", "Source", "biased_quantile",
-    "check_level", "coefficient_table", "interval_of", "largest_quantile",
+    "ANDERSON_RUBIN", "BOUND", "SMOOTHING", "STRENGTH", "Band", "Ends", "Estimate", "Floats", "Interval", "Source",
+    "biased_quantile", "check_level", "coefficient_table", "interval_of", "largest_quantile",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
@@ -36,6 +36,9 @@ BOUND = "largest bias"
 
 STRENGTH = "first stage"
 """Not a source of chance: how the factors of "sampling" move with the slope of the treatment, for robust sets."""
+
+ANDERSON_RUBIN = "anderson-rubin"
+"""The method of an interval that is a set of effects which a test robust to weak instruments keeps."""
 
 # From which the largest of many t statistics is known to about a per cent.
 _DRAWS, _SEED = 4000, 0
@@ -78,8 +81,35 @@ class Estimate(NamedTuple):
         return Estimate(function(self.values), sources)
 
 
+class Ends:
+    """What every interval of one number has, wherever it is shown: its ends, or those of a set in several pieces."""
+
+    lower: Any
+    upper: Any
+    method: str
+    pieces: tuple[tuple[float, float], ...]
+
+    @property
+    def stretches(self) -> tuple[tuple[float, float], ...]:
+        """The disjoint intervals it consists of, in rising order; none where there is no interval, or an empty set."""
+        if self.pieces or self.lower is None or self.upper is None or np.isnan(self.lower):
+            return self.pieces
+        return ((self.lower, self.upper),)
+
+    @property
+    def set_text(self) -> str | None:
+        """The set in words, where two ends do not tell it: an empty one, or one of several pieces."""
+        told = self.method != ANDERSON_RUBIN or len(self.pieces) == 1
+        return None if told else robust_set_text(self.pieces)
+
+    @property
+    def set_cell(self) -> str:
+        """The same for a cell of a table, empty where two ends tell it."""
+        return "" if self.set_text is None else pieces_text(self.pieces)
+
+
 @dataclass(frozen=True, eq=False)
-class Interval(Tabular):
+class Interval(Ends, Tabular):
     """An estimate with its interval; unpacks to the two ends, `lower, upper = model.effect_interval(...)`.
 
     Attributes:
@@ -94,7 +124,10 @@ class Interval(Tabular):
         dof: degrees of freedom, of the same shape.
         method: "pointwise"; "uniform" for a band that covers all entries; "anderson-rubin" for the ends of a set
             that is valid however weak the instruments are.
-        pieces: of such a set, its disjoint intervals in rising order.
+        pieces: of such a set, its disjoint intervals in rising order; `lower` and `upper` are the outermost ends.
+        note: what has to be known of this interval, such as that it is too narrow; empty if nothing.
+        axes: names of the axes of arrays, such as ("treatment", "row"); "level" are those of an outcome.
+        levels: names of the outcome's levels, if there is such an axis.
 
     Example:
         >>> found = Interval(2.0, 1.5, 2.5, 0.95, {"sampling": 0.25})
@@ -114,6 +147,9 @@ class Interval(Tabular):
     dof: Any = np.inf
     method: str = "pointwise"
     pieces: tuple[tuple[float, float], ...] = ()
+    note: str = ""
+    axes: tuple[str, ...] = ()
+    levels: tuple[Any, ...] = ()
 
     def __iter__(self) -> Iterator[Any]:
         """The lower and the upper end."""
@@ -127,22 +163,41 @@ class Interval(Tabular):
     def to_frame(self) -> pd.DataFrame:
         """One row for each estimate: estimate, standard error, ends of the interval, and support.
 
+        A set that two ends do not tell is in a column `set`, what has to be known of the interval in a column `note`.
+
         Example:
             >>> Interval(2.0, 1.5, 2.5, 0.95, {"sampling": 0.25}, 0.9, name="ate").to_frame()["upper"].tolist()
             [2.5]
         """
         import pandas as pd
 
-        values = np.atleast_1d(self.estimate)
-        columns = {"estimate": self.estimate, "std_error": self.std_error, "lower": self.lower, "upper": self.upper}
-        index = list(self.labels) or ([self.name] if np.ndim(self.estimate) == 0 else range(len(values)))
-        if values.ndim == 1:
-            frame = pd.DataFrame({name: np.atleast_1d(part) for name, part in columns.items()}, index=index)
-            frame["in_support"] = np.broadcast_to(self.in_support, values.shape)
-            return frame
-        # Several levels of an outcome: one row for each estimate and level.
-        pairs = pd.MultiIndex.from_product([index, range(values.shape[-1])], names=[None, "level"])
-        return pd.DataFrame({name: np.ravel(part) for name, part in columns.items()}, index=pairs)
+        shape = np.shape(self.estimate)
+        parts = {"estimate": self.estimate, "std_error": self.std_error, "lower": self.lower, "upper": self.upper}
+        inside = np.asarray(self.in_support)
+        # Support does not depend on an outcome's levels.
+        inside = inside[..., None] if 0 < inside.ndim < len(shape) else inside
+        parts["in_support"] = inside
+        columns = {name: np.ravel(np.broadcast_to(part, shape)) for name, part in parts.items()}
+        frame = pd.DataFrame(columns, index=self._index(shape))
+        if not shape and self.set_cell:
+            frame["set"] = self.set_cell
+        if self.note:
+            frame["note"] = self.note
+        return frame
+
+    def _index(self, shape: tuple[int, ...]) -> pd.Index:
+        """Labels of the estimates, all axes of arrays together."""
+        import pandas as pd
+
+        if not shape:
+            return pd.Index([self.name])
+        each: list[Any] = [range(size) for size in shape]
+        if self.labels:
+            each[0] = list(self.labels)
+        if self.levels:
+            each[-1] = list(self.levels)
+        names = self.axes or (None,) * len(shape)
+        return pd.Index(each[0], name=names[0]) if len(shape) == 1 else pd.MultiIndex.from_product(each, names=names)
 
     def _repr_html_(self) -> str:
         return str(self.to_frame().to_html(float_format="{:.4g}".format))
@@ -150,7 +205,7 @@ class Interval(Tabular):
     @property
     def __maketables_coef_table__(self) -> pd.DataFrame:
         frame = self.to_frame()
-        names = [str(name) for name in frame.index]
+        names = [", ".join(map(str, name)) if isinstance(name, tuple) else str(name) for name in frame.index]
         dof = np.ravel(np.broadcast_to(self.dof, np.shape(self.estimate)))
         return coefficient_table(names, frame["estimate"], frame["std_error"], dof)
 
@@ -159,15 +214,20 @@ class Interval(Tabular):
 
         >>> print(Interval(2.0, 1.5, 2.5, 0.95, {"sampling": 0.2, "network": 0.15}, 0.9))
         2 (95% interval 1.5 to 2.5; standard error 0.25: sampling 0.2, network 0.15; 90% in support)
+        >>> two = ((-np.inf, 0.3), (1.2, np.inf))
+        >>> print(Interval(2.0, -np.inf, np.inf, 0.95, {"s": 0.4}, 1.0, method="anderson-rubin", pieces=two))
+        2 (95% Anderson-Rubin set -infinity to 0.300 or 1.20 to infinity; standard error 0.4: s 0.4; 100% in support)
         """
-        level = percent(self.level)
+        level, note = percent(self.level), f" {self.note}" if self.note else ""
         if np.ndim(self.estimate):
-            return f"{np.size(self.estimate)} estimates with {level} intervals: .estimate, .lower, .upper, .to_frame()"
+            text = f"{np.size(self.estimate)} estimates with {level} intervals: .estimate, .lower, .upper, .to_frame()"
+            return f"{text}.{note}" if note else text
         parts = ", ".join(f"{name} {value:.4g}" for name, value in self.std_errors.items())
         inside = f"; {float(self.in_support):.0%} in support" if np.ndim(self.in_support) == 0 else ""
         error = f"standard error {float(self.std_error):.4g}: {parts}"
-        kind = {"uniform": "band", "anderson-rubin": "Anderson-Rubin set"}.get(self.method, "interval")
-        return f"{self.estimate:.4g} ({level} {kind} {self.lower:.4g} to {self.upper:.4g}; {error}{inside})"
+        kind = {"uniform": "band", ANDERSON_RUBIN: "Anderson-Rubin set"}.get(self.method, "interval")
+        ends = self.set_text or f"{self.lower:.4g} to {self.upper:.4g}"
+        return f"{self.estimate:.4g} ({level} {kind} {ends}; {error}{inside}){note}"
 
 
 def coefficient_table(names: list[str], estimates: Any, std_errors: Any, dof: Any) -> pd.DataFrame:

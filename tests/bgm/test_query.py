@@ -146,7 +146,7 @@ def test_a_wide_dose_response_needs_little_memory(small: BGMIVConfig) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     tracemalloc.start()
     values = fitted.at(Query(query.treatment, Rows(data.covariates)))
-    inside = fitted.in_support(query.thinned(250))
+    inside = fitted.in_support(query.drawn(250))
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert values.shape == (41, 1000)

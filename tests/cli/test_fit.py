@@ -233,6 +233,7 @@ def test_groups_are_those_of_the_column_and_of_no_other(tmp_path: Path) -> None:
         (["--t0", "0", "--t1", "1", "--by", "season"], 1, "stored no curves by 'season' (it has: region)"),
         (["--t0", "zero", "--t1", "1"], 2, "'zero' is not a number"),
         (["--t0", "0"], 2, "--t1"),
+        (["--t0", "0", "--t1", "1", "--rows", "treated"], 2, "'price' is a number: no rows are the treated ones"),
         (["--t0", "0", "--t1", "1", "--level", "0"], 2, "--level"),
         (["--t0", "0", "--t1", "1", "--data", "nowhere.csv"], 1, "no such file"),
     ],

@@ -165,7 +165,7 @@ def test_the_warning_points_at_the_caller() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         TSLS().fit_table(MISSING["pandas nan"](), **ROLES, missing="drop")
-    assert [warning.filename for warning in caught] == [__file__]
+    assert {warning.filename for warning in caught} == {__file__}
 
 
 def test_columns_that_are_not_used_are_not_looked_at() -> None:

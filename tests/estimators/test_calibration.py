@@ -11,7 +11,7 @@ import pytest
 import bgmiv
 from bgmiv.data.query import Query, Rows
 from bgmiv.errors import ConfigError, DataError, StoreError
-from bgmiv.estimators.calibration import Calibration, _generator
+from bgmiv.estimators.calibration import Calibration, _generator, _ratio
 from bgmiv.executors import Board, Died, Done, InProcess, LocalPool, Task
 from bgmiv.intervals import Interval
 
@@ -139,3 +139,30 @@ def test_what_cannot_be_calibrated_is_refused(model: bgmiv.TSLS, tmp_path: Path)
         found.widened(Interval(1.0, 0.0, 2.0, 0.9, {}, name="average effect"))
     with pytest.raises(ConfigError, match="Anderson-Rubin"):
         found.widened(Interval(1.0, 0.0, 2.0, 0.95, {}, name="average effect", method="anderson-rubin"))
+
+
+def test_what_is_measured_is_the_default_interval() -> None:
+    """With weak instruments that is the robust set, and the usual interval has a line of its own."""
+    rng = np.random.default_rng(3)
+    w, u, e = rng.normal(size=(3, 250))
+    x = 0.15 * w + u
+    model = bgmiv.TSLS().fit(x + u + 0.2 * e, x, instruments=w)
+    assert model.ate_interval(t0=0.0, t1=1.0).method == "anderson-rubin"
+    found = model.calibrate(repeats=40)
+    assert found.coverage["average effect"] >= 0.85
+    assert found.ratios["average effect"] != found.ratios["average effect, usual interval"]
+    assert found.n_robust == 40
+    assert "40 were Anderson-Rubin sets" in str(found)
+    widened = found.widened(model.ate_interval(t0=0.0, t1=1.0, method="usual"))
+    assert widened.upper >= model.ate_interval(t0=0.0, t1=1.0, method="usual").upper
+
+
+def test_sets_without_a_width_hold_or_do_not() -> None:
+    two = ((-np.inf, 0.3), (1.2, np.inf))
+    for pieces, ends, ratios in (
+        (two, (-np.inf, np.inf), {0.0: 0.0, 0.5: np.inf, 2.0: 0.0}),
+        ((), (np.nan, np.nan), {0.0: np.inf}),
+        (((1.0, 3.0),), (1.0, 3.0), {2.0: 0.0, 3.0: 1.0, 4.0: 2.0}),
+    ):
+        interval = Interval(1.0, *ends, 0.95, {"sampling": 0.2}, method="anderson-rubin", pieces=pieces)
+        assert {truth: _ratio(interval, truth) for truth in ratios} == ratios

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from bgmiv import NPIV, TSLS
 from bgmiv.bgm.alternating import Alternating
 from bgmiv.bgm.config import BGMIVConfig
 from bgmiv.bgm.covariates import CovariateConfig
@@ -67,3 +68,16 @@ def test_demand_is_learned_by_a_short_schedule() -> None:
     constant = grid.truth.var()
     assert constant == pytest.approx(3.26e4, rel=0.01)
     assert error < constant / 5.0
+
+
+def test_2sls_with_covariates_need_not_be_the_effect_on_compliers() -> None:
+    """The example of docs/assumptions.md: the effect is 1 for everybody, and E[w | v] is not linear in v."""
+    rng = np.random.default_rng(0)
+    n = 4000
+    v, e = rng.normal(size=(2, n))
+    w = (rng.random(n) < np.where(np.abs(v) > 1.0, 0.9, 0.1)).astype(float)
+    kind = rng.choice(["complier", "always", "never"], n, p=[0.5, 0.25, 0.25])
+    taken = np.where(kind == "complier", w, kind == "always").astype(bool)
+    data = {"outcome": taken + v**2 + e, "treatment": taken, "instruments": w, "covariates": v}
+    assert TSLS().fit(**data).ate(t0=False, t1=True) == pytest.approx(4.4, abs=0.4)
+    assert NPIV(random_state=0).fit(**data).ate(t0=False, t1=True) == pytest.approx(1.0, abs=0.3)

@@ -10,12 +10,14 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 
-from bgmiv import TSLS, Interval, effects
+import bgmiv
+from bgmiv import NPIV, TSLS, Interval, effects
 from bgmiv.data import query
 from bgmiv.data.query import Encoded
-from bgmiv.errors import DataError, SupportWarning
+from bgmiv.errors import ConfigError, DataError, FitWarning, SupportWarning, WeakInstrumentWarning
 
 RNG = np.random.default_rng(0)
 N = 400
@@ -159,6 +161,10 @@ def test_the_same_effect_has_the_same_numbers_wherever_it_is_asked(tsls: TSLS) -
         lambda model: model.effect(AGE, t0=0.0, t1=300.0),
         lambda model: model.ate(t0=0.0, t1=300.0),
         lambda model: model.marginal_effect(300.0, AGE, step=1.0),
+        lambda model: model.predict_interval(300.0, AGE),
+        lambda model: model.effect_interval(AGE, t0=0.0, t1=300.0),
+        lambda model: model.ate_interval(t0=0.0, t1=1e6),
+        lambda model: model.marginal_effect_interval(300.0, AGE, step=1.0),
     ],
 )
 def test_extrapolation_is_a_warning_with_its_share(tsls: TSLS, ask: Any) -> None:
@@ -172,7 +178,8 @@ def test_intervals_say_where_the_data_are(tsls: TSLS) -> None:
     share = tsls.dose_response_interval([0.0, 30.0], AGE).in_support
     assert share[0] > 0.5
     assert share[1] == 0.0
-    assert tsls.ate_interval(t0=0.0, t1=30.0).in_support == 0.0
+    with pytest.warns(SupportWarning):
+        assert tsls.ate_interval(t0=0.0, t1=30.0).in_support == 0.0
 
 
 def test_averages_are_over_the_rows_of_the_fit_unless_others_are_given(tsls: TSLS) -> None:
@@ -245,8 +252,10 @@ def test_intervals_know_what_rows_that_stand_for_all_leave_open(monkeypatch: pyt
     whole, curve = model.ate_interval(t0=0.0, t1=1.0), model.dose_response_interval([0.0, 1.0])
     assert "rows" not in whole.std_errors
     monkeypatch.setattr(effects, "_MAX_AVERAGED", 100)
+    model = TSLS(interactions=True).fit(Y, X, instruments=W, covariates=AGE)
     found, thin = model.ate_interval(t0=0.0, t1=1.0), model.dose_response_interval([0.0, 1.0])
-    effect = model.effect(AGE, t0=0.0, t1=1.0)[np.linspace(0, N - 1, 100).round().astype(int)]
+    effect = model.effect(AGE, t0=0.0, t1=1.0)[query.Rows(V[:, None]).drawn(100)[1]]
+    assert found.estimate == pytest.approx(effect.mean())
     assert found.std_errors["rows"] == pytest.approx(effect.std() / 10.0 * np.sqrt(0.75))
     assert abs(found.estimate - whole.estimate) < 3.0 * found.std_errors["rows"]
     assert found.std_errors["sampling"] == whole.std_errors["sampling"]
@@ -267,3 +276,171 @@ def test_averages_of_a_million_rows_are_cheap() -> None:
     )
     assert effect.estimate == pytest.approx(model.fitted_.slope)
     assert np.diff(curve.values) == pytest.approx(model.fitted_.slope * np.diff(curve.treatment))
+
+
+def test_averages_of_columns_are_those_of_rows() -> None:
+    """A sieve's covariance of an average, by its columns averaged first and by all rows."""
+    rng = np.random.default_rng(4)
+    v, w, u, e = rng.normal(size=(4, 600))
+    x = w + 0.5 * v + u
+    weights = rng.uniform(size=600)
+    model = NPIV(random_state=0).fit(x**2 + x * v + v + u + e, x, instruments=w, covariates=v, weights=weights)
+    along = query.query_along(model.fitted_.schema, [-1.0, 0.0, 2.0], model.data_)
+    fast = model.fitted_.average_factors(along)
+    slow = effects.average_in_parts(model.fitted_.factors, along)
+    assert [source.name for source in fast] == [source.name for source in slow]
+    for one, two in zip(fast, slow, strict=True):
+        np.testing.assert_allclose(one.factors, two.factors, atol=1e-10 * np.abs(two.factors).max())
+
+
+def test_weights_of_an_average_have_the_labels_of_the_fit() -> None:
+    frame = pd.DataFrame({"y": Y, "x": X, "w": W, "age": V}, index=np.arange(N)[::-1])
+    roles: Any = {"outcome": "y", "treatment": "x", "instruments": "w", "covariates": "age"}
+    weights = pd.Series(np.exp(V), index=frame.index)
+    gap = frame.copy()
+    gap.iloc[3, 3] = np.nan
+    with pytest.warns(UserWarning, match="dropped"):
+        dropped = TSLS(interactions=True).fit_table(gap, missing="drop", **roles)
+    for model, kept in (
+        (TSLS(interactions=True).fit_table(frame, **roles), slice(None)),
+        (TSLS(interactions=True).fit_formula("y ~ age + [x ~ w]", frame), slice(None)),
+        (dropped, gap["age"].notna().to_numpy()),
+    ):
+        own = weights[kept]
+        found = model.ate(t0=0.0, t1=1.0, weights=own)
+        assert found == pytest.approx(model.ate(t0=0.0, t1=1.0, weights=own.to_numpy()))
+        for wrong in (own.reset_index(drop=True), own.sort_index()):
+            with pytest.raises(DataError, match="different pandas indexes"):
+                model.ate(t0=0.0, t1=1.0, weights=wrong)
+        with pytest.raises(DataError, match="different pandas indexes"):
+            model.dose_response([0.0, 1.0], frame[["age"]], weights=weights.reset_index(drop=True))
+
+
+def test_huge_weights_are_weights() -> None:
+    model = TSLS(interactions=True).fit(Y, X, instruments=W, covariates=AGE)
+    huge = np.where(V > 0.0, 1e308, 5e307)
+    assert model.ate(t0=0.0, t1=1.0, weights=huge) == pytest.approx(model.ate(t0=0.0, t1=1.0, weights=huge / 1e308))
+
+
+def test_the_order_of_very_many_rows_does_not_matter() -> None:
+    """Every second row treated alike: rows picked at even steps would show only one kind of them."""
+    model = TSLS(interactions=True).fit(Y + V * X, X, instruments=W, covariates=AGE)
+    age = np.tile([-1.0, 1.0], 100_000)[:199_999]
+    found = model.ate_interval({"age": age}, t0=0.0, t1=1.0)
+    truth = model.effect({"age": [-1.0, 1.0]}, t0=0.0, t1=1.0).mean()
+    assert abs(found.estimate - truth) < 3.0 * found.std_errors["rows"]
+    assert found.lower < truth < found.upper
+
+
+def test_a_row_with_most_of_the_weight_is_announced() -> None:
+    weights = np.ones(N)
+    TSLS().fit(Y, X, instruments=W, covariates=AGE, weights=weights)
+    weights[17] = 1e6
+    with pytest.warns(FitWarning, match=r"row 17 has 100% of all weight.*count as 1 of equal weight"):
+        TSLS().fit(Y, X, instruments=W, covariates=AGE, weights=weights)
+    weights = np.exp(0.5 * V)
+    text = str(TSLS().fit(Y, X, instruments=W, covariates=AGE, weights=weights).summary())
+    effective = weights.sum() ** 2 / np.sum(weights**2)
+    assert f"sampling weights; Kish's effective number is {effective:,.0f}" in " ".join(text.split())
+
+
+def test_arguments_set_after_the_fit_are_those_of_the_next(tmp_path: Any) -> None:
+    fit: dict[str, Any] = {"instruments": W, "covariates": AGE}
+    model, other = (NPIV(random_state=0).fit(Y, X, **fit) for _ in range(2))
+    model.set_params(use_instrument=False, min_gain=1e9, random_state=5)
+    assert str(model.diagnose()) == str(other.diagnose())
+    assert model.diagnose()["no-instrument"].numbers == other.diagnose()["no-instrument"].numbers
+    assert model.ate_interval(t0=0.0, t1=1.0, method="robust").lower < 2.0
+    analysis = model.analysis()
+    assert analysis.settings == other.analysis().settings == {"random_state": "0"}
+    assert analysis.method == "NPIV"
+    model.save(tmp_path / "fit")
+    again = bgmiv.load(tmp_path / "fit")
+    assert again.get_params() == other.get_params()
+    assert model.get_params()["min_gain"] == 1e9
+
+
+def chosen(n: int = 1500) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
+    """An effect of 1 + v, taken by those of large v who are offered it, and by nobody else."""
+    rng = np.random.default_rng(8)
+    v, u, e = rng.normal(size=(3, n))
+    offer = rng.random(n) < 0.5
+    taken = offer & (v + 0.5 * u > 0.0)
+    y = (1.0 + v) * taken + v + u + 0.3 * e
+    return {"outcome": y, "treatment": taken, "instruments": offer.astype(float), "covariates": {"v": v}}, taken, v
+
+
+def test_effects_over_treated_and_untreated_rows() -> None:
+    data, taken, v = chosen()
+    model = TSLS(interactions=True).fit(**data)
+    for rows, some in (("treated", taken), ("untreated", ~taken), ("all", np.ones(len(v), bool))):
+        asked: Any = {"t0": False, "t1": True, "rows": rows}
+        found = model.ate_interval(**asked)
+        assert found.estimate == pytest.approx(model.ate(**asked))
+        assert found.estimate == pytest.approx(model.effect({"v": v[some]}, t0=False, t1=True).mean())
+        assert found.lower < np.mean(1.0 + v[some]) < found.upper
+    assert model.ate(t0=False, t1=True, rows="treated") > model.ate(t0=False, t1=True) + 0.4
+    # Weights are those of all rows of the fit.
+    weighted = model.ate(t0=False, t1=True, rows="treated", weights=np.exp(v))
+    wanted = np.average(model.effect({"v": v[taken]}, t0=False, t1=True), weights=np.exp(v[taken]))
+    assert weighted == pytest.approx(wanted)
+    row = next(row for row in model.analysis(no_instrument=False).effects if "(treated)" in row.group.label)
+    assert row.estimate == pytest.approx(model.ate(t0=False, t1=True, rows="treated"))
+
+
+def test_rows_by_treatment_that_there_are_not(tsls: TSLS, tmp_path: Any) -> None:
+    with pytest.raises(DataError, match="is a number: no rows are the treated ones"):
+        tsls.ate(t0=0.0, t1=1.0, rows="treated")
+    with pytest.raises(ConfigError, match="rows must be one of"):
+        tsls.ate(t0=0.0, t1=1.0, rows="compliers")  # type: ignore[arg-type]
+    data, _, v = chosen(400)
+    model = TSLS().fit(**data)
+    with pytest.raises(DataError, match="rows of the fit"):
+        model.ate({"v": v}, t0=False, t1=True, rows="treated")
+    model.save(tmp_path / "fit")
+    with pytest.raises(DataError, match="attach_data"):
+        bgmiv.load(tmp_path / "fit").ate_interval(t0=False, t1=True, rows="untreated")
+
+
+@pytest.mark.parametrize("kind", ["number", "levels of the treatment", "levels of the outcome"])
+def test_weak_instruments_are_told_once_and_by_every_interval(kind: str) -> None:
+    rng = np.random.default_rng(1)
+    w, w2, v, u = rng.normal(size=(4, 300))
+    x, y = 0.1 * (w + w2) + u, u + v + rng.normal(size=300)
+    third = np.array(["a", "b", "c"])
+    x, y = (
+        third[np.digitize(x, [-0.5, 0.5])] if kind == "levels of the treatment" else x,
+        third[np.digitize(y, [-1.0, 1.0])] if kind == "levels of the outcome" else y,
+    )
+    method: Any = TSLS() if kind != "levels of the outcome" else bgmiv.BGMIV(preset="paper", iterations=0, epochs=0)
+    with pytest.warns(WeakInstrumentWarning, match="too weak for usual intervals") as caught:
+        model = method.fit(y, x, instruments=np.column_stack([w, w2]), covariates={"v": v})
+    assert sum(one.category is WeakInstrumentWarning for one in caught) == 1
+    pair = {"t0": "a", "t1": "b"} if kind == "levels of the treatment" else {"t0": -0.5, "t1": 0.5}
+    rows = {"v": v[:5]}
+    intervals = [
+        model.effect_interval(rows, **pair),
+        model.predict_interval(pair["t1"], rows),
+        model.dose_response_interval([pair["t0"], pair["t1"]]),
+        model.dose_response_interval([pair["t0"], pair["t1"]], rows, average=False),
+        model.ate_interval(**pair, method="usual"),
+    ]
+    if kind == "number":
+        intervals.append(model.marginal_effect_interval(0.0, rows, step=0.1))
+        assert model.ate_interval(**pair).method == "anderson-rubin"
+        assert model.ate_interval(**pair).note == ""
+    else:
+        intervals.append(model.ate_interval(**pair))
+    for found in intervals:
+        assert "too narrow" in found.note
+        assert found.note in str(found)
+        assert len(found.to_frame()) == np.size(found.estimate)
+
+
+def test_strong_instruments_are_told_by_nobody(tsls: TSLS, recwarn: pytest.WarningsRecorder) -> None:
+    TSLS().fit(Y, X, instruments=W, covariates=AGE)
+    assert not [one for one in recwarn if one.category is WeakInstrumentWarning]
+    assert tsls.predict_interval(0.0, AGE).note == ""
+    frame = tsls.dose_response_interval([0.0, 1.0], {"age": V[:2]}, average=False).to_frame()
+    assert frame.index.tolist() == [(0.0, 0), (0.0, 1), (1.0, 0), (1.0, 1)]
+    assert list(frame.columns) == ["estimate", "std_error", "lower", "upper", "in_support"]

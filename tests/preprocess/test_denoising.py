@@ -34,3 +34,13 @@ def test_it_is_the_level_of_lowest_generalised_cross_validation(shape: tuple[int
 
 def test_columns_that_never_vary_bear_anything() -> None:
     assert choose_noise(np.ones((20, 3)), np.arange(20.0)[:, None], LEVELS) in LEVELS
+
+
+def test_the_noise_is_chosen_by_rows_from_the_whole_file() -> None:
+    """Columns that say nothing in the first half of a sorted file, and all in the second."""
+    rng = np.random.default_rng(0)
+    columns = rng.normal(size=(12_000, 20))
+    said = columns[:, 0] * (np.arange(12_000) >= 6000) + 0.1 * rng.normal(size=12_000)
+    levels = (0.0, 0.5, 1.0)
+    assert choose_noise(columns[:4000], said[:4000, None], levels) == 1.0
+    assert choose_noise(columns, said[:, None], levels) == 0.0

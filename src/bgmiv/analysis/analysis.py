@@ -16,7 +16,7 @@ from bgmiv.data.export import Tabular
 from bgmiv.diagnostics.check import Diagnosis, Severity
 from bgmiv.diagnostics.verdict import Verdict
 from bgmiv.errors import DataError
-from bgmiv.intervals import Estimate, Interval, Source, coefficient_table, interval_of
+from bgmiv.intervals import ANDERSON_RUBIN, Ends, Estimate, Interval, Source, coefficient_table, interval_of
 from bgmiv.numerals import number
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class Question:
         n_rows, n_dropped: rows used, and rows left out for missing values.
         weights, groups: names of these columns; empty if there are none.
         columns: a summary of each.
+        n_effective: by Kish, how many rows of equal weight would tell as much of a mean; `n_rows` without weights.
     """
 
     outcome: str
@@ -74,6 +75,7 @@ class Question:
     weights: str
     groups: str
     columns: tuple[ColumnSummary, ...]
+    n_effective: float = math.nan
 
     @property
     def level_names(self) -> tuple[str, ...]:
@@ -127,11 +129,21 @@ class CurveSource:
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that are averaged over: the column that divides them (empty for all rows), and a label such as "x = 1"."""
+    """Rows that are averaged over.
+
+    Args:
+        column: that divides them; empty for all rows.
+        label: such as "x = 1".
+        n_rows: how many they are.
+        treatment: the treatment that all of them have, if they were chosen by it.
+        n_groups: how many groups the column makes, of which the largest are shown; 0 if all are.
+    """
 
     column: str
     label: str
     n_rows: int
+    treatment: float | None = None
+    n_groups: int = 0
 
 
 @dataclass(frozen=True)
@@ -184,7 +196,7 @@ class Curve(Tabular):
 
 
 @dataclass(frozen=True)
-class EffectRow:
+class EffectRow(Ends):
     """The average effect of one treatment against another in a group of rows.
 
     Args:
@@ -218,7 +230,7 @@ class EffectRow:
 
 
 @dataclass(frozen=True)
-class MethodRow:
+class MethodRow(Ends):
     """One method's answer to the same question.
 
     Args:
@@ -228,6 +240,7 @@ class MethodRow:
         note: what kind it is: "no-instrument", "line", "line-without-instrument", "truth" (of simulated data), or empty
             for a fitted method.
         severity, n_held_out: what held-out rows say about its fit, and how many they are; None and 0 for none.
+        method, pieces: of the interval, as in `EffectRow`.
     """
 
     name: str
@@ -238,6 +251,8 @@ class MethodRow:
     note: str = ""
     severity: Severity | None = None
     n_held_out: int = 0
+    method: str = "pointwise"
+    pieces: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -318,10 +333,11 @@ class Analysis(Tabular):
     @property
     def weak(self) -> bool:
         """Whether standard errors alone make too narrow intervals: by a check, or as effects have robust sets."""
-        return self.diagnosis.weak_instruments or self.effects[0].method == "anderson-rubin"
+        return self.diagnosis.weak_instruments or self.effects[0].method == ANDERSON_RUBIN
 
     def records(self) -> list[dict[str, Any]]:
-        """The average effects, a row for each group of rows."""
+        """The average effects, a row for each group of rows; `set` is there where two ends do not tell an interval."""
+        shown = any(row.set_cell for row in self.effects)
         return [
             {
                 "column": row.group.column,
@@ -334,6 +350,7 @@ class Analysis(Tabular):
                 "lower": math.nan if row.lower is None else row.lower,
                 "upper": math.nan if row.upper is None else row.upper,
                 "in_support": row.in_support,
+                **({"set": row.set_cell} if shown else {}),
             }
             for row in self.effects
         ]

@@ -84,8 +84,8 @@ def _widest(curve: Curve) -> tuple[tuple[float, ...], ...]:
     return ends if ends[0] else ()
 
 
-def effect_axis(rows: Sequence[tuple[float | None, float | None, float | None]], *, zero: bool = True) -> Axis:
-    """An axis over estimates and ends of intervals; those far beyond the others run out of it."""
+def effect_axis(rows: Sequence[Sequence[float | None]], *, zero: bool = True) -> Axis:
+    """An axis over estimates, the first of each row, and ends of intervals; those far beyond the others run out."""
     finite = [[value for value in row if value is not None and math.isfinite(value)] for row in rows]
     anchors = [row for row in finite if row]
     values = [value for row in anchors for value in row] + ([0.0] if zero else [])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from platform import python_version
@@ -34,7 +34,7 @@ from bgmiv.diagnostics.diagnose import changes_of
 from bgmiv.diagnostics.weak_iv import FitRows, effect_of, needs_robust_set
 from bgmiv.effects import Average, average
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.intervals import Band, interval_of
+from bgmiv.intervals import ANDERSON_RUBIN, Band, interval_of
 from bgmiv.progress import HistoryRow
 
 __all__ = [
@@ -88,11 +88,31 @@ def grid_of(schema: Schema, data: IVData | None, request: AnalysisRequest) -> Gr
 
 
 class GroupRows(NamedTuple):
-    """Some of the rows: the column that divides them, a label, and their positions."""
+    """Some of the rows: the column that divides them, a label, and their positions; the others as in `Group`."""
 
     column: str
     label: str
     rows: NDArray[np.int64]
+    treatment: float | None = None
+    n_groups: int = 0
+
+    @property
+    def group(self) -> Group:
+        """What an analysis keeps of it."""
+        return Group(self.column, self.label, len(self.rows), self.treatment, self.n_groups)
+
+
+def groups_by_treatment(data: IVData, grid: Grid) -> list[GroupRows]:
+    """The rows that have a binary treatment and those that do not, whose average effects may differ."""
+    variable = data.schema.treatment
+    if variable.kind is not BlockKind.binary or not data.schema.blocks:
+        return []
+    names = variable.levels or (0, 1)
+    found = [
+        GroupRows(variable.name, f"{variable.name} = {names[int(t)]} ({word})", np.flatnonzero(data.treatment == t), t)
+        for t, word in ((grid.t1, "treated"), (grid.t0, "untreated"))
+    ]
+    return [group for group in found if len(group.rows)]
 
 
 def groups_of(data: IVData, request: AnalysisRequest) -> list[GroupRows]:
@@ -130,8 +150,7 @@ def _of_column(data: IVData, block: CovariateBlock, column: str) -> list[GroupRo
     name = block.source or column
     if block.levels is not None:
         flat = data.covariates[:, block.start : block.stop]
-        levels = list(enumerate(block.levels))[:_MAX_GROUPS]
-        return [GroupRows(name, f"{name} = {level}", np.flatnonzero(flat[:, i] > 0.5)) for i, level in levels]
+        return _largest(name, block.levels, np.argmax(flat, axis=1), in_order=True)
     if block.kind not in (BlockKind.binary, BlockKind.continuous):
         raise DataError(f"by={name!r} is a {block.kind} block, which does not divide the rows. Name a single column.")
     values = data.covariates[:, block.start + block.columns.index(column)].astype(np.float64)
@@ -144,12 +163,21 @@ def _of_column(data: IVData, block: CovariateBlock, column: str) -> list[GroupRo
 def _labelled(name: str, labels: NDArray[Any], n: int) -> list[GroupRows]:
     if labels.shape != (n,):
         raise DataError(f"by={name!r} has labels of shape {labels.shape}; pass one for each of the {n} rows.")
-    kinds, codes, counts = np.unique(labels.astype(str), return_inverse=True, return_counts=True)
-    if len(kinds) <= _MAX_GROUPS:
-        return [GroupRows(name, f"{name} = {kinds[i]}", np.flatnonzero(codes == i)) for i in np.argsort(-counts)]
-    if labels.dtype.kind in "iuf":
+    kinds, codes = np.unique(labels.astype(str), return_inverse=True)
+    if len(kinds) > _MAX_GROUPS and labels.dtype.kind in "iuf":
         return _thirds(name, labels.astype(np.float64))
-    raise DataError(f"by={name!r} has {len(kinds)} values, and at most {_MAX_GROUPS} groups are shown apart.")
+    return _largest(name, tuple(kinds.tolist()), codes)
+
+
+def _largest(name: str, levels: tuple[Any, ...], codes: NDArray[np.intp], *, in_order: bool = False) -> list[GroupRows]:
+    """The largest groups by level, the largest first or in the order of the levels, as many as are shown."""
+    counts = np.bincount(codes, minlength=len(levels))
+    shown = np.argsort(-counts, kind="stable")[:_MAX_GROUPS]
+    n_groups = int(np.count_nonzero(counts)) if np.count_nonzero(counts) > len(shown) else 0
+    return [
+        GroupRows(name, f"{name} = {levels[i]}", np.flatnonzero(codes == i), None, n_groups)
+        for i in (np.sort(shown) if in_order else shown)
+    ]
 
 
 def _thirds(name: str, values: NDArray[np.float64]) -> list[GroupRows]:
@@ -219,7 +247,8 @@ def build_analysis(
     data, fitted = subject.data, subject.fitted
     grid = grid_of(data.schema, data, request)
     groups = [(Group("", f"all {request.units}", data.n_rows), subject.rows)]
-    groups += [(Group(g.column, g.label, len(g.rows)), subject.rows.take(g.rows)) for g in groups_of(data, request)]
+    chosen = [*groups_by_treatment(data, grid), *groups_of(data, request)]
+    groups += [(one.group, subject.rows.take(one.rows)) for one in chosen]
     averages = [(group, averaged(fitted, rows, grid)) for group, rows in groups]
     weak = subject.own is not None and needs_robust_set(subject.own.data)
     effects = tuple(effect_row(group, found, grid, fitted, subject.own, weak) for group, found in averages)
@@ -292,7 +321,8 @@ def method_row(name: str, fitted: Fitted, found: Average, effect: EffectRow, not
     verdict = fitted.verdict
     severity, n_held_out = (None, 0) if verdict is None else (verdict.severity, verdict.evidence.n_held_out)
     curve = _plain(found.estimate.values)
-    return MethodRow(name, effect.estimate, effect.lower, effect.upper, curve, note, severity, n_held_out)
+    ends = (effect.lower, effect.upper)
+    return MethodRow(name, effect.estimate, *ends, curve, note, severity, n_held_out, effect.method, effect.pieces)
 
 
 def _beside(
@@ -310,13 +340,20 @@ def _beside(
         return rows
     x, y = (float(np.average(values, weights=data.weights)) for values in (data.treatment, data.outcome))
     line, ols = (_plain(y + slope * (grid.doses - x)) for slope in (linear.coefficient, linear.ols))
-    robust = linear.robust_set if weak else ()
-    ends = (robust[0][0], robust[-1][1]) if robust else (linear.lower, linear.upper)
-    lower, upper = sorted(end * change for end in ends)
-    rows.append(MethodRow("2SLS", linear.coefficient * change, lower, upper, line, "line"))
-    lower, upper = sorted(end * change for end in linear.ols_interval)
+    sets = linear.robust_set if weak else ((linear.lower, linear.upper),)
+    pieces = _scaled(sets, change)
+    lower, upper = (pieces[0][0], pieces[-1][1]) if pieces else (np.nan, np.nan)
+    two_stage = MethodRow("2SLS", linear.coefficient * change, lower, upper, line, "line")
+    rows.append(replace(two_stage, method=ANDERSON_RUBIN, pieces=pieces) if weak else two_stage)
+    ((lower, upper),) = _scaled((linear.ols_interval,), change)
     rows.append(MethodRow("OLS", linear.ols * change, lower, upper, ols, "line-without-instrument"))
     return rows
+
+
+def _scaled(pieces: Sequence[tuple[float, float]], change: float) -> tuple[tuple[float, float], ...]:
+    """Intervals of a slope as those of an effect, in rising order."""
+    ends = (sorted((low * change, high * change)) for low, high in pieces)
+    return tuple(sorted((low, high) for low, high in ends))
 
 
 def _question(subject: Subject, source: str) -> Question:
@@ -341,6 +378,9 @@ def _question(subject: Subject, source: str) -> Question:
         weights=data.weights_name if data.weights is not None else "",
         groups=data.groups_name if data.groups is not None else "",
         columns=_columns(data),
+        n_effective=data.n_rows
+        if data.weights is None
+        else float(1.0 / np.sum(Rows(data.covariates, data.weights).shares ** 2)),
     )
 
 

@@ -88,12 +88,14 @@ class Comparison(Tabular):
         """One row for each method: estimate, ends of the interval, and what held-out rows say."""
         import pandas as pd
 
+        shown = any(row.set_cell for row in self.methods)
         rows = [
             {
                 "estimate": row.estimate,
                 "lower": math.nan if row.lower is None else row.lower,
                 "upper": math.nan if row.upper is None else row.upper,
                 "held_out": row.severity or "not checked",
+                **({"set": row.set_cell} if shown else {}),
             }
             for row in self.methods
         ]

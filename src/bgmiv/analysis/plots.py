@@ -15,6 +15,7 @@ import numpy as np
 from bgmiv.analysis.analysis import Analysis, Curve, EffectRow, MethodRow
 from bgmiv.analysis.axes import MIN_SUPPORT, effect_axis, method_curves, outside_support
 from bgmiv.analysis.markup import clean, shortened
+from bgmiv.analysis.text import groups_left_out
 from bgmiv.errors import ConfigError
 from bgmiv.numerals import percent, share
 
@@ -66,6 +67,8 @@ def plot_effects(analysis: Analysis, *, ax: Axes | None = None) -> Axes:
     own = ax if ax is not None else _new_axes(6.4, 0.9 + 0.42 * len(rows))
     _forest(own, [f"{shortened(row.group.label, 36)} ({row.group.n_rows:,})" for row in rows], rows)
     own.set_xlabel(_effect_name(analysis), parse_math=False)
+    if groups_left_out(analysis):
+        own.set_title(" ".join(groups_left_out(analysis)), loc="left", fontsize=9, parse_math=False)
     return own
 
 
@@ -164,6 +167,7 @@ def _line(ax: Axes, analysis: Analysis, curve: Curve, others: list[tuple[int, st
             ax.fill_between(t, curve.band_lower, curve.band_upper, label=label, **look)
         look["alpha"] = 0.22
         ax.fill_between(t, curve.lower, curve.upper, label=f"{percent(analysis.level)} interval", **look)
+        _tell_weak(ax, analysis)
     ax.plot(t, g, color=_MAIN, linewidth=1.6, linestyle=(0, (1, 2)), zorder=3)
     seen = np.where(np.asarray(curve.in_support) >= MIN_SUPPORT, g, np.nan)
     ax.plot(t, seen, color=_MAIN, linewidth=2.4, label=clean(analysis.method), zorder=4)
@@ -175,6 +179,8 @@ def _line(ax: Axes, analysis: Analysis, curve: Curve, others: list[tuple[int, st
 
 def _dots(ax: Axes, analysis: Analysis, curve: Curve, others: list[tuple[int, str, tuple[float, ...]]]) -> None:
     names = analysis.question.level_names
+    if curve.lower:
+        _tell_weak(ax, analysis)
     for k, value in enumerate(curve.estimate):
         if curve.lower:
             ax.plot([k, k], [curve.lower[k], curve.upper[k]], color=_MAIN, linewidth=2.0, solid_capstyle="round")
@@ -193,15 +199,21 @@ def _dots(ax: Axes, analysis: Analysis, curve: Curve, others: list[tuple[int, st
     ax.set_xlim(-0.5, len(curve.estimate) - 0.5)
 
 
+def _tell_weak(ax: Axes, analysis: Analysis) -> None:
+    """A line in the legend where weak instruments make the intervals of a curve too narrow."""
+    if analysis.weak:
+        ax.plot([], [], linestyle="none", label="weak instruments: intervals too narrow")
+
+
 def _forest(ax: Axes, labels: Sequence[str], rows: Sequence[EffectRow | MethodRow]) -> None:
-    axis = effect_axis([(row.estimate, row.lower, row.upper) for row in rows])
+    axis = effect_axis([(row.estimate, *(end for piece in row.stretches for end in piece)) for row in rows])
     for i, row in enumerate(rows):
         colour, _, marker = _STYLES[(i - 1) % len(_STYLES)] if isinstance(row, MethodRow) else (_MAIN, "", "o")
         if i == 0:
             colour, marker = _MAIN, "D"
-        if row.lower is not None and row.upper is not None:
+        for piece in row.stretches:
             # A set without an end runs out of the axis.
-            ends = np.clip([row.lower, row.upper], 2.0 * axis.low - axis.high, 2.0 * axis.high - axis.low)
+            ends = np.clip(piece, 2.0 * axis.low - axis.high, 2.0 * axis.high - axis.low)
             ax.plot(ends, [i, i], color=colour, linewidth=2.0, solid_capstyle="round")
         face = "white" if isinstance(row, EffectRow) and row.in_support < MIN_SUPPORT else colour
         ax.plot([row.estimate], [i], marker=marker, color=colour, markerfacecolor=face, markersize=7)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from bgmiv.analysis.analysis import Analysis, EffectRow, MethodRow
 from bgmiv.analysis.markup import Markup, asset, clean, element, sentence, shortened
 from bgmiv.diagnostics.check import Check, LinearEstimate, Severity, worst
+from bgmiv.intervals import ANDERSON_RUBIN
 from bgmiv.numerals import aligned, percent, robust_set_text, set_text, share, together
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "checks_of",
     "estimate_cells",
     "failed",
+    "groups_left_out",
     "headline",
     "html_table",
     "method_note",
@@ -26,6 +28,7 @@ __all__ = [
     "summary_text",
     "text_table",
     "trust",
+    "weights_text",
 ]
 
 _STRENGTH = ("effective-f", "robust-f", "nonlinear-first-stage", "anderson-rubin", "detail")
@@ -48,7 +51,7 @@ def estimate_cells(rows: Sequence[EffectRow | MethodRow]) -> list[tuple[str, str
 def _ends_text(row: EffectRow | MethodRow, low: str, high: str) -> str:
     if row.lower is None:
         return "none"
-    return robust_set_text(row.pieces) if isinstance(row, EffectRow) and row.pieces else f"{low} to {high}"
+    return robust_set_text(row.pieces) if row.method == ANDERSON_RUBIN else f"{low} to {high}"
 
 
 def method_note(row: MethodRow) -> str:
@@ -81,7 +84,7 @@ def _instead(analysis: Analysis, change: str) -> list[str]:
     """What can be said where the fit's number cannot be used."""
     row, level, linear = analysis.effects[0], percent(analysis.level), analysis.diagnosis.linear
     if analysis.diagnosis.weak_instruments:
-        if row.method == "anderson-rubin" and not failed(analysis):
+        if row.method == ANDERSON_RUBIN and not failed(analysis):
             return [f"The weak-instrument-robust {level} set for {change}: {robust_set_text(row.pieces)}."]
         if linear is None:
             return []
@@ -102,7 +105,7 @@ def _with_interval(row: EffectRow | MethodRow, level: float) -> tuple[str, str]:
     value, low, high = together(row.estimate, row.lower, row.upper)
     if row.lower is None:
         return value, "this method gives no interval"
-    if isinstance(row, EffectRow) and row.method == "anderson-rubin":
+    if row.method == ANDERSON_RUBIN:
         return value, f"weak-instrument-robust {percent(level)} set: {robust_set_text(row.pieces)}"
     return value, f"{percent(level)} interval {low} to {high}"
 
@@ -124,7 +127,7 @@ def cautions(analysis: Analysis) -> list[str]:
     if weak:
         if failed(analysis):
             text = "the linear estimate needs a weak-instrument-robust set, too"
-        elif analysis.effects[0].method == "anderson-rubin":
+        elif analysis.effects[0].method == ANDERSON_RUBIN:
             text = (
                 "report the interval of the average effect, which allows for this, rather than the estimate, and do "
                 "not interpret the shape of the curve"
@@ -182,6 +185,7 @@ def summary_text(analysis: Analysis) -> str:
     parts = [_ruled("=", shortened(analysis.title, _WIDTH))]
     parts += [_wrapped(shortened(text, 250), f"{name + ':':<13}", " " * 13) for name, text in _facts(analysis)]
     parts += [_ruled("-", "Average effects"), _wrapped(headline(analysis)) + "\n", text_table(*_effect_table(analysis))]
+    parts += map(_wrapped, groups_left_out(analysis))
     if strength or linear:
         parts += [_ruled("-", "Strength of the instruments"), *map(_check_text, strength)]
         parts += [_wrapped(text, f"{name + ':':<18}", " " * 18) for name, text in _linear_rows(linear)]
@@ -223,12 +227,30 @@ def _facts(analysis: Analysis) -> list[tuple[str, str]]:
         ("Formula", question.formula),
         ("Data", question.source),
         (shortened(sentence(analysis.units)[:-1], 11), f"{question.n_rows:,}{dropped}"),
-        ("Weights", question.weights),
+        ("Weights", weights_text(analysis)),
         ("Groups", question.groups),
         ("Method", analysis.method),
         ("Seed", str(analysis.seed)),
     ]
     return [(name, text) for name, text in facts if text]
+
+
+def weights_text(analysis: Analysis) -> str:
+    """The column of sampling weights, and how many rows of equal weight would tell as much; empty without weights."""
+    question = analysis.question
+    if not question.weights:
+        return ""
+    return f"{clean(question.weights)} (sampling weights; Kish's effective number is {question.n_effective:,.0f})"
+
+
+def groups_left_out(analysis: Analysis) -> list[str]:
+    """Of columns with more groups than are shown, how many are."""
+    shown: dict[tuple[str, int], int] = {}
+    for row in analysis.effects:
+        if row.group.n_groups:
+            key = (row.group.column, row.group.n_groups)
+            shown[key] = shown.get(key, 0) + 1
+    return [f"{shortened(name, 40)}: the {count} largest of {of} groups." for (name, of), count in shown.items()]
 
 
 def _effect_table(analysis: Analysis) -> tuple[list[str], list[list[str]]]:
@@ -291,6 +313,7 @@ def summary_html(analysis: Analysis) -> str:
         html_table([], _facts(analysis)),
         element("h4", "Average effects"),
         html_table(*_effect_table(analysis), numbers=slice(1, 5)),
+        *(element("p", text) for text in groups_left_out(analysis)),
     ]
     linear = _linear_rows(analysis.diagnosis.linear)
     if strength or linear:

@@ -85,8 +85,9 @@ def _predictions(model: IVEstimator, table: Any, treatment: str | None, column: 
     import numpy as np
     import pandas as pd
 
+    from bgmiv.data.messages import warn_user
     from bgmiv.data.read import column_names, select_columns, table_rows
-    from bgmiv.errors import DataError
+    from bgmiv.errors import DataError, WeakInstrumentWarning
 
     schema = model.fitted_.schema
     if treatment is not None:
@@ -103,7 +104,8 @@ def _predictions(model: IVEstimator, table: Any, treatment: str | None, column: 
         found = model.predict_interval(x, covariates, level=level)
         parts = {"estimate": found.estimate, "lower": found.lower, "upper": found.upper}
         inside = found.in_support
-        model._warn_share(float(np.mean(inside)))
+        if found.note:
+            warn_user(found.note, WeakInstrumentWarning)
     else:
         parts = {"estimate": model.predict(x, covariates)}
         inside = model.in_support(x, covariates)
@@ -133,6 +135,9 @@ def effect(
         typer.Option(help="CSV or Parquet file with the rows to average over; by default those of the fit."),
     ] = None,
     by: Annotated[str | None, typer.Option(help="Also for each level of this column.")] = None,
+    rows: Annotated[
+        str, typer.Option(help="all, treated (whose treatment is t1) or untreated (t0): the rows to average over.")
+    ] = "all",
     weights: Annotated[
         str | None, typer.Option(help="The column of sample weights in --data; by default that of the fit, if there.")
     ] = None,
@@ -145,56 +150,68 @@ def effect(
     summary, and interpolated linearly between them.
     """
     options.check_level(level)
+    if rows not in ("all", "treated", "untreated"):
+        raise options.bad(f"{rows!r} is none of all, treated and untreated", "--rows")
     with tables.warnings_shown():
         model = _open(folder)
         variable, outcome = model.fitted_.schema.treatment, model.fitted_.schema.outcome.name
         pair = (read_treatment(t0, variable, "--t0"), read_treatment(t1, variable, "--t1"))
+        if rows != "all" and not variable.discrete:
+            raise options.bad(f"{variable.name!r} is a number: no rows are the {rows} ones", "--rows")
         if data is None:
-            rows = _stored_effects(_analysis(model, folder), variable, pair, by, level)
+            found = _stored_effects(_analysis(model, folder), variable, pair, by, rows, level)
         else:
-            rows = _asked_effects(model, tables.read_data(data, form), pair, by, weights, level)
+            found = _asked_effects(model, tables.read_data(data, form), pair, by, rows, weights, level)
     if as_json:
         record = {"outcome": outcome, "treatment": variable.name, "t0": pair[0], "t1": pair[1], "level": level}
         options.print_json(
-            record | {"verdict": options.verdict_record(model.verdict_), "effects": [_effect_record(r) for r in rows]}
+            record | {"verdict": options.verdict_record(model.verdict_), "effects": [_effect_record(r) for r in found]}
         )
     else:
-        saved = model.saved_analysis_
-        _print_effects(rows, outcome, variable, pair, level, saved is not None and saved.weak)
+        _print_effects(found, outcome, variable, pair, level)
     options.exit_if_failed(model.verdict_)
 
 
 def _stored_effects(
-    analysis: Analysis, variable: Variable, pair: tuple[Any, Any], by: str | None, level: float
+    analysis: Analysis, variable: Variable, pair: tuple[Any, Any], by: str | None, rows: str, level: float
 ) -> list[_Row]:
     from bgmiv.analysis.analysis import contrast
     from bgmiv.errors import DataError
+    from bgmiv.estimators.questions import WEAK_NOTE
+    from bgmiv.intervals import ANDERSON_RUBIN
 
+    levels = variable.levels
+    t0, t1 = (float(levels.index(value) if levels else value) for value in pair)
     curves = list(analysis.curves[:1])
+    if rows != "all":
+        wanted = t1 if rows == "treated" else t0
+        curves = [curve for curve in analysis.curves if curve.group.treatment == wanted]
+        if not curves or by is not None:
+            raise DataError(f"the fit has stored no curves of the {rows} rows{' by group' if by else ''}. Give --data.")
     if by is not None:
         curves += [curve for curve in analysis.curves if curve.group.column == by]
         if len(curves) == 1:
             known = ", ".join(dict.fromkeys(curve.group.column for curve in analysis.curves[1:]))
             raise DataError(f"the fit has stored no curves by {by!r} (it has: {known or 'none'}). Give --data DATA.")
-    levels = variable.levels
-    t0, t1 = (float(levels.index(value) if levels else value) for value in pair)
     # The summary's contrast is stored: its share of rows with both treatments in support (else it is at most that), and
     # its ends, which may be those of a robust set.
     stored = {row.group: row for row in analysis.effects if (row.t0, row.t1) == (t0, t1)}
-    rows = []
+    effects = []
     for curve in curves:
         found, interpolated = contrast(curve, t0, t1, level)
         row = stored.get(curve.group)
         if row is not None:
             found = replace(found, in_support=row.in_support)
-            if row.method == "anderson-rubin" and level == analysis.level:
-                found = replace(found, lower=row.lower, upper=row.upper, method=row.method)
-        rows.append(_Row(curve.group.label, curve.group.n_rows, found, interpolated))
-    return rows
+            if row.method == ANDERSON_RUBIN and level == analysis.level:
+                found = replace(found, lower=row.lower, upper=row.upper, method=row.method, pieces=row.pieces)
+        if analysis.weak and found.method != ANDERSON_RUBIN:
+            found = replace(found, note=WEAK_NOTE)
+        effects.append(_Row(curve.group.label, curve.group.n_rows, found, interpolated))
+    return effects
 
 
 def _asked_effects(
-    model: IVEstimator, table: Any, pair: tuple[Any, Any], by: str | None, weights: str | None, level: float
+    model: IVEstimator, table: Any, pair: tuple[Any, Any], by: str | None, which: str, weights: str | None, level: float
 ) -> list[_Row]:
     import numpy as np
 
@@ -202,24 +219,32 @@ def _asked_effects(
     from bgmiv.data.read import column_names, select_columns, table_rows
     from bgmiv.errors import DataError
 
-    n = table_rows(table)
+    n, schema = table_rows(table), model.fitted_.schema
     groups: list[tuple[str, Any]] = [("all rows", np.arange(n))]
+    if which != "all":
+        observed = schema.check_treatment(select_columns(table, [schema.treatment.name]).columns[0].values, n)
+        wanted = pair[1] if which == "treated" else pair[0]
+        groups = [(f"{which} rows", np.flatnonzero(observed == schema.check_treatment(wanted, 1)[0]))]
+        if not len(groups[0][1]):
+            raise DataError(f"the file has no {which} rows: none has the treatment {wanted!r}.")
     if by is not None:
         labels = select_columns(table, [by]).columns[0].values.astype(str)
         kinds = np.unique(labels)
         if len(kinds) > _MAX_GROUPS:
             raise DataError(f"column {by!r} has {len(kinds)} values. Group by one of at most {_MAX_GROUPS}.")
-        groups += [(f"{by} = {kind}", np.flatnonzero(labels == kind)) for kind in kinds]
+        kept = groups[0][1]
+        groups += [(f"{by} = {kind}", kept[labels[kept] == kind]) for kind in kinds]
     name = weights or model.sampling_.get("weights")
     values = None
     if name is not None and (weights is not None or name in column_names(table)):
         values = select_columns(table, [name]).columns[0].values
-    rows = rows_of(model.fitted_.schema, model._read(table), n_rows=n, weights=values)
+    rows = rows_of(schema, model._read(table), n_rows=n, weights=values)
     if _holds_rows_of(model, table):
         model.attach_data(table)
     return [
         _Row(group, len(taken), model.ate_interval(rows.take(taken), t0=pair[0], t1=pair[1], level=level))
         for group, taken in groups
+        if len(taken)
     ]
 
 
@@ -243,20 +268,19 @@ def _holds_rows_of(model: IVEstimator, table: Any) -> bool:
 
 
 def _effect_record(row: _Row) -> dict[str, Any]:
-    names = ("estimate", "lower", "upper", "method", "std_errors", "in_support")
+    names = ("estimate", "lower", "upper", "method", "pieces", "std_errors", "in_support", "note")
     parts = {name: getattr(row.interval, name) for name in names}
     return {"group": row.group, "n_rows": row.n_rows, **parts, "interpolated": row.interpolated}
 
 
-def _print_effects(
-    rows: list[_Row], outcome: str, variable: Variable, pair: tuple[Any, Any], level: float, weak: bool
-) -> None:
+def _print_effects(rows: list[_Row], outcome: str, variable: Variable, pair: tuple[Any, Any], level: float) -> None:
     import numpy as np
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
     from bgmiv.analysis.markup import clean
+    from bgmiv.intervals import ANDERSON_RUBIN
     from bgmiv.numerals import percent
 
     t0, t1 = (value if variable.levels else f"{value:g}" for value in pair)
@@ -270,13 +294,17 @@ def _print_effects(
             for part in (row.interval.estimate, row.interval.lower, row.interval.upper)
         )
         share = f"{100 * float(row.interval.in_support):.0f}%"
-        shown.add_row(escape(clean(row.group)), f"{row.n_rows:,}", estimate, f"{lower} to {upper}", share)
-    if any(row.interval.method == "anderson-rubin" for row in rows):
-        shown.caption = "Intervals are the ends of Anderson-Rubin sets, which are robust to weak instruments."
-    elif weak:
-        shown.caption = "The instruments are too weak for these intervals: ate_interval(method='robust')."
-    elif any(row.interpolated for row in rows):
-        shown.caption = "Interpolated between points of the stored curve; --data DATA computes the exact value."
+        ends = row.interval.set_text or f"{lower} to {upper}"
+        shown.add_row(escape(clean(row.group)), f"{row.n_rows:,}", estimate, ends, share)
+    captions = []
+    if any(row.interval.method == ANDERSON_RUBIN for row in rows):
+        captions.append("Intervals are Anderson-Rubin sets, which are robust to weak instruments.")
+    if any(row.interval.note for row in rows):
+        captions.append("The instruments are too weak for these intervals, which are too narrow: give --data with the "
+                        "rows of the fit.")  # fmt: skip
+    if any(row.interpolated for row in rows):
+        captions.append("Interpolated between points of the stored curve; --data DATA computes the exact value.")
+    shown.caption = "\n".join(captions) or None
     Console().print(shown)
 
 

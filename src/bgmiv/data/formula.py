@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -111,7 +111,8 @@ def from_formula(
     roles = {"outcome": outcome.columns, "treatment": treatment.columns, "instruments": _columns(instruments)}
     sampling = checked_sampling(weights, groups, roles)
     used = [*_columns([outcome, treatment, *instruments, *covariates]), *sampling.values()]
-    table = without_missing(select_columns(data, used), missing)._replace(index=None)
+    table = without_missing(select_columns(data, used), missing)
+    index, table = table.index, table._replace(index=None)
     declared = set(blocks or ())
     levels = _all_levels(covariates, table, declared)
     for side, terms in (("covariates", covariates), ("instruments", instruments), ("roles", (outcome, treatment))):
@@ -137,7 +138,7 @@ def from_formula(
             for argument, name in sampling.items()
         },
     )
-    return ivdata, reader
+    return replace(ivdata, index=index), reader
 
 
 def _sides(formula: str, data: Any) -> tuple[FormulaParts, Term, Term, tuple[Term, ...], tuple[Term, ...]]:

@@ -49,6 +49,7 @@ class IVData:
         weights: (n,) how many rows each row stands for, of mean one; None for one each.
         groups: (n,) codes of the groups that rows were sampled in; None if each was sampled by itself.
         weights_name, groups_name: what their columns are called; empty if there are none.
+        index: pandas' row labels, if the rows came with some.
 
     Example:
         >>> data = IVData.from_arrays([1.0, 2.0, 4.0], [0.0, 1.0, 3.0], instruments={"cost": [0.0, 1.0, 1.5]})
@@ -65,6 +66,7 @@ class IVData:
     groups: NDArray[np.int64] | None = None
     weights_name: str = ""
     groups_name: str = ""
+    index: Any = None
 
     def __post_init__(self) -> None:
         """Make the arrays read-only."""
@@ -171,6 +173,7 @@ class IVData:
             groups=_read_groups(sampling["groups"]) if "groups" in sampling else None,
             weights_name=sampling["weights"].name if "weights" in sampling else "",
             groups_name=sampling["groups"].name if "groups" in sampling else "",
+            index=next((table.index for table in tables.values() if table.index is not None), None),
         )
 
     @property
@@ -185,7 +188,7 @@ class IVData:
         >>> data.take(np.array([2, 0])).outcome
         array([4., 1.])
         """
-        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        arrays = {name: getattr(self, name) for name in (*_ARRAYS, "index")}
         return replace(self, **{name: array[rows] for name, array in arrays.items() if array is not None})
 
     def outcome_parts(self) -> tuple[IVData, ...]:

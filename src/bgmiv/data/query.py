@@ -16,12 +16,15 @@ from numpy.typing import NDArray
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.schema import Schema
+from bgmiv.data.table import read_column, read_columns
 from bgmiv.errors import DataError
 
 __all__ = ["Encoded", "Encoder", "Query", "Rows", "query_along", "query_at", "rows_of"]
 
 # Up to so many rows, what a method computes of some it computes of all.
 _MAX_WHOLE = 100_000
+# Of the rows that stand for all: the same whenever they are asked for.
+_SEED = 0
 
 Encoded = tuple[np.ndarray, ...]
 """What a method computes of covariates: arrays whose first axis is that of the rows."""
@@ -43,15 +46,18 @@ class Rows:
 
     Args:
         covariates: the flat matrix `(n, p)`, validated.
-        weights: `(n,)` how many rows each row stands for; None for one each.
+        weights: `(n,)` how many rows of the population each row stands for; None for as many each.
+        index: pandas' row labels, if the rows came with some: weights with other labels are refused.
     """
 
-    def __init__(self, covariates: FloatArray, weights: FloatArray | None = None) -> None:
+    def __init__(self, covariates: FloatArray, weights: FloatArray | None = None, index: Any = None) -> None:
         """Keep the arrays; nothing is computed yet."""
         self.covariates = covariates
         self.weights = weights
+        self.index = index
         self._encoded: dict[int, tuple[object, Encoded]] = {}
-        self._thinned: dict[int, tuple[Rows, NDArray[np.intp]]] = {}
+        self._drawn: dict[int, tuple[Rows, NDArray[np.intp]]] = {}
+        self._positive: tuple[Rows, NDArray[np.intp]] | None = None
         self._origin: tuple[Rows, NDArray[Any]] | None = None
 
     def __len__(self) -> int:
@@ -68,29 +74,51 @@ class Rows:
         """Some of these rows, by position or mask; what was computed of them is kept."""
         positions = np.arange(len(self))[index]
         weights = None if self.weights is None else self.weights[positions]
-        part = Rows(self.covariates[positions], weights)
+        part = Rows(self.covariates[positions], weights, None if self.index is None else self.index[positions])
         origin, before = self._origin or (self, np.arange(len(self)))
         part._origin = (origin, before[positions])
         return part
 
-    def thinned(self, max_rows: int) -> tuple[Rows, NDArray[np.intp]]:
-        """Evenly spread rows, `max_rows` of more, and their positions: the same whenever they are asked for."""
-        if max_rows not in self._thinned:
-            positions = np.linspace(0, len(self) - 1, max_rows).round().astype(np.intp)
-            self._thinned[max_rows] = self.take(positions), positions
-        return self._thinned[max_rows]
+    def positive(self) -> tuple[Rows, NDArray[np.intp]]:
+        """The rows with a weight above zero, and their positions."""
+        if self._positive is None:
+            positions = np.arange(len(self)) if self.weights is None else np.flatnonzero(self.weights > 0.0)
+            self._positive = (self if len(positions) == len(self) else self.take(positions)), positions
+        return self._positive
+
+    def drawn(self, max_rows: int) -> tuple[Rows, NDArray[np.intp]]:
+        """`max_rows` draws of the rows in proportion to their weights, as rows weighted by how often they were drawn.
+
+        The rows are divided, in their order, into as many strata of equal weight, and one row is drawn at random in
+        each: a file's order neither hides rows, as every k-th row would, nor is what it tells of them lost.
+        """
+        if max_rows not in self._drawn:
+            jitter = np.random.default_rng(_SEED).random(max_rows)
+            places = np.searchsorted(np.cumsum(self.shares), (np.arange(max_rows) + jitter) / max_rows, side="right")
+            positions, counts = np.unique(np.minimum(places, len(self) - 1), return_counts=True)
+            part = self.take(positions)
+            part.weights = counts.astype(np.float64)
+            self._drawn[max_rows] = part, positions
+        return self._drawn[max_rows]
 
     def with_weights(self, weights: Any) -> Rows:
         """The same rows with other weights; what was computed of them is kept."""
+        column, table = read_column(weights, "weights")
+        if table.index is not None and self.index is not None and not table.index.equals(self.index):
+            raise DataError(
+                "weights and the rows averaged over have different pandas indexes, so they may not match. Align them, "
+                "or pass weights.to_numpy() if the order is right."
+            )
         try:
-            shares = np.asarray(weights, np.float64)
+            values = np.asarray(column.values, np.float64)
         except (TypeError, ValueError) as error:
             raise DataError(f"weights must be numbers: {error}. Convert them first.") from None
-        if shares.shape != (len(self),):
-            raise DataError(f"weights have shape {shares.shape}; pass one for each of the {len(self)} rows.")
-        if not np.all(np.isfinite(shares)) or shares.min() < 0.0 or not shares.sum() > 0.0:
+        if values.shape != (len(self),):
+            raise DataError(f"weights have shape {values.shape}; pass one for each of the {len(self)} rows.")
+        if not np.all(np.isfinite(values)) or values.min() < 0.0 or not values.max() > 0.0:
             raise DataError("weights must be numbers of at least 0, not all of them 0.")
-        same = Rows(self.covariates, shares)
+        # The largest is divided out, so that their sum does not overflow.
+        same = Rows(self.covariates, values / values.max(), self.index)
         same._origin = self._origin or (self, np.arange(len(self)))
         return same
 
@@ -146,11 +174,15 @@ class Query:
         positions = np.arange(len(self.rows))[index]
         return Query(self.treatment if self._shared else self.treatment[:, positions], self.rows.take(positions))
 
-    def thinned(self, max_rows: int) -> Query:
-        """The same treatments for evenly spread rows, if there are more than `max_rows`."""
-        if len(self.rows) <= max_rows:
-            return self
-        rows, positions = self.rows.thinned(max_rows)
+    def positive(self) -> Query:
+        """The same treatments for the rows with a weight above zero."""
+        return self._at(*self.rows.positive())
+
+    def drawn(self, max_rows: int) -> Query:
+        """The same treatments for rows drawn in proportion to their weights, if there are more than `max_rows`."""
+        return self if len(self.rows) <= max_rows else self._at(*self.rows.drawn(max_rows))
+
+    def _at(self, rows: Rows, positions: NDArray[np.intp]) -> Query:
         return Query(self.treatment if self._shared else self.treatment[:, positions], rows)
 
     @property
@@ -168,9 +200,11 @@ def rows_of(schema: Schema, covariates: Any, *, n_rows: int | None = None, weigh
     if isinstance(covariates, Rows):
         rows = covariates
     elif isinstance(covariates, IVData):
-        rows = Rows(covariates.covariates, covariates.weights)
+        rows = Rows(covariates.covariates, covariates.weights, covariates.index)
     else:
-        rows = Rows(schema.check_covariates(covariates, n_rows=n_rows))
+        table = None if covariates is None else read_columns(covariates, "covariates", "covariate")
+        flat = schema.check_covariates(table, n_rows=n_rows)
+        rows = Rows(flat, index=None if table is None else table.index)
     return rows if weights is None else rows.with_weights(weights)
 
 

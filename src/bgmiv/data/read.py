@@ -171,7 +171,7 @@ def from_frame(
     columns = {column.name: column for column in table.columns}
 
     def part(chosen: Iterable[Column]) -> Table:
-        return Table(tuple(chosen), table.n_rows, True)
+        return Table(tuple(chosen), table.n_rows, True, table.index)
 
     known = part(with_levels(columns[name], blocks or ()) for name in asked["covariates"])
     return IVData.from_arrays(

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.messages import warn_user
 from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind
 from bgmiv.diagnostics.check import Check, Diagnosis, Fitted, LinearEstimate, Severity
@@ -20,8 +19,6 @@ from bgmiv.diagnostics.moments import MAX_TESTED, moment_test
 from bgmiv.diagnostics.verdict import FIRST_STAGE_GAIN, MOMENT_EXCESS, Limits, Verdict
 from bgmiv.diagnostics.weak_iv import likelihood_ratio_set, tf_critical_value
 from bgmiv.effects import Predictor, average, contrast
-from bgmiv.errors import WeakInstrumentWarning
-from bgmiv.numerals import number
 
 __all__ = ["Change", "changes_of", "diagnose"]
 
@@ -65,11 +62,7 @@ def changes_of(data: IVData) -> tuple[Change, ...]:
 def diagnose(
     data: IVData, rows: Rows, fitted: Fitted, *, no_instrument: Fitted | None = None, level: float = 0.95, seed: int = 0
 ) -> Diagnosis:
-    """Every check of `bgmiv.diagnostics.readings.CHECKS` that applies to a fit and its data, in that order.
-
-    Warns:
-        WeakInstrumentWarning: the effective F is below its critical value.
-    """
+    """Every check of `bgmiv.diagnostics.readings.CHECKS` that applies to a fit and its data, in that order."""
     parts = linear_parts(data, level)
     verdict, estimate = fitted.verdict, parts.estimate
     if estimate is not None:
@@ -87,16 +80,7 @@ def diagnose(
         _latent_usage(fitted, data, rows, seed),
         None if verdict is None else _verdict(verdict),
     ]
-    found = Diagnosis(tuple(check for check in checks if check is not None), estimate)
-    if found.weak_instruments:
-        stage = parts.stages[parts.weakest]
-        warn_user(
-            f"the instruments are weak: their effective F is {number(stage.effective_f)}, below its critical value "
-            f"{number(stage.critical)}. Do not rely on the estimate and usual intervals. Report an Anderson-Rubin set: "
-            "ate_interval() gives one for the average effect, diagnose().linear for the linear effect.",
-            WeakInstrumentWarning,
-        )
-    return found
+    return Diagnosis(tuple(check for check in checks if check is not None), estimate)
 
 
 def _with_sets(estimate: LinearEstimate, parts: LinearParts) -> LinearEstimate:

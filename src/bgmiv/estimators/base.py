@@ -21,7 +21,7 @@ from bgmiv.data.query import Rows
 from bgmiv.data.read import ColumnReader, Missing, from_frame, is_table, table_rows
 from bgmiv.data.schema import RoleKind
 from bgmiv.diagnostics.verdict import Verdict
-from bgmiv.errors import ConfigError, FitWarning, ModelFileError, NotFittedError
+from bgmiv.errors import ConfigError, FitWarning, ModelFileError, NotFittedError, WeakInstrumentWarning
 from bgmiv.estimators.fitted import FittedMethod, MethodConfig
 from bgmiv.estimators.reporting import FitCache, ReportingMixin
 from bgmiv.estimators.saved import SavedModel, data_again, reader_of, saved_model, without_paths, write_saved
@@ -29,6 +29,9 @@ from bgmiv.persist.folder import ModelFiles, read_model
 from bgmiv.progress import HistoryRow, reporter_for
 
 __all__ = ["IVEstimator", "SeededEstimator"]
+
+# A row is announced that has more than this share of all weight, and more than so many times the mean weight.
+_HEAVY_SHARE, _HEAVY_WEIGHT = 0.05, 20.0
 
 
 class IVEstimator(ReportingMixin):
@@ -63,6 +66,8 @@ class IVEstimator(ReportingMixin):
     n_dropped_: int
     sampling_: dict[str, str]
     """Names of the columns of sample weights and of groups, where there are any."""
+    fit_params_: dict[str, Any]
+    """The constructor's arguments as they were at the fit; `set_params` changes those of the next one."""
 
     @abstractmethod
     def _config(self) -> MethodConfig:
@@ -91,14 +96,17 @@ class IVEstimator(ReportingMixin):
             instruments: one or several columns that move the treatment and affect the outcome only through it.
             covariates: array, frame, or mapping of names to columns (2-D entries are vector blocks).
             blocks: declared kinds of covariate columns, as in `IVData.from_arrays`.
-            weights: `(n,)` sample weights, how many rows each row stands for.
+            weights: `(n,)` sampling weights: how many rows of the population each row stands for, as in a survey. They
+                are not frequencies: multiplying all by ten changes nothing.
             groups: `(n,)` groups of rows that are not independent of one another, for intervals and tests.
 
         Returns:
             The fitted estimator itself.
 
         Warns:
-            FitWarning: held-out rows show that the fit is poor, or there were too few rows to hold any out.
+            FitWarning: held-out rows show that the fit is poor, there were too few rows to hold any out, or a single
+                row has most of the weight.
+            WeakInstrumentWarning: the instruments are too weak for usual intervals.
         """
         config = self._config()
         data = IVData.from_arrays(
@@ -256,7 +264,14 @@ class IVEstimator(ReportingMixin):
             warn_user(f"the formula's computed terms are not saved: a loaded model takes covariates named {names}.")
         shown = analysis or self._cache.analyses.get((AnalysisRequest(),), self.saved_analysis_)
         document = SavedModel(
-            without_paths(self), self.seed_, fitted, kept, self.formula_, self.n_dropped_, self.sampling_, shown
+            without_paths(type(self)(**self.fit_params_)),
+            self.seed_,
+            fitted,
+            kept,
+            self.formula_,
+            self.n_dropped_,
+            self.sampling_,
+            shown,
         )
         write_saved(Path(folder), type(self).__name__, document, self._saved_classes(), overwrite=overwrite)
 
@@ -290,6 +305,7 @@ class IVEstimator(ReportingMixin):
         model.reader_ = reader_of(saved)
         model.formula_, model.n_dropped_, model.sampling_ = saved.formula, saved.n_dropped, saved.sampling
         model.saved_analysis_, model._cache = saved.analysis, FitCache()
+        model.fit_params_ = model.get_params()
         return model
 
     def attach_data(self, data: Any) -> Self:
@@ -303,10 +319,14 @@ class IVEstimator(ReportingMixin):
 
         Raises:
             DataError: the rows do not fit what the model was fitted on.
+
+        Warns:
+            WeakInstrumentWarning: the instruments are too weak for usual intervals.
         """
         schema = self._fitted().schema
         self.data_ = data_again(schema, self.sampling_, self.formula_, data)
         self._cache = FitCache()
+        self._warn_weak()
         return self
 
     def _fit(
@@ -319,13 +339,23 @@ class IVEstimator(ReportingMixin):
         n_dropped: int = 0,
     ) -> Self:
         check_process(compiled=self.compiled)
+        _announce_heavy_row(data)
         seed = self._seed()
         with reporter_for(self.progress, type(self).__name__) as reporter:
             fitted = config.fit(data, jax.random.key(seed), reporter)
         self._keep(fitted, data, seed, reader, formula=formula, n_dropped=n_dropped)
         if fitted.verdict is not None and fitted.verdict.severity != "good":
             warn_user(fitted.verdict.sentence, FitWarning)
+        self._warn_weak()
         return self
+
+    def _warn_weak(self) -> None:
+        if self._weak():
+            warn_user(
+                "the instruments are too weak for usual intervals. ate_interval() gives a robust set where there is "
+                "one; other intervals are too narrow and say so. diagnose() says how weak the instruments are.",
+                WeakInstrumentWarning,
+            )
 
     def _keep(
         self,
@@ -339,7 +369,7 @@ class IVEstimator(ReportingMixin):
     ) -> None:
         """Take a fitted result for this estimator's own; what was worked out of an earlier one is forgotten."""
         self.fitted_, self.seed_, self.data_, self.reader_ = fitted, seed, data, reader
-        self.formula_, self.n_dropped_ = formula, n_dropped
+        self.formula_, self.n_dropped_, self.fit_params_ = formula, n_dropped, self.get_params()
         names = {"weights": data.weights_name, "groups": data.groups_name}
         self.sampling_ = {argument: name for argument, name in names.items() if name}
         self.saved_analysis_, self._cache = None, FitCache()
@@ -368,7 +398,7 @@ class IVEstimator(ReportingMixin):
         if data is None:
             return None
         if self._cache.rows is None:
-            self._cache.rows = Rows(data.covariates, data.weights)
+            self._cache.rows = Rows(data.covariates, data.weights, data.index)
         return self._cache.rows
 
     def _state(self, name: str) -> Any:
@@ -394,7 +424,7 @@ class IVEstimator(ReportingMixin):
         return {name: getattr(self, name) for name in self._parameter_names()}
 
     def set_params(self, **params: Any) -> Self:
-        """Change constructor arguments; unknown names are an error."""
+        """Change constructor arguments, for the next fit; unknown names are an error."""
         known = self._parameter_names()
         for name, value in params.items():
             if name not in known:
@@ -404,7 +434,9 @@ class IVEstimator(ReportingMixin):
 
     def changed_params(self) -> dict[str, Any]:
         """The arguments that differ from their defaults."""
-        given = self.get_params()
+        return self._changed(self.get_params())
+
+    def _changed(self, given: dict[str, Any]) -> dict[str, Any]:
         defaults = type(self)().get_params()
         # Of arrays `!=` would be an array.
         return {name: value for name, value in given.items() if not np.array_equal(value, defaults[name])}
@@ -446,3 +478,18 @@ class SeededEstimator(IVEstimator):
     outcome_kind: RoleKind = "auto"
     random_state: int | None = None
     progress: bool | None = None
+
+
+def _announce_heavy_row(data: IVData) -> None:
+    """Warn of a row with so much weight that the fit is largely about it; weights have mean one."""
+    if data.weights is None:
+        return
+    row, n = int(np.argmax(data.weights)), data.n_rows
+    largest = float(data.weights[row])
+    if largest > _HEAVY_SHARE * n and largest > _HEAVY_WEIGHT:
+        effective = n**2 / float(np.sum(np.square(data.weights)))
+        warn_user(
+            f"row {row} has {largest / n:.0%} of all weight ({data.weights_name}): the {n} rows count as "
+            f"{effective:.3g} of equal weight (Kish's effective number). Check that it is no mistake.",
+            FitWarning,
+        )

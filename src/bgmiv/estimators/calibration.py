@@ -29,11 +29,12 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind
 from bgmiv.diagnostics.diagnose import Change
-from bgmiv.effects import Predictor, average, contrast, estimate_at
+from bgmiv.diagnostics.weak_iv import FitRows, effect_of, needs_robust_set
+from bgmiv.effects import Average, Predictor, average, estimate_at
 from bgmiv.errors import BGMIVError, ConfigError, DataError, StoreError
 from bgmiv.estimators.fitted import FittedMethod, MethodConfig
 from bgmiv.executors import Died, Executor
-from bgmiv.intervals import Estimate, Floats, Interval, interval_of
+from bgmiv.intervals import ANDERSON_RUBIN, Estimate, Floats, Interval, interval_of
 from bgmiv.numerals import percent
 from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.progress import Reporter, silent
@@ -45,11 +46,13 @@ if TYPE_CHECKING:
 __all__ = ["Calibration", "calibrate"]
 
 EFFECT, POINTS, CURVE = "average effect", "points of g", "band of the curve"
+USUAL, ROBUST = "average effect, usual interval", "robust set"
 _DOSES, _MAX_POINTS = 21, 250
-_KIND = "bgmiv calibration 1"
+_KIND = "bgmiv calibration 2"
 
 Ratios = dict[str, list[float]]
-"""By question, how far the truth was from the estimates of one data set, in half widths of the intervals."""
+"""By question, how far the truth was from the middle of the intervals of one data set, in their half widths; and
+whether the default interval of the average effect was a robust set."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,10 +65,13 @@ class Calibration:
     Attributes:
         level: of the intervals.
         label: the change of treatment whose average effect was asked for.
-        ratios: by question, an entry a data set: the distances of estimates from the truth in half widths of their
-            intervals; an interval holds where it is 1 or less. Of the average effect and of the curve's uniform band
-            there is one (the largest along the curve), of points of g one each.
+        ratios: by question, an entry a data set: the distances of the truth from the middle of intervals in half their
+            widths; an interval holds where it is 1 or less. Of the average effect and of the curve's uniform band
+            there is one (the largest along the curve), of points of g one each. The average effect has the interval
+            that `ate_interval` gives by default; where that is a robust set, of no or infinite width or in pieces, 0
+            or infinity say whether it holds. If it was one in some data set, the usual interval has a line of its own.
         n_failed: data sets that could not be fitted, which are left out.
+        n_robust: data sets in which the default was a robust set.
 
     Example:
         >>> found = Calibration(0.9, "from 0 to 1", {"average effect": [[0.5], [0.8], [1.2], [0.3]]}, 0)
@@ -77,6 +83,7 @@ class Calibration:
     label: str
     ratios: Mapping[str, list[list[float]]]
     n_failed: int
+    n_robust: int = 0
 
     @property
     def repeats(self) -> int:
@@ -117,9 +124,10 @@ class Calibration:
         """
         if interval.level != self.level:
             raise ConfigError(f"the calibration is of {self.level:g} intervals, and this one has {interval.level:g}.")
-        if interval.method == "anderson-rubin":
+        if interval.method == ANDERSON_RUBIN:
             raise ConfigError("an Anderson-Rubin set is not widened. Ask for ate_interval(..., method='usual').")
-        kind = CURVE if interval.method == "uniform" else EFFECT if interval.name == EFFECT else POINTS
+        effect = USUAL if USUAL in self.ratios else EFFECT
+        kind = CURVE if interval.method == "uniform" else effect if interval.name == EFFECT else POINTS
         factor = self.factors[kind]
         ends = (interval.estimate + factor * (end - interval.estimate) for end in interval)
         return replace(interval, **dict(zip(("lower", "upper"), ends, strict=True)))
@@ -135,9 +143,10 @@ class Calibration:
         """How often intervals covered the truth, by how much to widen them, and what this depends on."""
         lines = [f"On {self.repeats} data sets like yours {percent(self.level)} intervals covered"]
         for name, share in self.coverage.items():
-            shown = f"{name} ({self.label})" if name == EFFECT else name
+            shown = f"{name} ({self.label})" if name in (EFFECT, USUAL) else name
             more = f"; they would in {percent(self.level)} if {self.factors[name]:.2f} times as wide"
-            more = more if share < self.level else ""
+            more = more if share < self.level and np.isfinite(self.factors[name]) else ""
+            more += f"; {self.n_robust} were Anderson-Rubin sets" if name == EFFECT and self.n_robust else ""
             lines.append(f"  {shown}: in {share:.0%} of them (standard error {self.std_errors[name]:.1%}){more}")
         lines.append("Conditional on the model: the fitted g was the truth, and errors were those of the fit.")
         return "\n".join(lines + [f"{self.n_failed} more could not be fitted."] * (self.n_failed > 0))
@@ -187,8 +196,9 @@ def calibrate(
     if data.schema.outcome.width > 1:
         raise DataError(f"outcome {data.schema.outcome.name!r} has three or more levels; calibrate one at a time.")
     doses = _doses(data, change)
-    questions = _answers(fitted, data, doses, data.treatment)
-    truth = {name: found.values for name, found in questions.items()}
+    averages, points = _answers(fitted, data, doses, data.treatment)
+    values = averages.estimate.values
+    truth = {EFFECT: np.asarray(values[1] - values[0]), POINTS: points.values, CURVE: values[2:]}
     key = hashlib.sha256(repr((config, change, level, seed, _KIND)).encode())
     for part in (data.outcome, data.treatment, data.instruments, data.covariates, *truth.values()):
         key.update(np.ascontiguousarray(part).tobytes())
@@ -212,7 +222,10 @@ def calibrate(
     held = [one for one in wanted if one is not None]
     if not held:
         raise BGMIVError("none of the data sets drawn from this fit could be fitted again.")
-    return Calibration(level, change.label, {name: [one[name] for one in held] for name in truth}, repeats - len(held))
+    n_robust = round(sum(one[ROBUST][0] for one in held))
+    names = (EFFECT, USUAL, POINTS, CURVE) if n_robust else (EFFECT, POINTS, CURVE)
+    ratios = {name: [one[name] for one in held] for name in names}
+    return Calibration(level, change.label, ratios, repeats - len(held), n_robust)
 
 
 class _Quiet:
@@ -233,14 +246,35 @@ def _run(item: _Repeat, reporter: Reporter = silent) -> Ratios | None:
         fitted = item.config.fit(item.data, jax.random.key(item.seed), reporter)
     except BGMIVError:
         return None
-    fitted = fitted.with_uncertainty(item.data, Rows(item.data.covariates, item.data.weights))
-    found = {}
-    for name, estimate in _answers(fitted, item.data, item.doses, item.observed).items():
-        interval = interval_of(estimate, item.level, band="uniform" if name == CURVE else "pointwise")
-        half = np.maximum((np.ravel(interval.upper) - np.ravel(interval.lower)) / 2.0, np.finfo(float).tiny)
-        ratios = np.abs(np.ravel(interval.estimate) - np.ravel(item.truth[name])) / half
-        found[name] = [float(ratios.max())] if name == CURVE else ratios.tolist()
-    return found
+    own = FitRows(item.data, Rows(item.data.covariates, item.data.weights))
+    fitted = fitted.with_uncertainty(*own)
+    averages, points = _answers(fitted, item.data, item.doses, item.observed)
+    size, weak = float(item.doses[1] - item.doses[0]), needs_robust_set(item.data)
+    default, usual = (
+        effect_of(averages, (0, 1), size, fitted, item.level, own, method=method, weak=weak)
+        for method in ("auto", "usual")
+    )
+    curve = averages.estimate.map(lambda values: values[2:])
+    return {
+        EFFECT: [_ratio(default, float(item.truth[EFFECT]))],
+        USUAL: [_ratio(usual, float(item.truth[EFFECT]))],
+        POINTS: _ratios(interval_of(points, item.level), item.truth[POINTS]).tolist(),
+        CURVE: [float(_ratios(interval_of(curve, item.level, band="uniform"), item.truth[CURVE]).max())],
+        ROBUST: [float(default.method == ANDERSON_RUBIN)],
+    }
+
+
+def _ratios(interval: Interval, truth: Floats) -> Floats:
+    lower, upper = (np.ravel(end) for end in interval)
+    half = np.maximum((upper - lower) / 2.0, np.finfo(float).tiny)
+    return np.asarray(np.abs((lower + upper) / 2.0 - np.ravel(truth)) / half, np.float64)
+
+
+def _ratio(interval: Interval, truth: float) -> float:
+    """Of an average effect: of a set that is no interval with a width, 0 if it holds the truth and infinity if not."""
+    if len(interval.stretches) == 1 and np.isfinite(interval.upper - interval.lower):
+        return float(_ratios(interval, np.asarray(truth))[0])
+    return 0.0 if any(low <= truth <= high for low, high in interval.stretches) else np.inf
 
 
 def _doses(data: IVData, change: Change) -> Floats:
@@ -253,12 +287,11 @@ def _doses(data: IVData, change: Change) -> Floats:
     return np.concatenate([[change.t0, change.t1], curve])
 
 
-def _answers(fitted: Predictor, data: IVData, doses: Floats, observed: NDArray[Any]) -> dict[str, Estimate]:
-    """What is asked of every data set, at the rows and treatments of the data at hand."""
+def _answers(fitted: Predictor, data: IVData, doses: Floats, observed: NDArray[Any]) -> tuple[Average, Estimate]:
+    """What is asked of every data set, at the rows and treatments of the data at hand: averages, and points of g."""
     rows = Rows(data.covariates, data.weights)
-    averages = average(fitted, Query(doses[:, None], rows), intervals=True).estimate
-    points = estimate_at(fitted, Query(observed[None], rows).thinned(_MAX_POINTS), intervals=True)
-    return {EFFECT: contrast(averages), POINTS: points, CURVE: averages.map(lambda values: values[2:])}
+    averages = average(fitted, Query(doses[:, None], rows), intervals=True)
+    return averages, estimate_at(fitted, Query(observed[None], rows).drawn(_MAX_POINTS), intervals=True)
 
 
 def _generator(fitted: FittedMethod, data: IVData) -> Callable[[np.random.Generator], IVData]:

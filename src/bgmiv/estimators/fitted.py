@@ -18,6 +18,7 @@ from bgmiv.data.schema import Schema
 from bgmiv.diagnostics.check import HeldOutPredictions
 from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.diagnostics.verdict import Verdict
+from bgmiv.effects import average_in_parts
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.intervals import Floats, Source
 from bgmiv.preprocess.reduction import FittedReduction
@@ -30,6 +31,8 @@ __all__ = [
 ]  # fmt: skip
 
 C = TypeVar("C")
+
+_MAX_FACTOR_ROWS, _MAX_NETWORK_ROWS = 20_000, 500
 
 
 class FittedMethod(ABC):
@@ -84,6 +87,15 @@ class FittedMethod(ABC):
         """Independent sources of uncertainty about `at`, with factors `(k, m, n)` or `(k, m, n, K)`."""
         return ()
 
+    def average_factors(self, query: Query) -> tuple[Source, ...]:
+        """The same of weighted averages of `at` over the rows, with factors `(k, m)` or `(k, m, K)`."""
+        return average_in_parts(self.factors, query)
+
+    @property
+    def max_factor_rows(self) -> int:
+        """How many rows the uncertainty of an average is computed of at most: few where networks are differentiated."""
+        return _MAX_NETWORK_ROWS if self.history else _MAX_FACTOR_ROWS
+
     def in_support(self, query: Query) -> NDArray[np.bool_]:
         """Where the data show such a treatment at such covariates, `(m, n)`."""
         return self.support.inside(query.treatment, query.rows.covariates)
@@ -133,6 +145,16 @@ class FittedSieve(FittedMethod):
     def factors(self, query: Query) -> tuple[Source, ...]:
         """Which rows were drawn, by the robust covariance; and the bias of smoothing, by its prior."""
         return self.function.factors(query, query.rows.encoded_by(self))
+
+    def average_factors(self, query: Query) -> tuple[Source, ...]:
+        """The same of averages: where all rows have the same treatments, columns are averaged before their products."""
+        if query.treatment.shape[1] > 1:
+            return super().average_factors(query)
+        parts = self.function.covariates(query.rows.encoded_by(self)[0])
+        means = {kind: query.rows.shares[None] @ part for kind, part in parts.items()}
+        middle = replace(self.function, covariates=cast(Any, lambda _: means))
+        found = middle.factors(Query(query.treatment, Rows(np.zeros((1, 0)))), (np.zeros((1, 0)),))
+        return tuple(source._replace(factors=source.factors[..., 0]) for source in found)
 
 
 class MethodConfig(Protocol):

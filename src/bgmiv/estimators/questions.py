@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 
+from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import warn_user
 from bgmiv.data.query import Query, Rows, query_along, query_at, rows_of
 from bgmiv.data.schema import Schema
@@ -14,11 +16,17 @@ from bgmiv.data.table import Table
 from bgmiv.diagnostics.weak_iv import FitRows, Method, average_effect
 from bgmiv.effects import DoseResponse, contrast, estimate_at, interval_at, slope_query
 from bgmiv.effects import average as average_over
-from bgmiv.errors import SupportWarning, WeakInstrumentWarning
+from bgmiv.errors import ConfigError, DataError, SupportWarning, WeakInstrumentWarning
 from bgmiv.estimators.fitted import FittedMethod
-from bgmiv.intervals import Band, Estimate, Interval, interval_of
+from bgmiv.intervals import ANDERSON_RUBIN, Band, Estimate, Interval, interval_of
 
-__all__ = ["QuestionsMixin"]
+__all__ = ["WEAK_NOTE", "QuestionsMixin", "WhichRows"]
+
+WhichRows = Literal["all", "treated", "untreated"]
+"""The rows of the fit that are averaged over: all, those that have the treatment t1, or those that have t0."""
+
+WEAK_NOTE = "The instruments are too weak for this interval: it is too narrow."
+"""Of intervals that do not allow for weak instruments."""
 
 # Below this share of rows in support a point estimate is given with a warning.
 _MIN_SUPPORT = 0.5
@@ -29,9 +37,13 @@ class QuestionsMixin(ABC):
     """`predict`, `effect`, `ate`, `marginal_effect`, `dose_response`, each with an `_interval`, and `in_support`.
 
     Averages (`ate`, `dose_response`) are taken over the rows of the fit unless other covariates are given. Beyond
-    100,000 rows so many evenly spread ones stand for all; what this leaves open is the standard error "rows" of an
-    interval. Intervals raise `ConfigError` for a method that gives point estimates only.
+    100,000 rows so many, drawn in proportion to weight, stand for all; what this leaves open is the standard error
+    "rows" of an interval. Their intervals are for the rows at hand: what other rows of the same population would have
+    as covariates does not enter. Intervals raise `ConfigError` for a method that gives point estimates only. Where the
+    instruments are weak, those that are too narrow for it say so in `note`.
     """
+
+    data_: IVData | None
 
     @abstractmethod
     def _fitted(self) -> FittedMethod:
@@ -79,7 +91,8 @@ class QuestionsMixin(ABC):
         """`predict` with an interval at each row, or with a uniform band that holds g at all rows at once."""
         query = self._query_at(treatment, covariates)
         fitted = self._completed()
-        return interval_at(fitted, query, level, _first, probability=_is_probability(fitted.schema), band=band)
+        shown: dict[str, Any] = {"probability": _is_probability(fitted.schema), "band": band}
+        return self._of_rows(interval_at(fitted, query, level, _first, **shown))
 
     def effect(self, covariates: Any = None, *, t0: Any, t1: Any) -> np.ndarray:
         """g(t1, v) - g(t0, v) for every row: what setting the treatment to t1 instead of t0 would change."""
@@ -89,17 +102,23 @@ class QuestionsMixin(ABC):
 
     def effect_interval(self, covariates: Any = None, *, t0: Any, t1: Any, level: float = 0.95) -> Interval:
         """`effect` with an interval at each row."""
-        return interval_at(self._completed(), self._query_pair(t0, t1, covariates), level, contrast)
+        return self._of_rows(interval_at(self._completed(), self._query_pair(t0, t1, covariates), level, contrast))
 
-    def ate(self, covariates: Any = None, *, t0: Any, t1: Any, weights: Any = None) -> Any:
+    def ate(self, covariates: Any = None, *, t0: Any, t1: Any, weights: Any = None, rows: WhichRows = "all") -> Any:
         """The mean of `effect` over rows: a number, or one a level of the outcome.
 
         Args:
             covariates: the rows averaged over; by default those of the fit, with its sample weights.
             t0, t1: a treatment for all rows or one a row.
-            weights: how many rows each row stands for.
+            weights: sampling weights, how many rows of the population each row stands for.
+            rows: "treated" for the rows of the fit whose treatment is t1, "untreated" for those whose treatment is t0;
+                for a treatment with levels.
+
+        Raises:
+            DataError: treated or untreated rows are asked for, and the treatment is a number, other covariates are
+                given, or this is a loaded model without rows.
         """
-        query = self._query_pair(t0, t1, covariates, weights, of_fit=True)
+        query = self._query_average(t0, t1, covariates, weights, rows)
         found = average_over(self._fitted(), query)
         self._warn_share(found.support_of(0, 1))
         mean = contrast(found.estimate).values
@@ -112,13 +131,16 @@ class QuestionsMixin(ABC):
         t0: Any,
         t1: Any,
         weights: Any = None,
+        rows: WhichRows = "all",
         level: float = 0.95,
         method: Method = "auto",
     ) -> Interval:
         """`ate` with an interval; `in_support` is the share of rows for which the data show both treatments.
 
+        It is an interval for the mean over these rows, not over the population that they were drawn from.
+
         Args:
-            covariates, t0, t1, weights: as in `ate`.
+            covariates, t0, t1, weights, rows: as in `ate`.
             level: of the interval.
             method: "usual", by the method's own standard errors; "rough", also holding what the roughest curve that the
                 data do not reject would change, for methods with a sieve; "robust", the ends of an Anderson-Rubin set,
@@ -127,17 +149,23 @@ class QuestionsMixin(ABC):
                 elsewhere. The interval's `method` says which it is.
 
         Warns:
+            SupportWarning: most rows lie where the data show nothing, so that the answer is an extrapolation.
             WeakInstrumentWarning: the robust set is wanted, and this is a loaded model without the rows of it.
         """
-        query = self._query_pair(t0, t1, covariates, weights, of_fit=True)
-        own, fitted, weak = self._instrumented_rows(), self._completed(), method == "auto" and self._weak()
-        if weak and own is None:
+        query = self._query_average(t0, t1, covariates, weights, rows)
+        own, fitted, weak = self._instrumented_rows(), self._completed(), self._weak()
+        if weak and own is None and method == "auto":
             warn_user(
                 "the instruments are too weak for this interval: it is too narrow, and a loaded model has no rows for "
                 "the robust set. Give them with attach_data(table).",
                 WeakInstrumentWarning,
             )
-        return average_effect(fitted, query, level, own, method=method, weak=weak)
+        found = average_effect(fitted, query, level, own, method=method, weak=weak)
+        self._warn_share(float(found.in_support))
+        # Where the robust set could have been given and was not, the usual interval is good enough.
+        schema = fitted.schema
+        judged = method == "auto" and own is not None and schema.treatment.width == schema.outcome.width == 1
+        return replace(found, note="") if judged else self._noted(found)
 
     def marginal_effect(self, treatment: Any, covariates: Any = None, *, step: float) -> np.ndarray:
         """The slope of g in the treatment at each row, over a step in units of the treatment."""
@@ -150,8 +178,10 @@ class QuestionsMixin(ABC):
     ) -> Interval:
         """`marginal_effect` with an interval at each row."""
         query = self._query_slope(treatment, covariates, step)
-        return interval_at(
-            self._completed(), query, level, lambda found: contrast(found).map(lambda values: values / step)
+        return self._of_rows(
+            interval_at(
+                self._completed(), query, level, lambda found: contrast(found).map(lambda values: values / step)
+            )
         )
 
     def dose_response(
@@ -163,7 +193,7 @@ class QuestionsMixin(ABC):
             treatments: `(m,)` numbers or levels.
             covariates: the rows; by default those of the fit, with its sample weights.
             average: the mean over rows, or each row's own curve.
-            weights: how many rows each row stands for.
+            weights: sampling weights, how many rows of the population each row stands for.
         """
         query = self._query_along(treatments, covariates, weights)
         shown = np.atleast_1d(np.asarray(treatments))
@@ -190,9 +220,11 @@ class QuestionsMixin(ABC):
         labels = tuple(np.atleast_1d(np.asarray(treatments)).tolist())
         shown: dict[str, Any] = {"probability": _is_probability(fitted.schema), "labels": labels, "band": band}
         if not average:
-            return interval_at(fitted, query, level, lambda found: found, axis=1, **shown)
+            return self._noted(
+                interval_at(fitted, query, level, lambda found: found, axis=1, **shown), "treatment", "row"
+            )
         found = average_over(fitted, query, intervals=True)
-        return interval_of(found.estimate, level, in_support=found.support, **shown)
+        return self._noted(interval_of(found.estimate, level, in_support=found.support, **shown), "treatment")
 
     def in_support(self, treatment: Any, covariates: Any = None) -> np.ndarray:
         """Whether the data show such a treatment at such covariates, for each row; elsewhere g is extrapolated."""
@@ -213,6 +245,30 @@ class QuestionsMixin(ABC):
         schema = self._fitted().schema
         return Query(np.stack([schema.check_treatment(t, len(rows)) for t in (t0, t1)]), rows)
 
+    def _query_average(self, t0: Any, t1: Any, covariates: Any, weights: Any, rows: WhichRows) -> Query:
+        """Two treatments for the rows that are averaged over."""
+        if rows not in get_args(WhichRows):
+            raise ConfigError(f"rows must be one of {', '.join(map(repr, get_args(WhichRows)))}, got {rows!r}.")
+        if rows == "all":
+            return self._query_pair(t0, t1, covariates, weights, of_fit=True)
+        schema = self._fitted().schema
+        if not schema.treatment.discrete:
+            raise DataError(
+                f"treatment {schema.treatment.name!r} is a number: no rows are the {rows} ones. Give the rows that you "
+                "mean as covariates."
+            )
+        if covariates is not None or np.ndim(t0) or np.ndim(t1):
+            raise DataError(f"rows={rows!r} is for the rows of the fit, and one t0 and t1. Leave covariates out.")
+        if self.data_ is None:
+            raise DataError(f"rows={rows!r} needs the rows of the fit. Give them with attach_data(table).")
+        query = self._query_pair(t0, t1, None, weights, of_fit=True)
+        wanted = query.treatment[1 if rows == "treated" else 0, 0]
+        chosen = np.flatnonzero(np.asarray(self.data_.treatment) == wanted)
+        if not len(chosen):
+            raise DataError(f"no row of the fit has the treatment {(t1 if rows == 'treated' else t0)!r}.")
+        # Without covariates one row stands for all.
+        return query.take(chosen) if schema.blocks else query
+
     def _query_along(self, treatments: Any, covariates: Any, weights: Any = None, *, of_fit: bool = True) -> Query:
         return query_along(self._fitted().schema, treatments, self._rows(covariates, weights, of_fit=of_fit))
 
@@ -229,7 +285,20 @@ class QuestionsMixin(ABC):
         return rows_of(schema, self._read(covariates), n_rows=None if schema.blocks else n_rows, weights=weights)
 
     def _warn_outside(self, query: Query) -> None:
-        self._warn_share(float(np.mean(self._fitted().in_support(query.thinned(_MAX_SUPPORT_ROWS)))))
+        few = query.drawn(_MAX_SUPPORT_ROWS)
+        self._warn_share(float(np.mean(self._fitted().in_support(few) @ few.rows.shares)))
+
+    def _of_rows(self, found: Interval) -> Interval:
+        """Intervals of single rows, with a warning where most are extrapolations."""
+        self._warn_share(float(np.mean(found.in_support)))
+        return self._noted(found, "row")
+
+    def _noted(self, found: Interval, *axes: str) -> Interval:
+        """With the names of its axes, and a note where weak instruments make it too narrow."""
+        outcome = self._fitted().schema.outcome
+        levels = tuple(outcome.levels or ()) if outcome.width > 1 else ()
+        note = WEAK_NOTE if found.method != ANDERSON_RUBIN and self._weak() else ""
+        return replace(found, note=note, axes=(*axes, "level") if levels else axes, levels=levels)
 
     def _warn_share(self, share: float) -> None:
         if share < _MIN_SUPPORT:

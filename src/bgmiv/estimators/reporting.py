@@ -61,10 +61,10 @@ class FitCache:
 class ReportingMixin(QuestionsMixin):
     """`diagnose`, `sensitivity`, `analysis`, `summary`, `plot_*` and `report`."""
 
-    data_: IVData | None
     seed_: int
     formula_: str
     n_dropped_: int
+    fit_params_: dict[str, Any]
     progress: bool | None
     saved_analysis_: Analysis | None = None
     """The analysis that a loaded model was saved with."""
@@ -75,12 +75,8 @@ class ReportingMixin(QuestionsMixin):
         """The frozen config of the method."""
 
     @abstractmethod
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The constructor's arguments."""
-
-    @abstractmethod
-    def changed_params(self) -> dict[str, Any]:
-        """The arguments that differ from their defaults."""
+    def _changed(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Those of these arguments that differ from their defaults."""
 
     def analysis(
         self,
@@ -139,7 +135,7 @@ class ReportingMixin(QuestionsMixin):
 
     def _instrumented_rows(self) -> FitRows | None:
         rows = self._fit_rows()
-        if self.data_ is None or rows is None or not self.get_params().get("use_instrument", True):
+        if self.data_ is None or rows is None or not self.fit_params_.get("use_instrument", True):
             return None
         return FitRows(self.data_, rows)
 
@@ -161,9 +157,9 @@ class ReportingMixin(QuestionsMixin):
                 data=self.data_,
                 rows=rows,
                 estimator=type(self).__name__,
-                settings={name: repr(value)[:200] for name, value in self.changed_params().items()},
+                settings={name: repr(value)[:200] for name, value in self._changed(self.fit_params_).items()},
                 seed=self.seed_,
-                use_instrument=self.get_params().get("use_instrument", True),
+                use_instrument=self.fit_params_.get("use_instrument", True),
                 formula=self.formula_,
                 n_dropped=self.n_dropped_,
             )
@@ -181,9 +177,6 @@ class ReportingMixin(QuestionsMixin):
             no_instrument: also fit the method without the instruments, which takes about as long as the fit. By default
                 True.
             level: of intervals and sets; by default 0.95.
-
-        Warns:
-            WeakInstrumentWarning: the effective F is below its critical value.
 
         Raises:
             DataError: this is a loaded model without rows, and it was not saved with this diagnosis.
@@ -266,7 +259,7 @@ class ReportingMixin(QuestionsMixin):
         Args:
             repeats: how many data sets.
             t0, t1: the treatments of the average effect; by default the quartiles, or the first two levels.
-            level: of the intervals, which are those of `method="usual"`.
+            level: of the intervals, which are those that the methods give by default.
             executor: where fits run: by default this process; `bgmiv.executors.LocalPool(2)` for two local ones,
                 `bgmiv.bench.ray_cluster.RayCluster(...)` for a cluster.
             store: a file in which what is done is kept, so that the same call goes on where it was interrupted.
@@ -303,7 +296,7 @@ class ReportingMixin(QuestionsMixin):
         if t0 is not None:
             first, last = (float(fitted.schema.check_treatment(t, 1)[0]) for t in (t0, t1))
             change = Change(first, last, f"from {t0} to {t1}")
-        params = self.get_params()
+        params = dict(self.fit_params_)
         params |= {name: value for name, value in {"progress": False, "checkpoint": None}.items() if name in params}
         return calibrate(
             type(self)(**params)._config(),
@@ -325,7 +318,7 @@ class ReportingMixin(QuestionsMixin):
         return self._cache.no_instrument[0]
 
     def _fit_without_instrument(self, data: IVData) -> FittedMethod | None:
-        params = self.get_params()
+        params = dict(self.fit_params_)
         if not params.get("use_instrument", False):
             return None
         changed: dict[str, Any] = {"use_instrument": False, "bootstrap": False, "progress": False, "checkpoint": None}

@@ -26,7 +26,7 @@ from bgmiv.errors import ModelFileError
 
 __all__ = ["DTYPES", "ModelFiles", "check_free", "parse_json", "read_file", "read_model", "write_folder", "write_model"]
 
-_FORMAT, _VERSION = "bgmiv model", 6
+_FORMAT, _VERSION = "bgmiv model", 7
 _JSON, _ARRAYS = "model.json", "arrays.safetensors"
 _MAX_JSON = 1 << 26
 _MAX_NESTED = 60

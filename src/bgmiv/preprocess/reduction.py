@@ -392,8 +392,9 @@ def choose_noise(columns: NDArray[Any], targets: NDArray[Any], levels: Sequence[
         G. H. Golub, M. Heath, G. Wahba (1979), Generalized cross-validation as a method for choosing a good ridge
         parameter, Technometrics 21(2).
     """
-    z, t = (_standard(values[:_MAX_ROWS]) for values in (columns, targets))
-    n = len(z)
+    n = min(len(columns), _MAX_ROWS)
+    rows = np.sort(np.random.default_rng(0).choice(len(columns), n, replace=False))
+    z, t = (_standard(values[rows]) for values in (columns, targets))
     # Variances along the principal directions, and what of each target lies along their scores; by the smaller of both
     # matrices of products, as blocks may be wider than there are rows.
     if z.shape[1] <= n:

@@ -10,9 +10,10 @@ from bgmiv.analysis.analysis import Analysis, EffectRow, MethodRow
 from bgmiv.analysis.axes import MIN_SUPPORT, effect_axis, method_curves
 from bgmiv.analysis.markup import Markup, clean, element, sentence, shortened
 from bgmiv.analysis.page.charts import curve_chart, sample
-from bgmiv.analysis.page.forest import MARKS, ForestRow, forest, interval_ends, level_charts, look_of
+from bgmiv.analysis.page.forest import MARKS, ForestRow, forest, level_charts, look_of
 from bgmiv.analysis.page.parts import Parts, badge, cards, pairs, tools
-from bgmiv.analysis.text import answer, cautions, checks_of, estimate_cells, failed, method_note, trust
+from bgmiv.analysis.text import answer, cautions, checks_of, estimate_cells, failed, groups_left_out, method_note, trust
+from bgmiv.intervals import ANDERSON_RUBIN
 from bgmiv.numerals import number, percent, robust_set_text, share, together
 
 __all__ = ["checks_section", "curve_section", "effects_section", "headline", "methods_section"]
@@ -52,7 +53,7 @@ def _tiles(analysis: Analysis) -> Markup:
     if first.lower is not None:
         errors = ", ".join(f"{shortened(name, 20)} {number(part, 2)}" for name, part in first.std_errors.items())
         text, detail = f"{low} to {high}", f"standard error: {errors}"
-        if first.method == "anderson-rubin":
+        if first.method == ANDERSON_RUBIN:
             text, detail = robust_set_text(first.pieces), "Anderson-Rubin set, robust to weak instruments"
         tiles.append((f"{percent(analysis.level)} interval", text, detail))
     tiles.append(("In support", share(first.in_support), f"of {units} have comparable {units} at both values"))
@@ -86,6 +87,7 @@ def curve_section(analysis: Analysis) -> Parts:
         band = f"The shaded area shows pointwise {level} intervals."
         if analysis.curves[0].band_lower:
             band = f"The shaded area is a uniform {level} band for the whole curve; pointwise intervals are narrower."
+    band += " The instruments are too weak for it: it is too narrow." if analysis.weak else ""
     caption = f"{note} {band} {sentence(analysis.interval_kind)}" if analysis.curves[0].lower else note
     return [
         element("h2", f"What if {shortened(treatment, 40)} were set?"),
@@ -194,7 +196,9 @@ def effects_section(analysis: Analysis) -> Parts:
     ]
     labels = [(r.group.label, f"{r.group.n_rows:,} {analysis.units}, {share(r.in_support)} in support") for r in rows]
     table = _effect_forest(analysis, rows, labels, looks, "Average effects by group")
-    return [element("h2", "By group"), element("p", text), table, tools("effects", "effects by group")]
+    cut = groups_left_out(analysis)
+    less = element("p", " ".join(cut), class_="soft") if cut else None
+    return [element("h2", "By group"), element("p", text), table, less, tools("effects", "effects by group")]
 
 
 def methods_section(analysis: Analysis) -> Parts:
@@ -220,10 +224,10 @@ def _effect_forest(
     caption: str,
 ) -> Markup:
     lines = [
-        ForestRow(*label, *cells, row.estimate, interval_ends(row.lower, row.upper), **look)
+        ForestRow(*label, *cells, row.estimate, row.stretches, **look)
         for row, label, cells, look in zip(rows, labels, estimate_cells(rows), looks, strict=True)
     ]
-    axis = effect_axis([(row.estimate, row.lower, row.upper) for row in rows])
+    axis = effect_axis([(row.estimate, *(end for piece in row.stretches for end in piece)) for row in rows])
     return forest(lines, axis, caption=caption, head=("Effect", f"{percent(analysis.level)} interval"))
 
 

@@ -8,7 +8,8 @@ from bgmiv.analysis.analysis import Analysis
 from bgmiv.analysis.markup import clean, element, sentence, shortened
 from bgmiv.analysis.page.charts import sparkline
 from bgmiv.analysis.page.parts import Parts, pairs, tools
-from bgmiv.numerals import share
+from bgmiv.analysis.text import estimate_cells, weights_text
+from bgmiv.numerals import percent, share
 
 __all__ = ["again_section", "assumption_texts", "assumptions_section", "data_section", "history_section"]
 
@@ -27,7 +28,8 @@ def assumption_texts(analysis: Analysis) -> dict[str, str]:
     given = " given the covariates" if question.covariates else ""
     found = {
         "Estimand": f"The structural function g: the mean of {outcome}{given} if {treatment} were set by intervention. "
-        f"An average effect is the mean difference of g over the {question.n_rows:,} {units}.",
+        f"An average effect is the mean difference of g over the {question.n_rows:,} {units}, and its interval is for "
+        f"these {units}, not for the population that they were drawn from.",
         "Exclusion and independence": f"{listed} affect{s} {outcome} only through {treatment}, and share{s} no cause "
         f"with it{given}. The data cannot show this: it has to be argued.",
         "Additive errors": f"Unobserved causes shift {outcome} and do not change the effect of {treatment}. If effects "
@@ -44,8 +46,12 @@ def assumption_texts(analysis: Analysis) -> dict[str, str]:
         low, high = estimand.treated
         text = f"{share(low)} of {units} are treated at one value of the instrument, {share(high)} at the other."
         if min(low, 1.0 - high) < _ONE_SIDED:
-            who = "treated" if low < _ONE_SIDED else "untreated"
-            text += f" Noncompliance is one-sided: the effect on the {units} that it moves is the effect on the {who}."
+            treated = low < _ONE_SIDED
+            who = "treated" if treated else "untreated"
+            condition = f"{given}," if given else ""
+            text += f" Noncompliance is one-sided:{condition} the effect on the {units} that it moves is the effect "
+            text += f"on the {who}."
+            text += _averaged_over(analysis, who, 1.0 if treated else 0.0)
         found["Compliance"] = text
     found["Relevance"] = f"{listed} move{s} {treatment}{given}: see the effective F."
     inside = share(analysis.effects[0].in_support)
@@ -61,6 +67,21 @@ def assumption_texts(analysis: Analysis) -> dict[str, str]:
         "doubt this assumption or the smoothness assumed here."
     )
     return found
+
+
+def _averaged_over(analysis: Analysis, who: str, treatment: float) -> str:
+    """The mean over the treated or the untreated rows beside that over all."""
+    rows = analysis.effects
+    some = next((row for row in rows if row.group.treatment == treatment), None)
+    if some is None:
+        return ""
+    units, change = analysis.units, analysis.question.change_text(rows[0])
+    (mean, ends), (own, own_ends) = estimate_cells([rows[0], some])
+    return (
+        f" For {change} its mean over the {some.group.n_rows:,} {who} {units} is {own} ({percent(analysis.level)} "
+        f"interval {own_ends}). The mean over all {units}, {mean} ({ends}), carries it over to {units} that are not "
+        f"{who}, and relies on additive errors for that."
+    )
 
 
 def assumptions_section(analysis: Analysis) -> Parts:
@@ -80,7 +101,7 @@ def data_section(analysis: Analysis) -> Parts:
     if question.n_dropped:
         text += f" {question.n_dropped:,} {units} with missing values were dropped."
     if question.weights:
-        text += f" {sentence(units)[:-1]} are weighted by {clean(question.weights)}."
+        text += f" {sentence(units)[:-1]} are weighted by {weights_text(analysis)}."
     if question.groups:
         text += f" {sentence(units)[:-1]} are clustered by {clean(question.groups)}."
     names = [element("th", name, scope="col") for name in ("Column", "Role", "Kind", "Summary")]

@@ -11,7 +11,7 @@ from bgmiv.analysis.axes import MIN_SUPPORT, Axis, effect_axis, method_curves
 from bgmiv.analysis.markup import Markup, clean, element, joined, sentence
 from bgmiv.numerals import aligned, percent, share
 
-__all__ = ["MARKS", "ForestRow", "forest", "interval_ends", "level_charts", "look_of", "mark"]
+__all__ = ["MARKS", "ForestRow", "forest", "level_charts", "look_of", "mark"]
 
 MARKS = ("circle", "square", "diamond", "up", "down")
 """Shapes that tell methods apart where colours cannot."""
@@ -124,7 +124,7 @@ def level_charts(analysis: Analysis) -> Markup:
                 text[0],
                 "none" if low is None else f"{text[1]} to {text[2]}",
                 value,
-                interval_ends(low, high),
+                _interval_ends(low, high),
                 "main" if curve.in_support[k] >= MIN_SUPPORT else "faint",
                 extra=tuple((j, values[k], MARKS[j % len(MARKS)], look_of(analysis, j)) for j, _, values in others),
             )
@@ -135,6 +135,6 @@ def level_charts(analysis: Analysis) -> Markup:
     return joined(*charts)
 
 
-def interval_ends(lower: float | None, upper: float | None) -> tuple[tuple[float, float], ...]:
+def _interval_ends(lower: float | None, upper: float | None) -> tuple[tuple[float, float], ...]:
     """The interval that a forest plot draws; none for a method without intervals, or an empty set."""
     return () if lower is None or upper is None or math.isnan(lower) else ((lower, upper),)

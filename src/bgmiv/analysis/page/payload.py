@@ -15,6 +15,7 @@ from bgmiv.analysis.analysis import Analysis, Curve, CurveSource, EffectRow
 from bgmiv.analysis.axes import curve_axes
 from bgmiv.analysis.markup import clean
 from bgmiv.analysis.page.instruments import direct_numbers
+from bgmiv.intervals import ANDERSON_RUBIN
 from bgmiv.numerals import robust_set_text
 
 __all__ = ["compact_factors", "payload", "safe_json", "tables"]
@@ -54,11 +55,17 @@ def tables(analysis: Analysis) -> dict[str, list[dict[str, Any]]]:
         for row in analysis.methods[1:]
         for t, value in zip(analysis.curves[0].treatment, row.curve, strict=True)
     ]
-    names = ("name", "estimate", "lower", "upper")
+    names = [
+        "name",
+        "estimate",
+        "lower",
+        "upper",
+        *(["set_cell"] if any(row.set_cell for row in analysis.methods) else []),
+    ]
     found = {
         "curve": curves,
         "effects": analysis.records(),
-        "methods": [{name: getattr(row, name) for name in names} for row in analysis.methods],
+        "methods": [{name.removesuffix("_cell"): getattr(row, name) for name in names} for row in analysis.methods],
         "linear": [] if linear is None else [asdict(linear)],
         "balance": [{"instrument": each.instrument, **row} for each in views.balance for row in each.records()],
         "direct": [asdict(each) for each in views.direct],
@@ -90,7 +97,7 @@ def _curve_numbers(curve: Curve, effect: EffectRow) -> dict[str, Any]:
     ends = (effect.t0, effect.t1, effect.estimate, effect.lower, effect.upper, effect.in_support)
     return {
         "label": clean(curve.group.label),
-        "robust": robust_set_text(effect.pieces) if effect.method == "anderson-rubin" else "",
+        "robust": robust_set_text(effect.pieces) if effect.method == ANDERSON_RUBIN else "",
         # As they are: the calculator finds the effect at these treatments, to the last digit.
         "effect": [value if value is not None and math.isfinite(value) else None for value in ends],
         "t": list(curve.treatment),
