@@ -148,12 +148,13 @@ class FittedSieve(FittedMethod):
 
     def average_factors(self, query: Query) -> tuple[Source, ...]:
         """The same of averages: where all rows have the same treatments, columns are averaged before their products."""
-        if query.treatment.shape[1] > 1:
+        if query.treatment.shape[1] > 1 or self.function.effects is not None:
             return super().average_factors(query)
         parts = self.function.covariates(query.rows.encoded_by(self)[0])
         means = {kind: query.rows.shares[None] @ part for kind, part in parts.items()}
         middle = replace(self.function, covariates=cast(Any, lambda _: means))
-        found = middle.factors(Query(query.treatment, Rows(np.zeros((1, 0)))), (np.zeros((1, 0)),))
+        no_rows = np.zeros((1, 0))
+        found = middle.factors(Query(query.treatment, Rows(no_rows)), (no_rows, no_rows, no_rows, no_rows))
         return tuple(source._replace(factors=source.factors[..., 0]) for source in found)
 
 
