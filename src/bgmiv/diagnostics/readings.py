@@ -15,16 +15,12 @@ if TYPE_CHECKING:
 __all__ = [
     "CHECKS",
     "FINDINGS",
-    "MUCH_WIDER",
     "Reading",
     "as_sentence",
     "html_table",
     "preparation_text",
     "read_finding",
 ]
-
-MUCH_WIDER = 1.35
-"""From this factor on, what a rougher curve adds to an interval is worth a note."""
 
 Numbers = Mapping[str, float]
 Labels = Mapping[str, str]
@@ -168,18 +164,6 @@ def _detail(severity: Severity, numbers: Numbers, labels: Labels) -> Words:
         )
     if visible < min(2, possible):
         text += "Any curvature in the estimate rests on the assumption of smoothness. "
-    if "wider" in numbers:
-        text += (
-            f"For a change of treatment {labels['change']}, the roughest curve that the data do not reject would give "
-            f"a {percent(numbers['level'])} interval from {numbers['lower']:.4g} to {numbers['upper']:.4g}, "
-            f"{numbers['wider']:.1f} times as wide as the usual one"
-        )
-        text += (
-            ". The instruments cannot show such detail: if a steep or sudden change is plausible, use this interval "
-            "(ate_interval(method='rough'))."
-            if numbers["wider"] > MUCH_WIDER
-            else "."
-        )
     shown = ", ".join(f"{value:.2f}" for value in values[:4]) + (", ..." if len(values) > 4 else "")
     return "How much detail do the instruments show? (singular values)", shown, text.strip()
 

@@ -88,9 +88,8 @@ def average_effect(
         query: two treatments for the rows averaged over.
         level: of the interval.
         own: the rows of the fit; None if they are not known, or the fit ignores its instruments.
-        method: "usual", by the method's own sources of uncertainty; "rough", the same with what the roughest curve that
-            the data do not reject would add; "robust", the ends of the Anderson-Rubin set; "auto", robust where that is
-            preferable and the set can be made, and otherwise usual.
+        method: "usual", by the method's own sources of uncertainty; "robust", the ends of the Anderson-Rubin set;
+            "auto", robust where that is preferable and the set can be made, and otherwise usual.
         weak: whether it is (:func:`needs_robust_set`).
     """
     if method not in _METHODS:

@@ -142,10 +142,9 @@ class QuestionsMixin(ABC):
         Args:
             covariates, t0, t1, weights, rows: as in `ate`.
             level: of the interval.
-            method: "usual", by the method's own standard errors; "rough", also holding what the roughest curve that the
-                data do not reject would change, for methods with a sieve; "robust", the ends of an Anderson-Rubin set,
-                which are valid however weak the instruments are and may be infinite; "auto" takes the robust set where
-                the effective F is below its critical value (with one instrument, below 104.7), and the usual interval
+            method: "usual", by the method's own standard errors; "robust", the ends of an Anderson-Rubin set, which are
+                valid however weak the instruments are and may be infinite; "auto" takes the robust set where the
+                effective F is below its critical value (with one instrument, below 104.7), and the usual interval
                 elsewhere. The interval's `method` says which it is.
 
         Warns:
