@@ -58,7 +58,7 @@ _MAX_VARIANCE_ROWS = 2000
 # Random Fourier features and folds are the same for every fit: an estimate should not depend on a seed.
 _SEED = 20_240
 # Prior probabilities of curves, by the power of roughness (`_averaged_terms`), and of slopes that vary with covariates.
-_CURVES = {2.0: 0.585, 0.0: 0.065}
+_CURVES = {2.0: 0.45, 0.0: 0.05}
 _SLOPES = 0.5
 _TINY = float(np.finfo(float).tiny)
 

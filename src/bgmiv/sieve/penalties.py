@@ -38,8 +38,8 @@ _RATIOS = np.exp(np.arange(-14.0, 8.01, 0.25))
 _ROUNDS = 2
 # Standard deviations of a function that its prior averages over, in that of the outcome beyond a linear model, and the
 # half-normal scale of their prior.
-_DEVIATIONS = np.geomspace(0.03, 2.0, 9)
-_SCALE = 0.8
+_DEVIATIONS = np.geomspace(0.03, 2.4, 9)
+_SCALE = 0.95
 # The prior probability of a term whose prior is not averaged over; there are a dozen of them.
 _OTHER = 0.2
 _MAX_LOG = 500.0
