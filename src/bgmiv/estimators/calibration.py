@@ -302,13 +302,15 @@ def _generator(fitted: FittedMethod, data: IVData) -> Callable[[np.random.Genera
     observed = np.asarray(data.treatment, np.float64)
     discrete = data.schema.treatment.discrete
     levels = max(2, data.schema.treatment.width) if discrete else 0
+    # The first stage is that of standardised columns.
+    unexplained = first.residuals[:, : max(levels - 1, 1)] * first.function.treatment.scale
     if discrete:
         indicators = observed[:, None] == np.arange(1, levels)
-        others = np.clip(indicators - first.residuals[:, : levels - 1], 0.0, 1.0)
+        others = np.clip(indicators - unexplained, 0.0, 1.0)
         chances = np.column_stack([np.maximum(1.0 - others.sum(axis=1), 0.0), others])
         ends = np.cumsum(chances / chances.sum(axis=1, keepdims=True), axis=1)
     else:
-        left = first.residuals[:, 0] * float(observed.std())
+        left = unexplained[:, 0]
 
     def structural(x: Floats) -> Floats:
         return fitted.at(Query(x[None], rows))[0]
