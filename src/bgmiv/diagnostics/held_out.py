@@ -181,5 +181,5 @@ def _instrument_evidence(data: IVData) -> tuple[float | None, int | None, int | 
     strength = min(float(first_stage(column, columns).effective_f) for column in columns.treatment.T)
     if data.schema.treatment.kind is not BlockKind.continuous or not columns.names:
         return strength, None, None
-    values, visible = singular_values(np.asarray(data.treatment[used_rows(data)], np.float64), columns)
-    return strength, visible, len(values)
+    found = singular_values(np.asarray(data.treatment[used_rows(data)], np.float64), columns)
+    return strength, found.visible, found.possible

@@ -150,8 +150,8 @@ class ReportingMixin(QuestionsMixin):
         fitted, rows = self._fitted(), self._fit_rows()
         if self.data_ is None or rows is None or self._cache.judged:
             return fitted
-        config, key = self._config(), jax.random.key(self.seed_)
-        used = self.get_params().get("use_instrument", True)
+        config, key = type(self)(**self.fit_params_)._config(), jax.random.key(self.seed_)
+        used = self.fit_params_.get("use_instrument", True)
         self.fitted_ = judge_fit(
             fitted, self.data_, rows, lambda part: config.fit(part, key), use_instrument=used, seed=self.seed_
         )
