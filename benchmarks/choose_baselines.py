@@ -55,7 +55,7 @@ _DEEPIV = deepiv.DeepIVConfig(
     treatment_stage=StageSettings(schedule="cosine", weight_decay=1e-6),
     outcome_stage=StageSettings(schedule="cosine", weight_decay=1e-3),
     members=1,
-    holdout=0.1,
+    held_out=0.1,
     reduction=None,
 )
 _CONSTANT_STAGES = {
@@ -64,7 +64,7 @@ _CONSTANT_STAGES = {
 }
 _GAME = MomentGame(rounds=60, batch_size=128, critic_steps=1, damping=0.1, optimistic=True, schedule="cosine")
 _DEEPGMM = deepgmm.DeepGMMConfig(
-    covariates=_NOISED, game=_GAME, learning_rates=(1e-3, 5e-4), members=1, holdout=0.2, reduction=None
+    covariates=_NOISED, game=_GAME, learning_rates=(1e-3, 5e-4), members=1, held_out=0.2, reduction=None
 )
 
 
@@ -98,8 +98,8 @@ VARIANTS: dict[str, dict[str, Variant]] = {
         "current": Variant(lambda: _DEEPIV, 4),
         "dropout of the study": Variant(lambda: replace(_DEEPIV, dropout=None), 3),
         "constant step size": Variant(lambda: replace(_DEEPIV, **_CONSTANT_STAGES), 3),
-        "last epoch": Variant(lambda: replace(_DEEPIV, holdout=0.0), 3),
-        "last epoch, constant step size": Variant(lambda: replace(_DEEPIV, holdout=0.0, **_CONSTANT_STAGES), 2),
+        "last epoch": Variant(lambda: replace(_DEEPIV, held_out=0.0), 3),
+        "last epoch, constant step size": Variant(lambda: replace(_DEEPIV, held_out=0.0, **_CONSTANT_STAGES), 2),
         "paper, standardised": Variant(lambda: replace(deepiv.paper_preset(), scaling=RoleScaling()), 1),
         "paper": Variant(deepiv.paper_preset, 0),
     },
@@ -108,9 +108,9 @@ VARIANTS: dict[str, dict[str, Variant]] = {
         "constant step size": Variant(lambda: replace(_DEEPGMM, game=replace(_GAME, schedule="constant")), 3),
         "one learning rate": Variant(lambda: replace(_DEEPGMM, learning_rates=(1e-3,)), 3),
         "no damping": Variant(lambda: replace(_DEEPGMM, game=replace(_GAME, damping=0.0)), 3),
-        "last round": Variant(lambda: replace(_DEEPGMM, learning_rates=(1e-3,), holdout=0.0), 2),
+        "last round": Variant(lambda: replace(_DEEPGMM, learning_rates=(1e-3,), held_out=0.0), 2),
         "last round, no damping": Variant(
-            lambda: replace(_DEEPGMM, learning_rates=(1e-3,), holdout=0.0, game=replace(_GAME, damping=0.0)), 1
+            lambda: replace(_DEEPGMM, learning_rates=(1e-3,), held_out=0.0, game=replace(_GAME, damping=0.0)), 1
         ),
         "paper, 4000 updates": Variant(_paper_game, 0),
     },
@@ -129,18 +129,18 @@ _SINGLE: dict[str, Any] = {
         covariates=_RAW,
         treatment_stage=replace(_DEEPIV.treatment_stage, tolerance=1.05),
         outcome_stage=replace(_DEEPIV.outcome_stage, tolerance=1.05),
-        holdout=0.0,
+        held_out=0.0,
     ),
-    "dfiv": dfiv.DFIVConfig(blocks=replace(_RAW, dropout=0.1), members=1, holdout=0.0, reduction=None),
-    "deepgmm": replace(_DEEPGMM, covariates=_RAW, learning_rates=(1e-3,), holdout=0.0),
+    "dfiv": dfiv.DFIVConfig(blocks=replace(_RAW, dropout=0.1), members=1, held_out=0.0, reduction=None),
+    "deepgmm": replace(_DEEPGMM, covariates=_RAW, learning_rates=(1e-3,), held_out=0.0),
 }
 _FIELD = {"deepiv": "covariates", "dfiv": "blocks", "deepgmm": "covariates"}
 _HELD_OUT = {"deepiv": 0.1, "dfiv": 0.1, "deepgmm": 0.2}
 
 
-def _footing(method: str, members: int, holdout: float, *, scores: bool = False) -> Any:
+def _footing(method: str, members: int, held_out: float, *, scores: bool = False) -> Any:
     """The single fit's settings with members, held-out rows and scores."""
-    config = replace(_SINGLE[method], members=members, holdout=holdout)
+    config = replace(_SINGLE[method], members=members, held_out=held_out)
     return replace(config, reduction=BlockReduction(), **{_FIELD[method]: _SCORES}) if scores else config
 
 

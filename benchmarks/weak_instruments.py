@@ -49,7 +49,7 @@ def look(method: str, population_f: float, seed: int) -> Row:
     outcome, treatment, w = sample(population_f, seed)
     model: Any = TSLS()
     if method == "bgmiv":
-        model = BGMIV(members=1, iterations=200, random_state=seed)
+        model = BGMIV(members=2, iterations=200, random_state=seed)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warnings.simplefilter("ignore", FitWarning)

@@ -53,7 +53,7 @@ def test_schooling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_marketing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    smaller = {"n = 3000": "n = 420", "BGMIV(random_state=0)": "BGMIV(random_state=0, members=1, iterations=100)"}
+    smaller = {"n = 3000": "n = 420", "BGMIV(random_state=0)": "BGMIV(random_state=0, members=2, iterations=100)"}
     left = run("marketing", tmp_path, monkeypatch, smaller)
     assert left["errors"]["regression"] > 2 * left["errors"]["2SLS"]
     assert np.isfinite(left["errors"]["BGM-IV"])

@@ -33,7 +33,7 @@ TINY = DeepGMMConfig(
     game=MomentGame(rounds=2, round_updates=3, batch_size=16),
     learning_rates=(1e-3,),
     members=1,
-    holdout=0.2,
+    held_out=0.2,
 )
 
 
@@ -127,7 +127,7 @@ def test_learning_rates_are_pooled_and_a_diverged_run_is_left_out_unless_all_div
 
 
 def test_without_held_out_rows_the_last_round_of_one_game_is_taken(confounded: IVData) -> None:
-    fitted = replace(TINY, holdout=0.0, learning_rates=(1e-3, 1e-4)).fit(confounded, jax.random.key(0))
+    fitted = replace(TINY, held_out=0.0, learning_rates=(1e-3, 1e-4)).fit(confounded, jax.random.key(0))
     assert fitted.members[0].choice.round == 1
     assert len(fitted.history) == 1
 
@@ -142,7 +142,7 @@ def test_vector_blocks_and_critic_steps_over_all_rows() -> None:
 
 def test_presets() -> None:
     default, paper = DeepGMMConfig(), paper_preset()
-    assert (default.members, default.holdout, default.learning_rates) == (4, 0.2, (1e-3,))
+    assert (default.members, default.held_out, default.learning_rates) == (4, 0.2, (1e-3,))
     assert paper.game.rounds * paper.game.round_updates == 20_000
     assert (paper.game.critic_steps, paper.game.batch_size, paper.game.damping) == (5, None, 0.0)
     assert paper.learning_rates == (5e-4,)
@@ -154,7 +154,7 @@ def test_presets() -> None:
         ({"hidden": (0,)}, "hidden"),
         ({"learning_rates": ()}, "learning_rates"),
         ({"learning_rates": (0.0,)}, "learning_rates"),
-        ({"holdout": 1.0}, "holdout"),
+        ({"held_out": 1.0}, "held_out"),
         ({"updates": 0}, "updates must be at least 1"),
         ({"batch_size": 1}, "batch_size must be at least 2"),
         ({"damping": -1.0}, "damping must be finite and at least 0"),

@@ -89,7 +89,7 @@ def test_corrects_what_a_regression_does_not() -> None:
     x = w + v + u
     data = IVData.from_arrays(x - 2.0 * u + v, x, instruments=w, covariates=v)
     settings = StageSettings(epochs=40, batch_size=50, learning_rate=5e-3, schedule="cosine", chunk=40)
-    with_iv = DeepIVConfig(3, (16,), treatment_stage=settings, outcome_stage=settings, members=1, holdout=0.0)
+    with_iv = DeepIVConfig(3, (16,), treatment_stage=settings, outcome_stage=settings, members=1, held_out=0.0)
     # Given v, the plain regression's slope is 1 - 2 Var(u) / Var(w + u) = 0.
     for config, slope in ((with_iv, 1.0), (with_iv.without_instrument(), 0.0)):
         low, high = predict(config.fit(data, jax.random.key(0)), [-1.0, 1.0], np.zeros(2))
@@ -133,7 +133,7 @@ def test_the_newest_epoch_that_is_not_clearly_worse_is_kept() -> None:
 
 def test_vector_blocks_go_through_the_shared_features() -> None:
     design = VectorProxyDesign(vector_dim=5)
-    config = DeepIV(epochs=2, batch_size=40, hidden=(6,), n_components=2, members=1, holdout=0.1)._config()
+    config = DeepIV(epochs=2, batch_size=40, hidden=(6,), n_components=2, members=1, held_out=0.1)._config()
     for covariates, width in ((config.covariates, 5), (FeatureConfig(), 64)):
         fitted = replace(config, covariates=covariates).fit(design.sample(250, 0.5, 0), jax.random.key(0))
         assert all(set(row.metrics) == {"loss", "held_out"} for row in fitted.history)
@@ -150,8 +150,8 @@ def test_presets() -> None:
     wide = VectorProxyDesign(vector_dim=3).sample(50, 0.5, 0).schema
     assert paper_preset().resolved(wide, 50).hidden == (32,)
     assert paper_preset().resolved(wide, 50).outcome_stage.batch_size == 50
-    assert (paper.members, paper.holdout, paper.outcome_stage.tolerance) == (1, 0.0, 1.0)
-    assert (DeepIVConfig().members, DeepIVConfig().holdout) == (4, None)
+    assert (paper.members, paper.held_out, paper.outcome_stage.tolerance) == (1, 0.0, 1.0)
+    assert (DeepIVConfig().members, DeepIVConfig().held_out) == (4, None)
     assert DeepIVConfig().resolved(wide, 50).hidden == (128, 64, 32)
 
 

@@ -37,7 +37,7 @@ SMALL = DFIVConfig(
     blocks=FeatureConfig(vector_features=(6, 4), dropout=0.1, vector_noise=0.5),
     training=DeepFeatures(epochs=3, instrument_iterations=3, covariate_iterations=2, treatment_iterations=2, chunk=2),
     members=1,
-    holdout=0.0,
+    held_out=0.0,
 )
 
 
@@ -160,7 +160,7 @@ def test_recovers_a_line_that_regression_misses() -> None:
     w, u, e = rng.normal(size=(3, 2000))
     x = w + u
     data = IVData.from_arrays(2.0 * x - 2.0 * u + 0.1 * e, x, instruments=w)
-    config = replace(DFIVConfig(), members=1, holdout=0.0, training=DeepFeatures(epochs=40))
+    config = replace(DFIVConfig(), members=1, held_out=0.0, training=DeepFeatures(epochs=40))
     iv, plain = (each.fit(data, jax.random.key(0)) for each in (config, config.without_instrument()))
     slope_iv, slope_plain = (np.ptp(predict(each, [-1.5, 1.5])) / 3.0 for each in (iv, plain))
     assert slope_iv == pytest.approx(2.0, abs=0.35)

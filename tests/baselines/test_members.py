@@ -18,7 +18,7 @@ from bgmiv.data.scaling import RoleScaling, ScaledData
 from bgmiv.data.schema import Schema
 from bgmiv.designs import VectorProxyDesign
 from bgmiv.effects import predict
-from bgmiv.errors import ConfigError, DivergedError
+from bgmiv.errors import BGMIVWarning, ConfigError, DivergedError
 from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.progress import HistoryRow, Reporter, silent
 
@@ -49,14 +49,20 @@ class Means:
     """A method without networks; the members of some keys diverge."""
 
     members: int = 4
-    holdout: float | None = None
+    held_out: float | None = None
     diverged: int = 0
     reduction: BlockReduction | None = None
     scaling: RoleScaling = RoleScaling()
     use_instrument: bool = True
 
     def fit_member(
-        self, schema: Schema, train: ScaledData, held_out: ScaledData | None, key: jax.Array, reporter: Reporter
+        self,
+        schema: Schema,
+        train: ScaledData,
+        held_out: ScaledData | None,
+        groups: np.ndarray | None,
+        key: jax.Array,
+        reporter: Reporter,
     ) -> Mean:
         keys = jax.random.key_data(jax.random.split(jax.random.key(1), self.members))
         if np.any(np.all(keys[: self.diverged] == jax.random.key_data(key), axis=1)):
@@ -93,7 +99,7 @@ def test_members_hold_out_different_rows_and_are_averaged(data: IVData) -> None:
 
 def test_with_a_wide_block_nothing_is_held_out_unless_asked() -> None:
     sample = VectorProxyDesign(vector_dim=3).sample(400, 0.5, 0)
-    for config, count in ((Means(), 0), (Means(holdout=0.1), 40)):
+    for config, count in ((Means(), 0), (Means(held_out=0.1), 40)):
         fitted = fit_members(FittedMeans, config, sample, jax.random.key(1), silent)
         assert [len(member.held_out) for member in fitted.members] == [count] * 4
 
@@ -113,7 +119,7 @@ def test_scores_of_wide_blocks_are_made_at_fit_and_at_prediction_and_saved(metho
         name: group[:, block.start : block.stop] for name, block in zip(names, sample.schema.blocks, strict=True)
     }
     covariates = {name: values[:, 0] if values.shape[1] == 1 else values for name, values in covariates.items()}
-    model = method(members=2, holdout=0.1, random_state=0, **TINY[method])
+    model = method(members=2, held_out=0.1, random_state=0, **TINY[method])
     model.fit(sample.outcome, price, instruments=sample.instruments, covariates=covariates)
     fitted = model.fitted_
     assert fitted.n_members == 2
@@ -126,7 +132,15 @@ def test_scores_of_wide_blocks_are_made_at_fit_and_at_prediction_and_saved(metho
     np.testing.assert_array_equal(again.predict(price[:5], few), model.predict(price[:5], few))
 
 
-@pytest.mark.parametrize("bad", [{"members": 0}, {"holdout": 0.6}])
+@pytest.mark.parametrize("method", TINY)
+def test_the_old_name_of_the_held_out_share_is_taken_with_a_warning(method: Any) -> None:
+    with pytest.warns(BGMIVWarning, match=r"holdout=\.\.\.\) is deprecated; use held_out="):
+        model = method(holdout=0.3)
+    assert model.get_params() == method(held_out=0.3).get_params()
+    assert model._config().held_out == 0.3
+
+
+@pytest.mark.parametrize("bad", [{"members": 0}, {"held_out": 0.6}])
 @pytest.mark.parametrize("method", TINY)
 def test_refuses_bad_settings(method: Any, bad: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(bad))):
@@ -136,5 +150,5 @@ def test_refuses_bad_settings(method: Any, bad: dict[str, Any]) -> None:
 def test_the_published_settings_have_one_member_and_hold_nothing_out() -> None:
     for method in TINY:
         config = method("paper")._config()
-        assert (config.members, config.holdout, config.reduction) == (1, 0.0, None)
+        assert (config.members, config.held_out, config.reduction) == (1, 0.0, None)
         assert replace(config, members=3) == method("paper", members=3)._config()

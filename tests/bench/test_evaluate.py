@@ -28,7 +28,16 @@ class Constant:
     """A method that predicts one value everywhere, or raises it."""
 
     value: Any
-    verdict: Verdict | None = None
+    evidence: FitEvidence | None = None
+    closed_form: bool = False
+    is_linear: bool = False
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return None if self.evidence is None else judge(self.evidence)
+
+    def held_out_predictions(self, *_: Any) -> None:
+        return None
 
     def fit(self, *_: Any) -> Constant:
         if isinstance(self.value, BaseException):
@@ -104,7 +113,7 @@ def test_a_lost_run_has_a_row_too() -> None:
 
 def test_a_row_holds_the_evidence_of_the_method_in_finite_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     evidence = FitEvidence(n_held_out=80, outcome_explained=0.5, moment_risk=float("nan"), outcome_gap=float("inf"))
-    use(monkeypatch, Constant(1.0, judge(evidence)))
+    use(monkeypatch, Constant(1.0, evidence))
     row = run_one(SPEC)
     assert set(row.evidence) == set(asdict(evidence))
     assert [row.evidence[name] for name in ("n_held_out", "outcome_explained", "moment_risk", "outcome_gap")] == [

@@ -29,8 +29,10 @@ def left_out(made: Folds, members: int) -> list[np.ndarray]:
 def test_no_row_is_left_out_twice_while_there_are_enough(members: int, held_out: float, n: int) -> None:
     made = folds(members, held_out, n)
     rows = np.concatenate(left_out(made, members))
-    assert len(np.unique(rows)) == len(rows) == members * made.size
-    assert made.size == pytest.approx(held_out * n, abs=1.0)
+    assert len(np.unique(rows)) == len(rows) == made.sizes.sum()
+    np.testing.assert_allclose(made.sizes, held_out * n, atol=1.0)
+    if members * held_out == 1.0:
+        assert len(rows) == n
     assert rows.min() >= 0
     assert rows.max() < n
 
@@ -40,7 +42,7 @@ def test_beyond_that_members_share_some_and_each_still_leaves_out_as_many(member
     made = folds(members, held_out, 500)
     rows = left_out(made, members)
     assert {len(np.unique(each)) for each in rows} == {round(held_out * 500)}
-    assert len(np.unique(np.concatenate(rows))) < members * made.size
+    assert len(np.unique(np.concatenate(rows))) < made.sizes.sum()
 
 
 def test_rows_are_laid_out_in_random_order() -> None:
@@ -55,10 +57,35 @@ def test_rows_are_laid_out_in_random_order() -> None:
 @pytest.mark.parametrize(("held_out", "n", "size"), [(0.1, 190, 0), (0.1, 200, 20), (0.0, 10_000, 0), (0.5, 39, 20)])
 def test_fewer_than_twenty_rows_are_not_left_out(held_out: float, n: int, size: int) -> None:
     made = folds(1, held_out, n)
-    assert made.size == size
+    assert made.sizes.tolist() == [size]
+    assert made.hold_out == (size > 0)
     if not size:
         np.testing.assert_array_equal(made.order, np.arange(n))
         assert len(made.rows(0)) == 0
+
+
+@pytest.mark.parametrize(("members", "held_out"), [(5, 0.2), (2, 0.5), (4, 0.1), (4, 0.5), (12, 0.2)])
+@pytest.mark.parametrize("n_groups", [60, 7, 3, 2])
+def test_groups_are_left_out_whole(members: int, held_out: float, n_groups: int) -> None:
+    rng = np.random.default_rng(0)
+    # Groups of unequal size, in no order.
+    groups = rng.choice(n_groups, 900, p=np.arange(1, n_groups + 1) / np.arange(1, n_groups + 1).sum())
+    made = Ensemble(members=members, held_out=held_out).folds(900, jax.random.key(0), groups)
+    np.testing.assert_array_equal(np.sort(made.order), np.arange(900))
+    for member in range(members):
+        inside = np.isin(np.arange(900), made.rows(member))
+        assert inside.any()
+        assert not np.isin(groups[~inside], groups[inside]).any()
+    if members * held_out >= 1.0:
+        assert len(np.unique(np.concatenate(left_out(made, members)))) == 900
+    if n_groups == 60:
+        np.testing.assert_allclose(made.sizes, 900 * held_out, rtol=0.1)
+        # Rows of a fold are in random order: the first ones stand for all.
+        assert len(np.unique(groups[made.rows(0)][:10])) > 2
+
+
+def test_rows_of_one_group_are_not_left_out() -> None:
+    assert not Ensemble(members=2, held_out=0.5).folds(900, jax.random.key(0), np.zeros(900, int)).hold_out
 
 
 @pytest.mark.parametrize(

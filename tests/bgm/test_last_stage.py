@@ -38,7 +38,7 @@ def learned_from(function: np.ndarray, treatment: np.ndarray, noise: np.ndarray)
     return Learned(function + noise, function, treatment[:, None])
 
 
-def fit(data: IVData, learned: Learned) -> Any:
+def fit(data: IVData, learned: Learned | None) -> Any:
     return fit_last_stage(SieveConfig(splits=2), data, learned, np.random.default_rng(0))
 
 
@@ -82,7 +82,7 @@ def test_networks_that_enter_with_the_wrong_sign_are_not_used() -> None:
 
 
 def test_a_table_too_small_to_hold_rows_out_has_the_linear_estimate(with_last_stage: BGMIVConfig) -> None:
-    data = table(0).take(np.arange(60))
+    data = table(0).take(np.arange(50))
     fitted = with_last_stage.fit(data, jax.random.key(0))
     assert not fitted.uses_networks
     tsls = TSLS().fit(data.outcome, data.treatment, instruments=data.instruments, covariates=data.covariates)
@@ -91,10 +91,12 @@ def test_a_table_too_small_to_hold_rows_out_has_the_linear_estimate(with_last_st
     assert [finding.key for finding in fitted.verdict.findings][:1] == ["held_out"]
 
 
-def test_too_few_rows_known_give_none() -> None:
+def test_networks_that_know_too_few_rows_are_not_used() -> None:
     data = table(0)
     own = np.where(np.arange(N) < 0.4 * N, 1.0, np.nan)
-    assert fit(data, Learned(own, own, own[:, None])) is None
+    found, without = fit(data, Learned(own, own, own[:, None])), fit(data, None)
+    assert found.function.weight == 0.0
+    np.testing.assert_array_equal(found.function.coefficients, without.function.coefficients)
 
 
 def test_splits_are_averaged_but_for_bad_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +136,7 @@ def test_what_no_first_stage_identifies_is_left_to_the_networks() -> None:
 
 @pytest.fixture
 def with_last_stage(small: BGMIVConfig, monkeypatch: pytest.MonkeyPatch) -> BGMIVConfig:
-    config = replace(small, last_stage=SieveConfig())
+    config = replace(small, last_stage=SieveConfig(), ensemble=replace(small.ensemble, held_out=1 / 3))
     monkeypatch.setitem(PRESETS, "default", lambda: config)
     return config
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bgmiv.diagnostics.readings import FINDINGS
+from bgmiv.diagnostics.readings import FINDINGS, NOT_MEASURED
 from bgmiv.diagnostics.verdict import FitEvidence, Verdict, judge
 
 NAN, INF = float("nan"), float("inf")
@@ -29,10 +29,10 @@ GOOD = FitEvidence(
     n_steps=3000,
     n_members=4,
 )
-ALONE = replace(GOOD, linear_explained=None, flexible_explained=None)
-MEASURED = [
-    name for name in FitEvidence.__dataclass_fields__ if not name.startswith(("n_", "discrete", "network", "linear"))
-]
+# The linear and the kernel regression explain nothing.
+ALONE = replace(GOOD, linear_explained=-9.0, flexible_explained=-9.0)
+_NOT_JUDGED = ("n_", "discrete", "network", "linear", "moment_statistic", "visible", "shapes")
+MEASURED = [name for name in FitEvidence.__dataclass_fields__ if not name.startswith(_NOT_JUDGED)]
 MEASURED += ["linear_explained", "linear_moment_risk"]
 
 
@@ -81,6 +81,11 @@ def test_a_number_beyond_its_limits(name: str, doubtful: float, failed: float) -
         # Most of an outcome with levels is noise.
         ({"outcome_explained": 0.03, "discrete_outcome": True}, "good"),
         ({"outcome_explained": 0.005, "discrete_outcome": True}, "doubtful"),
+        # Much noise: a ratio of unexplained shares near 1, and little of what can be explained.
+        ({"outcome_explained": 0.13, "linear_explained": 0.17}, "good"),
+        ({"outcome_explained": 0.12, "linear_explained": 0.17}, "doubtful"),
+        ({"outcome_explained": 0.07, "flexible_explained": 0.3}, "failed"),
+        ({"outcome_explained": 0.05, "flexible_explained": 0.019}, "good"),
         ({"outcome_explained": 0.88, "linear_explained": 0.9}, "good"),
         ({"outcome_explained": 0.87, "linear_explained": 0.9}, "doubtful"),
         ({"outcome_explained": 0.6, "flexible_explained": 0.9}, "failed"),
@@ -92,6 +97,8 @@ def test_a_number_beyond_its_limits(name: str, doubtful: float, failed: float) -
         ({"moment_risk": 0.03}, "failed"),
         # A risk below zero counts as zero.
         ({"moment_risk": 0.003, "linear_moment_risk": -0.5}, "doubtful"),
+        ({"moment_p": 0.01}, "good"),
+        ({"moment_p": 0.009}, "doubtful"),
         ({"n_held_out": 40}, "good"),
         ({"n_held_out": 39}, "doubtful"),
         ({"n_steps": 500}, "good"),
@@ -105,11 +112,42 @@ def test_other_measurements(changes: dict[str, Any], severity: str) -> None:
 
 
 @pytest.mark.parametrize("name", MEASURED)
-def test_not_a_number_fails_and_not_measured_is_no_fault(name: str) -> None:
+def test_not_a_number_fails_and_not_measured_is_no_fault_but_said(name: str) -> None:
     verdict = judge(replace(GOOD, **{name: NAN}))
     assert verdict.severity == "failed"
     assert "is not a number" in verdict.reasons[0]
-    assert judge(replace(GOOD, **{name: None})).severity == "good"
+    without = judge(replace(GOOD, **{name: None}))
+    assert without.severity == ("note" if name in NOT_MEASURED else "good")
+    assert without.not_measured == ((NOT_MEASURED[name],) if name in NOT_MEASURED else ())
+    assert ("passed" in without.sentence) == (name not in NOT_MEASURED)
+
+
+def test_a_fit_is_not_called_good_by_checks_that_were_not_made() -> None:
+    verdict = judge(FitEvidence(n_held_out=400, outcome_explained=0.9, instrument_f=100.0))
+    assert verdict.severity == "note"
+    assert verdict.sentence == (
+        "No held-out check that could be made speaks against this fit. Not measured on held-out rows: the comparison "
+        "with a linear regression, the comparison with a kernel regression, the moment condition."
+    )
+    assert Verdict("note").sentence.startswith("This fit was not checked on held-out rows. Not measured")
+
+
+@pytest.mark.parametrize(
+    ("visible", "shapes", "severity", "words"),
+    [
+        (0, 7, "note", "could not have shown any curvature: of 7 shapes of a curve they show 0 clearly"),
+        (1, 7, "note", "does not say that the effect is linear"),
+        (3, 7, "good", "A linear model is enough here"),
+        (None, None, "good", "no interaction"),
+    ],
+)
+def test_a_line_is_enough_where_a_curve_could_have_been_seen(
+    visible: int | None, shapes: int | None, severity: str, words: str
+) -> None:
+    verdict = judge(replace(GOOD, linear=True, visible_shapes=visible, shapes=shapes))
+    assert verdict.severity == severity
+    assert words in verdict.sentence
+    assert ("is enough" in verdict.sentence) == (visible == 3)
 
 
 def test_the_worst_finding_comes_first() -> None:
@@ -125,7 +163,8 @@ def test_the_worst_finding_comes_first() -> None:
         "(log-likelihood gain 0.001 per row); only 25 rows were held out to check the fit."
     )
     assert judge(FitEvidence()).sentence == (
-        "This fit is doubtful: no rows were held out, so the fit could not be checked."
+        "This fit is doubtful: no rows were held out, so the fit could not be checked. Not measured on held-out rows: "
+        "the comparison with a linear regression, the comparison with a kernel regression, the moment condition."
     )
     html = verdict._repr_html_()
     assert html.startswith("<p><b>Held-out checks: failed</b></p>")
@@ -137,7 +176,7 @@ def test_every_finding_has_a_text() -> None:
     bad = FitEvidence(
         1, -1.0, 0.5, 0.5, 0.0, 1.0, 0.0, 0.0, 99.0, 99.0, 0.0, 9.0, 1.0, 0.0, n_steps=1, n_members=1, n_failed=3
     )
-    bad = replace(bad, instrument_f=1.0, n_penalised=40)
+    bad = replace(bad, instrument_f=1.0, n_penalised=40, moment_p=0.001)
     findings = judge(bad).findings
     assert [finding.key for finding in findings] == list(FINDINGS)
     assert {finding.severity for finding in findings} == {"doubtful", "failed"}
@@ -150,10 +189,9 @@ def test_the_last_regression_is_judged_by_itself() -> None:
     """Networks that do not enter the estimate cannot spoil it; a line that is enough is said to be."""
     networks = replace(GOOD, outcome_gap=99.0, treatment_gap=99.0, near_floor=1.0, latent_spread=0.0, n_steps=1)
     linear = networks.with_last_stage(0.02, 0.0, True, 40.0)
-    assert judge(replace(linear, linear_explained=None, flexible_explained=None)).severity == "good"
-    assert judge(replace(linear, linear_explained=None, flexible_explained=None)).sentence.startswith(
-        "This fit passed its held-out checks. A linear model is enough here"
-    )
+    linear = replace(linear, linear_explained=0.02, flexible_explained=0.02, visible_shapes=2, shapes=7)
+    assert judge(linear).severity == "good"
+    assert judge(linear).sentence.startswith("This fit passed its held-out checks. A linear model is enough here")
     used = networks.with_last_stage(0.9, 0.8, False, 40.0)
     assert {key for key, _ in found(used)} == {"steps", "treatment_gap", "near_floor", "latent_spread"}
     weak = judge(replace(linear, instrument_f=4.0))

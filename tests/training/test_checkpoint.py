@@ -99,7 +99,7 @@ def test_resumed_fit_equals_whole_fit(
 @pytest.fixture(scope="module")
 def several():
     """Two members that stop early, at different steps, and then alternate."""
-    model = BGMIV(members=2, held_out=0.4, batch_size=16, epochs=3, iterations=40, random_state=0)
+    model = BGMIV(members=2, batch_size=16, epochs=3, iterations=40, random_state=0)
     base = with_small_networks(model._config())
     assert base.last_stage is not None
     return replace(

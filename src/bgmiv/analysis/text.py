@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from bgmiv.analysis.analysis import Analysis, EffectRow, MethodRow
 from bgmiv.analysis.markup import Markup, asset, clean, element, sentence, shortened
 from bgmiv.diagnostics.check import Check, LinearEstimate, Severity, worst
+from bgmiv.diagnostics.readings import not_measured_remark
 from bgmiv.intervals import ANDERSON_RUBIN
 from bgmiv.numerals import aligned, percent, robust_set_text, set_text, share, together
 
@@ -167,6 +168,8 @@ def trust(analysis: Analysis) -> Trust:
     if severity == "doubtful":
         return Trust("doubtful", "read with caution", f"In doubt: {listed}. {_ACT}")
     text = "No data can show that the instruments affect the outcome only through the treatment: that has to be argued."
+    if analysis.verdict is not None and analysis.verdict.not_measured:
+        return Trust("note", "not fully checked", f"{not_measured_remark(analysis.verdict.not_measured)} {text}")
     return Trust("good", "passed its checks", text)
 
 
@@ -197,7 +200,7 @@ def summary_text(analysis: Analysis) -> str:
         parts += [_ruled("-", "The same effect by other methods"), shown]
     if verdict is not None:
         parts.append(_ruled("-", f"Fit on held-out rows: {verdict.severity}"))
-        parts += [_wrapped(clean(reason), "- ", "  ") for reason in verdict.reasons or (verdict.sentence,)]
+        parts += [_wrapped(clean(reason), "- ", "  ") for reason in verdict.lines]
     belief = trust(analysis)
     parts += ["", _ruled("=", f"Trust: {belief.word}"), _wrapped(belief.sentence)]
     parts += [_wrapped(sentence(analysis.interval_kind)), "=" * _WIDTH]
@@ -324,7 +327,7 @@ def summary_html(analysis: Analysis) -> str:
         table = html_table(*method_table(analysis.methods, analysis.level), numbers=slice(1, 3))
         parts += [element("h4", "The same effect by other methods"), table]
     if verdict is not None:
-        reasons = [element("li", reason) for reason in verdict.reasons or (verdict.sentence,)]
+        reasons = [element("li", reason) for reason in verdict.lines]
         parts += [element("h4", f"Fit on held-out rows: {verdict.severity}"), element("ul", *reasons)]
     parts.append(element("p", sentence(analysis.interval_kind)) if analysis.interval_kind else None)
     return element("div", *parts, class_="bgmiv-summary")

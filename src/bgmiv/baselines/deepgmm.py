@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
+from numpy.typing import NDArray
 
 from bgmiv.baselines.members import FittedMembers, NetMember, NetworkConfig, NetworkEstimator, fit_members
 from bgmiv.baselines.networks import DEFAULT_FEATURES, CovariateNet, Schedule, check_settings, step_factor
@@ -248,14 +249,14 @@ class DeepGMMConfig(NetworkConfig):
     Args:
         covariates: features of the covariate blocks.
         game: how the game is played.
-        hidden, learning_rates, members, holdout, scaling, use_instrument: as in `DeepGMM`.
+        hidden, learning_rates, members, held_out, scaling, use_instrument: as in `DeepGMM`.
     """
 
     hidden: tuple[int, ...] = (128, 64, 32)
     covariates: FeatureConfig = DEFAULT_FEATURES
     game: MomentGame = field(default_factory=MomentGame)
     learning_rates: tuple[float, ...] = (1e-3,)
-    holdout: float | None = field(default=0.2, kw_only=True)
+    held_out: float | None = field(default=0.2, kw_only=True)
 
     def __post_init__(self) -> None:
         check_widths(self, "hidden")
@@ -268,7 +269,13 @@ class DeepGMMConfig(NetworkConfig):
         return fit_members(FittedDeepGMM, self, data, key, reporter)
 
     def fit_member(
-        self, schema: Schema, train: ScaledData, held_out: ScaledData | None, key: Array, reporter: Reporter
+        self,
+        schema: Schema,
+        train: ScaledData,
+        held_out: ScaledData | None,
+        groups: NDArray[np.integer] | None,
+        key: Array,
+        reporter: Reporter,
     ) -> DeepGMMMember:
         """Play; with rows held out, one game a learning rate and the best of all rounds by their moments.
 
@@ -320,7 +327,7 @@ def paper_preset() -> DeepGMMConfig:
         game=game,
         learning_rates=(5e-4,),
         members=1,
-        holdout=0.0,
+        held_out=0.0,
         reduction=None,
         scaling=unscaled,
     )
@@ -345,7 +352,7 @@ class DeepGMM(NetworkEstimator):
         hidden: hidden widths of both networks.
         damping: added to the squared residuals that weigh the critic's square.
         members: pairs of networks trained; the predictions of their g are averaged.
-        holdout: share of the rows that each member holds out for the choice; 0 takes the last g of the first learning
+        held_out: share of the rows that each member holds out for the choice; 0 takes the last g of the first learning
             rate. Below 20 rows a share nothing is held out.
         scaling: how each role is scaled.
         use_instrument: False lets the critic see the treatment in place of the instruments, as its own instrument.
@@ -390,5 +397,5 @@ class DeepGMM(NetworkEstimator):
             config,
             game=replace(config.game, **game),
             use_instrument=self.use_instrument,
-            **self._given("learning_rates", "hidden", "members", "holdout", "scaling"),
+            **self._given("learning_rates", "hidden", "members", "held_out", "scaling"),
         )

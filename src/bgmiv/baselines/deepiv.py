@@ -13,8 +13,10 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
+from numpy.typing import NDArray
 
 from bgmiv.baselines.members import FittedMembers, NetMember, NetworkConfig, NetworkEstimator, fit_members
 from bgmiv.baselines.networks import (
@@ -276,7 +278,7 @@ class DeepIVConfig(NetworkConfig):
     such blocks have all three hidden layers. All but this was chosen by held-out risk (benchmarks/choose_baselines.md).
 
     Args:
-        n_components, n_samples, members, holdout, scaling, use_instrument: as in `DeepIV`.
+        n_components, n_samples, members, held_out, scaling, use_instrument: as in `DeepIV`.
         hidden: hidden widths of both networks; None takes the study's (128, 64, 32), or (32,) behind a wide block.
         covariates: features of the covariate blocks.
         dropout: share of hidden units dropped in training; None takes the study's 1000 / (1000 + n), at most 0.5.
@@ -317,7 +319,13 @@ class DeepIVConfig(NetworkConfig):
         return fit_members(FittedDeepIV, self.resolved(data.schema, data.n_rows), data, key, reporter)
 
     def fit_member(
-        self, schema: Schema, train: ScaledData, held_out: ScaledData | None, key: Array, reporter: Reporter
+        self,
+        schema: Schema,
+        train: ScaledData,
+        held_out: ScaledData | None,
+        groups: NDArray[np.integer] | None,
+        key: Array,
+        reporter: Reporter,
     ) -> DeepIVMember:
         """Fit the treatment's distribution, then the outcome through its draws."""
         _, *keys = jax.random.split(key, 5)
@@ -367,7 +375,7 @@ def paper_preset() -> DeepIVConfig:
         outcome_stage=StageSettings(weight_decay=1e-3),
         scaling=RoleScaling(covariates=Identity(), instruments=Identity()),
         members=1,
-        holdout=0.0,
+        held_out=0.0,
         reduction=None,
     )
 
@@ -392,7 +400,7 @@ class DeepIV(NetworkEstimator):
         hidden: hidden widths of both networks.
         dropout: share of hidden units dropped in training.
         members: networks trained, whose predictions are averaged.
-        holdout: share of the rows that each member holds out to choose its epochs; 0 takes the last ones. By default
+        held_out: share of the rows that each member holds out to choose its epochs; 0 takes the last ones. By default
             0.1, or 0 where there is a vector or image block. Below 20 rows a share nothing is held out.
         scaling: how each role is scaled.
         use_instrument: False learns the outcome from the observed treatment.
@@ -435,5 +443,5 @@ class DeepIV(NetworkEstimator):
             treatment_stage=replace(config.treatment_stage, **stage),
             outcome_stage=replace(config.outcome_stage, **stage),
             use_instrument=self.use_instrument,
-            **self._given("n_components", "n_samples", "hidden", "dropout", "members", "holdout", "scaling"),
+            **self._given("n_components", "n_samples", "hidden", "dropout", "members", "held_out", "scaling"),
         )

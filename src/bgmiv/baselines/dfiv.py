@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
+from numpy.typing import NDArray
 
 from bgmiv.baselines.dfiv_stages import (
     Head,
@@ -244,7 +245,7 @@ class DFIVConfig(NetworkConfig):
             the study's, which has a single layer after a vector or image block.
         blocks: extractors of vector and image blocks, one set in phi and one in xi.
         training: the schedule, penalties and optimisers.
-        members, holdout, scaling, use_instrument: as in `DFIV`.
+        members, held_out, scaling, use_instrument: as in `DFIV`.
     """
 
     treatment_net: Shapes = (LayerShape(16), LayerShape(4, normalise=True, rectify=False))
@@ -280,11 +281,17 @@ class DFIVConfig(NetworkConfig):
         return fit_members(FittedDFIV, self, data, key, reporter)
 
     def fit_member(
-        self, schema: Schema, train: ScaledData, held_out: ScaledData | None, key: Array, reporter: Reporter
+        self,
+        schema: Schema,
+        train: ScaledData,
+        held_out: ScaledData | None,
+        groups: NDArray[np.integer] | None,
+        key: Array,
+        reporter: Reporter,
     ) -> DFIVMember:
         """Split the rows between the stages, learn the features, solve the head."""
         key_networks, key_rows, key_run = jax.random.split(key, 3)
-        rows = stage_data(treatment_as_columns(train, schema), key_rows, halves=self.use_instrument)
+        rows = stage_data(treatment_as_columns(train, schema), key_rows, halves=self.use_instrument, groups=groups)
         watched = held_out and stage_data(treatment_as_columns(held_out, schema), key_rows, halves=False)
         state = _start(self, schema, key_networks, watched)
         state, history = run_phase(self.training, state, rows, key_run, reporter=reporter)
@@ -311,7 +318,7 @@ def paper_preset() -> DFIVConfig:
         blocks=FeatureConfig(),
         training=DeepFeatures(instrument_decay=0.0, covariate_decay=0.1),
         members=1,
-        holdout=0.0,
+        held_out=0.0,
         reduction=None,
         scaling=RoleScaling(Identity(), Identity(), Identity(), Identity()),
     )
@@ -329,8 +336,8 @@ class DFIV(NetworkEstimator):
         epochs: passes of feature updates.
         stage1_penalty, stage2_penalty: ridge penalties of the stages' heads, a row.
         members: sets of networks trained, whose predictions are averaged.
-        holdout: share of the rows that each member holds out to stop early; 0 trains to the last epoch. By default 0.1,
-            or 0 where there is a vector or image block. Below 20 rows a share nothing is held out.
+        held_out: share of the rows that each member holds out to stop early; 0 trains to the last epoch. By default
+            0.1, or 0 where there is a vector or image block. Below 20 rows a share nothing is held out.
         scaling: how each role is scaled; by default every role is standardised.
         use_instrument: False regresses the outcome on treatment and covariates directly.
         treatment_kind, outcome_kind: as in `IVData.from_arrays`; an outcome may have two levels, not more.
@@ -359,5 +366,5 @@ class DFIV(NetworkEstimator):
     def _config(self) -> DFIVConfig:
         config = chosen_preset(PRESETS, self.preset)
         training = replace(config.training, **self._given("epochs", "stage1_penalty", "stage2_penalty"))
-        given = self._given("members", "holdout", "scaling")
+        given = self._given("members", "held_out", "scaling")
         return replace(config, training=training, use_instrument=self.use_instrument, **given)

@@ -15,8 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.scipy.linalg import cho_factor, cho_solve
+from numpy.typing import NDArray
 
 from bgmiv.baselines.networks import FeatureNet, Inputs, Moments
+from bgmiv.data.folds import row_folds
 from bgmiv.data.scaling import ScaledData
 from bgmiv.nn.batching import bucket_size, pad_rows
 from bgmiv.training.loop import Row, TrainingData
@@ -71,25 +73,33 @@ class Stages(NamedTuple):
     y: Array
 
 
-def stage_data(scaled: ScaledData, key: Array, *, halves: bool) -> TrainingData:
-    """Rows in random order, padded; with `halves`, stage 1 (the larger half) is in the first half of them."""
-    seed = np.asarray(jax.random.key_data(key)).ravel().tolist()
-    order = np.random.default_rng(seed).permutation(len(scaled.x))
+def stage_data(
+    scaled: ScaledData, key: Array, *, halves: bool, groups: NDArray[np.integer] | None = None
+) -> TrainingData:
+    """Rows in random order, padded; with `halves`, stage 1 (the larger half) is in the first half of them.
+
+    Halves hold whole groups, if there are two or more. The second one is the data's fold: stage 1 leaves it out.
+    """
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel().tolist())
+    order = rng.permutation(len(scaled.x))
     cut = (len(order) + 1) // 2
-    parts = (order[:cut], order[cut:]) if halves else (order,)
+    parts = [order[:cut], order[cut:]] if halves else [order]
+    if halves and groups is not None and len(np.unique(groups)) > 1:
+        half = row_folds(len(order), 2, rng, groups)[order]
+        parts = sorted([order[half == 0], order[half == 1]], key=len, reverse=True)
     padded = bucket_size(len(parts[0]), 8)
     columns = (
         jax.device_put(np.concatenate([pad_rows(values[part], padded) for part in parts]))
         for values in (scaled.x, scaled.y, scaled.v, scaled.w)
     )
-    return TrainingData(Row(*columns), *(jax.device_put(np.int32(number)) for number in (len(order), 0, 0)))
+    fold = (padded, len(parts[1])) if halves else (0, 0)
+    return TrainingData(Row(*columns), *(jax.device_put(np.int32(number)) for number in (len(order), *fold)))
 
 
 def stages_of(data: TrainingData, *, halves: bool) -> Stages:
     """The stages' rows, from data laid out by `stage_data`; without halves both stages hold all rows."""
     size = len(data.rows.x) // (2 if halves else 1)
-    n_first = (data.n + 1) // 2 if halves else data.n
-    n_second = data.n - n_first if halves else data.n
+    n_first, n_second = (data.n_training, data.fold_size) if halves else (data.n, data.n)
     first, second = (jax.tree.map(lambda leaf, s=s: leaf[s:][:size], data.rows) for s in (0, size if halves else 0))
     kind = data.rows.x.dtype
     in_first, in_second = ((jnp.arange(size) < n).astype(kind) for n in (n_first, n_second))

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 import jax
 import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
@@ -144,9 +145,9 @@ class KIVConfig(MethodConfig):
         candidates = _second_stage(psi_second if stage1 is None else stage1.means, y[second], penalties)
         curves = psi @ candidates
         if stage1 is not None and self.validation == "projected":
-            curves = stage1.leave_one_out(curves)
+            curves = stage1.leave_out(curves, None if data.groups is None else data.groups[first])
         squares = (y[first][:, None] - curves) ** 2
-        chosen = choose_penalty(squares, self.standard_errors)
+        chosen = choose_penalty(_by_group(squares, data.groups, first), self.standard_errors)
         losses = squares.mean(axis=0)
         reporter.advance(1, {"loss": float(losses[chosen])})
         reporter.finish()
@@ -170,7 +171,16 @@ class KIVConfig(MethodConfig):
                 f"KIV splits {data.n_rows} rows into samples of {size} and {data.n_rows - size}, and each needs 2 or "
                 "more; pass more rows."
             )
-        rows = np.random.default_rng(np.asarray(jax.random.key_data(key))).permutation(data.n_rows)
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+        rows = rng.permutation(data.n_rows)
+        if data.groups is not None and len(np.unique(data.groups)) > 1:
+            # Whole groups in either sample, in random order; rows of a sample are in random order too.
+            codes, counts = np.unique(data.groups, return_inverse=True, return_counts=True)[1:]
+            order = rng.permutation(len(counts))
+            filled = np.cumsum(counts[order])
+            n_first = int(np.argmin(np.abs(filled[:-1] - size))) + 1
+            inside = np.isin(codes[rows], order[:n_first])
+            return rows[inside], rows[~inside]
         return rows[:size], rows[size:]
 
     def _features(self, values: Floats, leading: list[int], schema: Schema) -> tuple[KernelFeatures, Floats]:
@@ -208,12 +218,20 @@ class _FirstStage(NamedTuple):
     penalty: float
     losses: Floats
 
-    def leave_one_out(self, values: Floats) -> Floats:
-        """Ê₋ᵢ[values | wᵢ, vᵢ] on the first sample, one regression a column: each row predicted by the others.
+    def leave_out(self, values: Floats, groups: NDArray[np.integer] | None) -> Floats:
+        """Ê₋ᵢ[values | wᵢ, vᵢ] on the first sample, one regression a column: each row predicted by the other groups.
 
-        That is (Hᵢ·values − Hᵢᵢ valuesᵢ)/(1 − Hᵢᵢ), with H the smoothing matrix.
+        That is (Hᵢ·values − Hᵢᵢ valuesᵢ)/(1 − Hᵢᵢ), with H the smoothing matrix, and with the rows of a group in the
+        place of i, valuesᵢ − (I − Hᵢᵢ)⁻¹ (valuesᵢ − Hᵢ·values).
         """
         scaled = self.rotated * self.shrink
+        if groups is not None:
+            smooth, left = scaled @ (self.rotated.T @ values), np.empty_like(values)
+            for group in np.unique(groups):
+                own = groups == group
+                rest = (1.0 + _MIN_REST) * np.eye(int(own.sum())) - scaled[own] @ self.rotated[own].T
+                left[own] = values[own] - np.linalg.solve(rest, values[own] - smooth[own])
+            return left
         leverage = np.einsum("ij,ij->i", scaled, self.rotated)[:, None]
         smooth = scaled @ (self.rotated.T @ values)
         return (smooth - leverage * values) / np.maximum(1.0 - leverage, _MIN_REST)
@@ -243,6 +261,16 @@ def _second_stage(means: Floats, outcome: Floats, penalties: Floats) -> Floats:
     eigenvalues, basis = np.linalg.eigh(means.T @ means)
     moments = basis.T @ (means.T @ outcome)
     return basis @ (moments[:, None] / (np.maximum(eigenvalues, 0.0)[:, None] + len(means) * penalties))
+
+
+def _by_group(squares: Floats, groups: NDArray[np.integer] | None, rows: np.ndarray) -> Floats:
+    """Losses `(n, g)` of rows summed by group, so that groups are what is independent."""
+    if groups is None:
+        return squares
+    codes = np.unique(groups[rows], return_inverse=True)[1]
+    summed = np.zeros((int(codes.max()) + 1, squares.shape[1]))
+    np.add.at(summed, codes, squares)
+    return summed
 
 
 def choose_penalty(squares: Floats, standard_errors: float) -> int:
@@ -275,6 +303,8 @@ class FittedKIV(FittedMethod):
         penalties: the chosen (λ, ξ); λ is NaN without the instrument.
         losses: validation losses of both stages, from the strongest penalty to the weakest.
     """
+
+    closed_form = True
 
     config: KIVConfig
     schema: Schema

@@ -7,21 +7,24 @@ tell it when to stop. Wide vector blocks and images are reduced to scores first,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
 from bgmiv._io import enable_compilation_cache
 from bgmiv.baselines.networks import MAX_ROWS, CovariateNet, has_wide_block, in_pieces
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.messages import FloatArray
-from bgmiv.data.query import Encoded, Query
+from bgmiv.data.messages import FloatArray, warn_user
+from bgmiv.data.query import Encoded, Query, Rows
 from bgmiv.data.scaling import RoleScaling, ScaledData, Scaler
 from bgmiv.data.schema import Schema
+from bgmiv.diagnostics.check import HeldOutPredictions
+from bgmiv.diagnostics.held_out import held_out_values
 from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.errors import ConfigError, DivergedError
 from bgmiv.estimators.base import SeededEstimator
@@ -35,7 +38,7 @@ __all__ = ["FittedMembers", "Member", "NetMember", "NetworkConfig", "NetworkEsti
 
 # Where the key of the folds branches off from the fit's key.
 _FOLDS = 1_000_001
-_HOLDOUT = 0.1
+_HELD_OUT_SHARE = 0.1
 
 
 class Member(ABC):
@@ -86,14 +89,15 @@ class NetworkConfig(MethodConfig):
 
     Args:
         members: how many members are trained; their predictions are averaged.
-        holdout: the share of the rows that each member holds out; None: a tenth, none with a vector or image block.
+        held_out: the share of the rows that each member holds out, in whole groups; None: a tenth, none with a vector
+            or image block.
         reduction: how wide vector blocks and images are reduced to scores; None leaves them as they are.
         scaling: how each role is scaled, after the reduction.
         use_instrument: False ignores the instruments.
     """
 
     members: int = 4
-    holdout: float | None = None
+    held_out: float | None = None
     reduction: BlockReduction | None = BlockReduction()
     scaling: RoleScaling = field(default_factory=RoleScaling)
     use_instrument: bool = True
@@ -101,14 +105,23 @@ class NetworkConfig(MethodConfig):
     def __post_init__(self) -> None:
         if self.members < 1:
             raise ConfigError(f"members must be at least 1, got {self.members}.")
-        if self.holdout is not None and not 0.0 <= self.holdout <= 0.5:
-            raise ConfigError(f"holdout must lie between 0 and 0.5, got {self.holdout}.")
+        if self.held_out is not None and not 0.0 <= self.held_out <= 0.5:
+            raise ConfigError(f"held_out must lie between 0 and 0.5, got {self.held_out}.")
 
     @abstractmethod
     def fit_member(
-        self, schema: Schema, train: ScaledData, held_out: ScaledData | None, key: Array, reporter: Reporter
+        self,
+        schema: Schema,
+        train: ScaledData,
+        held_out: ScaledData | None,
+        groups: NDArray[np.integer] | None,
+        key: Array,
+        reporter: Reporter,
     ) -> Member:
-        """One member, from reduced and scaled rows, those that it is trained on and those that it holds out."""
+        """One member, from reduced and scaled rows, those that it is trained on and those that it holds out.
+
+        `groups` has the group of each row that it is trained on, None if rows are independent.
+        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +134,7 @@ class FittedMembers(FittedMethod):
         reduction: how wide vector blocks and images are reduced.
         scaler: the fitted scaling of each role, after the reduction.
         members: those that did not diverge.
+        held_out_rows: positions of the rows that each was not trained on.
     """
 
     schema: Schema
@@ -129,6 +143,7 @@ class FittedMembers(FittedMethod):
     reduction: FittedReduction
     scaler: Scaler
     members: tuple[Member, ...]
+    held_out_rows: tuple[np.ndarray, ...] = field(default=(), kw_only=True)
 
     @property
     def n_members(self) -> int:
@@ -147,14 +162,24 @@ class FittedMembers(FittedMethod):
 
     def at(self, query: Query) -> Floats:
         """The structural function in units of the outcome, `(m, n)`, averaged over members."""
+        return np.asarray(np.mean(self.members_at(query), axis=0), np.float64)
+
+    def members_at(self, query: Query) -> Floats:
+        """The structural function of each member, `(members, m, n)`."""
         encoded = query.rows.encoded_by(self)
 
-        def values(x: FloatArray, rows: np.ndarray) -> np.ndarray:
+        def values(i: int, x: FloatArray, rows: np.ndarray) -> np.ndarray:
             columns = self.schema.treatment.columns(self.scaler.treatment.transform(x))
-            parts = zip(self.members, encoded, strict=True)
-            return np.mean([member.structural(columns, features[rows]) for member, features in parts], axis=0)
+            return self.members[i].structural(columns, encoded[i][rows])
 
-        return self.scaler.outcome.inverse(query.collect(values, MAX_ROWS))
+        each = [query.collect(partial(values, i), MAX_ROWS) for i in range(len(self.members))]
+        return np.stack([self.scaler.outcome.inverse(one) for one in each])
+
+    def held_out_predictions(self, data: IVData, rows: Rows, max_rows: int) -> HeldOutPredictions | None:
+        """g at rows of the fit, each by the member that held it out; None if a member was trained on all rows."""
+        if not self.held_out_rows or not all(len(part) for part in self.held_out_rows):
+            return None
+        return held_out_values(self.held_out_rows, Query(data.treatment[None], rows), self.members_at, max_rows)
 
 
 F = TypeVar("F", bound=FittedMembers)
@@ -177,19 +202,24 @@ def fit_members(fitted: type[F], config: NetworkConfig, data: IVData, key: Array
     used = reduced if config.use_instrument else reduced.without_instruments()
     scaler = config.scaling.fit(used)
     rows = scaler.transform(used)
-    share = _HOLDOUT * (not has_wide_block(data.schema)) if config.holdout is None else config.holdout
-    folds = draw_folds(data.n_rows, config.members, share, jax.random.fold_in(key, _FOLDS))
+    share = _HELD_OUT_SHARE * (not has_wide_block(data.schema)) if config.held_out is None else config.held_out
+    folds = draw_folds(data.n_rows, config.members, share, jax.random.fold_in(key, _FOLDS), data.groups)
     members: list[Member] = []
+    left_out: list[np.ndarray] = []
     failure: DivergedError | None = None
     for i, own in enumerate([key] if config.members == 1 else jax.random.split(key, config.members)):
         train, held_out = _divided(rows, folds.rows(i))
+        groups = None if data.groups is None else np.delete(data.groups, folds.rows(i))
         try:
-            members.append(config.fit_member(reduced.schema, train, held_out, own, reporter))
+            members.append(config.fit_member(reduced.schema, train, held_out, groups, own, reporter))
         except DivergedError as error:
             failure = error
+        else:
+            left_out.append(folds.rows(i))
     if failure is not None and not members:
         raise failure
-    return fitted(data.schema, LinearSupport.fit(data), config, reduction, scaler, tuple(members))
+    support = LinearSupport.fit(data)
+    return fitted(data.schema, support, config, reduction, scaler, tuple(members), held_out_rows=tuple(left_out))
 
 
 def _divided(rows: ScaledData, fold: np.ndarray) -> tuple[ScaledData, ScaledData | None]:
@@ -209,8 +239,15 @@ class NetworkEstimator(SeededEstimator):
     compiled = True
 
     members: int | None = None
-    holdout: float | None = None
+    held_out: float | None = None
     scaling: RoleScaling | None = None
+    holdout: InitVar[float | None] = None
+
+    def __post_init__(self, holdout: float | None) -> None:
+        """Take the share of held-out rows by its old name."""
+        if holdout is not None:
+            warn_user(f"{type(self).__name__}(holdout=...) is deprecated; use held_out=, as in all methods.")
+            self.held_out = holdout
 
     def _given(self, *names: str) -> dict[str, Any]:
         """Those of the arguments that are not None."""

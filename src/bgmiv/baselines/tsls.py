@@ -97,6 +97,8 @@ class FittedTSLS(FittedMethod):
             was loaded. Where indicators are absorbed it is of columns net of them, and does not count them.
     """
 
+    closed_form = True
+
     schema: Schema
     support: LinearSupport
     intercept: float
@@ -297,9 +299,10 @@ class TSLSConfig(MethodConfig):
         _, covariates, names = _regressors(data.schema, data.covariates, within.names)
         weights = np.ones(data.n_rows) if data.weights is None else np.asarray(data.weights, np.float64)
         groups = np.arange(data.n_rows) if data.groups is None else np.unique(data.groups, return_inverse=True)[1]
-        # Fewer groups than folds could not be left out.
-        groups = groups if int(groups.max()) + 1 >= _CV_FOLDS else np.arange(data.n_rows)
         n_groups = int(groups.max()) + 1
+        if n_groups < 2:
+            # No row could be predicted by rows of other groups.
+            return replace(self, degree=1, features="polynomial", interactions=False)
         folds = (np.random.default_rng(0).permutation(n_groups) % _CV_FOLDS)[groups]
         found: list[tuple[TSLSConfig, int, np.ndarray]] = []
         for (degree, features, knots), interactions in product(_SIEVES, (False, True)):

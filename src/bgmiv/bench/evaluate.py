@@ -16,10 +16,11 @@ from bgmiv._version import versions
 from bgmiv.bench.plan import RunKey, RunSpec, identify
 from bgmiv.bench.store import Row
 from bgmiv.data.ivdata import IVData
+from bgmiv.data.query import Rows
 from bgmiv.data.scaling import FixedAffine, Identity, RoleScaling
 from bgmiv.designs import StructuralGrid, make_design
 from bgmiv.effects import predict
-from bgmiv.estimators.fitted import FittedMethod
+from bgmiv.estimators.fitted import FittedMethod, judge_fit
 from bgmiv.progress import Reporter, silent
 from bgmiv.registry import NO_INSTRUMENT, make_config
 
@@ -149,6 +150,14 @@ def evaluate(spec: RunSpec, reporter: Reporter = silent) -> Evaluation:
         averages = functional_errors(fitted, grid)
         if bad := int((~np.isfinite(predicted)).sum()):
             raise ValueError(f"{bad} of {len(grid)} grid predictions are not finite")
+        fitted = judge_fit(
+            fitted,
+            data,
+            Rows(data.covariates, data.weights),
+            lambda part: config.fit(part, jax.random.key(spec.seed)),
+            use_instrument=getattr(config, "use_instrument", True),
+            seed=spec.seed,
+        )
     except KeyboardInterrupt:
         # FitInterrupted is also an Exception; an interrupted fit is not a failed one.
         raise

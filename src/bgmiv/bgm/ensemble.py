@@ -38,8 +38,8 @@ class Ensemble:
 
     Args:
         members: models trained; their predictions are averaged.
-        held_out: share of the rows that each member leaves out; no two members leave out the same row as long as
-            `members * held_out` is at most one. Below 20 rows a share nothing is left out.
+        held_out: share of the rows that each member leaves out, in whole groups; no two members leave out the same row
+            as long as `members * held_out` is at most one. Below 20 rows a share nothing is left out.
         attempts: how often a member is trained at most, when training diverges or its held-out loss is beyond
             `failed_ratio` times the median of all members.
         failed_ratio: see `attempts`.
@@ -63,9 +63,14 @@ class Ensemble:
         if self.failed_ratio <= 1.0:
             raise ConfigError(f"failed_ratio must be above 1, got {self.failed_ratio}.")
 
-    def folds(self, n: int, key: Array) -> Folds:
-        """Draw which rows each member leaves out; rows stay in their order where none does."""
-        return draw_folds(n, self.members, self.held_out, key)
+    def folds(self, n: int, key: Array, groups: np.ndarray | None = None) -> Folds:
+        """Draw which rows, in whole groups, each member leaves out; rows stay in their order where none does."""
+        return draw_folds(n, self.members, self.held_out, key, groups)
+
+    @property
+    def covers(self) -> bool:
+        """Whether the members leave out every row between them."""
+        return self.members * self.held_out > 1.0 - 1e-9
 
     def row_weights(
         self, keys: Array, n: int, weights: np.ndarray | None = None, groups: np.ndarray | None = None

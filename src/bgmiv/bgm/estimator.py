@@ -46,9 +46,12 @@ class BGMIV(SeededEstimator):
         latent_layout: sizes of the shared, outcome-only, treatment-only and nuisance latents.
         batch_size: rows a mini-batch in both phases.
         members: models trained; the estimate is their average.
-        held_out: share of the rows that each member leaves out, to stop in time and to judge the fit.
+        held_out: share of the rows that each member leaves out, in whole groups, to stop in time and to judge the fit.
+            By default 1 / `members` where there is a last stage, which needs every row left out by a member; 0 leaves
+            out none, and the last stage with them, so that the networks alone are the estimate.
         iterations: steps of the initial phase (joint training, or the paper's EGM warm start).
-        epochs: passes of alternating updates.
+        epochs: passes of alternating updates, which the default leaves out; not how long networks train, which is
+            `iterations`.
         integration: rule of the IV integral in the alternating phase, which runs if `epochs` is above 0.
         latents: how latents are found from covariates at prediction: "encoder"; "map", the mode of p(z | v); or
             "posterior", which averages the structural function over draws of p(z | v).
@@ -159,22 +162,26 @@ class BGMIV(SeededEstimator):
         config = replace(
             config,
             layout=self._layout() or config.layout,
-            ensemble=self._ensemble(config.ensemble),
+            ensemble=self._ensemble(config.ensemble, last_stage=config.last_stage is not None),
             initial=initial,
             alternating=alternating,
         )
+        if not config.ensemble.held_out:
+            config = replace(config, last_stage=None)
         if self.checkpoint is not None:
             if self.random_state is None:
                 raise ConfigError("a checkpoint needs a random_state: without a fixed seed no two fits are the same.")
             config = replace(config, checkpoint=str(self.checkpoint))
         return config if self.use_instrument else config.without_instrument()
 
-    def _ensemble(self, ensemble: Ensemble) -> Ensemble:
+    def _ensemble(self, ensemble: Ensemble, *, last_stage: bool) -> Ensemble:
         if self.members is not None:
             ensemble = replace(ensemble, members=_whole("members", self.members, 1))
         ensemble = replace(ensemble, bootstrap=bool(self.bootstrap))
         if self.held_out is None:
-            return ensemble
+            # The last stage needs every row left out by some member; one alone cannot, which the fit refuses.
+            several = last_stage and not self.bootstrap and ensemble.members > 1
+            return replace(ensemble, held_out=1.0 / ensemble.members) if several else ensemble
         if isinstance(self.held_out, bool) or not isinstance(self.held_out, int | float | np.number):
             raise ConfigError(f"held_out must be a share of the rows such as 0.1, got {self.held_out!r}.")
         return replace(ensemble, held_out=float(self.held_out))

@@ -14,7 +14,7 @@ from jax import Array
 from bgmiv._io import enable_compilation_cache
 from bgmiv.bgm.config import BGMIVConfig
 from bgmiv.bgm.ensemble import Folds, Start, Trained, members_of, train
-from bgmiv.bgm.heldout import MAX_EVIDENCE_ROWS, HeldOutLosses, evaluate_fold, gather_evidence, held_out_rows
+from bgmiv.bgm.heldout import MAX_EVIDENCE_ROWS, HeldOutLosses, evaluate_fold, gather_evidence
 from bgmiv.bgm.last_stage import LastStage, fit_last_stage, learned_means
 from bgmiv.bgm.latents import latents_of
 from bgmiv.bgm.model import BGMIVModel, ModelConfig, build_model
@@ -25,9 +25,10 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, rows_of
 from bgmiv.data.scaling import ScaledData, Scaler
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
+from bgmiv.diagnostics.held_out import held_out_rows
 from bgmiv.diagnostics.linear import first_stage, linear_columns
 from bgmiv.diagnostics.verdict import FitEvidence
-from bgmiv.errors import DataError, DivergedError
+from bgmiv.errors import ConfigError, DataError, DivergedError
 from bgmiv.estimators.fitted import check_instrument
 from bgmiv.integrate import check_rule
 from bgmiv.preprocess.reduction import FittedReduction, choose_noise
@@ -43,6 +44,12 @@ _FOLDS, _RETRIES = 1_000_001, 2_000_000
 _MAX_SUPPORT_ROWS, _MAX_SUPPORT_MAPS = 2000, 500
 # Networks that are trained on fewer rows learn these by heart.
 _MIN_ROWS = 50
+
+_NOT_COVERED = (
+    "members={members}, each without a share of {held_out:.3g} of the rows, leave some rows to no member, but the last "
+    "stage needs a prediction of every row by a member that has not seen it. Give members=2 or more and leave held_out "
+    "at None for 1 / members, or give held_out=0 for the networks alone, without the last stage."
+)
 
 
 class _Prepared(NamedTuple):
@@ -74,6 +81,8 @@ def fit_members(config: BGMIVConfig, data: IVData, key: Array, reporter: Reporte
     """Fit a config to data; raises `DivergedError` if every member diverged at every attempt."""
     enable_compilation_cache()
     check_instrument(data, "BGMIV", use_instrument=config.use_instrument)
+    if config.last_stage is not None and not config.ensemble.bootstrap and not config.ensemble.covers:
+        raise ConfigError(_NOT_COVERED.format(members=config.ensemble.members, held_out=config.ensemble.held_out))
     n_rows = data.n_rows if data.weights is None else int(np.count_nonzero(data.weights))
     if n_rows < _MIN_ROWS:
         raise DataError(
@@ -108,9 +117,9 @@ def _prepare(config: BGMIVConfig, data: IVData, key: Array) -> _Prepared:
     reduction = config.reduction.fit(data) if config.reduction else FittedReduction(data.schema, {})
     reduced = reduction.apply(data)
     scaler = config.scaling.fit(reduced)
-    folds = config.ensemble.folds(data.n_rows, jax.random.fold_in(key, _FOLDS))
+    folds = config.ensemble.folds(data.n_rows, jax.random.fold_in(key, _FOLDS), data.groups)
     scaled = scaler.transform(reduced)
-    if folds.size:
+    if folds.hold_out:
         scaled = ScaledData(*(values[folds.order] for values in scaled))
     return _Prepared(reduced, reduction, scaler, scaled, folds)
 
@@ -155,19 +164,20 @@ def _start(config: BGMIVConfig, prepared: _Prepared, keys: Array, members: Seque
     model, *key_phases = _draw_model(keys, *shapes)
     check_rule(config.initial.integration, model.treatment_head)
     check_rule(config.alternating.integration, model.treatment_head)
-    starts, size = prepared.folds.starts, prepared.folds.size
-    starts = starts if members is None else starts[list(members)]
-    fold = (int(starts[0]), size) if keys.ndim == 0 else (starts, np.full(len(starts), size))
+    starts, sizes = prepared.folds.starts, prepared.folds.sizes
+    if members is not None:
+        starts, sizes = starts[list(members)], sizes[list(members)]
+    fold = (int(starts[0]), int(sizes[0])) if keys.ndim == 0 else (starts, sizes)
     sample = prepared.weights
     weights = config.ensemble.row_weights(keys, prepared.data.n_rows, sample, prepared.groups)
     held_out = np.ones(prepared.data.n_rows) if sample is None and weights is not None else sample
     rows = training_data(prepared.scaled, config.alternating.batch_size, fold, weights, held_out)
-    losses = _linear_losses(config, prepared, starts)
+    losses = _linear_losses(config, prepared, starts, sizes)
     linear_loss = jax.device_put(np.float32(losses[0] if keys.ndim == 0 else losses))
     return Start(model, rows, key_phases[0], key_phases[1], key_phases[2], linear_loss)
 
 
-def _linear_losses(config: BGMIVConfig, prepared: _Prepared, starts: np.ndarray) -> np.ndarray:
+def _linear_losses(config: BGMIVConfig, prepared: _Prepared, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Held-out losses of linear regressions on instruments and covariates, one a fold; infinite where of no use.
 
     Networks that cannot do better are not trained to the end: the last stage does without them. With wide blocks they
@@ -175,15 +185,15 @@ def _linear_losses(config: BGMIVConfig, prepared: _Prepared, starts: np.ndarray)
     """
     none, schema = np.full(len(starts), np.inf), prepared.data.schema
     wide = any(block.kind in (BlockKind.vector, BlockKind.image) for block in schema.blocks)
-    size, scaled = prepared.folds.size, prepared.scaled
-    if config.last_stage is None or wide or not size or schema.outcome.discrete:
+    scaled = prepared.scaled
+    if config.last_stage is None or wide or not prepared.folds.hold_out or schema.outcome.discrete:
         return none
     columns = np.column_stack([np.ones(len(scaled.x)), scaled.v, scaled.w]).astype(np.float64)
-    if len(columns) - size < 4 * columns.shape[1]:
+    if len(columns) - sizes.max() < 4 * columns.shape[1]:
         return none
     weights = np.ones(len(columns)) if prepared.weights is None else np.asarray(prepared.weights, np.float64)
     losses = []
-    for start in starts:
+    for start, size in zip(starts, sizes, strict=True):
         position = np.arange(len(columns))
         held = (position >= start) & (position < start + size)
         root = np.sqrt(weights[~held])
@@ -205,7 +215,7 @@ def _fitted(
     members = [_member(config, prepared, i, one) for i, one in enumerate(trained)]
     for attempt in range(1, config.ensemble.attempts):
         failed = np.flatnonzero(config.ensemble.failed(_losses(members))).tolist()
-        if not failed or not prepared.folds.size:
+        if not failed or not prepared.folds.hold_out:
             break
         keys = jax.random.split(jax.random.fold_in(key, _RETRIES + attempt), len(failed))
         try:
@@ -232,7 +242,6 @@ def _fitted(
         scaler=prepared.scaler,
         members=kept,
         model_support=fit_model_support(models, rows, latents),
-        evidence=FitEvidence(),
         last_stage=None if last is None else last.function,
     )
     return replace(fitted, evidence=_evidence(fitted, data, prepared.data, last, len(members) - len(kept)))
@@ -247,7 +256,7 @@ def _last_stage(config: BGMIVConfig, prepared: _Prepared, members: Sequence[Memb
     if config.last_stage is None or config.ensemble.bootstrap or data.schema.outcome.kind is BlockKind.categorical:
         return None
     learned = None
-    if prepared.folds.size or not config.ensemble.held_out:
+    if prepared.folds.hold_out:
         rows = prepared.scaled_at(np.arange(data.n_rows))
         models = [member.model for member in members]
         left_out = [member.held_out_rows for member in members]
@@ -265,7 +274,9 @@ def _evidence(fitted: FittedBGMIV, data: IVData, reduced: IVData, last: LastStag
         rows, owner = held_out_rows([member.held_out_rows for member in members], MAX_EVIDENCE_ROWS)
         part = data.take(rows)
         values = fitted.members_at(Query(part.treatment[None], rows_of(data.schema, part)))[:, 0]
-        found = gather_evidence(reduced, rows, owner, values, pairs, uses_instrument=uses_instrument)
+        found = gather_evidence(
+            reduced, rows, owner, values, pairs, uses_instrument=uses_instrument, networks_alone=last is None
+        )
         found = replace(found, n_steps=steps, n_failed=n_failed)
     if last is None:
         return found
@@ -283,7 +294,7 @@ def _member(
     if isinstance(trained, DivergedError):
         return trained
     held_out = training = None
-    if prepared.folds.size:
+    if prepared.folds.hold_out:
         held_out, training = _evaluated(config, prepared, index, trained.model)
     rows = prepared.folds.rows(index)
     return Member(trained.model, trained.history, rows, held_out, training, attempts)
@@ -293,7 +304,8 @@ def _evaluated(
     config: BGMIVConfig, prepared: _Prepared, index: int, model: BGMIVModel
 ) -> tuple[HeldOutLosses, HeldOutLosses]:
     """Losses on the rows a member left out, and on as many of those it was trained on, next to them."""
-    n, start, size = len(prepared.folds.order), int(prepared.folds.starts[index]), prepared.folds.size
+    folds = prepared.folds
+    n, start, size = len(folds.order), int(folds.starts[index]), int(folds.sizes[index])
     before, after = min(start, size), min(n - start - size, size)
     trained_on = (start + size, after) if after >= before else (start - before, before)
     weights = prepared.weights

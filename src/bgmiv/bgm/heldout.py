@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from bgmiv.bgm.model import BGMIVModel, iv_means, square_errors
 from bgmiv.data.ivdata import IVData
-from bgmiv.diagnostics.moments import Comparison, moment_shares, simple_fits, variance_of
+from bgmiv.diagnostics.held_out import beside_simple, weights_at
+from bgmiv.diagnostics.moments import variance_of
 from bgmiv.diagnostics.verdict import FitEvidence
 from bgmiv.integrate import IntegrationRule, rule_for
 from bgmiv.likelihood import Gaussian
 from bgmiv.training.loop import Row, TrainingData
 
-__all__ = ["MAX_EVIDENCE_ROWS", "HeldOutLosses", "evaluate_fold", "gather_evidence", "held_out_rows", "outcome_loss"]
+__all__ = ["MAX_EVIDENCE_ROWS", "HeldOutLosses", "evaluate_fold", "gather_evidence", "outcome_loss"]
 
 MAX_EVIDENCE_ROWS = 1500
 """Held-out rows of all members together on which the structural function is judged."""
@@ -102,13 +103,6 @@ def evaluate_fold(model: BGMIVModel, integration: IntegrationRule, data: Trainin
     )
 
 
-def held_out_rows(parts: Sequence[NDArray[np.int64]], max_rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows that members held out, as many of each member and `max_rows` of all, and which member held out each."""
-    share = max(1, max_rows // len(parts))
-    kept = [np.asarray(part[:share], np.int64) for part in parts]
-    return np.concatenate(kept), np.repeat(np.arange(len(kept)), [len(part) for part in kept])
-
-
 def gather_evidence(
     data: IVData,
     rows: NDArray[np.int64],
@@ -117,12 +111,14 @@ def gather_evidence(
     losses: Sequence[tuple[HeldOutLosses, HeldOutLosses]],
     *,
     uses_instrument: bool = True,
+    networks_alone: bool = True,
 ) -> FitEvidence:
     """The evidence of held-out rows on a fit; averages over rows are weighted by the data's weights.
 
     `members` has g of every member there, `(members, len(rows))`, in units of the outcome; for an outcome of K levels
     `(members, len(rows), K)` probabilities, of which everything is summed over indicators. `losses` has each member's
-    on its held-out rows and on rows it was trained on.
+    on its held-out rows and on rows it was trained on. Unless g is that of `networks_alone`, its coefficients are from
+    all rows, and its moment is left to those that hold rows out of them (`FittedBGMIV.held_out_predictions`).
     """
     n_members = len(members)
     own = members[owner, np.arange(len(rows))]
@@ -132,11 +128,10 @@ def gather_evidence(
     explained = 1.0 - away.outcome_loss / max(away.outcome_variance, np.finfo(float).tiny)
     linear = flexible = gain = None
     risks: tuple[float | None, ...] = (None, None, None)
-    rest = np.setdiff1d(np.arange(data.n_rows), rows, assume_unique=False)
-    if uses_instrument and len(rest) > 0:
-        train = np.random.default_rng(0).permutation(rest)
-        (linear, flexible, *alone), risks = _beside_simple(data, train, rows, own)
+    if uses_instrument:
+        (linear, flexible, *alone), found = beside_simple(data, rows, own if networks_alone else None)
         gain = max(linear, flexible) - max(alone) if data.schema.blocks else None
+        risks = risks if found is None else found
     return FitEvidence(
         n_held_out=len(rows),
         outcome_explained=explained,
@@ -149,7 +144,7 @@ def gather_evidence(
         outcome_gap=away.outcome_loss / max(home.outcome_loss, np.finfo(float).tiny),
         treatment_gap=home.treatment_score - away.treatment_score,
         first_stage_gain=away.first_stage_gain if uses_instrument else None,
-        disagreement=_disagreement(members, _weights_at(data, rows)) / spread if n_members > 1 else None,
+        disagreement=_disagreement(members, weights_at(data, rows)) / spread if n_members > 1 else None,
         near_floor=away.near_floor,
         # Without covariates there is nothing for latents to carry.
         latent_spread=away.latent_spread if data.schema.blocks else None,
@@ -158,36 +153,10 @@ def gather_evidence(
     )
 
 
-def _beside_simple(
-    data: IVData, train: NDArray[np.int64], rows: NDArray[np.int64], own: NDArray[np.float64]
-) -> tuple[list[float], Comparison]:
-    """Shares explained by the simple fits, and moment risks; those of several indicators as shares of their sum."""
-    parts, weights = data.outcome_parts(), _weights_at(data, rows)
-    tiny = np.finfo(float).tiny
-    variances = np.asarray([max(variance_of(part.outcome, data.weights), tiny) for part in parts])
-    total, errors, risks = 0.0, np.zeros(4), []
-    for part, predicted in zip(parts, own.reshape(len(rows), -1).T, strict=True):
-        simple = simple_fits(part, train, rows)
-        y = part.outcome[rows].astype(np.float64)
-        fits = (simple.outcome, simple.flexible, simple.linear_instruments, simple.flexible_instruments)
-        errors += [float(np.average((y - values) ** 2, weights=weights)) for values in fits]
-        total += variance_of(y, weights)
-        risks.append(moment_shares(part, rows, predicted, simple))
-    # A share of its own indicator's variance each, hence weighed by it.
-    shares = Comparison(*np.average(risks, axis=0, weights=variances).tolist())
-    return (1.0 - errors / max(total, tiny)).tolist(), shares
-
-
 def _disagreement(members: NDArray[np.float64], weights: NDArray[np.floating] | None) -> float:
     """Root mean square difference of members from their mean, from `(members, m)` or `(members, m, K)`."""
     variances = np.sum(np.var(members, axis=0).reshape(members.shape[1], -1), axis=1)
     return float(np.sqrt(np.average(variances, weights=weights)))
-
-
-def _weights_at(data: IVData, rows: NDArray[np.int64]) -> NDArray[np.floating] | None:
-    """The weights of some rows; None if all count the same, as they do where none has a positive weight."""
-    weights = None if data.weights is None else data.weights[rows]
-    return None if weights is None or not weights.any() else weights
 
 
 def _means(losses: Sequence[HeldOutLosses]) -> HeldOutLosses:

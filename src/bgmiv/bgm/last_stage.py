@@ -11,18 +11,21 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
+from bgmiv.bgm.config import BGMIVConfig
 from bgmiv.bgm.model import BGMIVModel, encode_rows, iv_means
 from bgmiv.data.ivdata import IVData
+from bgmiv.data.query import Query
 from bgmiv.data.scaling import ScaledData, Scaler
 from bgmiv.diagnostics.moments import variance_of
-from bgmiv.errors import NotIdentifiedError
+from bgmiv.errors import DataError, NotIdentifiedError
 from bgmiv.integrate import IntegrationRule, rule_for
 from bgmiv.likelihood import Levels
+from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.sieve.bases import SieveFunction
 from bgmiv.sieve.fit import Learned, SieveConfig, SieveFit, fit_sieve, left_out_errors, min_rows
 from bgmiv.training.loop import Row
 
-__all__ = ["LastStage", "fit_last_stage", "learned_means"]
+__all__ = ["LastStage", "fit_last_stage", "learned_means", "left_out_fits", "sieve_without"]
 
 Floats = NDArray[np.float64]
 
@@ -57,18 +60,20 @@ def fit_last_stage(
     Args:
         config: of the sieve.
         data: the rows of the fit, wide blocks reduced.
-        learned: what the networks say of these rows; not a number where every member was trained on the row. None: they
-            are not used.
+        learned: what the networks say of these rows; not a number where every member was trained on the row. None, or
+            numbers of less than half of the rows: they are not used.
         rng: decides folds.
         use_instrument: False for a regression on the observed treatment.
 
     Returns:
         None if there are too few rows, or if neither first stage identifies the treatment.
     """
+    if learned is not None and 2 * np.isfinite(learned.own).sum() < data.n_rows:
+        learned = None
     known = np.ones(data.n_rows, bool) if learned is None else np.isfinite(learned.own)
     if data.weights is not None:
         known &= data.weights > 0
-    if known.sum() < min_rows(data.instruments.shape[1]) or 2 * known.sum() < data.n_rows:
+    if known.sum() < min_rows(data.instruments.shape[1]):
         return None
     part = data.take(known)
     fit = partial(fit_sieve, config, part, use_instrument=use_instrument)
@@ -84,6 +89,46 @@ def fit_last_stage(
     squares = np.average((part.outcome - chosen.left_out) ** 2, weights=part.weights)
     explained = 1.0 - float(squares) / variance_of(part.outcome, part.weights)
     return LastStage(chosen.function, explained, chosen.n_shrunk)
+
+
+def sieve_without(config: BGMIVConfig, reduction: FittedReduction, part: IVData) -> Callable[[Query], Floats]:
+    """The last stage without networks, its terms chosen anew, of some rows of the data: the function of a query."""
+    function = _fit_again(config, reduction.apply(part), None)
+
+    def at(query: Query) -> Floats:
+        return function.at(query, function.encode(reduction.schema, reduction.transform(query.rows.covariates)))
+
+    return at
+
+
+def left_out_fits(
+    config: BGMIVConfig, data: IVData, learned: Learned, left_out: Sequence[NDArray[np.int64]]
+) -> list[SieveFunction] | None:
+    """The last stage with networks, for each member without the rows that it left out; None if one is not identified.
+
+    Args:
+        config: of the fit.
+        data: the rows of the fit, wide blocks reduced.
+        learned: what the networks say of them.
+        left_out: the rows that each member was not trained on.
+    """
+    found = []
+    for own in left_out:
+        rest = np.isfinite(learned.own)
+        rest[own] = False
+        try:
+            found.append(_fit_again(config, data.take(rest), learned.take(rest)))
+        except (DataError, NotIdentifiedError):
+            return None
+    return found
+
+
+def _fit_again(config: BGMIVConfig, data: IVData, learned: Learned | None) -> SieveFunction:
+    assert config.last_stage is not None
+    if data.weights is not None:
+        there = data.weights > 0
+        data, learned = data.take(there), None if learned is None else learned.take(there)
+    return fit_sieve(config.last_stage, data, use_instrument=config.use_instrument, learned=learned).function
 
 
 def learned_means(

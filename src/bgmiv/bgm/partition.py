@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgmiv.bgm.model import LatentLayout
+from bgmiv.data.folds import row_folds
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.schema import BlockKind, CovariateBlock
@@ -57,8 +58,9 @@ def choose_layout(
     rows = rng.permutation(data.n_rows)[:_MAX_ROWS]
     some = data.take(rows)
     conditions = [np.asarray(part, np.float64) for part in conditions_of(some)]
-    treatment = permutation_scores(conditions, some.schema.treatment.columns(some.treatment), rng)[n_instruments:]
-    outcome = permutation_scores(conditions, some.schema.outcome.columns(some.outcome), rng)[n_instruments:]
+    treatment = permutation_scores(conditions, some.schema.treatment.columns(some.treatment), rng, some.groups)
+    outcome = permutation_scores(conditions, some.schema.outcome.columns(some.outcome), rng, some.groups)
+    treatment, outcome = treatment[n_instruments:], outcome[n_instruments:]
     in_treatment = treatment > _SHOWN
     if in_treatment.all() or not np.all(in_treatment | (outcome > _SHOWN)):
         return everything
@@ -75,16 +77,22 @@ def _latents_by_variable(blocks: Sequence[CovariateBlock], features: FeatureConf
     return np.asarray(sizes, np.int64)
 
 
-def permutation_scores(conditions: Sequence[Floats], targets: FloatArray, rng: np.random.Generator) -> Floats:
+def permutation_scores(
+    conditions: Sequence[Floats],
+    targets: FloatArray,
+    rng: np.random.Generator,
+    groups: NDArray[np.integer] | None = None,
+) -> Floats:
     r"""How much worse a kernel regression predicts left-out rows with a variable permuted, in standard errors.
 
-    Two regressions, each on one half of the rows, predict the other half. Their ridges are chosen by leave-one-out
-    errors. The score of a variable is the mean rise of the squared error, divided by its standard error.
+    Two regressions, each on one half of the rows (whole groups), predict the other half. Their ridges are chosen by
+    leave-one-out errors. The score of a variable is the mean rise of the squared error, divided by its standard error.
 
     Args:
         conditions: the regressors, an `(n, k)` array a variable.
         targets: `(n, q)`; errors are summed over them.
         rng: permutes the rows.
+        groups: `(n,)` of rows that are not independent; None if all are.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -94,21 +102,27 @@ def permutation_scores(conditions: Sequence[Floats], targets: FloatArray, rng: n
         [True, False]
     """
     edges = np.cumsum([0, *(part.shape[1] for part in conditions)])
-    groups = [slice(start, stop) for start, stop in pairwise(edges)]
+    variables = [slice(start, stop) for start, stop in pairwise(edges)]
     values = np.hstack(conditions)
     y = np.asarray(targets, np.float64).reshape(len(values), -1)
     y = (y - y.mean(axis=0)) / np.maximum(y.std(axis=0), np.finfo(float).tiny)
-    kernel = GaussianKernel(np.sqrt(len(groups)) * median_lengthscales(values, groups))
+    kernel = GaussianKernel(np.sqrt(len(variables)) * median_lengthscales(values, variables))
     halves = np.array_split(np.arange(len(values)), 2)
-    rises: list[list[Floats]] = [[] for _ in groups]
+    if groups is not None and len(np.unique(groups)) > 1:
+        fold = row_folds(len(values), 2, rng, groups)
+        halves = [np.flatnonzero(fold == half) for half in (0, 1)]
+    rises: list[list[Floats]] = [[] for _ in variables]
     for train, test in (halves, halves[::-1]):
         weights = _ridge_weights(kernel(values[train], values[train]), y[train])
         base = _square_errors(kernel(values[test], values[train]) @ weights, y[test])
-        for group, rise in zip(groups, rises, strict=True):
+        for variable, rise in zip(variables, rises, strict=True):
             moved = values[test].copy()
-            moved[:, group] = rng.permutation(moved[:, group])
+            moved[:, variable] = rng.permutation(moved[:, variable])
             rise.append(_square_errors(kernel(moved, values[train]) @ weights, y[test]) - base)
     each = [np.concatenate(rise) for rise in rises]
+    if groups is not None:
+        codes = np.unique(groups[np.concatenate([halves[1], halves[0]])], return_inverse=True)[1]
+        each = [np.asarray(np.bincount(codes, one), np.float64) for one in each]
     return np.asarray([one.mean() / max(one.std() / np.sqrt(len(one)), np.finfo(float).tiny) for one in each])
 
 

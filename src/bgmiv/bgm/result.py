@@ -13,7 +13,8 @@ from jax import Array
 from numpy.typing import NDArray
 
 from bgmiv.bgm.config import BGMIVConfig
-from bgmiv.bgm.heldout import HeldOutLosses, held_out_rows
+from bgmiv.bgm.heldout import HeldOutLosses
+from bgmiv.bgm.last_stage import learned_means, left_out_fits, sieve_without
 from bgmiv.bgm.latents import LatentMap, LatentPosterior, latents_of, padded_size, structural_averages, structural_means
 from bgmiv.bgm.model import BGMIVModel
 from bgmiv.bgm.posterior import latent_draws
@@ -24,7 +25,7 @@ from bgmiv.data.query import Encoded, Query, Rows, rows_of
 from bgmiv.data.scaling import ScaledData, Scaler
 from bgmiv.data.schema import Schema
 from bgmiv.diagnostics.check import HeldOutPredictions
-from bgmiv.diagnostics.verdict import FitEvidence, Verdict, judge
+from bgmiv.diagnostics.held_out import cross_fitted, held_out_values
 from bgmiv.errors import NotFittedError
 from bgmiv.estimators.fitted import FittedMethod
 from bgmiv.intervals import Floats, Source
@@ -95,7 +96,6 @@ class FittedBGMIV(FittedMethod):
         scaler: the fitted scaling of each role, after the reduction.
         members: the trained models; predictions are averages over them.
         model_support: where the members' treatment models and latents place the data.
-        evidence: what held-out rows say of the fit.
         directions: draws of the outcome generators' weights around what was trained; None until `with_uncertainty` is
             called with the data, and without need for them.
         last_stage: the last regression, by which the networks' function enters the estimate; None where it is the
@@ -116,7 +116,6 @@ class FittedBGMIV(FittedMethod):
     scaler: Scaler
     members: tuple[Member, ...]
     model_support: ModelSupport
-    evidence: FitEvidence
     directions: Directions | None = None
     last_stage: SieveFunction | None = None
 
@@ -134,11 +133,6 @@ class FittedBGMIV(FittedMethod):
     def n_members(self) -> int:
         """How many models the estimate is an average of."""
         return len(self.members)
-
-    @property
-    def verdict(self) -> Verdict:
-        """What held-out rows say of the fit, and why."""
-        return judge(self.evidence)
 
     @property
     def history(self) -> tuple[HistoryRow, ...]:
@@ -317,14 +311,32 @@ class FittedBGMIV(FittedMethod):
         return self.scaler.instruments.transform(data.instruments)
 
     def held_out_predictions(self, data: IVData, rows: Rows, max_rows: int) -> HeldOutPredictions | None:
-        """g at rows of the fit, each by the member that held it out; None if a member was trained on all rows."""
+        """g at rows of the fit, each by networks and coefficients of a last stage that have not seen the row.
+
+        The last stage is fitted again without each fold. None if there are no members that held rows out, or if the
+        last stage cannot be fitted without a fold.
+        """
         parts = [member.held_out_rows for member in self.members]
+        if self.last_stage is not None and not self.uses_networks:
+            return cross_fitted(data, partial(sieve_without, self.config, self.reduction), max_rows)
         if not all(len(part) for part in parts):
             return None
-        positions, owner = held_out_rows(parts, max_rows)
-        unique, first = np.unique(positions, return_index=True)
-        values = self.members_at(Query(data.treatment[None], rows).take(unique))[:, 0]
-        return HeldOutPredictions(unique, values[owner[first], np.arange(len(unique))])
+        members_at = self.members_at
+        if self.last_stage is not None:
+            reduced = self.reduction.apply(data)
+            models = [member.model for member in self.members]
+            scaled = self.scaler.transform(reduced if self.config.use_instrument else reduced.without_instruments())
+            learned = learned_means(models, self.config.initial.integration, scaled, self.scaler, parts)
+            fits = left_out_fits(self.config, reduced, learned, parts)
+            if fits is None:
+                return None
+            stages = [replace(self, last_stage=function) for function in fits]
+
+            def members_at(query: Query) -> Floats:
+                each = enumerate(stages)
+                return np.stack([stage._with_last_stage(query, self._member_at(i, query)) for i, stage in each])
+
+        return held_out_values(parts, Query(data.treatment[None], rows), members_at, max_rows)
 
     def latent_usage(self, data: IVData, rows: Rows, seed: int) -> dict[str, float] | None:
         """Mean change of what the first member predicts when one part of the latents is exchanged between rows.

@@ -265,12 +265,15 @@ def print_json(record: dict[str, Any]) -> None:
 
 def verdict_record(verdict: Verdict | None) -> dict[str, Any] | None:
     """The verdict on a fit, as every JSON output carries it."""
-    return None if verdict is None else {"severity": verdict.severity, "reasons": list(verdict.reasons)}
+    if verdict is None:
+        return None
+    found = {"severity": verdict.severity, "reasons": list(verdict.reasons)}
+    return found | {"not_measured": list(verdict.not_measured)}
 
 
 def exit_if_failed(verdict: Verdict | None) -> None:
     """Say on stderr what the verdict holds against a fit; one that failed ends the command with its exit code."""
-    if verdict is None or verdict.severity == "good":
+    if verdict is None or verdict.severity in ("good", "note"):
         return
     echo(f"Warning: {verdict.sentence}", err=True)
     if verdict.severity == "failed":

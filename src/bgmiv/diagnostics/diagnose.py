@@ -149,7 +149,10 @@ def _smallest(tests: Sequence[dict[str, float]], by: str) -> dict[str, float]:
 
 
 def _moment(fitted: Fitted, data: IVData, rows: Rows, seed: int) -> Check:
-    """The test of the fitted g's conditional moment."""
+    """The test of the fitted g's conditional moment: on held-out rows, or else on those of the fit."""
+    known = fitted.verdict.evidence if fitted.verdict is not None else None
+    if known is not None and known.moment_p is not None and known.moment_statistic is not None:
+        return _moment_check(known.moment_p, known.moment_statistic, known.n_held_out, held_out=True)
     found = fitted.held_out_predictions(data, rows, MAX_TESTED)
     if found is not None:
         some, values = found
@@ -162,10 +165,14 @@ def _moment(fitted: Fitted, data: IVData, rows: Rows, seed: int) -> Check:
     tests = [moment_test(part, column, seed=seed) for part, column in zip(outcomes, columns, strict=True)]
     worst = min(tests, key=lambda test: test.p_value)
     p = min(1.0, worst.p_value * len(tests))
+    return _moment_check(p, worst.statistic, worst.n_rows, held_out=found is not None)
+
+
+def _moment_check(p: float, statistic: float, n_rows: int, *, held_out: bool) -> Check:
     severity: Severity = "good" if p >= 0.05 else "doubtful"
-    if p < 0.01 and worst.statistic > MOMENT_EXCESS.failed:
+    if p < 0.01 and statistic > MOMENT_EXCESS.failed:
         severity = "failed"
-    numbers = {"p": p, "statistic": worst.statistic, "rows": float(worst.n_rows), "held_out": float(found is not None)}
+    numbers = {"p": p, "statistic": statistic, "rows": float(n_rows), "held_out": float(held_out)}
     return Check("moment-test", severity, numbers)
 
 
@@ -224,4 +231,6 @@ def _latent_usage(fitted: Fitted, data: IVData, rows: Rows, seed: int) -> Check 
 def _verdict(verdict: Verdict) -> Check:
     """The verdict of the held-out rows, with the value of each finding, worst first."""
     numbers = {"n_held_out": float(verdict.evidence.n_held_out)}
-    return Check("verdict", verdict.severity, numbers | {finding.key: finding.value for finding in verdict.worst_first})
+    labels = {"start": verdict.start, "remarks": " ".join(verdict.remarks)}
+    found = {finding.key: finding.value for finding in verdict.worst_first}
+    return Check("verdict", verdict.severity, numbers | found, labels)

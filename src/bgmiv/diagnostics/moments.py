@@ -14,15 +14,16 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigh
 from scipy.spatial.distance import pdist, squareform
 
+from bgmiv.data.folds import row_folds
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import RoleScaling
 from bgmiv.data.schema import BlockKind
 from bgmiv.errors import DataError
-from bgmiv.kernels import GaussianKernel, median_lengthscales
+from bgmiv.kernels import GaussianKernel, fit_features, median_lengthscales
 
 __all__ = [
-    "MAX_TESTED", "Comparison", "MomentTest", "SimpleFits", "conditions_of", "moment_risk", "moment_shares",
-    "moment_test", "row_weights", "simple_fits", "variance_of",
+    "MAX_TESTED", "Comparison", "MomentTest", "SimpleFits", "compared_within", "conditions_of", "cross_fits",
+    "explained_beyond", "moment_risk", "moment_shares", "moment_test", "row_weights", "simple_fits", "variance_of",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
@@ -32,7 +33,9 @@ MAX_TESTED = 1500
 
 # The simple models have few parameters.
 _MAX_SIMPLE = 5000
-_MAX_KERNEL = 800
+_LANDMARKS = 300
+_N_FOLDS = 5
+_ROUNDING = 1e-11
 _LENGTHSCALES = (0.3, 1.0, 3.0)
 _PENALTIES = np.logspace(-6, 0, 7)
 
@@ -207,7 +210,7 @@ class SimpleFits(NamedTuple):
 
     Attributes:
         outcome, flexible: linear regression of the outcome on instruments and covariates, and kernel ridge regression
-            of the same, on 800 rows at most.
+            of the same (beyond 300 rows by Nyström's approximation).
         linear_instruments, flexible_instruments: the same on instruments alone.
         structural: linear 2SLS of the outcome on treatment and covariates.
         treatment_only: 2SLS of the outcome on a cubic in the treatment (or indicators of its levels), instrumented by
@@ -246,7 +249,7 @@ def simple_fits(data: IVData, train: NDArray[np.int64], held_out: NDArray[np.int
         return columns[held_out] @ _coefficients((columns * root[:, None])[train], target)
 
     def kernel(columns: Floats) -> Floats:
-        return _kernel_ridge(columns, y, root, train[:_MAX_KERNEL], held_out)
+        return _kernel_ridge(columns, y, root, train, held_out)
 
     def two_stage(columns: Floats, instruments: Floats) -> Floats:
         left, right = ((a * root[:, None])[train] for a in (columns, instruments))
@@ -305,14 +308,78 @@ def _kernel_ridge(
     target = scale * (y[train] - centre)
     best, found = np.inf, np.zeros(len(held_out))
     for factor in _LENGTHSCALES:
-        kernel = GaussianKernel(lengthscales * factor)
-        values, vectors = eigh(scale[:, None] * kernel(columns[train], columns[train]) * scale)
-        values, rotated = np.maximum(values, 0.0), vectors.T @ target
+        features, phi = fit_features(GaussianKernel(lengthscales * factor), columns[train], _LANDMARKS)
+        weighted = scale[:, None] * phi
+        values, vectors = eigh(weighted.T @ weighted)
+        # Directions of rounding have no moments of their own.
+        there = values > _ROUNDING * values[-1]
+        values, vectors = values[there], vectors[:, there]
+        moments = vectors.T @ (weighted.T @ target)
         for penalty in _PENALTIES * len(train):
             shrunk = penalty / (values + penalty)
-            score = float(np.sum((shrunk * rotated) ** 2) / np.sum(shrunk) ** 2)
+            left = target @ target - np.sum(moments**2 / values * (1.0 - shrunk**2))
+            score = float(left / (len(train) - np.sum(1.0 - shrunk)) ** 2)
             if score < best:
                 best = score
-                coefficients = scale * (vectors @ (rotated / (values + penalty)))
-                found = kernel(columns[held_out], columns[train]) @ coefficients
-    return np.asarray(centre + found, np.float64)
+                found = features(columns[held_out]) @ (vectors @ (moments / (values + penalty)))
+    # Beyond the training rows a smooth function can go anywhere.
+    return np.clip(centre + found, y[train].min(), y[train].max())
+
+
+def cross_fits(data: IVData, rows: NDArray[np.int64]) -> SimpleFits:
+    """The simple models' predictions of some rows, fitted without the rows' own fold: five folds of whole groups.
+
+    Beside these rows as many others are used as 5000 in all allow, so that there are rows to fit on at any number.
+    """
+    rng = np.random.default_rng(0)
+    others = rng.permutation(np.setdiff1d(np.arange(data.n_rows), rows))
+    pool = np.concatenate([rows, others[: max(0, _MAX_SIMPLE - len(rows))]])
+    fold = row_folds(len(pool), _N_FOLDS, rng, None if data.groups is None else data.groups[pool])
+    found = np.full((len(SimpleFits._fields), len(rows)), np.nan)
+    for each in range(int(fold.max()) + 1):
+        train = rng.permutation(pool[fold != each])
+        own = np.flatnonzero(fold[: len(rows)] == each)
+        if len(own) and len(train):
+            values = np.stack(simple_fits(data, train, rows[own]))
+            found[:, own] = compared_within(data, train, rows[own], values)
+    return SimpleFits(*found)
+
+
+def compared_within(data: IVData, train: NDArray[np.int64], rows: NDArray[np.int64], values: Floats) -> Floats:
+    """Predictions `(..., n)` of rows, whose level of a category no training row has shifted to that level's mean.
+
+    The effect of such a level is not to be had from other rows; so outcome and prediction are compared within it.
+    """
+    y, values = np.asarray(data.outcome, np.float64)[rows], values.copy()
+    weights = row_weights(data)[rows]
+    for block in data.schema.blocks:
+        if block.kind is not BlockKind.categorical:
+            continue
+        columns = data.covariates[:, block.start : block.stop]
+        unseen = ~columns[train].any(axis=0) & columns[rows].any(axis=0)
+        for column in columns[rows][:, unseen].T:
+            own = column.astype(bool)
+            if weights[own].any():
+                values[..., own] += np.average(y[own] - values[..., own], axis=-1, weights=weights[own])[..., None]
+    return values
+
+
+def explained_beyond(data: IVData, rows: NDArray[np.int64], residuals: Floats) -> float:
+    """What instruments and covariates explain of residuals of some rows, by regressions fitted without their fold.
+
+    The better of a linear and a kernel regression, in squared units of the residuals; 0 where neither explains any.
+    """
+    part = data.take(rows)
+    rng, weights = np.random.default_rng(0), row_weights(part)
+    fold = row_folds(len(rows), _N_FOLDS, rng, part.groups)
+    root, found = np.sqrt(weights), np.zeros((2, len(rows)))
+    for each in range(int(fold.max()) + 1):
+        train, own = rng.permutation(np.flatnonzero(fold != each)), np.flatnonzero(fold == each)
+        if not len(train):
+            continue
+        columns = np.hstack([_standard(a, train, weights) for a in (part.instruments, part.covariates)])
+        linear = np.column_stack([np.ones(len(rows)), columns])
+        beta = _coefficients((linear * root[:, None])[train], (root * residuals)[train])
+        found[:, own] = linear[own] @ beta, _kernel_ridge(columns, residuals, root, train, own)
+    gains = np.average(residuals**2 - (residuals - found) ** 2, axis=1, weights=weights)
+    return max(float(gains.max()), 0.0)

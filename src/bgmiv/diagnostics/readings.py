@@ -13,14 +13,9 @@ if TYPE_CHECKING:
     from bgmiv.diagnostics.check import Severity
 
 __all__ = [
-    "CHECKS",
-    "FINDINGS",
-    "Reading",
-    "as_sentence",
-    "html_table",
-    "preparation_text",
-    "read_finding",
-]
+    "CHECKS", "FINDINGS", "NOT_MEASURED", "VERDICTS", "Reading", "as_sentence", "html_table", "line_remark",
+    "not_measured_remark", "preparation_text", "read_finding",
+]  # fmt: skip
 
 Numbers = Mapping[str, float]
 Labels = Mapping[str, str]
@@ -257,15 +252,50 @@ def _latent_usage(severity: Severity, numbers: Numbers, labels: Labels) -> Words
     return "What the latents are used for", "; ".join(parts), text
 
 
+def line_remark(visible: int | None, shapes: int | None) -> str:
+    """What a line that was found says of the effect, given how many shapes the instruments show (None: no curve)."""
+    if visible is None or shapes is None:
+        return "The data show no interaction, so the estimate is that of linear two-stage least squares."
+    if visible < 2:
+        return (
+            "The estimate is that of linear two-stage least squares, because the instruments could not have shown any "
+            f"curvature: of {shapes} shapes of a curve they show {visible} clearly. This does not say that the effect "
+            "is linear."
+        )
+    return (
+        "A linear model is enough here: the data show no curvature and no interaction, so the estimate is that of "
+        f"linear two-stage least squares. The instruments could have shown {visible} of {shapes} shapes of a curve; "
+        "finer ones they could not."
+    )
+
+
+def not_measured_remark(names: Sequence[str]) -> str:
+    """What held-out rows could not show."""
+    return f"Not measured on held-out rows: {', '.join(names)}."
+
+
+VERDICTS = {
+    "good": "This fit passed its held-out checks.",
+    "note": "No held-out check that could be made speaks against this fit.",
+    "unchecked": "This fit was not checked on held-out rows.",
+    "doubtful": "This fit is doubtful.",
+    "failed": "This fit failed its held-out checks; do not use it.",
+}
+"""How a verdict begins."""
+
+NOT_MEASURED = {
+    "linear_explained": "the comparison with a linear regression",
+    "flexible_explained": "the comparison with a kernel regression",
+    "moment_risk": "the moment condition",
+}
+"""What a verdict says of a check that could not be made, by the evidence that it lacks."""
+
+
 def _verdict(severity: Severity, numbers: Numbers, labels: Labels) -> Words:
-    start = {
-        "good": "This fit passed its held-out checks.",
-        "doubtful": "This fit is doubtful.",
-        "failed": "This fit failed its held-out checks; do not use it.",
-    }[severity]
     found = [as_sentence(read_finding(key, value)) for key, value in numbers.items() if key in FINDINGS]
     value = f"{severity} ({numbers['n_held_out']:.0f} held-out rows)"
-    return "Held-out checks of the fit", value, " ".join([start, *found])
+    start, remarks = labels.get("start", VERDICTS[severity]), labels.get("remarks", "")
+    return "Held-out checks of the fit", value, " ".join([start, *found, remarks]).strip()
 
 
 _GUIDE = "The guide's page on diagnostics"
@@ -299,12 +329,16 @@ FINDINGS = {
     "linear regression",
     "behind_flexible": "the fit leaves {value:.1f} times as much of the outcome unexplained in held-out rows as a "
     "kernel regression",
+    "missed": "the fit misses {value:.0%} of what a linear or kernel regression explains of the outcome in held-out "
+    "rows",
     "covariates_gain": "the covariates explain only {value:.2%} of the outcome's held-out variance beyond the "
     "instruments; check that they belong to these rows and are needed",
     "moment_linear": "linear 2SLS satisfies the held-out moment condition E[y - g | w, v] = 0 better, by {value:.2%} "
     "of the outcome's variance",
+    "moment_p": "instruments or covariates predict the residuals of held-out rows (moment test, p = {value:.2g}), so "
+    "the curve is wrong by more than chance",
     "moment_treatment": "a cubic in the treatment alone satisfies the held-out moment condition E[y - g | w, v] = 0 "
-    "better, by {value:.2%} of the outcome's variance, so the latents do harm",
+    "better, by {value:.2%} of the outcome's variance, so what the fit adds to it does harm",
     "outcome_gap": "the outcome's loss is {value:.1f} times larger in held-out rows than in training, so the model has "
     "memorised rows",
     "treatment_gap": "the treatment's log-likelihood is {value:.2f} per row lower in held-out rows than in training, "

@@ -9,15 +9,17 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from bgmiv.diagnostics.check import SEVERITIES, Severity, worst
-from bgmiv.diagnostics.readings import as_sentence, html_table, read_finding
+from bgmiv.diagnostics.readings import (
+    NOT_MEASURED,
+    VERDICTS,
+    as_sentence,
+    html_table,
+    line_remark,
+    not_measured_remark,
+    read_finding,
+)
 
 __all__ = ["FIRST_STAGE_GAIN", "INSTRUMENT_F", "MOMENT_EXCESS", "Finding", "FitEvidence", "Limits", "Verdict", "judge"]
-
-
-_LINEAR_ENOUGH = (
-    "A linear model is enough here: the data support no curvature and no interaction, so the estimate is that of "
-    "linear two-stage least squares."
-)
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,15 @@ class FitEvidence:
         discrete_outcome: whether the outcome has levels, whose variance is mostly noise even for a good fit.
         instrument_f: effective F statistic of the instruments in a linear first stage.
         network_weight: of the networks' function in the last regression; None for a fit without one.
-        linear: whether that regression is a line: held-out rows support nothing else.
+        linear: whether a method that can bend found a line: the data support nothing else.
+        moment_p, moment_statistic: of `moment_test` on held-out rows.
+        visible_shapes, shapes: how many shapes of a curve, a line among them, the instruments show, and of how many.
         n_penalised: covariate columns that are penalised because they are more than a quarter of the rows.
 
     Example:
-        >>> judge(FitEvidence(n_held_out=400, outcome_explained=0.3, first_stage_gain=0.4)).severity
-        'good'
+        >>> evidence = FitEvidence(n_held_out=400, outcome_explained=0.3, linear_explained=0.2, flexible_explained=0.3)
+        >>> judge(evidence).not_measured
+        ('the moment condition',)
     """
 
     n_held_out: int = 0
@@ -72,12 +77,17 @@ class FitEvidence:
     network_weight: float | None = None
     linear: bool = False
     n_penalised: int = 0
+    moment_p: float | None = None
+    moment_statistic: float | None = None
+    visible_shapes: int | None = None
+    shapes: int | None = None
 
     def with_last_stage(self, explained: float, weight: float, linear: bool, instrument_f: float | None) -> FitEvidence:
         """The evidence on an estimate by a last regression, without what is about networks that do not enter.
 
         Their share of the explained variance says nothing of the estimate. Nor does a small one: a regression has the
-        noise of its data. And the strength of instruments is tested instead of compared with a fixed gain.
+        noise of its data. And the strength of instruments is tested instead of compared with a fixed gain. A line or a
+        sieve is the same for all members, so that these cannot disagree.
         """
         found = replace(
             self,
@@ -91,7 +101,9 @@ class FitEvidence:
         )
         if weight:
             return found
-        return replace(found, treatment_gap=None, near_floor=None, latent_spread=None, n_steps=None, n_failed=0)
+        return replace(
+            found, treatment_gap=None, near_floor=None, latent_spread=None, n_steps=None, n_failed=0, disagreement=None
+        )
 
 
 class Finding(NamedTuple):
@@ -112,7 +124,8 @@ class Verdict:
     """The judgement on a fit.
 
     Args:
-        severity: "good", "doubtful" or "failed": that of the worst finding.
+        severity: "doubtful" or "failed", that of the worst finding; "good" if there is none and all was measured;
+            "note" if not all was, or if a line was found where the instruments could not have shown a curve.
         findings: the reasons; empty for a good fit.
         evidence: the measurements behind them.
 
@@ -137,20 +150,45 @@ class Verdict:
         return tuple(as_sentence(finding.text) for finding in self.worst_first)
 
     @property
+    def not_measured(self) -> tuple[str, ...]:
+        """What held-out rows could not show."""
+        return tuple(words for name, words in NOT_MEASURED.items() if getattr(self.evidence, name) is None)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Sentences that are neither for nor against the fit: what could not be seen."""
+        e = self.evidence
+        line = (line_remark(e.visible_shapes, e.shapes),) if e.linear else ()
+        return line + ((not_measured_remark(self.not_measured),) if self.not_measured else ())
+
+    @property
+    def start(self) -> str:
+        """The verdict without its reasons."""
+        if self.severity in ("doubtful", "failed"):
+            return VERDICTS[self.severity]
+        return VERDICTS["good" if not self.not_measured else "note" if self.evidence.n_held_out else "unchecked"]
+
+    @property
     def sentence(self) -> str:
         """The verdict with its reasons."""
-        if self.severity == "good":
-            return "This fit passed its held-out checks." + (f" {_LINEAR_ENOUGH}" if self.evidence.linear else "")
+        if self.severity in ("good", "note"):
+            return " ".join([self.start, *self.remarks])
         start = "This fit failed its held-out checks" if self.severity == "failed" else "This fit is doubtful"
-        return f"{start}: {'; '.join(finding.text for finding in self.worst_first)}."
+        return " ".join([f"{start}: {'; '.join(finding.text for finding in self.worst_first)}.", *self.remarks])
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The verdict in sentences: its reasons and what could not be seen, or that nothing is against the fit."""
+        return (*self.reasons, *self.remarks) if self.findings else (self.sentence,)
 
     def __str__(self) -> str:
         """The severity, then one reason per line."""
-        return "\n".join([self.severity, *(f"- {reason}" for reason in self.reasons or (self.sentence,))])
+        return "\n".join([self.severity, *(f"- {line}" for line in self.lines)])
 
     def _repr_html_(self) -> str:
         rows = [(finding.severity, as_sentence(finding.text)) for finding in self.worst_first]
-        return html_table(f"Held-out checks: {self.severity}", rows, notes=() if rows else (self.sentence,))
+        notes = self.remarks if rows else (self.sentence,)
+        return html_table(f"Held-out checks: {self.severity}", rows, notes=notes)
 
 
 class Limits(NamedTuple):
@@ -176,6 +214,10 @@ INSTRUMENT_F = Limits(10.0, 5.0)
 """Of the effective F statistic of the instruments."""
 MOMENT_EXCESS = Limits(0.002, 0.02)
 """Of a moment risk beyond that of a simple model, as a share of the outcome's variance."""
+# Of an outcome's variance: a smaller share is not told from chance.
+_MIN_EXPLAINED = 0.02
+# Below two, a line alone: no curvature could have been seen.
+_MIN_VISIBLE = 2
 
 
 def judge(evidence: FitEvidence) -> Verdict:
@@ -192,13 +234,15 @@ def judge(evidence: FitEvidence) -> Verdict:
         "instrument_f": (e.instrument_f, INSTRUMENT_F),
         "first_stage_gain": (e.first_stage_gain, FIRST_STAGE_GAIN),
         "explained": (
-            e.outcome_explained if e.network_weight is None else None,
+            e.outcome_explained if e.network_weight is None and e.n_steps is not None else None,
             Limits(0.01 if e.discrete_outcome else 0.05, 0.0),
         ),
         "behind_linear": (_behind(e.outcome_explained, e.linear_explained), behind),
         "behind_flexible": (_behind(e.outcome_explained, e.flexible_explained), behind),
+        "missed": (_missed(e.outcome_explained, e.linear_explained, e.flexible_explained), Limits(0.25, 0.75)),
         "covariates_gain": (e.covariates_gain, Limits(0.005, never)),
         "moment_linear": (_excess(e.moment_risk, e.linear_moment_risk), MOMENT_EXCESS),
+        "moment_p": (e.moment_p, Limits(0.01, never)),
         "moment_treatment": (_excess(e.moment_risk, e.treatment_moment_risk), MOMENT_EXCESS),
         "outcome_gap": (e.outcome_gap, Limits(4.0, 15.0)),
         "treatment_gap": (e.treatment_gap, Limits(1.0, 4.0)),
@@ -213,7 +257,10 @@ def judge(evidence: FitEvidence) -> Verdict:
         for key, (value, limits) in measured.items()
         if value is not None and limits.severity(value) != "good"
     )
-    return Verdict(worst(finding.severity for finding in found), found, evidence)
+    unseen = e.linear and e.visible_shapes is not None and e.visible_shapes < _MIN_VISIBLE
+    incomplete = any(getattr(e, name) is None for name in NOT_MEASURED)
+    least: Severity = "note" if unseen or incomplete else "good"
+    return Verdict(worst([least, *(finding.severity for finding in found)]), found, evidence)
 
 
 def _behind(own: float | None, other: float | None) -> float | None:
@@ -221,6 +268,15 @@ def _behind(own: float | None, other: float | None) -> float | None:
     if own is None or other is None or other > 1.0 - 1e-6:
         return None
     return (1.0 - own) / (1.0 - other)
+
+
+def _missed(own: float | None, *others: float | None) -> float | None:
+    """The share of what the best of others explains that a fit does not; None where that is next to nothing or all.
+
+    With much noise this shows what the ratio of unexplained shares does not.
+    """
+    best = max((other for other in others if other is not None and other <= 1.0 - 1e-6), default=0.0)
+    return None if own is None or not best > _MIN_EXPLAINED else (best - own) / best
 
 
 def _excess(risk: float | None, other: float | None) -> float | None:

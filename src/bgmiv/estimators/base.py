@@ -344,7 +344,7 @@ class IVEstimator(ReportingMixin):
         with reporter_for(self.progress, type(self).__name__) as reporter:
             fitted = config.fit(data, jax.random.key(seed), reporter)
         self._keep(fitted, data, seed, reader, formula=formula, n_dropped=n_dropped)
-        if fitted.verdict is not None and fitted.verdict.severity != "good":
+        if fitted.verdict is not None and fitted.verdict.severity in ("doubtful", "failed"):
             warn_user(fitted.verdict.sentence, FitWarning)
         self._warn_weak()
         return self
@@ -410,9 +410,15 @@ class IVEstimator(ReportingMixin):
         return vars(self)[name]
 
     @property
-    def verdict_(self) -> Verdict | None:
-        """What held-out rows say of the fit, and why; None for methods that hold no rows out."""
-        return self._fitted().verdict
+    def verdict_(self) -> Verdict:
+        """What held-out rows say of the fit, and why; worked out when first asked for.
+
+        Methods in closed form are fitted again without some of the rows. A loaded model has the verdict that it was
+        saved with; one that was saved before anybody asked says that it was not checked, until `attach_data` gives it
+        rows.
+        """
+        verdict = self._judged().verdict
+        return Verdict("note") if verdict is None else verdict
 
     @property
     def history_(self) -> tuple[HistoryRow, ...]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self, TypeVar, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol, Self, TypeVar, cast
 
 import numpy as np
 from jax import Array
@@ -16,8 +16,10 @@ from bgmiv.data.messages import FloatArray, role_label
 from bgmiv.data.query import Encoded, Query, Rows
 from bgmiv.data.schema import Schema
 from bgmiv.diagnostics.check import HeldOutPredictions
+from bgmiv.diagnostics.held_out import cross_fitted, held_out_evidence
+from bgmiv.diagnostics.moments import MAX_TESTED
 from bgmiv.diagnostics.support import LinearSupport
-from bgmiv.diagnostics.verdict import Verdict
+from bgmiv.diagnostics.verdict import FitEvidence, Verdict, judge
 from bgmiv.effects import average_in_parts
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.intervals import Floats, Source
@@ -27,23 +29,36 @@ from bgmiv.sieve.bases import SieveFunction
 
 __all__ = [
     "FittedMethod", "FittedSieve", "MethodConfig", "check_instrument", "check_no_weights", "check_one_number",
-    "chosen_preset",
+    "chosen_preset", "judge_fit",
 ]  # fmt: skip
 
 C = TypeVar("C")
+F = TypeVar("F", bound="FittedMethod")
 
 _MAX_FACTOR_ROWS, _MAX_NETWORK_ROWS = 20_000, 500
 
 
-class FittedMethod(ABC):
+@dataclass(frozen=True, eq=False)
+class _WithEvidence:
+    """The one field that all fitted methods have."""
+
+    evidence: FitEvidence | None = field(default=None, kw_only=True)
+
+
+class FittedMethod(_WithEvidence, ABC):
     """A fitted method: immutable, and complete without the rows it was fitted on.
 
     A final subclass is a frozen dataclass with the fields `schema` and `support`, and gives `encode` and `at`; what a
     method does not have (intervals, held-out rows, latents) stays as it is here.
+
+    Attributes:
+        evidence: what held-out rows say of the fit; None until `judge_fit` has looked at them.
     """
 
     schema: Schema
     support: LinearSupport
+    closed_form: ClassVar[bool] = False
+    """Whether it is fitted again in a moment, so that rows can be held out after the fit."""
 
     @property
     def history(self) -> tuple[HistoryRow, ...]:
@@ -52,8 +67,13 @@ class FittedMethod(ABC):
 
     @property
     def verdict(self) -> Verdict | None:
-        """What held-out rows say of the fit; None for methods that hold no rows out."""
-        return None
+        """What held-out rows say of the fit; None if nobody has looked at any."""
+        return None if self.evidence is None else judge(self.evidence)
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether it is a line although the method could have bent it."""
+        return False
 
     @property
     def interval_kind(self) -> str:
@@ -128,6 +148,12 @@ class FittedSieve(FittedMethod):
     reduction: FittedReduction
     function: SieveFunction
     clustered: bool
+    closed_form = True
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether no term but the linear ones entered."""
+        return self.function.is_linear
 
     @property
     def is_line(self) -> bool:
@@ -167,6 +193,29 @@ class MethodConfig(Protocol):
     def without_instrument(self) -> Self:
         """The same method with its instruments ignored."""
         return replace(cast(Any, self), use_instrument=False)
+
+
+def judge_fit(
+    fitted: F, data: IVData, rows: Rows, refit: Callable[[IVData], FittedMethod], *, use_instrument: bool, seed: int = 0
+) -> F:
+    """The same fit with all that held-out rows say of it.
+
+    Args:
+        fitted: the fit.
+        data: the rows of the fit, whose covariates `rows` holds.
+        rows: see `data`.
+        refit: the same method on other rows, for one in closed form: it holds rows out afterwards.
+        use_instrument: False for a fit that ignores its instruments, of which their checks say nothing.
+        seed: of the moment test's bootstrap.
+    """
+    known = FitEvidence() if fitted.evidence is None else fitted.evidence
+    if not use_instrument:
+        return replace(cast(Any, fitted), evidence=known)
+    known = replace(known, linear=known.linear or fitted.is_linear)
+    found = fitted.held_out_predictions(data, rows, MAX_TESTED)
+    if found is None and fitted.closed_form:
+        found = cross_fitted(data, lambda part: refit(part).at, MAX_TESTED)
+    return replace(cast(Any, fitted), evidence=held_out_evidence(known, found, data, seed))
 
 
 def chosen_preset(presets: Mapping[str, Callable[[], C]], name: str) -> C:

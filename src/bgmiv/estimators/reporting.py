@@ -25,7 +25,7 @@ from bgmiv.diagnostics.weak_iv import FitRows, needs_robust_set
 from bgmiv.effects import require_intervals
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.calibration import Calibration, calibrate
-from bgmiv.estimators.fitted import FittedMethod, MethodConfig
+from bgmiv.estimators.fitted import FittedMethod, MethodConfig, judge_fit
 from bgmiv.estimators.questions import QuestionsMixin
 from bgmiv.executors import Executor, InProcess
 from bgmiv.intervals import check_level
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FitCache", "ReportingMixin"]
 
-# The no-instrument version is compared, not used: two members show as much as four.
-_NO_INSTRUMENT_MEMBERS = 2
 _NO_ROWS = (
     "this model was loaded and holds no rows, which this question needs. Give them with attach_data(table), or ask "
     "before saving."
@@ -52,6 +50,7 @@ class FitCache:
         """Nothing is known yet."""
         self.rows: Rows | None = None
         self.weak: bool | None = None
+        self.judged = False
         self.no_instrument: tuple[FittedMethod | None] | None = None
         self.diagnoses: dict[tuple[bool, float], Diagnosis] = {}
         self.subject: Subject | None = None
@@ -146,8 +145,22 @@ class ReportingMixin(QuestionsMixin):
             self._cache.weak = known if own is None else needs_robust_set(own.data)
         return self._cache.weak
 
+    def _judged(self) -> FittedMethod:
+        """The fitted result with all that held-out rows say of it."""
+        fitted, rows = self._fitted(), self._fit_rows()
+        if self.data_ is None or rows is None or self._cache.judged:
+            return fitted
+        config, key = type(self)(**self.fit_params_)._config(), jax.random.key(self.seed_)
+        used = self.fit_params_.get("use_instrument", True)
+        self.fitted_ = judge_fit(
+            fitted, self.data_, rows, lambda part: config.fit(part, key), use_instrument=used, seed=self.seed_
+        )
+        self._cache.judged = True
+        return self.fitted_
+
     def _subject(self) -> Subject:
         """The fitted method with what an analysis shows of it; the same object for the same fit."""
+        self._judged()
         fitted, rows = self._completed(), self._fit_rows()
         if self.data_ is None or rows is None:
             raise DataError(_NO_ROWS)
@@ -170,7 +183,7 @@ class ReportingMixin(QuestionsMixin):
 
         Strength of the instruments, a set for the linear effect that is valid under weak instruments, tests of
         overidentification and endogeneity, a test of the fitted curve on held-out rows, the same method without the
-        instruments, linear two-stage least squares, and for BGMIV what the latents are used for and the verdict.
+        instruments, linear two-stage least squares, the verdict, and for BGMIV what the latents are used for.
         `docs/diagnostics.md` explains each.
 
         Args:
@@ -205,6 +218,7 @@ class ReportingMixin(QuestionsMixin):
             rows = self._fit_rows()
             assert rows is not None
             other = self._no_instrument_fit() if asked[0] else None
+            self._judged()
             found = diagnose(self.data_, rows, self._completed(), no_instrument=other, level=asked[1], seed=self.seed_)
             self._cache.diagnoses[asked] = found
         return self._cache.diagnoses[asked]
@@ -321,8 +335,7 @@ class ReportingMixin(QuestionsMixin):
         params = dict(self.fit_params_)
         if not params.get("use_instrument", False):
             return None
-        changed: dict[str, Any] = {"use_instrument": False, "bootstrap": False, "progress": False, "checkpoint": None}
-        changed["members"] = min(_NO_INSTRUMENT_MEMBERS, self._fitted().n_members)
+        changed: dict[str, Any] = {"use_instrument": False, "progress": False, "checkpoint": None}
         params |= {name: value for name, value in changed.items() if name in params}
         config, key = type(self)(**params)._config(), jax.random.key(self.seed_)
         with reporter_for(self.progress, f"{type(self).__name__} (no instrument)") as reporter:

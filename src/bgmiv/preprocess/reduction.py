@@ -385,7 +385,7 @@ def choose_noise(columns: NDArray[Any], targets: NDArray[Any], levels: Sequence[
 
     A linear regression on columns with Gaussian noise of standard deviation $\sigma$ is, over all draws of it, a ridge
     regression with penalty $n \sigma^2$. Levels are compared by its generalised cross-validation, summed over targets:
-    columns that say nothing get the largest.
+    columns that say nothing get the largest. Beyond 4000 rows, as many drawn at random stand for all.
 
     References:
         C. M. Bishop (1995), Training with noise is equivalent to Tikhonov regularization, Neural Computation 7(1).

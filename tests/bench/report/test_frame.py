@@ -56,4 +56,4 @@ def test_units_need_no_pictures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 def test_verdicts_come_from_the_evidence(make_cell: MakeCell) -> None:
     evidence = {"n_held_out": 400, "outcome_explained": 0.9, "first_stage_gain": 0.5, "of another version": 1.0}
     frame = read_rows([*make_cell("bgm-iv", [1.0]), *make_cell("bgm-iv", [1.0], first_seed=1, evidence=evidence)])
-    assert (frame["verdict"].isna()[0], frame["verdict"][1]) == (True, "good")
+    assert (frame["verdict"].isna()[0], frame["verdict"][1]) == (True, "note")

@@ -243,7 +243,7 @@ def checks_section(analysis: Analysis) -> Parts:
         text = f"The fit is an ensemble: each of the {n:,} {analysis.units} is checked by a member not trained on it."
     elif not n:
         text = "No rows were held out to check the fit."
-    reasons = [element("li", reason) for reason in verdict.reasons or (verdict.sentence,)]
+    reasons = [element("li", reason) for reason in verdict.lines]
     held_out = element(
         "div",
         element("div", element("h3", "Fit on held-out rows"), badge(verdict.severity, verdict.severity)),

@@ -241,14 +241,16 @@ def verdict_table(frame: pd.DataFrame) -> Table | None:
     if judged.empty:
         return None
     medians = judged.groupby(_CELL)["mse"].transform("median")
-    judged = judged.assign(bad=judged["mse"] > _BAD_RATIO * medians, flagged=judged["verdict"] != "good")
+    judged = judged.assign(
+        bad=judged["mse"] > _BAD_RATIO * medians, flagged=judged["verdict"].isin(("doubtful", "failed"))
+    )
     lines = [
         {
             "design": design,
             "method": method_label(method),
             "preset": preset,
             "fits": len(fits),
-            **{word: int((fits["verdict"] == word).sum()) for word in ("good", "doubtful", "failed")},
+            **{word: int((fits["verdict"] == word).sum()) for word in ("good", "note", "doubtful", "failed")},
             f"error above {_BAD_RATIO:g} medians": int(fits["bad"].sum()),
             "of these flagged": int((fits["bad"] & fits["flagged"]).sum()),
             "others flagged": int((~fits["bad"] & fits["flagged"]).sum()),
@@ -258,7 +260,7 @@ def verdict_table(frame: pd.DataFrame) -> Table | None:
     note = (
         "A verdict needs no truth: it rests on rows that training left out. Beside it stands how many fits have a "
         f"structural error above {_BAD_RATIO:g} times the median of their cell, and how many of these were flagged "
-        "(doubtful or failed)."
+        "(doubtful or failed). A note is a fit that no check speaks against, of which not every check could be made."
     )
     title = "Verdicts that fits passed on themselves from held-out rows"
     return _list("verdicts", title, lines, ("design", "method", "preset"), note)

@@ -1,0 +1,185 @@
+"""What held-out rows say of any fitted method: its predictions there, beside those of simple models."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgmiv.data.folds import row_folds
+from bgmiv.data.ivdata import IVData
+from bgmiv.data.query import Query, Rows
+from bgmiv.data.schema import BlockKind
+from bgmiv.diagnostics.check import HeldOutPredictions
+from bgmiv.diagnostics.columns import linear_columns, used_rows
+from bgmiv.diagnostics.detail import singular_values
+from bgmiv.diagnostics.linear import first_stage
+from bgmiv.diagnostics.moments import (
+    Comparison,
+    compared_within,
+    cross_fits,
+    explained_beyond,
+    moment_shares,
+    moment_test,
+    variance_of,
+)
+from bgmiv.diagnostics.verdict import FitEvidence
+from bgmiv.errors import BGMIVWarning, DataError
+from bgmiv.preprocess.reduction import BlockReduction
+
+__all__ = [
+    "beside_simple", "cross_fitted", "held_out_evidence", "held_out_rows", "held_out_values", "weights_at",
+]  # fmt: skip
+
+Floats = NDArray[np.float64]
+
+_N_FOLDS = 5
+
+
+def cross_fitted(
+    data: IVData, refit: Callable[[IVData], Callable[[Query], Floats]], max_rows: int
+) -> HeldOutPredictions | None:
+    """g at rows of the data, each by a fit without the fifth of the rows, whole groups, that it belongs to.
+
+    `refit` gives the g of some rows as a function of a query. No more fits are made than `max_rows` predictions need.
+    None if the data cannot be fitted without a fold.
+    """
+    rng = np.random.default_rng(0)
+    fold = row_folds(data.n_rows, _N_FOLDS, rng, data.groups)
+    n_folds = int(fold.max()) + 1
+    if n_folds < 2:
+        return None
+    needed = range(min(n_folds, ceil(max_rows * n_folds / data.n_rows)))
+    positions, values = [], []
+    for each in needed:
+        own = rng.permutation(np.flatnonzero(fold == each))[: ceil(max_rows / len(needed))]
+        train = np.flatnonzero(fold != each)
+        part = data.take(own)
+        try:
+            with warnings.catch_warnings():
+                # The fit to all rows has given its warnings.
+                warnings.simplefilter("ignore", BGMIVWarning)
+                g = refit(data.take(train))
+                found = g(Query(part.treatment[None], Rows(part.covariates, part.weights)))[0]
+        except (ArithmeticError, LookupError, ValueError):
+            # The fit to all rows stands; that it cannot be made without these is what the verdict says.
+            return None
+        positions.append(own)
+        values.append(found if found.ndim > 1 else compared_within(data, train, own, found))
+    rows, first = np.unique(np.concatenate(positions), return_index=True)
+    return HeldOutPredictions(rows, np.concatenate(values)[first])
+
+
+def held_out_rows(parts: Sequence[NDArray[np.int64]], max_rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows that members held out, as many of each member and `max_rows` of all, and which member held out each."""
+    share = max(1, max_rows // len(parts))
+    kept = [np.asarray(part[:share], np.int64) for part in parts]
+    return np.concatenate(kept), np.repeat(np.arange(len(kept)), [len(part) for part in kept])
+
+
+def held_out_values(
+    parts: Sequence[NDArray[np.int64]], query: Query, members_at: Callable[[Query], Floats], max_rows: int
+) -> HeldOutPredictions:
+    """g at rows of a query, each by a member that held it out, from `(members, 1, n)` values of all."""
+    positions, owner = held_out_rows(parts, max_rows)
+    unique, first = np.unique(positions, return_index=True)
+    values = members_at(query.take(unique))[:, 0]
+    return HeldOutPredictions(unique, values[owner[first], np.arange(len(unique))])
+
+
+def beside_simple(data: IVData, rows: NDArray[np.int64], own: Floats | None) -> tuple[list[float], Comparison | None]:
+    """Shares explained by simple models, and moment risks of g = `own` and of theirs; all on rows they have not seen.
+
+    The shares are of a linear and a kernel regression on instruments and covariates, and of the same on instruments
+    alone. Those of several indicators of an outcome's levels are shares of their sum.
+    """
+    parts, weights = data.outcome_parts(), weights_at(data, rows)
+    tiny = np.finfo(float).tiny
+    variances = np.asarray([max(variance_of(part.outcome, data.weights), tiny) for part in parts])
+    total, errors, risks = 0.0, np.zeros(4), []
+    for k, part in enumerate(parts):
+        simple = cross_fits(part, rows)
+        y = part.outcome[rows].astype(np.float64)
+        fits = (simple.outcome, simple.flexible, simple.linear_instruments, simple.flexible_instruments)
+        errors += [float(np.average((y - values) ** 2, weights=weights)) for values in fits]
+        total += variance_of(y, weights)
+        if own is not None:
+            risks.append(moment_shares(part, rows, own.reshape(len(rows), -1)[:, k], simple))
+    # A share of its own indicator's variance each, hence weighed by it.
+    shares = Comparison(*np.average(risks, axis=0, weights=variances).tolist()) if risks else None
+    return (1.0 - errors / max(total, tiny)).tolist(), shares
+
+
+def weights_at(data: IVData, rows: NDArray[np.int64]) -> NDArray[np.floating] | None:
+    """The weights of some rows; None if all count the same, as they do where none has a positive weight."""
+    weights = None if data.weights is None else data.weights[rows]
+    return None if weights is None or not weights.any() else weights
+
+
+def held_out_evidence(known: FitEvidence, found: HeldOutPredictions | None, data: IVData, seed: int) -> FitEvidence:
+    """All that held-out rows say of a fit that uses its instruments.
+
+    Args:
+        known: what its training has shown, if it showed anything.
+        found: g at rows by models that have not seen them; None if there are no such rows.
+        data: the rows of the fit.
+        seed: of the bootstrap of the moment test.
+    """
+    strength, visible, shapes = _instrument_evidence(data)
+    known = replace(known, instrument_f=strength, visible_shapes=visible, shapes=shapes)
+    known = replace(known, discrete_outcome=data.schema.outcome.discrete)
+    if found is None or len(found.rows) < 2:
+        return known
+    if any(block.kind in (BlockKind.vector, BlockKind.image) for block in data.schema.blocks):
+        data = BlockReduction().fit(data).apply(data)
+    if not np.isfinite(found.values).all():
+        return replace(known, n_held_out=len(found.rows), moment_p=float("nan"))
+    shares, risks = beside_simple(data, found.rows, found.values)
+    assert risks is not None
+    parts = data.take(found.rows).outcome_parts()
+    columns = found.values.reshape(len(found.rows), -1).T
+    explained = known.outcome_explained
+    if explained is None:
+        weights = weights_at(data, found.rows)
+        total = sum(variance_of(part.outcome, weights) for part in parts)
+        wrong = sum(
+            explained_beyond(data, found.rows, np.asarray(part.outcome, np.float64) - column)
+            for part, column in zip(parts, columns, strict=True)
+        )
+        explained = max(shares[0], shares[1]) - wrong / max(total, np.finfo(float).tiny)
+    try:
+        tests = [moment_test(part, column, seed=seed) for part, column in zip(parts, columns, strict=True)]
+    except DataError:
+        # Fewer than three groups.
+        tests = []
+    worst = min(tests, key=lambda test: test.p_value, default=None)
+    return replace(
+        known,
+        n_held_out=max(known.n_held_out, len(found.rows)),
+        outcome_explained=explained,
+        linear_explained=shares[0],
+        flexible_explained=shares[1],
+        moment_risk=risks.fit,
+        linear_moment_risk=risks.linear,
+        treatment_moment_risk=risks.treatment_only,
+        moment_p=None if worst is None else min(1.0, worst.p_value * len(tests)),
+        moment_statistic=None if worst is None else worst.statistic,
+    )
+
+
+def _instrument_evidence(data: IVData) -> tuple[float | None, int | None, int | None]:
+    """The effective F of the instruments, and how many shapes of a curve they show, of how many."""
+    try:
+        columns = linear_columns(data)
+    except DataError:
+        # Too few rows.
+        return None, None, None
+    strength = min(float(first_stage(column, columns).effective_f) for column in columns.treatment.T)
+    if data.schema.treatment.kind is not BlockKind.continuous or not columns.names:
+        return strength, None, None
+    found = singular_values(np.asarray(data.treatment[used_rows(data)], np.float64), columns)
+    return strength, found.visible, found.possible
