@@ -1,18 +1,21 @@
-"""Two-stage least squares, by linearmodels: linear, or on a sieve of polynomials or splines, given or cross-validated.
+"""Two-stage least squares: linear, or on a sieve of polynomials or splines, given or cross-validated.
 
 The linear form is the yardstick every other method is held against.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import cached_property, partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
 
+from bgmiv.covariance import ErrorsName, LinearFit, covariance_root, errors_of, fit_linear, tell_mended
 from bgmiv.data.blocks import Level
-from bgmiv.data.ivdata import IVData
+from bgmiv.data.ivdata import Covariance, IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
 from bgmiv.data.schema import BlockKind, RoleKind, Schema
@@ -87,10 +90,9 @@ class FittedTSLS(FittedMethod):
         treatment_coefficients: `(size of the basis, 1 + p)`: column 0 holds the main terms, column 1 + j the
             interactions with flat covariate column j.
         covariance: of all coefficients, in the order constant, covariates, treatment, interactions.
-        clustered: whether that covariance is clustered by groups.
+        dof: degrees of freedom of that covariance.
+        errors: what it allows for: "classical", "robust" or "clustered".
         config: the settings, those chosen where they were cross-validated.
-        result: linearmodels' result, with standard errors, `first_stage` and every test it offers; None in a fit that
-            was loaded.
     """
 
     schema: Schema
@@ -100,14 +102,24 @@ class FittedTSLS(FittedMethod):
     basis: Basis | Indicators
     treatment_coefficients: np.ndarray
     covariance: np.ndarray
-    clustered: bool
+    dof: float
+    errors: ErrorsName
     config: TSLSConfig
-    result: Any = unsaved()
+    linearmodels_fit: Callable[[], Any] | None = unsaved()
 
     def __post_init__(self) -> None:
         # Of a file that anyone may have written: a basis of a billion functions would be computed before it is refused.
         if self.treatment_coefficients.shape != (self.basis.size, 1 + self.schema.n_covariates):
             raise ValueError("its basis and coefficients have different sizes.")
+
+    @cached_property
+    def result(self) -> Any:
+        """linearmodels' result, with `first_stage` and every test it offers; None in a fit that was loaded.
+
+        Its standard errors are those of this fit, with the same small-sample corrections, except that it has CR1 where
+        this fit has the jackknife over clusters.
+        """
+        return None if self.linearmodels_fit is None else self.linearmodels_fit()
 
     @property
     def is_line(self) -> bool:
@@ -127,7 +139,7 @@ class FittedTSLS(FittedMethod):
     @property
     def interval_kind(self) -> str:
         """What the intervals are."""
-        return f"Intervals from the {'clustered' if self.clustered else 'robust'} covariance of the coefficients."
+        return f"Intervals from the {self.errors} covariance of the coefficients."
 
     def encode(self, covariates: FloatArray) -> Encoded:
         """The part of g that does not depend on the treatment, and the coefficients of its functions, by row."""
@@ -143,8 +155,7 @@ class FittedTSLS(FittedMethod):
         """The sampling uncertainty, by the covariance of the coefficients."""
         kept, covariates, _ = _regressors(self.schema, query.rows.covariates)
         interactions = len(self.covariance) > 1 + len(kept) + self.basis.size
-        values, vectors = np.linalg.eigh(self.covariance)
-        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        root = covariance_root(self.covariance)
 
         def moved(x: FloatArray, rows: np.ndarray) -> np.ndarray:
             v, functions = covariates[rows], self.basis(x)
@@ -152,17 +163,19 @@ class FittedTSLS(FittedMethod):
             parts += [functions * column[:, None] for column in v.T] if interactions else []
             return np.hstack(parts) @ root
 
-        return (Source("sampling", np.moveaxis(query.collect(moved, _MAX_POINTS), -1, 0), np.inf),)
+        return (Source("sampling", np.moveaxis(query.collect(moved, _MAX_POINTS), -1, 0), self.dof),)
 
 
 @dataclass(frozen=True)
 class TSLSConfig(MethodConfig):
     """Two-stage least squares with a constant: linear in treatment and covariates, or a sieve in the treatment.
 
-    Standard errors are robust to heteroskedasticity, and clustered where the data have groups. Sample weights are those
-    of weighted least squares; rows of weight zero are left out. The reference of a categorical block or treatment is
-    its most frequent level; a treatment needs an instrument for each other level. At least twice as many rows as
-    first-stage columns are needed: near that the first stage reproduces the treatment itself.
+    Standard errors are robust to heteroskedasticity, and clustered where the data have groups, unless the data ask for
+    another covariance (`IVData.from_arrays`); all have the usual small-sample corrections, and intervals t quantiles.
+    Estimates and standard errors do not depend on the units of columns. Sample weights are those of weighted least
+    squares; rows of weight zero are left out. The reference of a categorical block or treatment is its most frequent
+    level; a treatment needs an instrument for each other level. At least twice as many rows as first-stage columns are
+    needed: near that the first stage reproduces the treatment itself.
 
     A sieve replaces the treatment by functions of it, and each instrument by the same kind of functions of itself.
     They are powers of the standardised variable, named `price[1]`, `price[2]`, ... in `result`; a variable with few
@@ -208,7 +221,7 @@ class TSLSConfig(MethodConfig):
             raise ConfigError(f"knots must be at least 1, got {self.knots}.")
 
     def fit(self, data: IVData, key: jax.Array | None = None, reporter: Reporter = silent) -> FittedTSLS:
-        """Fit by linearmodels' `IV2SLS`; `key` is not used, there is no randomness."""
+        """Fit both stages; `key` is not used, there is no randomness."""
         check_one_number(data, "two-stage least squares")
         if data.weights is not None and not data.weights.all():
             data = data.take(data.weights > 0)
@@ -217,11 +230,11 @@ class TSLSConfig(MethodConfig):
         config = self._cross_validated(data) if self.features == "cv" else self
         kept, covariates, names = _regressors(data.schema, data.covariates)
         basis, endogenous, instruments = config._columns(data, covariates, names)
-        result = _fit_linearmodels(data, covariates, names, endogenous, instruments)
+        found = _fit_columns(data, covariates, endogenous, instruments)
         reporter.advance(1, {})
         reporter.finish()
 
-        estimates = np.asarray(result.params, dtype=np.float64)
+        estimates = found.coefficients
         coefficients = np.zeros(data.covariates.shape[1])
         coefficients[kept] = estimates[1 : 1 + len(kept)]
         by_term = estimates[1 + len(kept) :].reshape(-1, basis.size).T
@@ -236,10 +249,11 @@ class TSLSConfig(MethodConfig):
             coefficients=coefficients,
             basis=basis,
             treatment_coefficients=treatment_coefficients,
-            covariance=np.asarray(result.cov, np.float64),
-            clustered=data.groups is not None,
+            covariance=found.covariance,
+            dof=found.dof,
+            errors=errors_of(data).name,
             config=config,
-            result=result,
+            linearmodels_fit=partial(_fit_linearmodels, data, covariates, names, endogenous, instruments),
         )
 
     def _columns(
@@ -345,7 +359,7 @@ PRESETS = {"default": TSLSConfig}
 class TSLS(IVEstimator):
     """Two-stage least squares in the shape of every other estimator; `TSLSConfig` explains the arguments.
 
-    `treatment_kind` and `outcome_kind` are those of `IVData.from_arrays`.
+    `treatment_kind`, `outcome_kind` and `covariance` are those of `IVData.from_arrays`.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -370,6 +384,7 @@ class TSLS(IVEstimator):
     use_instrument: bool = True
     treatment_kind: RoleKind = "auto"
     outcome_kind: RoleKind = "auto"
+    covariance: Covariance = "auto"
 
     def _config(self) -> TSLSConfig:
         return TSLSConfig(self.degree, self.features, self.knots, self.interactions, self.use_instrument)
@@ -421,6 +436,30 @@ def _left_out_errors(
     return errors
 
 
+def _fit_columns(
+    data: IVData, covariates: np.ndarray, endogenous: Columns, instruments: list[Columns] | None
+) -> LinearFit:
+    """Constant, covariates and treatment in this order; refuses columns that others determine."""
+    exogenous = np.column_stack([np.ones(data.n_rows), covariates])
+    x, z = np.column_stack([exogenous, *endogenous.values()]), None
+    if instruments is not None:
+        z = np.column_stack([exogenous, *(column for each in instruments for column in each.values())])
+    y = np.asarray(data.outcome, np.float64)
+    weights = None if data.weights is None else np.asarray(data.weights, np.float64)
+    treatments = slice(exogenous.shape[1], None)
+    try:
+        found = fit_linear(y, x, z, weights=weights, errors=errors_of(data), interest=treatments)
+    except np.linalg.LinAlgError as error:
+        raise DataError(
+            f"two-stage least squares cannot be computed: {error}. Some columns are exact linear "
+            "combinations of others (a repeated column, a constant one, indicators that add up to 1, or an "
+            "instrument that the covariates determine): remove the redundant columns."
+        ) from error
+    if found.mended:
+        tell_mended()
+    return found
+
+
 def _fit_linearmodels(
     data: IVData, covariates: np.ndarray, names: list[str], endogenous: Columns, instruments: list[Columns] | None
 ) -> Any:
@@ -435,19 +474,9 @@ def _fit_linearmodels(
     exogenous.insert(0, constant, 1.0)
     treatments = pd.DataFrame(endogenous)
     outcome = pd.Series(np.asarray(data.outcome, dtype=np.float64), name=data.schema.outcome.name)
-    try:
-        if instruments is None:
-            model = IV2SLS(outcome, pd.concat([exogenous, treatments], axis=1), None, None, weights=data.weights)
-        else:
-            excluded = pd.concat([pd.DataFrame(columns) for columns in instruments], axis=1)
-            model = IV2SLS(outcome, exogenous, treatments, excluded, weights=data.weights)
-        if data.groups is not None:
-            return model.fit(cov_type="clustered", clusters=data.groups)
-        return model.fit(cov_type="robust")
-    except (ValueError, np.linalg.LinAlgError) as error:
-        raise DataError(
-            f"two-stage least squares cannot be computed: {error}. Some columns are exact linear "
-            "combinations of others (a repeated column, a constant one, indicators that add up to 1, or an "
-            "instrument that the covariates determine): remove the redundant columns. Or a column's numbers are very "
-            "large or very small beside 1: change its units"
-        ) from error
+    if instruments is None:
+        model = IV2SLS(outcome, pd.concat([exogenous, treatments], axis=1), None, None, weights=data.weights)
+    else:
+        excluded = pd.concat([pd.DataFrame(columns) for columns in instruments], axis=1)
+        model = IV2SLS(outcome, exogenous, treatments, excluded, weights=data.weights)
+    return model.fit(**errors_of(data).linearmodels, debiased=True)

@@ -6,13 +6,14 @@ Covariates of very many rows are never copied as a whole: what is computed of th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import qr
 
+from bgmiv.covariance import Errors, errors_of
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.schema import BlockKind
 from bgmiv.errors import DataError
@@ -39,7 +40,8 @@ class LinearColumns:
         treatment: (n, m); for a treatment with several levels the indicators of all but the first.
         exogenous: (n, k): a constant, and the covariates or their leading principal components.
         instruments: (n, q), without those that the others and the covariates determine.
-        weights, groups: (n,) or None.
+        weights: (n,) or None.
+        errors: what is assumed of them: independent, or clustered.
         outcome_scale, instrument_scale: their standard deviations in the data: a number, and (q,).
         unit: what a coefficient of 1 on the first treatment column is in units of the data.
         names: of the instruments.
@@ -51,7 +53,7 @@ class LinearColumns:
     exogenous: Floats
     instruments: Floats
     weights: Floats | None
-    groups: NDArray[np.int64] | None
+    errors: Errors
     outcome_scale: float
     instrument_scale: Floats
     unit: float
@@ -60,18 +62,9 @@ class LinearColumns:
     labels: dict[str, str]
 
     @property
-    def dof(self) -> int:
+    def dof(self) -> float:
         """Degrees of freedom of a regression on exogenous columns and instruments; with groups, their number less 1."""
-        if self.groups is not None:
-            return len(np.unique(self.groups)) - 1
-        return len(self.outcome) - self.exogenous.shape[1] - self.instruments.shape[1]
-
-    @property
-    def errors(self) -> dict[str, Any]:
-        """The kind of standard errors, as linearmodels takes it."""
-        if self.groups is None:
-            return {"cov_type": "robust"}
-        return {"cov_type": "clustered", "clusters": self.groups}
+        return self.errors.dof(len(self.outcome) - self.exogenous.shape[1] - self.instruments.shape[1])
 
 
 def used_rows(data: IVData) -> Any:
@@ -117,17 +110,17 @@ def linear_columns(data: IVData) -> LinearColumns:
             slopes = _slopes(of_few, few_v)
             for rows in _pieces(n):
                 columns[rows] -= exogenous(rows) @ slopes
-    groups = None if data.groups is None else np.asarray(data.groups, np.int64)
-    if groups is not None and len(np.unique(groups)) < data.instruments.shape[1] + 2:
-        prepared["groups_ignored"] = float(len(np.unique(groups)))
-        groups = None
+    n_groups = np.inf if data.groups is None else len(np.unique(data.groups))
+    if n_groups < max(3, data.instruments.shape[1] + 2) and data.covariance in ("auto", "cluster"):
+        prepared["groups_ignored"] = float(n_groups)
+        data = replace(data, covariance="robust")
     return LinearColumns(
         outcome=y[:, 0],
         treatment=x,
         exogenous=np.ones((n, 1)) if n > _MAX_FULL else exogenous(slice(None)),
         instruments=w,
         weights=weights,
-        groups=groups,
+        errors=errors_of(data),
         outcome_scale=float(y_scale[0]),
         instrument_scale=w_scale[chosen],
         unit=float(y_scale[0] / x_scale[0]),

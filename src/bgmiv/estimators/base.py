@@ -14,8 +14,9 @@ import numpy as np
 from bgmiv._io import check_process
 from bgmiv.analysis.analysis import Analysis
 from bgmiv.analysis.request import AnalysisRequest
+from bgmiv.covariance import check_clusters
 from bgmiv.data.formula import FormulaReader, formula_file, from_formula
-from bgmiv.data.ivdata import IVData
+from bgmiv.data.ivdata import Covariance, IVData
 from bgmiv.data.messages import warn_user
 from bgmiv.data.query import Rows
 from bgmiv.data.read import ColumnReader, Missing, from_frame, is_table, table_rows
@@ -54,6 +55,7 @@ class IVEstimator(ReportingMixin):
     progress: bool | None = None
     treatment_kind: RoleKind = "auto"
     outcome_kind: RoleKind = "auto"
+    covariance: Covariance = "auto"
 
     fitted_: FittedMethod
     seed_: int
@@ -92,13 +94,15 @@ class IVEstimator(ReportingMixin):
             covariates: array, frame, or mapping of names to columns (2-D entries are vector blocks).
             blocks: declared kinds of covariate columns, as in `IVData.from_arrays`.
             weights: `(n,)` sample weights, how many rows each row stands for.
-            groups: `(n,)` groups of rows that are not independent of one another, for intervals and tests.
+            groups: `(n,)` groups of rows that are not independent of one another, for intervals and tests; two columns,
+                `[firm, year]`, for clusters two ways.
 
         Returns:
             The fitted estimator itself.
 
         Warns:
-            FitWarning: held-out rows show that the fit is poor, or there were too few rows to hold any out.
+            FitWarning: held-out rows show that the fit is poor, or there were too few rows to hold any out; or there
+                are fewer than 20 clusters.
         """
         config = self._config()
         data = IVData.from_arrays(
@@ -111,6 +115,7 @@ class IVEstimator(ReportingMixin):
             groups=groups,
             treatment_kind=self.treatment_kind,
             outcome_kind=self.outcome_kind,
+            covariance=self.covariance,
         )
         return self._fit(config, data)
 
@@ -125,7 +130,7 @@ class IVEstimator(ReportingMixin):
         missing: Missing = "raise",
         blocks: Any = None,
         weights: str | None = None,
-        groups: str | None = None,
+        groups: str | Sequence[str] | None = None,
     ) -> Self:
         """Fit the structural function on columns of a table, by name.
 
@@ -154,6 +159,7 @@ class IVEstimator(ReportingMixin):
             groups=groups,
             treatment_kind=self.treatment_kind,
             outcome_kind=self.outcome_kind,
+            covariance=self.covariance,
         )
         names = tuple(name for block in found.schema.blocks for name in block.input_names)
         return self._fit(config, found, ColumnReader(names), n_dropped=table_rows(data) - found.n_rows)
@@ -166,7 +172,7 @@ class IVEstimator(ReportingMixin):
         missing: Missing = "raise",
         blocks: Any = None,
         weights: str | None = None,
-        groups: str | None = None,
+        groups: str | Sequence[str] | None = None,
     ) -> Self:
         """Fit the structural function by a formula, such as `"lwage ~ exper + C(region) + [educ ~ nearc4]"`.
 
@@ -201,6 +207,7 @@ class IVEstimator(ReportingMixin):
             groups=groups,
             treatment_kind=self.treatment_kind,
             outcome_kind=self.outcome_kind,
+            covariance=self.covariance,
         )
         return self._fit(config, found, reader, formula=formula, n_dropped=table_rows(data) - found.n_rows)
 
@@ -305,7 +312,7 @@ class IVEstimator(ReportingMixin):
             DataError: the rows do not fit what the model was fitted on.
         """
         schema = self._fitted().schema
-        self.data_ = data_again(schema, self.sampling_, self.formula_, data)
+        self.data_ = data_again(schema, self.sampling_, self.formula_, data, self.covariance)
         self._cache = FitCache()
         return self
 
@@ -319,6 +326,7 @@ class IVEstimator(ReportingMixin):
         n_dropped: int = 0,
     ) -> Self:
         check_process(compiled=self.compiled)
+        check_clusters(data)
         seed = self._seed()
         with reporter_for(self.progress, type(self).__name__) as reporter:
             fitted = config.fit(data, jax.random.key(seed), reporter)
@@ -340,7 +348,7 @@ class IVEstimator(ReportingMixin):
         """Take a fitted result for this estimator's own; what was worked out of an earlier one is forgotten."""
         self.fitted_, self.seed_, self.data_, self.reader_ = fitted, seed, data, reader
         self.formula_, self.n_dropped_ = formula, n_dropped
-        names = {"weights": data.weights_name, "groups": data.groups_name}
+        names = {argument: getattr(data, f"{argument}_name") for argument in ("weights", "groups", "second_groups")}
         self.sampling_ = {argument: name for argument, name in names.items() if name}
         self.saved_analysis_, self._cache = None, FitCache()
 
@@ -437,6 +445,7 @@ class SeededEstimator(IVEstimator):
     Args:
         use_instrument: False ignores the instruments.
         treatment_kind, outcome_kind: as in `IVData.from_arrays`.
+        covariance: what standard errors and tests, those of `diagnose` too, allow for, as in `IVData.from_arrays`.
         random_state: the seed; None draws one and keeps it in `seed_`.
         progress: show progress bars; None shows them in notebooks only.
     """
@@ -444,5 +453,6 @@ class SeededEstimator(IVEstimator):
     use_instrument: bool = True
     treatment_kind: RoleKind = "auto"
     outcome_kind: RoleKind = "auto"
+    covariance: Covariance = "auto"
     random_state: int | None = None
     progress: bool | None = None

@@ -432,6 +432,7 @@ class SieveFunction:
         penalties: the ridge of each penalised term that was kept.
         gains: what each penalised term, kept or not, gains: twice a log likelihood ratio.
         probabilities: of the terms that are averaged over, that there is such a function.
+        dof: degrees of freedom of `sampling`.
     """
 
     treatment: TreatmentBasis
@@ -446,6 +447,7 @@ class SieveFunction:
     penalties: dict[str, float]
     gains: dict[str, float]
     probabilities: dict[str, float]
+    dof: float = np.inf
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -490,4 +492,5 @@ class SieveFunction:
         if learned is not None:
             moves = moves + roots[0][:, None, None] * learned
         split = np.split(moves, np.cumsum([part.shape[1] for part in parts.values()])[:-1])
-        return tuple(Source(name, part, np.inf) for name, part in zip(parts, split, strict=True) if len(part))
+        dofs = (self.dof, np.inf, np.inf, np.inf)
+        return tuple(Source(name, part, dof) for name, part, dof in zip(parts, split, dofs, strict=True) if len(part))

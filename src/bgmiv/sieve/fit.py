@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bgmiv.covariance import errors_of
 from bgmiv.data.ivdata import IVData
 from bgmiv.errors import ConfigError, NotIdentifiedError
 from bgmiv.sieve.bases import (
@@ -193,7 +194,7 @@ def fit_sieve(
         columns = columns._replace(treatment=TreatmentBasis.fit(columns.x, 0, segments + 1, segments=segments))
     if learned is not None:
         columns = columns._replace(learned=learned.take(order), treatment=columns.treatment._replace(spline=None))
-    sampling = Sampling(columns.weights, columns.data.groups, stretches_of(fold))
+    sampling = Sampling(columns.weights, columns.data.groups, stretches_of(fold), errors_of(columns.data))
     first = FirstStage.exogenous(columns.treatment(columns.x))
     n_lines = columns.treatment.sizes["lines"]
     if use_instrument and learned is None:
@@ -341,6 +342,7 @@ def sieve_function(
         penalties={name: ridge for name, ridge in entered.items() if np.isfinite(ridge)},
         gains={name: float(found.penalties.gains[i]) for i, name in enumerate(penalised)},
         probabilities=probabilities,
+        dof=errors_of(columns.data).dof(),
     )
 
 
