@@ -177,7 +177,7 @@ class KindWarning(BGMIVWarning):
 
 
 class FitWarning(BGMIVWarning):
-    """Held-out rows, or the data before any fit, speak against it; the message says how.
+    """Held-out rows, the data before any fit, or clusters that are few, speak against it; the message says how.
 
     Example:
         >>> import warnings

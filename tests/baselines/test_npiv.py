@@ -47,8 +47,7 @@ def test_infinite_penalties_give_two_stage_least_squares_and_its_standard_errors
     query = query_at(data.schema, data.treatment, Rows(data.covariates))
     np.testing.assert_allclose(ours.at(query), theirs.at(query), rtol=0, atol=1e-8)
     found, expected = (interval_of(estimate_at(f, query, intervals=True), 0.95).std_error for f in (ours, theirs))
-    n, k = 400, 5
-    np.testing.assert_allclose(found, expected * np.sqrt(n / (n - k)), rtol=1e-6)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_no_term_and_no_instrument_is_least_squares() -> None:
@@ -274,8 +273,8 @@ def test_rows_that_are_repeated_in_groups_count_once_and_weights_count_rows() ->
     clustered = IVData.from_arrays(*columns[:2], **roles)
     query = query_along(alone.schema, [0.0, 2.0], Rows(alone.covariates[:5]))
     plain, grouped = (np.sum(LINEAR.fit(d, KEY).factors(query)[0].factors ** 2, axis=0) for d in (alone, clustered))
-    # But for n/(n - k), with k = 3.
-    np.testing.assert_allclose(grouped * (597 / 600), plain * (297 / 300), rtol=1e-8)
+    # But for the corrections, with k = 3: G/(G - 1) (n - 1)/(n - k) and n/(n - k).
+    np.testing.assert_allclose(grouped / (300 / 299 * 599 / 597), plain * (297 / 300), rtol=1e-8)
 
     weights = np.random.default_rng(0).integers(1, 4, 300)
     repeated = alone.take(np.repeat(np.arange(300), weights))

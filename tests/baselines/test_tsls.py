@@ -17,7 +17,8 @@ def test_equals_linearmodels() -> None:
     data, grid = DemandDesign().sample(800, 0.5, 0), DemandDesign().grid()
     fitted = TSLSConfig().fit(data)
     exogenous = np.column_stack([np.ones(800), data.covariates])
-    reference = IV2SLS(data.outcome, exogenous, data.treatment, data.instruments).fit(cov_type="robust")
+    model = IV2SLS(data.outcome, exogenous, data.treatment, data.instruments)
+    reference = model.fit(cov_type="robust", debiased=True)
     points = np.column_stack([np.ones(2800), grid.covariates["time"], grid.covariates["group"], grid.treatment])
     np.testing.assert_allclose(
         predict(fitted, grid.treatment, grid.covariates), points @ reference.params.to_numpy(), rtol=1e-9
@@ -84,7 +85,7 @@ def test_sieve_equals_linearmodels_on_the_same_columns() -> None:
     v, w = data.covariates, data.instruments[:, 0]
     exogenous = np.column_stack([np.ones(900), v])
     reference = IV2SLS(data.outcome, exogenous, columns(data.treatment, data.treatment, v), columns(w, w, v)).fit(
-        cov_type="robust"
+        cov_type="robust", debiased=True
     )
     np.testing.assert_allclose(fitted.result.params, reference.params, rtol=1e-9)
     np.testing.assert_allclose(fitted.result.std_errors, reference.std_errors, rtol=1e-9)
@@ -155,7 +156,7 @@ def test_cross_validation_leaves_out_what_the_data_do_not_carry() -> None:
     w, u = rng.integers(0, 2, size=200).astype(float), rng.normal(size=200)
     data = IVData.from_arrays(u, w + u, instruments=w, groups=np.arange(200) // 4)
     fitted = TSLSConfig(features="cv").fit(data)
-    assert (fitted.config.degree, fitted.config.features, fitted.clustered) == (1, "polynomial", True)
+    assert (fitted.config.degree, fitted.config.features, fitted.errors) == (1, "polynomial", "clustered")
 
 
 def test_spline_bends_at_quantiles() -> None:

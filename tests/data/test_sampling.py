@@ -128,7 +128,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "one group": ({"groups": ["ny"] * N}, "every row is in one group, 'ny'"),
     "groups short": ({"groups": STATES[:3]}, "groups have 3 rows but outcome has 12"),
     "groups of dates": ({"groups": pd.Series(pd.date_range("2020", periods=N))}, "groups holds dates"),
-    "groups in two columns": ({"groups": np.zeros((N, 2))}, "groups must be one column"),
+    "groups in three columns": ({"groups": np.zeros((N, 3))}, "groups must be one column, or two"),
+    "second groups missing": ({"groups": [STATES, [None, *STATES[1:]]]}, "groups 'second groups' has 1 missing value"),
+    "second groups short": ({"groups": [STATES, STATES[:3]]}, "second_groups have 3 rows but outcome has 12"),
+    "second groups are the outcome": ({"groups": [STATES, OUTCOME]}, "'second groups': identical to the outcome"),
     "groups are the treatment": ({"groups": TREATMENT}, "groups: identical to the treatment"),
 }
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from linearmodels.iv import IV2SLS
+from scipy.stats import t as student
 
 from bgmiv import TSLS
 from bgmiv.data.ivdata import IVData
@@ -28,7 +29,8 @@ def interval(data: IVData, gamma: Any) -> tuple[float, float]:
     """The interval of linearmodels for given direct effects."""
     exogenous = np.column_stack([np.ones(data.n_rows), data.covariates])
     outcome = data.outcome - data.instruments @ np.atleast_1d(gamma)
-    ends = IV2SLS(outcome, exogenous, data.treatment, data.instruments).fit(cov_type="robust").conf_int().iloc[-1]
+    model = IV2SLS(outcome, exogenous, data.treatment, data.instruments)
+    ends = model.fit(cov_type="robust", debiased=True).conf_int().iloc[-1]
     return float(ends["lower"]), float(ends["upper"])
 
 
@@ -54,9 +56,10 @@ def test_normal_direct_effects_add_their_variance() -> None:
     found = sensitivity(data, (-0.1, 0.3))
     none, one = (np.asarray(interval(data, gamma)) for gamma in (0.0, 1.0))
     moved = one.mean() - none.mean()
-    variance = (np.diff(none)[0] / (2 * 1.959964)) ** 2 + (moved * 0.2 / 1.959964) ** 2
+    quantile = student.ppf(0.975, data.n_rows - 3)
+    variance = (np.diff(none)[0] / (2 * quantile)) ** 2 + (moved * 0.2 / 1.959964) ** 2
     centre = none.mean() + 0.1 * moved
-    ends = centre - 1.959964 * variance**0.5, centre + 1.959964 * variance**0.5
+    ends = centre - quantile * variance**0.5, centre + quantile * variance**0.5
     assert (found.local_lower, found.local_upper) == pytest.approx(ends, rel=1e-5)
     assert found.lower < found.local_lower < found.local_upper < found.upper
 

@@ -52,10 +52,12 @@ class TestTwoStageLeastSquares:
         np.testing.assert_allclose(ones.result.std_errors, plain.result.std_errors, rtol=1e-12)
 
     def test_errors_are_clustered_by_groups(self) -> None:
-        model = TSLS().fit(Y, X, instruments=W, covariates={"age": V}, groups=STATES, weights=1.0 + COUNTS)
+        columns = {"instruments": W, "covariates": {"age": V}}
+        model = TSLS(covariance="cluster").fit(Y, X, **columns, groups=STATES, weights=1.0 + COUNTS)
         found = model.fitted_.result.std_errors
+        np.testing.assert_allclose(np.sqrt(np.diag(model.fitted_.covariance)), found, rtol=1e-10)
         reference = IV2SLS(Y, np.column_stack([np.ones(N), V]), X, W, weights=1.0 + COUNTS)
-        clustered = reference.fit(cov_type="clustered", clusters=STATES).std_errors
+        clustered = reference.fit(cov_type="clustered", clusters=STATES, debiased=True).std_errors
         np.testing.assert_allclose(found, clustered, rtol=1e-10)
         assert found.iloc[-1] != pytest.approx(reference.fit(cov_type="robust").std_errors.iloc[-1], rel=1e-3)
 

@@ -376,7 +376,7 @@ def _question(subject: Subject, source: str) -> Question:
         n_rows=data.n_rows,
         n_dropped=subject.n_dropped,
         weights=data.weights_name if data.weights is not None else "",
-        groups=data.groups_name if data.groups is not None else "",
+        groups=" and ".join(name for name in (data.groups_name, data.second_groups_name) if name),
         columns=_columns(data),
         n_effective=data.n_rows
         if data.weights is None

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import f as f_distribution
-from scipy.stats import norm
+from scipy.stats import t as student
 
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Rows
@@ -108,6 +108,7 @@ class DirectEffect:
         instrument: its name.
         scale: its standard deviation.
         estimate, slope, variance, covariance, slope_variance: as above.
+        dof: degrees of freedom of the variances.
     """
 
     instrument: str
@@ -117,12 +118,17 @@ class DirectEffect:
     variance: float
     covariance: float
     slope_variance: float
+    dof: float = math.inf
+
+    def quantile(self, level: float) -> float:
+        """Student's, of an interval."""
+        return float(student.ppf(0.5 + level / 2.0, self.dof))
 
     def interval(self, gamma: float, level: float) -> tuple[float, float, float]:
         """The linear effect at a direct effect, and the ends of its interval."""
         centre = self.estimate + gamma * self.slope
         variance = self.variance + 2.0 * gamma * self.covariance + gamma**2 * self.slope_variance
-        half = float(norm.ppf(0.5 + level / 2.0)) * math.sqrt(max(variance, 0.0))
+        half = self.quantile(level) * math.sqrt(max(variance, 0.0))
         return centre, centre - half, centre + half
 
     def breakdown(self, level: float) -> float:
@@ -132,7 +138,7 @@ class DirectEffect:
             >>> DirectEffect("w", 1.0, 2.0, -1.0, 0.25, 0.0, 0.0).breakdown(0.95)
             1.02...
         """
-        square = float(norm.ppf(0.5 + level / 2.0)) ** 2
+        square = self.quantile(level) ** 2
         coefficients = (
             self.slope**2 - square * self.slope_variance,
             2.0 * (self.estimate * self.slope - square * self.covariance),
@@ -203,7 +209,7 @@ def instrument_views(data: IVData, level: float, *, linear: bool) -> InstrumentV
 def _least_squares(target: Floats, right: Floats, columns: LinearColumns) -> Any:
     from linearmodels.iv import IV2SLS
 
-    return IV2SLS(target, right, None, None, weights=columns.weights).fit(**columns.errors, debiased=True)
+    return IV2SLS(target, right, None, None, weights=columns.weights).fit(**columns.errors.linearmodels, debiased=True)
 
 
 def _binned(name: str, along: str, values: Floats, place: Floats, columns: LinearColumns, level: float) -> BinnedMeans:
@@ -232,7 +238,7 @@ def _binned(name: str, along: str, values: Floats, place: Floats, columns: Linea
     k = bins.shape[1]
     mean, error = (np.asarray(part, np.float64)[:k] for part in (found.params, found.std_errors))
     constant, slope = (float(part) for part in line.params.iloc[:2])
-    half = float(norm.ppf(0.5 + level / 2.0)) * error
+    half = float(student.ppf(0.5 + level / 2.0, columns.errors.dof(found.df_resid))) * error
     numbers = (places, mean, mean - half, mean + half, constant + slope * places)
     at, means, lower, upper, fitted = (tuple(part.tolist()) for part in numbers)
     counts = tuple(int(count) for count in bins.sum(axis=0))

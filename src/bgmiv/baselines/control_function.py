@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array
 from scipy.special import ndtri
 
+from bgmiv.covariance import errors_of
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.within import Within
 from bgmiv.diagnostics.support import LinearSupport
@@ -73,7 +74,7 @@ class FittedControlFunction(FittedSieve):
     @property
     def interval_kind(self) -> str:
         """What the intervals are."""
-        kind = f"Intervals from the {'clustered' if self.clustered else 'robust'} covariance of the coefficients"
+        kind = f"Intervals from the {self.errors} covariance of the coefficients"
         bias = "the smoothing bias that is likely under the prior behind the penalties"
         if not self.use_instrument:
             return f"{kind} and {bias}."
@@ -153,7 +154,7 @@ class ControlFunctionConfig(MethodConfig):
         folds = draw_folds(data, rng, Within.of(data.schema, data.covariates).unit())
         rows = reduction.apply(data).take(np.argsort(folds, kind="stable"))
         columns = Columns.of(rows, rng, waves=_WAVES, bends=_BENDS, segments=_SEGMENTS)
-        sampling = Sampling(columns.weights, rows.groups, stretches_of(folds))
+        sampling = Sampling(columns.weights, rows.groups, stretches_of(folds), errors_of(rows))
         first, controls, standardised = self._first_stage(columns, sampling, rng)
         reporter.advance(1, {})
         function, loss = _second_stage(columns, sampling, first, controls)
@@ -168,7 +169,7 @@ class ControlFunctionConfig(MethodConfig):
             use_instrument=self.use_instrument,
             standardised=standardised,
             losses=(float(np.mean(np.sum(first.residuals**2, axis=1))) if self.use_instrument else float("nan"), loss),
-            clustered=data.groups is not None,
+            errors=errors_of(data).name,
         )
 
     def _first_stage(
@@ -321,7 +322,7 @@ class ControlFunction(SeededEstimator):
     instruments given the covariates, and the treatment is monotone in one unobserved error.
 
     `random_state` is the seed of the folds; None draws one and keeps it in `seed_`. `treatment_kind` and `outcome_kind`
-    are those of `IVData.from_arrays`; an outcome may have two levels, not more.
+    and `covariance` are those of `IVData.from_arrays`; an outcome may have two levels, not more.
 
     Example:
         >>> rng = np.random.default_rng(0)

@@ -7,6 +7,7 @@ from typing import Literal
 
 import jax
 
+from bgmiv.covariance import errors_of
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import plural
 from bgmiv.data.schema import BlockKind
@@ -28,10 +29,9 @@ class FittedNPIV(FittedSieve):
     @property
     def interval_kind(self) -> str:
         """What the intervals are."""
-        kind = "clustered" if self.clustered else "robust"
         return (
-            f"Intervals from the {kind} covariance of the sieve's coefficients and the smoothing bias, of penalties "
-            "and of omitted terms, that is likely under a prior whose variance the data choose."
+            f"Intervals from the {self.errors} covariance of the sieve's coefficients and the smoothing bias, of "
+            "penalties and of omitted terms, that is likely under a prior whose variance the data choose."
         )
 
 
@@ -98,7 +98,7 @@ class NPIVConfig(SieveConfig, MethodConfig):
         reporter.advance(1, {})
         reporter.finish()
         warn_of_shrunk(found.n_shrunk)
-        return FittedNPIV(data.schema, LinearSupport.fit(data), reduction, found.function, data.groups is not None)
+        return FittedNPIV(data.schema, LinearSupport.fit(data), reduction, found.function, errors_of(data).name)
 
     def _check(self, data: IVData) -> None:
         n_instruments = data.instruments.shape[1]
@@ -128,6 +128,7 @@ class NPIV(SeededEstimator):
         dimension: "penalised", or "adaptive" for splines of a data-driven number without a penalty.
         use_instrument: False ignores the instruments: penalised regression.
         treatment_kind, outcome_kind: as in `IVData.from_arrays`; an outcome may have two levels, not more.
+        covariance: what standard errors and tests allow for, as in `IVData.from_arrays`.
         random_state: the seed of folds and waves; None draws one and keeps it in `seed_`.
         progress: show progress bars; None shows them in notebooks only.
 

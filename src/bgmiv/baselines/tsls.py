@@ -1,18 +1,21 @@
-"""Two-stage least squares, by linearmodels: linear, or on a sieve of polynomials or splines, given or cross-validated.
+"""Two-stage least squares: linear, or on a sieve of polynomials or splines, given or cross-validated.
 
 The linear form is the yardstick every other method is held against.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import cached_property, partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
 
+from bgmiv.covariance import ErrorsName, LinearFit, covariance_root, errors_of, fit_linear, tell_mended
 from bgmiv.data.blocks import Level
-from bgmiv.data.ivdata import IVData
+from bgmiv.data.ivdata import Covariance, IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
 from bgmiv.data.schema import BlockKind, RoleKind, Schema
@@ -90,11 +93,10 @@ class FittedTSLS(FittedMethod):
         treatment_coefficients: `(size of the basis, 1 + p)`: column 0 holds the main terms, column 1 + j the
             interactions with flat covariate column j.
         covariance: of all coefficients, in the order constant, covariates, treatment, interactions.
-        clustered: whether that covariance is clustered by groups.
+        dof: degrees of freedom of that covariance.
+        errors: what it allows for: "classical", "robust" or "clustered".
         config: the settings, those chosen where they were cross-validated.
         effects: what is kept of absorbed indicators; None if none are. Their coefficients are among the others.
-        result: linearmodels' result, with standard errors, `first_stage` and every test it offers; None in a fit that
-            was loaded. Where indicators are absorbed it is of columns net of them, and does not count them.
     """
 
     closed_form = True
@@ -106,10 +108,11 @@ class FittedTSLS(FittedMethod):
     basis: Basis | Indicators
     treatment_coefficients: np.ndarray
     covariance: np.ndarray
-    clustered: bool
+    dof: float
+    errors: ErrorsName
     config: TSLSConfig
     effects: LevelEffects | None = None
-    result: Any = unsaved()
+    linearmodels_fit: Callable[[], Any] | None = unsaved()
 
     def __post_init__(self) -> None:
         # Of a file that anyone may have written: a basis of a billion functions would be computed before it is refused.
@@ -117,6 +120,15 @@ class FittedTSLS(FittedMethod):
             raise ValueError("its basis and coefficients have different sizes.")
         if self.effects is not None and 1 + self.effects.columns.shape[1] != len(self.covariance):
             raise ValueError("its levels and coefficients have different sizes.")
+
+    @cached_property
+    def result(self) -> Any:
+        """linearmodels' result, with `first_stage` and every test it offers; None in a fit that was loaded.
+
+        Its standard errors are those of this fit, with the same small-sample corrections, except that it has CR1 where
+        this fit has the jackknife over clusters.
+        """
+        return None if self.linearmodels_fit is None else self.linearmodels_fit()
 
     @property
     def is_line(self) -> bool:
@@ -136,7 +148,7 @@ class FittedTSLS(FittedMethod):
     @property
     def interval_kind(self) -> str:
         """What the intervals are."""
-        return f"Intervals from the {'clustered' if self.clustered else 'robust'} covariance of the coefficients."
+        return f"Intervals from the {self.errors} covariance of the coefficients."
 
     def encode(self, covariates: FloatArray) -> Encoded:
         """The part of g that does not depend on the treatment, and the coefficients of its functions, by row."""
@@ -154,8 +166,7 @@ class FittedTSLS(FittedMethod):
         absorbed = () if effects is None else effects.names
         kept, covariates, _ = _regressors(self.schema, query.rows.covariates, absorbed)
         interactions = len(self.covariance) > 1 + len(kept) + self.basis.size
-        values, vectors = np.linalg.eigh(self.covariance)
-        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        root = covariance_root(self.covariance)
 
         def moved(x: FloatArray, rows: np.ndarray) -> np.ndarray:
             v, functions = covariates[rows], self.basis(x)
@@ -169,17 +180,19 @@ class FittedTSLS(FittedMethod):
         factors = np.moveaxis(query.collect(moved, _MAX_POINTS), -1, 0)
         if effects is not None:
             factors = np.concatenate([factors, effects.noise(places, len(query.treatment))])
-        return (Source("sampling", factors, np.inf),)
+        return (Source("sampling", factors, self.dof),)
 
 
 @dataclass(frozen=True)
 class TSLSConfig(MethodConfig):
     """Two-stage least squares with a constant: linear in treatment and covariates, or a sieve in the treatment.
 
-    Standard errors are robust to heteroskedasticity, and clustered where the data have groups. Sample weights are those
-    of weighted least squares; rows of weight zero are left out. The reference of a categorical block or treatment is
-    its most frequent level; a treatment needs an instrument for each other level. At least twice as many rows as
-    first-stage columns are needed: near that the first stage reproduces the treatment itself.
+    Standard errors are robust to heteroskedasticity, and clustered where the data have groups, unless the data ask for
+    another covariance (`IVData.from_arrays`); all have the usual small-sample corrections, and intervals t quantiles.
+    Estimates and standard errors do not depend on the units of columns. Sample weights are those of weighted least
+    squares; rows of weight zero are left out. The reference of a categorical block or treatment is its most frequent
+    level; a treatment needs an instrument for each other level. At least twice as many rows as first-stage columns are
+    needed: near that the first stage reproduces the treatment itself.
 
     The indicators of a categorical covariate with more than 20 levels, or more than an eighth of the rows, are
     absorbed: estimates are those with all indicators, by columns net of them (`bgmiv.data.within`). Standard errors
@@ -230,7 +243,7 @@ class TSLSConfig(MethodConfig):
             raise ConfigError(f"knots must be at least 1, got {self.knots}.")
 
     def fit(self, data: IVData, key: jax.Array | None = None, reporter: Reporter = silent) -> FittedTSLS:
-        """Fit by linearmodels' `IV2SLS`; `key` is not used, there is no randomness."""
+        """Fit both stages; `key` is not used, there is no randomness."""
         check_one_number(data, "two-stage least squares")
         if data.weights is not None and not data.weights.all():
             data = data.take(data.weights > 0)
@@ -241,11 +254,13 @@ class TSLSConfig(MethodConfig):
         kept, covariates, names = _regressors(data.schema, data.covariates, within.names)
         basis, endogenous, instruments = config._columns(data, covariates, names)
         net = _net(within, data, covariates, endogenous, instruments)
-        result = _fit_linearmodels(net[0], net[1], names, *net[2:])
+        errors = errors_of(data)
+        n_absorbed = max(within.dof(data.groups if errors.ways else None) - 1, 0)
+        found = _fit_columns(*net, n_absorbed)
         reporter.advance(1, {})
         reporter.finish()
 
-        estimates = np.asarray(result.params, dtype=np.float64)
+        estimates = found.coefficients
         coefficients = np.zeros(data.covariates.shape[1])
         coefficients[kept] = estimates[1 : 1 + len(kept)]
         by_term = estimates[1 + len(kept) :].reshape(-1, basis.size).T
@@ -253,14 +268,13 @@ class TSLSConfig(MethodConfig):
         treatment_coefficients[:, 0] = by_term[:, 0]
         if config.interactions:
             treatment_coefficients[:, 1 + kept] = by_term[:, 1:]
-        intercept, effects, covariance = float(estimates[0]), None, np.asarray(result.cov, np.float64)
+        intercept, effects = float(estimates[0]), None
         if within:
             left = data.n_rows - within.dof(data.groups) - len(estimates) + 1
             structural = np.column_stack([covariates, *endogenous.values()])
             y = np.asarray(data.outcome, np.float64)
             effects = LevelEffects.fit(within, y, lambda rows: [structural[rows]], estimates[1:], left)
             intercept = _spread_effects(data.schema, effects, effects.own_effects(estimates[1:]), coefficients)
-            covariance = covariance * _small_sample(data, left)
         return FittedTSLS(
             schema=data.schema,
             support=LinearSupport.fit(data),
@@ -268,11 +282,12 @@ class TSLSConfig(MethodConfig):
             coefficients=coefficients,
             basis=basis,
             treatment_coefficients=treatment_coefficients,
-            covariance=covariance,
-            clustered=data.groups is not None,
+            covariance=found.covariance,
+            dof=found.dof,
+            errors=errors.name,
             config=config,
             effects=effects,
-            result=result,
+            linearmodels_fit=partial(_fit_linearmodels, net[0], net[1], names, *net[2:]),
         )
 
     def _columns(
@@ -385,7 +400,7 @@ PRESETS = {"default": TSLSConfig}
 class TSLS(IVEstimator):
     """Two-stage least squares in the shape of every other estimator; `TSLSConfig` explains the arguments.
 
-    `treatment_kind` and `outcome_kind` are those of `IVData.from_arrays`.
+    `treatment_kind`, `outcome_kind` and `covariance` are those of `IVData.from_arrays`.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -410,6 +425,7 @@ class TSLS(IVEstimator):
     use_instrument: bool = True
     treatment_kind: RoleKind = "auto"
     outcome_kind: RoleKind = "auto"
+    covariance: Covariance = "auto"
 
     def _config(self) -> TSLSConfig:
         return TSLSConfig(self.degree, self.features, self.knots, self.interactions, self.use_instrument)
@@ -453,14 +469,6 @@ def _spread_effects(schema: Schema, effects: LevelEffects, own: np.ndarray, coef
     return intercept
 
 
-def _small_sample(data: IVData, left: int) -> float:
-    """The factor of a robust or clustered covariance that leaves so many degrees of freedom."""
-    if data.groups is None:
-        return data.n_rows / max(left, 1)
-    n_groups = len(np.unique(data.groups))
-    return n_groups / max(n_groups - 1, 1) * (data.n_rows - 1) / max(left, 1)
-
-
 def _check_order(data: IVData, n_covariates: int, n_treatments: int, n_instruments: int) -> None:
     levels = data.schema.treatment.levels
     if n_instruments < n_treatments and levels and len(levels) > 2:
@@ -497,6 +505,30 @@ def _left_out_errors(
     return errors
 
 
+def _fit_columns(
+    data: IVData, covariates: np.ndarray, endogenous: Columns, instruments: list[Columns] | None, n_absorbed: int
+) -> LinearFit:
+    """Constant, covariates and treatment in this order; refuses columns that others determine."""
+    exogenous = np.column_stack([np.ones(data.n_rows), covariates])
+    x, z = np.column_stack([exogenous, *endogenous.values()]), None
+    if instruments is not None:
+        z = np.column_stack([exogenous, *(column for each in instruments for column in each.values())])
+    y = np.asarray(data.outcome, np.float64)
+    weights = None if data.weights is None else np.asarray(data.weights, np.float64)
+    treatments = slice(exogenous.shape[1], None)
+    try:
+        found = fit_linear(y, x, z, weights=weights, errors=errors_of(data), n_absorbed=n_absorbed, interest=treatments)
+    except np.linalg.LinAlgError as error:
+        raise DataError(
+            f"two-stage least squares cannot be computed: {error}. Some columns are exact linear "
+            "combinations of others (a repeated column, a constant one, indicators that add up to 1, or an "
+            "instrument that the covariates determine): remove the redundant columns."
+        ) from error
+    if found.mended:
+        tell_mended()
+    return found
+
+
 def _fit_linearmodels(
     data: IVData, covariates: np.ndarray, names: list[str], endogenous: Columns, instruments: list[Columns] | None
 ) -> Any:
@@ -511,19 +543,9 @@ def _fit_linearmodels(
     exogenous.insert(0, constant, 1.0)
     treatments = pd.DataFrame(endogenous)
     outcome = pd.Series(np.asarray(data.outcome, dtype=np.float64), name=data.schema.outcome.name)
-    try:
-        if instruments is None:
-            model = IV2SLS(outcome, pd.concat([exogenous, treatments], axis=1), None, None, weights=data.weights)
-        else:
-            excluded = pd.concat([pd.DataFrame(columns) for columns in instruments], axis=1)
-            model = IV2SLS(outcome, exogenous, treatments, excluded, weights=data.weights)
-        if data.groups is not None:
-            return model.fit(cov_type="clustered", clusters=data.groups)
-        return model.fit(cov_type="robust")
-    except (ValueError, np.linalg.LinAlgError) as error:
-        raise DataError(
-            f"two-stage least squares cannot be computed: {error}. Some columns are exact linear "
-            "combinations of others (a repeated column, a constant one, indicators that add up to 1, or an "
-            "instrument that the covariates determine): remove the redundant columns. Or a column's numbers are very "
-            "large or very small beside 1: change its units"
-        ) from error
+    if instruments is None:
+        model = IV2SLS(outcome, pd.concat([exogenous, treatments], axis=1), None, None, weights=data.weights)
+    else:
+        excluded = pd.concat([pd.DataFrame(columns) for columns in instruments], axis=1)
+        model = IV2SLS(outcome, exogenous, treatments, excluded, weights=data.weights)
+    return model.fit(**errors_of(data).linearmodels, debiased=True)

@@ -61,6 +61,8 @@ class BGMIV(SeededEstimator):
             groups); intervals then come from the spread of the members, of which there should be 20 or more.
         treatment_kind: "auto", "continuous", "binary" or "categorical", as in `IVData.from_arrays`.
         outcome_kind: the same for the outcome.
+        covariance: what standard errors and tests allow for: "auto", "classical", "robust" or "cluster", as in
+            `IVData.from_arrays`.
         checkpoint: folder that keeps an unfinished fit; after an interruption the same call goes on from there.
         random_state: the seed; None draws one and keeps it in `seed_`.
         progress: show progress bars; None shows them in notebooks only.

@@ -19,14 +19,15 @@ from bgmiv.bgm.latents import LatentMap, LatentPosterior, latents_of, padded_siz
 from bgmiv.bgm.model import BGMIVModel
 from bgmiv.bgm.posterior import latent_draws
 from bgmiv.bgm.uncertainty import MAX_BLOCK, MAX_POINTS, Directions, ModelSupport, tangent_directions, tangent_factors
+from bgmiv.covariance import errors_of
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.messages import FloatArray
+from bgmiv.data.messages import FloatArray, warn_user
 from bgmiv.data.query import Encoded, Query, Rows, rows_of
 from bgmiv.data.scaling import ScaledData, Scaler
 from bgmiv.data.schema import Schema
 from bgmiv.diagnostics.check import HeldOutPredictions
 from bgmiv.diagnostics.held_out import cross_fitted, held_out_values
-from bgmiv.errors import NotFittedError
+from bgmiv.errors import FitWarning, NotFittedError
 from bgmiv.estimators.fitted import FittedMethod
 from bgmiv.intervals import Floats, Source
 from bgmiv.likelihood import Levels
@@ -288,6 +289,12 @@ class FittedBGMIV(FittedMethod):
         """The same fit with what intervals need of the data it was fitted on, whose covariates `rows` holds."""
         if self.directions is not None or not self.uses_networks:
             return self
+        if data.second_groups is not None:
+            warn_user(
+                f"what the networks add to intervals is clustered by {data.groups_name!r} alone, not by "
+                f"{data.second_groups_name!r}. NPIV and TSLS cluster two ways throughout.",
+                FitWarning,
+            )
         scaled = ScaledData(
             self.scaler.treatment.transform(data.treatment),
             self.scaler.outcome.transform(data.outcome),
@@ -300,7 +307,7 @@ class FittedBGMIV(FittedMethod):
             scaled,
             self.config.initial.integration,
             weights=data.weights,
-            groups=data.groups,
+            groups=data.groups if errors_of(data).ways else None,
             held_out=[member.held_out_rows for member in self.members],
         )
         return replace(self, directions=directions)

@@ -260,7 +260,9 @@ def _holds_rows_of(model: IVEstimator, table: Any) -> bool:
     if saved is None or not saved.weak:
         return False
     try:
-        columns = linear_columns(data_again(model.fitted_.schema, model.sampling_, model.formula_, table))
+        columns = linear_columns(
+            data_again(model.fitted_.schema, model.sampling_, model.formula_, table, model.covariance)
+        )
     except DataError:
         return False
     found = first_stage(columns.treatment[:, 0], columns).effective_f

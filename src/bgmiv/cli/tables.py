@@ -39,6 +39,7 @@ FileFormat = Any
 """A `CSVFormat`: how a CSV file is written."""
 
 _KINDS = ("continuous", "binary", "categorical")
+_COVARIANCES = ("auto", "classical", "robust", "cluster")
 
 
 def chosen_form(
@@ -78,7 +79,7 @@ def read_data(file: Path, form: FileFormat) -> Any:
 
 
 class Roles(NamedTuple):
-    """The roles of the columns, by a formula or by names, and kinds that are declared."""
+    """The roles of the columns, by a formula or by names; kinds, and the covariance, that are declared."""
 
     formula: str | None
     outcome: str
@@ -86,7 +87,7 @@ class Roles(NamedTuple):
     instruments: tuple[str, ...]
     covariates: tuple[str, ...]
     weights: str | None
-    groups: str | None
+    groups: tuple[str, ...]
     missing: str
     kinds: dict[str, str]
     blocks: dict[str, str]
@@ -105,8 +106,12 @@ def chosen_roles(
     covariates: Annotated[list[str] | None, typer.Option(help="Columns of the covariates, likewise.")] = None,
     weights: Annotated[str | None, typer.Option(help="Column of sample weights.")] = None,
     groups: Annotated[
-        str | None, typer.Option(help="Column of clusters: groups of rows that are not independent.")
+        list[str] | None,
+        typer.Option(help="Column of clusters: groups of rows that are not independent. Two columns, a,b: two ways."),
     ] = None,
+    covariance: Annotated[
+        str, typer.Option(help="What standard errors and tests allow for: auto, classical, robust or cluster.")
+    ] = "auto",
     missing: Annotated[str, typer.Option(help="raise: refuse missing values; drop: drop such rows.")] = "raise",
     kind: Annotated[
         list[str] | None,
@@ -116,6 +121,8 @@ def chosen_roles(
     """The roles that the options stand for; a bad option is blamed before the file is read."""
     if missing not in ("raise", "drop"):
         raise bad(f"{missing!r} is neither raise nor drop", "--missing")
+    if covariance not in _COVARIANCES:
+        raise bad(f"{covariance!r} is not one of {', '.join(_COVARIANCES)}", "--covariance")
     named = {"--outcome": outcome, "--treatment": treatment, "--instruments": instruments, "--covariates": covariates}
     given = [option for option, value in named.items() if value]
     if formula is not None:
@@ -142,8 +149,9 @@ def chosen_roles(
         blocks[name] = declared
     roles = {"treatment_kind": treatment, "outcome_kind": outcome}
     kinds = {role: blocks.pop(name) for role, name in roles.items() if name in blocks}
-    w, v = (tuple(words(names or [])) for names in (instruments, covariates))
-    return Roles(formula, outcome, treatment, w, v, weights, groups, missing, kinds, blocks)
+    w, v, clusters = (tuple(words(names or [])) for names in (instruments, covariates, groups))
+    kinds["covariance"] = covariance
+    return Roles(formula, outcome, treatment, w, v, weights, clusters, missing, kinds, blocks)
 
 
 def takes(choose: Callable[..., Any], name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -172,7 +180,7 @@ def fitted_model(model: IVEstimator, table: Any, roles: Roles) -> IVEstimator:
     Raises:
         DataError: the data cannot be used; the message names options of the command line.
     """
-    more: dict[str, Any] = {name: getattr(roles, name) for name in ("missing", "weights", "groups")}
+    more: dict[str, Any] = {"missing": roles.missing, "weights": roles.weights, "groups": roles.groups or None}
     more["blocks"] = roles.blocks or None
     try:
         if roles.formula is not None:
@@ -188,7 +196,7 @@ def rows_used(table: Any, roles: Roles) -> Any:
     from bgmiv.data.formula import formula_columns
     from bgmiv.data.read import complete_rows
 
-    names = [name for name in (roles.weights, roles.groups) if name is not None]
+    names = [*([] if roles.weights is None else [roles.weights]), *roles.groups]
     if roles.formula is not None:
         names += formula_columns(roles.formula, table)
     else:
@@ -208,6 +216,7 @@ def in_options(text: str, roles: Roles | None = None) -> str:
     "Say --encoding 'latin-1', or --na '[none]'."
     """
     text = text.replace("missing='drop'", "--missing drop")
+    text = re.sub(r"\bcovariance='(\w+)'", r"--covariance \1", text)
     text = re.sub(r"\b(encoding|delimiter|decimal)=('[^']*')", r"--\1 \2", text)
     text = re.sub(r"""\bna_values=\[((['"])(?:\\.|(?!\2).)*\2)\]""", r"--na \1", text)
     for role in ("treatment", "outcome") if roles is not None else ():

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bgmiv.data.blocks import Declaration, Level, category_entries, covariate_label, level_codes, ordered_levels
 from bgmiv.data.formula_terms import FORM, FUNCTIONS, FormulaParts, Term, checked_columns, formula_terms, split_formula
-from bgmiv.data.ivdata import IVData, checked_sampling
+from bgmiv.data.ivdata import Covariance, IVData, checked_sampling
 from bgmiv.data.messages import naming_rows
 from bgmiv.data.read import Missing, check_no_missing, column_names, select_columns, with_levels, without_missing
 from bgmiv.data.schema import RoleKind, holds_words
@@ -85,7 +85,8 @@ def from_formula(
     treatment_kind: RoleKind = "auto",
     outcome_kind: RoleKind = "auto",
     weights: str | None = None,
-    groups: str | None = None,
+    groups: str | Sequence[str] | None = None,
+    covariance: Covariance = "auto",
 ) -> tuple[IVData, FormulaReader]:
     """Validated data from a formula and a table, and the reader of later tables.
 
@@ -97,8 +98,8 @@ def from_formula(
         data: a pandas, polars or pyarrow table, or a mapping of names to arrays.
         missing: "raise" to refuse missing values in the columns used, "drop" to leave out rows that have one.
         blocks: kinds of covariates by the names of their terms, as in `IVData.from_arrays`.
-        treatment_kind, outcome_kind: as in `IVData.from_arrays`.
-        weights, groups: the names of the columns of sample weights and of groups.
+        treatment_kind, outcome_kind, covariance: as in `IVData.from_arrays`.
+        weights, groups: the names of the columns of sample weights and of groups; two of groups cluster two ways.
 
     >>> table = {"wage": [9.0, 7, 8, 5], "educ": [12, 16, 11, 9], "near": [0, 3, 2, 1], "age": [30, 40, 50, 35]}
     >>> from_formula("np.log(wage) ~ age + I(age**2) + [educ ~ near]", table)[0]
@@ -110,7 +111,8 @@ def from_formula(
     _check_roles(outcome, treatment, instruments, covariates)
     roles = {"outcome": outcome.columns, "treatment": treatment.columns, "instruments": _columns(instruments)}
     sampling = checked_sampling(weights, groups, roles)
-    used = [*_columns([outcome, treatment, *instruments, *covariates]), *sampling.values()]
+    used = [*_columns([outcome, treatment, *instruments, *covariates])]
+    used += [name for names in sampling.values() for name in names]
     table = without_missing(select_columns(data, used), missing)
     index, table = table.index, table._replace(index=None)
     declared = set(blocks or ())
@@ -133,9 +135,10 @@ def from_formula(
         blocks=blocks,
         treatment_kind=treatment_kind,
         outcome_kind=outcome_kind,
+        covariance=covariance,
         **{
-            argument: Table(tuple(c for c in table.columns if c.name == name), table.n_rows, True)
-            for argument, name in sampling.items()
+            argument: Table(tuple(c for name in names for c in table.columns if c.name == name), table.n_rows, True)
+            for argument, names in sampling.items()
         },
     )
     return replace(ivdata, index=index), reader

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,17 +13,21 @@ from bgmiv.data.blocks import BlockKind, BlockSpec, Declaration, category_entrie
 from bgmiv.data.messages import FloatArray, counted, finite_columns, listed, role_label, warn_user
 from bgmiv.data.schema import RoleKind, Schema, Variable, encode, read_role
 from bgmiv.data.table import Column, Table, check_same_rows, read_column, read_columns
-from bgmiv.errors import DataError, FitWarning, KindWarning, printable
+from bgmiv.errors import ConfigError, DataError, FitWarning, KindWarning, printable
 
-__all__ = ["IVData", "checked_sampling"]
+__all__ = ["Covariance", "IVData", "checked_sampling"]
 
-_ARRAYS = ("outcome", "treatment", "covariates", "instruments", "weights", "groups")
+Covariance = Literal["auto", "classical", "robust", "cluster"]
+"""What standard errors and tests allow for: errors of equal variance, of any variance, or dependent within groups."""
+
+_ARRAYS = ("outcome", "treatment", "covariates", "instruments", "weights", "groups", "second_groups")
 _FLOAT32_TINY = float(np.finfo(np.float32).tiny)
 # Rows at which two columns are compared before all of them are.
 _N_PROBES = 64
 # Roles that weights and groups may not have besides. Clustering on a covariate or an instrument is common, and so is a
 # covariate that decides the sampling.
 _FORBIDDEN = {"weights": ("outcome", "treatment", "instruments"), "groups": ("outcome", "treatment")}
+_CLUSTERINGS = ("groups", "second_groups")
 # Columns that are looked at one by one, as opposed to pixels and embeddings, and how many of them at most.
 _PLAIN = (BlockKind.continuous, BlockKind.binary, BlockKind.categorical)
 _MAX_DETERMINING = 500
@@ -48,7 +52,9 @@ class IVData:
         schema: names, kinds and layout.
         weights: (n,) how many rows each row stands for, of mean one; None for one each.
         groups: (n,) codes of the groups that rows were sampled in; None if each was sampled by itself.
-        weights_name, groups_name: what their columns are called; empty if there are none.
+        second_groups: (n,) codes of a second clustering, which has as many clusters or more; None if there is none.
+        weights_name, groups_name, second_groups_name: what their columns are called; empty if there are none.
+        covariance: what standard errors and tests allow for, as in `from_arrays`.
         index: pandas' row labels, if the rows came with some.
 
     Example:
@@ -67,6 +73,9 @@ class IVData:
     weights_name: str = ""
     groups_name: str = ""
     index: Any = None
+    second_groups: NDArray[np.int64] | None = None
+    second_groups_name: str = ""
+    covariance: Covariance = "auto"
 
     def __post_init__(self) -> None:
         """Make the arrays read-only."""
@@ -89,6 +98,7 @@ class IVData:
         outcome_kind: RoleKind = "auto",
         weights: Any = None,
         groups: Any = None,
+        covariance: Covariance = "auto",
     ) -> IVData:
         """Validate arrays, lists, series or data frames of the same rows.
 
@@ -103,10 +113,16 @@ class IVData:
                 categories for categorical (binary, if there are two) and other numbers for continuous.
             weights: one column of numbers of at least 0, how many rows each row stands for; rescaled to mean one.
             groups: one column of numbers, strings or categories: rows of one group (a state, a household) are not
-                independent of one another, which matters to intervals and tests.
+                independent of one another, which matters to intervals and tests. Two columns, `[firm, year]`, cluster
+                them two ways; folds then take whole groups of the column with fewer of them.
+            covariance: what standard errors and tests allow for: "classical", errors of equal variance; "robust", of
+                any variance; "cluster", errors that depend on one another within groups (CR1); "auto", robust without
+                groups, and with groups the jackknife over clusters (CR3) up to 50 of them and CR1 beyond. All have the
+                usual small-sample corrections, and clusters t quantiles with one degree of freedom less than clusters.
 
         Raises:
             DataError: if the data cannot be used; the message names the column and the fix.
+            ConfigError: there is no such covariance.
 
         Warns:
             KindWarning: numbers that are 0 and 1 only were taken for binary.
@@ -122,6 +138,8 @@ class IVData:
         ... )
         IVData(3 rows: outcome, treatment, instrument_0 | age, region)
         """
+        if covariance not in get_args(Covariance):
+            raise ConfigError(f"covariance must be one of {', '.join(get_args(Covariance))}, got {covariance!r}.")
         outcome_column, outcome_table = read_column(outcome, "outcome")
         treatment_column, treatment_table = read_column(treatment, "treatment")
         tables = {"outcome": outcome_table, "treatment": treatment_table}
@@ -129,8 +147,8 @@ class IVData:
         table = read_columns({} if covariates is None else covariates, "covariates", "covariate")
         if table.columns:
             tables["covariates"] = table
-        sampled = {"weights": weights, "groups": groups}
-        columns = {name: read_column(values, name) for name, values in sampled.items() if values is not None}
+        columns = {} if weights is None else {"weights": read_column(weights, "weights")}
+        columns |= {} if groups is None else _read_clusterings(groups)
         _check_rows(tables | {name: table for name, (_, table) in columns.items()})
         _check_names(tables)
 
@@ -161,18 +179,25 @@ class IVData:
         _check_overlap(y, x, v, w, schema)
         given = {name: table.columns[0].name for name, (_, table) in columns.items() if table.named}
         named = {argument: table.names for argument, table in tables.items() if table.named}
-        checked_sampling(given.get("weights"), given.get("groups"), named)
+        clusterings = [given[name] for name in ("groups", "second_groups") if name in given]
+        checked_sampling(given.get("weights"), clusterings or None, named)
         sampling = {name: column for name, (column, _) in columns.items()}
         _check_sampling_values(sampling, {"outcome": y[:, None], "treatment": x[:, None], "instruments": w})
         counts = _read_weights(sampling["weights"]) if "weights" in sampling else None
         used = slice(None) if counts is None else counts > 0
         _check_determined(y[used], x[used], v[used], w[used], schema)
+        clusters = [(_read_groups(sampling[name]), sampling[name].name) for name in _CLUSTERINGS if name in sampling]
+        clusters.sort(key=lambda each: int(each[0].max()))
+        first, second = [*clusters, (None, ""), (None, "")][:2]
         return cls(
             *(y, x, v, w, schema),
             weights=counts,
-            groups=_read_groups(sampling["groups"]) if "groups" in sampling else None,
+            groups=first[0],
             weights_name=sampling["weights"].name if "weights" in sampling else "",
-            groups_name=sampling["groups"].name if "groups" in sampling else "",
+            groups_name=first[1],
+            second_groups=second[0],
+            second_groups_name=second[1],
+            covariance=covariance,
             index=next((table.index for table in tables.values() if table.index is not None), None),
         )
 
@@ -399,23 +424,52 @@ def _read_groups(column: Column) -> NDArray[np.int64]:
     return found
 
 
-def checked_sampling(weights: str | None, groups: str | None, roles: Mapping[str, Iterable[str]]) -> dict[str, str]:
+def _read_clusterings(groups: Any) -> dict[str, tuple[Column, Table]]:
+    """One or two columns of groups: one container, or a list of two columns."""
+    pair = isinstance(groups, list | tuple) and len(groups) == 2 and all(np.ndim(each) == 1 for each in groups)
+    if pair:
+        tables = [read_columns(each, "groups", "groups") for each in groups]
+    else:
+        table = read_columns(groups, "groups", "groups")
+        tables = [table._replace(columns=(column,), matrix=None) for column in table.columns]
+    if not 1 <= len(tables) <= 2 or any(len(table.columns) != 1 for table in tables):
+        raise DataError("groups must be one column, or two for clusters two ways. Pass a one-dimensional array or two.")
+    found = {}
+    for argument, name, table in zip(_CLUSTERINGS, ("groups", "second groups"), tables, strict=False):
+        column = table.columns[0] if table.named else table.columns[0]._replace(name=name)
+        if column.values.ndim != 1:
+            raise DataError(
+                f"{name} must be one column, got shape {column.values.shape}. Pass a one-dimensional array."
+            )
+        found[argument] = column, table
+    return found
+
+
+def checked_sampling(
+    weights: str | None, groups: str | Sequence[str] | None, roles: Mapping[str, Iterable[str]]
+) -> dict[str, tuple[str, ...]]:
     """The columns of sample weights and of groups by argument; none may have a role that forbids it."""
-    given = {name: column for name, column in (("weights", weights), ("groups", groups)) if column is not None}
-    for argument, name in given.items():
-        if not isinstance(name, str):
-            raise DataError(f"{argument} must be the name of a column of the table, got {type(name).__name__}.")
-        for role in _FORBIDDEN[argument]:
-            if name in roles.get(role, ()):
-                fix = f"Use another column for the {argument}."
-                raise DataError(f"{name!r} is given both as {argument} and as {role}. {fix}")
+    given: dict[str, tuple[Any, ...]] = {} if weights is None else {"weights": (weights,)}
+    if groups is not None:
+        given["groups"] = tuple(groups) if isinstance(groups, list | tuple) else (groups,)
+    for argument, names in given.items():
+        for name in names:
+            if not isinstance(name, str):
+                raise DataError(f"{argument} must be the name of a column of the table, got {type(name).__name__}.")
+            for role in _FORBIDDEN[argument]:
+                if name in roles.get(role, ()):
+                    fix = f"Use another column for the {argument}."
+                    raise DataError(f"{name!r} is given both as {argument} and as {role}. {fix}")
+        if argument == "groups" and not (1 <= len(names) <= 2 and len(set(names)) == len(names)):
+            raise DataError(f"groups must name one column, or two for clusters two ways, got {list(names)!r}.")
     return given
 
 
 def _check_sampling_values(sampling: Mapping[str, Column], roles: Mapping[str, FloatArray]) -> None:
     """Refuse weights or groups that are the numbers `(n, k)` of a role that forbids it."""
     for argument, column in sampling.items():
-        for role in _FORBIDDEN[argument] if column.values.dtype.kind in "biuf" else ():
+        role_of = "groups" if argument in _CLUSTERINGS else argument
+        for role in _FORBIDDEN[role_of] if column.values.dtype.kind in "biuf" else ():
             if _find_equal(column.values.astype(np.float64), roles[role]) is not None:
-                label = role_label(argument, column.name)
+                label = role_label(role_of, column.name)
                 raise DataError(f"{label}: identical to the {role} in every row. Pass the right column.")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bgmiv.data.blocks import Declaration, category_entries, covariate_label
 from bgmiv.data.csv_file import CSVFormat, read_csv
-from bgmiv.data.ivdata import IVData, checked_sampling
+from bgmiv.data.ivdata import Covariance, IVData, checked_sampling
 from bgmiv.data.messages import is_missing, listed, name_rows, naming_rows, plural, row_names, warn_user
 from bgmiv.data.schema import RoleKind, check_are_levels, holds_words
 from bgmiv.data.table import Column, Table, check_distinct, read_columns, wrapped
@@ -149,7 +149,8 @@ def from_frame(
     treatment_kind: RoleKind = "auto",
     outcome_kind: RoleKind = "auto",
     weights: str | None = None,
-    groups: str | None = None,
+    groups: str | Sequence[str] | None = None,
+    covariance: Covariance = "auto",
 ) -> IVData:
     """Validated data from the named columns of a table; covariates of strings are categorical.
 
@@ -157,16 +158,18 @@ def from_frame(
         data: a pandas, polars or pyarrow table, or a mapping of names to arrays; other columns are not looked at.
         outcome, treatment, instruments, covariates: columns' names.
         missing: "raise" to refuse missing values in these columns, "drop" to leave out rows that have one.
-        blocks, treatment_kind, outcome_kind: as in `IVData.from_arrays`.
+        blocks, treatment_kind, outcome_kind, covariance: as in `IVData.from_arrays`.
         weights: the name of the column of sample weights; it may be a covariate too.
-        groups: the name of the column of groups; it may be a covariate or an instrument too.
+        groups: the name of the column of groups, or two names for clusters two ways; they may be covariates or
+            instruments too.
     """
     asked = {"instruments": _names(instruments, "instruments"), "covariates": _names(covariates, "covariates")}
     for argument, name in (("outcome", outcome), ("treatment", treatment)):
         if not isinstance(name, str):
             raise DataError(f"{argument} must be the name of a column of the table, got {name!r}.")
     sampling = checked_sampling(weights, groups, {"outcome": [outcome], "treatment": [treatment], **asked})
-    used = (outcome, treatment, *asked["instruments"], *asked["covariates"], *sampling.values())
+    used = (outcome, treatment, *asked["instruments"], *asked["covariates"])
+    used += tuple(name for names in sampling.values() for name in names)
     table = without_missing(select_columns(data, used), missing)
     columns = {column.name: column for column in table.columns}
 
@@ -182,7 +185,8 @@ def from_frame(
         blocks=blocks,
         treatment_kind=treatment_kind,
         outcome_kind=outcome_kind,
-        **{argument: part([columns[name]]) for argument, name in sampling.items()},
+        covariance=covariance,
+        **{argument: part(columns[name] for name in names) for argument, names in sampling.items()},
     )
 
 

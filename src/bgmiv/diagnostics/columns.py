@@ -6,13 +6,14 @@ Covariates of very many rows are never copied as a whole: what is computed of th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import qr
 
+from bgmiv.covariance import Errors, errors_of
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.within import Within, ordinary_columns
 from bgmiv.errors import DataError
@@ -44,7 +45,8 @@ class LinearColumns:
         exogenous: (n, k): a constant, and the covariates or their leading principal components; the constant alone
             where covariates are partialled out.
         instruments: (n, q), without those that the others and the covariates determine.
-        weights, groups: (n,) or None.
+        weights: (n,) or None.
+        errors: what is assumed of them: independent, or clustered.
         outcome_scale, instrument_scale: their standard deviations in the data: a number, and (q,).
         unit: what a coefficient of 1 on the first treatment column is in units of the data.
         names: of the instruments.
@@ -61,7 +63,7 @@ class LinearColumns:
     exogenous: Floats
     instruments: Floats
     weights: Floats | None
-    groups: NDArray[np.int64] | None
+    errors: Errors
     outcome_scale: float
     instrument_scale: Floats
     unit: float
@@ -73,35 +75,18 @@ class LinearColumns:
     net: Callable[[Floats], Floats] = lambda columns: columns
 
     @property
-    def dof(self) -> int:
+    def dof(self) -> float:
         """Degrees of freedom of a regression on exogenous columns and instruments; with groups, their number less 1."""
-        if self.groups is not None:
-            return len(np.unique(self.groups)) - 1
-        return self.rows_left()
+        return self.errors.dof(self.rows_left())
 
-    def rows_left(self, *, clustered: bool = False) -> int:
+    @property
+    def n_absorbed(self) -> int:
+        """Coefficients that were taken out of all columns, as the degrees of freedom of the errors count them."""
+        return self.absorbed_clustered if self.errors.ways else self.absorbed
+
+    def rows_left(self) -> int:
         """The rows less the coefficients of a regression on exogenous columns and instruments, absorbed ones too."""
-        absorbed = self.absorbed_clustered if clustered else self.absorbed
-        return len(self.outcome) - self.exogenous.shape[1] - absorbed - self.instruments.shape[1]
-
-    @property
-    def correction(self) -> float:
-        """By which linearmodels' robust or clustered variances are multiplied: it does not know what was absorbed."""
-        if "absorbed" not in self.prepared:
-            return 1.0
-        n = len(self.outcome)
-        left = self.rows_left(clustered=self.groups is not None) + self.instruments.shape[1] - self.treatment.shape[1]
-        if self.groups is None:
-            return n / left
-        n_groups = len(np.unique(self.groups))
-        return n_groups / (n_groups - 1) * (n - 1) / left
-
-    @property
-    def errors(self) -> dict[str, Any]:
-        """The kind of standard errors, as linearmodels takes it."""
-        if self.groups is None:
-            return {"cov_type": "robust"}
-        return {"cov_type": "clustered", "clusters": self.groups}
+        return len(self.outcome) - self.exogenous.shape[1] - self.absorbed - self.instruments.shape[1]
 
 
 def used_rows(data: IVData) -> Any:
@@ -148,11 +133,11 @@ def linear_columns(data: IVData) -> LinearColumns:
     dropped = [repr(name) for name in data.schema.instruments if name not in names]
     if len(_independent(residuals(few_x, few_v))) < x.shape[1]:
         raise DataError("the covariates determine the treatment, so nothing is left to instrument. Pass fewer of them.")
-    groups = None if data.groups is None else np.asarray(data.groups, np.int64)
-    if groups is not None and len(np.unique(groups)) < data.instruments.shape[1] + 2:
-        prepared["groups_ignored"] = float(len(np.unique(groups)))
-        groups = None
-    clustered = max(within.dof(groups) - 1, 0)
+    n_groups = np.inf if data.groups is None else len(np.unique(data.groups))
+    if n_groups < max(3, data.instruments.shape[1] + 2) and data.covariance in ("auto", "cluster"):
+        prepared["groups_ignored"] = float(n_groups)
+        data = replace(data, covariance="robust")
+    clustered = max(within.dof(data.groups) - 1, 0)
     n_exogenous = few_v.shape[1]
     net: Callable[[Floats], Floats] = within.residual
     if n > _MAX_FULL or n * n_exogenous > _MAX_ENTRIES:
@@ -167,7 +152,7 @@ def linear_columns(data: IVData) -> LinearColumns:
         exogenous=np.ones((n, 1)) if n_exogenous == 1 else exogenous(slice(None)),
         instruments=w[:, chosen],
         weights=weights,
-        groups=groups,
+        errors=errors_of(data),
         outcome_scale=float(y_scale[0]),
         instrument_scale=w_scale[chosen],
         unit=float(y_scale[0] / x_scale[0]),

@@ -100,7 +100,7 @@ def _strength(parts: LinearParts, levels: Sequence[Any] | None) -> tuple[Check, 
     count = {"instruments": float(stage.n_instruments)}
     effective = {"effective_f": stage.effective_f, "critical": stage.critical, **count, **columns.prepared}
     robust = {"robust_f": stage.robust_f, "f": stage.f, "partial_r2": stage.partial_r2, **count}
-    robust["clustered"] = float(columns.groups is not None)
+    robust["clustered"] = float(bool(columns.errors.ways))
     limits = Limits(stage.critical, _WEAK_F)
     return (
         Check("effective-f", limits.severity(stage.effective_f), effective, labels | columns.labels),

@@ -1,8 +1,8 @@
 r"""Linear regressions of a data set, tests of their assumptions, and the strength of the instruments.
 
-Estimates and tests are those of linearmodels. With weak instruments two-stage least squares is biased
-towards least squares, and its intervals are too narrow. The effective F measures this without assuming equal error
-variances; the Anderson-Rubin set is valid whatever the instruments are.
+Estimates are those of `bgmiv.covariance`, tests of exogeneity those of linearmodels. With weak instruments two-stage
+least squares is biased towards least squares, and its intervals are too narrow. The effective F measures this without
+assuming equal error variances; the Anderson-Rubin set is valid whatever the instruments are.
 """
 
 from __future__ import annotations
@@ -11,10 +11,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve, eigvals
+from scipy.linalg import cho_factor, cho_solve, eigvals, solve_triangular
+from scipy.stats import chi2, ncx2
 from scipy.stats import f as f_distribution
-from scipy.stats import ncx2, norm
+from scipy.stats import t as student
 
+from bgmiv.covariance import (
+    Clusters,
+    Errors,
+    LinearFit,
+    coefficient_covariance,
+    fit_linear,
+    left_out_changes,
+    score_covariance,
+)
 from bgmiv.data.ivdata import IVData
 from bgmiv.diagnostics.check import LinearEstimate
 from bgmiv.diagnostics.columns import LinearColumns, linear_columns, residuals
@@ -22,7 +32,8 @@ from bgmiv.intervals import check_level
 
 __all__ = [
     "FirstStage", "LinearColumns", "LinearParts", "anderson_rubin_set", "critical_effective_f", "endogeneity",
-    "first_stage", "linear_columns", "linear_estimate", "linear_parts", "overidentification", "regression", "two_stage",
+    "first_stage", "linear_columns", "linear_estimate", "linear_fit", "linear_parts", "overidentification",
+    "regression",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
@@ -30,9 +41,9 @@ Intervals = tuple[tuple[float, float], ...]
 
 
 def regression(target: Floats, columns: LinearColumns, *, robust: bool = True) -> tuple[Floats, Floats]:
-    """Coefficients of the instruments and their covariance (debiased) in a regression on them and the exogenous.
+    """Coefficients of the instruments and their covariance in a regression on them and the exogenous columns.
 
-    linearmodels gives the same numbers, with a pseudo-inverse of all rows and a Python object for each.
+    With `robust=False` errors are taken to have equal variances, whatever the columns say of them.
     """
     return _regression(*_net(target, columns), columns, robust=robust)
 
@@ -45,46 +56,54 @@ def _net(target: Floats, columns: LinearColumns) -> tuple[Floats, Floats]:
 
 
 def _regression(w: Floats, target: Floats, columns: LinearColumns, *, robust: bool) -> tuple[Floats, Floats]:
-    n, inverse = len(target), np.asarray(np.linalg.inv(w.T @ w), np.float64)
-    coefficients = np.asarray(np.linalg.lstsq(w, target, rcond=None)[0], np.float64)
-    errors, scale = target - w @ coefficients, 1.0 / columns.rows_left()
-    if not robust:
-        return coefficients, inverse * float(errors @ errors) * scale
-    scores, scale = w * errors[:, None], n / columns.rows_left(clustered=columns.groups is not None)
-    if columns.groups is not None:
-        order = np.argsort(columns.groups, kind="stable")
-        starts = np.unique(columns.groups[order], return_index=True)[1]
-        scores = np.add.reduceat(scores[order], starts)
-        scale *= len(starts) / (len(starts) - 1) * (n - 1) / n
-    half = scores @ inverse
-    return coefficients, half.T @ half * scale
+    basis, factor = np.linalg.qr(w)
+    inverse = solve_triangular(factor, np.eye(w.shape[1]))
+    inner = basis.T @ target
+    n_exogenous = columns.exogenous.shape[1]
+
+    def left_out(way: Clusters) -> Floats:
+        """Without a cluster the exogenous columns have other coefficients too."""
+        root = np.ones((len(target), 1)) if columns.weights is None else np.sqrt(columns.weights)[:, None]
+        both = np.hstack([np.linalg.qr(columns.exogenous * root)[0], basis])
+        return left_out_changes(way, both, target - basis @ inner)[:, n_exogenous:]
+
+    errors = columns.errors if robust else Errors(classical=True)
+    n_parameters = n_exogenous + w.shape[1] + (columns.n_absorbed if robust else columns.absorbed)
+    middle, _ = coefficient_covariance(errors, basis, target - basis @ inner, n_parameters, left_out)
+    return inverse @ inner, inverse @ middle @ inverse.T
 
 
-def two_stage(columns: LinearColumns, target: Floats | None = None) -> Any:
-    """Two-stage least squares of the outcome (or another target) in standardised units: linearmodels' result."""
+def _two_stage(columns: LinearColumns) -> Any:
+    """Two-stage least squares of the outcome in standardised units: linearmodels' result."""
     from linearmodels.iv import IV2SLS
 
-    y = columns.outcome if target is None else target
-    model = IV2SLS(y, columns.exogenous, columns.treatment, columns.instruments, weights=columns.weights)
-    return model.fit(**columns.errors)
+    y, x, w = columns.outcome, columns.treatment, columns.instruments
+    model = IV2SLS(y, columns.exogenous, x, w, weights=columns.weights)
+    return model.fit(**columns.errors.linearmodels, debiased=True)
 
 
-def _least_squares(columns: LinearColumns, target: Floats, right: Floats, **options: Any) -> Any:
-    """Least squares on the exogenous columns and others: linearmodels' result."""
-    from linearmodels.iv import IV2SLS
-
-    regressors = np.hstack([columns.exogenous, right])
-    return IV2SLS(target, regressors, None, None, weights=columns.weights).fit(**options)
+def linear_fit(columns: LinearColumns, target: Floats, *, use_instruments: bool = True) -> LinearFit:
+    """Two-stage least squares, or least squares, of a target on exogenous columns and, last, the treatment."""
+    right = np.hstack([columns.exogenous, columns.treatment])
+    known = np.hstack([columns.exogenous, columns.instruments]) if use_instruments else None
+    return fit_linear(
+        target,
+        right,
+        known,
+        weights=columns.weights,
+        errors=columns.errors,
+        n_absorbed=columns.n_absorbed,
+        interest=slice(columns.exogenous.shape[1], None),
+    )
 
 
 def linear_estimate(columns: LinearColumns, level: float) -> LinearEstimate:
     """The linear effect of a treatment with one column, in units of the data."""
-    fits = (two_stage(columns), _least_squares(columns, columns.outcome, columns.treatment, **columns.errors))
-    slope, error, ols_slope, ols_error = (
-        float(part.iloc[-1]) * columns.unit for fit in fits for part in (fit.params, fit.std_errors)
-    )
-    error, ols_error = (one * float(np.sqrt(columns.correction)) for one in (error, ols_error))
-    half = float(norm.ppf(0.5 + level / 2.0)) * error
+    two_stages = linear_fit(columns, columns.outcome)
+    least_squares = linear_fit(columns, columns.outcome, use_instruments=False)
+    slope, ols_slope = (float(fit.coefficients[-1]) * columns.unit for fit in (two_stages, least_squares))
+    error, ols_error = (float(np.sqrt(fit.covariance[-1, -1])) * columns.unit for fit in (two_stages, least_squares))
+    half = float(student.ppf(0.5 + level / 2.0, two_stages.dof)) * error
     robust_set = anderson_rubin_set(columns, level)
     return LinearEstimate(slope, error, slope - half, slope + half, ols_slope, ols_error, robust_set, float(level))
 
@@ -92,17 +111,37 @@ def linear_estimate(columns: LinearColumns, level: float) -> LinearEstimate:
 def overidentification(columns: LinearColumns) -> dict[str, float]:
     """Tests of the overidentifying restrictions, for more instruments than treatment columns.
 
-    Sargan's, for errors with equal variance, and Hansen's J of efficient GMM, robust or clustered; p-values end in
-    `_p`, and `dof` is the number of instruments beyond those needed.
+    Sargan's, for errors with equal variance, and Hansen's J of efficient two-step GMM, robust or clustered (by CR1: it
+    has no jackknife); p-values end in `_p`, and `dof` is the number of instruments beyond those needed.
     """
-    from linearmodels.iv import IVGMM
+    w, y = _net(columns.outcome, columns)
+    x = np.column_stack([_net(column, columns)[1] for column in columns.treatment.T])
+    # Orthonormal instruments give the same statistics.
+    z = np.linalg.qr(w)[0]
+    zx, zy = z.T @ x, z.T @ y
+    slopes = np.linalg.lstsq(zx, zy, rcond=None)[0]
+    moments, errors = zy - zx @ slopes, y - x @ slopes
+    surplus = z.shape[1] - x.shape[1]
+    sargan = len(y) * _ratio(float(moments @ moments), float(errors @ errors))
+    j = sargan
+    if not columns.errors.classical:
+        j = _efficient_j(zx, zy, score_covariance(columns.errors, z * errors[:, None]))
+    found = {"sargan": sargan, "j": j}
+    tail = {f"{name}_p": float(chi2.sf(value, surplus)) for name, value in found.items()}
+    return found | tail | {"dof": float(surplus)}
 
-    variables = (columns.outcome, columns.exogenous, columns.treatment, columns.instruments)
-    kind = dict(columns.errors)
-    kind["weight_type"] = kind.pop("cov_type")
-    found: Any = IVGMM(*variables, weights=columns.weights, **kind).fit(**columns.errors)
-    tests = {"sargan": two_stage(columns).sargan, "j": found.j_stat}
-    return _statistics(tests) | {"dof": float(columns.instruments.shape[1] - columns.treatment.shape[1])}
+
+def _efficient_j(zx: Floats, zy: Floats, covariance: Floats) -> float:
+    """The smallest value over coefficients of the moments' distance from zero in terms of their covariance."""
+    values, vectors = np.linalg.eigh(covariance)
+    known = values > 1e-12 * max(values[-1], np.finfo(float).tiny)
+    half = (vectors[:, known] / np.sqrt(values[known])).T
+    left = half @ zy - half @ zx @ np.linalg.lstsq(half @ zx, half @ zy, rcond=None)[0]
+    return float(left @ left)
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole > 0.0 else 0.0
 
 
 def endogeneity(columns: LinearColumns) -> dict[str, float]:
@@ -111,7 +150,7 @@ def endogeneity(columns: LinearColumns) -> dict[str, float]:
     Wu-Hausman's and Durbin's, for errors with equal variance, and `robust`, Wooldridge's regression form with robust or
     clustered standard errors; p-values end in `_p`.
     """
-    found = two_stage(columns)
+    found = _two_stage(columns)
     # Without noise the statistics are divided by zero.
     with np.errstate(divide="ignore", invalid="ignore"):
         tests = {"wu_hausman": found.wu_hausman(), "durbin": found.durbin(), "robust": found.wooldridge_regression}

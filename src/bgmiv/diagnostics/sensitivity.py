@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
+from scipy.stats import t as student
 
 from bgmiv.data.export import Tabular
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.diagnostics.diagnose import changes_of
-from bgmiv.diagnostics.linear import LinearColumns, linear_columns, two_stage
+from bgmiv.diagnostics.linear import LinearColumns, linear_columns, linear_fit
 from bgmiv.diagnostics.readings import html_table, preparation_text
 from bgmiv.effects import Predictor, average, contrast
 from bgmiv.errors import ConfigError, DataError, printable
@@ -204,17 +205,17 @@ def sensitivity(
     )
 
 
-def direct_effect(columns: LinearColumns, instrument: int) -> tuple[float, float, float, float, float, float]:
+def direct_effect(columns: LinearColumns, instrument: int) -> tuple[float, float, float, float, float, float, float]:
     """What decides the interval of the linear effect under a direct effect of one instrument, in units of the data.
 
     Returns:
         The instrument's standard deviation; the linear effect without a direct effect, and how it changes with one; the
-        variances of the two with their covariance between.
+        variances of the two with their covariance between; degrees of freedom.
     """
     line = _Line(columns, 0.95, [instrument])
     (variance, covariance), (_, slope_variance) = line.covariance.tolist()
     scale, slopes = float(columns.instrument_scale[instrument]), line.slopes.tolist()
-    return scale, slopes[0], slopes[1], variance, covariance, slope_variance
+    return scale, slopes[0], slopes[1], variance, covariance, slope_variance, line.dof
 
 
 class _Line:
@@ -224,18 +225,19 @@ class _Line:
         some = slice(None) if chosen is None else list(chosen)
         scales = columns.instrument_scale[some]
         targets = [columns.outcome, *columns.instruments.T[some]]
-        fits = [two_stage(columns, target) for target in targets]
-        covariance = np.diag([float(fit.cov.iloc[-1, -1]) for fit in fits])
+        fits = [linear_fit(columns, target) for target in targets]
+        covariance = np.diag([float(fit.covariance[-1, -1]) for fit in fits])
         # Covariances of the targets' slopes, by polarisation.
         for i, j in combinations(range(len(targets)), 2):
-            both = float(two_stage(columns, targets[i] + targets[j]).cov.iloc[-1, -1])
+            both = float(linear_fit(columns, targets[i] + targets[j]).covariance[-1, -1])
             covariance[i, j] = covariance[j, i] = (both - covariance[i, i] - covariance[j, j]) / 2.0
         # A direct effect is subtracted from the outcome.
         units = columns.unit * np.concatenate([[1.0], -scales / columns.outcome_scale])
-        self.slopes = units * [float(fit.params.iloc[-1]) for fit in fits]
-        self.covariance = columns.correction * covariance * np.outer(units, units)
+        self.slopes = units * [float(fit.coefficients[-1]) for fit in fits]
+        self.covariance = covariance * np.outer(units, units)
         self.scales, self.outcome_scale = scales, columns.outcome_scale
-        self.quantile = float(norm.ppf(0.5 + level / 2.0))
+        self.dof = fits[0].dof
+        self.quantile = float(student.ppf(0.5 + level / 2.0, self.dof))
         self.estimate = float(self.slopes[0])
         self.half = self.quantile * float(np.sqrt(self.covariance[0, 0]))
 

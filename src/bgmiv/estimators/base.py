@@ -14,8 +14,9 @@ import numpy as np
 from bgmiv._io import check_process
 from bgmiv.analysis.analysis import Analysis
 from bgmiv.analysis.request import AnalysisRequest
+from bgmiv.covariance import check_clusters
 from bgmiv.data.formula import FormulaReader, formula_file, from_formula
-from bgmiv.data.ivdata import IVData
+from bgmiv.data.ivdata import Covariance, IVData
 from bgmiv.data.messages import warn_user
 from bgmiv.data.query import Rows
 from bgmiv.data.read import ColumnReader, Missing, from_frame, is_table, table_rows
@@ -57,6 +58,7 @@ class IVEstimator(ReportingMixin):
     progress: bool | None = None
     treatment_kind: RoleKind = "auto"
     outcome_kind: RoleKind = "auto"
+    covariance: Covariance = "auto"
 
     fitted_: FittedMethod
     seed_: int
@@ -98,14 +100,15 @@ class IVEstimator(ReportingMixin):
             blocks: declared kinds of covariate columns, as in `IVData.from_arrays`.
             weights: `(n,)` sampling weights: how many rows of the population each row stands for, as in a survey. They
                 are not frequencies: multiplying all by ten changes nothing.
-            groups: `(n,)` groups of rows that are not independent of one another, for intervals and tests.
+            groups: `(n,)` groups of rows that are not independent of one another, for intervals and tests; two columns,
+                `[firm, year]`, for clusters two ways.
 
         Returns:
             The fitted estimator itself.
 
         Warns:
-            FitWarning: held-out rows show that the fit is poor, there were too few rows to hold any out, or a single
-                row has most of the weight.
+            FitWarning: held-out rows show that the fit is poor, there were too few rows to hold any out, a single row
+                has most of the weight, or there are fewer than 20 clusters.
             WeakInstrumentWarning: the instruments are too weak for usual intervals.
         """
         config = self._config()
@@ -119,6 +122,7 @@ class IVEstimator(ReportingMixin):
             groups=groups,
             treatment_kind=self.treatment_kind,
             outcome_kind=self.outcome_kind,
+            covariance=self.covariance,
         )
         return self._fit(config, data)
 
@@ -133,7 +137,7 @@ class IVEstimator(ReportingMixin):
         missing: Missing = "raise",
         blocks: Any = None,
         weights: str | None = None,
-        groups: str | None = None,
+        groups: str | Sequence[str] | None = None,
     ) -> Self:
         """Fit the structural function on columns of a table, by name.
 
@@ -162,6 +166,7 @@ class IVEstimator(ReportingMixin):
             groups=groups,
             treatment_kind=self.treatment_kind,
             outcome_kind=self.outcome_kind,
+            covariance=self.covariance,
         )
         names = tuple(name for block in found.schema.blocks for name in block.input_names)
         return self._fit(config, found, ColumnReader(names), n_dropped=table_rows(data) - found.n_rows)
@@ -174,7 +179,7 @@ class IVEstimator(ReportingMixin):
         missing: Missing = "raise",
         blocks: Any = None,
         weights: str | None = None,
-        groups: str | None = None,
+        groups: str | Sequence[str] | None = None,
     ) -> Self:
         """Fit the structural function by a formula, such as `"lwage ~ exper + C(region) + [educ ~ nearc4]"`.
 
@@ -209,6 +214,7 @@ class IVEstimator(ReportingMixin):
             groups=groups,
             treatment_kind=self.treatment_kind,
             outcome_kind=self.outcome_kind,
+            covariance=self.covariance,
         )
         return self._fit(config, found, reader, formula=formula, n_dropped=table_rows(data) - found.n_rows)
 
@@ -324,7 +330,7 @@ class IVEstimator(ReportingMixin):
             WeakInstrumentWarning: the instruments are too weak for usual intervals.
         """
         schema = self._fitted().schema
-        self.data_ = data_again(schema, self.sampling_, self.formula_, data)
+        self.data_ = data_again(schema, self.sampling_, self.formula_, data, self.covariance)
         self._cache = FitCache()
         self._warn_weak()
         return self
@@ -340,6 +346,7 @@ class IVEstimator(ReportingMixin):
     ) -> Self:
         check_process(compiled=self.compiled)
         _announce_heavy_row(data)
+        check_clusters(data)
         seed = self._seed()
         with reporter_for(self.progress, type(self).__name__) as reporter:
             fitted = config.fit(data, jax.random.key(seed), reporter)
@@ -370,7 +377,7 @@ class IVEstimator(ReportingMixin):
         """Take a fitted result for this estimator's own; what was worked out of an earlier one is forgotten."""
         self.fitted_, self.seed_, self.data_, self.reader_ = fitted, seed, data, reader
         self.formula_, self.n_dropped_, self.fit_params_ = formula, n_dropped, self.get_params()
-        names = {"weights": data.weights_name, "groups": data.groups_name}
+        names = {argument: getattr(data, f"{argument}_name") for argument in ("weights", "groups", "second_groups")}
         self.sampling_ = {argument: name for argument, name in names.items() if name}
         self.saved_analysis_, self._cache = None, FitCache()
 
@@ -475,6 +482,7 @@ class SeededEstimator(IVEstimator):
     Args:
         use_instrument: False ignores the instruments.
         treatment_kind, outcome_kind: as in `IVData.from_arrays`.
+        covariance: what standard errors and tests, those of `diagnose` too, allow for, as in `IVData.from_arrays`.
         random_state: the seed; None draws one and keeps it in `seed_`.
         progress: show progress bars; None shows them in notebooks only.
     """
@@ -482,6 +490,7 @@ class SeededEstimator(IVEstimator):
     use_instrument: bool = True
     treatment_kind: RoleKind = "auto"
     outcome_kind: RoleKind = "auto"
+    covariance: Covariance = "auto"
     random_state: int | None = None
     progress: bool | None = None
 

@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
+from bgmiv.covariance import ErrorsName
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray, role_label
 from bgmiv.data.query import Encoded, Query, Rows
@@ -140,14 +141,14 @@ class FittedSieve(FittedMethod):
     Attributes:
         schema, support, reduction: what the fit keeps of its data.
         function: the structural function, and the covariance of its coefficients.
-        clustered: whether the covariance is clustered by groups.
+        errors: what the covariance allows for: "classical", "robust" or "clustered".
     """
 
     schema: Schema
     support: LinearSupport
     reduction: FittedReduction
     function: SieveFunction
-    clustered: bool
+    errors: ErrorsName
     closed_form = True
 
     @property

@@ -15,7 +15,7 @@ import numpy as np
 from bgmiv.analysis.analysis import Analysis
 from bgmiv.data.blocks import Level
 from bgmiv.data.formula import FormulaFile, FormulaReader, formula_reader, from_formula
-from bgmiv.data.ivdata import IVData
+from bgmiv.data.ivdata import Covariance, IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Query, Rows
 from bgmiv.data.read import ColumnReader, from_frame
@@ -54,7 +54,7 @@ class SavedModel:
         reader: how covariates are read from tables; None if the fit was on arrays.
         formula: of the fit, if it had one.
         n_dropped: rows left out for missing values.
-        sampling: names of the columns of weights and groups.
+        sampling: names of the columns of weights, groups and second groups.
         analysis: what was shown of it, if that was saved.
     """
 
@@ -209,16 +209,22 @@ def _check_unique(names: Sequence[object], where: str) -> None:
         raise ModelFileError(f"{where} are not unique.")
 
 
-def data_again(schema: Schema, sampling: Mapping[str, str], formula: str, table: Any) -> IVData:
+def data_again(
+    schema: Schema, sampling: Mapping[str, str], formula: str, table: Any, covariance: Covariance = "auto"
+) -> IVData:
     """The rows of a table as a fit with this schema read them.
 
     Raises:
         DataError: the columns, their kinds or their levels are not those of the fit.
     """
     if isinstance(table, IVData):
-        return _recoded(table, schema)
+        return _recoded(replace(table, covariance=covariance), schema)
+    named = dict(sampling)
+    second = named.pop("second_groups", "")
     given: dict[str, Any] = {
-        **sampling,
+        **named,
+        **({"groups": [named["groups"], second]} if second else {}),
+        "covariance": covariance,
         "treatment_kind": str(schema.treatment.kind.value),
         "outcome_kind": str(schema.outcome.kind.value),
     }

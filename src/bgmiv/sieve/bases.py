@@ -434,6 +434,7 @@ class SieveFunction:
         gains: what each penalised term, kept or not, gains: twice a log likelihood ratio.
         probabilities: of the terms that are averaged over, that there is such a function.
         effects: what is kept of absorbed indicators, with columns for f and for the terms; None if there are none.
+        dof: degrees of freedom of `sampling`.
     """
 
     treatment: TreatmentBasis
@@ -449,6 +450,7 @@ class SieveFunction:
     gains: dict[str, float]
     probabilities: dict[str, float]
     effects: LevelEffects | None = None
+    dof: float = np.inf
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together: of a file that anyone may have written."""
@@ -521,4 +523,5 @@ class SieveFunction:
             found["sampling"] = np.concatenate([found["sampling"], noise])
             # The levels' own means do not move with the slope.
             found[STRENGTH] = np.concatenate([found[STRENGTH], np.zeros_like(noise)])
-        return tuple(Source(name, part, np.inf) for name, part in found.items() if len(part))
+        dofs = dict.fromkeys(parts, np.inf) | {"sampling": self.dof}
+        return tuple(Source(name, part, dofs[name]) for name, part in found.items() if len(part))

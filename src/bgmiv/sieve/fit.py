@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bgmiv.covariance import errors_of
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import warn_user
 from bgmiv.data.within import LevelEffects, Within
@@ -237,7 +238,7 @@ def fit_sieve(
         columns = columns._replace(treatment=TreatmentBasis.fit(columns.x, 0, segments + 1, segments=segments))
     if learned is not None:
         columns = columns._replace(learned=learned.take(order), treatment=columns.treatment._replace(spline=None))
-    sampling = Sampling(columns.weights, columns.data.groups, stretches_of(fold))
+    sampling = Sampling(columns.weights, columns.data.groups, stretches_of(fold), errors_of(columns.data))
     within, min_gain = columns.within, config.min_gain * columns.correction
     functions, n_lines = columns.treatment(columns.x), columns.treatment.sizes["lines"]
     first = FirstStage.exogenous(functions)
@@ -404,6 +405,7 @@ def sieve_function(
         gains={name: float(found.penalties.gains[i]) for i, name in enumerate(penalised)},
         probabilities=probabilities,
         effects=_level_effects(columns, kept, mean[rows], other) if columns.within else None,
+        dof=errors_of(columns.data).dof(),
     )
 
 

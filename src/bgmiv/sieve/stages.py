@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 from threadpoolctl import threadpool_limits
 
+from bgmiv.covariance import Errors, cluster_sums, left_out_score, mended, tell_mended
 from bgmiv.sieve.penalties import (
     Penalties,
     Shape,
@@ -31,6 +31,8 @@ __all__ = ["FirstStage", "Regression", "Sampling", "SecondStage", "first_stage",
 Floats = NDArray[np.float64]
 BlocksAt = Callable[[Any], list[Floats]]
 """The regressors at some rows (a slice or positions), in blocks."""
+PartsAt = Callable[[Any], list[tuple[Floats, Floats]]]
+"""Scores at some rows: a row's is the sum over parts of its columns `(n, p)` times its residual `(n,)`."""
 
 _PIECE = 4096
 # A robust covariance that only chooses penalties is that of this many rows; that of intervals is of all rows.
@@ -57,11 +59,13 @@ class Sampling(NamedTuple):
         groups: `(n,)` codes from 0 of rows that belong together, or None.
         folds: stretches of rows, one after the other; groups lie within one. Where there is only one, every row is a
             fold of its own.
+        errors: what the covariance allows for; None: robust to unequal variances, or clustered by groups.
     """
 
     weights: Floats | None
     groups: NDArray[np.int64] | None
     folds: Sequence[slice]
+    errors: Errors | None = None
 
     @property
     def n_rows(self) -> int:
@@ -91,18 +95,43 @@ class Sampling(NamedTuple):
         sizes = np.cumsum(np.bincount(self.groups))
         return np.flatnonzero(self.groups <= np.searchsorted(sizes, _MAX_NOISE_ROWS))
 
-    def covariance(self, scores_at: Callable[[Any], Floats], pieces: Sequence[Any]) -> Floats:
-        """Of the sum of scores `(n, p)` over pieces of the rows, robust to unequal variances or clustered by groups."""
+    @property
+    def assumed(self) -> Errors:
+        """What the covariance allows for."""
+        return Errors.of("auto", self.groups) if self.errors is None else self.errors
+
+    @property
+    def dof(self) -> float:
+        """Degrees of freedom of the covariance: infinite without clusters."""
+        return self.assumed.dof()
+
+    def covariance(self, parts_at: PartsAt, pieces: Sequence[Any]) -> Floats:
+        """Of the sum over rows of scores, as :data:`PartsAt` gives them, in pieces of the rows.
+
+        It has no small-sample correction, and CR1 in the place of the jackknife.
+        """
+        errors = self.assumed
         middle: Any = 0.0
-        sums: Any = 0.0
+        sums: list[Any] = [0.0 for _ in errors.ways]
+        noise: Any = 0.0
         for rows in pieces:
-            scores = scores_at(rows)
-            if self.groups is None:
+            parts = parts_at(rows)
+            if errors.classical:
+                left = np.column_stack([residuals for _, residuals in parts])
+                stacked = np.stack([columns for columns, _ in parts])
+                middle = middle + np.einsum("anp,bnq->abpq", stacked, stacked, optimize=True)
+                noise = noise + np.vstack([left.T @ left, np.full(left.shape[1], float(len(left)))])
+                continue
+            scores = np.asarray(sum(columns * residuals[:, None] for columns, residuals in parts), np.float64)
+            if not errors.ways:
                 middle = middle + scores.T @ scores
-            else:
-                entries = (np.ones(len(scores)), (self.groups[rows], np.arange(len(scores))))
-                sums = sums + csr_array(entries, shape=(int(self.groups.max()) + 1, len(scores))) @ scores
-        return np.asarray(middle if self.groups is None else sums.T @ sums, np.float64)
+            for i, way in enumerate(errors.ways):
+                sums[i] = sums[i] + cluster_sums(scores, way.codes[rows], way.n_clusters)
+        if errors.classical:
+            return np.asarray(np.einsum("ab,abpq->pq", noise[:-1] / noise[-1], middle), np.float64)
+        for total, way in zip(sums, errors.ways, strict=True):
+            middle = middle + way.sign * (total.T @ total)
+        return np.asarray(middle, np.float64)
 
 
 class FirstStage(NamedTuple):
@@ -175,8 +204,8 @@ def first_stage(
     def chosen(j: int) -> Penalties:
         def noise(coefficients: Floats) -> tuple[Floats, float]:
             errors = left[:, size + j] - left[:, :size] @ coefficients
-            scores = left[:, :size] * errors[:, None]
-            return share * sampling.covariance(lambda _: scores, [some]), float(np.mean(errors**2))
+            found = sampling.covariance(lambda _: [(left[:, :size], errors)], [some])
+            return share * found, float(np.mean(errors**2))
 
         return choose_penalties(total[:size, :size], total[:size, size + j], blocks, noise, min_gain, squares)
 
@@ -333,6 +362,8 @@ class Regression(NamedTuple):
         kept: NDArray[np.bool_],
         pieces: Sequence[Any],
         share: float = 1.0,
+        inverse: Floats | None = None,
+        correction: float = 1.0,
         *,
         strength: bool = False,
     ) -> tuple[Floats, float]:
@@ -348,6 +379,9 @@ class Regression(NamedTuple):
             kept: which columns are asked about.
             pieces: the rows.
             share: how many rows each of these stands for.
+            inverse: that of the penalised Gram matrix of the columns asked about, for a covariance with the corrections
+                of clusters, and the jackknife where it is asked for.
+            correction: n / (n - k), by which all but the jackknife is multiplied.
             strength: also of the derivatives of these scores by the slope of the treatment's line,
                 $-\sum_j \phi_j z_j^\top Q z_i \hat u_i$; they come after the others.
         """
@@ -370,20 +404,68 @@ class Regression(NamedTuple):
         passed = [cross @ inverse for cross, inverse in zip(crossed, first.inverses, strict=True)]
         slope_passed = by_slope @ first.inverses[0] if first.kept else by_slope
 
-        def scores_at(rows: Any) -> Floats:
+        def parts_at(rows: Any) -> list[tuple[Floats, Floats]]:
             columns, z = np.hstack(self.columns(rows)), np.hstack(first.regressors(rows)) * root(rows)
-            scores = columns[:, kept] * (self.outcome[rows] * root(rows)[:, 0] - columns @ coefficients)[:, None]
             residuals = first.residuals[rows] * root(rows)
+            parts = [(columns[:, kept], self.outcome[rows] * root(rows)[:, 0] - columns @ coefficients)]
             for k, used in enumerate(first.kept):
-                scores += (z[:, used] @ passed[k].T) * residuals[:, [k]]
+                parts.append((z[:, used] @ passed[k].T, residuals[:, k]))
             if not strength:
-                return scores
-            derivatives = np.zeros_like(scores)
+                return parts
+            nothing = np.zeros_like(parts[0][0])
+            wide = [(np.hstack([part, nothing]), left) for part, left in parts]
             if first.kept:
-                derivatives = (z[:, first.kept[0]] @ slope_passed.T) * residuals[:, [0]]
-            return np.hstack([scores, derivatives])
+                wide[1] = (np.hstack([parts[1][0], z[:, first.kept[0]] @ slope_passed.T]), residuals[:, 0])
+            return wide
 
-        return share * self.sampling.covariance(scores_at, pieces), square / count
+        if inverse is None or not self.sampling.assumed.ways:
+            return share * correction * self.sampling.covariance(parts_at, pieces), square / count
+        moves = [crossed, [by_slope, *(0.0 * cross for cross in crossed[1:])]][: 1 + strength]
+        return self._clustered(parts_at, moves, inverse, correction), square / count
+
+    def _clustered(self, parts_at: PartsAt, moves: list[list[Floats]], inverse: Floats, correction: float) -> Floats:
+        """The covariance of the sum of scores with the corrections of clusters: CR1, or the jackknife of both stages.
+
+        Without a cluster the first stage's coefficients change, which moves the scores, and then those of the second.
+        `moves` has, for the scores and for their derivatives if asked for, how each target's coefficients move them.
+        """
+        first, n = self.first, self.sampling.n_rows
+        size, width = len(inverse), len(moves) * len(inverse)
+        middle = np.zeros((width, width))
+        for way in self.sampling.assumed.ways:
+            scores = np.zeros((way.n_clusters, width))
+            if not way.jackknife:
+                plain = self.sampling._replace(errors=Errors(ways=(way._replace(sign=1.0),)))
+                pieces = [piece for fold in self.sampling.folds for piece in self.sampling.pieces(fold)]
+                factor = way.n_clusters / (way.n_clusters - 1) * (n - 1) / n * correction
+                middle += way.sign * factor * plain.covariance(parts_at, pieces)
+                continue
+            for g in range(way.n_clusters):
+                own = np.flatnonzero(way.codes == g)
+                gram, score = np.zeros_like(inverse), np.zeros((size, len(moves)))
+                sums = [(np.zeros((len(each), len(each))), np.zeros(len(each))) for each in first.inverses]
+                for start in range(0, len(own), _PIECE):
+                    rows = own[start : start + _PIECE]
+                    (columns, residuals), *_ = parts_at(rows)
+                    gram += columns[:, :size].T @ columns[:, :size]
+                    score[:, 0] += columns[:, :size].T @ residuals
+                    z = np.hstack(first.regressors(rows)) * self.sampling.root(rows)
+                    left = first.residuals[rows] * self.sampling.root(rows)
+                    for k, used in enumerate(first.kept):
+                        sums[k][0][:] += z[:, used].T @ z[:, used]
+                        sums[k][1][:] += z[:, used].T @ left[:, k]
+                for k, (own_gram, own_score) in enumerate(sums):
+                    moved = first.inverses[k] @ left_out_score(own_gram, own_score, first.inverses[k])
+                    for part, of_targets in enumerate(moves):
+                        score[:, part] += of_targets[k] @ moved
+                scores[g] = left_out_score(gram, score, inverse).T.ravel()
+            middle += way.sign * (way.n_clusters - 1) / way.n_clusters * (scores.T @ scores)
+        if len(self.sampling.assumed.ways) == 1:
+            return middle
+        positive, was_mended = mended(middle)
+        if was_mended:
+            tell_mended()
+        return positive
 
 
 @_one_thread()
@@ -393,7 +475,8 @@ def second_stage(
     r"""Ridge regression of the outcome on predicted regressors, with its robust covariance.
 
     $\hat\beta = (\Phi^\top \Phi + \Lambda)^{-1} \Phi^\top y = B \Phi^\top y$ has the covariance $B M B$, with M that
-    of :meth:`Regression.covariance` times n / (n - k), where k counts the effective parameters. A block b, kept or left
+    of :meth:`Regression.covariance` times n / (n - k), where k counts the effective parameters, or the jackknife's over
+    clusters. A block b, kept or left
     out, whose coefficients have the prior variance $\tau_b$ adds the bias $(B \Phi^\top \Phi_b - I_b) \beta_b$, whose
     covariance the prior gives: both together cover a smooth function on average over its points (Nychka 1988). A
     block that gains too little to enter has the $\tau_b$ of the largest likelihood: that it was left out is part of the
@@ -455,7 +538,7 @@ def second_stage(
     of_sieve = slice(problem.first.n_controls, None)
     effective = float(np.sum((inverse * inner)[kept[: problem.first.n_controls].sum() :]))
     correction = sampling.n_rows / max(sampling.n_rows - effective, 1.0)
-    middle, _ = problem.covariance(coefficients, kept, pieces, strength=True)
+    middle, _ = problem.covariance(coefficients, kept, pieces, 1.0, inverse, correction, strength=True)
     turned = np.zeros_like(middle)
     prior_part = np.zeros((n_kept, n_kept))
     for share, own, beta, model in zip(shares, inverses, each, models, strict=True):
@@ -466,7 +549,7 @@ def second_stage(
             # What a coefficient of each averaged column adds to the expected estimates, less itself.
             moved = own @ inner[:, model.varied[kept]] - np.eye(n_kept)[:, model.varied[kept]]
             prior_part += share * correction * (moved * model.variances[model.varied]) @ moved.T
-    scores = _root(correction * turned)
+    scores = _root(turned)
 
     def bias_of(block: slice, prior: float) -> Floats:
         weights = np.zeros((size, block.stop - block.start))

@@ -163,7 +163,6 @@
 
   // The effect and its interval are affine in a direct effect of an instrument, but for the standard error of 2SLS.
   const direct = find("direct");
-  const normal = data.quantiles[0];
   const panels = all("[data-direct]");
   const several = find("direct-instrument");
   const shift = () => {
@@ -174,7 +173,7 @@
     const gamma = (Number(direct.value) / 100) * one.reach;
     const moved = gamma * one.slope * one.change;
     const variance = one.variance + 2 * gamma * one.covariance + gamma ** 2 * one.slope_variance;
-    const half = Math.abs(one.change) * normal * Math.sqrt(Math.max(variance, 0));
+    const half = Math.abs(one.change) * one.quantile * Math.sqrt(Math.max(variance, 0));
     const centre = (one.estimate + gamma * one.slope) * one.change;
     const fit = one.lower === null ? [one.fit + moved] : [one.fit, one.lower, one.upper].map((value) => value + moved);
     const shown = (values) => {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import astuple
 
 from bgmiv.analysis.analysis import Analysis, EffectRow
 from bgmiv.analysis.axes import axis_over, effect_axis
@@ -22,6 +21,7 @@ __all__ = ["direct_numbers", "direct_section", "strength_section"]
 # Applied work usually takes a standardised difference above a tenth as a sign of imbalance.
 _NOTABLE = 0.1
 _N_POINTS = 41
+_NUMBERS = ("estimate", "slope", "variance", "covariance", "slope_variance")
 
 
 def strength_section(analysis: Analysis) -> Parts:
@@ -161,7 +161,7 @@ def direct_section(analysis: Analysis) -> Parts:
 def _reach(analysis: Analysis, direct: DirectEffect) -> float | None:
     """How far the slider goes: twice the direct effect that takes the effect away; None if nothing moves."""
     effect, change = analysis.effects[0], analysis.effects[0].t1 - analysis.effects[0].t0
-    numbers = (effect.estimate, change, *astuple(direct)[1:])
+    numbers = (effect.estimate, change, direct.scale, *(getattr(direct, name) for name in _NUMBERS))
     if not direct.slope or not change or not all(math.isfinite(value) for value in numbers):
         return None
     sizes = [abs(direct.breakdown(analysis.level)), abs(effect.estimate / (direct.slope * change))]
@@ -228,9 +228,12 @@ def direct_numbers(analysis: Analysis) -> list[dict[str, float | None]]:
     """What the slider computes with, for each instrument that it moves."""
     effect = analysis.effects[0]
     lower, upper = _shifting_ends(effect) or (None, None)
-    names = ("estimate", "slope", "variance", "covariance", "slope_variance")
     shared = {"change": effect.t1 - effect.t0, "fit": effect.estimate, "lower": lower, "upper": upper}
     return [
-        {name: getattr(each, name) for name in names} | shared | {"reach": reach} if reach is not None else {}
+        {name: getattr(each, name) for name in _NUMBERS}
+        | shared
+        | {"reach": reach, "quantile": each.quantile(analysis.level)}
+        if reach is not None
+        else {}
         for each, reach in ((each, _reach(analysis, each)) for each in analysis.instruments.direct)
     ]

@@ -1,0 +1,418 @@
+r"""Linear estimates and their covariance: errors of equal variance, of any, or dependent within clusters of rows.
+
+With residuals e, effective regressors $\hat x$ (what the instruments predict of them) and
+$B = (\hat X^\top \hat X)^{-1}$:
+
+- classical: $B\, e^\top e / (n - k)$;
+- robust (HC1): $B \sum_i \hat x_i \hat x_i^\top e_i^2\, B\, n / (n - k)$;
+- clustered (CR1): the same with sums over clusters, times $G / (G - 1) \cdot (n - 1) / (n - k)$ for G clusters;
+- jackknife over clusters (CR3): $(G - 1) / G \sum_g \delta_g \delta_g^\top$, where $\delta_g$ is what the estimate
+  changes by without cluster g, both stages fitted again.
+
+Two ways of clustering: the sum of both, less that of their intersections, each with its own correction.
+
+References:
+    A. C. Cameron, J. B. Gelbach, D. L. Miller (2011), Robust inference with multiway clustering, Journal of Business &
+    Economic Statistics 29, 238-249.
+    J. G. MacKinnon, M. Ø. Nielsen, M. D. Webb (2023), Fast and reliable jackknife and bootstrap methods for
+    cluster-robust inference, Journal of Applied Econometrics 38, 671-694.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve, lapack, qr, solve_triangular
+from scipy.sparse import csr_array
+
+from bgmiv.data.ivdata import Covariance, IVData
+from bgmiv.data.messages import role_label, warn_user
+from bgmiv.errors import DataError, FitWarning, NotIdentifiedError
+
+__all__ = [
+    "ROBUST", "Clusters", "Errors", "ErrorsName", "LinearFit", "check_clusters", "cluster_sums",
+    "coefficient_covariance", "covariance_root", "errors_of", "fit_linear", "left_out_changes", "left_out_score",
+    "mended", "score_covariance", "tell_mended",
+]  # fmt: skip
+
+Floats = NDArray[np.float64]
+ErrorsName = Literal["classical", "robust", "clustered"]
+
+_FEW_CLUSTERS = 20
+_MIN_CLUSTERS = 3
+# Beyond so many the jackknife and CR1 agree, and CR1 is cheaper.
+_MAX_JACKKNIFE = 50
+# A column that others determine has less than this share of its length left.
+_REDUNDANT = 1e-10
+# Of a cluster that leaves less than this of a direction to the others, nothing is known without it.
+_ALONE = 1e-9
+
+
+class Clusters(NamedTuple):
+    """One way of clustering.
+
+    Attributes:
+        codes: `(n,)` from 0, the cluster of each row.
+        n_clusters: how many there are.
+        sign: 1, or -1 for the intersections of two ways.
+        jackknife: whether its part of the covariance is the jackknife's (CR3) rather than CR1.
+    """
+
+    codes: NDArray[np.int64]
+    n_clusters: int
+    sign: float
+    jackknife: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Errors:
+    """What is assumed of the errors.
+
+    Attributes:
+        classical: equal variances, and independent rows.
+        ways: of clustering; none where rows are independent.
+    """
+
+    classical: bool = False
+    ways: tuple[Clusters, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        covariance: Covariance = "auto",
+        groups: NDArray[np.int64] | None = None,
+        second: NDArray[np.int64] | None = None,
+        label: str = "groups",
+    ) -> Errors:
+        """The errors that an argument `covariance` stands for, given one or two clusterings of the rows.
+
+        Raises:
+            DataError: clusters are asked for and there are none, or fewer than three.
+        """
+        if covariance in ("classical", "robust"):
+            return cls(covariance == "classical")
+        if groups is None:
+            if covariance == "cluster":
+                raise DataError("covariance='cluster' needs clusters: pass groups=, or use covariance='robust'.")
+            return cls()
+        both = [np.unique(codes, return_inverse=True)[1] for codes in (groups, second) if codes is not None]
+        few = min(int(codes.max()) + 1 for codes in both)
+        if few < _MIN_CLUSTERS:
+            raise DataError(
+                f"{label}: {few} clusters do not tell how much estimates vary between clusters. Pass finer groups, at "
+                f"least {_MIN_CLUSTERS} of them, or leave groups out to treat rows as independent."
+            )
+        signs = [1.0] * len(both)
+        if len(both) == 2:
+            both.append(np.unique(both[0] * (int(both[1].max()) + 1) + both[1], return_inverse=True)[1])
+            signs.append(-1.0)
+        counts = [int(codes.max()) + 1 for codes in both]
+        small = [covariance == "auto" and count <= _MAX_JACKKNIFE for count in counts]
+        return cls(False, tuple(map(Clusters, both, counts, signs, small)))
+
+    @property
+    def name(self) -> ErrorsName:
+        """In a word: classical, robust or clustered."""
+        return "clustered" if self.ways else "classical" if self.classical else "robust"
+
+    @property
+    def jackknife(self) -> bool:
+        """Whether some part of the covariance is the jackknife's."""
+        return any(way.jackknife for way in self.ways)
+
+    @property
+    def linearmodels(self) -> dict[str, Any]:
+        """As linearmodels takes them, whose clustered covariance is CR1."""
+        if not self.ways:
+            return {"cov_type": "unadjusted" if self.classical else "robust"}
+        return {"cov_type": "clustered", "clusters": np.column_stack([way.codes for way in self.ways[:2]])}
+
+    def dof(self, residual: float = np.inf) -> float:
+        """Degrees of freedom: those of the residuals, or the smallest number of clusters less one."""
+        return float(min((way.n_clusters - 1 for way in self.ways), default=residual))
+
+
+ROBUST = Errors()
+
+
+def errors_of(data: IVData) -> Errors:
+    """What is assumed of the errors of a data set, by its groups and the covariance that was asked for."""
+    return Errors.of(data.covariance, data.groups, data.second_groups, role_label("groups", data.groups_name))
+
+
+def check_clusters(data: IVData) -> None:
+    """Tell of few clusters.
+
+    Warns:
+        FitWarning: there are fewer than 20.
+    """
+    if data.groups is None or data.covariance in ("classical", "robust"):
+        return
+    columns = {data.groups_name: data.groups, data.second_groups_name: data.second_groups}
+    for name, codes in columns.items():
+        count = 0 if codes is None else len(np.unique(codes))
+        if 0 < count < _FEW_CLUSTERS:
+            warn_user(
+                f"{role_label('groups', name)}: {count} clusters are few. Intervals have {count - 1} degrees of "
+                "freedom, and are still too short if clusters differ much in size or in how they were treated.",
+                FitWarning,
+            )
+
+
+def cluster_sums(scores: Floats, codes: NDArray[np.int64], count: int) -> Floats:
+    """Sums of rows `(n, p)` over clusters, `(count, p)`."""
+    entries = (np.ones(len(scores)), (codes, np.arange(len(scores))))
+    return np.asarray(csr_array(entries, shape=(count, len(scores))) @ scores, np.float64)
+
+
+def score_covariance(errors: Errors, scores: Floats, n_parameters: float = 0.0) -> Floats:
+    """The covariance of the sum of scores `(n, p)` by HC1 or CR1, whatever the errors say of the jackknife."""
+    n = len(scores)
+    left = max(n - n_parameters, 1.0)
+    if not errors.ways:
+        return np.asarray(scores.T @ scores * (n / left), np.float64)
+    total = np.zeros((scores.shape[1], scores.shape[1]))
+    for way in errors.ways:
+        sums = cluster_sums(scores, way.codes, way.n_clusters)
+        total += way.sign * way.n_clusters / (way.n_clusters - 1) * (n - 1) / left * (sums.T @ sums)
+    return total
+
+
+def coefficient_covariance(
+    errors: Errors, columns: Floats, residuals: Floats, n_parameters: int, left_out: Callable[[Clusters], Floats]
+) -> tuple[Floats, bool]:
+    """The covariance of the coefficients of orthonormal columns, and whether it had to be mended.
+
+    Args:
+        errors: what is assumed of them.
+        columns: `(n, k)` effective regressors, orthonormal.
+        residuals: `(n,)`.
+        n_parameters: how many coefficients there are, others than these among them.
+        left_out: how the coefficients change without each cluster `(G, k)`, for the jackknife.
+    """
+    n, k = columns.shape
+    if errors.classical:
+        return np.eye(k) * (float(residuals @ residuals) / max(n - n_parameters, 1)), False
+    scores = columns * residuals[:, None]
+    plain = Errors(ways=tuple(way for way in errors.ways if not way.jackknife))
+    total = np.zeros((k, k)) if errors.ways and not plain.ways else score_covariance(plain, scores, n_parameters)
+    for way in errors.ways:
+        if way.jackknife:
+            changes = left_out(way)
+            total += way.sign * (way.n_clusters - 1) / way.n_clusters * (changes.T @ changes)
+    return mended(total) if len(errors.ways) > 1 else (total, False)
+
+
+def mended(matrix: Floats) -> tuple[Floats, bool]:
+    """The matrix without its negative eigenvalues, which a difference of covariances may have."""
+    values, vectors = np.linalg.eigh(matrix)
+    if values[0] >= -1e-12 * max(values[-1], 0.0):
+        return matrix, False
+    return np.asarray((vectors * np.maximum(values, 0.0)) @ vectors.T, np.float64), True
+
+
+def tell_mended() -> None:
+    """Tell of a covariance that was mended.
+
+    Warns:
+        FitWarning: that it was.
+    """
+    warn_user(
+        "the covariance of two-way clusters was not positive; its negative eigenvalues are set to 0, and some standard "
+        "errors may be too small. Cluster one way to compare.",
+        FitWarning,
+    )
+
+
+class LinearFit(NamedTuple):
+    """A linear regression, by least squares or by two-stage least squares.
+
+    Attributes:
+        coefficients, covariance: of the regressors, `(k,)` and `(k, k)`.
+        residuals: `(n,)` of the outcome, not weighted.
+        dof: degrees of freedom of the covariance.
+        mended: whether negative eigenvalues were set to 0 in the covariance of two-way clusters.
+    """
+
+    coefficients: Floats
+    covariance: Floats
+    residuals: Floats
+    dof: float
+    mended: bool
+
+
+def fit_linear(
+    outcome: Floats,
+    regressors: Floats,
+    instruments: Floats | None = None,
+    *,
+    weights: Floats | None = None,
+    errors: Errors = ROBUST,
+    n_absorbed: int = 0,
+    interest: slice | None = None,
+) -> LinearFit:
+    """Two-stage least squares, or least squares without instruments; the units of columns do not matter.
+
+    Args:
+        outcome: `(n,)`.
+        regressors: `(n, k)`; the first column is the constant.
+        instruments: `(n, l)`, the exogenous regressors among them; the first column is the constant.
+        weights: `(n,)` positive.
+        errors: what is assumed of them.
+        n_absorbed: coefficients of columns that were taken out of all of these before, for degrees of freedom.
+        interest: regressors that have to be identified without any one of the clusters, for the jackknife.
+
+    Raises:
+        LinAlgError: some columns are linear combinations of others.
+        NotIdentifiedError: without some cluster the regressors of interest are not identified.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> w, u = rng.normal(size=(2, 5000))
+        >>> x, z = (np.column_stack([np.ones(5000), column]) for column in (w + u, 1e-9 * w))
+        >>> found = fit_linear(2.0 * x[:, 1] - u, x, z)
+        >>> found.coefficients.round(1) + 0.0, found.dof
+        (array([0., 2.]), 4998.0)
+    """
+    n, k = regressors.shape
+    share = np.ones(n) if weights is None else np.asarray(weights, np.float64)
+    root = np.sqrt(share)[:, None]
+    x, back = _standard(regressors, share)
+    x, y = x * root, np.asarray(outcome, np.float64) * root[:, 0]
+    if instruments is None:
+        basis, inner = np.linalg.qr(x)
+        effective = basis
+    else:
+        basis, first = np.linalg.qr(_standard(instruments, share)[0] * root)
+        _check_rank(first, "instruments and covariates")
+        turn, inner = np.linalg.qr(basis.T @ x)
+        effective = basis @ turn
+    _check_rank(inner, "regressors, or what the instruments predict of them,")
+    inverse = solve_triangular(inner, np.eye(k))
+    beta = inverse @ (effective.T @ y)
+    residuals = y - x @ beta
+    n_parameters, half = k + n_absorbed, back @ inverse
+
+    def left_out(way: Clusters) -> Floats:
+        wanted = None if interest is None else half[interest] / np.linalg.norm(half[interest], axis=1, keepdims=True)
+        whitened = effective if instruments is None else x @ inverse
+        return left_out_changes(way, whitened, residuals, None if instruments is None else basis, wanted)
+
+    middle, was_mended = coefficient_covariance(errors, effective, residuals, n_parameters, left_out)
+    return LinearFit(
+        coefficients=back @ beta,
+        covariance=np.asarray(half @ middle @ half.T, np.float64),
+        residuals=residuals / root[:, 0],
+        dof=errors.dof(n - n_parameters),
+        mended=was_mended,
+    )
+
+
+def _standard(columns: Floats, share: Floats) -> tuple[Floats, Floats]:
+    """The constant, and the other columns with mean 0 and length 1; and the matrix from their coefficients to ours."""
+    others = np.asarray(columns[:, 1:], np.float64)
+    centre = share @ others / share.sum()
+    moved = others - centre
+    length = np.sqrt(share @ moved**2)
+    size = np.abs(others).max(axis=0, initial=0.0) * np.sqrt(share.sum())
+    if np.any(length <= 1e-13 * size):
+        raise np.linalg.LinAlgError("a column is constant")
+    back = np.diag(np.concatenate([[1.0 / np.sqrt(share.sum())], 1.0 / length]))
+    back[0, 1:] = -centre / length
+    constant = np.full((len(columns), 1), 1.0 / np.sqrt(share.sum()))
+    return np.hstack([constant, moved / length]), back
+
+
+def _check_rank(factor: Floats, what: str) -> None:
+    """Refuse the triangular factor of columns some of which the others determine."""
+    lengths = np.abs(np.diag(qr(factor, mode="r", pivoting=True)[0]))
+    if len(lengths) < factor.shape[1] or lengths[-1] <= _REDUNDANT:
+        raise np.linalg.LinAlgError(f"{what} do not have full column rank")
+
+
+def left_out_changes(
+    way: Clusters, regressors: Floats, residuals: Floats, basis: Floats | None = None, wanted: Floats | None = None
+) -> Floats:
+    """How the coefficients of regressors `(n, k)` change without each cluster: those of fits to the other rows.
+
+    What the other rows do not identify is left as it is: the indicator of a cluster, say.
+
+    Args:
+        way: the clusters.
+        regressors: `(n, k)`, orthonormal; with instruments, what these predict of them is.
+        residuals: `(n,)` of the fit to all rows.
+        basis: orthonormal columns `(n, l)` that span the instruments; None for least squares.
+        wanted: `(m, k)` combinations of the coefficients that have to be identified.
+    """
+    order = np.argsort(way.codes, kind="stable")
+    ends = np.cumsum(np.bincount(way.codes, minlength=way.n_clusters))[:-1]
+    z = regressors if basis is None else basis
+    right = np.column_stack([regressors, residuals])
+    gram, cross = np.eye(z.shape[1]), z.T @ right
+    changes = np.empty((way.n_clusters, regressors.shape[1]))
+    for g, rows in enumerate(np.split(order, ends)):
+        own, rest = z[rows], cross - z[rows].T @ right[rows]
+        inner = gram - own.T @ own
+        if basis is not None:
+            first = _solve(inner, rest)
+            inner, rest = rest[:, :-1].T @ first[:, :-1], rest[:, :-1].T @ first[:, -1:]
+        changes[g] = _solve(inner, rest[:, -1:], wanted)[:, 0]
+    return changes
+
+
+def _solve(matrix: Floats, right: Floats, wanted: Floats | None = None) -> Floats:
+    """The shortest solution of a symmetric system; `wanted` combinations of it have to be determined."""
+    try:
+        factor = cho_factor(matrix, lower=True)
+        if np.diag(factor[0]).min() ** 2 > _ALONE:
+            return np.asarray(cho_solve(factor, right), np.float64)
+    except np.linalg.LinAlgError:
+        pass
+    values, vectors = np.linalg.eigh(matrix)
+    known = values > _ALONE
+    if wanted is not None and np.any(np.abs(wanted @ vectors[:, ~known]) > 1e-6):
+        raise NotIdentifiedError(
+            "groups: without one of the clusters the effect of the treatment is not identified, so that it rests on "
+            "this cluster alone. Pass finer groups, or other instruments; covariance='cluster' does not refuse it."
+        )
+    return np.asarray(vectors[:, known] @ ((vectors[:, known].T @ right) / values[known, None]), np.float64)
+
+
+def left_out_score(gram: Floats, score: Floats, inverse: Floats) -> Floats:
+    r"""A cluster's score for the jackknife: $(I - S_g B)^{-1} s_g = \Phi_g^\top (I - \Phi_g B \Phi_g^\top)^{-1} e_g$.
+
+    B times it is what coefficients $B \Phi^\top y$ lose without the cluster, ridges as they are.
+
+    Args:
+        gram: $S_g = \Phi_g^\top \Phi_g$ of the cluster's columns, `(k, k)`.
+        score: $s_g = \Phi_g^\top e_g$ `(k,)` or several `(k, m)`.
+        inverse: $B$, that of the penalised Gram matrix of all rows.
+
+    Example:
+        >>> columns, errors = np.array([[1.0], [2.0]]), np.array([1.0, -1.0])
+        >>> left_out_score(columns.T @ columns, columns.T @ errors, np.array([[0.1]]))
+        array([-2.])
+    """
+    matrix = np.eye(len(gram)) - gram @ inverse
+    factor, pivots, failed = lapack.dgetrf(matrix)
+    if not failed and lapack.dgecon(factor, np.abs(matrix).sum(axis=0).max())[0] > _ALONE:
+        return np.asarray(lapack.dgetrs(factor, pivots, score)[0], np.float64)
+    return np.asarray(np.linalg.lstsq(matrix, score, rcond=_ALONE)[0], np.float64)
+
+
+def covariance_root(covariance: Floats) -> Floats:
+    """R with R Rᵀ the covariance, whatever the units of its rows.
+
+    Example:
+        >>> root = covariance_root(np.diag([1e-20, 1.0]))
+        >>> bool(np.allclose(root @ root.T / 1e-20, np.diag([1.0, 1e20])))
+        True
+    """
+    scale = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    unit = np.where(scale > 0.0, scale, 1.0)
+    values, vectors = np.linalg.eigh(covariance / unit / unit[:, None])
+    return np.asarray(scale[:, None] * vectors * np.sqrt(np.maximum(values, 0.0)), np.float64)
