@@ -197,9 +197,9 @@ def test_adaptive_splines_are_net_of_absorbed_covariates() -> None:
 
 def test_penalised_numeric_covariates_are_said() -> None:
     rng = np.random.default_rng(0)
-    w, u = rng.normal(size=(2, 120))
+    w, u, e = rng.normal(size=(3, 120))
     columns = {f"v{i}": rng.normal(size=120) for i in range(40)}
-    table = pd.DataFrame({"y": w + 2.0 * u, "x": w + u, "w": w} | columns)
+    table = pd.DataFrame({"y": w + 2.0 * u + e, "x": w + u, "w": w} | columns)
     formula = f"y ~ {' + '.join(columns)} + [x ~ w]"
     for method in (NPIV(random_state=0), ControlFunction(random_state=0)):
         with pytest.warns(FitWarning, match="the 40 covariate columns are more than a quarter of the rows"):
