@@ -152,6 +152,18 @@ def test_a_sieve_is_net_of_two_absorbed_covariates(method: Any, tmp_path: Path) 
         assert np.array_equal(one, other)
 
 
+@pytest.mark.parametrize("method", [NPIV, ControlFunction])
+def test_a_covariate_that_does_not_vary_within_levels_changes_nothing_but_slopes(method: Any) -> None:
+    table = panel()
+    table["z"] = np.random.default_rng(5).normal(size=300)[table["firm"].astype(int)]
+    without = method(random_state=0).fit_formula(FORMULA, table).ate_interval(t0=0.0, t1=1.0, method="usual")
+    found = method(random_state=0).fit_formula("y ~ z + C(firm) + [x ~ w]", table)
+    interval = found.ate_interval(t0=0.0, t1=1.0, method="usual")
+    assert interval.estimate == pytest.approx(without.estimate, abs=0.3 * without.std_error)
+    assert 0.8 < interval.std_error / without.std_error < 1.3
+    assert np.isfinite(found.predict_interval(1.0, table.iloc[:5]).std_error).all()
+
+
 def test_intervals_of_the_function_have_the_noise_of_the_level() -> None:
     table = panel(30, 8)
     theirs = pyfixest_fit("y ~ x + v + C(firm)", table, "iid")
@@ -185,9 +197,9 @@ def test_adaptive_splines_are_net_of_absorbed_covariates() -> None:
 
 def test_penalised_numeric_covariates_are_said() -> None:
     rng = np.random.default_rng(0)
-    w, u = rng.normal(size=(2, 120))
+    w, u, e = rng.normal(size=(3, 120))
     columns = {f"v{i}": rng.normal(size=120) for i in range(40)}
-    table = pd.DataFrame({"y": w + 2.0 * u, "x": w + u, "w": w} | columns)
+    table = pd.DataFrame({"y": w + 2.0 * u + e, "x": w + u, "w": w} | columns)
     formula = f"y ~ {' + '.join(columns)} + [x ~ w]"
     for method in (NPIV(random_state=0), ControlFunction(random_state=0)):
         with pytest.warns(FitWarning, match="the 40 covariate columns are more than a quarter of the rows"):

@@ -24,9 +24,17 @@ from bgmiv.intervals import Floats
 from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.progress import Reporter, silent
 from bgmiv.sieve.bases import ColumnBasis, SieveFunction, TreatmentBasis, column_products, term_columns
-from bgmiv.sieve.fit import Columns, draw_folds, instrument_blocks, sieve_function, stretches_of, warn_of_shrunk
+from bgmiv.sieve.fit import (
+    Columns,
+    draw_folds,
+    instrument_blocks,
+    second_stage_of,
+    sieve_function,
+    stretches_of,
+    warn_of_shrunk,
+)
 from bgmiv.sieve.penalties import Penalties
-from bgmiv.sieve.stages import FirstStage, Regression, Sampling, SecondStage, first_stage, second_stage
+from bgmiv.sieve.stages import FirstStage, Regression, Sampling, SecondStage, first_stage
 
 __all__ = [
     "ASSUMPTION", "PRESETS", "ControlFunction", "ControlFunctionConfig", "Controls", "FittedControlFunction",
@@ -285,7 +293,7 @@ def _second_stage(
 
     outcome = (columns.y - columns.centre) / columns.scale
     problem = Regression(columns.within.net(blocks_at), slopes_at, outcome, first, sampling)
-    second = second_stage(problem, n_linear + 1, _MIN_GAIN * columns.correction)
+    second = second_stage_of(problem, n_linear + 1, _MIN_GAIN * columns.correction)
     loss = float(np.average((outcome - second.left_out) ** 2, weights=weights))
     n_penalised, own = len(terms) - n_linear, ~of_controls
     found = SecondStage(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
@@ -36,7 +36,7 @@ from bgmiv.sieve.stages import BlocksAt, FirstStage, Regression, Sampling, Secon
 
 __all__ = [
     "Columns", "Learned", "SieveConfig", "SieveFit", "draw_folds", "fit_sieve", "instrument_blocks", "left_out_errors",
-    "min_rows", "sieve_function", "stretches_of", "warn_of_shrunk",
+    "min_rows", "second_stage_of", "sieve_function", "stretches_of", "warn_of_shrunk",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
@@ -194,6 +194,11 @@ class Columns(NamedTuple):
         return _MIN_ROWS_A_COLUMN * (2 + len(self.covariates.used) + self.w.shape[1]) > rows
 
     @property
+    def varying(self) -> NDArray[np.bool_]:
+        """The covariates' lines that absorbed indicators do not determine, `(p,)`."""
+        return np.any(self.within.residual(self.covariates(self.v)["lines"]) != 0.0, axis=0)
+
+    @property
     def n_shrunk(self) -> int:
         """How many covariate columns are penalised for that."""
         return len(self.covariates.used) if self.wide else 0
@@ -289,9 +294,11 @@ def _with_expected_treatment(columns: Columns, predicted: Floats, sampling: Samp
     if columns.wide or not columns.v.shape[1]:
         return columns
 
+    varying = columns.varying
+
     def blocks_at(rows: Any) -> list[Floats]:
         parts = covariates(columns.v[rows])
-        linear = np.hstack([parts["constant"][:, : 0 if within else 1], parts["lines"]])
+        linear = np.hstack([parts["constant"][:, : 0 if within else 1], parts["lines"][:, varying]])
         return [linear, *(parts[kind] for kind in NONLINEAR if parts[kind].shape[1])]
 
     coefficients = first_stage(within.net(blocks_at), within.residual(predicted), 0, sampling, min_gain).coefficients
@@ -327,7 +334,44 @@ def _second_stage(
         _variances(columns, functions, terms[n_linear:]),
     )
     averaged = _averaged_terms(columns, functions, terms[n_linear:])
-    return second_stage(problem, n_linear + count, min_gain, averaged)
+    return second_stage_of(problem, n_linear + count, min_gain, averaged)
+
+
+def second_stage_of(
+    problem: Regression, n_free: int, min_gain: float, averaged: Mapping[int, Sequence[Shape]] | None = None
+) -> SecondStage:
+    """The second stage; columns of the blocks without a penalty that are all zero have the coefficient 0.
+
+    Net of absorbed indicators, covariates that do not vary within levels are zero.
+    """
+    widths = [block.shape[1] for block in problem.predicted_at(slice(0, 2))]
+    used = np.ones(sum(widths), bool)
+    free = used[: sum(widths[:n_free])]
+    free[:] = False
+    for fold in problem.sampling.folds:
+        for piece in problem.sampling.pieces(fold):
+            free |= np.any(np.hstack(problem.predicted_at(piece)[:n_free]) != 0.0, axis=0)
+    if used.all():
+        return second_stage(problem, n_free, min_gain, averaged)
+    masks = np.split(used, np.cumsum(widths)[:-1])
+
+    def full(values: Floats) -> Floats:
+        found = np.zeros((len(used), *values.shape[1:]))
+        found[used] = values
+        return found
+
+    reduced = problem._replace(
+        predicted_at=lambda rows: [b[:, mask] for b, mask in zip(problem.predicted_at(rows), masks, strict=True)],
+        slopes_at=lambda rows, beta: problem.slopes_at(rows, full(beta)),
+    )
+    found = second_stage(reduced, n_free, min_gain, averaged)
+    return found._replace(
+        coefficients=full(found.coefficients),
+        sampling=full(found.sampling),
+        smoothing=full(found.smoothing),
+        strength=full(found.strength),
+        bound=full(found.bound),
+    )
 
 
 def _variances(columns: Columns, functions: Floats, penalised: Sequence[str]) -> Floats:
@@ -456,6 +500,7 @@ def instrument_blocks(
     too many for the rows.
     """
     own = ColumnBasis.fit(columns.w, rng, waves=1)
+    varying = columns.varying
     wide, n_v, n_w = columns.wide, len(columns.covariates.moderators), len(own.used)
     joint = ColumnBasis.fit(np.hstack([columns.w, columns.v]), rng, waves=waves, max_columns=0)
 
@@ -473,7 +518,7 @@ def instrument_blocks(
                 joint(np.hstack([part.w[rows], part.v[rows]]))["waves"],
             ]
             (blocks if n_w > max_free else linear).append(of_w["lines"])
-            (blocks if wide else linear).append(of_v["lines"])
+            (blocks if wide else linear).append(of_v["lines"][:, varying])
             return [np.hstack(linear), *(block for block in blocks if block.shape[1])]
 
         return blocks_at
