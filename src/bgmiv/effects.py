@@ -50,6 +50,10 @@ class Predictor(Protocol):
         """What `encode` depends on; results with the same object share what was encoded."""
 
     @property
+    def first_stage_f(self) -> float | None:
+        """The effective F of the first stage that the fit has used; None if it is a linear one, or is not known."""
+
+    @property
     def is_line(self) -> bool:
         """Whether the data leave hardly a doubt that g is linear in the treatment with one slope for all rows."""
 

@@ -31,7 +31,8 @@ from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
 from bgmiv.diagnostics.check import Diagnosis, Fitted
 from bgmiv.diagnostics.diagnose import changes_of
-from bgmiv.diagnostics.weak_iv import FitRows, effect_of, needs_robust_set
+from bgmiv.diagnostics.strength import strength_of
+from bgmiv.diagnostics.weak_iv import FitRows, effect_of
 from bgmiv.effects import Average, average
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.intervals import ANDERSON_RUBIN, Band, interval_of
@@ -250,7 +251,8 @@ def build_analysis(
     chosen = [*groups_by_treatment(data, grid), *groups_of(data, request)]
     groups += [(one.group, subject.rows.take(one.rows)) for one in chosen]
     averages = [(group, averaged(fitted, rows, grid)) for group, rows in groups]
-    weak = subject.own is not None and needs_robust_set(subject.own.data)
+    strength = None if subject.own is None else strength_of(data, fitted.first_stage_f)
+    weak = strength is not None and strength.usual_is_too_short
     effects = tuple(effect_row(group, found, grid, fitted, subject.own, weak) for group, found in averages)
     methods = [method_row(subject.label, fitted, averages[0][1], effects[0], subject.note)]
     methods += _beside(subject, diagnosis, no_instrument, grid, weak=weak)

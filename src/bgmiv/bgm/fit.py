@@ -26,7 +26,7 @@ from bgmiv.data.query import Query, rows_of
 from bgmiv.data.scaling import ScaledData, Scaler
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
 from bgmiv.diagnostics.held_out import held_out_rows
-from bgmiv.diagnostics.linear import first_stage, linear_columns
+from bgmiv.diagnostics.strength import strength_of
 from bgmiv.diagnostics.verdict import FitEvidence
 from bgmiv.errors import ConfigError, DataError, DivergedError
 from bgmiv.estimators.fitted import check_instrument
@@ -280,10 +280,7 @@ def _evidence(fitted: FittedBGMIV, data: IVData, reduced: IVData, last: LastStag
         found = replace(found, n_steps=steps, n_failed=n_failed)
     if last is None:
         return found
-    strength = None
-    if uses_instrument:
-        columns = linear_columns(data)
-        strength = min(float(first_stage(column, columns).effective_f) for column in columns.treatment.T)
+    strength = strength_of(data, last.function.first_stage_f) if uses_instrument else None
     found = found.with_last_stage(last.explained, last.function.weight, last.function.is_linear, strength)
     return replace(found, n_penalised=last.n_shrunk)
 

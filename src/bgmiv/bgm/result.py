@@ -126,6 +126,11 @@ class FittedBGMIV(FittedMethod):
         return self.last_stage is None or self.last_stage.weight != 0.0
 
     @property
+    def first_stage_f(self) -> float | None:
+        """That of the last stage."""
+        return None if self.last_stage is None else self.last_stage.first_stage_f
+
+    @property
     def model(self) -> BGMIVModel:
         """The first member's networks."""
         return self.members[0].model

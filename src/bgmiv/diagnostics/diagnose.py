@@ -16,14 +16,13 @@ from bgmiv.diagnostics.check import Check, Diagnosis, Fitted, LinearEstimate, Se
 from bgmiv.diagnostics.detail import detail_check
 from bgmiv.diagnostics.linear import LinearParts, linear_parts
 from bgmiv.diagnostics.moments import MAX_TESTED, moment_test
+from bgmiv.diagnostics.strength import linear_strength
 from bgmiv.diagnostics.verdict import FIRST_STAGE_GAIN, MOMENT_EXCESS, Limits, Verdict
 from bgmiv.diagnostics.weak_iv import likelihood_ratio_set, tf_critical_value
 from bgmiv.effects import Predictor, average, contrast
 
 __all__ = ["Change", "changes_of", "diagnose"]
 
-# The old rule of thumb for weak instruments.
-_WEAK_F = 10.0
 # The level for which critical values of the tF procedure are published.
 _TF_LEVEL = 0.95
 
@@ -101,10 +100,10 @@ def _strength(parts: LinearParts, levels: Sequence[Any] | None) -> tuple[Check, 
     effective = {"effective_f": stage.effective_f, "critical": stage.critical, **count, **columns.prepared}
     robust = {"robust_f": stage.robust_f, "f": stage.f, "partial_r2": stage.partial_r2, **count}
     robust["clustered"] = float(bool(columns.errors.ways))
-    limits = Limits(stage.critical, _WEAK_F)
+    known = linear_strength(parts)
     return (
-        Check("effective-f", limits.severity(stage.effective_f), effective, labels | columns.labels),
-        Check("robust-f", limits.severity(stage.robust_f), robust, labels),
+        Check("effective-f", known.severity, effective, labels | columns.labels),
+        Check("robust-f", known._replace(f=stage.robust_f).severity, robust, labels),
     )
 
 

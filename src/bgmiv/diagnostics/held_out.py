@@ -17,7 +17,6 @@ from bgmiv.data.schema import BlockKind
 from bgmiv.diagnostics.check import HeldOutPredictions
 from bgmiv.diagnostics.columns import linear_columns, used_rows
 from bgmiv.diagnostics.detail import singular_values
-from bgmiv.diagnostics.linear import first_stage
 from bgmiv.diagnostics.moments import (
     Comparison,
     compared_within,
@@ -27,6 +26,7 @@ from bgmiv.diagnostics.moments import (
     moment_test,
     variance_of,
 )
+from bgmiv.diagnostics.strength import Strength
 from bgmiv.diagnostics.verdict import FitEvidence
 from bgmiv.errors import BGMIVWarning, DataError
 from bgmiv.preprocess.reduction import BlockReduction
@@ -120,7 +120,9 @@ def weights_at(data: IVData, rows: NDArray[np.int64]) -> NDArray[np.floating] | 
     return None if weights is None or not weights.any() else weights
 
 
-def held_out_evidence(known: FitEvidence, found: HeldOutPredictions | None, data: IVData, seed: int) -> FitEvidence:
+def held_out_evidence(
+    known: FitEvidence, found: HeldOutPredictions | None, data: IVData, seed: int, strength: Strength | None
+) -> FitEvidence:
     """All that held-out rows say of a fit that uses its instruments.
 
     Args:
@@ -128,10 +130,11 @@ def held_out_evidence(known: FitEvidence, found: HeldOutPredictions | None, data
         found: g at rows by models that have not seen them; None if there are no such rows.
         data: the rows of the fit.
         seed: of the bootstrap of the moment test.
+        strength: of the instruments.
     """
-    strength, visible, shapes = _instrument_evidence(data)
-    known = replace(known, instrument_f=strength, visible_shapes=visible, shapes=shapes)
-    known = replace(known, discrete_outcome=data.schema.outcome.discrete)
+    visible, shapes = _visible_shapes(data)
+    known = replace(known, visible_shapes=visible, shapes=shapes, discrete_outcome=data.schema.outcome.discrete)
+    known = known.with_strength(strength)
     if found is None or len(found.rows) < 2:
         return known
     if any(block.kind in (BlockKind.vector, BlockKind.image) for block in data.schema.blocks):
@@ -171,15 +174,14 @@ def held_out_evidence(known: FitEvidence, found: HeldOutPredictions | None, data
     )
 
 
-def _instrument_evidence(data: IVData) -> tuple[float | None, int | None, int | None]:
-    """The effective F of the instruments, and how many shapes of a curve they show, of how many."""
+def _visible_shapes(data: IVData) -> tuple[int | None, int | None]:
+    """How many shapes of a curve the instruments show, and of how many."""
     try:
         columns = linear_columns(data)
     except DataError:
         # Too few rows.
-        return None, None, None
-    strength = min(float(first_stage(column, columns).effective_f) for column in columns.treatment.T)
+        return None, None
     if data.schema.treatment.kind is not BlockKind.continuous or not columns.names:
-        return strength, None, None
+        return None, None
     found = singular_values(np.asarray(data.treatment[used_rows(data)], np.float64), columns)
-    return strength, found.visible, found.possible
+    return found.visible, found.possible

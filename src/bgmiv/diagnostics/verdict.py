@@ -18,8 +18,9 @@ from bgmiv.diagnostics.readings import (
     not_measured_remark,
     read_finding,
 )
+from bgmiv.diagnostics.strength import VERY_WEAK, Strength
 
-__all__ = ["FIRST_STAGE_GAIN", "INSTRUMENT_F", "MOMENT_EXCESS", "Finding", "FitEvidence", "Limits", "Verdict", "judge"]
+__all__ = ["FIRST_STAGE_GAIN", "MOMENT_EXCESS", "Finding", "FitEvidence", "Limits", "Verdict", "judge"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class FitEvidence:
         n_steps: training steps of the member with the fewest.
         n_members, n_failed: members whose average is the estimate, and those left out because training failed.
         discrete_outcome: whether the outcome has levels, whose variance is mostly noise even for a good fit.
-        instrument_f: effective F statistic of the instruments in a linear first stage.
+        instrument_f, instrument_critical: effective F of the instruments, and its critical value.
         network_weight: of the networks' function in the last regression; None for a fit without one.
         linear: whether a method that can bend found a line: the data support nothing else.
         moment_p, moment_statistic: of `moment_test` on held-out rows.
@@ -74,6 +75,7 @@ class FitEvidence:
     n_failed: int = 0
     discrete_outcome: bool = False
     instrument_f: float | None = None
+    instrument_critical: float | None = None
     network_weight: float | None = None
     linear: bool = False
     n_penalised: int = 0
@@ -82,7 +84,13 @@ class FitEvidence:
     visible_shapes: int | None = None
     shapes: int | None = None
 
-    def with_last_stage(self, explained: float, weight: float, linear: bool, instrument_f: float | None) -> FitEvidence:
+    def with_strength(self, strength: Strength | None) -> FitEvidence:
+        """The evidence with the strength of the instruments, where it is known."""
+        if strength is None:
+            return self
+        return replace(self, instrument_f=strength.f, instrument_critical=strength.critical)
+
+    def with_last_stage(self, explained: float, weight: float, linear: bool, strength: Strength | None) -> FitEvidence:
         """The evidence on an estimate by a last regression, without what is about networks that do not enter.
 
         Their share of the explained variance says nothing of the estimate. Nor does a small one: a regression has the
@@ -97,8 +105,7 @@ class FitEvidence:
             outcome_gap=None,
             network_weight=weight,
             linear=linear,
-            instrument_f=instrument_f,
-        )
+        ).with_strength(strength)
         if weight:
             return found
         return replace(
@@ -210,8 +217,6 @@ class Limits(NamedTuple):
 
 FIRST_STAGE_GAIN = Limits(0.02, 0.005)
 """Of what the instruments add to the treatment's log-likelihood."""
-INSTRUMENT_F = Limits(10.0, 5.0)
-"""Of the effective F statistic of the instruments."""
 MOMENT_EXCESS = Limits(0.002, 0.02)
 """Of a moment risk beyond that of a simple model, as a share of the outcome's variance."""
 # Of an outcome's variance: a smaller share is not told from chance.
@@ -231,7 +236,7 @@ def judge(evidence: FitEvidence) -> Verdict:
     measured: dict[str, tuple[float | None, Limits]] = {
         "held_out": (e.n_held_out, Limits(40, never)),
         "steps": (e.n_steps, Limits(500, never)),
-        "instrument_f": (e.instrument_f, INSTRUMENT_F),
+        "instrument_f": (e.instrument_f, Limits(e.instrument_critical or VERY_WEAK, VERY_WEAK)),
         "first_stage_gain": (e.first_stage_gain, FIRST_STAGE_GAIN),
         "explained": (
             e.outcome_explained if e.network_weight is None and e.n_steps is not None else None,

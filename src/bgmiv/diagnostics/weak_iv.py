@@ -21,21 +21,14 @@ from scipy.stats import f as f_distribution
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.diagnostics.columns import used_rows
-from bgmiv.diagnostics.linear import (
-    Intervals,
-    LinearColumns,
-    anderson_rubin_set,
-    critical_effective_f,
-    first_stage,
-    linear_columns,
-)
+from bgmiv.diagnostics.linear import Intervals, LinearColumns, anderson_rubin_set, linear_columns
 from bgmiv.effects import Average, Predictor, average, contrast
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.intervals import SMOOTHING, STRENGTH, Estimate, Floats, Interval, interval_of
 
 __all__ = [
     "FitRows", "Method", "average_effect", "average_effect_set", "effect_of", "likelihood_ratio_set",
-    "needs_robust_set", "tf_critical_value",
+    "tf_critical_value",
 ]  # fmt: skip
 
 Method = Literal["auto", "usual", "robust"]
@@ -48,8 +41,6 @@ _TF = np.array([
     (2.8, 4.01), (2.9, 3.82), (3.0, 3.65), (3.2, 3.39), (3.4, 3.19), (3.6, 3.03), (3.8, 2.91), (4.0, 2.8), (4.5, 2.6),
     (5.0, 2.46), (5.5, 2.35), (6.0, 2.27), (7.0, 2.16), (8.0, 2.08), (9.0, 2.02), (10.3, 1.96),
 ])  # fmt: skip
-# With one instrument the usual 5% test holds its level above this F, however endogenous the treatment is.
-_STRONG = 104.7
 _METHODS = ("auto", "usual", "robust")
 
 
@@ -58,24 +49,6 @@ class FitRows(NamedTuple):
 
     data: IVData
     rows: Rows
-
-
-def needs_robust_set(data: IVData) -> bool:
-    """Whether the robust set is preferable to the usual interval of an average effect; False without instruments.
-
-    It is where the effective F of some column of the treatment is below its critical value. With one instrument, where
-    the set is as short as can be had, it is up to an F of 104.7, above which the two agree to a few per cent (Lee and
-    others 2022, :func:`tf_critical_value`). To go over to the usual interval at the critical value would cost coverage:
-    samples with a large F by chance are those whose estimate is off. In the limit of many rows both together would hold
-    in 92.5% at an expected F of 25 and errors with a correlation of 0.7.
-    """
-    try:
-        columns = linear_columns(data)
-    except DataError:
-        return False
-    stages = [first_stage(column, columns) for column in columns.treatment.T]
-    least = _STRONG if columns.instruments.shape[1] == 1 else 0.0
-    return any(stage.effective_f < max(stage.critical, least) for stage in stages)
 
 
 def average_effect(
@@ -90,7 +63,7 @@ def average_effect(
         own: the rows of the fit; None if they are not known, or the fit ignores its instruments.
         method: "usual", by the method's own sources of uncertainty; "robust", the ends of the Anderson-Rubin set;
             "auto", robust where that is preferable and the set can be made, and otherwise usual.
-        weak: whether it is (:func:`needs_robust_set`).
+        weak: whether it is (`bgmiv.diagnostics.strength.Strength.usual_is_too_short`).
     """
     if method not in _METHODS:
         raise ConfigError(f"method must be one of {', '.join(_METHODS)}, got {method!r}.")
@@ -124,28 +97,19 @@ def effect_of(
     if own is None or not possible or method == "usual" or size == 0.0 or not (change.sources or method == "robust"):
         return usual
     scores, q = _Scores.of(change, size), own.data.instruments.shape[1]
-    if method == "auto" and not (weak if scores is None else is_weak(scores.f / q, q)):
+    if method == "auto" and not weak:
         return usual
     if scores is None or fitted.is_line:
         pieces = average_effect_set(fitted, own, float(usual.estimate), size, level)
     else:
-        critical = q * float(f_distribution.ppf(level, q, max(len(own.data.outcome) - q, 1)))
+        dof = min(source.dof for source in change.sources if source.name == "sampling")
+        critical = q * float(f_distribution.ppf(level, q, min(dof, len(own.data.outcome) - q)))
         pieces = scores.kept(critical)
     if change.sources and not fitted.is_line:
         # What the robust set knows of the curve is not more than what the usual interval does.
         pieces = _union(pieces, ((float(usual.lower), float(usual.upper)),))
     lower, upper = (pieces[0][0], pieces[-1][1]) if pieces else (np.nan, np.nan)
     return replace(usual, lower=lower, upper=upper, method="anderson-rubin", pieces=pieces)
-
-
-def is_weak(f: float, n_instruments: int) -> bool:
-    """Whether the usual interval is too short at an effective F: below its critical value, with one instrument 104.7.
-
-    With one instrument the robust set is as short as can be had, and the two agree to a few per cent above 104.7 (Lee
-    and others 2022). To go over to the usual interval at the critical value would cost coverage: samples with a large F
-    by chance are those whose estimate is off.
-    """
-    return f < (_STRONG if n_instruments == 1 else critical_effective_f(np.eye(n_instruments)))
 
 
 def average_effect_set(fitted: Predictor, own: FitRows, estimate: float, size: float, level: float) -> Intervals:

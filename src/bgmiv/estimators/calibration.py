@@ -29,7 +29,8 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind
 from bgmiv.diagnostics.diagnose import Change
-from bgmiv.diagnostics.weak_iv import FitRows, effect_of, needs_robust_set
+from bgmiv.diagnostics.strength import strength_of
+from bgmiv.diagnostics.weak_iv import FitRows, effect_of
 from bgmiv.effects import Average, Predictor, average, estimate_at
 from bgmiv.errors import BGMIVError, ConfigError, DataError, StoreError
 from bgmiv.estimators.fitted import FittedMethod, MethodConfig
@@ -249,7 +250,8 @@ def _run(item: _Repeat, reporter: Reporter = silent) -> Ratios | None:
     own = FitRows(item.data, Rows(item.data.covariates, item.data.weights))
     fitted = fitted.with_uncertainty(*own)
     averages, points = _answers(fitted, item.data, item.doses, item.observed)
-    size, weak = float(item.doses[1] - item.doses[0]), needs_robust_set(item.data)
+    strength = strength_of(item.data, fitted.first_stage_f)
+    size, weak = float(item.doses[1] - item.doses[0]), strength is not None and strength.usual_is_too_short
     default, usual = (
         effect_of(averages, (0, 1), size, fitted, item.level, own, method=method, weak=weak)
         for method in ("auto", "usual")

@@ -19,6 +19,7 @@ from bgmiv.data.schema import Schema
 from bgmiv.diagnostics.check import HeldOutPredictions
 from bgmiv.diagnostics.held_out import cross_fitted, held_out_evidence
 from bgmiv.diagnostics.moments import MAX_TESTED
+from bgmiv.diagnostics.strength import strength_of
 from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.diagnostics.verdict import FitEvidence, Verdict, judge
 from bgmiv.effects import average_in_parts
@@ -85,6 +86,11 @@ class FittedMethod(_WithEvidence, ABC):
     def is_line(self) -> bool:
         """Whether the data leave hardly a doubt that g is linear in the treatment with one slope for all rows."""
         return False
+
+    @property
+    def first_stage_f(self) -> float | None:
+        """The effective F of the first stage that the fit has used; None if it is a linear one, or is not known."""
+        return None
 
     @property
     def n_members(self) -> int:
@@ -161,6 +167,11 @@ class FittedSieve(FittedMethod):
         """Whether a line has a probability above 0.95."""
         return self.function.is_line
 
+    @property
+    def first_stage_f(self) -> float | None:
+        """That of the prediction of the treatment."""
+        return self.function.first_stage_f
+
     def encode(self, covariates: FloatArray) -> Encoded:
         """What the function computes of covariates."""
         return self.function.encode(self.reduction.schema, self.reduction.transform(covariates))
@@ -216,7 +227,8 @@ def judge_fit(
     found = fitted.held_out_predictions(data, rows, MAX_TESTED)
     if found is None and fitted.closed_form:
         found = cross_fitted(data, lambda part: refit(part).at, MAX_TESTED)
-    return replace(cast(Any, fitted), evidence=held_out_evidence(known, found, data, seed))
+    evidence = held_out_evidence(known, found, data, seed, strength_of(data, fitted.first_stage_f))
+    return replace(cast(Any, fitted), evidence=evidence)
 
 
 def chosen_preset(presets: Mapping[str, Callable[[], C]], name: str) -> C:

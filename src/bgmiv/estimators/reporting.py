@@ -21,7 +21,8 @@ from bgmiv.data.query import Rows
 from bgmiv.diagnostics.check import Diagnosis
 from bgmiv.diagnostics.diagnose import Change, changes_of, diagnose
 from bgmiv.diagnostics.sensitivity import Sensitivity, sensitivity
-from bgmiv.diagnostics.weak_iv import FitRows, needs_robust_set
+from bgmiv.diagnostics.strength import strength_of
+from bgmiv.diagnostics.weak_iv import FitRows
 from bgmiv.effects import require_intervals
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.calibration import Calibration, calibrate
@@ -142,7 +143,10 @@ class ReportingMixin(QuestionsMixin):
         if self._cache.weak is None:
             own, saved = self._instrumented_rows(), self.saved_analysis_
             known = self.data_ is None and saved is not None and saved.weak
-            self._cache.weak = known if own is None else needs_robust_set(own.data)
+            if own is not None:
+                strength = strength_of(own.data, self._fitted().first_stage_f)
+                known = strength is not None and strength.usual_is_too_short
+            self._cache.weak = known
         return self._cache.weak
 
     def _judged(self) -> FittedMethod:

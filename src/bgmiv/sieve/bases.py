@@ -435,6 +435,7 @@ class SieveFunction:
         probabilities: of the terms that are averaged over, that there is such a function.
         effects: what is kept of absorbed indicators, with columns for f and for the terms; None if there are none.
         dof: degrees of freedom of `sampling`.
+        first_stage_f: the effective F of the predicted treatment, as the one instrument; None without instruments.
     """
 
     treatment: TreatmentBasis
@@ -451,6 +452,7 @@ class SieveFunction:
     probabilities: dict[str, float]
     effects: LevelEffects | None = None
     dof: float = np.inf
+    first_stage_f: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together: of a file that anyone may have written."""

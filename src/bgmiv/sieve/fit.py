@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -266,12 +266,15 @@ def fit_sieve(
         terms = tuple(name for name in terms if name in (LINEAR if learned is not None else (*LINEAR, "curve")))
     n_linear = len(terms) if adaptive else n_linear
     second = _second_stage(columns, first, sampling, terms, n_linear, min_gain)
+    function = sieve_function(columns, terms, terms[n_linear:], second)
+    if use_instrument:
+        # The linear part of a first stage of ours has seen the row itself; that of a learned one has not.
+        n_seen = columns.w.shape[1] if learned is None else 1
+        strength = _first_stage_f(columns, first.predicted[:, :n_lines], functions, sampling) / n_seen
+        function = replace(function, first_stage_f=strength)
     place = np.argsort(order)
     return SieveFit(
-        sieve_function(columns, terms, terms[n_linear:], second),
-        (columns.centre + columns.scale * second.left_out)[place],
-        first.residuals[place],
-        columns.n_shrunk,
+        function, (columns.centre + columns.scale * second.left_out)[place], first.residuals[place], columns.n_shrunk
     )
 
 
@@ -281,6 +284,22 @@ def left_out_errors(outcome: Floats, left_out: Floats, residuals: Floats, weight
     controls, errors = np.column_stack([np.ones(len(outcome)), residuals]), outcome - left_out
     fitted = controls @ np.linalg.lstsq(controls * root, errors * root[:, 0], rcond=None)[0]
     return np.asarray((errors - fitted) ** 2, np.float64)
+
+
+def _first_stage_f(columns: Columns, predicted: Floats, functions: Floats, sampling: Sampling) -> float:
+    """The robust F of the treatment's prediction as its only instrument, given the covariates; of several the least."""
+    parts, root = columns.covariates(columns.v), sampling.root(slice(None))
+    kinds = ("constant",) if columns.wide else ("constant", "lines", "expected")
+    known = columns.within.residual(np.hstack([parts[kind] for kind in kinds])) * root
+    both = columns.within.residual(np.hstack([predicted, functions[:, : predicted.shape[1]]])) * root
+    both = both - known @ np.linalg.lstsq(known, both, rcond=1e-10)[0]
+    found = []
+    for z, x in zip(*np.split(both.T, 2), strict=True):
+        slope = float(z @ x) / max(float(z @ z), _TINY)
+        scores = z * (x - z * slope)
+        sums = scores if columns.data.groups is None else np.bincount(columns.data.groups, scores)
+        found.append((slope * float(z @ z)) ** 2 / max(float(sums @ sums), _TINY))
+    return min(found)
 
 
 def _with_expected_treatment(columns: Columns, predicted: Floats, sampling: Sampling, min_gain: float) -> Columns:

@@ -199,7 +199,7 @@ class _Evidence(NamedTuple):
 def _evidence(values: Floats, moments: Floats, noise: Floats, variance: float, unit: float | None) -> _Evidence:
     real = noise > 0.0
     values, moments, noise = values[real], moments[real], noise[real]
-    if not len(values):
+    if not len(values) or variance <= 0.0 or unit == 0.0:
         return _Evidence(0.0, np.inf, 0.0)
 
     def gains_at(priors: Floats) -> Floats:
