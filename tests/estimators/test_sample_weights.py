@@ -78,6 +78,7 @@ def small(preset: str = "default", **more: Any) -> BGMIVConfig:
         batch_size=16,
         model=ModelConfig(treatment_hidden=(8,), outcome_hidden=(16,), covariates=shapes),
         ensemble=replace(config.ensemble, members=1, held_out=0.0),
+        last_stage=None,
         **more,
     )
 
