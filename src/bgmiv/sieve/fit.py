@@ -447,7 +447,7 @@ def sieve_function(
     wider = np.sqrt(columns.correction)
     roots = {name: wider * scaled(getattr(found, name)) for name in ("sampling", "smoothing", "bound")}
     # By one unit of the slope in units of the data, not by one of standardised variables.
-    roots["strength"] = wider * scaled(found.strength) * columns.treatment.scale / scale
+    roots["strength"] = wider * scaled(found.strength) * float(np.ravel(columns.treatment.scale)[0]) / scale
     if not columns.within:
         mean[1] += columns.y.mean()
     ends = np.cumsum([1, *_widths(columns, terms)])

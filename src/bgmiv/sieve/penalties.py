@@ -214,7 +214,8 @@ def _evidence(values: Floats, moments: Floats, noise: Floats, variance: float, u
     gain, prior = float(gains[best]), float(priors[best])
     if unit is None:
         return _Evidence(gain, variance / prior, prior if gain > 0.0 and best > 0 else 0.0)
-    possible = _DEVIATIONS**2 * unit
+    # Beyond the largest of these ratios to the noise only rounding errors are left to tell.
+    possible = np.minimum(_DEVIATIONS**2 * unit, priors[-1])
     odds = _OTHER * _shares() * np.exp(np.minimum(gains_at(possible) / 2.0, _MAX_LOG))
     return _Evidence(gain, variance / prior, float(odds @ possible / (1.0 - _OTHER + odds.sum())))
 
