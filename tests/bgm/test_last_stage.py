@@ -19,8 +19,7 @@ from bgmiv.data import IVData
 from bgmiv.data.query import query_at
 from bgmiv.effects import estimate_at
 from bgmiv.intervals import interval_of
-from bgmiv.sieve import fit as sieve_fit
-from bgmiv.sieve.fit import Learned, SieveConfig, fit_sieve
+from bgmiv.sieve.fit import Learned, SieveConfig
 
 N = 200
 
@@ -39,7 +38,7 @@ def learned_from(function: np.ndarray, treatment: np.ndarray, noise: np.ndarray)
 
 
 def fit(data: IVData, learned: Learned | None) -> Any:
-    return fit_last_stage(SieveConfig(splits=2), data, learned, np.random.default_rng(0))
+    return fit_last_stage(SieveConfig(), data, learned, np.random.default_rng(0))
 
 
 def test_useless_networks_leave_linear_two_stage_least_squares() -> None:
@@ -52,7 +51,9 @@ def test_useless_networks_leave_linear_two_stage_least_squares() -> None:
     tsls = TSLS().fit(data.outcome, data.treatment, instruments=data.instruments, covariates=data.covariates)
     query = query_at(data.schema, data.treatment, data.covariates)
     encoded = found.encode(data.schema, data.covariates)
-    np.testing.assert_allclose(found.at(query, encoded)[0], tsls.predict(data.treatment, data.covariates), rtol=1e-5)
+    # Curves and slopes by covariate keep a small probability.
+    line = tsls.predict(data.treatment, data.covariates)
+    assert np.std(found.at(query, encoded)[0] - line) < 0.05 * np.std(line)
 
 
 def test_networks_that_know_the_curve_are_used_whatever_their_noise() -> None:
@@ -99,31 +100,6 @@ def test_networks_that_know_too_few_rows_are_not_used() -> None:
     np.testing.assert_array_equal(found.function.coefficients, without.function.coefficients)
 
 
-def test_splits_are_averaged_but_for_bad_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    data, found, real = table(3), [], sieve_fit._fit_split
-    spoilt = [""]
-
-    def recorded(*arguments: Any) -> Any:
-        second, residuals = real(*arguments)
-        if spoilt[0] and len(found) == 2:
-            second = second._replace(coefficients=9.0 * second.coefficients)
-        if spoilt[0] == "everywhere" and len(found) == 2:
-            second = second._replace(left_out=9.0 * second.left_out)
-        found.append(second)
-        return second, residuals
-
-    monkeypatch.setattr(sieve_fit, "_fit_split", recorded)
-    scale = float(np.std(data.outcome))
-    for spoilt[0], used in (("", [0, 1, 2]), ("everywhere", [0, 1]), ("where left-out rows do not see it", [0, 1])):
-        found.clear()
-        config = SieveConfig(np.inf, splits=3, waves=10)
-        function = fit_sieve(config, data, np.random.default_rng(0)).function
-        each = scale * np.stack([found[i].coefficients for i in used])
-        np.testing.assert_allclose(function.coefficients[1:], each.mean(axis=0)[1:4], rtol=1e-5)
-        variances = np.mean([np.sum((scale * found[i].sampling) ** 2, axis=1) for i in used], axis=0) + each.var(axis=0)
-        np.testing.assert_allclose(np.sum(function.sampling[1:] ** 2, axis=1), variances[:4], rtol=1e-4)
-
-
 def test_what_no_first_stage_identifies_is_left_to_the_networks() -> None:
     """A treatment of three levels, and an instrument that moves only one of them."""
     rng = np.random.default_rng(0)
@@ -162,9 +138,9 @@ def test_a_fit_carries_it_along(proxy_data: IVData, tmp_path: Path) -> None:
     names = [source.name for source in completed.factors(query)]
     assert names[0] == "sampling"
     assert names[-3:] == ["weights", "shrinkage", "network"]
-    # What only bands and rough intervals know of is no part of the draws of g.
-    rough = replace(used.last_stage, roughness=np.full((len(used.last_stage.sampling), 1), 1e3))
-    completed = replace(completed, last_stage=rough)
+    # What only bands and robust sets know of is no part of the draws of g.
+    strong = replace(used.last_stage, strength=np.full_like(used.last_stage.sampling, 1e3))
+    completed = replace(completed, last_stage=strong)
     spread = _model_draws(completed, query, 2, 1000, 0).std(axis=(0, 1))
     wanted = interval_of(estimate_at(completed, query, intervals=True), 0.95).std_error[0]
     np.testing.assert_allclose(spread, wanted, rtol=0.1)

@@ -110,8 +110,12 @@ class Spline(NamedTuple):
         """The functions at `(n,)` values, `(n, m)`."""
         inside = np.clip(np.asarray(values, np.float64), self.knots[0], self.knots[-1])
         line = np.column_stack([np.ones(len(inside)), inside]) @ self.line
-        degree = int(np.sum(self.knots == self.knots[0])) - 1
-        return (b_splines(self.knots, inside, degree) - line) @ self.rotation
+        return (b_splines(self.knots, inside, self.degree) - line) @ self.rotation
+
+    @property
+    def degree(self) -> int:
+        """Three, or one over the ordered levels of a variable with few values."""
+        return int(np.sum(self.knots == self.knots[0])) - 1
 
 
 def _levels_roughness(points: Floats) -> Floats:
@@ -285,6 +289,11 @@ class TreatmentBasis(NamedTuple):
         t = (lines[:, 0] - shift[0]) / scale[0]
         bent = not levels and bends > 0 and _n_distinct(t) > 2
         return cls(shift, scale, levels, Spline.fit(t, bends, segments=segments) if bent else None)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether it is a number with few values, between which its bends are straight."""
+        return self.spline is not None and self.spline.degree == 1
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -58,8 +58,10 @@ _FOLDS = 20
 _MAX_VARIANCE_ROWS = 2000
 # Random Fourier features and folds are the same for every fit: an estimate should not depend on a seed.
 _SEED = 20_240
-# Prior probabilities of curves, by the power of roughness (`_averaged_terms`), and of slopes that vary with covariates.
-_CURVES = {2.0: 0.45, 0.0: 0.05}
+# Prior probabilities of curves, by the power of roughness (`_averaged_terms`): those of a number, and those of ordered
+# levels, where neighbours may differ by any step; and of slopes that vary with covariates.
+_CURVES = {2.0: 0.42, 0.0: 0.08}
+_STEPS = {2.0: 0.1, 0.0: 0.4}
 _SLOPES = 0.5
 _TINY = float(np.finfo(float).tiny)
 
@@ -416,7 +418,7 @@ def _averaged_terms(columns: Columns, functions: Floats, penalised: Sequence[str
             variances = np.var(functions[:, n_lines:], axis=0)
             found[i] = [
                 Shape(variances**power / np.sum(variances ** (power + 1.0)), probability)
-                for power, probability in _CURVES.items()
+                for power, probability in (_STEPS if columns.treatment.ordered else _CURVES).items()
             ]
         elif name == "slopes by covariate":
             k = n_lines * len(columns.covariates.moderators)

@@ -39,7 +39,7 @@ _ROUNDS = 2
 # Standard deviations of a function that its prior averages over, in that of the outcome beyond a linear model, and the
 # half-normal scale of their prior.
 _DEVIATIONS = np.geomspace(0.03, 2.4, 9)
-_SCALE = 0.95
+_SCALE = 1.0
 # The prior probability of a term whose prior is not averaged over; there are a dozen of them.
 _OTHER = 0.2
 _MAX_LOG = 500.0
