@@ -102,7 +102,7 @@ def test_groups_widen_intervals_and_stay_in_one_fold() -> None:
         assert ("clustered" in model.fitted_.interval_kind) == (given is not None)
     assert errors[1] > 1.5 * errors[0]
     data = IVData.from_arrays(x + e, x, instruments=w, groups=groups)
-    folds = draw_folds(data, 5, rng)
+    folds = draw_folds(data, rng)
     assert all(len(set(folds[groups == group])) == 1 for group in range(60))
 
 

@@ -24,7 +24,7 @@ rng = np.random.default_rng(0)
 N = 60
 W, V, U = rng.normal(size=(3, N))
 X = W + V + U
-DOSE = np.array(["=cmd|' /C calc'!A0", "+x", f"red{ESCAPES}"])[rng.integers(0, 3, N)]
+DOSE = np.array(["=cmd|' /C calc'!A0", "+x", f"red{ESCAPES}"])[np.digitize(W + 0.1 * V, [-0.5, 0.5])]
 NAMES = {role: f"{role}{ESCAPES}" for role in ("y", "x", "w", "v", "g")}
 TABLE = {
     NAMES["y"]: 2 * X + V - U,

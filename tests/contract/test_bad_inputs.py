@@ -15,7 +15,7 @@ import pytest
 import scipy.sparse
 
 from bgmiv import BGMIV, KIV, TSLS
-from bgmiv.errors import BGMIVWarning, ConfigError, DataError
+from bgmiv.errors import BGMIVWarning, ConfigError, DataError, WeakInstrumentWarning
 from bgmiv.estimators.base import IVEstimator
 
 N = 60
@@ -155,15 +155,11 @@ def test_columns_in_another_order_and_more_of_them_are_understood(fitted: IVEsti
 
 
 @pytest.mark.parametrize("unit", [1e-30, 1e-8, 1e8, 1e30])
-def test_units_far_from_one_are_handled_or_complained_about(unit: float) -> None:
-    """The linear fit is that of the same data in other units, or it is refused."""
+def test_units_far_from_one_are_handled(unit: float) -> None:
+    """The linear fit is that of the same data in other units."""
     plain = TSLS().fit(Y, X, instruments=W).predict([0.0, 1.0])
     for scaled, at in (({"outcome": Y * unit}, 1.0), ({"treatment": X * unit}, unit), ({"instruments": W * unit}, 1.0)):
         arguments = {"outcome": Y, "treatment": X, "instruments": W, **scaled}
-        if not 1e-12 < unit < 1e12 and "outcome" not in scaled:
-            with pytest.raises(DataError, match="very large or very small beside 1"):
-                TSLS().fit(**arguments)
-            continue
         found = TSLS().fit(**arguments).predict(np.array([0.0, 1.0]) * at)
         np.testing.assert_allclose(found / (unit if "outcome" in scaled else 1.0), plain, rtol=1e-4)
 
@@ -173,6 +169,7 @@ def test_small_units_of_a_network_are_complained_about() -> None:
         KIV(random_state=0).fit(Y, X * 1e-9, instruments=W)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.simplefilter("ignore", WeakInstrumentWarning)
         found = KIV(random_state=0).fit(Y * 1e20, X * 1e20, instruments=W * 1e20).predict([0.0, 1e20])
     np.testing.assert_allclose(
         found * 1e-20, KIV(random_state=0).fit(Y, X, instruments=W).predict([0.0, 1.0]), rtol=1e-4

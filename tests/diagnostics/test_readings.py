@@ -36,13 +36,6 @@ CASES: list[tuple[str, Severity, dict[str, float], dict[str, str], str]] = [
     ("anderson-rubin", "doubtful", _SET | {"intervals": 0.0}, {}, "No linear effect agrees"),
     ("anderson-rubin", "failed", _SET | {"lower_1": -INF, "upper_1": INF}, {}, "unbounded"),
     ("detail", "good", _DETAIL, _CHANGE, "the instruments show 2 clearly"),
-    (
-        "detail",
-        "note",
-        _DETAIL | {"wider": 2.5, "lower": 0.0, "upper": 4.0, "level": 0.95},
-        _CHANGE,
-        "2.5 times as wide",
-    ),
     ("detail", "note", _DETAIL | {"visible": 1.0}, _CHANGE, "assumption of smoothness"),
     ("detail", "good", {"visible": 1.0, "possible": 1.0, "shape_1": 0.8}, _CHANGE, "no curvature"),
     ("overidentification", "good", _J, {}, "agree"),

@@ -291,8 +291,8 @@ class Analysis(Tabular):
         >>> w, u, e = np.random.default_rng(0).normal(size=(3, 500))
         >>> model = TSLS().fit(2 * (w + u) - u + e, w + u, instruments=w)
         >>> analysis = model.analysis(t0=0.0, t1=1.0)
-        >>> analysis.to_frame()[["group", "t1"]].values.tolist(), analysis.verdict
-        ([['all rows', 1.0]], None)
+        >>> analysis.to_frame()[["group", "t1"]].values.tolist(), analysis.verdict.severity
+        ([['all rows', 1.0]], 'good')
     """
 
     request: AnalysisRequest

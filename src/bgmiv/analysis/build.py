@@ -39,7 +39,8 @@ from bgmiv.intervals import ANDERSON_RUBIN, Band, interval_of
 from bgmiv.progress import HistoryRow
 
 __all__ = [
-    "Grid", "GroupRows", "Subject", "averaged", "build_analysis", "effect_row", "grid_of", "groups_of", "method_row",
+    "Grid", "GroupRows", "Subject", "averaged", "build_analysis", "effect_row", "grid_of", "groups_by_treatment",
+    "groups_of", "method_row",
 ]  # fmt: skip
 
 _N_DOSES = 41

@@ -68,6 +68,7 @@ class NPIVConfig(SieveConfig, MethodConfig):
         use_instrument: False ignores the instruments: penalised regression on treatment and covariates.
 
     Example:
+        >>> import numpy as np
         >>> from bgmiv.effects import predict
         >>> rng = np.random.default_rng(0)
         >>> w, u = rng.normal(size=(2, 4000))
@@ -129,10 +130,11 @@ class NPIV(SeededEstimator):
         use_instrument: False ignores the instruments: penalised regression.
         treatment_kind, outcome_kind: as in `IVData.from_arrays`; an outcome may have two levels, not more.
         covariance: what standard errors and tests allow for, as in `IVData.from_arrays`.
-        random_state: the seed of folds and waves; None draws one and keeps it in `seed_`.
+        random_state: kept in `seed_`; nothing is random in a fit, `calibrate` and bootstraps of checks draw by it.
         progress: show progress bars; None shows them in notebooks only.
 
     Example:
+        >>> import numpy as np
         >>> rng = np.random.default_rng(0)
         >>> w, v, u = rng.normal(size=(3, 1000))
         >>> x = w + v + u

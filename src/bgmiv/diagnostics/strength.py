@@ -23,8 +23,9 @@ class Strength(NamedTuple):
     """The strength of the instrument that a fit uses.
 
     Attributes:
-        f: the effective F of Montiel Olea and Pflueger; of a nonlinear first stage, that of its cross-fitted prediction
-            as the one instrument, by the number of instruments.
+        f: the effective F of Montiel Olea and Pflueger in a linear first stage; or, where that is larger, of the fit's
+            own cross-fitted prediction as the one instrument, without the covariates' part of it, by the number of
+            instruments.
         critical: an effective F above this shows, at the 5% level, that the bias is at most a tenth of its worst case.
         n_instruments: how many there are.
 
@@ -74,13 +75,16 @@ def strength_of(data: IVData, fitted_f: float | None = None) -> Strength | None:
         data: the rows of the fit.
         fitted_f: the effective F of the first stage that the fit has used, if it knows one.
     """
-    n_instruments = data.instruments.shape[1]
-    if fitted_f is not None and n_instruments:
-        return Strength(fitted_f, critical_effective_f(np.eye(n_instruments)), n_instruments)
     try:
         columns = linear_columns(data)
     except DataError:
-        return None
-    stages = [first_stage(column, columns) for column in columns.treatment.T]
-    weakest = min(stages, key=lambda stage: stage.effective_f / stage.critical)
-    return Strength(weakest.effective_f, weakest.critical, weakest.n_instruments)
+        columns = None
+    found = None
+    if columns is not None:
+        stages = [first_stage(column, columns) for column in columns.treatment.T]
+        weakest = min(stages, key=lambda stage: stage.effective_f / stage.critical)
+        found = Strength(weakest.effective_f, weakest.critical, weakest.n_instruments)
+    n_instruments = data.instruments.shape[1]
+    if fitted_f is None or not n_instruments or (found is not None and found.f >= fitted_f):
+        return found
+    return Strength(fitted_f, critical_effective_f(np.eye(n_instruments)), n_instruments)

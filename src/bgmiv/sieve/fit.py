@@ -54,6 +54,8 @@ _IRRELEVANT = 1e-9
 # Beyond this many rows, and with groups, predictions leave out a fold instead of a row.
 _MAX_LEAVE_ONE_OUT = 20_000
 _FOLDS = 20
+# How often instruments are exchanged between rows to tell the covariates' own part of a first stage.
+_N_SHUFFLED = 8
 # Rows by which the size of functions is known well enough.
 _MAX_VARIANCE_ROWS = 2000
 # Random Fourier features and folds are the same for every fit: an estimate should not depend on a seed.
@@ -270,9 +272,13 @@ def fit_sieve(
     second = _second_stage(columns, first, sampling, terms, n_linear, min_gain)
     function = sieve_function(columns, terms, terms[n_linear:], second)
     if use_instrument:
+        shown = first.predicted[:, :n_lines]
         # The linear part of a first stage of ours has seen the row itself; that of a learned one has not.
-        n_seen = columns.w.shape[1] if learned is None else 1
-        strength = _first_stage_f(columns, first.predicted[:, :n_lines], functions, sampling) / n_seen
+        n_seen = 1
+        if learned is None:
+            n_seen = columns.w.shape[1]
+            shown = shown - _by_covariates(columns, instruments, first.coefficients[:, :n_lines], sampling, rng)
+        strength = _first_stage_f(columns, shown, functions, sampling) / n_seen
         function = replace(function, first_stage_f=strength)
     place = np.argsort(order)
     return SieveFit(
@@ -288,6 +294,22 @@ def left_out_errors(outcome: Floats, left_out: Floats, residuals: Floats, weight
     return np.asarray((errors - fitted) ** 2, np.float64)
 
 
+def _by_covariates(
+    columns: Columns,
+    instruments: Callable[[Columns], BlocksAt],
+    coefficients: Floats,
+    sampling: Sampling,
+    rng: np.random.Generator,
+) -> Floats:
+    """What the first stage predicts with the instruments of other rows, on average: the covariates' own part."""
+    found = np.zeros((len(columns.y), coefficients.shape[1]))
+    for _ in range(_N_SHUFFLED):
+        blocks_at = instruments(columns._replace(w=columns.w[rng.permutation(len(columns.w))]))
+        for rows in (piece for fold in sampling.folds for piece in sampling.pieces(fold)):
+            found[rows] += np.hstack(blocks_at(rows)) @ coefficients / _N_SHUFFLED
+    return found
+
+
 def _first_stage_f(columns: Columns, predicted: Floats, functions: Floats, sampling: Sampling) -> float:
     """The robust F of the treatment's prediction as its only instrument, given the covariates; of several the least."""
     parts, root = columns.covariates(columns.v), sampling.root(slice(None))
@@ -297,7 +319,8 @@ def _first_stage_f(columns: Columns, predicted: Floats, functions: Floats, sampl
     both = both - known @ np.linalg.lstsq(known, both, rcond=1e-10)[0]
     found = []
     for z, x in zip(*np.split(both.T, 2), strict=True):
-        slope = float(z @ x) / max(float(z @ z), _TINY)
+        # A prediction that goes the wrong way in rows that it has not seen is none.
+        slope = max(float(z @ x) / max(float(z @ z), _TINY), 0.0)
         scores = z * (x - z * slope)
         sums = scores if columns.data.groups is None else np.bincount(columns.data.groups, scores)
         found.append((slope * float(z @ z)) ** 2 / max(float(sums @ sums), _TINY))
