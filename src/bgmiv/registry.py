@@ -68,13 +68,13 @@ _SECOND = {"default": 2}
 _ENTRIES = (
     Method(
         "bgm-iv", "BGM-IV", "bgm.estimator", "BGMIV", PlotStyle("#0072B2", width=2.2), _BGM,
-        {"default": 5},
+        {"default": 6},
     ),
     Method("tsls", "2SLS", "baselines.tsls", "TSLS", PlotStyle("#009E73", ":", marker="v"), _ONE),
-    Method("npiv", "Sieve IV", "baselines.npiv", "NPIV", PlotStyle("#D55E00", (0, (6, 2, 1, 2)), marker=">"), _ONE),
+    Method("npiv", "Sieve IV", "baselines.npiv", "NPIV", PlotStyle("#D55E00", (0, (6, 2, 1, 2)), marker=">"), _ONE, _SECOND),
     Method(
         "control-function", "Control function", "baselines.control_function", "ControlFunction",
-        PlotStyle("#882255", (0, (5, 1, 1, 1)), marker="<"), _ONE, _SECOND,
+        PlotStyle("#882255", (0, (5, 1, 1, 1)), marker="<"), _ONE, {"default": 3},
     ),
     Method("kiv", "KIV", "baselines.kiv", "KIV", PlotStyle("#CC79A7", (0, (3, 1, 1, 1)), marker="D")),
     Method(

@@ -46,13 +46,17 @@ class NPIVConfig(SieveConfig, MethodConfig):
     called 0 and the sign of a column do not matter; an indicator of fewer than ten rows is a line and nothing else.
 
     *First stage*: each function of the treatment on w and v, linearly, and on penalised curves, products and waves of
-    (w, v). The penalised part of a row's prediction is by the other folds, so that it does not contain the row's own
-    error; the linear part is that of two-stage least squares. *Second stage*: ridge regression of the outcome on the
+    (w, v). The penalised part of a row's prediction is by the other rows, so that it does not contain the row's own
+    error; the linear part is that of two-stage least squares. What curves, products and waves of the covariates alone
+    say of this prediction is a regressor of the second stage: only what instruments add to covariates identifies the
+    effect. *Second stage*: ridge regression of the outcome on the
     terms' predictions and on the treatment's residual, which makes interactions more precise and is no assumption on
     how the errors depend on one another (`bgmiv.sieve.stages.Regression`). In both stages terms enter one by one, each
     with a ridge of its own, as long as a marginal likelihood that is robust to errors of unequal variance gains enough
-    (`bgmiv.sieve.penalties.choose_penalties`). With no term in either stage the estimate is that of linear two-stage
-    least squares, exactly.
+    (`bgmiv.sieve.penalties.choose_penalties`). The curve of the treatment and slopes that vary with covariates are not
+    chosen: the estimate is an average over prior variances of both, none among them, by their posterior probabilities
+    (`bgmiv.sieve.stages.second_stage`). Without any term (`min_gain` infinite) the estimate is that of linear two-stage
+    least squares, exactly. Nothing is random.
 
     The indicators of a categorical covariate with more than 20 levels, or more than an eighth of the rows, are
     absorbed: they have no penalty, and all columns of both stages are taken net of them (`bgmiv.data.within`).
@@ -60,7 +64,7 @@ class NPIVConfig(SieveConfig, MethodConfig):
     the rows; beyond that they are penalised, and a `FitWarning` says so.
 
     Wide vector blocks and images are reduced to scores first. Sample weights are those of weighted least squares;
-    groups stay in one fold and cluster the covariance.
+    groups stay in one of 20 folds, as rows do beyond 20,000 of them, and cluster the covariance.
 
     Args:
         min_gain, dimension, waves: as in `bgmiv.sieve.fit.SieveConfig`.
@@ -74,8 +78,9 @@ class NPIVConfig(SieveConfig, MethodConfig):
         >>> w, u = rng.normal(size=(2, 4000))
         >>> x = w + u
         >>> data = IVData.from_arrays(x**2 + 2.0 * u, x, instruments=w)
-        >>> predict(NPIVConfig().fit(data), [0.0, 1.0, 2.0]).round(0) + 0.0
-        array([0., 1., 4.])
+        >>> found = predict(NPIVConfig().fit(data), [0.0, 1.0, 2.0])
+        >>> bool(np.abs(found - [0.0, 1.0, 4.0]).max() < 0.6)
+        True
 
     References:
         W. K. Newey, J. L. Powell (2003), Instrumental variable estimation of nonparametric models, Econometrica 71(5).

@@ -26,7 +26,10 @@ from bgmiv.sieve.penalties import (
     ridges_of,
 )
 
-__all__ = ["FirstStage", "Regression", "Sampling", "SecondStage", "first_stage", "second_stage"]
+__all__ = [
+    "FirstStage", "Regression", "Sampling", "SecondStage", "first_stage", "leave_one_out_errors", "second_stage",
+    "without_folds",
+]  # fmt: skip
 
 Floats = NDArray[np.float64]
 BlocksAt = Callable[[Any], list[Floats]]
