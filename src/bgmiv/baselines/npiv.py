@@ -30,8 +30,8 @@ class FittedNPIV(FittedSieve):
     def interval_kind(self) -> str:
         """What the intervals are."""
         return (
-            f"Intervals from the {self.errors} covariance of the sieve's coefficients and the smoothing bias, of "
-            "penalties and of omitted terms, that is likely under a prior whose variance the data choose."
+            f"Intervals from the {self.errors} covariance of the sieve's coefficients, and from the curves and "
+            "interactions that a prior deems likely and the data do not rule out."
         )
 
 
