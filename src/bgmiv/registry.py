@@ -71,7 +71,10 @@ _ENTRIES = (
         {"default": 6},
     ),
     Method("tsls", "2SLS", "baselines.tsls", "TSLS", PlotStyle("#009E73", ":", marker="v"), _ONE),
-    Method("npiv", "Sieve IV", "baselines.npiv", "NPIV", PlotStyle("#D55E00", (0, (6, 2, 1, 2)), marker=">"), _ONE, _SECOND),
+    Method(
+        "npiv", "Sieve IV", "baselines.npiv", "NPIV", PlotStyle("#D55E00", (0, (6, 2, 1, 2)), marker=">"),
+        _ONE, _SECOND,
+    ),
     Method(
         "control-function", "Control function", "baselines.control_function", "ControlFunction",
         PlotStyle("#882255", (0, (5, 1, 1, 1)), marker="<"), _ONE, {"default": 3},

@@ -31,6 +31,7 @@ class Constant:
     evidence: FitEvidence | None = None
     closed_form: bool = False
     is_linear: bool = False
+    first_stage_f: float | None = None
 
     @property
     def verdict(self) -> Verdict | None:

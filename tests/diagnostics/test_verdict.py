@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bgmiv.diagnostics.readings import FINDINGS, NOT_MEASURED
+from bgmiv.diagnostics.strength import Strength
 from bgmiv.diagnostics.verdict import FitEvidence, Verdict, judge
 
 NAN, INF = float("nan"), float("inf")
@@ -28,10 +29,11 @@ GOOD = FitEvidence(
     latent_spread=0.9,
     n_steps=3000,
     n_members=4,
+    instrument_critical=23.1,
 )
 # The linear and the kernel regression explain nothing.
 ALONE = replace(GOOD, linear_explained=-9.0, flexible_explained=-9.0)
-_NOT_JUDGED = ("n_", "discrete", "network", "linear", "moment_statistic", "visible", "shapes")
+_NOT_JUDGED = ("n_", "discrete", "network", "linear", "moment_statistic", "visible", "shapes", "instrument_critical")
 MEASURED = [name for name in FitEvidence.__dataclass_fields__ if not name.startswith(_NOT_JUDGED)]
 MEASURED += ["linear_explained", "linear_moment_risk"]
 
@@ -51,7 +53,7 @@ def test_a_good_fit_has_no_findings() -> None:
     ("name", "doubtful", "failed"),
     [
         ("first_stage_gain", 0.02, 0.005),
-        ("instrument_f", 10.0, 5.0),
+        ("instrument_f", 23.1, 10.0),
         ("outcome_gap", 4.0, 15.0),
         ("treatment_gap", 1.0, 4.0),
         ("disagreement", 0.12, 0.35),
@@ -188,11 +190,11 @@ def test_every_finding_has_a_text() -> None:
 def test_the_last_regression_is_judged_by_itself() -> None:
     """Networks that do not enter the estimate cannot spoil it; a line that is enough is said to be."""
     networks = replace(GOOD, outcome_gap=99.0, treatment_gap=99.0, near_floor=1.0, latent_spread=0.0, n_steps=1)
-    linear = networks.with_last_stage(0.02, 0.0, True, 40.0)
+    linear = networks.with_last_stage(0.02, 0.0, True, Strength(40.0, 23.1, 1))
     linear = replace(linear, linear_explained=0.02, flexible_explained=0.02, visible_shapes=2, shapes=7)
     assert judge(linear).severity == "good"
     assert judge(linear).sentence.startswith("This fit passed its held-out checks. A linear model is enough here")
-    used = networks.with_last_stage(0.9, 0.8, False, 40.0)
+    used = networks.with_last_stage(0.9, 0.8, False, Strength(40.0, 23.1, 1))
     assert {key for key, _ in found(used)} == {"steps", "treatment_gap", "near_floor", "latent_spread"}
     weak = judge(replace(linear, instrument_f=4.0))
     assert "Anderson-Rubin" in weak.sentence
