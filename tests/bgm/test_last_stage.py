@@ -38,7 +38,7 @@ def learned_from(function: np.ndarray, treatment: np.ndarray, noise: np.ndarray)
 
 
 def fit(data: IVData, learned: Learned | None) -> Any:
-    return fit_last_stage(SieveConfig(), data, learned, np.random.default_rng(0))
+    return fit_last_stage(SieveConfig(), data, learned)
 
 
 def test_useless_networks_leave_linear_two_stage_least_squares() -> None:

@@ -49,7 +49,6 @@ ASSUMPTION = (
 
 Residual = Literal["standardised", "raw"]
 
-_N_FOLDS = 5
 _MIN_ROWS = 20
 _WAVES = 60
 # What a term must gain to enter, as twice a log likelihood ratio.

@@ -234,7 +234,7 @@ def _fitted(
     order = np.random.default_rng(0).permutation(prepared.data.n_rows)
     rows = prepared.scaled_at(order[: _MAX_SUPPORT_ROWS if rule.steps == 0 else _MAX_SUPPORT_MAPS])
     latents = [latents_of(model, rows.v, rule) for model in models]
-    last = _last_stage(config, prepared, kept, key)
+    last = _last_stage(config, prepared, kept)
     fitted = FittedBGMIV(
         schema=prepared.reduction.source,
         config=config,
@@ -247,7 +247,7 @@ def _fitted(
     return replace(fitted, evidence=_evidence(fitted, data, prepared.data, last, len(members) - len(kept)))
 
 
-def _last_stage(config: BGMIVConfig, prepared: _Prepared, members: Sequence[Member], key: Array) -> LastStage | None:
+def _last_stage(config: BGMIVConfig, prepared: _Prepared, members: Sequence[Member]) -> LastStage | None:
     """The last regression, of an outcome that is a number or has two levels.
 
     Where rows are too few for any to be held out, nothing could tell whether networks are of use, and it does without.
@@ -261,8 +261,7 @@ def _last_stage(config: BGMIVConfig, prepared: _Prepared, members: Sequence[Memb
         models = [member.model for member in members]
         left_out = [member.held_out_rows for member in members]
         learned = learned_means(models, config.initial.integration, rows, prepared.scaler, left_out)
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-    return fit_last_stage(config.last_stage, data, learned, rng, use_instrument=config.use_instrument)
+    return fit_last_stage(config.last_stage, data, learned, use_instrument=config.use_instrument)
 
 
 def _evidence(fitted: FittedBGMIV, data: IVData, reduced: IVData, last: LastStage | None, n_failed: int) -> FitEvidence:

@@ -30,8 +30,6 @@ __all__ = ["LastStage", "fit_last_stage", "learned_means", "left_out_fits", "sie
 Floats = NDArray[np.float64]
 
 _PIECE = 4096
-# Rows of all splits together: which terms enter depends on the split most where rows are few.
-_MAX_SPLIT_ROWS = 50_000
 
 
 class LastStage(NamedTuple):
@@ -49,7 +47,7 @@ class LastStage(NamedTuple):
 
 
 def fit_last_stage(
-    config: SieveConfig, data: IVData, learned: Learned | None, rng: np.random.Generator, *, use_instrument: bool = True
+    config: SieveConfig, data: IVData, learned: Learned | None, *, use_instrument: bool = True
 ) -> LastStage | None:
     r"""Fit $g = a + b x + c^\top v + d f$, with f of the networks, or with a sieve's terms in the place of d f.
 
@@ -62,7 +60,6 @@ def fit_last_stage(
         data: the rows of the fit, wide blocks reduced.
         learned: what the networks say of these rows; not a number where every member was trained on the row. None, or
             numbers of less than half of the rows: they are not used.
-        rng: decides folds.
         use_instrument: False for a regression on the observed treatment.
 
     Returns:
