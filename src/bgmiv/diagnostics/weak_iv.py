@@ -5,6 +5,9 @@ function $\hat g(x, v) + (\theta - \hat\theta)\, x / \Delta$ has the average eff
 straight line. So θ is kept if, that shape taken for right, the instruments do not predict y minus this function beyond
 chance: the test of Anderson and Rubin for the coefficient of $x / \Delta$ in a linear model of
 $y - \hat g + \hat\theta\, x / \Delta$. For a linear fit it is the usual Anderson-Rubin set.
+
+That is the set of fits whose g is a line, and of methods without scores. The set of a sieve with a curve is that of
+Fieller (:class:`_Scores`): it does not take the shape for right, and contains the usual interval.
 """
 
 from __future__ import annotations
