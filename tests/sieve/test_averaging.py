@@ -13,8 +13,9 @@ from bgmiv.data.query import query_along
 from bgmiv.diagnostics.linear import anderson_rubin_set, linear_columns
 from bgmiv.diagnostics.weak_iv import _Scores
 from bgmiv.effects import average, contrast
-from bgmiv.sieve.penalties import Prior, Shape, average_priors, priors_of
-from bgmiv.sieve.stages import FirstStage, Regression, Sampling, first_stage, second_stage
+from bgmiv.sieve.penalties import Evidence, Prior, Shape, average_priors, priors_of
+from bgmiv.sieve.sampling import Sampling
+from bgmiv.sieve.stages import FirstStage, Regression, first_stage, second_stage
 
 
 def weak_quadratic(seed: int, a: float) -> tuple[np.ndarray, ...]:
@@ -30,9 +31,9 @@ def test_probabilities_are_those_of_bayes_rule() -> None:
     columns = rng.normal(size=(60, 6))
     y = columns @ [1.0, -1.0, 0.4, 0.0, 0.3, -0.2] + rng.normal(size=60)
     gram, moments = columns.T @ columns, columns.T @ y
-    blocks = [slice(2, 4), slice(4, 6)]
     priors = [[Prior(np.zeros(2), 0.4), Prior(np.array([0.1, 0.3]), 0.6)], [Prior(np.full(2, 0.2), 1.0)]]
-    found = average_priors(gram, moments, gram, np.array([0.0, 0.0, *[np.inf] * 4]), blocks, priors)
+    evidence = Evidence.of(gram, moments, gram, np.array([0.0, 0.0, *[np.inf] * 4]), np.arange(2, 6))
+    found = average_priors(evidence, priors)
     densities = []
     for chosen in product(*priors):
         # A flat prior of the first two columns.

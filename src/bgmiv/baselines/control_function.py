@@ -34,7 +34,8 @@ from bgmiv.sieve.fit import (
     warn_of_shrunk,
 )
 from bgmiv.sieve.penalties import Penalties
-from bgmiv.sieve.stages import FirstStage, Regression, Sampling, SecondStage, first_stage
+from bgmiv.sieve.sampling import Sampling
+from bgmiv.sieve.stages import FirstStage, Regression, SecondStage, first_stage
 
 __all__ = [
     "ASSUMPTION", "PRESETS", "ControlFunction", "ControlFunctionConfig", "Controls", "FittedControlFunction",

@@ -22,6 +22,7 @@ from bgmiv.sieve.bases import (
     TERMS,
     ColumnBasis,
     SieveFunction,
+    Spline,
     TreatmentBasis,
     b_splines,
     column_products,
@@ -30,9 +31,11 @@ from bgmiv.sieve.bases import (
     term_columns,
     term_sums,
 )
+from bgmiv.sieve.control import Observed, standardised
 from bgmiv.sieve.dimension import INSTRUMENT_DEGREE, INSTRUMENT_RATIO, choose_dimension
 from bgmiv.sieve.penalties import Shape
-from bgmiv.sieve.stages import BlocksAt, FirstStage, Regression, Sampling, SecondStage, first_stage, second_stage
+from bgmiv.sieve.sampling import BlocksAt, Sampling
+from bgmiv.sieve.stages import FirstStage, Regression, SecondStage, first_stage, second_stage
 
 __all__ = [
     "Columns", "Learned", "SieveConfig", "SieveFit", "draw_folds", "fit_sieve", "instrument_blocks", "left_out_errors",
@@ -60,11 +63,14 @@ _N_SHUFFLED = 8
 _MAX_VARIANCE_ROWS = 2000
 # Random Fourier features and folds are the same for every fit: an estimate should not depend on a seed.
 _SEED = 20_240
-# Prior probabilities of curves, by the power of roughness (`_averaged_terms`): those of a number, and those of ordered
+# Prior probabilities of smooth, rough and S-shaped curves (`_averaged_terms`): those of a number, and those of ordered
 # levels, where neighbours may differ by any step; and of slopes that vary with covariates.
-_CURVES = {2.0: 0.42, 0.0: 0.08}
-_STEPS = {2.0: 0.1, 0.0: 0.4}
+_CURVES = (0.34, 0.08, 0.08)
+_STEPS = (0.1, 0.3, 0.1)
+_S_SHAPED = 0.9
 _SLOPES = 0.5
+# Of confounding: the curves of control variables, and the probability that it has any.
+_CURVES_OF_CONTROL, _NOT_LINEAR = 4, 0.5
 _TINY = float(np.finfo(float).tiny)
 
 
@@ -376,9 +382,34 @@ def _second_stage(
         sampling,
         noisy,
         _variances(columns, functions, terms[n_linear:]),
+        None if learned is not None or not first.n_controls else _observed(columns, functions, first, terms),
     )
     averaged = _averaged_terms(columns, functions, terms[n_linear:])
     return second_stage_of(problem, n_linear + count, min_gain, averaged)
+
+
+def _observed(columns: Columns, functions: Floats, first: FirstStage, terms: Sequence[str]) -> Observed:
+    """The regression on the observed treatment.
+
+    Control variables are the first stage's residuals of the treatment's lines; the outcome's error may depend on their
+    curves, and on their products with covariates.
+    """
+    within, sizes = columns.within, columns.treatment.sizes
+    n = first.n_controls
+    every = columns.covariates(columns.v)
+    lines = standardised(first.residuals[:, :n], first.predicted[:, :n], every["lines"])
+    splines = [Spline.fit(line, _CURVES_OF_CONTROL) for line in lines.T] if columns.treatment.spline else []
+    curves = np.hstack([lines[:, :0], *(spline(line) for spline, line in zip(splines, lines.T, strict=False))])
+    products = column_products(lines, every["moderators"])
+    parts = [np.full(part.shape[1], 1.0 / np.sum(np.var(part, axis=0))) for part in (curves, products) if part.size]
+    shape = Shape(np.concatenate([np.zeros(0), *parts]), _NOT_LINEAR)
+    both = within.residual(np.hstack([curves, products]))
+    own = within.residual(lines)
+
+    def terms_at(rows: Any) -> list[Floats]:
+        return term_columns(terms, functions[rows], columns.covariates(columns.v[rows]), sizes)
+
+    return Observed(lambda rows: own[rows], lambda rows: both[rows], shape, within.net(terms_at))
 
 
 def second_stage_of(
@@ -404,8 +435,13 @@ def second_stage_of(
         found[used] = values
         return found
 
+    def masked(blocks_at: BlocksAt) -> BlocksAt:
+        return lambda rows: [block[:, mask] for block, mask in zip(blocks_at(rows), masks, strict=True)]
+
+    observed = problem.observed
     reduced = problem._replace(
-        predicted_at=lambda rows: [b[:, mask] for b, mask in zip(problem.predicted_at(rows), masks, strict=True)],
+        predicted_at=masked(problem.predicted_at),
+        observed=None if observed is None else observed._replace(terms=masked(observed.terms)),
         slopes_at=lambda rows, beta: problem.slopes_at(rows, full(beta)),
     )
     found = second_stage(reduced, n_free, min_gain, averaged)
@@ -431,7 +467,8 @@ def _averaged_terms(columns: Columns, functions: Floats, penalised: Sequence[str
 
     A curve is most likely a smooth one, mostly of the smoothest function: the prior standard deviation of a function
     falls with its roughness to the power 5/2. Or it is as rough as the penalty on its second derivative allows, where
-    the power is 1/2.
+    the power is 1/2. Or it is so but for the smoothest function, which has little of it: curves that level off at both
+    ends, or rise at both.
     """
     n_lines = columns.treatment.sizes["lines"]
     found = {}
@@ -439,9 +476,14 @@ def _averaged_terms(columns: Columns, functions: Floats, penalised: Sequence[str
         if name == "curve":
             # Functions are scaled so that their variances are the inverse of their roughness.
             variances = np.var(functions[:, n_lines:], axis=0)
+            shares = [variances**3, variances, variances]
+            if len(variances) > 1:
+                others = np.sqrt(variances[1:]) / np.sqrt(variances[1:]).sum()
+                shares[2] = np.append(1.0 - _S_SHAPED, _S_SHAPED * others)
+            probabilities = _STEPS if columns.treatment.ordered else _CURVES
             found[i] = [
-                Shape(variances**power / np.sum(variances ** (power + 1.0)), probability)
-                for power, probability in (_STEPS if columns.treatment.ordered else _CURVES).items()
+                Shape(share / share.sum() / variances, probability)
+                for share, probability in zip(shares, probabilities, strict=True)
             ]
         elif name == "slopes by covariate":
             k = n_lines * len(columns.covariates.moderators)

@@ -8,6 +8,7 @@ the moments $c = \Phi^\top y$ the coefficients are $(A + \Lambda)^{-1} c$: nothi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from typing import NamedTuple
 
@@ -16,10 +17,14 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 __all__ = [
+    "Evidence",
     "Penalties",
+    "Posterior",
     "Prior",
     "Shape",
+    "SizeOf",
     "average_priors",
+    "block_likelihoods",
     "choose_penalties",
     "penalised_solve",
     "priors_of",
@@ -27,6 +32,8 @@ __all__ = [
 ]
 
 Floats = NDArray[np.float64]
+SizeOf = Callable[[int, Floats], Floats]
+"""By the position of a block, the log likelihoods of prior variances of its coefficients, less that of none."""
 
 _NEGLIGIBLE = 1e-9
 # Of columns cleared of others, and of the covariance of their moments: below this share is rounding.
@@ -42,9 +49,13 @@ _DEVIATIONS = np.geomspace(0.03, 2.4, 9)
 _SCALE = 1.0
 # The prior probability of a term whose prior is not averaged over; there are a dozen of them.
 _OTHER = 0.2
-_MAX_LOG = 500.0
 # Combinations of priors that the data make less likely than this do not matter.
 _MIN_PROBABILITY = 0.005
+# That a regression on the observed treatment does not tell how large functions are.
+_MISLEADING = 0.05
+# Prior variances by the mean squares of coefficients in that regression: where several of them go the same way, a
+# contrast is further off than their prior, by which they are independent, says.
+_ALLOWANCE = 2.0
 
 
 def penalised_solve(gram: Floats, moments: Floats, ridges: Floats) -> Floats:
@@ -99,6 +110,7 @@ def choose_penalties(
     min_gain: float = 4.0,
     squares: Floats | None = None,
     units: Floats | None = None,
+    sizes: Callable[[Floats], SizeOf | None] | None = None,
 ) -> Penalties:
     r"""Ridges by marginal likelihood, robust to errors of unequal variance: blocks enter one by one.
 
@@ -122,6 +134,7 @@ def choose_penalties(
         units: by block, the prior variance of coefficients at which the function is as large as what a linear model
             leaves of the outcome. Then no prior variance is much larger, and a block that is left out has its expected
             one under the prior of :func:`priors_of`. None: every variance is possible.
+        sizes: gives, for ridges of the blocks, what else is known of how large functions are.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -134,9 +147,13 @@ def choose_penalties(
     squares = np.diag(gram) if squares is None else squares
     rounding = [_NEGLIGIBLE * np.max(squares[block], initial=np.finfo(float).tiny) for block in blocks]
 
-    def evidence(block: int, ridges: Floats, covariance: Floats, variance: float) -> _Evidence:
-        cleared = _cleared(gram, moments, covariance, blocks, ridges, block, rounding[block])
-        return _evidence(*cleared, variance, None if units is None else float(units[block]))
+    def evidence(
+        block: int, ridges: Floats, covariance: Floats, variance: float, size: SizeOf | None = None
+    ) -> _Evidence:
+        by_column = ridges_of(blocks, ridges, len(moments))
+        cleared = _cleared(gram, moments, covariance, by_column, blocks[block], rounding[block])
+        unit = None if units is None else float(units[block])
+        return _evidence(*cleared, variance, unit, None if size is None else partial(size, block))
 
     none = np.zeros(len(blocks))
     found = Penalties(np.full(len(blocks), np.inf), none, (), none)
@@ -149,8 +166,10 @@ def choose_penalties(
             gains[block] = offers[block].gain
         if not outside or max(gains[outside]) < min_gain:
             if np.isfinite(min_gain):
-                every = [offers.get(block) or evidence(block, ridges, *errors) for block in range(len(blocks))]
-                priors = np.where(np.isinf(ridges), [one.prior for one in every], errors[1] / ridges)
+                size = None if sizes is None else sizes(ridges)
+                priors = errors[1] / ridges
+                for block in outside:
+                    priors[block] = evidence(block, ridges, *errors, size).prior
                 found = found._replace(priors=priors)
             return found._replace(gains=gains)
         chosen = max(outside, key=lambda block: offers[block].gain)
@@ -161,18 +180,12 @@ def choose_penalties(
 
 
 def _cleared(
-    gram: Floats,
-    moments: Floats,
-    covariance: Floats,
-    blocks: Sequence[slice],
-    ridges: Floats,
-    block: int,
-    rounding: float,
+    gram: Floats, moments: Floats, covariance: Floats, ridges: Floats, own: slice, rounding: float
 ) -> tuple[Floats, Floats, Floats]:
     """Eigenvalues above `rounding` of a block's Gram matrix given the other columns; moments along them; variances."""
-    others = ridges_of(blocks, ridges, len(moments))
-    others[blocks[block]] = np.inf
-    kept, own = np.isfinite(others), blocks[block]
+    others = ridges.copy()
+    others[own] = np.inf
+    kept = np.isfinite(others)
     fits = np.zeros((0, own.stop - own.start))
     if kept.any():
         fits = _solve(gram[np.ix_(kept, kept)] + np.diag(others[kept]), gram[kept, own])
@@ -196,16 +209,19 @@ class _Evidence(NamedTuple):
     prior: float
 
 
-def _evidence(values: Floats, moments: Floats, noise: Floats, variance: float, unit: float | None) -> _Evidence:
+def _evidence(
+    values: Floats,
+    moments: Floats,
+    noise: Floats,
+    variance: float,
+    unit: float | None,
+    size: Callable[[Floats], Floats] | None,
+) -> _Evidence:
     real = noise > 0.0
     values, moments, noise = values[real], moments[real], noise[real]
     if not len(values) or variance <= 0.0 or unit == 0.0:
         return _Evidence(0.0, np.inf, 0.0)
-
-    def gains_at(priors: Floats) -> Floats:
-        total = noise + priors[:, None] * values**2
-        return np.asarray(np.sum(moments**2 * (1.0 / noise - 1.0 / total) - np.log(total / noise), axis=1))
-
+    gains_at = partial(_gains, values, moments, noise)
     priors = _RATIOS * variance / np.mean(values)
     if unit is not None:
         priors = np.minimum(priors, _DEVIATIONS[-1] ** 2 * unit)
@@ -216,8 +232,41 @@ def _evidence(values: Floats, moments: Floats, noise: Floats, variance: float, u
         return _Evidence(gain, variance / prior, prior if gain > 0.0 and best > 0 else 0.0)
     # Beyond the largest of these ratios to the noise only rounding errors are left to tell.
     possible = np.minimum(_DEVIATIONS**2 * unit, priors[-1])
-    odds = _OTHER * _shares() * np.exp(np.minimum(gains_at(possible) / 2.0, _MAX_LOG))
-    return _Evidence(gain, variance / prior, float(odds @ possible / (1.0 - _OTHER + odds.sum())))
+    shares = np.append(1.0 - _OTHER, _OTHER * _shares())
+    logs = np.append(0.0, gains_at(possible) / 2.0)
+    if size is not None:
+        logs = logs + _tempered(np.append(0.0, size(possible)), shares)
+    odds = shares * np.exp(logs - logs.max())
+    return _Evidence(gain, variance / prior, float(odds[1:] @ possible / odds.sum()))
+
+
+def _gains(values: Floats, moments: Floats, noise: Floats, priors: Floats) -> Floats:
+    """Twice the gains in log likelihood of prior variances `(m,)`, from what :func:`_cleared` gives."""
+    total = noise + priors[:, None] * values**2
+    return np.asarray(np.sum(moments**2 * (1.0 / noise - 1.0 / total) - np.log(total / noise), axis=1), np.float64)
+
+
+def block_likelihoods(
+    gram: Floats, moments: Floats, covariance: Floats, ridges: Floats, block: slice, priors: Floats
+) -> Floats:
+    """Log likelihoods of prior variances `(m,)` of a block's coefficients, less that of none.
+
+    Args:
+        gram, moments, covariance: of all columns, and the covariance of the moments.
+        ridges: `(p,)` of all columns; those of the block do not count.
+        block: its columns.
+        priors: the variances.
+    """
+    rounding = _NEGLIGIBLE * np.max(np.diag(gram)[block], initial=np.finfo(float).tiny)
+    values, along, noise = _cleared(gram, moments, covariance, ridges, block, rounding)
+    real = noise > 0.0
+    return _gains(values[real], along[real], noise[real], priors) / 2.0
+
+
+def _tempered(logs: Floats, shares: Floats) -> Floats:
+    """Log likelihoods of what says nothing with the probability `_MISLEADING`, for values with prior probabilities."""
+    likelihoods = np.exp(logs - logs.max())
+    return np.asarray(np.log((1.0 - _MISLEADING) * likelihoods + _MISLEADING * float(shares @ likelihoods)), np.float64)
 
 
 def _shares() -> Floats:
@@ -245,74 +294,124 @@ class Shape(NamedTuple):
     probability: float
 
 
-def priors_of(shapes: Sequence[Shape], deviation: float) -> list[Prior]:
+def priors_of(shapes: Sequence[Shape], deviation: float, step: int = 1) -> list[Prior]:
     """Priors of a block: no function, or one of each shape whose standard deviation has a half-normal prior.
 
     Args:
         shapes: of the function.
         deviation: the standard deviation of the outcome beyond a linear model, in units of which the prior is.
+        step: 2 for every other size.
     """
     none = 1.0 - sum(shape.probability for shape in shapes)
     found = [Prior(np.zeros_like(shapes[0].variances), none)]
+    sizes, shares = (_DEVIATIONS * deviation)[::step] ** 2, _shares()[::step]
     for shape in shapes:
-        pairs = zip((_DEVIATIONS * deviation) ** 2, _shares(), strict=True)
+        pairs = zip(sizes, shares / shares.sum(), strict=True)
         found += [Prior(variance * shape.variances, float(share) * shape.probability) for variance, share in pairs]
     return found
 
 
+class Evidence(NamedTuple):
+    r"""What a regression says of the coefficients of some columns, cleared of all others: $s \sim N(D \beta, I)$.
+
+    Attributes:
+        signal: s, `(r,)`.
+        slopes: D, `(r, k)`.
+    """
+
+    signal: Floats
+    slopes: Floats
+
+    @classmethod
+    def of(cls, gram: Floats, moments: Floats, covariance: Floats, ridges: Floats, own: NDArray[np.intp]) -> Evidence:
+        """From the moments of all columns and their robust covariance.
+
+        Args:
+            gram, moments, covariance: of all columns, and the covariance of the moments.
+            ridges: `(p,)` of all columns; those of the columns asked about do not count.
+            own: the columns asked about.
+        """
+        others = np.isfinite(ridges)
+        others[own] = False
+        fits = np.zeros((0, len(own)))
+        if others.any():
+            fits = _solve(gram[np.ix_(others, others)] + np.diag(ridges[others]), gram[np.ix_(others, own)])
+        left = gram[np.ix_(own, own)] - gram[np.ix_(own, others)] @ fits
+        values, vectors = np.linalg.eigh(left)
+        vectors = vectors[:, values > _REAL * max(np.max(np.diag(gram)[own]), np.finfo(float).tiny)]
+        weights = np.zeros((len(moments), vectors.shape[1]))
+        weights[own], weights[others] = vectors, -fits @ vectors
+        noise = weights.T @ covariance @ weights
+        variances, axes = np.linalg.eigh(noise)
+        real = variances > _REAL * max(np.max(variances, initial=0.0), np.finfo(float).tiny)
+        whiten = axes[:, real].T / np.sqrt(variances[real])[:, None]
+        return cls(whiten @ (weights.T @ moments), whiten @ vectors.T @ left)
+
+    def log_likelihoods(self, variances: Floats) -> Floats:
+        """Of prior variances `(m, k)` of the coefficients, but for a constant, `(m,)`."""
+        return self.posterior(variances).logs
+
+    def posterior(self, variances: Floats) -> Posterior:
+        """Given prior variances `(m, k)` of the coefficients."""
+        n, (m, _) = len(self.signal), variances.shape
+        total = np.eye(n) + (self.slopes * variances[:, None, :]) @ self.slopes.T
+        factor = np.linalg.cholesky(total)
+        both = np.column_stack([self.signal, self.slopes])
+        standard = np.linalg.solve(factor, np.broadcast_to(both, (m, *both.shape)))
+        signal, slopes = standard[:, :, 0], standard[:, :, 1:]
+        logs = -np.sum(np.log(np.diagonal(factor, axis1=1, axis2=2)), axis=1) - 0.5 * np.sum(signal**2, axis=1)
+        means = variances * np.einsum("mr,mrk->mk", signal, slopes)
+        left = variances - variances**2 * np.sum(slopes**2, axis=1)
+        return Posterior(np.asarray(logs, np.float64), np.asarray(means**2 + np.maximum(left, 0.0), np.float64))
+
+
+class Posterior(NamedTuple):
+    """Given each of several priors: its log likelihood `(m,)`, and the mean squares `(m, k)` of the coefficients."""
+
+    logs: Floats
+    squares: Floats
+
+
 def average_priors(
-    gram: Floats,
-    moments: Floats,
-    covariance: Floats,
-    ridges: Floats,
-    blocks: Sequence[slice],
-    priors: Sequence[Sequence[Prior]],
+    evidence: Evidence, priors: Sequence[Sequence[Prior]], seen: Callable[[Floats], Posterior] | None = None
 ) -> list[tuple[float, Floats]]:
     r"""Posterior probabilities of all combinations of the blocks' priors, and the prior variances of their columns.
 
-    With S and m the Gram matrix and the moments of the blocks after their columns are cleared of all others, and M the
-    robust covariance of m if they do not matter, prior variances T give $m \sim N(0, M + S T S)$.
+    Where a regression tells how large functions are, all combinations in which the same blocks have functions become
+    one, whose prior variances are the mean squares of the coefficients in that regression. The combinations as they are
+    keep the probability `_MISLEADING`: that the regression tells nothing.
 
     Args:
-        gram, moments, covariance: of all columns, and the covariance of the moments.
-        ridges: `(p,)` of all columns; those of the blocks do not count.
-        blocks: the columns of each block.
+        evidence: of the moments.
         priors: those of each block.
+        seen: what the regression gives for prior variances `(m, k)`, if there is one.
 
     Returns:
         Pairs of a probability and `(k,)` variances of the columns of all blocks, in their order; unlikely ones are left
         out.
     """
-    own = np.concatenate([np.arange(block.start, block.stop) for block in blocks])
-    others = np.isfinite(ridges)
-    others[own] = False
-    fits = np.zeros((0, len(own)))
-    if others.any():
-        fits = _solve(gram[np.ix_(others, others)] + np.diag(ridges[others]), gram[np.ix_(others, own)])
-    left = gram[np.ix_(own, own)] - gram[np.ix_(own, others)] @ fits
-    values, vectors = np.linalg.eigh(left)
-    vectors = vectors[:, values > _REAL * max(np.max(np.diag(gram)[own]), np.finfo(float).tiny)]
-    weights = np.zeros((len(moments), vectors.shape[1]))
-    weights[own], weights[others] = vectors, -fits @ vectors
-    noise = weights.T @ covariance @ weights
-    variances, axes = np.linalg.eigh(noise)
-    real = variances > _REAL * max(np.max(variances, initial=0.0), np.finfo(float).tiny)
-    whiten = axes[:, real].T / np.sqrt(variances[real])[:, None]
-    signal, seen = whiten @ (weights.T @ moments), whiten @ vectors.T @ left
-    combined, logs = [], []
-    for chosen in product(*priors):
-        prior = np.concatenate([one.variances for one in chosen])
-        total = np.eye(len(signal)) + (seen * prior) @ seen.T
-        factor = np.linalg.cholesky(total)
-        standard = np.linalg.solve(factor, signal)
-        log_likelihood = -np.sum(np.log(np.diag(factor))) - 0.5 * float(standard @ standard)
-        logs.append(log_likelihood + sum(np.log(one.probability) for one in chosen))
-        combined.append(prior)
-    probabilities = np.exp(np.asarray(logs) - np.max(logs))
+    combinations = list(product(*priors))
+    variances = np.array([np.concatenate([one.variances for one in chosen]) for chosen in combinations])
+    shares = np.array([np.prod([one.probability for one in chosen]) for chosen in combinations])
+    if seen is not None:
+        found = seen(variances)
+        likely = shares * np.exp(found.logs - found.logs.max())
+        likely /= likely.sum()
+        has_function = np.array([[bool(one.variances.any()) for one in chosen] for chosen in combinations])
+        groups, group_of = np.unique(has_function, axis=0, return_inverse=True)
+        members = np.ravel(group_of) == np.arange(len(groups))[:, None]
+        weights = members * likely
+        totals = weights.sum(axis=1)
+        sizes = _ALLOWANCE * weights @ found.squares / np.maximum(totals, np.finfo(float).tiny)[:, None]
+        variances = np.vstack([variances, sizes])
+        shares = np.concatenate([_MISLEADING * shares, (1.0 - _MISLEADING) * totals])
+    with np.errstate(divide="ignore"):
+        logs = np.log(shares) + evidence.log_likelihoods(variances)
+    probabilities = np.exp(logs - np.max(logs))
     probabilities /= probabilities.sum()
-    likely = probabilities >= _MIN_PROBABILITY
-    total_likely = float(probabilities[likely].sum())
-    return [(float(probabilities[i]) / total_likely, combined[i]) for i in np.flatnonzero(likely)]
+    kept = np.flatnonzero(probabilities >= _MIN_PROBABILITY)
+    share = float(probabilities[kept].sum())
+    return [(float(probabilities[i]) / share, variances[i]) for i in kept]
 
 
 def _solve(matrix: Floats, right: Floats) -> Floats:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -15,31 +16,29 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from bgmiv.covariance import Errors, cluster_sums, left_out_score, mended, tell_mended
+from bgmiv.covariance import Errors, left_out_score, mended, tell_mended
+from bgmiv.sieve.control import Observed, Sizes
 from bgmiv.sieve.penalties import (
+    Evidence,
     Penalties,
+    Posterior,
     Shape,
+    SizeOf,
     average_priors,
     choose_penalties,
     penalised_solve,
     priors_of,
     ridges_of,
 )
+from bgmiv.sieve.sampling import PIECE, BlocksAt, PartsAt, Sampling
 
 __all__ = [
-    "FirstStage", "Regression", "Sampling", "SecondStage", "first_stage", "leave_one_out_errors", "second_stage",
+    "FirstStage", "Regression", "SecondStage", "first_stage", "leave_one_out_errors", "second_stage",
     "without_folds",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
-BlocksAt = Callable[[Any], list[Floats]]
-"""The regressors at some rows (a slice or positions), in blocks."""
-PartsAt = Callable[[Any], list[tuple[Floats, Floats]]]
-"""Scores at some rows: a row's is the sum over parts of its columns `(n, p)` times its residual `(n,)`."""
 
-_PIECE = 4096
-# A robust covariance that only chooses penalties is that of this many rows; that of intervals is of all rows.
-_MAX_NOISE_ROWS = 20_000
 # What a row that determines its own prediction leaves of its error.
 _MIN_LEFT_OUT = 1e-3
 _TINY = float(np.finfo(float).tiny)
@@ -52,89 +51,6 @@ def _one_thread() -> Iterator[None]:
     """Hundreds of matrices this small: several threads spend their time waiting for one another."""
     with threadpool_limits(limits=1, user_api="blas"):
         yield
-
-
-class Sampling(NamedTuple):
-    """How rows were drawn, and how they are split.
-
-    Attributes:
-        weights: `(n,)`, or None for one each.
-        groups: `(n,)` codes from 0 of rows that belong together, or None.
-        folds: stretches of rows, one after the other; groups lie within one. Where there is only one, every row is a
-            fold of its own.
-        errors: what the covariance allows for; None: robust to unequal variances, or clustered by groups.
-    """
-
-    weights: Floats | None
-    groups: NDArray[np.int64] | None
-    folds: Sequence[slice]
-    errors: Errors | None = None
-
-    @property
-    def n_rows(self) -> int:
-        """How many there are."""
-        return self.folds[-1].stop
-
-    @property
-    def leave_one_out(self) -> bool:
-        """Whether predictions of a row leave out that row alone, instead of its fold."""
-        return len(self.folds) == 1
-
-    def root(self, rows: Any) -> Floats:
-        """By which rows are multiplied, `(n, 1)`: the roots of their weights."""
-        return np.ones((1, 1)) if self.weights is None else np.sqrt(self.weights[rows])[:, None]
-
-    def pieces(self, fold: slice) -> Iterator[slice]:
-        """A fold in pieces of rows."""
-        for start in range(fold.start, fold.stop, _PIECE):
-            yield slice(start, min(start + _PIECE, fold.stop))
-
-    def some_rows(self) -> NDArray[np.intp]:
-        """Evenly spread rows, or whole groups, that stand for all in a covariance."""
-        if self.n_rows <= _MAX_NOISE_ROWS:
-            return np.arange(self.n_rows)
-        if self.groups is None:
-            return np.linspace(0, self.n_rows - 1, _MAX_NOISE_ROWS).round().astype(np.intp)
-        sizes = np.cumsum(np.bincount(self.groups))
-        return np.flatnonzero(self.groups <= np.searchsorted(sizes, _MAX_NOISE_ROWS))
-
-    @property
-    def assumed(self) -> Errors:
-        """What the covariance allows for."""
-        return Errors.of("auto", self.groups) if self.errors is None else self.errors
-
-    @property
-    def dof(self) -> float:
-        """Degrees of freedom of the covariance: infinite without clusters."""
-        return self.assumed.dof()
-
-    def covariance(self, parts_at: PartsAt, pieces: Sequence[Any]) -> Floats:
-        """Of the sum over rows of scores, as :data:`PartsAt` gives them, in pieces of the rows.
-
-        It has no small-sample correction, and CR1 in the place of the jackknife.
-        """
-        errors = self.assumed
-        middle: Any = 0.0
-        sums: list[Any] = [0.0 for _ in errors.ways]
-        noise: Any = 0.0
-        for rows in pieces:
-            parts = parts_at(rows)
-            if errors.classical:
-                left = np.column_stack([residuals for _, residuals in parts])
-                stacked = np.stack([columns for columns, _ in parts])
-                middle = middle + np.einsum("anp,bnq->abpq", stacked, stacked, optimize=True)
-                noise = noise + np.vstack([left.T @ left, np.full(left.shape[1], float(len(left)))])
-                continue
-            scores = np.asarray(sum(columns * residuals[:, None] for columns, residuals in parts), np.float64)
-            if not errors.ways:
-                middle = middle + scores.T @ scores
-            for i, way in enumerate(errors.ways):
-                sums[i] = sums[i] + cluster_sums(scores, way.codes[rows], way.n_clusters)
-        if errors.classical:
-            return np.asarray(np.einsum("ab,abpq->pq", noise[:-1] / noise[-1], middle), np.float64)
-        for total, way in zip(sums, errors.ways, strict=True):
-            middle = middle + way.sign * (total.T @ total)
-        return np.asarray(middle, np.float64)
 
 
 class FirstStage(NamedTuple):
@@ -343,6 +259,7 @@ class Regression(NamedTuple):
             rows' own errors (:func:`second_stage`).
         variances: by penalised block, the variance of its function, at the observed treatment, for coefficients of
             variance 1; None where nothing is known of how large functions can be.
+        observed: the regression on the observed treatment, which tells how large functions are; None for nothing.
     """
 
     predicted_at: BlocksAt
@@ -352,6 +269,7 @@ class Regression(NamedTuple):
     sampling: Sampling
     noisy: Floats | None = None
     variances: Floats | None = None
+    observed: Observed | None = None
 
     def columns(self, rows: Any) -> list[Floats]:
         """The residuals, then the predicted regressors, times the roots of weights."""
@@ -447,8 +365,8 @@ class Regression(NamedTuple):
                 own = np.flatnonzero(way.codes == g)
                 gram, score = np.zeros_like(inverse), np.zeros((size, len(moves)))
                 sums = [(np.zeros((len(each), len(each))), np.zeros(len(each))) for each in first.inverses]
-                for start in range(0, len(own), _PIECE):
-                    rows = own[start : start + _PIECE]
+                for start in range(0, len(own), PIECE):
+                    rows = own[start : start + PIECE]
                     (columns, residuals), *_ = parts_at(rows)
                     gram += columns[:, :size].T @ columns[:, :size]
                     score[:, 0] += columns[:, :size].T @ residuals
@@ -523,11 +441,30 @@ def second_stage(
 
     unit = _beyond_linear(total[: size + 1, : size + 1], blocks)
     units = None if problem.variances is None else unit / np.maximum(problem.variances, _TINY)
-    penalties = choose_penalties(gram, moments, blocks, noise, min_gain, units=units)
-    ridges = ridges_of(blocks, penalties.ridges, size)
     chosen = {} if averaged is None or not np.isfinite(min_gain) else dict(averaged)
+    n_controls, observed = problem.first.n_controls, problem.observed
+    sizes: Sizes | None = None
+
+    def size_of(of_blocks: Floats) -> SizeOf | None:
+        """What the regression on the observed treatment says, in which averaged blocks have no penalty."""
+        nonlocal sizes
+        known = of_blocks.copy()
+        known[list(chosen)] = 0.0
+        if observed is not None:
+            sizes = observed.fit(problem.outcome, sampling, ridges_of(blocks, known, size)[n_controls:])
+        if sizes is None:
+            return None
+        own = [slice(block.start - n_controls, block.stop - n_controls) for block in blocks]
+        return partial(_block_sizes, sizes, own)
+
+    penalties = choose_penalties(gram, moments, blocks, noise, min_gain, units=units, sizes=size_of)
+    ridges = ridges_of(blocks, penalties.ridges, size)
     shapes = [(blocks[i], of_block) for i, of_block in chosen.items()]
-    models = _models(gram, moments, noise, ridges, shapes, unit)
+    joint = None
+    if sizes is not None and shapes:
+        places = _places([block for block, _ in shapes]) - n_controls
+        joint = sizes.joint(places, float(np.sqrt(unit)))
+    models = _models(gram, moments, noise, ridges, shapes, unit, joint)
     kept = np.any([np.isfinite(model.ridges) for model in models], axis=0)
     n_kept = int(kept.sum())
     inner = gram[np.ix_(kept, kept)]
@@ -538,8 +475,8 @@ def second_stage(
     inverse = np.tensordot(shares, inverses, 1)
     coefficients = np.zeros(size)
     coefficients[kept] = mean
-    of_sieve = slice(problem.first.n_controls, None)
-    effective = float(np.sum((inverse * inner)[kept[: problem.first.n_controls].sum() :]))
+    of_sieve = slice(n_controls, None)
+    effective = float(np.sum((inverse * inner)[kept[:n_controls].sum() :]))
     correction = sampling.n_rows / max(sampling.n_rows - effective, 1.0)
     middle, _ = problem.covariance(coefficients, kept, pieces, 1.0, inverse, correction, strength=True)
     turned = np.zeros_like(middle)
@@ -622,23 +559,33 @@ def _models(
     ridges: Floats,
     averaged: Sequence[tuple[slice, Sequence[Shape]]],
     unit: float,
+    joint: Callable[[Floats], Posterior] | None,
 ) -> list[_Model]:
     """The combinations of priors of the averaged blocks that the data make likely, with the ridges of all columns."""
     size = len(moments)
     if not averaged:
         return [_Model(1.0, ridges, np.zeros(size))]
-    blocks = [block for block, _ in averaged]
     covariance, variance = noise(penalised_solve(gram, moments, ridges))
     priors = [priors_of(shapes, float(np.sqrt(unit))) for _, shapes in averaged]
     found = []
-    own = np.concatenate([np.arange(block.start, block.stop) for block in blocks])
-    for probability, prior in average_priors(gram, moments, covariance, ridges, blocks, priors):
+    own = _places([block for block, _ in averaged])
+    evidence = Evidence.of(gram, moments, covariance, ridges, own)
+    for probability, prior in average_priors(evidence, priors, joint):
         variances, penalties = np.zeros(size), ridges.copy()
         variances[own] = prior
         with np.errstate(divide="ignore"):
             penalties[own] = variance / prior
         found.append(_Model(probability, penalties, variances))
     return found
+
+
+def _block_sizes(sizes: Sizes, blocks: Sequence[slice], block: int, variances: Floats) -> Floats:
+    return sizes.block(blocks[block], variances)
+
+
+def _places(blocks: Sequence[slice]) -> NDArray[np.intp]:
+    """The columns of blocks."""
+    return np.concatenate([np.arange(block.start, block.stop) for block in blocks])
 
 
 def _mean_prior(models: Sequence[_Model]) -> Floats:

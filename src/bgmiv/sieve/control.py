@@ -1,0 +1,122 @@
+r"""How large curves are: what the regression of the outcome on the observed treatment says, given control variables.
+
+Moments tell little of a curve where the instruments move the treatment little. The regression of the outcome on the
+treatment itself tells much more, but of $g$ and of confounding together: its curve is that of g if the errors are
+independent of the instruments, given covariates and the control variable (the residual of the first stage). That is
+assumed nowhere. The regression only says how large a curve may be, which decides how far intervals must reach; which
+curve it is, the moments say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgmiv.sieve.penalties import Evidence, Posterior, Shape, block_likelihoods, penalised_solve, priors_of
+from bgmiv.sieve.sampling import BlocksAt, Sampling
+
+__all__ = ["Observed", "Sizes", "standardised"]
+
+Floats = NDArray[np.float64]
+
+_MIN_ROWS_A_COLUMN = 4
+# Of the mean size of a residual.
+_MIN_SIZE = 0.2
+
+
+class Observed(NamedTuple):
+    """The regression of the outcome on the observed treatment, covariates and control variables.
+
+    Attributes:
+        lines: control variables without a penalty, by rows.
+        curves: functions of them in which the outcome's error may depend on them, by rows.
+        shape: of the prior of the latter.
+        terms: the terms of the structural function, in blocks, by rows.
+    """
+
+    lines: Callable[[Any], Floats]
+    curves: Callable[[Any], Floats]
+    shape: Shape
+    terms: BlocksAt
+
+    def fit(self, outcome: Floats, sampling: Sampling, ridges: Floats) -> Sizes | None:
+        """The regression of an outcome `(n,)` with the ridges of the terms' columns; None with few rows."""
+
+        def columns_at(rows: Any) -> Floats:
+            blocks = [self.lines(rows), self.curves(rows), *self.terms(rows), outcome[rows, None]]
+            return np.hstack(blocks) * sampling.root(rows)
+
+        pieces = [piece for fold in sampling.folds for piece in sampling.pieces(fold)]
+        total: Any = sum(columns.T @ columns for columns in map(columns_at, pieces))
+        gram, moments = total[:-1, :-1], total[:-1, -1]
+        n_controls = len(moments) - len(ridges)
+        penalties = np.concatenate([np.zeros(n_controls), ridges])
+        n_used = int(np.isfinite(penalties).sum())
+        if sampling.n_rows < _MIN_ROWS_A_COLUMN * n_used:
+            return None
+        coefficients = penalised_solve(gram, moments, penalties)
+        some = sampling.some_rows()
+        columns = columns_at(some)
+        errors = columns[:, -1] - columns[:, :-1] @ coefficients
+        covariance = sampling.covariance(lambda _: [(columns[:, :-1], errors)], [some])
+        covariance *= sampling.n_rows / len(some) * sampling.n_rows / (sampling.n_rows - n_used)
+        return Sizes(gram, moments, covariance, penalties, self.shape, n_controls)
+
+
+class Sizes(NamedTuple):
+    """What a regression on the observed treatment says of how large functions are.
+
+    Attributes:
+        gram, moments, covariance: of all columns, and the covariance of the moments.
+        ridges: of all columns.
+        shape: of the prior of the control variables' curves, which come last of the controls.
+        n_controls: how many columns come before those of the terms.
+    """
+
+    gram: Floats
+    moments: Floats
+    covariance: Floats
+    ridges: Floats
+    shape: Shape
+    n_controls: int
+
+    def block(self, block: slice, variances: Floats) -> Floats:
+        """Log likelihoods of prior variances `(m,)` of a block of the terms' columns, less that of none."""
+        own = slice(block.start + self.n_controls, block.stop + self.n_controls)
+        return block_likelihoods(self.gram, self.moments, self.covariance, self.ridges, own, variances)
+
+    def joint(self, places: NDArray[np.intp], deviation: float) -> Callable[[Floats], Posterior]:
+        """Gives the posterior of some of the terms' columns for prior variances `(m, k)`, averaged over confounding.
+
+        Args:
+            places: the columns.
+            deviation: the standard deviation of the outcome beyond a linear model.
+        """
+        curves = np.arange(self.n_controls - len(self.shape.variances), self.n_controls)
+        own = np.concatenate([places + self.n_controls, curves])
+        evidence = Evidence.of(self.gram, self.moments, self.covariance, self.ridges, own)
+        # Every other size is enough of what is only averaged over.
+        controls = priors_of([self.shape], deviation, step=2)
+
+        def of(variances: Floats) -> Posterior:
+            logs, squares = [], []
+            for prior in controls:
+                both = np.hstack([variances, np.tile(prior.variances, (len(variances), 1))])
+                given = evidence.posterior(both)
+                logs.append(np.log(prior.probability) + given.logs)
+                squares.append(given.squares[:, : len(places)])
+            total = np.logaddexp.reduce(logs, axis=0)
+            return Posterior(total, np.einsum("jm,jmk->mk", np.exp(np.array(logs) - total), np.array(squares)))
+
+        return of
+
+
+def standardised(residuals: Floats, predicted: Floats, covariates: Floats) -> Floats:
+    """Residuals `(n, k)` by their size given the predicted treatment and covariates."""
+    known = np.column_stack([np.ones(len(predicted)), predicted, predicted**2, covariates])
+    sizes = np.abs(residuals)
+    expected = known @ np.linalg.lstsq(known, sizes, rcond=None)[0]
+    return np.asarray(residuals / np.maximum(expected / sizes.mean(axis=0), _MIN_SIZE), np.float64)

@@ -1,0 +1,108 @@
+"""How rows were drawn, how they are split, and the covariance of sums over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgmiv.covariance import Errors, cluster_sums
+
+__all__ = ["PIECE", "BlocksAt", "PartsAt", "Sampling"]
+
+Floats = NDArray[np.float64]
+BlocksAt = Callable[[Any], list[Floats]]
+"""The regressors at some rows (a slice or positions), in blocks."""
+PartsAt = Callable[[Any], list[tuple[Floats, Floats]]]
+"""Scores at some rows: a row's is the sum over parts of its columns `(n, p)` times its residual `(n,)`."""
+
+PIECE = 4096
+"""How many rows are in memory at a time."""
+
+# A robust covariance that only chooses penalties is that of this many rows; that of intervals is of all rows.
+_MAX_NOISE_ROWS = 20_000
+
+
+class Sampling(NamedTuple):
+    """How rows were drawn, and how they are split.
+
+    Attributes:
+        weights: `(n,)`, or None for one each.
+        groups: `(n,)` codes from 0 of rows that belong together, or None.
+        folds: stretches of rows, one after the other; groups lie within one. Where there is only one, every row is a
+            fold of its own.
+        errors: what the covariance allows for; None: robust to unequal variances, or clustered by groups.
+    """
+
+    weights: Floats | None
+    groups: NDArray[np.int64] | None
+    folds: Sequence[slice]
+    errors: Errors | None = None
+
+    @property
+    def n_rows(self) -> int:
+        """How many there are."""
+        return self.folds[-1].stop
+
+    @property
+    def leave_one_out(self) -> bool:
+        """Whether predictions of a row leave out that row alone, instead of its fold."""
+        return len(self.folds) == 1
+
+    def root(self, rows: Any) -> Floats:
+        """By which rows are multiplied, `(n, 1)`: the roots of their weights."""
+        return np.ones((1, 1)) if self.weights is None else np.sqrt(self.weights[rows])[:, None]
+
+    def pieces(self, fold: slice) -> Iterator[slice]:
+        """A fold in pieces of rows."""
+        for start in range(fold.start, fold.stop, PIECE):
+            yield slice(start, min(start + PIECE, fold.stop))
+
+    def some_rows(self) -> NDArray[np.intp]:
+        """Evenly spread rows, or whole groups, that stand for all in a covariance."""
+        if self.n_rows <= _MAX_NOISE_ROWS:
+            return np.arange(self.n_rows)
+        if self.groups is None:
+            return np.linspace(0, self.n_rows - 1, _MAX_NOISE_ROWS).round().astype(np.intp)
+        sizes = np.cumsum(np.bincount(self.groups))
+        return np.flatnonzero(self.groups <= np.searchsorted(sizes, _MAX_NOISE_ROWS))
+
+    @property
+    def assumed(self) -> Errors:
+        """What the covariance allows for."""
+        return Errors.of("auto", self.groups) if self.errors is None else self.errors
+
+    @property
+    def dof(self) -> float:
+        """Degrees of freedom of the covariance: infinite without clusters."""
+        return self.assumed.dof()
+
+    def covariance(self, parts_at: PartsAt, pieces: Sequence[Any]) -> Floats:
+        """Of the sum over rows of scores, as :data:`PartsAt` gives them, in pieces of the rows.
+
+        It has no small-sample correction, and CR1 in the place of the jackknife.
+        """
+        errors = self.assumed
+        middle: Any = 0.0
+        sums: list[Any] = [0.0 for _ in errors.ways]
+        noise: Any = 0.0
+        for rows in pieces:
+            parts = parts_at(rows)
+            if errors.classical:
+                left = np.column_stack([residuals for _, residuals in parts])
+                stacked = np.stack([columns for columns, _ in parts])
+                middle = middle + np.einsum("anp,bnq->abpq", stacked, stacked, optimize=True)
+                noise = noise + np.vstack([left.T @ left, np.full(left.shape[1], float(len(left)))])
+                continue
+            scores = np.asarray(sum(columns * residuals[:, None] for columns, residuals in parts), np.float64)
+            if not errors.ways:
+                middle = middle + scores.T @ scores
+            for i, way in enumerate(errors.ways):
+                sums[i] = sums[i] + cluster_sums(scores, way.codes[rows], way.n_clusters)
+        if errors.classical:
+            return np.asarray(np.einsum("ab,abpq->pq", noise[:-1] / noise[-1], middle), np.float64)
+        for total, way in zip(sums, errors.ways, strict=True):
+            middle = middle + way.sign * (total.T @ total)
+        return np.asarray(middle, np.float64)
