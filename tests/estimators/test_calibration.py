@@ -137,8 +137,9 @@ def test_what_cannot_be_calibrated_is_refused(model: bgmiv.TSLS, tmp_path: Path)
     found = Calibration(0.95, "", {"average effect": [[1.0]]}, 0)
     with pytest.raises(ConfigError, match="calibration is of"):
         found.widened(Interval(1.0, 0.0, 2.0, 0.9, {}, name="average effect"))
-    with pytest.raises(ConfigError, match="Anderson-Rubin"):
-        found.widened(Interval(1.0, 0.0, 2.0, 0.95, {}, name="average effect", method="anderson-rubin"))
+    for method in ("anderson-rubin", "wild bootstrap"):
+        with pytest.raises(ConfigError, match="Anderson-Rubin or bootstrap"):
+            found.widened(Interval(1.0, 0.0, 2.0, 0.95, {}, name="average effect", method=method))
 
 
 def test_what_is_measured_is_the_default_interval() -> None:

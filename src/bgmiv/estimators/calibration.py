@@ -35,7 +35,7 @@ from bgmiv.effects import Average, Predictor, average, estimate_at
 from bgmiv.errors import BGMIVError, ConfigError, DataError, StoreError
 from bgmiv.estimators.fitted import FittedMethod, MethodConfig
 from bgmiv.executors import Died, Executor
-from bgmiv.intervals import ANDERSON_RUBIN, Estimate, Floats, Interval, interval_of
+from bgmiv.intervals import ANDERSON_RUBIN, WILD, Estimate, Floats, Interval, interval_of
 from bgmiv.numerals import percent
 from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.progress import Reporter, silent
@@ -116,7 +116,7 @@ class Calibration:
         """An interval of the same fit, times the factor of its kind; unchanged where intervals cover often enough.
 
         Raises:
-            ConfigError: the interval is of another level, or an Anderson-Rubin set, which has no standard error.
+            ConfigError: the interval is of another level, or the set of a test, which has no standard error.
 
         Example:
             >>> found = Calibration(0.95, "from 0 to 1", {"average effect": [[0.5], [1.5]]}, 0)
@@ -125,8 +125,8 @@ class Calibration:
         """
         if interval.level != self.level:
             raise ConfigError(f"the calibration is of {self.level:g} intervals, and this one has {interval.level:g}.")
-        if interval.method == ANDERSON_RUBIN:
-            raise ConfigError("an Anderson-Rubin set is not widened. Ask for ate_interval(..., method='usual').")
+        if interval.method in (ANDERSON_RUBIN, WILD):
+            raise ConfigError("an Anderson-Rubin or bootstrap set is not widened. Use ate_interval(method='usual').")
         effect = USUAL if USUAL in self.ratios else EFFECT
         kind = CURVE if interval.method == "uniform" else effect if interval.name == EFFECT else POINTS
         factor = self.factors[kind]
