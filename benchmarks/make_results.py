@@ -15,12 +15,12 @@ import pandas as pd
 from bgmiv._io import write_whole
 from bgmiv.bench import RowStore, load_plan, ready_plans
 from bgmiv.bench.plan import paper_exhibits
-from bgmiv.bench.report.comparisons import plan_table
-from bgmiv.bench.report.figures import Picture, figure_bytes
-from bgmiv.bench.report.frame import read_rows
-from bgmiv.bench.report.paper import agreement_table, filled_table
-from bgmiv.bench.report.results import Section, bench_report, paper_sections, to_text, verdict_table
-from bgmiv.bench.report.tables import Table, safe_name, to_markdown
+from bgmiv.bench.show import read_rows, safe_name
+from report.comparisons import plan_table
+from report.figures import Picture, figure_bytes
+from report.paper import agreement_table, filled_table
+from report.results import Section, bench_report, paper_sections, to_text, verdict_table
+from report.tables import Table, to_markdown
 
 HERE = Path(__file__).parent
 REPRODUCTION = HERE.parent / "docs" / "reproduction.md"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 from bgmiv.bench import runner
 from bgmiv.bench.evaluate import failed_row, run_one
 from bgmiv.bench.plan import Plan, RunSpec, Sweep, identify, ready_plans
-from bgmiv.bench.store import RowStore
+from bgmiv.bench.store import Row, RowStore
 from bgmiv.cli.main import app
 
 TSLS = ("--n", 100, "--methods", "tsls")
@@ -230,3 +231,29 @@ def test_an_empty_store(tmp_path: Path) -> None:
     assert json.loads(bgmiv("bench", "show", tmp_path, "--json").stdout) == []
     assert "No rows" in bgmiv("bench", "show", tmp_path).output
     assert "0 rows" in bgmiv("bench", "status", tmp_path).output
+
+
+def test_report_writes_a_table_and_a_figure_a_design(tmp_path: Path, make_cell: Callable[..., list[Row]]) -> None:
+    store, hostile = RowStore(tmp_path / "rows"), "../../<script>\\input{x} =a"
+    for row in (*make_cell("kiv", [1.0, 2.0]), *make_cell("tsls", [3.0]), *make_cell(hostile, [1.0], design=hostile)):
+        store.write(row)
+    out = tmp_path / "out"
+    done = bgmiv("bench", "report", store.folder, "--out", out)
+    assert done.exit_code == 0, done.output
+    written = list(out.iterdir())
+    assert all(f"wrote {path}" in done.output for path in written)
+    names = {"table.csv", "table.tex", "demand.png", "demand.pdf"}
+    assert {path.name for path in written if not path.name.startswith("-")} == names
+    assert len(written) == 6
+    assert (out / "table.csv").read_text().count("demand") == 2
+    assert r"\input{x}" not in (out / "table.tex").read_text()
+
+
+def test_report_refuses_before_it_writes(tmp_path: Path) -> None:
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "file").write_text("x")
+    done = bgmiv("bench", "report", tmp_path / "rows", "--out", tmp_path / "out")
+    assert (done.exit_code, "No rows in" in done.output) == (1, True)
+    assert bgmiv("bench", "report", tmp_path / "absent", "--out", tmp_path / "out").exit_code == 2
+    assert bgmiv("bench", "report", tmp_path / "rows", "--out", tmp_path / "file").exit_code == 2
+    assert not (tmp_path / "out").exists()

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from bgmiv.bench import Row
-from bgmiv.bench.report import bench_report
-from bgmiv.bench.report.comparisons import functional_table, multiples, multiples_table, printed_table
-from bgmiv.bench.report.figures import heat_map
-from bgmiv.bench.report.frame import read_rows
+from bgmiv.bench.show import read_rows
+from report.comparisons import functional_table, multiples, multiples_table, printed_table
+from report.figures import heat_map
+from report.results import bench_report
 
-from .conftest import MakeCell
+from ..conftest import MakeCell
 
 
 @pytest.fixture

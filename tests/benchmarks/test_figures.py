@@ -5,10 +5,10 @@ import pytest
 from matplotlib.patches import PathPatch
 
 from bgmiv.bench import Row
-from bgmiv.bench.report.figures import Series, error_boxes, error_lines, figure_bytes, make_series
-from bgmiv.bench.report.frame import read_rows
+from bgmiv.bench.show import read_rows
+from report.figures import Series, error_boxes, error_lines, figure_bytes, make_series
 
-from .conftest import MakeCell
+from ..conftest import MakeCell
 
 
 @pytest.fixture

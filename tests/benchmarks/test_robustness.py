@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+
 import robustness
 import robustness_fits
-from robustness import Counts
-from robustness_fits import Faults
-
 from bgmiv.bench.evaluate import run_one
 from bgmiv.bench.store import RowStore
+from robustness import Counts
+from robustness_fits import Faults
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for processes in /proc")
 SMALL = {"n": 5000, "repeats": 6, "workers": 1}

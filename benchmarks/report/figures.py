@@ -17,8 +17,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from bgmiv.bench.report.frame import ABLATED, add_labels, design_title, method_order, paper_values, unit_text
+from bgmiv.bench.show import add_labels, design_title, method_order, unit_text
 from bgmiv.registry import PlotStyle, method_label, method_style
+from report.frame import ABLATED
+from report.printed import paper_values
 
 __all__ = [
     "Picture", "Series", "dress_panel", "error_boxes", "error_lines", "figure_bytes", "heat_map", "make_series",

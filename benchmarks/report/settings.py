@@ -8,14 +8,14 @@ from dataclasses import astuple
 import pandas as pd
 
 from bgmiv.bench.evaluate import PAPER_FIXED_SCALING, benchmark_config
-from bgmiv.bench.report.frame import OURS
-from bgmiv.bench.report.tables import DASH, Table
+from bgmiv.bench.show import OURS
 from bgmiv.bgm.config import BGMIVConfig
 from bgmiv.bgm.egm import EGM
 from bgmiv.bgm.latents import LatentMap
 from bgmiv.designs import DemandDesign, MnistDesign, MnistHDDesign, VectorProxyDesign
 from bgmiv.designs.base import Design
 from bgmiv.registry import make_config
+from report.tables import DASH, Table
 
 __all__ = ["design_settings", "resources", "shared_settings"]
 

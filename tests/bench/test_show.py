@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from bgmiv.bench.report.frame import add_labels, cell_marks, column_order, design_unit, mixed_versions, read_rows
+from bgmiv.bench.show import Summary, design_unit, error_figure, read_rows
 
-from .conftest import NEWER, MakeCell
+from ..conftest import NEWER, MakeCell
 
 
 def test_the_newest_row_of_a_run_is_used(make_cell: MakeCell) -> None:
@@ -25,9 +28,6 @@ def test_rows_and_columns_have_one_order(make_cell: MakeCell) -> None:
     frame = read_rows(rows)
     assert frame["design"].to_list() == ["demand"] * 7 + ["airline"]
     assert frame["method"].to_list()[:-1] == ["kiv", "tsls", "kiv", "kiv-noiv", "zoo", "bgm-iv", "bgm-iv"]
-    labels = column_order(add_labels(frame))
-    assert labels[2] == "KIV without the instrument (default)"
-    assert labels[-2:] == ["BGM-IV (default)", "BGM-IV (paper)"]
 
 
 def test_a_cell_has_rows_of_one_version_of_the_method(make_cell: MakeCell) -> None:
@@ -40,20 +40,33 @@ def test_a_cell_has_rows_of_one_version_of_the_method(make_cell: MakeCell) -> No
     assert frame.loc[frame["current"], "structural_mse"].to_list() == [3.0, 4.0, 5.0]
 
 
-def test_failed_fits_and_mixed_versions_are_marked(make_cell: MakeCell) -> None:
-    other = {**NEWER, "versions": {"bgmiv": "0.1.0", "jax": "0.9.0"}}
-    frame = read_rows([*make_cell("bgm-iv", [1.0, 2.0]), *make_cell("bgm-iv", [None], first_seed=5, **other)])
-    assert frame["mse"].isna().to_list() == [False, False, True]
-    assert mixed_versions(frame) == ["jax 0.10.2 (seeds 0-1) and 0.9.0 (seeds 5)"]
-    assert (cell_marks(frame), cell_marks(frame[:2]), cell_marks(frame[2:])) == ("†‡§", "", "‡§")
-
-
 def test_units_need_no_pictures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("BGMIV_DATA_CACHE", str(tmp_path))
     assert design_unit("noisy-mnist") == design_unit("noisy-demand") > 1e4
 
 
-def test_verdicts_come_from_the_evidence(make_cell: MakeCell) -> None:
-    evidence = {"n_held_out": 400, "outcome_explained": 0.9, "first_stage_gain": 0.5, "of another version": 1.0}
-    frame = read_rows([*make_cell("bgm-iv", [1.0]), *make_cell("bgm-iv", [1.0], first_seed=1, evidence=evidence)])
-    assert (frame["verdict"].isna()[0], frame["verdict"][1]) == (True, "note")
+def test_the_table_has_a_line_a_cell_of_rows_in_use(make_cell: MakeCell) -> None:
+    rows = [
+        *make_cell("kiv", [1e4, 3e4, None], seconds=2.0),
+        *make_cell("kiv", [9e4], **NEWER),
+        *make_cell("dfiv", [1.0]),
+    ]
+    rows[2] = replace(rows[2], seconds=99.0)
+    table = Summary(read_rows(rows)).to_frame().set_index("method")
+    assert table.loc["kiv", ["fits", "failed", "outdated"]].to_list() == [3, 1, False]
+    found = table.loc["kiv", ["mean", "sd", "inside", "seconds"]].to_list()
+    assert found == pytest.approx([2.0, 2.0**0.5, 2.0, 2.0])
+    assert np.isnan(table.loc["dfiv", "sd"])
+
+
+def test_the_figure_has_a_panel_a_level_and_a_line_a_method(make_cell: MakeCell) -> None:
+    name = r"$\frac{a}{$ <b> _x"
+    rows = [row for n in (100, 500) for rho in (0.1, 0.9) for row in make_cell(name, [1.0, 9.0], n=n, rho=rho)]
+    rows += make_cell("kiv", [2.0], rho=0.9)
+    figure = error_figure(read_rows(rows), "demand")
+    assert [panel.get_title() for panel in figure.axes] == ["rho = 0.1", "rho = 0.9"]
+    assert [len(panel.containers) for panel in figure.axes] == [1, 2]
+    assert list(figure.axes[0].containers[0].lines[0].get_ydata()) == pytest.approx([5e-4, 5e-4])
+    # A bar does not reach below the best repeat, and a name is never a formula.
+    assert min(np.ravel(figure.axes[0].containers[0].lines[2][0].get_segments()[0])[1::2]) == pytest.approx(1e-4)
+    figure.savefig(BytesIO())

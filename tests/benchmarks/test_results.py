@@ -6,17 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
-from click.testing import Result
-from typer.testing import CliRunner
 
+import make_report
 from bgmiv.bench import Plan, Row, RowStore, Sweep
-from bgmiv.bench.report import Report, bench_report, report_files
-from bgmiv.bench.report.tables import Table
-from bgmiv.cli.bench import report
 from bgmiv.errors import ConfigError
+from report.results import Report, bench_report, report_files
+from report.tables import Table
 
-from .conftest import NEWER, MakeCell
+from ..conftest import NEWER, MakeCell
 
 HOSTILE = "../../<script>alert(1)</script>\\input{x} $a_b"
 PLAN = Plan("small", "three seeds", (Sweep(["vector-proxy"], [1000], [0.5], ["bgm-iv", "dfiv"], repeats=3),))
@@ -150,7 +147,8 @@ def test_verdicts_beside_the_truth(make_cell: MakeCell) -> None:
     good |= {"linear_explained": 0.9, "flexible_explained": 0.9}
     bad = {"n_held_out": 400, "outcome_explained": 0.9, "first_stage_gain": 0.0}
     rows = [
-        *make_cell("bgm-iv", [1.0, 1.0], evidence=good),
+        *make_cell("bgm-iv", [1.0], n=100),
+        *make_cell("bgm-iv", [1.0, 1.0], evidence={**good, "of another version": 1.0}),
         *make_cell("bgm-iv", [2.0, 9.0], first_seed=2, evidence=bad),
     ]
     table = named(bench_report(rows), "verdicts")
@@ -166,54 +164,19 @@ def test_baselines(rows: list[Row]) -> None:
     assert set(table.numbers["baseline"]) == {"2SLS"}
 
 
-def run(*arguments: object) -> Result:
-    app = typer.Typer()
-    app.command()(report)
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
-
-
-def stored(folder: Path, rows: list[Row]) -> RowStore:
-    store = RowStore(folder)
-    for row in rows:
+def test_the_script_writes_the_report(tmp_path: Path, make_cell: MakeCell, capsys: pytest.CaptureFixture[str]) -> None:
+    store, out = RowStore(tmp_path / "rows"), tmp_path / "out"
+    for row in (row for method in ("bgm-iv", "kiv", "tsls") for row in make_cell(method, [1.0])):
         store.write(row)
-    return store
-
-
-def test_command_writes_the_report(tmp_path: Path, make_cell: MakeCell) -> None:
-    rows = [row for method in ("bgm-iv", "kiv", "tsls") for row in make_cell(method, [1.0])]
-    stored(tmp_path / "rows", rows).keep_plan(PLAN)
-    out = tmp_path / "out"
-    done = run(tmp_path / "rows", "--out", out, "--baseline", "kiv,tsls")
-    assert done.exit_code == 0, done.output
+    store.keep_plan(PLAN)
+    make_report.main([str(store.folder), "--out", str(out), "--baseline", "kiv", "--baseline", "tsls"])
     written = [path for path in out.rglob("*") if path.is_file()]
     assert {path.suffix for path in written} == {".html", ".md", ".csv", ".tex", ".png", ".pdf"}
-    assert all(f"wrote {path}" in done.output for path in written)
+    said = capsys.readouterr().out
+    assert all(f"wrote {path}" in said for path in written)
     assert "Plans: small (6 fits)." in (out / "report.md").read_text()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--plan", "nowhere"), "--plan"),
-        (("--baseline", "dfiv"), "methods with rows: tsls"),
-        (("--out", "rows/file"), "is a file; name a folder"),
-    ],
-)
-def test_command_refuses_before_it_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_cell: MakeCell, arguments: tuple[str, ...], words: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    stored(tmp_path / "rows", make_cell("tsls", [1.0]))
-    (tmp_path / "rows" / "file").write_text("x")
-    done = run("rows", "--out", "out", *arguments)
-    assert done.exit_code == 2, done.output
-    assert words in " ".join(done.output.replace("│", " ").split())
-    assert not (tmp_path / "out").exists()
-
-
-def test_command_on_an_empty_store(tmp_path: Path) -> None:
-    (tmp_path / "rows").mkdir()
-    done = run(tmp_path / "rows", "--out", tmp_path / "out")
-    assert (done.exit_code, "No rows in" in done.output) == (1, True)
-    assert run(tmp_path / "absent", "--out", tmp_path / "out").exit_code == 2
-    assert not (tmp_path / "out").exists()
+def test_no_rows_are_no_report() -> None:
+    with pytest.raises(ConfigError, match="there are no rows to report"):
+        bench_report([])

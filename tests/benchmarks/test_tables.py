@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 
 from bgmiv.bench import Plan, Row, Sweep
-from bgmiv.bench.report.comparisons import accuracy_table, plan_table, support_table
-from bgmiv.bench.report.frame import read_rows
-from bgmiv.bench.report.tables import Table, to_csv, to_html, to_latex, to_markdown
+from bgmiv.bench.show import read_rows
+from report.comparisons import accuracy_table, plan_table, support_table
+from report.tables import Table, to_csv, to_html, to_latex, to_markdown
 
-from .conftest import MakeCell
+from ..conftest import MakeCell
 
 BAD = "=a|b & 50% $x_1^2$ #~ { \\input{x} <script>é"
 

@@ -4,12 +4,15 @@ import pytest
 
 from bgmiv.bench import Row
 from bgmiv.bench.plan import Exhibit, load_plan, paper_exhibits
-from bgmiv.bench.report.figures import Picture
-from bgmiv.bench.report.frame import paper_values, read_rows
-from bgmiv.bench.report.paper import agreement_table, exhibit_parts, filled
-from bgmiv.bench.report.tables import Table
+from bgmiv.bench.show import filled, read_rows
+from bgmiv.designs import DESIGNS
+from bgmiv.designs.published import NETWORK_CURVES, TABCF_SCENARIOS
+from report.figures import Picture
+from report.paper import agreement_table, exhibit_parts
+from report.printed import paper_values, printed_results
+from report.tables import Table
 
-from .conftest import NEWER, MakeCell
+from ..conftest import NEWER, MakeCell
 
 
 def test_tables_of_the_paper_agree_with_one_another() -> None:
@@ -111,3 +114,13 @@ def test_what_is_missing_and_what_it_costs(make_cell: MakeCell) -> None:
     assert (found.cells, found.filled_cells, found.fits, found.done, found.other) == (4, 1, 80, 2, 1)
     # 18 fits of KIV at n = 1000 and 20 of five times the size, at the time of the rows; of DFIV nothing is known.
     assert (found.hours, found.unknown) == (pytest.approx(0.01 * (18 + 5 * 20)), 40)
+
+
+def test_printed_results_name_designs_and_sources() -> None:
+    found = printed_results()
+    assert {one.design for one in found} == {f"network-{c}" for c in NETWORK_CURVES} | {
+        f"tabcf-{s}" for s in TABCF_SCENARIOS
+    }
+    assert all(one.design in DESIGNS and "repository" in one.source and "commit" in one.source for one in found)
+    best = {one.design: one for one in found if one.method == "KMM"}
+    assert (best["network-abs"].mean, best["network-abs"].spread, best["network-abs"].runs) == (0.032, 0.006, 30)

@@ -12,12 +12,13 @@ import pandas as pd
 from scipy.stats import ttest_rel, wilcoxon
 from statsmodels.stats.multitest import multipletests
 
-from bgmiv.bench import Plan
-from bgmiv.bench.report import frame as frames
-from bgmiv.bench.report.frame import FAILED, MIXED, OTHER, OURS, add_labels, cell_marks, column_order, family_of
-from bgmiv.bench.report.tables import DASH, Table, digits_for, spread_text
-from bgmiv.designs import TabCFDesign, make_design, printed_results
+from bgmiv.bench import Plan, show
+from bgmiv.bench.show import OURS, add_labels, family_of
+from bgmiv.designs import TabCFDesign, make_design
 from bgmiv.registry import NO_INSTRUMENT, method_label
+from report.frame import FAILED, MIXED, OTHER, cell_marks, column_order, instrumental
+from report.printed import printed_results
+from report.tables import DASH, Table, digits_for, spread_text
 
 __all__ = [
     "PairedTests",
@@ -76,14 +77,14 @@ def _design_table(
     notes: tuple[str, ...],
 ) -> Table:
     """A table of one design's errors: its title and its CSV file say the design and the unit."""
-    title = f"{frames.design_title(design)}{title and f', {title}'}: {frames.unit_text(design)}"
-    first = pd.DataFrame({"design": design, "MSE divided by": frames.design_unit(design)}, numbers.index)
+    title = f"{show.design_title(design)}{title and f', {title}'}: {show.unit_text(design)}"
+    first = pd.DataFrame({"design": design, "MSE divided by": show.design_unit(design)}, numbers.index)
     return Table(name, title, text, pd.concat([first, numbers], axis=1), words, bold, notes)
 
 
 def accuracy_table(frame: pd.DataFrame, design: str) -> Table | None:
     """Mean and standard deviation of the structural error for each rho and n; None if there is nothing."""
-    own = frames.instrumental(frame, design)
+    own = instrumental(frame, design)
     if own.empty:
         return None
     own = add_labels(own)
@@ -178,7 +179,7 @@ def compare_strongest(frame: pd.DataFrame, design: str, preset: str, baselines: 
     """
     own = frame[frame["design"] == design]
     ours = own[(own["method"] == OURS) & (own["preset"] == preset)]
-    pool = own[own["method"].isin(baselines)] if baselines else frames.instrumental(own, design)
+    pool = own[own["method"].isin(baselines)] if baselines else instrumental(own, design)
     others = add_labels(pool[(pool["method"] != OURS) & (pool["preset"].map(family_of) == family_of(preset))])
     lines = []
     for (rho, n), mine in ours.groupby(["rho", "n"], sort=False):
@@ -325,7 +326,7 @@ def plan_table(frame: pd.DataFrame, plan: Plan) -> Table | None:
     keys = order.to_frame(index=False)
     keys = keys.assign(**setting_text(keys))
     shown = pd.concat([keys, text.fillna(DASH).reset_index(drop=True)], axis=1)
-    units = sorted({frames.unit_text(design) for design in keys["design"]})
+    units = sorted({show.unit_text(design) for design in keys["design"]})
     notes = (
         f"{' or '.join(units).capitalize()}: mean ± standard deviation over all planned seeds, or over as many as "
         "stand in brackets. The lowest mean of each row is bold. Default presets.",
@@ -410,5 +411,5 @@ def printed_table(frame: pd.DataFrame, design: str) -> Table | None:
     made = make_design(design)
     if isinstance(made, TabCFDesign) and not made.separable:
         notes.append(made.estimand)
-    title = f"{frames.design_title(design)}, as printed by its authors"
+    title = f"{show.design_title(design)}, as printed by its authors"
     return Table(f"printed-{design}", title, text, found, ("method",), notes=tuple(notes))

@@ -5,10 +5,10 @@ import pytest
 from scipy.stats import ttest_rel, wilcoxon
 from statsmodels.stats.multitest import multipletests
 
-from bgmiv.bench.report.comparisons import instrument_table, paired_table, paired_tests
-from bgmiv.bench.report.frame import read_rows
+from bgmiv.bench.show import read_rows
+from report.comparisons import instrument_table, paired_table, paired_tests
 
-from .conftest import NEWER, MakeCell
+from ..conftest import NEWER, MakeCell
 
 
 def test_comparison_with_the_strongest_baseline(make_cell: MakeCell) -> None:

@@ -12,13 +12,14 @@ import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 
 import pandas as pd
 
-from bgmiv.analysis.markup import asset
-from bgmiv.bench.report.frame import FAILED, MIXED, OTHER
+from bgmiv.bench.show import safe_name
 from bgmiv.data.csv_file import guarded
 from bgmiv.data.export import LATEX_SIGNS
+from report.frame import FAILED, MIXED, OTHER
 
 __all__ = [
     "DASH",
@@ -30,7 +31,6 @@ __all__ = [
     "markdown_text",
     "page",
     "paragraph",
-    "safe_name",
     "spread_text",
     "to_csv",
     "to_html",
@@ -49,7 +49,7 @@ _MARKS = {
 _LONG, _WIDE, _WIDE_TEXT = 45, 7, 40
 """Rows and columns that a LaTeX page holds, and characters from which a column of words is broken into lines."""
 
-_STYLE = asset("bench.css")
+_STYLE = Path(__file__).with_name("bench.css").read_text(encoding="utf-8")
 
 _TALL = 30
 """Rows from which a table scrolls under its header."""
@@ -182,11 +182,6 @@ def digits_for(means: Iterable[float], *, at_least: int = 2) -> int:
     """Digits after the point with which the smallest mean still shows two significant ones, at most six."""
     sizes = [abs(mean) for mean in means if mean != 0 and not math.isnan(mean)]
     return min(6, max(at_least, 1 - math.floor(math.log10(min(sizes))))) if sizes else at_least
-
-
-def safe_name(name: str) -> str:
-    """A name for files and anchors: a design's name may come from a stranger's store."""
-    return "".join(sign if sign.isascii() and (sign.isalnum() or sign in "-_") else "-" for sign in name)[:80]
 
 
 def markdown_text(text: str) -> str:

@@ -6,23 +6,23 @@ and `default`. Rows that the exhibit's plan does not name are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 
-from bgmiv.bench import RunSpec
 from bgmiv.bench.plan import Exhibit, paper_exhibits
-from bgmiv.bench.report import figures, settings
-from bgmiv.bench.report.comparisons import compare_strongest, lowest, paired_text, setting_text, summarise
-from bgmiv.bench.report.figures import Picture
-from bgmiv.bench.report.frame import OURS, design_title, family_of, method_order, paper_values, unit_text
-from bgmiv.bench.report.tables import DASH, Table, digits_for, spread_text
+from bgmiv.bench.show import OURS, Filled, design_title, family_of, filled, method_order, unit_text
 from bgmiv.registry import method_label
+from report import figures, settings
+from report.comparisons import compare_strongest, lowest, paired_text, setting_text, summarise
+from report.figures import Picture
+from report.printed import paper_values
+from report.tables import DASH, Table, digits_for, spread_text
 
-__all__ = ["FAMILIES", "Filled", "agreement_table", "exhibit_parts", "filled", "filled_table"]
+__all__ = ["FAMILIES", "agreement_table", "exhibit_parts", "filled_table"]
 
 FAMILIES = {"paper": "the paper's settings", "default": "default settings"}
 """Families of presets by what reports call them."""
@@ -30,7 +30,6 @@ FAMILIES = {"paper": "the paper's settings", "default": "default settings"}
 _PRINTED = "printed"
 _LINES = (_PRINTED, *FAMILIES)
 _OURS_UNDER = {"paper": "paper-qmc", "default": "default"}
-_CELL = ["design", "rho", "n", "method", "preset"]
 _DESIGNS = ("demand", "vector-proxy", "mnist", "mnist-hd")
 _ABLATIONS = {
     "paper-qmc": "BGM-IV",
@@ -40,60 +39,6 @@ _ABLATIONS = {
 _SEEDS_NOTE = "Mean ± standard deviation over all planned seeds, or over as many as stand in brackets."
 
 Part: TypeAlias = str | Table | Picture
-
-
-class Filled(NamedTuple):
-    """How far some runs of one family are."""
-
-    family: str
-    cells: int  # different runs but for their seeds
-    filled_cells: int  # with at least one fit of today's version
-    fits: int
-    done: int  # by today's version
-    other: int  # by another version only
-    hours: float  # of one processor, for the fits not done by today's version, from the times of stored rows
-    unknown: int  # fits of which no row of the same design, method and preset tells the time
-
-    @property
-    def missing(self) -> int:
-        """Fits that today's version has not done."""
-        return self.fits - self.done
-
-    def __str__(self) -> str:
-        older = f", {self.other} more by other versions (§)" if self.other else ""
-        cost = f"; the rest takes about {self.hours:.3g} CPU-hours" if self.hours else ""
-        cost += f"; of {self.unknown} no stored row tells the time" if self.unknown else ""
-        return (
-            f"{FAMILIES[self.family]}: {self.filled_cells} of {self.cells} cells and {self.done} of {self.fits} fits"
-            f"{older}{cost}"
-        )
-
-
-def filled(frame: pd.DataFrame, specs: Iterable[RunSpec]) -> list[Filled]:
-    """How far these runs are, by family; the rest's cost is estimated from rows at the nearest sample size."""
-    runs = pd.DataFrame([asdict(spec) for spec in specs])
-    if runs.empty:
-        return []
-    # Of several rows of one run, one of today's version counts.
-    good = frame[frame["ok"]].sort_values("outdated", kind="stable")
-    runs = runs.merge(good[[*runs.columns, "outdated"]].drop_duplicates(list(runs.columns)), how="left")
-    runs["done"], runs["other"] = runs["outdated"].eq(False), runs["outdated"].eq(True)
-    times = good.groupby(["design", "method", "preset", "n"])["cpu_seconds"].mean()
-    found = []
-    for family in (name for name in FAMILIES if (runs["preset"].map(family_of) == name).any()):
-        own = runs[runs["preset"].map(family_of) == family]
-        hours, unknown = 0.0, 0
-        for (design, method, preset, n), missing in own[~own["done"]].groupby(["design", "method", "preset", "n"]):
-            known = times.get((design, method, preset), pd.Series(dtype=float))
-            if known.empty:
-                unknown += len(missing)
-                continue
-            nearest = min(known.index, key=lambda size: abs(np.log(size / n)))
-            hours += len(missing) * known[nearest] * n / nearest / 3600.0
-        cells = own.groupby(_CELL)["done"].any()
-        counts = (len(cells), int(cells.sum()), len(own), int(own["done"].sum()), int(own["other"].sum()))
-        found.append(Filled(family, *counts, hours, unknown))
-    return found
 
 
 def filled_table(frame: pd.DataFrame) -> Table:
@@ -131,9 +76,17 @@ def exhibit_parts(frame: pd.DataFrame, exhibit: Exhibit) -> tuple[Part, ...]:
         return (render(frame, exhibit),)
     runs = pd.DataFrame([asdict(spec) for spec in exhibit.plan.specs])
     own = frame.merge(runs)
-    said = "Filled: " + ". ".join(str(one) for one in filled(frame, exhibit.plan.specs)) + "."
+    said = "Filled: " + ". ".join(_filled_text(one) for one in filled(frame, exhibit.plan.specs)) + "."
     shown = render(own, exhibit)
     return (said, *(shown if isinstance(shown, tuple) else (shown,)))
+
+
+def _filled_text(one: Filled) -> str:
+    older = f", {one.other} more by other versions (§)" if one.other else ""
+    cost = f"; the rest takes about {one.hours:.3g} CPU-hours" if one.hours else ""
+    cost += f"; of {one.unknown} no stored row tells the time" if one.unknown else ""
+    counts = f"{one.filled_cells} of {one.cells} cells and {one.done} of {one.fits} fits"
+    return f"{FAMILIES[one.family]}: {counts}{older}{cost}"
 
 
 def _name(exhibit: Exhibit) -> str:

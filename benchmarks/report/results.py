@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,14 +10,15 @@ import pandas as pd
 
 from bgmiv.bench import Plan, Row
 from bgmiv.bench.plan import paper_exhibits
-from bgmiv.bench.report import comparisons, figures, paper, tables
-from bgmiv.bench.report import frame as frames
-from bgmiv.bench.report.figures import Picture
-from bgmiv.bench.report.frame import OURS, design_title, method_order, ranges
-from bgmiv.bench.report.paper import Part
-from bgmiv.bench.report.tables import DASH, Table, markdown_text, safe_name, spread_text
+from bgmiv.bench.show import OURS, design_title, method_order, read_rows, safe_name
+from bgmiv.diagnostics.verdict import FitEvidence, judge
 from bgmiv.errors import ConfigError
 from bgmiv.registry import method_label
+from report import comparisons, figures, paper, tables
+from report.figures import Picture
+from report.frame import cell_marks, instrumental, mixed_versions, ranges
+from report.paper import Part
+from report.tables import DASH, Table, markdown_text, spread_text
 
 __all__ = ["Report", "Section", "bench_report", "paper_sections", "report_files", "to_text", "verdict_table"]
 
@@ -63,13 +64,8 @@ def bench_report(rows: Iterable[Row], plans: Sequence[Plan] = (), baselines: Col
 
     Raises:
         ConfigError: there are no rows, or a baseline has none.
-
-    Example:
-        >>> bench_report([])
-        Traceback (most recent call last):
-        bgmiv.errors.ConfigError: there are no rows to report; run the bench first
     """
-    every = frames.read_rows(rows)
+    every = read_rows(rows)
     if every.empty:
         raise ConfigError("there are no rows to report; run the bench first")
     frame = every[every["current"]]
@@ -147,7 +143,7 @@ def _overview(frame: pd.DataFrame) -> list[Section]:
 
 
 def _design_section(frame: pd.DataFrame, design: str, baselines: Collection[str]) -> Section:
-    shown = frames.instrumental(frame, design)
+    shown = instrumental(frame, design)
     parts: list[Part | None] = [
         comparisons.accuracy_table(frame, design),
         comparisons.printed_table(frame, design),
@@ -202,7 +198,7 @@ def _runtime_table(frame: pd.DataFrame) -> Table | None:
         cached = int(fits["compilation_cache"].sum())
         share = "" if cached == len(fits) else f" in {cached} of {len(fits)}"
         line["compilation"] = f"may be left out{share}" if cached else "included"
-        lines.append({**line, "marks": frames.cell_marks(fits)})
+        lines.append({**line, "marks": cell_marks(fits)})
     found = pd.DataFrame(lines)
     text = pd.DataFrame({"design": found["design"], "n": found["n"].map(str)})
     text["method"] = found["method"].map(method_label) + " (" + found["preset"] + ")" + found["marks"]
@@ -236,8 +232,7 @@ def _failure_table(frame: pd.DataFrame) -> Table | None:
 
 def verdict_table(frame: pd.DataFrame) -> Table | None:
     """Verdicts by design, and how they agree with the structural error; None if no row has any."""
-
-    judged = frame.dropna(subset=["verdict", "mse"])
+    judged = frame.assign(verdict=frame["evidence"].map(_verdict)).dropna(subset=["verdict", "mse"])
     if judged.empty:
         return None
     medians = judged.groupby(_CELL)["mse"].transform("median")
@@ -266,11 +261,18 @@ def verdict_table(frame: pd.DataFrame) -> Table | None:
     return _list("verdicts", title, lines, ("design", "method", "preset"), note)
 
 
+def _verdict(evidence: Mapping[str, Any]) -> str | None:
+    """The verdict under today's thresholds: good, note, doubtful or failed; None without held-out rows."""
+    if not evidence.get("n_held_out"):
+        return None
+    return judge(FitEvidence(**{k: v for k, v in evidence.items() if k in FitEvidence.__dataclass_fields__})).severity
+
+
 def _mixture_table(frame: pd.DataFrame) -> Table | None:
     """Every cell whose rows come from more than one version of a library, and of which; None if there is none."""
 
     def name(fits: pd.DataFrame) -> dict[str, Any] | None:
-        found = frames.mixed_versions(fits)
+        found = mixed_versions(fits)
         return {"what is mixed": "; ".join(found)} if found else None
 
     return _cell_list(frame, "mixed-versions", "Cells of mixed versions of libraries", name, ("what is mixed",))
