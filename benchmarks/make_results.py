@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from bgmiv._io import write_whole
+from bgmiv._io import safe_name, write_whole
 from bgmiv.bench import RowStore, load_plan, ready_plans
 from bgmiv.bench.plan import paper_exhibits
-from bgmiv.bench.show import read_rows, safe_name
+from bgmiv.bench.show import read_rows
 from report.comparisons import plan_table
 from report.figures import Picture, figure_bytes
 from report.paper import agreement_table, filled_table

@@ -8,9 +8,10 @@ from typing import Any
 
 import pandas as pd
 
+from bgmiv._io import safe_name
 from bgmiv.bench import Plan, Row
 from bgmiv.bench.plan import paper_exhibits
-from bgmiv.bench.show import OURS, design_title, method_order, read_rows, safe_name
+from bgmiv.bench.show import OURS, design_title, method_order, read_rows
 from bgmiv.diagnostics.verdict import FitEvidence, judge
 from bgmiv.errors import ConfigError
 from bgmiv.registry import method_label

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from bgmiv.bench.show import safe_name
+from bgmiv._io import safe_name
 from bgmiv.data.csv_file import guarded
 from bgmiv.data.export import LATEX_SIGNS
 from report.frame import FAILED, MIXED, OTHER

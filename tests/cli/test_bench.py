@@ -53,8 +53,9 @@ def store(tmp_path: Path) -> RowStore:
     store.keep_plan(PLAN)
     row = run_one(done.spec)
     store.write(row)
-    store.write(failed_row(failed, "DataError: [no] good"))
-    store.path(damaged).write_text("{")
+    store.write(failed_row(failed, "DataError: [no] good"), failed_row(damaged, "cut off"))
+    path = store.path("demand")
+    path.write_bytes(path.read_bytes().replace(b"cut off", b"cut"))
     store.write(replace(row, method_version=0))
     return store
 
@@ -115,7 +116,7 @@ def test_a_run_repairs_damage_and_does_not_count_other_versions(store: RowStore)
     assert "damaged" in strict.output
     assert "1 rows of this plan come from other algorithm versions" in strict.output
     assert "1 done before, 2 to run" in strict.output
-    assert [(row.seed, row.status) for row in store.rows()] == [(0, "ok"), (0, "ok"), (1, "ok"), (2, "ok")]
+    assert [(row.seed, row.status) for row in store.contents().rows] == [(0, "ok"), (0, "ok"), (1, "ok"), (2, "ok")]
 
 
 def test_a_plan_from_a_file(tmp_path: Path) -> None:
@@ -201,11 +202,10 @@ def test_status_counts_every_state(store: RowStore, tmp_path: Path) -> None:
 
 
 def test_gc_removes_damage_and_on_request_old_and_failed_rows(store: RowStore) -> None:
-    (path,) = (store.folder / "plans").iterdir()
-    path.write_text("{")
+    (store.folder / "plans.jsonl").write_text("{\n")
     assert "bgmiv bench gc" in bgmiv("bench", "status", store.folder).output
     done = bgmiv("bench", "gc", store.folder)
-    assert "0 temporary files and 2 damaged files removed" in done.output
+    assert "2 damaged lines removed" in done.output
     assert [row.status for row in store.rows()] == ["ok", "ok", "failed"]
     shown = bgmiv("bench", "show", store.folder).output
     assert "1 fits have rows of more than one algorithm version" in shown

@@ -34,7 +34,6 @@ __all__ = [
     "filled",
     "method_order",
     "read_rows",
-    "safe_name",
     "unit_text",
 ]
 
@@ -161,11 +160,6 @@ def _row_order(line: Mapping[str, Any]) -> tuple[Any, ...]:
     designs = [*DESIGNS, line["design"].partition(":")[0]]
     setting = (designs.index(designs[-1]), line["design"], line["rho"], line["n"])
     return (*setting, *method_order(line["method"], line["preset"]), line["seed"])
-
-
-def safe_name(name: str) -> str:
-    """A name for files and anchors: a design's name may come from a stranger's store."""
-    return "".join(sign if sign.isascii() and (sign.isalnum() or sign in "-_") else "-" for sign in name)[:80]
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,6 @@ def run(
 
     console = Console(stderr=True)
     rows = RowStore(store)
-    rows.sweep()
     rows.keep_plan(wanted)
     keys = [identify(spec) for spec in wanted.specs]
     state = rows.state(keys)
@@ -196,8 +195,8 @@ def report(
 
     from io import BytesIO
 
-    from bgmiv._io import write_whole
-    from bgmiv.bench.show import Summary, error_figure, read_rows, safe_name
+    from bgmiv._io import safe_name, write_whole
+    from bgmiv.bench.show import Summary, error_figure, read_rows
 
     frame = read_rows(store.rows())
     if frame.empty:
@@ -223,19 +222,15 @@ def gc(
     other_versions: Annotated[bool, typer.Option(help="Also rows of other algorithm versions.")] = False,
     failed: Annotated[bool, typer.Option(help="Also rows of failed fits.")] = False,
 ) -> None:
-    """Remove what crashes left behind: temporary files, locks, damaged files."""
+    """Remove what crashes left behind: temporary files, locks, damaged lines."""
     store = _opened(folder)
-    stray, damaged = store.sweep(), store.remove(store.damaged_files())
-    echo(f"{len(stray)} temporary files and {damaged} damaged files removed.")
-    rows, foreign = store.contents()
-    if foreign:
-        echo(f"{len(foreign)} rows in the format of another version are kept.")
+    echo(f"{store.clean()} damaged lines removed.")
+    if foreign := store.contents().damaged:
+        echo(f"{len(foreign)} lines of another version are kept.")
     if other_versions:
-        old = [row for row in rows if not _is_current(row)]
-        echo(f"{store.remove(store.path(row.key) for row in old)} rows of other versions removed.")
+        echo(f"{store.clean(lambda row: not _is_current(row))} rows of other versions removed.")
     if failed:
-        lost = [row for row in rows if row.status != "ok"]
-        echo(f"{store.remove(store.path(row.key) for row in lost)} failed rows removed.")
+        echo(f"{store.clean(lambda row: row.status != 'ok')} failed rows removed.")
 
 
 @reported
@@ -249,8 +244,8 @@ def merge(
     opened = [_opened(source) for source in sources]
     into = RowStore(usable_folder(target, "TARGET"))
     for source in opened:
-        merged = into.merge(source)
-        echo(f"{source.folder}: {merged.added} rows added, {merged.present} were there already.")
+        added = into.merge(source)
+        echo(f"{source.folder}: {added} rows added, {len(source.rows()) - added} were there already.")
 
 
 def _chosen_plan(
