@@ -40,7 +40,7 @@ class Counts:
     """What a trial did to a store.
 
     Args:
-        times: kills, contests or damaged files.
+        times: kills, contests or damaged lines.
         lost: runs without an ok row at the end, and rows that were there at a kill and are gone or changed at the end.
         doubled: rows beyond one a run, and runs that were stored more than once.
         damaged: lines that are not whole at the end.

@@ -41,6 +41,7 @@ OURS = "bgm-iv"
 """The method that stands last in tables and figures."""
 
 _CELL = ["design", "n", "rho", "method", "preset"]
+_DASHES = ("-", "--", ":", "-.")
 
 
 def read_rows(rows: Iterable[Row]) -> pd.DataFrame:
@@ -206,17 +207,27 @@ def error_figure(rows: pd.DataFrame, design: str) -> Figure:
     from matplotlib.figure import Figure
 
     own = add_labels(rows[(rows["design"] == design) & rows["current"] & rows["ok"]])
-    levels = sorted(own["rho"].unique())
+    levels, presets = sorted(own["rho"].unique()), sorted(own["preset"].unique())
     figure = Figure(figsize=(2.0 + 3.0 * len(levels), 4.0), layout="constrained")
     lines: dict[str, Any] = {}
     for place, rho in enumerate(levels, 1):
         panel = figure.add_subplot(1, len(levels), place, sharey=figure.axes[0] if figure.axes else None)
-        for (method, label), fits in own[own["rho"] == rho].groupby(["method", "label"], sort=False):
+        for (method, preset, label), fits in own[own["rho"] == rho].groupby(["method", "preset", "label"], sort=False):
             errors = fits.groupby("n")["mse"].agg(["mean", "std", "min"]).fillna(0.0)
             below = np.minimum(errors["std"], errors["mean"] - errors["min"])
-            style = method_style(method)
+            style, variant = method_style(method), presets.index(preset)
+            look: dict[str, Any] = {
+                "color": style.colour,
+                "marker": style.marker,
+                "linestyle": _DASHES[variant % len(_DASHES)],
+            }
             lines[label.replace("$", r"\$")] = panel.errorbar(
-                errors.index, errors["mean"], [below, errors["std"]], capsize=3, color=style.colour, marker=style.marker
+                errors.index,
+                errors["mean"],
+                [below, errors["std"]],
+                capsize=3,
+                mfc="white" if variant else None,
+                **look,
             )
         panel.set(title=f"rho = {rho:g}", xlabel="sample size n", xscale="log", yscale="log")
     if lines:
