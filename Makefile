@@ -96,7 +96,7 @@ dist: $(STAMP) ## build sdist and wheel into dist, install each in a clean envir
 	$(BIN)/uv build --quiet --out-dir dist .
 	sh tests/packaging_round.sh $(BIN)/uv $(BIN)/python dist/*.whl dist/*.tar.gz
 
-results: $(STAMP) ## write benchmarks/RESULTS.md and the tables of docs/reproduction.md from the measured rows
+results: $(STAMP) ## write RESULTS.md, tables of docs/reproduction.md and out/results/DETAILS.md from the measured rows
 	$(BIN)/python benchmarks/make_results.py
 
 robustness: $(STAMP) ## kill, damage and fill the bench and fits in full numbers; writes benchmarks/robustness.md

@@ -25,7 +25,6 @@ from matplotlib.ticker import MaxNLocator
 
 from bgmiv._io import write_whole
 from bgmiv.bench import benchmark_config, structural_error
-from bgmiv.bench.report.figures import dress_panel, figure_bytes
 from bgmiv.bgm.config import BGMIVConfig, paper_preset, paper_qmc_preset
 from bgmiv.bgm.covariates import CovariateConfig, ImageDecoderConfig
 from bgmiv.bgm.model import build_model, covariate_log_posterior, encode_rows
@@ -34,6 +33,7 @@ from bgmiv.effects import predict
 from bgmiv.nn.features import FeatureConfig
 from bgmiv.nn.images import ImageConfig
 from bgmiv.training.loop import training_data
+from report.figures import dress_panel, figure_bytes
 
 HERE = Path(__file__).parent
 BATCHES = 3

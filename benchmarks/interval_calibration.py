@@ -17,11 +17,11 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-from interval_coverage import done
 
 from bgmiv import NPIV
 from bgmiv.designs import make_design
 from bgmiv.errors import BGMIVWarning
+from interval_coverage import done
 
 ROWS = Path(__file__).with_suffix(".jsonl")
 SEEDS, N, REPEATS = range(1, 6), 500, 50

@@ -1,29 +1,32 @@
-"""Write RESULTS.md, DETAILS.md, their figures and the tables of docs/reproduction.md from the rows in results/.
+"""Write RESULTS.md, and tables and figures of docs/reproduction.md, from the rows in results/.
 
 python benchmarks/make_results.py
 
-Every number comes from a row. Files are written whole, one after another: after a kill each is old or new.
+Every design in detail, with its figures, goes to out/results/DETAILS.md. Every number comes from a row. Files are
+written whole, one after another: after a kill each is old or new.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
 
-from bgmiv._io import write_whole
+from bgmiv._io import safe_name, write_whole
 from bgmiv.bench import RowStore, load_plan, ready_plans
 from bgmiv.bench.plan import paper_exhibits
-from bgmiv.bench.report.comparisons import plan_table
-from bgmiv.bench.report.figures import Picture, figure_bytes
-from bgmiv.bench.report.frame import read_rows
-from bgmiv.bench.report.paper import agreement_table, filled_table
-from bgmiv.bench.report.results import Section, bench_report, paper_sections, to_text, verdict_table
-from bgmiv.bench.report.tables import Table, safe_name, to_markdown
+from bgmiv.bench.show import read_rows
+from report.comparisons import plan_table
+from report.figures import Picture, figure_bytes
+from report.paper import agreement_table, filled_table
+from report.results import Section, bench_report, paper_sections, to_text, verdict_table
+from report.tables import Table, to_markdown
 
 HERE = Path(__file__).parent
 REPRODUCTION = HERE.parent / "docs" / "reproduction.md"
+OUT = HERE.parent / "out" / "results"
 
 # CPU-seconds of public code for one whole fit, measured in another session on the same kind of machine (two cores, no
 # GPU): the authors' TensorFlow code with 1000 Monte Carlo draws, and the DFIV study's PyTorch and NumPy code.
@@ -101,8 +104,8 @@ def results(frame: pd.DataFrame, n_rows: int, others: list[Table]) -> str:
         f"Generated from the {n_rows} rows in `results/` by `make results`. The paper's tables and figures, printed "
         "values beside ours, are on the [reproduction page](../docs/reproduction.md); every design with box plots, "
         "errors inside and outside the support, average effects, times, versions and seeds is in "
-        "[DETAILS.md](DETAILS.md); [README.md](README.md) says how rows are made. The constant predictor scores 3.26 "
-        "on the grids of the demand family.",
+        "`out/results/DETAILS.md`, which the same command writes; [README.md](README.md) says how rows are made. The "
+        "constant predictor scores 3.26 on the grids of the demand family.",
         "## The paper's designs",
         to_markdown(agreement_table(frame)),
         "## Noisy data, and other designs",
@@ -113,6 +116,14 @@ def results(frame: pd.DataFrame, n_rows: int, others: list[Table]) -> str:
         to_markdown(filled_table(frame)),
     ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def write_pictures(sections: Iterable[Section], folder: Path) -> set[str]:
+    """Write the figures of some sections and give their names."""
+    pictures = [part for section in sections for part in section.parts if isinstance(part, Picture)]
+    for picture in pictures:
+        write_whole(folder / f"{safe_name(picture.name)}.png", figure_bytes(picture.figure))
+    return {f"{safe_name(picture.name)}.png" for picture in pictures}
 
 
 def main() -> None:
@@ -134,13 +145,10 @@ def main() -> None:
         Section("Seed by seed", (seed_by_seed(every),)),
         Section("Cost against public code", (busy, cost(every))),
     ]
-    pictures = [part for section in (*paper, *details) for part in section.parts if isinstance(part, Picture)]
-    names = {f"{safe_name(picture.name)}.png": picture.figure for picture in pictures}
-    for name, figure in names.items():
-        write_whole(HERE / "figures" / name, figure_bytes(figure))
-
-    head = "# Every design in detail\n\nGenerated with [RESULTS.md](RESULTS.md), which is what to read first.\n\n"
-    write_whole(HERE / "DETAILS.md", (head + to_text(details)).encode())
+    names = write_pictures(paper, HERE / "figures")
+    write_pictures(details, OUT / "figures")
+    head = "# Every design in detail\n\nGenerated with benchmarks/RESULTS.md, which is what to read first.\n\n"
+    write_whole(OUT / "DETAILS.md", (head + to_text(details)).encode())
     others = [table for plan in plans if (table := plan_table(frame, plan))]
     write_whole(HERE / "RESULTS.md", results(frame, len(rows), others).encode())
     page = REPRODUCTION.read_text()

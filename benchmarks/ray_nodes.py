@@ -62,8 +62,9 @@ def main() -> None:
     os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")
     # Workers import this file and the package from where they are here.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    import ray_nodes  # by this name workers find it
     from ray.cluster_utils import Cluster
+
+    import ray_nodes  # by this name workers find it
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     for _ in range(NODES - 1):

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import pytest
 
+from bgmiv.bench.store import Row
 from bgmiv.bgm.config import BGMIVConfig, default_preset
 from bgmiv.bgm.covariates import CovariateConfig
 from bgmiv.bgm.ensemble import Ensemble
 from bgmiv.bgm.model import BGMIVModel, LatentLayout, ModelConfig, build_model
 from bgmiv.data import IVData, RoleScaling
+from bgmiv.errors import ConfigError
+from bgmiv.registry import find_method
 from bgmiv.training.loop import TrainingData, training_data
 
 N_ROWS, BATCH = 20, 8
+
+MakeCell = Callable[..., list[Row]]
+NEWER = {"method_version": 9, "timestamp": "2026-03-01T00:00:00+00:00"}
+"""What makes a row of the bench a later one of another version of the method."""
 
 
 class Tiny(NamedTuple):
@@ -96,3 +105,53 @@ def small_preset(small: BGMIVConfig) -> BGMIVConfig:
     config = default_preset()
     assert config.last_stage is not None
     return replace(config, model=small.model, last_stage=replace(config.last_stage, waves=10))
+
+
+@pytest.fixture
+def make_row() -> Callable[..., Row]:
+    def make(**changes: Any) -> Row:
+        fields: dict[str, Any] = {
+            "design": "demand",
+            "n": 100,
+            "rho": 0.5,
+            "method": "tsls",
+            "preset": "default",
+            "seed": 0,
+            "method_version": 1,
+            "design_version": 1,
+            "status": "ok",
+            "error": "",
+            "attempts": 1,
+            "structural_mse": 9000.0,
+            "structural_mse_in_support": 7000.0,
+            "structural_mse_outside": 15000.0,
+            "seconds": 0.5,
+            "cpu_seconds": 0.4,
+            "compilation_cache": False,
+            "versions": {"bgmiv": "0.1.0"},
+            "timestamp": "2026-01-01T00:00:00+00:00",
+        }
+        fields |= changes
+        with suppress(ConfigError):
+            # Of today's version, unless the test says otherwise.
+            today = find_method(fields["method"]).version_of(fields["preset"])
+            fields |= {"method_version": changes.get("method_version", today)}
+        return Row(**fields)
+
+    return make
+
+
+@pytest.fixture
+def make_cell(make_row: Callable[..., Row]) -> MakeCell:
+    """Rows of one cell: an error a seed, None for a fit that failed."""
+
+    def make(method: str, errors: Sequence[float | None], *, first_seed: int = 0, **changes: Any) -> list[Row]:
+        rows = []
+        for seed, error in enumerate(errors, first_seed):
+            parts = {"structural_mse": error, "structural_mse_in_support": error, "structural_mse_outside": error}
+            failed = {"status": "failed", "error": "DivergedError: not finite"} if error is None else {}
+            usual = {"n": 1000, "seed": seed, "versions": {"bgmiv": "0.1.0", "jax": "0.10.2"}}
+            rows.append(make_row(**{**usual, "method": method, **parts, **failed, **changes}))
+        return rows
+
+    return make

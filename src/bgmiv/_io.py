@@ -13,18 +13,19 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from platformdirs import user_cache_path
 
-from bgmiv.errors import BGMIVError, ForkedProcessError, StoreError
+from bgmiv.errors import BGMIVError, BGMIVWarning, ForkedProcessError, StoreError
 
 __all__ = [
-    "cache_folder", "cache_path", "check_process", "check_writable", "enable_compilation_cache", "exchange",
-    "remove_strays", "write_whole", "writing",
+    "append_lines", "cache_folder", "cache_path", "check_process", "check_writable", "enable_compilation_cache",
+    "exchange", "remove_strays", "safe_name", "write_whole", "writing",
 ]  # fmt: skip
 
 _VARIABLE = "BGMIV_COMPILATION_CACHE"
@@ -90,9 +91,42 @@ def write_whole(path: Path, content: bytes, advice: str = _ADVICE) -> None:
             raise
 
 
+def append_lines(path: Path, lines: Iterable[bytes], advice: str = _ADVICE) -> None:
+    """Add lines to a file by one write, under a lock of the caller's.
+
+    A crash leaves a torn last line at most, which the next call drops with a warning.
+
+    Raises:
+        StoreError: they cannot be written; the file is as it was.
+    """
+    content = b"".join(line + b"\n" for line in lines)
+    with writing(path, advice), path.open("a+b", buffering=0) as file:
+        file.seek(0)
+        before = file.read()
+        whole = before.rfind(b"\n") + 1
+        if whole < len(before):
+            warnings.warn(f"{path} ended in a torn line, which a killed process left; it is dropped", BGMIVWarning, 4)
+        try:
+            file.truncate(whole)
+            if file.write(content) < len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(file.fileno())
+        except BaseException:
+            with suppress(OSError):
+                file.truncate(whole)
+                if not whole:
+                    path.unlink()
+            raise
+
+
 def _behind_links(path: Path) -> Path:
     with writing(path):
         return Path(os.path.realpath(path))
+
+
+def safe_name(name: str) -> str:
+    """A name for files and anchors: a design's name may come from a stranger's store."""
+    return "".join(sign if sign.isascii() and (sign.isalnum() or sign in "-_") else "-" for sign in name)[:80]
 
 
 def remove_strays(path: Path, older_than: float = 600.0) -> None:

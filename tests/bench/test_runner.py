@@ -44,11 +44,13 @@ def test_what_is_missing_failed_or_damaged_is_run_and_no_more(tmp_path: Path, fi
     before = store.rows()
     assert {call[1] for call in board.calls} == set(KEYS[:3])
     fitted.clear()
-    store.path(KEYS[1]).write_text("{")
+    path = store.path("demand")
+    path.write_bytes(path.read_bytes().replace(b'"seed":1,', b'"seed":9,'))
     assert run(store, KEYS, board) == [(1, "ok", True), (3, "failed", True)]
     assert fitted == [1, 3]
+    assert store.clean() == 1
     assert [row.structural_mse for row in store.rows()] == [row.structural_mse for row in before]
-    assert not list(tmp_path.glob(".running/*"))
+    assert [path.stem for path in tmp_path.glob(".running/*")] in ([], ["write"])
 
 
 def test_rows_of_other_versions_do_not_count(tmp_path: Path, fitted: list[int], board: Seen) -> None:
@@ -117,7 +119,7 @@ def test_other_algorithms_than_at_the_start_are_an_error(tmp_path: Path, board: 
     with pytest.raises(BGMIVError, match=r"algorithm versions here \(method 1, design 1\).*\(method 9, design 1\)"):
         run(store, [replace(KEYS[0], method_version=9)], board)
     assert store.rows() == ()
-    assert not list(tmp_path.glob(".running/*"))
+    assert [path.stem for path in tmp_path.glob(".running/*")] in ([], ["write"])
 
 
 def test_a_lost_worker_gives_a_failed_row(tmp_path: Path, board: Seen) -> None:

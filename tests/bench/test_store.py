@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from bgmiv.bench.plan import Plan, Sweep
-from bgmiv.bench.store import Row, RowStore, _encode
-from bgmiv.errors import StoreError
+from bgmiv.bench.store import Row, RowStore, _encode, _head
+from bgmiv.errors import BGMIVWarning, StoreError
 
 MakeRow = Callable[..., Row]
 
@@ -32,6 +33,14 @@ def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.is_file())
 
 
+def damage(store: RowStore, row: Row) -> None:
+    """Change a digit in the row's line."""
+    path = store.path(row.design)
+    lines = path.read_bytes().splitlines(keepends=True)
+    seed = f'"seed":{row.seed},'.encode()
+    path.write_bytes(b"".join(line.replace(b'"n":100', b'"n":101') if seed in line else line for line in lines))
+
+
 def test_what_is_written_is_read(tmp_path: Path, make_row: MakeRow) -> None:
     store = RowStore(tmp_path / "new" / "store")
     row = make_row(evidence={"n_held_out": 100, "outcome_explained": 0.9123456789, "disagreement": None})
@@ -39,16 +48,21 @@ def test_what_is_written_is_read(tmp_path: Path, make_row: MakeRow) -> None:
     assert store.write(row)
     assert store.find(row.key) == row
     assert store.rows() == (row,)
-    assert files(store.folder) == [f"{row.key.run_id}.json"]
+    assert files(store.folder) == ["demand.jsonl"]
 
 
 def test_a_row_replaces_a_failed_or_damaged_one_and_never_an_ok_one(tmp_path: Path, make_row: MakeRow) -> None:
     store = RowStore(tmp_path)
-    store.path(make_row().key).write_text("{")
+    store.write(make_row())
+    damage(store, make_row())
+    assert store.find(make_row().key) is None
     assert store.write(make_row(**FAILED))
     assert store.write(make_row())
     assert not store.write(make_row(structural_mse=1.0))
     assert not store.write(make_row(**FAILED))
+    assert store.contents().rows == (make_row(),)
+    # The damaged line is told until it is removed.
+    assert store.clean() == 1
     assert store.rows() == (make_row(),)
 
 
@@ -63,7 +77,7 @@ def test_versions_are_part_of_a_runs_identity(tmp_path: Path, make_row: MakeRow)
 
 def test_absent_and_wrong_folders(tmp_path: Path, make_row: MakeRow) -> None:
     store, key = RowStore(tmp_path / "nowhere"), make_row().key
-    assert (store.find(key), store.plans(), store.sweep(), store.state([key]).missing) == (None, (), (), (key,))
+    assert (store.find(key), store.plans(), store.state([key]).missing) == (None, (), (key,))
     with pytest.raises(StoreError, match="not a folder"):
         store.rows()
     assert not store.folder.exists()
@@ -75,40 +89,68 @@ def test_absent_and_wrong_folders(tmp_path: Path, make_row: MakeRow) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda content: content[:0], "not a file of a store"),
-        (lambda content: content[:40], "not a file of a store"),
-        (lambda content: content[:-1], "checksum"),
-        (lambda content: content.replace(b"9000.0", b"1.0"), "checksum"),
-        (lambda content: content.replace(b"9000.0", b"NaN"), "not a file of a store"),
-        (lambda content: content.replace(b" ", b"", 1), "checksum"),
-        (lambda _: b"\xff\xfe\x00{", "not a file of a store"),
-        (lambda _: b"[" * 100_000, "not a file of a store"),
-        (lambda _: b"[]", "not a file of a store"),
-        (lambda _: _encode("bgmiv row 3", {"seed": 0}), "fields are not those of a row"),
-        (lambda _: _encode("bgmiv row 99", {"seed": 0}), "holds 'bgmiv row 99'; this version reads 'bgmiv row 3'"),
+        (lambda line: b"\n", "checksum"),
+        (lambda line: line[:40] + b"\n", "checksum"),
+        (lambda line: line[:-1], "torn"),
+        (lambda line: line[:-50], "torn"),
+        (lambda line: line.replace(b"9000.0", b"1.0"), "checksum"),
+        (lambda line: line.replace(b",", b", ", 1), "checksum"),
+        (lambda line: line.replace(b'"sha256":"', b'"sha256":"0', 1), "checksum"),
+        (lambda _: b"\xff\xfe\x00{\n", "checksum"),
+        (lambda _: b"[" * 100_000 + b"\n", "checksum"),
+        (lambda _: checked(b"[" * 100_000), "of another version"),
+        (lambda _: checked(b'"kind":"bgmiv row 4","n":NaN}'), "of another version"),
+        (lambda _: _encode("bgmiv row 4", {"seed": 0}) + b"\n", "of another version"),
+        (lambda _: _encode("bgmiv row 99", {"seed": 0}) + b"\n", "of another version: this one reads 'bgmiv row 4'"),
     ],
 )
 def test_damage_is_noticed(tmp_path: Path, make_row: MakeRow, change: Callable[[bytes], bytes], words: str) -> None:
     store = RowStore(tmp_path)
-    store.write(make_row())
-    store.write(make_row(seed=1))
-    path = store.path(make_row().key)
-    path.write_bytes(change(path.read_bytes()))
-    with pytest.raises(StoreError, match=rf"{path.name} .*{words}.*run the bench again.*bgmiv bench gc"):
+    store.write(make_row(seed=1), make_row())
+    path = store.path("demand")
+    first, last = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first + change(last))
+    with pytest.raises(StoreError, match=rf"{path.name}.*{words}.*run the bench again.*bgmiv bench gc"):
         store.rows()
     rows, damaged = store.contents()
     assert rows == (make_row(seed=1),)
-    assert [where for where, _ in damaged] == [path]
-    # A whole file of another format is not a damaged one, and gc keeps it.
-    assert store.damaged_files() == (() if "99" in words or "fields" in words else (path,))
+    assert len(damaged) == 1
+    # A whole line of another version is not a damaged one, and gc keeps it.
+    assert store.clean() == ("version" not in words)
+    assert len(store.contents().damaged) == ("version" in words)
 
 
-def test_a_renamed_file_is_noticed(tmp_path: Path, make_row: MakeRow) -> None:
+def checked(rest: bytes) -> bytes:
+    return _head(rest) + rest + b"\n"
+
+
+def test_a_torn_last_line_is_dropped_by_the_next_writer(tmp_path: Path, make_row: MakeRow) -> None:
     store = RowStore(tmp_path)
-    store.write(make_row())
-    store.path(make_row().key).rename(tmp_path / f"{'0' * 16}.json")
-    with pytest.raises(StoreError, match="name does not match"):
-        store.rows()
+    store.write(make_row(), make_row(seed=1))
+    path = store.path("demand")
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.warns(BGMIVWarning, match="torn line"):
+        store.write(make_row(seed=2))
+    assert store.rows() == (make_row(), make_row(seed=2))
+    assert store.write(make_row(seed=1)) == 1
+
+
+def test_a_store_of_an_earlier_version_is_told(tmp_path: Path) -> None:
+    (tmp_path / f"{'0' * 16}.json").write_text("{}")
+    with pytest.raises(StoreError, match=r"is of an earlier version; see benchmarks/convert_rows\.py"):
+        RowStore(tmp_path).rows()
+
+
+def test_rows_of_a_design_share_a_file_and_many_are_read_fast(tmp_path: Path, make_row: MakeRow) -> None:
+    store = RowStore(tmp_path)
+    names = ["noisy-linear", "noisy-linear:r2=0.1", "../../etc/x"]
+    rows = [make_row(design=name, seed=seed) for name in names for seed in range(1000)]
+    assert store.write(*rows) == 3000
+    assert files(tmp_path) == ["------etc-x.jsonl", "noisy-linear.jsonl"]
+    start = time.process_time()
+    assert len(RowStore(tmp_path).rows()) == 3000
+    assert time.process_time() - start < 2.0
+    assert all(store.find(row.key) == row for row in rows)
 
 
 def test_a_full_disk_is_said_and_leaves_the_old_row(
@@ -120,13 +162,13 @@ def test_a_full_disk_is_said_and_leaves_the_old_row(
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    for step in ("fsync", "replace"):
-        with monkeypatch.context() as patch:
-            patch.setattr(os, step, fail)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        for row in (make_row(), make_row(design="lowdim-sin")):
             with pytest.raises(StoreError, match=r"No space left on device\. Make room"):
-                store.write(make_row())
-        assert store.rows() == (make_row(**FAILED),)
-        assert len(files(tmp_path)) == 1
+                store.write(row)
+    assert store.rows() == (make_row(**FAILED),)
+    assert files(tmp_path) == ["demand.jsonl"]
 
 
 def test_a_run_has_one_claim_which_ends_with_its_process(tmp_path: Path, make_row: MakeRow) -> None:
@@ -142,7 +184,8 @@ def test_a_run_has_one_claim_which_ends_with_its_process(tmp_path: Path, make_ro
         assert process.stdout is not None
         assert process.stdout.readline() == b"True\n"
         assert store.is_claimed(key)
-        assert store.sweep(older_than=0.0) == ()
+        store.clean()
+        assert store.is_claimed(key)
         process.kill()
         process.wait()
         assert not store.is_claimed(key)
@@ -155,31 +198,31 @@ def test_state_says_where_runs_stand(tmp_path: Path, make_row: MakeRow) -> None:
     damaged, old = make_row(seed=2), make_row(seed=3, method_version=0)
     for row in (done, failed, damaged, old):
         store.write(row)
-    store.path(damaged.key).write_text("{")
+    damage(store, damaged)
     running, missing = make_row(seed=4).key, make_row(seed=3).key
     claim = store.claim(running)
     state = store.state([row.key for row in (done, failed, damaged)] + [running, missing, missing])
     assert claim is not None
     assert (state.done, state.failed, state.running) == ((done,), (failed,), (running,))
     assert (state.missing, state.other) == ((damaged.key, missing), (old,))
-    assert damaged.key.run_id in state.damaged[0]
+    assert "demand.jsonl, line 3 is damaged" in state.damaged[0]
     assert state.left == (failed.key, running, damaged.key, missing)
 
 
-def test_sweeping_removes_what_killed_processes_left(tmp_path: Path, make_row: MakeRow) -> None:
+def test_cleaning_removes_what_killed_processes_left(tmp_path: Path, make_row: MakeRow) -> None:
     store = RowStore(tmp_path)
-    store.write(make_row())
+    store.write(make_row(), make_row(seed=1, **FAILED))
     store.keep_plan(PLAN)
     claim = store.claim(make_row().key)
     assert claim is not None
-    stray = [tmp_path / ".a.json-0123456789ab.tmp", tmp_path / "plans" / ".b.json-0123456789ab.tmp"]
-    stray.append(tmp_path / ".running" / f"{'0' * 16}.lock")
+    stray = [tmp_path / ".demand.jsonl-0123456789ab.tmp", tmp_path / ".running" / f"{'0' * 16}.lock"]
     for path in stray:
         path.write_text("")
-    # Somebody may be writing them now.
-    assert store.sweep() == ()
-    assert set(store.sweep(older_than=0.0)) == set(stray)
+        os.utime(path, (0, 0))
+    assert store.clean() == 0
+    assert not any(path.exists() for path in stray)
     assert store.is_claimed(make_row().key)
+    assert store.clean(lambda row: row.status != "ok") == 1
     assert store.rows() == (make_row(),)
     assert store.plans() == (PLAN,)
 
@@ -189,13 +232,13 @@ def test_plans_are_kept_once_and_damage_is_repaired(tmp_path: Path) -> None:
     for plan in (PLAN, other, PLAN):
         store.keep_plan(plan)
     assert store.plans() == (other, PLAN)
-    path = next((tmp_path / "plans").iterdir())
+    path = tmp_path / "plans.jsonl"
     path.write_bytes(path.read_bytes()[:-3])
-    assert store.damaged_files() == (path,)
     with pytest.raises(StoreError, match=r"damaged.*run its plan again.*bgmiv bench gc"):
         store.plans()
-    for plan in (PLAN, other):
-        store.keep_plan(plan)
+    with pytest.warns(BGMIVWarning, match="torn line"):
+        store.keep_plan(other)
+    store.keep_plan(PLAN)
     assert store.plans() == (other, PLAN)
 
 
@@ -215,8 +258,8 @@ def test_merging_takes_what_is_missing(tmp_path: Path, make_row: MakeRow) -> Non
     for row in (make_row(seed=0, seconds=9.0), make_row(seed=1), make_row(seed=2), make_row(seed=3, **FAILED)):
         there.write(row)
     there.keep_plan(PLAN)
-    assert here.merge(there) == (2, 2)
-    assert here.merge(there) == (0, 4)
+    assert here.merge(there) == 2
+    assert here.merge(there) == 0
     assert [(row.seed, row.status, row.seconds) for row in here.rows()] == [(seed, "ok", 0.5) for seed in range(4)]
     assert here.plans() == (PLAN,)
 
@@ -228,7 +271,7 @@ def test_merging_refuses_contradiction_and_damage(tmp_path: Path, make_row: Make
         there.write(row)
     with pytest.raises(StoreError, match="different results of the same run"):
         here.merge(there)
-    there.path(make_row(seed=1).key).write_text("{")
+    damage(there, make_row(seed=1))
     with pytest.raises(StoreError, match="damaged"):
         here.merge(there)
     assert here.rows() == (make_row(seed=1),)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 from bgmiv.bench import runner
 from bgmiv.bench.evaluate import failed_row, run_one
 from bgmiv.bench.plan import Plan, RunSpec, Sweep, identify, ready_plans
-from bgmiv.bench.store import RowStore
+from bgmiv.bench.store import Row, RowStore
 from bgmiv.cli.main import app
 
 TSLS = ("--n", 100, "--methods", "tsls")
@@ -52,8 +53,9 @@ def store(tmp_path: Path) -> RowStore:
     store.keep_plan(PLAN)
     row = run_one(done.spec)
     store.write(row)
-    store.write(failed_row(failed, "DataError: [no] good"))
-    store.path(damaged).write_text("{")
+    store.write(failed_row(failed, "DataError: [no] good"), failed_row(damaged, "cut off"))
+    path = store.path("demand")
+    path.write_bytes(path.read_bytes().replace(b"cut off", b"cut"))
     store.write(replace(row, method_version=0))
     return store
 
@@ -114,7 +116,7 @@ def test_a_run_repairs_damage_and_does_not_count_other_versions(store: RowStore)
     assert "damaged" in strict.output
     assert "1 rows of this plan come from other algorithm versions" in strict.output
     assert "1 done before, 2 to run" in strict.output
-    assert [(row.seed, row.status) for row in store.rows()] == [(0, "ok"), (0, "ok"), (1, "ok"), (2, "ok")]
+    assert [(row.seed, row.status) for row in store.contents().rows] == [(0, "ok"), (0, "ok"), (1, "ok"), (2, "ok")]
 
 
 def test_a_plan_from_a_file(tmp_path: Path) -> None:
@@ -200,11 +202,10 @@ def test_status_counts_every_state(store: RowStore, tmp_path: Path) -> None:
 
 
 def test_gc_removes_damage_and_on_request_old_and_failed_rows(store: RowStore) -> None:
-    (path,) = (store.folder / "plans").iterdir()
-    path.write_text("{")
+    (store.folder / "plans.jsonl").write_text("{\n")
     assert "bgmiv bench gc" in bgmiv("bench", "status", store.folder).output
     done = bgmiv("bench", "gc", store.folder)
-    assert "0 temporary files and 2 damaged files removed" in done.output
+    assert "2 damaged lines removed" in done.output
     assert [row.status for row in store.rows()] == ["ok", "ok", "failed"]
     shown = bgmiv("bench", "show", store.folder).output
     assert "1 fits have rows of more than one algorithm version" in shown
@@ -230,3 +231,29 @@ def test_an_empty_store(tmp_path: Path) -> None:
     assert json.loads(bgmiv("bench", "show", tmp_path, "--json").stdout) == []
     assert "No rows" in bgmiv("bench", "show", tmp_path).output
     assert "0 rows" in bgmiv("bench", "status", tmp_path).output
+
+
+def test_report_writes_a_table_and_a_figure_a_design(tmp_path: Path, make_cell: Callable[..., list[Row]]) -> None:
+    store, hostile = RowStore(tmp_path / "rows"), "../../<script>\\input{x} =a"
+    for row in (*make_cell("kiv", [1.0, 2.0]), *make_cell("tsls", [3.0]), *make_cell(hostile, [1.0], design=hostile)):
+        store.write(row)
+    out = tmp_path / "out"
+    done = bgmiv("bench", "report", store.folder, "--out", out)
+    assert done.exit_code == 0, done.output
+    written = list(out.iterdir())
+    assert all(f"wrote {path}" in done.output for path in written)
+    names = {"table.csv", "table.tex", "demand.png", "demand.pdf"}
+    assert {path.name for path in written if not path.name.startswith("-")} == names
+    assert len(written) == 6
+    assert (out / "table.csv").read_text().count("demand") == 2
+    assert r"\input{x}" not in (out / "table.tex").read_text()
+
+
+def test_report_refuses_before_it_writes(tmp_path: Path) -> None:
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "file").write_text("x")
+    done = bgmiv("bench", "report", tmp_path / "rows", "--out", tmp_path / "out")
+    assert (done.exit_code, "No rows in" in done.output) == (1, True)
+    assert bgmiv("bench", "report", tmp_path / "absent", "--out", tmp_path / "out").exit_code == 2
+    assert bgmiv("bench", "report", tmp_path / "rows", "--out", tmp_path / "file").exit_code == 2
+    assert not (tmp_path / "out").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bgmiv.bench.evaluate import StructuralError, benchmark_config, run_one, structural_error
 from bgmiv.bench.plan import Plan, RunKey, RunSpec, Sweep, identify, load_plan, ready_plans
 from bgmiv.bench.runner import run_plan
+from bgmiv.bench.show import Summary, error_figure, read_rows
 from bgmiv.bench.store import Row, RowStore
 from bgmiv.executors import Executor, InProcess, LocalPool
 
@@ -18,10 +19,13 @@ __all__ = [
     "RunKey",
     "RunSpec",
     "StructuralError",
+    "Summary",
     "Sweep",
     "benchmark_config",
+    "error_figure",
     "identify",
     "load_plan",
+    "read_rows",
     "ready_plans",
     "run_one",
     "run_plan",

@@ -220,7 +220,7 @@ class Exhibit:
     Args:
         name: its number in the paper, as in `table-1`; its plan is `paper/table-1`.
         label: its label in the paper's source.
-        kind: how it is shown (`bgmiv.bench.report.paper`).
+        kind: how it is shown (`benchmarks/report/paper.py`).
         title: what it shows.
         design: the design it is about; None for tables of settings and resources.
         sweeps: the fits it needs; some exhibits share them.

@@ -1,31 +1,27 @@
-"""Result rows on disk: one checked file a run, written whole, and a file lock on each run that is going on."""
+"""Result rows on disk: a file of lines for each design, appended one by one, and a file lock on each run going on."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import re
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from filelock import FileLock, Timeout
 
-from bgmiv._io import write_whole, writing
+from bgmiv._io import append_lines, remove_strays, safe_name, write_whole, writing
 from bgmiv.bench.plan import Plan, RunKey, RunSpec, Sweep, canonical_json
 from bgmiv.errors import ConfigError, StoreError
 
-__all__ = ["Contents", "Merged", "Row", "RowStore", "StoreState"]
+__all__ = ["Contents", "Row", "RowStore", "StoreState"]
 
-_ROW = "bgmiv row 3"
-_PLAN = "bgmiv plan 1"
-_ROW_FILE = re.compile(r"[0-9a-f]{16}\.json")
-# A write takes milliseconds: an older temporary file is that of a process that was killed.
-_STRAY_SECONDS = 600.0
+_ROW, _PLAN = "bgmiv row 4", "bgmiv plan 2"
 _ADVICE = "Make room and run the same command again: all rows so far are kept."
 
 
@@ -90,10 +86,10 @@ class Row:
 
 
 class Contents(NamedTuple):
-    """Everything in a store: rows in order, and damaged files with what is wrong with each."""
+    """Everything in a store: rows in order, and what is wrong with each line that is none."""
 
     rows: tuple[Row, ...]
-    damaged: tuple[tuple[Path, str], ...]
+    damaged: tuple[str, ...]
 
 
 class StoreState(NamedTuple):
@@ -102,8 +98,8 @@ class StoreState(NamedTuple):
     done: tuple[Row, ...]
     failed: tuple[Row, ...]
     running: tuple[RunKey, ...]  # claimed by a live process
-    missing: tuple[RunKey, ...]  # neither done, failed nor running; damaged files are among them
-    damaged: tuple[str, ...]  # what is wrong with each damaged file of the store
+    missing: tuple[RunKey, ...]  # neither done, failed nor running; damaged lines are among them
+    damaged: tuple[str, ...]  # what is wrong with each line of the store that is no row
     other: tuple[Row, ...]  # rows of the same specifications with other algorithm versions
 
     @property
@@ -112,20 +108,25 @@ class StoreState(NamedTuple):
         return (*(row.key for row in self.failed), *self.running, *self.missing)
 
 
-class Merged(NamedTuple):
-    """How many rows were copied, and how many were there already."""
+class _Line(NamedTuple):
+    """A line of a file."""
 
-    added: int
-    present: int
+    text: bytes
+    content: Row | Mapping[str, Any] | None  # a row, a plan, something of another version, or None for damage
+    problem: str = ""
+
+    @property
+    def row(self) -> Row | None:
+        return self.content if isinstance(self.content, Row) else None
 
 
 @dataclass(frozen=True)
 class RowStore:
-    """A folder of rows, each named by its run's `run_id`.
+    """A folder with a file of rows for each design; each line is JSON with its own checksum.
 
-    A file is written to a temporary file, flushed and moved into place, so that a crash leaves the whole file or
-    none. Each file carries a checksum. A process claims a run by a file lock, which the operating system releases
-    when the process ends, however it ends.
+    A line is appended by one write under a lock, so that a crash costs at most the row being written: the next writer
+    drops a torn last line with a warning. Of several lines of one run the last counts. A process claims a run by a
+    file lock, which the operating system releases when the process ends, however it ends.
 
     Example:
         >>> import tempfile
@@ -142,20 +143,17 @@ class RowStore:
         if self.folder.exists() and not self.folder.is_dir():
             raise StoreError(f"{self.folder} is a file; a store is a folder: choose another path")
 
-    def path(self, key: RunKey) -> Path:
-        """The file of that run's row, whether it exists or not."""
-        return self.folder / f"{key.run_id}.json"
+    def path(self, design: str) -> Path:
+        """The file with the rows of that design, whatever its settings."""
+        return self.folder / f"{safe_name(design.partition(':')[0])}.jsonl"
 
     def claim(self, key: RunKey) -> FileLock | None:
         """Lock a run before working on it; None if another runner has it. Give it back to :meth:`release`."""
-        path = self._lock_path(key)
-        with writing(path, _ADVICE):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(path, timeout=0)
-            try:
-                lock.acquire()
-            except Timeout:
-                return None
+        lock = self._lock(key.run_id)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            return None
         return lock
 
     def release(self, lock: FileLock) -> None:
@@ -167,58 +165,50 @@ class RowStore:
 
     def is_claimed(self, key: RunKey) -> bool:
         """Whether a live process has the run."""
-        if not self._lock_path(key).exists():
+        if not (self.folder / ".running" / f"{key.run_id}.lock").exists():
             return False
         lock = self.claim(key)
         if lock is not None:
             self.release(lock)
         return lock is None
 
-    def write(self, row: Row) -> bool:
-        """Put the row on disk; the caller holds the run's claim.
-
-        An ok row of the same run that is there already stays, and the answer is False.
-        """
-        found = self.find(row.key)
-        if found is not None and found.status == "ok":
-            return False
-        _write(self.path(row.key), _ROW, asdict(row))
-        return True
+    def write(self, *rows: Row) -> int:
+        """Put rows on disk and say how many; the caller holds the claims. Ok rows that are there already stay."""
+        count = 0
+        for path, own in groupby(rows, lambda row: self.path(row.design)):
+            with self._lock("write"):
+                found = _rows(path)
+                new = [row for row in own if row.key not in found or found[row.key].status != "ok"]
+                append_lines(path, [_encode(_ROW, asdict(row)) for row in new], _ADVICE)
+            count += len(new)
+        return count
 
     def find(self, key: RunKey) -> Row | None:
         """The row of that run; None if there is none yet, or a damaged one."""
-        try:
-            return _read_row(self.path(key))
-        except StoreError:
-            return None
+        return _rows(self.path(key.spec.design)).get(key)
 
     def contents(self) -> Contents:
-        """Every row, ordered by specification and versions, and every damaged file."""
+        """Every row, ordered by specification and versions, and what is wrong with each line that is none."""
         if not self.folder.is_dir():
             raise StoreError(f"{self.folder} is not a folder; name the folder given to --store")
-        rows, damaged = [], []
-        for path in sorted(self.folder.iterdir()):
-            if _ROW_FILE.fullmatch(path.name):
-                try:
-                    row = _read_row(path)
-                except StoreError as error:
-                    damaged.append((path, str(error)))
-                    continue
-                rows.append(row)
-        return Contents(tuple(sorted(rows, key=lambda row: row.key)), tuple(damaged))
+        if any(self.folder.glob("[0-9a-f]" * 16 + ".json")):
+            raise StoreError(f"{self.folder} is of an earlier version; see benchmarks/convert_rows.py")
+        lines = [line for path in self._files() for line in _lines(path)]
+        rows = tuple(row for _, row in sorted(_by_key(lines).items()))
+        return Contents(rows, tuple(line.problem for line in lines if line.problem))
 
     def rows(self) -> tuple[Row, ...]:
-        """Every row, ordered by specification and versions; a damaged file is a StoreError."""
+        """Every row, ordered by specification and versions; a damaged line is a StoreError."""
         rows, damaged = self.contents()
         if damaged:
-            raise StoreError(f"{damaged[0][1]}; run the bench again to replace it, or remove it: bgmiv bench gc")
+            raise StoreError(f"{damaged[0]}; run the bench again to replace it, and remove it: bgmiv bench gc")
         return rows
 
     def state(self, keys: Iterable[RunKey]) -> StoreState:
         """Where these runs stand."""
         contents = self.contents() if self.folder.is_dir() else Contents((), ())
         by_key = {row.key: row for row in contents.rows}
-        wanted = tuple(dict.fromkeys(keys))
+        wanted = dict.fromkeys(keys)
         specs = {key.spec for key in wanted}
         found = [by_key[key] for key in wanted if key in by_key]
         waiting = {key: self.is_claimed(key) for key in wanted if key not in by_key}
@@ -227,135 +217,119 @@ class RowStore:
             failed=tuple(row for row in found if row.status != "ok"),
             running=tuple(key for key, claimed in waiting.items() if claimed),
             missing=tuple(key for key, claimed in waiting.items() if not claimed),
-            damaged=tuple(message for _, message in contents.damaged),
-            other=tuple(row for row in contents.rows if row.spec in specs and row.key not in set(wanted)),
+            damaged=contents.damaged,
+            other=tuple(row for key, row in by_key.items() if row.spec in specs and key not in wanted),
         )
 
-    def sweep(self, older_than: float = _STRAY_SECONDS) -> tuple[Path, ...]:
-        """Remove and list what killed processes left behind: temporary files and locks older than so many seconds."""
-        stray = []
-        for path in (*self.folder.glob("**/.*.tmp"), *self.folder.glob(".running/*.lock")):
-            with suppress(FileNotFoundError):
-                if time.time() - path.stat().st_mtime >= older_than and _is_free(path):
+    def clean(self, unwanted: Callable[[Row], bool] = lambda row: False) -> int:
+        """Remove damaged lines, rows that the function names, and what killed processes left; how many lines."""
+        count = 0
+        with self._lock("write"):
+            for path in self._files():
+                remove_strays(path)
+                lines = _lines(path)
+                whole = [line for line in lines if line.content is not None]
+                kept = [line for line in whole if line.row is None or not unwanted(line.row)]
+                if len(kept) < len(lines):
+                    write_whole(path, b"".join(line.text + b"\n" for line in kept), _ADVICE)
+                count += len(lines) - len(kept)
+            for path in self.folder.glob(".running/*.lock"):
+                with suppress(Timeout, OSError), FileLock(path, timeout=0):
                     path.unlink()
-                    stray.append(path)
-        return tuple(stray)
-
-    def remove(self, paths: Iterable[Path]) -> int:
-        """Delete files of this store; how many there were."""
-        found = [path for path in paths if path.exists()]
-        for path in found:
-            path.unlink()
-        return len(found)
+        return count
 
     def keep_plan(self, plan: Plan) -> None:
         """Remember what was to be run, so that reports can say what is missing."""
-        content = {"name": plan.name, "title": plan.title, "sweeps": [asdict(sweep) for sweep in plan.sweeps]}
-        name = hashlib.sha256(canonical_json(content).encode()).hexdigest()[:16]
-        _write(self.folder / "plans" / f"{name}.json", _PLAN, content)
+        path, text = self.folder / "plans.jsonl", _encode(_PLAN, asdict(plan))
+        with self._lock("write"):
+            if text not in [line.text for line in _lines(path)]:
+                append_lines(path, [text], _ADVICE)
 
     def plans(self) -> tuple[Plan, ...]:
         """The plans that were run into this store, without those of other versions; damage is a StoreError."""
         found = []
-        for path in self._plan_files():
-            try:
-                content = _read(path, _PLAN)
-            except StoreError as error:
-                raise StoreError(f"{error}; run its plan again to replace it, or remove it: bgmiv bench gc") from error
-            with suppress(ConfigError, TypeError):
+        for line in _lines(self.folder / "plans.jsonl"):
+            if line.content is None:
+                raise StoreError(f"{line.problem}; run its plan again to replace it, and remove it: bgmiv bench gc")
+            with suppress(ConfigError, TypeError, KeyError):
+                content: Any = line.content
                 sweeps = tuple(Sweep(**sweep) for sweep in content["sweeps"])
                 found.append(Plan(content["name"], content["title"], sweeps))
         return tuple(sorted(found, key=lambda plan: plan.name))
 
-    def damaged_files(self) -> tuple[Path, ...]:
-        """Files of rows and plans that are not as they were written; those of other formats are not damaged."""
-        rows = (path for path, _ in self.contents().damaged)
-        return tuple(path for path in (*rows, *self._plan_files()) if not _is_whole(path))
+    def merge(self, other: RowStore) -> int:
+        """Copy every row and plan of another store, and say how many rows were new.
 
-    def merge(self, other: RowStore) -> Merged:
-        """Copy every row and plan of another store.
-
-        Nothing is copied if a file there is damaged, or both hold different results of the same run (StoreError).
+        Nothing is copied if a line there is damaged, or both hold different results of the same run (StoreError).
         """
         theirs, plans = other.rows(), other.plans()
-        added = []
         for row in theirs:
             mine = self.find(row.key)
             if mine is not None and mine.status == row.status == "ok" and mine.structural_mse != row.structural_mse:
                 raise StoreError(
-                    f"{self.path(row.key)} and {other.path(row.key)} hold different results of the same run "
+                    f"{self.path(row.design)} and {other.path(row.design)} hold different results of the same run "
                     f"({row.spec}); remove the wrong one"
                 )
-            if mine is None or (mine.status != "ok" and row.status == "ok"):
-                added.append(row)
-        for row in added:
-            self.write(row)
         for plan in plans:
             self.keep_plan(plan)
-        return Merged(len(added), len(theirs) - len(added))
+        return self.write(*(row for row in theirs if row.status == "ok" or self.find(row.key) is None))
 
-    def _lock_path(self, key: RunKey) -> Path:
-        return self.folder / ".running" / f"{key.run_id}.lock"
+    def _lock(self, name: str) -> FileLock:
+        path = self.folder / ".running" / f"{name}.lock"
+        with writing(path, _ADVICE):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        return FileLock(path)
 
-    def _plan_files(self) -> tuple[Path, ...]:
-        return tuple(sorted((self.folder / "plans").glob("*.json")))
+    def _files(self) -> list[Path]:
+        return sorted(self.folder.glob("*.jsonl"))
 
 
-def _is_free(path: Path) -> bool:
-    """Whether nobody holds the lock; a file that is no lock is always free."""
-    if path.suffix != ".lock":
-        return True
-    try:
-        with FileLock(path, timeout=0):
-            return True
-    except Timeout:
-        return False
+def _rows(path: Path) -> Mapping[RunKey, Row]:
+    """The rows of a file, read again if it has changed."""
+    with suppress(FileNotFoundError):
+        state = path.stat()
+        return _rows_of(path, (state.st_ino, state.st_size, state.st_mtime_ns))
+    return {}
+
+
+@lru_cache(maxsize=16)
+def _rows_of(path: Path, state: tuple[int, ...]) -> Mapping[RunKey, Row]:
+    return _by_key(_lines(path))
+
+
+def _by_key(lines: Iterable[_Line]) -> dict[RunKey, Row]:
+    return {line.row.key: line.row for line in lines if line.row}
 
 
 def _encode(kind: str, content: Mapping[str, Any]) -> bytes:
-    checksum = hashlib.sha256(f"{kind}\n{canonical_json(content)}".encode()).hexdigest()
-    stored = {"kind": kind, "content": content, "sha256": checksum}
-    return (json.dumps(stored, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+    rest = canonical_json({"kind": kind, **content}).encode()[1:]
+    return _head(rest) + rest
 
 
-def _write(path: Path, kind: str, content: Mapping[str, Any]) -> None:
-    write_whole(path, _encode(kind, content), _ADVICE)
+def _head(rest: bytes) -> bytes:
+    """The beginning of a line, with the checksum of all that follows."""
+    return b'{"sha256":"%s",' % hashlib.sha256(rest).hexdigest()[:16].encode()
 
 
-def _read(path: Path, wanted: str | None = None) -> dict[str, Any]:
-    """The content of a file of the wanted kind, or of any if None; else a StoreError says what is wrong."""
-    try:
-        found = path.read_bytes()
-        stored = json.loads(found)
-        kind: str = stored["kind"]
-        content: dict[str, Any] = stored["content"]
-        # A flipped bit can also hide in white space, so the whole text is compared.
-        whole = found == _encode(kind, content)
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError, KeyError, TypeError) as error:
-        raise StoreError(f"{path} is damaged (not a file of a store)") from error
-    if not whole:
-        raise StoreError(f"{path} is damaged (its checksum does not match)")
-    if wanted not in (None, kind):
-        raise StoreError(f"{path} holds {kind!r}; this version reads {wanted!r}")
-    return content
+def _lines(path: Path) -> list[_Line]:
+    """The lines of a file, none if there is no such file."""
+    if not path.exists():
+        return []
+    *texts, last = path.read_bytes().split(b"\n")
+    found = [_line(text, f"{path}, line {number}") for number, text in enumerate(texts, 1)]
+    return [*found, _Line(last, None, f"{path} is damaged: its last line is torn")] if last else found
 
 
-def _is_whole(path: Path) -> bool:
-    try:
-        _read(path)
-    except StoreError:
-        return False
-    return True
-
-
-def _read_row(path: Path) -> Row:
-    content = _read(path, _ROW)
-    names = {item.name for item in fields(Row)}
-    if not names - {"evidence", "functional_errors"} <= set(content) <= names:
-        raise StoreError(f"{path} is damaged (its fields are not those of a row)")
-    row = Row(**content)
-    if row.key.run_id != path.stem:
-        raise StoreError(f"{path} is damaged (its name does not match its row)")
-    return row
+def _line(text: bytes, where: str) -> _Line:
+    rest = text[len(_head(b"")) :]
+    if text != _head(rest) + rest:
+        return _Line(text, None, f"{where} is damaged: its checksum does not match")
+    with suppress(ValueError, RecursionError, TypeError, KeyError, OverflowError):
+        content = json.loads(b"{" + rest)
+        kind = content.pop("kind")
+        if kind == _PLAN:
+            return _Line(text, content)
+        if kind == _ROW and {(row := Row(**content)).key}:
+            return _Line(text, row)
+    return _Line(text, {}, f"{where} is of another version: this one reads {_ROW!r}")

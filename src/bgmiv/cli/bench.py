@@ -16,6 +16,7 @@ from bgmiv.errors import printable
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import pandas as pd
     from rich.console import Console
     from rich.table import Table
 
@@ -74,7 +75,6 @@ def run(
 
     console = Console(stderr=True)
     rows = RowStore(store)
-    rows.sweep()
     rows.keep_plan(wanted)
     keys = [identify(spec) for spec in wanted.specs]
     state = rows.state(keys)
@@ -117,8 +117,7 @@ def plans(
             plan = load_plan(name)
             echo(f"{name:16} {len(plan.specs):6} fits  {plan.title}")
         return
-    from bgmiv.bench.report.frame import read_rows
-    from bgmiv.bench.report.paper import filled
+    from bgmiv.bench.show import filled, read_rows
 
     frame = read_rows(_opened(store).rows())
     table = _table("plans", "plan", "presets", "fits", "done", "missing", "CPU-hours", "no estimate for")
@@ -168,57 +167,52 @@ def show(
     if not found:
         echo(f"No rows in {folder} yet; bgmiv bench run --store {folder} makes them.")
         return
+    from bgmiv.bench.show import Summary, read_rows
+
     console = _wide_console()
-    for design, preset in dict.fromkeys((row.design, row.preset) for row in found):
-        members = [row for row in found if (row.design, row.preset) == (design, preset)]
-        console.print(_cell_table(design, preset, members))
+    for (design, preset), cells in Summary(read_rows(found)).to_frame().groupby(["design", "preset"], sort=False):
+        console.print(_cell_table(design, preset, cells))
         if rows:
-            console.print(_row_table(members))
+            console.print(_row_table([row for row in found if (row.design, row.preset) == (design, preset)]))
     for row in found:
         if row.status != "ok":
             _say(console, f"{row.spec} failed: {row.error}")
     if twice := sum(count > 1 for count in Counter(row.spec for row in found).values()):
         _say(
             console,
-            f"{twice} fits have rows of more than one algorithm version; all are counted above. "
+            f"{twice} fits have rows of more than one algorithm version; means use one of them, today's if any. "
             "bgmiv bench gc --other-versions removes the old ones.",
         )
 
 
 @reported
 def report(
-    folder: Folder,
-    out: Annotated[Path, typer.Option(help="Folder for the page, the tables and the figures; made if absent.")],
-    plan: Annotated[
-        list[str] | None,
-        typer.Option(help="Say what is missing from this plan (a name or a TOML file), not from those of the store."),
-    ] = None,
-    baseline: Annotated[
-        list[str] | None, typer.Option(help="Compare BGM-IV with these methods only: repeat it or list them, kiv,dfiv.")
-    ] = None,
+    folder: Folder, out: Annotated[Path, typer.Option(help="Folder for the table and the figures; made if absent.")]
 ) -> None:
-    """Write the tables and figures of a store, and one page with all of them.
-
-    Tables are Markdown, CSV and LaTeX, figures PNG and PDF; index.html needs nothing else. A store that is not
-    complete gives a report that says what is missing.
-    """
+    """Write the table of a store, as CSV and LaTeX, and a figure of each design, as PNG and PDF."""
     store = _opened(folder)
     usable_folder(out, "--out")
 
-    from bgmiv._io import write_whole
-    from bgmiv.bench.plan import load_plan
-    from bgmiv.bench.report import bench_report, report_files
+    from io import BytesIO
 
-    with blaming("--plan"):
-        plans = tuple(load_plan(name) for name in plan) if plan else store.plans()
-    rows = store.rows()
-    if not rows:
+    from bgmiv._io import safe_name, write_whole
+    from bgmiv.bench.show import Summary, error_figure, read_rows
+
+    frame = read_rows(store.rows())
+    if frame.empty:
         echo(f"No rows in {folder} yet, so there is nothing to report; bgmiv bench run makes them.", err=True)
         raise typer.Exit(1)
-    with blaming("--baseline"):
-        made = bench_report(rows, plans, words(baseline or []))
-    for name, content in report_files(made).items():
-        write_whole(out / name, content)
+    table = Summary(frame)
+    table.to_csv(out / "table.csv")
+    files = {"table.tex": table.to_latex().encode()}
+    for design in frame["design"].unique():
+        figure = error_figure(frame, design)
+        for kind in ("png", "pdf"):
+            figure.savefig(content := BytesIO(), format=kind, dpi=150)
+            files[f"{safe_name(design)}.{kind}"] = content.getvalue()
+    for name, written in files.items():
+        write_whole(out / name, written)
+    for name in ("table.csv", *files):
         echo(f"wrote {out / name}")
 
 
@@ -228,19 +222,15 @@ def gc(
     other_versions: Annotated[bool, typer.Option(help="Also rows of other algorithm versions.")] = False,
     failed: Annotated[bool, typer.Option(help="Also rows of failed fits.")] = False,
 ) -> None:
-    """Remove what crashes left behind: temporary files, locks, damaged files."""
+    """Remove what crashes left behind: temporary files, locks, damaged lines."""
     store = _opened(folder)
-    stray, damaged = store.sweep(), store.remove(store.damaged_files())
-    echo(f"{len(stray)} temporary files and {damaged} damaged files removed.")
-    rows, foreign = store.contents()
-    if foreign:
-        echo(f"{len(foreign)} rows in the format of another version are kept.")
+    echo(f"{store.clean()} damaged lines removed.")
+    if foreign := store.contents().damaged:
+        echo(f"{len(foreign)} lines of another version are kept.")
     if other_versions:
-        old = [row for row in rows if not _is_current(row)]
-        echo(f"{store.remove(store.path(row.key) for row in old)} rows of other versions removed.")
+        echo(f"{store.clean(lambda row: not _is_current(row))} rows of other versions removed.")
     if failed:
-        lost = [row for row in rows if row.status != "ok"]
-        echo(f"{store.remove(store.path(row.key) for row in lost)} failed rows removed.")
+        echo(f"{store.clean(lambda row: row.status != 'ok')} failed rows removed.")
 
 
 @reported
@@ -254,8 +244,8 @@ def merge(
     opened = [_opened(source) for source in sources]
     into = RowStore(usable_folder(target, "TARGET"))
     for source in opened:
-        merged = into.merge(source)
-        echo(f"{source.folder}: {merged.added} rows added, {merged.present} were there already.")
+        added = into.merge(source)
+        echo(f"{source.folder}: {added} rows added, {len(source.rows()) - added} were there already.")
 
 
 def _chosen_plan(
@@ -379,20 +369,19 @@ def _status_table(plan: Plan, keys: Sequence[RunKey], store: RowStore) -> Table:
     return table
 
 
-def _cell_table(design: str, preset: str, rows: Sequence[Row]) -> Table:
-    from bgmiv.bench.report.frame import read_rows, unit_text
+def _cell_table(design: str, preset: str, cells: pd.DataFrame) -> Table:
+    from bgmiv.bench.show import unit_text
 
     table = _table(
         f"{design}, preset {preset}: {unit_text(design)}, mean ± standard deviation over seeds",
         *("method", "n", "rho", "ok", "all", "inside", "outside", "sec", "CPU s"),
     )
-    for (method, n, rho), cell in read_rows(rows).groupby(["method", "n", "rho"], sort=False):
-        good = cell[cell["ok"]]
-        error = f"{good['mse'].mean():.4f} ± {good['mse'].std():.4f}" if len(good) > 1 else f"{good['mse'].mean():.4f}"
-        parts = (f"{good[name].mean():.4f}" for name in ("inside", "outside"))
-        times = (f"{good[name].mean():.1f}" for name in ("seconds", "cpu_seconds"))
-        texts = ("-" if text == "nan" else text for text in (error, *parts, *times))
-        table.add_row(printable(method), str(n), f"{rho:g}", f"{len(good)}/{len(cell)}", *texts)
+    for cell in cells.itertuples():
+        error = f"{cell.mean:.4f} ± {cell.sd:.4f}" if cell.sd == cell.sd else f"{cell.mean:.4f}"
+        parts = (f"{cell.inside:.4f}", f"{cell.outside:.4f}", f"{cell.seconds:.1f}", f"{cell.cpu_seconds:.1f}")
+        texts = ("-" if text == "nan" else text for text in (error, *parts))
+        done = f"{cell.fits - cell.failed}/{cell.fits}"
+        table.add_row(printable(cell.method), str(cell.n), f"{cell.rho:g}", done, *texts)
     return table
 
 

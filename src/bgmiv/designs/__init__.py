@@ -24,9 +24,7 @@ from bgmiv.designs.published import (
     TABCF_SCENARIOS,
     AdversarialGMMDesign,
     NetworkIVDesign,
-    PrintedResult,
     TabCFDesign,
-    printed_results,
 )
 from bgmiv.designs.semisynthetic import SEMISYNTHETIC, SemisyntheticDesign
 from bgmiv.errors import ConfigError
@@ -50,7 +48,6 @@ __all__ = [
     "NetworkIVDesign",
     "NoisyDemandDesign",
     "NoisyDesign",
-    "PrintedResult",
     "Published",
     "SemisyntheticDesign",
     "StructuralGrid",
@@ -60,7 +57,6 @@ __all__ = [
     "find_design",
     "load_empirical",
     "make_design",
-    "printed_results",
 ]
 
 _ENTRIES = (

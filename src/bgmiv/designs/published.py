@@ -1,4 +1,4 @@
-"""Benchmarks that other authors wrote, from their definitions, and the errors that they print.
+"""Benchmarks that other authors wrote, from their definitions.
 
 ρ = 1 is each benchmark as published. Otherwise the confounder of the outcome has the correlation ρ with that of the
 treatment, and all else stays: the structural function does not depend on ρ.
@@ -6,12 +6,10 @@ treatment, and all else stays: the structural function does not depend on ρ.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 from scipy.special import exp1, expit
@@ -20,16 +18,7 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.designs import base
 from bgmiv.errors import ConfigError
 
-__all__ = [
-    "AGMM_CURVES",
-    "NETWORK_CURVES",
-    "TABCF_SCENARIOS",
-    "AdversarialGMMDesign",
-    "NetworkIVDesign",
-    "PrintedResult",
-    "TabCFDesign",
-    "printed_results",
-]
+__all__ = ["AGMM_CURVES", "NETWORK_CURVES", "TABCF_SCENARIOS", "AdversarialGMMDesign", "NetworkIVDesign", "TabCFDesign"]
 
 Curve = Callable[[np.ndarray], np.ndarray]
 
@@ -47,48 +36,6 @@ TABCF_SCENARIOS = tuple(f"{first}-{second}" for second in ("b5", "b4", "b11") fo
 # Spawn keys of the random streams.
 _NETWORK, _TABCF, _AGMM = 1000, 1010, 1020
 _NOISE = 0.1
-
-
-class PrintedResult(NamedTuple):
-    """An error that the authors of a benchmark print.
-
-    Example:
-        >>> printed_results()[0].runs > 0
-        True
-    """
-
-    design: str  # the benchmark's name here
-    n: int  # rows of a sample
-    method: str  # what they call the method
-    mean: float  # of the mean squared error over runs
-    spread: float | None  # of it, None where none is printed
-    spread_kind: str  # what the spread is
-    runs: int  # how many samples
-    source: str  # repository, commit and file
-
-
-@cache
-def printed_results() -> tuple[PrintedResult, ...]:
-    """All printed errors; the sixteen curves of the AdversarialGMM study come without.
-
-    Example:
-        >>> found = [one for one in printed_results() if one.design == "tabcf-a3-b5" and one.n == 1000]
-        >>> [(one.method, one.mean) for one in found][1]
-        ('spline control function', 0.437)
-    """
-    text = files("bgmiv.designs").joinpath("published_values.toml").read_text(encoding="utf-8")
-    found = []
-    for study in tomllib.loads(text).values():
-        for design, rows in study["rows"].items():
-            for n, *values in rows:
-                found += [
-                    PrintedResult(
-                        *(design, n, method, mean, spread[0] if spread else None),
-                        *(study["spread"], study["runs"], study["source"]),
-                    )
-                    for method, (mean, *spread) in zip(study["methods"], values, strict=True)
-                ]
-    return tuple(found)
 
 
 @dataclass(frozen=True)

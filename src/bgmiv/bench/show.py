@@ -1,0 +1,287 @@
+"""Rows of the bench as one pandas DataFrame, and what is made of it: a table, a figure, and what a plan still needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from bgmiv.bench.plan import RunSpec, identify
+from bgmiv.bench.store import Row
+from bgmiv.data.export import Tabular
+from bgmiv.designs import DESIGNS, NoisyDemandDesign, find_design
+from bgmiv.designs.base import DesignEntry
+from bgmiv.errors import ConfigError
+from bgmiv.registry import METHODS, NO_INSTRUMENT, method_label, method_style, preset_names
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "OURS",
+    "Filled",
+    "Summary",
+    "add_labels",
+    "design_title",
+    "design_unit",
+    "error_figure",
+    "family_of",
+    "filled",
+    "method_order",
+    "read_rows",
+    "unit_text",
+]
+
+OURS = "bgm-iv"
+"""The method that stands last in tables and figures."""
+
+_CELL = ["design", "n", "rho", "method", "preset"]
+_DASHES = ("-", "--", ":", "-.")
+
+
+def read_rows(rows: Iterable[Row]) -> pd.DataFrame:
+    """All rows of a store, one line a row, sorted by design, rho, n, method, preset and seed.
+
+    Columns: those of :class:`~bgmiv.bench.store.Row` and
+
+    - `ok`: whether the fit gave a result;
+    - `mse`, `inside`, `outside`: structural errors in the design's unit, missing where the fit failed;
+    - `versions`: of the libraries, by name; `libraries`: the same as one text;
+    - `current`: whether tables use the row. A cell (design, n, rho, method, preset) never mixes versions of method and
+      design: where it has rows of today's they are used alone, and otherwise those of the version that made its newest;
+    - `outdated`: whether another version of method or design made it than today's.
+
+    Example:
+        >>> from bgmiv.bench import run_one
+        >>> rows = [run_one(RunSpec("demand", 500, 0.5, "tsls", "default", seed=seed)) for seed in (1, 2)]
+        >>> read_rows(rows)[["seed", "ok", "current"]].to_numpy().tolist()
+        [[1, True, True], [2, True, True]]
+    """
+    frame = pd.DataFrame(sorted((_line(row) for row in rows), key=_row_order))
+    if frame.empty:
+        return frame
+    time = pd.to_datetime(frame["timestamp"], utc=True, errors="coerce", format="ISO8601")
+    versions = ["method_version", "design_version"]
+    ordered = frame.assign(time=time, todays=~frame["outdated"]).sort_values(
+        ["todays", "time", *versions], na_position="first"
+    )
+    of_cell = ordered[versions].eq(ordered.groupby(_CELL)[versions].transform("last")).all(axis=1)
+    newest = ~ordered[of_cell].duplicated([*_CELL, "seed"], keep="last")
+    return frame.assign(current=newest.reindex(frame.index, fill_value=False))
+
+
+def _line(row: Row) -> dict[str, Any]:
+    fields = asdict(row)
+    ok, unit = row.status == "ok", design_unit(row.design)
+    errors = {"mse": "structural_mse", "inside": "structural_mse_in_support", "outside": "structural_mse_outside"}
+    scaled = {
+        name: fields[field] / unit if ok and fields[field] is not None else float("nan")
+        for name, field in errors.items()
+    }
+    libraries = dict(sorted(row.versions.items()))
+    made_by = row.method_version, row.design_version
+    return {
+        **fields,
+        **scaled,
+        "ok": ok,
+        "versions": libraries,
+        "libraries": ", ".join(f"{name} {number}" for name, number in libraries.items()),
+        "outdated": _todays(row.design, row.method, row.preset) not in (None, made_by),
+    }
+
+
+@cache
+def _todays(design: str, method: str, preset: str) -> tuple[int, int] | None:
+    """Today's versions of method and design; None for those that this version does not know."""
+    with suppress(ConfigError):
+        key = identify(RunSpec(design, 1, 0.0, method, preset, 0))
+        return key.method_version, key.design_version
+    return None
+
+
+def design_title(design: str) -> str:
+    """The design's name in headings; an unknown one goes by its own name."""
+    entry = _entry(design)
+    return entry.title if entry else design
+
+
+@cache
+def design_unit(design: str) -> float:
+    """What structural errors of the design are divided by: 1e4, 1, or the variance of g on its grid."""
+    entry = _entry(design)
+    if entry is None:
+        return 1.0
+    if entry.unit is not None:
+        return entry.unit
+    made = entry.make()
+    # The same g at the same points, without pictures, which may not be on this machine.
+    made = replace(made, proxy="group") if isinstance(made, NoisyDemandDesign) else made
+    return float(np.var(made.grid().truth))
+
+
+def _entry(design: str) -> DesignEntry | None:
+    """The design's entry; None for one that this version does not know."""
+    with suppress(ConfigError):
+        return find_design(design)
+    return None
+
+
+def unit_text(design: str) -> str:
+    """What the errors of a design are, in words."""
+    entry = _entry(design)
+    if entry is not None and entry.unit is None:
+        return "structural MSE / variance of g"
+    return "structural MSE / 1e4" if design_unit(design) == 1e4 else "structural MSE"
+
+
+def family_of(preset: str) -> str:
+    """The family of a preset, within which methods are compared: `default`, or `paper` for `paper-qmc` as well."""
+    return preset.split("-")[0]
+
+
+def add_labels(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with a column `label`: the method's, with the preset where the frame has several presets."""
+    labels = frame["method"].map(method_label)
+    return frame.assign(label=labels + " (" + frame["preset"] + ")" if frame["preset"].nunique() > 1 else labels)
+
+
+def method_order(method: str, preset: str = "") -> tuple[int, str, bool, int, str]:
+    """A sorting key: the registry's order of methods with BGM-IV last, each before its no-instrument version."""
+    base, known, presets = method.removesuffix(NO_INSTRUMENT), [*METHODS, method], [*preset_names(), preset]
+    place = len(known) if base == OURS else known.index(base if base in METHODS else method)
+    return (place, base, method != base, presets.index(preset), preset)
+
+
+def _row_order(line: Mapping[str, Any]) -> tuple[Any, ...]:
+    designs = [*DESIGNS, line["design"].partition(":")[0]]
+    setting = (designs.index(designs[-1]), line["design"], line["rho"], line["n"])
+    return (*setting, *method_order(line["method"], line["preset"]), line["seed"])
+
+
+@dataclass(frozen=True)
+class Summary(Tabular):
+    """Means over seeds of the rows in use: one line for each design, sample size, rho, method and preset.
+
+    Args:
+        rows: what :func:`read_rows` gives.
+
+    Example:
+        >>> from bgmiv.bench import run_one
+        >>> rows = [run_one(RunSpec("demand", 500, 0.5, "tsls", "default", seed=seed)) for seed in (1, 2)]
+        >>> Summary(read_rows(rows)).to_frame()[["method", "fits", "failed"]].to_numpy().tolist()
+        [['tsls', 2, 0]]
+    """
+
+    rows: pd.DataFrame
+
+    def to_frame(self) -> pd.DataFrame:
+        """Fits and failed ones; mean and standard deviation of the error; its parts; mean times; whether outdated."""
+        used = self.rows[self.rows["current"]]
+        times = used[["seconds", "cpu_seconds"]].where(used["ok"])
+        cells = used.assign(failed=~used["ok"], **times).groupby(_CELL, sort=False)
+        means = cells[["inside", "outside", "seconds", "cpu_seconds"]].mean()
+        found = cells.agg(fits=("ok", "size"), failed=("failed", "sum"), mean=("mse", "mean"), sd=("mse", "std"))
+        return found.join(means).join(cells["outdated"].any()).reset_index()
+
+
+def error_figure(rows: pd.DataFrame, design: str) -> Figure:
+    """Mean error of each method against the sample size, a panel for each rho, on logarithmic axes.
+
+    Bars reach one standard deviation up and down, at the lower end not below the best repeat.
+
+    Args:
+        rows: what :func:`read_rows` gives.
+        design: whose rows are drawn.
+
+    Example:
+        >>> from bgmiv.bench import run_one
+        >>> rows = read_rows([run_one(RunSpec("demand", 500, 0.5, "tsls", "default", seed=1))])
+        >>> [panel.get_title() for panel in error_figure(rows, "demand").axes]
+        ['rho = 0.5']
+    """
+    from matplotlib.figure import Figure
+
+    own = add_labels(rows[(rows["design"] == design) & rows["current"] & rows["ok"]])
+    levels, presets = sorted(own["rho"].unique()), sorted(own["preset"].unique())
+    figure = Figure(figsize=(2.0 + 3.0 * len(levels), 4.0), layout="constrained")
+    lines: dict[str, Any] = {}
+    for place, rho in enumerate(levels, 1):
+        panel = figure.add_subplot(1, len(levels), place, sharey=figure.axes[0] if figure.axes else None)
+        for (method, preset, label), fits in own[own["rho"] == rho].groupby(["method", "preset", "label"], sort=False):
+            errors = fits.groupby("n")["mse"].agg(["mean", "std", "min"]).fillna(0.0)
+            below = np.minimum(errors["std"], errors["mean"] - errors["min"])
+            style, variant = method_style(method), presets.index(preset)
+            look: dict[str, Any] = {
+                "color": style.colour,
+                "marker": style.marker,
+                "linestyle": _DASHES[variant % len(_DASHES)],
+            }
+            lines[label.replace("$", r"\$")] = panel.errorbar(
+                errors.index,
+                errors["mean"],
+                [below, errors["std"]],
+                capsize=3,
+                mfc="white" if variant else None,
+                **look,
+            )
+        panel.set(title=f"rho = {rho:g}", xlabel="sample size n", xscale="log", yscale="log")
+    if lines:
+        figure.axes[0].set_ylabel(unit_text(design))
+        figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=4, frameon=False)
+    figure.suptitle(design_title(design).replace("$", r"\$"))
+    return figure
+
+
+class Filled(NamedTuple):
+    """How far some runs of one family are."""
+
+    family: str
+    cells: int  # different runs but for their seeds
+    filled_cells: int  # with at least one fit of today's version
+    fits: int
+    done: int  # by today's version
+    other: int  # by another version only
+    hours: float  # of one processor, for the fits not done by today's version, from the times of stored rows
+    unknown: int  # fits of which no row of the same design, method and preset tells the time
+
+    @property
+    def missing(self) -> int:
+        """Fits that today's version has not done."""
+        return self.fits - self.done
+
+
+def filled(frame: pd.DataFrame, specs: Iterable[RunSpec]) -> list[Filled]:
+    """How far these runs are, by family; the rest's cost is estimated from rows at the nearest sample size.
+
+    Args:
+        frame: what :func:`read_rows` gives.
+        specs: the runs.
+    """
+    runs = pd.DataFrame([asdict(spec) for spec in specs])
+    if runs.empty:
+        return []
+    # Of several rows of one run, one of today's version counts.
+    good = frame[frame["ok"]].sort_values("outdated", kind="stable")
+    runs = runs.merge(good[[*runs.columns, "outdated"]].drop_duplicates(list(runs.columns)), how="left")
+    runs["done"], runs["other"] = runs["outdated"].eq(False), runs["outdated"].eq(True)
+    times = good.groupby(["design", "method", "preset", "n"])["cpu_seconds"].mean()
+    found = []
+    families = runs["preset"].map(family_of)
+    for family, own in sorted(runs.groupby(families), key=lambda item: item[0] == "default"):
+        hours, unknown = 0.0, 0
+        for (design, method, preset, n), missing in own[~own["done"]].groupby(["design", "method", "preset", "n"]):
+            known = times.get((design, method, preset), pd.Series(dtype=float))
+            if known.empty:
+                unknown += len(missing)
+                continue
+            nearest = min(known.index, key=lambda size: abs(np.log(size / n)))
+            hours += len(missing) * known[nearest] * n / nearest / 3600.0
+        cells = own.groupby(_CELL)["done"].any()
+        counts = (len(cells), int(cells.sum()), len(own), int(own["done"].sum()), int(own["other"].sum()))
+        found.append(Filled(family, *counts, hours, unknown))
+    return found
