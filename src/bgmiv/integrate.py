@@ -17,13 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.scipy.special import logsumexp, ndtri
+from numpy.typing import ArrayLike
 
 from bgmiv.errors import ConfigError
 from bgmiv.likelihood import FiniteHead, Gaussian, Head
 
 __all__ = [
     "FiniteMixture", "GaussHermite", "IntegrationRule", "MonteCarlo", "ObservedTreatment", "QuasiMonteCarlo",
-    "check_rule", "log_integral", "rule_for",
+    "ResidualNodes", "check_rule", "log_integral", "residual_nodes", "rule_for",
 ]  # fmt: skip
 
 
@@ -134,6 +135,46 @@ class GaussHermite:
     def nodes(self, head: Head, raw: Array, observed: Array, key: Array) -> tuple[Array, Array]:
         points, log_weights = (jnp.asarray(values, raw.dtype) for values in _hermite(self.n_nodes))
         return _at_quantiles(self, head, raw, points), log_weights
+
+
+@dataclass(frozen=True)
+class ResidualNodes:
+    """Nodes at given standardised residuals of the treatment, with equal weights: for one that is not normal.
+
+    Example:
+        >>> rule = ResidualNodes((-1.0, 1.0))
+        >>> x, _ = rule.nodes(Gaussian(1), jnp.asarray([3.0, 0.0]), jnp.zeros(()), jax.random.key(0))
+        >>> float(x.mean())
+        3.0
+    """
+
+    points: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        _check_count(len(self.points), "the number of points")
+
+    def nodes(self, head: Head, raw: Array, observed: Array, key: Array) -> tuple[Array, Array]:
+        n = len(self.points)
+        return _at_quantiles(self, head, raw, jnp.asarray(self.points, raw.dtype)), jnp.full((n,), -log(n), raw.dtype)
+
+
+def residual_nodes(residuals: ArrayLike, n_nodes: int, weights: ArrayLike | None = None) -> ResidualNodes:
+    """Nodes from residuals: means of groups of equal weight in their order, moved to mean zero and variance one.
+
+    Example:
+        >>> residual_nodes([-3.0, -1.0, 1.0, 3.0], 2).points
+        (-1.0, 1.0)
+    """
+    values = np.asarray(residuals, np.float64)
+    counted = np.ones(len(values)) if weights is None else np.asarray(weights, np.float64)
+    order = np.argsort(values)
+    values, counted = values[order], counted[order]
+    levels = (np.cumsum(counted) - 0.5 * counted) / counted.sum()
+    group = np.minimum((levels * n_nodes).astype(int), n_nodes - 1)
+    totals = np.bincount(group, counted, n_nodes)
+    points = np.bincount(group, counted * values, n_nodes)[totals > 0] / totals[totals > 0]
+    points = (points - points.mean()) / max(points.std(), np.finfo(float).tiny)
+    return ResidualNodes(tuple(points.tolist()))
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from bgmiv.integrate import (
     MonteCarlo,
     ObservedTreatment,
     QuasiMonteCarlo,
+    ResidualNodes,
     rule_for,
 )
 from bgmiv.likelihood import Bernoulli, Gaussian, Head, Levels
@@ -52,6 +53,7 @@ CASES = {
     "gauss-hermite": Case(GaussHermite(8), *GAUSSIAN, 8, MU, VARIANCE),
     "gauss-hermite at its largest": Case(GaussHermite(180), *GAUSSIAN, 180, MU, VARIANCE),
     "plug-in": Case(GaussHermite(1), *GAUSSIAN, 1, MU, 0.0),
+    "residuals": Case(ResidualNodes((-0.5, -0.5, -0.5, -0.5, 2.0)), *GAUSSIAN, 5, MU, VARIANCE),
     "finite mixture": Case(FiniteMixture(), *BINARY, 2, float(expit(0.4)), float(expit(0.4) * expit(-0.4))),
     "finite mixture of levels": Case(FiniteMixture(), Levels(3), (0.0, float(np.log(2.0)), 0.0), 3, 1.0, 0.5),
     "observed": Case(ObservedTreatment(), *GAUSSIAN, 1, OBSERVED, 0.0),

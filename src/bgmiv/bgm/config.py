@@ -150,7 +150,12 @@ def default_preset() -> BGMIVConfig:
         ensemble=Ensemble(members=5, held_out=0.2),
         last_stage=SieveConfig(),
         initial=JointTraining(
-            iterations=None, learning_rate=4e-3, covariate_weight=0.02, weight_decay=0.5, integration=GaussHermite(3)
+            iterations=None,
+            learning_rate=4e-3,
+            covariate_weight=0.02,
+            weight_decay=0.5,
+            integration=GaussHermite(3),
+            residual_nodes=16,
         ),
         alternating=Alternating(epochs=0, integration=QuasiMonteCarlo(64), latent_momentum="rows"),
         latents=LatentMap(steps=0),

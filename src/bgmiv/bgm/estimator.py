@@ -23,7 +23,7 @@ from bgmiv.effects import estimate_at
 from bgmiv.errors import ConfigError, MissingExtraError
 from bgmiv.estimators.base import SeededEstimator
 from bgmiv.estimators.fitted import chosen_preset
-from bgmiv.integrate import IntegrationRule
+from bgmiv.integrate import IntegrationRule, ResidualNodes
 from bgmiv.nn.mlp import MLP
 
 __all__ = ["BGMIV", "PRESETS", "BGMIVConfig", "FittedBGMIV"]
@@ -81,7 +81,7 @@ class BGMIV(SeededEstimator):
 
     fitted_class = FittedBGMIV
     compiled = True
-    saved_parts = (MLP, ImageDecoder, OwnLatents)
+    saved_parts = (MLP, ImageDecoder, OwnLatents, ResidualNodes)
 
     preset: Literal["default", "paper", "paper-qmc", "paper-qmc-no-egm", "paper-qmc-egm0"] = "default"
     _: KW_ONLY

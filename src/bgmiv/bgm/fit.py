@@ -15,10 +15,12 @@ from bgmiv._io import enable_compilation_cache
 from bgmiv.bgm.config import BGMIVConfig
 from bgmiv.bgm.ensemble import Folds, Start, Trained, members_of, train
 from bgmiv.bgm.heldout import MAX_EVIDENCE_ROWS, HeldOutLosses, evaluate_fold, gather_evidence
+from bgmiv.bgm.joint import JointTraining
 from bgmiv.bgm.last_stage import LastStage, fit_last_stage, learned_means
 from bgmiv.bgm.latents import latents_of
 from bgmiv.bgm.model import BGMIVModel, ModelConfig, build_model
 from bgmiv.bgm.partition import choose_layout
+from bgmiv.bgm.residuals import left_out_residuals, nodes_unless_normal
 from bgmiv.bgm.result import FittedBGMIV, Member, encoder_rule
 from bgmiv.bgm.uncertainty import fit_model_support
 from bgmiv.data.ivdata import IVData
@@ -30,7 +32,8 @@ from bgmiv.diagnostics.strength import strength_of
 from bgmiv.diagnostics.verdict import FitEvidence
 from bgmiv.errors import ConfigError, DataError, DivergedError
 from bgmiv.estimators.fitted import check_instrument
-from bgmiv.integrate import check_rule
+from bgmiv.integrate import ResidualNodes, check_rule
+from bgmiv.likelihood import Gaussian
 from bgmiv.preprocess.reduction import FittedReduction, choose_noise
 from bgmiv.progress import HistoryRow, Reporter, silent
 from bgmiv.training.checkpoint import Checkpoint, fingerprint
@@ -98,11 +101,51 @@ def fit_members(config: BGMIVConfig, data: IVData, key: Array, reporter: Reporte
     config = config.resolve(prepared.data.schema, data.n_rows)
     with open_checkpoint(config, data, key) as checkpoint:
         config = _with_block_noise(config, prepared.data)
-        n_members = config.ensemble.members
-        start = _start(config, prepared, key if n_members == 1 else jax.random.split(key, n_members))
-        together = train(config.initial, config.alternating, start, reporter, checkpoint)
-        trained = members_of(together) if n_members > 1 else (together,)
-        return _fitted(config, data, prepared, trained, key, reporter)
+        fitted = _trained(config, data, prepared, key, reporter, checkpoint)
+        rule = _residual_rule(fitted, prepared)
+        if rule is None:
+            return fitted
+        again = replace(config, initial=replace(config.initial, integration=rule))
+        return _lower_loss(fitted, _trained(again, data, prepared, key, reporter))
+
+
+def _trained(
+    config: BGMIVConfig,
+    data: IVData,
+    prepared: _Prepared,
+    key: Array,
+    reporter: Reporter,
+    checkpoint: Checkpoint | None = None,
+) -> FittedBGMIV:
+    """The fit under one rule of integration."""
+    n_members = config.ensemble.members
+    start = _start(config, prepared, key if n_members == 1 else jax.random.split(key, n_members))
+    together = train(config.initial, config.alternating, start, reporter, checkpoint)
+    trained = members_of(together) if n_members > 1 else (together,)
+    return _fitted(config, data, prepared, trained, key, reporter)
+
+
+def _residual_rule(fitted: FittedBGMIV, prepared: _Prepared) -> ResidualNodes | None:
+    """Nodes for a treatment that is not normal; None where it is, or where the estimate is not made of networks."""
+    initial, members = fitted.config.initial, fitted.members
+    n_nodes = initial.residual_nodes if isinstance(initial, JointTraining) else 0
+    if not n_nodes or fitted.last_stage is None or not fitted.uses_networks or not fitted.config.use_instrument:
+        return None
+    if not isinstance(members[0].model.treatment_head, Gaussian):
+        return None
+    rows = prepared.scaled_at(np.arange(prepared.data.n_rows))
+    left_out = [member.held_out_rows for member in members]
+    residuals = left_out_residuals([member.model for member in members], rows, left_out, prepared.data.weights)
+    return nodes_unless_normal(residuals, n_nodes)
+
+
+def _lower_loss(one: FittedBGMIV, two: FittedBGMIV) -> FittedBGMIV:
+    """The fit that predicts the outcome of held-out rows better."""
+
+    def loss(fitted: FittedBGMIV) -> float:
+        return float(np.mean([member.held_out.outcome_loss for member in fitted.members if member.held_out]))
+
+    return two if two.uses_networks and loss(two) < loss(one) else one
 
 
 def open_checkpoint(config: BGMIVConfig, data: IVData, key: Array) -> AbstractContextManager[Checkpoint | None]:

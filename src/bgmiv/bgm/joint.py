@@ -118,6 +118,8 @@ class JointTraining:
         weight_decay: decoupled decay of the kernels of H and F, and of all networks between latents and these, as a
             share of the step size.
         integration: nodes of the outcome's mean.
+        residual_nodes: how many quantiles of the treatment's residuals take their place, in a second training, where
+            held-out residuals are not normal (`bgmiv.bgm.residuals`); 0 for never.
         chunk: iterations between two reports, and between two evaluations on held-out rows where there are any.
         tolerance: a model is clearly worse than another if its held-out loss is more than this many times the other's;
             with a discrete outcome, if it is higher at all.
@@ -132,6 +134,7 @@ class JointTraining:
     n_directions: int = 32
     weight_decay: float = 0.0
     integration: IntegrationRule = GaussHermite(8)
+    residual_nodes: int = 0
     chunk: int = 500
     tolerance: float = 1.05
     patience: int = 4
@@ -142,7 +145,7 @@ class JointTraining:
     def __post_init__(self) -> None:
         """Refuse settings that cannot train."""
         check_bounds(self, "learning_rate", iterations=0, batch_size=2, n_directions=1, chunk=1)
-        check_bounds(self, weight_decay=0, patience=1, tolerance=1)
+        check_bounds(self, weight_decay=0, patience=1, tolerance=1, residual_nodes=0)
 
     @property
     def n_steps(self) -> int:
