@@ -31,7 +31,7 @@ class FittedNPIV(FittedSieve):
         """What the intervals are."""
         return (
             f"Intervals from the {self.errors} covariance of the sieve's coefficients, and from the curves and "
-            "interactions that a prior deems likely and the data do not rule out."
+            "interactions that the data do not rule out, of a size that the regression on the observed treatment tells."
         )
 
 
@@ -55,7 +55,8 @@ class NPIVConfig(SieveConfig, MethodConfig):
     with a ridge of its own, as long as a marginal likelihood that is robust to errors of unequal variance gains enough
     (`bgmiv.sieve.penalties.choose_penalties`). The curve of the treatment and slopes that vary with covariates are not
     chosen: the estimate is an average over prior variances of both, none among them, by their posterior probabilities
-    (`bgmiv.sieve.stages.second_stage`). Without any term (`min_gain` infinite) the estimate is that of linear two-stage
+    (`bgmiv.sieve.stages.second_stage`). How large they may be, not which they are, the regression on the observed
+    treatment tells (`bgmiv.sieve.control`). Without any term (`min_gain` infinite) the estimate is that of linear two-stage
     least squares, exactly. Nothing is random.
 
     The indicators of a categorical covariate with more than 20 levels, or more than an eighth of the rows, are
