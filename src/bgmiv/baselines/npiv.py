@@ -56,8 +56,8 @@ class NPIVConfig(SieveConfig, MethodConfig):
     (`bgmiv.sieve.penalties.choose_penalties`). The curve of the treatment and slopes that vary with covariates are not
     chosen: the estimate is an average over prior variances of both, none among them, by their posterior probabilities
     (`bgmiv.sieve.stages.second_stage`). How large they may be, not which they are, the regression on the observed
-    treatment tells (`bgmiv.sieve.control`). Without any term (`min_gain` infinite) the estimate is that of linear two-stage
-    least squares, exactly. Nothing is random.
+    treatment tells (`bgmiv.sieve.control`). Without any term (`min_gain` infinite) the estimate is that of linear
+    two-stage least squares, exactly. Nothing is random.
 
     The indicators of a categorical covariate with more than 20 levels, or more than an eighth of the rows, are
     absorbed: they have no penalty, and all columns of both stages are taken net of them (`bgmiv.data.within`).

@@ -211,9 +211,13 @@ class ColumnBasis(NamedTuple):
             expected=np.zeros((0, 0)),
         )
 
+    def lines(self, columns: Floats) -> Floats:
+        """The columns of rows `(n, p)`, standardised and without redundant ones."""
+        return (np.asarray(columns, np.float64)[:, self.used] - self.shift) / self.scale
+
     def __call__(self, columns: Floats) -> dict[str, Floats]:
         """The functions at rows `(n, p)` by kind; crossed curves are those of one column times another."""
-        lines = (np.asarray(columns, np.float64)[:, self.used] - self.shift) / self.scale
+        lines = self.lines(columns)
         z = lines[:, self.moderators]
         first, second = self.pairs.T
         curves = {j: spline(z[:, j]) for j, spline in self.splines}

@@ -31,14 +31,14 @@ class Observed(NamedTuple):
     """The regression of the outcome on the observed treatment, covariates and control variables.
 
     Attributes:
-        lines: control variables without a penalty, by rows.
-        curves: functions of them in which the outcome's error may depend on them, by rows.
+        lines: `(n, k)` control variables, without a penalty.
+        curves: `(n, m)` functions of them on which the outcome's error may depend.
         shape: of the prior of the latter.
         terms: the terms of the structural function, in blocks, by rows.
     """
 
-    lines: Callable[[Any], Floats]
-    curves: Callable[[Any], Floats]
+    lines: Floats
+    curves: Floats
     shape: Shape
     terms: BlocksAt
 
@@ -46,7 +46,7 @@ class Observed(NamedTuple):
         """The regression of an outcome `(n,)` with the ridges of the terms' columns; None with few rows."""
 
         def columns_at(rows: Any) -> Floats:
-            blocks = [self.lines(rows), self.curves(rows), *self.terms(rows), outcome[rows, None]]
+            blocks = [self.lines[rows], self.curves[rows], *self.terms(rows), outcome[rows, None]]
             return np.hstack(blocks) * sampling.root(rows)
 
         pieces = [piece for fold in sampling.folds for piece in sampling.pieces(fold)]

@@ -396,20 +396,19 @@ def _observed(columns: Columns, functions: Floats, first: FirstStage, terms: Seq
     """
     within, sizes = columns.within, columns.treatment.sizes
     n = first.n_controls
-    every = columns.covariates(columns.v)
-    lines = standardised(first.residuals[:, :n], first.predicted[:, :n], every["lines"])
+    v = columns.covariates.lines(columns.v)
+    lines = standardised(first.residuals[:, :n], first.predicted[:, :n], v)
     splines = [Spline.fit(line, _CURVES_OF_CONTROL) for line in lines.T] if columns.treatment.spline else []
     curves = np.hstack([lines[:, :0], *(spline(line) for spline, line in zip(splines, lines.T, strict=False))])
-    products = column_products(lines, every["moderators"])
+    products = column_products(lines, v[:, columns.covariates.moderators])
     parts = [np.full(part.shape[1], 1.0 / np.sum(np.var(part, axis=0))) for part in (curves, products) if part.size]
     shape = Shape(np.concatenate([np.zeros(0), *parts]), _NOT_LINEAR)
-    both = within.residual(np.hstack([curves, products]))
-    own = within.residual(lines)
 
     def terms_at(rows: Any) -> list[Floats]:
         return term_columns(terms, functions[rows], columns.covariates(columns.v[rows]), sizes)
 
-    return Observed(lambda rows: own[rows], lambda rows: both[rows], shape, within.net(terms_at))
+    controls = within.residual(lines), within.residual(np.hstack([curves, products]))
+    return Observed(*controls, shape, within.net(terms_at))
 
 
 def second_stage_of(
