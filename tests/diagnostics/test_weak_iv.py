@@ -145,7 +145,7 @@ def test_what_may_be_left_out_widens_intervals() -> None:
     model, linear = (NPIV(gain, random_state=0).fit(y, x, instruments=w) for gain in (8.0, np.inf))
     function = model.fitted_.function
     assert 0.0 < function.gains["curve"] < 8.0
-    assert 0.05 < function.probabilities["curve"] < 0.99
+    assert function.probabilities["curve"] > 0.05
     wide, narrow = (one.ate_interval(t0=-1.0, t1=2.0) for one in (model, linear))
     assert wide.upper - wide.lower > 1.2 * (narrow.upper - narrow.lower)
     assert "smoothing" not in narrow.std_errors
