@@ -101,10 +101,12 @@ def append_lines(path: Path, lines: Iterable[bytes], advice: str = _ADVICE) -> N
     """
     content = b"".join(line + b"\n" for line in lines)
     with writing(path, advice), path.open("a+b", buffering=0) as file:
-        file.seek(0)
-        before = file.read()
-        whole = before.rfind(b"\n") + 1
-        if whole < len(before):
+        whole = file.seek(0, os.SEEK_END)
+        # Only a torn line needs the rest of the file.
+        file.seek(max(whole - 1, 0))
+        if file.read() not in (b"", b"\n"):
+            file.seek(0)
+            whole = file.read().rfind(b"\n") + 1
             warnings.warn(f"{path} ended in a torn line, which a killed process left; it is dropped", BGMIVWarning, 4)
         try:
             file.truncate(whole)
