@@ -73,7 +73,7 @@ _ENTRIES = (
     Method("tsls", "2SLS", "baselines.tsls", "TSLS", PlotStyle("#009E73", ":", marker="v"), _ONE),
     Method(
         "npiv", "Sieve IV", "baselines.npiv", "NPIV", PlotStyle("#D55E00", (0, (6, 2, 1, 2)), marker=">"),
-        _ONE, _SECOND,
+        _ONE, {"default": 3},
     ),
     Method(
         "control-function", "Control function", "baselines.control_function", "ControlFunction",

@@ -481,7 +481,7 @@ def _averaged_terms(columns: Columns, functions: Floats, penalised: Sequence[str
                 shares[2] = np.append(1.0 - _S_SHAPED, _S_SHAPED * others)
             probabilities = _STEPS if columns.treatment.ordered else _CURVES
             found[i] = [
-                Shape(share / share.sum() / variances, probability)
+                Shape(share / share.sum() / variances, probability, smooth=share is shares[0])
                 for share, probability in zip(shares, probabilities, strict=True)
             ]
         elif name == "slopes by covariate":

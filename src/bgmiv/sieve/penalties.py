@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 __all__ = [
+    "Averaged",
     "Evidence",
     "Penalties",
     "Posterior",
@@ -53,8 +54,8 @@ _OTHER = 0.2
 _MIN_PROBABILITY = 0.005
 # That a regression on the observed treatment does not tell how large functions are.
 _MISLEADING = 0.05
-# Prior variances by the mean squares of coefficients in that regression: where several of them go the same way, a
-# contrast is further off than their prior, by which they are independent, says.
+# By which intervals allow for more than the mean squares of coefficients in that regression: where several of them go
+# the same way, a contrast is further off than their prior, by which they are independent, says.
 _ALLOWANCE = 2.0
 
 
@@ -276,10 +277,14 @@ def _shares() -> Floats:
 
 
 class Prior(NamedTuple):
-    """Prior variances of the coefficients of a block `(k,)`, all 0 where it has no function, and their probability."""
+    """Prior variances of the coefficients of a block `(k,)`, all 0 where it has no function, and their probability.
+
+    Only functions that are smooth may be hidden from a regression on the observed treatment.
+    """
 
     variances: Floats
     probability: float
+    smooth: bool = True
 
 
 class Shape(NamedTuple):
@@ -288,10 +293,12 @@ class Shape(NamedTuple):
     Attributes:
         variances: `(k,)`, such that the variance of the function is 1.
         probability: those of a block's shapes add up to less than 1; what is left is the probability of no function.
+        smooth: as in :class:`Prior`.
     """
 
     variances: Floats
     probability: float
+    smooth: bool = True
 
 
 def priors_of(shapes: Sequence[Shape], deviation: float, step: int = 1) -> list[Prior]:
@@ -307,7 +314,10 @@ def priors_of(shapes: Sequence[Shape], deviation: float, step: int = 1) -> list[
     sizes, shares = (_DEVIATIONS * deviation)[::step] ** 2, _shares()[::step]
     for shape in shapes:
         pairs = zip(sizes, shares / shares.sum(), strict=True)
-        found += [Prior(variance * shape.variances, float(share) * shape.probability) for variance, share in pairs]
+        found += [
+            Prior(variance * shape.variances, float(share) * shape.probability, shape.smooth)
+            for variance, share in pairs
+        ]
     return found
 
 
@@ -365,6 +375,20 @@ class Evidence(NamedTuple):
         return Posterior(np.asarray(logs, np.float64), np.asarray(means**2 + np.maximum(left, 0.0), np.float64))
 
 
+class Averaged(NamedTuple):
+    """One of the combinations of priors that an estimate averages over.
+
+    Attributes:
+        probability: its posterior one.
+        expected: `(k,)` prior variances of the columns of all blocks, in their order, on which the estimate rests.
+        allowed: `(k,)` those for which intervals allow.
+    """
+
+    probability: float
+    expected: Floats
+    allowed: Floats
+
+
 class Posterior(NamedTuple):
     """Given each of several priors: its log likelihood `(m,)`, and the mean squares `(m, k)` of the coefficients."""
 
@@ -374,12 +398,13 @@ class Posterior(NamedTuple):
 
 def average_priors(
     evidence: Evidence, priors: Sequence[Sequence[Prior]], seen: Callable[[Floats], Posterior] | None = None
-) -> list[tuple[float, Floats]]:
+) -> list[Averaged]:
     r"""Posterior probabilities of all combinations of the blocks' priors, and the prior variances of their columns.
 
     Where a regression tells how large functions are, all combinations in which the same blocks have functions become
-    one, whose prior variances are the mean squares of the coefficients in that regression. The combinations as they are
-    keep the probability `_MISLEADING`: that the regression tells nothing.
+    one, whose prior variances are the mean squares of the coefficients in that regression; intervals allow for twice as
+    much. The combinations of smooth functions as they are keep the probability `_MISLEADING`: that confounding hides
+    these from the regression. To hide a rough one it would have to copy every turn of it.
 
     Args:
         evidence: of the moments.
@@ -387,12 +412,12 @@ def average_priors(
         seen: what the regression gives for prior variances `(m, k)`, if there is one.
 
     Returns:
-        Pairs of a probability and `(k,)` variances of the columns of all blocks, in their order; unlikely ones are left
-        out.
+        The combinations; unlikely ones are left out.
     """
     combinations = list(product(*priors))
     variances = np.array([np.concatenate([one.variances for one in chosen]) for chosen in combinations])
     shares = np.array([np.prod([one.probability for one in chosen]) for chosen in combinations])
+    allowed = variances
     if seen is not None:
         found = seen(variances)
         likely = shares * np.exp(found.logs - found.logs.max())
@@ -402,16 +427,17 @@ def average_priors(
         members = np.ravel(group_of) == np.arange(len(groups))[:, None]
         weights = members * likely
         totals = weights.sum(axis=1)
-        sizes = _ALLOWANCE * weights @ found.squares / np.maximum(totals, np.finfo(float).tiny)[:, None]
-        variances = np.vstack([variances, sizes])
-        shares = np.concatenate([_MISLEADING * shares, (1.0 - _MISLEADING) * totals])
+        sizes = weights @ found.squares / np.maximum(totals, np.finfo(float).tiny)[:, None]
+        variances, allowed = np.vstack([variances, sizes]), np.vstack([variances, _ALLOWANCE * sizes])
+        hidden = shares * [all(one.smooth for one in chosen) for chosen in combinations]
+        shares = np.concatenate([_MISLEADING * hidden / hidden.sum(), (1.0 - _MISLEADING) * totals])
     with np.errstate(divide="ignore"):
-        logs = np.log(shares) + evidence.log_likelihoods(variances)
+        logs = np.log(shares) + evidence.log_likelihoods(allowed)
     probabilities = np.exp(logs - np.max(logs))
     probabilities /= probabilities.sum()
     kept = np.flatnonzero(probabilities >= _MIN_PROBABILITY)
     share = float(probabilities[kept].sum())
-    return [(float(probabilities[i]) / share, variances[i]) for i in kept]
+    return [Averaged(float(probabilities[i]) / share, variances[i], allowed[i]) for i in kept]
 
 
 def _solve(matrix: Floats, right: Floats) -> Floats:

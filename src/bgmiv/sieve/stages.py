@@ -439,7 +439,8 @@ def second_stage(
     def noise(coefficients: Floats) -> tuple[Floats, float]:
         return problem.covariance(coefficients, np.ones(size, bool), [some], sampling.n_rows / len(some))
 
-    unit = _beyond_linear(total[: size + 1, : size + 1], blocks)
+    none = np.full(len(blocks), np.inf)
+    unit = _unexplained(total[: size + 1, : size + 1], blocks, none)
     units = None if problem.variances is None else unit / np.maximum(problem.variances, _TINY)
     chosen = {} if averaged is None or not np.isfinite(min_gain) else dict(averaged)
     n_controls, observed = problem.first.n_controls, problem.observed
@@ -459,12 +460,15 @@ def second_stage(
 
     penalties = choose_penalties(gram, moments, blocks, noise, min_gain, units=units, sizes=size_of)
     ridges = ridges_of(blocks, penalties.ridges, size)
+    without = penalties.ridges.copy()
+    without[list(chosen)] = np.inf
+    deviation = float(np.sqrt(_unexplained(total[: size + 1, : size + 1], blocks, without)))
     shapes = [(blocks[i], of_block) for i, of_block in chosen.items()]
     joint = None
     if sizes is not None and shapes:
         places = _places([block for block, _ in shapes]) - n_controls
-        joint = sizes.joint(places, float(np.sqrt(unit)))
-    models = _models(gram, moments, noise, ridges, shapes, unit, joint)
+        joint = sizes.joint(places, deviation)
+    models = _models(gram, moments, noise, ridges, shapes, deviation, joint)
     kept = np.any([np.isfinite(model.ridges) for model in models], axis=0)
     n_kept = int(kept.sum())
     inner = gram[np.ix_(kept, kept)]
@@ -545,11 +549,12 @@ class _Model(NamedTuple):
         return self.variances > 0.0
 
 
-def _beyond_linear(total: Floats, blocks: Sequence[slice]) -> float:
-    """What the unpenalised columns leave of the outcome's mean square, from the Gram matrix of columns and outcome."""
-    ridges = ridges_of(blocks, np.full(len(blocks), np.inf), len(total) - 1)
-    linear = penalised_solve(total[:-1, :-1], total[:-1, -1], ridges)
-    return max(1.0 - float(linear @ total[:-1, -1]) / total[-1, -1], 0.0)
+def _unexplained(total: Floats, blocks: Sequence[slice], ridges: Floats) -> float:
+    """What columns, with the ridges of blocks, leave of the outcome's mean square, from their Gram matrix with it."""
+    gram, moments, square = total[:-1, :-1], total[:-1, -1], total[-1, -1]
+    coefficients = penalised_solve(gram, moments, ridges_of(blocks, ridges, len(moments)))
+    left = square - 2.0 * coefficients @ moments + coefficients @ gram @ coefficients
+    return max(float(left) / square, 0.0)
 
 
 def _models(
@@ -558,7 +563,7 @@ def _models(
     noise: Callable[[Floats], tuple[Floats, float]],
     ridges: Floats,
     averaged: Sequence[tuple[slice, Sequence[Shape]]],
-    unit: float,
+    deviation: float,
     joint: Callable[[Floats], Posterior] | None,
 ) -> list[_Model]:
     """The combinations of priors of the averaged blocks that the data make likely, with the ridges of all columns."""
@@ -566,16 +571,16 @@ def _models(
     if not averaged:
         return [_Model(1.0, ridges, np.zeros(size))]
     covariance, variance = noise(penalised_solve(gram, moments, ridges))
-    priors = [priors_of(shapes, float(np.sqrt(unit))) for _, shapes in averaged]
+    priors = [priors_of(shapes, deviation) for _, shapes in averaged]
     found = []
     own = _places([block for block, _ in averaged])
     evidence = Evidence.of(gram, moments, covariance, ridges, own)
-    for probability, prior in average_priors(evidence, priors, joint):
+    for one in average_priors(evidence, priors, joint):
         variances, penalties = np.zeros(size), ridges.copy()
-        variances[own] = prior
+        variances[own] = one.allowed
         with np.errstate(divide="ignore"):
-            penalties[own] = variance / prior
-        found.append(_Model(probability, penalties, variances))
+            penalties[own] = variance / one.expected
+        found.append(_Model(one.probability, penalties, variances))
     return found
 
 
