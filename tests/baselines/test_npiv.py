@@ -20,9 +20,10 @@ from bgmiv.errors import ConfigError, DataError
 from bgmiv.intervals import BOUND, SMOOTHING, Estimate, Source, interval_of
 from bgmiv.sieve.bases import Spline
 from bgmiv.sieve.dimension import choose_dimension
+from bgmiv.sieve.first_stage import FirstStage, first_stage
 from bgmiv.sieve.penalties import choose_penalties
 from bgmiv.sieve.sampling import Sampling
-from bgmiv.sieve.stages import FirstStage, Regression, first_stage, second_stage
+from bgmiv.sieve.second_stage import Regression, second_stage
 
 KEY = jax.random.key(0)
 LINEAR = NPIVConfig(min_gain=np.inf)

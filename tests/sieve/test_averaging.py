@@ -13,9 +13,10 @@ from bgmiv.data.query import query_along
 from bgmiv.diagnostics.linear import anderson_rubin_set, linear_columns
 from bgmiv.diagnostics.weak_iv import _Scores
 from bgmiv.effects import average, contrast
+from bgmiv.sieve.first_stage import FirstStage, first_stage
 from bgmiv.sieve.penalties import Evidence, Prior, Shape, average_priors, priors_of
 from bgmiv.sieve.sampling import Sampling
-from bgmiv.sieve.stages import FirstStage, Regression, first_stage, second_stage
+from bgmiv.sieve.second_stage import Regression, second_stage
 
 
 def weak_quadratic(seed: int, a: float) -> tuple[np.ndarray, ...]:

@@ -24,6 +24,7 @@ from bgmiv.intervals import Floats
 from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.progress import Reporter, silent
 from bgmiv.sieve.bases import ColumnBasis, SieveFunction, TreatmentBasis, column_products, term_columns
+from bgmiv.sieve.first_stage import FirstStage, first_stage
 from bgmiv.sieve.fit import (
     Columns,
     draw_folds,
@@ -35,7 +36,7 @@ from bgmiv.sieve.fit import (
 )
 from bgmiv.sieve.penalties import Penalties
 from bgmiv.sieve.sampling import Sampling
-from bgmiv.sieve.stages import FirstStage, Regression, SecondStage, first_stage
+from bgmiv.sieve.second_stage import Regression, SecondStage
 
 __all__ = [
     "ASSUMPTION", "PRESETS", "ControlFunction", "ControlFunctionConfig", "Controls", "FittedControlFunction",

@@ -49,15 +49,15 @@ class NPIVConfig(SieveConfig, MethodConfig):
     (w, v). The penalised part of a row's prediction is by the other rows, so that it does not contain the row's own
     error; the linear part is that of two-stage least squares. What curves, products and waves of the covariates alone
     say of this prediction is a regressor of the second stage: only what instruments add to covariates identifies the
-    effect. *Second stage*: ridge regression of the outcome on the
-    terms' predictions and on the treatment's residual, which makes interactions more precise and is no assumption on
-    how the errors depend on one another (`bgmiv.sieve.stages.Regression`). In both stages terms enter one by one, each
-    with a ridge of its own, as long as a marginal likelihood that is robust to errors of unequal variance gains enough
-    (`bgmiv.sieve.penalties.choose_penalties`). The curve of the treatment and slopes that vary with covariates are not
-    chosen: the estimate is an average over prior variances of both, none among them, by their posterior probabilities
-    (`bgmiv.sieve.stages.second_stage`). How large they may be, not which they are, the regression on the observed
-    treatment tells (`bgmiv.sieve.control`). Without any term (`min_gain` infinite) the estimate is that of linear
-    two-stage least squares, exactly. Nothing is random.
+    effect. *Second stage*: ridge regression of the outcome on the terms' predictions and on the treatment's
+    residual, which makes interactions more precise and is no assumption on how the errors depend on one another
+    (`bgmiv.sieve.second_stage.Regression`). In both stages terms enter one by one, each with a ridge of its own, as
+    long as a marginal likelihood that is robust to errors of unequal variance gains enough
+    (`bgmiv.sieve.penalties.choose_penalties`). The curve of the treatment and slopes that vary with covariates are
+    not chosen: the estimate is an average over prior variances of both, none among them, by their posterior
+    probabilities (`bgmiv.sieve.second_stage.second_stage`). How large they may be, not which they are, the
+    regression on the observed treatment tells (`bgmiv.sieve.control`). Without any term (`min_gain` infinite) the
+    estimate is that of linear two-stage least squares, exactly. Nothing is random.
 
     The indicators of a categorical covariate with more than 20 levels, or more than an eighth of the rows, are
     absorbed: they have no penalty, and all columns of both stages are taken net of them (`bgmiv.data.within`).

@@ -440,9 +440,9 @@ class SieveFunction:
         coefficients: of all columns of these terms, in units of the outcome; 0 for terms that were not kept.
         weight: d; 0 without f.
         sampling, smoothing: roots R of the two parts R Rᵀ of the covariance of d and the coefficients.
-        bound: such a root of the largest bias of smoothing (`bgmiv.sieve.stages.SecondStage`).
+        bound: such a root of the largest bias of smoothing (`bgmiv.sieve.second_stage.SecondStage`).
         strength: with the columns of `sampling`, how these move with the slope of the treatment
-            (`bgmiv.sieve.stages.SecondStage`).
+            (`bgmiv.sieve.second_stage.SecondStage`).
         penalties: the ridge of each penalised term that was kept.
         gains: what each penalised term, kept or not, gains: twice a log likelihood ratio.
         probabilities: of the terms that are averaged over, that there is such a function.

@@ -33,9 +33,10 @@ from bgmiv.sieve.bases import (
 )
 from bgmiv.sieve.control import Observed, standardised
 from bgmiv.sieve.dimension import INSTRUMENT_DEGREE, INSTRUMENT_RATIO, choose_dimension
+from bgmiv.sieve.first_stage import FirstStage, first_stage
 from bgmiv.sieve.penalties import Shape
 from bgmiv.sieve.sampling import BlocksAt, Sampling
-from bgmiv.sieve.stages import FirstStage, Regression, SecondStage, first_stage, second_stage
+from bgmiv.sieve.second_stage import Regression, SecondStage, second_stage
 
 __all__ = [
     "Columns", "Learned", "SieveConfig", "SieveFit", "draw_folds", "fit_sieve", "instrument_blocks", "left_out_errors",
