@@ -12,11 +12,9 @@ from linearmodels.iv import IV2SLS
 
 from bgmiv import KIV, TSLS
 from bgmiv.baselines.tsls import TSLSConfig
-from bgmiv.bgm.covariates import CovariateConfig
 from bgmiv.bgm.estimator import PRESETS, BGMIVConfig
-from bgmiv.bgm.fit import open_checkpoint
-from bgmiv.bgm.joint import JointTraining
-from bgmiv.bgm.model import ModelConfig
+from bgmiv.bgm.settings import CovariateConfig, JointTraining, ModelConfig
+from bgmiv.bgm.train import open_checkpoint
 from bgmiv.data.ivdata import IVData
 from bgmiv.effects import predict
 from bgmiv.training.checkpoint import Checkpoint
@@ -97,7 +95,7 @@ class TestBGMIV:
             data = IVData.from_arrays(
                 x + shift, x, instruments=w, covariates={"age": v}, weights=odd == chosen, groups=states
             )
-            fitted = config.fit(data, jax.random.key(0))
+            fitted = config.fit(data, 0)
             predictions.append(float(predict(fitted, [0.0], {"age": [0.0]})[0]))
         low, high = predictions
         assert low < -2.5
