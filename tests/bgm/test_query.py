@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bgmiv.bgm import fitted_networks as result_module
 from bgmiv.bgm import posterior
-from bgmiv.bgm import result as result_module
 from bgmiv.bgm.config import BGMIVConfig
 from bgmiv.bgm.estimator import BGMIV, PRESETS
 from bgmiv.bgm.fitted_networks import FittedNetworks

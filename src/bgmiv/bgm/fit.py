@@ -23,9 +23,6 @@ from bgmiv.training.folds import MIN_HELD_OUT
 __all__ = ["fit_bgmiv"]
 
 _MIN_ROWS = 50
-# Of the outcome's variance: what is surely less is nothing. Trees also see what the sieve's penalties leave, which is
-# smaller and no reason to train.
-_NOTHING = 1e-3
 
 _NOT_COVERED = (
     "members={members}, each without a share of {held_out:.3g} of the rows, leave some rows to no member, but the last "
@@ -118,7 +115,7 @@ def _networks(
     left = left_for_networks(sieve.rows, sieve.fit, use_instrument=config.use_instrument)
     reporter.advance(1, {})
     reporter.finish()
-    return ("nothing left" if left < _NOTHING else "trained"), left
+    return ("nothing left" if left <= 0.0 else "trained"), left
 
 
 def _widest(schema: Schema) -> int:

@@ -13,11 +13,16 @@ from bgmiv.sieve.fit import SieveFit, left_out_errors
 
 __all__ = ["boosted_trees", "left_for_networks"]
 
+# Errors of a smaller share of the outcome's variance are none: trees also see what a sieve's penalties take from it.
+_NO_ERROR = 1e-3
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
 _N_FOLDS = 5
 _TREES, _DEPTH, _RATE, _BINS = 40, 4, 0.2, 32
+# Networks that are not trained for want of evidence are a worse mistake than some that are trained for nothing.
+_N_ERRORS = 3.0
 # A leaf has at least so many rows of mean weight.
 _MIN_LEAF = 20.0
 # More rows or numbers cost more than they tell.
@@ -26,13 +31,14 @@ _TINY = float(np.finfo(float).tiny)
 
 
 def left_for_networks(data: IVData, sieve: SieveFit, *, use_instrument: bool = True) -> float:
-    r"""How much of the outcome's variance trees may explain of a sieve's left-out errors: two standard errors above.
+    r"""How much of the outcome's variance trees may explain of a sieve's left-out errors: three standard errors above.
 
     The errors are those of E[y | w, v], predicted without the row, and net, linearly, of what the first stage leaves of
     the treatment: networks too are compared with the sieve given the treatment (`bgmiv.bgm.last_stage`). Trees that
     are boosted on four fifths of the rows, whole groups, predict the errors of the others from instruments and
     covariates. With the gain $d_i = e_i^2 - (e_i - \hat e_i)^2$ of each row, or group, the share is
-    $(\bar d + 2 s_{\bar d}) / \operatorname{Var}(y)$. It is negative if trees surely do harm: errors that are noise.
+    $(\bar d + 3 s_{\bar d}) / \operatorname{Var}(y)$. It is negative if trees surely do harm, as they do to noise, and
+    0 if the errors are next to nothing: then nothing is left for networks.
 
     Args:
         data: the rows of the sieve, wide blocks reduced.
@@ -45,6 +51,9 @@ def left_for_networks(data: IVData, sieve: SieveFit, *, use_instrument: bool = T
     absorbed = Within.of(data.schema, data.covariates).names
     told = data.instruments if use_instrument else data.schema.treatment.columns(data.treatment)
     inputs = np.hstack([np.asarray(told, np.float64), sieve_columns(data.schema, data.covariates, absorbed)])
+    spread = np.average((y - np.average(y, weights=weights)) ** 2, weights=weights)
+    if np.average(errors**2, weights=weights) < _NO_ERROR * spread:
+        return 0.0
     rng = np.random.default_rng(0)
     some = _some_rows(len(y), max(inputs.shape[1], 1), data.groups, rng)
     groups = None if data.groups is None else data.groups[some]
@@ -55,8 +64,7 @@ def left_for_networks(data: IVData, sieve: SieveFit, *, use_instrument: bool = T
         predicted[fold == each] = boosted_trees(codes, errors, np.where(fold == each, 0.0, own))[fold == each]
     gains = own * (errors**2 - (errors - predicted) ** 2)
     total = gains if groups is None else np.bincount(groups, gains)
-    upper = gains.sum() + 2.0 * np.sqrt(np.sum((total - total.mean()) ** 2))
-    spread = np.average((y - np.average(y, weights=weights)) ** 2, weights=weights)
+    upper = gains.sum() + _N_ERRORS * np.sqrt(np.sum((total - total.mean()) ** 2))
     return float(upper / max(own.sum() * spread, _TINY))
 
 
