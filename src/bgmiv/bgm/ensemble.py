@@ -24,7 +24,7 @@ from bgmiv.progress import HistoryRow, Reporter, silent
 from bgmiv.training.checkpoint import Checkpoint
 from bgmiv.training.loop import TrainingData, run_once, run_phase
 
-__all__ = ["Start", "Trained", "members_of", "train"]
+__all__ = ["Start", "Trained", "members_of", "row_weights", "train"]
 
 # Where the keys of the bootstrap branch off from the members' keys.
 _BOOTSTRAP = 3_000_000

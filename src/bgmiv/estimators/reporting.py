@@ -338,6 +338,10 @@ class ReportingMixin(QuestionsMixin):
         if not params.get("use_instrument", False):
             return None
         changed: dict[str, Any] = {"use_instrument": False, "progress": False, "checkpoint": None}
+        evidence = self.fitted_.evidence
+        if evidence is not None and evidence.networks not in (None, "trained"):
+            # The two are compared: nothing but the instruments may differ between them.
+            changed["networks"] = False
         params |= {name: value for name, value in changed.items() if name in params}
         config = type(self)(**params)._config()
         with reporter_for(self.progress, f"{type(self).__name__} (no instrument)") as reporter:
