@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from scipy.stats import rankdata
 
@@ -29,8 +28,7 @@ from bgmiv.designs import make_design
 from bgmiv.diagnostics import conditions_of, moment_risk
 from bgmiv.effects import predict
 from bgmiv.errors import BGMIVError
-from bgmiv.nn.features import FeatureConfig
-from bgmiv.nn.images import ImageConfig
+from bgmiv.nn.settings import FeatureConfig, ImageConfig
 from bgmiv.preprocess.reduction import BlockReduction
 
 ROWS = Path(__file__).with_suffix(".jsonl")
@@ -177,7 +175,7 @@ def measure(method: str, variant: str, problem: Problem, seed: int) -> dict[str,
     start = time.process_time()
     row = {"method": method, "variant": variant, "design": name, "n": n, "rho": rho, "seed": seed}
     try:
-        fitted = make().fit(train, jax.random.key(seed))
+        fitted = make().fit(train, seed)
         residuals = held_out.outcome - predict(fitted, held_out.treatment, held_out.covariates)
         risk = moment_risk(residuals, conditions_of(held_out)) / float(held_out.outcome.var())
     except BGMIVError as error:
@@ -302,7 +300,7 @@ def check_range() -> None:
             for seed in RANGE_SEEDS:
                 data = make_design(name).sample(n, rho, seed)
                 treatment = np.random.default_rng(seed).permutation(data.treatment)
-                fitted = settings.make().fit(data, jax.random.key(seed))
+                fitted = settings.make().fit(data, seed)
                 predicted = predict(fitted, treatment, data.covariates)
                 beyond = np.maximum(predicted - data.outcome.max(), data.outcome.min() - predicted)
                 far.append(float(beyond.max() / data.outcome.std()))

@@ -25,14 +25,12 @@ from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from bgmiv import BGMIV, TSLS
 from bgmiv.bgm.config import BGMIVConfig, default_preset, paper_qmc_preset
-from bgmiv.bgm.latents import LatentMap, LatentPosterior
-from bgmiv.bgm.model import LatentLayout
 from bgmiv.bgm.partition import choose_layout
+from bgmiv.bgm.settings import LatentLayout, LatentMap, LatentPosterior
 from bgmiv.data.query import Query, Rows
 from bgmiv.designs import make_design
 from bgmiv.designs.empirical import load_empirical
@@ -137,7 +135,7 @@ def ablation() -> None:
         if "layout" in changes:
             changes = with_layout(changes["layout"], train)
         clock = time.process_time()
-        fitted = variant(changes).fit(train, jax.random.key(seed))
+        fitted = variant(changes).fit(train, seed)
         row: Row = {"fit_cpu_seconds": round(time.process_time() - clock, 1), "error": error_of(fitted, make.grid())}
         predicted = fitted.at(Query(test.treatment[None], Rows(test.covariates)))[0]
         beyond, reduced = np.abs(test.instruments[:, 0]) >= edge, reduction.apply(test)
@@ -175,7 +173,7 @@ def latents() -> None:
 
     def work(design: str, n: int, seed: int) -> Row:
         make = make_design(design)
-        grid, fitted = make.grid(), default_preset().fit(make.sample(n, 0.5, seed), jax.random.key(seed))
+        grid, fitted = make.grid(), default_preset().fit(make.sample(n, 0.5, seed), seed)
         one = replace(fitted, members=fitted.members[:1], last_stage=None)
         chosen = np.linspace(0, len(grid.truth) - 1, SAMPLED_POINTS).astype(int)
         covariates = {name: values[chosen] for name, values in grid.covariates.items()}
@@ -218,7 +216,7 @@ def cut() -> None:
         for path, value in changes.items():
             config = changed(config, path, value)
         make = make_design(design)
-        return {"error": error_of(config.fit(make.sample(n, rho, seed), jax.random.key(seed)), make.grid())}
+        return {"error": error_of(config.fit(make.sample(n, rho, seed), seed), make.grid())}
 
     each(
         "cut",
@@ -297,7 +295,7 @@ from bgmiv.effects import predict
 design, n = make_design(sys.argv[1]), int(sys.argv[2])
 data, grid = design.sample(n, 0.5, 1), design.grid()
 clock = time.process_time()
-predict(default_preset().fit(data, jax.random.key(1)), grid.treatment, grid.covariates)
+predict(default_preset().fit(data, 1), grid.treatment, grid.covariates)
 print(time.process_time() - clock)
 """
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from bgmiv.designs import StructuralGrid, make_design
@@ -73,7 +72,7 @@ def fit(design: str, method: str, seed: int) -> Row:
     grid = made.grid()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        fitted: Any = make_config(method).fit(made.sample(N, RHO, seed), jax.random.key(seed))
+        fitted: Any = make_config(method).fit(made.sample(N, RHO, seed), seed)
     predicted = predict(fitted, grid.treatment, grid.covariates)
     square = (predicted - grid.truth) ** 2
     row: Row = {"rmse_in_support": round(float(np.sqrt(square[grid.in_support].mean())), 4)}

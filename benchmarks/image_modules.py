@@ -26,12 +26,11 @@ from matplotlib.ticker import MaxNLocator
 from bgmiv._io import write_whole
 from bgmiv.bench import benchmark_config, structural_error
 from bgmiv.bgm.config import BGMIVConfig, paper_preset, paper_qmc_preset
-from bgmiv.bgm.covariates import CovariateConfig, ImageDecoderConfig
 from bgmiv.bgm.model import build_model, covariate_log_posterior, encode_rows
+from bgmiv.bgm.settings import CovariateConfig, ImageDecoderConfig
 from bgmiv.designs import MnistDesign, make_design
 from bgmiv.effects import predict
-from bgmiv.nn.features import FeatureConfig
-from bgmiv.nn.images import ImageConfig
+from bgmiv.nn.settings import FeatureConfig, ImageConfig
 from bgmiv.training.loop import training_data
 from report.figures import dress_panel, figure_bytes
 
@@ -111,7 +110,7 @@ def curve(n: int, share: float) -> None:
     )
     design = make_design("mnist")
     grid, start = design.grid(), time.process_time()
-    fitted = config.fit(design.sample(n, 0.5, 1), jax.random.key(1))
+    fitted = config.fit(design.sample(n, 0.5, 1), 1)
     error = structural_error(predict(fitted, grid.treatment, grid.covariates), grid).all / 1e4
     found = {
         "n": n,

@@ -18,7 +18,6 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from scipy.stats import ortho_group
 from sklearn.kernel_ridge import KernelRidge
@@ -124,7 +123,7 @@ def run(preset: str, n: int, seed: int, names: list[str]) -> None:
         if any(row["piece"] == piece for row in done()):
             continue
         start = time.process_time()
-        fitted = make_config("bgm-iv", preset).fit(DESIGNS[name](n, seed).data, jax.random.key(seed))
+        fitted = make_config("bgm-iv", preset).fit(DESIGNS[name](n, seed).data, seed)
         fresh = DESIGNS[name](FRESH, seed + FRESH_OFFSET)
         layout = astuple(fitted.config.layout)
         z = np.split(np.asarray(fitted.latents(fresh.data), np.float64), np.cumsum(layout)[:-1], axis=1)

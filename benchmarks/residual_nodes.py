@@ -25,8 +25,8 @@ import jax
 import numpy as np
 
 from bgmiv.bgm.config import BGMIVConfig, default_preset
+from bgmiv.bgm.fitted_networks import FittedNetworks
 from bgmiv.bgm.residuals import density_gain, left_out_residuals, nodes_unless_normal
-from bgmiv.bgm.result import FittedBGMIV
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import query_at
 from bgmiv.designs import base
@@ -91,7 +91,7 @@ def sample(case: Case, seed: int, rho: float = 0.5) -> IVData:
     return base.as_data({"demand": outcome}, {"price": price}, {"cost": cost}, known)
 
 
-def error(fitted: FittedBGMIV, case: Case) -> float:
+def error(fitted: FittedNetworks, case: Case) -> float:
     """The mean square error over the grid as a share of var(g)."""
     price, time, group = demand_grid()
     truth = structural(case.response, price, time, group)
@@ -100,7 +100,7 @@ def error(fitted: FittedBGMIV, case: Case) -> float:
     return float(np.mean((found - truth) ** 2) / truth.var())
 
 
-def described(fitted: FittedBGMIV, case: Case) -> dict[str, float]:
+def described(fitted: FittedNetworks, case: Case) -> dict[str, float]:
     """Error, held-out loss of the outcome and the networks' weight in the last stage."""
     losses = [member.held_out.outcome_loss for member in fitted.members if member.held_out]
     weight = 0.0 if fitted.last_stage is None else fitted.last_stage.weight

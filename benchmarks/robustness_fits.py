@@ -127,10 +127,8 @@ def _columns(seed: int = 3) -> dict[str, np.ndarray]:
 
 def fit_with_checkpoint(folder: Path, answer: Path) -> None:
     """Fit with a state saved after every chunk, and write what the fit predicts."""
-    import jax
 
-    from bgmiv.bgm.covariates import CovariateConfig
-    from bgmiv.bgm.model import ModelConfig
+    from bgmiv.bgm.settings import CovariateConfig, ModelConfig
     from bgmiv.effects import predict
     from bgmiv.training.checkpoint import Checkpoint
 
@@ -146,7 +144,7 @@ def fit_with_checkpoint(folder: Path, answer: Path) -> None:
         alternating=replace(made.alternating, chunk=1),
         checkpoint=str(folder),
     )
-    fitted = config.fit(data, jax.random.key(5))
+    fitted = config.fit(data, 5)
     answer.write_bytes(predict(fitted, table["x"], table["v"]).tobytes())
 
 

@@ -30,9 +30,9 @@ from scipy.stats import chisquare, kstest
 from statsmodels.stats.multitest import multipletests
 
 from bgmiv import BGMIV
-from bgmiv.bgm.latents import LatentPosterior
 from bgmiv.bgm.model import BGMIVModel
 from bgmiv.bgm.posterior import sample_latents
+from bgmiv.bgm.settings import LatentPosterior
 from bgmiv.designs import make_design
 from bgmiv.likelihood import Gaussian
 
@@ -57,7 +57,7 @@ def fitted(layout: str) -> BGMIVModel:
     data = make_design("demand").sample(1000, 0.5, 1)
     model = BGMIV(latent_layout=LAYOUTS[layout], members=1, held_out=0.0, iterations=2000, random_state=1)
     config = model._config()
-    member: BGMIVModel = config.fit(data, jax.random.key(1)).members[0].model
+    member: BGMIVModel = config.fit(data, 1).members[0].model
     return member
 
 

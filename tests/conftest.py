@@ -13,9 +13,8 @@ import pytest
 
 from bgmiv.bench.store import Row
 from bgmiv.bgm.config import BGMIVConfig, default_preset
-from bgmiv.bgm.covariates import CovariateConfig
-from bgmiv.bgm.ensemble import Ensemble
-from bgmiv.bgm.model import BGMIVModel, LatentLayout, ModelConfig, build_model
+from bgmiv.bgm.model import BGMIVModel, build_model
+from bgmiv.bgm.settings import CovariateConfig, Ensemble, LatentLayout, ModelConfig
 from bgmiv.data import IVData, RoleScaling
 from bgmiv.errors import ConfigError
 from bgmiv.registry import find_method

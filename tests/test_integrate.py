@@ -19,10 +19,11 @@ from scipy.special import expit, logsumexp
 from scipy.stats import norm
 
 from bgmiv.bgm.covariates import build_dense
-from bgmiv.bgm.model import BGMIVModel, LatentLayout, log_p_iv
+from bgmiv.bgm.model import BGMIVModel, log_p_iv
+from bgmiv.bgm.settings import LatentLayout
 from bgmiv.integrate import FiniteMixture, GaussHermite, IntegrationRule, MonteCarlo, QuasiMonteCarlo, log_integral
 from bgmiv.likelihood import Bernoulli, Categorical, Gaussian, Head, Levels
-from bgmiv.nn import MLP
+from bgmiv.nn.mlp import MLP
 from bgmiv.training.loop import Row
 
 LAYOUT = LatentLayout(1, 1, 1, 1)

@@ -157,8 +157,8 @@ def exchange(one: Path, two: Path) -> bool:
     return not failed
 
 
-def check_process(*, compiled: bool) -> None:
-    """Note that this process uses JAX; refuse `compiled` programs in one forked from a process that has.
+def check_process() -> None:
+    """Note that this process runs compiled programs; refuse them in one forked from a process that has.
 
     JAX works with threads, which a forked process does not have: a compiled program would wait for them for ever.
 
@@ -168,7 +168,7 @@ def check_process(*, compiled: bool) -> None:
     global _jax_process
     if _jax_process in (None, os.getpid()):
         _jax_process = os.getpid()
-    elif compiled:
+    else:
         raise ForkedProcessError(
             "this process was forked from one that has used JAX, and networks would wait in it for ever. Start "
             "processes with multiprocessing.get_context('spawn') or by joblib, or fork before the first fit."
@@ -189,7 +189,12 @@ def cache_folder() -> Path | None:
 
 
 def enable_compilation_cache() -> None:
-    """Switch the cache on, unless the user has set one up for JAX, switched ours off, or the folder is not writable."""
+    """Switch the cache on, unless the user has set one up for JAX, switched ours off, or the folder is not writable.
+
+    Raises:
+        ForkedProcessError: compiled programs would wait for ever in this process.
+    """
+    check_process()
     import jax
 
     folder = cache_folder()

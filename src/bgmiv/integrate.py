@@ -10,17 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from math import log
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from jax.scipy.special import logsumexp, ndtri
 from numpy.typing import ArrayLike
 
 from bgmiv.errors import ConfigError
-from bgmiv.likelihood import FiniteHead, Gaussian, Head
+
+if TYPE_CHECKING:
+    from jax import Array
+
+    from bgmiv.likelihood import Head
 
 __all__ = [
     "FiniteMixture", "GaussHermite", "IntegrationRule", "MonteCarlo", "ObservedTreatment", "QuasiMonteCarlo",
@@ -44,6 +44,8 @@ class IntegrationRule(Protocol):
 
 def log_integral(log_weights: Array, log_densities: Array) -> Array:
     """`log(sum(exp(log_weights + log_densities)))` without underflow (eq. mc_iv_likelihood)."""
+    from jax.scipy.special import logsumexp
+
     return logsumexp(log_weights + log_densities)
 
 
@@ -54,6 +56,10 @@ def _check_count(n: int, argument: str) -> None:
 
 def _at_quantiles(rule: IntegrationRule, head: Head, raw: Array, quantiles: Array) -> Array:
     """Standard normal quantiles, moved to the row's mean and standard deviation."""
+    import jax.numpy as jnp
+
+    from bgmiv.likelihood import Gaussian
+
     if not isinstance(head, Gaussian):
         raise ConfigError(
             f"{type(rule).__name__} integrates over a Gaussian treatment, but this treatment's head is "
@@ -67,6 +73,8 @@ class MonteCarlo:
     """Plain draws from the treatment model, with equal weights: the paper's rule, 1000 draws there.
 
     Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from bgmiv.likelihood import Gaussian
         >>> x, log_weights = MonteCarlo(4).nodes(Gaussian(1), jnp.zeros(2), jnp.zeros(()), jax.random.key(0))
         >>> x.shape, round(float(log_weights[0]), 4)
         ((4,), -1.3863)
@@ -78,6 +86,8 @@ class MonteCarlo:
         _check_count(self.n_draws, "n_draws")
 
     def nodes(self, head: Head, raw: Array, observed: Array, key: Array) -> tuple[Array, Array]:
+        import jax.numpy as jnp
+
         x = head.sample(raw, key, self.n_draws)[:, 0]
         return x, jnp.full((self.n_draws,), -log(self.n_draws), raw.dtype)
 
@@ -89,6 +99,8 @@ class QuasiMonteCarlo:
     Unbiased as plain Monte Carlo is, with an error that falls like $1/M$ and faster instead of $1/\sqrt M$.
 
     Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from bgmiv.likelihood import Gaussian
         >>> x, _ = QuasiMonteCarlo(8).nodes(Gaussian(1), jnp.zeros(2), jnp.zeros(()), jax.random.key(0))
         >>> bool((jnp.diff(x) > 0).all())
         True
@@ -100,6 +112,10 @@ class QuasiMonteCarlo:
         _check_count(self.n_nodes, "n_nodes")
 
     def nodes(self, head: Head, raw: Array, observed: Array, key: Array) -> tuple[Array, Array]:
+        import jax
+        import jax.numpy as jnp
+        from jax.scipy.special import ndtri
+
         u = (jnp.arange(self.n_nodes) + jax.random.uniform(key)) / self.n_nodes
         # In float32 a shift near 1 can round the last level to exactly 1, whose quantile is infinite.
         quantiles = ndtri(jnp.clip(u, 1e-7, 1.0 - 1e-7)).astype(raw.dtype)
@@ -119,6 +135,8 @@ class GaussHermite:
     `GaussHermite(1)` is the plug-in at the mean treatment.
 
     Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from bgmiv.likelihood import Gaussian
         >>> x, _ = GaussHermite(1).nodes(Gaussian(1), jnp.asarray([3.0, 0.0]), jnp.zeros(()), jax.random.key(0))
         >>> float(x[0])
         3.0
@@ -133,6 +151,8 @@ class GaussHermite:
             raise ConfigError(f"GaussHermite is stable up to 180 nodes, got {self.n_nodes}; use QuasiMonteCarlo.")
 
     def nodes(self, head: Head, raw: Array, observed: Array, key: Array) -> tuple[Array, Array]:
+        import jax.numpy as jnp
+
         points, log_weights = (jnp.asarray(values, raw.dtype) for values in _hermite(self.n_nodes))
         return _at_quantiles(self, head, raw, points), log_weights
 
@@ -142,6 +162,8 @@ class ResidualNodes:
     """Nodes at given standardised residuals of the treatment, with equal weights: for one that is not normal.
 
     Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from bgmiv.likelihood import Gaussian
         >>> rule = ResidualNodes((-1.0, 1.0))
         >>> x, _ = rule.nodes(Gaussian(1), jnp.asarray([3.0, 0.0]), jnp.zeros(()), jax.random.key(0))
         >>> float(x.mean())
@@ -154,6 +176,8 @@ class ResidualNodes:
         _check_count(len(self.points), "the number of points")
 
     def nodes(self, head: Head, raw: Array, observed: Array, key: Array) -> tuple[Array, Array]:
+        import jax.numpy as jnp
+
         n = len(self.points)
         return _at_quantiles(self, head, raw, jnp.asarray(self.points, raw.dtype)), jnp.full((n,), -log(n), raw.dtype)
 
@@ -182,6 +206,7 @@ class FiniteMixture:
     """The exact sum over a discrete treatment's values.
 
     Example:
+        >>> import jax, jax.numpy as jnp
         >>> from bgmiv.likelihood import Bernoulli
         >>> x, _ = FiniteMixture().nodes(Bernoulli(1), jnp.zeros(1), jnp.zeros(()), jax.random.key(0))
         >>> x.tolist()
@@ -189,6 +214,10 @@ class FiniteMixture:
     """
 
     def nodes(self, head: Head, raw: Array, observed: Array, key: Array) -> tuple[Array, Array]:
+        import jax.numpy as jnp
+
+        from bgmiv.likelihood import FiniteHead
+
         if not isinstance(head, FiniteHead):
             raise ConfigError(
                 f"FiniteMixture needs a discrete treatment, but this treatment's head is {type(head).__name__}; "
@@ -205,17 +234,24 @@ class ObservedTreatment:
     """
 
     def nodes(self, head: Head, raw: Array, observed: Array, key: Array) -> tuple[Array, Array]:
+        import jax.numpy as jnp
+
         return observed[None], jnp.zeros((1,), raw.dtype)
 
 
 def check_rule(rule: IntegrationRule, head: Head) -> None:
     """Raise a `ConfigError` if the rule cannot integrate over the head; nothing is computed."""
+    import jax
+    import jax.numpy as jnp
+
     raw, scalar = jax.ShapeDtypeStruct((head.raw_dim,), jnp.float32), jax.ShapeDtypeStruct((), jnp.float32)
     jax.eval_shape(lambda raw, x: rule_for(rule, head).nodes(head, raw, x, jax.random.key(0)), raw, scalar)
 
 
 def rule_for(rule: IntegrationRule, head: Head) -> IntegrationRule:
     """The rule itself, or the exact sum when the treatment is discrete and a continuous rule was configured."""
+    from bgmiv.likelihood import FiniteHead
+
     if isinstance(head, FiniteHead) and not isinstance(rule, ObservedTreatment):
         return FiniteMixture()
     return rule

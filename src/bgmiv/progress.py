@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 __all__ = [
-    "FitBoard", "HistoryRow", "Reporter", "RichReporter", "SilentReporter", "in_notebook", "mean_history",
+    "FitBoard", "HistoryRow", "Prefixed", "Reporter", "RichReporter", "SilentReporter", "in_notebook", "mean_history",
     "reporter_for", "silent",
 ]  # fmt: skip
 
@@ -65,6 +65,23 @@ class SilentReporter:
 silent = SilentReporter()
 
 
+class Prefixed:
+    """Reports to another reporter, with a word before each phase that says what it belongs to."""
+
+    def __init__(self, reporter: Reporter, prefix: str) -> None:
+        """Nothing is reported yet."""
+        self._reporter, self._prefix = reporter, prefix
+
+    def start(self, phase: str, total: int) -> None:
+        self._reporter.start(self._prefix + phase, total)
+
+    def advance(self, steps: int, metrics: Mapping[str, float]) -> None:
+        self._reporter.advance(steps, metrics)
+
+    def finish(self) -> None:
+        self._reporter.finish()
+
+
 class _Bars:
     """Terminal bars of training phases, shown within a `with` block."""
 
@@ -91,7 +108,7 @@ class _Bars:
         self._progress.stop()
 
     def _add(self, text: str, total: int) -> TaskID:
-        return self._progress.add_task(text, total=total, loss="compiling")
+        return self._progress.add_task(text, total=total, loss="")
 
     def _move(self, task: TaskID | None, steps: int, metrics: Mapping[str, float]) -> None:
         if task is not None:

@@ -68,7 +68,7 @@ _SECOND = {"default": 2}
 _ENTRIES = (
     Method(
         "bgm-iv", "BGM-IV", "bgm.estimator", "BGMIV", PlotStyle("#0072B2", width=2.2), _BGM,
-        {"default": 6},
+        {"default": 7},
     ),
     Method("tsls", "2SLS", "baselines.tsls", "TSLS", PlotStyle("#009E73", ":", marker="v"), _ONE),
     Method(

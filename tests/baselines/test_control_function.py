@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 from scipy.special import ndtr
@@ -24,7 +23,7 @@ from bgmiv.effects import average, predict
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.sieve.fit import draw_folds
 
-KEY = jax.random.key(0)
+SEED = 0
 
 
 def ill_posed(seed: int, n: int = 1000, *, scale: float = 0.0, product: float = 0.0) -> tuple[IVData, np.ndarray]:
@@ -47,25 +46,25 @@ def error(fitted: Any, points: np.ndarray) -> float:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_curve_that_moments_cannot_see(seed: int) -> None:
     data, points = ill_posed(seed)
-    own = error(ControlFunctionConfig().fit(data, KEY), points)
+    own = error(ControlFunctionConfig().fit(data, SEED), points)
     assert own < 0.4
     assert own < error(TSLSConfig(degree=3).fit(data), points) / 5.0
-    assert own < error(ControlFunctionConfig(use_instrument=False).fit(data, KEY), points) / 3.0
+    assert own < error(ControlFunctionConfig(use_instrument=False).fit(data, SEED), points) / 3.0
 
 
 def test_errors_that_are_not_separable_are_averaged_over() -> None:
     # E[Y | do(x)] is the same curve: h has mean zero.
     data, points = ill_posed(3, 4000, product=1.0)
-    assert error(ControlFunctionConfig().fit(data, KEY), points) < 0.4
+    assert error(ControlFunctionConfig().fit(data, SEED), points) < 0.4
 
 
 def test_a_residual_of_varying_size_is_standardised() -> None:
     data, points = ill_posed(0, 4000, scale=0.6)
-    fits = [ControlFunctionConfig(residual=name).fit(data, KEY) for name in ("standardised", "raw")]
+    fits = [ControlFunctionConfig(residual=name).fit(data, SEED) for name in ("standardised", "raw")]
     assert [fit.standardised for fit in fits] == [True, False]
     assert error(fits[0], points) < 0.2
     assert error(fits[0], points) < error(fits[1], points) / 4.0
-    assert not ControlFunctionConfig().fit(ill_posed(0)[0], KEY).standardised
+    assert not ControlFunctionConfig().fit(ill_posed(0)[0], SEED).standardised
 
 
 def linear(n: int, seed: int = 0, **more: Any) -> IVData:
@@ -77,7 +76,7 @@ def linear(n: int, seed: int = 0, **more: Any) -> IVData:
 
 def test_a_linear_world_is_that_of_two_stage_least_squares() -> None:
     data = linear(2000)
-    fitted, reference = ControlFunctionConfig().fit(data, KEY), TSLSConfig().fit(data)
+    fitted, reference = ControlFunctionConfig().fit(data, SEED), TSLSConfig().fit(data)
     query = query_along(data.schema, [0.0, 1.0], data)
     own = average(fitted, query, intervals=True).estimate
     other = average(reference, query, intervals=True).estimate
@@ -87,7 +86,7 @@ def test_a_linear_world_is_that_of_two_stage_least_squares() -> None:
     one, two = (np.linalg.norm(each.sources[0].factors[:, 1] - each.sources[0].factors[:, 0]) for each in (own, other))
     assert one == pytest.approx(two, rel=0.1)
     assert ASSUMPTION in fitted.interval_kind
-    assert ASSUMPTION not in ControlFunctionConfig(use_instrument=False).fit(data, KEY).interval_kind
+    assert ASSUMPTION not in ControlFunctionConfig(use_instrument=False).fit(data, SEED).interval_kind
 
 
 def test_groups_widen_intervals_and_stay_in_one_fold() -> None:
@@ -109,11 +108,11 @@ def test_groups_widen_intervals_and_stay_in_one_fold() -> None:
 def test_weights_of_one_are_none_and_rows_of_weight_zero_are_left_out() -> None:
     plain, ones = linear(300), linear(300, weights=np.full(300, 3.0))
     at = np.linspace(-1.0, 1.0, 5)
-    expected = predict(ControlFunctionConfig().fit(plain, KEY), at, at)
-    np.testing.assert_allclose(predict(ControlFunctionConfig().fit(ones, KEY), at, at), expected, rtol=1e-9)
+    expected = predict(ControlFunctionConfig().fit(plain, SEED), at, at)
+    np.testing.assert_allclose(predict(ControlFunctionConfig().fit(ones, SEED), at, at), expected, rtol=1e-9)
     half = linear(300, weights=(np.arange(300) < 200).astype(float))
-    got = predict(ControlFunctionConfig().fit(half, KEY), at, at)
-    first = ControlFunctionConfig().fit(plain.take(slice(200)), KEY)
+    got = predict(ControlFunctionConfig().fit(half, SEED), at, at)
+    first = ControlFunctionConfig().fit(plain.take(slice(200)), SEED)
     np.testing.assert_allclose(got, predict(first, at, at), rtol=1e-9)
 
 
@@ -123,7 +122,7 @@ def test_a_binary_treatment() -> None:
     inside = grid.in_support & (np.abs(grid.covariates["covariate"]) < 2.0)
     errors = []
     for use_instrument in (True, False):
-        fitted = ControlFunctionConfig(use_instrument=use_instrument).fit(data, KEY)
+        fitted = ControlFunctionConfig(use_instrument=use_instrument).fit(data, SEED)
         squares = (predict(fitted, grid.treatment, grid.covariates) - grid.truth) ** 2
         errors.append(squares[inside].mean())
     assert errors[0] < errors[1] / 2.5
@@ -134,7 +133,7 @@ def test_three_levels() -> None:
     data, grid = design.sample(3000, 0.9, 0), design.grid()
     errors = []
     for use_instrument in (True, False):
-        fitted = ControlFunctionConfig(use_instrument=use_instrument).fit(data, KEY)
+        fitted = ControlFunctionConfig(use_instrument=use_instrument).fit(data, SEED)
         squares = (predict(fitted, grid.treatment, grid.covariates) - grid.truth) ** 2
         errors.append(squares[grid.in_support].mean())
     assert errors[0] < errors[1] / 2.0
@@ -146,7 +145,7 @@ def test_wide_blocks_are_reduced() -> None:
     proxy = season[:, None] + 0.5 * rng.normal(size=(800, 60))
     x = w + season + u
     data = IVData.from_arrays(x - 2.0 * season + u + e, x, instruments=w, covariates={"proxy": proxy})
-    fitted = ControlFunctionConfig().fit(data, KEY)
+    fitted = ControlFunctionConfig().fit(data, SEED)
     assert list(fitted.reduction.projections) == ["proxy"]
     change = np.diff(predict(fitted, [0.0, 1.0], {"proxy": proxy[:2]}) - predict(fitted, 0.0, {"proxy": proxy[:2]}))
     assert change == pytest.approx(1.0, abs=0.15)
@@ -165,11 +164,11 @@ def test_bad_settings_and_data_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"residual must be one of standardised, raw"):
         ControlFunctionConfig(residual="rank")  # type: ignore[arg-type]
     with pytest.raises(DataError, match="at least 20 rows, got 10"):
-        ControlFunctionConfig().fit(linear(10), KEY)
+        ControlFunctionConfig().fit(linear(10), SEED)
 
 
 def test_a_fit_says_what_it_did() -> None:
-    fitted = ControlFunctionConfig().fit(linear(300), KEY)
+    fitted = ControlFunctionConfig().fit(linear(300), SEED)
     assert isinstance(fitted, FittedControlFunction)
     assert 0.0 < fitted.losses[0] < 1.0
     assert 0.0 < fitted.losses[1] < 1.0

@@ -25,7 +25,8 @@ from bgmiv.data.scaling import ScaledData
 from bgmiv.designs import VectorProxyDesign
 from bgmiv.effects import predict
 from bgmiv.errors import ConfigError, DivergedError
-from bgmiv.nn.features import BlockFeatures, FeatureConfig
+from bgmiv.nn.features import BlockFeatures
+from bgmiv.nn.settings import FeatureConfig
 from bgmiv.training.loop import TrainingData, training_data
 
 TINY = DeepGMMConfig(
@@ -109,25 +110,25 @@ def confounded() -> IVData:
 
 def test_corrects_what_a_regression_does_not(confounded: IVData) -> None:
     config = replace(TINY, hidden=(16,), game=MomentGame(rounds=20, round_updates=50, chunk=20), learning_rates=(2e-3,))
-    low, high = predict(config.fit(confounded, jax.random.key(0)), [-1.0, 1.0])
+    low, high = predict(config.fit(confounded, 0), [-1.0, 1.0])
     assert (high - low) / 2.0 > 0.6
     # The plain regression's slope is 1 - 2 Var(u) / Var(w + u) = 0.
-    low, high = predict(config.without_instrument().fit(confounded, jax.random.key(0)), [-1.0, 1.0])
+    low, high = predict(config.without_instrument().fit(confounded, 0), [-1.0, 1.0])
     assert abs(high - low) / 2.0 < 0.3
 
 
 def test_learning_rates_are_pooled_and_a_diverged_run_is_left_out_unless_all_diverge(confounded: IVData) -> None:
-    pooled = replace(TINY, learning_rates=(1e-3, 1e-4)).fit(confounded, jax.random.key(1))
+    pooled = replace(TINY, learning_rates=(1e-3, 1e-4)).fit(confounded, 1)
     assert [row.phase for row in pooled.history] == ["moment game"] * 2
     assert np.isfinite(pooled.members[0].choice.violation)
-    left = replace(TINY, learning_rates=(1e30, 1e-3)).fit(confounded, jax.random.key(0))
+    left = replace(TINY, learning_rates=(1e30, 1e-3)).fit(confounded, 0)
     assert left.members[0].choice.run == 0
     with pytest.raises(DivergedError):
-        replace(TINY, learning_rates=(1e30,)).fit(confounded, jax.random.key(0))
+        replace(TINY, learning_rates=(1e30,)).fit(confounded, 0)
 
 
 def test_without_held_out_rows_the_last_round_of_one_game_is_taken(confounded: IVData) -> None:
-    fitted = replace(TINY, held_out=0.0, learning_rates=(1e-3, 1e-4)).fit(confounded, jax.random.key(0))
+    fitted = replace(TINY, held_out=0.0, learning_rates=(1e-3, 1e-4)).fit(confounded, 0)
     assert fitted.members[0].choice.round == 1
     assert len(fitted.history) == 1
 
@@ -135,7 +136,7 @@ def test_without_held_out_rows_the_last_round_of_one_game_is_taken(confounded: I
 def test_vector_blocks_and_critic_steps_over_all_rows() -> None:
     game = MomentGame(rounds=1, round_updates=2, batch_size=None, critic_steps=3)
     settings = replace(TINY, game=game, covariates=FeatureConfig())
-    fitted = settings.fit(VectorProxyDesign(vector_dim=5).sample(80, 0.5, 0), jax.random.key(0))
+    fitted = settings.fit(VectorProxyDesign(vector_dim=5).sample(80, 0.5, 0), 0)
     assert fitted.members[0].net.features.width == 1 + 64
     assert np.isfinite(fitted.history[-1].metrics["loss"])
 

@@ -25,7 +25,8 @@ from bgmiv.designs import DemandDesign, VectorProxyDesign
 from bgmiv.effects import predict
 from bgmiv.errors import ConfigError
 from bgmiv.likelihood import Bernoulli, GaussianMixture
-from bgmiv.nn.features import BlockFeatures, FeatureConfig, Raw
+from bgmiv.nn.features import BlockFeatures, Raw
+from bgmiv.nn.settings import FeatureConfig
 from bgmiv.training.loop import Row, training_data
 
 
@@ -92,7 +93,7 @@ def test_corrects_what_a_regression_does_not() -> None:
     with_iv = DeepIVConfig(3, (16,), treatment_stage=settings, outcome_stage=settings, members=1, held_out=0.0)
     # Given v, the plain regression's slope is 1 - 2 Var(u) / Var(w + u) = 0.
     for config, slope in ((with_iv, 1.0), (with_iv.without_instrument(), 0.0)):
-        low, high = predict(config.fit(data, jax.random.key(0)), [-1.0, 1.0], np.zeros(2))
+        low, high = predict(config.fit(data, 0), [-1.0, 1.0], np.zeros(2))
         assert (high - low) / 2.0 == pytest.approx(slope, abs=0.25)
 
 
@@ -135,7 +136,7 @@ def test_vector_blocks_go_through_the_shared_features() -> None:
     design = VectorProxyDesign(vector_dim=5)
     config = DeepIV(epochs=2, batch_size=40, hidden=(6,), n_components=2, members=1, held_out=0.1)._config()
     for covariates, width in ((config.covariates, 5), (FeatureConfig(), 64)):
-        fitted = replace(config, covariates=covariates).fit(design.sample(250, 0.5, 0), jax.random.key(0))
+        fitted = replace(config, covariates=covariates).fit(design.sample(250, 0.5, 0), 0)
         assert all(set(row.metrics) == {"loss", "held_out"} for row in fitted.history)
         member = fitted.members[0]
         assert member.treatment_net.features.width == member.net.features.width == 1 + width

@@ -27,7 +27,7 @@ from bgmiv.data.scaling import Identity, RoleScaling, ScaledData
 from bgmiv.designs import DemandDesign, VectorProxyDesign
 from bgmiv.effects import predict
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.nn.features import FeatureConfig
+from bgmiv.nn.settings import FeatureConfig
 from bgmiv.training.loop import TrainingData
 
 SMALL = DFIVConfig(
@@ -161,7 +161,7 @@ def test_recovers_a_line_that_regression_misses() -> None:
     x = w + u
     data = IVData.from_arrays(2.0 * x - 2.0 * u + 0.1 * e, x, instruments=w)
     config = replace(DFIVConfig(), members=1, held_out=0.0, training=DeepFeatures(epochs=40))
-    iv, plain = (each.fit(data, jax.random.key(0)) for each in (config, config.without_instrument()))
+    iv, plain = (each.fit(data, 0) for each in (config, config.without_instrument()))
     slope_iv, slope_plain = (np.ptp(predict(each, [-1.5, 1.5])) / 3.0 for each in (iv, plain))
     assert slope_iv == pytest.approx(2.0, abs=0.35)
     assert slope_plain == pytest.approx(1.0, abs=0.2)
@@ -215,7 +215,7 @@ def test_binary_treatment() -> None:
     w, v, u = rng.normal(size=(3, 400))
     x = (w + u > 0).astype(float)
     data = IVData.from_arrays(3.0 * x + v - u, x, instruments=w, covariates=v, treatment_kind="binary")
-    fitted = replace(SMALL, training=replace(SMALL.training, epochs=60)).fit(data, jax.random.key(0))
+    fitted = replace(SMALL, training=replace(SMALL.training, epochs=60)).fit(data, 0)
     effect = predict(fitted, 1.0, v) - predict(fitted, 0.0, v)
     assert effect.mean() == pytest.approx(3.0, abs=1.0)
 
@@ -265,4 +265,4 @@ def test_bad_settings(make: object, words: str) -> None:
 
 def test_needs_two_rows_in_each_stage() -> None:
     with pytest.raises(DataError, match="at least 4 rows"):
-        SMALL.fit(DemandDesign().sample(3, 0.5, 0), jax.random.key(0))
+        SMALL.fit(DemandDesign().sample(3, 0.5, 0), 0)

@@ -3,7 +3,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
@@ -15,7 +14,7 @@ from bgmiv.effects import predict
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.kernels import GaussianKernel, fit_features, median_lengthscales
 
-KEY = jax.random.key(0)
+SEED = 0
 
 
 def gaussian(a: np.ndarray, b: np.ndarray, scales: np.ndarray) -> np.ndarray:
@@ -32,7 +31,7 @@ class Textbook:
     """KIV as the paper writes it: dense kernel matrices, one linear solve for each penalty."""
 
     def __init__(self, data: IVData, config: KIVConfig) -> None:
-        first, second = config._split(data, KEY)
+        first, second = config._split(data, SEED)
         self.data = data
         x, z = self.inputs(data.treatment, data.covariates), self.instruments()
         self.y = (data.outcome - data.outcome.mean()) / data.outcome.std()
@@ -90,7 +89,7 @@ def demand_data() -> IVData:
 @pytest.mark.parametrize(("stage1", "stage2"), [(-5.0, -4.0), (-2.0, -6.0)])
 def test_equals_the_dense_textbook_computation(demand_data: IVData, stage1: float, stage2: float) -> None:
     config = KIVConfig(stage1_grid=(stage1, stage1), stage2_grid=(stage2, stage2), grid_size=1)
-    fitted, grid = config.fit(demand_data, KEY), DemandDesign().grid()
+    fitted, grid = config.fit(demand_data, SEED), DemandDesign().grid()
     covariates = np.column_stack([grid.covariates["time"], grid.covariates["group"]])
     expected = Textbook(demand_data, config).predict(grid.treatment, covariates, (10.0**stage1, 10.0**stage2))
     error = np.abs(predict(fitted, grid.treatment, grid.covariates) - expected).max()
@@ -102,7 +101,7 @@ def test_validation_losses_equal_the_textbooks(demand_data: IVData, validation: 
     config = KIVConfig(
         validation=validation, standard_errors=0.0, stage1_grid=(-6, -2), stage2_grid=(-6, -2), grid_size=5
     )
-    fitted, textbook = config.fit(demand_data, KEY), Textbook(demand_data, config)
+    fitted, textbook = config.fit(demand_data, SEED), Textbook(demand_data, config)
     penalties = np.logspace(-2, -6, 5)
     np.testing.assert_allclose(fitted.losses[0], [textbook.stage1_loss(p) for p in penalties], rtol=1e-7)
     assert fitted.penalties[0] == pytest.approx(penalties[np.argmin(fitted.losses[0])])
@@ -114,7 +113,7 @@ def test_validation_losses_equal_the_textbooks(demand_data: IVData, validation: 
 
 def test_standard_errors_choose_a_stronger_penalty() -> None:
     data = LowDimDesign("sin").sample(600, 1.0, 2)
-    bare, careful = (KIVConfig(standard_errors=c).fit(data, KEY) for c in (0.0, 1.0))
+    bare, careful = (KIVConfig(standard_errors=c).fit(data, SEED) for c in (0.0, 1.0))
     assert careful.penalties[1] >= bare.penalties[1]
     np.testing.assert_array_equal(careful.losses[1], bare.losses[1])
 
@@ -124,7 +123,7 @@ def test_undoes_strong_confounding() -> None:
     data, grid = design.sample(1500, 1.0, 0), design.grid()
     errors = {}
     for use_instrument in (True, False):
-        fitted = KIVConfig(use_instrument=use_instrument).fit(data, KEY)
+        fitted = KIVConfig(use_instrument=use_instrument).fit(data, SEED)
         squares = (predict(fitted, grid.treatment, grid.covariates) - grid.truth) ** 2
         errors[use_instrument] = squares[grid.in_support].mean()
     assert errors[True] < 0.1
@@ -133,7 +132,7 @@ def test_undoes_strong_confounding() -> None:
 
 def test_without_the_instrument_it_is_kernel_ridge_regression(demand_data: IVData) -> None:
     config = KIVConfig(use_instrument=False, stage2_grid=(-3, -3), grid_size=1)
-    fitted, book = config.fit(demand_data, KEY), Textbook(demand_data, config)
+    fitted, book = config.fit(demand_data, SEED), Textbook(demand_data, config)
     # Ridge in the span of the first sample's kernel functions, fitted on the second sample.
     left = book.k_x12 @ book.k_x12.T + len(book.second) * 1e-3 * book.k_xx
     alpha = np.linalg.lstsq(left, book.k_x12 @ book.y[book.second], rcond=1e-15)[0]
@@ -142,33 +141,33 @@ def test_without_the_instrument_it_is_kernel_ridge_regression(demand_data: IVDat
     expected = demand_data.outcome.mean() + demand_data.outcome.std() * expected
     np.testing.assert_allclose(predict(fitted, *asked), expected, rtol=1e-6)
     assert np.isnan(fitted.penalties[0])
-    without = config.fit(demand_data.without_instruments(), KEY)
+    without = config.fit(demand_data.without_instruments(), SEED)
     np.testing.assert_array_equal(without.weights, fitted.weights)
 
 
 def test_landmarks_approximate_the_exact_fit(demand_data: IVData) -> None:
     data, grid = DemandDesign().sample(400, 0.5, 0), DemandDesign().grid()
-    exact, nystroem = KIVConfig().fit(data, KEY), KIVConfig(landmarks=150).fit(data, KEY)
+    exact, nystroem = KIVConfig().fit(data, SEED), KIVConfig(landmarks=150).fit(data, SEED)
     assert len(nystroem.points) <= 150 < len(exact.points)
     a, b = (predict(fitted, grid.treatment, grid.covariates)[grid.in_support] for fitted in (exact, nystroem))
     assert np.sqrt(np.mean((a - b) ** 2)) < 0.2 * a.std()
-    exact, all_rows = KIVConfig().fit(demand_data, KEY), KIVConfig(landmarks=60).fit(demand_data, KEY)
+    exact, all_rows = KIVConfig().fit(demand_data, SEED), KIVConfig(landmarks=60).fit(demand_data, SEED)
     np.testing.assert_array_equal(exact.weights, all_rows.weights)
 
 
 def test_vector_block_is_one_variable() -> None:
     data = VectorProxyDesign(vector_dim=20).sample(120, 0.5, 0)
-    fitted = KIVConfig().fit(data, KEY)
+    fitted = KIVConfig().fit(data, SEED)
     scales = fitted.kernel.lengthscales
     assert scales.shape == (22,)
     assert len(np.unique(scales[2:])) == 1
     assert len(np.unique(scales)) == 3
-    assert len(np.unique(paper_preset().fit(data, KEY).kernel.lengthscales)) == 1
+    assert len(np.unique(paper_preset().fit(data, SEED).kernel.lengthscales)) == 1
 
 
 def test_paper_preset_is_in_raw_units(demand_data: IVData) -> None:
-    fitted = paper_preset().fit(demand_data, KEY)
-    first, _ = fitted.config._split(demand_data, KEY)
+    fitted = paper_preset().fit(demand_data, SEED)
+    first, _ = fitted.config._split(demand_data, SEED)
     raw = np.column_stack([demand_data.treatment, demand_data.covariates])[first]
     # exp(−d²/median d²): 2ℓ² is the median squared distance.
     squares = ((raw[:, None] - raw) ** 2).sum(axis=2)[np.triu_indices(len(raw), 1)]
@@ -178,7 +177,7 @@ def test_paper_preset_is_in_raw_units(demand_data: IVData) -> None:
 
 def test_needs_two_rows_in_each_sample(demand_data: IVData) -> None:
     with pytest.raises(DataError, match="3 rows into samples of 2 and 1"):
-        KIVConfig().fit(demand_data.take(slice(0, 3)), KEY)
+        KIVConfig().fit(demand_data.take(slice(0, 3)), SEED)
 
 
 @pytest.mark.parametrize(

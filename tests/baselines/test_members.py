@@ -88,7 +88,7 @@ def data() -> IVData:
 
 
 def test_members_hold_out_different_rows_and_are_averaged(data: IVData) -> None:
-    fitted = fit_members(FittedMeans, Means(), data, jax.random.key(1), silent)
+    fitted = fit_members(FittedMeans, Means(), data, 1, silent)
     held_out = np.concatenate([member.held_out for member in fitted.members])
     assert fitted.n_members == 4
     assert len(held_out) == len(np.unique(held_out)) == 160
@@ -100,14 +100,14 @@ def test_members_hold_out_different_rows_and_are_averaged(data: IVData) -> None:
 def test_with_a_wide_block_nothing_is_held_out_unless_asked() -> None:
     sample = VectorProxyDesign(vector_dim=3).sample(400, 0.5, 0)
     for config, count in ((Means(), 0), (Means(held_out=0.1), 40)):
-        fitted = fit_members(FittedMeans, config, sample, jax.random.key(1), silent)
+        fitted = fit_members(FittedMeans, config, sample, 1, silent)
         assert [len(member.held_out) for member in fitted.members] == [count] * 4
 
 
 def test_members_that_diverge_are_left_out_unless_all_do(data: IVData) -> None:
-    assert fit_members(FittedMeans, Means(diverged=3), data, jax.random.key(1), silent).n_members == 1
+    assert fit_members(FittedMeans, Means(diverged=3), data, 1, silent).n_members == 1
     with pytest.raises(DivergedError):
-        fit_members(FittedMeans, Means(diverged=4), data, jax.random.key(1), silent)
+        fit_members(FittedMeans, Means(diverged=4), data, 1, silent)
 
 
 @pytest.mark.parametrize("method", TINY)

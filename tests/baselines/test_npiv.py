@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
@@ -25,7 +24,7 @@ from bgmiv.sieve.penalties import choose_penalties
 from bgmiv.sieve.sampling import Sampling
 from bgmiv.sieve.second_stage import Regression, second_stage
 
-KEY = jax.random.key(0)
+SEED = 0
 LINEAR = NPIVConfig(min_gain=np.inf)
 
 
@@ -45,7 +44,7 @@ def test_infinite_penalties_give_two_stage_least_squares_and_its_standard_errors
     rng = np.random.default_rng(1)
     roles = {"weights": {"weights": rng.uniform(0.5, 2.0, 400)}, "groups": {"groups": np.arange(400) // 4}}
     data = _table(**roles.get(sampled, {}))
-    ours, theirs = LINEAR.fit(data, KEY), TSLSConfig().fit(data)
+    ours, theirs = LINEAR.fit(data, SEED), TSLSConfig().fit(data)
     query = query_at(data.schema, data.treatment, Rows(data.covariates))
     np.testing.assert_allclose(ours.at(query), theirs.at(query), rtol=0, atol=1e-8)
     found, expected = (interval_of(estimate_at(f, query, intervals=True), 0.95).std_error for f in (ours, theirs))
@@ -54,7 +53,7 @@ def test_infinite_penalties_give_two_stage_least_squares_and_its_standard_errors
 
 def test_no_term_and_no_instrument_is_least_squares() -> None:
     data = _table()
-    got = NPIVConfig(min_gain=np.inf).without_instrument().fit(data, KEY)
+    got = NPIVConfig(min_gain=np.inf).without_instrument().fit(data, SEED)
     expected = TSLSConfig(use_instrument=False).fit(data)
     query = query_at(data.schema, data.treatment, Rows(data.covariates))
     np.testing.assert_allclose(got.at(query), expected.at(query), atol=1e-8)
@@ -213,7 +212,7 @@ def test_the_adaptive_dimension_is_that_of_moderndid(seed, g, segments, statisti
     found = choose_dimension(y, x, w, np.zeros((1000, 0)), rng)
     assert found.segments == segments
     np.testing.assert_allclose(list(found.statistics.values()), statistics, rtol=1e-7)
-    fitted = NPIVConfig(dimension="adaptive").fit(IVData.from_arrays(y, x, instruments=w), KEY)
+    fitted = NPIVConfig(dimension="adaptive").fit(IVData.from_arrays(y, x, instruments=w), SEED)
     interval = interval_of(estimate_at(fitted, query_along(fitted.schema, [-1.0, 0.0, 1.0]), intervals=True), 0.95)
     np.testing.assert_allclose(interval.estimate[:, 0], curve, rtol=1e-6)
     k = segments + 3
@@ -228,7 +227,7 @@ def test_it_beats_the_linear_model_where_the_world_is_not_linear(shape: str, mos
     for seed in (500, 501):
         data = design.sample(1000, 0.8, seed)
         for i, config in enumerate((NPIVConfig(), LINEAR)):
-            got = predict(config.fit(data, jax.random.key(seed)), grid.treatment, grid.covariates)
+            got = predict(config.fit(data, seed), grid.treatment, grid.covariates)
             errors[i] += np.mean((got - grid.truth) ** 2)
     assert errors[0] < most * errors[1]
 
@@ -258,7 +257,7 @@ def test_wide_and_picture_covariates_are_reduced() -> None:
     pictures = np.clip(0.5 + 0.1 * structured[:, :256], 0.0, 1.0).reshape(n, 16, 16)
     for covariates in ({"proxy": structured}, {"noise": noise}, {"picture": pictures}):
         data = IVData.from_arrays(x - 2.0 * z + u, x, instruments=w, covariates=covariates)
-        slopes = np.diff(NPIVConfig().fit(data, KEY).at(query_along(data.schema, [0.0, 1.0], data)), axis=0)
+        slopes = np.diff(NPIVConfig().fit(data, SEED).at(query_along(data.schema, [0.0, 1.0], data)), axis=0)
         assert np.isfinite(slopes).all()
         if "proxy" in covariates:
             assert slopes.mean() == pytest.approx(1.0, abs=0.4)
@@ -274,7 +273,7 @@ def test_rows_that_are_repeated_in_groups_count_once_and_weights_count_rows() ->
     roles = {"instruments": columns[2], "covariates": columns[3], "groups": np.arange(600) // 2}
     clustered = IVData.from_arrays(*columns[:2], **roles)
     query = query_along(alone.schema, [0.0, 2.0], Rows(alone.covariates[:5]))
-    plain, grouped = (np.sum(LINEAR.fit(d, KEY).factors(query)[0].factors ** 2, axis=0) for d in (alone, clustered))
+    plain, grouped = (np.sum(LINEAR.fit(d, SEED).factors(query)[0].factors ** 2, axis=0) for d in (alone, clustered))
     # But for the corrections, with k = 3: G/(G - 1) (n - 1)/(n - k) and n/(n - k).
     np.testing.assert_allclose(grouped / (300 / 299 * 599 / 597), plain * (297 / 300), rtol=1e-8)
 
@@ -283,12 +282,12 @@ def test_rows_that_are_repeated_in_groups_count_once_and_weights_count_rows() ->
     weighted = IVData.from_arrays(
         alone.outcome, alone.treatment, instruments=alone.instruments, covariates=alone.covariates, weights=weights
     )
-    np.testing.assert_allclose(LINEAR.fit(weighted, KEY).at(query), LINEAR.fit(repeated, KEY).at(query), atol=1e-8)
+    np.testing.assert_allclose(LINEAR.fit(weighted, SEED).at(query), LINEAR.fit(repeated, SEED).at(query), atol=1e-8)
 
 
 def test_a_band_is_wider_than_intervals_and_the_same_at_one_point() -> None:
     data = _table(600)
-    fitted = NPIVConfig().fit(data, KEY)
+    fitted = NPIVConfig().fit(data, SEED)
     assert "slopes by covariate" in fitted.function.kept
     sources = fitted.factors(query_along(data.schema, [0.0], data))
     assert [source.name for source in sources] == ["sampling", "smoothing", "largest bias", "first stage"]
@@ -319,7 +318,7 @@ def test_a_band_holds_the_largest_bias_of_smoothing() -> None:
 def test_no_key_decides_and_a_saved_fit_says_the_same(tmp_path: Path) -> None:
     data = _table(200)
     query = query_along(data.schema, [0.0, 1.0], Rows(data.covariates[:5]))
-    first, other = (NPIVConfig().fit(data, jax.random.key(k)).at(query) for k in (0, 1))
+    first, other = (NPIVConfig().fit(data, k).at(query) for k in (0, 1))
     np.testing.assert_array_equal(first, other)
     rng = np.random.default_rng(0)
     w, v, u = rng.normal(size=(3, 300))
@@ -335,12 +334,12 @@ def test_what_cannot_be_fitted_is_refused() -> None:
     w, v, u = rng.normal(size=(3, 100))
     x = w + u
     with pytest.raises(DataError, match="instruments do not identify"):
-        LINEAR.fit(IVData.from_arrays(x + u, x, instruments=2.0 * v + 1.0, covariates=v), KEY)
+        LINEAR.fit(IVData.from_arrays(x + u, x, instruments=2.0 * v + 1.0, covariates=v), SEED)
     with pytest.raises(DataError, match="at least 30 rows, got 12"):
-        NPIVConfig().fit(IVData.from_arrays(u[:12], x[:12], instruments=w[:12]), KEY)
+        NPIVConfig().fit(IVData.from_arrays(u[:12], x[:12], instruments=w[:12]), SEED)
     two = IVData.from_arrays(x + u, x, instruments=np.column_stack([w, v]))
     with pytest.raises(DataError, match="one instrument"):
-        NPIVConfig(dimension="adaptive").fit(two, KEY)
+        NPIVConfig(dimension="adaptive").fit(two, SEED)
     for bad in ({"min_gain": -1.0}, {"waves": 0}, {"dimension": "ccck"}):
         with pytest.raises(ConfigError, match=next(iter(bad))):
             NPIVConfig(**bad)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from bgmiv.bgm.config import BGMIVConfig
-from bgmiv.bgm.covariates import CovariateConfig
-from bgmiv.bgm.model import BGMIVModel, LatentLayout, ModelConfig, build_model
-from bgmiv.bgm.result import FittedBGMIV
+from bgmiv.bgm.fitted_networks import FittedNetworks
+from bgmiv.bgm.model import BGMIVModel, build_model
+from bgmiv.bgm.settings import CovariateConfig, LatentLayout, ModelConfig
 from bgmiv.data import IVData
 
 
@@ -64,6 +64,6 @@ def huge_outcomes() -> IVData:
 
 
 @pytest.fixture(scope="session")
-def fitted(small: BGMIVConfig, proxy_data: IVData) -> FittedBGMIV:
-    """`small` fitted to `proxy_data` with key 4."""
-    return small.fit(proxy_data, jax.random.key(4))
+def fitted(small: BGMIVConfig, proxy_data: IVData) -> FittedNetworks:
+    """`small` fitted to `proxy_data` with seed 4."""
+    return small.fit(proxy_data, 4)

@@ -29,7 +29,7 @@ def panel(curve: float) -> tuple[pd.DataFrame, np.ndarray]:
 
 def test_a_fit_absorbs_the_levels_in_its_last_stage() -> None:
     table, _ = panel(0.0)
-    model = BGMIV(iterations=20, batch_size=32, random_state=0, progress=False)
+    model = BGMIV(networks=True, iterations=20, batch_size=32, random_state=0, progress=False)
     with warnings.catch_warnings():
         # Twenty steps are too few for networks.
         warnings.simplefilter("ignore")

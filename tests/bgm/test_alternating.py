@@ -13,13 +13,14 @@ import optax
 import pytest
 from jax import Array
 
-from bgmiv.bgm.alternating import Alternating, AlternatingState
+from bgmiv.bgm.alternating import AlternatingProgram, AlternatingState
 from bgmiv.bgm.model import BGMIVModel, log_p_iv, log_p_moment, log_p_treatment, quasi_log_posterior
+from bgmiv.bgm.settings import Alternating
 from bgmiv.integrate import GaussHermite
 from bgmiv.training.loop import Row, TrainingData, run_phase
 
 RATE, LATENT_RATE, WEIGHT, RULE = 0.05, 0.02, 0.5, GaussHermite(3)
-DENSE = Alternating(
+SETTINGS = Alternating(
     epochs=1,
     batch_size=8,
     learning_rate=RATE,
@@ -29,14 +30,21 @@ DENSE = Alternating(
     integration=RULE,
     latent_momentum="dense",
 )
-ROWS = replace(DENSE, latent_momentum="rows")
+DENSE = AlternatingProgram(SETTINGS)
 
 
-def epoch(program: Alternating, state: AlternatingState, data: TrainingData, seed: int = 0) -> Any:
+def changed(**settings: Any) -> AlternatingProgram:
+    return AlternatingProgram(replace(SETTINGS, **settings))
+
+
+ROWS = changed(latent_momentum="rows")
+
+
+def epoch(program: AlternatingProgram, state: AlternatingState, data: TrainingData, seed: int = 0) -> Any:
     return run_phase(program, state, data, jax.random.key(seed))
 
 
-def begin(program: Alternating, tiny: Any, epochs_done: int = 1) -> AlternatingState:
+def begin(program: AlternatingProgram, tiny: Any, epochs_done: int = 1) -> AlternatingState:
     """A fresh state, by default past the first stage's warm-up."""
     return program.init(tiny.model, jnp.asarray(tiny.latents))._replace(epoch=jnp.asarray(epochs_done, jnp.int32))
 
@@ -54,7 +62,7 @@ def first_rows(data: TrainingData, n: int) -> TrainingData:
 
 
 @pytest.mark.parametrize("program", [DENSE, ROWS], ids=["dense", "rows"])
-def test_one_batch_changes_the_generators_and_its_own_latents(program: Alternating, tiny: Any) -> None:
+def test_one_batch_changes_the_generators_and_its_own_latents(program: AlternatingProgram, tiny: Any) -> None:
     before = begin(program, tiny)
     after, _ = epoch(program, before, first_rows(tiny.data, 6))
     assert all_changed(before.model.covariates.decoder, after.model.covariates.decoder)
@@ -113,7 +121,7 @@ def _reference(state: AlternatingState, rows: Row, log_p_y: Any) -> tuple[Altern
 
 @pytest.mark.parametrize("outcome", ["mixture", "moment"])
 def test_order_of_the_four_updates(tiny: Any, outcome: Literal["mixture", "moment"]) -> None:
-    program = replace(DENSE, outcome=outcome)
+    program = changed(outcome=outcome)
     before, rows = begin(program, tiny), jax.tree.map(lambda leaf: leaf[:8], tiny.data.rows)
     after, (history,) = epoch(program, before, first_rows(tiny.data, 8))
     log_p_y = log_p_iv if outcome == "mixture" else log_p_moment
@@ -143,7 +151,7 @@ def test_first_stage_warm_up_keeps_the_outcome_network(tiny: Any) -> None:
 
 
 @pytest.mark.parametrize("program", [DENSE, ROWS], ids=["dense", "rows"])
-def test_padding_never_matters(program: Alternating, tiny: Any) -> None:
+def test_padding_never_matters(program: AlternatingProgram, tiny: Any) -> None:
     rng = np.random.default_rng(0)
     padded = jax.tree.map(lambda leaf: leaf.at[20:].set(1e3 * rng.normal(size=leaf[20:].shape)), tiny.data.rows)
     garbage = tiny.latents.copy()
@@ -157,7 +165,7 @@ def test_padding_never_matters(program: Alternating, tiny: Any) -> None:
 
 
 @pytest.mark.parametrize("program", [DENSE, ROWS], ids=["dense", "rows"])
-def test_rows_held_out_are_never_visited(program: Alternating, tiny: Any) -> None:
+def test_rows_held_out_are_never_visited(program: AlternatingProgram, tiny: Any) -> None:
     fold = slice(4, 10)
     held = tiny.data._replace(fold_start=jnp.asarray(4, jnp.int32), fold_size=jnp.asarray(6, jnp.int32))
     garbage = held._replace(rows=jax.tree.map(lambda leaf: leaf.at[fold].set(1e3), held.rows))
@@ -180,7 +188,7 @@ def test_every_row_is_visited_once_an_epoch_in_a_new_order(tiny: Any) -> None:
 
 
 def test_cut_latents_see_neither_treatment_nor_outcome(tiny: Any) -> None:
-    program, rows = replace(DENSE, latent_update="cut"), tiny.data.rows
+    program, rows = changed(latent_update="cut"), tiny.data.rows
     other = tiny.data._replace(rows=rows._replace(x=rows.x + 1.0, y=2.0 * rows.y))
     one, two = (epoch(program, begin(program, tiny), data)[0] for data in (tiny.data, other))
     assert not same(one.model.outcome, two.model.outcome)

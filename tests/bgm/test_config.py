@@ -6,16 +6,20 @@ from typing import Any
 
 import pytest
 
-from bgmiv.bgm.alternating import Alternating
-from bgmiv.bgm.covariates import CovariateConfig, ImageDecoderConfig
-from bgmiv.bgm.egm import EGM
-from bgmiv.bgm.ensemble import Ensemble
-from bgmiv.bgm.joint import JointTraining
-from bgmiv.bgm.latents import LatentMap, LatentPosterior
-from bgmiv.bgm.model import LatentLayout, ModelConfig
+from bgmiv.bgm.settings import (
+    EGM,
+    Alternating,
+    CovariateConfig,
+    Ensemble,
+    ImageDecoderConfig,
+    JointTraining,
+    LatentLayout,
+    LatentMap,
+    LatentPosterior,
+    ModelConfig,
+)
 from bgmiv.errors import ConfigError
-from bgmiv.nn.features import FeatureConfig
-from bgmiv.nn.images import ImageConfig
+from bgmiv.nn.settings import FeatureConfig, ImageConfig
 
 REFUSED: dict[type, dict[str, tuple[Any, ...]]] = {
     EGM: {"iterations": (-1,), "batch_size": (1,), "chunk": (0,), "learning_rate": (0.0,), "critic_steps": (0,)},

@@ -11,18 +11,11 @@ import pytest
 from scipy.special import expit, log_softmax
 from scipy.stats import bernoulli, norm
 
-from bgmiv.bgm.covariates import (
-    CovariateConfig,
-    CovariateModule,
-    ImageDecoderConfig,
-    build_blocks,
-    build_covariates,
-    build_dense,
-)
+from bgmiv.bgm.covariates import CovariateModule, build_blocks, build_covariates, build_dense
+from bgmiv.bgm.settings import CovariateConfig, ImageDecoderConfig
 from bgmiv.data import BlockKind, CovariateBlock, IVData, Schema
 from bgmiv.likelihood import Bernoulli, Categorical, Gaussian
-from bgmiv.nn.features import FeatureConfig
-from bgmiv.nn.images import ImageConfig
+from bgmiv.nn.settings import FeatureConfig, ImageConfig
 
 LATENT = 3
 BLOCKS = (

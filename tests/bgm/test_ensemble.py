@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from bgmiv.bgm import ensemble
-from bgmiv.bgm.alternating import Alternating
-from bgmiv.bgm.egm import EGM
-from bgmiv.bgm.ensemble import Ensemble, Folds, Start, members_of, train
+from bgmiv.bgm.ensemble import Start, members_of, train
+from bgmiv.bgm.settings import EGM, Alternating, Ensemble
 from bgmiv.integrate import GaussHermite
+from bgmiv.training.folds import Folds, draw_folds
 
 
 def folds(members: int, held_out: float, n: int, seed: int = 0) -> Folds:
-    return Ensemble(members=members, held_out=held_out).folds(n, jax.random.key(seed))
+    return draw_folds(n, members, held_out, jax.random.key(seed))
 
 
 def left_out(made: Folds, members: int) -> list[np.ndarray]:
@@ -70,7 +70,7 @@ def test_groups_are_left_out_whole(members: int, held_out: float, n_groups: int)
     rng = np.random.default_rng(0)
     # Groups of unequal size, in no order.
     groups = rng.choice(n_groups, 900, p=np.arange(1, n_groups + 1) / np.arange(1, n_groups + 1).sum())
-    made = Ensemble(members=members, held_out=held_out).folds(900, jax.random.key(0), groups)
+    made = draw_folds(900, members, held_out, jax.random.key(0), groups)
     np.testing.assert_array_equal(np.sort(made.order), np.arange(900))
     for member in range(members):
         inside = np.isin(np.arange(900), made.rows(member))
@@ -85,7 +85,7 @@ def test_groups_are_left_out_whole(members: int, held_out: float, n_groups: int)
 
 
 def test_rows_of_one_group_are_not_left_out() -> None:
-    assert not Ensemble(members=2, held_out=0.5).folds(900, jax.random.key(0), np.zeros(900, int)).hold_out
+    assert not draw_folds(900, 2, 0.5, jax.random.key(0), np.zeros(900, int)).hold_out
 
 
 @pytest.mark.parametrize(

@@ -13,21 +13,16 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from bgmiv.bgm.alternating import Alternating
 from bgmiv.bgm.config import BGMIVConfig, paper_preset
-from bgmiv.bgm.covariates import CovariateConfig, ImageDecoderConfig
-from bgmiv.bgm.egm import EGM
-from bgmiv.bgm.ensemble import Ensemble
-from bgmiv.bgm.estimator import BGMIV, PRESETS, FittedBGMIV
-from bgmiv.bgm.latents import LatentMap
-from bgmiv.bgm.model import LatentLayout
-from bgmiv.bgm.result import Member
+from bgmiv.bgm.estimator import BGMIV, PRESETS
+from bgmiv.bgm.fitted_networks import FittedNetworks, Member
+from bgmiv.bgm.settings import EGM, Alternating, CovariateConfig, Ensemble, ImageDecoderConfig, LatentLayout, LatentMap
 from bgmiv.data import FixedAffine, Identity, IVData, RoleScaling
 from bgmiv.designs import DemandDesign
 from bgmiv.effects import predict
 from bgmiv.errors import ConfigError, DataError, FitWarning
 from bgmiv.integrate import FiniteMixture, GaussHermite, MonteCarlo, QuasiMonteCarlo
-from bgmiv.nn.images import ImageConfig
+from bgmiv.nn.settings import ImageConfig
 from bgmiv.sieve.fit import SieveConfig
 
 N = 60
@@ -129,7 +124,7 @@ class TestWhatPredictionSees:
             scaler=replace(fitted.scaler, instruments=Identity().fit(np.zeros((2, 1)))),
         )
         np.testing.assert_array_equal(predict(strange, *QUERY), predict(fitted, *QUERY))
-        assert list(inspect.signature(FittedBGMIV.latents).parameters) == ["self", "covariates", "member"]
+        assert list(inspect.signature(FittedNetworks.latents).parameters) == ["self", "covariates", "member"]
 
     def test_predictions_are_the_structural_mean_in_original_units(self, base: BGMIV) -> None:
         fitted = base.fitted_
@@ -174,7 +169,7 @@ class TestSettings:
     def test_a_rule_for_another_treatment_is_refused(self) -> None:
         config = replace(PRESETS["default"](), alternating=Alternating(integration=FiniteMixture()))
         with pytest.raises(ConfigError, match=r"FiniteMixture.*discrete"):
-            config.fit(IVData.from_arrays(Y, X, instruments=W, covariates=V), jax.random.key(0))
+            config.fit(IVData.from_arrays(Y, X, instruments=W, covariates=V), 0)
 
     def test_arguments_reach_the_config(self) -> None:
         settings = {"latent_layout": (1, 1, 1, 1), "batch_size": 16, "members": 2, "held_out": 0.25}

@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bgmiv.bgm import fit as fit_module
+from bgmiv.bgm import train as train_module
 from bgmiv.bgm.config import BGMIVConfig
-from bgmiv.bgm.ensemble import Ensemble, Trained
-from bgmiv.bgm.result import FittedBGMIV
+from bgmiv.bgm.ensemble import Trained
+from bgmiv.bgm.fitted_networks import FittedNetworks
+from bgmiv.bgm.settings import Ensemble
 from bgmiv.data import Identity, IVData, RoleScaling
 from bgmiv.data.query import Query, query_at
 from bgmiv.effects import predict
@@ -23,20 +23,20 @@ from bgmiv.errors import DataError, DivergedError
 from bgmiv.preprocess.reduction import BlockReduction
 
 MEMBERS = 3
-KEY = jax.random.key(4)
+SEED = 4
 
 
 @pytest.fixture(scope="module")
-def query(fitted: FittedBGMIV, proxy_data: IVData) -> Query:
+def query(fitted: FittedNetworks, proxy_data: IVData) -> Query:
     return query_at(fitted.schema, proxy_data.treatment[:9], {"proxy": proxy_data.covariates[:9]})
 
 
-def members_at(fitted: FittedBGMIV, query: Query) -> np.ndarray:
+def members_at(fitted: FittedNetworks, query: Query) -> np.ndarray:
     return fitted.members_at(query)[:, 0]
 
 
 class TestMembers:
-    def test_predictions_are_their_mean(self, fitted: FittedBGMIV, query: Query) -> None:
+    def test_predictions_are_their_mean(self, fitted: FittedNetworks, query: Query) -> None:
         each = members_at(fitted, query)
         assert each.shape == (MEMBERS, 9)
         np.testing.assert_allclose(fitted.at(query)[0], each.mean(axis=0), rtol=1e-12)
@@ -44,7 +44,7 @@ class TestMembers:
         np.testing.assert_array_equal(alone.at(query)[0], each[1])
         assert fitted.n_members == MEMBERS
 
-    def test_history_is_the_mean_over_members(self, fitted: FittedBGMIV) -> None:
+    def test_history_is_the_mean_over_members(self, fitted: FittedNetworks) -> None:
         assert [(row.phase, row.step) for row in fitted.history] == [("joint training", step) for step in (4, 8, 12)]
         for i, row in enumerate(fitted.history):
             losses = [member.history[i].metrics["loss"] for member in fitted.members]
@@ -54,14 +54,14 @@ class TestMembers:
 
 
 class TestHeldOutRows:
-    def test_each_member_holds_out_rows_of_its_own(self, fitted: FittedBGMIV) -> None:
+    def test_each_member_holds_out_rows_of_its_own(self, fitted: FittedNetworks) -> None:
         rows = [member.held_out_rows for member in fitted.members]
         assert [len(each) for each in rows] == [20, 20, 20]
         assert len(np.unique(np.concatenate(rows))) == 60
 
     def test_losses_are_on_held_out_rows_and_on_rows_trained_on(self, small: BGMIVConfig, proxy_data: IVData) -> None:
         """With 40 rows of 100 held out, the middle member has nowhere 40 others in a run."""
-        fit = replace(small, ensemble=Ensemble(MEMBERS, 0.4)).fit(proxy_data, KEY)
+        fit = replace(small, ensemble=Ensemble(MEMBERS, 0.4)).fit(proxy_data, SEED)
         y = (proxy_data.outcome - proxy_data.outcome.mean()) / proxy_data.outcome.std()
         left_out = [member.held_out_rows for member in fit.members]
         for member, rows in zip(fit.members, left_out, strict=True):
@@ -77,14 +77,14 @@ class TestHeldOutRows:
         self, small: BGMIVConfig, proxy_data: IVData, same: Callable[[Any, Any], bool]
     ) -> None:
         fixed = replace(small, scaling=RoleScaling(outcome=Identity()))
-        before = fixed.fit(proxy_data, KEY)
+        before = fixed.fit(proxy_data, SEED)
         changed = proxy_data.outcome.copy()
         changed[before.members[0].held_out_rows] += 1e-3 * np.arange(20, dtype=changed.dtype)
-        after = fixed.fit(replace(proxy_data, outcome=changed), KEY)
+        after = fixed.fit(replace(proxy_data, outcome=changed), SEED)
         assert same(before.members[0].model, after.members[0].model)
         assert not same(before.members[1].model, after.members[1].model)
 
-    def test_each_is_predicted_by_the_member_that_held_it_out(self, fitted: FittedBGMIV, proxy_data: IVData) -> None:
+    def test_each_is_predicted_by_the_member_that_held_it_out(self, fitted: FittedNetworks, proxy_data: IVData) -> None:
         from bgmiv.data.query import rows_of
 
         rows = rows_of(fitted.schema, proxy_data)
@@ -107,14 +107,14 @@ def n_members(trained: Trained) -> int:
 def break_training(monkeypatch: pytest.MonkeyPatch, change: Change, times: int = 1) -> list[int]:
     """Change what training gives the first few times; the list counts its calls, with the members in each."""
     calls: list[int] = []
-    real = fit_module.train
+    real = train_module.train
 
     def train(*arguments: Any) -> Trained:
         trained = real(*arguments)
         calls.append(n_members(trained))
         return change(trained) if len(calls) <= times else trained
 
-    monkeypatch.setattr(fit_module, "train", train)
+    monkeypatch.setattr(train_module, "train", train)
     return calls
 
 
@@ -150,13 +150,13 @@ class TestFailures:
         self,
         monkeypatch: pytest.MonkeyPatch,
         small: BGMIVConfig,
-        fitted: FittedBGMIV,
+        fitted: FittedNetworks,
         proxy_data: IVData,
         same: Any,
         change: Change,
     ) -> None:
         calls = break_training(monkeypatch, change)
-        fit = small.fit(proxy_data, KEY)
+        fit = small.fit(proxy_data, SEED)
         assert calls == [3, 1]
         assert [member.attempts for member in fit.members] == [1, 2, 1]
         assert [same(a.model, b.model) for a, b in zip(fit.members, fitted.members, strict=True)] == [True, False, True]
@@ -164,13 +164,18 @@ class TestFailures:
         assert (fit.verdict.evidence.n_members, fit.verdict.evidence.n_failed) == (3, 0)
 
     def test_one_that_fails_at_every_attempt_is_left_out(
-        self, monkeypatch: pytest.MonkeyPatch, small: BGMIVConfig, fitted: FittedBGMIV, proxy_data: IVData, query: Query
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        small: BGMIVConfig,
+        fitted: FittedNetworks,
+        proxy_data: IVData,
+        query: Query,
     ) -> None:
         def always(trained: Trained) -> Trained:
             return diverged(1 if n_members(trained) == MEMBERS else 0)(trained)
 
         calls = break_training(monkeypatch, always, times=99)
-        fit = replace(small, ensemble=replace(small.ensemble, attempts=3)).fit(proxy_data, KEY)
+        fit = replace(small, ensemble=replace(small.ensemble, attempts=3)).fit(proxy_data, SEED)
         assert calls == [3, 1, 1]
         np.testing.assert_allclose(fit.at(query)[0], members_at(fitted, query)[[0, 2]].mean(axis=0), rtol=1e-12)
         assert any("failed at every attempt for 33%" in reason for reason in fit.verdict.reasons)
@@ -179,7 +184,7 @@ class TestFailures:
     def test_all_of_them_are_an_error(self, small: BGMIVConfig, huge_outcomes: IVData) -> None:
         fixed = replace(small, scaling=RoleScaling(outcome=Identity()))
         with pytest.raises(DivergedError, match="joint training"):
-            fixed.fit(huge_outcomes, KEY)
+            fixed.fit(huge_outcomes, SEED)
 
     def test_predictions_that_are_no_numbers_are_an_error(
         self, monkeypatch: pytest.MonkeyPatch, small: BGMIVConfig, proxy_data: IVData
@@ -187,25 +192,25 @@ class TestFailures:
         """Training may break in its very last step, which no loss has seen."""
         break_training(monkeypatch, lambda t: shifted(np.nan, *range(n_members(t)))(t), times=99)
         with pytest.raises(DivergedError, match="joint training"):
-            small.fit(proxy_data, KEY)
+            small.fit(proxy_data, SEED)
 
     def test_without_held_out_rows_a_diverged_member_is_left_out(
         self, monkeypatch: pytest.MonkeyPatch, small: BGMIVConfig, proxy_data: IVData
     ) -> None:
         calls = break_training(monkeypatch, diverged(2), times=99)
-        fit = replace(small, ensemble=Ensemble(MEMBERS)).fit(proxy_data, KEY)
+        fit = replace(small, ensemble=Ensemble(MEMBERS)).fit(proxy_data, SEED)
         assert calls == [3]
         assert (fit.n_members, fit.verdict.evidence.n_failed) == (2, 1)
         assert [(m.held_out, m.training, len(m.held_out_rows)) for m in fit.members] == [(None, None, 0)] * 2
 
 
 def test_wide_blocks_are_reduced_before_anything_else(
-    small: BGMIVConfig, fitted: FittedBGMIV, proxy_data: IVData, query: Query
+    small: BGMIVConfig, fitted: FittedNetworks, proxy_data: IVData, query: Query
 ) -> None:
     assert fitted.schema == proxy_data.schema
     assert fitted.reduction.schema.n_covariates == fitted.model.covariates.encoder.features.width == 1
     reduction = BlockReduction().fit(proxy_data)
-    by_hand = replace(small, reduction=None).fit(reduction.apply(proxy_data), KEY)
+    by_hand = replace(small, reduction=None).fit(reduction.apply(proxy_data), SEED)
     scores = {"proxy[pc1]": reduction.transform(proxy_data.covariates[:9])[:, 0]}
     np.testing.assert_allclose(fitted.at(query)[0], predict(by_hand, query.treatment[0], scores), rtol=1e-6)
     with pytest.raises(DataError, match="proxy"):
@@ -219,4 +224,4 @@ def test_networks_are_not_trained_on_a_handful_of_rows() -> None:
     weighted = IVData.from_arrays(w + 2.0 * u, w + u, instruments=w, weights=(np.arange(60) < 49).astype(np.float64))
     for data, n in ((few, 5), (weighted, 49)):
         with pytest.raises(DataError, match=f"at least 50 rows, got {n}"):
-            BGMIVConfig().fit(data, jax.random.key(0))
+            BGMIVConfig().fit(data, 0)

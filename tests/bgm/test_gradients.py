@@ -11,22 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bgmiv.bgm.covariates import CovariateConfig
 from bgmiv.bgm.egm import critic_loss, egm_loss
-from bgmiv.bgm.joint import JointTraining, joint_loss
-from bgmiv.bgm.model import (
-    BGMIVModel,
-    LatentLayout,
-    ModelConfig,
-    build_model,
-    log_p_iv,
-    log_p_moment,
-    quasi_log_posterior,
-)
+from bgmiv.bgm.joint import joint_loss
+from bgmiv.bgm.model import BGMIVModel, build_model, log_p_iv, log_p_moment, quasi_log_posterior
+from bgmiv.bgm.settings import CovariateConfig, JointTraining, LatentLayout, ModelConfig
 from bgmiv.data import IVData
 from bgmiv.integrate import FiniteMixture, GaussHermite, IntegrationRule, QuasiMonteCarlo
-from bgmiv.nn import MLP
-from bgmiv.nn.features import FeatureConfig
+from bgmiv.nn.mlp import MLP
+from bgmiv.nn.settings import FeatureConfig
 from bgmiv.training.loop import Row
 
 LAYOUT = LatentLayout(1, 1, 1, 1)

@@ -9,11 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bgmiv.bgm.covariates import CovariateConfig, CovariateModule, ImageDecoderConfig, build_blocks, build_image_decoder
+from bgmiv.bgm.covariates import CovariateModule, build_blocks, build_image_decoder
+from bgmiv.bgm.settings import CovariateConfig, ImageDecoderConfig
 from bgmiv.data import BlockKind, CovariateBlock
 from bgmiv.likelihood import Bernoulli, Gaussian
-from bgmiv.nn.features import FeatureConfig, build_features, rows_at_once
-from bgmiv.nn.images import ImageConfig, ImageFeatures
+from bgmiv.nn.features import build_features, rows_at_once
+from bgmiv.nn.images import ImageFeatures
+from bgmiv.nn.settings import FeatureConfig, ImageConfig
 
 LATENT = 3
 

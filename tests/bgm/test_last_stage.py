@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
@@ -14,7 +13,7 @@ import bgmiv
 from bgmiv.baselines.tsls import TSLS
 from bgmiv.bgm.config import BGMIVConfig
 from bgmiv.bgm.estimator import BGMIV, PRESETS, _model_draws
-from bgmiv.bgm.last_stage import fit_last_stage
+from bgmiv.bgm.last_stage import fit_sieve_stage, with_networks
 from bgmiv.data import IVData
 from bgmiv.data.query import query_at
 from bgmiv.effects import estimate_at
@@ -38,7 +37,7 @@ def learned_from(function: np.ndarray, treatment: np.ndarray, noise: np.ndarray)
 
 
 def fit(data: IVData, learned: Learned | None) -> Any:
-    return fit_last_stage(SieveConfig(), data, learned)
+    return with_networks(SieveConfig(), data, fit_sieve_stage(SieveConfig(), data), learned)
 
 
 def test_useless_networks_leave_linear_two_stage_least_squares() -> None:
@@ -82,15 +81,20 @@ def test_networks_that_enter_with_the_wrong_sign_are_not_used() -> None:
     assert found.weight == 0.0
 
 
-def test_a_table_too_small_to_hold_rows_out_has_the_linear_estimate(with_last_stage: BGMIVConfig) -> None:
+@pytest.mark.parametrize("networks", [True, "auto"])
+def test_a_table_too_small_to_hold_rows_out_has_the_linear_estimate(
+    with_last_stage: BGMIVConfig, networks: Any
+) -> None:
     data = table(0).take(np.arange(50))
-    fitted = with_last_stage.fit(data, jax.random.key(0))
+    fitted = replace(with_last_stage, networks=networks).fit(data, 0)
     assert not fitted.uses_networks
     tsls = TSLS().fit(data.outcome, data.treatment, instruments=data.instruments, covariates=data.covariates)
     query = query_at(data.schema, data.treatment, data.covariates)
     line = tsls.predict(data.treatment, data.covariates)
     assert np.std(fitted.at(query)[0] - line) < 0.15 * np.std(line)
-    assert [finding.key for finding in fitted.verdict.findings][:1] == ["held_out"]
+    evidence = fitted.verdict.evidence
+    assert evidence.networks == ("trained" if networks is True else "few rows")
+    assert (evidence.n_held_out == 0) == (networks is True)
 
 
 def test_networks_that_know_too_few_rows_are_not_used() -> None:
@@ -113,7 +117,7 @@ def test_what_no_first_stage_identifies_is_left_to_the_networks() -> None:
 
 @pytest.fixture
 def with_last_stage(small: BGMIVConfig, monkeypatch: pytest.MonkeyPatch) -> BGMIVConfig:
-    config = replace(small, last_stage=SieveConfig(), ensemble=replace(small.ensemble, held_out=1 / 3))
+    config = replace(small, last_stage=SieveConfig(), networks=True, ensemble=replace(small.ensemble, held_out=1 / 3))
     monkeypatch.setitem(PRESETS, "default", lambda: config)
     return config
 
@@ -121,7 +125,7 @@ def with_last_stage(small: BGMIVConfig, monkeypatch: pytest.MonkeyPatch) -> BGMI
 @pytest.mark.usefixtures("with_last_stage")
 @pytest.mark.filterwarnings("ignore::bgmiv.errors.FitWarning")
 def test_a_fit_carries_it_along(proxy_data: IVData, tmp_path: Path) -> None:
-    model = BGMIV(random_state=0)
+    model = BGMIV(networks=True, random_state=0)
     model._fit(model._config(), proxy_data)
     fitted = model.fitted_
     assert fitted.last_stage is not None
@@ -159,7 +163,7 @@ def test_levels_weights_groups_and_no_instrument(with_last_stage: BGMIVConfig) -
         weights=weights, groups=np.arange(100) // 4,
     )  # fmt: skip
     for config in (with_last_stage, with_last_stage.without_instrument()):
-        fitted = config.fit(data, jax.random.key(0))
+        fitted = config.fit(data, 0)
         assert fitted.last_stage is not None
         values = fitted.at(query_at(fitted.schema, [0, 1, 2], u[:3] ** 2))
         assert np.all(np.isfinite(values))

@@ -12,8 +12,9 @@ import optax
 import pytest
 
 from bgmiv.bgm.covariates import build_dense
-from bgmiv.bgm.latents import LatentAdamState, LatentMap, init_latents, latents_of, step_latents, structural_means
+from bgmiv.bgm.latents import LatentAdamState, init_latents, latents_of, step_latents, structural_means
 from bgmiv.bgm.model import BGMIVModel, covariate_log_posterior
+from bgmiv.bgm.settings import LatentMap
 
 MAP = LatentMap(steps=60, learning_rate=0.01)
 # Rows land in other places of a padded block; vectorised sums then round differently, and Adam's steps keep that.

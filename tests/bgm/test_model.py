@@ -11,11 +11,8 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats import norm
 
-from bgmiv.bgm.covariates import CovariateConfig
 from bgmiv.bgm.model import (
     BGMIVModel,
-    LatentLayout,
-    ModelConfig,
     build_model,
     covariate_log_posterior,
     log_p_iv,
@@ -23,6 +20,7 @@ from bgmiv.bgm.model import (
     outcome_raws,
     quasi_log_posterior,
 )
+from bgmiv.bgm.settings import CovariateConfig, LatentLayout, ModelConfig
 from bgmiv.data import IVData
 from bgmiv.integrate import GaussHermite, ObservedTreatment
 from bgmiv.likelihood import Bernoulli, Gaussian

@@ -13,8 +13,8 @@ import pytest
 from jax import Array
 from scipy.stats import norm
 
-from bgmiv.bgm.covariates import CovariateConfig
-from bgmiv.bgm.model import BGMIVModel, LatentLayout, ModelConfig, build_model, log_p_iv, log_p_moment
+from bgmiv.bgm.model import BGMIVModel, build_model, log_p_iv, log_p_moment
+from bgmiv.bgm.settings import CovariateConfig, LatentLayout, ModelConfig
 from bgmiv.data import IVData
 from bgmiv.integrate import FiniteMixture, GaussHermite, IntegrationRule
 from bgmiv.training.loop import Row

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bgmiv.bgm.covariates import CovariateConfig
-from bgmiv.bgm.model import LatentLayout, ModelConfig, build_model
+from bgmiv.bgm.model import build_model
 from bgmiv.bgm.partition import choose_layout
+from bgmiv.bgm.settings import CovariateConfig, LatentLayout, ModelConfig
 from bgmiv.data import IVData
-from bgmiv.nn.features import FeatureConfig
+from bgmiv.nn.settings import FeatureConfig
 
 
 def table(n: int, covariates: Any = None, seed: int = 0) -> IVData:

@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from bgmiv.bgm.covariates import CovariateConfig
-from bgmiv.bgm.latents import LatentPosterior, structural_averages, structural_means
-from bgmiv.bgm.model import BGMIVModel, LatentLayout, ModelConfig, build_model, covariate_log_posterior
+from bgmiv.bgm.latents import structural_averages, structural_means
+from bgmiv.bgm.model import BGMIVModel, build_model, covariate_log_posterior
 from bgmiv.bgm.posterior import LatentDraws, _warn_unconverged, latent_draws, sample_latents
+from bgmiv.bgm.settings import CovariateConfig, LatentLayout, LatentPosterior, ModelConfig
 from bgmiv.data import IVData
 from bgmiv.errors import BGMIVWarning
-from bgmiv.nn.features import FeatureConfig
+from bgmiv.nn.settings import FeatureConfig
 
 CONFIG = LatentPosterior(n_warmup=60, n_draws=240)
 ROWS = 48

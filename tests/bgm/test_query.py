@@ -12,16 +12,16 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
+from bgmiv.bgm import fitted_networks as result_module
 from bgmiv.bgm import posterior
-from bgmiv.bgm import result as result_module
 from bgmiv.bgm.config import BGMIVConfig
 from bgmiv.bgm.estimator import BGMIV, PRESETS
-from bgmiv.bgm.latents import LatentPosterior, structural_means
-from bgmiv.bgm.result import FittedBGMIV
+from bgmiv.bgm.fitted_networks import FittedNetworks
+from bgmiv.bgm.latents import structural_means
+from bgmiv.bgm.settings import LatentPosterior
 from bgmiv.data import IVData, Schema
 from bgmiv.data.query import Query, Rows, query_along, rows_of
 from bgmiv.errors import NotFittedError
@@ -71,7 +71,7 @@ def test_one_question_checks_and_encodes_once(model: BGMIV, counts: Counter[Any]
     assert sorted(counts.values()) == [encodings] * 3
 
 
-def test_a_completed_fit_keeps_the_encoding(fitted: FittedBGMIV, proxy_data: IVData, counts: Counter[Any]) -> None:
+def test_a_completed_fit_keeps_the_encoding(fitted: FittedNetworks, proxy_data: IVData, counts: Counter[Any]) -> None:
     rows = rows_of(fitted.schema, proxy_data)
     query = Query(np.array([[0.0], [1.0]]), rows)
     before = fitted.at(query)
@@ -89,7 +89,7 @@ def test_a_completed_fit_keeps_the_encoding(fitted: FittedBGMIV, proxy_data: IVD
         fitted.factors(query)
 
 
-def test_support_is_known_right_after_the_fit(fitted: FittedBGMIV, proxy_data: IVData) -> None:
+def test_support_is_known_right_after_the_fit(fitted: FittedNetworks, proxy_data: IVData) -> None:
     rows = rows_of(fitted.schema, proxy_data)
     inside = fitted.in_support(Query(np.stack([proxy_data.treatment, proxy_data.treatment + 100.0]), rows))
     assert inside.shape == (2, 100)
@@ -98,7 +98,7 @@ def test_support_is_known_right_after_the_fit(fitted: FittedBGMIV, proxy_data: I
     assert not inside[1].any()
 
 
-def test_members_spread_is_their_variance(fitted: FittedBGMIV, proxy_data: IVData) -> None:
+def test_members_spread_is_their_variance(fitted: FittedNetworks, proxy_data: IVData) -> None:
     rows = rows_of(fitted.schema, proxy_data).take(slice(0, 4))
     query = Query(np.array([[0.0], [1.0], [2.0]]), rows)
     completed = fitted.with_uncertainty(proxy_data, rows_of(fitted.schema, proxy_data))
@@ -108,7 +108,7 @@ def test_members_spread_is_their_variance(fitted: FittedBGMIV, proxy_data: IVDat
 
 @pytest.mark.filterwarnings("ignore:the latent posterior's chains")
 def test_draws_of_the_posterior_are_made_once_a_member(
-    fitted: FittedBGMIV, proxy_data: IVData, monkeypatch: pytest.MonkeyPatch
+    fitted: FittedNetworks, proxy_data: IVData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rule = LatentPosterior(n_chains=2, n_warmup=20, n_draws=40)
     ruled = replace(fitted, config=replace(fitted.config, latents=rule), members=fitted.members[:2])
@@ -139,7 +139,7 @@ def test_a_wide_dose_response_needs_little_memory(small: BGMIVConfig) -> None:
     proxy = rng.normal(size=(1000, 784))
     data = IVData.from_arrays(w + u, w - u, instruments=w, covariates={"proxy": proxy})
     # What a question takes does not depend on the training.
-    fitted = replace(small, initial=replace(small.initial, iterations=0)).fit(data, jax.random.key(0))
+    fitted = replace(small, initial=replace(small.initial, iterations=0)).fit(data, 0)
     query = query_along(fitted.schema, np.linspace(-1.0, 1.0, 41), data)
     fitted.at(query)
     gc.collect()

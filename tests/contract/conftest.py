@@ -16,7 +16,7 @@ from bgmiv.registry import METHODS, find_method
 
 TINY: dict[str, dict[str, Any]] = {
     # Two members: so many rows are held out that a data set of 60 has some.
-    "bgm-iv": {"members": 2, "iterations": 20, "batch_size": 8, "latent_layout": (1, 1, 1, 1)},
+    "bgm-iv": {"networks": True, "members": 2, "iterations": 20, "batch_size": 8, "latent_layout": (1, 1, 1, 1)},
     "tsls": {},
     "npiv": {},
     "control-function": {},

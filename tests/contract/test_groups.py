@@ -53,7 +53,7 @@ def test_members_of_other_methods(method: Any, settings: dict[str, Any]) -> None
 
 def test_samples_of_two_stages() -> None:
     data = IVData.from_arrays(**clustered(0))
-    first, second = KIVConfig()._split(data, jax.random.key(0))
+    first, second = KIVConfig()._split(data, 0)
     assert_apart(first, second)
     assert len(first) == pytest.approx(450, abs=SIZE)
     halves = stage_data(RoleScaling().fit(data).transform(data), jax.random.key(0), halves=True, groups=data.groups)

@@ -5,18 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 from linearmodels.iv import IV2SLS
 
 from bgmiv import KIV, TSLS
 from bgmiv.baselines.tsls import TSLSConfig
-from bgmiv.bgm.covariates import CovariateConfig
 from bgmiv.bgm.estimator import PRESETS, BGMIVConfig
-from bgmiv.bgm.fit import open_checkpoint
-from bgmiv.bgm.joint import JointTraining
-from bgmiv.bgm.model import ModelConfig
+from bgmiv.bgm.settings import CovariateConfig, JointTraining, ModelConfig
+from bgmiv.bgm.train import open_checkpoint
 from bgmiv.data.ivdata import IVData
 from bgmiv.effects import predict
 from bgmiv.training.checkpoint import Checkpoint
@@ -97,7 +94,7 @@ class TestBGMIV:
             data = IVData.from_arrays(
                 x + shift, x, instruments=w, covariates={"age": v}, weights=odd == chosen, groups=states
             )
-            fitted = config.fit(data, jax.random.key(0))
+            fitted = config.fit(data, 0)
             predictions.append(float(predict(fitted, [0.0], {"age": [0.0]})[0]))
         low, high = predictions
         assert low < -2.5
@@ -106,8 +103,8 @@ class TestBGMIV:
     def test_algorithm_1_weighs_the_rows_likelihoods(self) -> None:
         config = small("paper-qmc", initial=replace(JOINT, iterations=0))
         config = replace(config, alternating=replace(config.alternating, epochs=3, chunk=3))
-        key, points = jax.random.key(0), ([0.0, 1.0], {"age": [0.0, 1.0]})
-        plain, ones, others = (predict(config.fit(sample(w), key), *points) for w in (None, np.ones(N), 0.1 + COUNTS))
+        points = ([0.0, 1.0], {"age": [0.0, 1.0]})
+        plain, ones, others = (predict(config.fit(sample(w), 0), *points) for w in (None, np.ones(N), 0.1 + COUNTS))
         np.testing.assert_allclose(ones, plain, rtol=1e-4, atol=1e-5)
         assert not np.allclose(others, plain, rtol=1e-4, atol=1e-5)
 
@@ -115,7 +112,7 @@ class TestBGMIV:
         config = replace(small(initial=JOINT), checkpoint=str(tmp_path))
         marks = set()
         for data in (sample(), sample(1.0 + COUNTS), sample(groups=STATES), sample(1.0 + COUNTS, STATES)):
-            checkpoint = open_checkpoint(config, data, jax.random.key(0))
+            checkpoint = open_checkpoint(config, data, 0)
             assert isinstance(checkpoint, Checkpoint)
             marks.add(checkpoint._fingerprint)
         assert len(marks) == 4

@@ -27,8 +27,7 @@ from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, treatment_as_c
 from bgmiv.data.schema import Schema
 from bgmiv.errors import ConfigError, DivergedError
 from bgmiv.estimators.fitted import chosen_preset
-from bgmiv.nn.features import FeatureConfig
-from bgmiv.nn.images import check_widths
+from bgmiv.nn.settings import FeatureConfig, check_widths
 from bgmiv.progress import HistoryRow, Reporter, silent
 from bgmiv.training.loop import RandomNumbers, Row, TrainingData, run_phase, training_data
 
@@ -264,9 +263,9 @@ class DeepGMMConfig(NetworkConfig):
         if not self.learning_rates or min(self.learning_rates) <= 0.0:
             raise ConfigError(f"learning_rates must hold positive numbers, got {self.learning_rates}.")
 
-    def fit(self, data: IVData, key: Array, reporter: Reporter = silent) -> FittedDeepGMM:
+    def fit(self, data: IVData, seed: int = 0, reporter: Reporter = silent) -> FittedDeepGMM:
         """Fit all members."""
-        return fit_members(FittedDeepGMM, self, data, key, reporter)
+        return fit_members(FittedDeepGMM, self, data, seed, reporter)
 
     def fit_member(
         self,

@@ -34,8 +34,7 @@ from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.errors import ConfigError
 from bgmiv.estimators.fitted import chosen_preset
 from bgmiv.likelihood import Bernoulli, FiniteHead, GaussianMixture, Head, Levels
-from bgmiv.nn.features import FeatureConfig
-from bgmiv.nn.images import check_widths
+from bgmiv.nn.settings import FeatureConfig, check_widths
 from bgmiv.progress import HistoryRow, Reporter, silent
 from bgmiv.training.loop import RandomNumbers, Row, TrainingData, run_phase, training_data
 
@@ -314,9 +313,9 @@ class DeepIVConfig(NetworkConfig):
             outcome_stage=second,
         )
 
-    def fit(self, data: IVData, key: Array, reporter: Reporter = silent) -> FittedDeepIV:
+    def fit(self, data: IVData, seed: int = 0, reporter: Reporter = silent) -> FittedDeepIV:
         """Fit all members."""
-        return fit_members(FittedDeepIV, self.resolved(data.schema, data.n_rows), data, key, reporter)
+        return fit_members(FittedDeepIV, self.resolved(data.schema, data.n_rows), data, seed, reporter)
 
     def fit_member(
         self,

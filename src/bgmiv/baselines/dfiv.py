@@ -47,7 +47,8 @@ from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, treatment_as_c
 from bgmiv.data.schema import Schema
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.fitted import chosen_preset
-from bgmiv.nn.features import BlockFeatures, FeatureConfig, build_features
+from bgmiv.nn.features import BlockFeatures, build_features
+from bgmiv.nn.settings import FeatureConfig
 from bgmiv.progress import HistoryRow, Reporter, silent
 from bgmiv.training.loop import TrainingData, run_once, run_phase
 
@@ -274,11 +275,11 @@ class DFIVConfig(NetworkConfig):
         psi = FeatureNet(schema.treatment.width, BlockFeatures((), ()), self.treatment_net, key=key_psi)
         return Networks(psi, phi, xi)
 
-    def fit(self, data: IVData, key: Array, reporter: Reporter = silent) -> FittedDFIV:
+    def fit(self, data: IVData, seed: int = 0, reporter: Reporter = silent) -> FittedDFIV:
         """Fit all members."""
         if data.n_rows < 4:
             raise DataError(f"DFIV needs at least 4 rows, two for each stage; there are {data.n_rows}.")
-        return fit_members(FittedDFIV, self, data, key, reporter)
+        return fit_members(FittedDFIV, self, data, seed, reporter)
 
     def fit_member(
         self,

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Literal, NamedTuple
 
-import jax
 import numpy as np
-from jax import Array
 from numpy.typing import NDArray
 
 from bgmiv.data.ivdata import IVData
@@ -82,7 +80,7 @@ class KIVConfig(MethodConfig):
         >>> w, u = rng.normal(size=(2, 600))
         >>> x = w + u
         >>> data = IVData.from_arrays(np.sin(x) + u, x, instruments=w)
-        >>> fitted = KIVConfig().fit(data, jax.random.key(0))
+        >>> fitted = KIVConfig().fit(data)
         >>> bool(np.abs(predict(fitted, [-1.0, 1.0]) - np.sin([-1.0, 1.0])).max() < 0.4)
         True
 
@@ -120,11 +118,11 @@ class KIVConfig(MethodConfig):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}.")
 
-    def fit(self, data: IVData, key: Array, reporter: Reporter = silent) -> FittedKIV:
+    def fit(self, data: IVData, seed: int = 0, reporter: Reporter = silent) -> FittedKIV:
         """Split, regress the features, validate λ, regress the outcome, validate ξ."""
         check_one_number(data, "KIV")
         check_no_weights(data, "KIV")
-        first, second = self._split(data, key)
+        first, second = self._split(data, seed)
         schema = data.schema
         scaler = self.scaling.fit(data if self.use_instrument else data.without_instruments())
         y, v = _scaled(scaler.outcome, data.outcome), _scaled(scaler.covariates, data.covariates)
@@ -163,7 +161,7 @@ class KIVConfig(MethodConfig):
             losses=(np.zeros(0) if stage1 is None else stage1.losses, losses),
         )
 
-    def _split(self, data: IVData, key: Array) -> tuple[np.ndarray, np.ndarray]:
+    def _split(self, data: IVData, seed: int) -> tuple[np.ndarray, np.ndarray]:
         check_instrument(data, "KIV", use_instrument=self.use_instrument)
         size = round(self.split * data.n_rows)
         if min(size, data.n_rows - size) < 2:
@@ -171,7 +169,7 @@ class KIVConfig(MethodConfig):
                 f"KIV splits {data.n_rows} rows into samples of {size} and {data.n_rows - size}, and each needs 2 or "
                 "more; pass more rows."
             )
-        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+        rng = np.random.default_rng([0, seed])
         rows = rng.permutation(data.n_rows)
         if data.groups is not None and len(np.unique(data.groups)) > 1:
             # Whole groups in either sample, in random order; rows of a sample are in random order too.

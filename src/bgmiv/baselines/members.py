@@ -144,6 +144,7 @@ class FittedMembers(FittedMethod):
     scaler: Scaler
     members: tuple[Member, ...]
     held_out_rows: tuple[np.ndarray, ...] = field(default=(), kw_only=True)
+    compiled = True
 
     @property
     def n_members(self) -> int:
@@ -185,7 +186,7 @@ class FittedMembers(FittedMethod):
 F = TypeVar("F", bound=FittedMembers)
 
 
-def fit_members(fitted: type[F], config: NetworkConfig, data: IVData, key: Array, reporter: Reporter) -> F:
+def fit_members(fitted: type[F], config: NetworkConfig, data: IVData, seed: int, reporter: Reporter) -> F:
     """Reduce, scale, and train each member without its fold; members that diverge are left out unless all do.
 
     Raises:
@@ -193,6 +194,7 @@ def fit_members(fitted: type[F], config: NetworkConfig, data: IVData, key: Array
         DivergedError: every member diverged.
     """
     enable_compilation_cache()
+    key = jax.random.key(seed)
     method = fitted.__name__.removeprefix("Fitted")
     check_one_number(data, method)
     check_no_weights(data, method)
@@ -235,8 +237,6 @@ def _divided(rows: ScaledData, fold: np.ndarray) -> tuple[ScaledData, ScaledData
 @dataclass(eq=False, repr=False, kw_only=True)
 class NetworkEstimator(SeededEstimator):
     """An estimator whose fitted result holds members and whose arguments left at None take the preset's value."""
-
-    compiled = True
 
     members: int | None = None
     held_out: float | None = None

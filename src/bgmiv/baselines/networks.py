@@ -17,10 +17,10 @@ from jax import Array
 
 from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.errors import ConfigError
-from bgmiv.nn import Dense
 from bgmiv.nn.batching import bucket_size, pad_rows
-from bgmiv.nn.features import BlockFeatures, FeatureConfig, build_features, rows_at_once
-from bgmiv.nn.images import ImageConfig
+from bgmiv.nn.features import BlockFeatures, build_features, rows_at_once
+from bgmiv.nn.mlp import Dense
+from bgmiv.nn.settings import FeatureConfig, ImageConfig
 from bgmiv.training.loop import RandomNumbers
 
 __all__ = [

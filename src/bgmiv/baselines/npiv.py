@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
-import jax
-
 from bgmiv.covariance import errors_of
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import plural
@@ -93,8 +91,8 @@ class NPIVConfig(SieveConfig, MethodConfig):
     reduction: BlockReduction | None = BlockReduction()
     use_instrument: bool = True
 
-    def fit(self, data: IVData, key: jax.Array | None = None, reporter: Reporter = silent) -> FittedNPIV:
-        """Fit both stages; the key decides the folds and the waves."""
+    def fit(self, data: IVData, seed: int = 0, reporter: Reporter = silent) -> FittedNPIV:
+        """Fit both stages; nothing is drawn by the seed."""
         check_one_number(data, "NPIV")
         if data.weights is not None and not data.weights.all():
             data = data.take(data.weights > 0)

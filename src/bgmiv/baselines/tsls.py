@@ -31,8 +31,6 @@ from bgmiv.progress import Reporter, silent
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import jax
-
 __all__ = ["PRESETS", "TSLS", "Basis", "FittedTSLS", "Indicators", "TSLSConfig"]
 
 _MAX_POINTS = 50_000
@@ -242,7 +240,7 @@ class TSLSConfig(MethodConfig):
         if self.knots < 1:
             raise ConfigError(f"knots must be at least 1, got {self.knots}.")
 
-    def fit(self, data: IVData, key: jax.Array | None = None, reporter: Reporter = silent) -> FittedTSLS:
+    def fit(self, data: IVData, seed: int = 0, reporter: Reporter = silent) -> FittedTSLS:
         """Fit both stages; `key` is not used, there is no randomness."""
         check_one_number(data, "two-stage least squares")
         if data.weights is not None and not data.weights.all():

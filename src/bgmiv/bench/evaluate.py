@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import platform
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from bgmiv._version import versions
@@ -142,7 +142,7 @@ def evaluate(spec: RunSpec, reporter: Reporter = silent) -> Evaluation:
     data = design.sample(spec.n, spec.rho, spec.seed)
     wall, cpu = time.perf_counter(), time.process_time()
     try:
-        fitted = config.fit(data, jax.random.key(spec.seed), reporter)
+        fitted = config.fit(data, spec.seed, reporter)
         reporter.start("grid prediction", 1)
         predicted = predict(fitted, grid.treatment, grid.covariates)
         reporter.finish()
@@ -154,7 +154,7 @@ def evaluate(spec: RunSpec, reporter: Reporter = silent) -> Evaluation:
             fitted,
             data,
             Rows(data.covariates, data.weights),
-            lambda part: config.fit(part, jax.random.key(spec.seed)),
+            lambda part: config.fit(part, spec.seed),
             use_instrument=getattr(config, "use_instrument", True),
             seed=spec.seed,
         )
@@ -179,7 +179,15 @@ def _evidence(fitted: FittedMethod) -> dict[str, float | int | None]:
     if fitted.verdict is None:
         return {}
     known = asdict(fitted.verdict.evidence)
+    # Why networks were not trained is a text; how much may have been left for them is the number behind it.
+    known.pop("networks")
     return {name: value if value is None or np.isfinite(value) else None for name, value in known.items()}
+
+
+def _has_compilation_cache() -> bool:
+    """Whether programs that were compiled are kept; a fit without JAX has none."""
+    jax = sys.modules.get("jax")
+    return jax is not None and jax.config.values.get("jax_compilation_cache_dir") is not None
 
 
 def _row(
@@ -206,7 +214,7 @@ def _row(
         structural_mse_outside=measured[2],
         seconds=round(times[0], 3),
         cpu_seconds=round(times[1], 3),
-        compilation_cache=jax.config.values.get("jax_compilation_cache_dir") is not None,
+        compilation_cache=_has_compilation_cache(),
         versions={"python": platform.python_version()} | versions(*_LIBRARIES),
         timestamp=datetime.now(UTC).isoformat(timespec="seconds"),
         evidence=evidence or {},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -25,12 +25,13 @@ from bgmiv.bgm.model import (
     log_p_treatment,
     quasi_log_posterior,
 )
-from bgmiv.integrate import IntegrationRule, MonteCarlo, rule_for
-from bgmiv.nn.images import check_bounds, check_choice
+from bgmiv.bgm.phase import Phase
+from bgmiv.bgm.settings import Alternating
+from bgmiv.integrate import rule_for
 from bgmiv.nn.mlp import adam
 from bgmiv.training.loop import Row, TrainingData
 
-__all__ = ["Alternating", "AlternatingState"]
+__all__ = ["AlternatingProgram", "AlternatingState"]
 
 
 class AlternatingState(NamedTuple):
@@ -45,55 +46,11 @@ class AlternatingState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Alternating:
-    """Algorithm 1's settings and its step, which is one epoch; the defaults are the paper's.
-
-    Args:
-        epochs: passes over the rows (the authors' loop runs one more than the configured 200).
-        batch_size: rows a mini-batch; every row is visited once an epoch, in a new order.
-        learning_rate: of the three generators' Adams (0.9, 0.99).
-        latent_learning_rate: of the latents' Adam.
-        latent_momentum: "dense" moves every row at every batch through its momentum (the authors' code; its cost grows
-            with the number of rows at every step); "rows" moves only the rows of the batch.
-        latent_update: "quasi-posterior", the paper's, or "cut", which leaves treatment and outcome out of the latents'
-            objective, so that rows do not move to what explains their own outcome.
-        pzv_weight: weight on log p(z) + log p(v | z) in the latent objective.
-        first_stage_warmup: epochs before the outcome objective is switched on.
-        outcome: "mixture", the paper's integrated likelihood, or "moment", which matches E[y | w, z] (`log_p_moment`).
-        integration: the IV integral's rule.
-        chunk: epochs between two reports and saves.
-    """
-
-    epochs: int = 201
-    batch_size: int = 64
-    learning_rate: float = 1e-4
-    latent_learning_rate: float = 1e-4
-    latent_momentum: Literal["dense", "rows"] = "dense"
-    latent_update: Literal["quasi-posterior", "cut"] = "quasi-posterior"
-    pzv_weight: float = 0.5
-    first_stage_warmup: int = 0
-    outcome: Literal["mixture", "moment"] = "mixture"
-    integration: IntegrationRule = MonteCarlo(1000)
-    chunk: int = 5
-
-    name: ClassVar[str] = "alternating updates"
-    metric_names: ClassVar[tuple[str, ...]] = ("loss", "covariates", "treatment", "outcome")
-
-    def __post_init__(self) -> None:
-        """Refuse settings that cannot train."""
-        check_bounds(self, "learning_rate", "latent_learning_rate")
-        check_bounds(self, epochs=0, batch_size=1, first_stage_warmup=0, chunk=1, pzv_weight=0)
-        check_choice(self, "outcome", "mixture", "moment")
-        check_choice(self, "latent_momentum", "dense", "rows")
-        check_choice(self, "latent_update", "quasi-posterior", "cut")
-
-    @property
-    def n_steps(self) -> int:
-        """Epochs."""
-        return self.epochs
+class AlternatingProgram(Phase[Alternating]):
+    """Algorithm 1's step, which is one epoch, under its settings."""
 
     def _optimiser(self) -> optax.GradientTransformation:
-        return adam(self.learning_rate)
+        return adam(self.settings.learning_rate)
 
     def init(self, model: BGMIVModel, latents: Array) -> AlternatingState:
         """Fresh optimisers; `latents` has one row a (padded) data row."""
@@ -116,18 +73,18 @@ class Alternating:
         # Padding and held-out rows sort behind all others and so only ever fill the last batch.
         rank = jnp.where(data.is_training(), jax.random.uniform(key_order, (n_padded,)), jnp.inf)
         order = jnp.argsort(rank)
-        n_batches = -(-data.n_training // self.batch_size)
+        n_batches = -(-data.n_training // self.settings.batch_size)
 
         def body(
             i: Array, carry: tuple[AlternatingState, dict[str, Array]]
         ) -> tuple[AlternatingState, dict[str, Array]]:
             state, sums = carry
-            index = i * self.batch_size + jnp.arange(self.batch_size)
+            index = i * self.settings.batch_size + jnp.arange(self.settings.batch_size)
             real = index < data.n_training
             state, metrics = self._batch(state, data, order[index], real, jax.random.fold_in(key_batches, i))
             return state, jax.tree.map(jnp.add, sums, metrics)
 
-        zeros = {name: jnp.zeros(()) for name in self.metric_names}
+        zeros = {name: jnp.zeros(()) for name in self.settings.metric_names}
         state, sums = jax.lax.fori_loop(0, n_batches, body, (state, zeros))
         return state._replace(epoch=state.epoch + 1), jax.tree.map(lambda total: total / n_batches, sums)
 
@@ -141,12 +98,12 @@ class Alternating:
             # Not the latents' objective below: every row's latent state is its own, whatever the row counts.
             weights = weights * data.weights.training[rows]
         batch, z = jax.tree.map(lambda leaf: leaf[rows], data.rows), state.latents.z[rows]
-        outcome_on = (state.epoch >= self.first_stage_warmup).astype(z.dtype)
-        rule = rule_for(self.integration, model.treatment_head)
+        outcome_on = (state.epoch >= self.settings.first_stage_warmup).astype(z.dtype)
+        rule = rule_for(self.settings.integration, model.treatment_head)
         key_outcome, key_latents = jax.random.split(key)
-        keys_outcome = jax.random.split(key_outcome, self.batch_size)
-        keys_latents = jax.random.split(key_latents, self.batch_size)
-        log_p_y = log_p_iv if self.outcome == "mixture" else log_p_moment
+        keys_outcome = jax.random.split(key_outcome, self.settings.batch_size)
+        keys_latents = jax.random.split(key_latents, self.settings.batch_size)
+        log_p_y = log_p_iv if self.settings.outcome == "mixture" else log_p_moment
 
         def loss_v(model: BGMIVModel) -> Array:
             return -jnp.sum(weights * jax.vmap(model.covariates.log_prob)(batch.v, z))
@@ -164,16 +121,15 @@ class Alternating:
 
         def latent_objective(z: Array) -> Array:
             def one(row: Row, z: Array, key: Array) -> Array:
-                if self.latent_update == "cut":
-                    return self.pzv_weight * covariate_log_posterior(model, row.v, z)
-                return quasi_log_posterior(model, rule, row, z, key, self.pzv_weight, outcome_on, log_p_y)
+                if self.settings.latent_update == "cut":
+                    return self.settings.pzv_weight * covariate_log_posterior(model, row.v, z)
+                return quasi_log_posterior(model, rule, row, z, key, self.settings.pzv_weight, outcome_on, log_p_y)
 
             return jnp.sum(real * jax.vmap(one)(batch, z, keys_latents))
 
         ascent = jax.grad(latent_objective)(z)
-        latents = step_latents(
-            state.latents, rows, -ascent, self.latent_learning_rate, dense=self.latent_momentum == "dense"
-        )
+        dense, rate = self.settings.latent_momentum == "dense", self.settings.latent_learning_rate
+        latents = step_latents(state.latents, rows, -ascent, rate, dense=dense)
         parts = {"covariates": value_v, "treatment": value_x, "outcome": value_y}
         metrics = {"loss": value_v + value_x + value_y, **parts}
         return AlternatingState(model, theta, phi, omega, latents, state.epoch), metrics

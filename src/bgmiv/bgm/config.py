@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from jax import Array
-
-from bgmiv.bgm.alternating import Alternating
-from bgmiv.bgm.covariates import CovariateConfig
-from bgmiv.bgm.egm import EGM
-from bgmiv.bgm.ensemble import Ensemble
-from bgmiv.bgm.joint import JointTraining
-from bgmiv.bgm.latents import LatentMap, LatentPosterior
-from bgmiv.bgm.model import LatentLayout, ModelConfig
+from bgmiv.bgm.settings import (
+    EGM,
+    Alternating,
+    CovariateConfig,
+    Ensemble,
+    JointTraining,
+    LatentLayout,
+    LatentMap,
+    LatentPosterior,
+    ModelConfig,
+)
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import RoleScaling
 from bgmiv.data.schema import BlockKind, Schema
+from bgmiv.errors import ConfigError
 from bgmiv.integrate import GaussHermite, MonteCarlo, ObservedTreatment, QuasiMonteCarlo
-from bgmiv.nn.features import FeatureConfig
+from bgmiv.nn.settings import FeatureConfig
 from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.progress import Reporter, silent
 from bgmiv.sieve.fit import SieveConfig
@@ -48,6 +51,9 @@ class BGMIVConfig:
             iterations it is left out, and latents start from the prior.
         alternating: Algorithm 1, the second phase.
         last_stage: the regression that combines line, sieve and networks; None for the networks alone.
+        networks: whether networks are trained; "auto" for only where there is a wide block, or where left-out rows do
+            not say that the last stage leaves nothing for them (`bgmiv.bgm.network_check`). Without a last stage they
+            always are.
         latents: how latents are found from covariates at prediction: by the encoder or the MAP (`LatentMap`), or as
             draws over which the structural function is averaged (`LatentPosterior`).
         use_instrument: False ignores the instrument and learns from the observed treatment.
@@ -70,8 +76,19 @@ class BGMIVConfig:
     alternating: Alternating = field(default_factory=Alternating)
     latents: LatentMap | LatentPosterior = field(default_factory=LatentMap)
     last_stage: SieveConfig | None = None
+    networks: Literal["auto"] | bool = "auto"
     use_instrument: bool = True
     checkpoint: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a fit without networks and without a last stage."""
+        if self.networks not in ("auto", True, False):
+            raise ConfigError(f"networks is 'auto', True or False, got {self.networks!r}.")
+        if self.networks is False and (self.last_stage is None or self.ensemble.bootstrap):
+            raise ConfigError(
+                "networks=False leaves the last stage as the estimate, which this fit does without: use the default "
+                "preset without bootstrap and held_out=0."
+            )
 
     def resolve(self, schema: Schema, n_rows: int) -> BGMIVConfig:
         """The config with layout, batch size and iterations chosen for a data set, its blocks reduced."""
@@ -96,12 +113,12 @@ class BGMIVConfig:
             alternating=replace(self.alternating, integration=ObservedTreatment()),
         )
 
-    def fit(self, data: IVData, key: Array, reporter: Reporter = silent) -> FittedBGMIV:
-        """Reduce, scale, train all members together, and judge them on their held-out rows."""
+    def fit(self, data: IVData, seed: int = 0, reporter: Reporter = silent) -> FittedBGMIV:
+        """Fit a sieve, and networks unless nothing is left for them (`bgmiv.bgm.fit`)."""
         # The fitted result holds its config, so that the fit can only be imported once this module is there.
-        from bgmiv.bgm.fit import fit_members
+        from bgmiv.bgm.fit import fit_bgmiv
 
-        return fit_members(self, data, key, reporter)
+        return fit_bgmiv(self, data, seed, reporter)
 
 
 def paper_preset() -> BGMIVConfig:

@@ -6,7 +6,6 @@ There is one class. A new kind of covariate is a new `Branch` made by `build_cov
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from math import expm1, log, prod
 from typing import Literal, Protocol
 
@@ -15,23 +14,21 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from bgmiv.bgm.settings import CovariateConfig, ImageDecoderConfig
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
-from bgmiv.errors import ConfigError
 from bgmiv.likelihood import Bernoulli, Categorical, Gaussian, Head
-from bgmiv.nn import MLP, Conv, Dense, TransposedConv, leaky_relu
-from bgmiv.nn.features import BlockFeatures, FeatureConfig, Noised, Raw, build_features, rows_at_once
-from bgmiv.nn.images import Shape, check_bounds, check_choice, check_widths
+from bgmiv.nn.features import BlockFeatures, Noised, Raw, build_features, rows_at_once
+from bgmiv.nn.images import Conv, Shape, TransposedConv
+from bgmiv.nn.mlp import MLP, Dense, leaky_relu
 
 __all__ = [
     "Branch",
     "BranchNet",
     "ConvDecoder",
-    "CovariateConfig",
     "CovariateModule",
     "Decoder",
     "Encoder",
     "ImageDecoder",
-    "ImageDecoderConfig",
     "OwnLatents",
     "Selection",
     "build_blocks",
@@ -43,34 +40,6 @@ __all__ = [
 
 # Raw parameter of a variance of 1e-4.
 _RAW_VARIANCE = log(expm1(1e-4))
-
-
-@dataclass(frozen=True)
-class ImageDecoderConfig:
-    """How image blocks are generated; the defaults are the paper's.
-
-    Args:
-        decoder: "conv", the paper's transposed convolutions, or "dense", layers to the flat pixels.
-        filters: channels of the first map of the convolutions, and after each doubling of its sides.
-        dense_hidden: hidden units of the layers to flat pixels.
-        likelihood: "bernoulli", the cross-entropy of pixels between 0 and 1, or "gaussian", with one variance a row.
-        weight: factor of the block's log-likelihood.
-    """
-
-    decoder: Literal["conv", "dense"] = "conv"
-    filters: tuple[int, int, int] = (128, 64, 32)
-    dense_hidden: tuple[int, ...] = (128, 512)
-    likelihood: Literal["bernoulli", "gaussian"] = "bernoulli"
-    weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be built."""
-        check_choice(self, "decoder", "conv", "dense")
-        check_choice(self, "likelihood", "bernoulli", "gaussian")
-        check_bounds(self, "weight")
-        if len(self.filters) != 3:
-            raise ConfigError(f"the decoder's filters of images must hold 3 numbers, got {self.filters}.")
-        check_widths(self, "filters", "dense_hidden", what=" of images")
 
 
 class ConvDecoder(eqx.Module):
@@ -138,49 +107,6 @@ def build_image_decoder(
     else:
         net = MLP(latent_dim, config.dense_hidden, block.width, key=key_net)
     return ImageDecoder(net, Dense(latent_dim, 1, key=key_spread) if config.likelihood == "gaussian" else None)
-
-
-@dataclass(frozen=True)
-class CovariateConfig:
-    """Shapes and weights of encoder and generator; the defaults are the paper's.
-
-    Args:
-        features: what the encoder sees of each block.
-        images: how image blocks are generated.
-        dense_hidden: hidden units of encoder and generator when all covariates are continuous columns or in vector
-            blocks no wider than `features.narrow_vector`.
-        dense_decoder_hidden: hidden units of the generator then; None: those of the encoder.
-        block_encoder_hidden: hidden units of the encoder after the blocks' features.
-        vector_decoder_hidden: hidden units of a vector block's decoder branch.
-        column_decoder_hidden: hidden units of a column block's decoder branch.
-        noise_levels: of these standard deviations a fit chooses one for the training noise of each wide vector block
-            (`bgmiv.preprocess.reduction`); none: `features.vector_noise`.
-        shared_variance: one variance for all continuous columns (the authors' code) instead of one each (the paper).
-        latent_features: positions of the features that are the latents, in the order of the layout; none: a network
-            encodes the latents from all features.
-        block_reduction: "mean" weighs each block's log-likelihood as one coordinate (the authors' code for vectors,
-            so that a scalar block weighs as much as a wide one); "sum" is the plain density.
-    """
-
-    features: FeatureConfig = field(default_factory=FeatureConfig)
-    images: ImageDecoderConfig = field(default_factory=ImageDecoderConfig)
-    dense_hidden: tuple[int, ...] = (64, 64, 64, 64, 64)
-    dense_decoder_hidden: tuple[int, ...] | None = None
-    block_encoder_hidden: tuple[int, ...] = (128, 64)
-    vector_decoder_hidden: tuple[int, ...] = (128, 64)
-    column_decoder_hidden: tuple[int, ...] = (64,)
-    noise_levels: tuple[float, ...] = ()
-    shared_variance: bool = False
-    latent_features: tuple[int, ...] = ()
-    block_reduction: Literal["sum", "mean"] = "mean"
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be built."""
-        check_choice(self, "block_reduction", "sum", "mean")
-        if any(level < 0.0 for level in self.noise_levels):
-            raise ConfigError(f"noise_levels must be at least 0, got {self.noise_levels}.")
-        check_widths(self, "dense_hidden", "dense_decoder_hidden", "block_encoder_hidden")
-        check_widths(self, "vector_decoder_hidden", "column_decoder_hidden")
 
 
 class Branch(eqx.Module):

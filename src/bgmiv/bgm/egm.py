@@ -8,7 +8,7 @@ error, and a small penalty on the raw spreads.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +16,14 @@ import optax
 from jax import Array
 
 from bgmiv.bgm.model import BGMIVModel, averaged_means, outcome_raws, square_errors
-from bgmiv.integrate import GaussHermite, IntegrationRule, rule_for
+from bgmiv.bgm.phase import Phase
+from bgmiv.bgm.settings import EGM
+from bgmiv.integrate import IntegrationRule, rule_for
 from bgmiv.likelihood import Gaussian
-from bgmiv.nn import MLP, adam
-from bgmiv.nn.images import check_bounds, check_choice
+from bgmiv.nn.mlp import MLP, adam
 from bgmiv.training.loop import RandomNumbers, Row, TrainingData
 
-__all__ = ["EGM", "EGMState", "critic_loss", "egm_loss"]
+__all__ = ["EGMProgram", "EGMState", "critic_loss", "egm_loss"]
 
 
 class EGMState(NamedTuple):
@@ -109,60 +110,21 @@ def egm_loss(
 
 
 @dataclass(frozen=True)
-class EGM:
-    """The EGM warm start: its settings and its step; the defaults are the paper's.
-
-    Args:
-        iterations: generator steps (the authors' loop runs one more than the configured 50,000).
-        batch_size: rows a batch, drawn uniformly.
-        learning_rate: of both Adams (0.9, 0.99).
-        critic_steps: critic steps a generator step.
-        critic_hidden: hidden units of the tanh critic.
-        gradient_penalty: weight of the critic's gradient penalty.
-        spread_penalty: weight on the mean squared raw spreads.
-        integration: nodes of the outcome's mean; `GaussHermite(1)` is the plug-in at the mean treatment, and
-            `GaussHermite(8)` with `treatment_spread="residual"` what the authors' later code does.
-        treatment_spread: spread of the nodes of a continuous treatment: "head", as the treatment's head has it, which
-            this phase does not fit, or "residual", the root of a moving average of squared errors, at most 1.
-        chunk: iterations between two reports and saves.
-    """
-
-    iterations: int = 50_001
-    batch_size: int = 64
-    learning_rate: float = 2e-4
-    critic_steps: int = 5
-    critic_hidden: tuple[int, ...] = (64, 32, 8)
-    gradient_penalty: float = 10.0
-    spread_penalty: float = 0.001
-    integration: IntegrationRule = GaussHermite(1)
-    treatment_spread: Literal["head", "residual"] = "head"
-    chunk: int = 500
-
-    name: ClassVar[str] = "EGM warm start"
-    metric_names: ClassVar[tuple[str, ...]] = ("loss", "adversarial", "covariates", "latents", "treatment", "outcome")
-
-    def __post_init__(self) -> None:
-        """Refuse settings that cannot train."""
-        check_bounds(self, "learning_rate", iterations=0, batch_size=2, critic_steps=1, chunk=1)
-        check_choice(self, "treatment_spread", "head", "residual")
-
-    @property
-    def n_steps(self) -> int:
-        """Iterations."""
-        return self.iterations
+class EGMProgram(Phase[EGM]):
+    """The warm start's critic and generator steps, under its settings."""
 
     def _optimiser(self) -> optax.GradientTransformation:
-        return adam(self.learning_rate)
+        return adam(self.settings.learning_rate)
 
     def init(self, model: BGMIVModel, key: Array) -> EGMState:
         """A fresh critic and fresh optimisers beside the model."""
-        critic = MLP(model.layout.dim, self.critic_hidden, 1, key=key, activation=jnp.tanh)
+        critic = MLP(model.layout.dim, self.settings.critic_hidden, 1, key=key, activation=jnp.tanh)
         optimiser = self._optimiser()
         return EGMState(model, critic, optimiser.init(model), optimiser.init(critic), jnp.ones(()))
 
     def step(self, state: EGMState, data: TrainingData, key: Array) -> tuple[EGMState, dict[str, Array]]:
         """Critic steps, then one joint step of encoder and generators."""
-        model, n = state.model, self.batch_size
+        model, n = state.model, self.settings.batch_size
         key_draws, key_nodes = jax.random.split(key)
         numbers = RandomNumbers(key_draws, self._words(model))
         critic, critic_optimiser = self._critic_steps(state, data, numbers)
@@ -171,19 +133,15 @@ class EGM:
         rows = jax.tree.map(lambda leaf: leaf[index], data.rows)
         z = numbers.normal((n, model.layout.dim))
         noise = numbers.uniform((2 * n, model.covariates.noise_width))
-        rule = rule_for(self.integration, model.treatment_head)
-        residual = self.treatment_spread == "residual" and isinstance(model.treatment_head, Gaussian)
+        rule = rule_for(self.settings.integration, model.treatment_head)
+        residual = self.settings.treatment_spread == "residual" and isinstance(model.treatment_head, Gaussian)
         # The smallest is far below any noise; at 0 the raw spread would not be finite.
         variance = jnp.clip(state.treatment_error, 1e-4, 1.0) if residual else None
         loss = jax.grad(egm_loss, has_aux=True)
-        grads, metrics = loss(model, critic, rule, rows, z, noise, key_nodes, self.spread_penalty, variance)
+        grads, metrics = loss(model, critic, rule, rows, z, noise, key_nodes, self.settings.spread_penalty, variance)
         updates, model_optimiser = self._optimiser().update(grads, state.model_optimiser)
         error = 0.99 * state.treatment_error + 0.01 * metrics["treatment"]
         return EGMState(optax.apply_updates(model, updates), critic, model_optimiser, critic_optimiser, error), metrics
-
-    def resolve(self, n_rows: int) -> EGM:
-        """These settings: they do not depend on the number of rows."""
-        return self
 
     def result(self, state: EGMState) -> BGMIVModel:
         """The model of the last step."""
@@ -192,11 +150,11 @@ class EGM:
     def _words(self, model: BGMIVModel) -> int:
         """Random words of a step: row, prior draw and dropout of every encoded row, and the critic's mixing."""
         latent, noise = model.layout.dim, model.covariates.noise_width
-        return self.batch_size * (self.critic_steps * (2 + latent + noise) + 1 + latent + 2 * noise)
+        return self.settings.batch_size * (self.settings.critic_steps * (2 + latent + noise) + 1 + latent + 2 * noise)
 
     def _critic_steps(self, state: EGMState, data: TrainingData, numbers: RandomNumbers) -> tuple[MLP, optax.OptState]:
-        model, shape = state.model, (self.critic_steps, self.batch_size)
-        n = self.critic_steps * self.batch_size
+        model, shape = state.model, (self.settings.critic_steps, self.settings.batch_size)
+        n = self.settings.critic_steps * self.settings.batch_size
         # The encoder stands still during the critic's steps, so all their batches are encoded at once.
         v = data.rows.v[data.draw(numbers, n)]
         fake = jax.vmap(model.covariates.encode)(v, numbers.uniform((n, model.covariates.noise_width)))
@@ -208,7 +166,7 @@ class EGM:
             carry: tuple[MLP, optax.OptState], batch: tuple[Array, Array, Array]
         ) -> tuple[tuple[MLP, optax.OptState], None]:
             critic, opt_state = carry
-            grads = jax.grad(critic_loss)(critic, *batch, self.gradient_penalty)
+            grads = jax.grad(critic_loss)(critic, *batch, self.settings.gradient_penalty)
             updates, opt_state = optimiser.update(grads, opt_state)
             return (optax.apply_updates(critic, updates), opt_state), None
 

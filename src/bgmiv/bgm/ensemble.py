@@ -7,7 +7,6 @@ models, keys and folds have a leading member axis, and the rows are shared.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,86 +14,33 @@ import jax
 import numpy as np
 from jax import Array
 
-from bgmiv.bgm.alternating import Alternating
-from bgmiv.bgm.egm import EGM
-from bgmiv.bgm.joint import JointState, JointTraining
+from bgmiv.bgm.alternating import AlternatingProgram
+from bgmiv.bgm.egm import EGMProgram
+from bgmiv.bgm.joint import JointProgram, JointState
 from bgmiv.bgm.model import BGMIVModel, encode_rows
-from bgmiv.errors import ConfigError, DivergedError
-from bgmiv.nn.images import check_bounds
+from bgmiv.bgm.settings import EGM, Alternating, JointTraining
+from bgmiv.errors import DivergedError
 from bgmiv.progress import HistoryRow, Reporter, silent
 from bgmiv.training.checkpoint import Checkpoint
-from bgmiv.training.folds import Folds, draw_folds
 from bgmiv.training.loop import TrainingData, run_once, run_phase
 
-__all__ = ["Ensemble", "Folds", "Start", "Trained", "members_of", "train"]
+__all__ = ["Start", "Trained", "members_of", "row_weights", "train"]
 
 # Where the keys of the bootstrap branch off from the members' keys.
 _BOOTSTRAP = 3_000_000
 
 
-@dataclass(frozen=True)
-class Ensemble:
-    """How many members there are and what share of the rows each leaves out.
+def row_weights(keys: Array, n: int, weights: np.ndarray | None = None, groups: np.ndarray | None = None) -> np.ndarray:
+    """How much rows count in each member by the Bayesian bootstrap, `(members, n)`, times their sample weights.
 
-    Args:
-        members: models trained; their predictions are averaged.
-        held_out: share of the rows that each member leaves out, in whole groups; no two members leave out the same row
-            as long as `members * held_out` is at most one. Below 20 rows a share nothing is left out.
-        attempts: how often a member is trained at most, when training diverges or its held-out loss is beyond
-            `failed_ratio` times the median of all members.
-        failed_ratio: see `attempts`.
-        bootstrap: weigh each member's rows by chance (the Bayesian bootstrap; whole groups of rows, where the data have
-            groups), so that members differ as fits to other samples would.
+    There is one key a member, and `groups` has codes of groups of rows that are drawn together.
     """
-
-    members: int = 1
-    held_out: float = 0.0
-    attempts: int = 2
-    failed_ratio: float = 3.0
-    bootstrap: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse settings that cannot train."""
-        check_bounds(self, members=1, attempts=1)
-        if self.bootstrap and self.members < 2:
-            raise ConfigError(f"the bootstrap needs members >= 2, and 20 or more to be of use, got {self.members}.")
-        if not 0.0 <= self.held_out <= 0.5:
-            raise ConfigError(f"held_out must lie between 0 and 0.5, got {self.held_out}.")
-        if self.failed_ratio <= 1.0:
-            raise ConfigError(f"failed_ratio must be above 1, got {self.failed_ratio}.")
-
-    def folds(self, n: int, key: Array, groups: np.ndarray | None = None) -> Folds:
-        """Draw which rows, in whole groups, each member leaves out; rows stay in their order where none does."""
-        return draw_folds(n, self.members, self.held_out, key, groups)
-
-    @property
-    def covers(self) -> bool:
-        """Whether the members leave out every row between them."""
-        return self.members * self.held_out > 1.0 - 1e-9
-
-    def row_weights(
-        self, keys: Array, n: int, weights: np.ndarray | None = None, groups: np.ndarray | None = None
-    ) -> np.ndarray | None:
-        """How much rows count: sample weights `(n,)`, or `(members, n)` for the bootstrap; None if all count the same.
-
-        There is one key a member, and `groups` has codes of groups of rows that are drawn together.
-        """
-        if not self.bootstrap:
-            return weights
-        codes = np.arange(n) if groups is None else groups
-        drawn = []
-        for key in keys:
-            seed = np.asarray(jax.random.key_data(jax.random.fold_in(key, _BOOTSTRAP))).ravel().tolist()
-            drawn.append(np.random.default_rng(seed).exponential(size=int(codes.max()) + 1)[codes])
-        return np.stack(drawn) * (1.0 if weights is None else weights)
-
-    def failed(self, losses: np.ndarray) -> np.ndarray:
-        """Which members failed, from the held-out loss of each: those not finite, and those far above the median."""
-        finite = np.isfinite(losses)
-        if not finite.any():
-            return ~finite
-        with np.errstate(invalid="ignore"):
-            return ~finite | (losses > self.failed_ratio * np.median(losses[finite]))
+    codes = np.arange(n) if groups is None else groups
+    drawn = []
+    for key in keys:
+        seed = np.asarray(jax.random.key_data(jax.random.fold_in(key, _BOOTSTRAP))).ravel().tolist()
+        drawn.append(np.random.default_rng(seed).exponential(size=int(codes.max()) + 1)[codes])
+    return np.stack(drawn) * (1.0 if weights is None else weights)
 
 
 class Start(NamedTuple):
@@ -148,31 +94,34 @@ def train(
     Latents of Algorithm 1 begin at e(v) for every row after an initial phase, and without one at draws from the prior.
     """
     over: Any = jax.vmap if start.key_initial.ndim else lambda function: function
-    model = start.model
+    warm_start: EGMProgram | JointProgram = EGMProgram(initial) if isinstance(initial, EGM) else JointProgram(initial)
+    algorithm, model = AlternatingProgram(alternating), start.model
     history: tuple[HistoryRow, ...] = ()
     if initial.iterations:
         keys = over(jax.random.split)(start.key_initial)
         key_init, key_run = keys[..., 0], keys[..., 1]
-        begun: Any = _begin(initial, model, key_init, many=bool(key_init.ndim))
+        begun: Any = _begin(warm_start, model, key_init, many=bool(key_init.ndim))
         if isinstance(begun, JointState) and start.linear_loss is not None:
             begun = begun._replace(linear_loss=start.linear_loss)
-        state, history = run_phase(initial, begun, start.data, key_run, reporter=reporter, checkpoint=checkpoint)
-        model = initial.result(state)
+        state, history = run_phase(warm_start, begun, start.data, key_run, reporter=reporter, checkpoint=checkpoint)
+        model = warm_start.result(state)
     if alternating.epochs:
         if initial.iterations:
             latents = over(lambda model: encode_rows(model, start.data.rows.v))(model)
         else:
             n = len(start.data.rows.x)
             latents = over(lambda model, key: model.layout.sample_prior(key, n))(model, start.key_latents)
-        begun = _begin(alternating, model, latents, many=bool(start.key_initial.ndim))
+        begun = _begin(algorithm, model, latents, many=bool(start.key_initial.ndim))
         state, more = run_phase(
-            alternating, begun, start.data, start.key_alternate, reporter=reporter, checkpoint=checkpoint
+            algorithm, begun, start.data, start.key_alternate, reporter=reporter, checkpoint=checkpoint
         )
         model, history = state.model, history + more
     return Trained(model, history)
 
 
 @partial(run_once, static_argnames=("phase", "many"))
-def _begin(phase: EGM | JointTraining | Alternating, model: BGMIVModel, given: Array, *, many: bool) -> Any:
+def _begin(
+    phase: EGMProgram | JointProgram | AlternatingProgram, model: BGMIVModel, given: Array, *, many: bool
+) -> Any:
     """The first state of a phase, by one program: leaf by leaf its optimisers would compile dozens."""
     return jax.vmap(phase.init)(model, given) if many else phase.init(model, given)

@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import jax
 import numpy as np
 
 from bgmiv.bgm.config import PRESETS, BGMIVConfig
-from bgmiv.bgm.covariates import ImageDecoder, OwnLatents
-from bgmiv.bgm.ensemble import Ensemble
-from bgmiv.bgm.latents import LatentMap, LatentPosterior, structural_means
-from bgmiv.bgm.model import LatentLayout
-from bgmiv.bgm.posterior import sample_latents
-from bgmiv.bgm.result import FittedBGMIV
+from bgmiv.bgm.result import FittedBGMIV, FittedWithoutNetworks
+from bgmiv.bgm.settings import Ensemble, LatentLayout, LatentMap, LatentPosterior
 from bgmiv.data.query import Query, query_at
 from bgmiv.data.scaling import RoleScaling
 from bgmiv.effects import estimate_at
@@ -24,7 +19,9 @@ from bgmiv.errors import ConfigError, MissingExtraError
 from bgmiv.estimators.base import SeededEstimator
 from bgmiv.estimators.fitted import chosen_preset
 from bgmiv.integrate import IntegrationRule, ResidualNodes
-from bgmiv.nn.mlp import MLP
+
+if TYPE_CHECKING:
+    from bgmiv.bgm.fitted_networks import FittedNetworks
 
 __all__ = ["BGMIV", "PRESETS", "BGMIVConfig", "FittedBGMIV"]
 
@@ -43,6 +40,9 @@ class BGMIV(SeededEstimator):
         preset: "default", "paper" (appendix B of the paper), or "paper-qmc" (the same with a cheaper integral). For
             ablations: "paper-qmc-no-egm", without the warm start, and "paper-qmc-egm0", with one iteration of it, as in
             the authors' code.
+        networks: whether networks are trained. "auto": only where left-out rows do not say that a line or a sieve
+            leaves nothing for them, or where there is a wide vector block or an image; the verdict says which. True:
+            always; the last stage then decides what of them is used. False: never. The arguments below are theirs.
         latent_layout: sizes of the shared, outcome-only, treatment-only and nuisance latents.
         batch_size: rows a mini-batch in both phases.
         members: models trained; the estimate is their average.
@@ -74,17 +74,16 @@ class BGMIV(SeededEstimator):
         >>> w, v, u = rng.normal(size=(3, 400))
         >>> x = w + v + u
         >>> y = 2 * x + v - u
-        >>> model = BGMIV(iterations=500, members=2, random_state=0)
+        >>> model = BGMIV(random_state=0)
         >>> model.fit(y, x, instruments=w, covariates=v).predict(0.0, v[:3]).shape
         (3,)
     """
 
-    fitted_class = FittedBGMIV
-    compiled = True
-    saved_parts = (MLP, ImageDecoder, OwnLatents, ResidualNodes)
+    fitted_class = FittedWithoutNetworks
 
     preset: Literal["default", "paper", "paper-qmc", "paper-qmc-no-egm", "paper-qmc-egm0"] = "default"
     _: KW_ONLY
+    networks: Literal["auto"] | bool = "auto"
     latent_layout: tuple[int, int, int, int] | None = None
     batch_size: int | None = None
     members: int | None = None
@@ -96,6 +95,16 @@ class BGMIV(SeededEstimator):
     scaling: RoleScaling | None = None
     bootstrap: bool = False
     checkpoint: str | Path | None = None
+
+    @classmethod
+    def _saved_classes(cls, fitted: str) -> tuple[type, ...]:
+        if fitted == cls.fitted_class.__name__:
+            return (cls, cls.fitted_class)
+        from bgmiv.bgm.covariates import ImageDecoder, OwnLatents
+        from bgmiv.bgm.fitted_networks import FittedNetworks
+        from bgmiv.nn.mlp import MLP
+
+        return (cls, FittedNetworks, MLP, ImageDecoder, OwnLatents, ResidualNodes)
 
     def posterior(
         self,
@@ -128,13 +137,20 @@ class BGMIV(SeededEstimator):
 
         Raises:
             MissingExtraError: ArviZ is not installed.
-            ConfigError: there is no such member.
+            ConfigError: there is no such member, or networks were not trained.
 
         Warns:
             BGMIVWarning: chains have not converged (R-hat above 1.01, or too few effective draws).
         """
         fitted = self._completed()
-        assert isinstance(fitted, FittedBGMIV)
+        if isinstance(fitted, FittedWithoutNetworks):
+            raise ConfigError(
+                "networks were not trained, and without them there are no latents to draw. Fit "
+                "BGMIV(networks=True), or ask for intervals of the estimate itself, such as effect_interval()."
+            )
+        from bgmiv.bgm.fitted_networks import FittedNetworks
+
+        assert isinstance(fitted, FittedNetworks)
         if isinstance(member, bool) or not 0 <= member < fitted.n_members:
             raise ConfigError(f"member must lie between 0 and {fitted.n_members - 1}, got {member!r}.")
         settings = LatentPosterior(chains, warmup, draws, seed=seed)
@@ -163,6 +179,7 @@ class BGMIV(SeededEstimator):
             config = replace(config, scaling=self.scaling)
         config = replace(
             config,
+            networks=self.networks,
             layout=self._layout() or config.layout,
             ensemble=self._ensemble(config.ensemble, last_stage=config.last_stage is not None),
             initial=initial,
@@ -208,11 +225,16 @@ def _whole(name: str, value: Any, minimum: int) -> int:
     return int(value)
 
 
-def _arviz_data(fitted: FittedBGMIV, query: Query, settings: LatentPosterior, member: int) -> Any:
+def _arviz_data(fitted: FittedNetworks, query: Query, settings: LatentPosterior, member: int) -> Any:
     try:
         import arviz
     except ImportError as error:
         raise MissingExtraError("draws are given as ArviZ data: pip install 'pybgmiv[arviz]'") from error
+
+    import jax
+
+    from bgmiv.bgm.latents import structural_means
+    from bgmiv.bgm.posterior import sample_latents
 
     x, model = query.treatment[0], fitted.members[member].model
     found = sample_latents(
@@ -247,7 +269,7 @@ def _arviz_data(fitted: FittedBGMIV, query: Query, settings: LatentPosterior, me
     )
 
 
-def _model_draws(fitted: FittedBGMIV, query: Query, chains: int, draws: int, seed: int) -> np.ndarray:
+def _model_draws(fitted: FittedNetworks, query: Query, chains: int, draws: int, seed: int) -> np.ndarray:
     """Gaussian draws of g with the covariance of the sources of its pointwise intervals but for the latents'."""
     rng = np.random.default_rng(seed)
     found = estimate_at(fitted, query, intervals=True).pointwise().without("latent")

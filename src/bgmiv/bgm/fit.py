@@ -2,50 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from typing import NamedTuple
-
-import jax
 import numpy as np
-from jax import Array
 
-from bgmiv._io import enable_compilation_cache
 from bgmiv.bgm.config import BGMIVConfig
-from bgmiv.bgm.ensemble import Folds, Start, Trained, members_of, train
-from bgmiv.bgm.heldout import MAX_EVIDENCE_ROWS, HeldOutLosses, evaluate_fold, gather_evidence
-from bgmiv.bgm.joint import JointTraining
-from bgmiv.bgm.last_stage import LastStage, fit_last_stage, learned_means
-from bgmiv.bgm.latents import latents_of
-from bgmiv.bgm.model import BGMIVModel, ModelConfig, build_model
-from bgmiv.bgm.partition import choose_layout
-from bgmiv.bgm.residuals import left_out_residuals, nodes_unless_normal
-from bgmiv.bgm.result import FittedBGMIV, Member, encoder_rule
-from bgmiv.bgm.uncertainty import fit_model_support
+from bgmiv.bgm.last_stage import LastStage, fit_sieve_stage
+from bgmiv.bgm.network_check import left_for_networks
+from bgmiv.bgm.result import FittedBGMIV, FittedWithoutNetworks
+from bgmiv.covariance import errors_of
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.query import Query, rows_of
-from bgmiv.data.scaling import ScaledData, Scaler
-from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
-from bgmiv.diagnostics.held_out import held_out_rows
+from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.diagnostics.strength import strength_of
-from bgmiv.diagnostics.verdict import FitEvidence
-from bgmiv.errors import ConfigError, DataError, DivergedError
+from bgmiv.diagnostics.support import LinearSupport
+from bgmiv.diagnostics.verdict import FitEvidence, Networks
+from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.fitted import check_instrument
-from bgmiv.integrate import ResidualNodes, check_rule
-from bgmiv.likelihood import Gaussian
-from bgmiv.preprocess.reduction import FittedReduction, choose_noise
-from bgmiv.progress import HistoryRow, Reporter, silent
-from bgmiv.training.checkpoint import Checkpoint, fingerprint
-from bgmiv.training.loop import training_data
+from bgmiv.preprocess.reduction import FittedReduction
+from bgmiv.progress import Reporter, silent
+from bgmiv.training.folds import MIN_HELD_OUT
 
-__all__ = ["fit_members", "open_checkpoint"]
+__all__ = ["fit_bgmiv"]
 
-# Where the keys of folds and of repeated attempts branch off from the fit's key.
-_FOLDS, _RETRIES = 1_000_001, 2_000_000
-# Rows that stand for all in the fit's support; a MAP takes a thousand times as long as the encoder.
-_MAX_SUPPORT_ROWS, _MAX_SUPPORT_MAPS = 2000, 500
-# Networks that are trained on fewer rows learn these by heart.
 _MIN_ROWS = 50
 
 _NOT_COVERED = (
@@ -55,318 +31,94 @@ _NOT_COVERED = (
 )
 
 
-class _Prepared(NamedTuple):
-    """Data as training sees them: reduced, scaled, and divided into folds."""
+def fit_bgmiv(config: BGMIVConfig, data: IVData, seed: int, reporter: Reporter = silent) -> FittedBGMIV:
+    """Fit a sieve, and networks unless left-out rows say that nothing is left for them.
 
-    data: IVData
-    reduction: FittedReduction
-    scaler: Scaler
-    scaled: ScaledData
-    folds: Folds
+    Raises:
+        DataError: the data cannot be fitted.
+        DivergedError: every member diverged at every attempt.
+    """
+    _check(config, data)
+    used = data if config.use_instrument else data.without_instruments()
+    reduction = config.reduction.fit(used) if config.reduction else FittedReduction(used.schema, {})
+    reduced = reduction.apply(used)
+    sieve = _sieve(config, reduced, reporter)
+    networks, left = _networks(config, used.schema, sieve, reporter)
+    if networks == "trained" or sieve is None:
+        # What comes before needs no JAX, whose import and programs take longer than the sieve.
+        from bgmiv.bgm.train import fit_networks
 
-    @property
-    def weights(self) -> np.ndarray | None:
-        """Sample weights in the order of the scaled rows."""
-        return None if self.data.weights is None else self.data.weights[self.folds.order]
+        return fit_networks(config, used, reduced, reduction, sieve, seed, reporter, left)
+    strength = strength_of(data, sieve.function.first_stage_f) if config.use_instrument else None
+    # The explained share is of predictions without the row itself.
+    evidence = FitEvidence(
+        n_held_out=sieve.rows.n_rows, networks=networks, left_for_networks=left, n_penalised=sieve.fit.n_shrunk
+    )
+    return FittedWithoutNetworks(
+        reduction.source,
+        LinearSupport.fit(used),
+        reduction,
+        sieve.function,
+        errors_of(sieve.rows).name,
+        config,
+        evidence=evidence.with_last_stage(sieve.explained, 0.0, sieve.function.is_linear, strength),
+    )
 
-    @property
-    def groups(self) -> np.ndarray | None:
-        """Groups in the order of the scaled rows."""
-        return None if self.data.groups is None else self.data.groups[self.folds.order]
 
-    def scaled_at(self, rows: np.ndarray) -> ScaledData:
-        """Scaled rows by their position in the data."""
-        place = np.argsort(self.folds.order)[rows]
-        return ScaledData(*(values[place] for values in self.scaled))
-
-
-def fit_members(config: BGMIVConfig, data: IVData, key: Array, reporter: Reporter = silent) -> FittedBGMIV:
-    """Fit a config to data; raises `DivergedError` if every member diverged at every attempt."""
-    enable_compilation_cache()
+def _check(config: BGMIVConfig, data: IVData) -> None:
     check_instrument(data, "BGMIV", use_instrument=config.use_instrument)
-    if config.last_stage is not None and not config.ensemble.bootstrap and not config.ensemble.covers:
-        raise ConfigError(_NOT_COVERED.format(members=config.ensemble.members, held_out=config.ensemble.held_out))
+    ensemble = config.ensemble
+    if config.last_stage is not None and not ensemble.bootstrap and not ensemble.covers:
+        raise ConfigError(_NOT_COVERED.format(members=ensemble.members, held_out=ensemble.held_out))
     n_rows = data.n_rows if data.weights is None else int(np.count_nonzero(data.weights))
     if n_rows < _MIN_ROWS:
+        raise DataError(f"BGMIV needs at least {_MIN_ROWS} rows, got {n_rows}. Use TSLS, or pass more rows.")
+    if config.networks is False and data.schema.outcome.kind is BlockKind.categorical:
         raise DataError(
-            f"BGMIV trains networks and needs at least {_MIN_ROWS} rows, got {n_rows}. Use TSLS, or pass more rows."
+            f"the outcome has {data.schema.outcome.width} levels, which BGMIV predicts by networks only. Leave "
+            "networks at 'auto', or fit one level at a time."
         )
-    data = data if config.use_instrument else data.without_instruments()
-    prepared = _prepare(config, data, key)
-    if config.layout is None and config.latents_are_features:
-        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-        layout, features = choose_layout(prepared.data, config.model.covariates.features, rng)
-        covariates = replace(config.model.covariates, latent_features=features)
-        config = replace(config, layout=layout, model=replace(config.model, covariates=covariates))
-    config = config.resolve(prepared.data.schema, data.n_rows)
-    with open_checkpoint(config, data, key) as checkpoint:
-        config = _with_block_noise(config, prepared.data)
-        fitted = _trained(config, data, prepared, key, reporter, checkpoint)
-        rule = _residual_rule(fitted, prepared)
-        if rule is None:
-            return fitted
-        again = replace(config, initial=replace(config.initial, integration=rule))
-        return _lower_loss(fitted, _trained(again, data, prepared, key, reporter))
 
 
-def _trained(
-    config: BGMIVConfig,
-    data: IVData,
-    prepared: _Prepared,
-    key: Array,
-    reporter: Reporter,
-    checkpoint: Checkpoint | None = None,
-) -> FittedBGMIV:
-    """The fit under one rule of integration."""
-    n_members = config.ensemble.members
-    start = _start(config, prepared, key if n_members == 1 else jax.random.split(key, n_members))
-    together = train(config.initial, config.alternating, start, reporter, checkpoint)
-    trained = members_of(together) if n_members > 1 else (together,)
-    return _fitted(config, data, prepared, trained, key, reporter)
-
-
-def _residual_rule(fitted: FittedBGMIV, prepared: _Prepared) -> ResidualNodes | None:
-    """Nodes for a treatment that is not normal; None where it is, or where the estimate is not made of networks."""
-    initial, members = fitted.config.initial, fitted.members
-    n_nodes = initial.residual_nodes if isinstance(initial, JointTraining) else 0
-    if not n_nodes or fitted.last_stage is None or not fitted.uses_networks or not fitted.config.use_instrument:
+def _sieve(config: BGMIVConfig, reduced: IVData, reporter: Reporter) -> LastStage | None:
+    """The last stage without networks; None where they are the whole estimate, or where it cannot be fitted."""
+    if config.last_stage is None or config.ensemble.bootstrap or reduced.schema.outcome.kind is BlockKind.categorical:
         return None
-    if not isinstance(members[0].model.treatment_head, Gaussian):
-        return None
-    rows = prepared.scaled_at(np.arange(prepared.data.n_rows))
-    left_out = [member.held_out_rows for member in members]
-    residuals = left_out_residuals([member.model for member in members], rows, left_out, prepared.data.weights)
-    return nodes_unless_normal(residuals, n_nodes)
-
-
-def _lower_loss(one: FittedBGMIV, two: FittedBGMIV) -> FittedBGMIV:
-    """The fit that predicts the outcome of held-out rows better."""
-
-    def loss(fitted: FittedBGMIV) -> float:
-        return float(np.mean([member.held_out.outcome_loss for member in fitted.members if member.held_out]))
-
-    return two if two.uses_networks and loss(two) < loss(one) else one
-
-
-def open_checkpoint(config: BGMIVConfig, data: IVData, key: Array) -> AbstractContextManager[Checkpoint | None]:
-    """The checkpoint of this very fit, if the config names a folder."""
-    if config.checkpoint is None:
-        return nullcontext()
-    arrays = (data.outcome, data.treatment, data.covariates, data.instruments, data.weights, data.groups)
-    return Checkpoint(config.checkpoint, fingerprint(replace(config, checkpoint=None), data.schema, key, *arrays))
-
-
-def _prepare(config: BGMIVConfig, data: IVData, key: Array) -> _Prepared:
-    reduction = config.reduction.fit(data) if config.reduction else FittedReduction(data.schema, {})
-    reduced = reduction.apply(data)
-    scaler = config.scaling.fit(reduced)
-    folds = config.ensemble.folds(data.n_rows, jax.random.fold_in(key, _FOLDS), data.groups)
-    scaled = scaler.transform(reduced)
-    if folds.hold_out:
-        scaled = ScaledData(*(values[folds.order] for values in scaled))
-    return _Prepared(reduced, reduction, scaler, scaled, folds)
-
-
-def _with_block_noise(config: BGMIVConfig, data: IVData) -> BGMIVConfig:
-    """The config with the training noise of wide vector blocks chosen."""
-    covariates = config.model.covariates
-    if not covariates.noise_levels:
-        return config
-    # Levels as indicators: their codes are names.
-    roles = ((data.schema.treatment, data.treatment), (data.schema.outcome, data.outcome))
-    targets = np.hstack([variable.columns(values) for variable, values in roles])
-
-    def noise(block: CovariateBlock) -> float:
-        return choose_noise(data.covariates[:, block.start : block.stop], targets, covariates.noise_levels)
-
-    chosen = tuple(
-        (block.name, noise(block))
-        for block in data.schema.blocks
-        if block.kind is BlockKind.vector and not covariates.features.is_narrow(block)
-    )
-    features = replace(covariates.features, block_noise=chosen)
-    return replace(config, model=replace(config.model, covariates=replace(covariates, features=features)))
-
-
-def _draw_model(
-    keys: Array, schema: Schema, n_instruments: int, config: ModelConfig
-) -> tuple[BGMIVModel, Array, Array, Array]:
-    """A model and the keys of the phases, for one key or for many."""
-    if keys.ndim == 0:
-        key_model, *phases = jax.random.split(keys, 4)
-        return build_model(schema, n_instruments, config, key=key_model), *phases
-    split = jax.vmap(lambda key: jax.random.split(key, 4))(keys)
-    drawn = [build_model(schema, n_instruments, config, key=key) for key in split[:, 0]]
-    model = jax.device_put(jax.tree.map(lambda *leaves: np.stack(leaves), *drawn))
-    return model, split[:, 1], split[:, 2], split[:, 3]
-
-
-def _start(config: BGMIVConfig, prepared: _Prepared, keys: Array, members: Sequence[int] | None = None) -> Start:
-    """Where training begins, for one key or for many; `members` says whose folds, by default those of all."""
-    shapes = (prepared.data.schema, prepared.data.instruments.shape[1], config.model)
-    model, *key_phases = _draw_model(keys, *shapes)
-    check_rule(config.initial.integration, model.treatment_head)
-    check_rule(config.alternating.integration, model.treatment_head)
-    starts, sizes = prepared.folds.starts, prepared.folds.sizes
-    if members is not None:
-        starts, sizes = starts[list(members)], sizes[list(members)]
-    fold = (int(starts[0]), int(sizes[0])) if keys.ndim == 0 else (starts, sizes)
-    sample = prepared.weights
-    weights = config.ensemble.row_weights(keys, prepared.data.n_rows, sample, prepared.groups)
-    held_out = np.ones(prepared.data.n_rows) if sample is None and weights is not None else sample
-    rows = training_data(prepared.scaled, config.alternating.batch_size, fold, weights, held_out)
-    losses = _linear_losses(config, prepared, starts, sizes)
-    linear_loss = jax.device_put(np.float32(losses[0] if keys.ndim == 0 else losses))
-    return Start(model, rows, key_phases[0], key_phases[1], key_phases[2], linear_loss)
-
-
-def _linear_losses(config: BGMIVConfig, prepared: _Prepared, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Held-out losses of linear regressions on instruments and covariates, one a fold; infinite where of no use.
-
-    Networks that cannot do better are not trained to the end: the last stage does without them. With wide blocks they
-    may learn late; and a discrete outcome has another loss.
-    """
-    none, schema = np.full(len(starts), np.inf), prepared.data.schema
-    wide = any(block.kind in (BlockKind.vector, BlockKind.image) for block in schema.blocks)
-    scaled = prepared.scaled
-    if config.last_stage is None or wide or not prepared.folds.hold_out or schema.outcome.discrete:
-        return none
-    columns = np.column_stack([np.ones(len(scaled.x)), scaled.v, scaled.w]).astype(np.float64)
-    if len(columns) - sizes.max() < 4 * columns.shape[1]:
-        return none
-    weights = np.ones(len(columns)) if prepared.weights is None else np.asarray(prepared.weights, np.float64)
-    losses = []
-    for start, size in zip(starts, sizes, strict=True):
-        position = np.arange(len(columns))
-        held = (position >= start) & (position < start + size)
-        root = np.sqrt(weights[~held])
-        beta = np.linalg.lstsq(columns[~held] * root[:, None], scaled.y[~held] * root, rcond=None)[0]
-        errors = (scaled.y[held] - columns[held] @ beta) ** 2
-        losses.append(np.average(errors, weights=weights[held]) if weights[held].any() else np.inf)
-    return np.asarray(losses)
-
-
-def _fitted(
-    config: BGMIVConfig,
-    data: IVData,
-    prepared: _Prepared,
-    trained: Sequence[Trained | DivergedError],
-    key: Array,
-    reporter: Reporter,
-) -> FittedBGMIV:
-    """The result of the members that did not fail; those that did are trained again first, by themselves."""
-    members = [_member(config, prepared, i, one) for i, one in enumerate(trained)]
-    for attempt in range(1, config.ensemble.attempts):
-        failed = np.flatnonzero(config.ensemble.failed(_losses(members))).tolist()
-        if not failed or not prepared.folds.hold_out:
-            break
-        keys = jax.random.split(jax.random.fold_in(key, _RETRIES + attempt), len(failed))
-        try:
-            start = _start(config, prepared, keys, failed)
-            again = members_of(train(config.initial, config.alternating, start, reporter))
-        except DivergedError as error:
-            again = (error,) * len(failed)
-        for i, one in zip(failed, again, strict=True):
-            members[i] = _member(config, prepared, i, one, attempt + 1)
-    failed = config.ensemble.failed(_losses(members)).tolist()
-    kept = tuple(m for m, bad in zip(members, failed, strict=True) if isinstance(m, Member) and not bad)
-    if not kept:
-        raise _divergence(members[0])
-    models = [member.model for member in kept]
-    rule = encoder_rule(config.latents)
-    order = np.random.default_rng(0).permutation(prepared.data.n_rows)
-    rows = prepared.scaled_at(order[: _MAX_SUPPORT_ROWS if rule.steps == 0 else _MAX_SUPPORT_MAPS])
-    latents = [latents_of(model, rows.v, rule) for model in models]
-    last = _last_stage(config, prepared, kept)
-    fitted = FittedBGMIV(
-        schema=prepared.reduction.source,
-        config=config,
-        reduction=prepared.reduction,
-        scaler=prepared.scaler,
-        members=kept,
-        model_support=fit_model_support(models, rows, latents),
-        last_stage=None if last is None else last.function,
-    )
-    return replace(fitted, evidence=_evidence(fitted, data, prepared.data, last, len(members) - len(kept)))
-
-
-def _last_stage(config: BGMIVConfig, prepared: _Prepared, members: Sequence[Member]) -> LastStage | None:
-    """The last regression, of an outcome that is a number or has two levels.
-
-    Where rows are too few for any to be held out, nothing could tell whether networks are of use, and it does without.
-    """
-    data = prepared.data
-    if config.last_stage is None or config.ensemble.bootstrap or data.schema.outcome.kind is BlockKind.categorical:
-        return None
-    learned = None
-    if prepared.folds.hold_out:
-        rows = prepared.scaled_at(np.arange(data.n_rows))
-        models = [member.model for member in members]
-        left_out = [member.held_out_rows for member in members]
-        learned = learned_means(models, config.initial.integration, rows, prepared.scaler, left_out)
-    return fit_last_stage(config.last_stage, data, learned, use_instrument=config.use_instrument)
-
-
-def _evidence(fitted: FittedBGMIV, data: IVData, reduced: IVData, last: LastStage | None, n_failed: int) -> FitEvidence:
-    members, uses_instrument = fitted.members, fitted.config.use_instrument
-    steps = min(member.steps_of(fitted.config.initial.name) for member in members) or None
-    pairs = [(member.held_out, member.training) for member in members if member.held_out and member.training]
-    found = FitEvidence(n_steps=steps, n_members=len(members), n_failed=n_failed)
-    if pairs:
-        rows, owner = held_out_rows([member.held_out_rows for member in members], MAX_EVIDENCE_ROWS)
-        part = data.take(rows)
-        values = fitted.members_at(Query(part.treatment[None], rows_of(data.schema, part)))[:, 0]
-        found = gather_evidence(
-            reduced, rows, owner, values, pairs, uses_instrument=uses_instrument, networks_alone=last is None
+    reporter.start("sieve", 1)
+    found = fit_sieve_stage(config.last_stage, reduced, use_instrument=config.use_instrument)
+    reporter.advance(1, {})
+    reporter.finish()
+    if found is None and config.networks is False:
+        raise DataError(
+            "the sieve cannot be fitted, and networks=False leaves nothing else: there are too few rows, or the "
+            "instruments do not identify the treatment. Use TSLS, or pass more rows or other instruments."
         )
-        found = replace(found, n_steps=steps, n_failed=n_failed)
-    if last is None:
-        return found
-    strength = strength_of(data, last.function.first_stage_f) if uses_instrument else None
-    found = found.with_last_stage(last.explained, last.function.weight, last.function.is_linear, strength)
-    return replace(found, n_penalised=last.n_shrunk)
+    return found
 
 
-def _member(
-    config: BGMIVConfig, prepared: _Prepared, index: int, trained: Trained | DivergedError, attempts: int = 1
-) -> Member | DivergedError:
-    if isinstance(trained, DivergedError):
-        return trained
-    held_out = training = None
-    if prepared.folds.hold_out:
-        held_out, training = _evaluated(config, prepared, index, trained.model)
-    rows = prepared.folds.rows(index)
-    return Member(trained.model, trained.history, rows, held_out, training, attempts)
+def _networks(
+    config: BGMIVConfig, schema: Schema, sieve: LastStage | None, reporter: Reporter
+) -> tuple[Networks, float | None]:
+    """Whether networks are trained, or why not; and what may be left for them, where that was asked.
+
+    Schema is that of the covariates before they are reduced: of a wide block a sieve sees some scores only.
+    """
+    narrow = config.model.covariates.features.narrow_vector
+    if sieve is None or config.networks is True or (config.networks == "auto" and _widest(schema) > narrow):
+        return "trained", None
+    if config.networks is False:
+        return "not wanted", None
+    if round(config.ensemble.held_out * sieve.rows.n_rows) < MIN_HELD_OUT:
+        # None could tell whether the estimate should use them.
+        return "few rows", None
+    reporter.start("check for networks", 1)
+    left = left_for_networks(sieve.rows, sieve.fit, use_instrument=config.use_instrument)
+    reporter.advance(1, {})
+    reporter.finish()
+    return ("nothing left" if left <= 0.0 else "trained"), left
 
 
-def _evaluated(
-    config: BGMIVConfig, prepared: _Prepared, index: int, model: BGMIVModel
-) -> tuple[HeldOutLosses, HeldOutLosses]:
-    """Losses on the rows a member left out, and on as many of those it was trained on, next to them."""
-    folds = prepared.folds
-    n, start, size = len(folds.order), int(folds.starts[index]), int(folds.sizes[index])
-    before, after = min(start, size), min(n - start - size, size)
-    trained_on = (start + size, after) if after >= before else (start - before, before)
-    weights = prepared.weights
-    data = training_data(prepared.scaled, config.alternating.batch_size, (0, 0), weights, weights)
-    found = []
-    for fold in ((start, size), trained_on):
-        first, count = jax.device_put((np.int32(fold[0]), np.int32(fold[1])))
-        part = data._replace(fold_start=first, fold_size=count)
-        found.append(HeldOutLosses(*map(float, evaluate_fold(model, config.initial.integration, part))))
-    return found[0], found[1]
-
-
-def _divergence(member: Member | DivergedError) -> DivergedError:
-    """Why a member failed; one whose losses are all finite but not those of held-out rows broke in its last steps."""
-    if isinstance(member, DivergedError):
-        return member
-    last = member.history[-1] if member.history else HistoryRow("held-out rows", 0, {})
-    return DivergedError(last.phase, last.step)
-
-
-def _losses(members: Sequence[Member | DivergedError]) -> np.ndarray:
-    """Held-out losses; of members without held-out rows only whether they diverged is known."""
-    return np.asarray(
-        [np.inf if isinstance(m, DivergedError) else (m.held_out.outcome_loss if m.held_out else 1.0) for m in members]
-    )
+def _widest(schema: Schema) -> int:
+    """How many columns the widest vector or image block has; 0 without any."""
+    kinds = (BlockKind.vector, BlockKind.image)
+    return max((block.width for block in schema.blocks if block.kind in kinds), default=0)

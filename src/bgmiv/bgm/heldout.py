@@ -13,21 +13,24 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from bgmiv.bgm.model import BGMIVModel, iv_means, square_errors
+from bgmiv.bgm.model import BGMIVModel, encode_rows, iv_means, square_errors
 from bgmiv.data.ivdata import IVData
+from bgmiv.data.scaling import ScaledData, Scaler
 from bgmiv.diagnostics.held_out import beside_simple, weights_at
 from bgmiv.diagnostics.moments import variance_of
 from bgmiv.diagnostics.verdict import FitEvidence
 from bgmiv.integrate import IntegrationRule, rule_for
-from bgmiv.likelihood import Gaussian
+from bgmiv.likelihood import Gaussian, Levels
+from bgmiv.sieve.fit import Learned
 from bgmiv.training.loop import Row, TrainingData
 
-__all__ = ["MAX_EVIDENCE_ROWS", "HeldOutLosses", "evaluate_fold", "gather_evidence", "outcome_loss"]
+__all__ = ["MAX_EVIDENCE_ROWS", "HeldOutLosses", "evaluate_fold", "gather_evidence", "learned_means", "outcome_loss"]
 
 MAX_EVIDENCE_ROWS = 1500
 """Held-out rows of all members together on which the structural function is judged."""
 
 _MAX_EVALUATED = 2048
+_PIECE = 4096
 # A variance within this factor of its floor is one that the floor alone keeps up.
 _NEAR_FLOOR = 100.0
 # Instruments of other rows over which the treatment's density is averaged.
@@ -101,6 +104,48 @@ def evaluate_fold(model: BGMIVModel, integration: IntegrationRule, data: Trainin
         near_floor=near_floor,
         latent_spread=jnp.mean(jnp.sqrt(jnp.sum(weights[:, None] * (z - centre) ** 2, axis=0))),
     )
+
+
+def learned_means(
+    models: Sequence[BGMIVModel],
+    integration: IntegrationRule,
+    rows: ScaledData,
+    scaler: Scaler,
+    left_out: Sequence[NDArray[np.int64]],
+) -> Learned:
+    """What the models say of each row, in units of the data; `left_out` has the rows that each was not trained on."""
+    values, treatments = [], []
+    for model in models:
+        outcome, treatment = _all_means(model, integration, rows)
+        values.append(scaler.outcome.inverse(outcome))
+        treatments.append(scaler.treatment.inverse(treatment))
+    own, first = np.full(len(rows.x), np.nan), np.full(treatments[0].shape, np.nan)
+    for i, positions in enumerate(left_out):
+        own[positions], first[positions] = values[i][positions], treatments[i][positions]
+    return Learned(own, np.mean(values, axis=0), first)
+
+
+def _all_means(
+    model: BGMIVModel, integration: IntegrationRule, rows: ScaledData
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    n = len(rows.x)
+    size = min(n, _PIECE)
+    outcome, treatment = np.empty(n), np.empty((n, max(model.treatment_head.raw_dim - 1, 1)))
+    for start in range(0, n, size):
+        # The last piece overlaps the one before, so that all have one size and one program.
+        piece = slice(min(start, n - size), min(start, n - size) + size)
+        part = Row(*(jax.device_put(values[piece]) for values in (rows.x, rows.y, rows.v, rows.w)))
+        outcome[piece], treatment[piece] = _piece_means(model, integration, part)
+    return outcome, treatment
+
+
+@partial(jax.jit, static_argnames="integration")
+def _piece_means(model: BGMIVModel, integration: IntegrationRule, rows: Row) -> tuple[Array, Array]:
+    z, head = encode_rows(model, rows.v), model.treatment_head
+    raw_x = jax.vmap(model.treatment_raw)(rows.w, z)
+    outcome = iv_means(model, rule_for(integration, head), rows, raw_x, z, jax.random.key(0))
+    treatment = jax.nn.softmax(raw_x)[:, 1:] if isinstance(head, Levels) else jax.vmap(head.mean)(raw_x)
+    return outcome, treatment
 
 
 def gather_evidence(

@@ -7,8 +7,8 @@ Where rows are held out, training stops early by the IV outcome loss on them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,14 +19,14 @@ from jax.scipy.special import ndtri
 
 from bgmiv.bgm.heldout import outcome_loss
 from bgmiv.bgm.model import BGMIVModel, iv_means, square_errors
-from bgmiv.errors import ConfigError
-from bgmiv.integrate import GaussHermite, IntegrationRule, rule_for
+from bgmiv.bgm.phase import Phase
+from bgmiv.bgm.settings import JointTraining
+from bgmiv.integrate import IntegrationRule, rule_for
 from bgmiv.likelihood import Gaussian
-from bgmiv.nn.images import check_bounds
 from bgmiv.nn.mlp import adam
 from bgmiv.training.loop import RandomNumbers, Row, TrainingData
 
-__all__ = ["JointState", "JointTraining", "joint_loss", "sliced_distance"]
+__all__ = ["JointProgram", "JointState", "joint_loss", "sliced_distance"]
 
 # Evaluations before a network that predicts worse than a line is given up.
 _GRACE = 3
@@ -105,68 +105,12 @@ def joint_loss(
 
 
 @dataclass(frozen=True)
-class JointTraining:
-    """Joint training: its settings and its step.
-
-    Args:
-        iterations: steps; None resolves them and `chunk` by the number of rows (`resolve`).
-        batch_size: rows a batch, drawn uniformly.
-        learning_rate: Adam's step size at the start; it falls to zero along a cosine.
-        prior_weight: weight of the distance between encoded covariates and prior, where an encoder is trained.
-        covariate_weight: weight of the covariates' log-likelihood.
-        n_directions: projections of the sliced distance.
-        weight_decay: decoupled decay of the kernels of H and F, and of all networks between latents and these, as a
-            share of the step size.
-        integration: nodes of the outcome's mean.
-        residual_nodes: how many quantiles of the treatment's residuals take their place, in a second training, where
-            held-out residuals are not normal (`bgmiv.bgm.residuals`); 0 for never.
-        chunk: iterations between two reports, and between two evaluations on held-out rows where there are any.
-        tolerance: a model is clearly worse than another if its held-out loss is more than this many times the other's;
-            with a discrete outcome, if it is higher at all.
-        patience: evaluations in a row that are clearly worse than the best one, after which training stops.
-    """
-
-    iterations: int | None = 10_000
-    batch_size: int = 128
-    learning_rate: float = 1e-3
-    prior_weight: float = 5.0
-    covariate_weight: float = 0.1
-    n_directions: int = 32
-    weight_decay: float = 0.0
-    integration: IntegrationRule = GaussHermite(8)
-    residual_nodes: int = 0
-    chunk: int = 500
-    tolerance: float = 1.05
-    patience: int = 4
-
-    name: ClassVar[str] = "joint training"
-    metric_names: ClassVar[tuple[str, ...]] = ("loss", "prior", "covariates", "treatment", "outcome")
-
-    def __post_init__(self) -> None:
-        """Refuse settings that cannot train."""
-        check_bounds(self, "learning_rate", iterations=0, batch_size=2, n_directions=1, chunk=1)
-        check_bounds(self, weight_decay=0, patience=1, tolerance=1, residual_nodes=0)
-
-    @property
-    def n_steps(self) -> int:
-        """Iterations."""
-        if self.iterations is None:
-            raise ConfigError("the iterations of joint training are still open: call resolve(n_rows) first.")
-        return self.iterations
-
-    def resolve(self, n_rows: int) -> JointTraining:
-        """With iterations left open: 3000 up to 1000 rows, beyond that growing like their square root, 30,000 at most.
-
-        More rows allow for more detail, and need fewer passes for it; ten evaluations are spread over the iterations.
-        """
-        if self.iterations is not None:
-            return self
-        iterations = int(min(max(3000.0 * (n_rows / 1000.0) ** 0.5, 3000.0), 30_000.0))
-        return replace(self, iterations=iterations, chunk=iterations // 10)
+class JointProgram(Phase[JointTraining]):
+    """Joint training's step and its early stopping, under its settings."""
 
     def _optimiser(self) -> optax.GradientTransformation:
-        schedule = optax.cosine_decay_schedule(self.learning_rate, max(self.n_steps, 1))
-        return adam(schedule, weight_decay=self.weight_decay, decayed=_generator_kernels)
+        schedule = optax.cosine_decay_schedule(self.settings.learning_rate, max(self.settings.n_steps, 1))
+        return adam(schedule, weight_decay=self.settings.weight_decay, decayed=_generator_kernels)
 
     def init(self, model: BGMIVModel, key: Array) -> JointState:
         """A fresh optimiser beside the model."""
@@ -175,27 +119,27 @@ class JointTraining:
 
     def step(self, state: JointState, data: TrainingData, key: Array) -> tuple[JointState, dict[str, Array]]:
         """One joint step of encoder and generators."""
-        model, n = state.model, self.batch_size
+        model, n = state.model, self.settings.batch_size
         latent, width = model.layout.dim, model.covariates.noise_width
         key_draws, key_nodes = jax.random.split(key)
-        numbers = RandomNumbers(key_draws, n * (1 + width) + self.n_directions * latent)
+        numbers = RandomNumbers(key_draws, n * (1 + width) + self.settings.n_directions * latent)
         index = data.draw(numbers, n)
         rows = jax.tree.map(lambda leaf: leaf[index], data.rows)
         noise = numbers.uniform((n, width))
-        directions = numbers.normal((self.n_directions, latent))
-        rule = rule_for(self.integration, model.treatment_head)
+        directions = numbers.normal((self.settings.n_directions, latent))
+        rule = rule_for(self.settings.integration, model.treatment_head)
         loss = jax.grad(joint_loss, has_aux=True)
-        grads, metrics = loss(model, rule, rows, directions, noise, key_nodes, self)
+        grads, metrics = loss(model, rule, rows, directions, noise, key_nodes, self.settings)
         updates, optimiser = self._optimiser().update(grads, state.optimiser, model)
         return state._replace(model=optax.apply_updates(model, updates), optimiser=optimiser), metrics
 
     def evaluate(self, state: JointState, data: TrainingData) -> JointState:
         """Keep the model unless its IV outcome loss on held-out rows is clearly above the lowest so far."""
         model = state.model
-        loss = outcome_loss(model, self.integration, data)
+        loss = outcome_loss(model, self.settings.integration, data)
         # Training goes on for a reason: what a few held-out rows say must be clear to stop before its end.
         # The loss of a discrete outcome is mostly its own chance, of which every share hides what can be learned.
-        tolerance = self.tolerance if isinstance(model.outcome_head, Gaussian) else 1.0
+        tolerance = self.settings.tolerance if isinstance(model.outcome_head, Gaussian) else 1.0
         keep = (loss <= tolerance * state.best_loss) | (data.fold_size == 0)
         # A member that has stopped is still trained while others go on; it is left as a run of its own would leave it.
         over = self.stopped(state)
@@ -210,7 +154,7 @@ class JointTraining:
     def stopped(self, state: JointState) -> Array:
         """Whether `patience` evaluations brought nothing, or the first three none that is better than a line's."""
         hopeless = (state.evaluations >= _GRACE) & (state.best_loss > state.linear_loss)
-        return (state.stale >= self.patience) | hopeless
+        return (state.stale >= self.settings.patience) | hopeless
 
     def result(self, state: JointState) -> BGMIVModel:
         """The best model on held-out rows."""

@@ -6,50 +6,65 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-import jax
 import numpy as np
-from jax import Array
 from numpy.typing import NDArray
 
 from bgmiv.bgm.config import BGMIVConfig
-from bgmiv.bgm.model import BGMIVModel, encode_rows, iv_means
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query
-from bgmiv.data.scaling import ScaledData, Scaler
 from bgmiv.diagnostics.moments import variance_of
 from bgmiv.errors import DataError, NotIdentifiedError
-from bgmiv.integrate import IntegrationRule, rule_for
-from bgmiv.likelihood import Levels
 from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.sieve.bases import SieveFunction
 from bgmiv.sieve.fit import Learned, SieveConfig, SieveFit, fit_sieve, left_out_errors, min_rows
-from bgmiv.training.loop import Row
 
-__all__ = ["LastStage", "fit_last_stage", "learned_means", "left_out_fits", "sieve_without"]
+__all__ = ["LastStage", "fit_sieve_stage", "left_out_fits", "sieve_without", "with_networks"]
 
 Floats = NDArray[np.float64]
 
-_PIECE = 4096
-
 
 class LastStage(NamedTuple):
-    """The structural function, and how well it predicts rows that it was not fitted on.
+    """A line or a sieve, or networks beside a line.
 
     Attributes:
-        function: in treatment and covariates; its learned function is the mean of the members' networks.
-        explained: share of the outcome's variance that E[y | w, v] explains in left-out rows.
-        n_shrunk: how many covariate columns are penalised because they are too many for the rows.
+        rows: those on which it was fitted, all with a positive weight, wide blocks reduced.
+        fit: the fit to them.
     """
 
-    function: SieveFunction
-    explained: float
-    n_shrunk: int
+    rows: IVData
+    fit: SieveFit
+
+    @property
+    def function(self) -> SieveFunction:
+        """The structural function."""
+        return self.fit.function
+
+    @property
+    def explained(self) -> float:
+        """Share of the outcome's variance that E[y | w, v] explains in rows that it was not fitted on."""
+        squares = np.average((self.rows.outcome - self.fit.left_out) ** 2, weights=self.rows.weights)
+        return 1.0 - float(squares) / variance_of(self.rows.outcome, self.rows.weights)
 
 
-def fit_last_stage(
-    config: SieveConfig, data: IVData, learned: Learned | None, *, use_instrument: bool = True
+def fit_sieve_stage(config: SieveConfig, data: IVData, *, use_instrument: bool = True) -> LastStage | None:
+    """The last stage without networks; None if there are too few rows, or if instruments do not identify the treatment.
+
+    Args:
+        config: of the sieve.
+        data: the rows of the fit, wide blocks reduced.
+        use_instrument: False for a regression on the observed treatment.
+    """
+    rows = data if data.weights is None else data.take(data.weights > 0)
+    if rows.n_rows < min_rows(rows.instruments.shape[1]):
+        return None
+    found = _identified(partial(fit_sieve, config, rows, use_instrument=use_instrument))
+    return None if found is None else LastStage(rows, found)
+
+
+def with_networks(
+    config: SieveConfig, data: IVData, sieve: LastStage | None, learned: Learned | None, *, use_instrument: bool = True
 ) -> LastStage | None:
-    r"""Fit $g = a + b x + c^\top v + d f$, with f of the networks, or with a sieve's terms in the place of d f.
+    r"""The last stage where networks were trained: $g = a + b x + c^\top v + d f$, f of the networks, or the sieve.
 
     It is the networks if d is positive and they predict held-out rows better than the sieve, by more than one standard
     error. Either predicts by its mean of g given instruments and covariates and, linearly, by what its own first stage
@@ -58,34 +73,34 @@ def fit_last_stage(
     Args:
         config: of the sieve.
         data: the rows of the fit, wide blocks reduced.
+        sieve: the last stage without networks; None if it cannot be fitted.
         learned: what the networks say of these rows; not a number where every member was trained on the row. None, or
             numbers of less than half of the rows: they are not used.
         use_instrument: False for a regression on the observed treatment.
 
     Returns:
-        None if there are too few rows, or if neither first stage identifies the treatment.
+        None if neither first stage identifies the treatment.
     """
-    if learned is not None and 2 * np.isfinite(learned.own).sum() < data.n_rows:
-        learned = None
-    known = np.ones(data.n_rows, bool) if learned is None else np.isfinite(learned.own)
+    if learned is None or 2 * np.isfinite(learned.own).sum() < data.n_rows:
+        return sieve
+    known = np.isfinite(learned.own)
     if data.weights is not None:
         known &= data.weights > 0
-    if known.sum() < min_rows(data.instruments.shape[1]):
-        return None
-    part = data.take(known)
-    fit = partial(fit_sieve, config, part, use_instrument=use_instrument)
-    networks = None if learned is None else _identified(partial(fit, learned=learned.take(known)))
-    chosen = _identified(fit)
-    if networks is not None and networks.function.weight <= 0.0:
-        # Not their function predicts then, but what their first stage adds to a line.
-        networks = None
-    if networks is not None and (chosen is None or _better(part, networks, chosen)):
-        chosen = networks
-    if chosen is None:
-        return None
-    squares = np.average((part.outcome - chosen.left_out) ** 2, weights=part.weights)
-    explained = 1.0 - float(squares) / variance_of(part.outcome, part.weights)
-    return LastStage(chosen.function, explained, chosen.n_shrunk)
+    rows = data.take(known)
+    if rows.n_rows < min_rows(rows.instruments.shape[1]):
+        return sieve
+    fit = partial(fit_sieve, config, rows, use_instrument=use_instrument)
+    networks = _identified(partial(fit, learned=learned.take(known)))
+    if sieve is not None and sieve.rows.n_rows != rows.n_rows:
+        # Both are compared on the same rows.
+        other = _identified(fit)
+        sieve = None if other is None else LastStage(rows, other)
+    # Of a weight that is not positive not their function predicts, but what their first stage adds to a line.
+    if networks is None or networks.function.weight <= 0.0:
+        return sieve
+    if sieve is None or _better(rows, networks, sieve.fit):
+        return LastStage(rows, networks)
+    return sieve
 
 
 def sieve_without(config: BGMIVConfig, reduction: FittedReduction, part: IVData) -> Callable[[Query], Floats]:
@@ -128,46 +143,6 @@ def _fit_again(config: BGMIVConfig, data: IVData, learned: Learned | None) -> Si
     return fit_sieve(config.last_stage, data, use_instrument=config.use_instrument, learned=learned).function
 
 
-def learned_means(
-    models: Sequence[BGMIVModel],
-    integration: IntegrationRule,
-    rows: ScaledData,
-    scaler: Scaler,
-    left_out: Sequence[NDArray[np.int64]],
-) -> Learned:
-    """What the models say of each row, in units of the data; `left_out` has the rows that each was not trained on."""
-    values, treatments = [], []
-    for model in models:
-        outcome, treatment = _means(model, integration, rows)
-        values.append(scaler.outcome.inverse(outcome))
-        treatments.append(scaler.treatment.inverse(treatment))
-    own, first = np.full(len(rows.x), np.nan), np.full(treatments[0].shape, np.nan)
-    for i, positions in enumerate(left_out):
-        own[positions], first[positions] = values[i][positions], treatments[i][positions]
-    return Learned(own, np.mean(values, axis=0), first)
-
-
-def _means(model: BGMIVModel, integration: IntegrationRule, rows: ScaledData) -> tuple[Floats, Floats]:
-    n = len(rows.x)
-    size = min(n, _PIECE)
-    outcome, treatment = np.empty(n), np.empty((n, max(model.treatment_head.raw_dim - 1, 1)))
-    for start in range(0, n, size):
-        # The last piece overlaps the one before, so that all have one size and one program.
-        piece = slice(min(start, n - size), min(start, n - size) + size)
-        part = Row(*(jax.device_put(values[piece]) for values in (rows.x, rows.y, rows.v, rows.w)))
-        outcome[piece], treatment[piece] = _piece_means(model, integration, part)
-    return outcome, treatment
-
-
-@partial(jax.jit, static_argnames="integration")
-def _piece_means(model: BGMIVModel, integration: IntegrationRule, rows: Row) -> tuple[Array, Array]:
-    z, head = encode_rows(model, rows.v), model.treatment_head
-    raw_x = jax.vmap(model.treatment_raw)(rows.w, z)
-    outcome = iv_means(model, rule_for(integration, head), rows, raw_x, z, jax.random.key(0))
-    treatment = jax.nn.softmax(raw_x)[:, 1:] if isinstance(head, Levels) else jax.vmap(head.mean)(raw_x)
-    return outcome, treatment
-
-
 def _identified(fit: Callable[[], SieveFit]) -> SieveFit | None:
     """The fit; None if its first stage does not identify the treatment."""
     try:
@@ -185,7 +160,7 @@ def _better(data: IVData, networks: SieveFit, sieve: SieveFit) -> bool:
         controls = fit.residuals[:, : fit.function.treatment.sizes["lines"]]
         return left_out_errors(y, fit.left_out, controls, weights)
 
-    gains = weights * (errors(sieve) - errors(networks))
+    gains = weights * (errors(sieve) ** 2 - errors(networks) ** 2)
     if data.groups is not None:
         gains = np.asarray(np.bincount(data.groups, gains), np.float64)
     return bool(gains.sum() > np.sqrt(np.sum((gains - gains.mean()) ** 2)))

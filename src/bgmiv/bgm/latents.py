@@ -6,7 +6,6 @@ instrument, the outcome nor the observed treatment.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -17,15 +16,12 @@ import optax
 from jax import Array
 
 from bgmiv.bgm.model import BGMIVModel, covariate_log_posterior, encode_rows
-from bgmiv.errors import ConfigError
+from bgmiv.bgm.settings import LatentMap
 from bgmiv.nn.batching import bucket_size, pad_rows, unique_rows
-from bgmiv.nn.images import check_bounds
 from bgmiv.nn.mlp import DECAY_1, DECAY_2, EPSILON, adam
 
 __all__ = [
     "LatentAdamState",
-    "LatentMap",
-    "LatentPosterior",
     "infer_latents",
     "init_latents",
     "latents_of",
@@ -38,53 +34,6 @@ __all__ = [
 _MAX_CHAINS = 32
 _MAX_ROWS = 4096
 _MIN_ROWS = 64
-
-
-@dataclass(frozen=True)
-class LatentMap:
-    """Settings of the test-time MAP; the defaults are the paper's.
-
-    Args:
-        steps: Adam (0.9, 0.99) steps from the encoder's latents; 0 keeps the encoder's.
-        learning_rate: Adam's step size. A coordinate moves at most about `steps * learning_rate`.
-    """
-
-    steps: int = 1000
-    learning_rate: float = 1e-4
-
-    def __post_init__(self) -> None:
-        """Refuse settings that cannot run."""
-        check_bounds(self, "learning_rate", steps=0)
-
-
-@dataclass(frozen=True)
-class LatentPosterior:
-    """Settings of the latent posterior's chains.
-
-    Args:
-        n_chains: chains a row; they start apart, so that their agreement means something.
-        n_warmup: draws a chain in which step sizes (and NUTS' metric) are set; they are not kept.
-        n_draws: draws kept a chain.
-        acceptance: the share of proposals that step sizes are set to accept.
-        seed: of the draws that predictions are made from.
-    """
-
-    n_chains: int = 4
-    n_warmup: int = 150
-    n_draws: int = 500
-    acceptance: float = 0.8
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse settings that cannot run, or whose draws could not be judged."""
-        for name, minimum in (("n_chains", 2), ("n_warmup", 20), ("n_draws", 4), ("seed", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not hasattr(value, "__index__") or value < minimum:
-                raise ConfigError(f"{name} must be a whole number of at least {minimum}, got {value!r}.")
-        if self.n_chains > _MAX_CHAINS:
-            raise ConfigError(f"n_chains must be at most {_MAX_CHAINS}, got {self.n_chains}.")
-        if not 0.0 < self.acceptance < 1.0:
-            raise ConfigError(f"acceptance must lie between 0 and 1, got {self.acceptance}.")
 
 
 @partial(jax.jit, static_argnames="config")

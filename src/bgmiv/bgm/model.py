@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, field
-from itertools import accumulate, pairwise
-from math import log, pi
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from bgmiv.bgm.covariates import CovariateConfig, CovariateModule, build_covariates
+from bgmiv.bgm.covariates import CovariateModule, build_covariates
+from bgmiv.bgm.settings import LatentLayout, ModelConfig
 from bgmiv.data.schema import BlockKind, Schema, Variable
-from bgmiv.errors import ConfigError
 from bgmiv.integrate import IntegrationRule, log_integral
 from bgmiv.likelihood import Bernoulli, Categorical, FiniteHead, Gaussian, Head, Levels
-from bgmiv.nn import MLP
-from bgmiv.nn.images import check_widths
+from bgmiv.nn.mlp import MLP
 from bgmiv.training.loop import Row
 
 __all__ = [
     "BGMIVModel",
     "Embedding",
-    "LatentLayout",
-    "ModelConfig",
     "averaged_means",
     "build_model",
     "covariate_log_posterior",
@@ -38,103 +32,6 @@ __all__ = [
     "quasi_log_posterior",
     "square_errors",
 ]
-
-
-@dataclass(frozen=True)
-class LatentLayout:
-    r"""Sizes of $Z = (Z_0, Z_1, Z_2, Z_3)$ with prior $\mathcal N(0, I)$ (eq. bgm_iv_joint_model).
-
-    Args:
-        shared: $Z_0$, enters treatment and outcome.
-        outcome_only: $Z_1$.
-        treatment_only: $Z_2$.
-        nuisance: $Z_3$, explains covariates alone.
-
-    Example:
-        >>> layout = LatentLayout(2, 2, 1, 2)
-        >>> layout.dim, layout.for_outcome(jnp.arange(7)).tolist(), layout.for_treatment(jnp.arange(7)).tolist()
-        (7, [0, 1, 2, 3], [0, 1, 4])
-    """
-
-    shared: int
-    outcome_only: int
-    treatment_only: int
-    nuisance: int
-
-    def __post_init__(self) -> None:
-        """Refuse negative sizes and an empty latent space."""
-        sizes = astuple(self)
-        if any(isinstance(size, bool) or not hasattr(size, "__index__") or size < 0 for size in sizes):
-            raise ConfigError(f"latent sizes must be whole numbers of at least 0, got {sizes}.")
-        if self.dim == 0:
-            raise ConfigError("the latent space is empty: give at least one of the four parts a size above 0.")
-
-    @property
-    def dim(self) -> int:
-        """All latent coordinates."""
-        return self.shared + self.outcome_only + self.treatment_only + self.nuisance
-
-    @property
-    def parts(self) -> dict[str, slice]:
-        """The coordinates of each of the four parts by name, empty ones included."""
-        names = ("shared", "outcome-only", "treatment-only", "nuisance")
-        edges = pairwise(accumulate(astuple(self), initial=0))
-        return {name: slice(start, stop) for name, (start, stop) in zip(names, edges, strict=True)}
-
-    @property
-    def outcome_dim(self) -> int:
-        """Coordinates the outcome sees."""
-        return self.shared + self.outcome_only
-
-    @property
-    def treatment_dim(self) -> int:
-        """Coordinates the treatment sees."""
-        return self.shared + self.treatment_only
-
-    def for_outcome(self, z: Array) -> Array:
-        """$(z_0, z_1)$ of one row."""
-        return z[: self.outcome_dim]
-
-    def for_treatment(self, z: Array) -> Array:
-        """$(z_0, z_2)$ of one row."""
-        start = self.outcome_dim
-        return jnp.concatenate([z[: self.shared], z[start : start + self.treatment_only]])
-
-    def log_prior(self, z: Array) -> Array:
-        r"""$\log \mathcal N(z; 0, I)$ of one row."""
-        return -0.5 * (jnp.sum(z**2) + self.dim * log(2.0 * pi))
-
-    def sample_prior(self, key: Array, n: int) -> Array:
-        """`n` draws from the prior."""
-        return jax.random.normal(key, (n, self.dim))
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """Shapes of the generators; the defaults are the paper's.
-
-    Args:
-        layout: the latent partition.
-        treatment_hidden: hidden units of H.
-        outcome_hidden: hidden units of F.
-        treatment_trunk: widths of a network from $(z_0, z_2)$ to the features that H sees in their place; none without.
-        outcome_trunk: the same from $(z_0, z_1)$, for F.
-        embedding: hidden widths, and the largest output, of one network for each part of the latents, before trunks, H
-            and F, which see its outputs in place of the part; none without.
-        covariates: shapes of E and G.
-    """
-
-    layout: LatentLayout = field(default_factory=lambda: LatentLayout(2, 2, 1, 2))
-    treatment_hidden: tuple[int, ...] = (64, 32, 8)
-    outcome_hidden: tuple[int, ...] = (64, 32, 8)
-    covariates: CovariateConfig = field(default_factory=CovariateConfig)
-    treatment_trunk: tuple[int, ...] = ()
-    outcome_trunk: tuple[int, ...] = ()
-    embedding: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Refuse widths below one."""
-        check_widths(self, "treatment_hidden", "outcome_hidden", "treatment_trunk", "outcome_trunk", "embedding")
 
 
 class Embedding(eqx.Module):

@@ -14,14 +14,15 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.bgm.model import LatentLayout
+from bgmiv.bgm.settings import LatentLayout
 from bgmiv.data.folds import row_folds
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.schema import BlockKind, CovariateBlock
 from bgmiv.diagnostics.moments import conditions_of
 from bgmiv.kernels import GaussianKernel, median_lengthscales
-from bgmiv.nn.features import FeatureConfig, feature_widths
+from bgmiv.nn.features import feature_widths
+from bgmiv.nn.settings import FeatureConfig
 
 __all__ = ["choose_layout", "permutation_scores"]
 

@@ -21,8 +21,8 @@ from jax import Array
 from jax.scipy.special import ndtri
 
 from bgmiv._io import enable_compilation_cache
-from bgmiv.bgm.latents import LatentPosterior
 from bgmiv.bgm.model import BGMIVModel, covariate_log_posterior
+from bgmiv.bgm.settings import LatentPosterior
 from bgmiv.data.messages import warn_user
 from bgmiv.nn.batching import bucket_size, unique_rows
 

@@ -54,6 +54,9 @@ def fit(
     members: Annotated[
         int | None, typer.Option(help="Number of ensemble members of bgm-iv; by default that of the preset.")
     ] = None,
+    networks: Annotated[
+        bool | None, typer.Option(help="Whether bgm-iv trains networks; by default where something is left for them.")
+    ] = None,
     checkpoint: Annotated[
         Path | None,
         typer.Option(help="Folder for the state of an unfinished fit of bgm-iv; the same command resumes it."),
@@ -83,7 +86,8 @@ def fit(
     table = tables.read_data(data, form)
     with tables.warnings_shown(roles):
         with options.blaming("--method"):
-            model = options.make_model(method, preset, seed, roles.kinds, members=members, checkpoint=checkpoint)
+            own = {"members": members, "networks": networks, "checkpoint": checkpoint}
+            model = options.make_model(method, preset, seed, roles.kinds, **own)
         labels = select_columns(table, options.words(by or []))
         model = tables.fitted_model(model, table, roles)
         done = _AfterFit(model)

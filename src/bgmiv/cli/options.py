@@ -157,10 +157,11 @@ def make_model(method: str, preset: str, seed: int, kinds: Mapping[str, str], **
     """An estimator of a method, under its nearest preset, that shows its progress; others have no `only_bgm`."""
     estimator = find_method(method).estimator_class()
     known = estimator().get_params()
-    for name, value in only_bgm.items():
-        if value is not None and name not in known:
+    given = {name: value for name, value in only_bgm.items() if value is not None}
+    for name in given:
+        if name not in known:
             raise bad(f"{method} has none; it is for bgm-iv", f"--{name}")
-    shared = {"preset": nearest_preset(method, preset), "random_state": seed, "progress": True, **only_bgm}
+    shared = {"preset": nearest_preset(method, preset), "random_state": seed, "progress": True, **given}
     arguments = {**kinds, "use_instrument": not method.endswith(NO_INSTRUMENT)}
     found: IVEstimator = estimator(**arguments, **{name: value for name, value in shared.items() if name in known})
     return found

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bgmiv.diagnostics.check import Severity
 
 __all__ = [
-    "CHECKS", "FINDINGS", "NOT_MEASURED", "VERDICTS", "Reading", "as_sentence", "html_table", "line_remark",
+    "CHECKS", "FINDINGS", "NETWORKS", "NOT_MEASURED", "VERDICTS", "Reading", "as_sentence", "html_table", "line_remark",
     "not_measured_remark", "preparation_text", "read_finding",
 ]  # fmt: skip
 
@@ -282,6 +282,13 @@ VERDICTS = {
     "failed": "This fit failed its held-out checks; do not use it.",
 }
 """How a verdict begins."""
+
+NETWORKS = {
+    "nothing left": "Networks were not trained: nothing was left for them in held-out rows.",
+    "not wanted": "Networks were not trained, as asked (networks=False).",
+    "few rows": "Networks were not trained: there are too few rows to hold out any that tell whether to use them.",
+}
+"""What a verdict says of networks that were not trained, by the reason."""
 
 NOT_MEASURED = {
     "linear_explained": "the comparison with a linear regression",

@@ -6,10 +6,11 @@ Training losses do not tell a good fit from one that has memorised its rows; hel
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from bgmiv.diagnostics.check import SEVERITIES, Severity, worst
 from bgmiv.diagnostics.readings import (
+    NETWORKS,
     NOT_MEASURED,
     VERDICTS,
     as_sentence,
@@ -20,7 +21,10 @@ from bgmiv.diagnostics.readings import (
 )
 from bgmiv.diagnostics.strength import VERY_WEAK, Strength
 
-__all__ = ["FIRST_STAGE_GAIN", "MOMENT_EXCESS", "Finding", "FitEvidence", "Limits", "Verdict", "judge"]
+__all__ = ["FIRST_STAGE_GAIN", "MOMENT_EXCESS", "Finding", "FitEvidence", "Limits", "Networks", "Verdict", "judge"]
+
+Networks = Literal["trained", "nothing left", "not wanted", "few rows"]
+"""Whether a method that may do without networks trained them, or why not."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,9 @@ class FitEvidence:
         discrete_outcome: whether the outcome has levels, whose variance is mostly noise even for a good fit.
         instrument_f, instrument_critical: effective F of the instruments, and its critical value.
         network_weight: of the networks' function in the last regression; None for a fit without one.
+        networks: whether networks were trained, or why not; None for other methods.
+        left_for_networks: how much of the outcome's variance may have been left for them, by the check on left-out rows
+            (`bgmiv.bgm.network_check`); None where that was not asked.
         linear: whether a method that can bend found a line: the data support nothing else.
         moment_p, moment_statistic: of `moment_test` on held-out rows.
         visible_shapes, shapes: how many shapes of a curve, a line among them, the instruments show, and of how many.
@@ -77,6 +84,8 @@ class FitEvidence:
     instrument_f: float | None = None
     instrument_critical: float | None = None
     network_weight: float | None = None
+    networks: Networks | None = None
+    left_for_networks: float | None = None
     linear: bool = False
     n_penalised: int = 0
     moment_p: float | None = None
@@ -165,8 +174,10 @@ class Verdict:
     def remarks(self) -> tuple[str, ...]:
         """Sentences that are neither for nor against the fit: what could not be seen."""
         e = self.evidence
-        line = (line_remark(e.visible_shapes, e.shapes),) if e.linear else ()
-        return line + ((not_measured_remark(self.not_measured),) if self.not_measured else ())
+        line = [line_remark(e.visible_shapes, e.shapes)] if e.linear else []
+        networks = [NETWORKS[e.networks]] if e.networks in NETWORKS else []
+        missing = [not_measured_remark(self.not_measured)] if self.not_measured else []
+        return (*line, *networks, *missing)
 
     @property
     def start(self) -> str:

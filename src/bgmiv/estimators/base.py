@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import jax
 import numpy as np
 
 from bgmiv._io import check_process
@@ -25,7 +24,15 @@ from bgmiv.diagnostics.verdict import Verdict
 from bgmiv.errors import ConfigError, FitWarning, ModelFileError, NotFittedError, WeakInstrumentWarning
 from bgmiv.estimators.fitted import FittedMethod, MethodConfig
 from bgmiv.estimators.reporting import FitCache, ReportingMixin
-from bgmiv.estimators.saved import SavedModel, data_again, reader_of, saved_model, without_paths, write_saved
+from bgmiv.estimators.saved import (
+    SavedModel,
+    data_again,
+    fitted_name,
+    reader_of,
+    saved_model,
+    without_paths,
+    write_saved,
+)
 from bgmiv.persist.folder import ModelFiles, read_model
 from bgmiv.progress import HistoryRow, reporter_for
 
@@ -51,9 +58,6 @@ class IVEstimator(ReportingMixin):
     saved_parts: ClassVar[tuple[type, ...]] = ()
     """Classes that a saved model may hold beside those that the fields of the fitted result declare."""
 
-    compiled: ClassVar[bool] = False
-    """Whether fits and answers are compiled programs, which a forked process cannot run."""
-
     random_state: int | None = None
     progress: bool | None = None
     treatment_kind: RoleKind = "auto"
@@ -76,7 +80,8 @@ class IVEstimator(ReportingMixin):
         """The frozen config these parameters stand for; raises `ConfigError` for bad ones."""
 
     @classmethod
-    def _saved_classes(cls) -> tuple[type, ...]:
+    def _saved_classes(cls, fitted: str) -> tuple[type, ...]:
+        """What a model whose fitted result is of that class is made of, beside what its fields declare."""
         return (cls, cls.fitted_class, *cls.saved_parts)
 
     def fit(
@@ -279,7 +284,8 @@ class IVEstimator(ReportingMixin):
             self.sampling_,
             shown,
         )
-        write_saved(Path(folder), type(self).__name__, document, self._saved_classes(), overwrite=overwrite)
+        classes = self._saved_classes(type(fitted).__name__)
+        write_saved(Path(folder), type(self).__name__, document, classes, overwrite=overwrite)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -301,9 +307,10 @@ class IVEstimator(ReportingMixin):
 
     @classmethod
     def _opened(cls, folder: Path, files: ModelFiles) -> Self:
-        if cls.compiled:
-            check_process(compiled=True)
-        saved = saved_model(folder, files, cls._saved_classes())
+        classes = cls._saved_classes(fitted_name(files))
+        if any(getattr(kind, "compiled", False) for kind in classes):
+            check_process()
+        saved = saved_model(folder, files, classes)
         model = saved.estimator
         if not isinstance(model, cls):
             raise ModelFileError(f"{folder} holds no {cls.__name__}. bgmiv.load opens models of any method.")
@@ -344,12 +351,11 @@ class IVEstimator(ReportingMixin):
         formula: str = "",
         n_dropped: int = 0,
     ) -> Self:
-        check_process(compiled=self.compiled)
         _announce_heavy_row(data)
         check_clusters(data)
         seed = self._seed()
         with reporter_for(self.progress, type(self).__name__) as reporter:
-            fitted = config.fit(data, jax.random.key(seed), reporter)
+            fitted = config.fit(data, seed, reporter)
         self._keep(fitted, data, seed, reader, formula=formula, n_dropped=n_dropped)
         if fitted.verdict is not None and fitted.verdict.severity in ("doubtful", "failed"):
             warn_user(fitted.verdict.sentence, FitWarning)
@@ -389,9 +395,10 @@ class IVEstimator(ReportingMixin):
         return reader.covariates(covariates)
 
     def _fitted(self) -> FittedMethod:
-        if self.compiled:
-            check_process(compiled=True)
-        return self._state("fitted_")
+        fitted: FittedMethod = self._state("fitted_")
+        if fitted.compiled:
+            check_process()
+        return fitted
 
     def _completed(self) -> FittedMethod:
         """The fitted result with what intervals need of the data, worked out when first asked for."""

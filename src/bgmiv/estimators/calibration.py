@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 from numpy.typing import NDArray
 
@@ -244,7 +243,7 @@ class _Quiet:
 def _run(item: _Repeat, reporter: Reporter = silent) -> Ratios | None:
     """Fit one data set; None if that cannot be done."""
     try:
-        fitted = item.config.fit(item.data, jax.random.key(item.seed), reporter)
+        fitted = item.config.fit(item.data, item.seed, reporter)
     except BGMIVError:
         return None
     own = FitRows(item.data, Rows(item.data.covariates, item.data.weights))

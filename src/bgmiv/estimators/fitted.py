@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, Self, TypeVar, cast
 
 import numpy as np
-from jax import Array
 from numpy.typing import NDArray
 
 from bgmiv.covariance import ErrorsName
@@ -61,6 +60,9 @@ class FittedMethod(_WithEvidence, ABC):
     support: LinearSupport
     closed_form: ClassVar[bool] = False
     """Whether it is fitted again in a moment, so that rows can be held out after the fit."""
+
+    compiled: ClassVar[bool] = False
+    """Whether its answers are compiled programs, which a forked process cannot run."""
 
     @property
     def history(self) -> tuple[HistoryRow, ...]:
@@ -199,8 +201,8 @@ class FittedSieve(FittedMethod):
 class MethodConfig(Protocol):
     """A method: a frozen config that fits; a dataclass with the field `use_instrument`, or one that replaces less."""
 
-    def fit(self, data: IVData, key: Array, reporter: Reporter = silent) -> FittedMethod:
-        """Fit on validated data with explicit randomness."""
+    def fit(self, data: IVData, seed: int = 0, reporter: Reporter = silent) -> FittedMethod:
+        """Fit on validated data; the same seed gives the same fit."""
 
     def without_instrument(self) -> Self:
         """The same method with its instruments ignored."""

@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jax
-
 from bgmiv.analysis import plots
 from bgmiv.analysis.analysis import Analysis
 from bgmiv.analysis.build import Subject, build_analysis
@@ -154,10 +152,10 @@ class ReportingMixin(QuestionsMixin):
         fitted, rows = self._fitted(), self._fit_rows()
         if self.data_ is None or rows is None or self._cache.judged:
             return fitted
-        config, key = type(self)(**self.fit_params_)._config(), jax.random.key(self.seed_)
+        config, seed = type(self)(**self.fit_params_)._config(), self.seed_
         used = self.fit_params_.get("use_instrument", True)
         self.fitted_ = judge_fit(
-            fitted, self.data_, rows, lambda part: config.fit(part, key), use_instrument=used, seed=self.seed_
+            fitted, self.data_, rows, lambda part: config.fit(part, seed), use_instrument=used, seed=seed
         )
         self._cache.judged = True
         return self.fitted_
@@ -340,10 +338,14 @@ class ReportingMixin(QuestionsMixin):
         if not params.get("use_instrument", False):
             return None
         changed: dict[str, Any] = {"use_instrument": False, "progress": False, "checkpoint": None}
+        evidence = self.fitted_.evidence
+        if evidence is not None and evidence.networks not in (None, "trained"):
+            # The two are compared: nothing but the instruments may differ between them.
+            changed["networks"] = False
         params |= {name: value for name, value in changed.items() if name in params}
-        config, key = type(self)(**params)._config(), jax.random.key(self.seed_)
+        config = type(self)(**params)._config()
         with reporter_for(self.progress, f"{type(self).__name__} (no instrument)") as reporter:
-            return config.fit(data, key, reporter)
+            return config.fit(data, self.seed_, reporter)
 
     def summary(self, **request: Any) -> Analysis:
         """The fit at a glance: average effects, strength of the instruments, checks, verdict.

@@ -9,7 +9,6 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from bgmiv.analysis.analysis import Analysis
@@ -24,23 +23,16 @@ from bgmiv.data.schema import BlockKind, CovariateBlock, Schema, Variable
 from bgmiv.errors import DataError, ModelFileError
 from bgmiv.estimators.fitted import FittedMethod
 from bgmiv.integrate import FiniteMixture, GaussHermite, MonteCarlo, ObservedTreatment, QuasiMonteCarlo
-from bgmiv.likelihood import Bernoulli, Categorical, Gaussian, GaussianMixture, Levels
-from bgmiv.nn.features import Noised, Raw, VectorFeatures
-from bgmiv.nn.images import ImageFeatures
-from bgmiv.nn.mlp import leaky_relu
 from bgmiv.persist.codec import Codec, reachable
 from bgmiv.persist.folder import ModelFiles, read_model, write_model
 
-__all__ = ["SavedModel", "data_again", "reader_of", "saved_model", "without_paths", "write_saved"]
+__all__ = ["SavedModel", "data_again", "fitted_name", "reader_of", "saved_model", "without_paths", "write_saved"]
 
 # What may stand where a field is declared with a protocol.
 _PLUGS = (
     RoleScaling, Standardise, FixedAffine, Identity,
     GaussHermite, MonteCarlo, QuasiMonteCarlo, FiniteMixture, ObservedTreatment,
-    Gaussian, GaussianMixture, Bernoulli, Categorical, Levels,
-    Raw, Noised, VectorFeatures, ImageFeatures,
 )  # fmt: skip
-_FUNCTIONS = {"relu": jax.nn.relu, "leaky_relu": leaky_relu, "tanh": jax.numpy.tanh}
 
 
 @dataclass(frozen=True)
@@ -66,6 +58,12 @@ class SavedModel:
     n_dropped: int
     sampling: dict[str, str]
     analysis: Analysis | None
+
+
+def fitted_name(files: ModelFiles) -> str:
+    """The class of the fitted result that a folder says it holds; empty if it says none."""
+    fitted = files.raw.get("fitted") if isinstance(files.raw, dict) else None
+    return str(fitted.get("is")) if isinstance(fitted, dict) else ""
 
 
 def write_saved(folder: Path, method: str, model: SavedModel, classes: tuple[type, ...], *, overwrite: bool) -> None:
@@ -138,7 +136,18 @@ def _ask(fitted: FittedMethod, schema: Schema) -> None:
 
 
 def _codec(classes: tuple[type, ...]) -> Codec:
-    return Codec(reachable(SavedModel, *_PLUGS, *classes), _FUNCTIONS)
+    if not any(getattr(kind, "compiled", False) for kind in classes):
+        return Codec(reachable(SavedModel, *_PLUGS, *classes))
+    import jax
+
+    from bgmiv.likelihood import Bernoulli, Categorical, Gaussian, GaussianMixture, Levels
+    from bgmiv.nn.features import Noised, Raw, VectorFeatures
+    from bgmiv.nn.images import ImageFeatures
+    from bgmiv.nn.mlp import leaky_relu
+
+    parts = (Gaussian, GaussianMixture, Bernoulli, Categorical, Levels, Raw, Noised, VectorFeatures, ImageFeatures)
+    functions = {"relu": jax.nn.relu, "leaky_relu": leaky_relu, "tanh": jax.numpy.tanh}
+    return Codec(reachable(SavedModel, *_PLUGS, *parts, *classes), functions)
 
 
 def without_paths(estimator: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import equinox as eqx
@@ -13,62 +12,17 @@ from jax import Array
 from jax.scipy.special import ndtri
 
 from bgmiv.data.schema import BlockKind, CovariateBlock
-from bgmiv.errors import ConfigError
-from bgmiv.nn.images import ConvExtractor, DenseExtractor, ImageConfig, ImageFeatures, check_bounds, check_widths
+from bgmiv.nn.images import ConvExtractor, DenseExtractor, ImageFeatures
 from bgmiv.nn.mlp import Dense
+from bgmiv.nn.settings import FeatureConfig
 
 __all__ = [
-    "BlockFeatures", "FeatureConfig", "Features", "Noised", "Raw", "VectorFeatures", "build_features",
+    "BlockFeatures", "Features", "Noised", "Raw", "VectorFeatures", "build_features",
     "feature_widths", "rows_at_once",
 ]  # fmt: skip
 
 # Of numbers in one array: 128 MB.
 _MAX_CELLS = 1 << 25
-
-
-@dataclass(frozen=True)
-class FeatureConfig:
-    """How networks see covariates; the defaults are the paper's.
-
-    Args:
-        vector_features: hidden and output width of a vector block's features.
-        dropout: dropout rate in the vector features.
-        vector_noise: standard deviation of the Gaussian noise added to a vector block before it is encoded in training.
-        block_noise: the same for vector blocks by name, in place of `vector_noise`.
-        narrow_vector: vector blocks up to this width are taken as columns (with their noise), as continuous ones are.
-        images: how image blocks are seen.
-        nuisance_features: hidden and output width of a vector block's features beside an image block (the paper's
-            MNIST-HD); None: `vector_features` there as well.
-        score_features: hidden and output width of the features of images that were reduced to scores.
-        score_dropout: dropout rate in them.
-        score_noise: standard deviation of the Gaussian noise added to scores before they are encoded in training. Few
-            outputs, dropout and much noise keep the encoder from memorising pictures.
-    """
-
-    vector_features: tuple[int, int] = (128, 64)
-    dropout: float = 0.1
-    vector_noise: float = 0.0
-    block_noise: tuple[tuple[str, float], ...] = ()
-    narrow_vector: int = 0
-    images: ImageConfig = field(default_factory=ImageConfig)
-    nuisance_features: tuple[int, int] | None = (64, 32)
-    score_features: tuple[int, int] = (128, 4)
-    score_dropout: float = 0.5
-    score_noise: float = 0.7
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be built."""
-        for name in ("dropout", "score_dropout"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ConfigError(f"{name} must lie in [0, 1), got {getattr(self, name)}.")
-        check_bounds(self, vector_noise=0, narrow_vector=0, score_noise=0)
-        if any(noise < 0.0 for _, noise in self.block_noise):
-            raise ConfigError(f"block_noise must be at least 0, got {self.block_noise}.")
-        check_widths(self, "vector_features", "nuisance_features", "score_features")
-
-    def is_narrow(self, block: CovariateBlock) -> bool:
-        """Whether a block is a vector that is taken as columns."""
-        return block.kind is BlockKind.vector and block.width <= self.narrow_vector
 
 
 class Features(Protocol):

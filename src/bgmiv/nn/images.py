@@ -7,9 +7,7 @@ XLA's convolution becomes a grouped one, whose gradient takes eight times as lon
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
-from typing import Literal
 
 import equinox as eqx
 import jax
@@ -17,12 +15,12 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.special import ndtri
 
-from bgmiv.errors import ConfigError
 from bgmiv.nn.mlp import Dense, draw_kernel, zero_bias
+from bgmiv.nn.settings import ImageConfig
 
 __all__ = [
-    "Conv", "ConvExtractor", "DenseExtractor", "ImageConfig", "ImageFeatures", "Shape", "TransposedConv",
-    "check_bounds", "check_choice", "check_widths", "max_pool",
+    "Conv", "ConvExtractor", "DenseExtractor", "ImageFeatures", "Shape", "TransposedConv",
+    "max_pool",
 ]  # fmt: skip
 
 Shape = tuple[int, int, int]
@@ -98,70 +96,6 @@ def max_pool(image: Array) -> Array:
     rows = jnp.maximum(pairs[:, 0], pairs[:, 1])
     pairs = rows.reshape(len(rows), -(-width // 2), 2, channels)
     return jnp.maximum(pairs[:, :, 0], pairs[:, :, 1])
-
-
-def check_widths(config: object, *names: str, what: str = "") -> None:
-    """Refuse layers without units in these fields of a config; `what` it describes stands in the message."""
-    for name in names:
-        widths = getattr(config, name)
-        if widths is not None and any(width < 1 for width in widths):
-            raise ConfigError(f"{name}{what} must hold positive widths, got {widths}.")
-
-
-def check_bounds(config: object, *positive: str, **minima: float) -> None:
-    """Refuse fields of a config that are not above 0 or below their minimum; None passes."""
-    for name in positive:
-        if getattr(config, name) <= 0:
-            raise ConfigError(f"{name} must be above 0, got {getattr(config, name)}.")
-    for name, minimum in minima.items():
-        value = getattr(config, name)
-        if value is not None and value < minimum:
-            raise ConfigError(f"{name} must be at least {minimum}, got {value}.")
-
-
-def check_choice(config: object, name: str, *choices: str) -> None:
-    """Refuse a field that is none of the choices."""
-    if getattr(config, name) not in choices:
-        raise ConfigError(f"{name} is {' or '.join(map(repr, choices))}, got {getattr(config, name)!r}.")
-
-
-@dataclass(frozen=True)
-class ImageConfig:
-    """How networks see image blocks; the defaults are the paper's.
-
-    Args:
-        features: "conv", the paper's two convolutions, or "dense", layers on the flat pixels.
-        filters: filters of the two convolutions.
-        conv_features: widths of the dense layers behind them.
-        dense_features: widths of the dense layers on flat pixels.
-        dropout: share of pooled values dropped in training, before the dense layers of the convolutions.
-        shift: in training an image is moved by up to this many pixels either way, in both directions; what comes in
-            from outside is zero.
-        noise: standard deviation of the Gaussian noise added to pixels in training.
-    """
-
-    features: Literal["conv", "dense"] = "conv"
-    filters: tuple[int, int] = (64, 64)
-    conv_features: tuple[int, ...] = (128, 64)
-    dense_features: tuple[int, ...] = (512, 128, 64)
-    dropout: float = 0.1
-    shift: int = 0
-    noise: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be built."""
-        check_choice(self, "features", "conv", "dense")
-        if not 0.0 <= self.dropout < 1.0:
-            raise ConfigError(f"dropout of images must lie in [0, 1), got {self.dropout}.")
-        if isinstance(self.shift, bool) or not isinstance(self.shift, int) or self.shift < 0:
-            raise ConfigError(f"shift of images must be a whole number of pixels, 0 or more, got {self.shift!r}.")
-        check_bounds(self, noise=0)
-        if len(self.filters) != 2:
-            raise ConfigError(f"filters of images must hold 2 numbers, got {self.filters}.")
-        for name in ("conv_features", "dense_features"):
-            if not getattr(self, name):
-                raise ConfigError(f"{name} of images must hold positive widths, got ().")
-        check_widths(self, "filters", "conv_features", "dense_features", what=" of images")
 
 
 def _stack(widths: tuple[int, ...], key: Array) -> tuple[Dense, ...]:

@@ -7,6 +7,7 @@ and wants exactly its fields; nothing is imported or called by a name from the f
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, fields, is_dataclass
 from enum import Enum
@@ -16,8 +17,6 @@ from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 import cattrs
-import equinox as eqx
-import jax
 import numpy as np
 from numpy.typing import NDArray
 
@@ -106,7 +105,7 @@ class Codec:
                 name: self._written(getattr(value, name), f"{where}.{name}", arrays) for name in _hints(type(value))
             }
             return {_CLASS: type(value).__name__} | kept
-        if isinstance(value, np.ndarray | jax.Array):
+        if isinstance(value, (np.ndarray, *_of_networks("jax", "Array"))):
             return self._written_array(np.asarray(value), where, arrays)
         if isinstance(value, tuple | list):
             return [self._written(entry, f"{where}.{i}", arrays) for i, entry in enumerate(value)]
@@ -312,13 +311,13 @@ class _Reader:
             raise ModelFileError(f"{'.'.join(self.path)}: the array {name!r} is used twice.")
         self.used.add(name)
         found = self.arrays[name]
-        if hint is jax.Array:
-            return jax.device_put(found)
+        if hint in _of_networks("jax", "Array"):
+            return sys.modules["jax"].device_put(found)
         return np.asfortranarray(found) if raw.get("order") == "F" else found
 
 
 def _assembled(kind: Any, values: dict[str, Any]) -> Any:
-    if not _is_subclass(kind, eqx.Module):
+    if not any(_is_subclass(kind, module) for module in _of_networks("equinox", "Module")):
         return kind(**values)
     # The constructors of modules draw weights; what is read here has them.
     module = object.__new__(kind)
@@ -347,7 +346,13 @@ def _is_subclass(kind: Any, base: Any) -> bool:
 
 
 def _is_array(hint: Any) -> bool:
-    return hint in (np.ndarray, jax.Array) or _origin(hint) is np.ndarray
+    return hint in (np.ndarray, *_of_networks("jax", "Array")) or _origin(hint) is np.ndarray
+
+
+def _of_networks(module: str, name: str) -> tuple[Any, ...]:
+    """A class of a library that only networks need: none unless their classes, which import it, are there."""
+    found = sys.modules.get(module)
+    return () if found is None else (getattr(found, name),)
 
 
 def _origin(hint: Any) -> Any:

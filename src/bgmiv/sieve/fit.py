@@ -294,11 +294,11 @@ def fit_sieve(
 
 
 def left_out_errors(outcome: Floats, left_out: Floats, residuals: Floats, weights: Floats | None) -> Floats:
-    """Square errors of left-out predictions given, as in the regression itself, the first stage's residuals too."""
+    """Errors of left-out predictions given, as in the regression itself, the first stage's residuals too."""
     root = np.ones((len(outcome), 1)) if weights is None else np.sqrt(weights)[:, None]
     controls, errors = np.column_stack([np.ones(len(outcome)), residuals]), outcome - left_out
     fitted = controls @ np.linalg.lstsq(controls * root, errors * root[:, 0], rcond=None)[0]
-    return np.asarray((errors - fitted) ** 2, np.float64)
+    return np.asarray(errors - fitted, np.float64)
 
 
 def _by_covariates(

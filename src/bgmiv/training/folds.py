@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import jax
 import numpy as np
-from jax import Array
 from numpy.typing import NDArray
 
 from bgmiv.data.folds import row_folds
 
-__all__ = ["Folds", "draw_folds"]
+if TYPE_CHECKING:
+    from jax import Array
 
-# Fewer held-out rows than these tell nothing.
-_MIN_HELD_OUT = 20
+__all__ = ["MIN_HELD_OUT", "Folds", "draw_folds"]
+
+MIN_HELD_OUT = 20
+"""Fewer held-out rows tell nothing, and none is held out."""
 
 
 class Folds(NamedTuple):
@@ -51,13 +52,16 @@ def draw_folds(n: int, members: int, held_out: float, key: Array, groups: NDArra
         groups: `(n,)` the group of each row; None if each is its own.
 
     Example:
+        >>> import jax
         >>> folds = draw_folds(1000, 4, 0.1, jax.random.key(0))
         >>> len(set(np.concatenate([folds.rows(member) for member in range(4)])))
         400
     """
+    import jax
+
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel().tolist())
     none = Folds(np.arange(n), np.zeros(members, np.int64), np.zeros(members, np.int64))
-    if round(held_out * n) < _MIN_HELD_OUT:
+    if round(held_out * n) < MIN_HELD_OUT:
         return none
     if groups is None:
         starts = (np.arange(members) * n) // members
@@ -66,7 +70,7 @@ def draw_folds(n: int, members: int, held_out: float, key: Array, groups: NDArra
             sizes = np.diff(starts, append=n)
         elif members * held_out < 1.0:
             sizes = np.minimum(sizes, n // members)
-        if sizes.min() < _MIN_HELD_OUT:
+        if sizes.min() < MIN_HELD_OUT:
             return none
         return Folds(rng.permutation(n), np.minimum(starts, n - sizes), sizes)
     fold = row_folds(n, max(2, round(1.0 / held_out)), rng, groups)
