@@ -90,8 +90,6 @@ def read_table(
 
 def read_file(file: Path, form: CSVFormat) -> tuple[Any, NDArray[np.int64] | None]:
     """The table of a file as `read_table` gives it, and the line of each row of a CSV file."""
-    import pandas as pd
-
     kind = next((kind for suffix, kind in _SUFFIXES.items() if file.name.lower().endswith(suffix)), None)
     if kind is None:
         raise DataError(f"{file} is neither CSV nor Parquet by its name. Pass a file ending in {', '.join(_SUFFIXES)}.")
@@ -102,8 +100,7 @@ def read_file(file: Path, form: CSVFormat) -> tuple[Any, NDArray[np.int64] | Non
     try:
         if kind == "parquet":
             return _read_parquet(file), None
-        found = read_csv(file, form)
-        return pd.DataFrame(found.columns), found.lines
+        return read_csv(file, form)
     except MissingExtraError:
         raise
     # Each library has exceptions of its own for a damaged file.
