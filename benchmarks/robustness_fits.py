@@ -212,8 +212,8 @@ def _models() -> tuple[Any, Any]:
     table = _columns()
     covariates = {"v": table["v"]}
     return tuple(
-        bgmiv.TSLS(degree).fit(table["y"], table["x"], instruments=table["w"], covariates=covariates)
-        for degree in (1, 2)
+        bgmiv.TSLS().fit(scale * table["y"], table["x"], instruments=table["w"], covariates=covariates)
+        for scale in (1.0, 2.0)
     )  # type: ignore[return-value]
 
 
