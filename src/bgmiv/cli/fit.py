@@ -81,7 +81,7 @@ def fit(
     from bgmiv.data.read import select_columns
 
     table = tables.read_data(data, form)
-    with tables.warnings_shown(roles):
+    with tables.warnings_shown():
         with options.blaming("--method"):
             model = options.make_model(method, preset, seed, roles.kinds, members=members, checkpoint=checkpoint)
         labels = select_columns(table, options.words(by or []))
@@ -236,7 +236,7 @@ def compare(
     from bgmiv.analysis.compare import compare as compared
 
     table = tables.read_data(data, form)
-    with tables.warnings_shown(roles):
+    with tables.warnings_shown():
         models: dict[str, IVEstimator] = {}
         failed = ""
         for name in names:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.data.messages import plural
+from bgmiv.data.messages import plural, setting
 from bgmiv.errors import DataError
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ class CSVFormat:
             raise DataError(f"delimiter must be one sign such as ';' or a tab, got {self.delimiter!r}.")
         if self.delimiter == self.decimal:
             raise DataError(
-                "delimiter and decimal are both ','. With decimal=',' fields are separated by delimiter=';'."
+                f"delimiter and decimal are both ','. With {setting('decimal', ',')} fields are separated by "
+                f"{setting('delimiter', ';')}."
             )
 
 
@@ -202,7 +203,7 @@ def _check_names(names: Sequence[str], line: str) -> None:
     other = next((sign for sign in _OTHER_DELIMITERS if sign in names[0]), None)
     if len(names) == 1 and other is not None:
         what = f"its fields seem to be separated by {_OTHER_DELIMITERS[other]}"
-        raise DataError(f"{line} has one column, {names[0][:80]!r}: {what}. Say delimiter={other!r}.")
+        raise DataError(f"{line} has one column, {names[0][:80]!r}: {what}. Say {setting('delimiter', other)}.")
     if len(names) > _MAX_COLUMNS:
         raise DataError(f"{line} has {len(names):,} columns, more than {_MAX_COLUMNS:,}.")
     repeated = next((name for name, count in Counter(names).items() if name and count > 1), None)
@@ -237,7 +238,9 @@ def _lines(file: Path, form: CSVFormat) -> Iterator[str]:
             number += 1
             total += len(line)
             if "\0" in line:
-                raise DataError(f"line {number} holds a zero byte: this is no text, or encoding='utf-16'.")
+                raise DataError(
+                    f"line {number} holds a zero byte: this is no text, or {setting('encoding', 'utf-16')}."
+                )
             if len(line) == _MAX_LINE:
                 raise DataError(f"line {number} is longer than {_MAX_LINE:,} characters.")
             if total > allowed:
@@ -255,7 +258,9 @@ def _opened(file: Path, form: CSVFormat) -> io.TextIOWrapper:
         return io.TextIOWrapper(raw, encoding="utf-8-sig" if marked else form.encoding, newline="")
     except (LookupError, AttributeError, ValueError):
         raw.close()
-        raise DataError(f"there is no encoding {form.encoding!r}. Say encoding='latin-1' or 'utf-16', say.") from None
+        raise DataError(
+            f"there is no encoding {form.encoding!r}. Say {setting('encoding', 'latin-1')} or 'utf-16', say."
+        ) from None
 
 
 def _bytes(file: Path) -> Any:
@@ -269,7 +274,7 @@ def _undecoded(file: Path, encoding: str) -> str:
             return "it is compressed by gzip. Give it a name that ends in .csv.gz."
         other = next((name for mark, name in _MARKS.items() if start.startswith(mark)), "utf-8")
         if encoding.lower() not in _UTF8 or other != "utf-8":
-            return f"it is not in {encoding}. Say encoding={other!r}, or the one it was saved in."
+            return f"it is not in {encoding}. Say {setting('encoding', other)}, or the one it was saved in."
         raw.seek(0)
         place, number = "it is not in UTF-8", 0
         while line := raw.readline(_MAX_LINE):
@@ -279,4 +284,4 @@ def _undecoded(file: Path, encoding: str) -> str:
             except UnicodeDecodeError as error:
                 place = f"line {number} is not in UTF-8 (byte 0x{line[error.start]:02x})"
                 break
-    return f"{place}. Say encoding='latin-1', or 'cp1252' for a file from Windows, or save it in UTF-8."
+    return f"{place}. Say {setting('encoding', 'latin-1')}, or 'cp1252' for a file from Windows, or save it in UTF-8."
