@@ -17,14 +17,7 @@ import optax
 from jax import Array
 
 from bgmiv.bgm.latents import LatentAdamState, init_latents, step_latents
-from bgmiv.bgm.model import (
-    BGMIVModel,
-    covariate_log_posterior,
-    log_p_iv,
-    log_p_moment,
-    log_p_treatment,
-    quasi_log_posterior,
-)
+from bgmiv.bgm.model import BGMIVModel, covariate_log_posterior, log_p_iv, log_p_treatment, quasi_log_posterior
 from bgmiv.integrate import IntegrationRule, MonteCarlo, rule_for
 from bgmiv.nn.images import check_bounds, check_choice
 from bgmiv.nn.mlp import adam
@@ -58,8 +51,6 @@ class Alternating:
         latent_update: "quasi-posterior", the paper's, or "cut", which leaves treatment and outcome out of the latents'
             objective, so that rows do not move to what explains their own outcome.
         pzv_weight: weight on log p(z) + log p(v | z) in the latent objective.
-        first_stage_warmup: epochs before the outcome objective is switched on.
-        outcome: "mixture", the paper's integrated likelihood, or "moment", which matches E[y | w, z] (`log_p_moment`).
         integration: the IV integral's rule.
         chunk: epochs between two reports and saves.
     """
@@ -71,8 +62,6 @@ class Alternating:
     latent_momentum: Literal["dense", "rows"] = "dense"
     latent_update: Literal["quasi-posterior", "cut"] = "quasi-posterior"
     pzv_weight: float = 0.5
-    first_stage_warmup: int = 0
-    outcome: Literal["mixture", "moment"] = "mixture"
     integration: IntegrationRule = MonteCarlo(1000)
     chunk: int = 5
 
@@ -82,8 +71,7 @@ class Alternating:
     def __post_init__(self) -> None:
         """Refuse settings that cannot train."""
         check_bounds(self, "learning_rate", "latent_learning_rate")
-        check_bounds(self, epochs=0, batch_size=1, first_stage_warmup=0, chunk=1, pzv_weight=0)
-        check_choice(self, "outcome", "mixture", "moment")
+        check_bounds(self, epochs=0, batch_size=1, chunk=1, pzv_weight=0)
         check_choice(self, "latent_momentum", "dense", "rows")
         check_choice(self, "latent_update", "quasi-posterior", "cut")
 
@@ -141,12 +129,10 @@ class Alternating:
             # Not the latents' objective below: every row's latent state is its own, whatever the row counts.
             weights = weights * data.weights.training[rows]
         batch, z = jax.tree.map(lambda leaf: leaf[rows], data.rows), state.latents.z[rows]
-        outcome_on = (state.epoch >= self.first_stage_warmup).astype(z.dtype)
         rule = rule_for(self.integration, model.treatment_head)
         key_outcome, key_latents = jax.random.split(key)
         keys_outcome = jax.random.split(key_outcome, self.batch_size)
         keys_latents = jax.random.split(key_latents, self.batch_size)
-        log_p_y = log_p_iv if self.outcome == "mixture" else log_p_moment
 
         def loss_v(model: BGMIVModel) -> Array:
             return -jnp.sum(weights * jax.vmap(model.covariates.log_prob)(batch.v, z))
@@ -155,8 +141,8 @@ class Alternating:
             return -jnp.sum(weights * jax.vmap(log_p_treatment, in_axes=(None, 0, 0))(model, batch, z))
 
         def loss_y(model: BGMIVModel) -> Array:
-            log_p = jax.vmap(log_p_y, in_axes=(None, None, 0, 0, 0))(model, rule, batch, z, keys_outcome)
-            return -outcome_on * jnp.sum(weights * log_p)
+            log_p = jax.vmap(log_p_iv, in_axes=(None, None, 0, 0, 0))(model, rule, batch, z, keys_outcome)
+            return -jnp.sum(weights * log_p)
 
         model, value_v, theta = self._update(model, lambda m: m.covariates.decoder, loss_v, state.covariate_optimiser)
         model, value_x, phi = self._update(model, lambda m: m.treatment, loss_x, state.treatment_optimiser)
@@ -166,7 +152,7 @@ class Alternating:
             def one(row: Row, z: Array, key: Array) -> Array:
                 if self.latent_update == "cut":
                     return self.pzv_weight * covariate_log_posterior(model, row.v, z)
-                return quasi_log_posterior(model, rule, row, z, key, self.pzv_weight, outcome_on, log_p_y)
+                return quasi_log_posterior(model, rule, row, z, key, self.pzv_weight)
 
             return jnp.sum(real * jax.vmap(one)(batch, z, keys_latents))
 

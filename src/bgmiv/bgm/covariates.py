@@ -53,20 +53,17 @@ class ImageDecoderConfig:
         decoder: "conv", the paper's transposed convolutions, or "dense", layers to the flat pixels.
         filters: channels of the first map of the convolutions, and after each doubling of its sides.
         dense_hidden: hidden units of the layers to flat pixels.
-        likelihood: "bernoulli", the cross-entropy of pixels between 0 and 1, or "gaussian", with one variance a row.
         weight: factor of the block's log-likelihood.
     """
 
     decoder: Literal["conv", "dense"] = "conv"
     filters: tuple[int, int, int] = (128, 64, 32)
     dense_hidden: tuple[int, ...] = (128, 512)
-    likelihood: Literal["bernoulli", "gaussian"] = "bernoulli"
     weight: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
         check_choice(self, "decoder", "conv", "dense")
-        check_choice(self, "likelihood", "bernoulli", "gaussian")
         check_bounds(self, "weight")
         if len(self.filters) != 3:
             raise ConfigError(f"the decoder's filters of images must hold 3 numbers, got {self.filters}.")
@@ -103,14 +100,13 @@ class ConvDecoder(eqx.Module):
 
 
 class ImageDecoder(eqx.Module):
-    """Raw parameters of an image's distribution: logits, or with a `spread` the means and one raw variance."""
+    """Logits of an image's pixels."""
 
     net: ConvDecoder | MLP
-    spread: Dense | None
 
     def __call__(self, z: Array) -> Array:
         """All raw parameters."""
-        return self.leading(z) if self.spread is None else jnp.concatenate([self.leading(z), self.spread(z)])
+        return self.net(z)
 
     @property
     def cells(self) -> int:
@@ -121,15 +117,14 @@ class ImageDecoder(eqx.Module):
 
     def leading(self, z: Array) -> Array:
         """Those of the pixels alone."""
-        logits = self.net(z)
-        return logits if self.spread is None else jax.nn.sigmoid(logits)
+        return self.net(z)
 
 
 def build_image_decoder(
     block: CovariateBlock, latent_dim: int, config: ImageDecoderConfig, *, key: Array
 ) -> ImageDecoder:
     """The generator of an image block."""
-    key_net, key_spread = jax.random.split(key)
+    key_net, _ = jax.random.split(key)
     net: ConvDecoder | MLP
     if config.decoder == "conv":
         assert block.shape is not None
@@ -137,7 +132,7 @@ def build_image_decoder(
         net = ConvDecoder(latent_dim, (height, width, channels), config.filters, key=key_net)
     else:
         net = MLP(latent_dim, config.dense_hidden, block.width, key=key_net)
-    return ImageDecoder(net, Dense(latent_dim, 1, key=key_spread) if config.likelihood == "gaussian" else None)
+    return ImageDecoder(net)
 
 
 @dataclass(frozen=True)
@@ -363,12 +358,12 @@ def build_dense(
 
 
 def _head(block: CovariateBlock, config: CovariateConfig) -> Head:
-    if block.kind is BlockKind.binary or (block.holds_pixels and config.images.likelihood == "bernoulli"):
+    if block.kind is BlockKind.binary or block.holds_pixels:
         return Bernoulli(block.width)
     if block.kind is BlockKind.categorical:
         return Categorical(block.width)
     columns = config.shared_variance and block.kind is BlockKind.continuous
-    return Gaussian(block.width, shared_variance=block.holds_pixels or columns)
+    return Gaussian(block.width, shared_variance=columns)
 
 
 def _decoder(block: CovariateBlock, head: Head, latent_dim: int, config: CovariateConfig, key: Array) -> BranchNet:

@@ -30,6 +30,7 @@ __all__ = ["Ensemble", "Folds", "Start", "Trained", "members_of", "train"]
 
 # Where the keys of the bootstrap branch off from the members' keys.
 _BOOTSTRAP = 3_000_000
+_FAILED_RATIO = 3.0
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,7 @@ class Ensemble:
         held_out: share of the rows that each member leaves out, in whole groups; no two members leave out the same row
             as long as `members * held_out` is at most one. Below 20 rows a share nothing is left out.
         attempts: how often a member is trained at most, when training diverges or its held-out loss is beyond
-            `failed_ratio` times the median of all members.
-        failed_ratio: see `attempts`.
+            three times the median of all members.
         bootstrap: weigh each member's rows by chance (the Bayesian bootstrap; whole groups of rows, where the data have
             groups), so that members differ as fits to other samples would.
     """
@@ -50,7 +50,6 @@ class Ensemble:
     members: int = 1
     held_out: float = 0.0
     attempts: int = 2
-    failed_ratio: float = 3.0
     bootstrap: bool = False
 
     def __post_init__(self) -> None:
@@ -60,8 +59,6 @@ class Ensemble:
             raise ConfigError(f"the bootstrap needs members >= 2, and 20 or more to be of use, got {self.members}.")
         if not 0.0 <= self.held_out <= 0.5:
             raise ConfigError(f"held_out must lie between 0 and 0.5, got {self.held_out}.")
-        if self.failed_ratio <= 1.0:
-            raise ConfigError(f"failed_ratio must be above 1, got {self.failed_ratio}.")
 
     def folds(self, n: int, key: Array, groups: np.ndarray | None = None) -> Folds:
         """Draw which rows, in whole groups, each member leaves out; rows stay in their order where none does."""
@@ -94,7 +91,7 @@ class Ensemble:
         if not finite.any():
             return ~finite
         with np.errstate(invalid="ignore"):
-            return ~finite | (losses > self.failed_ratio * np.median(losses[finite]))
+            return ~finite | (losses > _FAILED_RATIO * np.median(losses[finite]))
 
 
 class Start(NamedTuple):

@@ -194,7 +194,7 @@ def _free_folder(out: Path, overwrite: bool) -> None:
     try:
         check_free(out, overwrite=overwrite)
     except ModelFileError as error:
-        raise options.bad(str(error).replace("Say overwrite=True", "Give --overwrite"), "--out") from error
+        raise options.bad(str(error), "--out") from error
 
 
 @options.reported

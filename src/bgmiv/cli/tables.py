@@ -209,6 +209,8 @@ def _in_options(name: str, value: object, column: str) -> str:
         return f"--kind {column}" + ("" if value is None else f"={value}")
     if isinstance(value, list):
         return f"--na {value[0]!r}"
+    if value is True:
+        return f"--{name}"
     return f"--{name} {value!r}" if name in ("encoding", "delimiter", "decimal") else f"--{name} {value}"
 
 
