@@ -133,7 +133,7 @@ def main() -> None:
     frame = every[every["current"]]
     paper = paper_sections(frame, [exhibit.plan for exhibit in paper_exhibits()])
     ours = sorted((name for name in ready_plans() if not name.startswith("paper/")), key=lambda name: name != "noisy")
-    plans = [load_plan(name) for name in ours]
+    plans = [load_plan(name) for name in [*ours, Path(__file__).parent / "plans" / "published.toml"]]
     shown_before = {section.title for section in paper}
     details = [section for section in bench_report(rows, plans).sections if section.title not in shown_before]
     busy = (

@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bgmiv.bench import InProcess, Plan, Row, RowStore, Sweep, identify, run_plan
-from bgmiv.bench.ray_cluster import RayCluster
-from bgmiv.executors import Done, Executor
-from bgmiv.progress import Reporter
+from bgmiv.executors import Done, Executor, RayCluster
 
 NODES = 4
 PLAN = Plan(
@@ -31,16 +29,7 @@ PLAN = Plan(
 )
 
 
-class Quiet:
-    """A board that shows nothing."""
-
-    def start(self, item: Any, phase: str, total: int) -> None: ...
-    def advance(self, item: Any, steps: int, metrics: Any) -> None: ...
-    def finish(self, item: Any) -> None: ...
-    def retried(self, item: Any, reason: str) -> None: ...
-
-
-def node_of(item: Any, reporter: Reporter) -> str:
+def node_of(item: Any) -> str:
     """The node that runs this, after a second in which the others get theirs."""
     import ray
 
@@ -51,7 +40,7 @@ def node_of(item: Any, reporter: Reporter) -> str:
 def rows_by(executor: Executor, folder: Path) -> list[Row]:
     """The plan's rows by that executor, without what may differ."""
     store = RowStore(folder)
-    for _ in run_plan([identify(spec) for spec in PLAN.specs], store, executor, Quiet()):
+    for _ in run_plan([identify(spec) for spec in PLAN.specs], store, executor):
         pass
     return [replace(row, seconds=0.0, cpu_seconds=0.0, timestamp="", compilation_cache=False) for row in store.rows()]
 
@@ -72,7 +61,7 @@ def main() -> None:
     cluster.wait_for_nodes()
     try:
         away = RayCluster(address=cluster.address)
-        probes = away.map(ray_nodes.node_of, range(2 * NODES), Quiet())
+        probes = away.map(ray_nodes.node_of, range(2 * NODES))
         used = {probe.result for probe in probes if isinstance(probe, Done)}
         with tempfile.TemporaryDirectory() as folder:
             start = time.perf_counter()

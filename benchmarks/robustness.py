@@ -21,7 +21,6 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from bgmiv.bench import InProcess, LocalPool, Row, RowStore, RunKey, RunSpec, Sweep, identify, run_plan
 from bgmiv.errors import BGMIVWarning
@@ -70,22 +69,6 @@ class Counts:
         return sum(self.values[1:])
 
 
-class Quiet:
-    """A board that shows nothing."""
-
-    def start(self, item: Any, phase: str, total: int) -> None:
-        """Show nothing."""
-
-    def advance(self, item: Any, steps: int, metrics: Mapping[str, float]) -> None:
-        """Show nothing."""
-
-    def finish(self, item: Any) -> None:
-        """Show nothing."""
-
-    def retried(self, item: Any, reason: str) -> None:
-        """Show nothing."""
-
-
 def run_keys(n: int, repeats: int) -> tuple[RunKey, ...]:
     """The runs of a sweep of 2SLS on the demand design."""
     return tuple(identify(spec) for spec in Sweep(["demand"], [n], [0.5], ["tsls"], repeats=repeats).specs())
@@ -95,7 +78,7 @@ def drive(folder: Path, n: int, repeats: int, workers: int) -> None:
     """Be a runner: run the sweep into the folder's store and log each run that this process stores."""
     rows = []
     with (folder / "log").open("a", buffering=1) as log:
-        for row, ours in run_plan(run_keys(n, repeats), RowStore(folder / "rows"), LocalPool(workers), Quiet()):
+        for row, ours in run_plan(run_keys(n, repeats), RowStore(folder / "rows"), LocalPool(workers)):
             rows.append(row)
             if ours and row.status == "ok":
                 log.write(f"{os.getpid()} {row.seed}\n")
@@ -227,7 +210,7 @@ def contend(made: Trial, runners: int, errors: Mapping[RunSpec, float | None]) -
 
 def damage(store: RowStore, keys: Sequence[RunKey], times: int, rng: random.Random) -> Counts:
     """Cut off the file of rows, or flip one bit of it, and run the bench again; unnoticed damage counts as lost."""
-    list(run_plan(keys, store, InProcess(), Quiet()))
+    list(run_plan(keys, store, InProcess()))
     errors = {row.spec: row.structural_mse for row in store.rows()}
     path, counts = store.path("demand"), Counts()
     for number in range(times):
@@ -242,7 +225,7 @@ def damage(store: RowStore, keys: Sequence[RunKey], times: int, rng: random.Rand
         noticed = bool(store.contents().damaged) or content[-1:] in (b"", b"\n")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", BGMIVWarning)
-            list(run_plan(keys, store, InProcess(), Quiet()))
+            list(run_plan(keys, store, InProcess()))
         store.clean()
         rows, damaged = store.contents()
         different = sum(errors[row.spec] != row.structural_mse for row in rows)

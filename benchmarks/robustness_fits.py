@@ -210,8 +210,8 @@ def _models() -> tuple[Any, Any]:
     table = _columns()
     covariates = {"v": table["v"]}
     return tuple(
-        bgmiv.TSLS(degree).fit(table["y"], table["x"], instruments=table["w"], covariates=covariates)
-        for degree in (1, 2)
+        bgmiv.TSLS().fit(scale * table["y"], table["x"], instruments=table["w"], covariates=covariates)
+        for scale in (1.0, 2.0)
     )  # type: ignore[return-value]
 
 
@@ -368,10 +368,6 @@ def _writers(folder: Path) -> dict[str, Callable[[], object]]:
     from bgmiv.executors import InProcess
     from bgmiv.training.checkpoint import Checkpoint
 
-    class Board:
-        def __getattr__(self, name: str) -> Callable[..., None]:
-            return lambda *_: None
-
     keys = (identify(spec) for spec in Sweep(["demand"], [100], [0.5], ["tsls"], repeats=100).specs())
 
     def save_state() -> None:
@@ -387,7 +383,7 @@ def _writers(folder: Path) -> dict[str, Callable[[], object]]:
         "model": lambda: _models()[1].save(folder / "model", overwrite=True),
         "page": lambda: write_report(_pages()[1], folder / "report.html"),
         "state": save_state,
-        "row": lambda: list(run_plan([next(keys)], RowStore(folder / "rows"), InProcess(), Board())),
+        "row": lambda: list(run_plan([next(keys)], RowStore(folder / "rows"), InProcess())),
     }
 
 

@@ -14,10 +14,11 @@ from statsmodels.stats.multitest import multipletests
 
 from bgmiv.bench import Plan, show
 from bgmiv.bench.show import OURS, add_labels, family_of
-from bgmiv.designs import TabCFDesign, make_design
+from bgmiv.designs import make_design
 from bgmiv.registry import NO_INSTRUMENT, method_label
 from report.frame import FAILED, MIXED, OTHER, cell_marks, column_order, instrumental
 from report.printed import printed_results
+from report.published import TabCFDesign
 from report.tables import DASH, Table, digits_for, spread_text
 
 __all__ = [

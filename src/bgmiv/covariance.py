@@ -30,7 +30,7 @@ from scipy.linalg import cho_factor, cho_solve, lapack, qr, solve_triangular
 from scipy.sparse import csr_array
 
 from bgmiv.data.ivdata import Covariance, IVData
-from bgmiv.data.messages import role_label, warn_user
+from bgmiv.data.messages import role_label, setting, warn_user
 from bgmiv.errors import DataError, FitWarning, NotIdentifiedError
 
 __all__ = [
@@ -97,7 +97,8 @@ class Errors:
             return cls(covariance == "classical")
         if groups is None:
             if covariance == "cluster":
-                raise DataError("covariance='cluster' needs clusters: pass groups=, or use covariance='robust'.")
+                one, other = (setting("covariance", name) for name in ("cluster", "robust"))
+                raise DataError(f"{one} needs clusters: pass groups=, or use {other}.")
             return cls()
         both = [np.unique(codes, return_inverse=True)[1] for codes in (groups, second) if codes is not None]
         few = min(int(codes.max()) + 1 for codes in both)
@@ -377,7 +378,8 @@ def _solve(matrix: Floats, right: Floats, wanted: Floats | None = None) -> Float
     if wanted is not None and np.any(np.abs(wanted @ vectors[:, ~known]) > 1e-6):
         raise NotIdentifiedError(
             "groups: without one of the clusters the effect of the treatment is not identified, so that it rests on "
-            "this cluster alone. Pass finer groups, or other instruments; covariance='cluster' does not refuse it."
+            "this cluster alone. Pass finer groups, or other instruments; "
+            f"{setting('covariance', 'cluster')} does not refuse it."
         )
     return np.asarray(vectors[:, known] @ ((vectors[:, known].T @ right) / values[known, None]), np.float64)
 

@@ -1,46 +1,45 @@
-"""Where fits run: the executor protocol, this process or a pool of local ones."""
+"""Where many fits run: this process, processes of this machine, or a Ray cluster."""
 
 from __future__ import annotations
 
+import logging
+import math
 import os
+import re
 import signal
+import socket
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, Protocol
 
-from bgmiv.errors import ConfigError
-from bgmiv.progress import Reporter
+from bgmiv.errors import BGMIVError, BGMIVWarning, ConfigError, MissingExtraError
 
 __all__ = [
-    "THREAD_VARIABLES",
-    "Board",
-    "Died",
-    "Done",
-    "Executor",
-    "InProcess",
-    "LocalPool",
-    "Relay",
-    "Task",
-    "WorkQueue",
-    "available_cores",
-]
+    "THREAD_VARIABLES", "Died", "Done", "Executor", "InProcess", "LocalPool", "RayCluster", "Task", "available_cores",
+]  # fmt: skip
 
-Task = Callable[[Any, Reporter], Any]
-"""A function of a module: `task(item, reporter) -> result`, all picklable; items are hashable."""
+Task = Callable[[Any], Any]
+"""A function of a module: `task(item) -> result`, all picklable."""
 
 THREAD_VARIABLES = ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 """Each is read when its library is first imported, so they must be in the environment a process starts with."""
 
-# Seconds between reads of the progress of worker processes; a result is seen at once.
-_POLL_SECONDS = 0.1
-_LOST = "the worker process ended without a result; memory may have run out"
+_ADDRESS = re.compile(r"auto|(?:ray://)?(?P<host>[^\s/]+):(?P<port>[0-9]{1,5})")
+# Items that wait at a cluster start without asking here, and show an autoscaler that more nodes would help.
+_QUEUED_RATIO = 2
+# Seconds after which a cluster's size is looked at again, and until an address counts as dead.
+_POLL_SECONDS = 5.0
+# Rows are small; Ray would otherwise set aside a third of the memory.
+_OBJECT_STORE_BYTES = 100_000_000
 
 
 class Done(NamedTuple):
@@ -58,71 +57,58 @@ class Died(NamedTuple):
     attempts: int
 
 
-class Board(Protocol):
-    """Shows the progress of many items: the calls of a reporter, with the item."""
-
-    def start(self, item: Any, phase: str, total: int) -> None:
-        """A phase of `total` steps begins."""
-
-    def advance(self, item: Any, steps: int, metrics: Mapping[str, float]) -> None:
-        """`steps` more steps are done."""
-
-    def finish(self, item: Any) -> None:
-        """The phase is over."""
-
-    def retried(self, item: Any, reason: str) -> None:
-        """The item's process was lost, and another one tries it again."""
-
-
 class Executor(Protocol):
     """Runs a task on items, anywhere."""
 
-    def map(self, task: Task, items: Iterable[Any], board: Board) -> Iterator[Done | Died]:
+    def map(self, task: Task, items: Iterable[Any]) -> Iterator[Done | Died]:
         """Run `task` on every item and yield results as they come.
 
         Items are taken from the iterable only when there is room for them. An item whose process is lost is tried once
-        more before it counts as died. Closing the iterator, or an exception in the loop over it such as Ctrl-C, ends
-        what is running.
+        more before it counts as died. An exception in a task is raised here. Closing the iterator, or an exception in
+        the loop over it such as Ctrl-C, ends what is running.
         """
 
 
-class WorkQueue:
-    """The items of one call of :meth:`Executor.map`; an item whose process is lost is tried once more."""
-
-    def __init__(self, items: Iterable[Any], board: Board) -> None:
-        """Items are taken one by one; the board is told of those that are tried again."""
-        self._fresh = ((item, 1) for item in items)
-        self._again: deque[tuple[Any, int]] = deque()
-        self._board = board
-
-    def take(self) -> tuple[Any, int] | None:
-        """The next item and the number of this attempt; None if there is none."""
-        return self._again.popleft() if self._again else next(self._fresh, None)
-
-    def lost(self, item: Any, attempt: int, reason: str) -> Iterator[Died]:
-        """The process of this attempt was lost: nothing if the item is tried again."""
-        if attempt > 1:
-            yield Died(item, reason, attempt)
-        else:
-            self._board.retried(item, reason)
-            self._again.append((item, attempt + 1))
+class _Lost(Exception):
+    """The process of an item ended without a result."""
 
 
-class Relay:
-    """A reporter that hands each call to a function: its name, then its arguments."""
+class _Pool(Protocol):
+    """Places to run a task in; a handle stands for one attempt at an item."""
 
-    def __init__(self, send: Callable[..., None]) -> None:
-        """Calls go to `send`."""
-        self._send = send
+    def room(self) -> int: ...
 
-    def start(self, phase: str, total: int) -> None:
-        self._send("start", phase, total)
+    def submit(self, item: Any) -> Any: ...
 
-    def advance(self, steps: int, metrics: Mapping[str, float]) -> None:
-        self._send("advance", steps, {name: float(value) for name, value in metrics.items()})
+    def ended(self, handles: list[Any]) -> Iterable[Any]: ...
 
-    def finish(self) -> None:
-        self._send("finish")
+    def result(self, handle: Any) -> Any: ...
+
+    def close(self, running: Iterable[Any]) -> None: ...
+
+
+def _run(pool: _Pool, items: Iterable[Any]) -> Iterator[Done | Died]:
+    fresh, again = ((item, 1) for item in items), deque[tuple[Any, int]]()
+    running: dict[Any, tuple[Any, int]] = {}
+    try:
+        while True:
+            while len(running) < pool.room() and (entry := again.popleft() if again else next(fresh, None)):
+                running[pool.submit(entry[0])] = entry
+            if not running:
+                return
+            for handle in pool.ended(list(running)):
+                item, attempt = running.pop(handle)
+                try:
+                    result = pool.result(handle)
+                except _Lost as error:
+                    if attempt > 1:
+                        yield Died(item, str(error), attempt)
+                    else:
+                        again.append((item, attempt + 1))
+                else:
+                    yield Done(item, result)
+    finally:
+        pool.close(running)
 
 
 @dataclass(frozen=True)
@@ -130,17 +116,12 @@ class InProcess:
     """One item after another in the calling process: nothing to start, and debuggers see everything.
 
     Example:
-        >>> from rich.console import Console
-        >>> from bgmiv.progress import FitBoard
-        >>> board = FitBoard(Console(stderr=True), {1: "one", 2: "two"})
-        >>> [done.result for done in InProcess().map(lambda item, reporter: 10 * item, [1, 2], board)]
+        >>> [done.result for done in InProcess().map(lambda item: 10 * item, [1, 2])]
         [10, 20]
     """
 
-    def map(self, task: Task, items: Iterable[Any], board: Board) -> Iterator[Done | Died]:
-        for item in items:
-            reporter = Relay(lambda name, *args, item=item: getattr(board, name)(item, *args))
-            yield Done(item, task(item, reporter))
+    def map(self, task: Task, items: Iterable[Any]) -> Iterator[Done | Died]:
+        return (Done(item, task(item)) for item in items)
 
 
 @dataclass(frozen=True)
@@ -164,93 +145,77 @@ class LocalPool:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; choose 1 or more")
 
-    def map(self, task: Task, items: Iterable[Any], board: Board) -> Iterator[Done | Died]:
-        queue = WorkQueue(items, board)
-        idle: list[_Worker] = []
-        running: dict[Future[Any], tuple[_Worker, Any, int]] = {}
-        try:
-            while True:
-                while len(running) < self.workers and (entry := queue.take()):
-                    worker = idle.pop() if idle else _Worker()
-                    with _threads(self.threads):
-                        running[worker.submit(task, entry[0])] = (worker, *entry)
-                if not running:
-                    return
-                done, _ = wait(running, _POLL_SECONDS, FIRST_COMPLETED)
-                for worker, item, _ in running.values():
-                    worker.relay(item, board)
-                for future in done:
-                    worker, item, attempt = running.pop(future)
-                    if isinstance(future.exception(), BrokenProcessPool):
-                        worker.end()
-                        yield from queue.lost(item, attempt, _LOST)
-                    else:
-                        idle.append(worker)
-                        yield Done(item, future.result())
-        finally:
-            for worker in (*idle, *(entry[0] for entry in running.values())):
-                worker.end()
+    def map(self, task: Task, items: Iterable[Any]) -> Iterator[Done | Died]:
+        return _run(_Processes(task, self), items)
 
 
-class _Worker:
-    """One process and a pipe to it.
+class _Processes:
+    """Worker processes, each a pool of one, so that a lost process costs one item.
 
-    Progress comes back through the pipe. The process ends when the other end of the pipe is closed, which also
-    happens when this process is killed. A pool of one process each, so that a lost process costs one item.
+    A process ends when the other end of its pipe is closed, which also happens when this process is killed.
     """
 
-    def __init__(self) -> None:
-        self._pipe, self._theirs = Pipe()
-        self._pool = ProcessPoolExecutor(1, get_context("spawn"), _begin, (self._theirs,))
+    def __init__(self, task: Task, settings: LocalPool) -> None:
+        self._task, self._settings = task, settings
+        self._idle: list[tuple[ProcessPoolExecutor, Connection, Connection]] = []
+        self._busy: dict[Future[Any], tuple[ProcessPoolExecutor, Connection, Connection]] = {}
 
-    def submit(self, task: Task, item: Any) -> Future[Any]:
-        return self._pool.submit(_call, task, item)
+    def room(self) -> int:
+        return self._settings.workers
 
-    def relay(self, item: Any, board: Board) -> None:
-        with suppress(EOFError, OSError):
-            while self._pipe.poll():
-                name, *args = self._pipe.recv()
-                getattr(board, name)(item, *args)
+    def submit(self, item: Any) -> Future[Any]:
+        if not self._idle:
+            ours, theirs = Pipe()
+            self._idle.append((ProcessPoolExecutor(1, get_context("spawn"), _begin, (theirs,)), ours, theirs))
+        worker = self._idle.pop()
+        # The process starts with its first item.
+        with _environment(dict.fromkeys(THREAD_VARIABLES, str(self._settings.threads))):
+            future = worker[0].submit(self._task, item)
+        self._busy[future] = worker
+        return future
 
-    def end(self) -> None:
-        self._pipe.close()
-        self._pool.shutdown()
-        self._theirs.close()
+    def ended(self, handles: list[Future[Any]]) -> Iterable[Future[Any]]:
+        return wait(handles, return_when=FIRST_COMPLETED).done
+
+    def result(self, handle: Future[Any]) -> Any:
+        worker = self._busy.pop(handle)
+        if isinstance(handle.exception(), BrokenProcessPool):
+            _end(worker)
+            raise _Lost("the worker process ended without a result; memory may have run out")
+        self._idle.append(worker)
+        return handle.result()
+
+    def close(self, running: Iterable[Any]) -> None:
+        for worker in (*self._idle, *self._busy.values()):
+            _end(worker)
 
 
-_parent: Connection | None = None
+def _end(worker: tuple[ProcessPoolExecutor, Connection, Connection]) -> None:
+    pool, ours, theirs = worker
+    ours.close()
+    pool.shutdown()
+    theirs.close()
 
 
 def _begin(pipe: Connection) -> None:
     """Prepare a worker process."""
-    global _parent
+
+    def end_with_parent() -> None:
+        # Nothing is ever sent to a worker: this waits for the end of the pipe.
+        with suppress(EOFError, OSError):
+            pipe.recv()
+        os._exit(1)
+
     # Ctrl-C in the terminal is for the parent to handle; it ends the workers itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _parent = pipe
-    threading.Thread(target=_end_with_parent, args=(pipe,), daemon=True).start()
-
-
-def _end_with_parent(pipe: Connection) -> None:
-    # Nothing is ever sent to a worker: this waits for the end of the pipe.
-    with suppress(EOFError, OSError):
-        pipe.recv()
-    os._exit(1)
-
-
-def _call(task: Task, item: Any) -> Any:
-    def send(*event: Any) -> None:
-        assert _parent is not None
-        with suppress(OSError):
-            _parent.send(event)
-
-    return task(item, Relay(send))
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
     """The environment in which processes start."""
-    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(count)))
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
     try:
         yield
     finally:
@@ -265,3 +230,148 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """Workers of a Ray cluster, on this machine or on many.
+
+    Every node needs the same version of this package, and nothing of the caller's disk. A fit runs on one thread, as
+    in a local pool, so that rows are the same. If the caller has called `ray.init`, that connection is used and left
+    open.
+
+    Args:
+        address: `host:port` of a cluster that this machine is part of, `ray://host:port` of any other one (which
+            needs `ray[client]`), or `"auto"` for the one that runs on this machine; None starts Ray here for as
+            long as the work takes.
+        cpus: processors set aside for each item.
+        gpus: graphics processors set aside for each; less than one shares them, and without any fits do not use them.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+    """
+
+    address: str | None = None
+    cpus: float = 1.0
+    gpus: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.cpus < math.inf:
+            raise ConfigError(f"cpus is {self.cpus}; choose a number above 0")
+        if not 0.0 <= self.gpus < math.inf or (self.gpus > 1.0 and self.gpus % 1.0):
+            raise ConfigError(f"gpus is {self.gpus}; choose a number from 0 to 1, or a whole number")
+        if self.address is not None and not _ADDRESS.fullmatch(self.address):
+            raise ConfigError(
+                f"address is {self.address!r}; give host:port, ray://host:port, or auto for the cluster on this machine"
+            )
+        if find_spec("ray") is None:
+            raise MissingExtraError("a cluster needs Ray, which is not installed: pip install 'pybgmiv[ray]'")
+
+    def map(self, task: Task, items: Iterable[Any]) -> Iterator[Done | Died]:
+        """As of any :class:`Executor`; a cluster that cannot be reached is a BGMIVError."""
+        with self._connected() as ray:
+            pool = _Nodes(ray, task, self)
+            if not pool.fitting():
+                asked = f"{self.cpus:g} CPUs and {self.gpus:g} GPUs"
+                message = f"no node of the cluster has the {asked} that each fit asks for"
+                if self.address is None:
+                    raise ConfigError(f"{message}: lower cpus or gpus")
+                # An autoscaler may start one when it is asked.
+                warnings.warn(f"{message}: waiting for one to join, lower cpus or gpus if none does", BGMIVWarning, 3)
+            yield from _run(pool, items)
+
+    @contextmanager
+    def _connected(self) -> Iterator[Any]:
+        import ray
+
+        if ray.is_initialized():
+            yield ray
+            return
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+        try:
+            if self.address is None:
+                size: dict[str, Any] = {"num_cpus": available_cores(), "object_store_memory": _OBJECT_STORE_BYTES}
+                ray.init("local", include_dashboard=False, **size, **quiet)
+            else:
+                _check_reachable(self.address)
+                ray.init(self.address, **quiet)
+        except Exception as error:
+            where = "start Ray on this machine" if self.address is None else f"join the Ray cluster at {self.address}"
+            raise BGMIVError(f"cannot {where}: {error}") from error
+        try:
+            yield ray
+        finally:
+            # A cluster that was joined goes on; one that was started here ends.
+            ray.shutdown()
+
+    def environment(self) -> dict[str, str]:
+        """What a worker process starts with."""
+        found = dict.fromkeys(THREAD_VARIABLES, "1")
+        if not self.gpus:
+            found["JAX_PLATFORMS"] = "cpu"
+        elif self.gpus < 1.0:
+            # JAX takes three quarters of a graphics processor's memory unless told that it shares it.
+            found["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.75 * self.gpus:.3f}"
+        return found
+
+
+class _Nodes:
+    """The nodes of a cluster."""
+
+    def __init__(self, ray: Any, task: Task, settings: RayCluster) -> None:
+        self._ray, self._settings = ray, settings
+        self._remote = ray.remote(lambda item: task(item)).options(
+            name="bgmiv",
+            num_cpus=settings.cpus,
+            num_gpus=settings.gpus,
+            # Counted here instead, as of any executor.
+            max_retries=0,
+            runtime_env={"env_vars": settings.environment()},
+        )
+
+    def fitting(self) -> int:
+        """How many items the nodes that are up can run at once, if they are otherwise idle."""
+        count, (cpus, gpus) = 0, (self._settings.cpus, self._settings.gpus)
+        for node in self._ray.nodes():
+            if node["Alive"]:
+                has = node["Resources"]
+                count += int(min(has.get("CPU", 0.0) / cpus, has.get("GPU", 0.0) / gpus if gpus else math.inf) + 1e-9)
+        return count
+
+    def room(self) -> int:
+        return _QUEUED_RATIO * max(1, self.fitting())
+
+    def submit(self, item: Any) -> Any:
+        return self._remote.remote(item)
+
+    def ended(self, handles: list[Any]) -> Iterable[Any]:
+        return self._ray.wait(handles, num_returns=1, timeout=_POLL_SECONDS)[0]
+
+    def result(self, handle: Any) -> Any:
+        errors = self._ray.exceptions
+        lost = (errors.WorkerCrashedError, errors.NodeDiedError, errors.ObjectLostError, errors.OutOfMemoryError)
+        try:
+            return self._ray.get(handle)
+        except lost as error:
+            raise _Lost(f"the worker process or its node was lost ({type(error).__name__})") from error
+        except errors.RayTaskError as error:
+            if isinstance(error.cause, BGMIVError):
+                raise error.cause from error
+            if "No module named 'bgmiv" in str(error):
+                raise BGMIVError("a node of the cluster has no bgmiv; install this version on every node") from error
+            raise BGMIVError(f"a worker process failed:\n{error}") from error
+
+    def close(self, running: Iterable[Any]) -> None:
+        for handle in running:
+            with suppress(Exception):
+                self._ray.cancel(handle, force=True)
+
+
+def _check_reachable(address: str) -> None:
+    """Refuse an address where nothing listens; Ray itself would try for minutes."""
+    match = _ADDRESS.fullmatch(address)
+    if match is not None and match["host"]:
+        try:
+            socket.create_connection((match["host"].strip("[]"), int(match["port"])), timeout=_POLL_SECONDS).close()
+        except (OSError, OverflowError) as error:
+            raise BGMIVError(f"{error}; start one with `ray start --head`, or check the address") from error

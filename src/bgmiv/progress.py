@@ -189,46 +189,16 @@ def reporter_for(progress: bool | None, label: str) -> AbstractContextManager[Re
 
 
 class FitBoard(_Bars):
-    """A line for each running fit, and if wanted one for all of them; plain lines where there is no terminal."""
+    """A bar for all of many fits, and a line for each that is done; plain lines where there is no terminal."""
 
-    def __init__(self, console: Console, labels: Mapping[Any, str], *, total: bool = False) -> None:
-        """Nothing is shown before the board is entered; labels name the items."""
+    def __init__(self, console: Console, total: int) -> None:
+        """Nothing is shown before the board is entered."""
         super().__init__(console, live=console.is_terminal)
-        self._labels = labels
-        self._lines: dict[Any, TaskID] = {}
         self._failed = 0
-        self._total = self._progress.add_task("[bold]all fits", total=len(labels), loss="") if total else None
+        self._total = self._progress.add_task("[bold]all fits", total=total, loss="")
 
-    def start(self, item: Any, phase: str, total: int) -> None:
-        # A line of its own for each phase: the time left must not be guessed from another phase's pace.
-        self.finish(item)
-        self._lines[item] = self._add(f"{self._labels[item]} · {phase}", total)
-        self._count()
-
-    def advance(self, item: Any, steps: int, metrics: Mapping[str, float]) -> None:
-        self._move(self._lines.get(item), steps, metrics)
-
-    def finish(self, item: Any) -> None:
-        if item in self._lines:
-            self._progress.remove_task(self._lines.pop(item))
-
-    def retried(self, item: Any, reason: str) -> None:
-        self.finish(item)
-        self._say(f"{self._labels[item]}: {reason}; trying it again")
-
-    def done(self, item: Any, text: str, *, failed: bool = False) -> None:
-        """An item's fit is over; `text` says how it went and stays on the screen."""
-        self.finish(item)
+    def done(self, text: str, *, failed: bool = False) -> None:
+        """A fit is over; `text` says which and how it went, and stays on the screen."""
         self._failed += failed
-        if self._total is not None:
-            self._progress.advance(self._total)
-            self._count()
-        self._say(f"{self._labels[item]}: {text}")
-
-    def _say(self, text: str) -> None:
+        self._progress.update(self._total, advance=1, loss=f"{self._failed} failed" if self._failed else "")
         self._progress.console.print(f"  {text}", highlight=False, markup=False, soft_wrap=True)
-
-    def _count(self) -> None:
-        if self._total is not None:
-            failed = f", {self._failed} failed" if self._failed else ""
-            self._progress.update(self._total, loss=f"{len(self._lines)} running{failed}")

@@ -337,7 +337,7 @@ def test_one_sided_take_up_shows_the_mean_over_treated_rows(tmp_path: Path) -> N
     offer = (rng.random(1500) < 0.5).astype(float)
     taken = offer * (v + 0.5 * u > 0.0)
     table = {"y": (1.0 + v) * taken + v + u + 0.3 * e, "plan": taken, "offer": offer, "v": v}
-    model = TSLS(interactions=True, treatment_kind="binary").fit_table(
+    model = NPIV(treatment_kind="binary").fit_table(
         table, outcome="y", treatment="plan", instruments="offer", covariates="v"
     )
     treated, everyone = model.ate(t0=0, t1=1, rows="treated"), model.ate(t0=0, t1=1)

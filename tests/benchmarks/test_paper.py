@@ -6,10 +6,10 @@ from bgmiv.bench import Row
 from bgmiv.bench.plan import Exhibit, load_plan, paper_exhibits
 from bgmiv.bench.show import filled, read_rows
 from bgmiv.designs import DESIGNS
-from bgmiv.designs.published import NETWORK_CURVES, TABCF_SCENARIOS
 from report.figures import Picture
 from report.paper import agreement_table, exhibit_parts
 from report.printed import paper_values, printed_results
+from report.published import NETWORK_CURVES, TABCF_SCENARIOS
 from report.tables import Table
 
 from ..conftest import NEWER, MakeCell

@@ -36,15 +36,13 @@ REFUSED: dict[type, dict[str, tuple[Any, ...]]] = {
     Alternating: {
         "epochs": (-1,),
         "batch_size": (0,),
-        "first_stage_warmup": (-1,),
         "chunk": (0,),
         "learning_rate": (0.0,),
         "latent_learning_rate": (-1.0,),
         "latent_momentum": ("sparse",),
         "pzv_weight": (-0.5,),
-        "outcome": ("median",),
     },
-    Ensemble: {"members": (0,), "attempts": (0,), "held_out": (-0.1, 0.6, float("nan")), "failed_ratio": (1.0,)},
+    Ensemble: {"members": (0,), "attempts": (0,), "held_out": (-0.1, 0.6, float("nan"))},
     LatentMap: {"steps": (-1,), "learning_rate": (0.0,)},
     LatentPosterior: {"n_chains": (1, 33), "n_warmup": (0,), "n_draws": (2.5,), "seed": (-1,), "acceptance": (1.0,)},
     ModelConfig: {
@@ -61,7 +59,7 @@ REFUSED: dict[type, dict[str, tuple[Any, ...]]] = {
         "shift": (1.5,),
         "noise": (-0.1,),
     },
-    ImageDecoderConfig: {"decoder": ("none",), "likelihood": ("poisson",), "filters": ((4, 4),), "weight": (0.0,)},
+    ImageDecoderConfig: {"decoder": ("none",), "filters": ((4, 4),), "weight": (0.0,)},
     FeatureConfig: {
         "dropout": (1.0,),
         "vector_noise": (-0.1,),

@@ -240,12 +240,11 @@ def test_an_image_gets_the_papers_convolutions_and_a_vector_beside_it_the_nuisan
 def test_dense_image_networks_are_an_option() -> None:
     config = CovariateConfig(
         FeatureConfig(images=ImageConfig(features="dense", shift=2, noise=0.2)),
-        ImageDecoderConfig(decoder="dense", likelihood="gaussian", weight=2.0),
+        ImageDecoderConfig(decoder="dense", weight=2.0),
     )
     built = shapes(schema({"photo": np.random.default_rng(0).random((4, 6, 5))}), 3, config)
     (features,), (decoder,), (branch,) = built.encoder.features.parts, built.decoder.nets, built.branches
     assert [layer.kernel.shape for layer in features.extractor.layers] == [(30, 512), (512, 128), (128, 64)]
     assert widths(decoder.net) == [3, 128, 512, 30]
-    assert decoder.spread.kernel.shape == (3, 1)
-    assert (branch.head, branch.weight) == (Gaussian(30, shared_variance=True), 2.0)
+    assert (branch.head, branch.weight) == (Bernoulli(30), 2.0)
     assert features.noise_width == 2 + 30

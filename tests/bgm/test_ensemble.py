@@ -104,7 +104,7 @@ def test_rows_of_one_group_are_not_left_out() -> None:
     ],
 )
 def test_failed_members_are_not_finite_or_far_above_the_median(losses: list[float], failed: list[int]) -> None:
-    found = Ensemble(members=len(losses), failed_ratio=3.0).failed(np.asarray(losses))
+    found = Ensemble(members=len(losses)).failed(np.asarray(losses))
     assert found.dtype == bool
     assert np.flatnonzero(found).tolist() == failed
 

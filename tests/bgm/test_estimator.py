@@ -193,7 +193,7 @@ class TestPaperPreset:
         assert (egm.iterations, egm.learning_rate, egm.critic_steps) == (50_001, 2e-4, 5)
         assert (egm.gradient_penalty, egm.spread_penalty) == (10.0, 0.001)
         assert (alternating.epochs, alternating.learning_rate, alternating.latent_learning_rate) == (201, 1e-4, 1e-4)
-        assert (alternating.pzv_weight, alternating.first_stage_warmup) == (0.5, 0)
+        assert alternating.pzv_weight == 0.5
         assert alternating.integration == MonteCarlo(1000)
         assert (latents.steps, latents.learning_rate) == (1000, 1e-4)
         assert config.model.treatment_hidden == config.model.outcome_hidden == (64, 32, 8)

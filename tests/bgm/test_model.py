@@ -61,7 +61,6 @@ class Values(NamedTuple):
     covariates: Any
     quasi: Any
     weighted: Any
-    without_outcome: Any
 
 
 NODES = np.linspace(-2.0, 2.0, 5, dtype=np.float32)
@@ -83,8 +82,7 @@ def values(model: BGMIVModel) -> Values:
             prior=model.layout.log_prior(z),
             covariates=model.covariates.log_prob(row.v, z),
             quasi=quasi_log_posterior(model, RULE, row, z, key),
-            weighted=quasi_log_posterior(model, RULE, row, z, key, 0.5, 2.0),
-            without_outcome=quasi_log_posterior(model, RULE, row, z, key, 0.5, 0.0),
+            weighted=quasi_log_posterior(model, RULE, row, z, key, 0.5),
         )
 
     return jax.tree.map(np.asarray, run(model, ROW, Z, jax.random.key(0)))
@@ -115,8 +113,7 @@ def test_iv_likelihood_is_the_quadrature(model: BGMIVModel, values: Values) -> N
 
 def test_latent_objective_weighs_its_terms(values: Values) -> None:
     assert values.quasi == pytest.approx(values.posterior + values.treatment + values.iv, rel=1e-5)
-    assert values.weighted == pytest.approx(0.5 * values.posterior + values.treatment + 2.0 * values.iv, rel=1e-5)
-    assert values.without_outcome == pytest.approx(0.5 * values.posterior + values.treatment, rel=1e-5)
+    assert values.weighted == pytest.approx(0.5 * values.posterior + values.treatment + values.iv, rel=1e-5)
 
 
 def test_each_density_sees_only_its_own_latents(model: BGMIVModel) -> None:

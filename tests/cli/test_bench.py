@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from bgmiv.bench import runner
+from bgmiv.bench import evaluate
 from bgmiv.bench.evaluate import failed_row, run_one
 from bgmiv.bench.plan import Plan, RunSpec, Sweep, identify, ready_plans
 from bgmiv.bench.store import Row, RowStore
@@ -76,7 +76,7 @@ def test_run_then_show(tmp_path: Path) -> None:
 
 def test_a_second_run_has_nothing_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(tmp_path, *TSLS).exit_code == 0
-    monkeypatch.setattr(runner, "run_one", lambda *_: pytest.fail("it ran again"))
+    monkeypatch.setattr(evaluate, "run_one", lambda *_: pytest.fail("it ran again"))
     again = run(tmp_path, *TSLS)
     assert again.exit_code == 0
     assert "1 done before, 0 to run" in again.output
@@ -93,13 +93,13 @@ def test_a_failed_fit_is_kept_and_reported(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(spec: RunSpec, reporter: Any) -> object:
+    def interrupted(spec: RunSpec) -> object:
         if spec.seed == 1:
             raise KeyboardInterrupt
-        return run_one(spec, reporter)
+        return run_one(spec)
 
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "run_one", interrupted)
+        patch.setattr(evaluate, "run_one", interrupted)
         stopped = run(tmp_path, *TSLS, "--repeats", 3)
     assert stopped.exit_code == 130
     assert "run the same command again to go on" in stopped.output

@@ -130,7 +130,7 @@ def test_a_saved_model_is_replaced_only_when_told(folder: Path, data: Path) -> N
     before = (folder / "model.json").read_bytes()
     refused = bgmiv("fit", data, "--formula", FORMULA, "--method", "tsls", "--out", folder)
     assert refused.exit_code == 2
-    assert "Give --overwrite" in said(refused)
+    assert "Say --overwrite" in said(refused)
     assert (folder / "model.json").read_bytes() == before
 
 

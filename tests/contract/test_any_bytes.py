@@ -34,7 +34,7 @@ TABLE = {"y": 2.0 * (W + AGE + U) - U, "x": W + AGE + U, "w": W, "age": AGE, "re
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A 2SLS fit by formula, with its analysis: all that a folder can hold."""
-    model = bgmiv.TSLS(degree=2).fit_formula("y ~ center(age) + C(region) + [x ~ w]", TABLE)
+    model = bgmiv.TSLS().fit_formula("y ~ center(age) + C(region) + [x ~ w]", TABLE)
     model.analysis()
     path: Path = tmp_path_factory.mktemp("saved") / "model"
     model.save(path)

@@ -25,6 +25,10 @@ from bgmiv.designs import (
     make_design,
 )
 from bgmiv.errors import ConfigError
+from report import published
+
+# Importing it has registered its designs.
+assert published.NETWORK_CURVES
 
 SMALL: dict[str, Design] = {
     "vector-proxy": VectorProxyDesign(vector_dim=6),

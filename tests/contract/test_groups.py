@@ -8,8 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from bgmiv import BGMIV, DFIV, KIV, NPIV, TSLS, DeepGMM, DeepIV
-from bgmiv.baselines import tsls
+from bgmiv import BGMIV, DFIV, KIV, NPIV, DeepGMM, DeepIV
 from bgmiv.baselines.dfiv_stages import stage_data
 from bgmiv.baselines.kiv import KIVConfig, _FirstStage
 from bgmiv.data.ivdata import IVData
@@ -78,24 +77,6 @@ def test_kernel_predictions_leave_out_the_cluster() -> None:
         beta = np.linalg.solve(z[rest].T @ z[rest] + ridge * np.eye(4), z[rest].T @ values[rest])
         np.testing.assert_allclose(got[own], z[own] @ beta, rtol=1e-6)
     assert np.isfinite(KIV(random_state=0).fit(**clustered(0)).predict(0.0, np.zeros((1, 3)))).all()
-
-
-@pytest.mark.parametrize("n_groups", [60, 3])
-def test_cross_validation(n_groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[np.ndarray] = []
-    errors = tsls._left_out_errors
-
-    def watched(*arguments: Any) -> np.ndarray:
-        seen.append(arguments[-1])
-        return errors(*arguments)
-
-    monkeypatch.setattr(tsls, "_left_out_errors", watched)
-    rows = clustered(0) | {"groups": GROUPS % n_groups}
-    TSLS(features="cv").fit(**rows)
-    assert seen
-    for folds in seen:
-        for group in range(n_groups):
-            assert len(np.unique(folds[GROUPS % n_groups == group])) == 1
 
 
 def test_fits_that_hold_rows_out_afterwards() -> None:

@@ -76,5 +76,5 @@ def test_least_squares_names_its_indicators_and_its_way_out() -> None:
     assert [name for name in result.params.index if "=" in name] == [f"treatment={level}" for level in others]
     gains = [float(model.predict(level, [[0.0]])[0] - model.predict(reference, [[0.0]])[0]) for level in others]
     np.testing.assert_allclose(gains, [result.params[f"treatment={level}"] for level in others])
-    with pytest.raises(DataError, match=r"3 levels.*instruments.*degree"):
+    with pytest.raises(DataError, match=r"3 levels.*instruments.*another method"):
         TSLS().fit(Y, DOSE, instruments=W[:, 0], covariates=V)

@@ -34,7 +34,7 @@ def table() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, table: dict[str, Any]) -> Path:
     """A saved 2SLS fit by formula, with its analysis."""
-    model = bgmiv.TSLS(degree=2).fit_formula("y ~ age + C(region) + center(income) + [x ~ w]", table)
+    model = bgmiv.TSLS().fit_formula("y ~ age + C(region) + center(income) + [x ~ w]", table)
     model.analysis()
     path: Path = tmp_path_factory.mktemp("saved") / "model"
     model.save(path)
@@ -121,13 +121,13 @@ def test_other_settings_are_not_saved(table: dict[str, Any], tmp_path: Path) -> 
 
 
 def test_only_saved_models_are_replaced(folder: Path, table: dict[str, Any], tmp_path: Path) -> None:
-    model = bgmiv.TSLS().fit(table["y"], table["x"], instruments=table["w"])
+    model = bgmiv.TSLS(covariance="robust").fit(table["y"], table["x"], instruments=table["w"])
     target = tmp_path / "model"
     shutil.copytree(folder, target)
     with pytest.raises(ModelFileError, match="overwrite=True"):
         model.save(target)
     model.save(target, overwrite=True)
-    assert bgmiv.load(target).degree == 1
+    assert bgmiv.load(target).covariance == "robust"
     (target / "notes.txt").write_text("mine")
     with pytest.raises(ModelFileError, match="other files"):
         model.save(target, overwrite=True)
@@ -222,7 +222,7 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "an unknown field": (in_fitted(lambda d: d.update(__reduce__="x")), "unknown"),
     "a missing field": (in_fitted(lambda d: d.pop("intercept")), "lacks intercept"),
     "a text for a number": (in_fitted(lambda d: d.update(intercept="0; import os")), "must be a number"),
-    "settings that no fit takes": (in_json(lambda d: d["model"]["estimator"].update(degree=-1)), "degree"),
+    "settings that no fit takes": (in_json(lambda d: d["model"]["estimator"].update(covariance="none")), "covariance"),
     "a huge block": (in_fitted(lambda d: d["schema"]["blocks"][0].update(stop=10**12)), "schema"),
     "overlapping blocks": (in_fitted(lambda d: d["schema"]["blocks"][-1].update(start=0)), "schema"),
     "levels twice": (in_fitted(lambda d: d["schema"]["blocks"][1].update(levels=["n", "n"])), "schema"),

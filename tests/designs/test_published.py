@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bgmiv.designs import DESIGNS, AdversarialGMMDesign, NetworkIVDesign, TabCFDesign, make_design
-from bgmiv.designs.published import AGMM_CURVES, TABCF_SCENARIOS
+from bgmiv.designs import DESIGNS, make_design
 from bgmiv.errors import ConfigError
+from report.published import AGMM_CURVES, TABCF_SCENARIOS, AdversarialGMMDesign, NetworkIVDesign, TabCFDesign
 
 N = 1_000_000
 

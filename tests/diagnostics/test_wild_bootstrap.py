@@ -220,8 +220,6 @@ def test_a_binary_treatment_has_one_effect() -> None:
         (None, {"groups": None}, DataError, "groups="),
         (TSLS(covariance="robust"), {}, DataError, "covariance='auto'"),
         (None, {"groups": ["state", "year"]}, DataError, "one column of groups"),
-        (TSLS(degree=2), {}, ConfigError, "degree=1"),
-        (TSLS(interactions=True), {}, ConfigError, "interactions"),
         (TSLS(use_instrument=False), {}, DataError, "instruments"),
         (NPIV(), {}, ConfigError, "TSLS"),
         (KIV(random_state=0), {}, ConfigError, "TSLS"),

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +8,9 @@ import pytest
 
 import bgmiv
 from bgmiv.data.query import Query, Rows
-from bgmiv.errors import ConfigError, DataError, StoreError
+from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.calibration import Calibration, _generator, _ratio
-from bgmiv.executors import Board, Died, Done, InProcess, LocalPool, Task
+from bgmiv.executors import LocalPool
 from bgmiv.intervals import Interval
 
 
@@ -70,35 +68,10 @@ def test_levels_are_drawn_by_ranks() -> None:
     assert np.mean(slope[1:]) == pytest.approx(slope[0], rel=0.15)
 
 
-class _Interrupted:
-    """Stops after a few items."""
-
-    def __init__(self, n: int) -> None:
-        self.left, self.seen = n, 0
-
-    def map(self, task: Task, items: Iterable[Any], board: Board) -> Iterator[Done | Died]:
-        for outcome in InProcess().map(task, items, board):
-            if self.seen == self.left:
-                raise KeyboardInterrupt
-            self.seen += 1
-            yield outcome
-
-
-def test_it_goes_on_where_it_stopped_and_runs_in_other_processes(model: bgmiv.TSLS, tmp_path: Path) -> None:
-    whole, store = model.calibrate(repeats=8), tmp_path / "calibration.json"
-    with pytest.raises(KeyboardInterrupt):
-        model.calibrate(repeats=8, store=store, executor=_Interrupted(3))
-    assert len(json.loads(store.read_text())["done"]) == 3
-    rest = _Interrupted(5)
-    assert model.calibrate(repeats=8, store=store, executor=rest).ratios == whole.ratios
-    assert rest.seen == 5
-    other = model.calibrate(repeats=3, executor=LocalPool(1))
-    np.testing.assert_allclose(other.ratios["points of g"], whole.ratios["points of g"][:3])
-    with pytest.raises(StoreError, match="other data or settings"):
-        model.calibrate(repeats=8, store=store, level=0.9)
-    store.write_text("{}")
-    with pytest.raises(StoreError, match="Name another file"):
-        model.calibrate(repeats=8, store=store)
+def test_it_runs_in_other_processes(model: bgmiv.TSLS) -> None:
+    whole, other = model.calibrate(repeats=3), model.calibrate(repeats=3, executor=LocalPool(1))
+    for name, ratios in whole.ratios.items():
+        np.testing.assert_allclose(other.ratios[name], ratios)
 
 
 def test_intervals_of_a_right_model_hold_and_narrow_ones_are_widened() -> None:

@@ -57,16 +57,6 @@ def test_intervals_of_2sls_are_those_of_linearmodels(tsls: TSLS) -> None:
     assert "robust" in tsls.fitted_.interval_kind
 
 
-def test_sieves_with_interactions_have_the_covariance_of_all_their_terms() -> None:
-    model = TSLS(degree=2, interactions=True).fit(Y, X, instruments=W, covariates=AGE)
-    result = model.fitted_.result
-    found = model.predict_interval(0.7, {"age": [0.3]})
-    values = model.fitted_.basis(np.array([0.7]))[0]
-    row = np.concatenate([[1.0, 0.3], values, values * 0.3])
-    assert found.std_error[0] == pytest.approx(np.sqrt(row @ result.cov.to_numpy() @ row))
-    assert found.estimate[0] == pytest.approx(row @ result.params.to_numpy())
-
-
 def test_shapes_of_every_question(tsls: TSLS) -> None:
     grid, rows = np.linspace(-2.0, 2.0, 5), {"age": V[:6]}
     curve = tsls.dose_response_interval(grid, AGE)
@@ -92,7 +82,7 @@ def heterogeneous(n: int = 20_000) -> tuple[TSLS, np.ndarray, np.ndarray]:
     x = w + u
     y = (1.6 + 3.0 * age) * x - u
     weights = np.exp(0.5 * age)
-    model = TSLS(interactions=True).fit(y, x, instruments=w, covariates={"age": age}, weights=weights)
+    model = NPIV().fit(y, x, instruments=w, covariates={"age": age}, weights=weights)
     return model, age, weights
 
 
@@ -248,11 +238,11 @@ def test_rows_of_weight_zero_are_as_good_as_absent() -> None:
 
 
 def test_intervals_know_what_rows_that_stand_for_all_leave_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = TSLS(interactions=True).fit(Y, X, instruments=W, covariates=AGE)
+    model = NPIV().fit(Y, X, instruments=W, covariates=AGE)
     whole, curve = model.ate_interval(t0=0.0, t1=1.0), model.dose_response_interval([0.0, 1.0])
     assert "rows" not in whole.std_errors
     monkeypatch.setattr(effects, "_MAX_AVERAGED", 100)
-    model = TSLS(interactions=True).fit(Y, X, instruments=W, covariates=AGE)
+    model = NPIV().fit(Y, X, instruments=W, covariates=AGE)
     found, thin = model.ate_interval(t0=0.0, t1=1.0), model.dose_response_interval([0.0, 1.0])
     effect = model.effect(AGE, t0=0.0, t1=1.0)[query.Rows(V[:, None]).drawn(100)[1]]
     assert found.estimate == pytest.approx(effect.mean())
@@ -300,10 +290,10 @@ def test_weights_of_an_average_have_the_labels_of_the_fit() -> None:
     gap = frame.copy()
     gap.iloc[3, 3] = np.nan
     with pytest.warns(UserWarning, match="dropped"):
-        dropped = TSLS(interactions=True).fit_table(gap, missing="drop", **roles)
+        dropped = NPIV().fit_table(gap, missing="drop", **roles)
     for model, kept in (
-        (TSLS(interactions=True).fit_table(frame, **roles), slice(None)),
-        (TSLS(interactions=True).fit_formula("y ~ age + [x ~ w]", frame), slice(None)),
+        (NPIV().fit_table(frame, **roles), slice(None)),
+        (NPIV().fit_formula("y ~ age + [x ~ w]", frame), slice(None)),
         (dropped, gap["age"].notna().to_numpy()),
     ):
         own = weights[kept]
@@ -317,14 +307,14 @@ def test_weights_of_an_average_have_the_labels_of_the_fit() -> None:
 
 
 def test_huge_weights_are_weights() -> None:
-    model = TSLS(interactions=True).fit(Y, X, instruments=W, covariates=AGE)
+    model = NPIV().fit(Y, X, instruments=W, covariates=AGE)
     huge = np.where(V > 0.0, 1e308, 5e307)
     assert model.ate(t0=0.0, t1=1.0, weights=huge) == pytest.approx(model.ate(t0=0.0, t1=1.0, weights=huge / 1e308))
 
 
 def test_the_order_of_very_many_rows_does_not_matter() -> None:
     """Every second row treated alike: rows picked at even steps would show only one kind of them."""
-    model = TSLS(interactions=True).fit(Y + V * X, X, instruments=W, covariates=AGE)
+    model = NPIV().fit(Y + V * X, X, instruments=W, covariates=AGE)
     age = np.tile([-1.0, 1.0], 100_000)[:199_999]
     found = model.ate_interval({"age": age}, t0=0.0, t1=1.0)
     truth = model.effect({"age": [-1.0, 1.0]}, t0=0.0, t1=1.0).mean()
@@ -372,7 +362,7 @@ def chosen(n: int = 1500) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
 
 def test_effects_over_treated_and_untreated_rows() -> None:
     data, taken, v = chosen()
-    model = TSLS(interactions=True).fit(**data)
+    model = NPIV().fit(**data)
     for rows, some in (("treated", taken), ("untreated", ~taken), ("all", np.ones(len(v), bool))):
         asked: Any = {"t0": False, "t1": True, "rows": rows}
         found = model.ate_interval(**asked)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from bgmiv.bench.evaluate import StructuralError, benchmark_config, run_one, structural_error
+from bgmiv.bench.evaluate import StructuralError, benchmark_config, run_one, run_plan, structural_error
 from bgmiv.bench.plan import Plan, RunKey, RunSpec, Sweep, identify, load_plan, ready_plans
-from bgmiv.bench.runner import run_plan
 from bgmiv.bench.show import Summary, error_figure, read_rows
 from bgmiv.bench.store import Row, RowStore
-from bgmiv.executors import Executor, InProcess, LocalPool
+from bgmiv.executors import Executor, InProcess, LocalPool, RayCluster
 
 __all__ = [
     "Executor",
     "InProcess",
     "LocalPool",
     "Plan",
+    "RayCluster",
     "Row",
     "RowStore",
     "RunKey",

@@ -1,38 +1,44 @@
-"""One fit: draw the sample, fit, predict on the grid, measure the distance from the truth."""
+"""One fit: draw the sample, fit, predict on the grid, measure the distance from the truth; and all fits of a plan."""
 
 from __future__ import annotations
 
 import platform
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import numpy as np
+from filelock import FileLock
 
 from bgmiv._version import versions
 from bgmiv.bench.plan import RunKey, RunSpec, identify
-from bgmiv.bench.store import Row
+from bgmiv.bench.store import Row, RowStore
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Rows
 from bgmiv.data.scaling import FixedAffine, Identity, RoleScaling
 from bgmiv.designs import StructuralGrid, make_design
 from bgmiv.effects import predict
+from bgmiv.errors import BGMIVError
 from bgmiv.estimators.fitted import FittedMethod, judge_fit
+from bgmiv.executors import Done, Executor
 from bgmiv.progress import Reporter, silent
 from bgmiv.registry import NO_INSTRUMENT, make_config
 
 __all__ = [
     "PAPER_FIXED_SCALING",
     "Evaluation",
+    "Outcome",
     "StructuralError",
     "benchmark_config",
     "evaluate",
     "failed_row",
     "functional_errors",
+    "run_key",
     "run_one",
+    "run_plan",
     "structural_error",
 ]
 
@@ -45,6 +51,7 @@ PAPER_FIXED_SCALING = RoleScaling(
 """The paper's scaling for its high-dimensional designs: x ↦ (x − 17.779)/3.7 and y ↦ (y + 292.1)/158."""
 
 _FIXED_SCALING_DESIGNS = ("vector-proxy", "mnist", "mnist-hd")
+_WAIT_SECONDS = 0.5
 _LIBRARIES = ("jax", "jaxlib", "equinox", "optax", "numpy", "linearmodels")
 
 
@@ -117,7 +124,7 @@ def benchmark_config(design: str, method: str, preset: str = "default") -> Any:
     return replace(config, scaling=PAPER_FIXED_SCALING) if fixed and ours else config
 
 
-def run_one(spec: RunSpec, reporter: Reporter = silent) -> Row:
+def run_one(spec: RunSpec) -> Row:
     """One fit, from the sample to its row.
 
     The times cover the fit and the grid prediction with the compilation they need, not the sampling. A fit
@@ -131,7 +138,7 @@ def run_one(spec: RunSpec, reporter: Reporter = silent) -> Row:
         >>> row.status, row.structural_mse > 0
         ('ok', True)
     """
-    return evaluate(spec, reporter).row
+    return evaluate(spec).row
 
 
 def evaluate(spec: RunSpec, reporter: Reporter = silent) -> Evaluation:
@@ -220,3 +227,74 @@ def _row(
         evidence=evidence or {},
         functional_errors=functionals or {},
     )
+
+
+class Outcome(NamedTuple):
+    """A run that has its row now, and whether this runner made it or another one."""
+
+    row: Row
+    ours: bool
+
+
+def run_key(key: RunKey) -> Row:
+    """One fit of a sweep, wherever it runs; other algorithms than the sweep was started with are a BGMIVError."""
+    here = identify(key.spec)
+    if here != key:
+        raise BGMIVError(
+            f"{key.spec}: the algorithm versions here (method {here.method_version}, design {here.design_version}) are "
+            f"not those the sweep was started with (method {key.method_version}, design {key.design_version}); install "
+            "the same version of bgmiv everywhere and run the same command again"
+        )
+    return run_one(key.spec)
+
+
+def run_plan(keys: Sequence[RunKey], store: RowStore, executor: Executor) -> Iterator[Outcome]:
+    """Run what the store does not have and yield each row as it comes.
+
+    Runs that other runners have claimed are waited for, and taken over if their runner dies.
+
+    Example:
+        >>> import tempfile
+        >>> from bgmiv.bench import InProcess, RunSpec, identify
+        >>> keys = [identify(RunSpec("demand", 500, 0.5, "tsls", "default", seed=seed)) for seed in (1, 2)]
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     [found.row.status for found in run_plan(keys, RowStore(place), InProcess())]
+        ['ok', 'ok']
+    """
+    before = {key: store.find(key) for key in keys}
+    left = dict.fromkeys(key for key, row in before.items() if row is None or row.status != "ok")
+    claims: dict[RunKey, FileLock] = {}
+
+    def claimed() -> Iterator[RunKey]:
+        """Claim run after run as the executor asks for them, without those that others have claimed or finished."""
+        for key in tuple(left):
+            lock = store.claim(key)
+            if lock is None:
+                continue
+            # Looked up under the claim: another runner may have finished it a moment ago.
+            if store.find(key) != before[key]:
+                store.release(lock)
+                continue
+            claims[key] = lock
+            yield key
+
+    while left:
+        count = len(left)
+        try:
+            for outcome in executor.map(run_key, claimed()):
+                key = outcome.item
+                row = outcome.result if isinstance(outcome, Done) else failed_row(key, outcome.reason, outcome.attempts)
+                store.write(row)
+                store.release(claims.pop(key))
+                del left[key]
+                yield Outcome(row, ours=True)
+        finally:
+            while claims:
+                store.release(claims.popitem()[1])
+        for key in tuple(left):
+            found = store.find(key)
+            if found is not None and found != before[key]:
+                del left[key]
+                yield Outcome(found, ours=False)
+        if len(left) == count:
+            time.sleep(_WAIT_SECONDS)

@@ -17,14 +17,7 @@ import optax
 from jax import Array
 
 from bgmiv.bgm.latents import LatentAdamState, init_latents, step_latents
-from bgmiv.bgm.model import (
-    BGMIVModel,
-    covariate_log_posterior,
-    log_p_iv,
-    log_p_moment,
-    log_p_treatment,
-    quasi_log_posterior,
-)
+from bgmiv.bgm.model import BGMIVModel, covariate_log_posterior, log_p_iv, log_p_treatment, quasi_log_posterior
 from bgmiv.bgm.phase import Phase
 from bgmiv.bgm.settings import Alternating
 from bgmiv.integrate import rule_for
@@ -98,12 +91,10 @@ class AlternatingProgram(Phase[Alternating]):
             # Not the latents' objective below: every row's latent state is its own, whatever the row counts.
             weights = weights * data.weights.training[rows]
         batch, z = jax.tree.map(lambda leaf: leaf[rows], data.rows), state.latents.z[rows]
-        outcome_on = (state.epoch >= self.settings.first_stage_warmup).astype(z.dtype)
         rule = rule_for(self.settings.integration, model.treatment_head)
         key_outcome, key_latents = jax.random.split(key)
         keys_outcome = jax.random.split(key_outcome, self.settings.batch_size)
         keys_latents = jax.random.split(key_latents, self.settings.batch_size)
-        log_p_y = log_p_iv if self.settings.outcome == "mixture" else log_p_moment
 
         def loss_v(model: BGMIVModel) -> Array:
             return -jnp.sum(weights * jax.vmap(model.covariates.log_prob)(batch.v, z))
@@ -112,8 +103,8 @@ class AlternatingProgram(Phase[Alternating]):
             return -jnp.sum(weights * jax.vmap(log_p_treatment, in_axes=(None, 0, 0))(model, batch, z))
 
         def loss_y(model: BGMIVModel) -> Array:
-            log_p = jax.vmap(log_p_y, in_axes=(None, None, 0, 0, 0))(model, rule, batch, z, keys_outcome)
-            return -outcome_on * jnp.sum(weights * log_p)
+            log_p = jax.vmap(log_p_iv, in_axes=(None, None, 0, 0, 0))(model, rule, batch, z, keys_outcome)
+            return -jnp.sum(weights * log_p)
 
         model, value_v, theta = self._update(model, lambda m: m.covariates.decoder, loss_v, state.covariate_optimiser)
         model, value_x, phi = self._update(model, lambda m: m.treatment, loss_x, state.treatment_optimiser)
@@ -123,7 +114,7 @@ class AlternatingProgram(Phase[Alternating]):
             def one(row: Row, z: Array, key: Array) -> Array:
                 if self.settings.latent_update == "cut":
                     return self.settings.pzv_weight * covariate_log_posterior(model, row.v, z)
-                return quasi_log_posterior(model, rule, row, z, key, self.settings.pzv_weight, outcome_on, log_p_y)
+                return quasi_log_posterior(model, rule, row, z, key, self.settings.pzv_weight)
 
             return jnp.sum(real * jax.vmap(one)(batch, z, keys_latents))
 

@@ -72,14 +72,13 @@ class ConvDecoder(eqx.Module):
 
 
 class ImageDecoder(eqx.Module):
-    """Raw parameters of an image's distribution: logits, or with a `spread` the means and one raw variance."""
+    """Logits of an image's pixels."""
 
     net: ConvDecoder | MLP
-    spread: Dense | None
 
     def __call__(self, z: Array) -> Array:
         """All raw parameters."""
-        return self.leading(z) if self.spread is None else jnp.concatenate([self.leading(z), self.spread(z)])
+        return self.net(z)
 
     @property
     def cells(self) -> int:
@@ -90,15 +89,14 @@ class ImageDecoder(eqx.Module):
 
     def leading(self, z: Array) -> Array:
         """Those of the pixels alone."""
-        logits = self.net(z)
-        return logits if self.spread is None else jax.nn.sigmoid(logits)
+        return self.net(z)
 
 
 def build_image_decoder(
     block: CovariateBlock, latent_dim: int, config: ImageDecoderConfig, *, key: Array
 ) -> ImageDecoder:
     """The generator of an image block."""
-    key_net, key_spread = jax.random.split(key)
+    key_net, _ = jax.random.split(key)
     net: ConvDecoder | MLP
     if config.decoder == "conv":
         assert block.shape is not None
@@ -106,7 +104,7 @@ def build_image_decoder(
         net = ConvDecoder(latent_dim, (height, width, channels), config.filters, key=key_net)
     else:
         net = MLP(latent_dim, config.dense_hidden, block.width, key=key_net)
-    return ImageDecoder(net, Dense(latent_dim, 1, key=key_spread) if config.likelihood == "gaussian" else None)
+    return ImageDecoder(net)
 
 
 class Branch(eqx.Module):
@@ -289,12 +287,12 @@ def build_dense(
 
 
 def _head(block: CovariateBlock, config: CovariateConfig) -> Head:
-    if block.kind is BlockKind.binary or (block.holds_pixels and config.images.likelihood == "bernoulli"):
+    if block.kind is BlockKind.binary or block.holds_pixels:
         return Bernoulli(block.width)
     if block.kind is BlockKind.categorical:
         return Categorical(block.width)
     columns = config.shared_variance and block.kind is BlockKind.continuous
-    return Gaussian(block.width, shared_variance=block.holds_pixels or columns)
+    return Gaussian(block.width, shared_variance=columns)
 
 
 def _decoder(block: CovariateBlock, head: Head, latent_dim: int, config: CovariateConfig, key: Array) -> BranchNet:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -26,7 +24,6 @@ __all__ = [
     "encode_rows",
     "iv_means",
     "log_p_iv",
-    "log_p_moment",
     "log_p_treatment",
     "outcome_raws",
     "quasi_log_posterior",
@@ -186,51 +183,24 @@ def log_p_iv(model: BGMIVModel, rule: IntegrationRule, row: Row, z: Array, key: 
     return log_integral(log_weights, log_densities)
 
 
-def log_p_moment(model: BGMIVModel, rule: IntegrationRule, row: Row, z: Array, key: Array) -> Array:
-    r"""$\log \mathcal N(y;\, \int \mu_\omega(x, z)\, p_\phi(x \mid w, z)\, dx,\, s^2(w, z))$.
-
-    $s^2$ is the mean of the outcome's variances over the treatment. The mixture of eq. iv_integrated_likelihood spreads
-    the structural mean over the treatment's noise and so counts $\beta^2 \sigma_x^2$ as part of the outcome's variance;
-    where disturbance and treatment noise cancel in the outcome it is pulled to a flatter curve. The mean of y given the
-    instrument is the same integral in both, and here nothing but it is matched. For an outcome that is not Gaussian
-    the two are one.
-    """
-    head = model.outcome_head
-    if not isinstance(head, Gaussian):
-        return log_p_iv(model, rule, row, z, key)
-    nodes, log_weights = rule.nodes(model.treatment_head, model.treatment_raw(row.w, z), row.x, key)
-    raws, weights = outcome_raws(model, nodes, z), jnp.exp(log_weights)
-    mean = weights @ jax.vmap(head.mean)(raws)[:, 0]
-    variance = weights @ jax.vmap(head.variance)(raws)[:, 0]
-    return -0.5 * ((row.y - mean) ** 2 / variance + jnp.log(2.0 * jnp.pi * variance))
-
-
 def covariate_log_posterior(model: BGMIVModel, v: Array, z: Array) -> Array:
     r"""$\log p(z) + \log p_\theta(v \mid z)$ (eq. test_time_map), up to the evidence."""
     return model.layout.log_prior(z) + model.covariates.log_prob(v, z)
 
 
 def quasi_log_posterior(
-    model: BGMIVModel,
-    rule: IntegrationRule,
-    row: Row,
-    z: Array,
-    key: Array,
-    pzv_weight: float | Array = 1.0,
-    outcome_weight: float | Array = 1.0,
-    log_p_y: Callable[..., Array] = log_p_iv,
+    model: BGMIVModel, rule: IntegrationRule, row: Row, z: Array, key: Array, pzv_weight: float | Array = 1.0
 ) -> Array:
     r"""The latent objective (eq. latent_update_objective), up to a constant.
 
     $\lambda\{\log p(z) + \log p_\theta(v \mid z)\} + \log p_\phi(x \mid w, z)
-    + \alpha \log p_{\mathrm{IV}}(y \mid w, z)$,
-    where `pzv_weight` is $\lambda$ (0.5 in the paper's runs), `outcome_weight` is $\alpha$ (0 while the first stage
-    warms up), and `log_p_y` may be `log_p_moment` in place of $\log p_{\mathrm{IV}}$.
+    + \log p_{\mathrm{IV}}(y \mid w, z)$,
+    where `pzv_weight` is $\lambda$ (0.5 in the paper's runs).
     """
     return (
         pzv_weight * covariate_log_posterior(model, row.v, z)
         + log_p_treatment(model, row, z)
-        + outcome_weight * log_p_y(model, rule, row, z, key)
+        + log_p_iv(model, rule, row, z, key)
     )
 
 

@@ -22,6 +22,8 @@ __all__ = [
 ]  # fmt: skip
 
 _MAX_CHAINS = 32
+# A member has failed whose loss is beyond so many times the median of all.
+_FAILED_RATIO = 3.0
 
 
 @dataclass(frozen=True)
@@ -105,20 +107,17 @@ class ImageDecoderConfig:
         decoder: "conv", the paper's transposed convolutions, or "dense", layers to the flat pixels.
         filters: channels of the first map of the convolutions, and after each doubling of its sides.
         dense_hidden: hidden units of the layers to flat pixels.
-        likelihood: "bernoulli", the cross-entropy of pixels between 0 and 1, or "gaussian", with one variance a row.
         weight: factor of the block's log-likelihood.
     """
 
     decoder: Literal["conv", "dense"] = "conv"
     filters: tuple[int, int, int] = (128, 64, 32)
     dense_hidden: tuple[int, ...] = (128, 512)
-    likelihood: Literal["bernoulli", "gaussian"] = "bernoulli"
     weight: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
         check_choice(self, "decoder", "conv", "dense")
-        check_choice(self, "likelihood", "bernoulli", "gaussian")
         check_bounds(self, "weight")
         if len(self.filters) != 3:
             raise ConfigError(f"the decoder's filters of images must hold 3 numbers, got {self.filters}.")
@@ -252,8 +251,7 @@ class Ensemble:
         held_out: share of the rows that each member leaves out, in whole groups; no two members leave out the same row
             as long as `members * held_out` is at most one. Below 20 rows a share nothing is left out.
         attempts: how often a member is trained at most, when training diverges or its held-out loss is beyond
-            `failed_ratio` times the median of all members.
-        failed_ratio: see `attempts`.
+            three times the median of all members.
         bootstrap: weigh each member's rows by chance (the Bayesian bootstrap; whole groups of rows, where the data have
             groups), so that members differ as fits to other samples would.
     """
@@ -261,7 +259,6 @@ class Ensemble:
     members: int = 1
     held_out: float = 0.0
     attempts: int = 2
-    failed_ratio: float = 3.0
     bootstrap: bool = False
 
     def __post_init__(self) -> None:
@@ -271,8 +268,6 @@ class Ensemble:
             raise ConfigError(f"the bootstrap needs members >= 2, and 20 or more to be of use, got {self.members}.")
         if not 0.0 <= self.held_out <= 0.5:
             raise ConfigError(f"held_out must lie between 0 and 0.5, got {self.held_out}.")
-        if self.failed_ratio <= 1.0:
-            raise ConfigError(f"failed_ratio must be above 1, got {self.failed_ratio}.")
 
     @property
     def covers(self) -> bool:
@@ -285,7 +280,7 @@ class Ensemble:
         if not finite.any():
             return ~finite
         with np.errstate(invalid="ignore"):
-            return ~finite | (losses > self.failed_ratio * np.median(losses[finite]))
+            return ~finite | (losses > _FAILED_RATIO * np.median(losses[finite]))
 
 
 @dataclass(frozen=True)
@@ -411,8 +406,6 @@ class Alternating:
         latent_update: "quasi-posterior", the paper's, or "cut", which leaves treatment and outcome out of the latents'
             objective, so that rows do not move to what explains their own outcome.
         pzv_weight: weight on log p(z) + log p(v | z) in the latent objective.
-        first_stage_warmup: epochs before the outcome objective is switched on.
-        outcome: "mixture", the paper's integrated likelihood, or "moment", which matches E[y | w, z] (`log_p_moment`).
         integration: the IV integral's rule.
         chunk: epochs between two reports and saves.
     """
@@ -424,8 +417,6 @@ class Alternating:
     latent_momentum: Literal["dense", "rows"] = "dense"
     latent_update: Literal["quasi-posterior", "cut"] = "quasi-posterior"
     pzv_weight: float = 0.5
-    first_stage_warmup: int = 0
-    outcome: Literal["mixture", "moment"] = "mixture"
     integration: IntegrationRule = MonteCarlo(1000)
     chunk: int = 5
 
@@ -435,8 +426,7 @@ class Alternating:
     def __post_init__(self) -> None:
         """Refuse settings that cannot train."""
         check_bounds(self, "learning_rate", "latent_learning_rate")
-        check_bounds(self, epochs=0, batch_size=1, first_stage_warmup=0, chunk=1, pzv_weight=0)
-        check_choice(self, "outcome", "mixture", "moment")
+        check_bounds(self, epochs=0, batch_size=1, chunk=1, pzv_weight=0)
         check_choice(self, "latent_momentum", "dense", "rows")
         check_choice(self, "latent_update", "quasi-posterior", "cut")
 

@@ -68,8 +68,8 @@ def run(
 
     from rich.console import Console
 
+    from bgmiv.bench.evaluate import run_plan
     from bgmiv.bench.plan import identify
-    from bgmiv.bench.runner import run_plan
     from bgmiv.bench.store import RowStore
     from bgmiv.progress import FitBoard
 
@@ -85,12 +85,12 @@ def run(
     left = [key for key in keys if key in set(state.left)]
     failed = 0
     try:
-        with FitBoard(console, {key: str(key.spec) for key in left}, total=True) as board:
-            for row, ours in run_plan(left, rows, where, board):
+        with FitBoard(console, len(left)) as board:
+            for row, ours in run_plan(left, rows, where):
                 failed += row.status != "ok"
                 result = f"{row.structural_mse:,.1f}" if row.structural_mse is not None else f"failed: {row.error}"
                 how = f"{row.seconds:.1f} s" if ours else "by another runner"
-                board.done(row.key, f"{result} ({how})", failed=row.status != "ok")
+                board.done(f"{row.spec}: {result} ({how})", failed=row.status != "ok")
     except KeyboardInterrupt:
         _say(console, f"Interrupted. Finished rows are kept in {store}; run the same command again to go on.")
         raise typer.Exit(INTERRUPTED) from None
@@ -285,11 +285,9 @@ def _chosen_plan(
 def _executor(
     name: str, workers: int | None, threads: int | None, address: str | None, cpus: float, gpus: float
 ) -> Executor:
-    from bgmiv.executors import InProcess, LocalPool
+    from bgmiv.executors import InProcess, LocalPool, RayCluster
 
     if name == "ray":
-        from bgmiv.bench.ray_cluster import RayCluster
-
         if workers is not None or threads is not None:
             raise bad("Ray decides that by --cpus; leave it out", "--workers, --threads")
         with blaming("--address, --cpus, --gpus"):

@@ -16,7 +16,6 @@ from bgmiv.cli.options import at_least, blaming, check_preset, echo, make_model,
 from bgmiv.registry import method_label
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
     from rich.console import Console
 
@@ -24,73 +23,39 @@ if TYPE_CHECKING:
     from bgmiv.bench.evaluate import StructuralError
     from bgmiv.bench.plan import RunSpec
     from bgmiv.bench.store import Row
-    from bgmiv.estimators.base import IVEstimator
-    from bgmiv.progress import Reporter
 
-__all__ = ["PANELS", "DemoResult", "Panels", "constant_error", "demo", "demo_files", "error_texts", "run_spec"]
+__all__ = ["DemoResult", "constant_error", "demo", "demo_files", "error_texts", "run_spec", "with_truth"]
 
 # The quickest first, so that both long fits run side by side; tables end with it.
 _METHODS = ("tsls", "bgm-iv", "bgm-iv-noiv")
 _NOTES = {"bgm-iv-noiv": "no-instrument", "tsls": "line"}
 
 
-class Panels(NamedTuple):
-    """Which demand curves to draw: a panel for each group and time of year."""
-
-    times: tuple[float, ...] = (2.0, 5.0, 8.5)
-    groups: tuple[int, ...] = (2, 6)
-    n_prices: int = 61
-
-    @property
-    def price(self) -> np.ndarray:
-        """The prices of every panel: the range of the evaluation grid."""
-        import numpy as np
-
-        return np.linspace(10.0, 25.0, self.n_prices)
-
-    @property
-    def places(self) -> list[tuple[int, float]]:
-        """The group and time of each panel."""
-        return [(group, time) for group in self.groups for time in self.times]
-
-    def covariates(self, group: int, time: float) -> dict[str, np.ndarray]:
-        """The covariates along the prices of a panel."""
-        import numpy as np
-
-        return {"time": np.full(self.n_prices, time), "group": np.full(self.n_prices, float(group))}
-
-
-PANELS = Panels()
-
-
 class DemoResult(NamedTuple):
-    """A fit's row, what it says in each panel (with the ends of its band, if it has one) and of the average effect.
+    """A fit's row, and what it says of the average effect and curve.
 
     Methods that an analyst would show have an analysis as well; nothing but the row is known of a fit that failed.
     """
 
     row: Row
-    panels: tuple[tuple[list[float], ...], ...] = ()
     answer: MethodRow | None = None
     analysis: Analysis | None = None
 
 
-def run_spec(spec: RunSpec, reporter: Reporter) -> DemoResult:
+def run_spec(spec: RunSpec) -> DemoResult:
     """Fit and evaluate; a function of this module so that worker processes can import it."""
     from bgmiv.analysis.compare import compare
     from bgmiv.bench.evaluate import evaluate
     from bgmiv.errors import BGMIVWarning
 
-    row, fitted, data = evaluate(spec, reporter)
+    row, fitted, data = evaluate(spec)
     if fitted is None or data is None:
         return DemoResult(row)
     model = make_model(spec.method, spec.preset, spec.seed, {})
     model._keep(fitted, data, spec.seed)
-    reporter.start("analysis", 1)
     with warnings.catch_warnings():
         # The page says what there is to warn of.
         warnings.simplefilter("ignore", BGMIVWarning)
-        panels = tuple(_in_panel(model, *place) for place in PANELS.places)
         answer = compare({method_label(spec.method): model}).methods[0]
         analysis = None
         if spec.method in ("bgm-iv", "tsls"):
@@ -102,16 +67,7 @@ def run_spec(spec: RunSpec, reporter: Reporter) -> DemoResult:
                 # The no-instrument version is one of the demo's own fits.
                 no_instrument=False,
             )
-    reporter.finish()
-    return DemoResult(row, panels, replace(answer, note=_NOTES.get(spec.method, "")), analysis)
-
-
-def _in_panel(model: IVEstimator, group: int, time: float) -> tuple[list[float], ...]:
-    covariates = PANELS.covariates(group, time)
-    if not model.fitted_.interval_kind:
-        return (model.predict(PANELS.price, covariates).tolist(),)
-    found = model.predict_interval(PANELS.price, covariates, band="uniform")
-    return tuple(part.tolist() for part in (found.estimate, found.lower, found.upper))
+    return DemoResult(row, replace(answer, note=_NOTES.get(spec.method, "")), analysis)
 
 
 class _Which(StrEnum):
@@ -135,8 +91,8 @@ def demo(
     """Fit a simulated market, or real data on the returns to schooling, and write pages with the results.
 
     airline simulates demand with endogenous prices and compares BGM-IV with the same model without the instrument, with
-    linear two-stage least squares and with the truth: report.html shows the truth, analysis.html is what an analyst
-    would have, results.json has the errors. schooling fits Card's data (pip install 'pybgmiv\\[data]') and writes
+    linear two-stage least squares and with the truth: report.html is what an analyst would have with the truth drawn
+    in, results.json has the errors. schooling fits Card's data (pip install 'pybgmiv\\[data]') and writes
     schooling.html.
     """
     at_least(20, n, "--n")
@@ -208,12 +164,13 @@ def _fit(specs: Sequence[RunSpec], console: Console) -> list[DemoResult]:
 
     labels = {spec: method_label(spec.method) for spec in specs}
     found: dict[RunSpec, DemoResult] = {}
-    with FitBoard(console, labels) as board:
-        for outcome in LocalPool(min(2, available_cores())).map(run_spec, specs, board):
+    with FitBoard(console, len(specs)) as board:
+        for outcome in LocalPool(min(2, available_cores())).map(run_spec, specs):
             if isinstance(outcome, Died):
                 raise BGMIVError(f"{labels[outcome.item]}: {outcome.reason}")
             row = outcome.result.row
-            board.done(row.spec, f"done in {row.seconds:.1f} s" if row.status == "ok" else f"failed: {row.error}")
+            text = f"done in {row.seconds:.1f} s" if row.status == "ok" else f"failed: {row.error}"
+            board.done(f"{labels[row.spec]}: {text}", failed=row.status != "ok")
             found[row.spec] = outcome.result
     return [found[spec] for spec in (*specs[1:], specs[0])]
 
@@ -238,7 +195,6 @@ def error_texts(rows: Sequence[Row]) -> pd.DataFrame:
 def demo_files(results: Sequence[DemoResult]) -> dict[str, bytes]:
     """The files that the demo writes, by name; no page if every fit failed."""
     from bgmiv.analysis.page import report_page
-    from bgmiv.cli.demo_page import truth_page
 
     rows = [result.row for result in results]
     record = {"rows": [asdict(row) for row in rows], "constant_predictor": constant_error(rows[0])._asdict()}
@@ -248,11 +204,25 @@ def demo_files(results: Sequence[DemoResult]) -> dict[str, bytes]:
         known = {row.name for row in shown.methods}
         others = tuple(result.answer for result in results if result.answer and result.answer.name not in known)
         shown = replace(shown, methods=(shown.methods[0], *others, *shown.methods[1:]))
-        files = {
-            "report.html": truth_page(shown, results).encode(),
-            "analysis.html": report_page(shown).encode(),
-        } | files
+        files["report.html"] = report_page(with_truth(shown, rows[0])).encode()
     return files
+
+
+def with_truth(analysis: Analysis, row: Row) -> Analysis:
+    """The analysis with the true average curve and effect as its last method."""
+    import numpy as np
+
+    from bgmiv.analysis.analysis import MethodRow
+    from bgmiv.designs import make_design
+    from bgmiv.designs.demand import demand
+
+    data = make_design(row.design).sample(row.n, row.rho, row.seed)
+    values = dict(zip(data.schema.flat_names, data.covariates.T, strict=True))
+    first = analysis.effects[0]
+    prices = np.array([first.t0, first.t1, *analysis.curves[0].treatment])
+    before, after, *curve = (float(np.mean(demand(price, values["time"], values["group"]))) for price in prices)
+    truth = MethodRow("the truth", after - before, None, None, tuple(curve), "truth")
+    return replace(analysis, methods=(*analysis.methods, truth))
 
 
 def constant_error(row: Row) -> StructuralError:

@@ -84,7 +84,7 @@ def fit(
     from bgmiv.data.read import select_columns
 
     table = tables.read_data(data, form)
-    with tables.warnings_shown(roles):
+    with tables.warnings_shown():
         with options.blaming("--method"):
             own = {"members": members, "networks": networks, "checkpoint": checkpoint}
             model = options.make_model(method, preset, seed, roles.kinds, **own)
@@ -198,7 +198,7 @@ def _free_folder(out: Path, overwrite: bool) -> None:
     try:
         check_free(out, overwrite=overwrite)
     except ModelFileError as error:
-        raise options.bad(str(error).replace("Say overwrite=True", "Give --overwrite"), "--out") from error
+        raise options.bad(str(error), "--out") from error
 
 
 @options.reported
@@ -240,7 +240,7 @@ def compare(
     from bgmiv.analysis.compare import compare as compared
 
     table = tables.read_data(data, form)
-    with tables.warnings_shown(roles):
+    with tables.warnings_shown():
         models: dict[str, IVEstimator] = {}
         failed = ""
         for name in names:

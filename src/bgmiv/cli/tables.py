@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -26,7 +26,6 @@ __all__ = [
     "chosen_form",
     "chosen_roles",
     "fitted_model",
-    "in_options",
     "read_data",
     "rows_used",
     "takes",
@@ -37,6 +36,9 @@ Data = Annotated[Path, typer.Argument(help="A CSV or Parquet file.", show_defaul
 
 FileFormat = Any
 """A `CSVFormat`: how a CSV file is written."""
+
+# The columns of the roles, by the arguments that declare their kinds.
+_columns: ContextVar[Mapping[str, str]] = ContextVar("columns")
 
 _KINDS = ("continuous", "binary", "categorical")
 _COVARIANCES = ("auto", "classical", "robust", "cluster")
@@ -53,26 +55,21 @@ def chosen_form(
 ) -> FileFormat:
     """How the options say that a file is written."""
     from bgmiv.data.csv_file import CSVFormat
+    from bgmiv.data.messages import name_settings
 
+    name_settings(_in_options)
     try:
         return CSVFormat(encoding, delimiter.replace("\\t", "\t"), decimal, tuple(na or ()))
     except DataError as error:
-        raise bad(in_options(str(error)), "--decimal" if "decimal" in str(error) else "--delimiter") from error
+        raise bad(str(error), "--decimal" if decimal not in ".," else "--delimiter") from error
 
 
 def read_data(file: Path, form: FileFormat) -> Any:
-    """The table of a file; messages of this command call its rows by their lines.
-
-    Raises:
-        DataError: it cannot be read; the message names options of the command line.
-    """
+    """The table of a file; messages of this command call its rows by their lines."""
     from bgmiv.data.messages import name_rows
     from bgmiv.data.read import read_file
 
-    try:
-        table, lines = read_file(file, form)
-    except DataError as error:
-        raise DataError(in_options(str(error))) from error
+    table, lines = read_file(file, form)
     if lines is not None:
         name_rows(lines, "line")
     return table
@@ -149,6 +146,10 @@ def chosen_roles(
         blocks[name] = declared
     roles = {"treatment_kind": treatment, "outcome_kind": outcome}
     kinds = {role: blocks.pop(name) for role, name in roles.items() if name in blocks}
+    from bgmiv.data.messages import name_settings
+
+    _columns.set(roles)
+    name_settings(_in_options)
     w, v, clusters = (tuple(words(names or [])) for names in (instruments, covariates, groups))
     kinds["covariance"] = covariance
     return Roles(formula, outcome, treatment, w, v, weights, clusters, missing, kinds, blocks)
@@ -175,20 +176,13 @@ def takes(choose: Callable[..., Any], name: str) -> Callable[[Callable[..., None
 
 
 def fitted_model(model: IVEstimator, table: Any, roles: Roles) -> IVEstimator:
-    """The estimator fitted on the table, by formula or by names.
-
-    Raises:
-        DataError: the data cannot be used; the message names options of the command line.
-    """
+    """The estimator fitted on the table, by formula or by names."""
     more: dict[str, Any] = {"missing": roles.missing, "weights": roles.weights, "groups": roles.groups or None}
     more["blocks"] = roles.blocks or None
-    try:
-        if roles.formula is not None:
-            return model.fit_formula(roles.formula, table, **more)
-        names: dict[str, Any] = {"instruments": list(roles.instruments), "covariates": list(roles.covariates) or None}
-        return model.fit_table(table, outcome=roles.outcome, treatment=roles.treatment, **names, **more)
-    except DataError as error:
-        raise DataError(in_options(str(error), roles)) from error
+    if roles.formula is not None:
+        return model.fit_formula(roles.formula, table, **more)
+    names: dict[str, Any] = {"instruments": list(roles.instruments), "covariates": list(roles.covariates) or None}
+    return model.fit_table(table, outcome=roles.outcome, treatment=roles.treatment, **names, **more)
 
 
 def rows_used(table: Any, roles: Roles) -> Any:
@@ -204,36 +198,29 @@ def rows_used(table: Any, roles: Roles) -> Any:
     return complete_rows(table, dict.fromkeys(names))
 
 
-def in_options(text: str, roles: Roles | None = None) -> str:
-    """A message of the library in the words of the command line.
+def _in_options(name: str, value: object, column: str) -> str:
+    """How messages write an argument of the library.
 
-    >>> roles = chosen_roles("y ~ v + [x ~ w]")
-    >>> in_options("Fill them, or leave such rows out with missing='drop'.", roles)
-    'Fill them, or leave such rows out with --missing drop.'
-    >>> in_options("say treatment_kind='binary', or use blocks={'v': 'categorical'}.", roles)
-    'say --kind x=binary, or use --kind v=categorical.'
-    >>> in_options("Say encoding='latin-1', or na_values=['[none]'].")
-    "Say --encoding 'latin-1', or --na '[none]'."
+    >>> _in_options("missing", "drop", ""), _in_options("blocks", "binary", "v"), _in_options("na_values", ["."], "")
+    ('--missing drop', '--kind v=binary', "--na '.'")
     """
-    text = text.replace("missing='drop'", "--missing drop")
-    text = re.sub(r"\bcovariance='(\w+)'", r"--covariance \1", text)
-    text = re.sub(r"\b(encoding|delimiter|decimal)=('[^']*')", r"--\1 \2", text)
-    text = re.sub(r"""\bna_values=\[((['"])(?:\\.|(?!\2).)*\2)\]""", r"--na \1", text)
-    for role in ("treatment", "outcome") if roles is not None else ():
-        # In a replacement a backslash is special.
-        replacement = f"--kind {getattr(roles, role)}=".replace("\\", r"\\") + r"\1"
-        text = re.sub(rf"\b{role}_kind='(\w+)'", replacement, text)
-    text = re.sub(r"blocks\['([^']+)'\]", r"--kind \1", text)
-    return re.sub(r"blocks=\{'([^']+)': '(\w+)'[^}]*\}", r"--kind \1=\2", text)
+    column = _columns.get({}).get(name, column)
+    if column:
+        return f"--kind {column}" + ("" if value is None else f"={value}")
+    if isinstance(value, list):
+        return f"--na {value[0]!r}"
+    if value is True:
+        return f"--{name}"
+    return f"--{name} {value!r}" if name in ("encoding", "delimiter", "decimal") else f"--{name} {value}"
 
 
 @contextmanager
-def warnings_shown(roles: Roles | None = None) -> Iterator[None]:
+def warnings_shown() -> Iterator[None]:
     """Warnings of the library as one line each on stderr."""
 
     def show(message: Warning | str, *_: Any) -> None:
         told = "Note" if isinstance(message, KindWarning) else "Warning"
-        echo(f"{told}: {in_options(str(message), roles)}", err=True)
+        echo(f"{told}: {message}", err=True)
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", BGMIVWarning)

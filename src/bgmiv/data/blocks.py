@@ -12,7 +12,7 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.data.messages import counted, is_missing, is_zero_one, listed, numeric
+from bgmiv.data.messages import counted, is_missing, is_zero_one, listed, numeric, setting
 from bgmiv.data.table import Column, Table
 from bgmiv.errors import DataError
 
@@ -268,7 +268,8 @@ def _groups(table: Table, specs: Mapping[str, BlockSpec]) -> dict[str, str]:
         absent = [column for column in spec.columns or (name,) if column not in known]
         if absent:
             names = ", ".join(list(known)[:20]) or "none"
-            raise DataError(f"blocks[{name!r}]: no covariate named {', '.join(absent)}; there are {names}.")
+            what = setting("blocks", column=name)
+            raise DataError(f"{what}: no covariate named {', '.join(absent)}; there are {names}.")
         if spec.columns is None:
             continue
         if name in known and name not in spec.columns:

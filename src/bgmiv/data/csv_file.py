@@ -1,8 +1,4 @@
-"""CSV files: one reader for every installation, which reads a file as it is written or says where it cannot.
-
-Python's `csv` module splits the lines, strictly; columns become numbers, booleans or words here, so that nothing
-depends on which libraries are there. A column of numbers at first and words later is read again, as words.
-"""
+"""CSV files: pandas reads them as they are written, or an error says where they are not tables."""
 
 from __future__ import annotations
 
@@ -12,16 +8,21 @@ import gzip
 import io
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.data.messages import plural
+from bgmiv.data.messages import plural, setting
 from bgmiv.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["CSVContent", "CSVFormat", "guarded", "read_csv"]
 
@@ -32,12 +33,11 @@ _MARKS = {
     codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
 }  # fmt: skip
-_TRUTH = {"true": True, "false": False}
 # Also in the wide forms of East Asian scripts, which spreadsheets take for the same.
 _FORMULA_SIGNS = tuple("=+-@\t\r\n＝＋－＠")
 _OTHER_DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 
-_CHUNK_CELLS = 50_000
+_CHUNK = 1 << 18
 _MAX_COLUMNS = 100_000
 _MAX_LINE = 1 << 24
 # Tables compress by a factor of 3 to 30.
@@ -66,38 +66,96 @@ class CSVFormat:
             raise DataError(f"delimiter must be one sign such as ';' or a tab, got {self.delimiter!r}.")
         if self.delimiter == self.decimal:
             raise DataError(
-                "delimiter and decimal are both ','. With decimal=',' fields are separated by delimiter=';'."
+                f"delimiter and decimal are both ','. With {setting('decimal', ',')} fields are separated by "
+                f"{setting('delimiter', ';')}."
             )
 
 
-Chunk = tuple[str, NDArray[Any]]
-"""What some rows of a column hold (whole numbers, numbers, truth, words, nothing), and their values."""
-
-
 class CSVContent(NamedTuple):
-    """The columns of a file, by name, and the line that each row begins in."""
+    """The table of a file, and the line that each row begins in."""
 
-    columns: dict[str, NDArray[Any]]
+    table: pd.DataFrame
     lines: NDArray[np.int64]
 
 
 def read_csv(file: Path, form: CSVFormat) -> CSVContent:
     """The columns of a file, and where its rows are.
 
-    Whole numbers, numbers and booleans are arrays of these; missing values among numbers are NaN. Other columns are
-    objects, strings or booleans, with None where a value is missing.
+    Whole numbers, numbers and booleans are columns of these; missing values among numbers are NaN. Other columns are
+    strings, or objects where booleans are missing.
 
     Raises:
         DataError: the file is not that of a table; the message names line and column.
     """
-    names, columns, lines = _read(file, form, frozenset())
-    mixed = frozenset(i for i, chunks in enumerate(columns) if _kind(chunks) == "mixed")
-    if mixed:
-        _, again, _ = _read(file, form, mixed)
-        columns = [again[i] if i in mixed else chunks for i, chunks in enumerate(columns)]
+    missing = {*_MISSING, *(word.strip() for word in form.na_values)}
+    table, lines = _values(file, form, missing)
+    # Blanks may stand around the words for "no value"; around numbers pandas leaves them out itself.
+    words = {text for name in table if table[name].dtype.kind == "O" for text in table[name].unique()}
+    padded = {text for text in words - missing if isinstance(text, str) and text.strip() in missing}
+    if padded:
+        missing |= padded
+        table, _ = _values(file, form, missing)
+    doubtful = [name for name in table if _is_doubtful(table[name], missing)]
+    if doubtful:
+        exact, _ = _values(file, form, missing, dtype=dict.fromkeys(doubtful, object))
+        table = table.assign(**{name: exact[name] for name in doubtful if not _is_exact(table[name], exact[name])})
     # A first column without a name holds row labels, as pandas and R write them.
-    named = {name: _joined(chunks) for name, chunks in zip(names, columns, strict=True) if name}
-    return CSVContent(named, np.array(lines, dtype=np.int64))
+    return CSVContent(table.drop(columns="", errors="ignore"), lines)
+
+
+def _values(file: Path, form: CSVFormat, missing: set[str], **more: Any) -> tuple[pd.DataFrame, NDArray[np.int64]]:
+    """What pandas reads, and the rows' lines."""
+    import pandas as pd
+
+    if tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1):
+        # Later versions read every number exactly.
+        more["float_precision"] = "round_trip"
+    rows = _Rows(file, form)
+    table = pd.read_csv(
+        rows, header=0, names=rows.names, index_col=False, decimal=form.decimal, skip_blank_lines=False,
+        keep_default_na=False, na_values=list(missing), low_memory=False, **more,
+    )  # fmt: skip
+    return table, np.array(rows.lines[1:], dtype=np.int64)
+
+
+class _Rows(io.TextIOBase):
+    """All rows, checked and written anew in the one way that pandas cannot misread.
+
+    By itself it would fill up short lines, read over a quote that is never closed, and shift columns after a blank
+    line of an old Mac.
+    """
+
+    def __init__(self, file: Path, form: CSVFormat) -> None:
+        rows = _rows(file, form)
+        first = next(rows)
+        self._rows, self.names = chain([first], rows), first[1]
+        self.lines = array("q")
+
+    def read(self, size: int | None = -1, /) -> str:
+        text = io.StringIO(newline="")
+        writer = csv.writer(text)
+        for line, row in self._rows:
+            self.lines.append(line)
+            writer.writerow(row)
+            if text.tell() > _CHUNK:
+                break
+        return text.getvalue()
+
+
+def _is_doubtful(column: pd.Series[Any], missing: set[str]) -> bool:
+    """Whether a column holds numbers that may have been rounded, or integers too large for pandas."""
+    if column.dtype == np.float64:
+        return bool((column.abs() > _EXACT).any())
+    return column.dtype.kind == "O" and any(type(value) is int or value in missing for value in column.unique())
+
+
+def _is_exact(numbers: pd.Series[Any], texts: pd.Series[Any]) -> bool:
+    """Whether large whole numbers, which may be identifiers, are floats and those that their texts say."""
+    if numbers.dtype != np.float64:
+        return False
+    large = numbers.abs() > _EXACT
+    pairs = zip(numbers[large].abs(), texts[large].str.strip(" +-"), strict=True)
+    return all(not text.isdigit() or Decimal(text) == Decimal(number) for number, text in pairs)
 
 
 def guarded(value: object) -> object:
@@ -109,37 +167,9 @@ def guarded(value: object) -> object:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_SIGNS) else value
 
 
-def _read(file: Path, form: CSVFormat, words: frozenset[int]) -> tuple[list[str], list[list[Chunk]], array[int]]:
-    """The names, each column in chunks, and the rows' lines; columns in `words` are not taken for numbers."""
-    rows = _rows(file, form)
-    _, names = next(rows)
-    lines = array("q")
-    columns: list[list[Chunk]] = [[] for _ in names]
-    missing = frozenset((*_MISSING, *(word.strip() for word in form.na_values)))
-    known: list[dict[str, str]] = [{} for _ in names]
-    size = max(1, _CHUNK_CELLS // len(names))
-    chunk: list[list[str]] = []
-
-    def convert() -> None:
-        for i, texts in enumerate(zip(*chunk, strict=True)):
-            if names[i]:
-                found = None if i in words else _numbers(texts, form, missing)
-                columns[i].append(found or _words(texts, missing, known[i]))
-        chunk.clear()
-
-    for line, row in rows:
-        lines.append(line)
-        chunk.append(row)
-        if len(chunk) == size:
-            convert()
-    convert()
-    return names, columns, lines
-
-
 def _rows(file: Path, form: CSVFormat) -> Iterator[tuple[int, list[str]]]:
     """The number and the fields of the line that names the columns, then of every other; all have as many."""
-    lines = _Lines(file, form)
-    rows = csv.reader(lines, delimiter=form.delimiter, strict=True)
+    rows = csv.reader(_lines(file, form), delimiter=form.delimiter, strict=True)
     begin = 1
     names: list[str] = []
     try:
@@ -173,7 +203,7 @@ def _check_names(names: Sequence[str], line: str) -> None:
     other = next((sign for sign in _OTHER_DELIMITERS if sign in names[0]), None)
     if len(names) == 1 and other is not None:
         what = f"its fields seem to be separated by {_OTHER_DELIMITERS[other]}"
-        raise DataError(f"{line} has one column, {names[0][:80]!r}: {what}. Say delimiter={other!r}.")
+        raise DataError(f"{line} has one column, {names[0][:80]!r}: {what}. Say {setting('delimiter', other)}.")
     if len(names) > _MAX_COLUMNS:
         raise DataError(f"{line} has {len(names):,} columns, more than {_MAX_COLUMNS:,}.")
     repeated = next((name for name, count in Counter(names).items() if name and count > 1), None)
@@ -199,48 +229,52 @@ def _quoting(error: str, begin: int, line: int) -> str:
     return f"{where}: {error}."
 
 
-class _Lines:
-    """The lines of a text file, plain or compressed, none longer than can be held."""
-
-    def __init__(self, file: Path, form: CSVFormat) -> None:
-        self.file, self.form = file, form
-
-    def __iter__(self) -> Iterator[str]:
-        packed = self.file.name.lower().endswith(".gz")
-        allowed = max(_FREE_EXPANSION, _MAX_EXPANSION * self.file.stat().st_size)
-        total = number = 0
-        with gzip.open(self.file) if packed else self.file.open("rb") as raw, _decoded(raw, self.form.encoding) as text:
-            while line := text.readline(_MAX_LINE):
-                number += 1
-                total += len(line)
-                if "\0" in line:
-                    raise DataError(f"line {number} holds a zero byte: this is no text, or encoding='utf-16'.")
-                if len(line) == _MAX_LINE:
-                    raise DataError(f"line {number} is longer than {_MAX_LINE:,} characters.")
-                if packed and total > allowed:
-                    raise DataError(
-                        f"it unpacks to more than {_MAX_EXPANSION} times its size. Unpack it yourself if that is right."
-                    )
-                yield line
+def _lines(file: Path, form: CSVFormat) -> Iterator[str]:
+    """The lines of a file, none longer than can be held."""
+    allowed = max(_FREE_EXPANSION, _MAX_EXPANSION * file.stat().st_size)
+    total = number = 0
+    with _opened(file, form) as text:
+        while line := text.readline(_MAX_LINE):
+            number += 1
+            total += len(line)
+            if "\0" in line:
+                raise DataError(
+                    f"line {number} holds a zero byte: this is no text, or {setting('encoding', 'utf-16')}."
+                )
+            if len(line) == _MAX_LINE:
+                raise DataError(f"line {number} is longer than {_MAX_LINE:,} characters.")
+            if total > allowed:
+                raise DataError(
+                    f"it unpacks to more than {_MAX_EXPANSION} times its size. Unpack it yourself if that is right."
+                )
+            yield line
 
 
-def _decoded(raw: Any, encoding: str) -> io.TextIOWrapper:
+def _opened(file: Path, form: CSVFormat) -> io.TextIOWrapper:
+    """The text of a file, plain or compressed."""
+    raw: Any = _bytes(file)
     try:
-        marked = encoding.lower() in _UTF8 and raw.peek(3).startswith(codecs.BOM_UTF8)
-        return io.TextIOWrapper(raw, encoding="utf-8-sig" if marked else encoding, newline="")
+        marked = form.encoding.lower() in _UTF8 and raw.peek(3).startswith(codecs.BOM_UTF8)
+        return io.TextIOWrapper(raw, encoding="utf-8-sig" if marked else form.encoding, newline="")
     except (LookupError, AttributeError, ValueError):
-        raise DataError(f"there is no encoding {encoding!r}. Say encoding='latin-1' or 'utf-16', say.") from None
+        raw.close()
+        raise DataError(
+            f"there is no encoding {form.encoding!r}. Say {setting('encoding', 'latin-1')} or 'utf-16', say."
+        ) from None
+
+
+def _bytes(file: Path) -> Any:
+    return gzip.open(file) if file.name.lower().endswith(".gz") else file.open("rb")
 
 
 def _undecoded(file: Path, encoding: str) -> str:
-    packed = file.name.lower().endswith(".gz")
-    with gzip.open(file) if packed else file.open("rb") as raw:
+    with _bytes(file) as raw:
         start = raw.read(4)
         if start.startswith(b"\x1f\x8b"):
             return "it is compressed by gzip. Give it a name that ends in .csv.gz."
         other = next((name for mark, name in _MARKS.items() if start.startswith(mark)), "utf-8")
         if encoding.lower() not in _UTF8 or other != "utf-8":
-            return f"it is not in {encoding}. Say encoding={other!r}, or the one it was saved in."
+            return f"it is not in {encoding}. Say {setting('encoding', other)}, or the one it was saved in."
         raw.seek(0)
         place, number = "it is not in UTF-8", 0
         while line := raw.readline(_MAX_LINE):
@@ -250,78 +284,4 @@ def _undecoded(file: Path, encoding: str) -> str:
             except UnicodeDecodeError as error:
                 place = f"line {number} is not in UTF-8 (byte 0x{line[error.start]:02x})"
                 break
-    return f"{place}. Say encoding='latin-1', or 'cp1252' for a file from Windows, or save it in UTF-8."
-
-
-def _numbers(texts: Sequence[str], form: CSVFormat, missing: frozenset[str]) -> Chunk | None:
-    """Numbers or booleans, if all texts are that or missing."""
-    joined = "".join(texts)
-    # Python would read 1_000 and digits of other scripts.
-    if "_" in joined or not joined.isascii() or (form.decimal == "," and "." in joined):
-        return _truth(texts, missing)
-    # A word for a missing value may look like a number, such as -9; else they are found by not being one.
-    absent = [text.strip() in missing for text in texts] if form.na_values else []
-    if form.decimal == ",":
-        texts = [text.replace(",", ".") for text in texts]
-    if not any(absent):
-        try:
-            return "whole", np.array(list(map(int, texts)), dtype=np.int64)
-        except (ValueError, OverflowError):
-            pass
-        try:
-            return _number(np.array(texts, dtype=np.float64), texts)
-        except ValueError:
-            absent = absent or [text.strip() in missing for text in texts]
-    if all(absent):
-        return "nothing", np.full(len(texts), np.nan)
-    try:
-        values = [np.nan if none else float(text) for text, none in zip(texts, absent, strict=True)]
-    except ValueError:
-        return _truth(texts, missing)
-    return _number(np.array(values), texts)
-
-
-def _number(values: NDArray[np.float64], texts: Sequence[str]) -> Chunk | None:
-    """Numbers, unless a large whole one was rounded: it may be an identifier."""
-    large = [(values[i], texts[i].strip(" +-")) for i in np.flatnonzero(np.abs(values) > _EXACT).tolist()]
-    exact = all(not text.isdigit() or (len(text) < 300 and int(text) == int(abs(value))) for value, text in large)
-    return ("number", values) if exact else None
-
-
-def _truth(texts: Sequence[str], missing: frozenset[str]) -> Chunk | None:
-    found: list[bool | None] = []
-    for text in texts:
-        folded = text.strip()
-        value = _TRUTH.get(folded.lower())
-        if value is None and folded not in missing:
-            return None
-        found.append(value)
-    whole = None not in found
-    return "truth", np.array(found, dtype=bool if whole else object)
-
-
-def _words(texts: Sequence[str], missing: frozenset[str], known: dict[str, str]) -> Chunk:
-    # A level is one object, however many rows have it.
-    found = [None if text.strip() in missing else known.setdefault(text, text) for text in texts]
-    values = np.empty(len(found), dtype=object)
-    values[:] = found
-    return "words", values
-
-
-def _kind(chunks: Iterable[Chunk]) -> str:
-    """What a column holds; "mixed" if its chunks were read as different things."""
-    kinds = {kind for kind, _ in chunks} - {"nothing"}
-    if kinds == {"whole", "number"}:
-        large = any(len(values) and np.abs(values).max() > _EXACT for kind, values in chunks if kind == "whole")
-        return "mixed" if large else "number"
-    return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "nothing"
-
-
-def _joined(chunks: Sequence[Chunk]) -> NDArray[Any]:
-    if not chunks:
-        return np.zeros(0, dtype=object)
-    kind = _kind(chunks)
-    parts = [values for _, values in chunks]
-    if kind in ("words", "truth"):
-        parts = [np.full(len(values), None) if found == "nothing" else values for found, values in chunks]
-    return np.concatenate(parts)
+    return f"{place}. Say {setting('encoding', 'latin-1')}, or 'cp1252' for a file from Windows, or save it in UTF-8."

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgmiv.data.blocks import BlockKind, BlockSpec, Declaration, category_entries, covariate_label, is_flag, plan_blocks
-from bgmiv.data.messages import FloatArray, counted, finite_columns, listed, role_label, warn_user
+from bgmiv.data.messages import FloatArray, counted, finite_columns, listed, role_label, setting, warn_user
 from bgmiv.data.schema import RoleKind, Schema, Variable, encode, read_role
 from bgmiv.data.table import Column, Table, check_same_rows, read_column, read_columns
 from bgmiv.errors import ConfigError, DataError, FitWarning, KindWarning, printable
@@ -239,14 +239,14 @@ class IVData:
 def _tell_binary(roles: Mapping[str, Column], covariates: Sequence[Column]) -> None:
     """One line on all undeclared columns of numbers that were taken for binary."""
     parts, fixes = [], []
-    for argument, column in roles.items():
+    for role, column in roles.items():
         if is_flag(column):
-            parts.append(role_label(argument, column.name))
-            fixes.append(f"{argument}_kind='continuous'")
+            parts.append(role_label(role, column.name))
+            fixes.append(setting(f"{role}_kind", "continuous"))
     flags = [column.name for column in covariates if is_flag(column)]
     if flags:
         parts.append(f"covariates {listed(map(repr, flags))}")
-        fixes.append(f"blocks={{{flags[0]!r}: 'continuous'}}")
+        fixes.append(setting("blocks", "continuous", flags[0]))
     if parts:
         warn_user(
             f"taken as binary, for they hold only 0 and 1: {'; '.join(parts)}. To change it say {' or '.join(fixes)}.",

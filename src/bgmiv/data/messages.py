@@ -26,11 +26,13 @@ __all__ = [
     "is_zero_one",
     "listed",
     "name_rows",
+    "name_settings",
     "naming_rows",
     "numeric",
     "plural",
     "role_label",
     "row_names",
+    "setting",
     "shown",
     "warn_user",
 ]
@@ -44,6 +46,29 @@ _SHOWN = 5
 _TO_NUMBERS = "convert it to numbers first"
 # What messages call a row, and the number of each; without these, the position.
 _rows: ContextVar[tuple[str, NDArray[np.integer[Any]] | None] | None] = ContextVar("rows", default=None)
+
+
+def _in_python(name: str, value: object, column: str) -> str:
+    if column:
+        return f"{name}[{column!r}]" if value is None else f"{name}={{{column!r}: {value!r}}}"
+    return f"{name}={value!r}"
+
+
+_setting: ContextVar[Callable[[str, object, str], str]] = ContextVar("setting", default=_in_python)
+
+
+def setting(name: str, value: object = None, column: str = "") -> str:
+    """How messages write an argument: as in Python, or in the words of the command line.
+
+    >>> setting("missing", "drop"), setting("blocks", "binary", "age"), setting("blocks", column="age")
+    ("missing='drop'", "blocks={'age': 'binary'}", "blocks['age']")
+    """
+    return _setting.get()(name, value, column)
+
+
+def name_settings(written: Callable[[str, object, str], str]) -> None:
+    """From here on messages write arguments by this function of name, value and column."""
+    _setting.set(written)
 
 
 def role_label(argument: str, name: str) -> str:

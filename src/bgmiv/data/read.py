@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bgmiv.data.blocks import Declaration, category_entries, covariate_label
 from bgmiv.data.csv_file import CSVFormat, read_csv
 from bgmiv.data.ivdata import Covariance, IVData, checked_sampling
-from bgmiv.data.messages import is_missing, listed, name_rows, naming_rows, plural, row_names, warn_user
+from bgmiv.data.messages import is_missing, listed, name_rows, naming_rows, plural, row_names, setting, warn_user
 from bgmiv.data.schema import RoleKind, check_are_levels, holds_words
 from bgmiv.data.table import Column, Table, check_distinct, read_columns, wrapped
 from bgmiv.errors import DataError, MissingExtraError
@@ -42,7 +42,6 @@ Missing = Literal["raise", "drop"]
 
 _SHOWN = 10
 _SUFFIXES = {".csv": "csv", ".csv.gz": "csv", ".parquet": "parquet", ".pq": "parquet"}
-_AT_FIT = "Fill them, or leave such rows out with missing='drop'."
 _AT_PREDICT = "Fill them, or leave such rows out of the table."
 
 
@@ -90,8 +89,6 @@ def read_table(
 
 def read_file(file: Path, form: CSVFormat) -> tuple[Any, NDArray[np.int64] | None]:
     """The table of a file as `read_table` gives it, and the line of each row of a CSV file."""
-    import pandas as pd
-
     kind = next((kind for suffix, kind in _SUFFIXES.items() if file.name.lower().endswith(suffix)), None)
     if kind is None:
         raise DataError(f"{file} is neither CSV nor Parquet by its name. Pass a file ending in {', '.join(_SUFFIXES)}.")
@@ -102,8 +99,7 @@ def read_file(file: Path, form: CSVFormat) -> tuple[Any, NDArray[np.int64] | Non
     try:
         if kind == "parquet":
             return _read_parquet(file), None
-        found = read_csv(file, form)
-        return pd.DataFrame(found.columns), found.lines
+        return read_csv(file, form)
     except MissingExtraError:
         raise
     # Each library has exceptions of its own for a damaged file.
@@ -257,7 +253,8 @@ def without_missing(table: Table, missing: Missing) -> Table:
         raise DataError(f"missing must be 'raise' or 'drop', got {missing!r}.")
     if missing == "drop":
         table = _complete(table)
-    table = check_no_missing(table, _AT_FIT)
+    fix = f"Fill them, or leave such rows out with {setting('missing', 'drop')}."
+    table = check_no_missing(table, fix)
     if table.n_rows < 2:
         raise DataError(f"the table has {'one row' if table.n_rows else 'no rows: it is empty'}. Pass at least two.")
     return table
@@ -320,7 +317,7 @@ def with_levels(column: Column, declared: Container[str]) -> Column:
     if column.name in declared or column.categorical or column.values.ndim != 1 or not holds_words(column):
         return column
     label = covariate_label(column.name)
-    fix = f"Convert it to numbers, or declare it with blocks={{{column.name!r}: 'categorical'}}."
+    fix = f"Convert it to numbers, or declare it with {setting('blocks', 'categorical', column.name)}."
     check_are_levels(category_entries(column, label), label, fix)
     return column._replace(categorical=True)
 

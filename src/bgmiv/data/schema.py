@@ -32,6 +32,7 @@ from bgmiv.data.messages import (
     numeric,
     plural,
     role_label,
+    setting,
     shown,
     warn_user,
 )
@@ -106,25 +107,26 @@ def read_role(column: Column, argument: str, declared: str) -> tuple[FloatArray,
     if declared not in get_args(RoleKind):
         known = ", ".join(repr(kind) for kind in get_args(RoleKind))
         raise DataError(f"{argument}_kind must be one of {known}, got {declared!r}.")
+    as_levels, as_number = (setting(f"{argument}_kind", kind) for kind in ("categorical", "continuous"))
     if declared == "categorical" or (declared != "continuous" and (column.categorical or holds_words(column))):
         entries = category_entries(column, label)
         if declared == "auto" and not column.categorical:
-            check_are_levels(entries, label, f"Convert it to numbers, or say {argument}_kind='categorical'.")
+            check_are_levels(entries, label, f"Convert it to numbers, or say {as_levels}.")
         values, kind, levels = _levelled(entries, argument, label, declared)
         return values, Variable(column.name, kind, levels)
-    advice = f"convert it to numbers first, or say {argument}_kind='categorical'"
+    advice = f"convert it to numbers first, or say {as_levels}"
     values = finite_columns([column.values], [label], advice)[:, 0]
     kind = BlockKind.binary if column.values.dtype.kind == "b" else BlockKind.continuous
     if declared != "auto":
         kind = BlockKind(declared)
         if declared == "binary":
-            check_binary(values, label, f"Recode it as 0 and 1, or use {argument}_kind='continuous'.")
+            check_binary(values, label, f"Recode it as 0 and 1, or use {as_number}.")
     elif is_flag(column):
         kind = BlockKind.binary
     elif kind is BlockKind.continuous and len(pair := _two_values(values)) == 2:
         warn_user(
-            f"{label} has two values only, {pair[0]:g} and {pair[1]:g}, and is taken for a number. Say {argument}_kind="
-            f"'categorical' if they are levels, or {argument}_kind='continuous' to silence this warning."
+            f"{label} has two values only, {pair[0]:g} and {pair[1]:g}, and is taken for a number. Say {as_levels} "
+            f"if they are levels, or {as_number} to silence this warning."
         )
     return values, Variable(column.name, kind)
 
@@ -151,14 +153,16 @@ def check_are_levels(entries: Sequence[Level], label: str, fix: str) -> None:
     if not words:
         raise DataError(f"{label} holds strings that are numbers. {fix}")
     odd = np.array([entry in words for entry in entries], dtype=bool)
-    first = shown(entries[int(odd.argmax())])
+    word = entries[int(odd.argmax())]
+    first = shown(word)
     if all(_DECIMAL_COMMA.fullmatch(str(word)) for word in words):
         what = f"{label} holds numbers with commas, such as {first}"
-        raise DataError(f"{what}. If these are decimal commas of a file, say decimal=','; else remove them. {fix}")
+        say = setting("decimal", ",")
+        raise DataError(f"{what}. If these are decimal commas of a file, say {say}; else remove them. {fix}")
     if 2 * int(odd.sum()) <= len(entries):
         raise DataError(
             f"{label} holds numbers, but {first} is not one: {counted(odd, 'value')} to correct. If it is from a file, "
-            f"na_values=[{first}] reads it as missing. {fix}"
+            f"{setting('na_values', [str(word)])} reads it as missing. {fix}"
         )
     if 2 * len(levels) > len(entries):
         raise DataError(f"{label} holds strings, {len(levels)} different ones in {len(entries)} rows. {fix}")
@@ -172,12 +176,12 @@ def _levelled(
     if len(levels) == 1:
         raise DataError(f"{label} is constant, {levels[0]!r} in every row, and tells nothing. Use one that varies.")
     if len(levels) > _MAX_LEVELS:
-        fix = f"Group them into fewer, or pass numbers with {argument}_kind='continuous'."
+        fix = f"Group them into fewer, or pass numbers with {setting(f'{argument}_kind', 'continuous')}."
         raise DataError(f"{label} has {len(levels)} levels, more than {_MAX_LEVELS}. {fix}")
     kind = BlockKind.binary if len(levels) == 2 else BlockKind.categorical
     if declared == "binary" and len(levels) > 2:
         shown = ", ".join(map(repr, levels[:5]))
-        fix = f"Recode it, or say {argument}_kind='categorical'."
+        fix = f"Recode it, or say {setting(f'{argument}_kind', 'categorical')}."
         raise DataError(f"{label} is binary but has {len(levels)} levels: {shown}. {fix}")
     if len(levels) == 2 and all(not isinstance(level, str) and level in (0, 1) for level in levels):
         return np.array(entries, dtype=float), kind, None
@@ -350,7 +354,7 @@ def encode(table: Table, blocks: Sequence[CovariateBlock], *, at_fit: bool = Tru
         parts.append((block, table.columns[position:stop]))
         position = stop
         for column in () if block.levels is not None else parts[-1][1]:
-            declare = f"declare it with blocks={{{column.name!r}: 'categorical'}}, or drop it"
+            declare = f"declare it with {setting('blocks', 'categorical', column.name)}, or drop it"
             advice = declare if at_fit else "correct them, or leave such rows out: it held numbers at the fit"
             arrays[column.name] = numeric(column.values, covariate_label(column.name), advice)
     dtype = common_float(list(arrays.values()))

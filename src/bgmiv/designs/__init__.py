@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 
 from bgmiv.designs.base import Design, DesignEntry, StructuralGrid, with_settings
 from bgmiv.designs.demand import DemandConfoundedDesign, DemandDesign, VectorProxyDesign
@@ -18,20 +20,11 @@ from bgmiv.designs.lowdim import (
 )
 from bgmiv.designs.mnist import MnistDesign, MnistHDDesign
 from bgmiv.designs.noisy import SHAPES, NoisyDemandDesign, NoisyDesign
-from bgmiv.designs.published import (
-    AGMM_CURVES,
-    NETWORK_CURVES,
-    TABCF_SCENARIOS,
-    AdversarialGMMDesign,
-    NetworkIVDesign,
-    TabCFDesign,
-)
 from bgmiv.designs.semisynthetic import SEMISYNTHETIC, SemisyntheticDesign
 from bgmiv.errors import ConfigError
 
 __all__ = [
     "DESIGNS",
-    "AdversarialGMMDesign",
     "BinaryConfoundedDesign",
     "BinaryOutcomeDesign",
     "BinaryTreatmentDesign",
@@ -45,18 +38,17 @@ __all__ = [
     "LowDimDesign",
     "MnistDesign",
     "MnistHDDesign",
-    "NetworkIVDesign",
     "NoisyDemandDesign",
     "NoisyDesign",
     "Published",
     "SemisyntheticDesign",
     "StructuralGrid",
-    "TabCFDesign",
     "VectorProxyDesign",
     "empirical_names",
     "find_design",
     "load_empirical",
     "make_design",
+    "register",
 ]
 
 _ENTRIES = (
@@ -90,22 +82,26 @@ _ENTRIES = (
         )
         for study, shape in SEMISYNTHETIC
     ),
-    *(
-        DesignEntry(f"network-{curve}", f"Network IV of Kremer et al.: {curve}", partial(NetworkIVDesign, curve))
-        for curve in NETWORK_CURVES
-    ),
-    *(
-        DesignEntry(f"tabcf-{scenario}", f"TabCF scenario {scenario.upper()}", partial(TabCFDesign, scenario))
-        for scenario in TABCF_SCENARIOS
-    ),
-    *(
-        DesignEntry(f"agmm-{curve}", f"AdversarialGMM curve: {curve}", partial(AdversarialGMMDesign, curve))
-        for curve in AGMM_CURVES
-    ),
 )
 
 DESIGNS: dict[str, DesignEntry] = {entry.name: entry for entry in _ENTRIES}
 """The registered designs by name, in the order of reports."""
+
+_MODULES = "BGMIV_DESIGNS"
+
+
+def register(*entries: DesignEntry) -> None:
+    """Add designs of a module of your own.
+
+    The bench and its worker processes import the modules that the environment variable BGMIV_DESIGNS names, with
+    commas between them, when a plan has a design that is not known.
+
+    Example:
+        >>> register(DesignEntry("steep", "A steep line", lambda: LowDimDesign("linear")))
+        >>> DESIGNS.pop("steep").title
+        'A steep line'
+    """
+    DESIGNS.update({entry.name: entry for entry in entries})
 
 
 def find_design(name: str) -> DesignEntry:
@@ -119,6 +115,9 @@ def find_design(name: str) -> DesignEntry:
         'Ten covariates with noise: concave (r2=0.1)'
     """
     known, _, settings = name.partition(":")
+    if known not in DESIGNS:
+        for module in filter(None, os.environ.get(_MODULES, "").split(",")):
+            import_module(module)
     if known not in DESIGNS:
         raise ConfigError(f"no design is called {known!r}; the known designs are: {', '.join(DESIGNS)}")
     entry = DESIGNS[known]

@@ -42,8 +42,8 @@ _NODES, _LITTLE = 100, 1e-10
 # Of the same estimate computed twice.
 _SAME = 1e-6
 _NOT_LINEAR = (
-    "method='wild' is the bootstrap of linear two-stage least squares, and this is another fit. Use TSLS(degree=1) "
-    "without interactions and with instruments, or method='usual'."
+    "method='wild' is the bootstrap of linear two-stage least squares, and this is another fit. Use TSLS() with "
+    "instruments, or method='usual'."
 )
 # √F and the critical value.
 _TF = np.array([

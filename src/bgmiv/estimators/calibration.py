@@ -13,17 +13,13 @@ error is a rank U, uniform between the cumulative probabilities that enclose the
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv._io import write_whole
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind
@@ -31,13 +27,12 @@ from bgmiv.diagnostics.diagnose import Change
 from bgmiv.diagnostics.strength import strength_of
 from bgmiv.diagnostics.weak_iv import FitRows, effect_of
 from bgmiv.effects import Average, Predictor, average, estimate_at
-from bgmiv.errors import BGMIVError, ConfigError, DataError, StoreError
+from bgmiv.errors import BGMIVError, ConfigError, DataError
 from bgmiv.estimators.fitted import FittedMethod, MethodConfig
 from bgmiv.executors import Died, Executor
 from bgmiv.intervals import ANDERSON_RUBIN, WILD, Estimate, Floats, Interval, interval_of
 from bgmiv.numerals import percent
 from bgmiv.preprocess.reduction import BlockReduction
-from bgmiv.progress import Reporter, silent
 from bgmiv.sieve.fit import SieveConfig, fit_sieve
 
 if TYPE_CHECKING:
@@ -48,7 +43,6 @@ __all__ = ["Calibration", "calibrate"]
 EFFECT, POINTS, CURVE = "average effect", "points of g", "band of the curve"
 USUAL, ROBUST = "average effect, usual interval", "robust set"
 _DOSES, _MAX_POINTS = 21, 250
-_KIND = "bgmiv calibration 2"
 
 Ratios = dict[str, list[float]]
 """By question, how far the truth was from the middle of the intervals of one data set, in their half widths; and
@@ -176,7 +170,6 @@ def calibrate(
     level: float,
     seed: int,
     executor: Executor,
-    store: Path | None,
 ) -> Calibration:
     """Fit data sets drawn from a fit, and see how often intervals hold its g.
 
@@ -187,11 +180,9 @@ def calibrate(
         level: of the intervals.
         seed: of the draws and the fits.
         executor: where fits run.
-        store: a file that keeps what is done; the same call goes on where it stopped.
 
     Raises:
         DataError: the outcome has three or more levels.
-        StoreError: the file is of another calibration.
     """
     if data.schema.outcome.width > 1:
         raise DataError(f"outcome {data.schema.outcome.name!r} has three or more levels; calibrate one at a time.")
@@ -199,26 +190,16 @@ def calibrate(
     averages, points = _answers(fitted, data, doses, data.treatment)
     values = averages.estimate.values
     truth = {EFFECT: np.asarray(values[1] - values[0]), POINTS: points.values, CURVE: values[2:]}
-    key = hashlib.sha256(repr((config, change, level, seed, _KIND)).encode())
-    for part in (data.outcome, data.treatment, data.instruments, data.covariates, *truth.values()):
-        key.update(np.ascontiguousarray(part).tobytes())
-    done = _read(store, key.hexdigest())
     draw = _generator(fitted, data)
 
-    def missing() -> Iterator[_Repeat]:
+    def items() -> Iterator[_Repeat]:
         for number in range(repeats):
-            if str(number) not in done:
-                rng = np.random.default_rng([seed, number])
-                one = (config, draw(rng), (seed + number + 1) % 2**32)
-                yield _Repeat(number, *one, doses, truth, data.treatment, level)
+            rng = np.random.default_rng([seed, number])
+            one = (config, draw(rng), (seed + number + 1) % 2**32)
+            yield _Repeat(number, *one, doses, truth, data.treatment, level)
 
-    for outcome in executor.map(_run, missing(), _Quiet()):
-        found = None if isinstance(outcome, Died) else outcome.result
-        done[str(outcome.item.number)] = found
-        if store is not None:
-            content = {"kind": _KIND, "of": key.hexdigest(), "done": done}
-            write_whole(store, (json.dumps(content) + "\n").encode())
-    wanted = [done[str(number)] for number in range(repeats)]
+    done = {one.item.number: None if isinstance(one, Died) else one.result for one in executor.map(_run, items())}
+    wanted = [done[number] for number in range(repeats)]
     held = [one for one in wanted if one is not None]
     if not held:
         raise BGMIVError("none of the data sets drawn from this fit could be fitted again.")
@@ -228,22 +209,10 @@ def calibrate(
     return Calibration(level, change.label, ratios, repeats - len(held), n_robust)
 
 
-class _Quiet:
-    """A board that shows nothing."""
-
-    def start(self, item: Any, phase: str, total: int) -> None: ...
-
-    def advance(self, item: Any, steps: int, metrics: Mapping[str, float]) -> None: ...
-
-    def finish(self, item: Any) -> None: ...
-
-    def retried(self, item: Any, reason: str) -> None: ...
-
-
-def _run(item: _Repeat, reporter: Reporter = silent) -> Ratios | None:
+def _run(item: _Repeat) -> Ratios | None:
     """Fit one data set; None if that cannot be done."""
     try:
-        fitted = item.config.fit(item.data, item.seed, reporter)
+        fitted = item.config.fit(item.data, item.seed)
     except BGMIVError:
         return None
     own = FitRows(item.data, Rows(item.data.covariates, item.data.weights))
@@ -346,17 +315,3 @@ def _ranks(ends: Floats, codes: NDArray[np.intp], rng: np.random.Generator) -> F
 
 def _flipped(ranks: Floats, signs: Floats) -> Floats:
     return np.where(signs > 0.0, ranks, 1.0 - ranks)
-
-
-def _read(store: Path | None, key: str) -> dict[str, Ratios | None]:
-    if store is None or not store.exists():
-        return {}
-    try:
-        content = json.loads(store.read_text())
-        same = content["kind"] == _KIND and content["of"] == key
-        done: dict[str, Ratios | None] = content["done"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{store} is no calibration that can be read. Name another file.") from error
-    if not same:
-        raise StoreError(f"{store} holds the calibration of other data or settings. Name another file.")
-    return done

@@ -264,7 +264,6 @@ class ReportingMixin(QuestionsMixin):
         t1: Any = None,
         level: float = 0.95,
         executor: Executor | None = None,
-        store: str | os.PathLike[str] | None = None,
     ) -> Calibration:
         """How often the intervals hold on data sets like this one, and by how much to widen them if they do not.
 
@@ -277,8 +276,7 @@ class ReportingMixin(QuestionsMixin):
             t0, t1: the treatments of the average effect; by default the quartiles, or the first two levels.
             level: of the intervals, which are those that the methods give by default.
             executor: where fits run: by default this process; `bgmiv.executors.LocalPool(2)` for two local ones,
-                `bgmiv.bench.ray_cluster.RayCluster(...)` for a cluster.
-            store: a file in which what is done is kept, so that the same call goes on where it was interrupted.
+                `bgmiv.executors.RayCluster(...)` for a cluster.
 
         Returns:
             The coverage of the average effect, of points of g and of the uniform band of the average curve;
@@ -323,7 +321,6 @@ class ReportingMixin(QuestionsMixin):
             level=level,
             seed=self.seed_,
             executor=InProcess() if executor is None else executor,
-            store=None if store is None else check_path(store),
         )
 
     def _no_instrument_fit(self) -> FittedMethod | None:

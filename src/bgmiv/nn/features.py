@@ -23,6 +23,8 @@ __all__ = [
 
 # Of numbers in one array: 128 MB.
 _MAX_CELLS = 1 << 25
+# Dropout rate in the features of images that were reduced to scores.
+_SCORE_DROPOUT = 0.5
 
 
 class Features(Protocol):
@@ -163,7 +165,7 @@ def _features(block: CovariateBlock, config: FeatureConfig, key: Array, *, besid
         return ImageFeatures(extractor(shape, config.images, key=key), shape, config.images.shift, config.images.noise)
     if block.kind is BlockKind.image:
         hidden, width = config.score_features
-        dropout, noise = config.score_dropout, config.score_noise
+        dropout, noise = _SCORE_DROPOUT, config.score_noise
         return VectorFeatures(block.width, hidden, width, dropout=dropout, input_noise=noise, key=key)
     if config.is_narrow(block):
         return Noised(block.width, config.vector_noise)

@@ -89,7 +89,6 @@ class FeatureConfig:
         nuisance_features: hidden and output width of a vector block's features beside an image block (the paper's
             MNIST-HD); None: `vector_features` there as well.
         score_features: hidden and output width of the features of images that were reduced to scores.
-        score_dropout: dropout rate in them.
         score_noise: standard deviation of the Gaussian noise added to scores before they are encoded in training. Few
             outputs, dropout and much noise keep the encoder from memorising pictures.
     """
@@ -102,14 +101,12 @@ class FeatureConfig:
     images: ImageConfig = field(default_factory=ImageConfig)
     nuisance_features: tuple[int, int] | None = (64, 32)
     score_features: tuple[int, int] = (128, 4)
-    score_dropout: float = 0.5
     score_noise: float = 0.7
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
-        for name in ("dropout", "score_dropout"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ConfigError(f"{name} must lie in [0, 1), got {getattr(self, name)}.")
+        if not 0.0 <= self.dropout < 1.0:
+            raise ConfigError(f"dropout must lie in [0, 1), got {self.dropout}.")
         check_bounds(self, vector_noise=0, narrow_vector=0, score_noise=0)
         if any(noise < 0.0 for _, noise in self.block_noise):
             raise ConfigError(f"block_noise must be at least 0, got {self.block_noise}.")

@@ -1,4 +1,4 @@
-"""Objects as JSON and arrays, by cattrs: a closed list of classes, and every field checked by its declared type.
+"""Objects as JSON and arrays: a closed list of classes, and every field checked by its declared type.
 
 An object of a listed class (a dataclass, a named tuple or an Equinox module) becomes `{"is": class name, field: ...}`,
 an array a reference into a table of arrays, a dictionary a list of pairs. Reading looks the class name up in the list
@@ -16,7 +16,6 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
-import cattrs
 import numpy as np
 from numpy.typing import NDArray
 
@@ -143,7 +142,7 @@ class Codec:
 
 
 class _Reader:
-    """One reading: a cattrs converter whose hooks know where they are."""
+    """One reading, which knows where it stands."""
 
     def __init__(
         self, classes: Mapping[str, type], functions: Mapping[str, Callable[..., Any]], arrays: Arrays
@@ -151,22 +150,10 @@ class _Reader:
         self.classes, self.functions, self.arrays = classes, functions, arrays
         self.used: set[str] = set()
         self.path: list[str] = []
-        # What cattrs does by itself is converting; these hooks accept or refuse.
-        self.converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=False)
-        exactly = self.converter.register_structure_hook
-        exactly(bool, lambda raw, _: raw if type(raw) is bool else self.refuse("a boolean", raw))
-        exactly(int, lambda raw, _: raw if _is_whole(raw) else self.refuse("a whole number", raw))
-        exactly(float, lambda raw, _: self.number(raw))
-        exactly(str, lambda raw, _: self.text(raw))
-        exactly(Path, lambda raw, _: Path(self.text(raw)))
-        by_type = self.converter.register_structure_hook_func
-        by_type(lambda hint: _origin(hint) is Literal, self.literal)
-        by_type(lambda hint: hint is dict or _origin(hint) in (dict, Mapping), self.pairs)
-        by_type(lambda hint: hint is tuple or _origin(hint) is tuple, self.tuple)
-        by_type(lambda hint: _origin(hint) is Callable, lambda raw, _: self.function(raw))
-        by_type(self.is_object, self.object)
-        by_type(lambda hint: _origin(hint) in (Union, UnionType), self.union)
-        by_type(_is_array, self.array)
+        self.readers: dict[Any, Callable[[Any, Any], Any]] = {
+            Literal: self.literal, tuple: self.tuple, Callable: self.function, np.ndarray: self.array,
+            **dict.fromkeys(_of_networks("jax", "Array"), self.array),
+        }  # fmt: skip
 
     def structure(self, raw: Any, hint: Any, name: str) -> Any:
         """The value of JSON; errors say where it stands."""
@@ -177,10 +164,23 @@ class _Reader:
 
     def value(self, raw: Any, hint: Any) -> Any:
         """The value of JSON where the reading stands."""
-        # The hook of `str` would take enumerations of texts as well.
         if isinstance(hint, type) and issubclass(hint, Enum):
             return self.enum(raw, hint)
-        return self.converter.structure(raw, hint)
+        if hint in (bool, int):
+            right = _is_whole(raw) if hint is int else type(raw) is bool
+            return raw if right else self.refuse("a whole number" if hint is int else "a boolean", raw)
+        if hint in (str, Path):
+            return hint(self.text(raw))
+        if hint is float:
+            return self.number(raw)
+        origin = get_origin(hint) or hint
+        if origin in (Union, UnionType):
+            return self.union(raw, hint)
+        if origin in (dict, Mapping):
+            return self.pairs(raw, hint)
+        if origin in self.readers:
+            return self.readers[origin](raw, hint)
+        return self.object(raw, hint) if self.is_object(hint) else self.refuse("of a type that is saved", raw)
 
     def refuse(self, wanted: str, raw: Any) -> NoReturn:
         """An error that says where and what."""
@@ -233,7 +233,7 @@ class _Reader:
             self.refuse(f"a list of {len(arms)} entries", len(raw))
         return tuple(self.structure(entry, arm, str(i)) for i, (entry, arm) in enumerate(zip(raw, arms, strict=True)))
 
-    def function(self, raw: Any) -> Callable[..., Any]:
+    def function(self, raw: Any, hint: Any) -> Callable[..., Any]:
         """A function of the closed list."""
         if not isinstance(raw, str) or raw not in self.functions:
             self.refuse(f"one of {', '.join(self.functions)}", raw)
@@ -298,7 +298,7 @@ class _Reader:
             name = raw.get(_CLASS) if isinstance(raw, dict) else None
             kind = self.classes.get(name) if isinstance(name, str) else None
             return kind is not None and (kind is arm or arm not in self.classes.values())
-        if _origin(arm) is Literal:
+        if get_origin(arm) is Literal:
             return raw in get_args(arm)
         return isinstance(raw, list)
 
@@ -346,17 +346,13 @@ def _is_subclass(kind: Any, base: Any) -> bool:
 
 
 def _is_array(hint: Any) -> bool:
-    return hint in (np.ndarray, *_of_networks("jax", "Array")) or _origin(hint) is np.ndarray
+    return hint in (np.ndarray, *_of_networks("jax", "Array")) or get_origin(hint) is np.ndarray
 
 
 def _of_networks(module: str, name: str) -> tuple[Any, ...]:
     """A class of a library that only networks need: none unless their classes, which import it, are there."""
     found = sys.modules.get(module)
     return () if found is None else (getattr(found, name),)
-
-
-def _origin(hint: Any) -> Any:
-    return get_origin(hint)
 
 
 def _is_whole(raw: Any) -> bool:

@@ -22,11 +22,12 @@ from safetensors.numpy import load, save
 
 from bgmiv._io import exchange
 from bgmiv._version import VERSION
+from bgmiv.data.messages import setting
 from bgmiv.errors import ModelFileError
 
 __all__ = ["DTYPES", "ModelFiles", "check_free", "parse_json", "read_file", "read_model", "write_folder", "write_model"]
 
-_FORMAT, _VERSION = "bgmiv model", 7
+_FORMAT, _VERSION = "bgmiv model", 8
 _JSON, _ARRAYS = "model.json", "arrays.safetensors"
 _MAX_JSON = 1 << 26
 _MAX_NESTED = 60
@@ -292,7 +293,7 @@ def check_free(folder: Path, *, overwrite: bool) -> None:
             "Choose another folder."
         )
     if not overwrite:
-        raise ModelFileError(f"{folder} holds a saved model. Say overwrite=True to replace it.")
+        raise ModelFileError(f"{folder} holds a saved model. Say {setting('overwrite', True)} to replace it.")
 
 
 def _fill(folder: Path, files: Mapping[str, bytes]) -> None:

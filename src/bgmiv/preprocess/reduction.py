@@ -85,17 +85,22 @@ class Projection(NamedTuple):
         return scores
 
 
+_FALSE_ALARM = 0.005
+
+
 @dataclass(frozen=True)
 class ParallelAnalysis:
     """Keep the principal components whose eigenvalues exceed those of unrelated columns.
 
     With Z the standardised columns, a component is kept while its eigenvalue of ZᵀZ/n exceeds the upper bound
 
-        mean + t(1 - false_alarm, B - 1) · standard deviation · √(1 + 1/B)
+        mean + t(0.995, B - 1) · standard deviation · √(1 + 1/B)
 
     of the largest eigenvalues of B copies of Z with every column permuted by itself. (Noise exceeds the largest of B
     once in B + 1 times, so that a level of one in a hundred would need B = 99; the bound needs a handful.) One
-    component is always kept; `Projection.structured` tells whether it stands out.
+    component is always kept; `Projection.structured` tells whether it stands out. A block of unrelated columns would
+    be taken for structured once in 200 times if largest eigenvalues were normal; as they are skewed to the right, it
+    is two to four times this.
 
     What this cannot see: a column related to no other counts as noise, whatever it means for the outcome. And the
     eigenvalues have mean one however little noise there is: components below about (1 + √(d/n))² go unseen beside
@@ -103,15 +108,12 @@ class ParallelAnalysis:
 
     Args:
         n_permutations: B, two or more.
-        false_alarm: the chance that a block of unrelated columns is taken for structured, if largest eigenvalues
-            were normal; as they are skewed to the right, it is two to four times this.
         max_rows: the decision uses this many rows at most, drawn by the seed; with more columns than this the
             components are those of the same rows, otherwise of all. No matrix of products is larger than this.
         seed: of the permutations and of the rows drawn.
     """
 
     n_permutations: int = 8
-    false_alarm: float = 0.005
     max_rows: int = 4000
     seed: int = 0
 
@@ -119,7 +121,6 @@ class ParallelAnalysis:
         """Refuse settings without a meaning."""
         for name, good, advice in (
             ("n_permutations", self.n_permutations >= 2, "2 or more, to see their spread"),
-            ("false_alarm", 0.0 < self.false_alarm < 0.5, "a probability between 0 and 0.5"),
             ("max_rows", self.max_rows >= 2, "2 or more"),
             ("seed", self.seed >= 0, "an integer of 0 or more"),
         ):
@@ -158,7 +159,7 @@ class ParallelAnalysis:
                 eigenvalue = eigsh(gram, k=1, v0=start, tol=_TIE / 10, return_eigenvectors=False)
             largest[i] = eigenvalue[0] / len(z)
         spread = largest.std(ddof=1) * np.sqrt(1.0 + 1.0 / self.n_permutations)
-        return float(largest.mean() + stdtrit(self.n_permutations - 1, 1.0 - self.false_alarm) * spread)
+        return float(largest.mean() + stdtrit(self.n_permutations - 1, 1.0 - _FALSE_ALARM) * spread)
 
 
 class ImageProjection(NamedTuple):

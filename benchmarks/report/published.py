@@ -1,5 +1,7 @@
 """Benchmarks that other authors wrote, from their definitions.
 
+`bgmiv bench` has them where PYTHONPATH holds `benchmarks` and BGMIV_DESIGNS is `report.published`.
+
 ρ = 1 is each benchmark as published. Otherwise the confounder of the outcome has the correlation ρ with that of the
 treatment, and all else stays: the structural function does not depend on ρ.
 """
@@ -8,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import ClassVar
 
 import numpy as np
 from scipy.special import exp1, expit
 
 from bgmiv.data.ivdata import IVData
-from bgmiv.designs import base
+from bgmiv.designs import DesignEntry, base, register
 from bgmiv.errors import ConfigError
 
 __all__ = ["AGMM_CURVES", "NETWORK_CURVES", "TABCF_SCENARIOS", "AdversarialGMMDesign", "NetworkIVDesign", "TabCFDesign"]
@@ -294,3 +296,19 @@ def _agmm_units(design: AdversarialGMMDesign) -> tuple[float, float]:
 def _as_data(outcome: np.ndarray, treatment: np.ndarray, instruments: np.ndarray) -> IVData:
     names = [f"instrument_{i}" for i in range(1, instruments.shape[1] + 1)]
     return base.as_data(outcome, treatment, dict(zip(names, instruments.T, strict=True)))
+
+
+register(
+    *(
+        DesignEntry(f"network-{curve}", f"Network IV of Kremer et al.: {curve}", partial(NetworkIVDesign, curve))
+        for curve in NETWORK_CURVES
+    ),
+    *(
+        DesignEntry(f"tabcf-{scenario}", f"TabCF scenario {scenario.upper()}", partial(TabCFDesign, scenario))
+        for scenario in TABCF_SCENARIOS
+    ),
+    *(
+        DesignEntry(f"agmm-{curve}", f"AdversarialGMM curve: {curve}", partial(AdversarialGMMDesign, curve))
+        for curve in AGMM_CURVES
+    ),
+)
