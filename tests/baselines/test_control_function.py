@@ -10,18 +10,14 @@ import pytest
 from scipy.special import ndtr
 
 import bgmiv
-from bgmiv.baselines.control_function import (
-    ASSUMPTION,
-    ControlFunctionConfig,
-    FittedControlFunction,
-    generalised_residual,
-)
+from bgmiv.baselines.control_function import ASSUMPTION, ControlFunctionConfig, FittedControlFunction
 from bgmiv.baselines.tsls import TSLSConfig
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import query_along
 from bgmiv.designs import BinaryConfoundedDesign, CategoricalTreatmentDesign
 from bgmiv.effects import average, predict
 from bgmiv.errors import ConfigError, DataError
+from bgmiv.sieve.control import generalised_residual
 from bgmiv.sieve.fit import draw_folds
 
 KEY = jax.random.key(0)

@@ -11,7 +11,6 @@ from typing import Any, Literal, NamedTuple, get_args
 import jax
 import numpy as np
 from jax import Array
-from scipy.special import ndtri
 
 from bgmiv.covariance import errors_of
 from bgmiv.data.ivdata import IVData
@@ -24,6 +23,7 @@ from bgmiv.intervals import Floats
 from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.progress import Reporter, silent
 from bgmiv.sieve.bases import ColumnBasis, SieveFunction, TreatmentBasis, column_products, term_columns
+from bgmiv.sieve.control import generalised_residual
 from bgmiv.sieve.fit import (
     Columns,
     draw_folds,
@@ -39,7 +39,6 @@ from bgmiv.sieve.stages import FirstStage, Regression, SecondStage, first_stage
 
 __all__ = [
     "ASSUMPTION", "PRESETS", "ControlFunction", "ControlFunctionConfig", "Controls", "FittedControlFunction",
-    "generalised_residual",
 ]  # fmt: skip
 
 ASSUMPTION = (
@@ -62,7 +61,6 @@ _MAX_FREE = 10
 _N_SMOOTHEST = 4
 # Of the mean size of a residual.
 _MIN_SIZE = 0.2
-_MIN_PROBABILITY = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,13 +209,6 @@ class Controls(NamedTuple):
 
     values: Floats
     slopes: Floats
-
-
-def generalised_residual(treatment: Floats, probability: Floats) -> Floats:
-    r"""$E[u | x, w, v]$ for $x = 1\{q + u > 0\}$, $u$ standard normal, where $\Phi(q)$ is the probability of 1."""
-    p = np.clip(probability, _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY)
-    density = np.exp(-0.5 * ndtri(p) ** 2) / np.sqrt(2.0 * np.pi)
-    return np.asarray((treatment - p) * density / (p * (1.0 - p)), np.float64)
 
 
 def _residual_size(columns: Columns, residuals: Floats, sampling: Sampling, rng: np.random.Generator) -> Floats | None:
