@@ -231,7 +231,7 @@ _MIN_EXPLAINED = 0.02
 # Below two, a line alone: the instruments could not have shown any curvature.
 _MIN_VISIBLE = 2
 # A curve's error, as a share of the outcome's variance, that has to be visible for a line to be called enough.
-_MAX_UNSEEN = 0.05
+_MAX_UNSEEN = 0.1
 _MAX_P = 0.01
 
 
