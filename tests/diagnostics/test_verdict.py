@@ -32,7 +32,7 @@ GOOD = FitEvidence(
     instrument_critical=23.1,
     control_error=0.001,
     control_p=0.5,
-    control_visible=0.06,
+    control_visible=0.2,
 )
 # The linear and the kernel regression explain nothing.
 ALONE = replace(GOOD, linear_explained=-9.0, flexible_explained=-9.0)

@@ -209,24 +209,26 @@ class _Regression(NamedTuple):
         scale = np.sqrt(np.mean(columns**2, axis=0))
         scale = np.where(scale > 0.0, scale, 1.0)
         columns = columns / scale
-        inverse = np.linalg.pinv(columns.T @ (weights[:, None] * columns), rcond=_REAL, hermitian=True)
+        gram = columns.T @ (weights[:, None] * columns)
+        inverse = np.asarray(np.linalg.pinv(gram, rcond=_REAL, hermitian=True), np.float64)
         some, share = columns[counted, :n_sought], weights[counted] / weights[counted].sum()
         return cls(columns, weights, inverse, some.T @ (share[:, None] * some), scale)
 
     def error(self, outcome: Floats, slopes: Floats, control: _Control, own: NDArray[np.intp]) -> ErrorOfCurve:
         """The size of what is found of an outcome, where the control variables are those of rows `own`."""
-        k, first, weights = len(self.size), control.first, row_weights(control.columns.data)
+        k, first, regressors = len(self.size), control.first, np.hstack(control.first.regressors(slice(None)))
         influence = (self.weights[:, None] * self.columns) @ self.inverse
         beta = influence.T @ outcome
         leverage = np.minimum(np.sum(influence * self.columns, axis=1), 1.0 - _MIN_LEFT)
         influence = influence[:, :k]
-        scores = np.zeros((len(weights), k))
+        scores = np.zeros((len(regressors), k))
         scores[own] = influence * ((outcome - self.columns @ beta) / (1.0 - leverage))[:, None]
-        regressors = np.hstack(first.regressors(slice(None)))
+        given = control.columns.weights
+        left = first.residuals if given is None else first.residuals * given[:, None]
         for j, (used, inverse) in enumerate(zip(first.kept, first.inverses, strict=True)):
             z = regressors[:, used]
             by_first = (influence * (slopes[j] @ (beta[k:] / self.scale[k:]))[:, None]).T @ z[own] @ inverse
-            scores -= (z * (weights * first.residuals[:, j])[:, None]) @ by_first.T
+            scores -= (z * left[:, [j]]) @ by_first.T
         covariance = score_covariance(control.errors, scores)
         values, vectors = np.linalg.eigh(self.size)
         half = vectors * np.sqrt(np.maximum(values, 0.0))

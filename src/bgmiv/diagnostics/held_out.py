@@ -161,9 +161,9 @@ def held_out_evidence(
         # Fewer than three groups.
         tests = []
     worst = min(tests, key=lambda test: test.p_value, default=None)
+    known = _given_control(known, data, found.rows, columns, strength)
     return replace(
         known,
-        **_given_control(data, found.rows, columns, strength),
         n_held_out=max(known.n_held_out, len(found.rows)),
         outcome_explained=explained,
         linear_explained=shares[0],
@@ -190,24 +190,25 @@ def _visible_shapes(data: IVData) -> tuple[int | None, int | None]:
 
 
 def _given_control(
-    data: IVData, rows: NDArray[np.int64], values: Floats, strength: Strength | None
-) -> dict[str, float]:
-    """What the regression given a control variable says of curves with these values `(K, n)` at held-out rows.
+    known: FitEvidence, data: IVData, rows: NDArray[np.int64], values: Floats, strength: Strength | None
+) -> FitEvidence:
+    """The evidence with what the regression given a control variable says of curves `(K, n)` at held-out rows.
 
     Nothing with weak instruments, where it is about as noisy as the moments. Of several indicators of an outcome's
     levels the one with the smallest p-value counts, which is multiplied by their number.
     """
     if strength is None or strength.weak:
-        return {}
+        return known
     outcomes = [np.asarray(part.outcome, np.float64) for part in data.outcome_parts()]
     errors = [outcome[rows] - column for outcome, column in zip(outcomes, values, strict=True)]
     found = errors_given_control(data, rows, errors)
     if found is None:
-        return {}
+        return known
     worst = min(range(len(found)), key=lambda i: found[i].p_value)
     variance = max(variance_of(outcomes[worst], data.weights), float(np.finfo(float).tiny))
-    return {
-        "control_error": found[worst].size / variance,
-        "control_p": min(1.0, found[worst].p_value * len(found)),
-        "control_visible": found[worst].visible / variance,
-    }
+    return replace(
+        known,
+        control_error=found[worst].size / variance,
+        control_p=min(1.0, found[worst].p_value * len(found)),
+        control_visible=found[worst].visible / variance,
+    )
