@@ -145,7 +145,7 @@ def errors_given_control(
         >>> data = IVData.from_arrays(x**2 + u, x, instruments=w)
         >>> line, curve = errors_given_control(data, np.arange(1000), [x**2 + u - 1.0, u])
         >>> line.p_value < 1e-6 < 0.01 < curve.p_value, round(line.size)
-        (True, 2)
+        (True, 6)
 
     References:
         W. K. Newey, J. L. Powell, F. Vella (1999), Nonparametric estimation of triangular simultaneous equations
