@@ -14,7 +14,9 @@ from bgmiv.diagnostics.check import Check, Diagnosis, Severity
 from bgmiv.diagnostics.verdict import FitEvidence, Verdict, judge
 from bgmiv.numerals import percent, share, together
 
-GOOD = judge(FitEvidence(n_held_out=100, linear_explained=0.1, flexible_explained=0.1, moment_risk=0.0))
+GOOD = judge(
+    FitEvidence(n_held_out=100, linear_explained=0.1, flexible_explained=0.1, moment_risk=0.0, control_error=0.0)
+)
 DOUBTFUL = judge(FitEvidence())
 FAILED = judge(FitEvidence(n_held_out=100, first_stage_gain=0.0))
 

@@ -9,12 +9,7 @@ import pytest
 from scipy.special import ndtr
 
 import bgmiv
-from bgmiv.baselines.control_function import (
-    ASSUMPTION,
-    ControlFunctionConfig,
-    FittedControlFunction,
-    generalised_residual,
-)
+from bgmiv.baselines.control_function import ASSUMPTION, ControlFunctionConfig, FittedControlFunction
 from bgmiv.baselines.npiv import NPIVConfig
 from bgmiv.baselines.tsls import TSLSConfig
 from bgmiv.data.ivdata import IVData
@@ -22,6 +17,7 @@ from bgmiv.data.query import query_along
 from bgmiv.designs import BinaryConfoundedDesign, CategoricalTreatmentDesign
 from bgmiv.effects import average, predict
 from bgmiv.errors import ConfigError, DataError
+from bgmiv.sieve.control import generalised_residual
 from bgmiv.sieve.fit import draw_folds
 
 SEED = 0

@@ -30,20 +30,16 @@ GOOD = FitEvidence(
     n_steps=3000,
     n_members=4,
     instrument_critical=23.1,
+    control_error=0.001,
+    control_p=0.5,
+    control_visible=0.2,
 )
 # The linear and the kernel regression explain nothing.
 ALONE = replace(GOOD, linear_explained=-9.0, flexible_explained=-9.0)
 _NOT_JUDGED = (
-    "n_",
-    "discrete",
-    "network",
-    "left_for",
-    "linear",
-    "moment_statistic",
-    "visible",
-    "shapes",
-    "instrument_critical",
-)
+    "n_", "discrete", "network", "left_for", "linear", "moment_statistic", "visible", "shapes", "instrument_critical",
+    "control_visible",
+)  # fmt: skip
 MEASURED = [name for name in FitEvidence.__dataclass_fields__ if not name.startswith(_NOT_JUDGED)]
 MEASURED += ["linear_explained", "linear_moment_risk"]
 
@@ -111,6 +107,12 @@ def test_a_number_beyond_its_limits(name: str, doubtful: float, failed: float) -
         ({"moment_risk": 0.003, "linear_moment_risk": -0.5}, "doubtful"),
         ({"moment_p": 0.01}, "good"),
         ({"moment_p": 0.009}, "doubtful"),
+        # An error that is told from chance, and large enough to matter; never more than doubtful by itself.
+        ({"control_error": 0.5, "control_p": 0.01}, "good"),
+        ({"control_error": 0.002, "control_p": 0.0}, "good"),
+        ({"control_error": 0.0021, "control_p": 0.009}, "doubtful"),
+        ({"control_error": 5.0, "control_p": 0.0}, "doubtful"),
+        ({"control_error": 0.5, "control_p": NAN}, "failed"),
         ({"n_held_out": 40}, "good"),
         ({"n_held_out": 39}, "doubtful"),
         ({"n_steps": 500}, "good"),
@@ -139,7 +141,8 @@ def test_a_fit_is_not_called_good_by_checks_that_were_not_made() -> None:
     assert verdict.severity == "note"
     assert verdict.sentence == (
         "No held-out check that could be made speaks against this fit. Not measured on held-out rows: the comparison "
-        "with a linear regression, the comparison with a kernel regression, the moment condition."
+        "with a linear regression, the comparison with a kernel regression, the moment condition, the error of the "
+        "curve given a control variable."
     )
     assert Verdict("note").sentence.startswith("This fit was not checked on held-out rows. Not measured")
 
@@ -162,6 +165,17 @@ def test_a_line_is_enough_where_a_curve_could_have_been_seen(
     assert ("is enough" in verdict.sentence) == (visible == 3)
 
 
+@pytest.mark.parametrize(("error", "severity"), [(0.1, "good"), (0.101, "note"), (None, "note")])
+def test_a_line_is_enough_where_the_regression_given_a_control_variable_could_have_shown_a_curve(
+    error: float | None, severity: str
+) -> None:
+    verdict = judge(replace(GOOD, linear=True, visible_shapes=1, shapes=7, control_visible=error))
+    assert verdict.severity == severity
+    assert ("if confounding works through what the first stage leaves" in verdict.sentence) == (severity == "good")
+    assert ("a curve that misses 10.0% of the outcome's variance would" in verdict.sentence) == (severity == "good")
+    assert ("This does not say that the effect is linear" in verdict.sentence) == (severity == "note")
+
+
 def test_the_worst_finding_comes_first() -> None:
     verdict = judge(replace(GOOD, n_held_out=25, first_stage_gain=0.001))
     assert [finding.severity for finding in verdict.findings] == ["doubtful", "failed"]
@@ -176,7 +190,8 @@ def test_the_worst_finding_comes_first() -> None:
     )
     assert judge(FitEvidence()).sentence == (
         "This fit is doubtful: no rows were held out, so the fit could not be checked. Not measured on held-out rows: "
-        "the comparison with a linear regression, the comparison with a kernel regression, the moment condition."
+        "the comparison with a linear regression, the comparison with a kernel regression, the moment condition, the "
+        "error of the curve given a control variable."
     )
     html = verdict._repr_html_()
     assert html.startswith("<p><b>Held-out checks: failed</b></p>")
@@ -188,7 +203,7 @@ def test_every_finding_has_a_text() -> None:
     bad = FitEvidence(
         1, -1.0, 0.5, 0.5, 0.0, 1.0, 0.0, 0.0, 99.0, 99.0, 0.0, 9.0, 1.0, 0.0, n_steps=1, n_members=1, n_failed=3
     )
-    bad = replace(bad, instrument_f=1.0, n_penalised=40, moment_p=0.001)
+    bad = replace(bad, instrument_f=1.0, n_penalised=40, moment_p=0.001, control_error=0.1, control_p=0.0)
     findings = judge(bad).findings
     assert [finding.key for finding in findings] == list(FINDINGS)
     assert {finding.severity for finding in findings} == {"doubtful", "failed"}

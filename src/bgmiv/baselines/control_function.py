@@ -9,7 +9,6 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
-from scipy.special import ndtri
 
 from bgmiv.covariance import errors_of
 from bgmiv.data.ivdata import IVData
@@ -22,6 +21,7 @@ from bgmiv.intervals import Floats
 from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.progress import Reporter, silent
 from bgmiv.sieve.bases import ColumnBasis, SieveFunction, TreatmentBasis, column_products, term_columns
+from bgmiv.sieve.control import generalised_residual
 from bgmiv.sieve.first_stage import FirstStage, first_stage
 from bgmiv.sieve.fit import (
     Columns,
@@ -38,7 +38,6 @@ from bgmiv.sieve.second_stage import Regression, SecondStage
 
 __all__ = [
     "ASSUMPTION", "PRESETS", "ControlFunction", "ControlFunctionConfig", "Controls", "FittedControlFunction",
-    "generalised_residual",
 ]  # fmt: skip
 
 ASSUMPTION = (
@@ -61,7 +60,6 @@ _MAX_FREE = 10
 _N_SMOOTHEST = 4
 # Of the mean size of a residual.
 _MIN_SIZE = 0.2
-_MIN_PROBABILITY = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,13 +208,6 @@ class Controls(NamedTuple):
 
     values: Floats
     slopes: Floats
-
-
-def generalised_residual(treatment: Floats, probability: Floats) -> Floats:
-    r"""$E[u | x, w, v]$ for $x = 1\{q + u > 0\}$, $u$ standard normal, where $\Phi(q)$ is the probability of 1."""
-    p = np.clip(probability, _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY)
-    density = np.exp(-0.5 * ndtri(p) ** 2) / np.sqrt(2.0 * np.pi)
-    return np.asarray((treatment - p) * density / (p * (1.0 - p)), np.float64)
 
 
 def _residual_size(columns: Columns, residuals: Floats, sampling: Sampling, rng: np.random.Generator) -> Floats | None:

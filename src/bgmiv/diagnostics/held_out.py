@@ -16,6 +16,7 @@ from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind
 from bgmiv.diagnostics.check import HeldOutPredictions
 from bgmiv.diagnostics.columns import linear_columns, used_rows
+from bgmiv.diagnostics.control import errors_given_control
 from bgmiv.diagnostics.detail import singular_values
 from bgmiv.diagnostics.moments import (
     Comparison,
@@ -160,6 +161,7 @@ def held_out_evidence(
         # Fewer than three groups.
         tests = []
     worst = min(tests, key=lambda test: test.p_value, default=None)
+    known = _given_control(known, data, found.rows, columns, strength)
     return replace(
         known,
         n_held_out=max(known.n_held_out, len(found.rows)),
@@ -185,3 +187,28 @@ def _visible_shapes(data: IVData) -> tuple[int | None, int | None]:
         return None, None
     found = singular_values(np.asarray(data.treatment[used_rows(data)], np.float64), columns)
     return found.visible, found.possible
+
+
+def _given_control(
+    known: FitEvidence, data: IVData, rows: NDArray[np.int64], values: Floats, strength: Strength | None
+) -> FitEvidence:
+    """The evidence with what the regression given a control variable says of curves `(K, n)` at held-out rows.
+
+    Nothing with weak instruments, where it is about as noisy as the moments. Of several indicators of an outcome's
+    levels the one with the smallest p-value counts, which is multiplied by their number.
+    """
+    if strength is None or strength.weak:
+        return known
+    outcomes = [np.asarray(part.outcome, np.float64) for part in data.outcome_parts()]
+    errors = [outcome[rows] - column for outcome, column in zip(outcomes, values, strict=True)]
+    found = errors_given_control(data, rows, errors)
+    if found is None:
+        return known
+    worst = min(range(len(found)), key=lambda i: found[i].p_value)
+    variance = max(variance_of(outcomes[worst], data.weights), float(np.finfo(float).tiny))
+    return replace(
+        known,
+        control_error=found[worst].size / variance,
+        control_p=min(1.0, found[worst].p_value * len(found)),
+        control_visible=found[worst].visible / variance,
+    )

@@ -252,10 +252,22 @@ def _latent_usage(severity: Severity, numbers: Numbers, labels: Labels) -> Words
     return "What the latents are used for", "; ".join(parts), text
 
 
-def line_remark(visible: int | None, shapes: int | None) -> str:
-    """What a line that was found says of the effect, given how many shapes the instruments show (None: no curve)."""
+def line_remark(visible: int | None, shapes: int | None, error: float | None) -> str:
+    """What a line that was found says of the effect.
+
+    Args:
+        visible, shapes: how many shapes of a curve the instruments show, and of how many; None without curves.
+        error: the least error of a curve, as a share of the outcome's variance, that the regression given a control
+            variable would have told from none; None where it would have told nothing.
+    """
     if visible is None or shapes is None:
         return "The data show no interaction, so the estimate is that of linear two-stage least squares."
+    if visible < 2 and error is not None:
+        return (
+            "A linear model is enough here if confounding works through what the first stage leaves of the treatment: "
+            f"given this control variable, a curve that misses {error:.1%} of the outcome's variance would have been "
+            f"seen. The instruments alone show {visible} of {shapes} shapes of a curve clearly."
+        )
     if visible < 2:
         return (
             "The estimate is that of linear two-stage least squares, because the instruments could not have shown any "
@@ -294,6 +306,7 @@ NOT_MEASURED = {
     "linear_explained": "the comparison with a linear regression",
     "flexible_explained": "the comparison with a kernel regression",
     "moment_risk": "the moment condition",
+    "control_error": "the error of the curve given a control variable",
 }
 """What a verdict says of a check that could not be made, by the evidence that it lacks."""
 
@@ -344,6 +357,9 @@ FINDINGS = {
     "of the outcome's variance",
     "moment_p": "instruments or covariates predict the residuals of held-out rows (moment test, p = {value:.2g}), so "
     "the curve is wrong by more than chance",
+    "control_error": "given a control variable for confounding (what the first stage leaves of the treatment), "
+    "treatment and covariates predict the errors of held-out rows: if confounding works through this variable alone, "
+    "the curve misses {value:.2%} of the outcome's variance",
     "moment_treatment": "a cubic in the treatment alone satisfies the held-out moment condition E[y - g | w, v] = 0 "
     "better, by {value:.2%} of the outcome's variance, so what the fit adds to it does harm",
     "outcome_gap": "the outcome's loss is {value:.1f} times larger in held-out rows than in training, so the model has "

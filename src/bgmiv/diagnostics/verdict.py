@@ -5,6 +5,7 @@ Training losses do not tell a good fit from one that has memorised its rows; hel
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
@@ -54,13 +55,16 @@ class FitEvidence:
             (`bgmiv.bgm.network_check`); None where that was not asked.
         linear: whether a method that can bend found a line: the data support nothing else.
         moment_p, moment_statistic: of `moment_test` on held-out rows.
+        control_error, control_p: the squared error of g that held-out errors show given a control variable, as a share
+            of the outcome's variance, and the p-value of there being none (`bgmiv.diagnostics.control`).
+        control_visible: the least such share that would have been told from none.
         visible_shapes, shapes: how many shapes of a curve, a line among them, the instruments show, and of how many.
         n_penalised: covariate columns that are penalised because they are more than a quarter of the rows.
 
     Example:
         >>> evidence = FitEvidence(n_held_out=400, outcome_explained=0.3, linear_explained=0.2, flexible_explained=0.3)
         >>> judge(evidence).not_measured
-        ('the moment condition',)
+        ('the moment condition', 'the error of the curve given a control variable')
     """
 
     n_held_out: int = 0
@@ -92,6 +96,9 @@ class FitEvidence:
     moment_statistic: float | None = None
     visible_shapes: int | None = None
     shapes: int | None = None
+    control_error: float | None = None
+    control_p: float | None = None
+    control_visible: float | None = None
 
     def with_strength(self, strength: Strength | None) -> FitEvidence:
         """The evidence with the strength of the instruments, where it is known."""
@@ -141,7 +148,7 @@ class Verdict:
 
     Args:
         severity: "doubtful" or "failed", that of the worst finding; "good" if there is none and all was measured;
-            "note" if not all was, or if a line was found where the instruments could not have shown a curve.
+            "note" if not all was, or if a line was found and no check could have shown a curve.
         findings: the reasons; empty for a good fit.
         evidence: the measurements behind them.
 
@@ -174,7 +181,7 @@ class Verdict:
     def remarks(self) -> tuple[str, ...]:
         """Sentences that are neither for nor against the fit: what could not be seen."""
         e = self.evidence
-        line = [line_remark(e.visible_shapes, e.shapes)] if e.linear else []
+        line = [line_remark(e.visible_shapes, e.shapes, e.control_visible if _shown(e) else None)] if e.linear else []
         networks = [NETWORKS[e.networks]] if e.networks in NETWORKS else []
         missing = [not_measured_remark(self.not_measured)] if self.not_measured else []
         return (*line, *networks, *missing)
@@ -232,14 +239,18 @@ MOMENT_EXCESS = Limits(0.002, 0.02)
 """Of a moment risk beyond that of a simple model, as a share of the outcome's variance."""
 # Of an outcome's variance: a smaller share is not told from chance.
 _MIN_EXPLAINED = 0.02
-# Below two, a line alone: no curvature could have been seen.
+# Below two, a line alone: the instruments could not have shown any curvature.
 _MIN_VISIBLE = 2
+# A curve's error, as a share of the outcome's variance, that has to be visible for a line to be called enough.
+_MAX_UNSEEN = 0.1
+_MAX_P = 0.01
 
 
 def judge(evidence: FitEvidence) -> Verdict:
     """The verdict on a fit: as bad as its worst finding.
 
-    The limits were chosen on development seeds (benchmarks/default-preset.md).
+    What the regression given a control variable has against a fit makes it doubtful at most, because confounding may
+    work otherwise. The limits were chosen on development seeds (benchmarks/default-preset.md, benchmarks/verdicts.md).
     """
     e, never = evidence, -float("inf")
     n_tried = e.n_failed + e.n_members
@@ -258,7 +269,8 @@ def judge(evidence: FitEvidence) -> Verdict:
         "missed": (_missed(e.outcome_explained, e.linear_explained, e.flexible_explained), Limits(0.25, 0.75)),
         "covariates_gain": (e.covariates_gain, Limits(0.005, never)),
         "moment_linear": (_excess(e.moment_risk, e.linear_moment_risk), MOMENT_EXCESS),
-        "moment_p": (e.moment_p, Limits(0.01, never)),
+        "moment_p": (e.moment_p, Limits(_MAX_P, never)),
+        "control_error": (_error_given_control(e), Limits(MOMENT_EXCESS.doubtful, float("inf"))),
         "moment_treatment": (_excess(e.moment_risk, e.treatment_moment_risk), MOMENT_EXCESS),
         "outcome_gap": (e.outcome_gap, Limits(4.0, 15.0)),
         "treatment_gap": (e.treatment_gap, Limits(1.0, 4.0)),
@@ -273,7 +285,7 @@ def judge(evidence: FitEvidence) -> Verdict:
         for key, (value, limits) in measured.items()
         if value is not None and limits.severity(value) != "good"
     )
-    unseen = e.linear and e.visible_shapes is not None and e.visible_shapes < _MIN_VISIBLE
+    unseen = e.linear and e.visible_shapes is not None and e.visible_shapes < _MIN_VISIBLE and not _shown(e)
     incomplete = any(getattr(e, name) is None for name in NOT_MEASURED)
     least: Severity = "note" if unseen or incomplete else "good"
     return Verdict(worst([least, *(finding.severity for finding in found)]), found, evidence)
@@ -298,3 +310,17 @@ def _missed(own: float | None, *others: float | None) -> float | None:
 def _excess(risk: float | None, other: float | None) -> float | None:
     """By how much a moment risk exceeds another; an estimate below zero counts as zero."""
     return None if risk is None or other is None else risk - max(other, 0.0)
+
+
+def _error_given_control(e: FitEvidence) -> float | None:
+    """The error that the regression given a control variable shows; 0 where that is chance."""
+    if e.control_error is None or e.control_p is None:
+        return None
+    if math.isnan(e.control_error) or math.isnan(e.control_p):
+        return math.nan
+    return e.control_error if e.control_p < _MAX_P else 0.0
+
+
+def _shown(e: FitEvidence) -> bool:
+    """Whether the regression given a control variable would have shown a curve."""
+    return e.control_visible is not None and e.control_visible <= _MAX_UNSEEN

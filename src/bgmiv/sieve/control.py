@@ -14,17 +14,42 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
+from bgmiv.sieve.bases import Spline, column_products
 from bgmiv.sieve.penalties import Evidence, Posterior, Shape, block_likelihoods, penalised_solve, priors_of
 from bgmiv.sieve.sampling import BlocksAt, Sampling
 
-__all__ = ["Observed", "Sizes", "standardised"]
+__all__ = ["ControlTerms", "Observed", "Sizes", "generalised_residual", "standardised"]
 
 Floats = NDArray[np.float64]
 
 _MIN_ROWS_A_COLUMN = 4
+_CURVES = 4
+_MIN_PROBABILITY = 1e-3
 # Of the mean size of a residual.
 _MIN_SIZE = 0.2
+
+
+class ControlTerms(NamedTuple):
+    """Functions of control variables on which the error of an outcome may depend.
+
+    Attributes:
+        lines: the control variables, `(n, k)`.
+        curves: of each, `(n, c)`; none for a treatment with levels.
+        products: of each with each covariate, `(n, p)`.
+    """
+
+    lines: Floats
+    curves: Floats
+    products: Floats
+
+    @classmethod
+    def of(cls, lines: Floats, covariates: Floats, *, curved: bool) -> ControlTerms:
+        """Those of control variables `(n, k)`, with products with some covariates."""
+        splines = [Spline.fit(line, _CURVES) for line in lines.T] if curved else []
+        curves = [spline(line) for spline, line in zip(splines, lines.T, strict=False)]
+        return cls(lines, np.hstack([lines[:, :0], *curves]), column_products(lines, covariates))
 
 
 class Observed(NamedTuple):
@@ -120,3 +145,10 @@ def standardised(residuals: Floats, predicted: Floats, covariates: Floats) -> Fl
     sizes = np.abs(residuals)
     expected = known @ np.linalg.lstsq(known, sizes, rcond=None)[0]
     return np.asarray(residuals / np.maximum(expected / sizes.mean(axis=0), _MIN_SIZE), np.float64)
+
+
+def generalised_residual(treatment: Floats, probability: Floats) -> Floats:
+    r"""$E[u | x, w, v]$ for $x = 1\{q + u > 0\}$, $u$ standard normal, where $\Phi(q)$ is the probability of 1."""
+    p = np.clip(probability, _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY)
+    density = np.exp(-0.5 * ndtri(p) ** 2) / np.sqrt(2.0 * np.pi)
+    return np.asarray((treatment - p) * density / (p * (1.0 - p)), np.float64)

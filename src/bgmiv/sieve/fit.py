@@ -22,7 +22,6 @@ from bgmiv.sieve.bases import (
     TERMS,
     ColumnBasis,
     SieveFunction,
-    Spline,
     TreatmentBasis,
     b_splines,
     column_products,
@@ -31,7 +30,7 @@ from bgmiv.sieve.bases import (
     term_columns,
     term_sums,
 )
-from bgmiv.sieve.control import Observed, standardised
+from bgmiv.sieve.control import ControlTerms, Observed, standardised
 from bgmiv.sieve.dimension import INSTRUMENT_DEGREE, INSTRUMENT_RATIO, choose_dimension
 from bgmiv.sieve.first_stage import FirstStage, first_stage
 from bgmiv.sieve.penalties import Shape
@@ -70,8 +69,8 @@ _CURVES = (0.34, 0.08, 0.08)
 _STEPS = (0.1, 0.3, 0.1)
 _S_SHAPED = 0.9
 _SLOPES = 0.5
-# Of confounding: the curves of control variables, and the probability that it has any.
-_CURVES_OF_CONTROL, _NOT_LINEAR = 4, 0.5
+# That confounding is no line of the control variables.
+_NOT_LINEAR = 0.5
 _TINY = float(np.finfo(float).tiny)
 
 
@@ -399,16 +398,15 @@ def _observed(columns: Columns, functions: Floats, first: FirstStage, terms: Seq
     n = first.n_controls
     v = columns.covariates.lines(columns.v)
     lines = standardised(first.residuals[:, :n], first.predicted[:, :n], v)
-    splines = [Spline.fit(line, _CURVES_OF_CONTROL) for line in lines.T] if columns.treatment.spline else []
-    curves = np.hstack([lines[:, :0], *(spline(line) for spline, line in zip(splines, lines.T, strict=False))])
-    products = column_products(lines, v[:, columns.covariates.moderators])
-    parts = [np.full(part.shape[1], 1.0 / np.sum(np.var(part, axis=0))) for part in (curves, products) if part.size]
+    found = ControlTerms.of(lines, v[:, columns.covariates.moderators], curved=columns.treatment.spline is not None)
+    both = [part for part in (found.curves, found.products) if part.size]
+    parts = [np.full(part.shape[1], 1.0 / np.sum(np.var(part, axis=0))) for part in both]
     shape = Shape(np.concatenate([np.zeros(0), *parts]), _NOT_LINEAR)
 
     def terms_at(rows: Any) -> list[Floats]:
         return term_columns(terms, functions[rows], columns.covariates(columns.v[rows]), sizes)
 
-    controls = within.residual(lines), within.residual(np.hstack([curves, products]))
+    controls = within.residual(lines), within.residual(np.hstack([found.curves, found.products]))
     return Observed(*controls, shape, within.net(terms_at))
 
 

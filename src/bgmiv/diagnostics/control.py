@@ -1,0 +1,245 @@
+r"""How wrong a curve is, by the regression of its held-out errors on the observed treatment, given a control variable.
+
+The moments $E[y - g \mid w, v] = 0$ show g only through its mean given the instruments, so that with noise they cannot
+tell a line from a curve. With the first stage's residual r as a control variable, and if confounding works through
+(r, v) alone,
+
+$$E[y - \hat g(x, v) \mid x, v, r] = (g - \hat g)(x, v) + h(r, v), \qquad E[h(r, v) \mid v] = 0:$$
+
+what treatment and covariates say of held-out errors, given r, is an error of $\hat g$, seen with the precision of least
+squares. Where confounding does not work so, a right curve can look wrong and a wrong one right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import f as f_distribution
+
+from bgmiv.covariance import Errors, errors_of, score_covariance
+from bgmiv.data.ivdata import IVData
+from bgmiv.data.within import Within
+from bgmiv.diagnostics.moments import row_weights
+from bgmiv.errors import DataError
+from bgmiv.sieve.bases import term_columns
+from bgmiv.sieve.control import ControlTerms, generalised_residual, standardised
+from bgmiv.sieve.first_stage import FirstStage, first_stage
+from bgmiv.sieve.fit import Columns, draw_folds, instrument_blocks, stretches_of
+from bgmiv.sieve.sampling import Sampling
+
+__all__ = ["ErrorOfCurve", "errors_given_control"]
+
+Floats = NDArray[np.float64]
+
+SIZE = 0.01
+"""Of the test that a curve has no error."""
+
+_WAVES, _BENDS, _SEED, _MIN_GAIN = 60, 6, 20_240, 4.0
+# Functions in which errors of a curve are looked for; further ones as long as rows are many for each of them.
+_ALWAYS = ("constant", "treatment", "covariates", "curve")
+_FURTHER = {"slopes by covariate": 8, "covariate curves": 40, "slopes by covariate curves": 40}
+_MIN_ROWS_A_COLUMN = 5
+# Rows with a treatment beyond these shares do not count in the size of an error: a curve is hardly known there.
+_OUTER = 0.01
+# Rows of the first stage: those held out, and others.
+_MAX_ROWS = 5000
+_STEP, _REAL, _MIN_LEFT = 1e-4, 1e-9, 0.05
+_TINY = 1e-150
+
+
+class ErrorOfCurve(NamedTuple):
+    """What the regression says of the mean squared error of a curve, in squared units of the outcome.
+
+    Attributes:
+        size: an unbiased estimate of it, which may be negative.
+        noise: the mean squared error of the regression itself, which is taken from the estimate.
+        p_value: of the test that there is no error.
+        visible: the least estimate at which that test would reject.
+    """
+
+    size: float
+    noise: float
+    p_value: float
+    visible: float
+
+
+class _Control(NamedTuple):
+    """The first stage, whose residuals are the control variables, of rows in the order of its folds."""
+
+    columns: Columns
+    functions: Floats
+    first: FirstStage
+    errors: Errors
+
+    @classmethod
+    def of(cls, columns: Columns, fold: NDArray[np.intp], errors: Errors, rng: np.random.Generator) -> _Control:
+        """Of rows that are sorted by their fold."""
+        sampling = Sampling(columns.weights, columns.data.groups, stretches_of(fold), errors)
+        functions, n = columns.treatment(columns.x), columns.treatment.sizes["lines"]
+        blocks_at, targets = instrument_blocks(columns, _WAVES, rng)(columns), functions[:, :n]
+        within = columns.within
+        first = first_stage(within.net(blocks_at), within.residual(targets), n, sampling, _MIN_GAIN)
+        return cls(columns, functions, first, errors)
+
+    def values(self, change: Floats) -> Floats:
+        """The control variables where the first stage's predictions `(n, k)` are larger by some numbers `(k,)`."""
+        treatment = self.columns.treatment
+        residuals = self.first.residuals - change
+        lines = self.functions[:, : residuals.shape[1]]
+        if treatment.levels:
+            both = (part * treatment.scale + treatment.shift for part in (lines, lines - residuals))
+            return generalised_residual(*both)
+        return standardised(residuals, lines - residuals, self.columns.covariates.lines(self.columns.v))
+
+    def terms(self, rows: NDArray[np.intp]) -> tuple[Floats, Floats]:
+        """Functions of the control variables of rows, `(n, c)`, and their slopes by each prediction, `(k, n, c)`."""
+        k = self.first.residuals.shape[1]
+        changes = np.vstack([np.zeros(k), _STEP * np.eye(k)])
+        moderators = self.columns.covariates.moderators
+        v = self.columns.covariates.lines(self.columns.v[rows])[:, moderators]
+        # All in one, so that they have the same knots.
+        values = np.vstack([self.values(change)[rows] for change in changes])
+        curved = self.columns.treatment.spline is not None
+        found = np.hstack(ControlTerms.of(values, np.tile(v, (k + 1, 1)), curved=curved))
+        terms, *moved = np.split(found, k + 1)
+        return terms, (np.stack(moved) - terms) / _STEP
+
+    def sought(self, rows: NDArray[np.intp], n_controls: int) -> Floats | None:
+        """Functions of treatment and covariates in which errors are looked for; None with too few rows for them."""
+        columns, n = self.columns, len(rows)
+        of_covariates, sizes = columns.covariates(columns.v[rows]), columns.treatment.sizes
+        found = np.hstack(term_columns(_ALWAYS, self.functions[rows], of_covariates, sizes))
+        for name, rows_a_column in _FURTHER.items():
+            more = term_columns((name,), self.functions[rows], of_covariates, sizes)[0]
+            if rows_a_column * (found.shape[1] + more.shape[1] + n_controls) <= n:
+                found = np.hstack([found, more])
+        return found if _MIN_ROWS_A_COLUMN * (found.shape[1] + n_controls) <= n else None
+
+
+def errors_given_control(
+    data: IVData, rows: NDArray[np.int64], errors: Sequence[NDArray[np.floating]]
+) -> list[ErrorOfCurve] | None:
+    r"""What the regression of held-out errors on treatment and covariates, given control variables, says of curves.
+
+    Control variables are the first stage's residuals, in units of their size given covariates and prediction; for a
+    treatment with levels the generalised residuals of a probit model. Errors may depend on their lines, curves and
+    products with covariates. With coefficients b of functions B of treatment and covariates, and their covariance V,
+    robust or clustered and with the noise of the first stage, the size of the error is
+    $b^\top M b - \operatorname{tr}(M V)$, where M is the mean of B Bᵀ.
+
+    Args:
+        data: the rows of the fit, wide blocks reduced.
+        rows: those that were held out.
+        errors: outcome minus curve there, `(n,)` for each outcome.
+
+    Returns:
+        None where it cannot be made: too few rows or clusters for the functions.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> w, u = rng.normal(size=(2, 1000))
+        >>> x = w + u
+        >>> data = IVData.from_arrays(x**2 + u, x, instruments=w)
+        >>> line, curve = errors_given_control(data, np.arange(1000), [x**2 + u - 1.0, u])
+        >>> line.p_value < 1e-6 < 0.01 < curve.p_value, round(line.size)
+        (True, 6)
+
+    References:
+        W. K. Newey, J. L. Powell, F. Vella (1999), Nonparametric estimation of triangular simultaneous equations
+        models, Econometrica 67(3).
+        P. Kline, R. Saggio, M. Sølvsten (2020), Leave-out estimation of variance components, Econometrica 88(5).
+    """
+    rng = np.random.default_rng(_SEED)
+    others = rng.permutation(np.setdiff1d(np.arange(data.n_rows), rows))
+    pool = np.concatenate([rows, others[: max(0, _MAX_ROWS - len(rows))]])
+    part = data.take(pool)
+    fold = draw_folds(part, rng, Within.of(part.schema, part.covariates).unit())
+    order = np.argsort(fold, kind="stable")
+    columns = Columns.of(part.take(order), rng, waves=_WAVES, bends=_BENDS)
+    try:
+        assumed = errors_of(columns.data)
+    except DataError:
+        # Fewer than three clusters.
+        return None
+    if columns.wide:
+        return None
+    control, own = _Control.of(columns, fold, assumed, rng), np.argsort(order)[: len(rows)]
+    terms, slopes = control.terms(own)
+    sought = control.sought(own, terms.shape[1])
+    if sought is None:
+        return None
+    absorbed = columns.within
+    codes = absorbed.places[own] - np.cumsum([0, *absorbed.sizes])[:-1].astype(np.intp)
+    weights = row_weights(columns.data)
+    within = Within.fit(absorbed.names, absorbed.sizes, codes, weights[own])
+    known = np.column_stack([np.ones(len(own)), columns.covariates.lines(columns.v[own])])
+    root = np.sqrt(weights[own])[:, None]
+    terms = terms - known @ np.linalg.lstsq(root * known, root * terms, rcond=None)[0]
+    x = columns.x[own]
+    usual = np.ones(len(own), bool)
+    if columns.treatment.spline is not None:
+        low, high = np.quantile(x, [_OUTER, 1.0 - _OUTER])
+        usual = (low <= x) & (x <= high)
+    regression = _Regression.of(within.residual(np.hstack([sought, terms])), sought.shape[1], weights[own], usual)
+    return [regression.error(within.residual(np.asarray(one, np.float64)), slopes, control, own) for one in errors]
+
+
+class _Regression(NamedTuple):
+    """Least squares on functions that are sought, which come first, and on those of control variables.
+
+    Attributes:
+        columns: `(n, p)`, of length about one each.
+        weights: `(n,)`.
+        inverse: of their Gram matrix.
+        size: the mean of products of the functions that are sought, `(k, k)`.
+        scale: by which the columns were divided.
+    """
+
+    columns: Floats
+    weights: Floats
+    inverse: Floats
+    size: Floats
+    scale: Floats
+
+    @classmethod
+    def of(cls, columns: Floats, n_sought: int, weights: Floats, counted: NDArray[np.bool_]) -> _Regression:
+        scale = np.sqrt(np.mean(columns**2, axis=0))
+        scale = np.where(scale > 0.0, scale, 1.0)
+        columns = columns / scale
+        gram = columns.T @ (weights[:, None] * columns)
+        inverse = np.asarray(np.linalg.pinv(gram, rcond=_REAL, hermitian=True), np.float64)
+        some, share = columns[counted, :n_sought], weights[counted] / weights[counted].sum()
+        return cls(columns, weights, inverse, some.T @ (share[:, None] * some), scale)
+
+    def error(self, outcome: Floats, slopes: Floats, control: _Control, own: NDArray[np.intp]) -> ErrorOfCurve:
+        """The size of what is found of an outcome, where the control variables are those of rows `own`."""
+        k, first, regressors = len(self.size), control.first, np.hstack(control.first.regressors(slice(None)))
+        influence = (self.weights[:, None] * self.columns) @ self.inverse
+        beta = influence.T @ outcome
+        leverage = np.minimum(np.sum(influence * self.columns, axis=1), 1.0 - _MIN_LEFT)
+        influence = influence[:, :k]
+        scores = np.zeros((len(regressors), k))
+        scores[own] = influence * ((outcome - self.columns @ beta) / (1.0 - leverage))[:, None]
+        given = control.columns.weights
+        left = first.residuals if given is None else first.residuals * given[:, None]
+        for j, (used, inverse) in enumerate(zip(first.kept, first.inverses, strict=True)):
+            z = regressors[:, used]
+            by_first = (influence * (slopes[j] @ (beta[k:] / self.scale[k:]))[:, None]).T @ z[own] @ inverse
+            scores -= (z * left[:, [j]]) @ by_first.T
+        covariance = score_covariance(control.errors, scores)
+        values, vectors = np.linalg.eigh(self.size)
+        half = vectors * np.sqrt(np.maximum(values, 0.0))
+        noise = np.maximum(np.linalg.eigvalsh(half.T @ covariance @ half), 0.0)
+        total, squares = max(float(noise.sum()), _TINY), float(beta[:k] @ self.size @ beta[:k])
+        # Satterthwaite's approximation of a sum of squares of different variances.
+        dof = total**2 / max(float(noise @ noise), _TINY**2), control.errors.dof(len(own) - len(beta))
+        reference = f_distribution(*dof)
+        return ErrorOfCurve(
+            size=squares - total,
+            noise=total,
+            p_value=float(reference.sf(squares / total)),
+            visible=total * (float(reference.isf(SIZE)) - 1.0),
+        )
