@@ -39,8 +39,8 @@ settings.load_profile("fixed")
 # Tracing makes many objects and few cycles: looking for cycles after every 700 takes a sixth of a fit's time.
 gc.set_threshold(50_000, 10, 10)
 
-# A process may hold 65,530 memory maps on Linux; beyond that compilation crashes. A compiled program takes about twenty,
-# and 2 MB. A file of tests needs up to 0.7 GB of them, so that a worker stays below 2 GB.
+# A process may hold 65,530 memory maps on Linux; beyond that compilation crashes. A compiled program takes about twenty
+# and 2 MB. A file of tests adds up to 0.7 GB, so that a worker stays below 2 GB.
 _MAX_MAPS = 25_000
 _MAX_BYTES = 1_000_000_000
 
