@@ -12,6 +12,7 @@ import pytest
 from bgmiv import BGMIV, TSLS, load
 from bgmiv.bgm.config import PRESETS, default_preset
 
+OPTIMISED = True
 N = 500
 Function = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
