@@ -1,6 +1,6 @@
 # bgmiv: everything a developer runs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick fuzz lint docs dist browser adapters lowest results robustness clean
+.PHONY: help setup demo test test-slow quick fuzz lint ruff format mypy layers docs dist browser adapters lowest results robustness clean
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -24,7 +24,7 @@ install = $(1)/bin/python -m pip install --quiet --disable-pip-version-check uv 
     || $(1)/bin/python -m pip install --quiet --no-compile --disable-pip-version-check $(2)
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv and install the package with its dev extras (nothing to do when up to date)
 
@@ -37,10 +37,19 @@ $(STAMP): pyproject.toml
 demo: $(STAMP) ## simulate confounded airline demand, fit it and write its pages into out/demo
 	$(BIN)/bgmiv demo --out out/demo
 
-lint: $(STAMP) ## style, types and layers
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+lint: $(STAMP) ## style, types and layers, all at the same time
+	@$(MAKE) --no-print-directory --jobs 4 ruff format mypy layers
+
+ruff: $(STAMP)
+	$(BIN)/ruff check --quiet .
+
+format: $(STAMP)
+	$(BIN)/ruff format --quiet --check .
+
+mypy: $(STAMP)
 	$(BIN)/mypy
+
+layers: $(STAMP)
 	$(BIN)/lint-imports
 
 browser: ## install Debian's chromium (as root, by apt-get) for the tests of the report page; never fails
@@ -52,11 +61,17 @@ browser: ## install Debian's chromium (as root, by apt-get) for the tests of the
 	        >/dev/null 2>&1 && echo "browser: installed" || echo "browser: apt-get failed; tests in a browser will be skipped"; \
 	else echo "browser: no chromium; tests in a browser will be skipped (name one in BGMIV_CHROMIUM)"; fi
 
-test: lint ## lint, then every test and every docstring example (tests in a browser need one: make browser)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=30
+# Every test is in `test` or in `test-slow`; the marker `slow` decides.
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
+test: lint ## lint, the tests that are not slow, and every docstring example: before every commit
+	$(PYTEST) --durations=30 -m "not slow"
+
+test-slow: $(STAMP) ## the slow tests: simulations, tutorials, kills, Ray, a browser (make browser): before every merge
+	$(PYTEST) --durations=30 -m slow
 
 quick: lint ## lint, and the tests that take no fit: for every save of a file
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m quick tests
+	$(PYTEST) -m quick tests
 
 fuzz: $(STAMP) ## the tests of properties with 2,000 random examples each, new ones every time
 	$(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=fuzz -m hypothesis tests

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 from importlib.metadata import version
@@ -38,17 +39,30 @@ settings.load_profile("fixed")
 # Tracing makes many objects and few cycles: looking for cycles after every 700 takes a sixth of a fit's time.
 gc.set_threshold(50_000, 10, 10)
 
-# A process may hold 65,530 memory maps on Linux and every compiled program takes some; beyond that compilation crashes.
+# A process may hold 65,530 memory maps on Linux; beyond that compilation crashes. A compiled program takes about twenty
+# and 2 MB. A file of tests adds up to 0.7 GB, so that a worker stays below 2 GB.
 _MAX_MAPS = 25_000
+_MAX_BYTES = 1_000_000_000
+
+
+def _many_programs() -> bool:
+    maps, memory = Path("/proc/self/maps"), Path("/proc/self/statm")
+    if not maps.exists():
+        return False
+    resident = int(memory.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return resident > _MAX_BYTES or maps.read_bytes().count(b"\n") > _MAX_MAPS
 
 
 @pytest.fixture(autouse=True, scope="module")
 def few_compiled_programs() -> Iterator[None]:
-    """Forget compiled programs between modules before a worker runs out of memory maps."""
+    """Forget compiled programs between modules before a worker has too many of them."""
     yield
-    maps = Path("/proc/self/maps")
-    if maps.exists() and maps.read_bytes().count(b"\n") > _MAX_MAPS:
+    if _many_programs():
         jax.clear_caches()
+        # The C library keeps the memory unless told otherwise.
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
 
 
 # Much is compiled in tests and little run: XLA's optimisations cost more than they give. Set here, because fixtures of

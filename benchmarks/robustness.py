@@ -344,7 +344,7 @@ def _write(sections: Mapping[str, str]) -> None:
     path.write_text(f"""# What the bench and fits survive
 
 Written by `make robustness` on {platform.system()} with {os.cpu_count()} cores and Python {platform.python_version()}.
-`make test` does the same in smaller numbers.
+`make test-slow` does the same in smaller numbers.
 
 {body}
 """)

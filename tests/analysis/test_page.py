@@ -196,14 +196,18 @@ def test_a_treatment_of_0_and_1_has_dots_and_a_number_has_none(analysis: Analysi
 
 def test_parts_that_do_not_belong_together_are_refused(analysis: Analysis, levelled: Analysis) -> None:
     """As in a model file that someone has changed."""
-    for change in (
-        lambda: replace(analysis, curves=()),
-        lambda: replace(analysis.curves[0], upper=(1.0,)),
-        lambda: replace(analysis, effects=(replace(analysis.effects[0], t1=99.0), *analysis.effects[1:])),
-        lambda: replace(analysis, methods=(replace(analysis.methods[0], curve=(1.0,)),)),
-        lambda: replace(levelled, question=replace(levelled.question, treatment_levels=("one",))),
+    other_treatments = "curves, effects and methods of an analysis have different treatments"
+    for change, message in (
+        (lambda: replace(analysis, curves=()), "needs a curve for all rows"),
+        (lambda: replace(analysis.curves[0], upper=(1.0,)), "parts of different lengths"),
+        (
+            lambda: replace(analysis, effects=(replace(analysis.effects[0], t1=99.0), *analysis.effects[1:])),
+            other_treatments,
+        ),
+        (lambda: replace(analysis, methods=(replace(analysis.methods[0], curve=(1.0,)),)), other_treatments),
+        (lambda: replace(levelled, question=replace(levelled.question, treatment_levels=("one",))), other_treatments),
     ):
-        with pytest.raises(DataError, match=r"needs a curve|different"):
+        with pytest.raises(DataError, match=message):
             change()
 
 

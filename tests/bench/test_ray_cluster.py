@@ -21,7 +21,7 @@ from bgmiv.errors import BGMIVError, BGMIVWarning, ConfigError, DataError, Missi
 from bgmiv.executors import THREAD_VARIABLES, Died, Done, InProcess, RayCluster
 
 # Ray starts its processes by fork and exec, which JAX warns of once another test of this process has used it.
-pytestmark = pytest.mark.filterwarnings(r"ignore:os\.fork\(\) was called:RuntimeWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings(r"ignore:os\.fork\(\) was called:RuntimeWarning")]
 
 # Workers import tasks by name, so the tasks live in a module that they can find.
 TASKS = """

@@ -32,6 +32,7 @@ def test_kills_and_contests_lose_and_double_nothing(tmp_path: Path) -> None:
         assert robustness.contend(made, 2, errors) == Counts(times=1)
 
 
+@pytest.mark.slow
 def test_damage_is_noticed_and_repaired(tmp_path: Path) -> None:
     found = robustness.damage(RowStore(tmp_path), robustness.run_keys(100, 3), 20, random.Random(2))
     assert found == Counts(times=20)

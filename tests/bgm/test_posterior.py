@@ -149,11 +149,13 @@ def _ranks(truth: BGMIVModel, assumed: BGMIVModel, key: jax.Array) -> np.ndarray
     return np.asarray([np.sum(np.asarray(drawn) < np.asarray(true), axis=1) for true, drawn in pairs])
 
 
+@pytest.mark.slow
 def test_ranks_are_uniform_under_simulation(model: BGMIVModel) -> None:
     p_values = calibration(bent(model), bent(model), 11, 12, 13, 14)
     assert p_values.min() * len(p_values) > 0.05
 
 
+@pytest.mark.slow
 def test_the_calibration_test_sees_a_wrong_posterior(model: BGMIVModel) -> None:
     louder = eqx.tree_at(
         lambda m: m.covariates.decoder.nets[0].outputs[0].bias,

