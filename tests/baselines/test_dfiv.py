@@ -41,6 +41,9 @@ SMALL = DFIVConfig(
 )
 
 
+HELD_OUT = jax.jit(held_out_loss, static_argnums=3)
+
+
 def _rows(data: IVData, *, halves: bool = True) -> TrainingData:
     return stage_data(RoleScaling().fit(data).transform(data), jax.random.key(5), halves=halves)
 
@@ -128,15 +131,16 @@ def _check_gradient(loss: object, net: FeatureNet) -> None:
     assert callable(loss)
     value_and_grad = jax.jit(jax.value_and_grad(loss))
     _, grads = value_and_grad(net)
+    # In NumPy: JAX would compile a program for every shape.
+    net, grads = jax.device_get((net, grads))
     leaves, tree = jax.tree.flatten(net)
     rng = np.random.default_rng(0)
     for _ in range(2):
-        direction = jax.tree.unflatten(tree, [jnp.asarray(rng.normal(size=leaf.shape)) for leaf in leaves])
+        direction = jax.tree.unflatten(tree, [rng.normal(size=leaf.shape) for leaf in leaves])
         h = 1e-6
         ahead, behind = (jax.tree.map(lambda a, d, s=s: a + s * d, net, direction) for s in (h, -h))
         numeric = float(value_and_grad(ahead)[0] - value_and_grad(behind)[0]) / (2 * h)
-        pieces = jax.tree.map(lambda g, d: jnp.sum(g * d), grads, direction)
-        exact = float(jax.tree.reduce(jnp.add, pieces))
+        exact = sum(np.sum(g * d) for g, d in zip(jax.tree.leaves(grads), jax.tree.leaves(direction), strict=True))
         assert exact == pytest.approx(numeric, rel=1e-5, abs=1e-6)
 
 
@@ -144,11 +148,14 @@ def test_gradients_agree_with_finite_differences() -> None:
     with jax.enable_x64(True):
         data = DemandDesign().sample(80, 0.5, 0)
         built = _networks(data), stages_of(_rows(data), halves=True)
-        (psi, phi, xi), stages = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), built)
+        (psi, phi, xi), stages = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), jax.device_get(built))
         assert phi is not None
-        targets = masked_features(psi, stages.treatments)
-        expected = expectation(phi, stages, 0.1)
-        fixed = expected(psi)
+        targets = jax.jit(masked_features)(psi, stages.treatments)
+
+        def expected(net: FeatureNet) -> object:
+            return expectation(phi, stages, 0.1)(net)
+
+        fixed = jax.jit(expected)(psi)
         assert targets.dtype == jnp.float64
         _check_gradient(lambda net: first_stage_loss(net, None, targets, stages, 0.1), phi)
         _check_gradient(lambda net: second_stage_loss(net, None, fixed, stages, 0.1), xi)
@@ -187,9 +194,7 @@ def test_held_out_loss_is_that_of_both_stages_solved_elsewhere() -> None:
     xi = _plain_features(networks.covariate, own.covariates, stages.covariates)
     predicted = np.einsum("ni,ij,nj->n", np.column_stack([expected, np.ones(60)]), head.weights, xi)
     errors = np.asarray(own.y)[:60, 0] - predicted
-    assert float(held_out_loss(networks, rows, watched, training.penalties)) == pytest.approx(
-        np.mean(errors**2), rel=1e-4
-    )
+    assert float(HELD_OUT(networks, rows, watched, training.penalties)) == pytest.approx(np.mean(errors**2), rel=1e-4)
 
 
 def test_the_newest_networks_that_are_not_clearly_worse_are_kept_and_training_stops() -> None:
@@ -198,14 +203,13 @@ def test_the_newest_networks_that_are_not_clearly_worse_are_kept_and_training_st
     rows, watched = _rows(data), _rows(data, halves=False)
     state = training.init(_networks(data), watched)
     assert state.best is not None
-    first = training.evaluate(state, rows)
+    evaluate = jax.jit(training.evaluate)
+    first = evaluate(state, rows)
     assert first.best is not None
-    assert float(first.best.loss) == pytest.approx(
-        float(held_out_loss(state.networks, rows, watched, training.penalties))
-    )
+    assert float(first.best.loss) == pytest.approx(float(HELD_OUT(state.networks, rows, watched, training.penalties)))
     slightly, clearly = (first._replace(best=first.best._replace(loss=first.best.loss * x)) for x in (0.97, 0.9))
-    assert int(training.evaluate(slightly, rows).best.stale) == 0
-    stale = training.evaluate(training.evaluate(clearly, rows), rows)
+    assert int(evaluate(slightly, rows).best.stale) == 0
+    stale = evaluate(evaluate(clearly, rows), rows)
     assert bool(training.stopped(stale))
     assert not bool(training.stopped(slightly))
 

@@ -219,6 +219,7 @@ def test_the_adaptive_dimension_is_that_of_moderndid(seed, g, segments, statisti
     np.testing.assert_allclose(interval.std_error[:, 0], np.array(errors) * np.sqrt(1000 / (1000 - k)), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "most"), [("linear", 1.3), ("concave", 0.8), ("heterogeneous", 0.5)])
 def test_it_beats_the_linear_model_where_the_world_is_not_linear(shape: str, most: float) -> None:
     design = make_design(f"noisy-{shape}")

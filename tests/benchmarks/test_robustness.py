@@ -38,6 +38,7 @@ def test_damage_is_noticed_and_repaired(tmp_path: Path) -> None:
     assert found == Counts(times=20)
 
 
+@pytest.mark.slow
 @LINUX
 def test_a_full_disk_at_each_step_of_writing_tears_nothing() -> None:
     found = robustness_fits.run_trial("a full disk at each step of writing")

@@ -23,7 +23,7 @@ IMAGES: dict[str, Design] = {
 # One design for each set of kinds. In closed form all are quick. A network compiles for seconds: the same kinds are in
 # test_estimators.py and test_levels.py, and wide blocks in tests/bgm and tests/baselines/test_members.py.
 KINDS = (
-    *("demand", "vector-proxy", "binary-treatment", "categorical-treatment", "binary-outcome", "linear-gaussian"),
+    *("demand", "vector-proxy", "binary-treatment", "categorical-treatment", "binary-outcome"),
     *("lowdim-sin", "noisy-concave", "semi-401ksubs-linear"),
 )
 QUICK = ("tsls", "npiv", "control-function", "kiv")

@@ -20,6 +20,7 @@ VARIANTS = (
 ROWS = 1_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("design", VARIANTS, ids=lambda design: design.name)
 def test_moments_are_as_stated(design: NoisyDesign) -> None:
     drawn = design.draw(ROWS, seed=17)

@@ -29,6 +29,7 @@ def share_explained(target: np.ndarray, columns: np.ndarray) -> float:
     return float(1.0 - residual.var() / target.var())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("study", "shape"), SEMISYNTHETIC)
 def test_moments_of_a_large_sample(study: str, shape: str) -> None:
     design = SemisyntheticDesign(study, shape)
@@ -48,6 +49,7 @@ def test_moments_of_a_large_sample(study: str, shape: str) -> None:
     assert (both - without) / (1.0 - without) == pytest.approx(design.partial_r2, rel=0.02, abs=3e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("study", COVARIATES)
 def test_models_are_those_of_the_study(study: str) -> None:
     design, real = SemisyntheticDesign(study), load_empirical(study)

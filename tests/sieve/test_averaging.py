@@ -103,6 +103,7 @@ def test_neither_seed_nor_order_of_rows_decides() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("a", [0.25, 0.5])
 def test_a_set_for_weak_instruments_allows_for_a_curve_that_they_do_not_show(a: float) -> None:
     held = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from scipy.interpolate import CubicSpline
 
 import bgmiv
@@ -56,6 +57,7 @@ def _scale(seed: int, n: int = 1000) -> tuple[IVData, np.ndarray]:
     return IVData.from_arrays(y, x, instruments=w, covariates=v), v
 
 
+@pytest.mark.slow
 def test_the_effects_of_single_steps_of_a_scale_are_within_their_intervals() -> None:
     steps = np.array([(0, 1), (2, 3), (4, 5), (0, 5)])
     truth = CURVE[steps[:, 1]] - CURVE[steps[:, 0]]
