@@ -130,7 +130,9 @@ class NPIV(SeededEstimator):
 
     Args:
         min_gain: what a term must gain to enter, as twice a log likelihood ratio; infinite for the linear fit.
-        dimension: "penalised", or "adaptive" for splines of a data-driven number without a penalty.
+        dimension: "penalised", or "adaptive" for splines of a data-driven number without a penalty. On 23 curves with
+            one instrument (n = 1000, five development seeds) these had 1.6 times the error on average; they were better
+            on five, with 0.4 to 0.7 times the error on a parabola, half a parabola and a cubic.
         use_instrument: False ignores the instruments: penalised regression.
         treatment_kind, outcome_kind: as in `IVData.from_arrays`; an outcome may have two levels, not more.
         covariance: what standard errors and tests allow for, as in `IVData.from_arrays`.
