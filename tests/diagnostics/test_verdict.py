@@ -33,7 +33,17 @@ GOOD = FitEvidence(
 )
 # The linear and the kernel regression explain nothing.
 ALONE = replace(GOOD, linear_explained=-9.0, flexible_explained=-9.0)
-_NOT_JUDGED = ("n_", "discrete", "network", "left_for", "linear", "moment_statistic", "visible", "shapes", "instrument_critical")
+_NOT_JUDGED = (
+    "n_",
+    "discrete",
+    "network",
+    "left_for",
+    "linear",
+    "moment_statistic",
+    "visible",
+    "shapes",
+    "instrument_critical",
+)
 MEASURED = [name for name in FitEvidence.__dataclass_fields__ if not name.startswith(_NOT_JUDGED)]
 MEASURED += ["linear_explained", "linear_moment_risk"]
 
