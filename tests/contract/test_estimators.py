@@ -260,4 +260,4 @@ def test_a_forked_process_predicts_or_refuses_at_once(method: str, fitted: Fitte
         (tmp_path / "answer").write_text(str(answer))
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0, "it waits for ever"
-    assert (tmp_path / "answer").read_text() == ("refused" if model.compiled else "True")
+    assert (tmp_path / "answer").read_text() == ("refused" if model.fitted_.compiled else "True")

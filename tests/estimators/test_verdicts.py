@@ -105,7 +105,7 @@ def test_a_last_stage_is_checked_by_coefficients_that_have_not_seen_the_row() ->
 @pytest.mark.filterwarnings("ignore::bgmiv.errors.FitWarning")
 @pytest.mark.usefixtures("small_default")
 def test_the_no_instrument_version_is_the_same_method() -> None:
-    model = BGMIV(random_state=0).fit(Y, X, **ROWS)
+    model = BGMIV(networks=True, random_state=0).fit(Y, X, **ROWS)
     other = model._no_instrument_fit()
     assert other is not None
     assert other.n_members == model.fitted_.n_members == 5
@@ -118,7 +118,7 @@ def test_the_no_instrument_version_is_the_same_method() -> None:
 @pytest.mark.filterwarnings("ignore::bgmiv.errors.FitWarning")
 @pytest.mark.usefixtures("small_default")
 def test_two_members_are_the_same_estimator_and_one_is_refused() -> None:
-    fitted = BGMIV(members=2, random_state=0).fit(Y, X, **ROWS).fitted_
+    fitted = BGMIV(networks=True, members=2, random_state=0).fit(Y, X, **ROWS).fitted_
     assert fitted.last_stage is not None
     assert len(np.unique(np.concatenate([member.held_out_rows for member in fitted.members]))) == N
     for settings in ({"members": 1}, {"held_out": 0.1}, {"members": 3, "held_out": 0.3}):
@@ -152,7 +152,7 @@ def test_a_level_that_no_other_row_has_is_compared_within() -> None:
 def test_fit_warns_of_what_it_knows_and_not_of_what_was_not_measured(
     small_default: None, recwarn: pytest.WarningsRecorder
 ) -> None:
-    model = BGMIV(random_state=0).fit(Y, X, **ROWS)
+    model = BGMIV(networks=True, random_state=0).fit(Y, X, **ROWS)
     known = model.fitted_.evidence
     assert known is not None
     assert (known.moment_risk, known.linear_explained is None) == (None, False)
