@@ -123,9 +123,9 @@ class TestFitsWithoutNetworks:
         assert fit(data).verdict_.evidence.networks == "nothing left"
 
     def test_an_outcome_with_two_levels(self) -> None:
-        rng = np.random.default_rng(0)
-        w, u = rng.normal(size=(2, N))
-        data = IVData.from_arrays(w + u + rng.normal(size=N) > 0.0, w + 0.5 * u, instruments=w)
+        one = draw(0.0)
+        roles = {"instruments": one.instruments, "covariates": one.covariates}
+        data = IVData.from_arrays(one.outcome > 0.0, one.treatment, **roles)
         assert fit(data).verdict_.evidence.networks == "nothing left"
 
 
