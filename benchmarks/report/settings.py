@@ -59,6 +59,7 @@ def _held(config: BGMIVConfig) -> dict[str, str]:
         "generators' learning rate": f"{later.learning_rate:g}",
         "latents' learning rate": f"{later.latent_learning_rate:g}",
         "weight of log p(z) + log p(v | z)": f"{later.pzv_weight:g}",
+        "epochs before the outcome": "0",
         "IV integral": str(later.integration),
     }
     if not on:

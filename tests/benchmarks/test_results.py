@@ -144,7 +144,7 @@ def test_failures_versions_and_missing_runs(make_cell: MakeCell) -> None:
 
 def test_verdicts_beside_the_truth(make_cell: MakeCell) -> None:
     good = {"n_held_out": 400, "outcome_explained": 0.9, "first_stage_gain": 0.5, "moment_risk": 0.0}
-    good |= {"linear_explained": 0.9, "flexible_explained": 0.9}
+    good |= {"linear_explained": 0.9, "flexible_explained": 0.9, "control_error": 0.0, "control_p": 0.5}
     bad = {"n_held_out": 400, "outcome_explained": 0.9, "first_stage_gain": 0.0}
     rows = [
         *make_cell("bgm-iv", [1.0], n=100),

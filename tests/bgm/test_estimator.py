@@ -200,7 +200,7 @@ class TestPaperPreset:
         covariates = CovariateConfig()
         assert covariates.dense_hidden == (64,) * 5
         assert covariates.features.images == ImageConfig(features="conv", shift=0, noise=0.0, dropout=0.1)
-        assert covariates.images == ImageDecoderConfig(decoder="conv", likelihood="bernoulli")
+        assert covariates.images == ImageDecoderConfig(decoder="conv")
 
     @pytest.mark.parametrize(
         ("covariates", "layout", "batch"),

@@ -127,3 +127,13 @@ def test_with_weak_instruments_the_verdict_says_that_it_was_not_made() -> None:
     with pytest.warns(match="weak"):
         model = TSLS().fit(data.outcome, x, instruments=data.instruments, covariates=data.covariates)
     assert "the error of the curve given a control variable" in model.verdict_.not_measured
+
+
+def test_a_skewed_residual_is_no_control_variable() -> None:
+    w, v, u, own = np.random.default_rng(0).normal(size=(4, 500))
+    x, e = np.exp(0.5 * (w + 0.3 * v + u)), 0.7 * u + 0.7 * own
+    data = IVData.from_arrays(x + e, x, instruments=w, covariates={"v": v})
+    assert errors_given_control(data, np.arange(500), [e]) is None
+    verdict = NPIV(random_state=0).fit(x + e, x, instruments=w, covariates=v).verdict_
+    assert verdict.evidence.control_p is None
+    assert any("control variable" in words for words in verdict.not_measured)

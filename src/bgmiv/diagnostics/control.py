@@ -48,6 +48,9 @@ _OUTER = 0.01
 _MAX_ROWS = 5000
 _STEP, _REAL, _MIN_LEFT = 1e-4, 1e-9, 0.05
 _TINY = 1e-150
+# A residual with a longer tail on one side, by its 10%, 50% and 90% quantiles, is no control variable: what it is a
+# function of enters the treatment through a curve. Chance adds to it, by one over the root of the rows.
+_MAX_SKEWNESS, _BY_CHANCE = 0.15, 2.0
 
 
 class ErrorOfCurve(NamedTuple):
@@ -94,6 +97,12 @@ class _Control(NamedTuple):
             return generalised_residual(*both)
         return standardised(residuals, lines - residuals, self.columns.covariates.lines(self.columns.v))
 
+    def skewed(self, rows: NDArray[np.intp]) -> bool:
+        """Whether a residual has a long tail on one side."""
+        low, middle, high = np.quantile(self.values(np.zeros(1))[rows], [0.1, 0.5, 0.9], axis=0)
+        most = _MAX_SKEWNESS + _BY_CHANCE / np.sqrt(len(rows))
+        return bool(np.any(np.abs(low + high - 2.0 * middle) > most * (high - low)))
+
     def terms(self, rows: NDArray[np.intp]) -> tuple[Floats, Floats]:
         """Functions of the control variables of rows, `(n, c)`, and their slopes by each prediction, `(k, n, c)`."""
         k = self.first.residuals.shape[1]
@@ -136,7 +145,7 @@ def errors_given_control(
         errors: outcome minus curve there, `(n,)` for each outcome.
 
     Returns:
-        None where it cannot be made: too few rows or clusters for the functions.
+        None where it cannot be made: too few rows or clusters for the functions, or a skewed residual.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -167,6 +176,8 @@ def errors_given_control(
     if columns.wide:
         return None
     control, own = _Control.of(columns, fold, assumed, rng), np.argsort(order)[: len(rows)]
+    if columns.treatment.spline is not None and control.skewed(own):
+        return None
     terms, slopes = control.terms(own)
     sought = control.sought(own, terms.shape[1])
     if sought is None:
