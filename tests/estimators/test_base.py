@@ -198,7 +198,7 @@ def test_arrays_tables_and_formulas_are_the_same_fit() -> None:
         np.testing.assert_allclose(model.predict(1.0, query), expected)
         assert model.ate(t0=0.0, t1=1.0) == pytest.approx(by_arrays.ate(t0=0.0, t1=1.0))
     with pytest.warns(BGMIVWarning, match=r"from_formula is deprecated; use TSLS\(...\).fit_formula"):
-        old = TSLS.from_formula("y ~ v + [x ~ w]", table, weights="pw", degree=1)
+        old = TSLS.from_formula("y ~ v + [x ~ w]", table, weights="pw", covariance="auto")
     np.testing.assert_allclose(old.predict(1.0, query), expected)
 
 
