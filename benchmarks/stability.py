@@ -72,7 +72,7 @@ def designed(name: str) -> Source:
 SOURCES: dict[str, Callable[[], Source]] = {
     "README": example,
     "card": lambda: real("card", 12.0, 16.0),
-    "401k": lambda: real("401k", 0, 1),
+    "401ksubs": lambda: real("401ksubs", 0, 1),
     "noisy-concave": lambda: designed("noisy-concave"),
     "noisy-heterogeneous": lambda: designed("noisy-heterogeneous"),
 }

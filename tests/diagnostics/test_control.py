@@ -137,3 +137,18 @@ def test_a_skewed_residual_is_no_control_variable() -> None:
     verdict = NPIV(random_state=0).fit(x + e, x, instruments=w, covariates=v).verdict_
     assert verdict.evidence.control_p is None
     assert any("control variable" in words for words in verdict.not_measured)
+
+
+def test_rows_without_weight_are_as_good_as_absent() -> None:
+    data, e, x = draw(0, n=600)
+    used = np.arange(600) % 3 > 0
+    own = np.arange(400)
+    weighted = replace(data, weights=used.astype(float))
+    (found,) = errors_given_control(weighted, own, [(e + 0.1 * x)[own]]) or ()
+    (wanted,) = (
+        errors_given_control(
+            data.take(np.flatnonzero(used)), np.arange(used[own].sum()), [(e + 0.1 * x)[own][used[own]]]
+        )
+        or ()
+    )
+    assert [*found] == pytest.approx([*wanted], rel=1e-6)

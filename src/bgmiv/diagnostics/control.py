@@ -162,7 +162,10 @@ def errors_given_control(
         P. Kline, R. Saggio, M. Sølvsten (2020), Leave-out estimation of variance components, Econometrica 88(5).
     """
     rng = np.random.default_rng(_SEED)
-    others = rng.permutation(np.setdiff1d(np.arange(data.n_rows), rows))
+    there = np.ones(data.n_rows, bool) if data.weights is None else data.weights > 0
+    errors = [one[there[rows]] for one in errors]
+    rows = rows[there[rows]]
+    others = rng.permutation(np.setdiff1d(np.flatnonzero(there), rows))
     pool = np.concatenate([rows, others[: max(0, _MAX_ROWS - len(rows))]])
     part = data.take(pool)
     fold = draw_folds(part, rng, Within.of(part.schema, part.covariates).unit())
