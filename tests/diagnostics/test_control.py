@@ -144,11 +144,9 @@ def test_rows_without_weight_are_as_good_as_absent() -> None:
     used = np.arange(600) % 3 > 0
     own = np.arange(400)
     weighted = replace(data, weights=used.astype(float))
-    (found,) = errors_given_control(weighted, own, [(e + 0.1 * x)[own]]) or ()
-    (wanted,) = (
-        errors_given_control(
-            data.take(np.flatnonzero(used)), np.arange(used[own].sum()), [(e + 0.1 * x)[own][used[own]]]
-        )
-        or ()
-    )
-    assert [*found] == pytest.approx([*wanted], rel=1e-6)
+    wrong, first = e + 0.1 * x, used[own]
+    found = errors_given_control(weighted, own, [wrong[own]])
+    wanted = errors_given_control(data.take(np.flatnonzero(used)), np.arange(first.sum()), [wrong[own][first]])
+    assert found is not None
+    assert wanted is not None
+    assert [*found[0]] == pytest.approx([*wanted[0]], rel=1e-6)
