@@ -79,6 +79,9 @@ def optimised_programs(request: pytest.FixtureRequest) -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", True)
 
 
+# Files that take more than ten seconds.
+_LONGEST = ("test_robustness.py", "test_tutorials.py", "test_network_check.py", "test_estimators.py")
+
 # Folders whose tests fit nothing, or next to nothing.
 _QUICK = ("data", "likelihood", "nn", "persist", "preprocess", "designs")
 
@@ -91,10 +94,9 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that `make quick` runs, and put the files that take longest first: no worker waits at the end."""
     tests = Path(__file__).resolve().parent / "tests"
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
 
     def place(item: pytest.Item) -> int:
-        return 0 if item.path in slow else 2 if item.get_closest_marker("quick") else 1
+        return 0 if item.path.name in _LONGEST else 2 if item.get_closest_marker("quick") else 1
 
     for item in items:
         folder = item.path.relative_to(tests).parts[0] if item.path.is_relative_to(tests) else ""

@@ -72,7 +72,7 @@ def test_shapes_of_every_question(tsls: TSLS) -> None:
     assert tsls.effect_interval(rows, t0=own, t1=1.0).estimate.shape == (6,)
 
 
-def heterogeneous(n: int = 20_000) -> tuple[TSLS, np.ndarray, np.ndarray]:
+def heterogeneous(n: int = 5000) -> tuple[TSLS, np.ndarray, np.ndarray]:
     """The effect of one unit is 1.6 + 3 age, age is standard normal, and older rows stand for more rows.
 
     With weights exp(age / 2) the mean of age is 1/2, so that the weighted average effect is 3.1 and the plain one 1.6.
@@ -97,6 +97,10 @@ def test_sample_weights_enter_every_average() -> None:
     assert np.diff(model.dose_response([0.0, 1.0]).values)[0] == pytest.approx(weighted)
     assert np.diff(model.dose_response_interval([0.0, 1.0]).estimate)[0] == pytest.approx(weighted)
     assert model.ate_interval(t0=0.0, t1=1.0).estimate == pytest.approx(weighted)
+    # What an analysis says is what the questions say, whatever the rows.
+    model, age, weights = heterogeneous(1000)
+    weighted = model.ate(t0=0.0, t1=1.0)
+    assert weighted == pytest.approx(np.average(model.effect({"age": age}, t0=0.0, t1=1.0), weights=weights))
     found = model.analysis(t0=0.0, t1=1.0, no_instrument=False)
     assert found.effects[0].estimate == pytest.approx(weighted)
     assert f"{weighted:.3g}" in str(model.summary(t0=0.0, t1=1.0, no_instrument=False))
