@@ -2,7 +2,8 @@
 
 Samples of seeds 5000 to 5009, which both versions share; the error is the mean square over the points of the design's
 grid that are in support, as a share of the variance of g there. Rows of `errors_of_g.jsonl` that are missing are made
-under a label; run it with the Python of a checkout of an earlier version for its rows.
+under a label; for an earlier version's rows, run it with the Python of a checkout (before version 7 of BGM-IV `fit`
+takes a key of JAX in the place of the seed).
 
     NPROC=1 OMP_NUM_THREADS=1 python benchmarks/errors_of_g.py run LABEL
     python benchmarks/errors_of_g.py tables OLD NEW
@@ -43,8 +44,6 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 
 def run(label: str) -> None:
     """Fit what is missing."""
-    import jax
-
     from bgmiv.baselines.npiv import NPIVConfig
     from bgmiv.designs import make_design
     from bgmiv.effects import predict
@@ -61,7 +60,7 @@ def run(label: str) -> None:
                 continue
             data = design.sample(n, rho, seed)
             start = time.process_time()
-            fitted = NPIVConfig().fit(data, jax.random.key(0))
+            fitted = NPIVConfig().fit(data, 0)
             spent = time.process_time() - start
             values = np.asarray(predict(fitted, grid.treatment, grid.covariates), np.float64)[inside]
             # The effect of `noisy-null` is zero; its g varies with covariates.
