@@ -17,8 +17,8 @@ from bgmiv.data.query import query_along
 from bgmiv.designs import BinaryConfoundedDesign, CategoricalTreatmentDesign
 from bgmiv.effects import average, predict
 from bgmiv.errors import ConfigError, DataError
+from bgmiv.sieve.columns import draw_folds
 from bgmiv.sieve.control import generalised_residual
-from bgmiv.sieve.fit import draw_folds
 
 SEED = 0
 

@@ -18,7 +18,8 @@ from bgmiv.data import IVData
 from bgmiv.data.query import query_at
 from bgmiv.effects import estimate_at
 from bgmiv.intervals import interval_of
-from bgmiv.sieve.fit import Learned, SieveConfig
+from bgmiv.sieve.columns import Learned
+from bgmiv.sieve.fit import SieveConfig
 
 N = 200
 

@@ -21,17 +21,10 @@ from bgmiv.intervals import Floats
 from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.progress import Reporter, silent
 from bgmiv.sieve.bases import ColumnBasis, SieveFunction, TreatmentBasis, column_products, term_columns
+from bgmiv.sieve.columns import Columns, draw_folds, instrument_blocks, stretches_of
 from bgmiv.sieve.control import generalised_residual
 from bgmiv.sieve.first_stage import FirstStage, first_stage
-from bgmiv.sieve.fit import (
-    Columns,
-    draw_folds,
-    instrument_blocks,
-    second_stage_of,
-    sieve_function,
-    stretches_of,
-    warn_of_shrunk,
-)
+from bgmiv.sieve.fit import second_stage_of, sieve_function, warn_of_shrunk
 from bgmiv.sieve.penalties import Penalties
 from bgmiv.sieve.sampling import Sampling
 from bgmiv.sieve.second_stage import Regression, SecondStage

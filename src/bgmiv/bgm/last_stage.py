@@ -16,7 +16,8 @@ from bgmiv.diagnostics.moments import variance_of
 from bgmiv.errors import DataError, NotIdentifiedError
 from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.sieve.bases import SieveFunction
-from bgmiv.sieve.fit import Learned, SieveConfig, SieveFit, fit_sieve, left_out_errors, min_rows
+from bgmiv.sieve.columns import Learned
+from bgmiv.sieve.fit import SieveConfig, SieveFit, fit_sieve, left_out_errors, min_rows
 
 __all__ = ["LastStage", "fit_sieve_stage", "left_out_fits", "sieve_without", "with_networks"]
 

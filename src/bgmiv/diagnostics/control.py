@@ -25,9 +25,9 @@ from bgmiv.data.within import Within
 from bgmiv.diagnostics.moments import row_weights
 from bgmiv.errors import DataError
 from bgmiv.sieve.bases import term_columns
+from bgmiv.sieve.columns import Columns, draw_folds, instrument_blocks, stretches_of
 from bgmiv.sieve.control import ControlTerms, generalised_residual, standardised
 from bgmiv.sieve.first_stage import FirstStage, first_stage
-from bgmiv.sieve.fit import Columns, draw_folds, instrument_blocks, stretches_of
 from bgmiv.sieve.sampling import Sampling
 
 __all__ = ["ErrorOfCurve", "errors_given_control"]
