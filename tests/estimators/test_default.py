@@ -59,6 +59,7 @@ def table(request: pytest.FixtureRequest) -> Case:
 def test_networks_are_trained_where_they_are_wanted_or_needed(table: Case) -> None:
     wanted = "trained" if table.model.networks is True else "nothing left"
     assert table.model.verdict_.evidence.networks == wanted
+    assert "treatment" in table.model.fitted_.last_stage.terms
 
 
 def test_the_curve_is_that_of_the_truth(table: Case) -> None:

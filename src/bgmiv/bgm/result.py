@@ -14,6 +14,7 @@ from bgmiv.data.query import Rows
 from bgmiv.diagnostics.check import HeldOutPredictions
 from bgmiv.diagnostics.held_out import cross_fitted
 from bgmiv.estimators.fitted import FittedMethod, FittedSieve
+from bgmiv.sieve.bases import SieveFunction
 
 __all__ = ["LAST_STAGE_INTERVALS", "FittedBGMIV", "FittedWithoutNetworks"]
 
@@ -28,8 +29,6 @@ class FittedBGMIV(FittedMethod):
 
     Attributes:
         config: the config; resolved where networks were trained.
-        uses_networks: whether the estimate depends on networks. Trained ones may still have no part in it: held-out
-            rows may support a line or a sieve alone.
 
     Example:
         >>> import numpy as np
@@ -46,7 +45,7 @@ class FittedBGMIV(FittedMethod):
     @property
     @abstractmethod
     def uses_networks(self) -> bool:
-        """Whether the estimate depends on networks."""
+        """Whether the estimate depends on networks; trained ones have no part in it where held-out rows do without."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +66,11 @@ class FittedWithoutNetworks(FittedSieve, FittedBGMIV):
     def uses_networks(self) -> bool:
         """It has none."""
         return False
+
+    @property
+    def last_stage(self) -> SieveFunction:
+        """The line or the sieve."""
+        return self.function
 
     @property
     def interval_kind(self) -> str:
