@@ -14,7 +14,7 @@ import pytest
 import scipy.sparse
 
 from bgmiv.data import BlockSpec, IVData, read_table
-from bgmiv.data.read import from_frame
+from bgmiv.data.ivdata import from_frame
 from bgmiv.errors import DataError
 
 N = 6

@@ -10,8 +10,7 @@ import polars as pl
 import pytest
 
 from bgmiv.data.formula import from_formula
-from bgmiv.data.ivdata import IVData
-from bgmiv.data.read import from_frame
+from bgmiv.data.ivdata import IVData, from_frame
 from bgmiv.errors import BGMIVWarning, DataError
 
 N = 12

@@ -9,8 +9,7 @@ from typing import Any
 import narwhals as nw
 import numpy as np
 
-from bgmiv.data.read import is_table
-from bgmiv.data.table import read_columns
+from bgmiv.data.table import is_table, read_columns
 from bgmiv.errors import ConfigError, DataError
 
 __all__ = ["fit_arguments", "named_columns", "one_column", "unfitted_copy", "unused_name"]

@@ -12,8 +12,7 @@ from bgmiv.adapters import fit_arguments, named_columns, one_column, unfitted_co
 from bgmiv.data.blocks import level_codes
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import check_finite, numeric
-from bgmiv.data.read import check_known, is_table
-from bgmiv.data.table import read_column
+from bgmiv.data.table import check_known, is_table, read_column
 from bgmiv.diagnostics.moments import conditions_of, moment_risk
 from bgmiv.errors import ConfigError, DataError, MissingExtraError, NotFittedError
 

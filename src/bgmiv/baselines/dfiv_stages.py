@@ -18,7 +18,7 @@ from jax.scipy.linalg import cho_factor, cho_solve
 from numpy.typing import NDArray
 
 from bgmiv.baselines.networks import FeatureNet, Inputs, Moments
-from bgmiv.data.folds import row_folds
+from bgmiv.data.ivdata import row_folds
 from bgmiv.data.scaling import ScaledData
 from bgmiv.nn.batching import bucket_size, pad_rows
 from bgmiv.training.loop import Row, TrainingData

@@ -10,12 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgmiv.data.blocks import BlockKind, BlockSpec, Declaration, category_entries, covariate_label, is_flag, plan_blocks
-from bgmiv.data.messages import FloatArray, counted, finite_columns, listed, role_label, setting, warn_user
-from bgmiv.data.schema import RoleKind, Schema, Variable, encode, read_role
-from bgmiv.data.table import Column, Table, check_same_rows, read_column, read_columns
+from bgmiv.data.messages import FloatArray, counted, finite_columns, listed, naming_rows, role_label, setting, warn_user
+from bgmiv.data.schema import RoleKind, Schema, Variable, encode, read_role, with_levels
+from bgmiv.data.table import (
+    Column,
+    Missing,
+    Table,
+    check_same_rows,
+    read_column,
+    read_columns,
+    select_columns,
+    without_missing,
+)
 from bgmiv.errors import ConfigError, DataError, FitWarning, KindWarning, printable
 
-__all__ = ["Covariance", "IVData", "checked_sampling"]
+__all__ = ["Covariance", "IVData", "checked_sampling", "from_frame", "row_folds"]
 
 Covariance = Literal["auto", "classical", "robust", "cluster"]
 """What standard errors and tests allow for: errors of equal variance, of any variance, or dependent within groups."""
@@ -234,6 +243,56 @@ class IVData:
         shown = names if len(names) <= 10 else [*names[:10], f"... {len(names)} in all"]
         roles = [self.schema.outcome.name, self.schema.treatment.name, *self.schema.instruments]
         return printable(f"IVData({self.n_rows} rows: {', '.join(roles)} | {', '.join(shown)})")
+
+
+@naming_rows
+def from_frame(
+    data: Any,
+    *,
+    outcome: str,
+    treatment: str,
+    instruments: str | Sequence[str],
+    covariates: str | Sequence[str] | None = None,
+    missing: Missing = "raise",
+    blocks: Mapping[str, Declaration] | None = None,
+    treatment_kind: RoleKind = "auto",
+    outcome_kind: RoleKind = "auto",
+    weights: str | None = None,
+    groups: str | Sequence[str] | None = None,
+    covariance: Covariance = "auto",
+) -> IVData:
+    """Validated data from the named columns of a table; covariates of strings are categorical.
+
+    Args:
+        data: a pandas, polars or pyarrow table, or a mapping of names to arrays; other columns are not looked at.
+        outcome, treatment, instruments, covariates: columns' names.
+        missing: "raise" to refuse missing values in these columns, "drop" to leave out rows that have one.
+        blocks, treatment_kind, outcome_kind, covariance: as in `IVData.from_arrays`.
+        weights: the name of the column of sample weights; it may be a covariate too.
+        groups: the name of the column of groups, or two names for clusters two ways; they may be covariates or
+            instruments too.
+    """
+    asked = {"instruments": _names(instruments, "instruments"), "covariates": _names(covariates, "covariates")}
+    for argument, name in (("outcome", outcome), ("treatment", treatment)):
+        if not isinstance(name, str):
+            raise DataError(f"{argument} must be the name of a column of the table, got {name!r}.")
+    sampling = checked_sampling(weights, groups, {"outcome": [outcome], "treatment": [treatment], **asked})
+    used = (outcome, treatment, *asked["instruments"], *asked["covariates"])
+    used += tuple(name for names in sampling.values() for name in names)
+    table = without_missing(select_columns(data, used), missing)
+    known = table.part(asked["covariates"])
+    known = known._replace(columns=tuple(with_levels(column, blocks or ()) for column in known.columns))
+    return IVData.from_arrays(
+        table.part([outcome]),
+        table.part([treatment]),
+        instruments=table.part(asked["instruments"]),
+        covariates=known if known.columns else None,
+        blocks=blocks,
+        treatment_kind=treatment_kind,
+        outcome_kind=outcome_kind,
+        covariance=covariance,
+        **{argument: table.part(names) for argument, names in sampling.items()},
+    )
 
 
 def _tell_binary(roles: Mapping[str, Column], covariates: Sequence[Column]) -> None:
@@ -473,3 +532,37 @@ def _check_sampling_values(sampling: Mapping[str, Column], roles: Mapping[str, F
             if _find_equal(column.values.astype(np.float64), roles[role]) is not None:
                 label = role_label(role_of, column.name)
                 raise DataError(f"{label}: identical to the {role} in every row. Pass the right column.")
+
+
+def _names(names: str | Sequence[str] | None, argument: str) -> tuple[str, ...]:
+    if names is None:
+        return ()
+    listed = (names,) if isinstance(names, str) else tuple(names)
+    for name in listed:
+        if not isinstance(name, str):
+            raise DataError(f"{argument} must be names of columns of the table, got {name!r} among them.")
+        if listed.count(name) > 1:
+            raise DataError(f"{argument} name the column {name!r} twice. Name it once.")
+    return listed
+
+
+def row_folds(
+    n: int, n_folds: int, rng: np.random.Generator, groups: NDArray[np.integer] | None = None
+) -> NDArray[np.intp]:
+    """The fold of each of `n` rows: folds of about as many rows, whole groups in each, no more than there are groups.
+
+    Example:
+        >>> row_folds(6, 2, np.random.default_rng(0), np.array([0, 0, 0, 1, 2, 2]))
+        array([0, 0, 0, 1, 1, 1])
+    """
+    if groups is None:
+        return rng.permutation(n) % n_folds
+    codes, counts = np.unique(groups, return_inverse=True, return_counts=True)[1:]
+    shuffled = rng.permutation(len(counts))
+    filled = np.zeros(min(n_folds, len(counts)), np.int64)
+    fold_of = np.empty(len(counts), np.intp)
+    # The largest first, each where there are fewest rows.
+    for group in shuffled[np.argsort(-counts[shuffled], kind="stable")]:
+        fold_of[group] = np.argmin(filled)
+        filled[fold_of[group]] += counts[group]
+    return fold_of[codes]

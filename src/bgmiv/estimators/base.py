@@ -15,11 +15,11 @@ from bgmiv.analysis.analysis import Analysis
 from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.covariance import check_clusters
 from bgmiv.data.formula import FormulaReader, formula_file, from_formula
-from bgmiv.data.ivdata import Covariance, IVData
+from bgmiv.data.ivdata import Covariance, IVData, from_frame
 from bgmiv.data.messages import warn_user
 from bgmiv.data.query import Rows
-from bgmiv.data.read import ColumnReader, Missing, from_frame, is_table, table_rows
 from bgmiv.data.schema import RoleKind
+from bgmiv.data.table import ColumnReader, Missing, is_table, table_rows
 from bgmiv.diagnostics.verdict import Verdict
 from bgmiv.errors import ConfigError, FitWarning, ModelFileError, NotFittedError, WeakInstrumentWarning
 from bgmiv.estimators.fitted import FittedMethod, MethodConfig

@@ -14,12 +14,12 @@ import numpy as np
 from bgmiv.analysis.analysis import Analysis
 from bgmiv.data.blocks import Level
 from bgmiv.data.formula import FormulaFile, FormulaReader, formula_reader, from_formula
-from bgmiv.data.ivdata import Covariance, IVData
+from bgmiv.data.ivdata import Covariance, IVData, from_frame
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Query, Rows
-from bgmiv.data.read import ColumnReader, from_frame
 from bgmiv.data.scaling import FixedAffine, Identity, RoleScaling, Standardise
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema, Variable
+from bgmiv.data.table import ColumnReader
 from bgmiv.errors import DataError, ModelFileError
 from bgmiv.estimators.fitted import FittedMethod
 from bgmiv.integrate import FiniteMixture, GaussHermite, MonteCarlo, ObservedTreatment, QuasiMonteCarlo

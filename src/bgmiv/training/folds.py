@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.data.folds import row_folds
+from bgmiv.data.ivdata import row_folds
 
 if TYPE_CHECKING:
     from jax import Array
