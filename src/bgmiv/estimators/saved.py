@@ -228,11 +228,10 @@ def data_again(
     """
     if isinstance(table, IVData):
         return _recoded(replace(table, covariance=covariance), schema)
-    named = dict(sampling)
-    second = named.pop("second_groups", "")
+    clusters = [sampling[name] for name in ("groups", "second_groups") if name in sampling]
     given: dict[str, Any] = {
-        **named,
-        **({"groups": [named["groups"], second]} if second else {}),
+        "sample_weight": sampling.get("weights"),
+        "clusters": clusters or None,
         "covariance": covariance,
         "treatment_kind": str(schema.treatment.kind.value),
         "outcome_kind": str(schema.outcome.kind.value),
