@@ -16,7 +16,7 @@ from bgmiv.bgm.settings import CovariateConfig, JointTraining, ModelConfig
 from bgmiv.bgm.train import open_checkpoint
 from bgmiv.data.ivdata import IVData
 from bgmiv.effects import predict
-from bgmiv.training.checkpoint import Checkpoint
+from bgmiv.training import Checkpoint
 
 N = 60
 RNG = np.random.default_rng(0)

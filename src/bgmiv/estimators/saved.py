@@ -141,9 +141,8 @@ def _codec(classes: tuple[type, ...]) -> Codec:
     import jax
 
     from bgmiv.likelihood import Bernoulli, Categorical, Gaussian, GaussianMixture, Levels
-    from bgmiv.nn.features import Noised, Raw, VectorFeatures
-    from bgmiv.nn.images import ImageFeatures
-    from bgmiv.nn.mlp import leaky_relu
+    from bgmiv.nn.features import ImageFeatures, Noised, Raw, VectorFeatures
+    from bgmiv.nn.layers import leaky_relu
 
     parts = (Gaussian, GaussianMixture, Bernoulli, Categorical, Levels, Raw, Noised, VectorFeatures, ImageFeatures)
     functions = {"relu": jax.nn.relu, "leaky_relu": leaky_relu, "tanh": jax.numpy.tanh}
