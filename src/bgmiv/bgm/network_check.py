@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.data.ivdata import IVData, row_folds
+from bgmiv.data.folds import row_folds
+from bgmiv.data.ivdata import IVData
 from bgmiv.data.within import Within
 from bgmiv.sieve.bases import sieve_columns
 from bgmiv.sieve.fit import SieveFit, left_out_errors

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgmiv.bgm.settings import LatentLayout
-from bgmiv.data.ivdata import IVData, row_folds
+from bgmiv.data.folds import row_folds
+from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.schema import BlockKind, CovariateBlock
 from bgmiv.diagnostics.moments import conditions_of

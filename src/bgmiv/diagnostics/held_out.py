@@ -10,7 +10,8 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.data.ivdata import IVData, row_folds
+from bgmiv.data.folds import row_folds
+from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind
 from bgmiv.diagnostics.check import HeldOutPredictions

@@ -14,7 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigh
 from scipy.spatial.distance import pdist, squareform
 
-from bgmiv.data.ivdata import IVData, row_folds
+from bgmiv.data.folds import row_folds
+from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import RoleScaling
 from bgmiv.data.schema import BlockKind
 from bgmiv.errors import DataError

@@ -1,4 +1,4 @@
-"""Which rows the members of a fit hold out."""
+"""Folds of rows, whole groups in each, and which rows the members of a fit hold out."""
 
 from __future__ import annotations
 
@@ -7,15 +7,35 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.data.ivdata import row_folds
-
 if TYPE_CHECKING:
     from jax import Array
 
-__all__ = ["MIN_HELD_OUT", "Folds", "draw_folds"]
+__all__ = ["MIN_HELD_OUT", "Folds", "draw_folds", "row_folds"]
 
 MIN_HELD_OUT = 20
 """Fewer held-out rows tell nothing, and none is held out."""
+
+
+def row_folds(
+    n: int, n_folds: int, rng: np.random.Generator, groups: NDArray[np.integer] | None = None
+) -> NDArray[np.intp]:
+    """The fold of each of `n` rows: folds of about as many rows, whole groups in each, no more than there are groups.
+
+    Example:
+        >>> row_folds(6, 2, np.random.default_rng(0), np.array([0, 0, 0, 1, 2, 2]))
+        array([0, 0, 0, 1, 1, 1])
+    """
+    if groups is None:
+        return rng.permutation(n) % n_folds
+    codes, counts = np.unique(groups, return_inverse=True, return_counts=True)[1:]
+    shuffled = rng.permutation(len(counts))
+    filled = np.zeros(min(n_folds, len(counts)), np.int64)
+    fold_of = np.empty(len(counts), np.intp)
+    # The largest first, each where there are fewest rows.
+    for group in shuffled[np.argsort(-counts[shuffled], kind="stable")]:
+        fold_of[group] = np.argmin(filled)
+        filled[fold_of[group]] += counts[group]
+    return fold_of[codes]
 
 
 class Folds(NamedTuple):
