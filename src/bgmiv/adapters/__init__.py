@@ -67,10 +67,10 @@ def unfitted_copy(estimator: Any) -> Any:
     return type(estimator)(**deepcopy(estimator.get_params(deep=False)))
 
 
-def fit_arguments(data: dict[str, Any], weights: Any, groups: Any) -> dict[str, str]:
-    """Add weights and groups, where given, to the columns, and name them as arguments of `fit_table`."""
+def fit_arguments(data: dict[str, Any], sample_weight: Any, clusters: Any) -> dict[str, str]:
+    """Add weights and clusters, where given, to the columns, and name them as arguments of `fit_table`."""
     names = {}
-    for argument, values in (("weights", weights), ("groups", groups)):
+    for argument, values in (("sample_weight", sample_weight), ("clusters", clusters)):
         if values is not None:
             names[argument] = unused_name(argument, data)
             data[names[argument]] = values

@@ -177,7 +177,8 @@ def takes(choose: Callable[..., Any], name: str) -> Callable[[Callable[..., None
 
 def fitted_model(model: IVEstimator, table: Any, roles: Roles) -> IVEstimator:
     """The estimator fitted on the table, by formula or by names."""
-    more: dict[str, Any] = {"missing": roles.missing, "weights": roles.weights, "groups": roles.groups or None}
+    more: dict[str, Any] = {"missing": roles.missing, "sample_weight": roles.weights}
+    more["clusters"] = list(roles.groups) or None
     more["blocks"] = roles.blocks or None
     if roles.formula is not None:
         return model.fit_formula(roles.formula, table, **more)

@@ -84,8 +84,8 @@ def from_formula(
     blocks: Mapping[str, Declaration] | None = None,
     treatment_kind: RoleKind = "auto",
     outcome_kind: RoleKind = "auto",
-    weights: str | None = None,
-    groups: str | Sequence[str] | None = None,
+    sample_weight: str | None = None,
+    clusters: str | Sequence[str] | None = None,
     covariance: Covariance = "auto",
 ) -> tuple[IVData, FormulaReader]:
     """Validated data from a formula and a table, and the reader of later tables.
@@ -99,7 +99,7 @@ def from_formula(
         missing: "raise" to refuse missing values in the columns used, "drop" to leave out rows that have one.
         blocks: kinds of covariates by the names of their terms, as in `IVData.from_arrays`.
         treatment_kind, outcome_kind, covariance: as in `IVData.from_arrays`.
-        weights, groups: the names of the columns of sample weights and of groups; two of groups cluster two ways.
+        sample_weight, clusters: the names of the columns of sample weights and of clusters; two cluster two ways.
 
     >>> table = {"wage": [9.0, 7, 8, 5], "educ": [12, 16, 11, 9], "near": [0, 3, 2, 1], "age": [30, 40, 50, 35]}
     >>> from_formula("np.log(wage) ~ age + I(age**2) + [educ ~ near]", table)[0]
@@ -110,7 +110,7 @@ def from_formula(
         raise DataError(f"the formula names no instruments. {FORM}.")
     _check_roles(outcome, treatment, instruments, covariates)
     roles = {"outcome": outcome.columns, "treatment": treatment.columns, "instruments": _columns(instruments)}
-    sampling = checked_sampling(weights, groups, roles)
+    sampling = checked_sampling(sample_weight, clusters, roles)
     used = [*_columns([outcome, treatment, *instruments, *covariates])]
     used += [name for names in sampling.values() for name in names]
     table = without_missing(select_columns(data, used), missing)

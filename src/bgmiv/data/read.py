@@ -144,8 +144,8 @@ def from_frame(
     blocks: Mapping[str, Declaration] | None = None,
     treatment_kind: RoleKind = "auto",
     outcome_kind: RoleKind = "auto",
-    weights: str | None = None,
-    groups: str | Sequence[str] | None = None,
+    sample_weight: str | None = None,
+    clusters: str | Sequence[str] | None = None,
     covariance: Covariance = "auto",
 ) -> IVData:
     """Validated data from the named columns of a table; covariates of strings are categorical.
@@ -155,15 +155,15 @@ def from_frame(
         outcome, treatment, instruments, covariates: columns' names.
         missing: "raise" to refuse missing values in these columns, "drop" to leave out rows that have one.
         blocks, treatment_kind, outcome_kind, covariance: as in `IVData.from_arrays`.
-        weights: the name of the column of sample weights; it may be a covariate too.
-        groups: the name of the column of groups, or two names for clusters two ways; they may be covariates or
+        sample_weight: the name of the column of sample weights; it may be a covariate too.
+        clusters: the name of the column of clusters, or two names to cluster two ways; they may be covariates or
             instruments too.
     """
     asked = {"instruments": _names(instruments, "instruments"), "covariates": _names(covariates, "covariates")}
     for argument, name in (("outcome", outcome), ("treatment", treatment)):
         if not isinstance(name, str):
             raise DataError(f"{argument} must be the name of a column of the table, got {name!r}.")
-    sampling = checked_sampling(weights, groups, {"outcome": [outcome], "treatment": [treatment], **asked})
+    sampling = checked_sampling(sample_weight, clusters, {"outcome": [outcome], "treatment": [treatment], **asked})
     used = (outcome, treatment, *asked["instruments"], *asked["covariates"])
     used += tuple(name for names in sampling.values() for name in names)
     table = without_missing(select_columns(data, used), missing)
