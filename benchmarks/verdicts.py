@@ -25,7 +25,6 @@ import numpy as np
 
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Rows
-from bgmiv.designs import make_design
 from bgmiv.diagnostics.control import SIZE, errors_given_control
 from bgmiv.diagnostics.verdict import MOMENT_EXCESS
 from bgmiv.effects import predict
@@ -33,6 +32,7 @@ from bgmiv.errors import BGMIVWarning
 from bgmiv.estimators.fitted import judge_fit
 from bgmiv.registry import make_config
 from interval_coverage import EVERY, sample_of
+from report import make_design
 
 ROWS = Path(__file__).with_suffix(".jsonl")
 SHAPES = ("linear", "concave", "threshold", "heterogeneous", "interaction", "null")

@@ -14,11 +14,11 @@ from bgmiv.baselines.npiv import NPIVConfig
 from bgmiv.baselines.tsls import TSLSConfig
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import query_along
-from bgmiv.designs import BinaryConfoundedDesign, CategoricalTreatmentDesign
 from bgmiv.effects import average, predict
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.sieve.columns import draw_folds
 from bgmiv.sieve.control import generalised_residual
+from report.small_designs import BinaryConfoundedDesign, CategoricalTreatmentDesign
 
 SEED = 0
 
