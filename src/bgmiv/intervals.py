@@ -137,8 +137,10 @@ class Interval(Tabular):
 
     @property
     def std_error(self) -> Any:
-        """The standard error of all sources together; not a number without any."""
-        return np.sqrt(sum(np.square(part) for part in self.std_errors.values())) if self.std_errors else np.nan
+        """The standard error of all sources together; not a number for a method without intervals."""
+        if self.method == NO_INTERVAL:
+            return np.nan
+        return np.sqrt(sum(np.square(part) for part in self.std_errors.values()))
 
     @property
     def stretches(self) -> tuple[tuple[float, float], ...]:
