@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.data.export import Tabular
+from bgmiv.data.files import Tabular
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query, query_at, rows_of
 from bgmiv.data.schema import BlockKind, Schema

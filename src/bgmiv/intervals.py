@@ -12,7 +12,7 @@ from scipy.special import ndtr
 from scipy.stats import norm
 from scipy.stats import t as student
 
-from bgmiv.data.export import Tabular
+from bgmiv.data.files import Tabular
 from bgmiv.errors import ConfigError
 from bgmiv.numerals import percent, pieces_text, robust_set_text
 

@@ -20,7 +20,7 @@ from bgmiv.diagnostics.held_out import held_out_rows
 from bgmiv.diagnostics.moments import cross_fits, moment_shares
 from bgmiv.diagnostics.verdict import FitEvidence, judge
 from bgmiv.integrate import GaussHermite
-from bgmiv.training.loop import TrainingData, training_data
+from bgmiv.training import TrainingData, training_data
 
 RULE = GaussHermite(3)
 # In the middle, up to the last real row (padding follows), and of a single row.

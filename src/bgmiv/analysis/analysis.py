@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bgmiv.analysis.instruments import InstrumentViews
 from bgmiv.analysis.markup import shortened
 from bgmiv.analysis.request import AnalysisRequest
-from bgmiv.data.export import Tabular
+from bgmiv.data.files import Tabular
 from bgmiv.diagnostics.check import Diagnosis, Severity
 from bgmiv.diagnostics.verdict import Verdict
 from bgmiv.errors import DataError

@@ -11,7 +11,7 @@ from bgmiv.analysis.build import averaged, effect_row, grid_of, method_row
 from bgmiv.analysis.markup import clean, element
 from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.analysis.text import html_table, method_table, text_table
-from bgmiv.data.export import Tabular
+from bgmiv.data.files import Tabular
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import rows_of
 from bgmiv.data.schema import Schema

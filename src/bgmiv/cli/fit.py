@@ -81,7 +81,7 @@ def fit(
     if report is not None:
         options.writable_file(report, "--report", overwrite=overwrite)
 
-    from bgmiv.data.read import select_columns
+    from bgmiv.data.table import select_columns
 
     table = tables.read_data(data, form)
     with tables.warnings_shown():

@@ -63,7 +63,7 @@ def predict(
         options.check_outputs({"--out": out}, folder, data)
         options.writable_file(out, "--out", overwrite=overwrite)
 
-    from bgmiv.data.csv_file import guarded
+    from bgmiv.data.files import guarded
 
     with tables.warnings_shown():
         model = _open(folder)
@@ -86,7 +86,7 @@ def _predictions(model: IVEstimator, table: Any, treatment: str | None, column: 
     import pandas as pd
 
     from bgmiv.data.messages import warn_user
-    from bgmiv.data.read import column_names, select_columns, table_rows
+    from bgmiv.data.table import column_names, select_columns, table_rows
     from bgmiv.errors import DataError, WeakInstrumentWarning
 
     schema = model.fitted_.schema
@@ -216,7 +216,7 @@ def _asked_effects(
     import numpy as np
 
     from bgmiv.data.query import rows_of
-    from bgmiv.data.read import column_names, select_columns, table_rows
+    from bgmiv.data.table import column_names, select_columns, table_rows
     from bgmiv.errors import DataError
 
     n, schema = table_rows(table), model.fitted_.schema
@@ -359,7 +359,7 @@ def _open(folder: Path) -> IVEstimator:
     Raises:
         ModelFileError: the folder holds no saved model.
     """
-    from bgmiv.data.read import ColumnReader
+    from bgmiv.data.table import ColumnReader
     from bgmiv.errors import ModelFileError
     from bgmiv.registry import load
 
