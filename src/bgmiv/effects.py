@@ -171,7 +171,7 @@ def interval_at(
     def joined(name: str) -> Any:
         return np.concatenate([getattr(part, name) for part in parts], axis=axis)
 
-    errors = {
+    errors: dict[str, float | Floats] = {
         name: np.concatenate([part.std_errors[name] for part in parts], axis=axis) for name in parts[0].std_errors
     }
     arrays = {name: joined(name) for name in ("estimate", "lower", "upper", "in_support", "dof")}
