@@ -16,9 +16,8 @@ from bgmiv import NPIV, TSLS, compare
 from bgmiv.analysis.analysis import contrast
 from bgmiv.analysis.build import groups_of
 from bgmiv.analysis.page import report_page
-from bgmiv.analysis.page.background import assumption_texts
 from bgmiv.analysis.request import AnalysisRequest
-from bgmiv.analysis.text import summary_text
+from bgmiv.analysis.text import assumptions, summary_text
 from bgmiv.cli.main import app
 from bgmiv.data import IVData
 from bgmiv.errors import ConfigError, DataError
@@ -343,7 +342,7 @@ def test_one_sided_take_up_shows_the_mean_over_treated_rows(tmp_path: Path) -> N
     treated, everyone = model.ate(t0=0, t1=1, rows="treated"), model.ate(t0=0, t1=1)
     assert treated > everyone + 0.4
     analysis = model.analysis(no_instrument=False)
-    text = assumption_texts(analysis)["Compliance"]
+    text = assumptions(analysis)["Compliance"]
     words = f"its mean over the {int(taken.sum()):,} treated rows is {treated:.2f}"
     assert words in text
     assert f"The mean over all rows, {everyone:.2f}" in text
@@ -369,7 +368,7 @@ def test_what_is_estimated_is_said_for_the_data_at_hand() -> None:
     model = TSLS(treatment_kind="binary").fit_table(data, outcome="saved", treatment="plan", instruments=["offer"])
     analysis = model.analysis(no_instrument=False)
     assert analysis.estimand.treated == pytest.approx((0.0, taken[offered == 1].mean()))
-    texts = assumption_texts(analysis)
+    texts = assumptions(analysis)
     assert "local average treatment effect" in texts["Binary instrument"]
     assert "the effect on the treated" in texts["Compliance"]
     assert "Detail" not in texts
@@ -380,7 +379,7 @@ def test_what_is_estimated_is_said_for_the_data_at_hand() -> None:
         treatment="cost",
         instruments=["offer", "plan"],
     )
-    texts = assumption_texts(both.analysis(no_instrument=False))
+    texts = assumptions(both.analysis(no_instrument=False))
     assert "offer and plan affect saved only through cost" in texts["Exclusion and independence"]
     assert {"One instrument with two values", "Compliance"}.isdisjoint(texts)
     assert "Detail" in texts
