@@ -13,6 +13,7 @@ import pytest
 
 from bgmiv.analysis.analysis import (
     Analysis,
+    AnalysisRequest,
     ColumnSummary,
     Curve,
     CurveSource,
@@ -24,7 +25,6 @@ from bgmiv.analysis.analysis import (
     contrast,
 )
 from bgmiv.analysis.instruments import Balance, BinnedMeans, DirectEffect, InstrumentViews
-from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.diagnostics.check import Check, Diagnosis, LinearEstimate
 from bgmiv.diagnostics.verdict import FitEvidence, judge
 from bgmiv.intervals import NO_INTERVAL, Estimate, Interval, Source, interval_of
