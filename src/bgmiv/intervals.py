@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "ANDERSON_RUBIN", "BOUND", "SMOOTHING", "STRENGTH", "WILD", "Band", "Ends", "Estimate", "Floats", "Interval",
+    "ANDERSON_RUBIN", "BOUND", "SMOOTHING", "STRENGTH", "Band", "Ends", "Estimate", "Floats", "Interval",
     "Source", "biased_quantile", "check_level", "coefficient_table", "interval_of", "largest_quantile",
 ]  # fmt: skip
 
@@ -39,9 +39,6 @@ STRENGTH = "first stage"
 
 ANDERSON_RUBIN = "anderson-rubin"
 """The method of an interval that is a set of effects which a test robust to weak instruments keeps."""
-
-WILD = "wild bootstrap"
-"""The method of an interval that is a set of effects which the wild cluster bootstrap keeps."""
 
 # From which the largest of many t statistics is known to about a per cent.
 _DRAWS, _SEED = 4000, 0
@@ -102,7 +99,7 @@ class Ends:
     @property
     def set_text(self) -> str | None:
         """The set in words, where two ends do not tell it: an empty one, or one of several pieces."""
-        told = self.method not in (ANDERSON_RUBIN, WILD) or len(self.pieces) == 1
+        told = self.method != ANDERSON_RUBIN or len(self.pieces) == 1
         return None if told else robust_set_text(self.pieces)
 
     @property
@@ -126,8 +123,7 @@ class Interval(Ends, Tabular):
         name: what was asked, for tables.
         dof: degrees of freedom, of the same shape.
         method: "pointwise"; "uniform" for a band that covers all entries; "anderson-rubin" for the ends of a set
-            that is valid however weak the instruments are; "wild bootstrap" for those of a set that the wild cluster
-            bootstrap keeps.
+            that is valid however weak the instruments are.
         pieces: of such a set, its disjoint intervals in rising order; `lower` and `upper` are the outermost ends.
         note: what has to be known of this interval, such as that it is too narrow; empty if nothing.
         axes: names of the axes of arrays, such as ("treatment", "row"); "level" are those of an outcome.
@@ -229,9 +225,7 @@ class Interval(Ends, Tabular):
         parts = ", ".join(f"{name} {value:.4g}" for name, value in self.std_errors.items())
         inside = f"; {float(self.in_support):.0%} in support" if np.ndim(self.in_support) == 0 else ""
         error = f"standard error {float(self.std_error):.4g}: {parts}"
-        kind = {"uniform": "band", ANDERSON_RUBIN: "Anderson-Rubin set", WILD: "wild bootstrap set"}.get(
-            self.method, "interval"
-        )
+        kind = {"uniform": "band", ANDERSON_RUBIN: "Anderson-Rubin set"}.get(self.method, "interval")
         ends = self.set_text or f"{self.lower:.4g} to {self.upper:.4g}"
         return f"{self.estimate:.4g} ({level} {kind} {ends}; {error}{inside}){note}"
 

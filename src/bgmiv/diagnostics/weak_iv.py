@@ -25,33 +25,26 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.diagnostics.columns import used_rows
 from bgmiv.diagnostics.linear import Intervals, LinearColumns, anderson_rubin_set, linear_columns
-from bgmiv.diagnostics.wild_bootstrap import WildBootstrap
 from bgmiv.effects import Average, Predictor, average, contrast
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.intervals import SMOOTHING, STRENGTH, WILD, Estimate, Floats, Interval, interval_of
+from bgmiv.intervals import SMOOTHING, STRENGTH, Estimate, Floats, Interval, interval_of
 
 __all__ = [
     "FitRows", "Method", "average_effect", "average_effect_set", "effect_of", "likelihood_ratio_set",
     "tf_critical_value",
 ]  # fmt: skip
 
-Method = Literal["auto", "usual", "robust", "wild"]
+Method = Literal["auto", "usual", "robust"]
 """How an average effect's interval is made; see :func:`average_effect`."""
 
 _NODES, _LITTLE = 100, 1e-10
-# Of the same estimate computed twice.
-_SAME = 1e-6
-_NOT_LINEAR = (
-    "method='wild' is the bootstrap of linear two-stage least squares, and this is another fit. Use TSLS() with "
-    "instruments, or method='usual'."
-)
 # √F and the critical value.
 _TF = np.array([
     (2.0, 18.66), (2.1, 9.74), (2.2, 7.37), (2.3, 6.18), (2.4, 5.43), (2.5, 4.92), (2.6, 4.54), (2.7, 4.25),
     (2.8, 4.01), (2.9, 3.82), (3.0, 3.65), (3.2, 3.39), (3.4, 3.19), (3.6, 3.03), (3.8, 2.91), (4.0, 2.8), (4.5, 2.6),
     (5.0, 2.46), (5.5, 2.35), (6.0, 2.27), (7.0, 2.16), (8.0, 2.08), (9.0, 2.02), (10.3, 1.96),
 ])  # fmt: skip
-_METHODS = ("auto", "usual", "robust", "wild")
+_METHODS = ("auto", "usual", "robust")
 
 
 class FitRows(NamedTuple):
@@ -72,13 +65,12 @@ def average_effect(
         level: of the interval.
         own: the rows of the fit; None if they are not known, or the fit ignores its instruments.
         method: "usual", by the method's own sources of uncertainty; "robust", the ends of the Anderson-Rubin set;
-            "wild", those of a set by the wild cluster bootstrap (`bgmiv.diagnostics.wild_bootstrap`); "auto", robust
-            where that is preferable and the set can be made, and otherwise usual.
+            "auto", robust where that is preferable and the set can be made, and otherwise usual.
         weak: whether it is (`bgmiv.diagnostics.strength.Strength.usual_is_too_short`).
     """
     if method not in _METHODS:
         raise ConfigError(f"method must be one of {', '.join(_METHODS)}, got {method!r}.")
-    found = average(fitted, query, intervals=method not in ("robust", "wild") or bool(fitted.interval_kind))
+    found = average(fitted, query, intervals=method != "robust" or bool(fitted.interval_kind))
     treatments = np.broadcast_to(query.treatment, query.shape) @ query.rows.shares
     size = float(treatments[1] - treatments[0])
     return effect_of(found, (0, 1), size, fitted, level, own, method=method, weak=weak)
@@ -105,9 +97,6 @@ def effect_of(
             "the robust set needs the rows of the fit with instruments that it uses, and a single effect: a treatment "
             "and an outcome of one number or two levels. Use method='usual'."
         )
-    if method == "wild":
-        pieces = _wild_set(fitted, own if possible else None, float(usual.estimate), size, level)
-        return replace(usual, lower=pieces[0][0], upper=pieces[-1][1], method=WILD, pieces=pieces)
     if own is None or not possible or method == "usual" or size == 0.0 or not (change.sources or method == "robust"):
         return usual
     scores, q = _Scores.of(change, size), own.data.instruments.shape[1]
@@ -155,31 +144,6 @@ def _times(pieces: Intervals, size: float) -> Intervals:
     """Every number of a set, times another one."""
     ends = [sorted((lower * size, upper * size)) for lower, upper in pieces]
     return tuple((lower, upper) for lower, upper in sorted(ends))
-
-
-def _wild_set(fitted: Predictor, own: FitRows | None, estimate: float, size: float, level: float) -> Intervals:
-    """The effects of a change of treatment, `size` on average, that the wild cluster bootstrap keeps.
-
-    Raises:
-        ConfigError: the fit is not that of a linear model by two-stage least squares.
-        DataError: it has no rows, or no clusters of one way.
-    """
-    if not fitted.is_line and not fitted.schema.treatment.discrete:
-        raise ConfigError(_NOT_LINEAR)
-    if own is None:
-        raise DataError(
-            "method='wild' needs the rows of the fit with instruments that it uses, and a single effect: a treatment "
-            "and an outcome of one number or two levels. Give a loaded model its rows with attach_data(table), or use "
-            "method='usual'."
-        )
-    columns = linear_columns(own.data)
-    bootstrap = WildBootstrap.of(columns)
-    if size == 0.0:
-        return ((estimate, estimate),)
-    slope = estimate / size / columns.unit
-    if abs(slope - bootstrap.common.estimate) > _SAME * max(bootstrap.common.std_error, abs(slope)):
-        raise ConfigError(_NOT_LINEAR)
-    return _times(bootstrap.kept(level), columns.unit * size)
 
 
 class _Scores(NamedTuple):

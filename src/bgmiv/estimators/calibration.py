@@ -30,7 +30,7 @@ from bgmiv.effects import Average, Predictor, average, estimate_at
 from bgmiv.errors import BGMIVError, ConfigError, DataError
 from bgmiv.estimators.fitted import FittedMethod, MethodConfig
 from bgmiv.executors import Died, Executor
-from bgmiv.intervals import ANDERSON_RUBIN, WILD, Estimate, Floats, Interval, interval_of
+from bgmiv.intervals import ANDERSON_RUBIN, Estimate, Floats, Interval, interval_of
 from bgmiv.numerals import percent
 from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.sieve.fit import SieveConfig, fit_sieve
@@ -118,8 +118,8 @@ class Calibration:
         """
         if interval.level != self.level:
             raise ConfigError(f"the calibration is of {self.level:g} intervals, and this one has {interval.level:g}.")
-        if interval.method in (ANDERSON_RUBIN, WILD):
-            raise ConfigError("an Anderson-Rubin or bootstrap set is not widened. Use ate_interval(method='usual').")
+        if interval.method == ANDERSON_RUBIN:
+            raise ConfigError("an Anderson-Rubin set is not widened. Use ate_interval(method='usual').")
         effect = USUAL if USUAL in self.ratios else EFFECT
         kind = CURVE if interval.method == "uniform" else effect if interval.name == EFFECT else POINTS
         factor = self.factors[kind]

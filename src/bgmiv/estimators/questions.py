@@ -18,7 +18,7 @@ from bgmiv.effects import DoseResponse, contrast, estimate_at, interval_at, slop
 from bgmiv.effects import average as average_over
 from bgmiv.errors import ConfigError, DataError, SupportWarning, WeakInstrumentWarning
 from bgmiv.estimators.fitted import FittedMethod
-from bgmiv.intervals import ANDERSON_RUBIN, WILD, Band, Estimate, Interval, interval_of
+from bgmiv.intervals import ANDERSON_RUBIN, Band, Estimate, Interval, interval_of
 
 __all__ = ["WEAK_NOTE", "QuestionsMixin", "WhichRows"]
 
@@ -27,8 +27,6 @@ WhichRows = Literal["all", "treated", "untreated"]
 
 WEAK_NOTE = "The instruments are too weak for this interval: it is too narrow."
 """Of intervals that do not allow for weak instruments."""
-
-_WILD_NOTE = "The instruments are weak: the wild bootstrap allows for it in part, method='robust' in full."
 
 # Below this share of rows in support a point estimate is given with a warning.
 _MIN_SUPPORT = 0.5
@@ -145,10 +143,9 @@ class QuestionsMixin(ABC):
             covariates, t0, t1, weights, rows: as in `ate`.
             level: of the interval.
             method: "usual", by the method's own standard errors; "robust", the ends of an Anderson-Rubin set, which are
-                valid however weak the instruments are and may be infinite; "wild", those of a set by the wild cluster
-                bootstrap, for linear `TSLS` with few clusters; "auto" takes the robust set where the effective F is
-                below its critical value (with one instrument, below 104.7), and the usual interval elsewhere. The
-                interval's `method` says which it is.
+                valid however weak the instruments are and may be infinite; "auto" takes the robust set where the
+                effective F is below its critical value (with one instrument, below 104.7), and the usual interval
+                elsewhere. The interval's `method` says which it is.
 
         Warns:
             SupportWarning: most rows lie where the data show nothing, so that the answer is an extrapolation.
@@ -299,9 +296,7 @@ class QuestionsMixin(ABC):
         """With the names of its axes, and a note where weak instruments make it too narrow."""
         outcome = self._fitted().schema.outcome
         levels = tuple(outcome.levels or ()) if outcome.width > 1 else ()
-        note = ""
-        if found.method != ANDERSON_RUBIN and self._weak():
-            note = _WILD_NOTE if found.method == WILD else WEAK_NOTE
+        note = WEAK_NOTE if found.method != ANDERSON_RUBIN and self._weak() else ""
         return replace(found, note=note, axes=(*axes, "level") if levels else axes, levels=levels)
 
     def _warn_share(self, share: float) -> None:
