@@ -13,11 +13,10 @@ from bgmiv.data.messages import warn_user
 from bgmiv.data.query import Query, Rows, query_along, query_at, rows_of
 from bgmiv.data.schema import Schema
 from bgmiv.data.table import Table
-from bgmiv.diagnostics.weak_iv import FitRows, Method, average_effect
-from bgmiv.effects import DoseResponse, contrast, estimate_at, interval_at, slope_query
+from bgmiv.effects import DoseResponse, FitRows, Method, average_effect, contrast, estimate_at, interval_at, slope_query
 from bgmiv.effects import average as average_over
 from bgmiv.errors import ConfigError, DataError, SupportWarning, WeakInstrumentWarning
-from bgmiv.estimators.fitted import FittedMethod
+from bgmiv.fitted import FittedMethod
 from bgmiv.intervals import ANDERSON_RUBIN, Band, Estimate, Interval, interval_of
 
 __all__ = ["WEAK_NOTE", "QuestionsMixin", "WhichRows"]
