@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import f as f_distribution
 
-from bgmiv.data.export import Tabular
+from bgmiv.data.files import Tabular
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows, query_at, rows_of
 from bgmiv.data.schema import BlockKind
@@ -132,7 +132,7 @@ def interval_at(
     def joined(name: str) -> Any:
         return np.concatenate([getattr(part, name) for part in parts], axis=axis)
 
-    errors = {
+    errors: dict[str, float | Floats] = {
         name: np.concatenate([part.std_errors[name] for part in parts], axis=axis) for name in parts[0].std_errors
     }
     arrays = {name: joined(name) for name in ("estimate", "lower", "upper", "in_support", "dof")}

@@ -17,7 +17,7 @@ from bgmiv.bgm.settings import CovariateConfig, ModelConfig
 from bgmiv.errors import ConfigError, StoreError
 from bgmiv.integrate import GaussHermite
 from bgmiv.progress import HistoryRow
-from bgmiv.training.checkpoint import Checkpoint
+from bgmiv.training import Checkpoint
 
 FILE = "unfinished-fit.checkpoint"
 

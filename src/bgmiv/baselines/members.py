@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from bgmiv._io import enable_compilation_cache
 from bgmiv.baselines.networks import MAX_ROWS, CovariateNet, has_wide_block, in_pieces
+from bgmiv.data.folds import draw_folds
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray, warn_user
 from bgmiv.data.query import Encoded, Query, Rows
@@ -32,7 +33,6 @@ from bgmiv.intervals import Floats
 from bgmiv.preprocess.reduction import BlockReduction, FittedReduction
 from bgmiv.progress import HistoryRow, Reporter, mean_history
 from bgmiv.support import LinearSupport
-from bgmiv.training.folds import draw_folds
 
 __all__ = ["FittedMembers", "Member", "NetMember", "NetworkConfig", "NetworkEstimator", "fit_members"]
 

@@ -9,6 +9,7 @@ from bgmiv.bgm.last_stage import LastStage, fit_sieve_stage
 from bgmiv.bgm.network_check import left_for_networks
 from bgmiv.bgm.result import FittedBGMIV, FittedWithoutNetworks
 from bgmiv.covariance import errors_of
+from bgmiv.data.folds import MIN_HELD_OUT
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.errors import ConfigError, DataError
@@ -18,7 +19,6 @@ from bgmiv.linear_iv import strength_of
 from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.progress import Reporter, silent
 from bgmiv.support import LinearSupport
-from bgmiv.training.folds import MIN_HELD_OUT
 
 __all__ = ["fit_bgmiv"]
 

@@ -31,6 +31,8 @@ __all__ = ["Regression", "SecondStage", "second_stage"]
 Floats = NDArray[np.float64]
 
 _TINY = float(np.finfo(float).tiny)
+# A share of an outcome's mean square below this is what rounding leaves of an outcome without noise.
+_ROUNDING = 1e-10
 # Below this a noisy regressor says next to nothing of what it stands for.
 _MIN_RELIABILITY = 0.25
 
@@ -376,7 +378,8 @@ def _unexplained(total: Floats, blocks: Sequence[slice], ridges: Floats) -> floa
     gram, moments, square = total[:-1, :-1], total[:-1, -1], total[-1, -1]
     coefficients = penalised_solve(gram, moments, ridges_of(blocks, ridges, len(moments)))
     left = square - 2.0 * coefficients @ moments + coefficients @ gram @ coefficients
-    return max(float(left) / square, 0.0)
+    share = float(left) / square
+    return share if share > _ROUNDING else 0.0
 
 
 def _models(
