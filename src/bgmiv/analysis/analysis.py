@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from bgmiv.analysis.instruments import InstrumentViews, check_lengths, records_of
 from bgmiv.analysis.markup import shortened
 from bgmiv.data.files import Tabular
-from bgmiv.diagnostics.check import Diagnosis, Severity
-from bgmiv.diagnostics.verdict import Verdict
+from bgmiv.diagnostics.checks import Diagnosis
+from bgmiv.diagnostics.verdict import Severity, Verdict
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.intervals import (
     ANDERSON_RUBIN,

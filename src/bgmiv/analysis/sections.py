@@ -39,8 +39,9 @@ from bgmiv.analysis.text import (
     trust,
     weights_text,
 )  # fmt: skip
-from bgmiv.diagnostics.check import Check, LinearEstimate
+from bgmiv.diagnostics.checks import Check
 from bgmiv.intervals import ANDERSON_RUBIN
+from bgmiv.linear_iv import LinearEstimate
 from bgmiv.numerals import aligned, number, percent, robust_set_text, share, together
 
 __all__ = ["direct_numbers", "headline", "sections"]
