@@ -12,7 +12,7 @@ import numpy as np
 from bgmiv.analysis.analysis import Analysis, Curve, HistoryLine
 from bgmiv.analysis.axes import MIN_SUPPORT, Axis, axis_over, curve_axes, effect_axis, method_curves, outside_support
 from bgmiv.analysis.instruments import BinnedMeans
-from bgmiv.analysis.markup import Markup, clean, element, joined, sentence
+from bgmiv.analysis.markup import Markup, clean, element, filled, joined, sentence
 from bgmiv.diagnostics.checks import Check
 from bgmiv.numerals import aligned, number, percent, share
 
@@ -33,8 +33,6 @@ _SHAPES = {
     "left": "M-1 0l8 -4.5v9z",
     "right": "M1 0l-8 -4.5v9z",
 }
-_STRETCHED = {"viewBox": "0 0 1000 1000", "preserveAspectRatio": "none", "width": "100%", "height": "100%"}
-_DECORATION = {"aria_hidden": "true", "focusable": "false"}
 
 
 def look_of(analysis: Analysis, i: int) -> str:
@@ -50,7 +48,7 @@ def sample(analysis: Analysis, i: int) -> Markup:
     drawn = element("line", x1=1, x2=31, y1=6, y2=6, class_=f"line {look}")
     if analysis.question.level_names:
         drawn = element("svg", _mark(50.0, MARKS[i % len(MARKS)], look), width=32, height=12)
-    return element("svg", drawn, class_="sample", width=32, height=12, **_DECORATION)
+    return element("svg", drawn, class_="sample", width=32, height=12, aria_hidden="true", focusable="false")
 
 
 def _image(*parts: object, label: str, **attributes: object) -> Markup:
@@ -88,23 +86,17 @@ class _Plane(NamedTuple):
         parts = []
         for start, end in stretches:
             width = f"{self.across.at(end) - self.across.at(start):.3f}%"
-            for look in ("shade", "hatched"):
-                parts.append(element("rect", x=self.x(start), y=0, width=width, height="100%", class_=look))
+            parts.append(filled("hatched", x=self.x(start), width=width))
         return element("g", *parts, **attributes)
 
     def frame(self) -> Markup:
         """Lines at round numbers, and the numbers."""
-        parts: list[Markup] = []
+        ticks = []
         for tick, text in self.up.named:
-            y = self.y(tick)
-            parts.append(element("line", x1="0", x2="100%", y1=y, y2=y, class_="zero" if tick == 0 else "grid"))
-            parts.append(element("text", text, x=-10, y=y, dy=4, text_anchor="end"))
+            ticks.append(filled("tick-up", y=self.y(tick), look="zero" if tick == 0 else "grid", text=text))
         for tick, text in self.across.named:
-            foot = element("line", x1=0, x2=0, y1=0, y2=5, class_="tick")
-            name = element("text", text, x=0, y=20, text_anchor="middle")
-            parts.append(element("svg", foot, name, x=self.x(tick), y="100%", overflow="visible"))
-        parts.append(element("line", x1="0", x2="100%", y1="100%", y2="100%", class_="base"))
-        return element("g", *parts, class_="frame")
+            ticks.append(filled("tick-across", x=self.x(tick), text=text))
+        return filled("frame", ticks=ticks)
 
 
 def curve_chart(analysis: Analysis) -> Markup:
@@ -115,11 +107,9 @@ def curve_chart(analysis: Analysis) -> Markup:
     for i, _, values in method_curves(analysis):
         hidden = analysis.methods[i].note != "truth"
         lines.append(plane.line(curves[0].treatment, values, look_of(analysis, i), data_method=i, hidden=hidden))
-    stroke = element("path", d="M0 8L8 0M-2 2L2 -2M6 10L10 6", class_="hatch")
-    hatch = element("pattern", stroke, id="hatch", width=8, height=8, patternUnits="userSpaceOnUse")
     return _image(
-        element("defs", hatch), *shades, plane.frame(), element("svg", *lines, class_="plane", **_STRETCHED),
-        element("g", class_="cursor"), class_="canvas", id="curve",
+        filled("hatch"), *shades, plane.frame(), filled("stretched", drawn=lines), element("g", class_="cursor"),
+        class_="canvas", id="curve",
         label=f"Curve of {clean(analysis.question.outcome_meaning)} along {clean(analysis.question.treatment)}",
     )  # fmt: skip
 
@@ -156,7 +146,7 @@ def lines_chart(lines: Sequence[Line], across: Axis, up: Axis, label: str) -> Ma
     plane = _Plane(across, up)
     drawn = [plane.band(line.place, line.lower, line.upper, line.look) for line in lines if len(line.lower)]
     drawn += [plane.line(line.place, line.values, line.look) for line in lines]
-    stretched = element("svg", *drawn, **_STRETCHED)
+    stretched = filled("stretched", drawn=drawn)
     return _image(plane.frame(), stretched, element("g", class_="cursor"), class_="canvas small", label=label)
 
 
@@ -167,11 +157,9 @@ def binned_chart(means: BinnedMeans, label: str) -> Markup:
         across = Axis(across.low, across.high, means.place)
     plane, dots = _Plane(across, up), []
     for row in means.records():
-        x, y = plane.x(row["place"]), plane.y(row["mean"])
-        ends = {"y1": plane.y(row["lower"]), "y2": plane.y(row["upper"])}
-        dots.append(element("line", x1=x, x2=x, **ends, class_="whisker"))
-        dots.append(element("circle", cx=x, cy=y, r=4, class_="dot"))
-    line = element("svg", plane.line(means.place, means.fitted, "m1"), **_STRETCHED)
+        top, y, bottom = (plane.y(row[name]) for name in ("upper", "mean", "lower"))
+        dots.append(filled("mean", x=plane.x(row["place"]), y=y, bottom=bottom, top=top))
+    line = filled("stretched", drawn=plane.line(means.place, means.fitted, "m1"))
     return _image(plane.frame(), line, *dots, class_="canvas small", label=label)
 
 
@@ -185,7 +173,7 @@ def sparkline(line: HistoryLine) -> Markup:
     heights = [math.log(value) for value in values] if log_scale else values
     path = _Plane(axis_over(steps, margin=0.0), axis_over(heights)).line(steps, heights, "main thin")
     label = f"from {number(values[0])} to {number(values[-1])}" + (", on a log scale" if log_scale else "")
-    drawing = _image(element("svg", path, **_STRETCHED), class_="spark", label=f"{clean(line.name)}: {label}")
+    drawing = _image(filled("stretched", drawn=path), class_="spark", label=f"{clean(line.name)}: {label}")
     return joined(drawing, element("p", label, class_="soft"))
 
 
@@ -196,14 +184,7 @@ def meter(check: Check) -> Markup | None:
         return None
     width = round(min(max(50.0 * value / critical, 0.0), 100.0), 2)
     label = f"critical value {number(critical)}"
-    return _image(
-        element("rect", x=0, y=4, width="100%", height=8, rx=4, class_="trough"),
-        element("rect", x=0, y=4, width=f"{width}%", height=8, rx=4, class_=f"filled {check.severity}"),
-        element("line", x1="50%", x2="50%", y1=0, y2=16, class_="critical"),
-        element("text", label, x="50%", y=30, text_anchor="middle"),
-        class_="meter",
-        label=f"{number(value)}, {label}",
-    )
+    return filled("meter", value=number(value), label=label, width=width, severity=check.severity)
 
 
 def shape_bars(check: Check) -> Markup | None:
@@ -242,35 +223,26 @@ def forest(
 
     With an `analysis`, rows are levels of its treatment; without one they are effects, and a line marks zero.
     """
-    bars = [
-        element(
-            "tr",
-            element("th", element("bdi", row.label), element("small", row.detail) if row.detail else None, scope="row"),
-            element("td", _bar(row, axis, analysis), class_="bar"),
-            element("td", row.value, class_="n value"),
-            element("td", row.interval, class_="n"),
-            data_row=row.curve,
+    lines = [
+        filled(
+            "forest-row",
+            group=None if row.curve is None else Markup(f' data-row="{row.curve:d}"'),
+            label=row.label,
+            detail=element("small", row.detail) if row.detail else None,
+            drawing=_bar(row, axis, analysis),
+            value=row.value,
+            interval=row.interval,
         )
         for row in rows
     ]
-    unseen = [element("span", text, class_="unseen") for text in ("Row", "Drawing")]
-    looks = ((unseen[0], None), (unseen[1], "bar"), (head[0], "n"), (head[1], "n"))
-    names = [element("th" if text else "td", text, scope="col" if text else None, class_=look) for text, look in looks]
     ticks = [element("text", text, x=f"{axis.at(tick)}%", y=13, text_anchor="middle") for tick, text in axis.named]
-    scale = element("td", element("svg", *ticks, class_="scale", focusable="false"), class_="bar")
-    foot = element("tr", element("td"), scale, element("td"), element("td"), aria_hidden="true")
-    return element(
-        "table",
-        element("caption", caption, class_="unseen"),
-        element("thead", element("tr", *names)),
-        element("tbody", *bars),
-        element("tfoot", foot),
-        class_="forest",
-    )
+    effect, interval = head
+    last = element("th", interval, scope="col", class_="n") if interval else element("td", class_="n")
+    return filled("forest", caption=caption, effect=effect, interval=last, rows=lines, ticks=ticks)
 
 
-def _bar(row: ForestRow, axis: Axis, analysis: Analysis | None) -> Markup:
-    parts: list[Markup] = []
+def _bar(row: ForestRow, axis: Axis, analysis: Analysis | None) -> list[Markup]:
+    parts = []
     if analysis is None and axis.holds(0.0):
         x = f"{axis.at(0.0)}%"
         parts.append(element("line", x1=x, x2=x, y1=0, y2="100%", class_="zero"))
@@ -286,7 +258,7 @@ def _bar(row: ForestRow, axis: Axis, analysis: Analysis | None) -> Markup:
             parts.append(_mark(axis.at(value), MARKS[i % len(MARKS)], look_of(analysis, i), method=i))
     if row.estimate is not None and axis.holds(row.estimate):
         parts.append(_mark(axis.at(row.estimate), row.mark, row.look))
-    return element("svg", *parts, class_="reaches", **_DECORATION)
+    return parts
 
 
 def _mark(x: float, shape: str, look: str, method: int | None = None) -> Markup:

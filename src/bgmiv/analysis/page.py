@@ -18,7 +18,7 @@ from scipy.stats import t as student
 from bgmiv._io import check_writable, remove_strays, write_whole
 from bgmiv.analysis.analysis import Analysis, Curve, CurveSource, EffectRow
 from bgmiv.analysis.axes import curve_axes
-from bgmiv.analysis.markup import Markup, asset, clean, element
+from bgmiv.analysis.markup import Markup, asset, clean, element, filled
 from bgmiv.analysis.sections import direct_numbers, headline, sections
 from bgmiv.errors import ConfigError, StoreError
 from bgmiv.intervals import ANDERSON_RUBIN
@@ -38,35 +38,21 @@ def report_page(analysis: Analysis) -> str:
     """
     style, script = texts = [asset(name) for name in ("report.css", "report.js")]
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii") for text in texts]
-    policy = (
-        f"default-src 'none'; script-src 'sha256-{hashes[1]}'; style-src 'sha256-{hashes[0]}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
     shown = {names: parts for names, parts in sections(analysis).items() if parts}
-    links = [element("li", element("a", name, href=f"#{anchor}")) for anchor, name in shown]
-    written = [element("section", *parts, id=anchor) for (anchor, _), parts in shown.items()]
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=policy),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("link", rel="icon", href="data:,"),
-        element("title", analysis.title),
-        element("style", Markup(style)),
+    made = f"Made by bgmiv {analysis.versions.get('bgmiv', '')}".rstrip()
+    return filled(
+        "page",
+        style_hash=hashes[0],
+        script_hash=hashes[1],
+        title=analysis.title,
+        style=Markup(style),
+        script=Markup(script),
+        links=[element("li", element("a", name, href=f"#{anchor}")) for anchor, name in shown],
+        headline=headline(analysis),
+        sections=[element("section", *parts, id=anchor) for (anchor, _), parts in shown.items()],
+        made=made + (f" on {analysis.made}, seed {analysis.seed}" if analysis.made else ""),
+        payload=Markup(safe_json(payload(analysis))),
     )
-    made = f"Made by bgmiv {clean(analysis.versions.get('bgmiv', ''))}".rstrip()
-    made += f" on {clean(analysis.made)}, seed {analysis.seed}" if analysis.made else ""
-    foot = element("footer", element("p", f"{made}. This file is self-contained and loads nothing from the network."))
-    nav = element("nav", element("ul", *links), aria_label="Contents")
-    body = element(
-        "body",
-        element("a", "Skip to the curve", href="#curve-section", class_="unseen skip"),
-        element("div", nav, element("main", headline(analysis), *written, foot), class_="sheet"),
-        element("script", Markup(safe_json(payload(analysis))), type="application/json", id="analysis"),
-        element("script", Markup(script)),
-    )
-    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
 
 
 def write_report(analysis: Analysis, path: str | os.PathLike[str]) -> Path:

@@ -24,7 +24,7 @@ from bgmiv.analysis.charts import (
     sparkline,
 )  # fmt: skip
 from bgmiv.analysis.instruments import Balance, DirectEffect
-from bgmiv.analysis.markup import Markup, clean, element, sentence, shortened
+from bgmiv.analysis.markup import Markup, clean, element, filled, sentence, shortened
 from bgmiv.analysis.text import (
     NOTES,
     answer,
@@ -81,23 +81,21 @@ def sections(analysis: Analysis) -> dict[tuple[str, str], Parts]:
 
 def headline(analysis: Analysis) -> Markup:
     """The answer in a sentence, how far to trust it, and what it is about at a glance."""
-    belief, warned = trust(analysis), cautions(analysis)
+    belief, warned, known = trust(analysis), cautions(analysis), facts(analysis)
     names = ("Outcome", "Treatment", "Instruments", "Covariates", sentence(analysis.units)[:-1], "Method")
-    known = facts(analysis)
-    return element(
-        "header",
-        element("p", "Instrumental-variable analysis", class_="eyebrow"),
-        element("h1", analysis.title),
-        element("p", " ".join(warned), class_=f"caution {belief.severity}") if warned else None,
-        element("p", answer(analysis), class_="answer"),
-        element("p", _badge(belief.severity, belief.word), " ", belief.sentence, class_="trust"),
-        _tiles(analysis),
-        _pairs({name: known[name] for name in names}, "facts"),
-        class_="top",
+    return filled(
+        "headline",
+        title=analysis.title,
+        caution=element("p", " ".join(warned), class_=f"caution {belief.severity}") if warned else None,
+        answer=answer(analysis),
+        badge=_badge(belief.severity, belief.word),
+        trust=belief.sentence,
+        tiles=_tiles(analysis),
+        facts=_pairs({name: known[name] for name in names}, "facts"),
     )
 
 
-def _tiles(analysis: Analysis) -> Markup:
+def _tiles(analysis: Analysis) -> list[Markup]:
     first, units, change = analysis.effects[0], analysis.units, analysis.question.change_text(analysis.effects[0])
     value, low, high = together(first.estimate, first.lower, first.upper)
     tiles = [("Average effect", value, change + (" (failed fit)" if failed(analysis) else ""))]
@@ -114,43 +112,27 @@ def _tiles(analysis: Analysis) -> Markup:
         if "effective_f" in check.numbers:
             critical = f"effective F; critical value {number(check.numbers['critical'])}"
             tiles.append(("Instruments", number(check.numbers["effective_f"]), critical))
-    made = [
-        element("div", element("dt", name), element("dd", text), element("dd", more, class_="soft"))
-        for name, text, more in tiles
-    ]
-    return element("dl", *made, class_="tiles")
+    return [filled("tile", name=name, text=text, more=more) for name, text, more in tiles]
 
 
 def _badge(severity: str, word: str) -> Markup:
     """A severity as a word with an icon, so that colour is not needed to read it."""
-    path = element("path", d=_ICONS[severity])
-    icon = element("svg", path, viewBox="0 0 16 16", aria_hidden="true", focusable="false")
-    return element("span", icon, word, class_=f"badge {severity}")
+    return filled("badge", severity=severity, word=word, icon=_ICONS[severity])
 
 
 def _pairs(values: Mapping[str, str], look: str) -> Markup:
     """Names with their texts."""
-    cells = [(element("bdi", name), element("bdi", text)) for name, text in values.items()]
-    return element("dl", *(element("div", element("dt", a), element("dd", b)) for a, b in cells), class_=look)
+    return element("dl", *(filled("pair", name=name, text=text) for name, text in values.items()), class_=look)
 
 
 def _tools(table: str, what: str, *kinds: str) -> Markup:
     """Buttons that copy or save a table of the payload; `what` it is, for those who do not see where they stand."""
     made = [
-        element("button", text, type="button", data_table=table, data_do=kind, aria_label=f"{text}: {what}")
+        filled("tool", table=table, kind=kind, text=text, what=what)
         for kind, text in _TOOLS.items()
         if not kinds or kind in kinds
     ]
     return element("div", *made, class_="tools needs-js")
-
-
-def _readout(cells: Mapping[str, str], look: str = "", **attributes: object) -> Markup:
-    """Names by the anchors of the numbers that the script writes beside them."""
-    shown = [
-        element("div", element("dt", name, id=f"{anchor}-name"), element("dd", "", id=anchor))
-        for anchor, name in cells.items()
-    ]
-    return element("dl", *shown, class_=f"readout {look}".rstrip(), **attributes)
 
 
 def _select(name: object, options: Iterable[tuple[int, str]], anchor: str, chosen: int | None = None) -> Markup:
@@ -159,10 +141,9 @@ def _select(name: object, options: Iterable[tuple[int, str]], anchor: str, chose
     return element("label", element("span", name), element("select", *made, id=anchor))
 
 
-def _plot(chart: Markup, up: str, across: str) -> list[Markup]:
+def _plot(chart: Markup, up: str, across: str) -> Markup:
     """A chart with the names of its axes."""
-    above, below = element("p", up, class_="axis-name"), element("p", across, class_="axis-name across")
-    return [above, element("div", chart, class_="plot"), below]
+    return filled("plot", chart=chart, up=up, across=across)
 
 
 def _curve(analysis: Analysis) -> Parts:
@@ -175,8 +156,8 @@ def _curve(analysis: Analysis) -> Parts:
         band = f"Lines are {level} intervals."
     else:
         meaning = sentence(question.outcome_meaning).rstrip(".")
-        drawn = _plot(curve_chart(analysis), meaning, f"{clean(question.treatment)}, set by intervention")
-        drawn.append(_reader(analysis))
+        plot = _plot(curve_chart(analysis), meaning, f"{clean(question.treatment)}, set by intervention")
+        drawn = [plot, _reader(analysis)]
         note = f"Hatched: the curve is extrapolated; such treatments are in support for fewer than half of the {units}."
         band = f"The shaded area shows pointwise {level} intervals."
         if curve.band_lower:
@@ -198,11 +179,12 @@ def _legend(analysis: Analysis) -> Markup | None:
         groups = [f"{shortened(one.group.label, 60)} ({one.group.n_rows:,})" for one in analysis.curves]
         parts.append(_select("Averaged over", enumerate(groups), "group"))
     if curve.band_lower and not analysis.question.level_names:
-        parts.append(element("label", element("input", type="checkbox", id="pointwise"), "Pointwise intervals"))
+        parts.append(filled("pointwise"))
     boxes = []
     for i, name, _ in method_curves(analysis):
-        box = element("input", type="checkbox", data_toggle=i, checked=analysis.methods[i].note == "truth")
-        boxes.append(element("label", box, sample(analysis, i), element("bdi", shortened(name, 40))))
+        checked = Markup(" checked") if analysis.methods[i].note == "truth" else None
+        shown = shortened(name, 40)
+        boxes.append(filled("method-box", i=i, checked=checked, sample=sample(analysis, i), name=shown))
     if boxes:
         parts.append(element("fieldset", element("legend", "Compare with"), *boxes))
     return element("div", *parts, class_="controls needs-js") if parts else None
@@ -210,19 +192,16 @@ def _legend(analysis: Analysis) -> Markup | None:
 
 def _reader(analysis: Analysis) -> Markup:
     """A slider along the curve, and what it reads there."""
-    curve, treatment = analysis.curves[0], shortened(analysis.question.treatment, 30)
+    curve = analysis.curves[0]
     last = len(curve.treatment) - 1
-    slider = element(
-        "input", type="range", id="place", min=0, max=last, step=1, value=round(0.625 * last),
-        aria_label=f"Read the curve at this {treatment}",
-    )  # fmt: skip
-    cells = {
-        "read-treatment": treatment,
-        "read-estimate": shortened(analysis.question.outcome_meaning, 40),
-        "read-interval": f"{percent(analysis.level)} {'band' if curve.band_lower else 'interval'}",
-        "read-share": "in support",
-    }
-    return element("div", slider, _readout(cells, id="readout"), class_="needs-js reader")
+    return filled(
+        "reader",
+        last=last,
+        start=round(0.625 * last),
+        treatment=shortened(analysis.question.treatment, 30),
+        outcome=shortened(analysis.question.outcome_meaning, 40),
+        interval=f"{percent(analysis.level)} {'band' if curve.band_lower else 'interval'}",
+    )
 
 
 def _contrast_form(analysis: Analysis) -> Markup | None:
@@ -231,18 +210,7 @@ def _contrast_form(analysis: Analysis) -> Markup | None:
     if len(analysis.curves[0].treatment) < 2:
         return None
     fields = [_field(analysis, "t1", "setting it to", first.t1), _field(analysis, "t0", "instead of", first.t0)]
-    written = [
-        element("b", "", id="contrast-value"),
-        element("span", "", id="contrast-interval"),
-        element("span", "", id="contrast-share", class_="soft"),
-    ]
-    return element(
-        "div",
-        element("h3", "Compute another contrast"),
-        element("div", *fields, class_="fields"),
-        element("output", *written, id="contrast", aria_live="polite"),
-        class_="contrast needs-js",
-    )
+    return filled("contrast", fields=fields)
 
 
 def _field(analysis: Analysis, name: str, word: str, value: float) -> Markup:
@@ -252,14 +220,8 @@ def _field(analysis: Analysis, name: str, word: str, value: float) -> Markup:
         return _select(label, enumerate(shortened(level, 60) for level in levels), name, int(value))
     # All digits, so that the script knows the treatments of the effect.
     low, high, start = (repr(t).removesuffix(".0") for t in (grid[0], grid[-1], value))
-    ends = {"min": low, "max": high, "step": "any", "value": start}
-    typed = element("input", type="number", id=name, inputmode="decimal", **ends)
-    return element(
-        "div",
-        element("label", element("span", label), typed),
-        element("input", type="range", id=f"{name}-slide", aria_label=label, **ends),
-        element("p", element("span", number(grid[0])), element("span", number(grid[-1])), class_="soft"),
-    )
+    ends = {"low": low, "high": high, "low_text": number(grid[0]), "high_text": number(grid[-1])}
+    return filled("number-field", label=label, name=name, value=start, **ends)
 
 
 def _effects(analysis: Analysis) -> Parts:
@@ -327,14 +289,16 @@ def _cards(checks: Sequence[Check]) -> Markup | None:
     made = []
     for check in checks:
         size = "" if len(check.value) <= 24 else " long" if len(check.value) <= 60 else " prose"
-        card = element(
-            "div",
-            element("div", element("h3", check.title), _badge(check.severity, check.severity)),
-            element("p", check.value, class_=f"figure{size}"),
-            meter(check) or shape_bars(check),
-            element("p", check.reading),
-            element("p", check.reference, class_="soft") if check.reference else None,
-            class_=f"check {check.severity}",
+        card = filled(
+            "check",
+            severity=check.severity,
+            title=check.title,
+            badge=_badge(check.severity, check.severity),
+            size=size,
+            value=check.value,
+            picture=meter(check) or shape_bars(check),
+            reading=check.reading,
+            reference=element("p", check.reference, class_="soft") if check.reference else None,
         )
         made.append(card)
     return element("div", *made, class_="cards") if made else None
@@ -350,7 +314,7 @@ def _pictures(analysis: Analysis) -> Parts:
         along = along or f"{shortened(analysis.question.treatment, 40)}, predicted by the instruments"
         heading = element("h4", f"{title}: {name} by {shortened(each.along, 30) or 'the instruments'}")
         plot = _plot(binned_chart(each, f"{title}: {name} by {along}"), name, along)
-        figures.append(element("figure", heading, *plot, _tools(title.lower().replace(" ", "-"), title, "file")))
+        figures.append(element("figure", heading, plot, _tools(title.lower().replace(" ", "-"), title, "file")))
     given = "binned means adjusted for covariates" if analysis.question.covariates else "binned means"
     text = (
         f"Dots are {given} with {percent(analysis.level)} intervals; dashed lines are linear regressions. If the first "
@@ -445,11 +409,7 @@ def _direct(analysis: Analysis) -> Parts:
         names = [shortened(each.instrument, 60) for each in analysis.instruments.direct]
         options = [(i, name) for i, name in enumerate(names) if limits[i] is not None]
         parts.append(element("div", _select("Instrument", options, "direct-instrument"), class_="controls needs-js"))
-    slider = element(
-        "input", type="range", id="direct", min=-100, max=100, step=1, value=0, aria_label="Size of the direct effect"
-    )
-    cells = {"direct-gamma": "direct effect", "direct-fit": shortened(analysis.method, 30), "direct-line": "2SLS"}
-    reader = element("div", slider, _readout(cells, "three"), class_="needs-js reader")
+    reader = filled("direct-reader", method=shortened(analysis.method, 30))
     text = "The estimate of the fit is shifted by as much as that of 2SLS; the width of its interval is kept."
     last = element("p", f"{_CONLEY}. {text}", class_="soft")
     return [*parts, *panels, reader, _tools("direct", "direct effects", "file"), last]
@@ -495,14 +455,9 @@ def _direct_panel(analysis: Analysis, i: int, direct: DirectEffect, limit: float
     up = axis_over([0.0, *(value for line in lines for part in line[2:] for value in part)])
     chart = lines_chart(lines, across, up, f"Average effect of {text} by direct effect of {name}")
     axis = f"direct effect of {name} (units of {outcome} per unit of {name})"
-    return element(
-        "figure",
-        *_plot(chart, f"Average effect, {text}", axis),
-        element("figcaption", caption),
-        data_direct=i,
-        data_span=" ".join(map(repr, (up.low, up.high))),
-        hidden=hidden,
-    )
+    plot = _plot(chart, f"Average effect, {text}", axis)
+    unseen = Markup(" hidden") if hidden else None
+    return filled("direct-panel", i=i, low=repr(up.low), high=repr(up.high), hidden=unseen, plot=plot, caption=caption)
 
 
 def _breakdown_text(analysis: Analysis, direct: DirectEffect) -> str:
@@ -546,13 +501,9 @@ def _checks(analysis: Analysis) -> Parts:
         text = f"The fit is an ensemble: each of the {n:,} {analysis.units} is checked by a member not trained on it."
     elif not n:
         text = "No rows were held out to check the fit."
-    held_out = element(
-        "div",
-        element("div", element("h3", "Fit on held-out rows"), _badge(verdict.severity, verdict.severity)),
-        element("p", text),
-        element("ul", *(element("li", reason) for reason in verdict.lines)),
-        class_=f"check wide {verdict.severity}",
-    )
+    reasons = [element("li", reason) for reason in verdict.lines]
+    badge = _badge(verdict.severity, verdict.severity)
+    held_out = filled("held-out", severity=verdict.severity, badge=badge, text=text, reasons=reasons)
     return [*parts, held_out]
 
 
@@ -599,17 +550,12 @@ def _again(analysis: Analysis) -> Parts:
     """Settings, versions, the day, and what to cite."""
     settings = {"method": analysis.method, "seed": str(analysis.seed), **analysis.settings}
     settings |= {"made on": analysis.made} if analysis.made else {}
-    lists = [
-        element("div", element("h3", title), _pairs(values, "pairs"))
-        for title, values in (("Settings", settings), ("Versions", analysis.versions))
-    ]
-    version = clean(analysis.versions.get("bgmiv", ""))
-    install = f"To repeat the numbers, install bgmiv {version} and fit the same data with these settings and this seed."
-    cite = f"{_PAPER} " if analysis.method.startswith("BGM-IV") else ""
     return [
-        element("h2", "Reproduce it"),
-        element("p", install),
-        element("div", *lists, class_="cards"),
-        element("h3", "Cite"),
-        element("p", f"{cite}bgmiv, version {version}: instrumental-variable analysis in Python."),
+        filled(
+            "again",
+            version=analysis.versions.get("bgmiv", ""),
+            settings=_pairs(settings, "pairs"),
+            versions=_pairs(analysis.versions, "pairs"),
+            paper=f"{_PAPER} " if analysis.method.startswith("BGM-IV") else "",
+        )
     ]
