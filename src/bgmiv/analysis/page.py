@@ -18,8 +18,9 @@ from scipy.stats import t as student
 from bgmiv._io import check_writable, remove_strays, write_whole
 from bgmiv.analysis.analysis import Analysis, Curve, CurveSource, EffectRow
 from bgmiv.analysis.axes import curve_axes
+from bgmiv.analysis.instruments import DirectEffect
 from bgmiv.analysis.markup import Markup, asset, clean, element, filled
-from bgmiv.analysis.sections import direct_numbers, headline, sections
+from bgmiv.analysis.sections import direct_lines, headline, sections
 from bgmiv.errors import ConfigError, StoreError
 from bgmiv.intervals import ANDERSON_RUBIN
 from bgmiv.numerals import robust_set_text
@@ -101,7 +102,7 @@ def payload(analysis: Analysis) -> dict[str, Any]:
         "quantiles": _rounded(student.ppf(0.5 + analysis.level / 2.0, dof)),
         "weak": analysis.weak,
         "units": clean(analysis.units),
-        "direct": direct_numbers(analysis),
+        "direct": [_direct_numbers(analysis, each) for each in analysis.instruments.direct],
         "tables": {name: _table(rows) for name, rows in tables(analysis).items() if rows},
         "curves": [_curve_numbers(*both) for both in zip(analysis.curves, analysis.effects, strict=True)],
     }
@@ -178,6 +179,11 @@ def compact_factors(source: CurveSource) -> np.ndarray:
     _, sizes, directions = np.linalg.svd(factors, full_matrices=False)
     kept = sizes > 1e-6 * sizes[0] if sizes[0] > 0 else sizes > 0
     return np.asarray(sizes[kept, None] * directions[kept])
+
+
+def _direct_numbers(analysis: Analysis, direct: DirectEffect) -> dict[str, Any]:
+    lines = direct_lines(analysis, direct)
+    return {name: [_rounded(part) for part in np.atleast_2d(values)] for name, values in lines.items()}
 
 
 def _rounded(values: Sequence[float] | np.ndarray) -> list[float | None]:

@@ -161,7 +161,7 @@
     for (const part of all(`[data-method="${box.dataset.toggle}"]`)) part.toggleAttribute("hidden", !shown);
   };
 
-  // The effect and its interval are affine in a direct effect of an instrument, but for the standard error of 2SLS.
+  // Estimates and ends along a direct effect of an instrument are those of the lines drawn, one at each step.
   const direct = find("direct");
   const panels = all("[data-direct]");
   const several = find("direct-instrument");
@@ -170,32 +170,30 @@
     const panel = panels.find((each) => Number(each.dataset.direct) === chosenOne);
     for (const each of panels) each.toggleAttribute("hidden", each !== panel);
     const one = data.direct[chosenOne];
-    const gamma = (Number(direct.value) / 100) * one.reach;
-    const moved = gamma * one.slope * one.change;
-    const variance = one.variance + 2 * gamma * one.covariance + gamma ** 2 * one.slope_variance;
-    const half = Math.abs(one.change) * one.quantile * Math.sqrt(Math.max(variance, 0));
-    const centre = (one.estimate + gamma * one.slope) * one.change;
-    const fit = one.lower === null ? [one.fit + moved] : [one.fit, one.lower, one.upper].map((value) => value + moved);
+    const i = Number(direct.value) + 50;
+    const [gamma] = one.gamma.map((values) => values[i]);
+    const fit = one.fit.map((values) => values[i]);
+    const line = one.line.map((values) => values[i]);
     const shown = (values) => {
       const texts = values.map((value) => fixed(value, digits(values)));
       return values.length < 3 ? texts[0] : `${texts[0]} (${texts[1]} to ${texts[2]})`;
     };
     const texts = {
-      "direct-gamma": fixed(gamma, digits([one.reach, 0])),
+      "direct-gamma": fixed(gamma, digits([one.gamma[0][0], 0])),
       "direct-fit": shown(fit),
-      "direct-line": shown([centre, centre - half, centre + half]),
+      "direct-line": shown(line),
     };
     for (const [id, text] of Object.entries(texts)) find(id).textContent = text;
     direct.setAttribute("aria-valuetext", Object.values(texts).join("; "));
     const [low, high] = panel.dataset.span.split(" ").map(Number);
     const at = (value) => `${100 * (1 - Math.min(Math.max((value - low) / (high - low), 0), 1))}%`;
-    const across = `${50 + Number(direct.value) / 2}%`;
+    const across = `${i}%`;
     panel.querySelector(".cursor").replaceChildren(
       svg("line", { x1: across, x2: across, y1: 0, y2: "100%" }),
       svg("circle", { cx: across, cy: at(fit[0]), r: 5.5 }),
     );
     Object.assign(find("direct-fit").dataset, { values: fit.join(" ") });
-    Object.assign(find("direct-line").dataset, { values: [centre, centre - half, centre + half].join(" ") });
+    Object.assign(find("direct-line").dataset, { values: line.join(" ") });
   };
 
   // Tables for others: words that a spreadsheet would take for a formula get an apostrophe before them.
