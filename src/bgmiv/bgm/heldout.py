@@ -21,7 +21,7 @@ from bgmiv.diagnostics.moments import variance_of
 from bgmiv.diagnostics.verdict import FitEvidence
 from bgmiv.integrate import IntegrationRule, rule_for
 from bgmiv.likelihood import Gaussian, Levels
-from bgmiv.sieve.columns import Learned
+from bgmiv.sieve.fit import Learned
 from bgmiv.training.loop import Row, TrainingData
 
 __all__ = ["MAX_EVIDENCE_ROWS", "HeldOutLosses", "evaluate_fold", "gather_evidence", "learned_means", "outcome_loss"]

@@ -16,8 +16,7 @@ from bgmiv.diagnostics.moments import variance_of
 from bgmiv.errors import DataError, NotIdentifiedError
 from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.sieve.bases import SieveFunction
-from bgmiv.sieve.columns import Learned
-from bgmiv.sieve.fit import SieveConfig, SieveFit, fit_sieve, left_out_errors, min_rows
+from bgmiv.sieve.fit import Learned, SieveConfig, SieveFit, fit_sieve, left_out_errors, min_rows
 
 __all__ = ["LastStage", "fit_sieve_stage", "left_out_fits", "sieve_without", "with_networks"]
 
@@ -158,7 +157,7 @@ def _better(data: IVData, networks: SieveFit, sieve: SieveFit) -> bool:
     y = np.asarray(data.outcome, np.float64)
 
     def errors(fit: SieveFit) -> Floats:
-        controls = fit.residuals[:, : fit.function.treatment.sizes["lines"]]
+        controls = fit.residuals[:, : fit.function.treatment.n_linear]
         return left_out_errors(y, fit.left_out, controls, weights)
 
     gains = weights * (errors(sieve) ** 2 - errors(networks) ** 2)

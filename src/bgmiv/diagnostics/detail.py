@@ -59,8 +59,8 @@ def singular_values(treatment: NDArray[np.float64], columns: LinearColumns) -> S
     """
     root = np.ones((len(treatment), 1)) if columns.weights is None else np.sqrt(columns.weights)[:, None]
     functions = TreatmentBasis.fit(treatment, 0, _BENDS)(treatment)
-    basis = ColumnBasis.fit(columns.instruments, np.random.default_rng(0), waves=1)(columns.instruments)
-    shown = np.hstack([basis[kind] for kind in ("lines", "curves", "products")])
+    basis = ColumnBasis.fit(columns.instruments, np.random.default_rng(0), fourier_features=1)(columns.instruments)
+    shown = np.hstack([basis[kind] for kind in ("linear", "splines", "products")])
     known = orth(columns.exogenous * root)
 
     def net(part: NDArray[np.float64]) -> NDArray[np.float64]:
