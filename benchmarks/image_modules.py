@@ -31,7 +31,7 @@ from bgmiv.bgm.settings import CovariateConfig, ImageDecoderConfig
 from bgmiv.designs import MnistDesign, make_design
 from bgmiv.effects import predict
 from bgmiv.nn.settings import FeatureConfig, ImageConfig
-from bgmiv.training.loop import training_data
+from bgmiv.training import training_data
 from report.figures import dress_panel, figure_bytes
 
 HERE = Path(__file__).parent

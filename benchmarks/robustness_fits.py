@@ -130,7 +130,7 @@ def fit_with_checkpoint(folder: Path, answer: Path) -> None:
 
     from bgmiv.bgm.settings import CovariateConfig, ModelConfig
     from bgmiv.effects import predict
-    from bgmiv.training.checkpoint import Checkpoint
+    from bgmiv.training import Checkpoint
 
     Checkpoint.__init__.__defaults__ = (0.0,)
     table = _columns()
@@ -366,7 +366,7 @@ def _writers(folder: Path) -> dict[str, Callable[[], object]]:
     from bgmiv.bench import RowStore, identify, run_plan
     from bgmiv.bench.plan import Sweep
     from bgmiv.executors import InProcess
-    from bgmiv.training.checkpoint import Checkpoint
+    from bgmiv.training import Checkpoint
 
     keys = (identify(spec) for spec in Sweep(["demand"], [100], [0.5], ["tsls"], repeats=100).specs())
 

@@ -25,14 +25,14 @@ import numpy as np
 
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Rows
-from bgmiv.designs import make_design
 from bgmiv.diagnostics.control import SIZE, errors_given_control
-from bgmiv.diagnostics.verdict import MOMENT_EXCESS
+from bgmiv.diagnostics.verdict import MOMENT_EXCESS, verdict_of
 from bgmiv.effects import predict
 from bgmiv.errors import BGMIVWarning
 from bgmiv.estimators.fitted import judge_fit
 from bgmiv.registry import make_config
 from interval_coverage import EVERY, sample_of
+from report import make_design
 
 ROWS = Path(__file__).with_suffix(".jsonl")
 SHAPES = ("linear", "concave", "threshold", "heterogeneous", "interaction", "null")
@@ -101,7 +101,7 @@ def draw(cell: Cell, seed: int) -> Sample:
     y, x, w, v, g, groups = sample_of(cell.name, seed)
     low, high = np.quantile(x, [0.05, 0.95])
     usual = (low <= x) & (x <= high)
-    data = IVData.from_arrays(y, x, instruments=w, covariates=v, groups=groups)
+    data = IVData.from_arrays(y, x, instruments=w, covariates=v, clusters=groups)
     covariates = {block.name: v[usual, i] for i, block in enumerate(data.schema.blocks)}
     return Sample(data, x[usual], covariates, g(x[usual], v[usual]))
 
@@ -116,7 +116,7 @@ def fit(cell: Cell, sample: Sample, method: str, seed: int) -> Row:
     fitted = refit(sample.data)
     error = float(np.mean((predict(fitted, sample.treatment, sample.covariates) - sample.truth) ** 2))
     rows = Rows(sample.data.covariates, sample.data.weights)
-    verdict = judge_fit(fitted, sample.data, rows, refit, use_instrument=True, seed=seed).verdict
+    verdict = verdict_of(judge_fit(fitted, sample.data, rows, refit, use_instrument=True, seed=seed))
     known = verdict.evidence
     return {
         "error": float(f"{error:.6g}"),
@@ -191,7 +191,7 @@ def _with_truth(cell: Cell, seed: int) -> tuple[IVData, Floats]:
     """Data, and the structural function at their rows."""
     if not cell.n:
         sample = sample_of(cell.name, seed)
-        data = IVData.from_arrays(sample.y, sample.x, instruments=sample.w, covariates=sample.v, groups=sample.groups)
+        data = IVData.from_arrays(sample.y, sample.x, instruments=sample.w, covariates=sample.v, clusters=sample.groups)
         return data, sample.g(sample.x, sample.v)
     design: Any = make_design(cell.name)
     data = design.sample(cell.n, cell.rho, seed)

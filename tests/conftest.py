@@ -18,7 +18,7 @@ from bgmiv.bgm.settings import CovariateConfig, Ensemble, LatentLayout, ModelCon
 from bgmiv.data import IVData, RoleScaling
 from bgmiv.errors import ConfigError
 from bgmiv.registry import find_method
-from bgmiv.training.loop import TrainingData, training_data
+from bgmiv.training import TrainingData, training_data
 
 N_ROWS, BATCH = 20, 8
 

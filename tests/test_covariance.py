@@ -17,8 +17,8 @@ from bgmiv import NPIV, TSLS, BGMIVWarning, load
 from bgmiv.baselines.tsls import TSLSConfig
 from bgmiv.covariance import Errors, fit_linear, left_out_score
 from bgmiv.data.ivdata import Covariance, IVData
-from bgmiv.diagnostics.linear import anderson_rubin_set, first_stage, linear_columns, linear_parts
 from bgmiv.errors import ConfigError, DataError, FitWarning, NotIdentifiedError
+from bgmiv.linear_iv import LinearIV
 
 KINDS: tuple[Covariance, ...] = ("classical", "robust", "cluster")
 
@@ -39,8 +39,8 @@ class Design(NamedTuple):
             instruments=t[self.instruments],
             covariates=t[self.covariates] if self.covariates else None,
             blocks=dict.fromkeys(self.covariates, "continuous"),
-            weights=None if self.weights is None else t[self.weights].to_numpy(),
-            groups=None if groups is None else t[groups],
+            sample_weight=None if self.weights is None else t[self.weights].to_numpy(),
+            clusters=None if groups is None else t[groups],
             covariance=covariance,
         )
 
@@ -130,17 +130,15 @@ def first_stage_f(design: Design, kind: Covariance) -> float:
 @pytest.mark.parametrize("seed", range(40))
 def test_first_stage_is_that_of_linearmodels(seed: int) -> None:
     design, kind = random_design(seed), KINDS[seed % 3]
-    columns = linear_columns(design.data(kind, ["firm"]))
-    assert "groups_ignored" not in columns.prepared
-    found = first_stage(columns.treatment[:, 0], columns)
-    assert found.robust_f == pytest.approx(first_stage_f(design, kind), rel=1e-6)
+    linear = LinearIV.of(design.data(kind, ["firm"]))
+    assert "groups_ignored" not in linear.design.prepared
+    assert linear.stages[0].robust_f == pytest.approx(first_stage_f(design, kind), rel=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(0, 40, 4))
 def test_anderson_rubin_sets_of_equal_variances_are_those_of_ivmodels(seed: int) -> None:
     design = random_design(seed)._replace(weights=None)
-    t, columns = design.table, linear_columns(design.data("classical", None))
-    found = anderson_rubin_set(columns, 0.95)
+    t, found = design.table, LinearIV.of(design.data("classical", None)).anderson_rubin_set()
     others = t[design.covariates].to_numpy()
     for b in np.linspace(-1.0, 3.0, 9):
         _, p = iv_tests.anderson_rubin_test(
@@ -167,7 +165,7 @@ def test_hansens_j_is_that_of_linearmodels(kind: Covariance) -> None:
     if kind == "cluster":
         n, g = len(t), t["firm"].nunique()
         theirs *= (g - 1) / g * n / (n - 1)
-    (found,) = linear_parts(design.data(kind, ["firm"])).overidentification
+    (found,) = LinearIV.of(design.data(kind, ["firm"])).overidentification
     assert found["j"] == pytest.approx(theirs, rel=1e-6)
 
 
@@ -220,7 +218,7 @@ def test_a_clusters_own_indicator_is_left_as_it_is() -> None:
         instruments=w,
         covariates=dummies,
         blocks=dict.fromkeys([f"covariate_{j}" for j in range(7)], "continuous"),
-        groups=groups,
+        clusters=groups,
     )
     within = [column - np.bincount(groups, column)[groups] / 40 for column in (y, x, w)]
     fitted = TSLSConfig().fit(data)
@@ -238,7 +236,7 @@ def test_an_effect_that_rests_on_one_cluster_is_refused() -> None:
     w = np.where(groups == 2, rng.integers(0, 2, size=180), 0.0)
     x = w + rng.normal(size=180)
     with pytest.raises(NotIdentifiedError, match="without one of the clusters"):
-        TSLSConfig().fit(IVData.from_arrays(x + rng.normal(size=180), x, instruments=w, groups=groups))
+        TSLSConfig().fit(IVData.from_arrays(x + rng.normal(size=180), x, instruments=w, clusters=groups))
 
 
 @pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
@@ -251,7 +249,7 @@ def test_units_of_a_covariate_do_not_matter(scale: float, covariance: Covariance
     kind: Covariance = covariance or "auto"
     errors = []
     for unit in (1.0, scale):
-        model = TSLS(covariance=kind).fit(x + v - u + e, x, instruments=w, covariates={"v": unit * v}, groups=groups)
+        model = TSLS(covariance=kind).fit(x + v - u + e, x, instruments=w, covariates={"v": unit * v}, clusters=groups)
         found = model.ate_interval(t0=0.0, t1=1.0, method="usual")
         level = model.predict_interval([0.5], {"v": [unit]})
         errors.append([found.estimate, found.std_error, level.lower[0], level.upper[0]])
@@ -269,7 +267,7 @@ def clustered_sample(seed: int, n_clusters: int = 8, size: int = 60) -> dict[str
 
 
 def covers(model: Any, columns: dict[str, np.ndarray]) -> bool:
-    roles = {"instruments": columns["w"], "covariates": {"v": columns["v"]}, "groups": columns["groups"]}
+    roles = {"instruments": columns["w"], "covariates": {"v": columns["v"]}, "clusters": columns["groups"]}
     model.fit(columns["y"], columns["x"], **roles)
     lower, upper = model.ate_interval(t0=0.0, t1=1.0, method="usual")
     return bool(lower <= 1.0 <= upper)
@@ -287,7 +285,7 @@ def test_a_sieve_that_is_a_line_has_the_errors_of_two_stage_least_squares() -> N
     columns = clustered_sample(0, n_clusters=12)
     roles = {"instruments": columns["w"], "covariates": {"v": columns["v"]}}
     for kind, groups in (("classical", None), ("robust", None), ("cluster", "groups"), ("auto", "groups")):
-        given = roles | {"groups": None if groups is None else columns[groups]}
+        given = roles | {"clusters": None if groups is None else columns[groups]}
         both = [
             model.fit(columns["y"], columns["x"], **given).ate_interval(t0=0.0, t1=1.0, method="usual")
             for model in (TSLS(covariance=kind), NPIV(np.inf, covariance=kind, random_state=0))
@@ -299,11 +297,14 @@ def test_a_sieve_that_is_a_line_has_the_errors_of_two_stage_least_squares() -> N
 def test_few_clusters_are_told_and_two_refused() -> None:
     columns = clustered_sample(0)
     roles = {"instruments": columns["w"], "covariates": {"v": columns["v"]}}
-    with pytest.warns(FitWarning, match=r"groups 'state': 8 clusters are few"):
-        TSLS().fit(columns["y"], columns["x"], groups=pd.Series(columns["groups"], name="state"), **roles)
+    with pytest.warns(FitWarning, match=r"clusters 'state': 8 clusters are few"):
+        TSLS().fit(columns["y"], columns["x"], clusters=pd.Series(columns["groups"], name="state"), **roles)
     for model in (TSLS(), NPIV(random_state=0)):
-        with pytest.warns(FitWarning, match="2 clusters are few"), pytest.raises(DataError, match="groups: 2 clusters"):
-            model.fit(columns["y"], columns["x"], groups=columns["groups"] // 4, **roles)
+        with (
+            pytest.warns(FitWarning, match="2 clusters are few"),
+            pytest.raises(DataError, match="clusters: 2 clusters"),
+        ):
+            model.fit(columns["y"], columns["x"], clusters=columns["groups"] // 4, **roles)
     with pytest.raises(DataError, match="covariance='cluster' needs clusters"):
         TSLS(covariance="cluster").fit(columns["y"], columns["x"], **roles)
     with pytest.raises(ConfigError, match="covariance must be one of auto, classical, robust, cluster"):
@@ -317,7 +318,7 @@ class TestTwoWays:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)
             model = TSLS(covariance="cluster", **more)
-            return model.fit_table(self.TABLE, outcome="y", treatment="x", instruments="w0", groups=groups)
+            return model.fit_table(self.TABLE, outcome="y", treatment="x", instruments="w0", clusters=groups)
 
     def test_by_arrays_tables_and_formulas(self) -> None:
         t, wanted = self.TABLE, self.fit(["firm", "year"])
@@ -325,8 +326,8 @@ class TestTwoWays:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)
             for groups in ([t["firm"], t["year"]], t[["firm", "year"]], [t["firm"].to_list(), t["year"].to_list()]):
-                fits.append(TSLS(covariance="cluster").fit(t["y"], t["x"], instruments=t["w0"], groups=groups))
-            formula = TSLS(covariance="cluster").fit_formula("y ~ 1 + [x ~ w0]", t, groups=["firm", "year"])
+                fits.append(TSLS(covariance="cluster").fit(t["y"], t["x"], instruments=t["w0"], clusters=groups))
+            formula = TSLS(covariance="cluster").fit_formula("y ~ 1 + [x ~ w0]", t, clusters=["firm", "year"])
         for model in (*fits, formula):
             np.testing.assert_allclose(model.fitted_.covariance, wanted.fitted_.covariance, rtol=1e-10)
             assert model.data_ is not None
@@ -366,7 +367,7 @@ class TestTwoWays:
 
     @pytest.mark.parametrize("groups", [["firm", "year", "w0"], ["firm", "firm"], []])
     def test_other_numbers_of_columns_are_refused(self, groups: list[str]) -> None:
-        with pytest.raises(DataError, match="one column, or two for clusters two ways"):
+        with pytest.raises(DataError, match="one column, or two to cluster two ways"):
             self.fit(groups)
 
     def test_names_that_are_no_columns_are_refused(self) -> None:

@@ -23,8 +23,8 @@ from bgmiv.bgm.model import BGMIVModel, log_p_iv
 from bgmiv.bgm.settings import LatentLayout
 from bgmiv.integrate import FiniteMixture, GaussHermite, IntegrationRule, MonteCarlo, QuasiMonteCarlo, log_integral
 from bgmiv.likelihood import Bernoulli, Categorical, Gaussian, Head, Levels
-from bgmiv.nn.mlp import MLP
-from bgmiv.training.loop import Row
+from bgmiv.nn.layers import MLP
+from bgmiv.training import Row
 
 LAYOUT = LatentLayout(1, 1, 1, 1)
 Z = np.asarray([0.4, -0.9, 1.1, 5.0])

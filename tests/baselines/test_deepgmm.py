@@ -27,7 +27,7 @@ from bgmiv.effects import predict
 from bgmiv.errors import ConfigError, DivergedError
 from bgmiv.nn.features import BlockFeatures
 from bgmiv.nn.settings import FeatureConfig
-from bgmiv.training.loop import TrainingData, training_data
+from bgmiv.training import TrainingData, training_data
 
 TINY = DeepGMMConfig(
     hidden=(6,),

@@ -27,7 +27,7 @@ from bgmiv.errors import ConfigError
 from bgmiv.likelihood import Bernoulli, GaussianMixture
 from bgmiv.nn.features import BlockFeatures, Raw
 from bgmiv.nn.settings import FeatureConfig
-from bgmiv.training.loop import Row, training_data
+from bgmiv.training import Row, training_data
 
 
 def small_net(dropout: float = 0.0) -> CovariateNet:

@@ -28,7 +28,7 @@ from bgmiv.designs import DemandDesign, VectorProxyDesign
 from bgmiv.effects import predict
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.nn.settings import FeatureConfig
-from bgmiv.training.loop import TrainingData
+from bgmiv.training import TrainingData
 
 SMALL = DFIVConfig(
     treatment_net=(LayerShape(6), LayerShape(3, normalise=True, rectify=False)),

@@ -17,7 +17,7 @@ from bgmiv.bgm.alternating import AlternatingProgram, AlternatingState
 from bgmiv.bgm.model import BGMIVModel, log_p_iv, log_p_treatment, quasi_log_posterior
 from bgmiv.bgm.settings import Alternating
 from bgmiv.integrate import GaussHermite
-from bgmiv.training.loop import Row, TrainingData, run_phase
+from bgmiv.training import Row, TrainingData, run_phase
 
 RATE, LATENT_RATE, WEIGHT, RULE = 0.05, 0.02, 0.5, GaussHermite(3)
 SETTINGS = Alternating(

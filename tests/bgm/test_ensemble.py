@@ -12,8 +12,8 @@ import pytest
 from bgmiv.bgm import ensemble
 from bgmiv.bgm.ensemble import Start, members_of, train
 from bgmiv.bgm.settings import EGM, Alternating, Ensemble
+from bgmiv.data.folds import Folds, draw_folds
 from bgmiv.integrate import GaussHermite
-from bgmiv.training.folds import Folds, draw_folds
 
 
 def folds(members: int, held_out: float, n: int, seed: int = 0) -> Folds:

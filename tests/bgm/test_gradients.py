@@ -17,9 +17,9 @@ from bgmiv.bgm.model import BGMIVModel, build_model, quasi_log_posterior
 from bgmiv.bgm.settings import CovariateConfig, JointTraining, LatentLayout, ModelConfig
 from bgmiv.data import IVData
 from bgmiv.integrate import FiniteMixture, GaussHermite, IntegrationRule, QuasiMonteCarlo
-from bgmiv.nn.mlp import MLP
+from bgmiv.nn.layers import MLP
 from bgmiv.nn.settings import FeatureConfig
-from bgmiv.training.loop import Row
+from bgmiv.training import Row
 
 LAYOUT = LatentLayout(1, 1, 1, 1)
 N = 3

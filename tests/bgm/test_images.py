@@ -13,8 +13,7 @@ from bgmiv.bgm.covariates import CovariateModule, build_blocks, build_image_deco
 from bgmiv.bgm.settings import CovariateConfig, ImageDecoderConfig
 from bgmiv.data import BlockKind, CovariateBlock
 from bgmiv.likelihood import Bernoulli
-from bgmiv.nn.features import build_features, rows_at_once
-from bgmiv.nn.images import ImageFeatures
+from bgmiv.nn.features import ImageFeatures, build_features, rows_at_once
 from bgmiv.nn.settings import FeatureConfig, ImageConfig
 
 LATENT = 3

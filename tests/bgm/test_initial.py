@@ -21,9 +21,8 @@ from bgmiv.bgm.model import BGMIVModel
 from bgmiv.bgm.settings import EGM, JointTraining
 from bgmiv.errors import ConfigError, FitInterrupted
 from bgmiv.integrate import GaussHermite
-from bgmiv.nn.mlp import MLP
-from bgmiv.training.checkpoint import Checkpoint
-from bgmiv.training.loop import TrainingData, run_phase
+from bgmiv.nn.layers import MLP
+from bgmiv.training import Checkpoint, TrainingData, run_phase
 
 PROGRAMS = {
     "egm": EGMProgram(

@@ -92,7 +92,7 @@ def test_a_table_too_small_to_hold_rows_out_has_the_linear_estimate(
     query = query_at(data.schema, data.treatment, data.covariates)
     line = tsls.predict(data.treatment, data.covariates)
     assert np.std(fitted.at(query)[0] - line) < 0.15 * np.std(line)
-    evidence = fitted.verdict.evidence
+    evidence = fitted.evidence
     assert evidence.networks == ("trained" if networks is True else "few rows")
     assert (evidence.n_held_out == 0) == (networks is True)
 
@@ -161,11 +161,11 @@ def test_levels_weights_groups_and_no_instrument(with_last_stage: BGMIVConfig) -
     weights = np.where(np.arange(100) < 10, 0.0, 1.0)
     data = IVData.from_arrays(
         y, level, instruments=np.column_stack([w, w**2]), covariates=u**2, treatment_kind="categorical",
-        weights=weights, groups=np.arange(100) // 4,
+        sample_weight=weights, clusters=np.arange(100) // 4,
     )  # fmt: skip
     for config in (with_last_stage, with_last_stage.without_instrument()):
         fitted = config.fit(data, 0)
         assert fitted.last_stage is not None
         values = fitted.at(query_at(fitted.schema, [0, 1, 2], u[:3] ** 2))
         assert np.all(np.isfinite(values))
-        assert (fitted.verdict.evidence.instrument_f is None) == (not config.use_instrument)
+        assert (fitted.evidence.instrument_f is None) == (not config.use_instrument)

@@ -24,7 +24,7 @@ from bgmiv.bgm.settings import CovariateConfig, LatentLayout, ModelConfig
 from bgmiv.data import IVData
 from bgmiv.integrate import GaussHermite, ObservedTreatment
 from bgmiv.likelihood import Bernoulli, Gaussian
-from bgmiv.training.loop import Row
+from bgmiv.training import Row
 
 LAYOUT = LatentLayout(1, 2, 1, 1)
 ROW = Row(*(np.asarray(value, np.float32) for value in (0.7, -0.4, [0.3, -1.2], [1.5, 0.2])))

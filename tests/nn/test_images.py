@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bgmiv.nn.images import Conv, TransposedConv, max_pool
+from bgmiv.nn.layers import Conv, TransposedConv, max_pool
 
 SHAPES = [(5, 4, 3), (1, 1, 1), (2, 7, 2)]
 

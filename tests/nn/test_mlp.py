@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bgmiv.nn.mlp import MLP, Dense, draw_kernel, leaky_relu
+from bgmiv.nn.layers import MLP, Dense, draw_kernel, leaky_relu
 
 
 def build(n_in: int, hidden: tuple[int, ...], n_out: int | tuple[int, ...], seed: int, activation=leaky_relu) -> MLP:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bgmiv.errors import ModelFileError
-from bgmiv.nn.mlp import MLP, Dense, leaky_relu
+from bgmiv.nn.layers import MLP, Dense, leaky_relu
 from bgmiv.persist.codec import Codec, unsaved
 
 

@@ -73,3 +73,15 @@ def test_columns_beyond_the_rows_are_kept_for_a_penalty() -> None:
     rng = np.random.default_rng(0)
     basis = ColumnBasis.fit(rng.normal(size=(20, 30)), rng)
     assert len(basis.used) == 30
+
+
+def test_units_do_not_matter_without_noise() -> None:
+    """What the columns leave of such an outcome is rounding, which must not decide on a curve."""
+    w, v, u = np.random.default_rng(0).normal(size=(3, 60))
+    x = 5.0 + w + v + u
+    y = 100.0 + 10.0 * (x + v + u)
+    roles = {"w": w, "v": v, "x": x, "y": y}
+    plain = _answer("NPIV", **roles)
+    for a, b, c, d in ((1000.0, 0.01, 2.0, 50.0), (3.0, 1.0, 1.0, 1.0), (1.0, 1.7, 1.0, 1.0)):
+        changed = _answer("NPIV", 0.0, b, y=a * y, x=b * x, w=c * w, v=d * v)
+        np.testing.assert_allclose(changed / a, plain, rtol=1e-6)

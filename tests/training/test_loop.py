@@ -16,8 +16,7 @@ from jax import Array
 
 from bgmiv.data.scaling import ScaledData
 from bgmiv.errors import DivergedError, FitInterrupted
-from bgmiv.training import loop
-from bgmiv.training.loop import RandomNumbers, Row, TrainingData, run_phase, training_data
+from bgmiv.training import RandomNumbers, Row, TrainingData, loop, run_phase, training_data
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from bgmiv.training.loop import RandomNumbers
+from bgmiv.training import RandomNumbers
 
 N = 20_000
 

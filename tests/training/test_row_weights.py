@@ -11,7 +11,7 @@ import pytest
 
 from bgmiv.data.scaling import ScaledData
 from bgmiv.errors import DataError
-from bgmiv.training.loop import RandomNumbers, TrainingData, _member_axes, training_data
+from bgmiv.training import RandomNumbers, TrainingData, _member_axes, training_data
 
 N = 11
 WEIGHTS = np.array([0.0, 1.0, 2.0, 0.5, 4.0, 0.0, 1.0, 1.0, 3.0, 0.25, 0.0])

@@ -12,7 +12,6 @@ import numpy as np
 
 from bgmiv.covariance import errors_of
 from bgmiv.data.ivdata import IVData
-from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.base import SeededEstimator
 from bgmiv.estimators.fitted import FittedSieve, MethodConfig, check_instrument, check_one_number
@@ -26,6 +25,7 @@ from bgmiv.sieve.first_stage import FirstStage, first_stage
 from bgmiv.sieve.fit import sieve_function, warn_of_shrunk
 from bgmiv.sieve.sampling import Sampling
 from bgmiv.sieve.second_stage import Regression, second_stage
+from bgmiv.support import LinearSupport
 
 __all__ = [
     "ASSUMPTION", "PRESETS", "ControlFunction", "ControlFunctionConfig", "Controls", "FittedControlFunction",

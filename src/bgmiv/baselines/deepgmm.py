@@ -29,7 +29,7 @@ from bgmiv.errors import ConfigError, DivergedError
 from bgmiv.estimators.fitted import chosen_preset
 from bgmiv.nn.settings import FeatureConfig, check_widths
 from bgmiv.progress import HistoryRow, Reporter, silent
-from bgmiv.training.loop import RandomNumbers, Row, TrainingData, run_phase, training_data
+from bgmiv.training import RandomNumbers, Row, TrainingData, run_phase, training_data
 
 __all__ = [
     "PRESETS", "Choice", "DeepGMM", "DeepGMMConfig", "DeepGMMMember", "FittedDeepGMM", "GameState", "MomentGame",

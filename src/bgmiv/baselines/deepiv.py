@@ -36,7 +36,7 @@ from bgmiv.estimators.fitted import chosen_preset
 from bgmiv.likelihood import Bernoulli, FiniteHead, GaussianMixture, Head, Levels
 from bgmiv.nn.settings import FeatureConfig, check_widths
 from bgmiv.progress import HistoryRow, Reporter, silent
-from bgmiv.training.loop import RandomNumbers, Row, TrainingData, run_phase, training_data
+from bgmiv.training import RandomNumbers, Row, TrainingData, run_phase, training_data
 
 __all__ = [
     "PRESETS", "Best", "DeepIV", "DeepIVConfig", "DeepIVMember", "FittedDeepIV", "OutcomeObjective", "Stage",

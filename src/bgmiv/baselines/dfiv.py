@@ -50,7 +50,7 @@ from bgmiv.estimators.fitted import chosen_preset
 from bgmiv.nn.features import BlockFeatures, build_features
 from bgmiv.nn.settings import FeatureConfig
 from bgmiv.progress import HistoryRow, Reporter, silent
-from bgmiv.training.loop import TrainingData, run_once, run_phase
+from bgmiv.training import TrainingData, run_once, run_phase
 
 __all__ = [
     "DFIV", "PRESETS", "Best", "DFIVConfig", "DFIVMember", "DeepFeatures", "FittedDFIV", "TrainingState",

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from bgmiv.baselines.networks import FeatureNet, Inputs, Moments
 from bgmiv.data.folds import row_folds
 from bgmiv.data.scaling import ScaledData
-from bgmiv.nn.batching import bucket_size, pad_rows
-from bgmiv.training.loop import Row, TrainingData
+from bgmiv.training import Row, TrainingData, bucket_size, pad_rows
 
 __all__ = [
     "Head", "Networks", "Stages", "expectation", "first_stage_loss", "held_out_loss", "masked_features",

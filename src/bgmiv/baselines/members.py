@@ -18,21 +18,21 @@ from numpy.typing import NDArray
 
 from bgmiv._io import enable_compilation_cache
 from bgmiv.baselines.networks import MAX_ROWS, CovariateNet, has_wide_block, in_pieces
+from bgmiv.data.folds import draw_folds
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray, warn_user
 from bgmiv.data.query import Encoded, Query, Rows
 from bgmiv.data.scaling import RoleScaling, ScaledData, Scaler
 from bgmiv.data.schema import Schema
-from bgmiv.diagnostics.check import HeldOutPredictions
 from bgmiv.diagnostics.held_out import held_out_values
-from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.errors import ConfigError, DivergedError
 from bgmiv.estimators.base import SeededEstimator
-from bgmiv.estimators.fitted import FittedMethod, MethodConfig, check_instrument, check_no_weights, check_one_number
+from bgmiv.estimators.fitted import MethodConfig, check_instrument, check_no_weights, check_one_number
+from bgmiv.fitted import FittedMethod, HeldOutPredictions
 from bgmiv.intervals import Floats
 from bgmiv.preprocess.reduction import BlockReduction, FittedReduction
 from bgmiv.progress import HistoryRow, Reporter, mean_history
-from bgmiv.training.folds import draw_folds
+from bgmiv.support import LinearSupport
 
 __all__ = ["FittedMembers", "Member", "NetMember", "NetworkConfig", "NetworkEstimator", "fit_members"]
 

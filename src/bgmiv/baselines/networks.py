@@ -17,11 +17,10 @@ from jax import Array
 
 from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.errors import ConfigError
-from bgmiv.nn.batching import bucket_size, pad_rows
 from bgmiv.nn.features import BlockFeatures, build_features, rows_at_once
-from bgmiv.nn.mlp import Dense
+from bgmiv.nn.layers import Dense
 from bgmiv.nn.settings import FeatureConfig, ImageConfig
-from bgmiv.training.loop import RandomNumbers
+from bgmiv.training import RandomNumbers, bucket_size, pad_rows
 
 __all__ = [
     "DEFAULT_FEATURES", "MAX_ROWS", "CovariateNet", "FeatureNet", "Inputs", "LayerShape", "Moments", "Schedule",

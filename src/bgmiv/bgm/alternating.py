@@ -21,8 +21,8 @@ from bgmiv.bgm.model import BGMIVModel, covariate_log_posterior, log_p_iv, log_p
 from bgmiv.bgm.phase import Phase
 from bgmiv.bgm.settings import Alternating
 from bgmiv.integrate import rule_for
-from bgmiv.nn.mlp import adam
-from bgmiv.training.loop import Row, TrainingData
+from bgmiv.nn.layers import adam
+from bgmiv.training import Row, TrainingData
 
 __all__ = ["AlternatingProgram", "AlternatingState"]
 

@@ -17,9 +17,8 @@ from jax import Array
 from bgmiv.bgm.settings import CovariateConfig, ImageDecoderConfig
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
 from bgmiv.likelihood import Bernoulli, Categorical, Gaussian, Head
-from bgmiv.nn.features import BlockFeatures, Noised, Raw, build_features, rows_at_once
-from bgmiv.nn.images import Conv, Shape, TransposedConv
-from bgmiv.nn.mlp import MLP, Dense, leaky_relu
+from bgmiv.nn.features import BlockFeatures, Noised, Raw, Shape, build_features, rows_at_once
+from bgmiv.nn.layers import MLP, Conv, Dense, TransposedConv, leaky_relu
 
 __all__ = [
     "Branch",

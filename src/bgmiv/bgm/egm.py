@@ -20,8 +20,8 @@ from bgmiv.bgm.phase import Phase
 from bgmiv.bgm.settings import EGM
 from bgmiv.integrate import IntegrationRule, rule_for
 from bgmiv.likelihood import Gaussian
-from bgmiv.nn.mlp import MLP, adam
-from bgmiv.training.loop import RandomNumbers, Row, TrainingData
+from bgmiv.nn.layers import MLP, adam
+from bgmiv.training import RandomNumbers, Row, TrainingData
 
 __all__ = ["EGMProgram", "EGMState", "critic_loss", "egm_loss"]
 

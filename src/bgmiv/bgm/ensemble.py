@@ -21,8 +21,7 @@ from bgmiv.bgm.model import BGMIVModel, encode_rows
 from bgmiv.bgm.settings import EGM, Alternating, JointTraining
 from bgmiv.errors import DivergedError
 from bgmiv.progress import HistoryRow, Reporter, silent
-from bgmiv.training.checkpoint import Checkpoint
-from bgmiv.training.loop import TrainingData, run_once, run_phase
+from bgmiv.training import Checkpoint, TrainingData, run_once, run_phase
 
 __all__ = ["Start", "Trained", "members_of", "row_weights", "train"]
 

@@ -102,7 +102,7 @@ class BGMIV(SeededEstimator):
             return (cls, cls.fitted_class)
         from bgmiv.bgm.covariates import ImageDecoder, OwnLatents
         from bgmiv.bgm.fitted_networks import FittedNetworks
-        from bgmiv.nn.mlp import MLP
+        from bgmiv.nn.layers import MLP
 
         return (cls, FittedNetworks, MLP, ImageDecoder, OwnLatents, ResidualNodes)
 

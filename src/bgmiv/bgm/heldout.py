@@ -18,11 +18,11 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import ScaledData, Scaler
 from bgmiv.diagnostics.held_out import beside_simple, weights_at
 from bgmiv.diagnostics.moments import variance_of
-from bgmiv.diagnostics.verdict import FitEvidence
+from bgmiv.fitted import FitEvidence
 from bgmiv.integrate import IntegrationRule, rule_for
 from bgmiv.likelihood import Gaussian, Levels
 from bgmiv.sieve.fit import Learned
-from bgmiv.training.loop import Row, TrainingData
+from bgmiv.training import Row, TrainingData
 
 __all__ = ["MAX_EVIDENCE_ROWS", "HeldOutLosses", "evaluate_fold", "gather_evidence", "learned_means", "outcome_loss"]
 

@@ -23,8 +23,8 @@ from bgmiv.bgm.phase import Phase
 from bgmiv.bgm.settings import JointTraining
 from bgmiv.integrate import IntegrationRule, rule_for
 from bgmiv.likelihood import Gaussian
-from bgmiv.nn.mlp import adam
-from bgmiv.training.loop import RandomNumbers, Row, TrainingData
+from bgmiv.nn.layers import adam
+from bgmiv.training import RandomNumbers, Row, TrainingData
 
 __all__ = ["JointProgram", "JointState", "joint_loss", "sliced_distance"]
 

@@ -17,8 +17,9 @@ from jax import Array
 
 from bgmiv.bgm.model import BGMIVModel, covariate_log_posterior, encode_rows
 from bgmiv.bgm.settings import LatentMap
-from bgmiv.nn.batching import bucket_size, pad_rows, unique_rows
-from bgmiv.nn.mlp import DECAY_1, DECAY_2, EPSILON, adam
+from bgmiv.data.scaling import unique_rows
+from bgmiv.nn.layers import DECAY_1, DECAY_2, EPSILON, adam
+from bgmiv.training import bucket_size, pad_rows
 
 __all__ = [
     "LatentAdamState",

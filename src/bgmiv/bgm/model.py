@@ -12,8 +12,8 @@ from bgmiv.bgm.settings import LatentLayout, ModelConfig
 from bgmiv.data.schema import BlockKind, Schema, Variable
 from bgmiv.integrate import IntegrationRule, log_integral
 from bgmiv.likelihood import Bernoulli, Categorical, FiniteHead, Gaussian, Head, Levels
-from bgmiv.nn.mlp import MLP
-from bgmiv.training.loop import Row
+from bgmiv.nn.layers import MLP
+from bgmiv.training import Row
 
 __all__ = [
     "BGMIVModel",

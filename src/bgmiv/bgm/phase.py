@@ -14,7 +14,7 @@ S = TypeVar("S", EGM, JointTraining, Alternating)
 
 @dataclass(frozen=True)
 class Phase(Generic[S]):
-    """What `bgmiv.training.loop.run_phase` reads of a phase; a final subclass gives `init` and `step`."""
+    """What `bgmiv.training.run_phase` reads of a phase; a final subclass gives `init` and `step`."""
 
     settings: S
 

@@ -24,7 +24,8 @@ from bgmiv._io import enable_compilation_cache
 from bgmiv.bgm.model import BGMIVModel, covariate_log_posterior
 from bgmiv.bgm.settings import LatentPosterior
 from bgmiv.data.messages import warn_user
-from bgmiv.nn.batching import bucket_size, unique_rows
+from bgmiv.data.scaling import unique_rows
+from bgmiv.training import bucket_size
 
 __all__ = ["Chains", "LatentDraws", "convergence", "latent_draws", "nuts_chains", "sample_latents"]
 

@@ -23,21 +23,20 @@ from bgmiv.bgm.partition import choose_layout
 from bgmiv.bgm.residuals import left_out_residuals, nodes_unless_normal
 from bgmiv.bgm.settings import JointTraining, ModelConfig
 from bgmiv.bgm.uncertainty import fit_model_support
+from bgmiv.data.folds import Folds, draw_folds
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, rows_of
 from bgmiv.data.scaling import ScaledData, Scaler
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
 from bgmiv.diagnostics.held_out import held_out_rows
-from bgmiv.diagnostics.strength import strength_of
-from bgmiv.diagnostics.verdict import FitEvidence
 from bgmiv.errors import DivergedError
+from bgmiv.fitted import FitEvidence
 from bgmiv.integrate import ResidualNodes, check_rule
 from bgmiv.likelihood import Gaussian
+from bgmiv.linear_iv import strength_of
 from bgmiv.preprocess.reduction import FittedReduction, choose_noise
 from bgmiv.progress import HistoryRow, Prefixed, Reporter, silent
-from bgmiv.training.checkpoint import Checkpoint, fingerprint
-from bgmiv.training.folds import Folds, draw_folds
-from bgmiv.training.loop import training_data
+from bgmiv.training import Checkpoint, fingerprint, training_data
 
 __all__ = ["fit_networks", "open_checkpoint"]
 

@@ -25,6 +25,7 @@ __all__ = [
     "Standardise",
     "row_pieces",
     "treatment_as_columns",
+    "unique_rows",
 ]
 
 # Rows are handled in pieces of about this many numbers, so that double precision never doubles a large input.
@@ -63,6 +64,24 @@ def row_pieces(array: NDArray[Any]) -> Iterator[slice]:
     step = max(1, _PIECE // max(1, array[:1].size))
     for start in range(0, len(array), step):
         yield slice(start, start + step)
+
+
+def unique_rows(v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct rows in order of first appearance, and each row's place among them.
+
+    Example:
+        >>> rows, places = unique_rows(np.array([[1.0, 2.0], [0.0, 0.0], [1.0, 2.0]]))
+        >>> rows.tolist(), places.tolist()
+        ([[1.0, 2.0], [0.0, 0.0]], [0, 1, 0])
+    """
+    if v.shape[1] == 0:
+        return v[:1], np.zeros(len(v), dtype=np.intp)
+    packed = np.ascontiguousarray(v).view(np.dtype((np.void, v.dtype.itemsize * v.shape[1]))).ravel()
+    _, first, inverse = np.unique(packed, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return v[first[order]], place[inverse]
 
 
 class Rule(Protocol):

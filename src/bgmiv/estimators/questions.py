@@ -13,12 +13,12 @@ from bgmiv.data.messages import warn_user
 from bgmiv.data.query import Query, Rows, query_along, query_at, rows_of
 from bgmiv.data.schema import Schema
 from bgmiv.data.table import Table
-from bgmiv.diagnostics.weak_iv import FitRows, Method, average_effect
-from bgmiv.effects import DoseResponse, contrast, estimate_at, interval_at, slope_query
+from bgmiv.effects import DoseResponse, FitRows, Method, average_effect, contrast, estimate_at, interval_at, slope_query
 from bgmiv.effects import average as average_over
 from bgmiv.errors import ConfigError, DataError, SupportWarning, WeakInstrumentWarning
-from bgmiv.estimators.fitted import FittedMethod
-from bgmiv.intervals import ANDERSON_RUBIN, WILD, Band, Estimate, Interval, interval_of
+from bgmiv.estimators.arguments import checked_arguments
+from bgmiv.fitted import FittedMethod
+from bgmiv.intervals import ANDERSON_RUBIN, Band, Estimate, Interval, interval_of
 
 __all__ = ["WEAK_NOTE", "QuestionsMixin", "WhichRows"]
 
@@ -27,8 +27,6 @@ WhichRows = Literal["all", "treated", "untreated"]
 
 WEAK_NOTE = "The instruments are too weak for this interval: it is too narrow."
 """Of intervals that do not allow for weak instruments."""
-
-_WILD_NOTE = "The instruments are weak: the wild bootstrap allows for it in part, method='robust' in full."
 
 # Below this share of rows in support a point estimate is given with a warning.
 _MIN_SUPPORT = 0.5
@@ -106,13 +104,16 @@ class QuestionsMixin(ABC):
         """`effect` with an interval at each row."""
         return self._of_rows(interval_at(self._completed(), self._query_pair(t0, t1, covariates), level, contrast))
 
-    def ate(self, covariates: Any = None, *, t0: Any, t1: Any, weights: Any = None, rows: WhichRows = "all") -> Any:
+    @checked_arguments
+    def ate(
+        self, covariates: Any = None, *, t0: Any, t1: Any, sample_weight: Any = None, rows: WhichRows = "all"
+    ) -> Any:
         """The mean of `effect` over rows: a number, or one a level of the outcome.
 
         Args:
             covariates: the rows averaged over; by default those of the fit, with its sample weights.
             t0, t1: a treatment for all rows or one a row.
-            weights: sampling weights, how many rows of the population each row stands for.
+            sample_weight: sampling weights, how many rows of the population each row stands for.
             rows: "treated" for the rows of the fit whose treatment is t1, "untreated" for those whose treatment is t0;
                 for a treatment with levels.
 
@@ -120,19 +121,20 @@ class QuestionsMixin(ABC):
             DataError: treated or untreated rows are asked for, and the treatment is a number, other covariates are
                 given, or this is a loaded model without rows.
         """
-        query = self._query_average(t0, t1, covariates, weights, rows)
+        query = self._query_average(t0, t1, covariates, sample_weight, rows)
         found = average_over(self._fitted(), query)
         self._warn_share(found.support_of(0, 1))
         mean = contrast(found.estimate).values
         return float(mean) if np.ndim(mean) == 0 else mean
 
+    @checked_arguments
     def ate_interval(
         self,
         covariates: Any = None,
         *,
         t0: Any,
         t1: Any,
-        weights: Any = None,
+        sample_weight: Any = None,
         rows: WhichRows = "all",
         level: float = 0.95,
         method: Method = "auto",
@@ -142,19 +144,18 @@ class QuestionsMixin(ABC):
         It is an interval for the mean over these rows, not over the population that they were drawn from.
 
         Args:
-            covariates, t0, t1, weights, rows: as in `ate`.
+            covariates, t0, t1, sample_weight, rows: as in `ate`.
             level: of the interval.
             method: "usual", by the method's own standard errors; "robust", the ends of an Anderson-Rubin set, which are
-                valid however weak the instruments are and may be infinite; "wild", those of a set by the wild cluster
-                bootstrap, for linear `TSLS` with few clusters; "auto" takes the robust set where the effective F is
-                below its critical value (with one instrument, below 104.7), and the usual interval elsewhere. The
-                interval's `method` says which it is.
+                valid however weak the instruments are and may be infinite; "auto" takes the robust set where the
+                effective F is below its critical value (with one instrument, below 104.7), and the usual interval
+                elsewhere. The interval's `method` says which it is.
 
         Warns:
             SupportWarning: most rows lie where the data show nothing, so that the answer is an extrapolation.
             WeakInstrumentWarning: the robust set is wanted, and this is a loaded model without the rows of it.
         """
-        query = self._query_average(t0, t1, covariates, weights, rows)
+        query = self._query_average(t0, t1, covariates, sample_weight, rows)
         own, fitted, weak = self._instrumented_rows(), self._completed(), self._weak()
         if weak and own is None and method == "auto":
             warn_user(
@@ -186,8 +187,9 @@ class QuestionsMixin(ABC):
             )
         )
 
+    @checked_arguments
     def dose_response(
-        self, treatments: Any, covariates: Any = None, *, average: bool = True, weights: Any = None
+        self, treatments: Any, covariates: Any = None, *, average: bool = True, sample_weight: Any = None
     ) -> DoseResponse:
         """g along treatments, averaged over rows or for each of them.
 
@@ -195,21 +197,22 @@ class QuestionsMixin(ABC):
             treatments: `(m,)` numbers or levels.
             covariates: the rows; by default those of the fit, with its sample weights.
             average: the mean over rows, or each row's own curve.
-            weights: sampling weights, how many rows of the population each row stands for.
+            sample_weight: sampling weights, how many rows of the population each row stands for.
         """
-        query = self._query_along(treatments, covariates, weights)
+        query = self._query_along(treatments, covariates, sample_weight)
         shown = np.atleast_1d(np.asarray(treatments))
         if not average:
             return DoseResponse(shown, estimate_at(self._fitted(), query).values)
         return DoseResponse(shown, average_over(self._fitted(), query).estimate.values)
 
+    @checked_arguments
     def dose_response_interval(
         self,
         treatments: Any,
         covariates: Any = None,
         *,
         average: bool = True,
-        weights: Any = None,
+        sample_weight: Any = None,
         level: float = 0.95,
         band: Band = "pointwise",
     ) -> Interval:
@@ -217,7 +220,7 @@ class QuestionsMixin(ABC):
 
         `in_support` is, for an average, the share of rows for which the data show the treatment.
         """
-        query = self._query_along(treatments, covariates, weights)
+        query = self._query_along(treatments, covariates, sample_weight)
         fitted = self._completed()
         labels = tuple(np.atleast_1d(np.asarray(treatments)).tolist())
         shown: dict[str, Any] = {"probability": _is_probability(fitted.schema), "labels": labels, "band": band}
@@ -299,9 +302,7 @@ class QuestionsMixin(ABC):
         """With the names of its axes, and a note where weak instruments make it too narrow."""
         outcome = self._fitted().schema.outcome
         levels = tuple(outcome.levels or ()) if outcome.width > 1 else ()
-        note = ""
-        if found.method != ANDERSON_RUBIN and self._weak():
-            note = _WILD_NOTE if found.method == WILD else WEAK_NOTE
+        note = WEAK_NOTE if found.method != ANDERSON_RUBIN and self._weak() else ""
         return replace(found, note=note, axes=(*axes, "level") if levels else axes, levels=levels)
 
     def _warn_share(self, share: float) -> None:

@@ -14,14 +14,14 @@ import numpy as np
 from bgmiv.analysis.analysis import Analysis
 from bgmiv.data.blocks import Level
 from bgmiv.data.formula import FormulaFile, FormulaReader, formula_reader, from_formula
-from bgmiv.data.ivdata import Covariance, IVData
+from bgmiv.data.ivdata import Covariance, IVData, from_frame
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Query, Rows
-from bgmiv.data.read import ColumnReader, from_frame
 from bgmiv.data.scaling import FixedAffine, Identity, RoleScaling, Standardise
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema, Variable
+from bgmiv.data.table import ColumnReader
 from bgmiv.errors import DataError, ModelFileError
-from bgmiv.estimators.fitted import FittedMethod
+from bgmiv.fitted import FittedMethod
 from bgmiv.integrate import FiniteMixture, GaussHermite, MonteCarlo, ObservedTreatment, QuasiMonteCarlo
 from bgmiv.persist.codec import Codec, reachable
 from bgmiv.persist.folder import ModelFiles, read_model, write_model
@@ -141,9 +141,8 @@ def _codec(classes: tuple[type, ...]) -> Codec:
     import jax
 
     from bgmiv.likelihood import Bernoulli, Categorical, Gaussian, GaussianMixture, Levels
-    from bgmiv.nn.features import Noised, Raw, VectorFeatures
-    from bgmiv.nn.images import ImageFeatures
-    from bgmiv.nn.mlp import leaky_relu
+    from bgmiv.nn.features import ImageFeatures, Noised, Raw, VectorFeatures
+    from bgmiv.nn.layers import leaky_relu
 
     parts = (Gaussian, GaussianMixture, Bernoulli, Categorical, Levels, Raw, Noised, VectorFeatures, ImageFeatures)
     functions = {"relu": jax.nn.relu, "leaky_relu": leaky_relu, "tanh": jax.numpy.tanh}
@@ -228,11 +227,10 @@ def data_again(
     """
     if isinstance(table, IVData):
         return _recoded(replace(table, covariance=covariance), schema)
-    named = dict(sampling)
-    second = named.pop("second_groups", "")
+    clusters = [sampling[name] for name in ("groups", "second_groups") if name in sampling]
     given: dict[str, Any] = {
-        **named,
-        **({"groups": [named["groups"], second]} if second else {}),
+        "sample_weight": sampling.get("weights"),
+        "clusters": clusters or None,
         "covariance": covariance,
         "treatment_kind": str(schema.treatment.kind.value),
         "outcome_kind": str(schema.outcome.kind.value),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Protocol
 
 import equinox as eqx
@@ -12,14 +13,16 @@ from jax import Array
 from jax.scipy.special import ndtri
 
 from bgmiv.data.schema import BlockKind, CovariateBlock
-from bgmiv.nn.images import ConvExtractor, DenseExtractor, ImageFeatures
-from bgmiv.nn.mlp import Dense
-from bgmiv.nn.settings import FeatureConfig
+from bgmiv.nn.layers import Conv, Dense, max_pool
+from bgmiv.nn.settings import FeatureConfig, ImageConfig
 
 __all__ = [
-    "BlockFeatures", "Features", "Noised", "Raw", "VectorFeatures", "build_features",
+    "BlockFeatures", "Features", "ImageFeatures", "Noised", "Raw", "Shape", "VectorFeatures", "build_features",
     "feature_widths", "rows_at_once",
 ]  # fmt: skip
+
+Shape = tuple[int, int, int]
+"""Height, width and channels of an image."""
 
 # Of numbers in one array: 128 MB.
 _MAX_CELLS = 1 << 25
@@ -114,6 +117,112 @@ class VectorFeatures(eqx.Module):
         if self.dropout > 0.0:
             h = jnp.where(noise[: h.shape[-1]] >= self.dropout, h / (1.0 - self.dropout), 0.0)
         return self.output(h)
+
+
+def _stack(widths: tuple[int, ...], key: Array) -> tuple[Dense, ...]:
+    keys = jax.random.split(key, len(widths) - 1)
+    return tuple(Dense(a, b, key=k) for a, b, k in zip(widths[:-1], widths[1:], keys, strict=True))
+
+
+def _through(layers: tuple[Dense, ...], h: Array) -> Array:
+    for layer in layers[:-1]:
+        h = jax.nn.relu(layer(h))
+    return layers[-1](h)
+
+
+class ConvExtractor(eqx.Module):
+    """Two 3x3 convolutions, each with ReLU and max pooling, dropout, and dense layers with ReLU between them."""
+
+    convolutions: tuple[Conv, Conv]
+    layers: tuple[Dense, ...]
+    noise_width: int = eqx.field(static=True)
+    dropout: float = eqx.field(static=True)
+
+    def __init__(self, shape: Shape, config: ImageConfig, *, key: Array) -> None:
+        """Draw the layers for images of a shape."""
+        key_first, key_second, key_layers = jax.random.split(key, 3)
+        first, second = config.filters
+        self.convolutions = (Conv(shape[2], first, key=key_first), Conv(first, second, key=key_second))
+        pooled = -(-shape[0] // 4) * -(-shape[1] // 4) * second
+        self.layers = _stack((pooled, *config.conv_features), key_layers)
+        self.noise_width = pooled if config.dropout > 0.0 else 0
+        self.dropout = config.dropout
+
+    def __call__(self, image: Array, noise: Array | None) -> Array:
+        """Features of one image."""
+        for convolution in self.convolutions:
+            image = max_pool(jax.nn.relu(convolution(image)))
+        h = image.ravel()
+        if noise is not None and self.noise_width:
+            h = jnp.where(noise >= self.dropout, h / (1.0 - self.dropout), 0.0)
+        return _through(self.layers, h)
+
+
+class DenseExtractor(eqx.Module):
+    """Dense layers on the flat pixels, with ReLU between them."""
+
+    layers: tuple[Dense, ...]
+
+    def __init__(self, shape: Shape, config: ImageConfig, *, key: Array) -> None:
+        """Draw the layers for images of a shape."""
+        self.layers = _stack((prod(shape), *config.dense_features), key)
+
+    @property
+    def noise_width(self) -> int:
+        """No dropout."""
+        return 0
+
+    def __call__(self, image: Array, noise: Array | None) -> Array:
+        """Features of one image."""
+        return _through(self.layers, image.ravel())
+
+
+class ImageFeatures(eqx.Module):
+    """An extractor on the image, which is shifted and noised in training as `ImageConfig` says."""
+
+    extractor: ConvExtractor | DenseExtractor
+    shape: Shape = eqx.field(static=True)
+    shift: int = eqx.field(static=True)
+    noise: float = eqx.field(static=True)
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return self.extractor.layers[-1].bias.shape[-1]
+
+    @property
+    def noise_width(self) -> int:
+        """The extractor's numbers, then two for the shift and one a pixel for the noise, each if it acts."""
+        return self.extractor.noise_width + 2 * (self.shift > 0) + prod(self.shape) * (self.noise > 0.0)
+
+    @property
+    def cells(self) -> int:
+        """Numbers in the largest array on the way: the patches of the second convolution."""
+        if isinstance(self.extractor, DenseExtractor):
+            return prod(self.shape)
+        return (
+            -(-self.shape[0] // 2) * -(-self.shape[1] // 2) * prod(self.extractor.convolutions[1].kernel.shape[-4:-1])
+        )
+
+    def __call__(self, block: Array, noise: Array | None) -> Array:
+        """Features of one row's flat pixels; `noise` switches shift, noise and dropout on."""
+        image = block.reshape(self.shape)
+        if noise is None:
+            return self.extractor(image, None)
+        dropped = self.extractor.noise_width
+        return self.extractor(self.augmented(image, noise[dropped:]), noise[:dropped])
+
+    def augmented(self, image: Array, noise: Array) -> Array:
+        """The image as it is seen in training, from `noise_width` uniform numbers without the extractor's."""
+        if self.shift > 0:
+            around = (self.shift, self.shift)
+            start = jnp.floor((2 * self.shift + 1) * noise[:2]).astype(jnp.int32)
+            image = jax.lax.dynamic_slice(
+                jnp.pad(image, (around, around, (0, 0))), (start[0], start[1], jnp.zeros((), jnp.int32)), self.shape
+            )
+        if self.noise > 0.0:
+            image = image + self.noise * ndtri(noise[-image.size :]).reshape(self.shape)
+        return image
 
 
 class BlockFeatures(eqx.Module):

@@ -25,10 +25,9 @@ from scipy.special import stdtrit
 from bgmiv.data.blocks import BlockKind, CovariateBlock
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray, check_finite, numeric
-from bgmiv.data.scaling import Affine, Standardise, row_pieces
+from bgmiv.data.scaling import Affine, Standardise, row_pieces, unique_rows
 from bgmiv.data.schema import Schema
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.nn.batching import unique_rows
 from bgmiv.preprocess.scattering import Scattering
 
 __all__ = [

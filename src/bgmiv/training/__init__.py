@@ -1,1 +1,0 @@
-"""The one training loop, for every neural method."""
