@@ -403,22 +403,14 @@ def _fill(
 
 def _scale_pixels(pixels: FloatArray, block: CovariateBlock) -> None:
     """Divide the pixels of a block by its `pixel_max`, in place."""
-    lowest, highest = pixels.min(), pixels.max()
-    if lowest < 0 or highest > block.pixel_max:
-        below = bool(lowest < 0)
-        what = "below 0" if below else f"above {block.pixel_max:g}"
-        bad = pixels.min(axis=1) < 0 if below else pixels.max(axis=1) > block.pixel_max
-        fix = (
-            "The images of the fit have pixels from 0 to 1: divide these by 255 if their white is 255."
-            if not below and block.pixel_max == 1
-            else "Pass pixels from 0 to 255 or from 0 to 1, or declare the block as 'vector' if these are not pixels."
-        )
+    outside = (pixels.min(axis=1) < 0) | (pixels.max(axis=1) > block.pixel_max)
+    if outside.any():
         raise DataError(
-            f"covariates block {block.name!r} holds images with pixels {what} in {counted(bad, 'row')}. {fix}"
+            f"covariates block {block.name!r} holds images with pixels below 0 or above {block.pixel_max:g} in "
+            f"{counted(outside, 'row')}. Pass pixels from 0 to {block.pixel_max:g} as at the fit, perhaps divided by "
+            "255, or declare the block as 'vector' if these are not pixels."
         )
-    if block.pixel_max == 1:
-        return
-    if highest <= 1 and (pixels % 1 != 0).any():
+    if block.pixel_max != 1 and pixels.max() <= 1 and (pixels % 1 != 0).any():
         warn_user(
             f"covariates block {block.name!r}: no pixel exceeds 1, and the images of the fit have pixels from 0 to "
             f"{block.pixel_max:g}, so these are nearly black. Multiply them by {block.pixel_max:g} if their white is 1."
