@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from bgmiv.data.blocks import Declaration, Level, category_entries, covariate_label, level_codes, ordered_levels
 from bgmiv.data.formula_terms import FORM, FUNCTIONS, FormulaParts, Term, cut, read_terms, split_formula
-from bgmiv.data.ivdata import Covariance, IVData, checked_sampling
+from bgmiv.data.ivdata import IVData, checked_sampling
 from bgmiv.data.messages import naming_rows
-from bgmiv.data.schema import RoleKind, holds_words, with_levels
+from bgmiv.data.schema import holds_words, with_levels
 from bgmiv.data.table import Column, Missing, Table, check_no_missing, column_names, select_columns, without_missing
 from bgmiv.errors import DataError
 
@@ -82,11 +82,9 @@ def from_formula(
     *,
     missing: Missing = "raise",
     blocks: Mapping[str, Declaration] | None = None,
-    treatment_kind: RoleKind = "auto",
-    outcome_kind: RoleKind = "auto",
     sample_weight: str | None = None,
     clusters: str | Sequence[str] | None = None,
-    covariance: Covariance = "auto",
+    **options: Any,
 ) -> tuple[IVData, FormulaReader]:
     """Validated data from a formula and a table, and the reader of later tables.
 
@@ -98,8 +96,8 @@ def from_formula(
         data: a pandas, polars or pyarrow table, or a mapping of names to arrays.
         missing: "raise" to refuse missing values in the columns used, "drop" to leave out rows that have one.
         blocks: kinds of covariates by the names of their terms, as in `IVData.from_arrays`.
-        treatment_kind, outcome_kind, covariance: as in `IVData.from_arrays`.
         sample_weight, clusters: the names of the columns of sample weights and of clusters; two cluster two ways.
+        **options: treatment_kind, outcome_kind and covariance, as in `IVData.from_arrays`.
 
     >>> table = {"wage": [9.0, 7, 8, 5], "educ": [12, 16, 11, 9], "near": [0, 3, 2, 1], "age": [30, 40, 50, 35]}
     >>> from_formula("np.log(wage) ~ age + I(age**2) + [educ ~ near]", table)[0]
@@ -127,16 +125,14 @@ def from_formula(
     instruments, _ = _side(sides["instruments"], parts.instruments, table, as_indicators=levels["instruments"])
     covariates, spec = _side(sides["covariates"], parts.covariates, table)
     words = frozenset(c.name for c in table.columns if c.name in levels["covariates"] and _is_categorical(c))
+    options |= {argument: table.part(names) for argument, names in sampling.items()}
     ivdata = IVData.from_arrays(
         outcome,
         treatment,
         instruments=instruments,
         covariates=covariates if covariates.columns else None,
         blocks=blocks,
-        treatment_kind=treatment_kind,
-        outcome_kind=outcome_kind,
-        covariance=covariance,
-        **{argument: table.part(names) for argument, names in sampling.items()},
+        **options,
     )
     return replace(ivdata, index=index), FormulaReader(sides["covariates"], levels["covariates"], spec, words)
 

@@ -179,11 +179,8 @@ class IVData:
             if block.kind in (BlockKind.continuous, BlockKind.binary):
                 labels = [covariate_label(name) for name in block.flat_names]
                 _check_varies(v[:, block.start : block.stop], labels, "Drop it.")
-        roles = {"outcome": (outcome_column, outcome_kind), "treatment": (treatment_column, treatment_kind)}
-        guessed = {name: column for name, (column, kind) in roles.items() if kind == "auto"}
-        specs = [spec for spec in (blocks or {}).values() if isinstance(spec, BlockSpec)]
-        declared = {*(blocks or {}), *(name for spec in specs for name in spec.columns or ())}
-        _tell_binary(guessed, [column for column in known.columns if column.name not in declared])
+        roles = (("outcome", outcome_column, outcome_kind), ("treatment", treatment_column, treatment_kind))
+        _tell_binary({role: column for role, column, kind in roles if kind == "auto"}, known.columns, blocks or {})
         schema = Schema(outcome_variable, treatment_variable, tables["instruments"].names, layout, known.named)
         _check_overlap(y, x, v, w, schema)
         given = {name: table.columns[0].name for name, (_, table) in columns.items() if table.named}
@@ -255,11 +252,9 @@ def from_frame(
     covariates: str | Sequence[str] | None = None,
     missing: Missing = "raise",
     blocks: Mapping[str, Declaration] | None = None,
-    treatment_kind: RoleKind = "auto",
-    outcome_kind: RoleKind = "auto",
     sample_weight: str | None = None,
     clusters: str | Sequence[str] | None = None,
-    covariance: Covariance = "auto",
+    **options: Any,
 ) -> IVData:
     """Validated data from the named columns of a table; covariates of strings are categorical.
 
@@ -267,10 +262,11 @@ def from_frame(
         data: a pandas, polars or pyarrow table, or a mapping of names to arrays; other columns are not looked at.
         outcome, treatment, instruments, covariates: columns' names.
         missing: "raise" to refuse missing values in these columns, "drop" to leave out rows that have one.
-        blocks, treatment_kind, outcome_kind, covariance: as in `IVData.from_arrays`.
+        blocks: kinds of covariates, as in `IVData.from_arrays`.
         sample_weight: the name of the column of sample weights; it may be a covariate too.
         clusters: the name of the column of clusters, or two names to cluster two ways; they may be covariates or
             instruments too.
+        **options: treatment_kind, outcome_kind and covariance, as in `IVData.from_arrays`.
     """
     asked = {"instruments": _names(instruments, "instruments"), "covariates": _names(covariates, "covariates")}
     for argument, name in (("outcome", outcome), ("treatment", treatment)):
@@ -280,6 +276,7 @@ def from_frame(
     used = (outcome, treatment, *asked["instruments"], *asked["covariates"])
     used += tuple(name for names in sampling.values() for name in names)
     table = without_missing(select_columns(data, used), missing)
+    options |= {argument: table.part(names) for argument, names in sampling.items()}
     known = table.part(asked["covariates"])
     known = known._replace(columns=tuple(with_levels(column, blocks or ()) for column in known.columns))
     return IVData.from_arrays(
@@ -288,29 +285,24 @@ def from_frame(
         instruments=table.part(asked["instruments"]),
         covariates=known if known.columns else None,
         blocks=blocks,
-        treatment_kind=treatment_kind,
-        outcome_kind=outcome_kind,
-        covariance=covariance,
-        **{argument: table.part(names) for argument, names in sampling.items()},
+        **options,
     )
 
 
-def _tell_binary(roles: Mapping[str, Column], covariates: Sequence[Column]) -> None:
+def _tell_binary(roles: Mapping[str, Column], covariates: Sequence[Column], blocks: Mapping[str, Declaration]) -> None:
     """One line on all undeclared columns of numbers that were taken for binary."""
-    parts, fixes = [], []
-    for role, column in roles.items():
-        if is_flag(column):
-            parts.append(role_label(role, column.name))
-            fixes.append(setting(f"{role}_kind", "continuous"))
-    flags = [column.name for column in covariates if is_flag(column)]
+    declared = set(blocks)
+    for spec in blocks.values():
+        declared.update(spec.columns or () if isinstance(spec, BlockSpec) else ())
+    flags = [column.name for column in covariates if column.name not in declared and is_flag(column)]
+    labels = {f"{role}_kind": role_label(role, column.name) for role, column in roles.items() if is_flag(column)}
+    fixes = [setting(argument, "continuous") for argument in labels]
     if flags:
-        parts.append(f"covariates {listed(map(repr, flags))}")
+        labels["blocks"] = f"covariates {listed(map(repr, flags))}"
         fixes.append(setting("blocks", "continuous", flags[0]))
-    if parts:
-        warn_user(
-            f"taken as binary, for they hold only 0 and 1: {'; '.join(parts)}. To change it say {' or '.join(fixes)}.",
-            KindWarning,
-        )
+    if labels:
+        which, how = "; ".join(labels.values()), " or ".join(fixes)
+        warn_user(f"taken as binary, for they hold only 0 and 1: {which}. To change it say {how}.", KindWarning)
 
 
 def _read_instruments(instruments: Any) -> Table:
