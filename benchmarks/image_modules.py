@@ -25,9 +25,8 @@ from matplotlib.ticker import MaxNLocator
 
 from bgmiv._io import write_whole
 from bgmiv.bench import benchmark_config, structural_error
-from bgmiv.bgm.config import BGMIVConfig, paper_preset, paper_qmc_preset
+from bgmiv.bgm.config import BGMIVConfig, CovariateConfig, ImageDecoderConfig, paper_preset, paper_qmc_preset
 from bgmiv.bgm.model import build_model, covariate_log_posterior, encode_rows
-from bgmiv.bgm.settings import CovariateConfig, ImageDecoderConfig
 from bgmiv.designs import MnistDesign, make_design
 from bgmiv.effects import predict
 from bgmiv.nn.settings import FeatureConfig, ImageConfig

@@ -30,9 +30,9 @@ from scipy.stats import chisquare, kstest
 from statsmodels.stats.multitest import multipletests
 
 from bgmiv import BGMIV
+from bgmiv.bgm.config import LatentPosterior
+from bgmiv.bgm.latents import sample_latents
 from bgmiv.bgm.model import BGMIVModel
-from bgmiv.bgm.posterior import sample_latents
-from bgmiv.bgm.settings import LatentPosterior
 from bgmiv.designs import make_design
 from bgmiv.likelihood import Gaussian
 

@@ -18,9 +18,9 @@ from jax import Array
 from scipy.special import expit, logsumexp
 from scipy.stats import norm
 
+from bgmiv.bgm.config import LatentLayout
 from bgmiv.bgm.covariates import build_dense
 from bgmiv.bgm.model import BGMIVModel, log_p_iv
-from bgmiv.bgm.settings import LatentLayout
 from bgmiv.integrate import FiniteMixture, GaussHermite, IntegrationRule, MonteCarlo, QuasiMonteCarlo, log_integral
 from bgmiv.likelihood import Bernoulli, Categorical, Gaussian, Head, Levels
 from bgmiv.nn.layers import MLP

@@ -9,8 +9,7 @@ import pandas as pd
 
 from bgmiv.bench.evaluate import PAPER_FIXED_SCALING, benchmark_config
 from bgmiv.bench.show import OURS
-from bgmiv.bgm.config import BGMIVConfig
-from bgmiv.bgm.settings import EGM, LatentMap
+from bgmiv.bgm.config import EGM, BGMIVConfig, LatentMap
 from bgmiv.designs import DemandDesign, MnistDesign, MnistHDDesign, VectorProxyDesign
 from bgmiv.designs.base import Design
 from bgmiv.registry import make_config

@@ -14,8 +14,8 @@ import pytest
 from jax import Array
 
 from bgmiv.bgm.alternating import AlternatingProgram, AlternatingState
+from bgmiv.bgm.config import Alternating
 from bgmiv.bgm.model import BGMIVModel, log_p_iv, log_p_treatment, quasi_log_posterior
-from bgmiv.bgm.settings import Alternating
 from bgmiv.integrate import GaussHermite
 from bgmiv.training import Row, TrainingData, run_phase
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bgmiv.bgm.settings import (
+from bgmiv.bgm.config import (
     EGM,
     Alternating,
     CovariateConfig,

@@ -11,8 +11,8 @@ import pytest
 from scipy.special import expit, log_softmax
 from scipy.stats import bernoulli, norm
 
+from bgmiv.bgm.config import CovariateConfig, ImageDecoderConfig
 from bgmiv.bgm.covariates import CovariateModule, build_blocks, build_covariates, build_dense
-from bgmiv.bgm.settings import CovariateConfig, ImageDecoderConfig
 from bgmiv.data import BlockKind, CovariateBlock, IVData, Schema
 from bgmiv.likelihood import Bernoulli, Categorical, Gaussian
 from bgmiv.nn.settings import FeatureConfig, ImageConfig

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bgmiv.bgm import ensemble
-from bgmiv.bgm.ensemble import Start, members_of, train
-from bgmiv.bgm.settings import EGM, Alternating, Ensemble
+from bgmiv.bgm import members as ensemble
+from bgmiv.bgm.config import EGM, Alternating, Ensemble
+from bgmiv.bgm.members import Start, members_of, train
 from bgmiv.data.folds import Folds, draw_folds
 from bgmiv.integrate import GaussHermite
 

@@ -13,10 +13,20 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from bgmiv.bgm.config import BGMIVConfig, paper_preset
+from bgmiv.bgm.config import (
+    EGM,
+    Alternating,
+    BGMIVConfig,
+    CovariateConfig,
+    Ensemble,
+    ImageDecoderConfig,
+    LatentLayout,
+    LatentMap,
+    paper_preset,
+)
 from bgmiv.bgm.estimator import BGMIV, PRESETS
-from bgmiv.bgm.fitted_networks import FittedNetworks, Member
-from bgmiv.bgm.settings import EGM, Alternating, CovariateConfig, Ensemble, ImageDecoderConfig, LatentLayout, LatentMap
+from bgmiv.bgm.fitted import FittedNetworks
+from bgmiv.bgm.members import Member
 from bgmiv.data import FixedAffine, Identity, IVData, RoleScaling
 from bgmiv.designs import DemandDesign
 from bgmiv.effects import predict

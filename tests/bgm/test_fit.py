@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from bgmiv.bgm import train as train_module
-from bgmiv.bgm.config import BGMIVConfig
-from bgmiv.bgm.ensemble import Trained
-from bgmiv.bgm.fitted_networks import FittedNetworks
-from bgmiv.bgm.settings import Ensemble
+from bgmiv.bgm.config import BGMIVConfig, Ensemble
+from bgmiv.bgm.fitted import FittedNetworks
+from bgmiv.bgm.members import Trained
 from bgmiv.data import Identity, IVData, RoleScaling
 from bgmiv.data.query import Query, query_at
 from bgmiv.effects import predict

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bgmiv.bgm.config import CovariateConfig, ImageDecoderConfig
 from bgmiv.bgm.covariates import CovariateModule, build_blocks, build_image_decoder
-from bgmiv.bgm.settings import CovariateConfig, ImageDecoderConfig
 from bgmiv.data import BlockKind, CovariateBlock
 from bgmiv.likelihood import Bernoulli
 from bgmiv.nn.features import ImageFeatures, build_features, rows_at_once

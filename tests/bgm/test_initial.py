@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from bgmiv.bgm.config import EGM, JointTraining
 from bgmiv.bgm.covariates import build_dense
-from bgmiv.bgm.egm import EGMProgram, critic_loss
 from bgmiv.bgm.heldout import outcome_loss
-from bgmiv.bgm.joint import JointProgram, JointState, joint_loss, sliced_distance
+from bgmiv.bgm.initial import EGMProgram, JointProgram, JointState, critic_loss, joint_loss, sliced_distance
 from bgmiv.bgm.model import BGMIVModel
-from bgmiv.bgm.settings import EGM, JointTraining
 from bgmiv.errors import ConfigError, FitInterrupted
 from bgmiv.integrate import GaussHermite
 from bgmiv.nn.layers import MLP

@@ -11,10 +11,10 @@ import numpy as np
 import optax
 import pytest
 
+from bgmiv.bgm.config import LatentMap
 from bgmiv.bgm.covariates import build_dense
 from bgmiv.bgm.latents import LatentAdamState, init_latents, latents_of, step_latents, structural_means
 from bgmiv.bgm.model import BGMIVModel, covariate_log_posterior
-from bgmiv.bgm.settings import LatentMap
 
 MAP = LatentMap(steps=60, learning_rate=0.01)
 # Rows land in other places of a padded block; vectorised sums then round differently, and Adam's steps keep that.

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bgmiv.bgm.config import CovariateConfig, LatentLayout, ModelConfig
 from bgmiv.bgm.model import build_model
-from bgmiv.bgm.partition import choose_layout
-from bgmiv.bgm.settings import CovariateConfig, LatentLayout, ModelConfig
+from bgmiv.bgm.resolve import choose_layout
 from bgmiv.data import IVData
 from bgmiv.nn.settings import FeatureConfig
 

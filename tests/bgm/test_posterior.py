@@ -17,10 +17,16 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from bgmiv.bgm.latents import structural_averages, structural_means
+from bgmiv.bgm.config import CovariateConfig, LatentLayout, LatentPosterior, ModelConfig
+from bgmiv.bgm.latents import (
+    LatentDraws,
+    _warn_unconverged,
+    latent_draws,
+    sample_latents,
+    structural_averages,
+    structural_means,
+)
 from bgmiv.bgm.model import BGMIVModel, build_model, covariate_log_posterior
-from bgmiv.bgm.posterior import LatentDraws, _warn_unconverged, latent_draws, sample_latents
-from bgmiv.bgm.settings import CovariateConfig, LatentLayout, LatentPosterior, ModelConfig
 from bgmiv.data import IVData
 from bgmiv.errors import BGMIVWarning
 from bgmiv.nn.settings import FeatureConfig

@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bgmiv.bgm import fitted_networks as result_module
-from bgmiv.bgm import posterior
-from bgmiv.bgm.config import BGMIVConfig
+from bgmiv.bgm import fitted as result_module
+from bgmiv.bgm import latents as posterior
+from bgmiv.bgm.config import BGMIVConfig, LatentPosterior
 from bgmiv.bgm.estimator import BGMIV, PRESETS
-from bgmiv.bgm.fitted_networks import FittedNetworks
+from bgmiv.bgm.fitted import FittedNetworks
 from bgmiv.bgm.latents import structural_means
-from bgmiv.bgm.settings import LatentPosterior
 from bgmiv.data import IVData, Schema
 from bgmiv.data.query import Query, Rows, query_along, rows_of
 from bgmiv.errors import NotFittedError

@@ -15,7 +15,7 @@ from bgmiv import BGMIV
 from bgmiv.bgm import last_stage
 from bgmiv.bgm import train as train_module
 from bgmiv.bgm.config import PRESETS, BGMIVConfig
-from bgmiv.bgm.residuals import LeftOutResiduals, density_gain, nodes_unless_normal
+from bgmiv.bgm.heldout import LeftOutResiduals, density_gain, nodes_unless_normal
 from bgmiv.errors import ConfigError
 from bgmiv.integrate import GaussHermite, ResidualNodes, residual_nodes
 from bgmiv.likelihood import Gaussian

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from bgmiv.bgm import uncertainty as tangent
+from bgmiv.bgm.config import LatentLayout, ModelConfig
 from bgmiv.bgm.model import BGMIVModel, build_model, encode_rows
-from bgmiv.bgm.settings import LatentLayout, ModelConfig
 from bgmiv.bgm.uncertainty import tangent_directions, tangent_factors
 from bgmiv.data import IVData
 from bgmiv.data.scaling import RoleScaling, ScaledData

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bgmiv import BGMIV, FitInterrupted
-from bgmiv.bgm.settings import CovariateConfig, ModelConfig
+from bgmiv.bgm.config import CovariateConfig, ModelConfig
 from bgmiv.errors import ConfigError, StoreError
 from bgmiv.integrate import GaussHermite
 from bgmiv.progress import HistoryRow
@@ -62,7 +62,7 @@ def data():
 
 
 def with_small_networks(config):
-    shapes = CovariateConfig(dense_hidden=(8,), dense_decoder_hidden=(8,))
+    shapes = CovariateConfig(dense_hidden=(8,))
     return replace(config, model=ModelConfig(treatment_hidden=(8,), outcome_hidden=(8,), covariates=shapes))
 
 

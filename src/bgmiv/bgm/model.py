@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from bgmiv.bgm.config import LatentLayout, ModelConfig
 from bgmiv.bgm.covariates import CovariateModule, build_covariates
-from bgmiv.bgm.settings import LatentLayout, ModelConfig
 from bgmiv.data.schema import BlockKind, Schema, Variable
 from bgmiv.integrate import IntegrationRule, log_integral
 from bgmiv.likelihood import Bernoulli, Categorical, FiniteHead, Gaussian, Head, Levels
