@@ -122,8 +122,7 @@ def measured(name: str, seed: int) -> dict[str, Any]:
     row: dict[str, Any] = {"case": name, "seed": seed, "usual": described(first, case), "kept": "usual"}
     row["usual"]["cpu"] = process_time() - begun
     scaled = first.scaler.transform(first.reduction.apply(data))
-    left_out = [member.held_out_rows for member in first.members]
-    residuals = left_out_residuals([member.model for member in first.members], scaled, left_out)
+    residuals = left_out_residuals(first.members, scaled)
     row["density_gain"] = density_gain(residuals)
     rule = nodes_unless_normal(residuals, N_NODES)
     if rule is None:

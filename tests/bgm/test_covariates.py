@@ -11,7 +11,7 @@ import pytest
 from scipy.special import expit, log_softmax
 from scipy.stats import bernoulli, norm
 
-from bgmiv.bgm.config import CovariateConfig, ImageDecoderConfig
+from bgmiv.bgm.config import CovariateConfig
 from bgmiv.bgm.covariates import CovariateModule, build_blocks, build_covariates, build_dense
 from bgmiv.data import BlockKind, CovariateBlock, IVData, Schema
 from bgmiv.likelihood import Bernoulli, Categorical, Gaussian
@@ -230,21 +230,17 @@ def test_an_image_gets_the_papers_convolutions_and_a_vector_beside_it_the_nuisan
     assert (time.width, image.width, nuisance.width) == (1, 64, 32)
     assert widths(built.encoder.net) == [97, 128, 64, 6]
     _, decoder, nuisance_decoder = built.decoder.nets
-    assert decoder.net.project.kernel.shape == (6, 7 * 7 * 128)
-    assert [layer.kernel.shape[2:] for layer in decoder.net.doublings] == [(128, 64), (64, 32)]
-    assert decoder.net.output.kernel.shape == (3, 3, 32, 1)
+    assert decoder.project.kernel.shape == (6, 7 * 7 * 128)
+    assert [layer.kernel.shape[2:] for layer in decoder.doublings] == [(128, 64), (64, 32)]
+    assert decoder.output.kernel.shape == (3, 3, 32, 1)
     assert widths(nuisance_decoder) == [6, 128, 64, 215, 215]
     assert [branch.head for branch in built.branches] == [Gaussian(1), Bernoulli(784), Gaussian(215)]
 
 
 def test_dense_image_networks_are_an_option() -> None:
-    config = CovariateConfig(
-        FeatureConfig(images=ImageConfig(features="dense", shift=2, noise=0.2)),
-        ImageDecoderConfig(decoder="dense", weight=2.0),
-    )
+    config = CovariateConfig(FeatureConfig(images=ImageConfig(features="dense", shift=2, noise=0.2)))
     built = shapes(schema({"photo": np.random.default_rng(0).random((4, 6, 5))}), 3, config)
-    (features,), (decoder,), (branch,) = built.encoder.features.parts, built.decoder.nets, built.branches
+    (features,), (branch,) = built.encoder.features.parts, built.branches
     assert [layer.kernel.shape for layer in features.extractor.layers] == [(30, 512), (512, 128), (128, 64)]
-    assert widths(decoder.net) == [3, 128, 512, 30]
-    assert (branch.head, branch.weight) == (Bernoulli(30), 2.0)
+    assert branch.head == Bernoulli(30)
     assert features.noise_width == 2 + 30

@@ -11,9 +11,10 @@ import numpy as np
 import optax
 import pytest
 
+from bgmiv.bgm.alternating import LatentAdamState, init_latents, step_latents
 from bgmiv.bgm.config import LatentMap
 from bgmiv.bgm.covariates import build_dense
-from bgmiv.bgm.latents import LatentAdamState, init_latents, latents_of, step_latents, structural_means
+from bgmiv.bgm.latents import latents_of, structural_means
 from bgmiv.bgm.model import BGMIVModel, covariate_log_posterior
 
 MAP = LatentMap(steps=60, learning_rate=0.01)
@@ -38,7 +39,7 @@ def test_it_climbs_the_posterior_of_every_row(model: BGMIVModel, covariates: np.
 
 
 def test_it_sees_covariates_and_nothing_else(model: BGMIVModel, covariates: np.ndarray) -> None:
-    assert list(inspect.signature(latents_of).parameters) == ["model", "v", "config"]
+    assert list(inspect.signature(latents_of).parameters) == ["model", "v", "rule"]
     # Other treatment and outcome networks, as other x, y or w would leave: the latents do not notice.
     changed = eqx.tree_at(
         lambda m: (m.treatment, m.outcome),

@@ -213,20 +213,15 @@ class Ensemble:
         members: models trained; their predictions are averaged.
         held_out: share of the rows that each member leaves out, in whole groups; no two members leave out the same row
             as long as `members * held_out` is at most one. Below 20 rows a share nothing is left out.
-        bootstrap: weigh each member's rows by chance (the Bayesian bootstrap; whole groups of rows, where the data have
-            groups), so that members differ as fits to other samples would.
     """
 
     members: int = 1
     held_out: float = 0.0
-    bootstrap: bool = False
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot train."""
         if self.members < 1:
             raise ConfigError(f"members must be at least 1, got {self.members}.")
-        if self.bootstrap and self.members < 2:
-            raise ConfigError(f"the bootstrap needs members >= 2, and 20 or more to be of use, got {self.members}.")
         if not 0.0 <= self.held_out <= 0.5:
             raise ConfigError(f"held_out must lie between 0 and 0.5, got {self.held_out}.")
 
@@ -408,10 +403,10 @@ class BGMIVConfig:
         """Refuse a fit without networks and without a last stage."""
         if self.networks not in ("auto", True, False):
             raise ConfigError(f"networks is 'auto', True or False, got {self.networks!r}.")
-        if self.networks is False and (self.last_stage is None or self.ensemble.bootstrap):
+        if self.networks is False and self.last_stage is None:
             raise ConfigError(
                 "networks=False leaves the last stage as the estimate, which this fit does without: use the default "
-                "preset without bootstrap and held_out=0."
+                "preset without held_out=0."
             )
 
     def without_instrument(self) -> BGMIVConfig:

@@ -56,8 +56,6 @@ class BGMIV(SeededEstimator):
             "posterior", which averages the structural function over draws of p(z | v).
         scaling: how each role is scaled.
         use_instrument: False gives the no-instrument version.
-        bootstrap: train every member on rows weighed by chance (the Bayesian bootstrap, of whole groups where there are
-            groups); intervals then come from the spread of the members, of which there should be 20 or more.
         treatment_kind: "auto", "continuous", "binary" or "categorical", as in `IVData.from_arrays`.
         outcome_kind: the same for the outcome.
         covariance: what standard errors and tests allow for: "auto", "classical", "robust" or "cluster", as in
@@ -92,7 +90,6 @@ class BGMIV(SeededEstimator):
     integration: IntegrationRule | None = None
     latents: Literal["encoder", "map", "posterior"] | None = None
     scaling: RoleScaling | None = None
-    bootstrap: bool = False
     checkpoint: str | Path | None = None
 
     @classmethod
@@ -203,11 +200,10 @@ class BGMIV(SeededEstimator):
         held_out = self.held_out
         if held_out is None:
             # The last stage needs every row left out by some member; one alone cannot, which the fit refuses.
-            several = last_stage and not self.bootstrap and members > 1
-            held_out = 1.0 / members if several else ensemble.held_out
+            held_out = 1.0 / members if last_stage and members > 1 else ensemble.held_out
         elif isinstance(held_out, bool) or not isinstance(held_out, int | float | np.number):
             raise ConfigError(f"held_out must be a share of the rows such as 0.1, got {held_out!r}.")
-        return Ensemble(members, float(held_out), bool(self.bootstrap))
+        return Ensemble(members, float(held_out))
 
 
 def _whole(name: str, value: Any, minimum: int) -> int:

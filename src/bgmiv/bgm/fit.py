@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bgmiv.bgm.members import Member, TrainingRows
     from bgmiv.training import Checkpoint
 
-__all__ = ["fit_bgmiv"]
+__all__ = ["fit_bgmiv", "open_checkpoint"]
 
 _MIN_ROWS = 50
 
@@ -66,7 +66,7 @@ def fit_bgmiv(config: BGMIVConfig, data: IVData, seed: int, reporter: Reporter =
     import jax
 
     from bgmiv.bgm.fitted import FittedNetworks
-    from bgmiv.bgm.heldout import network_evidence, nodes_unless_normal
+    from bgmiv.bgm.heldout import network_evidence, residual_rule
     from bgmiv.bgm.members import TrainingRows, train_members
     from bgmiv.bgm.resolve import resolve
     from bgmiv.bgm.uncertainty import fit_model_support, tangent_directions
@@ -80,9 +80,9 @@ def fit_bgmiv(config: BGMIVConfig, data: IVData, seed: int, reporter: Reporter =
         members = train_members(config, rows, key, reporter, checkpoint)
         return members, _last_stage(config, rows, sieve, members)
 
-    with _checkpoint(config, used, seed) as checkpoint:
+    with open_checkpoint(config, used, seed) as checkpoint:
         members, last = train(config, checkpoint)
-        nodes = nodes_unless_normal(config, rows, members) if last is not None and last.function.weight else None
+        nodes = residual_rule(config, rows, members) if last is not None and last.function.weight else None
         if nodes is not None:
             again = replace(config, initial=replace(config.initial, integration=nodes))
             other, other_last = train(again)
@@ -109,7 +109,7 @@ def fit_bgmiv(config: BGMIVConfig, data: IVData, seed: int, reporter: Reporter =
 def _check(config: BGMIVConfig, data: IVData) -> None:
     check_instrument(data, "BGMIV", use_instrument=config.use_instrument)
     ensemble = config.ensemble
-    if config.last_stage is not None and not ensemble.bootstrap and not ensemble.covers:
+    if config.last_stage is not None and not ensemble.covers:
         raise ConfigError(
             f"members={ensemble.members}, each without a share of {ensemble.held_out:.3g} of the rows, leave some rows "
             "to no member, but the last stage needs a prediction of every row by a member that has not seen it. Give "
@@ -128,8 +128,7 @@ def _check(config: BGMIVConfig, data: IVData) -> None:
 
 def _has_last_stage(config: BGMIVConfig, schema: Schema) -> bool:
     """Whether there is a last regression: of an outcome that is a number or has two levels."""
-    no_bootstrap = not config.ensemble.bootstrap
-    return config.last_stage is not None and no_bootstrap and schema.outcome.kind is not BlockKind.categorical
+    return config.last_stage is not None and schema.outcome.kind is not BlockKind.categorical
 
 
 def _sieve(config: BGMIVConfig, reduced: IVData, reporter: Reporter) -> LastStage | None:
@@ -172,7 +171,7 @@ def _networks(
     return ("nothing left" if left <= 0.0 else "trained"), left
 
 
-def _checkpoint(config: BGMIVConfig, data: IVData, seed: int) -> AbstractContextManager[Checkpoint | None]:
+def open_checkpoint(config: BGMIVConfig, data: IVData, seed: int) -> AbstractContextManager[Checkpoint | None]:
     """The checkpoint of this very fit, if the config names a folder."""
     from bgmiv.training import Checkpoint, fingerprint
 

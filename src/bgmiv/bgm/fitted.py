@@ -114,8 +114,6 @@ class FittedNetworks(FittedBGMIV):
         """What the intervals are."""
         if self.last_stage is not None:
             return LAST_STAGE_INTERVALS + (_OF_NETWORKS if self.uses_networks else "")
-        if self.config.ensemble.bootstrap:
-            return "Pointwise intervals by the spread of members, each trained on bootstrapped rows or groups."
         return _QUASI_POSTERIOR
 
     def encode(self, covariates: FloatArray) -> Encoded:
@@ -186,7 +184,7 @@ class FittedNetworks(FittedBGMIV):
 
         "sampling" is what other rows of the same kind would change ("weights" in the networks, where there is a last
         stage), "shrinkage" what the networks' weight decay and early end take from g, and "network" what training once
-        more would change; all together are "bootstrap" where members were trained on bootstrapped rows. "latent" (only
+        more would change. "latent" (only
         with `latents="posterior"`) is what the covariates leave open about the latents.
         """
         each = self._each(query) if self.uses_networks else None
@@ -198,10 +196,8 @@ class FittedNetworks(FittedBGMIV):
             weight = self.last_stage.weight
         if each is None:
             return last
-        assert self.directions is not None
         latent = self._latent_source(query) if isinstance(self.config.latents, LatentPosterior) else ()
-        if self.config.ensemble.bootstrap and k > 1:
-            return (Source("bootstrap", _spread(each), k - 1), *latent)
+        assert self.directions is not None
         unit = weight * float(np.ravel(self.scaler.outcome.scale)[0])
         moved = partial(self._moved, query)
         noise: Any = sum(map(moved, range(k), self.directions.noise)) / k

@@ -21,7 +21,7 @@ from scipy.stats import gaussian_kde, norm
 
 from bgmiv.bgm.config import BGMIVConfig, JointTraining
 from bgmiv.bgm.last_stage import LastStage
-from bgmiv.bgm.latents import latents_of, structural_means
+from bgmiv.bgm.latents import in_blocks, latents_of, padded_size, structural_means
 from bgmiv.bgm.model import BGMIVModel, encode_rows, iv_means, square_errors
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import ScaledData, Scaler
@@ -39,14 +39,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_EVIDENCE_ROWS", "HeldOutLosses", "LeftOutResiduals", "density_gain", "evaluate_fold", "gather_evidence",
-    "learned_means", "left_out_residuals", "network_evidence", "nodes_unless_normal", "outcome_loss",
+    "learned_means", "left_out_residuals", "network_evidence", "nodes_unless_normal", "outcome_loss", "residual_rule",
 ]  # fmt: skip
 
 MAX_EVIDENCE_ROWS = 1500
 """Held-out rows of all members together on which the structural function is judged."""
 
 _MAX_EVALUATED = 2048
-_PIECE = 4096
 # A variance within this factor of its floor is one that the floor alone keeps up.
 _NEAR_FLOOR = 100.0
 # Instruments of other rows over which the treatment's density is averaged.
@@ -134,9 +133,9 @@ def learned_means(members: Sequence[Member], integration: IntegrationRule, rows:
     """What the networks say of each row, in units of the data."""
     values, treatments = [], []
     for member in members:
-        outcome, treatment = _all_means(member.model, integration, rows)
-        values.append(scaler.outcome.inverse(outcome))
-        treatments.append(scaler.treatment.inverse(treatment))
+        means = in_blocks(partial(_means_of, member.model, integration), tuple(rows), padded_size(len(rows.x)))
+        values.append(scaler.outcome.inverse(means[:, 0]))
+        treatments.append(scaler.treatment.inverse(means[:, 1:]))
     own, first = np.full(len(rows.x), np.nan), np.full(treatments[0].shape, np.nan)
     for member, outcome, treatment in zip(members, values, treatments, strict=True):
         left_out = member.held_out_rows
@@ -144,25 +143,15 @@ def learned_means(members: Sequence[Member], integration: IntegrationRule, rows:
     return Learned(own, np.mean(values, axis=0), first)
 
 
-def _all_means(model: BGMIVModel, integration: IntegrationRule, rows: ScaledData) -> tuple[Floats, Floats]:
-    n = len(rows.x)
-    size = min(n, _PIECE)
-    outcome, treatment = np.empty(n), np.empty((n, max(model.treatment_head.raw_dim - 1, 1)))
-    for start in range(0, n, size):
-        # The last piece overlaps the one before, so that all have one size and one program.
-        piece = slice(min(start, n - size), min(start, n - size) + size)
-        part = Row(*(jax.device_put(values[piece]) for values in (rows.x, rows.y, rows.v, rows.w)))
-        outcome[piece], treatment[piece] = _piece_means(model, integration, part)
-    return outcome, treatment
-
-
 @partial(jax.jit, static_argnames="integration")
-def _piece_means(model: BGMIVModel, integration: IntegrationRule, rows: Row) -> tuple[Array, Array]:
-    z, head = encode_rows(model, rows.v), model.treatment_head
+def _means_of(model: BGMIVModel, integration: IntegrationRule, *columns: Array) -> Array:
+    """The means of the outcome and, behind it, of the treatment's columns, `(n, 1 + q)`."""
+    rows, head = Row(*columns), model.treatment_head
+    z = encode_rows(model, rows.v)
     raw_x = jax.vmap(model.treatment_raw)(rows.w, z)
     outcome = iv_means(model, rule_for(integration, head), rows, raw_x, z, jax.random.key(0))
     treatment = jax.nn.softmax(raw_x)[:, 1:] if isinstance(head, Levels) else jax.vmap(head.mean)(raw_x)
-    return outcome, treatment
+    return jnp.column_stack([outcome, treatment])
 
 
 def network_evidence(
@@ -299,8 +288,9 @@ def left_out_residuals(
     positions = [member.held_out_rows[:most] for member in members]
     values = []
     for member, own in zip(members, positions, strict=True):
-        part = [jax.device_put(columns[own]) for columns in (rows.v, rows.w, rows.x)]
-        values.append(np.asarray(_standardised(member.model, *part), np.float64))
+        part = [columns[own] for columns in (rows.v, rows.w, rows.x)]
+        standardised = in_blocks(partial(_standardised, member.model), part, padded_size(len(own)))
+        values.append(standardised.astype(np.float64))
     owner = np.repeat(np.arange(len(members)), [len(own) for own in positions])
     chosen = np.concatenate(positions)
     counted = np.ones(len(chosen)) if weights is None else np.asarray(weights, np.float64)[chosen]
@@ -325,12 +315,16 @@ def density_gain(residuals: LeftOutResiduals) -> float:
     return float(np.average(gains, weights=residuals.weights))
 
 
-def nodes_unless_normal(config: BGMIVConfig, rows: TrainingRows, members: Sequence[Member]) -> ResidualNodes | None:
+def nodes_unless_normal(residuals: LeftOutResiduals, n_nodes: int) -> ResidualNodes | None:
     """Integration nodes at the residuals' quantiles; None if the normal density describes them nearly as well."""
-    n_nodes = config.initial.residual_nodes if isinstance(config.initial, JointTraining) else 0
-    if not n_nodes or not config.use_instrument or not isinstance(members[0].model.treatment_head, Gaussian):
-        return None
-    residuals = left_out_residuals(members, rows.scaled, rows.data.weights)
     if len(np.unique(residuals.member)) < 2 or density_gain(residuals) < _MIN_GAIN:
         return None
     return residual_nodes(residuals.values, n_nodes, residuals.weights)
+
+
+def residual_rule(config: BGMIVConfig, rows: TrainingRows, members: Sequence[Member]) -> ResidualNodes | None:
+    """Nodes for a treatment that is not normal; None where it is, or where the config asks for none."""
+    n_nodes = config.initial.residual_nodes if isinstance(config.initial, JointTraining) else 0
+    if not n_nodes or not config.use_instrument or not isinstance(members[0].model.treatment_head, Gaussian):
+        return None
+    return nodes_unless_normal(left_out_residuals(members, rows.scaled, rows.data.weights), n_nodes)

@@ -23,7 +23,7 @@ from jax.scipy.special import ndtri
 
 from bgmiv.bgm.config import EGM, JointTraining
 from bgmiv.bgm.heldout import outcome_loss
-from bgmiv.bgm.model import BGMIVModel, averaged_means, iv_means, outcome_raws, square_errors
+from bgmiv.bgm.model import BGMIVModel, integrated_outcome, iv_means, square_errors
 from bgmiv.integrate import IntegrationRule, rule_for
 from bgmiv.likelihood import Gaussian
 from bgmiv.nn.layers import MLP, adam
@@ -97,13 +97,7 @@ def egm_loss(
     around = raw_x
     if variance is not None:
         around = jnp.stack([raw_x[:, 0], jnp.full(n, jnp.log(jnp.expm1(variance)))], axis=1)
-    nodes, log_weights = jax.vmap(lambda raw, x, k: rule.nodes(model.treatment_head, raw, x, k))(
-        around, rows.x, jax.random.split(key, n)
-    )
-    raw_y = jax.vmap(outcome_raws, in_axes=(None, 0, 0))(model, nodes, z_hat)
-    head = model.outcome_head
-    y_hat = averaged_means(model, log_weights, raw_y)
-
+    y_hat, raw_y = integrated_outcome(model, rule, rows, around, z_hat, key)
     parts = {
         "adversarial": -jnp.mean(jax.vmap(critic)(z_hat)),
         "covariates": jnp.mean(jax.vmap(covariates.cycle_loss)(rows.v, v_cycle)),
@@ -114,7 +108,7 @@ def egm_loss(
     spread = (
         jnp.mean(spreads)
         + jnp.mean(jax.vmap(model.treatment_head.spread_penalty)(raw_x))
-        + jnp.mean(jax.vmap(jax.vmap(head.spread_penalty))(raw_y))
+        + jnp.mean(jax.vmap(jax.vmap(model.outcome_head.spread_penalty))(raw_y))
     )
     loss = jnp.sum(jnp.stack(list(parts.values()))) + spread_weight * spread
     return loss, {"loss": loss, **parts}

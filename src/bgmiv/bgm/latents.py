@@ -10,7 +10,7 @@ converged. Chains are written for one row.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -32,8 +32,8 @@ from bgmiv.nn.layers import adam
 from bgmiv.training import bucket_size, pad_rows
 
 __all__ = [
-    "Chains", "LatentDraws", "check_sampled", "convergence", "infer_latents", "latent_draws", "latents_of", "nuts_chains",
-    "padded_size", "sample_latents", "structural_averages", "structural_means",
+    "Chains", "LatentDraws", "check_sampled", "convergence", "in_blocks", "infer_latents", "latent_draws", "latents_of",
+    "nuts_chains", "padded_size", "sample_latents", "structural_averages", "structural_means",
 ]  # fmt: skip
 
 LogDensity = Callable[[Array], Array]
@@ -81,6 +81,16 @@ def padded_size(n: int, max_rows: int = _MAX_ROWS) -> int:
     return max(min(_MIN_ROWS, max_rows), bucket_size(min(n, max_rows)))
 
 
+def in_blocks(function: Callable[..., Array], arrays: Sequence[np.ndarray], size: int) -> np.ndarray:
+    """A compiled function of rows, `(n, ...)`, in blocks of `size` rows, of which the last one is padded."""
+    n, parts = len(arrays[0]), []
+    for start in range(0, n, size):
+        block = [np.asarray(values[start : start + size], np.float32) for values in arrays]
+        on_device = [jax.device_put(pad_rows(values, size)) for values in block]
+        parts.append(np.asarray(function(*on_device))[: n - start])
+    return np.concatenate(parts)
+
+
 def latents_of(model: BGMIVModel, v: np.ndarray, rule: LatentMap | LatentPosterior) -> np.ndarray:
     """Latents of scaled covariate rows, `(n, d)`; equal rows are computed once.
 
@@ -89,11 +99,7 @@ def latents_of(model: BGMIVModel, v: np.ndarray, rule: LatentMap | LatentPosteri
     rule = rule if isinstance(rule, LatentMap) else LatentMap(steps=0)
     unique, inverse = unique_rows(v)
     size = padded_size(len(unique), model.covariates.rows_at_once(_MAX_ROWS))
-    parts = []
-    for start in range(0, len(unique), size):
-        some = unique[start : start + size]
-        parts.append(np.asarray(infer_latents(model, jax.device_put(pad_rows(some, size)), rule))[: len(some)])
-    return np.concatenate(parts)[inverse]
+    return in_blocks(partial(infer_latents, model, config=rule), (unique,), size)[inverse]
 
 
 def check_sampled(model: BGMIVModel, rule: LatentMap | LatentPosterior) -> None:
@@ -115,12 +121,7 @@ def structural_means(model: BGMIVModel, x: np.ndarray, z: np.ndarray, size: int 
 
     From scaled treatments `(n,)` and latents `(n, d)`: `(n,)`, or the probabilities `(n, K)` of K levels.
     """
-    size = size or padded_size(len(x))
-    parts = []
-    for start in range(0, len(x), size):
-        some = [jax.device_put(pad_rows(values[start : start + size], size)) for values in (x, z)]
-        parts.append(np.asarray(_means(model, *some))[: len(x) - start])
-    return np.concatenate(parts)
+    return in_blocks(partial(_means, model), (x, z), size or padded_size(len(x)))
 
 
 def structural_averages(model: BGMIVModel, x: np.ndarray, draws: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ models, keys and folds have a leading member axis, and the rows are shared.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -30,10 +31,10 @@ from bgmiv.integrate import check_rule
 from bgmiv.progress import HistoryRow, Reporter, silent
 from bgmiv.training import Checkpoint, TrainingData, run_once, run_phase, training_data
 
-__all__ = ["Member", "Start", "Trained", "TrainingRows", "members_of", "row_weights", "train", "train_members"]
+__all__ = ["Member", "Start", "Trained", "TrainingRows", "failed", "members_of", "train", "train_members"]
 
-# Where the keys of the folds and of the bootstrap branch off from the fit's and the members' keys.
-_FOLDS, _BOOTSTRAP = 1_000_001, 3_000_000
+# Where the key of the folds branches off from the fit's key.
+_FOLDS = 1_000_001
 # A member has failed whose held-out loss is beyond so many times the median of all.
 _FAILED_RATIO = 3.0
 
@@ -81,22 +82,10 @@ class TrainingRows(NamedTuple):
         """Some of the scaled rows."""
         return ScaledData(*(values[positions] for values in self.scaled))
 
-    def in_order(self, values: np.ndarray | None) -> np.ndarray | None:
-        """What belongs to each row in the order of training, in which folds are runs of rows."""
-        return None if values is None else values[self.folds.order]
-
-
-def row_weights(keys: Array, n: int, weights: np.ndarray | None = None, groups: np.ndarray | None = None) -> np.ndarray:
-    """How much rows count in each member by the Bayesian bootstrap, `(members, n)`, times their sample weights.
-
-    There is one key a member, and `groups` has codes of groups of rows that are drawn together.
-    """
-    codes = np.arange(n) if groups is None else groups
-    drawn = []
-    for key in keys:
-        seed = np.asarray(jax.random.key_data(jax.random.fold_in(key, _BOOTSTRAP))).ravel().tolist()
-        drawn.append(np.random.default_rng(seed).exponential(size=int(codes.max()) + 1)[codes])
-    return np.stack(drawn) * (1.0 if weights is None else weights)
+    @property
+    def weights(self) -> np.ndarray | None:
+        """Sample weights in the order of training, in which folds are runs of rows."""
+        return None if self.data.weights is None else self.data.weights[self.folds.order]
 
 
 class Start(NamedTuple):
@@ -141,15 +130,22 @@ def train_members(
         held_out, training = _evaluated(config, rows, i, trained.model) if rows.folds.hold_out else (None, None)
         members.append(Member(trained.model, trained.history, rows.folds.rows(i), held_out, training))
         losses.append(held_out.outcome_loss if held_out else 1.0)
-    finite = np.isfinite(losses)
-    if not finite.any():
+    kept = tuple(member for member, bad in zip(members, failed(losses), strict=True) if not bad)
+    if not kept:
         if members and members[0].history:
             # The losses of training were finite: it broke in its last steps.
             last = members[0].history[-1]
             failure = DivergedError(last.phase, last.step)
         raise failure
-    limit = _FAILED_RATIO * np.median(np.asarray(losses)[finite])
-    return tuple(member for member, loss in zip(members, losses, strict=True) if loss <= limit)
+    return kept
+
+
+def failed(losses: Sequence[float]) -> np.ndarray:
+    """Which members failed, from the held-out loss of each: those not finite, and those far above the median."""
+    values = np.asarray(losses, np.float64)
+    finite = np.isfinite(values)
+    limit = _FAILED_RATIO * np.median(values[finite]) if finite.any() else 0.0
+    return ~finite | (values > limit)
 
 
 def _start(config: BGMIVConfig, rows: TrainingRows, keys: Array) -> Start:
@@ -166,15 +162,12 @@ def _start(config: BGMIVConfig, rows: TrainingRows, keys: Array) -> Start:
     for rule in (config.initial.integration, config.alternating.integration):
         check_rule(rule, model.treatment_head)
     check_sampled(model, config.latents)
-    sample = weights = rows.in_order(data.weights)
-    if config.ensemble.bootstrap:
-        weights = row_weights(keys, data.n_rows, sample, rows.in_order(data.groups))
-        sample = np.ones(data.n_rows) if sample is None else sample
+    weights = rows.weights
     fold: Any = (folds.starts, folds.sizes)
     losses: Any = _linear_losses(config, rows)
     if not several:
         fold, losses = (int(folds.starts[0]), int(folds.sizes[0])), losses[0]
-    prepared = training_data(rows.at(folds.order), config.alternating.batch_size, fold, weights, sample)
+    prepared = training_data(rows.at(folds.order), config.alternating.batch_size, fold, weights, weights)
     linear_loss = jax.device_put(np.float32(losses))
     return Start(model, prepared, split[..., 1], split[..., 2], split[..., 3], linear_loss)
 
@@ -213,7 +206,7 @@ def _evaluated(
     start, size = int(folds.starts[index]), int(folds.sizes[index])
     before, after = min(start, size), min(len(folds.order) - start - size, size)
     trained_on = (start + size, after) if after >= before else (start - before, before)
-    weights = rows.in_order(rows.data.weights)
+    weights = rows.weights
     data = training_data(rows.at(folds.order), config.alternating.batch_size, (0, 0), weights, weights)
 
     def losses(fold: tuple[int, int]) -> HeldOutLosses:

@@ -46,13 +46,13 @@ from scipy.linalg import eigh
 from scipy.optimize import brentq
 
 from bgmiv.bgm.config import BGMIVConfig, LatentMap, LatentPosterior
-from bgmiv.bgm.latents import latents_of, padded_size
+from bgmiv.bgm.latents import in_blocks, latents_of, padded_size
 from bgmiv.bgm.members import Member, TrainingRows
 from bgmiv.bgm.model import BGMIVModel, iv_means
 from bgmiv.diagnostics.support import OUTSIDE, Novelty, fit_novelty
 from bgmiv.integrate import IntegrationRule, rule_for
 from bgmiv.likelihood import Categorical, FiniteHead
-from bgmiv.training import Row, pad_rows
+from bgmiv.training import Row
 
 __all__ = [
     "MAX_BLOCK",
@@ -240,14 +240,15 @@ def _bias(member: _Spectrum, precision: float, share: float, draws: np.ndarray) 
 
 @jax.jit
 def _along(model: BGMIVModel, directions: Array, x: Array, z: Array) -> Array:
-    """Derivatives of the structural mean along directions, `(directions, n)` or `(directions, n, K)`."""
+    """Derivatives of the structural mean along directions, `(n, directions)` or `(n, directions, K)`."""
     flat, unflatten = ravel_pytree(model.outcome)
 
     def means(flat: Array) -> Array:
         moved = eqx.tree_at(lambda m: m.outcome, model, unflatten(flat))
         return jax.vmap(moved.structural_mean)(x, z)
 
-    return jax.lax.map(lambda direction: jax.jvp(means, (flat,), (direction,))[1], directions)
+    along = jax.lax.map(lambda direction: jax.jvp(means, (flat,), (direction,))[1], directions)
+    return jnp.moveaxis(along, 0, 1)
 
 
 def tangent_factors(
@@ -258,9 +259,8 @@ def tangent_factors(
     At scaled treatments `(n,)` of some rows of latents, padded to `size`, so that calls share a compiled program:
     `(n, k)`, or `(n, k, K)` for an outcome of K levels.
     """
-    some = [jax.device_put(pad_rows(np.asarray(values, np.float32), size)) for values in (x, latents[rows])]
-    moved = np.asarray(_along(model, jax.device_put(directions), *some))[:, : len(x)]
-    return np.moveaxis(moved, 0, 1).astype(np.float64)
+    along = partial(_along, model, jax.device_put(directions))
+    return in_blocks(along, (x, latents[rows]), size).astype(np.float64)
 
 
 MAX_BLOCK = 1024
@@ -305,7 +305,8 @@ def fit_model_support(
     latents = [latents_of(model, part.v, rule) for model in models]
     limit = log(OUTSIDE)
     if not isinstance(models[0].treatment_head, FiniteHead):
-        limit = float(np.quantile(_log_density(models, part.x, latents, instruments, shares), OUTSIDE))
+        size = padded_size(len(part.x), MAX_BLOCK)
+        limit = float(np.quantile(_log_density(models, part.x, latents, instruments, shares, size), OUTSIDE))
     return ModelSupport(instruments, shares, fit_novelty(latents[0]), limit)
 
 
@@ -315,17 +316,12 @@ def _log_density(
     latents: Sequence[np.ndarray],
     instruments: NDArray[np.float64],
     shares: NDArray[np.float64],
-    size: int | None = None,
+    size: int,
 ) -> NDArray[np.float64]:
-    on_device = [jax.device_put(values.astype(np.float32)) for values in (instruments, shares)]
-    size = size or padded_size(len(x), MAX_BLOCK)
-    each = []
-    for model, z in zip(models, latents, strict=True):
-        parts = []
-        for start in range(0, len(x), size):
-            some = [jax.device_put(pad_rows(np.asarray(a[start : start + size], np.float32), size)) for a in (x, z)]
-            parts.append(np.asarray(_densities(model, *some, *on_device))[: len(x) - start])
-        each.append(np.concatenate(parts))
+    w, shares = instruments.astype(np.float32), shares.astype(np.float32)
+    each = [
+        in_blocks(partial(_densities, model, w, shares), (x, z), size) for model, z in zip(models, latents, strict=True)
+    ]
     return np.asarray(np.logaddexp.reduce(each, axis=0) - log(len(each)), np.float64)
 
 
@@ -343,7 +339,7 @@ def _typical(w: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.fl
 
 
 @jax.jit
-def _densities(model: BGMIVModel, x: Array, z: Array, w: Array, shares: Array) -> Array:
+def _densities(model: BGMIVModel, w: Array, shares: Array, x: Array, z: Array) -> Array:
     def one(x: Array, z: Array) -> Array:
         raws = jax.vmap(lambda w: model.treatment_raw(w, z))(w)
         logs = jax.vmap(lambda raw: model.treatment_head.log_prob(raw, x[None]))(raws)

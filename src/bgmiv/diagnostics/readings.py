@@ -374,6 +374,6 @@ FINDINGS = {
     "little information",
     "penalised_covariates": "the {value:.0f} covariate columns are more than a quarter of the rows and are penalised, "
     "so the fit adjusts for them only in part",
-    "failed_members": "training failed at every attempt for {value:.0%} of the ensemble's members",
+    "failed_members": "training failed for {value:.0%} of the ensemble's members",
 }
 """How each finding of a verdict is read."""
