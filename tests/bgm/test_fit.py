@@ -17,6 +17,7 @@ from bgmiv.bgm.fitted import FittedNetworks
 from bgmiv.bgm.members import Trained
 from bgmiv.data import Identity, IVData, RoleScaling
 from bgmiv.data.query import Query, query_at
+from bgmiv.diagnostics.verdict import verdict_of
 from bgmiv.effects import predict
 from bgmiv.errors import DataError, DivergedError
 from bgmiv.preprocess.reduction import BlockReduction
@@ -49,7 +50,7 @@ class TestMembers:
             losses = [member.history[i].metrics["loss"] for member in fitted.members]
             assert len(set(losses)) == MEMBERS
             assert row.metrics["loss"] == pytest.approx(np.mean(losses))
-        assert fitted.verdict.evidence.n_steps == 12
+        assert fitted.evidence.n_steps == 12
 
 
 class TestHeldOutRows:
@@ -149,9 +150,9 @@ class TestFailures:
         break_training(monkeypatch, change)
         fit = small.fit(proxy_data, SEED)
         np.testing.assert_allclose(fit.at(query)[0], members_at(fitted, query)[[0, 2]].mean(axis=0), rtol=1e-12)
-        assert (fit.verdict.evidence.n_members, fit.verdict.evidence.n_failed) == (2, 1)
-        assert any("for 33%" in reason for reason in fit.verdict.reasons)
-        assert fit.verdict.severity != "good"
+        assert (fit.evidence.n_members, fit.evidence.n_failed) == (2, 1)
+        assert any("for 33%" in reason for reason in verdict_of(fit).reasons)
+        assert verdict_of(fit).severity != "good"
 
     def test_all_of_them_are_an_error(self, small: BGMIVConfig, huge_outcomes: IVData) -> None:
         fixed = replace(small, scaling=RoleScaling(outcome=Identity()))
@@ -171,7 +172,7 @@ class TestFailures:
     ) -> None:
         break_training(monkeypatch, diverged(2))
         fit = replace(small, ensemble=Ensemble(MEMBERS)).fit(proxy_data, SEED)
-        assert (fit.n_members, fit.verdict.evidence.n_failed) == (2, 1)
+        assert (fit.n_members, fit.evidence.n_failed) == (2, 1)
         assert [(m.held_out, m.training, len(m.held_out_rows)) for m in fit.members] == [(None, None, 0)] * 2
 
 

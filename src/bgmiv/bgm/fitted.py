@@ -24,8 +24,8 @@ from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query, Rows, rows_of
 from bgmiv.data.scaling import Scaler
 from bgmiv.data.schema import Schema
-from bgmiv.diagnostics.check import HeldOutPredictions
 from bgmiv.diagnostics.held_out import cross_fitted, held_out_values
+from bgmiv.fitted import HeldOutPredictions
 from bgmiv.intervals import Floats, Source
 from bgmiv.likelihood import Levels
 from bgmiv.preprocess.reduction import FittedReduction

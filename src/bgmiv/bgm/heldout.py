@@ -27,10 +27,10 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import ScaledData, Scaler
 from bgmiv.diagnostics.held_out import beside_simple, held_out_rows, weights_at
 from bgmiv.diagnostics.moments import variance_of
-from bgmiv.diagnostics.strength import strength_of
-from bgmiv.diagnostics.verdict import FitEvidence
+from bgmiv.fitted import FitEvidence
 from bgmiv.integrate import IntegrationRule, ResidualNodes, residual_nodes, rule_for
 from bgmiv.likelihood import Gaussian, Levels
+from bgmiv.linear_iv import strength_of
 from bgmiv.sieve.columns import Learned
 from bgmiv.training import Row, TrainingData
 

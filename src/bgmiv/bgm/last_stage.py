@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from bgmiv.bgm.config import BGMIVConfig
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
-from bgmiv.diagnostics.check import HeldOutPredictions
 from bgmiv.diagnostics.held_out import cross_fitted
 from bgmiv.diagnostics.moments import variance_of
 from bgmiv.errors import NotIdentifiedError
-from bgmiv.estimators.fitted import FittedMethod, FittedSieve
+from bgmiv.estimators.fitted import FittedSieve
+from bgmiv.fitted import FittedMethod, HeldOutPredictions
 from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.sieve.bases import SieveFunction
 from bgmiv.sieve.columns import Learned

@@ -49,9 +49,9 @@ from bgmiv.bgm.config import BGMIVConfig, LatentMap, LatentPosterior
 from bgmiv.bgm.latents import in_blocks, latents_of, padded_size
 from bgmiv.bgm.members import Member, TrainingRows
 from bgmiv.bgm.model import BGMIVModel, iv_means
-from bgmiv.diagnostics.support import OUTSIDE, Novelty, fit_novelty
 from bgmiv.integrate import IntegrationRule, rule_for
 from bgmiv.likelihood import Categorical, FiniteHead
+from bgmiv.support import OUTSIDE, Novelty, fit_novelty
 from bgmiv.training import Row
 
 __all__ = [
