@@ -11,7 +11,7 @@ from bgmiv.errors import ConfigError
 from bgmiv.nn.settings import FeatureConfig, ImageConfig
 
 REFUSED: dict[type, dict[str, tuple[Any, ...]]] = {
-    Ensemble: {"members": (0,), "held_out": (-0.1, 0.6, float("nan"))},
+    Ensemble: {"held_out": (-0.1, 0.6, float("nan"))},
     LatentPosterior: {"n_chains": (1, 33), "n_warmup": (0,), "n_draws": (2.5,), "seed": (-1,), "acceptance": (1.0,)},
     ImageConfig: {
         "features": ("wavelet",),

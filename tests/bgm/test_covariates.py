@@ -140,7 +140,9 @@ def test_dropout_keeps_the_features_mean() -> None:
 def test_dense_module_is_one_gaussian_over_all_columns() -> None:
     v = np.asarray([0.3, -1.0], np.float32)
     for shared in (False, True):
-        built = build_dense(2, LATENT, key=jax.random.key(0), hidden=(4,), shared_variance=shared)
+        built = build_dense(
+            2, LATENT, CovariateConfig(dense_hidden=(4,), shared_variance=shared), key=jax.random.key(0)
+        )
         got = jax.tree.map(np.asarray, _evaluate(built, v, Z))
         (raw,) = got.raws
         deviation = np.sqrt(_softplus(raw[2:]))
@@ -150,7 +152,7 @@ def test_dense_module_is_one_gaussian_over_all_columns() -> None:
 
 
 def test_without_covariates_every_term_is_zero() -> None:
-    built = build_dense(0, LATENT, key=jax.random.key(0), hidden=(4,))
+    built = build_dense(0, LATENT, CovariateConfig(dense_hidden=(4,)), key=jax.random.key(0))
     got = jax.tree.map(np.asarray, _evaluate(built, np.zeros(0, np.float32), Z))
     assert got.mean.shape == (0,)
     assert got.encoded.shape == (LATENT,)

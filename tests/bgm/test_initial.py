@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from bgmiv.bgm.config import JointTraining
+from bgmiv.bgm.config import CovariateConfig, JointTraining
 from bgmiv.bgm.covariates import build_dense
 from bgmiv.bgm.heldout import outcome_loss
 from bgmiv.bgm.initial import EGMProgram, JointProgram, JointState, critic_loss, joint_loss, sliced_distance
@@ -94,7 +94,8 @@ def test_critic_loss_of_a_linear_critic() -> None:
 
 
 def test_egm_needs_no_covariates(tiny: Any) -> None:
-    bare = eqx.tree_at(lambda m: m.covariates, tiny.model, build_dense(0, 4, key=jax.random.key(0), hidden=(8,)))
+    without = build_dense(0, 4, CovariateConfig(dense_hidden=(8,)), key=jax.random.key(0))
+    bare = eqx.tree_at(lambda m: m.covariates, tiny.model, without)
     rows = tiny.data.rows._replace(v=jnp.zeros((24, 0)))
     state = PROGRAMS["egm"].init(bare, jax.random.key(1))
     _, metrics = jax.eval_shape(PROGRAMS["egm"].step, state, tiny.data._replace(rows=rows), jax.random.key(2))

@@ -220,15 +220,8 @@ class Ensemble:
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot train."""
-        if self.members < 1:
-            raise ConfigError(f"members must be at least 1, got {self.members}.")
         if not 0.0 <= self.held_out <= 0.5:
             raise ConfigError(f"held_out must lie between 0 and 0.5, got {self.held_out}.")
-
-    @property
-    def covers(self) -> bool:
-        """Whether the members leave out every row between them."""
-        return self.members * self.held_out > 1.0 - 1e-9
 
 
 @dataclass(frozen=True)

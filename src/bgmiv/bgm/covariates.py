@@ -93,11 +93,6 @@ class Branch(eqx.Module):
         """Add or average the coordinates."""
         return jnp.sum(terms) if self.reduction == "sum" or terms.size == 0 else jnp.mean(terms)
 
-    @property
-    def coordinate_weight(self) -> float:
-        """What each coordinate's log-density is multiplied by."""
-        return 1.0 / (1 if self.reduction == "sum" else max(self.stop - self.start, 1))
-
 
 class Selection(eqx.Module):
     """Latents that are features themselves, by their positions."""
@@ -107,12 +102,6 @@ class Selection(eqx.Module):
     def __call__(self, features: Array) -> Array:
         """The latents of one row."""
         return features[jnp.asarray(self.positions)]
-
-
-def _encoder_net(
-    n_in: int, hidden: Sequence[int], latent_dim: int, latent_features: tuple[int, ...], *, key: Array
-) -> MLP | Selection:
-    return Selection(latent_features) if latent_features else MLP(n_in, hidden, latent_dim, key=key)
 
 
 class Encoder(eqx.Module):
@@ -221,35 +210,22 @@ def _places(latent_features: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def build_dense(
-    n_covariates: int,
-    latent_dim: int,
-    *,
-    key: Array,
-    hidden: Sequence[int] = (64, 64, 64, 64, 64),
-    shared_variance: bool = False,
-    features: BlockFeatures | None = None,
-    latent_features: tuple[int, ...] = (),
+    n_covariates: int, latent_dim: int, config: CovariateConfig, *, key: Array, features: BlockFeatures | None = None
 ) -> CovariateModule:
-    """The paper's generic module: one MLP each way over all columns together.
-
-    By default `features` are the columns themselves.
-    """
+    """The paper's generic module: one MLP each way over all columns together; `features` are by default the columns."""
     key_encoder, key_decoder = jax.random.split(key)
-    head = Gaussian(n_covariates, shared_variance=shared_variance)
+    head = Gaussian(n_covariates, shared_variance=config.shared_variance)
     # Without covariates there is no block to describe: latents are then the encoder's constant.
     spans = ((0, n_covariates),) if n_covariates else ()
-    decoder: BranchNet = (
-        OwnLatents(_places(latent_features), head.raw_dims[1])
-        if latent_features
-        else MLP(latent_dim, hidden, head.raw_dim, key=key_decoder)
-    )
+    net: MLP | Selection = Selection(config.latent_features)
+    decoder: BranchNet = OwnLatents(_places(config.latent_features), head.raw_dims[1])
+    if not config.latent_features:
+        net = MLP(n_covariates, config.dense_hidden, latent_dim, key=key_encoder)
+        decoder = MLP(latent_dim, config.dense_hidden, head.raw_dim, key=key_decoder)
     return CovariateModule(
-        encoder=Encoder(
-            features or BlockFeatures(tuple(Raw(n_covariates) for _ in spans), spans),
-            _encoder_net(n_covariates, hidden, latent_dim, latent_features, key=key_encoder),
-        ),
-        decoder=Decoder(tuple(decoder for _ in spans)),
-        branches=tuple(Branch(*span, head) for span in spans),
+        Encoder(features or BlockFeatures(tuple(Raw(n_covariates) for _ in spans), spans), net),
+        Decoder(tuple(decoder for _ in spans)),
+        tuple(Branch(*span, head) for span in spans),
     )
 
 
@@ -288,14 +264,10 @@ def build_blocks(
         branches.append(Branch(block.start, block.stop, head, config.block_reduction))
         decoders.append(OwnLatents(own, block.width) if own else _decoder(block, head, latent_dim, config, key_decoder))
         seen += part.width
-    return CovariateModule(
-        encoder=Encoder(
-            features,
-            _encoder_net(features.width, config.block_encoder_hidden, latent_dim, config.latent_features, key=key_net),
-        ),
-        decoder=Decoder(tuple(decoders)),
-        branches=tuple(branches),
-    )
+    net: MLP | Selection = Selection(config.latent_features)
+    if not config.latent_features:
+        net = MLP(features.width, config.block_encoder_hidden, latent_dim, key=key_net)
+    return CovariateModule(Encoder(features, net), Decoder(tuple(decoders)), tuple(branches))
 
 
 def build_covariates(schema: Schema, latent_dim: int, config: CovariateConfig, *, key: Array) -> CovariateModule:
@@ -308,13 +280,6 @@ def build_covariates(schema: Schema, latent_dim: int, config: CovariateConfig, *
     if config.latent_features:
         columns |= {BlockKind.binary, BlockKind.categorical}
     if all(is_narrow or block.kind in columns for block, is_narrow in zip(schema.blocks, narrow, strict=True)):
-        return build_dense(
-            schema.n_covariates,
-            latent_dim,
-            key=key,
-            hidden=config.dense_hidden,
-            shared_variance=config.shared_variance,
-            features=build_features(schema.blocks, config.features, key=key) if any(narrow) else None,
-            latent_features=config.latent_features,
-        )
+        features = build_features(schema.blocks, config.features, key=key) if any(narrow) else None
+        return build_dense(schema.n_covariates, latent_dim, config, key=key, features=features)
     return build_blocks(schema.blocks, latent_dim, config, key=key)

@@ -109,7 +109,7 @@ def fit_bgmiv(config: BGMIVConfig, data: IVData, seed: int, reporter: Reporter =
 def _check(config: BGMIVConfig, data: IVData) -> None:
     check_instrument(data, "BGMIV", use_instrument=config.use_instrument)
     ensemble = config.ensemble
-    if config.last_stage is not None and not ensemble.covers:
+    if config.last_stage is not None and ensemble.members * ensemble.held_out < 1.0 - 1e-9:
         raise ConfigError(
             f"members={ensemble.members}, each without a share of {ensemble.held_out:.3g} of the rows, leave some rows "
             "to no member, but the last stage needs a prediction of every row by a member that has not seen it. Give "

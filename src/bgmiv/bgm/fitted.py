@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bgmiv.bgm.config import BGMIVConfig, LatentMap, LatentPosterior
 from bgmiv.bgm.heldout import learned_means
-from bgmiv.bgm.last_stage import LAST_STAGE_INTERVALS, FittedBGMIV, left_out_fits, sieve_without
+from bgmiv.bgm.last_stage import LAST_STAGE_INTERVALS, FittedBGMIV, fit_sieve_stage, sieve_without
 from bgmiv.bgm.latents import latent_draws, latents_of, padded_size, structural_averages, structural_means
 from bgmiv.bgm.members import Member
 from bgmiv.bgm.model import BGMIVModel
@@ -258,9 +258,20 @@ class FittedNetworks(FittedBGMIV):
         reduced = self.reduction.apply(data if self.config.use_instrument else data.without_instruments())
         scaled, integration = self.scaler.transform(reduced), self.config.initial.integration
         learned = learned_means(self.members, integration, scaled, self.scaler)
-        functions = left_out_fits(self.config, reduced, learned, parts)
-        if functions is None:
-            return None
+        functions = []
+        for part in parts:
+            rest = np.isfinite(learned.own)
+            rest[part] = False
+            assert self.config.last_stage is not None
+            stage = fit_sieve_stage(
+                self.config.last_stage,
+                reduced.take(rest),
+                use_instrument=self.config.use_instrument,
+                learned=learned.take(rest),
+            )
+            if stage is None:
+                return None
+            functions.append(stage.function)
 
         def members_at(query: Query) -> Floats:
             v = self.reduction.transform(query.rows.covariates)

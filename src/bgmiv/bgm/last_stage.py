@@ -6,7 +6,7 @@ Where no networks were trained, it is the whole fit.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, NamedTuple
@@ -28,7 +28,7 @@ from bgmiv.sieve.columns import Learned
 from bgmiv.sieve.fit import SieveConfig, SieveFit, fit_sieve, left_out_errors, min_rows
 
 __all__ = [
-    "LAST_STAGE_INTERVALS", "FittedBGMIV", "FittedWithoutNetworks", "LastStage", "fit_sieve_stage", "left_out_fits",
+    "LAST_STAGE_INTERVALS", "FittedBGMIV", "FittedWithoutNetworks", "LastStage", "fit_sieve_stage",
     "sieve_without", "with_networks",
 ]  # fmt: skip
 
@@ -130,30 +130,6 @@ def sieve_without(config: BGMIVConfig, reduction: FittedReduction, part: IVData)
         return stage.function.at(query, stage.function.encode(reduction.schema, reduced))
 
     return at
-
-
-def left_out_fits(
-    config: BGMIVConfig, data: IVData, learned: Learned, left_out: Sequence[NDArray[np.int64]]
-) -> list[SieveFunction] | None:
-    """The last stage with networks, for each member without the rows that it left out; None if one cannot be fitted.
-
-    Args:
-        config: of the fit.
-        data: the rows of the fit, wide blocks reduced.
-        learned: what the networks say of them.
-        left_out: the rows that each member was not trained on.
-    """
-    assert config.last_stage is not None
-    functions = []
-    for own in left_out:
-        rest = np.isfinite(learned.own)
-        rest[own] = False
-        part, known = data.take(rest), learned.take(rest)
-        stage = fit_sieve_stage(config.last_stage, part, use_instrument=config.use_instrument, learned=known)
-        if stage is None:
-            return None
-        functions.append(stage.function)
-    return functions
 
 
 def _better(networks: LastStage, sieve: LastStage) -> bool:
