@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bgmiv.bgm.config import BGMIVConfig, LatentMap, LatentPosterior
 from bgmiv.bgm.heldout import learned_means
 from bgmiv.bgm.last_stage import LAST_STAGE_INTERVALS, FittedBGMIV, fit_sieve_stage, sieve_without
-from bgmiv.bgm.latents import latent_draws, latents_of, padded_size, structural_averages, structural_means
+from bgmiv.bgm.latents import latent_draws, latents_of, padded_size, structural_at_draws, structural_means
 from bgmiv.bgm.members import Member
 from bgmiv.bgm.model import BGMIVModel
 from bgmiv.bgm.uncertainty import MAX_BLOCK, MAX_POINTS, Directions, ModelSupport, tangent_factors
@@ -116,6 +116,11 @@ class FittedNetworks(FittedBGMIV):
             return LAST_STAGE_INTERVALS + (_OF_NETWORKS if self.uses_networks else "")
         return _QUASI_POSTERIOR
 
+    @property
+    def encoding_key(self) -> object:
+        """The members, which stay the same when more is known of the fit."""
+        return self.members
+
     def encode(self, covariates: FloatArray) -> Encoded:
         """Each member's latents `(n, d)` (eq. test_time_map), and then what the last stage needs."""
         reduced = self.reduction.transform(covariates)
@@ -163,7 +168,9 @@ class FittedNetworks(FittedBGMIV):
             values = self._collect(query, lambda x, rows, size: structural_means(model, x, z[rows], size), 4096)
         else:
             draws = self._draws(i, query)
-            values = self._collect(query, lambda x, rows, _: structural_averages(model, x, draws[rows]), 256)
+            values = self._collect(
+                query, lambda x, rows, _: structural_at_draws(model, x, draws[rows]).mean(axis=1), 256
+            )
         return self.scaler.outcome.inverse(values)
 
     def _draws(self, i: int, query: Query) -> np.ndarray:
@@ -219,14 +226,11 @@ class FittedNetworks(FittedBGMIV):
         draws = self._draws(0, query)
         chosen = np.linspace(0, draws.shape[1] - 1, _LATENT_DRAWS).round().astype(int)
 
-        def values(i: int) -> np.ndarray:
-            return self._collect(
-                query, lambda x, rows, size: structural_means(self.model, x, draws[rows, i], size), 4096
-            )
-
-        found = np.stack([values(i) for i in chosen])
+        some = draws[:, chosen]
+        found = self._collect(query, lambda x, rows, _: structural_at_draws(self.model, x, some[rows]), 256)
+        values = np.moveaxis(found, 2, 0)
         unit = float(np.ravel(self.scaler.outcome.scale)[0])
-        factors = (found - found.mean(axis=0)) * (unit / np.sqrt(_LATENT_DRAWS))
+        factors = (values - values.mean(axis=0)) * (unit / np.sqrt(_LATENT_DRAWS))
         return (Source("latent", np.asarray(factors, np.float64), _LATENT_DRAWS - 1),)
 
     def in_support(self, query: Query) -> NDArray[np.bool_]:

@@ -33,7 +33,7 @@ from bgmiv.training import bucket_size, pad_rows
 
 __all__ = [
     "Chains", "LatentDraws", "check_sampled", "convergence", "in_blocks", "infer_latents", "latent_draws", "latents_of",
-    "nuts_chains", "padded_size", "sample_latents", "structural_averages", "structural_means",
+    "nuts_chains", "padded_size", "sample_latents", "structural_at_draws", "structural_means",
 ]  # fmt: skip
 
 LogDensity = Callable[[Array], Array]
@@ -124,11 +124,11 @@ def structural_means(model: BGMIVModel, x: np.ndarray, z: np.ndarray, size: int 
     return in_blocks(partial(_means, model), (x, z), size or padded_size(len(x)))
 
 
-def structural_averages(model: BGMIVModel, x: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """`structural_means` averaged over draws `(n, k, d)` of each point's latents."""
+def structural_at_draws(model: BGMIVModel, x: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """`structural_means` at draws `(n, k, d)` of each point's latents, `(n, k)` or `(n, k, K)`."""
     n, k, d = draws.shape
     values = structural_means(model, np.repeat(x, k), draws.reshape(n * k, d))
-    return values.reshape(n, k, *values.shape[1:]).mean(axis=1)
+    return values.reshape(n, k, *values.shape[1:])
 
 
 class Chains(NamedTuple):
