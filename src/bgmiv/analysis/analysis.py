@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.analysis.instruments import InstrumentViews
+from bgmiv.analysis.instruments import InstrumentViews, check_lengths, records_of
 from bgmiv.analysis.markup import shortened
-from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.data.files import Tabular
-from bgmiv.diagnostics.check import Diagnosis, Severity
-from bgmiv.diagnostics.verdict import Verdict
-from bgmiv.errors import DataError
-from bgmiv.intervals import ANDERSON_RUBIN, Ends, Estimate, Interval, Source, coefficient_table, interval_of
+from bgmiv.diagnostics.checks import Diagnosis
+from bgmiv.diagnostics.verdict import Severity, Verdict
+from bgmiv.errors import ConfigError, DataError
+from bgmiv.intervals import (
+    ANDERSON_RUBIN,
+    NO_INTERVAL,
+    Estimate,
+    Interval,
+    Source,
+    check_level,
+    coefficient_table,
+    interval_of,
+)  # fmt: skip
 from bgmiv.numerals import number
 
 if TYPE_CHECKING:
@@ -24,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Analysis",
+    "AnalysisRequest",
     "ColumnSummary",
     "Curve",
     "CurveSource",
@@ -35,6 +45,55 @@ __all__ = [
     "Question",
     "contrast",
 ]
+
+
+@dataclass(frozen=True)
+class AnalysisRequest:
+    """Everything that decides what an analysis of a fit holds; equal requests have equal answers.
+
+    The fields are the arguments of `analysis`, where None stands for the default. `compare` has only the names of the
+    other methods. `labels` has one label a row for names in `by` that are no covariates; analyses do not keep them.
+    `units` is what the rows are called, such as "flights".
+
+    Raises:
+        ConfigError: only one of t0 and t1 is given, the level is not between 0 and 1, or the units have no name.
+    """
+
+    by: tuple[str, ...] | None = None
+    treatments: tuple[Any, ...] | None = None
+    t0: Any = None
+    t1: Any = None
+    level: float = 0.95
+    no_instrument: bool = True
+    title: str = ""
+    source: str = ""
+    compare: tuple[str, ...] = ()
+    labels: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    units: str = "rows"
+
+    def __post_init__(self) -> None:
+        """Refuse what has no meaning."""
+        check_level(self.level)
+        if (self.t0 is None) != (self.t1 is None):
+            raise ConfigError("t0 and t1 are given together or not at all.")
+        if not isinstance(self.units, str) or not self.units.strip():
+            raise ConfigError(f"units must be what the rows are called, such as 'flights', got {self.units!r}.")
+
+    @classmethod
+    def of(cls, *, by: Any = None, treatments: Any = None, compare: Any = (), **others: Any) -> AnalysisRequest:
+        """A request from arguments as users give them; `by` may be a mapping of names to one label a row.
+
+        Example:
+            >>> AnalysisRequest.of(by="region", level=0.9) == AnalysisRequest.of(by=["region"], level=0.9)
+            True
+        """
+        labels: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+        if isinstance(by, Mapping):
+            labels = tuple((str(name), tuple(np.asarray(values).tolist())) for name, values in by.items())
+        names = None if by is None else (by,) if isinstance(by, str) else tuple(map(str, by))
+        doses = None if treatments is None else tuple(np.atleast_1d(np.asarray(treatments)).tolist())
+        plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in others.items()}
+        return cls(by=names, treatments=doses, compare=tuple(map(str, compare)), labels=labels, **plain)
 
 
 @dataclass(frozen=True)
@@ -171,19 +230,16 @@ class Curve(Tabular):
 
     def __post_init__(self) -> None:
         """Refuse parts of different lengths, as a damaged file may hold."""
-        pairs = ((self.lower, self.upper), (self.band_lower, self.band_upper))
-        ends = [end for pair in pairs if any(pair) for end in pair]
-        rows = [row for source in self.sources for row in source.factors]
-        parts = (self.estimate, self.in_support, *ends, *rows)
-        if not self.treatment or any(len(part) != len(self.treatment) for part in parts):
-            raise DataError(f"the curve of {self.group.label!r} has no points, or parts of different lengths.")
+        parts = [self.treatment, self.estimate, self.in_support]
+        for ends in ((self.lower, self.upper), (self.band_lower, self.band_upper)):
+            parts += ends if any(ends) else ()
+        parts += [row for source in self.sources for row in source.factors]
+        check_lengths(f"the curve of {self.group.label!r}", *parts)
 
     def records(self) -> list[dict[str, float]]:
         """One row for each treatment: estimate, ends of the interval and of the uniform band, share in support."""
-        unknown = (math.nan,) * len(self.treatment)
         names = ("treatment", "estimate", "lower", "upper", "band_lower", "band_upper", "in_support")
-        columns = (getattr(self, name) or unknown for name in names)
-        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        return records_of(self, names)
 
     def to_frame(self) -> pd.DataFrame:
         """The same as a table, by treatment."""
@@ -195,64 +251,73 @@ class Curve(Tabular):
         return str(self.to_frame().to_html(float_format="{:.4g}".format))
 
 
+class _Answer:
+    """An average effect with its interval, as every table and figure shows it."""
+
+    interval: Interval
+
+    @property
+    def estimate(self) -> float:
+        """The average effect."""
+        return float(self.interval.estimate)
+
+    @property
+    def lower(self) -> float | None:
+        """The lower end of its interval; None for a method without intervals."""
+        return None if self.interval.method == NO_INTERVAL else float(self.interval.lower)
+
+    @property
+    def upper(self) -> float | None:
+        """The upper end of its interval; None for a method without intervals."""
+        return None if self.interval.method == NO_INTERVAL else float(self.interval.upper)
+
+    @property
+    def in_support(self) -> float:
+        """The share of the rows for which the data show both treatments."""
+        return float(self.interval.in_support)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, with those of the interval among them."""
+        own = {name: value for name, value in vars(self).items() if name != "interval"}
+        return own | self.interval.to_dict()
+
+
 @dataclass(frozen=True)
-class EffectRow(Ends):
+class EffectRow(_Answer):
     """The average effect of one treatment against another in a group of rows.
 
     Args:
         group: the rows.
         t0, t1: the treatments: numbers, or codes of levels.
-        estimate: the mean of g(t1, v) - g(t0, v).
-        lower, upper: the interval's ends; None for a method without intervals.
-        std_errors: standard errors by where they come from, such as {"sampling": 0.02, "network": 0.01}.
-        in_support: the share of the rows for which the data show both treatments.
-        dof: degrees of freedom of the interval.
-        method: "pointwise", or "anderson-rubin" for the ends of a set that is robust to weak instruments.
-        pieces: the disjoint intervals of such a set.
+        interval: the mean of g(t1, v) - g(t0, v), with its interval and the share of the rows for which the data show
+            both treatments.
     """
 
     group: Group
     t0: float
     t1: float
-    estimate: float
-    lower: float | None
-    upper: float | None
-    std_errors: dict[str, float]
-    in_support: float
-    dof: float = math.inf
-    method: str = "pointwise"
-    pieces: tuple[tuple[float, float], ...] = ()
-
-    @property
-    def std_error(self) -> float:
-        """The standard error of all sources together; not a number for a method without intervals."""
-        return math.hypot(*self.std_errors.values()) if self.std_errors else math.nan
+    interval: Interval
 
 
 @dataclass(frozen=True)
-class MethodRow(Ends):
+class MethodRow(_Answer):
     """One method's answer to the same question.
 
     Args:
         name: such as "BGM-IV", "2SLS", "BGM-IV without the instrument".
-        estimate, lower, upper: its average effect of t1 against t0, and the interval's ends, where there is one.
+        interval: its average effect of t1 against t0.
         curve: its average curve at the treatments of the first curve of the analysis; may be empty.
         note: what kind it is: "no-instrument", "line", "line-without-instrument", "truth" (of simulated data), or empty
             for a fitted method.
         severity, n_held_out: what held-out rows say about its fit, and how many they are; None and 0 for none.
-        method, pieces: of the interval, as in `EffectRow`.
     """
 
     name: str
-    estimate: float
-    lower: float | None
-    upper: float | None
+    interval: Interval
     curve: tuple[float, ...]
     note: str = ""
     severity: Severity | None = None
     n_held_out: int = 0
-    method: str = "pointwise"
-    pieces: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -333,11 +398,11 @@ class Analysis(Tabular):
     @property
     def weak(self) -> bool:
         """Whether standard errors alone make too narrow intervals: by a check, or as effects have robust sets."""
-        return self.diagnosis.weak_instruments or self.effects[0].method == ANDERSON_RUBIN
+        return self.diagnosis.weak_instruments or self.effects[0].interval.method == ANDERSON_RUBIN
 
     def records(self) -> list[dict[str, Any]]:
         """The average effects, a row for each group of rows; `set` is there where two ends do not tell an interval."""
-        shown = any(row.set_cell for row in self.effects)
+        shown = any(row.interval.set_cell for row in self.effects)
         return [
             {
                 "column": row.group.column,
@@ -346,11 +411,11 @@ class Analysis(Tabular):
                 "t0": self.question.level_or_number(row.t0),
                 "t1": self.question.level_or_number(row.t1),
                 "estimate": row.estimate,
-                "std_error": row.std_error,
-                "lower": math.nan if row.lower is None else row.lower,
-                "upper": math.nan if row.upper is None else row.upper,
+                "std_error": float(row.interval.std_error),
+                "lower": row.interval.lower,
+                "upper": row.interval.upper,
                 "in_support": row.in_support,
-                **({"set": row.set_cell} if shown else {}),
+                **({"set": row.interval.set_cell} if shown else {}),
             }
             for row in self.effects
         ]
@@ -376,7 +441,9 @@ class Analysis(Tabular):
     def __maketables_coef_table__(self) -> pd.DataFrame:
         rows, change = self.effects, self.question.change_text
         names = [change(row) + (f", {row.group.label}" if row.group.column else "") for row in rows]
-        estimates, errors, dof = ([getattr(row, name) for row in rows] for name in ("estimate", "std_error", "dof"))
+        estimates, errors, dof = (
+            [getattr(row.interval, name) for row in rows] for name in ("estimate", "std_error", "dof")
+        )
         return coefficient_table(names, estimates, errors, dof)
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from platform import python_version
-from typing import Any, NamedTuple, Protocol, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from bgmiv._version import versions
 from bgmiv.analysis.analysis import (
     Analysis,
+    AnalysisRequest,
     ColumnSummary,
     Curve,
     CurveSource,
@@ -25,17 +26,16 @@ from bgmiv.analysis.analysis import (
     Question,
 )
 from bgmiv.analysis.instruments import instrument_views
-from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
-from bgmiv.diagnostics.check import Diagnosis, Fitted
-from bgmiv.diagnostics.diagnose import changes_of
-from bgmiv.diagnostics.strength import strength_of
-from bgmiv.diagnostics.weak_iv import FitRows, effect_of
-from bgmiv.effects import Average, average
+from bgmiv.diagnostics.checks import Diagnosis, changes_of
+from bgmiv.diagnostics.verdict import verdict_of
+from bgmiv.effects import Average, FitRows, average, effect_of
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.intervals import ANDERSON_RUBIN, Band, interval_of
+from bgmiv.fitted import FittedMethod
+from bgmiv.intervals import ANDERSON_RUBIN, NO_INTERVAL, Band, Interval, interval_of
+from bgmiv.linear_iv import scaled, strength_of
 from bgmiv.progress import HistoryRow
 
 __all__ = [
@@ -89,19 +89,8 @@ def grid_of(schema: Schema, data: IVData | None, request: AnalysisRequest) -> Gr
     return Grid(np.unique(np.concatenate([np.asarray(doses, np.float64), pair])), *pair, request.level)
 
 
-class GroupRows(NamedTuple):
-    """Some of the rows: the column that divides them, a label, and their positions; the others as in `Group`."""
-
-    column: str
-    label: str
-    rows: NDArray[np.int64]
-    treatment: float | None = None
-    n_groups: int = 0
-
-    @property
-    def group(self) -> Group:
-        """What an analysis keeps of it."""
-        return Group(self.column, self.label, len(self.rows), self.treatment, self.n_groups)
+GroupRows = tuple[Group, NDArray[np.intp]]
+"""Some of the rows: what an analysis keeps of them, and their positions."""
 
 
 def groups_by_treatment(data: IVData, grid: Grid) -> list[GroupRows]:
@@ -109,57 +98,55 @@ def groups_by_treatment(data: IVData, grid: Grid) -> list[GroupRows]:
     variable = data.schema.treatment
     if variable.kind is not BlockKind.binary or not data.schema.blocks:
         return []
-    names = variable.levels or (0, 1)
-    found = [
-        GroupRows(variable.name, f"{variable.name} = {names[int(t)]} ({word})", np.flatnonzero(data.treatment == t), t)
-        for t, word in ((grid.t1, "treated"), (grid.t0, "untreated"))
-    ]
-    return [group for group in found if len(group.rows)]
+    names, groups = variable.levels or (0, 1), []
+    for t, word in ((grid.t1, "treated"), (grid.t0, "untreated")):
+        rows = np.flatnonzero(data.treatment == t)
+        if len(rows):
+            groups.append((Group(variable.name, f"{variable.name} = {names[int(t)]} ({word})", len(rows), t), rows))
+    return groups
 
 
 def groups_of(data: IVData, request: AnalysisRequest) -> list[GroupRows]:
-    """The groups to be shown apart; none that is empty.
+    """The groups to be shown apart.
 
     Raises:
         DataError: a name is no covariate that divides the rows, or labels do not fit the rows.
     """
+    blocks = data.schema.blocks
     if request.by is None:
         few = [
             (block, column)
-            for block in data.schema.blocks
+            for block in blocks
             for column in block.columns
             if block.kind is BlockKind.binary or (block.levels is not None and 2 <= len(block.levels) <= _MAX_LEVELS)
         ]
-        found = [g for block, column in few[:_MAX_DEFAULT_COLUMNS] for g in _of_column(data, block, column)]
-        return [group for group in found if len(group.rows)][:_MAX_GROUPS]
-    labels, blocks = dict(request.labels), data.schema.blocks
+        groups = [group for block, column in few[:_MAX_DEFAULT_COLUMNS] for group in _of_column(data, block, column)]
+        return groups[:_MAX_GROUPS]
     columns = {name: (block, name) for block in blocks for name in block.columns}
     # A formula's term such as C(region) also goes by the name of its column.
     columns = {block.source or name: (block, name) for block, name in columns.values()} | columns
-    found = []
+    labels, groups = dict(request.labels), []
     for name in request.by:
         if name in labels:
-            found += _labelled(name, np.asarray(labels[name]), data.n_rows)
+            groups += _labelled(name, np.asarray(labels[name]), data.n_rows)
         elif name in columns:
-            found += _of_column(data, *columns[name])
+            groups += _of_column(data, *columns[name])
         else:
             known = ", ".join(repr(each) for each in list(columns)[:10])
             raise DataError(f"by={name!r} is no covariate of the fit. It has {known or 'none'}.")
-    return [group for group in found if len(group.rows)]
+    return groups
 
 
 def _of_column(data: IVData, block: CovariateBlock, column: str) -> list[GroupRows]:
     name = block.source or column
     if block.levels is not None:
-        flat = data.covariates[:, block.start : block.stop]
-        return _largest(name, block.levels, np.argmax(flat, axis=1), in_order=True)
+        indicators = data.covariates[:, block.start : block.stop]
+        return _of_levels(name, block.levels, np.argmax(indicators, axis=1))
     if block.kind not in (BlockKind.binary, BlockKind.continuous):
         raise DataError(f"by={name!r} is a {block.kind} block, which does not divide the rows. Name a single column.")
     values = data.covariates[:, block.start + block.columns.index(column)].astype(np.float64)
-    kinds = np.unique(values)
-    if len(kinds) > _MAX_GROUPS:
-        return _thirds(name, values)
-    return [GroupRows(name, f"{name} = {value:g}", np.flatnonzero(values == value)) for value in kinds]
+    kinds, codes = np.unique(values, return_inverse=True)
+    return _thirds(name, values) if len(kinds) > _MAX_GROUPS else _of_levels(name, [f"{v:g}" for v in kinds], codes)
 
 
 def _labelled(name: str, labels: NDArray[Any], n: int) -> list[GroupRows]:
@@ -168,40 +155,34 @@ def _labelled(name: str, labels: NDArray[Any], n: int) -> list[GroupRows]:
     kinds, codes = np.unique(labels.astype(str), return_inverse=True)
     if len(kinds) > _MAX_GROUPS and labels.dtype.kind in "iuf":
         return _thirds(name, labels.astype(np.float64))
-    return _largest(name, tuple(kinds.tolist()), codes)
+    return _of_levels(name, kinds.tolist(), codes)
 
 
-def _largest(name: str, levels: tuple[Any, ...], codes: NDArray[np.intp], *, in_order: bool = False) -> list[GroupRows]:
-    """The largest groups by level, the largest first or in the order of the levels, as many as are shown."""
+def _of_levels(name: str, levels: Sequence[Any], codes: NDArray[np.intp]) -> list[GroupRows]:
+    """The largest groups, as many as are shown, in the order of the levels."""
     counts = np.bincount(codes, minlength=len(levels))
-    shown = np.argsort(-counts, kind="stable")[:_MAX_GROUPS]
-    n_groups = int(np.count_nonzero(counts)) if np.count_nonzero(counts) > len(shown) else 0
-    return [
-        GroupRows(name, f"{name} = {levels[i]}", np.flatnonzero(codes == i), None, n_groups)
-        for i in (np.sort(shown) if in_order else shown)
-    ]
+    n_groups = int(np.count_nonzero(counts))
+    groups = []
+    for i in np.sort(np.argsort(-counts, kind="stable")[: min(n_groups, _MAX_GROUPS)]):
+        label = f"{name} = {levels[i]}"
+        group = Group(name, label, int(counts[i]), None, n_groups if n_groups > _MAX_GROUPS else 0)
+        groups.append((group, np.flatnonzero(codes == i)))
+    return groups
 
 
 def _thirds(name: str, values: NDArray[np.float64]) -> list[GroupRows]:
     low, high = np.quantile(values, [1 / 3, 2 / 3])
-    parts = {
-        f"{name} below {low:.4g}": values < low,
-        f"{name} {low:.4g} to {high:.4g}": (values >= low) & (values <= high),
-        f"{name} above {high:.4g}": values > high,
-    }
-    return [GroupRows(name, label, np.flatnonzero(rows)) for label, rows in parts.items()]
-
-
-class _Trained(Fitted, Protocol):
-    @property
-    def history(self) -> tuple[HistoryRow, ...]: ...
+    labels = (f"{name} below {low:.4g}", f"{name} {low:.4g} to {high:.4g}", f"{name} above {high:.4g}")
+    parts = np.where(values < low, 0, np.where(values > high, 2, 1))
+    rows = [np.flatnonzero(parts == i) for i in range(3)]
+    return [(Group(name, label, len(part)), part) for label, part in zip(labels, rows, strict=True) if len(part)]
 
 
 @dataclass(frozen=True, eq=False)
 class Subject:
     """A fitted method with what an analysis shows of it."""
 
-    fitted: _Trained  # with what intervals need
+    fitted: FittedMethod  # with what intervals need
     data: IVData  # the rows of the fit
     rows: Rows  # their covariates with what was computed of them
     estimator: str  # the name of its class
@@ -233,7 +214,7 @@ def build_analysis(
     request: AnalysisRequest,
     subject: Subject,
     diagnosis: Diagnosis,
-    no_instrument: Fitted | None = None,
+    no_instrument: FittedMethod | None = None,
     others: Mapping[str, Subject] | None = None,
 ) -> Analysis:
     """Everything that is shown of a fitted method.
@@ -250,7 +231,7 @@ def build_analysis(
     grid = grid_of(data.schema, data, request)
     groups = [(Group("", f"all {request.units}", data.n_rows), subject.rows)]
     chosen = [*groups_by_treatment(data, grid), *groups_of(data, request)]
-    groups += [(one.group, subject.rows.take(one.rows)) for one in chosen]
+    groups += [(group, subject.rows.take(positions)) for group, positions in chosen]
     averages = [(group, averaged(fitted, rows, grid)) for group, rows in groups]
     strength = None if subject.own is None else strength_of(data, fitted.first_stage_f)
     weak = strength is not None and strength.usual_is_too_short
@@ -276,7 +257,7 @@ def build_analysis(
         curves=tuple(_curve(group, found, grid, data.schema.outcome.discrete) for group, found in averages),
         effects=effects,
         diagnosis=diagnosis,
-        verdict=fitted.verdict,
+        verdict=verdict_of(fitted),
         methods=tuple(methods),
         history=_history(fitted.history),
         versions={"Python": python_version()} | versions(*_PACKAGES),
@@ -287,7 +268,7 @@ def build_analysis(
     )
 
 
-def averaged(fitted: Fitted, rows: Rows, grid: Grid) -> Average:
+def averaged(fitted: FittedMethod, rows: Rows, grid: Grid) -> Average:
     """g along the grid over rows; of an outcome of several levels, the probability of the first."""
     found = average(fitted, Query(grid.doses[:, None], rows), intervals=bool(fitted.interval_kind))
     return found._replace(estimate=found.estimate.map(_first_level))
@@ -310,26 +291,26 @@ def _curve(group: Group, found: Average, grid: Grid, discrete: bool) -> Curve:
     return Curve(group, doses, values, *inner, shares, sources, *outer)
 
 
-def effect_row(group: Group, found: Average, grid: Grid, fitted: Fitted, own: FitRows | None, weak: bool) -> EffectRow:
+def effect_row(
+    group: Group, found: Average, grid: Grid, fitted: FittedMethod, own: FitRows | None, weak: bool
+) -> EffectRow:
     """As `ate_interval` answers; `own` is None where the fit ignores its instruments or the rows are not known."""
     first, last = map(int, grid.places)
-    ends = effect_of(found, (first, last), grid.t1 - grid.t0, fitted, grid.level, own, weak=weak)
-    lower, upper = ends if found.estimate.sources else (None, None)
-    numbers = (ends.estimate, lower, upper, ends.std_errors, ends.in_support, ends.dof, ends.method, ends.pieces)
-    return EffectRow(group, grid.t0, grid.t1, *numbers)
+    interval = effect_of(found, (first, last), grid.t1 - grid.t0, fitted, grid.level, own, weak=weak)
+    if not found.estimate.sources:
+        interval = replace(interval, lower=np.nan, upper=np.nan, method=NO_INTERVAL)
+    return EffectRow(group, grid.t0, grid.t1, interval)
 
 
-def method_row(name: str, fitted: Fitted, found: Average, effect: EffectRow, note: str = "") -> MethodRow:
+def method_row(name: str, fitted: FittedMethod, found: Average, effect: EffectRow, note: str = "") -> MethodRow:
     """What a fitted method says: its average effect, its curve, and what held-out rows say about it."""
-    verdict = fitted.verdict
+    verdict = verdict_of(fitted)
     severity, n_held_out = (None, 0) if verdict is None else (verdict.severity, verdict.evidence.n_held_out)
-    curve = _plain(found.estimate.values)
-    ends = (effect.lower, effect.upper)
-    return MethodRow(name, effect.estimate, *ends, curve, note, severity, n_held_out, effect.method, effect.pieces)
+    return MethodRow(name, effect.interval, _plain(found.estimate.values), note, severity, n_held_out)
 
 
 def _beside(
-    subject: Subject, diagnosis: Diagnosis, no_instrument: Fitted | None, grid: Grid, *, weak: bool
+    subject: Subject, diagnosis: Diagnosis, no_instrument: FittedMethod | None, grid: Grid, *, weak: bool
 ) -> list[MethodRow]:
     """What the diagnosis has fitted beside the method: its no-instrument version, and straight lines."""
     data, linear, change = subject.data, diagnosis.linear, grid.t1 - grid.t0
@@ -338,25 +319,27 @@ def _beside(
         values = _first_level(average(no_instrument, Query(grid.doses[:, None], subject.rows)).estimate.values)
         before, after = values[grid.places]
         name = f"{subject.label} without the instrument"
-        rows.append(MethodRow(name, float(after - before), None, None, _plain(values), "no-instrument"))
+        point = Interval(float(after - before), np.nan, np.nan, grid.level, {}, method=NO_INTERVAL)
+        rows.append(MethodRow(name, point, _plain(values), "no-instrument"))
     if linear is None or data.schema.outcome.width > 1 or subject.estimator == "TSLS":
         return rows
     x, y = (float(np.average(values, weights=data.weights)) for values in (data.treatment, data.outcome))
     line, ols = (_plain(y + slope * (grid.doses - x)) for slope in (linear.coefficient, linear.ols))
-    sets = linear.robust_set if weak else ((linear.lower, linear.upper),)
-    pieces = _scaled(sets, change)
-    lower, upper = (pieces[0][0], pieces[-1][1]) if pieces else (np.nan, np.nan)
-    two_stage = MethodRow("2SLS", linear.coefficient * change, lower, upper, line, "line")
-    rows.append(replace(two_stage, method=ANDERSON_RUBIN, pieces=pieces) if weak else two_stage)
-    ((lower, upper),) = _scaled((linear.ols_interval,), change)
-    rows.append(MethodRow("OLS", linear.ols * change, lower, upper, ols, "line-without-instrument"))
+    two_stage = _linear_effect(linear.coefficient, linear.std_error, (linear.lower, linear.upper), change, grid.level)
+    if weak:
+        pieces = scaled(linear.robust_set, change)
+        lower, upper = (pieces[0][0], pieces[-1][1]) if pieces else (np.nan, np.nan)
+        two_stage = replace(two_stage, lower=lower, upper=upper, method=ANDERSON_RUBIN, pieces=pieces)
+    rows.append(MethodRow("2SLS", two_stage, line, "line"))
+    least_squares = _linear_effect(linear.ols, linear.ols_std_error, linear.ols_interval, change, grid.level)
+    rows.append(MethodRow("OLS", least_squares, ols, "line-without-instrument"))
     return rows
 
 
-def _scaled(pieces: Sequence[tuple[float, float]], change: float) -> tuple[tuple[float, float], ...]:
-    """Intervals of a slope as those of an effect, in rising order."""
-    ends = (sorted((low * change, high * change)) for low, high in pieces)
-    return tuple(sorted((low, high) for low, high in ends))
+def _linear_effect(slope: float, error: float, ends: tuple[float, float], change: float, level: float) -> Interval:
+    """The effect of a change of treatment by a slope and its interval."""
+    lower, upper = sorted(end * change for end in ends)
+    return Interval(slope * change, lower, upper, level, {"sampling": abs(error * change)})
 
 
 def _question(subject: Subject, source: str) -> Question:
@@ -397,32 +380,30 @@ def _estimand(data: IVData) -> Estimand:
 
 
 def _columns(data: IVData) -> tuple[ColumnSummary, ...]:
-    found, shares = [], Rows(data.covariates, data.weights).shares
-    roles = {"outcome": (data.schema.outcome, data.outcome), "treatment": (data.schema.treatment, data.treatment)}
-    for role, (variable, values) in roles.items():
+    shares, schema, found = Rows(data.covariates, data.weights).shares, data.schema, []
+    for role, variable in (("outcome", schema.outcome), ("treatment", schema.treatment)):
+        values = getattr(data, role)
         text = _values_text(variable.kind, values, shares)
         if variable.levels is not None:
-            text = _shares(variable.levels, np.bincount(values.astype(np.int64), shares, len(variable.levels)))
+            text = _levels_text(variable.levels, np.bincount(values.astype(np.int64), shares, len(variable.levels)))
         found.append(ColumnSummary(variable.name, role, str(variable.kind.value), text))
-    for name, values in zip(data.schema.instruments, data.instruments.T, strict=True):
+    for name, values in zip(schema.instruments, data.instruments.T, strict=True):
         text = _values_text(BlockKind.continuous, values, shares)
         found.append(ColumnSummary(name, "instrument", "continuous", text))
-    for block in data.schema.blocks:
-        texts = _block_texts(block, data.covariates[:, block.start : block.stop], shares)
+    for block in schema.blocks:
+        values = data.covariates[:, block.start : block.stop]
+        if block.levels is not None:
+            texts = {block.name: _levels_text(block.levels, shares @ values)}
+        elif block.kind in (BlockKind.continuous, BlockKind.binary):
+            each = [_values_text(block.kind, column, shares) for column in values.T]
+            texts = dict(zip(block.columns, each, strict=True))
+        else:
+            texts = {block.name: "×".join(map(str, block.shape)) if block.shape else f"{block.width} columns"}
         found += [ColumnSummary(name, "covariate", str(block.kind.value), text) for name, text in texts.items()]
     return tuple(found)
 
 
-def _block_texts(block: CovariateBlock, values: NDArray[Any], shares: NDArray[np.float64]) -> dict[str, str]:
-    if block.levels is not None:
-        return {block.name: _shares(block.levels, shares @ values)}
-    if block.kind in (BlockKind.continuous, BlockKind.binary):
-        pairs = zip(block.columns, values.T, strict=True)
-        return {name: _values_text(block.kind, column, shares) for name, column in pairs}
-    return {block.name: "×".join(map(str, block.shape)) if block.shape else f"{block.width} columns"}
-
-
-def _shares(levels: tuple[Any, ...], shares: NDArray[Any]) -> str:
+def _levels_text(levels: tuple[Any, ...], shares: NDArray[Any]) -> str:
     listed = [f"{level} {share:.0%}" for level, share in zip(levels, shares, strict=True)]
     more = f", and {len(listed) - _MAX_LISTED} more" if len(listed) > _MAX_LISTED else ""
     return ", ".join(listed[:_MAX_LISTED]) + more

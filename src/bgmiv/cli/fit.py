@@ -185,6 +185,8 @@ def _groups_shown(model: IVEstimator, labels: Table, table: Any, roles: tables.R
 def _record(analysis: Analysis) -> dict[str, Any]:
     """The analysis without the factors of its curves, which only code needs."""
     record: dict[str, Any] = options.plain(analysis)
+    for kind in ("effects", "methods"):
+        record[kind] = options.plain([row.to_dict() for row in getattr(analysis, kind)])
     for curve in record["curves"]:
         curve.pop("sources", None)
     return record
