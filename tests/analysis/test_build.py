@@ -370,7 +370,7 @@ def test_what_is_estimated_is_said_for_the_data_at_hand() -> None:
     texts = assumptions(analysis)
     assert "local average treatment effect" in texts["Binary instrument"]
     assert "the effect on the treated" in texts["Compliance"]
-    assert "Detail" not in texts
+    assert "Ill-posedness" not in texts
     assert "for these rows, not for the population" in texts["Estimand"]
     both = TSLS().fit_table(
         data | {"cost": offered + 2.0 * taken + rng.normal(size=400)},
@@ -381,4 +381,4 @@ def test_what_is_estimated_is_said_for_the_data_at_hand() -> None:
     texts = assumptions(both.analysis(no_instrument=False))
     assert "offer and plan affect saved only through cost" in texts["Exclusion and independence"]
     assert {"One instrument with two values", "Compliance"}.isdisjoint(texts)
-    assert "Detail" in texts
+    assert "Ill-posedness" in texts
