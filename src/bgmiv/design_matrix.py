@@ -262,14 +262,9 @@ def _standard(columns: NDArray[np.floating], share: Floats) -> tuple[Floats, Flo
 
 def _components(columns: Floats, max_components: int) -> Floats:
     """The directions of the leading principal components, for scores with standard deviation 1."""
-    if columns.shape[1] <= columns.shape[0]:
-        values, vectors = np.linalg.eigh(columns.T @ columns)
-    else:
-        values, left = np.linalg.eigh(columns @ columns.T)
-        vectors = columns.T @ left / np.sqrt(np.maximum(values, np.finfo(float).tiny))
-    order = np.argsort(values)[::-1][:max_components]
-    order = order[values[order] > 1e-10 * values[order[0]]]
-    return np.asarray(vectors[:, order] / np.sqrt(values[order]), np.float64)
+    lengths, directions = np.linalg.svd(columns, full_matrices=False)[1:]
+    count = min(max_components, int(np.sum(lengths**2 > 1e-10 * lengths[0] ** 2)))
+    return np.asarray((directions[:count] / lengths[:count, None]).T, np.float64)
 
 
 def _independent(columns: Floats) -> NDArray[np.int64]:

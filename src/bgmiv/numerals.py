@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["aligned", "number", "percent", "pieces_text", "robust_set_text", "set_text", "share", "together"]
+__all__ = ["aligned", "number", "percent", "robust_set_text", "set_text", "share", "together"]
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -49,19 +49,6 @@ def robust_set_text(pieces: Sequence[tuple[float, float]]) -> str:
     ('-infinity to 1.00 or 2.00 to infinity', 'empty: no effect fits')
     """
     return " or ".join(set_text(*pair) for pair in pieces) or "empty: no effect fits"
-
-
-def pieces_text(pieces: Sequence[tuple[float, float]], digits: int = 4) -> str:
-    """A set as intervals, for tables.
-
-    >>> pieces_text([(-math.inf, 0.3), (1.2, math.inf)]), pieces_text([])
-    ('(-inf, 0.3] or [1.2, inf)', 'empty')
-    """
-    texts = [
-        f"{'(' if math.isinf(low) else '['}{low:.{digits}g}, {high:.{digits}g}{')' if math.isinf(high) else ']'}"
-        for low, high in pieces
-    ]
-    return " or ".join(texts) or "empty"
 
 
 def aligned(rows: Sequence[Sequence[float | None]]) -> list[tuple[str, ...]]:

@@ -26,8 +26,8 @@ _MAX_COLUMNS = 100
 _MAX_COMPONENTS = 50
 # Weight of the identity in the covariance of standardised columns: nearly collinear columns keep a finite precision.
 _SHRINKAGE = 0.05
-# Ends of what is inside are looked for between points so far apart, in widths of the kernel, and no further from a
-# residual than where its own kernel falls below one residual in `_MAX_ROWS`; and then halved so often.
+# Ends of what is inside are looked for between points so far apart, in widths of the kernel, and no further beyond the
+# residuals than where a kernel falls below one residual in `_MAX_ROWS`; and then halved so often.
 _STEP, _REACH, _HALVINGS = 0.25, 4.0, 50
 
 
@@ -122,27 +122,19 @@ class LinearSupport:
         if len(self.levels):
             return usual & (self.levels[treatment.astype(np.int64)] >= OUTSIDE)
         residuals = treatment - _with_constant(self.novelty.standardised(columns)) @ self.coefficients
-        if self._ends is None:
-            return usual & (self._density(residuals.ravel()).reshape(residuals.shape) >= self.min_density)
         return usual & (np.searchsorted(self._ends, residuals, side="right") % 2 == 1)
 
     @cached_property
-    def _ends(self) -> Floats | None:
-        """Where residuals begin and end to be inside, in turns; None if their numbers do not tell points apart."""
-        with np.errstate(over="ignore"):
-            cells = self.residuals / (_STEP * self.width)
-        if not np.abs(cells).max(initial=0.0) < 1e12:
-            return None
-        steps = np.arange(-round(_REACH / _STEP), round(_REACH / _STEP) + 1)
-        near = np.unique(np.unique(np.floor(cells))[:, None] + steps)
-        points = np.asarray(_STEP * self.width * near, np.float64)
-        above = np.append(self._density(points) >= self.min_density, False)
-        # Beyond a gap the next point begins anew, outside.
-        joined = np.append(np.diff(near) == 1.0, False)
-        begins = np.flatnonzero(above[:-1] & ~np.append(False, above[:-2] & joined[:-1]))
-        stops = np.flatnonzero(above[:-1] & ~(above[1:] & joined))
-        low = self._between(points[begins] - _STEP * self.width, points[begins])
-        return np.sort(np.concatenate([low, self._between(points[stops] + _STEP * self.width, points[stops])]))
+    def _ends(self) -> Floats:
+        """Where residuals begin and end to be inside, in turns."""
+        step = _STEP * self.width
+        cells = np.floor(self.residuals[[0, -1]] / step) + np.array([-_REACH, _REACH]) / _STEP
+        points = step * np.arange(cells[0], cells[1] + 1.0)
+        above = self._density(points) >= self.min_density
+        begins = np.flatnonzero(above[1:] & ~above[:-1]) + 1
+        stops = np.flatnonzero(above[:-1] & ~above[1:])
+        low = self._between(points[begins - 1], points[begins])
+        return np.sort(np.concatenate([low, self._between(points[stops + 1], points[stops])]))
 
     def _between(self, outside: Floats, inside: Floats) -> Floats:
         """Where the density passes its minimum between points outside and points inside."""

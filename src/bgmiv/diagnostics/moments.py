@@ -78,7 +78,7 @@ def moment_risk(residuals: ArrayLike, conditions: Sequence[ArrayLike]) -> float:
         raise DataError(f"residuals have shape {r.shape}. Pass one number per row, for two rows or more.")
     if not len(conditions):
         raise DataError("conditions are empty. Pass one array for each instrument and covariate.")
-    columns, groups, width = [], [], 0
+    columns = []
     for i, values in enumerate(conditions):
         array = _finite(values, f"conditions[{i}]")
         array = array[:, None] if array.ndim == 1 else array
@@ -88,9 +88,9 @@ def moment_risk(residuals: ArrayLike, conditions: Sequence[ArrayLike]) -> float:
                 "(m,) or (m, d)."
             )
         columns.append(array)
-        groups.append(slice(width, width := width + array.shape[1]))
+    ends = np.cumsum([0, *(array.shape[1] for array in columns)]).tolist()
     c = np.concatenate(columns, axis=1)
-    kernel = GaussianKernel(median_lengthscales(c, groups))
+    kernel = GaussianKernel(median_lengthscales(c, list(map(slice, ends[:-1], ends[1:]))))
     # The kernel is 1 at distance zero, so the pairs of a row with itself add up to the sum of squares.
     pairs = r @ kernel.expand(c, c, r) - r @ r
     return float(pairs / (len(r) * (len(r) - 1)))
@@ -181,11 +181,8 @@ def row_weights(data: IVData) -> Floats:
 
 def variance_of(values: NDArray[np.floating], weights: NDArray[np.floating] | None) -> float:
     """The variance of some numbers, weighted if there are weights."""
-    if weights is None:
-        return float(np.var(values, dtype=np.float64))
     numbers = values.astype(np.float64)
-    centred = numbers - float(np.average(numbers, weights=weights))
-    return float(np.average(centred**2, weights=weights))
+    return float(np.average((numbers - np.average(numbers, weights=weights)) ** 2, weights=weights))
 
 
 def _kernel(data: IVData) -> Floats:
