@@ -237,12 +237,12 @@ def _pieces(n: int) -> Iterator[slice]:
 
 def _factor(columns: Pieces, share: Floats) -> Floats:
     """Columns of fewer rows with the same weighted sums of squares and products: the R of a QR decomposition."""
-    found: Floats | None = None
+    factor: Floats | None = None
     for rows in _pieces(len(share)):
         weighted = columns(rows) * np.sqrt(share[rows])[:, None]
-        both = weighted if found is None else np.vstack([found, weighted])
-        found = np.asarray(np.linalg.qr(both, mode="r"), np.float64) if len(both) > both.shape[1] else both
-    return np.zeros((0, 0)) if found is None else found
+        both = weighted if factor is None else np.vstack([factor, weighted])
+        factor = np.asarray(np.linalg.qr(both, mode="r"), np.float64) if len(both) > both.shape[1] else both
+    return np.zeros((0, 0)) if factor is None else factor
 
 
 def _moments(columns: Pieces, share: Floats) -> tuple[Floats, Floats]:

@@ -124,8 +124,8 @@ def interval_at(
     for start in range(0, max(n, 1), max(size, 1)):
         some = query.take(slice(start, start + size)) if n > size else query
         inside = fitted.in_support(some)
-        found = change(estimate_at(fitted, some, intervals=True))
-        parts.append(interval_of(found, level, in_support=inside.all(axis=0) if axis == 0 else inside, **shown))
+        changed = change(estimate_at(fitted, some, intervals=True))
+        parts.append(interval_of(changed, level, in_support=inside.all(axis=0) if axis == 0 else inside, **shown))
     if len(parts) == 1:
         return parts[0]
 

@@ -117,7 +117,7 @@ class FitEvidence:
         noise of its data. And the strength of instruments is tested instead of compared with a fixed gain. A line or a
         sieve is the same for all members, so that these cannot disagree.
         """
-        found = replace(
+        evidence = replace(
             self,
             outcome_explained=explained,
             covariates_gain=None,
@@ -127,9 +127,15 @@ class FitEvidence:
             linear=linear,
         ).with_strength(strength)
         if weight:
-            return found
+            return evidence
         return replace(
-            found, treatment_gap=None, near_floor=None, latent_spread=None, n_steps=None, n_failed=0, disagreement=None
+            evidence,
+            treatment_gap=None,
+            near_floor=None,
+            latent_spread=None,
+            n_steps=None,
+            n_failed=0,
+            disagreement=None,
         )
 
 

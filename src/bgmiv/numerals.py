@@ -60,7 +60,7 @@ def aligned(rows: Sequence[Sequence[float | None]]) -> list[tuple[str, ...]]:
     [('3.0', '-14.6', '20.6'), ('-0.090', '0.018')]
     """
     needed = [_decimals(row) for row in rows]
-    usual = sorted(found for found in needed if found is not None)
+    usual = sorted(decimals for decimals in needed if decimals is not None)
     common = usual[(len(usual) - 1) // 2] if usual else None
     # A row of quite another size keeps its own: with those of the others it would show nothing, or too much.
     kept = [common if own is not None and common is not None and abs(own - common) < 2 else own for own in needed]

@@ -64,11 +64,13 @@ def fit_novelty(columns: ArrayLike) -> Novelty:
     """The novelty measure of rows `(n, d)`."""
     values = np.asarray(columns, np.float64)
     spread = values.std(axis=0)
-    found = Novelty(values.mean(axis=0), np.where(spread > 0, spread, 1.0), np.eye(values.shape[1]), np.inf)
-    z = found.standardised(values)
+    novelty = Novelty(values.mean(axis=0), np.where(spread > 0, spread, 1.0), np.eye(values.shape[1]), np.inf)
+    z = novelty.standardised(values)
     covariance = (1.0 - _SHRINKAGE) * (z.T @ z) / max(len(z), 1) + _SHRINKAGE * np.eye(z.shape[1])
-    found = replace(found, precision=np.asarray(np.linalg.inv(covariance), np.float64))
-    return replace(found, limit=float(np.quantile(found.distances(values), 1.0 - OUTSIDE))) if z.shape[1] else found
+    novelty = replace(novelty, precision=np.asarray(np.linalg.inv(covariance), np.float64))
+    return (
+        replace(novelty, limit=float(np.quantile(novelty.distances(values), 1.0 - OUTSIDE))) if z.shape[1] else novelty
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,8 +114,8 @@ class LinearSupport:
         width = max(1.06 * float(residuals.std()) * len(rows) ** -0.2, np.finfo(float).tiny)
         discrete = data.schema.treatment.discrete
         levels = np.bincount(x.astype(np.int64), minlength=2) / len(x) if discrete else np.zeros(0)
-        found = cls(loadings, novelty, coefficients, residuals, width, 0.0, levels)
-        return replace(found, min_density=float(np.quantile(found._density(residuals), OUTSIDE)))
+        support = cls(loadings, novelty, coefficients, residuals, width, 0.0, levels)
+        return replace(support, min_density=float(np.quantile(support._density(residuals), OUTSIDE)))
 
     def inside(self, x: ArrayLike, v: ArrayLike) -> NDArray[np.bool_]:
         """Which points lie inside: `(n,)`, or `(m, n)` for m treatments per row."""

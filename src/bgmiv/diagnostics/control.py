@@ -37,7 +37,7 @@ Floats = NDArray[np.float64]
 SIZE = 0.01
 """Of the test that a curve has no error."""
 
-_WAVES, _BENDS, _SEED, _MIN_GAIN = 60, 6, 20_240, 4.0
+_N_FEATURES, _N_SPLINES, _SEED, _MIN_GAIN = 60, 6, 20_240, 4.0
 # Functions in which errors of a curve are looked for; further ones as long as rows are many for each of them.
 _ALWAYS = ("constant", "treatment", "covariates", "curve")
 _FURTHER = {"slopes by covariate": 8, "covariate curves": 40, "slopes by covariate curves": 40}
@@ -82,7 +82,7 @@ class _Control(NamedTuple):
         """Of rows that are sorted by their fold."""
         sampling = Sampling(columns.weights, columns.data.groups, stretches_of(fold), errors)
         functions, n = columns.treatment(columns.x), columns.treatment.sizes["lines"]
-        blocks_at, targets = instrument_blocks(columns, _WAVES, rng)(columns), functions[:, :n]
+        blocks_at, targets = instrument_blocks(columns, _N_FEATURES, rng)(columns), functions[:, :n]
         within = columns.within
         first = first_stage(within.net(blocks_at), within.residual(targets), n, sampling, _MIN_GAIN)
         return cls(columns, functions, first, errors)
@@ -112,20 +112,20 @@ class _Control(NamedTuple):
         # All in one, so that they have the same knots.
         values = np.vstack([self.values(change)[rows] for change in changes])
         curved = self.columns.treatment.spline is not None
-        found = np.hstack(ControlTerms.of(values, np.tile(v, (k + 1, 1)), curved=curved))
-        terms, *moved = np.split(found, k + 1)
+        both = np.hstack(ControlTerms.of(values, np.tile(v, (k + 1, 1)), curved=curved))
+        terms, *moved = np.split(both, k + 1)
         return terms, (np.stack(moved) - terms) / _STEP
 
     def sought(self, rows: NDArray[np.intp], n_controls: int) -> Floats | None:
         """Functions of treatment and covariates in which errors are looked for; None with too few rows for them."""
         columns, n = self.columns, len(rows)
         of_covariates, sizes = columns.covariates(columns.v[rows]), columns.treatment.sizes
-        found = np.hstack(term_columns(_ALWAYS, self.functions[rows], of_covariates, sizes))
+        functions = np.hstack(term_columns(_ALWAYS, self.functions[rows], of_covariates, sizes))
         for name, rows_a_column in _FURTHER.items():
             more = term_columns((name,), self.functions[rows], of_covariates, sizes)[0]
-            if rows_a_column * (found.shape[1] + more.shape[1] + n_controls) <= n:
-                found = np.hstack([found, more])
-        return found if _MIN_ROWS_A_COLUMN * (found.shape[1] + n_controls) <= n else None
+            if rows_a_column * (functions.shape[1] + more.shape[1] + n_controls) <= n:
+                functions = np.hstack([functions, more])
+        return functions if _MIN_ROWS_A_COLUMN * (functions.shape[1] + n_controls) <= n else None
 
 
 def errors_given_control(
@@ -170,7 +170,7 @@ def errors_given_control(
     part = data.take(pool)
     fold = draw_folds(part, rng, Within.of(part.schema, part.covariates).unit())
     order = np.argsort(fold, kind="stable")
-    columns = Columns.of(part.take(order), rng, waves=_WAVES, bends=_BENDS)
+    columns = Columns.of(part.take(order), rng, waves=_N_FEATURES, bends=_N_SPLINES)
     try:
         assumed = errors_of(columns.data)
     except DataError:
