@@ -19,7 +19,7 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows, query_at, rows_of
 from bgmiv.data.schema import BlockKind
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.fitted import MAX_FACTOR_POINTS, FittedMethod
+from bgmiv.fitted import MAX_FACTOR_POINTS, FittedMethod, in_parts
 from bgmiv.intervals import ANDERSON_RUBIN, SMOOTHING, STRENGTH, Estimate, Floats, Interval, Source, interval_of
 from bgmiv.linear_iv import LinearIV, Pieces, scaled
 
@@ -36,6 +36,7 @@ Method = Literal["auto", "usual", "robust"]
 
 # Beyond this many rows an average is one over rows drawn by weight, and each row's own answers are computed in parts.
 _MAX_AVERAGED, _PART = 100_000, 25_000
+_ARRAYS = ("estimate", "lower", "upper", "in_support", "dof")
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,11 +94,8 @@ def estimate_at(fitted: FittedMethod, query: Query, *, intervals: bool = False) 
         require_intervals(fitted)
         return Estimate(fitted.at(query), fitted.factors(query))
     # What is computed of covariates may be many numbers a row.
-    n = len(query.rows)
-    if n <= _MAX_AVERAGED:
-        return Estimate(fitted.at(query))
-    parts = (query.take(slice(start, start + _PART)) for start in range(0, n, _PART))
-    return Estimate(np.concatenate([fitted.at(part) for part in parts], axis=1))
+    size = _MAX_AVERAGED if len(query.rows) <= _MAX_AVERAGED else _PART
+    return Estimate(np.concatenate([fitted.at(part) for _, part in in_parts(query, size)], axis=1))
 
 
 def interval_at(
@@ -112,30 +110,29 @@ def interval_at(
     """Intervals of a function of g at each row, such as a contrast, some rows at a time.
 
     Args:
-        fitted, query, level: of whom, what, and how sure.
+        fitted: the fitted method.
+        query: treatments and rows.
+        level: of the intervals.
         change: a linear function of g at the query's m treatments, row by row.
         axis: that of the rows in what it gives; support is that of all m treatments if it is the first.
         **shown: `probability`, `labels` and `band` of `interval_of`.
     """
     m, n = query.shape
     # A uniform band is one of all rows together.
-    size = n if shown.get("band") == "uniform" else max(1, MAX_FACTOR_POINTS // m)
+    size = n if shown.get("band") == "uniform" else MAX_FACTOR_POINTS // m
     parts = []
-    for start in range(0, max(n, 1), max(size, 1)):
-        some = query.take(slice(start, start + size)) if n > size else query
+    for _, some in in_parts(query, size):
         inside = fitted.in_support(some)
         changed = change(estimate_at(fitted, some, intervals=True))
         parts.append(interval_of(changed, level, in_support=inside.all(axis=0) if axis == 0 else inside, **shown))
     if len(parts) == 1:
         return parts[0]
 
-    def joined(name: str) -> Any:
-        return np.concatenate([getattr(part, name) for part in parts], axis=axis)
+    def joined(arrays: list[Any]) -> Any:
+        return np.concatenate(arrays, axis=axis)
 
-    errors: dict[str, float | Floats] = {
-        name: np.concatenate([part.std_errors[name] for part in parts], axis=axis) for name in parts[0].std_errors
-    }
-    arrays = {name: joined(name) for name in ("estimate", "lower", "upper", "in_support", "dof")}
+    arrays = {name: joined([getattr(part, name) for part in parts]) for name in _ARRAYS}
+    errors = {name: joined([part.std_errors[name] for part in parts]) for name in parts[0].std_errors}
     return replace(parts[0], std_errors=errors, **arrays)
 
 
