@@ -380,7 +380,7 @@ class LinearIV:
         x, errors = self.treatment, self.design.errors
         m = x.shape[1]
         n_parameters = self._exogenous.shape[1] + 2 * m
-        left = len(outcome) - n_parameters
+        left = max(len(outcome) - n_parameters, 1)
         basis = np.linalg.qr(np.hstack([x, x - self.instruments @ (self.instruments.T @ x)]))[0]
         coefficients = basis.T @ outcome
         own, added = float(outcome @ outcome - np.sum(coefficients[:m] ** 2)), coefficients[m:]
