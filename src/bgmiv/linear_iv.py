@@ -203,8 +203,8 @@ class LinearIV:
         >>> linear = LinearIV.of(IVData.from_arrays(2.0 * (w + u) - u, w + u, instruments=w))
         >>> bool(linear.strength.f > 500.0), bool(linear.endogeneity[0]["robust_p"] < 1e-6)
         (True, True)
-        >>> round(linear.estimate(0.95).coefficient, 1)
-        2.0
+        >>> abs(linear.estimate(0.95).coefficient - 2.0) < 0.1
+        True
     """
 
     def __init__(self, design: DesignMatrix) -> None:
