@@ -86,8 +86,8 @@ def test_auto_takes_the_set_where_instruments_are_weak_and_every_answer_agrees()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BGMIVWarning)
         analysis = weak.analysis(**PAIR)
-    row, compared = analysis.effects[0].interval, compare({"2SLS": weak}, **PAIR).methods[0].interval
-    assert row.method == found.method
+    row, compared = analysis.effects[0], compare({"2SLS": weak}, **PAIR).methods[0]
+    assert row.interval.method == found.method
     for ends in (row, compared):
         assert (ends.lower, ends.upper) == pytest.approx((found.lower, found.upper), rel=1e-10)
     assert "set robust to weak instruments" in str(analysis)
