@@ -153,9 +153,7 @@ def _record(analysis: Analysis) -> dict[str, Any]:
     """The analysis without the factors of its curves, which only code needs."""
     record: dict[str, Any] = output.plain(analysis)
     for kind in ("effects", "methods"):
-        for answer, row in zip(record[kind], getattr(analysis, kind), strict=True):
-            del answer["interval"]
-            answer |= output.plain(row.interval.to_dict())
+        record[kind] = output.plain([row.to_dict() for row in getattr(analysis, kind)])
     for curve in record["curves"]:
         curve.pop("sources", None)
     return record
