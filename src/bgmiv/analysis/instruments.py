@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,14 +12,15 @@ from numpy.typing import NDArray
 from scipy.stats import f as f_distribution
 from scipy.stats import t as student
 
+from bgmiv.covariance import LinearFit, fit_linear
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Rows
 from bgmiv.data.schema import BlockKind
-from bgmiv.diagnostics.linear import LinearColumns, linear_columns, regression
+from bgmiv.design_matrix import DesignMatrix
 from bgmiv.diagnostics.sensitivity import direct_effect
-from bgmiv.errors import DataError
+from bgmiv.linear_iv import LinearIV
 
-__all__ = ["Balance", "BinnedMeans", "DirectEffect", "InstrumentViews", "instrument_views"]
+__all__ = ["Balance", "BinnedMeans", "DirectEffect", "InstrumentViews", "instrument_views", "records_of"]
 
 Floats = NDArray[np.float64]
 
@@ -28,6 +30,14 @@ _MAX_DRAWN = 100_000
 _MAX_INSTRUMENTS = 5
 _MAX_BALANCE = 12
 _PLAIN = (BlockKind.continuous, BlockKind.binary, BlockKind.categorical)
+
+
+def records_of(parts: object, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Attributes that are columns of equal lengths as rows; one that is empty is not known."""
+    columns = {name: getattr(parts, name) for name in names}
+    unknown = (math.nan,) * len(columns[names[0]])
+    rows = zip(*(column or unknown for column in columns.values()), strict=True)
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 @dataclass(frozen=True)
@@ -52,17 +62,9 @@ class BinnedMeans:
     fitted: tuple[float, ...]
     n_rows: tuple[int, ...]
 
-    def __post_init__(self) -> None:
-        """Refuse parts of different lengths, as a damaged file may hold."""
-        parts = (self.mean, self.lower, self.upper, self.fitted, self.n_rows)
-        if not self.place or any(len(part) != len(self.place) for part in parts):
-            raise DataError(f"the bins of {self.name!r} have parts of different lengths.")
-
     def records(self) -> list[dict[str, float]]:
         """One row for each bin."""
-        names = ("place", "mean", "lower", "upper", "fitted", "n_rows")
-        columns = (getattr(self, name) for name in names)
-        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        return records_of(self, ("place", "mean", "lower", "upper", "fitted", "n_rows"))
 
 
 @dataclass(frozen=True)
@@ -85,11 +87,6 @@ class Balance:
     n_covariates: int
     f: float
     p: float
-
-    def __post_init__(self) -> None:
-        """Refuse parts of different lengths, as a damaged file may hold."""
-        if len(self.covariates) != len(self.differences):
-            raise DataError(f"the balance of {self.instrument!r} has parts of different lengths.")
 
     def records(self) -> list[dict[str, str | float]]:
         """One row for each covariate."""
@@ -120,16 +117,15 @@ class DirectEffect:
     slope_variance: float
     dof: float = math.inf
 
-    def quantile(self, level: float) -> float:
-        """Student's, of an interval."""
-        return float(student.ppf(0.5 + level / 2.0, self.dof))
-
-    def interval(self, gamma: float, level: float) -> tuple[float, float, float]:
-        """The linear effect at a direct effect, and the ends of its interval."""
+    def interval(self, gamma: Any, level: float) -> tuple[Any, Any, Any]:
+        """The linear effect at a direct effect or at several, and the ends of its interval."""
         centre = self.estimate + gamma * self.slope
         variance = self.variance + 2.0 * gamma * self.covariance + gamma**2 * self.slope_variance
-        half = self.quantile(level) * math.sqrt(max(variance, 0.0))
+        half = self._quantile(level) * np.sqrt(np.maximum(variance, 0.0))
         return centre, centre - half, centre + half
+
+    def _quantile(self, level: float) -> float:
+        return float(student.ppf(0.5 + level / 2.0, self.dof))
 
     def breakdown(self, level: float) -> float:
         """The smallest direct effect, by size, at which the interval holds zero; infinite if none does.
@@ -138,7 +134,7 @@ class DirectEffect:
             >>> DirectEffect("w", 1.0, 2.0, -1.0, 0.25, 0.0, 0.0).breakdown(0.95)
             1.02...
         """
-        square = self.quantile(level) ** 2
+        square = self._quantile(level) ** 2
         coefficients = (
             self.slope**2 - square * self.slope_variance,
             2.0 * (self.estimate * self.slope - square * self.covariance),
@@ -170,17 +166,19 @@ def instrument_views(data: IVData, level: float, *, linear: bool) -> InstrumentV
 
     Pictures and balance are those of at most 100,000 evenly spread rows.
     """
-    columns = linear_columns(data)
+    model = LinearIV.of(data)
+    columns = model.design
     if not columns.names:
         return InstrumentViews()
     direct = tuple(
-        DirectEffect(columns.names[j], *direct_effect(columns, j))
+        DirectEffect(columns.names[j], *direct_effect(model, j))
         for j in range(min(len(columns.names), _MAX_INSTRUMENTS if linear else 0))
     )
     used = data if data.weights is None else data.take(data.weights > 0)
     if used.n_rows > _MAX_DRAWN:
         used = used.take(np.linspace(0, used.n_rows - 1, _MAX_DRAWN).astype(np.int64))
-        columns = linear_columns(used)
+        model = LinearIV.of(used)
+        columns = model.design
     raw = [data.schema.instruments.index(name) for name in columns.names]
     w = np.asarray(used.instruments, np.float64)[:, raw]
     treatment = used.schema.treatment
@@ -188,31 +186,26 @@ def instrument_views(data: IVData, level: float, *, linear: bool) -> InstrumentV
     y = np.asarray(used.outcome_parts()[0].outcome, np.float64)
     along, place = columns.names[0], w[:, 0]
     if len(columns.names) > 1:
-        coefficients, _ = regression(x, columns)
-        along, place = "", float(np.average(x, weights=columns.weights)) + columns.instruments @ coefficients
-    names = (
-        f"share with {treatment.name} = {treatment.levels[1]}" if treatment.levels else treatment.name,
-        f"share with {used.schema.outcome.name} = {used.schema.outcome.levels[0]}"
-        if used.schema.outcome.width > 1 and used.schema.outcome.levels
-        else used.schema.outcome.name,
-    )
-    means = tuple(
-        _binned(name, along, values, place, columns, level) for name, values in zip(names, (x, y), strict=True)
-    )
-    balance = tuple(
+        along, place = "", float(np.average(x, weights=columns.weights)) + model.predicted(x)
+    names = [variable.name for variable in (treatment, used.schema.outcome)]
+    if treatment.levels:
+        names[0] = f"share with {treatment.name} = {treatment.levels[1]}"
+    if used.schema.outcome.width > 1 and used.schema.outcome.levels:
+        names[1] = f"share with {names[1]} = {used.schema.outcome.levels[0]}"
+    means = [_binned(name, along, values, place, columns, level) for name, values in zip(names, (x, y), strict=True)]
+    tested = [
         _balance(used, name, w[:, j], columns.instruments[:, j], columns)
         for j, name in enumerate(columns.names[:_MAX_INSTRUMENTS])
-    )
-    return InstrumentViews(means, tuple(each for each in balance if each is not None), direct)
+    ]
+    return InstrumentViews(tuple(means), tuple(balance for balance in tested if balance is not None), direct)
 
 
-def _least_squares(target: Floats, right: Floats, columns: LinearColumns) -> Any:
-    from linearmodels.iv import IV2SLS
+def _least_squares(target: Floats, right: Floats, columns: DesignMatrix) -> LinearFit:
+    """By CR1 where rows are clustered: pictures do not need the jackknife."""
+    return fit_linear(target, right, weights=columns.weights, errors=columns.errors.without_jackknife())
 
-    return IV2SLS(target, right, None, None, weights=columns.weights).fit(**columns.errors.linearmodels, debiased=True)
 
-
-def _binned(name: str, along: str, values: Floats, place: Floats, columns: LinearColumns, level: float) -> BinnedMeans:
+def _binned(name: str, along: str, values: Floats, place: Floats, columns: DesignMatrix, level: float) -> BinnedMeans:
     """By a regression on indicators of the bins and the covariates, whose mean is zero: not on residuals of either."""
     n = len(values)
     kinds = np.unique(place)
@@ -233,19 +226,20 @@ def _binned(name: str, along: str, values: Floats, place: Floats, columns: Linea
         return columns.net(part) + np.average(part, axis=0, weights=weights) if columns.absorbed else part
 
     target = at_mean(values)
-    found = _least_squares(target, np.hstack([at_mean(bins), covariates]), columns)
+    # The first bin is the constant, and the others are differences from it.
+    found = _least_squares(target, np.hstack([np.ones((n, 1)), at_mean(bins[:, 1:]), covariates]), columns)
     line = _least_squares(target, np.column_stack([np.ones(n), at_mean(place), covariates]), columns)
     k = bins.shape[1]
-    mean, error = (np.asarray(part, np.float64)[:k] for part in (found.params, found.std_errors))
-    constant, slope = (float(part) for part in line.params.iloc[:2])
-    half = float(student.ppf(0.5 + level / 2.0, columns.errors.dof(found.df_resid))) * error
-    numbers = (places, mean, mean - half, mean + half, constant + slope * places)
-    at, means, lower, upper, fitted = (tuple(part.tolist()) for part in numbers)
-    counts = tuple(int(count) for count in bins.sum(axis=0))
-    return BinnedMeans(name, along, at, means, lower, upper, fitted, counts)
+    levels = np.eye(k)
+    levels[:, 0] = 1.0
+    mean, variances = levels @ found.coefficients[:k], levels @ found.covariance[:k, :k] @ levels.T
+    constant, slope = line.coefficients[:2].tolist()
+    half = float(student.ppf(0.5 + level / 2.0, found.dof)) * np.sqrt(np.diag(variances))
+    numbers = (places, mean, mean - half, mean + half, constant + slope * places, bins.sum(axis=0).astype(int))
+    return BinnedMeans(name, along, *(tuple(part.tolist()) for part in numbers))
 
 
-def _balance(data: IVData, name: str, raw: Floats, standard: Floats, columns: LinearColumns) -> Balance | None:
+def _balance(data: IVData, name: str, raw: Floats, standard: Floats, columns: DesignMatrix) -> Balance | None:
     """None without covariates that have a meaning by themselves."""
     blocks = [block for block in data.schema.blocks if block.kind in _PLAIN]
     plain = [j for block in blocks for j in range(block.start, block.stop)]
@@ -264,7 +258,7 @@ def _balance(data: IVData, name: str, raw: Floats, standard: Floats, columns: Li
         scale, gap = np.sqrt(variance), (share * standard) @ (v - mean)
     differences = np.divide(gap, scale, out=np.zeros_like(gap), where=scale > 0)
     found = _least_squares(standard, right, columns)
-    b, cov = np.asarray(found.params, np.float64)[1:], np.asarray(found.cov, np.float64)[1:, 1:]
+    b, cov = found.coefficients[1:], found.covariance[1:, 1:]
     f = float(b @ np.linalg.lstsq(cov, b, rcond=1e-12)[0]) / len(b)
     order = np.argsort(-np.abs(differences))[:_MAX_BALANCE]
     flat = data.schema.flat_names

@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from bgmiv._io import check_process
-from bgmiv.analysis.analysis import Analysis
-from bgmiv.analysis.request import AnalysisRequest
+from bgmiv.analysis.analysis import Analysis, AnalysisRequest
 from bgmiv.covariance import check_clusters
 from bgmiv.data.formula import FormulaReader, formula_file, from_formula
 from bgmiv.data.ivdata import Covariance, IVData, from_frame
@@ -20,10 +19,10 @@ from bgmiv.data.messages import warn_user
 from bgmiv.data.query import Rows
 from bgmiv.data.schema import RoleKind
 from bgmiv.data.table import ColumnReader, Missing, is_table, table_rows
-from bgmiv.diagnostics.verdict import Verdict
+from bgmiv.diagnostics.verdict import Verdict, verdict_of
 from bgmiv.errors import ConfigError, FitWarning, ModelFileError, NotFittedError, WeakInstrumentWarning
 from bgmiv.estimators.arguments import checked_arguments
-from bgmiv.estimators.fitted import FittedMethod, MethodConfig
+from bgmiv.estimators.fitted import MethodConfig
 from bgmiv.estimators.reporting import FitCache, ReportingMixin
 from bgmiv.estimators.saved import (
     SavedModel,
@@ -34,6 +33,7 @@ from bgmiv.estimators.saved import (
     without_paths,
     write_saved,
 )
+from bgmiv.fitted import FittedMethod
 from bgmiv.persist.folder import ModelFiles, read_model
 from bgmiv.progress import HistoryRow, reporter_for
 
@@ -347,8 +347,9 @@ class IVEstimator(ReportingMixin):
         with reporter_for(self.progress, type(self).__name__) as reporter:
             fitted = config.fit(data, seed, reporter)
         self._keep(fitted, data, seed, reader, formula=formula, n_dropped=n_dropped)
-        if fitted.verdict is not None and fitted.verdict.severity in ("doubtful", "failed"):
-            warn_user(fitted.verdict.sentence, FitWarning)
+        verdict = verdict_of(fitted)
+        if verdict is not None and verdict.severity in ("doubtful", "failed"):
+            warn_user(verdict.sentence, FitWarning)
         self._warn_weak()
         return self
 
@@ -421,7 +422,7 @@ class IVEstimator(ReportingMixin):
         saved with; one that was saved before anybody asked says that it was not checked, until `attach_data` gives it
         rows.
         """
-        verdict = self._judged().verdict
+        verdict = verdict_of(self._judged())
         return Verdict("note") if verdict is None else verdict
 
     @property
