@@ -234,7 +234,9 @@ def _binned(name: str, along: str, values: Floats, place: Floats, columns: Desig
     levels[:, 0] = 1.0
     mean, variances = levels @ found.coefficients[:k], levels @ found.covariance[:k, :k] @ levels.T
     constant, slope = line.coefficients[:2].tolist()
-    half = float(student.ppf(0.5 + level / 2.0, found.dof)) * np.sqrt(np.diag(variances))
+    # Where a bin's mean is exact, rounding may leave less than nothing.
+    errors = np.sqrt(np.maximum(np.diag(variances), 0.0))
+    half = float(student.ppf(0.5 + level / 2.0, found.dof)) * errors
     numbers = (places, mean, mean - half, mean + half, constant + slope * places, bins.sum(axis=0).astype(int))
     return BinnedMeans(name, along, *(tuple(part.tolist()) for part in numbers))
 
