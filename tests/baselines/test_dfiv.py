@@ -246,13 +246,13 @@ def test_presets() -> None:
 
 def test_user_class() -> None:
     assert DFIV(stage2_penalty=0.2)._config().training.stage2_penalty == 0.2
-    assert DFIV("paper", scaling=RoleScaling())._config() == replace(paper_preset(), scaling=RoleScaling())
+    assert DFIV(preset="paper", scaling=RoleScaling())._config() == replace(paper_preset(), scaling=RoleScaling())
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: DFIV("other")._config(), "preset must be one of default, paper"),
+        (lambda: DFIV(preset="other")._config(), "preset must be one of default, paper"),
         (lambda: DFIV(stage1_penalty=0.0)._config(), "stage1_penalty"),
         (lambda: DeepFeatures(epochs=-1), "epochs must be"),
         (lambda: DeepFeatures(covariate_decay=-0.1), "covariate_decay"),

@@ -202,10 +202,10 @@ def test_bad_settings_are_refused(wrong: dict[str, Any]) -> None:
 
 def test_user_class() -> None:
     raw = RoleScaling(Identity(), Identity(), Identity(), Identity())
-    model = KIV("paper", validation="projected", scaling=raw)
+    model = KIV(preset="paper", validation="projected", scaling=raw)
     assert model._config() == replace(paper_preset(), validation="projected")
     with pytest.raises(ConfigError, match="preset"):
-        KIV("fast")._config()  # type: ignore[arg-type]
+        KIV(preset="fast")._config()  # type: ignore[arg-type]
 
 
 def test_median_of_a_mostly_constant_column_is_of_the_others() -> None:

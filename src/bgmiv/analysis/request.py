@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 from bgmiv.errors import ConfigError
 from bgmiv.intervals import check_level
 
-__all__ = ["AnalysisRequest"]
+__all__ = ["AnalysisArguments", "AnalysisRequest"]
+
+
+class AnalysisArguments(TypedDict, total=False):
+    """The arguments of an estimator's `analysis`, and of all that shows one; None stands for the default."""
+
+    by: str | Sequence[str] | Mapping[str, Any] | None
+    treatments: Any
+    t0: Any
+    t1: Any
+    level: float | None
+    compare: Mapping[str, Any] | None
+    title: str | None
+    source: str | None
+    no_instrument: bool | None
+    units: str | None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ It answers where moments are ill-posed, under a stronger assumption than the val
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -305,7 +305,7 @@ def _second_stage(
 PRESETS = {"default": ControlFunctionConfig}
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class ControlFunction(SeededEstimator):
     """The control function in the shape of every other estimator; `ControlFunctionConfig` explains the arguments.
 
@@ -327,7 +327,6 @@ class ControlFunction(SeededEstimator):
     fitted_class = FittedControlFunction
 
     residual: Residual = "standardised"
-    _: KW_ONLY
 
     def _config(self) -> ControlFunctionConfig:
         return ControlFunctionConfig(self.residual, use_instrument=self.use_instrument)

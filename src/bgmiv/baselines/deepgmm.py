@@ -10,7 +10,7 @@ with $\tilde r$ the residual of the current g, held fixed. At $\lambda = 0$ this
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import jax
@@ -335,7 +335,7 @@ def paper_preset() -> DeepGMMConfig:
 PRESETS = {"default": DeepGMMConfig, "paper": paper_preset}
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class DeepGMM(NetworkEstimator):
     """DeepGMM: the deep generalised method of moments.
 
@@ -377,7 +377,6 @@ class DeepGMM(NetworkEstimator):
     fitted_class = FittedDeepGMM
 
     preset: Literal["default", "paper"] = "default"
-    _: KW_ONLY
     updates: int | None = None
     batch_size: int | None = None
     learning_rates: tuple[float, ...] | None = None

@@ -6,7 +6,7 @@ through a U-statistic, so that its gradient is unbiased for the gradient of (y -
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import log
 from typing import Any, Literal, NamedTuple
@@ -382,7 +382,7 @@ def paper_preset() -> DeepIVConfig:
 PRESETS = {"default": DeepIVConfig, "paper": paper_preset}
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class DeepIV(NetworkEstimator):
     """DeepIV: deep instrumental variables.
 
@@ -426,7 +426,6 @@ class DeepIV(NetworkEstimator):
     fitted_class = FittedDeepIV
 
     preset: Literal["default", "paper"] = "default"
-    _: KW_ONLY
     epochs: int | None = None
     batch_size: int | None = None
     n_components: int | None = None

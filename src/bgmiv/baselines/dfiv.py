@@ -8,7 +8,7 @@ Reference: Xu et al., "Learning deep features in instrumental variable regressio
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -328,7 +328,7 @@ def paper_preset() -> DFIVConfig:
 PRESETS = {"default": DFIVConfig, "paper": paper_preset}
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class DFIV(NetworkEstimator):
     """Deep feature instrumental-variable regression (Xu et al., ICLR 2021).
 
@@ -359,7 +359,6 @@ class DFIV(NetworkEstimator):
     fitted_class = FittedDFIV
 
     preset: Literal["default", "paper"] = "default"
-    _: KW_ONLY
     epochs: int | None = None
     stage1_penalty: float | None = None
     stage2_penalty: float | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -350,7 +350,7 @@ def paper_preset() -> KIVConfig:
 PRESETS = {"default": KIVConfig, "paper": paper_preset}
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class KIV(SeededEstimator):
     """Kernel instrumental variable regression.
 
@@ -376,7 +376,6 @@ class KIV(SeededEstimator):
     fitted_class = FittedKIV
 
     preset: Literal["default", "paper"] = "default"
-    _: KW_ONLY
     validation: Literal["projected", "original"] | None = None
     scaling: RoleScaling | None = None
 

@@ -2,7 +2,7 @@ r"""Penalised sieve instrumental variables: a line, and as much curvature and in
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 from bgmiv.covariance import errors_of
@@ -124,7 +124,7 @@ class NPIVConfig(SieveConfig, MethodConfig):
 PRESETS = {"default": NPIVConfig}
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class NPIV(SeededEstimator):
     """Penalised sieve instrumental variables, with robust intervals; `NPIVConfig` explains the method.
 
@@ -152,7 +152,6 @@ class NPIV(SeededEstimator):
     fitted_class = FittedNPIV
 
     min_gain: float = 4.0
-    _: KW_ONLY
     dimension: Literal["penalised", "adaptive"] = "penalised"
 
     def _config(self) -> NPIVConfig:

@@ -242,7 +242,7 @@ class TSLSConfig(MethodConfig):
 PRESETS = {"default": TSLSConfig}
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class TSLS(IVEstimator):
     """Two-stage least squares in the shape of every other estimator; `TSLSConfig` explains the arguments.
 
