@@ -74,10 +74,10 @@ class NotIdentifiedError(DataError):
 
     Example:
         >>> import numpy as np
-        >>> from bgmiv import TSLS
+        >>> from bgmiv import NPIV
         >>> w, u = np.random.default_rng(0).normal(size=(2, 50))
         >>> x = np.where(w + u > 0.5, "c", np.where(w + u > -0.5, "b", "a"))  # two effects, one instrument
-        >>> TSLS().fit(w + u, x, instruments=w)
+        >>> NPIV().fit(w + u, x, instruments=w)
         Traceback (most recent call last):
             ...
         bgmiv.errors.NotIdentifiedError: ...

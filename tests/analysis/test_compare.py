@@ -54,9 +54,9 @@ def test_methods_without_intervals_have_none(table: dict[str, np.ndarray], monke
     assert "KIV: not checked in held-out rows; point estimate only" in str(found)
 
 
-def test_a_model_without_its_rows_needs_rows_and_treatments(table: dict[str, np.ndarray]) -> None:
-    model = fitted(TSLS(), table)
-    model.data_ = None
+def test_a_model_without_its_rows_needs_rows_and_treatments(table: dict[str, np.ndarray], tmp_path: Path) -> None:
+    fitted(TSLS(), table).save(tmp_path / "model")
+    model = load(tmp_path / "model")
     with pytest.raises(ConfigError, match="no model holds its rows"):
         compare({"2SLS": model})
     with pytest.raises(ConfigError, match="'2SLS' was loaded and holds no rows"):
