@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bgmiv import TSLS, compare
+from bgmiv import TSLS, compare, load
 from bgmiv.analysis.plots import plot_methods
 from bgmiv.errors import ConfigError, DataError, NotFittedError
 

@@ -24,15 +24,15 @@ from bgmiv.data.messages import FloatArray, warn_user
 from bgmiv.data.query import Encoded, Query, Rows
 from bgmiv.data.scaling import RoleScaling, ScaledData, Scaler
 from bgmiv.data.schema import Schema
-from bgmiv.diagnostics.check import HeldOutPredictions
 from bgmiv.diagnostics.held_out import held_out_values
-from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.errors import ConfigError, DivergedError
 from bgmiv.estimators.base import SeededEstimator
-from bgmiv.estimators.fitted import FittedMethod, MethodConfig, check_instrument, check_no_weights, check_one_number
+from bgmiv.estimators.fitted import MethodConfig, check_instrument, check_no_weights, check_one_number
+from bgmiv.fitted import FittedMethod, HeldOutPredictions
 from bgmiv.intervals import Floats
 from bgmiv.preprocess.reduction import BlockReduction, FittedReduction
 from bgmiv.progress import HistoryRow, Reporter, mean_history
+from bgmiv.support import LinearSupport
 
 __all__ = ["FittedMembers", "Member", "NetMember", "NetworkConfig", "NetworkEstimator", "fit_members"]
 

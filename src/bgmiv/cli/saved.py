@@ -201,9 +201,9 @@ def _stored_effects(
         found, interpolated = contrast(curve, t0, t1, level)
         row = stored.get(curve.group)
         if row is not None:
-            found = replace(found, in_support=row.in_support)
-            if row.method == ANDERSON_RUBIN and level == analysis.level:
-                found = replace(found, lower=row.lower, upper=row.upper, method=row.method, pieces=row.pieces)
+            found = replace(found, in_support=row.interval.in_support)
+            if row.interval.method == ANDERSON_RUBIN and level == analysis.level:
+                found = row.interval
         if analysis.weak and found.method != ANDERSON_RUBIN:
             found = replace(found, note=WEAK_NOTE)
         effects.append(_Row(curve.group.label, curve.group.n_rows, found, interpolated))
@@ -252,27 +252,24 @@ def _holds_rows_of(model: IVEstimator, table: Any) -> bool:
     """Whether a robust set is wanted, and these are the rows of the fit, of which it is made: their F is the same."""
     import numpy as np
 
-    from bgmiv.diagnostics.linear import first_stage, linear_columns
     from bgmiv.errors import DataError
     from bgmiv.estimators.saved import data_again
+    from bgmiv.linear_iv import LinearIV
 
     saved = model.saved_analysis_
     if saved is None or not saved.weak:
         return False
     try:
-        columns = linear_columns(
-            data_again(model.fitted_.schema, model.sampling_, model.formula_, table, model.covariance)
-        )
+        data = data_again(model.fitted_.schema, model.sampling_, model.formula_, table, model.covariance)
+        f = LinearIV.of(data).stages[0].effective_f
     except DataError:
         return False
-    found = first_stage(columns.treatment[:, 0], columns).effective_f
-    return bool(np.isclose(found, saved.diagnosis["effective-f"].numbers["effective_f"], rtol=1e-6))
+    return bool(np.isclose(f, saved.diagnosis["effective-f"].numbers["effective_f"], rtol=1e-6))
 
 
 def _effect_record(row: _Row) -> dict[str, Any]:
-    names = ("estimate", "lower", "upper", "method", "pieces", "std_errors", "in_support", "note")
-    parts = {name: getattr(row.interval, name) for name in names}
-    return {"group": row.group, "n_rows": row.n_rows, **parts, "interpolated": row.interpolated}
+    parts = {**row.interval.to_dict(), "note": row.interval.note, "interpolated": row.interpolated}
+    return {"group": row.group, "n_rows": row.n_rows, **parts}
 
 
 def _print_effects(rows: list[_Row], outcome: str, variable: Variable, pair: tuple[Any, Any], level: float) -> None:

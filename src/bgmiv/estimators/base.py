@@ -19,11 +19,13 @@ from bgmiv.data.ivdata import Covariance, IVData, from_frame
 from bgmiv.data.messages import warn_user
 from bgmiv.data.schema import RoleKind
 from bgmiv.data.table import ColumnReader, Missing, is_table, table_rows
+from bgmiv.diagnostics.verdict import verdict_of
 from bgmiv.errors import ArgumentError, ConfigError, FitWarning, ModelFileError, NotFittedError, WeakInstrumentWarning
 from bgmiv.estimators.arguments import checked_arguments, unknown_argument
-from bgmiv.estimators.fitted import FitOnRows, FittedMethod, MethodConfig
+from bgmiv.estimators.fitted import FitOnRows, MethodConfig
 from bgmiv.estimators.questions import QuestionsMixin
 from bgmiv.estimators.saved import SavedModel, data_again, fitted_name, reader_of, saved_model, to_save, write_saved
+from bgmiv.fitted import FittedMethod
 from bgmiv.persist.folder import ModelFiles, read_model
 from bgmiv.progress import HistoryRow, reporter_for
 
@@ -340,8 +342,9 @@ class IVEstimator(QuestionsMixin):
         with reporter_for(self.progress, type(self).__name__) as reporter:
             fitted = config.fit(data, seed, reporter)
         self._keep(fitted, data, config, seed, reader, formula, n_dropped)
-        if fitted.verdict is not None and fitted.verdict.severity in ("doubtful", "failed"):
-            warn_user(fitted.verdict.sentence, FitWarning)
+        verdict = verdict_of(fitted)
+        if verdict is not None and verdict.severity in ("doubtful", "failed"):
+            warn_user(verdict.sentence, FitWarning)
         self._warn_weak()
         return self
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, get_args
 
 import numpy as np
 
@@ -19,21 +19,19 @@ from bgmiv.analysis.request import AnalysisArguments, AnalysisRequest
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import warn_user
 from bgmiv.data.query import Query, Rows, query_along, query_at, rows_of
-from bgmiv.data.schema import Schema
 from bgmiv.data.table import Table
-from bgmiv.diagnostics.check import Diagnosis
-from bgmiv.diagnostics.diagnose import diagnose
+from bgmiv.diagnostics.checks import Diagnosis, diagnose
 from bgmiv.diagnostics.sensitivity import Sensitivity, sensitivity
-from bgmiv.diagnostics.verdict import Verdict
-from bgmiv.diagnostics.weak_iv import FitRows, Method, average_effect
-from bgmiv.effects import DoseResponse, contrast, estimate_at, interval_at, slope_query
+from bgmiv.diagnostics.verdict import Verdict, verdict_of
+from bgmiv.effects import DoseResponse, FitRows, Method, average_effect, contrast, estimate_at, interval_at, slope_query
 from bgmiv.effects import average as average_over
 from bgmiv.errors import ConfigError, DataError, SupportWarning, WeakInstrumentWarning
 from bgmiv.estimators.arguments import checked_arguments, unknown_argument
 from bgmiv.estimators.calibration import Calibration, calibrate
-from bgmiv.estimators.fitted import FitOnRows, FittedMethod
+from bgmiv.estimators.fitted import FitOnRows
 from bgmiv.executors import Executor, InProcess
-from bgmiv.intervals import ANDERSON_RUBIN, WILD, Band, Estimate, Interval, check_level, interval_of
+from bgmiv.fitted import FittedMethod
+from bgmiv.intervals import ANDERSON_RUBIN, Band, Estimate, Interval, check_level, interval_of
 from bgmiv.progress import reporter_for
 
 if TYPE_CHECKING:
@@ -48,11 +46,8 @@ WhichRows = Literal["all", "treated", "untreated"]
 WEAK_NOTE = "The instruments are too weak for this interval: it is too narrow."
 """Of intervals that do not allow for weak instruments."""
 
-_WILD_NOTE = "The instruments are weak: the wild bootstrap allows for it in part, method='robust' in full."
-
 # Below this share of rows in support a point estimate is given with a warning.
-_MIN_SUPPORT = 0.5
-_MAX_SUPPORT_ROWS = 250
+_MIN_SUPPORT, _MAX_SUPPORT_ROWS = 0.5, 250
 
 _NO_ROWS = (
     "this model was loaded and holds no rows, which this question needs. Give them with attach_data(table), or ask "
@@ -143,7 +138,7 @@ class QuestionsMixin(ABC):
         """`predict` with an interval at each row, or with a uniform band that holds g at all rows at once."""
         query = self._query_at(treatment, covariates)
         fitted = self._completed()
-        shown: dict[str, Any] = {"probability": _is_probability(fitted.schema), "band": band}
+        shown: dict[str, Any] = {"probability": fitted.schema.outcome.discrete, "band": band}
         return self._of_rows(interval_at(fitted, query, level, _first, **shown))
 
     def effect(self, covariates: Any = None, *, t0: Any, t1: Any) -> np.ndarray:
@@ -204,10 +199,9 @@ class QuestionsMixin(ABC):
             covariates, t0, t1, sample_weight, rows: as in `ate`.
             level: of the interval.
             method: "usual", by the method's own standard errors; "robust", the ends of an Anderson-Rubin set, which are
-                valid however weak the instruments are and may be infinite; "wild", those of a set by the wild cluster
-                bootstrap, for linear `TSLS` with few clusters; "auto" takes the robust set where the effective F is
-                below its critical value (with one instrument, below 104.7), and the usual interval elsewhere. The
-                interval's `method` says which it is.
+                valid however weak the instruments are and may be infinite; "auto" takes the robust set where the
+                effective F is below its critical value (with one instrument, below 104.7), and the usual interval
+                elsewhere. The interval's `method` says which it is.
 
         Warns:
             SupportWarning: most rows lie where the data show nothing, so that the answer is an extrapolation.
@@ -281,7 +275,7 @@ class QuestionsMixin(ABC):
         query = self._query_along(treatments, covariates, sample_weight)
         fitted = self._completed()
         labels = tuple(np.atleast_1d(np.asarray(treatments)).tolist())
-        shown: dict[str, Any] = {"probability": _is_probability(fitted.schema), "labels": labels, "band": band}
+        shown: dict[str, Any] = {"probability": fitted.schema.outcome.discrete, "labels": labels, "band": band}
         if not average:
             return self._noted(
                 interval_at(fitted, query, level, lambda found: found, axis=1, **shown), "treatment", "row"
@@ -306,10 +300,8 @@ class QuestionsMixin(ABC):
             t0, t1: the treatments compared; by default the quartiles, or the two most frequent levels.
             level: of the intervals; by default 0.95.
             compare: other fitted estimators by name, for the same question.
-            title: of the analysis.
-            source: where the rows came from.
-            no_instrument: also fit the method without the instruments, which takes about as long as the fit. By default
-                True.
+            title, source: of the analysis, and where the rows came from.
+            no_instrument: also fit the method without the instruments, which takes as long again; by default True.
             units: what the rows are called, such as "flights"; by default "rows".
 
         Raises:
@@ -331,8 +323,7 @@ class QuestionsMixin(ABC):
             diagnosis = self.diagnose(no_instrument=asked.no_instrument, level=asked.level)
             other = self._no_instrument_fit() if asked.no_instrument else None
             self._answers[key] = build_analysis(asked, self._subject(), diagnosis, other, others)
-        analysis: Analysis = self._answers[key]
-        return analysis
+        return cast(Analysis, self._answers[key])
 
     def _subject(self) -> Subject:
         """The fitted method with what an analysis shows of it; the same object for the same fit."""
@@ -349,8 +340,7 @@ class QuestionsMixin(ABC):
                 formula=self.formula_,
                 n_dropped=self.n_dropped_,
             )
-        subject: Subject = self._answers["subject"]
-        return subject
+        return cast(Subject, self._answers["subject"])
 
     def _no_instrument_fit(self) -> FittedMethod | None:
         """The same method fitted without the instruments; None if this one ignores them already."""
@@ -358,8 +348,7 @@ class QuestionsMixin(ABC):
         if "no instrument" not in self._answers:
             with reporter_for(self.progress, f"{type(self).__name__} (no instrument)") as reporter:
                 self._answers["no instrument"] = own.without_instrument(reporter)
-        other: FittedMethod | None = self._answers["no instrument"]
-        return other
+        return cast("FittedMethod | None", self._answers["no instrument"])
 
     @property
     def verdict_(self) -> Verdict:
@@ -370,7 +359,7 @@ class QuestionsMixin(ABC):
         rows.
         """
         fitted = self._fitted() if self._on_rows is None else self._on_rows.judged
-        return fitted.verdict or Verdict("note")
+        return verdict_of(fitted) or Verdict("note")
 
     def diagnose(self, *, no_instrument: bool | None = None, level: float | None = None) -> Diagnosis:
         """Check what supports a causal reading of this fit and what contradicts it; print the result to read it.
@@ -381,15 +370,13 @@ class QuestionsMixin(ABC):
         `docs/diagnostics.md` explains each.
 
         Args:
-            no_instrument: also fit the method without the instruments, which takes about as long as the fit. By default
-                True.
+            no_instrument: also fit the method without the instruments, which takes as long again; by default True.
             level: of intervals and sets; by default 0.95.
 
         Raises:
             DataError: this is a loaded model without rows, and it was not saved with this diagnosis.
 
         Example:
-            >>> import numpy as np
             >>> from bgmiv import TSLS
             >>> rng = np.random.default_rng(0)
             >>> w, u = rng.normal(size=(2, 500))
@@ -411,8 +398,7 @@ class QuestionsMixin(ABC):
             other = self._no_instrument_fit() if key[1] else None
             found = diagnose(own.data, own.rows, own.judged, no_instrument=other, level=key[2], seed=self.seed_)
             self._answers[key] = found
-        diagnosis: Diagnosis = self._answers[key]
-        return diagnosis
+        return cast(Diagnosis, self._answers[key])
 
     def sensitivity(self, gamma: Any, *, level: float = 0.95) -> Sensitivity:
         """What is left of the effect if the instruments also act on the outcome directly.
@@ -424,15 +410,9 @@ class QuestionsMixin(ABC):
             level: of the intervals.
 
         Returns:
-            The union of intervals for the linear effect, and how large a direct effect has to be before zero is among
-            the effects that the data allow; for this method's average effect as well.
-
-        Raises:
-            ConfigError: gamma or level cannot be read.
-            DataError: treatment or outcome has three or more levels, or this is a loaded model without rows.
+            The union of intervals for the linear effect, and how large a direct effect lets the data allow zero.
 
         Example:
-            >>> import numpy as np
             >>> from bgmiv import TSLS
             >>> rng = np.random.default_rng(0)
             >>> w, u = rng.normal(size=(2, 500))
@@ -471,11 +451,9 @@ class QuestionsMixin(ABC):
 
         Raises:
             ConfigError: this is a method without intervals, or an argument cannot be used.
-            DataError: this is a loaded model without rows, it ignores its instruments, or its outcome has three or more
-                levels.
+            DataError: this is a loaded model without rows, or the fit ignores its instruments.
 
         Example:
-            >>> import numpy as np
             >>> from bgmiv import TSLS
             >>> rng = np.random.default_rng(0)
             >>> w, u = rng.normal(size=(2, 200))
@@ -484,17 +462,13 @@ class QuestionsMixin(ABC):
             >>> 0.8 <= found.coverage["average effect"] <= 1.0
             True
         """
-        where = InProcess() if executor is None else executor
-        return calibrate(self._with_rows(), t0, t1, repeats=repeats, level=level, executor=where)
+        return calibrate(self._with_rows(), t0, t1, repeats=repeats, level=level, executor=executor or InProcess())
 
     def summary(self, **request: Unpack[AnalysisArguments]) -> Analysis:
         """The fit at a glance: average effects, strength of the instruments, checks, verdict.
 
-        Args:
-            **request: as in `analysis`: `by`, `t0`, `t1`, `level`, `compare`, ...
-
-        Returns:
-            The analysis, which is text where it is printed, tables in a notebook, and a column of a maketables table.
+        The arguments are those of `analysis`, which it returns: text where it is printed, tables in a notebook, and a
+        column of a maketables table.
         """
         return self.analysis(**request)
 
@@ -504,9 +478,6 @@ class QuestionsMixin(ABC):
         Args:
             path: of the file, such as "report.html"; its folder must exist.
             **request: as in `analysis`.
-
-        Returns:
-            The path.
 
         Raises:
             ConfigError: the path is a folder, or its folder does not exist.
@@ -596,8 +567,7 @@ class QuestionsMixin(ABC):
 
     def _rows(self, covariates: Any, weights: Any, *, n_rows: int = 1) -> Rows:
         """The rows asked about: those given, or those of the fit."""
-        schema = self._fitted().schema
-        own = self._fit_rows()
+        schema, own = self._fitted().schema, self._fit_rows()
         if covariates is None and schema.blocks and own is not None:
             return rows_of(schema, own, weights=weights)
         return rows_of(schema, self._read(covariates), n_rows=None if schema.blocks else n_rows, weights=weights)
@@ -615,9 +585,7 @@ class QuestionsMixin(ABC):
         """With the names of its axes, and a note where weak instruments make it too narrow."""
         outcome = self._fitted().schema.outcome
         levels = tuple(outcome.levels or ()) if outcome.width > 1 else ()
-        note = ""
-        if found.method != ANDERSON_RUBIN and self._weak():
-            note = _WILD_NOTE if found.method == WILD else WEAK_NOTE
+        note = WEAK_NOTE if found.method != ANDERSON_RUBIN and self._weak() else ""
         return replace(found, note=note, axes=(*axes, "level") if levels else axes, levels=levels)
 
     def _warn_share(self, share: float) -> None:
@@ -631,7 +599,3 @@ class QuestionsMixin(ABC):
 
 def _first(estimate: Estimate) -> Estimate:
     return estimate.map(lambda values: values[0])
-
-
-def _is_probability(schema: Schema) -> bool:
-    return schema.outcome.discrete
