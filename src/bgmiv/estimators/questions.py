@@ -112,9 +112,8 @@ class QuestionsMixin(ABC):
 
     def _weak(self) -> bool:
         """Whether the instruments of these rows are so weak that an average effect has a robust set."""
-        if self._on_rows is not None:
-            return self._on_rows.weak
-        return self.saved_analysis_ is not None and self.saved_analysis_.weak
+        known = self.saved_analysis_ if self._on_rows is None else self._on_rows
+        return known is not None and known.weak
 
     def predict(self, treatment: Any, covariates: Any = None) -> np.ndarray:
         """The structural function at `treatment` (a value or one a row) and `covariates`, in original units.
