@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.adapters import matrix_columns, one_column, unfitted_copy
+from bgmiv.adapters import fit_arguments, matrix_columns, one_column, unfitted_copy, unused_name
 from bgmiv.errors import ConfigError, DataError, NotFittedError
 from bgmiv.estimators.arguments import checked_arguments
 
@@ -21,14 +21,12 @@ _MAX_CONTROLS, _MAX_CONTROLS_WITHOUT_X = 200, 5000
 class EconMLEstimator:
     """An IV method called like those of EconML: `fit(Y, T, Z=..., X=..., W=...)`, `effect(X, T0=..., T1=...)`.
 
-    X and W are both covariates here. The effect at a row of X is averaged over training rows of W, as if W did not
-    depend on X: put all variables on which the effect may depend into X. Intervals are pairs of ends. `estimator` is
-    copied, `estimator_` the fitted method; `blocks` are those of `BGMIV.fit`.
+    The effect at a row of X is averaged over training rows of W, as if W did not depend on X: put all variables on
+    which it may depend into X. `estimator` is copied, `estimator_` the fit; `blocks` are those of `fit_table`.
 
     Example:
         >>> from bgmiv import TSLS
-        >>> rng = np.random.default_rng(0)
-        >>> Z, U = rng.normal(size=(2, 500))
+        >>> Z, U = np.random.default_rng(0).normal(size=(2, 500))
         >>> round(float(EconMLEstimator(TSLS()).fit(2.0 * Z + U, Z + U, Z=Z).ate(T0=0, T1=1)), 1)
         2.0
     """
@@ -44,9 +42,14 @@ class EconMLEstimator:
         features, controls = matrix_columns(X, "X"), matrix_columns(W, "W")
         if shared := [name for name in features if name in controls]:
             raise DataError(f"both X and W have a column {shared[0]!r}. Pass it in one of them.")
-        given: dict[str, Any] = {"sample_weight": sample_weight, "clusters": clusters, "blocks": self.blocks}
-        given |= {"instruments": matrix_columns(Z, "Z"), "covariates": features | controls or None}
-        self.estimator_ = unfitted_copy(self.estimator).fit(one_column(Y, "Y"), one_column(T, "T"), **given)
+        data = features | controls
+        instruments = {unused_name(name, data): values for name, values in matrix_columns(Z, "Z").items()}
+        roles: dict[str, Any] = {"covariates": [*data], "instruments": [*instruments], "blocks": self.blocks}
+        data |= instruments
+        roles |= {"outcome": unused_name("Y", data), "treatment": unused_name("T", data)}
+        data |= {roles["outcome"]: one_column(Y, "Y"), roles["treatment"]: one_column(T, "T")}
+        roles |= fit_arguments(data, sample_weight, clusters)
+        self.estimator_ = unfitted_copy(self.estimator).fit_table(data, **roles)
         self._features, self._as_matrix = tuple(features), np.ndim(Y) == 2
         n, most = len(T), _MAX_CONTROLS if features else _MAX_CONTROLS_WITHOUT_X
         picked = np.unique(np.linspace(0, n - 1, min(n, most)).astype(np.int64))
@@ -61,16 +64,16 @@ class EconMLEstimator:
 
     def effect_interval(self, X: Any = None, *, T0: Any = 0, T1: Any = 1, alpha: float = 0.05) -> tuple[Any, Any]:
         """The ends of the interval of `effect` at level 1 - alpha, if the method has intervals."""
-        asked, k = self._asked(X, T0, T1), self._n_controls
+        model, asked, k = self._fitted(), self._asked(X, T0, T1), self._n_controls
         if not self._controls:
-            ends = [*self._fitted().effect_interval(**asked, level=1.0 - alpha)]
-            return self._shaped(ends[0]), self._shaped(ends[1])
+            lower, upper = model.effect_interval(**asked, level=1.0 - alpha)
+            return self._shaped(lower), self._shaped(upper)
         each = []
         for start in range(0, len(asked["t0"]), k):
             rows = slice(start, start + k)
             part = {name: asked[name][rows] for name in ("t0", "t1")}
             part["covariates"] = {name: values[rows] for name, values in asked["covariates"].items()}
-            each.append([*self._fitted().ate_interval(**part, level=1.0 - alpha, method="usual")])
+            each.append([*model.ate_interval(**part, level=1.0 - alpha, method="usual")])
         lower, upper = zip(*each, strict=True)
         return self._shaped(np.stack(lower)), self._shaped(np.stack(upper))
 
@@ -94,7 +97,6 @@ class EconMLEstimator:
 
     def _asked(self, X: Any, T0: Any, T1: Any) -> dict[str, Any]:
         """The question for each row of X with every kept row of W."""
-        self._fitted()
         features = {name: np.asarray(values) for name, values in matrix_columns(X, "X").items()}
         if tuple(features) != self._features:
             wanted, given = (", ".join(list(names)[:10]) or "none" for names in (self._features, features))
