@@ -191,8 +191,8 @@ class FittedNetworks(FittedBGMIV):
 
         "sampling" is what other rows of the same kind would change ("weights" in the networks, where there is a last
         stage), "shrinkage" what the networks' weight decay and early end take from g, and "network" what training once
-        more would change. "latent" (only
-        with `latents="posterior"`) is what the covariates leave open about the latents.
+        more would change. "latent" (only with `latents="posterior"`) is what the covariates leave open about the
+        latents.
         """
         each = self._each(query) if self.uses_networks else None
         last: tuple[Source, ...] = ()
