@@ -91,7 +91,7 @@ FITS = [
         1,
         "instruments column 'cost' holds strings",
     ),
-    Bad("ragged", GOOD + "1,2\n", BY_FORMULA, 1, "cannot be read as csv: line 62 ends before column 'cost'"),
+    Bad("ragged", GOOD + "1,2\n", BY_FORMULA, 1, "cannot be read as csv: line 62 has 2 fields"),
     Bad(
         "duplicated header",
         GOOD.replace("season", "cost", 1),

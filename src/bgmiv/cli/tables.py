@@ -125,7 +125,7 @@ def chosen_roles(
     if formula is not None:
         if given:
             raise bad(f"give a formula or {given[0]}, not both", "--formula")
-        from bgmiv.data.formula import split_formula
+        from bgmiv.data.formula_terms import split_formula
 
         try:
             outcome, treatment, *_ = split_formula(formula)
