@@ -183,12 +183,8 @@ class IVData:
         _tell_binary({role: column for role, column, kind in roles if kind == "auto"}, known.columns, blocks or {})
         schema = Schema(outcome_variable, treatment_variable, tables["instruments"].names, layout, known.named)
         _check_overlap(y, x, v, w, schema)
-        given = {name: table.columns[0].name for name, (_, table) in columns.items() if table.named}
-        named = {argument: table.names for argument, table in tables.items() if table.named}
-        clusterings = [given[name] for name in _CLUSTERINGS if name in given]
-        checked_sampling(given.get("sample_weight"), clusterings or None, named)
+        _check_sampling(columns, tables, {"outcome": y[:, None], "treatment": x[:, None], "instruments": w})
         sampling = {name: column for name, (column, _) in columns.items()}
-        _check_sampling_values(sampling, {"outcome": y[:, None], "treatment": x[:, None], "instruments": w})
         counts = _read_weights(sampling["sample_weight"]) if "sample_weight" in sampling else None
         used = slice(None) if counts is None else counts > 0
         _check_determined(y[used], x[used], v[used], w[used], schema)
@@ -513,13 +509,19 @@ def checked_sampling(
     return given
 
 
-def _check_sampling_values(sampling: Mapping[str, Column], roles: Mapping[str, FloatArray]) -> None:
-    """Refuse weights or clusters that are the numbers `(n, k)` of a role that forbids it."""
-    for argument, column in sampling.items():
-        role_of = "clusters" if argument in _CLUSTERINGS else argument
-        for role in _FORBIDDEN[role_of] if column.values.dtype.kind in "biuf" else ():
-            if _find_equal(column.values.astype(np.float64), roles[role]) is not None:
-                label = role_label(role_of, column.name)
+def _check_sampling(
+    sampling: Mapping[str, tuple[Column, Table]], tables: Mapping[str, Table], numbers: Mapping[str, FloatArray]
+) -> None:
+    """Refuse weights or clusters that are a column of a role that forbids it, by name or by numbers `(n, k)`."""
+    for name, (column, table) in sampling.items():
+        argument = "clusters" if name in _CLUSTERINGS else name
+        for role in _FORBIDDEN[argument]:
+            if table.named and tables[role].named and column.name in tables[role].names:
+                fix = f"Use another column for {argument}."
+                raise DataError(f"{column.name!r} is given both as {argument} and as {role}. {fix}")
+            plain = column.values.dtype.kind in "biuf"
+            if plain and _find_equal(column.values.astype(np.float64), numbers[role]) is not None:
+                label = role_label(argument, column.name)
                 raise DataError(f"{label}: identical to the {role} in every row. Pass the right column.")
 
 

@@ -27,7 +27,7 @@ from bgmiv.errors import ModelFileError
 
 __all__ = ["DTYPES", "ModelFiles", "check_free", "parse_json", "read_model", "write_model"]
 
-_FORMAT, _VERSION = "bgmiv model", 8
+_FORMAT, _VERSION = "bgmiv model", 9
 _JSON, _ARRAYS = "model.json", "arrays.safetensors"
 _MAX_JSON = 1 << 26
 _MAX_NESTED = 60
