@@ -15,11 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bgmiv.analysis.analysis import Analysis, ColumnSummary, Curve, CurveSource, Group, HistoryLine
+from bgmiv.analysis.analysis import Analysis, AnalysisRequest, ColumnSummary, Curve, CurveSource, Group, HistoryLine
 from bgmiv.analysis.axes import axis_over, curve_axes, effect_axis, outside_support
-from bgmiv.analysis.page import report_page, write_report
-from bgmiv.analysis.page.payload import compact_factors, payload, tables
-from bgmiv.analysis.request import AnalysisRequest
+from bgmiv.analysis.page import compact_factors, payload, report_page, tables, write_report
 from bgmiv.diagnostics.checks import Diagnosis
 from bgmiv.errors import ConfigError, DataError, StoreError
 
@@ -200,7 +198,6 @@ def test_parts_that_do_not_belong_together_are_refused(analysis: Analysis, level
     other_treatments = "curves, effects and methods of an analysis have different treatments"
     for change, message in (
         (lambda: replace(analysis, curves=()), "needs a curve for all rows"),
-        (lambda: replace(analysis.curves[0], upper=(1.0,)), "parts of different lengths"),
         (
             lambda: replace(analysis, effects=(replace(analysis.effects[0], t1=99.0), *analysis.effects[1:])),
             other_treatments,

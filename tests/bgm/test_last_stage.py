@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -14,12 +15,13 @@ from bgmiv.baselines.tsls import TSLS
 from bgmiv.bgm.config import BGMIVConfig
 from bgmiv.bgm.estimator import BGMIV, PRESETS, _model_draws
 from bgmiv.bgm.last_stage import fit_sieve_stage, with_networks
+from bgmiv.bgm.members import TrainingRows
+from bgmiv.bgm.uncertainty import tangent_directions
 from bgmiv.data import IVData
 from bgmiv.data.query import query_at
 from bgmiv.effects import estimate_at
-from bgmiv.intervals import interval_of
-from bgmiv.sieve.columns import Learned
-from bgmiv.sieve.fit import SieveConfig
+from bgmiv.intervals import STRENGTH, interval_of
+from bgmiv.sieve.fit import Learned, SieveConfig
 
 N = 200
 
@@ -140,12 +142,14 @@ def test_a_fit_carries_it_along(proxy_data: IVData, tmp_path: Path) -> None:
     np.testing.assert_allclose(
         used.at(query), fitted.at(query) + (0.5 - fitted.last_stage.weight) * plain.at(query), rtol=1e-6
     )
-    completed = used.with_uncertainty(proxy_data, query_at(fitted.schema, proxy_data.treatment, proxy_data).rows)
+    rows = TrainingRows.of(fitted.config, fitted.reduction.apply(proxy_data), jax.random.key(0))
+    completed = replace(used, directions=tangent_directions(fitted.config, rows, fitted.members))
     names = [source.name for source in completed.factors(query)]
     assert names[0] == "sampling"
     assert names[-3:] == ["weights", "shrinkage", "network"]
     # What only bands and robust sets know of is no part of the draws of g.
-    strong = replace(used.last_stage, strength=np.full_like(used.last_stage.sampling, 1e3))
+    roots = used.last_stage.roots
+    strong = replace(used.last_stage, roots=roots | {STRENGTH: np.full_like(roots["sampling"], 1e3)})
     completed = replace(completed, last_stage=strong)
     spread = _model_draws(completed, query, 2, 1000, 0).std(axis=(0, 1))
     wanted = interval_of(estimate_at(completed, query, intervals=True), 0.95).std_error[0]

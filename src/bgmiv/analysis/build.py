@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from platform import python_version
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from bgmiv._version import versions
 from bgmiv.analysis.analysis import (
     Analysis,
+    AnalysisRequest,
     ColumnSummary,
     Curve,
     CurveSource,
@@ -25,7 +26,6 @@ from bgmiv.analysis.analysis import (
     Question,
 )
 from bgmiv.analysis.instruments import instrument_views
-from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
@@ -39,8 +39,8 @@ from bgmiv.linear_iv import scaled, strength_of
 from bgmiv.progress import HistoryRow
 
 __all__ = [
-    "Grid", "GroupRows", "Subject", "averaged", "build_analysis", "effect_row", "grid_of", "groups_by_treatment",
-    "groups_of", "method_row",
+    "Grid", "GroupRows", "Subject", "averaged", "build_analysis", "grid_of", "groups_by_treatment", "groups_of",
+    "interval_by", "method_row",
 ]  # fmt: skip
 
 _N_DOSES = 41
@@ -89,19 +89,8 @@ def grid_of(schema: Schema, data: IVData | None, request: AnalysisRequest) -> Gr
     return Grid(np.unique(np.concatenate([np.asarray(doses, np.float64), pair])), *pair, request.level)
 
 
-class GroupRows(NamedTuple):
-    """Some of the rows: the column that divides them, a label, and their positions; the others as in `Group`."""
-
-    column: str
-    label: str
-    rows: NDArray[np.int64]
-    treatment: float | None = None
-    n_groups: int = 0
-
-    @property
-    def group(self) -> Group:
-        """What an analysis keeps of it."""
-        return Group(self.column, self.label, len(self.rows), self.treatment, self.n_groups)
+GroupRows = tuple[Group, NDArray[np.intp]]
+"""Some of the rows: what an analysis keeps of them, and their positions."""
 
 
 def groups_by_treatment(data: IVData, grid: Grid) -> list[GroupRows]:
@@ -109,77 +98,77 @@ def groups_by_treatment(data: IVData, grid: Grid) -> list[GroupRows]:
     variable = data.schema.treatment
     if variable.kind is not BlockKind.binary or not data.schema.blocks:
         return []
-    names = variable.levels or (0, 1)
-    found = [
-        GroupRows(variable.name, f"{variable.name} = {names[int(t)]} ({word})", np.flatnonzero(data.treatment == t), t)
-        for t, word in ((grid.t1, "treated"), (grid.t0, "untreated"))
-    ]
-    return [group for group in found if len(group.rows)]
+    names, groups = variable.levels or (0, 1), []
+    for t, word in ((grid.t1, "treated"), (grid.t0, "untreated")):
+        rows = np.flatnonzero(data.treatment == t)
+        if len(rows):
+            groups.append((Group(variable.name, f"{variable.name} = {names[int(t)]} ({word})", len(rows), t), rows))
+    return groups
 
 
 def groups_of(data: IVData, request: AnalysisRequest) -> list[GroupRows]:
-    """The groups to be shown apart; none that is empty.
+    """The groups to be shown apart.
 
     Raises:
         DataError: a name is no covariate that divides the rows, or labels do not fit the rows.
     """
+    blocks = data.schema.blocks
     if request.by is None:
         few = [
             (block, column)
-            for block in data.schema.blocks
+            for block in blocks
             for column in block.columns
             if block.kind is BlockKind.binary or (block.levels is not None and 2 <= len(block.levels) <= _MAX_LEVELS)
         ]
-        found = [g for block, column in few[:_MAX_DEFAULT_COLUMNS] for g in _of_column(data, block, column)]
-        return [group for group in found if len(group.rows)][:_MAX_GROUPS]
-    labels, blocks = dict(request.labels), data.schema.blocks
+        groups = [group for block, column in few[:_MAX_DEFAULT_COLUMNS] for group in _of_column(data, block, column)]
+        return groups[:_MAX_GROUPS]
     columns = {name: (block, name) for block in blocks for name in block.columns}
     # A formula's term such as C(region) also goes by the name of its column.
     columns = {block.source or name: (block, name) for block, name in columns.values()} | columns
-    found = []
+    labels, groups = dict(request.labels), []
     for name in request.by:
         if name in labels:
-            found += _labelled(name, np.asarray(labels[name]), data.n_rows)
+            groups += _by_value(name, np.asarray(labels[name]), data.n_rows)
         elif name in columns:
-            found += _of_column(data, *columns[name])
+            groups += _of_column(data, *columns[name])
         else:
             known = ", ".join(repr(each) for each in list(columns)[:10])
             raise DataError(f"by={name!r} is no covariate of the fit. It has {known or 'none'}.")
-    return [group for group in found if len(group.rows)]
+    return groups
 
 
 def _of_column(data: IVData, block: CovariateBlock, column: str) -> list[GroupRows]:
     name = block.source or column
     if block.levels is not None:
-        flat = data.covariates[:, block.start : block.stop]
-        return _largest(name, block.levels, np.argmax(flat, axis=1), in_order=True)
+        indicators = data.covariates[:, block.start : block.stop]
+        return _of_levels(name, block.levels, np.argmax(indicators, axis=1))
     if block.kind not in (BlockKind.binary, BlockKind.continuous):
         raise DataError(f"by={name!r} is a {block.kind} block, which does not divide the rows. Name a single column.")
-    values = data.covariates[:, block.start + block.columns.index(column)].astype(np.float64)
-    kinds = np.unique(values)
-    if len(kinds) > _MAX_GROUPS:
-        return _thirds(name, values)
-    return [GroupRows(name, f"{name} = {value:g}", np.flatnonzero(values == value)) for value in kinds]
+    values = data.covariates[:, block.start + block.columns.index(column)]
+    return _by_value(name, values.astype(np.float64), data.n_rows)
 
 
-def _labelled(name: str, labels: NDArray[Any], n: int) -> list[GroupRows]:
-    if labels.shape != (n,):
-        raise DataError(f"by={name!r} has labels of shape {labels.shape}; pass one for each of the {n} rows.")
-    kinds, codes = np.unique(labels.astype(str), return_inverse=True)
-    if len(kinds) > _MAX_GROUPS and labels.dtype.kind in "iuf":
-        return _thirds(name, labels.astype(np.float64))
-    return _largest(name, tuple(kinds.tolist()), codes)
+def _by_value(name: str, values: NDArray[Any], n: int) -> list[GroupRows]:
+    """A group for each value; of many numbers, thirds."""
+    if values.shape != (n,):
+        raise DataError(f"by={name!r} has labels of shape {values.shape}; pass one for each of the {n} rows.")
+    numeric = values.dtype.kind in "iuf"
+    kinds, codes = np.unique(values if numeric else values.astype(str), return_inverse=True)
+    if numeric and len(kinds) > _MAX_GROUPS:
+        return _thirds(name, values.astype(np.float64))
+    return _of_levels(name, [f"{kind:g}" if values.dtype.kind == "f" else str(kind) for kind in kinds], codes)
 
 
-def _largest(name: str, levels: tuple[Any, ...], codes: NDArray[np.intp], *, in_order: bool = False) -> list[GroupRows]:
-    """The largest groups by level, the largest first or in the order of the levels, as many as are shown."""
+def _of_levels(name: str, levels: Sequence[Any], codes: NDArray[np.intp]) -> list[GroupRows]:
+    """The largest groups, as many as are shown, in the order of the levels."""
     counts = np.bincount(codes, minlength=len(levels))
-    shown = np.argsort(-counts, kind="stable")[:_MAX_GROUPS]
-    n_groups = int(np.count_nonzero(counts)) if np.count_nonzero(counts) > len(shown) else 0
-    return [
-        GroupRows(name, f"{name} = {levels[i]}", np.flatnonzero(codes == i), None, n_groups)
-        for i in (np.sort(shown) if in_order else shown)
-    ]
+    n_groups = int(np.count_nonzero(counts))
+    groups = []
+    for i in np.sort(np.argsort(-counts, kind="stable")[: min(n_groups, _MAX_GROUPS)]):
+        label = f"{name} = {levels[i]}"
+        group = Group(name, label, int(counts[i]), None, n_groups if n_groups > _MAX_GROUPS else 0)
+        groups.append((group, np.flatnonzero(codes == i)))
+    return groups
 
 
 def _thirds(name: str, values: NDArray[np.float64]) -> list[GroupRows]:
@@ -189,7 +178,7 @@ def _thirds(name: str, values: NDArray[np.float64]) -> list[GroupRows]:
         f"{name} {low:.4g} to {high:.4g}": (values >= low) & (values <= high),
         f"{name} above {high:.4g}": values > high,
     }
-    return [GroupRows(name, label, np.flatnonzero(rows)) for label, rows in parts.items()]
+    return [(Group(name, label, int(part.sum())), np.flatnonzero(part)) for label, part in parts.items() if part.any()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,12 +234,12 @@ def build_analysis(
     grid = grid_of(data.schema, data, request)
     groups = [(Group("", f"all {request.units}", data.n_rows), subject.rows)]
     chosen = [*groups_by_treatment(data, grid), *groups_of(data, request)]
-    groups += [(one.group, subject.rows.take(one.rows)) for one in chosen]
+    groups += [(group, subject.rows.take(positions)) for group, positions in chosen]
     averages = [(group, averaged(fitted, rows, grid)) for group, rows in groups]
     strength = None if subject.own is None else strength_of(data, fitted.first_stage_f)
     weak = strength is not None and strength.usual_is_too_short
-    effects = tuple(effect_row(group, found, grid, fitted, subject.own, weak) for group, found in averages)
-    methods = [method_row(subject.label, fitted, averages[0][1], effects[0], subject.note)]
+    intervals = [interval_by(found, grid, fitted, subject.own, weak) for _, found in averages]
+    methods = [method_row(subject.label, fitted, averages[0][1], intervals[0], subject.note)]
     methods += _beside(subject, diagnosis, no_instrument, grid, weak=weak)
     for name, other in (others or {}).items():
         schema, own = other.fitted.schema, data.schema
@@ -258,8 +247,8 @@ def build_analysis(
             raise DataError(f"{name!r} was fitted on another outcome or treatment. Compare fits of the same columns.")
         found = averaged(other.fitted, other.rows, grid)
         methods = [row for row in methods if row is methods[0] or row.name != name]
-        effect = effect_row(averages[0][0], found, grid, other.fitted, other.own, weak)
-        methods.append(method_row(name, other.fitted, found, effect, other.note))
+        interval = interval_by(found, grid, other.fitted, other.own, weak)
+        methods.append(method_row(name, other.fitted, found, interval, other.note))
     return Analysis(
         request=replace(request, labels=()),
         title=request.title or f"The effect of {data.schema.treatment.name} on {data.schema.outcome.name}",
@@ -269,7 +258,9 @@ def build_analysis(
         level=request.level,
         interval_kind=fitted.interval_kind,
         curves=tuple(_curve(group, found, grid, data.schema.outcome.discrete) for group, found in averages),
-        effects=effects,
+        effects=tuple(
+            EffectRow(group, grid.t0, grid.t1, each) for (group, _), each in zip(averages, intervals, strict=True)
+        ),
         diagnosis=diagnosis,
         verdict=verdict_of(fitted),
         methods=tuple(methods),
@@ -305,22 +296,18 @@ def _curve(group: Group, found: Average, grid: Grid, discrete: bool) -> Curve:
     return Curve(group, doses, values, *inner, shares, sources, *outer)
 
 
-def effect_row(
-    group: Group, found: Average, grid: Grid, fitted: FittedMethod, own: FitRows | None, weak: bool
-) -> EffectRow:
+def interval_by(found: Average, grid: Grid, fitted: FittedMethod, own: FitRows | None, weak: bool) -> Interval:
     """As `ate_interval` answers; `own` is None where the fit ignores its instruments or the rows are not known."""
     first, last = map(int, grid.places)
-    ends = effect_of(found, (first, last), grid.t1 - grid.t0, fitted, grid.level, own, weak=weak)
-    if not found.estimate.sources:
-        ends = replace(ends, lower=np.nan, upper=np.nan, method=NO_INTERVAL)
-    return EffectRow(group, grid.t0, grid.t1, ends)
+    interval = effect_of(found, (first, last), grid.t1 - grid.t0, fitted, grid.level, own, weak=weak)
+    return interval if found.estimate.sources else replace(interval, lower=np.nan, upper=np.nan, method=NO_INTERVAL)
 
 
-def method_row(name: str, fitted: FittedMethod, found: Average, effect: EffectRow, note: str = "") -> MethodRow:
+def method_row(name: str, fitted: FittedMethod, found: Average, interval: Interval, note: str = "") -> MethodRow:
     """What a fitted method says: its average effect, its curve, and what held-out rows say about it."""
     verdict = verdict_of(fitted)
     severity, n_held_out = (None, 0) if verdict is None else (verdict.severity, verdict.evidence.n_held_out)
-    return MethodRow(name, effect.interval, _plain(found.estimate.values), note, severity, n_held_out)
+    return MethodRow(name, interval, _plain(found.estimate.values), note, severity, n_held_out)
 
 
 def _beside(
@@ -378,9 +365,7 @@ def _question(subject: Subject, source: str) -> Question:
         weights=data.weights_name if data.weights is not None else "",
         groups=" and ".join(name for name in (data.groups_name, data.second_groups_name) if name),
         columns=_columns(data),
-        n_effective=data.n_rows
-        if data.weights is None
-        else float(1.0 / np.sum(Rows(data.covariates, data.weights).shares ** 2)),
+        n_effective=float(1.0 / np.sum(Rows(data.covariates, data.weights).shares ** 2)),
     )
 
 
@@ -394,38 +379,39 @@ def _estimand(data: IVData) -> Estimand:
 
 
 def _columns(data: IVData) -> tuple[ColumnSummary, ...]:
-    found, shares = [], Rows(data.covariates, data.weights).shares
-    roles = {"outcome": (data.schema.outcome, data.outcome), "treatment": (data.schema.treatment, data.treatment)}
-    for role, (variable, values) in roles.items():
-        text = _values_text(variable.kind, values, shares)
-        if variable.levels is not None:
-            text = _shares(variable.levels, np.bincount(values.astype(np.int64), shares, len(variable.levels)))
-        found.append(ColumnSummary(variable.name, role, str(variable.kind.value), text))
-    for name, values in zip(data.schema.instruments, data.instruments.T, strict=True):
-        text = _values_text(BlockKind.continuous, values, shares)
-        found.append(ColumnSummary(name, "instrument", "continuous", text))
-    for block in data.schema.blocks:
-        texts = _block_texts(block, data.covariates[:, block.start : block.stop], shares)
-        found += [ColumnSummary(name, "covariate", str(block.kind.value), text) for name, text in texts.items()]
-    return tuple(found)
+    """The columns by role, blocks of one kind with levels or of many columns as one."""
+    schema = data.schema
+    parts: list[tuple[str, str, BlockKind, NDArray[Any], tuple[Any, ...] | None]] = [
+        (schema.outcome.name, "outcome", schema.outcome.kind, data.outcome, schema.outcome.levels),
+        (schema.treatment.name, "treatment", schema.treatment.kind, data.treatment, schema.treatment.levels),
+    ]
+    for name, values in zip(schema.instruments, data.instruments.T, strict=True):
+        parts.append((name, "instrument", BlockKind.continuous, values, None))
+    for block in schema.blocks:
+        values = data.covariates[:, block.start : block.stop]
+        if block.levels is not None:
+            parts.append((block.name, "covariate", block.kind, np.argmax(values, axis=1), block.levels))
+        elif block.kind in (BlockKind.continuous, BlockKind.binary):
+            parts += [(name, "covariate", block.kind, values[:, i], None) for i, name in enumerate(block.columns)]
+        else:
+            parts.append((block.name, "covariate", block.kind, values, None))
+    shares = Rows(data.covariates, data.weights).shares
+    return tuple(
+        ColumnSummary(name, role, str(kind.value), _column_text(kind, values, levels, shares))
+        for name, role, kind, values, levels in parts
+    )
 
 
-def _block_texts(block: CovariateBlock, values: NDArray[Any], shares: NDArray[np.float64]) -> dict[str, str]:
-    if block.levels is not None:
-        return {block.name: _shares(block.levels, shares @ values)}
-    if block.kind in (BlockKind.continuous, BlockKind.binary):
-        pairs = zip(block.columns, values.T, strict=True)
-        return {name: _values_text(block.kind, column, shares) for name, column in pairs}
-    return {block.name: "×".join(map(str, block.shape)) if block.shape else f"{block.width} columns"}
-
-
-def _shares(levels: tuple[Any, ...], shares: NDArray[Any]) -> str:
-    listed = [f"{level} {share:.0%}" for level, share in zip(levels, shares, strict=True)]
-    more = f", and {len(listed) - _MAX_LISTED} more" if len(listed) > _MAX_LISTED else ""
-    return ", ".join(listed[:_MAX_LISTED]) + more
-
-
-def _values_text(kind: BlockKind, values: NDArray[Any], shares: NDArray[np.float64]) -> str:
+def _column_text(
+    kind: BlockKind, values: NDArray[Any], levels: tuple[Any, ...] | None, shares: NDArray[np.float64]
+) -> str:
+    if values.ndim > 1:
+        return f"{values.shape[1]} columns"
+    if levels is not None:
+        counts = np.bincount(values.astype(np.int64), shares, len(levels))
+        listed = [f"{level} {share:.0%}" for level, share in zip(levels, counts, strict=True)]
+        more = f", and {len(listed) - _MAX_LISTED} more" if len(listed) > _MAX_LISTED else ""
+        return ", ".join(listed[:_MAX_LISTED]) + more
     v = values.astype(np.float64)
     mean = float(shares @ v)
     if kind is BlockKind.binary:
@@ -439,10 +425,7 @@ def _history(rows: tuple[HistoryRow, ...]) -> tuple[HistoryLine, ...]:
     for row in rows:
         for name, value in row.metrics.items():
             lines.setdefault((name, row.phase), []).append((int(row.step), float(value)))
-    return tuple(
-        HistoryLine(name, phase, tuple(step for step, _ in points), tuple(value for _, value in points))
-        for (name, phase), points in lines.items()
-    )
+    return tuple(HistoryLine(*names, *zip(*points, strict=True)) for names, points in lines.items())
 
 
 def _plain(values: Any) -> tuple[float, ...]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bgmiv.analysis.analysis import Analysis, EffectRow, MethodRow
-from bgmiv.analysis.markup import Markup, asset, clean, element, sentence, shortened
+from bgmiv.analysis.markup import Markup, asset, clean, element, filled, sentence, shortened
 from bgmiv.diagnostics.checks import Check
 from bgmiv.diagnostics.verdict import Severity, not_measured_remark, worst
 from bgmiv.intervals import ANDERSON_RUBIN
@@ -15,16 +16,18 @@ from bgmiv.linear_iv import LinearEstimate
 from bgmiv.numerals import aligned, percent, robust_set_text, set_text, share, together
 
 __all__ = [
+    "NOTES",
     "Trust",
     "answer",
+    "assumptions",
     "cautions",
     "checks_of",
     "estimate_cells",
+    "facts",
     "failed",
     "groups_left_out",
     "headline",
     "html_table",
-    "method_note",
     "method_table",
     "summary_html",
     "summary_text",
@@ -34,31 +37,33 @@ __all__ = [
 ]
 
 _STRENGTH = ("effective-f", "robust-f", "nonlinear-first-stage", "anderson-rubin", "detail")
-_NOTES = {
+NOTES = {
     "no-instrument": "the same method as a regression, without the instruments",
     "line": "linear in the treatment",
     "line-without-instrument": "linear in the treatment, without the instruments",
     "truth": "known because the data are simulated",
 }
+"""What to know of a method's answer, by the note of its row."""
+
 _ACT = "Each check says what it means and what to do."
 _WIDTH = 80
+_MAX_NAMED = 6
+# Fewer treated rows than these without the instrument are as good as none.
+_ONE_SIDED = 0.005
 
 
 def estimate_cells(rows: Sequence[EffectRow | MethodRow]) -> list[tuple[str, str]]:
     """The estimate and the interval of each row, with as many decimals in all of them."""
-    shown = aligned([(row.estimate, row.lower, row.upper) for row in rows])
-    return [(value, _ends_text(row, low, high)) for row, (value, low, high) in zip(rows, shown, strict=True)]
+    cells = []
+    numbers = aligned([(row.estimate, row.lower, row.upper) for row in rows])
+    for row, (value, low, high) in zip(rows, numbers, strict=True):
+        text = "none" if row.lower is None else f"{low} to {high}"
+        cells.append((value, robust_set_text(row.interval.pieces) if _is_robust(row) else text))
+    return cells
 
 
-def _ends_text(row: EffectRow | MethodRow, low: str, high: str) -> str:
-    if row.lower is None:
-        return "none"
-    return robust_set_text(row.interval.pieces) if row.interval.method == ANDERSON_RUBIN else f"{low} to {high}"
-
-
-def method_note(row: MethodRow) -> str:
-    """What to know of a method's answer."""
-    return _NOTES.get(row.note, "")
+def _is_robust(row: EffectRow | MethodRow) -> bool:
+    return row.interval.method == ANDERSON_RUBIN
 
 
 def headline(analysis: Analysis) -> str:
@@ -86,16 +91,18 @@ def _instead(analysis: Analysis, change: str) -> list[str]:
     """What can be said where the fit's number cannot be used."""
     row, level, linear = analysis.effects[0], percent(analysis.level), analysis.diagnosis.linear
     if analysis.diagnosis.weak_instruments:
-        if row.interval.method == ANDERSON_RUBIN and not failed(analysis):
+        if _is_robust(row) and not failed(analysis):
             return [f"The weak-instrument-robust {level} set for {change}: {robust_set_text(row.interval.pieces)}."]
         if linear is None:
             return []
         unit = f"one unit of {shortened(analysis.question.treatment, 60)}"
         return [f"The weak-instrument-robust {level} set for the linear effect of {unit}: "
                 f"{robust_set_text(linear.robust_set)}."]  # fmt: skip
-    lines = [other for other in analysis.methods[1:] if other.note == "line"][:1]
-    shown = [_with_interval(line, analysis.level) for line in lines]
-    return [f"The linear estimate (2SLS) for {change} is {value} ({interval})." for value, interval in shown]
+    line = next((other for other in analysis.methods[1:] if other.note == "line"), None)
+    if line is None:
+        return []
+    value, interval = _with_interval(line, analysis.level)
+    return [f"The linear estimate (2SLS) for {change} is {value} ({interval})."]
 
 
 def failed(analysis: Analysis) -> bool:
@@ -104,12 +111,9 @@ def failed(analysis: Analysis) -> bool:
 
 
 def _with_interval(row: EffectRow | MethodRow, level: float) -> tuple[str, str]:
-    value, low, high = together(row.estimate, row.lower, row.upper)
-    if row.lower is None:
-        return value, "this method gives no interval"
-    if row.interval.method == ANDERSON_RUBIN:
-        return value, f"weak-instrument-robust {percent(level)} set: {robust_set_text(row.interval.pieces)}"
-    return value, f"{percent(level)} interval {low} to {high}"
+    ((value, interval),) = estimate_cells([row])
+    kind = f"weak-instrument-robust {percent(level)} set:" if _is_robust(row) else f"{percent(level)} interval"
+    return value, "this method gives no interval" if row.lower is None else f"{kind} {interval}"
 
 
 def cautions(analysis: Analysis) -> list[str]:
@@ -129,7 +133,7 @@ def cautions(analysis: Analysis) -> list[str]:
     if weak:
         if failed(analysis):
             text = "the linear estimate needs a weak-instrument-robust set, too"
-        elif analysis.effects[0].interval.method == ANDERSON_RUBIN:
+        elif _is_robust(analysis.effects[0]):
             text = (
                 "report the interval of the average effect, which allows for this, rather than the estimate, and do "
                 "not interpret the shape of the curve"
@@ -155,8 +159,7 @@ class Trust(NamedTuple):
 
 def trust(analysis: Analysis) -> Trust:
     """The worst of checks and verdict, in words."""
-    strength, others = checks_of(analysis)
-    found = [(check.severity, clean(check.title)) for check in (*strength, *others)]
+    found = [(check.severity, clean(check.title)) for part in checks_of(analysis) for check in part]
     if analysis.verdict is not None:
         found.append((analysis.verdict.severity, "the fit on held-out rows"))
     if not found:
@@ -182,61 +185,82 @@ def checks_of(analysis: Analysis) -> tuple[tuple[Check, ...], tuple[Check, ...]]
     return strength, tuple(check for check in checks if check.key not in _STRENGTH)
 
 
+class _Section(NamedTuple):
+    """A part of the summary, whatever it is written in: a table, checks, names with texts, and sentences."""
+
+    title: str
+    table: tuple[list[str], list[list[str]]] | None = None
+    checks: Sequence[Check] = ()
+    pairs: Mapping[str, str] = {}
+    sentences: Sequence[str] = ()
+
+
+def _sections(analysis: Analysis) -> list[_Section]:
+    strength, others = checks_of(analysis)
+    sections = [
+        _Section("Average effects", _effect_table(analysis), sentences=groups_left_out(analysis)),
+        _Section("Strength of the instruments", checks=strength, pairs=_linear_pairs(analysis.diagnosis.linear)),
+        _Section("Other checks", checks=others),
+    ]
+    if len(analysis.methods) > 1:
+        sections.append(_Section("The same effect by other methods", method_table(analysis.methods, analysis.level)))
+    if analysis.verdict is not None:
+        title = f"Fit on held-out rows: {analysis.verdict.severity}"
+        sections.append(_Section(title, sentences=analysis.verdict.lines))
+    return [section for section in sections if any(section[1:])]
+
+
 def summary_text(analysis: Analysis) -> str:
     """The summary in lines of at most 80 columns."""
-    strength, others = checks_of(analysis)
-    linear, verdict = analysis.diagnosis.linear, analysis.verdict
-    parts = [_ruled("=", shortened(analysis.title, _WIDTH))]
-    parts += [_wrapped(shortened(text, 250), f"{name + ':':<13}", " " * 13) for name, text in _facts(analysis)]
-    parts += [_ruled("-", "Average effects"), _wrapped(headline(analysis)) + "\n", text_table(*_effect_table(analysis))]
-    parts += map(_wrapped, groups_left_out(analysis))
-    if strength or linear:
-        parts += [_ruled("-", "Strength of the instruments"), *map(_check_text, strength)]
-        parts += [_wrapped(text, f"{name + ':':<18}", " " * 18) for name, text in _linear_rows(linear)]
-    if others:
-        parts += [_ruled("-", "Other checks"), *map(_check_text, others)]
-    if len(analysis.methods) > 1:
-        header, rows = method_table(analysis.methods, analysis.level)
-        shown = text_table(header[:-1], [row[:-1] for row in rows])
-        parts += [_ruled("-", "The same effect by other methods"), shown]
-    if verdict is not None:
-        parts.append(_ruled("-", f"Fit on held-out rows: {verdict.severity}"))
-        parts += [_wrapped(clean(reason), "- ", "  ") for reason in verdict.lines]
     belief = trust(analysis)
+    parts = [_ruled("=", shortened(analysis.title, _WIDTH)), *_pair_lines(facts(analysis))]
+    for i, section in enumerate(_sections(analysis)):
+        parts.append(_ruled("-", section.title))
+        parts += [_wrapped(headline(analysis)) + "\n"] if i == 0 else []
+        parts += [text_table(*section.table)] if section.table else []
+        parts += [*map(_check_text, section.checks), *_pair_lines(section.pairs)]
+        parts += [_wrapped(sentence, "- ", "  ") for sentence in section.sentences]
     parts += ["", _ruled("=", f"Trust: {belief.word}"), _wrapped(belief.sentence)]
     parts += [_wrapped(sentence(analysis.interval_kind)), "=" * _WIDTH]
     return "\n".join(part for part in parts if part)
 
 
+def _pair_lines(pairs: Mapping[str, str]) -> list[str]:
+    names = {name: f"{shortened(name, 16)}: " for name in pairs}
+    indent = max(map(len, names.values()), default=0)
+    return [_wrapped(shortened(text, 250), names[name].ljust(indent), " " * indent) for name, text in pairs.items()]
+
+
 def text_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Texts in columns: the first on the left and cut to what is left of the width, the others on the right."""
-    lines = [list(header), *(list(row) for row in rows)]
-    widths = [max(len(line[j]) for line in lines) for j in range(len(header))]
-    first = max(_WIDTH - sum(widths[1:]) - 2 * (len(widths) - 1), 9)
-    shown = []
-    for line in lines:
-        cells = [cell.rjust(widths[j + 1]) for j, cell in enumerate(line[1:])]
-        shown.append("  ".join([shortened(line[0], first).ljust(first), *cells]).rstrip())
-    return "\n".join(shown)
+    """Columns that have a name on the right; before them the first, cut to what is left of the width."""
+    lines = [header, *rows]
+    others = [[line[j] for line in lines] for j, name in enumerate(header) if name and j]
+    others = [[cell.rjust(max(map(len, column)) + 2) for cell in column] for column in others]
+    first = max(_WIDTH - sum(len(column[0]) for column in others), 9)
+    names = [shortened(line[0], first).ljust(first) for line in lines]
+    return "\n".join("".join(cells).rstrip() for cells in zip(names, *others, strict=True))
 
 
-def _facts(analysis: Analysis) -> list[tuple[str, str]]:
+def facts(analysis: Analysis) -> dict[str, str]:
+    """What the analysis is about, by name; what is not known is left out."""
     question = analysis.question
+    names = [shortened(name, 40) for name in question.covariates]
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     dropped = f" ({question.n_dropped:,} dropped for missing values)" if question.n_dropped else ""
-    facts = [
-        ("Outcome", question.outcome),
-        ("Treatment", question.treatment),
-        ("Instruments", ", ".join(question.instruments)),
-        ("Covariates", ", ".join(question.covariates) or "none"),
-        ("Formula", question.formula),
-        ("Data", question.source),
-        (shortened(sentence(analysis.units)[:-1], 11), f"{question.n_rows:,}{dropped}"),
-        ("Weights", weights_text(analysis)),
-        ("Groups", question.groups),
-        ("Method", analysis.method),
-        ("Seed", str(analysis.seed)),
-    ]
-    return [(name, text) for name, text in facts if text]
+    known = {
+        "Outcome": question.outcome,
+        "Treatment": question.treatment,
+        "Instruments": ", ".join(question.instruments),
+        "Covariates": (", ".join(names[:_MAX_NAMED]) or "none") + more,
+        "Formula": question.formula,
+        "Data": question.source,
+        sentence(analysis.units)[:-1]: f"{question.n_rows:,}{dropped}",
+        "Weights": weights_text(analysis),
+        "Groups": question.groups,
+        "Method": analysis.method,
+        "Seed": str(analysis.seed),
+    }
+    return {name: text for name, text in known.items() if text}
 
 
 def weights_text(analysis: Analysis) -> str:
@@ -249,12 +273,8 @@ def weights_text(analysis: Analysis) -> str:
 
 def groups_left_out(analysis: Analysis) -> list[str]:
     """Of columns with more groups than are shown, how many are."""
-    shown: dict[tuple[str, int], int] = {}
-    for row in analysis.effects:
-        if row.group.n_groups:
-            key = (row.group.column, row.group.n_groups)
-            shown[key] = shown.get(key, 0) + 1
-    return [f"{shortened(name, 40)}: the {count} largest of {of} groups." for (name, of), count in shown.items()]
+    cut = Counter((row.group.column, row.group.n_groups) for row in analysis.effects if row.group.n_groups)
+    return [f"{shortened(name, 40)}: the {count} largest of {of} groups." for (name, of), count in cut.items()]
 
 
 def _effect_table(analysis: Analysis) -> tuple[list[str], list[list[str]]]:
@@ -268,24 +288,23 @@ def _effect_table(analysis: Analysis) -> tuple[list[str], list[list[str]]]:
 def method_table(methods: Sequence[MethodRow], level: float) -> tuple[list[str], list[list[str]]]:
     """The same effect by several methods: name, estimate, interval, and what to know of each."""
     cells = zip(methods, estimate_cells(methods), strict=True)
-    rows = [[clean(row.name), *texts, method_note(row)] for row, texts in cells]
+    rows = [[clean(row.name), *texts, NOTES.get(row.note, "")] for row, texts in cells]
     return ["", "effect", f"{percent(level)} interval", ""], rows
 
 
-def _linear_rows(linear: LinearEstimate | None) -> list[tuple[str, str]]:
+def _linear_pairs(linear: LinearEstimate | None) -> dict[str, str]:
     if linear is None:
-        return []
+        return {}
     level = percent(linear.level)
     value, error, low, high = together(linear.coefficient, linear.std_error, linear.lower, linear.upper)
     ols, ols_error = together(linear.ols, linear.ols_std_error)
-    tf = [] if linear.tf is None else [(f"tF interval, {level}", set_text(*linear.tf))]
-    return [
-        ("Linear 2SLS", f"{value} per unit (standard error {error}; {level} interval {low} to {high})"),
-        ("Linear OLS", f"{ols} per unit (standard error {ols_error})"),
-        (f"Robust set, {level}", robust_set_text(linear.robust_set)),
-        (f"CLR set, {level}", f"{robust_set_text(linear.likelihood_ratio_set)} (for errors with equal variance)"),
-        *tf,
-    ]
+    pairs = {
+        "Linear 2SLS": f"{value} per unit (standard error {error}; {level} interval {low} to {high})",
+        "Linear OLS": f"{ols} per unit (standard error {ols_error})",
+        f"Robust set, {level}": robust_set_text(linear.robust_set),
+        f"CLR set, {level}": f"{robust_set_text(linear.likelihood_ratio_set)} (for errors with equal variance)",
+    }
+    return pairs if linear.tf is None else pairs | {f"tF interval, {level}": set_text(*linear.tf)}
 
 
 def _check_text(check: Check) -> str:
@@ -307,49 +326,106 @@ def _ruled(line: str, title: str) -> str:
 
 def summary_html(analysis: Analysis) -> str:
     """The summary as a fragment of HTML with a style of its own that touches nothing else; every text is escaped."""
-    belief, verdict = trust(analysis), analysis.verdict
-    strength, others = checks_of(analysis)
-    parts: list[object] = [
-        element("style", Markup(asset("summary.css"))),
-        element("h3", analysis.title),
-        element("p", headline(analysis), class_="lead"),
-        element("p", _badge(belief.severity, belief.word), " ", belief.sentence),
-        html_table([], _facts(analysis)),
-        element("h4", "Average effects"),
-        html_table(*_effect_table(analysis), numbers=slice(1, 5)),
-        *(element("p", text) for text in groups_left_out(analysis)),
-    ]
-    linear = _linear_rows(analysis.diagnosis.linear)
-    if strength or linear:
-        parts += [element("h4", "Strength of the instruments"), _check_table(strength), html_table([], linear)]
-    if others:
-        parts += [element("h4", "Other checks"), _check_table(others)]
-    if len(analysis.methods) > 1:
-        table = html_table(*method_table(analysis.methods, analysis.level), numbers=slice(1, 3))
-        parts += [element("h4", "The same effect by other methods"), table]
-    if verdict is not None:
-        reasons = [element("li", reason) for reason in verdict.lines]
-        parts += [element("h4", f"Fit on held-out rows: {verdict.severity}"), element("ul", *reasons)]
-    parts.append(element("p", sentence(analysis.interval_kind)) if analysis.interval_kind else None)
-    return element("div", *parts, class_="bgmiv-summary")
+    belief = trust(analysis)
+    written = []
+    for section in _sections(analysis):
+        checks = [[one.title, one.value, _badge(one.severity, one.severity), one.reading] for one in section.checks]
+        parts = [html_table(*section.table, numbers=True)] if section.table else []
+        parts += [html_table([], rows) for rows in (checks, list(section.pairs.items())) if rows]
+        parts += [element("p", text) for text in section.sentences]
+        written.append(filled("summary-section", title=section.title, parts=parts))
+    return filled(
+        "summary",
+        style=Markup(asset("summary.css")),
+        title=analysis.title,
+        headline=headline(analysis),
+        badge=_badge(belief.severity, belief.word),
+        trust=belief.sentence,
+        facts=html_table([], list(facts(analysis).items())),
+        sections=written,
+        interval_kind=sentence(analysis.interval_kind),
+    )
 
 
 def _badge(severity: str, word: str) -> Markup:
-    return element("span", word, class_=f"level {severity}")
+    return filled("level", severity=severity, word=word)
 
 
-def _check_table(checks: Sequence[Check]) -> Markup:
-    rows = [[check.title, check.value, _badge(check.severity, check.severity), check.reading] for check in checks]
-    return html_table([], rows)
+def html_table(
+    header: Sequence[str], rows: Sequence[Sequence[Any]], *, numbers: bool = False, class_: str | None = None
+) -> Markup:
+    """A table whose first column is a header; with `numbers`, the other columns that have a name stand on the right."""
+    look = ["n" if numbers and name else None for name in header]
+
+    def line(tag: str, texts: Sequence[Any], scope: str | None = None) -> Markup:
+        others = zip(texts, look or [None] * len(texts), strict=True)
+        cells = [element(tag, text, class_=name, scope=scope) for text, name in list(others)[1:]]
+        return element("tr", element("th", texts[0], scope=scope or "row"), *cells)
+
+    head = element("thead", line("th", header, "col")) if header else None
+    return element("table", head, element("tbody", *(line("td", row) for row in rows)), class_=class_)
 
 
-def html_table(header: Sequence[str], rows: Sequence[Sequence[Any]], numbers: slice = slice(0, 0)) -> Markup:
-    """A table whose first column is a header; the columns of `numbers` stand on the right."""
+def assumptions(analysis: Analysis) -> dict[str, str]:
+    """What is estimated for this data set, and what has to hold, in sentences by name."""
+    question, estimand, units = analysis.question, analysis.estimand, analysis.units
+    outcome, treatment = shortened(question.changed, 60), shortened(question.treatment, 60)
+    listed = shortened(" and ".join(question.instruments), 80)
+    s = "" if len(question.instruments) > 1 else "s"
+    given = " given the covariates" if question.covariates else ""
+    found = {
+        "Estimand": f"The structural function g: the mean of {outcome}{given} if {treatment} were set by intervention. "
+        f"An average effect is the mean difference of g over the {question.n_rows:,} {units}, and its interval is for "
+        f"these {units}, not for the population that they were drawn from.",
+        "Exclusion and independence": f"{listed} affect{s} {outcome} only through {treatment}, and share{s} no cause "
+        f"with it{given}. The data cannot show this: it has to be argued.",
+        "Additive errors": f"Unobserved causes shift {outcome} and do not change the effect of {treatment}. If effects "
+        f"differ between {units} with the same covariates and {treatment} is chosen with them in mind, the estimate is "
+        f"an average that weights {units} by how much {listed} move{s} their {treatment}.",
+    }
+    if estimand.binary_instrument:
+        found["Binary instrument"] = (
+            f"For given covariates it identifies one number: the effect on {units} whose {treatment} it moves (the "
+            "local average treatment effect), if it moves none the other way (monotonicity). The shape of the curve "
+            "comes from the covariates and from assuming smoothness."
+        )
+    if estimand.treated is not None:
+        low, high = estimand.treated
+        text = f"{share(low)} of {units} are treated at one value of the instrument, {share(high)} at the other."
+        if min(low, 1.0 - high) < _ONE_SIDED:
+            treated = low < _ONE_SIDED
+            who = "treated" if treated else "untreated"
+            condition = f"{given}," if given else ""
+            text += f" Noncompliance is one-sided:{condition} the effect on the {units} that it moves is the effect "
+            text += f"on the {who}."
+            text += _averaged_over(analysis, who, 1.0 if treated else 0.0)
+        found["Compliance"] = text
+    found["Relevance"] = f"{listed} move{s} {treatment}{given}: see the effective F."
+    inside = share(analysis.effects[0].in_support)
+    found["Overlap"] = f"Comparable {units} are observed at both values of {treatment} for {inside} of the {units}."
+    if any(check.key == "detail" for check in analysis.diagnosis.checks):
+        found["Ill-posedness"] = (
+            "The instruments show only the mean of g given the instruments, which is smoother than g: sudden changes "
+            f"along {treatment} cannot be seen. The check of ill-posedness says how much can."
+        )
+    found["If a control function disagrees"] = (
+        "It assumes more: that the errors of treatment and outcome are jointly independent of the instruments, and "
+        "that a single error drives the treatment. Where this holds it shows sudden changes as well. If the two "
+        "answers differ, doubt this assumption or the smoothness assumed here."
+    )
+    return found
 
-    def line(tag: str, texts: Sequence[Any]) -> Markup:
-        right = range(len(texts))[numbers]
-        cells = [element(tag if j else "th", text, class_="n" if j in right else None) for j, text in enumerate(texts)]
-        return element("tr", *cells)
 
-    head = element("thead", line("th", header)) if header else None
-    return element("table", head, element("tbody", *(line("td", row) for row in rows)))
+def _averaged_over(analysis: Analysis, who: str, treatment: float) -> str:
+    """The mean over the treated or the untreated rows beside that over all."""
+    rows = analysis.effects
+    some = next((row for row in rows if row.group.treatment == treatment), None)
+    if some is None:
+        return ""
+    units, change = analysis.units, analysis.question.change_text(rows[0])
+    (mean, ends), (own, own_ends) = estimate_cells([rows[0], some])
+    return (
+        f" For {change} its mean over the {some.group.n_rows:,} {who} {units} is {own} ({percent(analysis.level)} "
+        f"interval {own_ends}). The mean over all {units}, {mean} ({ends}), carries it over to {units} that are not "
+        f"{who}, and relies on additive errors for that."
+    )

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, get_args
 import numpy as np
 
 from bgmiv.analysis import plots
-from bgmiv.analysis.analysis import Analysis
+from bgmiv.analysis.analysis import Analysis, AnalysisArguments, AnalysisRequest
 from bgmiv.analysis.build import Subject, build_analysis
 from bgmiv.analysis.page import check_path, write_report
-from bgmiv.analysis.request import AnalysisArguments, AnalysisRequest
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import warn_user
 from bgmiv.data.query import Query, Rows, query_along, query_at, rows_of

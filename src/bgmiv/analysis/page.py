@@ -1,0 +1,196 @@
+"""One page that holds an analysis: nothing is loaded, nothing but its own script runs, and it works without it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import t as student
+
+from bgmiv._io import check_writable, remove_strays, write_whole
+from bgmiv.analysis.analysis import Analysis, Curve, CurveSource, EffectRow
+from bgmiv.analysis.axes import curve_axes
+from bgmiv.analysis.instruments import DirectEffect
+from bgmiv.analysis.markup import Markup, asset, clean, element, filled
+from bgmiv.analysis.sections import direct_lines, headline, sections
+from bgmiv.errors import ConfigError, StoreError
+from bgmiv.intervals import ANDERSON_RUBIN
+from bgmiv.numerals import robust_set_text
+
+__all__ = ["check_path", "compact_factors", "payload", "report_page", "tables", "write_report"]
+
+_N_QUANTILES = 200
+_DIGITS = 7
+_PICTURES = ("first-stage", "reduced-form")
+
+
+def report_page(analysis: Analysis) -> str:
+    """The whole page as HTML.
+
+    Its policy lets only its own style and script act, by their hashes, and loads nothing. Every text is escaped where
+    it enters an element, and the script writes texts only.
+    """
+    style, script = texts = [asset(name) for name in ("report.css", "report.js")]
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii") for text in texts]
+    shown = {names: section for names, section in sections(analysis).items() if section}
+    made = f"Made by bgmiv {analysis.versions.get('bgmiv', '')}".rstrip()
+    return filled(
+        "page",
+        style_hash=hashes[0],
+        script_hash=hashes[1],
+        title=analysis.title,
+        style=Markup(style),
+        script=Markup(script),
+        links=[element("li", element("a", name, href=f"#{anchor}")) for anchor, name in shown],
+        headline=headline(analysis),
+        sections=[element("section", section, id=anchor) for (anchor, _), section in shown.items()],
+        made=made + (f" on {analysis.made}, seed {analysis.seed}" if analysis.made else ""),
+        payload=Markup(safe_json(payload(analysis))),
+    )
+
+
+def write_report(analysis: Analysis, path: str | os.PathLike[str]) -> Path:
+    """Write the page to a file, whole or not at all, and give its path; raises as `check_path` does."""
+    target = check_path(path)
+    remove_strays(target)
+    write_whole(target, report_page(analysis).encode())
+    return target
+
+
+def check_path(path: str | os.PathLike[str]) -> Path:
+    """The path of a page to write; checked before anything slow is done.
+
+    Raises:
+        ConfigError: the path is a folder, a device or a pipe, or its folder does not exist.
+        StoreError: nothing can be written there.
+    """
+    target = Path(path)
+    try:
+        is_folder = target.is_dir()
+    except OSError as error:
+        raise StoreError(f"{target} cannot be written: {error.strerror}. Choose another name.") from error
+    if is_folder:
+        example = str(target / "report.html")
+        raise ConfigError(f"path {str(target)!r} is a folder. Name a file in it, such as {example!r}.")
+    if os.path.exists(target) and not target.is_file():
+        raise ConfigError(f"path {str(target)!r} is a device or a pipe. Name a file.")
+    if not target.parent.is_dir():
+        raise ConfigError(f"the folder {str(target.parent)!r} of path {str(target)!r} does not exist. Make it first.")
+    check_writable(target.parent)
+    return target
+
+
+def payload(analysis: Analysis) -> dict[str, Any]:
+    """Curves with what their uncertainty comes from, Student's quantiles, and the effects to begin with."""
+    across, up = curve_axes(analysis)
+    # Quantiles over 1 / dof are smooth, so that a straight line between two of them is good to four digits.
+    with np.errstate(divide="ignore"):
+        dof = 1.0 / np.linspace(0.0, 1.0, _N_QUANTILES + 1)
+    return {
+        "level": analysis.level,
+        "levels": [clean(name) for name in analysis.question.level_names],
+        "across": [across.low, across.high],
+        "up": [up.low, up.high],
+        "quantiles": _rounded(student.ppf(0.5 + analysis.level / 2.0, dof)),
+        "weak": analysis.weak,
+        "units": clean(analysis.units),
+        "direct": [_direct_numbers(analysis, each) for each in analysis.instruments.direct],
+        "tables": {name: _table(rows) for name, rows in tables(analysis).items() if rows},
+        "curves": [_curve_numbers(*both) for both in zip(analysis.curves, analysis.effects, strict=True)],
+    }
+
+
+def tables(analysis: Analysis) -> dict[str, list[dict[str, Any]]]:
+    """The numbers behind the tables and figures of the page as rows, by the names its buttons know."""
+    views, linear, first = analysis.instruments, analysis.diagnosis.linear, analysis.curves[0]
+    curves: list[dict[str, Any]] = []
+    for one in analysis.curves:
+        curves += [{"method": analysis.method, "group": one.group.label} | row for row in one.records()]
+    for method in analysis.methods[1:]:
+        names = {"method": method.name, "group": first.group.label}
+        points = zip(first.treatment, method.curve, strict=True)
+        curves += [names | {"treatment": t, "estimate": value} for t, value in points]
+    several = any(row.interval.set_cell for row in analysis.methods)
+    methods = [
+        {"name": row.name, "estimate": row.estimate, "lower": row.lower, "upper": row.upper}
+        | ({"set": row.interval.set_cell} if several else {})
+        for row in analysis.methods
+    ]
+    history: list[dict[str, Any]] = []
+    for line in analysis.history:
+        points = zip(line.steps, line.values, strict=True)
+        history += [{"loss": line.name, "phase": line.phase, "step": step, "value": value} for step, value in points]
+    found = {
+        "curve": curves,
+        "effects": analysis.records(),
+        "methods": methods,
+        "linear": [] if linear is None else [asdict(linear)],
+        "balance": [{"instrument": each.instrument, **row} for each in views.balance for row in each.records()],
+        "direct": [asdict(each) for each in views.direct],
+        "checks": analysis.diagnosis.records(),
+        "data": [asdict(column) for column in analysis.question.columns],
+        "history": history,
+    }
+    return found | {name: means.records() for name, means in zip(_PICTURES, views.means, strict=False)}
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Names of columns and their rows; numbers to ten digits, None where there is none."""
+
+    def cell(value: Any) -> Any:
+        if isinstance(value, int | float):
+            return float(f"{float(value):.10g}") if math.isfinite(value) else None if math.isnan(value) else str(value)
+        return None if value is None else clean(value)
+
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return {"columns": names, "rows": [[cell(row.get(name)) for name in names] for row in rows]}
+
+
+def _curve_numbers(curve: Curve, effect: EffectRow) -> dict[str, Any]:
+    ends = (effect.t0, effect.t1, effect.estimate, effect.lower, effect.upper, effect.in_support)
+    sources = []
+    for source in curve.sources:
+        factors = [_rounded(row) for row in compact_factors(source)]
+        sources.append({"dof": source.dof if math.isfinite(source.dof) else None, "factors": factors})
+    names = ("estimate", "lower", "upper", "band_lower", "band_upper", "in_support")
+    return {name: _rounded(getattr(curve, name)) for name in names} | {
+        "label": clean(curve.group.label),
+        "robust": robust_set_text(effect.interval.pieces) if effect.interval.method == ANDERSON_RUBIN else "",
+        # As they are: the calculator finds the effect at these treatments, to the last digit.
+        "effect": [value if value is not None and math.isfinite(value) else None for value in ends],
+        "treatment": curve.treatment,
+        "sources": sources,
+    }
+
+
+def compact_factors(source: CurveSource) -> np.ndarray:
+    """As few curves as give the same covariance between treatments: its leading directions."""
+    factors = np.asarray(source.factors, np.float64)
+    if not factors.size or not np.all(np.isfinite(factors)):
+        return factors[:0]
+    _, sizes, directions = np.linalg.svd(factors, full_matrices=False)
+    kept = sizes > 1e-6 * sizes[0] if sizes[0] > 0 else sizes > 0
+    return np.asarray(sizes[kept, None] * directions[kept])
+
+
+def _direct_numbers(analysis: Analysis, direct: DirectEffect) -> dict[str, Any]:
+    lines = direct_lines(analysis, direct)
+    return {name: [_rounded(part) for part in np.atleast_2d(values)] for name, values in lines.items()}
+
+
+def _rounded(values: Sequence[float] | np.ndarray) -> list[float | None]:
+    return [float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None for value in map(float, values)]
+
+
+def safe_json(value: Any) -> str:
+    """JSON for a script element: letters of markup are written by their numbers."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,0 +1,519 @@
+"""The sections of the page, in their order: what is filled into the markup of `assets/report.html`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from bgmiv.analysis.analysis import Analysis, EffectRow, MethodRow
+from bgmiv.analysis.axes import MIN_SUPPORT, answer_axis, axis_over, effect_axis, method_curves
+from bgmiv.analysis.charts import (
+    MARKS,
+    ForestRow,
+    Line,
+    binned_chart,
+    curve_chart,
+    forest,
+    level_charts,
+    lines_chart,
+    look_of,
+    meter,
+    sample,
+    shape_bars,
+    sparkline,
+)  # fmt: skip
+from bgmiv.analysis.instruments import Balance, DirectEffect
+from bgmiv.analysis.markup import Markup, clean, element, filled, sentence, shortened
+from bgmiv.analysis.text import (
+    NOTES,
+    answer,
+    assumptions,
+    cautions,
+    checks_of,
+    estimate_cells,
+    facts,
+    failed,
+    groups_left_out,
+    html_table,
+    trust,
+    weights_text,
+)  # fmt: skip
+from bgmiv.diagnostics.checks import Check
+from bgmiv.intervals import ANDERSON_RUBIN
+from bgmiv.linear_iv import LinearEstimate
+from bgmiv.numerals import aligned, number, percent, robust_set_text, share, together
+
+__all__ = ["direct_lines", "headline", "sections"]
+
+_ICONS = {
+    "good": "M3 8.5l3.2 3.2L13 5",
+    "note": "M8 7v5M8 4v.6",
+    "doubtful": "M8 3v6.5M8 12.4v.6",
+    "failed": "M4 4l8 8M12 4l-8 8",
+}
+_PAPER = "Luo and Liu, BGM-IV: an AI-powered Bayesian generative modeling approach for instrumental variable analysis."
+# Applied work usually takes a standardised difference above a tenth as a sign of imbalance.
+_NOTABLE = 0.1
+# One for each step of the slider.
+_N_POINTS = 101
+
+
+def sections(analysis: Analysis) -> dict[tuple[str, str], Markup | None]:
+    """All sections by their anchors and names; None where there is nothing to say."""
+    return {
+        ("curve-section", "The curve"): _curve(analysis),
+        ("effects", "By group"): _effects(analysis),
+        ("strength", "Instruments"): _strength(analysis),
+        ("sensitivity", "Sensitivity"): _direct(analysis),
+        ("checks", "Checks"): _checks(analysis),
+        ("methods", "Methods"): _methods(analysis),
+        ("assumptions", "Assumptions"): _assumptions(analysis),
+        ("data", "Data"): _data(analysis),
+        ("history", "Training"): _history(analysis),
+        ("again", "Reproduce"): _again(analysis),
+    }
+
+
+def headline(analysis: Analysis) -> Markup:
+    """The answer in a sentence, how far to trust it, and what it is about at a glance."""
+    belief, warned, known = trust(analysis), cautions(analysis), facts(analysis)
+    names = ("Outcome", "Treatment", "Instruments", "Covariates", sentence(analysis.units)[:-1], "Method")
+    return filled(
+        "headline",
+        title=analysis.title,
+        caution=element("p", " ".join(warned), class_=f"caution {belief.severity}") if warned else None,
+        answer=answer(analysis),
+        badge=_badge(belief.severity, belief.word),
+        trust=belief.sentence,
+        tiles=_tiles(analysis),
+        facts=_pairs({name: known[name] for name in names}, "facts"),
+    )
+
+
+def _tiles(analysis: Analysis) -> list[Markup]:
+    first, units, change = analysis.effects[0], analysis.units, analysis.question.change_text(analysis.effects[0])
+    value, low, high = together(first.estimate, first.lower, first.upper)
+    tiles = [("Average effect", value, change + (" (failed fit)" if failed(analysis) else ""))]
+    level = f"{percent(analysis.level)} interval"
+    if first.interval.method == ANDERSON_RUBIN:
+        robust = "Anderson-Rubin set, robust to weak instruments"
+        tiles.append((level, robust_set_text(first.interval.pieces), robust))
+    elif first.lower is not None:
+        errors = first.interval.std_errors.items()
+        listed = ", ".join(f"{shortened(name, 20)} {number(float(error), 2)}" for name, error in errors)
+        tiles.append((level, f"{low} to {high}", f"standard error: {listed}"))
+    tiles.append(("In support", share(first.in_support), f"of {units} have comparable {units} at both values"))
+    for check in checks_of(analysis)[0]:
+        if "effective_f" in check.numbers:
+            critical = f"effective F; critical value {number(check.numbers['critical'])}"
+            tiles.append(("Instruments", number(check.numbers["effective_f"]), critical))
+    return [filled("tile", name=name, text=text, more=more) for name, text, more in tiles]
+
+
+def _badge(severity: str, word: str) -> Markup:
+    """A severity as a word with an icon, so that colour is not needed to read it."""
+    return filled("badge", severity=severity, word=word, icon=_ICONS[severity])
+
+
+def _pairs(values: Mapping[str, str], look: str) -> Markup:
+    """Names with their texts."""
+    return element("dl", *(filled("pair", name=name, text=text) for name, text in values.items()), class_=look)
+
+
+def _select(name: str, options: Iterable[tuple[int, str]], anchor: str, chosen: int | None = None) -> Markup:
+    """A choice among numbered options."""
+    made = [element("option", text, value=i, selected=i == chosen) for i, text in options]
+    return filled("select", name=name, anchor=anchor, options=made)
+
+
+def _plot(chart: Markup, up: str, across: str) -> Markup:
+    """A chart with the names of its axes."""
+    return filled("plot", chart=chart, up=up, across=across)
+
+
+def _curve(analysis: Analysis) -> Markup | None:
+    """The curve with its controls, or a forest plot of levels, and the calculator of contrasts."""
+    question, curve = analysis.question, analysis.curves[0]
+    level, units = percent(analysis.level), analysis.units
+    if question.level_names:
+        drawn = [level_charts(analysis)]
+        note = f"Hollow marks are extrapolated: this level is in support for fewer than half of the {units}."
+        band = f"Lines are {level} intervals."
+    else:
+        meaning = sentence(question.outcome_meaning).rstrip(".")
+        plot = _plot(curve_chart(analysis), meaning, f"{clean(question.treatment)}, set by intervention")
+        drawn = [plot, _reader(analysis)]
+        note = f"Hatched: the curve is extrapolated; such treatments are in support for fewer than half of the {units}."
+        band = f"The shaded area shows pointwise {level} intervals."
+        if curve.band_lower:
+            band = f"The shaded area is a uniform {level} band for the whole curve; pointwise intervals are narrower."
+    band += " The instruments are too weak for it: it is too narrow." if analysis.weak else ""
+    caption = f"{note} {band} {sentence(analysis.interval_kind)}" if curve.lower else note
+    return filled(
+        "section-curve",
+        treatment=shortened(question.treatment, 40),
+        controls=_controls(analysis),
+        drawn=drawn,
+        caption=caption,
+        download=filled("download", table="curve", what="the curve"),
+        contrast=_contrast_form(analysis),
+    )
+
+
+def _controls(analysis: Analysis) -> Markup | None:
+    """The choice of group and of intervals, and of the other methods that are drawn beside the curve."""
+    parts, curve = [], analysis.curves[0]
+    if len(analysis.curves) > 1:
+        groups = [f"{shortened(one.group.label, 60)} ({one.group.n_rows:,})" for one in analysis.curves]
+        parts.append(_select("Averaged over", enumerate(groups), "group"))
+    if curve.band_lower and not analysis.question.level_names:
+        parts.append(filled("pointwise"))
+    boxes = []
+    for i, name, _ in method_curves(analysis):
+        checked = Markup(" checked") if analysis.methods[i].note == "truth" else None
+        shown = shortened(name, 40)
+        boxes.append(filled("method-box", i=i, checked=checked, sample=sample(analysis, i), name=shown))
+    if boxes:
+        parts.append(filled("methods-choice", boxes=boxes))
+    return filled("controls", parts=parts) if parts else None
+
+
+def _reader(analysis: Analysis) -> Markup:
+    """A slider along the curve, and what it reads there."""
+    curve = analysis.curves[0]
+    last = len(curve.treatment) - 1
+    return filled(
+        "reader",
+        last=last,
+        start=round(0.625 * last),
+        treatment=shortened(analysis.question.treatment, 30),
+        outcome=shortened(analysis.question.outcome_meaning, 40),
+        interval=f"{percent(analysis.level)} {'band' if curve.band_lower else 'interval'}",
+    )
+
+
+def _contrast_form(analysis: Analysis) -> Markup | None:
+    """Two treatments to choose, and the average effect of one against the other."""
+    first = analysis.effects[0]
+    if len(analysis.curves[0].treatment) < 2:
+        return None
+    fields = [_field(analysis, "t1", "setting it to", first.t1), _field(analysis, "t0", "instead of", first.t0)]
+    return filled("contrast", fields=fields)
+
+
+def _field(analysis: Analysis, name: str, word: str, value: float) -> Markup:
+    levels, grid = analysis.question.level_names, analysis.curves[0].treatment
+    label = f"{shortened(analysis.question.treatment, 30)}, {word}"
+    if levels:
+        return _select(label, enumerate(shortened(level, 60) for level in levels), name, int(value))
+    # All digits, so that the script knows the treatments of the effect.
+    low, high, start = (repr(t).removesuffix(".0") for t in (grid[0], grid[-1], value))
+    ends = {"low": low, "high": high, "low_text": number(grid[0]), "high_text": number(grid[-1])}
+    return filled("number-field", label=label, name=name, value=start, **ends)
+
+
+def _effects(analysis: Analysis) -> Markup | None:
+    """The average effect by group; nothing where there are no groups."""
+    rows, question, units = analysis.effects, analysis.question, analysis.units
+    if len(rows) < 2:
+        return None
+    t0, t1 = (question.treatment_text(t) for t in (rows[0].t0, rows[0].t1))
+    same = all(math.isclose(row.estimate, rows[0].estimate, rel_tol=1e-4) for row in rows)
+    names, looks = [], []
+    for i, row in enumerate(rows):
+        names.append((row.group.label, f"{row.group.n_rows:,} {units}, {share(row.in_support)} in support"))
+        look = "main" if row.in_support >= MIN_SUPPORT else "faint"
+        looks.append({"look": look, "mark": "circle" if i else "diamond", "curve": i})
+    table = _effect_forest(analysis, rows, names, looks, "Average effects by group")
+    left_out = " ".join(groups_left_out(analysis))
+    return filled(
+        "section-effects",
+        outcome=shortened(question.changed, 60),
+        treatment=shortened(question.treatment, 60),
+        t0=t0,
+        t1=t1,
+        units=units,
+        same=" The fit found no differences between groups." if same else "",
+        table=table,
+        left_out=element("p", left_out, class_="soft") if left_out else None,
+        tools=filled("tools", table="effects", what="effects by group"),
+    )
+
+
+def _methods(analysis: Analysis) -> Markup | None:
+    """The same effect by other methods; nothing where there are none."""
+    rows = analysis.methods
+    if len(rows) < 2:
+        return None
+    names = [(row.name, NOTES.get(row.note, "")) for row in rows]
+    looks = [{"look": look_of(analysis, i), "mark": MARKS[i % len(MARKS)]} for i in range(len(rows))]
+    table = _effect_forest(analysis, rows, names, looks, "The effect by method")
+    return filled("section-methods", table=table, tools=filled("tools", table="methods", what="effects by method"))
+
+
+def _effect_forest(
+    analysis: Analysis,
+    rows: Sequence[EffectRow | MethodRow],
+    names: Sequence[tuple[str, str]],
+    looks: Sequence[dict[str, Any]],
+    caption: str,
+) -> Markup:
+    """Average effects; of each row a name with a note, and its style, mark and number of a curve."""
+    lines = [
+        ForestRow(*name, *cells, row.estimate, row.interval.stretches, **look)
+        for row, name, cells, look in zip(rows, names, estimate_cells(rows), looks, strict=True)
+    ]
+    return forest(lines, answer_axis(rows), caption=caption, head=("Effect", f"{percent(analysis.level)} interval"))
+
+
+def _strength(analysis: Analysis) -> Markup | None:
+    """The checks of the instruments, pictures of what they move, the linear estimate, and balance."""
+    checks, linear = checks_of(analysis)[0], analysis.diagnosis.linear
+    if not checks and linear is None:
+        return None
+    return filled(
+        "section-strength",
+        cards=_cards(checks),
+        pictures=_pictures(analysis),
+        linear=_linear(linear),
+        balance=_balance(analysis),
+    )
+
+
+def _cards(checks: Sequence[Check]) -> Markup | None:
+    """Checks with what they mean."""
+    made = []
+    for check in checks:
+        size = "" if len(check.value) <= 24 else " long" if len(check.value) <= 60 else " prose"
+        card = filled(
+            "check",
+            severity=check.severity,
+            title=check.title,
+            badge=_badge(check.severity, check.severity),
+            size=size,
+            value=check.value,
+            picture=meter(check) or shape_bars(check),
+            reading=check.reading,
+            reference=element("p", check.reference, class_="soft") if check.reference else None,
+        )
+        made.append(card)
+    return element("div", *made, class_="cards") if made else None
+
+
+def _pictures(analysis: Analysis) -> Markup | None:
+    means = analysis.instruments.means
+    if not means:
+        return None
+    figures = []
+    for title, each in zip(("First stage", "Reduced form"), means, strict=True):
+        name, along = shortened(each.name, 40), shortened(each.along, 40)
+        along = along or f"{shortened(analysis.question.treatment, 40)}, predicted by the instruments"
+        plot = _plot(binned_chart(each, f"{title}: {name} by {along}"), name, along)
+        download = filled("download", table=title.lower().replace(" ", "-"), what=title)
+        instrument = shortened(each.along, 30) or "the instruments"
+        figures.append(filled("picture", title=title, name=name, instrument=instrument, plot=plot, download=download))
+    adjusted = " adjusted for covariates" if analysis.question.covariates else ""
+    return filled("pictures", adjusted=adjusted, level=percent(analysis.level), figures=figures)
+
+
+def _linear(linear: LinearEstimate | None) -> Markup | None:
+    if linear is None:
+        return None
+    iv, ols = (linear.coefficient, linear.lower, linear.upper), (linear.ols, *linear.ols_interval)
+    (slope, low, high), (ols_slope, ols_low, ols_high) = aligned([iv, ols])
+    robust, ratio = linear.robust_set, linear.likelihood_ratio_set
+    equal = "Moreira, for errors with equal variance"
+    rows = [
+        ForestRow("Two-stage least squares", "robust standard errors", slope, f"{low} to {high}", iv[0], (iv[1:],)),
+        ForestRow("Weak-instrument-robust set", "Anderson and Rubin", "", robust_set_text(robust), None, robust, "m2"),
+        ForestRow("Conditional likelihood ratio", equal, "", robust_set_text(ratio), None, ratio, "m2"),
+        ForestRow("Ordinary least squares", "without the instruments", ols_slope, f"{ols_low} to {ols_high}", ols[0],
+                  (ols[1:],), "m1", "square"),
+    ]  # fmt: skip
+    axis = effect_axis([iv, ols, *((linear.coefficient, *pair) for pair in robust)])
+    head = ("Slope", f"{percent(linear.level)} interval")
+    table = forest(rows, axis, caption="Linear effect of the treatment", head=head)
+    return filled("linear", table=table, tools=filled("tools", table="linear", what="the linear effect"))
+
+
+def _balance(analysis: Analysis) -> Markup | None:
+    """Whether instruments go with covariates; nothing without covariates."""
+    if not analysis.instruments.balance:
+        return None
+    tables = [_balance_table(each) for each in analysis.instruments.balance]
+    return filled("balance", tables=tables, tools=filled("tools", table="balance", what="balance"))
+
+
+def _balance_table(balance: Balance) -> Markup:
+    rows = []
+    for name, value in zip(balance.covariates, balance.differences, strict=True):
+        notable = abs(value) > _NOTABLE
+        word, look = ("imbalanced", "m1") if notable else ("", "main")
+        rows.append(ForestRow(name, "", f"{value:.2f}", word, value, (), look))
+    largest = max(1.5 * _NOTABLE, *(abs(value) for value in balance.differences))
+    head = "Difference of means (standard deviations)" if balance.binary else "Correlation"
+    caption = f"Balance of {clean(balance.instrument)} over covariates"
+    more = balance.n_covariates - len(balance.covariates)
+    return filled(
+        "balance-table",
+        instrument=shortened(balance.instrument, 60),
+        table=forest(rows, axis_over([-largest, largest]), caption=caption, head=(head, "")),
+        verb="predict" if balance.p < 0.05 else "do not significantly predict",
+        f=number(balance.f),
+        p="p < 0.001" if balance.p < 0.001 else f"p = {balance.p:.3f}",
+        rest=f" The other {more} covariate columns differ less." if more else "",
+    )
+
+
+def _direct(analysis: Analysis) -> Markup | None:
+    """What is left of the effect if an instrument also acts on the outcome directly; with a slider."""
+    shown = [(i, each) for i, each in enumerate(analysis.instruments.direct) if direct_lines(analysis, each)]
+    if not shown:
+        return None
+    choice = None
+    if len(shown) > 1:
+        options = [(i, shortened(each.instrument, 60)) for i, each in shown]
+        choice = filled("controls", parts=_select("Instrument", options, "direct-instrument"))
+    return filled(
+        "section-sensitivity",
+        outcome=shortened(analysis.question.changed, 40),
+        treatment=shortened(analysis.question.treatment, 40),
+        choice=choice,
+        panels=[_direct_panel(analysis, i, each, hidden=i != shown[0][0]) for i, each in shown],
+        method=shortened(analysis.method, 30),
+        download=filled("download", table="direct", what="direct effects"),
+    )
+
+
+def direct_lines(analysis: Analysis, direct: DirectEffect) -> dict[str, Any]:
+    """The effect and its ends along a direct effect, by 2SLS ("line") and by the fit; empty if nothing moves.
+
+    They go as far as twice the direct effect that takes the effect away.
+    """
+    effect = analysis.effects[0]
+    change = effect.t1 - effect.t0
+    slope, estimate = direct.slope * change, effect.estimate
+    at_zero = direct.interval(0.0, analysis.level)
+    if not slope or not np.all(np.isfinite([slope, estimate, *at_zero])):
+        return {}
+    sizes = (abs(direct.breakdown(analysis.level)), abs(estimate / slope))
+    possible = [size for size in sizes if 0.0 < size < math.inf]
+    largest = 2.0 * min(possible, default=math.sqrt(direct.variance) / abs(direct.slope))
+    gamma = largest * np.linspace(-1.0, 1.0, _N_POINTS)
+    ends = [estimate]
+    if effect.interval.method != ANDERSON_RUBIN:
+        ends += [end for pair in effect.interval.stretches for end in pair if math.isfinite(pair[1] - pair[0])]
+    return {
+        "gamma": gamma,
+        "line": [change * end for end in direct.interval(gamma, analysis.level)],
+        "fit": [end + gamma * slope for end in ends],
+    }
+
+
+def _direct_panel(analysis: Analysis, i: int, direct: DirectEffect, *, hidden: bool) -> Markup:
+    name, outcome = shortened(direct.instrument, 40), shortened(analysis.question.changed, 40)
+    effect, values = analysis.question.change_text(analysis.effects[0]), direct_lines(analysis, direct)
+    gamma, caption = values["gamma"], _breakdown_text(analysis, direct)
+    lines = [Line("main", gamma, *values["line"])]
+    if not analysis.methods or analysis.methods[0].note != "line":
+        lines = [lines[0]._replace(look="m2"), Line("main", gamma, *values["fit"])]
+        caption = f"Solid: {shortened(analysis.method, 40)}. Dotted: 2SLS. {caption}"
+    up = axis_over([0.0, *(value for line in lines for part in line[2:] for value in part)])
+    across = axis_over(gamma, margin=0.0)
+    chart = lines_chart(lines, across, up, f"Average effect of {effect} by direct effect of {name}")
+    axis = f"direct effect of {name} (units of {outcome} per unit of {name})"
+    plot, unseen = _plot(chart, f"Average effect, {effect}", axis), Markup(" hidden") if hidden else None
+    return filled("direct-panel", i=i, low=repr(up.low), high=repr(up.high), hidden=unseen, plot=plot, caption=caption)
+
+
+def _breakdown_text(analysis: Analysis, direct: DirectEffect) -> str:
+    breakdown = direct.breakdown(analysis.level)
+    if breakdown == 0.0:
+        text = "The 2SLS interval contains zero even without a direct effect."
+    elif math.isinf(breakdown):
+        text = "No direct effect would bring zero into the 2SLS interval."
+    else:
+        outcome, name = shortened(analysis.question.changed, 40), shortened(direct.instrument, 40)
+        text = (
+            f"The 2SLS interval reaches zero at a direct effect of {number(breakdown)}, that is, "
+            f"{number(breakdown * direct.scale, 2)} units of {outcome} per standard deviation of {name}."
+        )
+    weak = analysis.diagnosis.weak_instruments
+    return text + (" The instruments are weak: these intervals are too narrow." if weak else "")
+
+
+def _checks(analysis: Analysis) -> Markup | None:
+    """The other checks, and the verdict from held-out rows."""
+    others, verdict = checks_of(analysis)[1], analysis.verdict
+    if verdict is None and not others:
+        return None
+    tools = filled("tools", table="checks", what="all checks")
+    return filled("section-checks", cards=_cards(others), tools=tools, held_out=_held_out(analysis))
+
+
+def _held_out(analysis: Analysis) -> Markup | None:
+    """The verdict from held-out rows."""
+    verdict, units = analysis.verdict, analysis.units
+    if verdict is None:
+        return None
+    n = verdict.evidence.n_held_out
+    text = f"{n:,} {units} were held out of training to check the fit."
+    if n == analysis.question.n_rows:
+        text = f"The fit is an ensemble: each of the {n:,} {units} is checked by a member not trained on it."
+    elif not n:
+        text = "No rows were held out to check the fit."
+    reasons = [element("li", reason) for reason in verdict.lines]
+    badge = _badge(verdict.severity, verdict.severity)
+    return filled("held-out", severity=verdict.severity, badge=badge, text=text, reasons=reasons)
+
+
+def _assumptions(analysis: Analysis) -> Markup | None:
+    """What is estimated, and what it rests on."""
+    table = html_table([], list(assumptions(analysis).items()), class_="plain terms")
+    return filled("section-assumptions", table=table)
+
+
+def _data(analysis: Analysis) -> Markup | None:
+    """The question and its columns."""
+    question, units = analysis.question, analysis.units
+    rows = sentence(units)[:-1]
+    text = f"{question.n_rows:,} {units}" + (f" of {clean(question.source)}" if question.source else "") + "."
+    if question.n_dropped:
+        text += f" {question.n_dropped:,} {units} with missing values were dropped."
+    if question.weights:
+        text += f" {rows} are weighted by {weights_text(analysis)}."
+    if question.groups:
+        text += f" {rows} are clustered by {clean(question.groups)}."
+    columns = [(element("bdi", one.name), one.role, one.kind, one.text) for one in question.columns]
+    table = html_table(["Column", "Role", "Kind", "Summary"], columns, class_="plain")
+    formula = element("pre", element("code", question.formula)) if question.formula else None
+    tools = filled("tools", table="data", what="the columns")
+    return filled("section-data", text=text, formula=formula, table=table, tools=tools)
+
+
+def _history(analysis: Analysis) -> Markup | None:
+    """Losses along training; nothing for a method in closed form."""
+    if not analysis.history:
+        return None
+    phases = []
+    for phase, lines in groupby(analysis.history, key=lambda line: line.phase):
+        cards = [filled("loss", name=line.name, drawing=sparkline(line)) for line in lines]
+        phases.append(filled("phase", name=phase, cards=cards))
+    return filled("section-history", phases=phases, download=filled("download", table="history", what="losses"))
+
+
+def _again(analysis: Analysis) -> Markup | None:
+    """Settings, versions, the day, and what to cite."""
+    settings = {"method": analysis.method, "seed": str(analysis.seed), **analysis.settings}
+    settings |= {"made on": analysis.made} if analysis.made else {}
+    return filled(
+        "again",
+        version=analysis.versions.get("bgmiv", ""),
+        settings=_pairs(settings, "pairs"),
+        versions=_pairs(analysis.versions, "pairs"),
+        paper=f"{_PAPER} " if analysis.method.startswith("BGM-IV") else "",
+    )
