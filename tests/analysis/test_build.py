@@ -111,7 +111,7 @@ def test_bands_and_the_command_line_say_the_same(tmp_path: Path) -> None:
     told = CliRunner().invoke(
         app, ["effect", str(tmp_path / "fit"), "--t0", "0.5", "--t1", "1.5"], env={"COLUMNS": "200"}
     )
-    assert f"{asked.estimate:.4g} │ {asked.lower:.4g} to {asked.upper:.4g}" in " ".join(told.output.split())
+    assert f"{asked.estimate:.4g} {asked.lower:.4g} to {asked.upper:.4g}" in " ".join(told.output.split())
 
 
 def test_a_request_is_computed_once_and_asks_every_group_once(tsls: TSLS, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,6 @@ from bgmiv.analysis.analysis import (
     AnalysisRequest,
     ColumnSummary,
     Curve,
-    CurveSource,
     EffectRow,
     Estimand,
     Group,
@@ -288,12 +287,8 @@ def _curve(group: Group, found: Average, grid: Grid, discrete: bool) -> Curve:
     if not found.estimate.sources:
         return Curve(group, doses, values, (), (), shares)
     ends, band = (interval_of(found.estimate, grid.level, probability=discrete, band=kind) for kind in get_args(Band))
-    sources = tuple(
-        CurveSource(source.name, float(source.dof), tuple(_plain(row) for row in source.factors))
-        for source in found.estimate.pointwise().sources
-    )
     inner, outer = ((_plain(found.lower), _plain(found.upper)) for found in (ends, band))
-    return Curve(group, doses, values, *inner, shares, sources, *outer)
+    return Curve(group, doses, values, *inner, shares, found.estimate.pointwise().sources, *outer)
 
 
 def interval_by(found: Average, grid: Grid, fitted: FittedMethod, own: FitRows | None, weak: bool) -> Interval:

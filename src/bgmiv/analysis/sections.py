@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bgmiv.analysis.analysis import Analysis, EffectRow, MethodRow
+from bgmiv.analysis.analysis import Analysis, Answer
 from bgmiv.analysis.axes import MIN_SUPPORT, answer_axis, axis_over, effect_axis, method_curves
 from bgmiv.analysis.charts import (
     MARKS,
@@ -257,7 +257,7 @@ def _methods(analysis: Analysis) -> Markup | None:
 
 def _effect_forest(
     analysis: Analysis,
-    rows: Sequence[EffectRow | MethodRow],
+    rows: Sequence[Answer],
     names: Sequence[tuple[str, str]],
     looks: Sequence[dict[str, Any]],
     caption: str,
