@@ -92,13 +92,13 @@ GroupRows = tuple[Group, NDArray[np.intp]]
 """Some of the rows: what an analysis keeps of them, and their positions."""
 
 
-def groups_by_treatment(data: IVData, grid: Grid) -> list[GroupRows]:
+def groups_by_treatment(data: IVData) -> list[GroupRows]:
     """The rows that have a binary treatment and those that do not, whose average effects may differ."""
     variable = data.schema.treatment
     if variable.kind is not BlockKind.binary or not data.schema.blocks:
         return []
     names, groups = variable.levels or (0, 1), []
-    for t, word in ((grid.t1, "treated"), (grid.t0, "untreated")):
+    for t, word in ((1.0, "treated"), (0.0, "untreated")):
         rows = np.flatnonzero(data.treatment == t)
         if len(rows):
             groups.append((Group(variable.name, f"{variable.name} = {names[int(t)]} ({word})", len(rows), t), rows))
@@ -232,7 +232,7 @@ def build_analysis(
     data, fitted = subject.data, subject.fitted
     grid = grid_of(data.schema, data, request)
     groups = [(Group("", f"all {request.units}", data.n_rows), subject.rows)]
-    chosen = [*groups_by_treatment(data, grid), *groups_of(data, request)]
+    chosen = [*groups_by_treatment(data), *groups_of(data, request)]
     groups += [(group, subject.rows.take(positions)) for group, positions in chosen]
     averages = [(group, averaged(fitted, rows, grid)) for group, rows in groups]
     strength = None if subject.own is None else strength_of(data, fitted.first_stage_f)
