@@ -37,8 +37,20 @@ from bgmiv.errors import ConfigError, DataError, DivergedError, FitInterrupted, 
 from bgmiv.progress import HistoryRow, Reporter, silent
 
 __all__ = [
-    "Checkpoint", "EarlyStopping", "Program", "RandomNumbers", "Row", "RowWeights", "TrainingData", "bucket_size",
-    "fingerprint", "pad_rows", "run_once", "run_phase", "training_data",
+    "Checkpoint",
+    "EarlyStopping",
+    "Program",
+    "RandomNumbers",
+    "Resumed",
+    "Row",
+    "RowWeights",
+    "TrainingData",
+    "bucket_size",
+    "fingerprint",
+    "pad_rows",
+    "run_once",
+    "run_phase",
+    "training_data",
 ]  # fmt: skip
 
 _WORDS = 2**32

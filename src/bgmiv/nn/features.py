@@ -17,8 +17,18 @@ from bgmiv.nn.layers import Conv, Dense, max_pool
 from bgmiv.nn.settings import FeatureConfig, ImageConfig
 
 __all__ = [
-    "BlockFeatures", "Features", "ImageFeatures", "Noised", "Raw", "Shape", "VectorFeatures", "build_features",
-    "feature_widths", "rows_at_once",
+    "BlockFeatures",
+    "ConvExtractor",
+    "DenseExtractor",
+    "Features",
+    "ImageFeatures",
+    "Noised",
+    "Raw",
+    "Shape",
+    "VectorFeatures",
+    "build_features",
+    "feature_widths",
+    "rows_at_once",
 ]  # fmt: skip
 
 Shape = tuple[int, int, int]
