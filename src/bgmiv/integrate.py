@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bgmiv.errors import ConfigError
+from bgmiv.nn.settings import check_bounds
 
 if TYPE_CHECKING:
     from jax import Array
@@ -49,11 +50,6 @@ def log_integral(log_weights: Array, log_densities: Array) -> Array:
     return logsumexp(log_weights + log_densities)
 
 
-def _check_count(n: int, argument: str) -> None:
-    if n < 1:
-        raise ConfigError(f"{argument} must be at least 1, got {n}.")
-
-
 def _at_quantiles(rule: IntegrationRule, head: Head, raw: Array, quantiles: Array) -> Array:
     """Standard normal quantiles, moved to the row's mean and standard deviation."""
     import jax.numpy as jnp
@@ -83,7 +79,7 @@ class MonteCarlo:
     n_draws: int = 1000
 
     def __post_init__(self) -> None:
-        _check_count(self.n_draws, "n_draws")
+        check_bounds(self, n_draws=1)
 
     def nodes(self, head: Head, raw: Array, observed: Array, key: Array) -> tuple[Array, Array]:
         import jax.numpy as jnp
@@ -109,7 +105,7 @@ class QuasiMonteCarlo:
     n_nodes: int = 64
 
     def __post_init__(self) -> None:
-        _check_count(self.n_nodes, "n_nodes")
+        check_bounds(self, n_nodes=1)
 
     def nodes(self, head: Head, raw: Array, observed: Array, key: Array) -> tuple[Array, Array]:
         import jax
@@ -145,7 +141,7 @@ class GaussHermite:
     n_nodes: int = 8
 
     def __post_init__(self) -> None:
-        _check_count(self.n_nodes, "n_nodes")
+        check_bounds(self, n_nodes=1)
         # Beyond, weights underflow.
         if self.n_nodes > 180:
             raise ConfigError(f"GaussHermite is stable up to 180 nodes, got {self.n_nodes}; use QuasiMonteCarlo.")
@@ -171,9 +167,6 @@ class ResidualNodes:
     """
 
     points: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        _check_count(len(self.points), "the number of points")
 
     def nodes(self, head: Head, raw: Array, observed: Array, key: Array) -> tuple[Array, Array]:
         import jax.numpy as jnp

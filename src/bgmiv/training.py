@@ -234,7 +234,7 @@ class Program(Protocol):
     def chunk(self) -> int:
         """Steps of a compiled chunk, after which the host reports and saves."""
 
-    def step(self, state: Any, data: TrainingData, key: Array) -> tuple[Any, dict[str, Array]]:
+    def step(self, state: Any, data: Any, key: Array) -> tuple[Any, dict[str, Array]]:
         """One step: the next state and its metrics."""
 
 
@@ -242,7 +242,7 @@ class Program(Protocol):
 class EarlyStopping(Protocol):
     """A phase that evaluates its state on held-out rows after every chunk, and may stop before its last step."""
 
-    def evaluate(self, state: Any, data: TrainingData) -> Any:
+    def evaluate(self, state: Any, data: Any) -> Any:
         """The state after the evaluation."""
 
     def stopped(self, state: Any) -> Array:
@@ -394,9 +394,9 @@ class Checkpoint:
 
 @partial(jax.jit, static_argnames=("program",), donate_argnames=("state",))
 def _run_chunk(
-    program: Program, state: Any, data: TrainingData, key: Array, start: Array, count: Array
+    program: Program, state: Any, data: Any, key: Array, start: Array, count: Array
 ) -> tuple[Any, dict[str, Array]]:
-    def one(state: Any, data: TrainingData, key: Array) -> tuple[Any, dict[str, Array]]:
+    def one(state: Any, data: Any, key: Array) -> tuple[Any, dict[str, Array]]:
         zeros = {name: jnp.zeros(()) for name in program.metric_names}
 
         def body(i: Array, carry: tuple[Any, dict[str, Array]]) -> tuple[Any, dict[str, Array]]:
@@ -457,7 +457,7 @@ def _interrupts() -> Iterator[Callable[[], bool]]:
 def run_phase(
     program: Program,
     state: Any,
-    data: TrainingData,
+    data: Any,
     key: Array,
     *,
     reporter: Reporter = silent,
@@ -465,7 +465,8 @@ def run_phase(
 ) -> tuple[Any, tuple[HistoryRow, ...]]:
     """Run a phase to its end; one that the checkpoint has passed is not run again.
 
-    With one key a member, the state has a leading member axis, and so may the folds of the rows, which all share.
+    The data are what the program's steps take. With one key a member they are `TrainingData`, whose rows all share, and
+    the state has a leading member axis, and so may the folds of the rows.
 
     Returns:
         The final state and one history row a chunk; with several keys each metric is a list with one number a member.
