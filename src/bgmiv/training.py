@@ -253,12 +253,10 @@ _FILE, _LOCK = "unfinished-fit.checkpoint", "unfinished-fit.lock"
 
 
 def fingerprint(*parts: Any) -> str:
-    """A hash of arrays (their bytes), keys and settings (their text), and of the versions that decide the numbers."""
+    """A hash of arrays (their bytes), settings (their text), and of the versions that decide the numbers."""
     digest = hashlib.sha256("".join(f"{name} {found}\0" for name, found in versions("jax", "numpy").items()).encode())
     for part in parts:
-        if isinstance(part, Array) and jnp.issubdtype(part.dtype, jax.dtypes.prng_key):
-            part = jax.random.key_data(part)
-        if isinstance(part, np.ndarray | Array):
+        if isinstance(part, np.ndarray):
             array = np.ascontiguousarray(part)
             digest.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
         else:
@@ -268,11 +266,12 @@ def fingerprint(*parts: Any) -> str:
 
 
 class Resumed(NamedTuple):
-    """Where a phase goes on: steps done, its state, and the history up to there."""
+    """Where a phase goes on: steps done, its state, the history up to there, and whether the fit has left it behind."""
 
     step: int
     state: Any
-    history: tuple[HistoryRow, ...]
+    history: list[HistoryRow]
+    passed: bool = False
 
 
 class Checkpoint:
@@ -350,20 +349,15 @@ class Checkpoint:
             )
         return header, load(arrays)
 
-    def passed(self, phase: str) -> tuple[HistoryRow, ...] | None:
-        """The history of a phase that the saved fit has left behind, or None."""
-        if phase not in self._header.get("passed", []):
-            return None
-        return tuple(row for row in self._history() if row.phase == phase)
-
     def resume(self, phase: str, state: Any) -> Resumed:
         """The saved state of this phase, or the given fresh one."""
-        if self._header.get("phase") != phase:
-            return Resumed(0, state, ())
-        leaves, tree = jax.tree.flatten(state)
-        history = tuple(row for row in self._history() if row.phase == phase)
-        restored = jax.device_put(jax.tree.unflatten(tree, [self._leaves[str(i)] for i in range(len(leaves))]))
-        return Resumed(self._header["step"], restored, history)
+        history = [row for row in self._history() if row.phase == phase]
+        passed, step = phase in self._header.get("passed", []), 0
+        if self._header.get("phase") == phase:
+            leaves, tree = jax.tree.flatten(state)
+            state = jax.device_put(jax.tree.unflatten(tree, [self._leaves[str(i)] for i in range(len(leaves))]))
+            step = self._header["step"]
+        return Resumed(step, state, history, passed)
 
     def _history(self) -> list[HistoryRow]:
         return [HistoryRow(*row) for row in self._header.get("history", [])]
@@ -475,11 +469,10 @@ def run_phase(
         FitInterrupted: on Ctrl-C, at the end of the running chunk.
         DivergedError: when no member's loss is finite any more.
     """
-    passed = checkpoint.passed(program.name) if checkpoint else None
-    if passed is not None and checkpoint is not None:
-        return checkpoint.resume(program.name, state).state, passed
-    done, state, earlier = checkpoint.resume(program.name, state) if checkpoint else (0, state, ())
-    state, history = _own(state), list(earlier)
+    resumed = checkpoint.resume(program.name, state) if checkpoint else Resumed(0, state, [])
+    if resumed.passed:
+        return resumed.state, tuple(resumed.history)
+    done, state, history, _ = resumed._replace(state=_own(resumed.state))
     if checkpoint is not None and not done:
         # A disk that cannot hold the state is better known now.
         checkpoint.save(program.name, 0, state, history, last=False)

@@ -31,17 +31,17 @@ def check_bounds(config: object, *positive: str, **limits: float | tuple[float, 
     Example:
         >>> check_bounds(ImageConfig(dropout=0.5), dropout=(0, 0.4))
         Traceback (most recent call last):
-        bgmiv.errors.ConfigError: dropout must be between 0 and 0.4, got 0.5.
+        bgmiv.errors.ConfigError: dropout must lie between 0 and 0.4, got 0.5.
     """
     for name in (*positive, *limits):
-        value, limit, rule = getattr(config, name), limits.get(name, 0), "above 0"
+        value, limit, rule = getattr(config, name), limits.get(name, 0), "be above 0"
         low, high = limit if isinstance(limit, tuple) else (limit, float_info.max)
         if name in limits:
-            rule = f"between {low} and {high}" if isinstance(limit, tuple) else f"at least {low}, and finite"
+            rule = f"lie between {low} and {high}" if isinstance(limit, tuple) else f"be at least {low}, and finite"
         for number in value if isinstance(value, tuple) else (value,):
             if number is None or low < number <= high or (name in limits and number == low):
                 continue
-            raise ConfigError(f"{name} must be {rule}, got {value}.")
+            raise ConfigError(f"{name} must {rule}, got {value}.")
 
 
 def check_choice(config: object, name: str, *choices: str) -> None:
