@@ -23,12 +23,12 @@ from scipy.stats import rankdata
 from bgmiv.baselines import deepgmm, deepiv, dfiv, kiv
 from bgmiv.baselines.deepgmm import MomentGame
 from bgmiv.data.scaling import RoleScaling
-from bgmiv.designs import make_design
 from bgmiv.diagnostics import conditions_of, moment_risk
 from bgmiv.effects import predict
 from bgmiv.errors import BGMIVError
 from bgmiv.nn.settings import FeatureConfig, ImageConfig
 from bgmiv.preprocess.reduction import BlockReduction
+from report import make_design
 
 ROWS = Path(__file__).with_suffix(".jsonl")
 SEEDS = (300, 301, 302)

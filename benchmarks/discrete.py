@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from bgmiv.designs import StructuralGrid, make_design
+from bgmiv.designs import StructuralGrid
 from bgmiv.effects import predict
 from bgmiv.registry import make_config
+from report import make_design
 
 ROWS = Path(__file__).with_suffix(".jsonl")
 N, RHO, SEEDS = 5000, 0.9, (1, 2, 3)

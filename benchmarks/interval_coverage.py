@@ -340,9 +340,9 @@ def fit(name: str, method: str, seed: int) -> Row:
     cell, sample = EVERY[name], sample_of(name, seed)
     y, x, w, v, g, groups = sample
     start = time.process_time()
-    model = METHODS[method](random_state=seed).fit(y, x, instruments=w, covariates=v, groups=groups)
+    model = METHODS[method](random_state=seed).fit(y, x, instruments=w, covariates=v, clusters=groups)
     fit_seconds = time.process_time() - start
-    linear = TSLS().fit(y, x, instruments=w, covariates=v, groups=groups)
+    linear = TSLS().fit(y, x, instruments=w, covariates=v, clusters=groups)
     row: Row = {"default": {}, "usual": {}, "tsls": {}, "f": round(effective_f(sample), 3)}
     pairs = contrasts_of(cell, x)
     for label, (t0, t1) in pairs.items():

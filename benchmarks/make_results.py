@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 from bgmiv._io import safe_name, write_whole
-from bgmiv.bench import RowStore, load_plan, ready_plans
+from bgmiv.bench import RowStore, load_plan
 from bgmiv.bench.plan import paper_exhibits
 from bgmiv.bench.show import read_rows
 from report.comparisons import plan_table
@@ -42,6 +42,7 @@ PUBLIC_CPU_SECONDS = {
     ("kiv", "demand", 5000): 165.0,
 }
 CELL = ["design", "n", "rho", "method", "preset"]
+STUDIES = ("confounded", "semisynthetic", "published")
 
 
 def seed_by_seed(frame: pd.DataFrame) -> Table:
@@ -132,8 +133,7 @@ def main() -> None:
     every = read_rows(rows)
     frame = every[every["current"]]
     paper = paper_sections(frame, [exhibit.plan for exhibit in paper_exhibits()])
-    ours = sorted((name for name in ready_plans() if not name.startswith("paper/")), key=lambda name: name != "noisy")
-    plans = [load_plan(name) for name in [*ours, Path(__file__).parent / "plans" / "published.toml"]]
+    plans = [load_plan("noisy"), *(load_plan(HERE / "plans" / f"{name}.toml") for name in STUDIES)]
     shown_before = {section.title for section in paper}
     details = [section for section in bench_report(rows, plans).sections if section.title not in shown_before]
     busy = (

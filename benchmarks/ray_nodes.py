@@ -2,7 +2,7 @@
 
     NPROC=1 python benchmarks/ray_nodes.py
 
-Times apart, every field of every row must agree to the last digit; docs/clusters.md quotes what it prints.
+Times apart, every field of every row must agree to the last digit; docs/bench.md quotes what it prints.
 """
 
 from __future__ import annotations

@@ -87,8 +87,8 @@ def sample(case: Case, seed: int, rho: float = 0.5) -> IVData:
     shock = draw_shock(case.shock, n, base.stream(seed, SHOCK))
     price = 25.0 + (cost + 3.0) * season(time) + case.scale * shock
     outcome = structural(case.response, price, time, group) + base.confounded(shock, noise, rho)
-    known = {"time": (time, "continuous"), "group": (group, "continuous")}
-    return base.as_data({"demand": outcome}, {"price": price}, {"cost": cost}, known)
+    known, kinds = {"time": time, "group": group}, {"time": "continuous", "group": "continuous"}
+    return base.as_data({"demand": outcome}, {"price": price}, {"cost": cost}, known, kinds)
 
 
 def error(fitted: FittedNetworks, case: Case) -> float:

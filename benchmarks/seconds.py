@@ -32,10 +32,10 @@ import pandas as pd
 from bgmiv.baselines.npiv import NPIVConfig
 from bgmiv.bgm.config import default_preset
 from bgmiv.bgm.network_check import left_for_networks
-from bgmiv.designs import make_design
 from bgmiv.effects import predict
 from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.sieve.fit import SieveConfig, fit_sieve
+from report import make_design
 
 ROWS = Path(__file__).with_suffix(".jsonl")
 SEEDS = range(5000, 5010)

@@ -25,7 +25,6 @@ import numpy as np
 
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Rows
-from bgmiv.designs import make_design
 from bgmiv.diagnostics.control import SIZE, errors_given_control
 from bgmiv.diagnostics.verdict import MOMENT_EXCESS
 from bgmiv.effects import predict
@@ -33,6 +32,7 @@ from bgmiv.errors import BGMIVWarning
 from bgmiv.estimators.fitted import judge_fit
 from bgmiv.registry import make_config
 from interval_coverage import EVERY, sample_of
+from report import make_design
 
 ROWS = Path(__file__).with_suffix(".jsonl")
 SHAPES = ("linear", "concave", "threshold", "heterogeneous", "interaction", "null")
@@ -101,7 +101,7 @@ def draw(cell: Cell, seed: int) -> Sample:
     y, x, w, v, g, groups = sample_of(cell.name, seed)
     low, high = np.quantile(x, [0.05, 0.95])
     usual = (low <= x) & (x <= high)
-    data = IVData.from_arrays(y, x, instruments=w, covariates=v, groups=groups)
+    data = IVData.from_arrays(y, x, instruments=w, covariates=v, clusters=groups)
     covariates = {block.name: v[usual, i] for i, block in enumerate(data.schema.blocks)}
     return Sample(data, x[usual], covariates, g(x[usual], v[usual]))
 
@@ -191,7 +191,7 @@ def _with_truth(cell: Cell, seed: int) -> tuple[IVData, Floats]:
     """Data, and the structural function at their rows."""
     if not cell.n:
         sample = sample_of(cell.name, seed)
-        data = IVData.from_arrays(sample.y, sample.x, instruments=sample.w, covariates=sample.v, groups=sample.groups)
+        data = IVData.from_arrays(sample.y, sample.x, instruments=sample.w, covariates=sample.v, clusters=sample.groups)
         return data, sample.g(sample.x, sample.v)
     design: Any = make_design(cell.name)
     data = design.sample(cell.n, cell.rho, seed)

@@ -39,8 +39,8 @@ class Design(NamedTuple):
             instruments=t[self.instruments],
             covariates=t[self.covariates] if self.covariates else None,
             blocks=dict.fromkeys(self.covariates, "continuous"),
-            weights=None if self.weights is None else t[self.weights].to_numpy(),
-            groups=None if groups is None else t[groups],
+            sample_weight=None if self.weights is None else t[self.weights].to_numpy(),
+            clusters=None if groups is None else t[groups],
             covariance=covariance,
         )
 
@@ -220,7 +220,7 @@ def test_a_clusters_own_indicator_is_left_as_it_is() -> None:
         instruments=w,
         covariates=dummies,
         blocks=dict.fromkeys([f"covariate_{j}" for j in range(7)], "continuous"),
-        groups=groups,
+        clusters=groups,
     )
     within = [column - np.bincount(groups, column)[groups] / 40 for column in (y, x, w)]
     fitted = TSLSConfig().fit(data)
@@ -238,7 +238,7 @@ def test_an_effect_that_rests_on_one_cluster_is_refused() -> None:
     w = np.where(groups == 2, rng.integers(0, 2, size=180), 0.0)
     x = w + rng.normal(size=180)
     with pytest.raises(NotIdentifiedError, match="without one of the clusters"):
-        TSLSConfig().fit(IVData.from_arrays(x + rng.normal(size=180), x, instruments=w, groups=groups))
+        TSLSConfig().fit(IVData.from_arrays(x + rng.normal(size=180), x, instruments=w, clusters=groups))
 
 
 @pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
@@ -251,7 +251,7 @@ def test_units_of_a_covariate_do_not_matter(scale: float, covariance: Covariance
     kind: Covariance = covariance or "auto"
     errors = []
     for unit in (1.0, scale):
-        model = TSLS(covariance=kind).fit(x + v - u + e, x, instruments=w, covariates={"v": unit * v}, groups=groups)
+        model = TSLS(covariance=kind).fit(x + v - u + e, x, instruments=w, covariates={"v": unit * v}, clusters=groups)
         found = model.ate_interval(t0=0.0, t1=1.0, method="usual")
         level = model.predict_interval([0.5], {"v": [unit]})
         errors.append([found.estimate, found.std_error, level.lower[0], level.upper[0]])
@@ -269,7 +269,7 @@ def clustered_sample(seed: int, n_clusters: int = 8, size: int = 60) -> dict[str
 
 
 def covers(model: Any, columns: dict[str, np.ndarray]) -> bool:
-    roles = {"instruments": columns["w"], "covariates": {"v": columns["v"]}, "groups": columns["groups"]}
+    roles = {"instruments": columns["w"], "covariates": {"v": columns["v"]}, "clusters": columns["groups"]}
     model.fit(columns["y"], columns["x"], **roles)
     lower, upper = model.ate_interval(t0=0.0, t1=1.0, method="usual")
     return bool(lower <= 1.0 <= upper)
@@ -287,7 +287,7 @@ def test_a_sieve_that_is_a_line_has_the_errors_of_two_stage_least_squares() -> N
     columns = clustered_sample(0, n_clusters=12)
     roles = {"instruments": columns["w"], "covariates": {"v": columns["v"]}}
     for kind, groups in (("classical", None), ("robust", None), ("cluster", "groups"), ("auto", "groups")):
-        given = roles | {"groups": None if groups is None else columns[groups]}
+        given = roles | {"clusters": None if groups is None else columns[groups]}
         both = [
             model.fit(columns["y"], columns["x"], **given).ate_interval(t0=0.0, t1=1.0, method="usual")
             for model in (TSLS(covariance=kind), NPIV(np.inf, covariance=kind, random_state=0))
@@ -299,11 +299,14 @@ def test_a_sieve_that_is_a_line_has_the_errors_of_two_stage_least_squares() -> N
 def test_few_clusters_are_told_and_two_refused() -> None:
     columns = clustered_sample(0)
     roles = {"instruments": columns["w"], "covariates": {"v": columns["v"]}}
-    with pytest.warns(FitWarning, match=r"groups 'state': 8 clusters are few"):
-        TSLS().fit(columns["y"], columns["x"], groups=pd.Series(columns["groups"], name="state"), **roles)
+    with pytest.warns(FitWarning, match=r"clusters 'state': 8 clusters are few"):
+        TSLS().fit(columns["y"], columns["x"], clusters=pd.Series(columns["groups"], name="state"), **roles)
     for model in (TSLS(), NPIV(random_state=0)):
-        with pytest.warns(FitWarning, match="2 clusters are few"), pytest.raises(DataError, match="groups: 2 clusters"):
-            model.fit(columns["y"], columns["x"], groups=columns["groups"] // 4, **roles)
+        with (
+            pytest.warns(FitWarning, match="2 clusters are few"),
+            pytest.raises(DataError, match="clusters: 2 clusters"),
+        ):
+            model.fit(columns["y"], columns["x"], clusters=columns["groups"] // 4, **roles)
     with pytest.raises(DataError, match="covariance='cluster' needs clusters"):
         TSLS(covariance="cluster").fit(columns["y"], columns["x"], **roles)
     with pytest.raises(ConfigError, match="covariance must be one of auto, classical, robust, cluster"):
@@ -317,7 +320,7 @@ class TestTwoWays:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)
             model = TSLS(covariance="cluster", **more)
-            return model.fit_table(self.TABLE, outcome="y", treatment="x", instruments="w0", groups=groups)
+            return model.fit_table(self.TABLE, outcome="y", treatment="x", instruments="w0", clusters=groups)
 
     def test_by_arrays_tables_and_formulas(self) -> None:
         t, wanted = self.TABLE, self.fit(["firm", "year"])
@@ -325,8 +328,8 @@ class TestTwoWays:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)
             for groups in ([t["firm"], t["year"]], t[["firm", "year"]], [t["firm"].to_list(), t["year"].to_list()]):
-                fits.append(TSLS(covariance="cluster").fit(t["y"], t["x"], instruments=t["w0"], groups=groups))
-            formula = TSLS(covariance="cluster").fit_formula("y ~ 1 + [x ~ w0]", t, groups=["firm", "year"])
+                fits.append(TSLS(covariance="cluster").fit(t["y"], t["x"], instruments=t["w0"], clusters=groups))
+            formula = TSLS(covariance="cluster").fit_formula("y ~ 1 + [x ~ w0]", t, clusters=["firm", "year"])
         for model in (*fits, formula):
             np.testing.assert_allclose(model.fitted_.covariance, wanted.fitted_.covariance, rtol=1e-10)
             assert model.data_ is not None
@@ -366,7 +369,7 @@ class TestTwoWays:
 
     @pytest.mark.parametrize("groups", [["firm", "year", "w0"], ["firm", "firm"], []])
     def test_other_numbers_of_columns_are_refused(self, groups: list[str]) -> None:
-        with pytest.raises(DataError, match="one column, or two for clusters two ways"):
+        with pytest.raises(DataError, match="one column, or two to cluster two ways"):
             self.fit(groups)
 
     def test_names_that_are_no_columns_are_refused(self) -> None:

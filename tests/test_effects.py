@@ -92,7 +92,7 @@ def test_averages_are_weighted_with_everything_that_belongs_to_them() -> None:
     difference = interval_of(contrast(found.estimate), 0.95)
     assert difference.std_error == pytest.approx(0.2)
     for bad in (weights[:-1], -weights, 0.0 * weights):
-        with pytest.raises(DataError, match="weights"):
+        with pytest.raises(DataError, match="sample_weight"):
             query_along(DATA.schema, [1.0], TABLE, weights=bad)
 
 

@@ -11,6 +11,7 @@ from bgmiv import errors
 BUILT_IN = {
     "BGMIVError": (Exception,),
     "BGMIVWarning": (UserWarning,),
+    "ArgumentError": (ValueError, TypeError),
     "ConfigError": (ValueError,),
     "DataError": (ValueError,),
     "DivergedError": (ArithmeticError,),

@@ -1,6 +1,6 @@
 """Benchmarks that other authors wrote, from their definitions.
 
-`bgmiv bench` has them where PYTHONPATH holds `benchmarks` and BGMIV_DESIGNS is `report.published`.
+`bgmiv bench` has them where PYTHONPATH holds `benchmarks` and BGMIV_DESIGNS is `report`.
 
 ρ = 1 is each benchmark as published. Otherwise the confounder of the outcome has the correlation ρ with that of the
 treatment, and all else stays: the structural function does not depend on ρ.

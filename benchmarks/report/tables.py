@@ -17,8 +17,7 @@ from pathlib import Path
 import pandas as pd
 
 from bgmiv._io import safe_name
-from bgmiv.data.csv_file import guarded
-from bgmiv.data.export import LATEX_SIGNS
+from bgmiv.data.files import LATEX_SIGNS, guarded
 from report.frame import FAILED, MIXED, OTHER
 
 __all__ = [

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bgmiv.baselines.tsls import TSLS
     from bgmiv.bgm.estimator import BGMIV, BGMIVConfig, FittedBGMIV
     from bgmiv.data import BlockSpec, FixedAffine, Identity, IVData, RoleScaling, Standardise
-    from bgmiv.data.read import read_table
+    from bgmiv.data.files import read_table
     from bgmiv.designs.empirical import load_empirical
     from bgmiv.effects import DoseResponse
     from bgmiv.errors import (
@@ -66,7 +66,7 @@ _HOMES = {
     "bgmiv.baselines.tsls": "TSLS",
     "bgmiv.bgm.estimator": "BGMIV BGMIVConfig FittedBGMIV",
     "bgmiv.data": "BlockSpec FixedAffine IVData Identity RoleScaling Standardise",
-    "bgmiv.data.read": "read_table",
+    "bgmiv.data.files": "read_table",
     "bgmiv.designs.empirical": "load_empirical",
     "bgmiv.effects": "DoseResponse",
     "bgmiv.errors": "BGMIVError BGMIVWarning ConfigError DataError FitInterrupted FitWarning "

@@ -48,7 +48,7 @@ def writing(path: Path, advice: str = _ADVICE) -> Iterator[None]:
         raise StoreError(f"{path} cannot be written: {why}. {advice}") from error
 
 
-def check_writable(folder: Path) -> None:
+def check_writable(folder: Path, advice: str = _ADVICE) -> None:
     """Write a megabyte to a folder, or to the nearest one above it if it is still to be made, and take it back.
 
     Permissions tell less: of a full disk, of one mounted read-only, or of what the superuser may do.
@@ -56,7 +56,7 @@ def check_writable(folder: Path) -> None:
     Raises:
         StoreError: it cannot be written.
     """
-    with writing(folder):
+    with writing(folder, advice):
         above = (folder.absolute(), *folder.absolute().parents)
         nearest = next(parent for parent in above if os.path.lexists(parent))
         with tempfile.TemporaryFile(dir=nearest) as file:

@@ -86,7 +86,7 @@ class Errors:
         covariance: Covariance = "auto",
         groups: NDArray[np.int64] | None = None,
         second: NDArray[np.int64] | None = None,
-        label: str = "groups",
+        label: str = "clusters",
     ) -> Errors:
         """The errors that an argument `covariance` stands for, given one or two clusterings of the rows.
 
@@ -98,14 +98,14 @@ class Errors:
         if groups is None:
             if covariance == "cluster":
                 one, other = (setting("covariance", name) for name in ("cluster", "robust"))
-                raise DataError(f"{one} needs clusters: pass groups=, or use {other}.")
+                raise DataError(f"{one} needs clusters: pass clusters=, or use {other}.")
             return cls()
         both = [np.unique(codes, return_inverse=True)[1] for codes in (groups, second) if codes is not None]
         few = min(int(codes.max()) + 1 for codes in both)
         if few < _MIN_CLUSTERS:
             raise DataError(
-                f"{label}: {few} clusters do not tell how much estimates vary between clusters. Pass finer groups, at "
-                f"least {_MIN_CLUSTERS} of them, or leave groups out to treat rows as independent."
+                f"{label}: {few} clusters do not tell how much estimates vary between clusters. Pass finer ones, at "
+                f"least {_MIN_CLUSTERS} of them, or leave clusters out to treat rows as independent."
             )
         signs = [1.0] * len(both)
         if len(both) == 2:
@@ -142,7 +142,7 @@ ROBUST = Errors()
 
 def errors_of(data: IVData) -> Errors:
     """What is assumed of the errors of a data set, by its groups and the covariance that was asked for."""
-    return Errors.of(data.covariance, data.groups, data.second_groups, role_label("groups", data.groups_name))
+    return Errors.of(data.covariance, data.groups, data.second_groups, role_label("clusters", data.groups_name))
 
 
 def check_clusters(data: IVData) -> None:
@@ -158,7 +158,7 @@ def check_clusters(data: IVData) -> None:
         count = 0 if codes is None else len(np.unique(codes))
         if 0 < count < _FEW_CLUSTERS:
             warn_user(
-                f"{role_label('groups', name)}: {count} clusters are few. Intervals have {count - 1} degrees of "
+                f"{role_label('clusters', name)}: {count} clusters are few. Intervals have {count - 1} degrees of "
                 "freedom, and are still too short if clusters differ much in size or in how they were treated.",
                 FitWarning,
             )

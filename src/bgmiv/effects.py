@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.data.export import Tabular
+from bgmiv.data.files import Tabular
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query, query_at, rows_of
 from bgmiv.data.schema import BlockKind, Schema
@@ -171,7 +171,7 @@ def interval_at(
     def joined(name: str) -> Any:
         return np.concatenate([getattr(part, name) for part in parts], axis=axis)
 
-    errors = {
+    errors: dict[str, float | Floats] = {
         name: np.concatenate([part.std_errors[name] for part in parts], axis=axis) for name in parts[0].std_errors
     }
     arrays = {name: joined(name) for name in ("estimate", "lower", "upper", "in_support", "dof")}

@@ -17,9 +17,9 @@ from __future__ import annotations
 import re
 
 __all__ = [
-    "BGMIVError", "BGMIVWarning", "ConfigError", "DataError", "DivergedError", "FetchError", "FitInterrupted",
-    "FitWarning", "ForkedProcessError", "KindWarning", "MissingExtraError", "ModelFileError", "NotFittedError",
-    "NotIdentifiedError", "StoreError", "SupportWarning", "WeakInstrumentWarning", "printable",
+    "ArgumentError", "BGMIVError", "BGMIVWarning", "ConfigError", "DataError", "DivergedError", "FetchError",
+    "FitInterrupted", "FitWarning", "ForkedProcessError", "KindWarning", "MissingExtraError", "ModelFileError",
+    "NotFittedError", "NotIdentifiedError", "StoreError", "SupportWarning", "WeakInstrumentWarning", "printable",
 ]  # fmt: skip
 
 # Control characters but line breaks, changes of direction, surrogates and non-characters.
@@ -83,6 +83,10 @@ class ConfigError(BGMIVError, ValueError):
             ...
         bgmiv.errors.ConfigError: ...
     """
+
+
+class ArgumentError(ConfigError, TypeError):
+    """A function has no argument of this name or place; the message names the one that was probably meant."""
 
 
 class NotFittedError(BGMIVError, ValueError, AttributeError):

@@ -12,7 +12,7 @@ from scipy.special import ndtr
 from scipy.stats import norm
 from scipy.stats import t as student
 
-from bgmiv.data.export import Tabular
+from bgmiv.data.files import Tabular
 from bgmiv.errors import ConfigError
 from bgmiv.numerals import percent, pieces_text, robust_set_text
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "ANDERSON_RUBIN", "BOUND", "SMOOTHING", "STRENGTH", "WILD", "Band", "Ends", "Estimate", "Floats", "Interval",
+    "ANDERSON_RUBIN", "BOUND", "NO_INTERVAL", "SMOOTHING", "STRENGTH", "WILD", "Band", "Estimate", "Floats", "Interval",
     "Source", "biased_quantile", "check_level", "coefficient_table", "interval_of", "largest_quantile",
 ]  # fmt: skip
 
@@ -42,6 +42,9 @@ ANDERSON_RUBIN = "anderson-rubin"
 
 WILD = "wild bootstrap"
 """The method of an interval that is a set of effects which the wild cluster bootstrap keeps."""
+
+NO_INTERVAL = "none"
+"""The method of an estimate without an interval, whose ends are not numbers."""
 
 # From which the largest of many t statistics is known to about a per cent.
 _DRAWS, _SEED = 4000, 0
@@ -84,35 +87,8 @@ class Estimate(NamedTuple):
         return Estimate(function(self.values), sources)
 
 
-class Ends:
-    """What every interval of one number has, wherever it is shown: its ends, or those of a set in several pieces."""
-
-    lower: Any
-    upper: Any
-    method: str
-    pieces: tuple[tuple[float, float], ...]
-
-    @property
-    def stretches(self) -> tuple[tuple[float, float], ...]:
-        """The disjoint intervals it consists of, in rising order; none where there is no interval, or an empty set."""
-        if self.pieces or self.lower is None or self.upper is None or np.isnan(self.lower):
-            return self.pieces
-        return ((self.lower, self.upper),)
-
-    @property
-    def set_text(self) -> str | None:
-        """The set in words, where two ends do not tell it: an empty one, or one of several pieces."""
-        told = self.method not in (ANDERSON_RUBIN, WILD) or len(self.pieces) == 1
-        return None if told else robust_set_text(self.pieces)
-
-    @property
-    def set_cell(self) -> str:
-        """The same for a cell of a table, empty where two ends tell it."""
-        return "" if self.set_text is None else pieces_text(self.pieces)
-
-
-@dataclass(frozen=True, eq=False)
-class Interval(Ends, Tabular):
+@dataclass(frozen=True)
+class Interval(Tabular):
     """An estimate with its interval; unpacks to the two ends, `lower, upper = model.effect_interval(...)`.
 
     Attributes:
@@ -127,7 +103,7 @@ class Interval(Ends, Tabular):
         dof: degrees of freedom, of the same shape.
         method: "pointwise"; "uniform" for a band that covers all entries; "anderson-rubin" for the ends of a set
             that is valid however weak the instruments are; "wild bootstrap" for those of a set that the wild cluster
-            bootstrap keeps.
+            bootstrap keeps; "none" for a method without intervals, whose ends are not numbers.
         pieces: of such a set, its disjoint intervals in rising order; `lower` and `upper` are the outermost ends.
         note: what has to be known of this interval, such as that it is too narrow; empty if nothing.
         axes: names of the axes of arrays, such as ("treatment", "row"); "level" are those of an outcome.
@@ -140,15 +116,15 @@ class Interval(Ends, Tabular):
         (1.5, 2.5, 0.25)
     """
 
-    estimate: Any
-    lower: Any
-    upper: Any
+    estimate: float | Floats
+    lower: float | Floats
+    upper: float | Floats
     level: float
-    std_errors: dict[str, Any]
-    in_support: Any = True
+    std_errors: dict[str, float | Floats]
+    in_support: bool | float | NDArray[Any] = True
     labels: tuple[Any, ...] = ()
     name: str = "estimate"
-    dof: Any = np.inf
+    dof: float | Floats = np.inf
     method: str = "pointwise"
     pieces: tuple[tuple[float, float], ...] = ()
     note: str = ""
@@ -161,8 +137,34 @@ class Interval(Ends, Tabular):
 
     @property
     def std_error(self) -> Any:
-        """The standard error of all sources together."""
+        """The standard error of all sources together; not a number for a method without intervals."""
+        if self.method == NO_INTERVAL:
+            return np.nan
         return np.sqrt(sum(np.square(part) for part in self.std_errors.values()))
+
+    @property
+    def stretches(self) -> tuple[tuple[float, float], ...]:
+        """The disjoint intervals of one number, in rising order; none where there is no interval, or an empty set."""
+        if self.pieces or np.isnan(self.lower):
+            return self.pieces
+        return ((float(self.lower), float(self.upper)),)
+
+    @property
+    def set_text(self) -> str | None:
+        """The set in words, where two ends do not tell it: an empty one, or one of several pieces."""
+        told = self.method not in (ANDERSON_RUBIN, WILD) or len(self.pieces) == 1
+        return None if told else robust_set_text(self.pieces)
+
+    @property
+    def set_cell(self) -> str:
+        """The same for a cell of a table, empty where two ends tell it."""
+        return "" if self.set_text is None else pieces_text(self.pieces)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is kept of an interval of one number in a record of plain values; ends that do not exist are None."""
+        names = ("estimate", "lower", "upper", "std_errors", "in_support", "dof", "method", "pieces")
+        record = {name: getattr(self, name) for name in names}
+        return record | ({"lower": None, "upper": None} if self.method == NO_INTERVAL else {})
 
     def to_frame(self) -> pd.DataFrame:
         """One row for each estimate: estimate, standard error, ends of the interval, and support.

@@ -97,7 +97,7 @@ def test_errors_name_the_argument_and_the_fix() -> None:
 def test_weights_and_groups_reach_the_method() -> None:
     counts = np.where(np.arange(500) % 5 == 0, 3, 1)
     rows = np.repeat(np.arange(500), counts)
-    weighted = linear().fit(Y, T, Z=Z, X=X, sample_weight=counts, groups=np.arange(500) // 2)
+    weighted = linear().fit(Y, T, Z=Z, X=X, sample_weight=counts, clusters=np.arange(500) // 2)
     repeated = linear().fit(Y[rows], T[rows], Z=Z[rows], X=X[rows])
     assert weighted.ate(X) == pytest.approx(repeated.ate(X))
     assert weighted.estimator_.data_.groups is not None

@@ -93,7 +93,7 @@ def test_at_the_end_of_a_pipeline() -> None:
 def test_weights_reach_the_method() -> None:
     counts = np.where(np.arange(400) % 5 == 0, 3, 1)
     rows = np.repeat(np.arange(400), counts)
-    weighted = by_name().fit(FRAME, Y, sample_weight=counts, groups=np.arange(400) // 10)
+    weighted = by_name().fit(FRAME, Y, sample_weight=counts, clusters=np.arange(400) // 10)
     repeated = by_name().fit(FRAME.iloc[rows].reset_index(drop=True), Y[rows])
     np.testing.assert_allclose(weighted.predict(FRAME), repeated.predict(FRAME))
     found = cross_validate(by_name(), FRAME, Y, params={"sample_weight": counts}, return_estimator=True)

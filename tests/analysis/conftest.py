@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from bgmiv.analysis.instruments import Balance, BinnedMeans, DirectEffect, Instr
 from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.diagnostics.check import Check, Diagnosis, LinearEstimate
 from bgmiv.diagnostics.verdict import FitEvidence, judge
-from bgmiv.intervals import Estimate, Source, interval_of
+from bgmiv.intervals import NO_INTERVAL, Estimate, Interval, Source, interval_of
 
 GROUPS = (
     (Group("", "all rows", 3010), 0.0),
@@ -49,9 +50,17 @@ def _curve(group: Group, values: np.ndarray, support: np.ndarray, grid: np.ndarr
 
 
 def _effect(curve: Curve, t0: float, t1: float) -> EffectRow:
-    found = contrast(curve, t0, t1, 0.95)[0]
-    ends = (found.estimate, found.lower, found.upper)
-    return EffectRow(curve.group, t0, t1, *ends, found.std_errors, found.in_support, found.dof)
+    return EffectRow(curve.group, t0, t1, contrast(curve, t0, t1, 0.95)[0])
+
+
+def usual(estimate: float, lower: float, upper: float) -> Interval:
+    """A method's interval."""
+    return Interval(estimate, lower, upper, 0.95, {"sampling": (upper - lower) / 3.92})
+
+
+def point(estimate: float) -> Interval:
+    """The answer of a method without intervals."""
+    return Interval(estimate, math.nan, math.nan, 0.95, {}, method=NO_INTERVAL)
 
 
 CHECKS = (
@@ -73,12 +82,11 @@ def analysis() -> Analysis:
     curves = tuple(_curve(group, values + shift * (grid / 12.0), support, grid, shapes) for group, shift in GROUPS)
     effects = tuple(_effect(curve, 12.0, 16.0) for curve in curves)
     line, naive = (tuple((6.2 + slope * (grid - 12.6)).tolist()) for slope in (0.1315, 0.0747))
-    first = effects[0]
     methods = (
-        MethodRow("BGM-IV", first.estimate, first.lower, first.upper, curves[0].estimate, "", "doubtful", 602),
-        MethodRow("2SLS", 0.526, 0.097, 0.955, line, "line"),
-        MethodRow("BGM-IV without the instrument", 0.31, 0.27, 0.35, naive, "no-instrument"),
-        MethodRow("KIV", 0.37, None, None, tuple((np.asarray(naive) + 0.03 * np.sin(grid)).tolist())),
+        MethodRow("BGM-IV", effects[0].interval, curves[0].estimate, "", "doubtful", 602),
+        MethodRow("2SLS", usual(0.526, 0.097, 0.955), line, "line"),
+        MethodRow("BGM-IV without the instrument", usual(0.31, 0.27, 0.35), naive, "no-instrument"),
+        MethodRow("KIV", point(0.37), tuple((np.asarray(naive) + 0.03 * np.sin(grid)).tolist())),
     )
     steps = tuple(range(0, 4000, 100))
     losses = tuple((0.5 + np.exp(-np.asarray(steps) / 900.0)).tolist())
@@ -131,8 +139,8 @@ def levelled(analysis: Analysis) -> Analysis:
     curves = tuple(_curve(group, values + shift / 4, support, grid, shapes) for group, shift in GROUPS[:3])
     effects = tuple(_effect(curve, 0.0, 1.0) for curve in curves)
     methods = (
-        MethodRow("BGM-IV", effects[0].estimate, effects[0].lower, effects[0].upper, curves[0].estimate),
-        MethodRow("2SLS", 0.05, 0.01, 0.09, (0.2, 0.25, 0.29, 0.4), "line"),
+        MethodRow("BGM-IV", effects[0].interval, curves[0].estimate),
+        MethodRow("2SLS", usual(0.05, 0.01, 0.09), (0.2, 0.25, 0.29, 0.4), "line"),
     )
     columns = (
         ColumnSummary("voted", "outcome", "binary", "yes 21%, no 79%"),
@@ -149,7 +157,7 @@ def levelled(analysis: Analysis) -> Analysis:
 def bare(analysis: Analysis) -> Analysis:
     """As little as there can be: point estimates, one group, nothing checked."""
     curve = replace(analysis.curves[0], lower=(), upper=(), sources=())
-    effect = replace(analysis.effects[0], lower=None, upper=None, std_errors={})
+    effect = replace(analysis.effects[0], interval=point(analysis.effects[0].estimate))
     curve = replace(curve, band_lower=(), band_upper=())
     nothing = {
         "instruments": InstrumentViews(),

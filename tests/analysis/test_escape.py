@@ -14,6 +14,7 @@ from bgmiv.analysis.compare import Comparison
 from bgmiv.analysis.markup import clean
 from bgmiv.analysis.page import report_page
 from bgmiv.analysis.text import summary_html, summary_text
+from bgmiv.intervals import Interval
 
 
 class Skeleton(HTMLParser):
@@ -74,7 +75,7 @@ def _check_block(page: str, levels: list[str]) -> None:
 
 
 def test_notebook_fragments(analysis: Analysis, payloads: list[str], poisoned: Any) -> None:
-    row = MethodRow("a", 1.0, 0.5, 1.5, ())
+    row = MethodRow("a", Interval(1.0, 0.5, 1.5, 0.95, {"sampling": 0.25}), ())
     both = Comparison("y", "x", ("none", "some"), 0.0, 1.0, 10, 0.95, (), (row,))
     plain, pair = Skeleton(summary_html(analysis)), Skeleton(both._repr_html_())
     for payload in payloads:

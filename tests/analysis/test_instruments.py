@@ -41,7 +41,7 @@ def test_covariates_are_held_at_their_means() -> None:
     stage = views(W, covariates=V)[1].means[0]
     right = np.column_stack([W == 0, W == 1, V - V.mean()])
     assert stage.mean == pytest.approx(np.linalg.lstsq(right, X, rcond=None)[0][:2])
-    weighted = views(W, covariates=V, weights=1.0 + W)[1].means[0]
+    weighted = views(W, covariates=V, sample_weight=1.0 + W)[1].means[0]
     assert weighted.mean != pytest.approx(stage.mean)
 
 

@@ -169,7 +169,8 @@ def test_axes_hold_odd_values() -> None:
 def test_odd_numbers_are_shown(analysis: Analysis, value: float) -> None:
     one = Curve(Group("", "all rows", 1), (12.0, 16.0), *((value,) * 2,) * 3, (0.0, 0.0))
     flat = HistoryLine("loss", "p", (0, 1), (value, math.inf))
-    effect = replace(analysis.effects[0], estimate=value, lower=-math.inf, upper=math.inf)
+    interval = replace(analysis.effects[0].interval, estimate=value, lower=-math.inf, upper=math.inf)
+    effect = replace(analysis.effects[0], interval=interval)
     odd = replace(analysis, curves=(one,), effects=(effect,), history=(flat,), methods=())
     sets = {
         "-infinity to -1.00 or 2.00 to infinity": ((-math.inf, -1.0), (2.0, math.inf)),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from bgmiv.analysis.analysis import Analysis
+from bgmiv.analysis.analysis import Analysis, EffectRow
 from bgmiv.analysis.markup import sentence, shortened
 from bgmiv.analysis.page import report_page
 from bgmiv.analysis.text import answer, cautions, checks_of, headline, summary_html, summary_text, trust
@@ -99,6 +100,10 @@ def test_the_verdict_words_the_headline(analysis: Analysis, verdict: Verdict | N
 NUMBERS = {"effective_f": 1.0, "critical": 23.0, "instruments": 1.0, "robust_p": 0.2, "wu_hausman_p": 0.2}
 
 
+def _with_interval(row: EffectRow, **changed: Any) -> EffectRow:
+    return replace(row, interval=replace(row.interval, **changed))
+
+
 def _check(severity: Severity, key: str = "endogeneity") -> Check:
     return Check(key, severity, NUMBERS)
 
@@ -115,7 +120,7 @@ def test_weak_instruments_are_said_beside_the_interval(analysis: Analysis, bare:
         "The data do not support an estimate of the effect of educ on lwage by BGM-IV. The weak-instrument-robust 95% "
         "set for the linear effect of one unit of educ: 0.024 to 0.285."
     )
-    robust = replace(analysis.effects[0], method="anderson-rubin", pieces=((0.1, 0.9),))
+    robust = _with_interval(analysis.effects[0], method="anderson-rubin", pieces=((0.1, 0.9),))
     protected = replace(weakly, effects=(robust, *analysis.effects[1:]))
     assert answer(protected).endswith("The weak-instrument-robust 95% set for s" + CHANGE + ": 0.100 to 0.900.")
     assert "report the interval of the average effect" in cautions(protected)[0]

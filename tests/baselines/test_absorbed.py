@@ -73,7 +73,7 @@ def test_two_absorbed_covariates_weights_and_clusters_are_those_of_pyfixest(clus
     vcov = {"CRV1": "firm"} if clustered else "hetero"
     weights = "weight" if weighted else None
     theirs = pyfixest_fit("y ~ v | firm + year | x ~ w", table, vcov, weights)
-    roles = {"weights": weights, "groups": "firm" if clustered else None}
+    roles = {"sample_weight": weights, "clusters": "firm" if clustered else None}
     # Of 40 firms the default is the jackknife.
     kind = TSLS(covariance="cluster" if clustered else "robust")
     model = kind.fit_formula("y ~ v + C(firm) + C(year) + [x ~ w]", table, **roles)
@@ -138,7 +138,7 @@ def test_a_sieve_is_net_of_two_absorbed_covariates(method: Any, tmp_path: Path) 
     rng = np.random.default_rng(0)
     table = panel(60, 30)
     table["y"] += 2.0 * rng.normal(size=30)[table["year"].astype(int)] + 0.5 * table["x"] * table["v"]
-    model = method(random_state=0).fit_formula("y ~ v + C(firm) + C(year) + [x ~ w]", table, weights="weight")
+    model = method(random_state=0).fit_formula("y ~ v + C(firm) + C(year) + [x ~ w]", table, sample_weight="weight")
     rows = table.iloc[[0, 500, 1700]]
     found = model.effect_interval(rows, t0=0.0, t1=1.0)
     errors = found.estimate - (-1.0 + 0.5 * rows["v"].to_numpy())

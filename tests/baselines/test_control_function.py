@@ -14,11 +14,11 @@ from bgmiv.baselines.npiv import NPIVConfig
 from bgmiv.baselines.tsls import TSLSConfig
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import query_along
-from bgmiv.designs import BinaryConfoundedDesign, CategoricalTreatmentDesign
 from bgmiv.effects import average, predict
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.sieve.columns import draw_folds
 from bgmiv.sieve.control import generalised_residual
+from report.small_designs import BinaryConfoundedDesign, CategoricalTreatmentDesign
 
 SEED = 0
 
@@ -93,21 +93,21 @@ def test_groups_widen_intervals_and_stay_in_one_fold() -> None:
     x = w + rng.normal(size=600)
     errors = []
     for given in (None, groups):
-        model = bgmiv.ControlFunction(random_state=0).fit(x + e, x, instruments=w, groups=given)
+        model = bgmiv.ControlFunction(random_state=0).fit(x + e, x, instruments=w, clusters=given)
         errors.append(model.ate_interval(t0=0.0, t1=1.0).std_error)
         assert ("clustered" in model.fitted_.interval_kind) == (given is not None)
     assert errors[1] > 1.5 * errors[0]
-    data = IVData.from_arrays(x + e, x, instruments=w, groups=groups)
+    data = IVData.from_arrays(x + e, x, instruments=w, clusters=groups)
     folds = draw_folds(data, rng)
     assert all(len(set(folds[groups == group])) == 1 for group in range(60))
 
 
 def test_weights_of_one_are_none_and_rows_of_weight_zero_are_left_out() -> None:
-    plain, ones = linear(300), linear(300, weights=np.full(300, 3.0))
+    plain, ones = linear(300), linear(300, sample_weight=np.full(300, 3.0))
     at = np.linspace(-1.0, 1.0, 5)
     expected = predict(ControlFunctionConfig().fit(plain, SEED), at, at)
     np.testing.assert_allclose(predict(ControlFunctionConfig().fit(ones, SEED), at, at), expected, rtol=1e-9)
-    half = linear(300, weights=(np.arange(300) < 200).astype(float))
+    half = linear(300, sample_weight=(np.arange(300) < 200).astype(float))
     got = predict(ControlFunctionConfig().fit(half, SEED), at, at)
     first = ControlFunctionConfig().fit(plain.take(slice(200)), SEED)
     np.testing.assert_allclose(got, predict(first, at, at), rtol=1e-9)

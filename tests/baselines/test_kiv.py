@@ -10,10 +10,11 @@ from bgmiv.baselines import kiv
 from bgmiv.baselines.kiv import KIV, KIVConfig, paper_preset
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import Identity, RoleScaling
-from bgmiv.designs import DemandDesign, LowDimDesign, VectorProxyDesign
+from bgmiv.designs import DemandDesign, VectorProxyDesign
 from bgmiv.effects import predict
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.kernels import GaussianKernel, fit_features, median_lengthscales
+from report.small_designs import LowDimDesign
 
 SEED = 0
 

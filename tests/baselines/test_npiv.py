@@ -39,10 +39,10 @@ def _table(n: int = 400, *, seed: int = 0, **roles: object) -> IVData:
     return IVData.from_arrays(x * (1 + age) + 2 * u, x, instruments=w, covariates=covariates, blocks=blocks, **roles)
 
 
-@pytest.mark.parametrize("sampled", ["plain", "weights", "groups"])
+@pytest.mark.parametrize("sampled", ["plain", "weights", "clusters"])
 def test_infinite_penalties_give_two_stage_least_squares_and_its_standard_errors(sampled: str) -> None:
     rng = np.random.default_rng(1)
-    roles = {"weights": {"weights": rng.uniform(0.5, 2.0, 400)}, "groups": {"groups": np.arange(400) // 4}}
+    roles = {"weights": {"sample_weight": rng.uniform(0.5, 2.0, 400)}, "clusters": {"clusters": np.arange(400) // 4}}
     data = _table(**roles.get(sampled, {}))
     ours, theirs = LINEAR.fit(data, SEED), TSLSConfig().fit(data)
     query = query_at(data.schema, data.treatment, Rows(data.covariates))
@@ -271,7 +271,7 @@ def test_rows_that_are_repeated_in_groups_count_once_and_weights_count_rows() ->
     y = x + v + u
     alone = IVData.from_arrays(y, x, instruments=w, covariates=v)
     columns = [np.repeat(column, 2) for column in (y, x, w, v)]
-    roles = {"instruments": columns[2], "covariates": columns[3], "groups": np.arange(600) // 2}
+    roles = {"instruments": columns[2], "covariates": columns[3], "clusters": np.arange(600) // 2}
     clustered = IVData.from_arrays(*columns[:2], **roles)
     query = query_along(alone.schema, [0.0, 2.0], Rows(alone.covariates[:5]))
     plain, grouped = (np.sum(LINEAR.fit(d, SEED).factors(query)[0].factors ** 2, axis=0) for d in (alone, clustered))
@@ -281,7 +281,11 @@ def test_rows_that_are_repeated_in_groups_count_once_and_weights_count_rows() ->
     weights = np.random.default_rng(0).integers(1, 4, 300)
     repeated = alone.take(np.repeat(np.arange(300), weights))
     weighted = IVData.from_arrays(
-        alone.outcome, alone.treatment, instruments=alone.instruments, covariates=alone.covariates, weights=weights
+        alone.outcome,
+        alone.treatment,
+        instruments=alone.instruments,
+        covariates=alone.covariates,
+        sample_weight=weights,
     )
     np.testing.assert_allclose(LINEAR.fit(weighted, SEED).at(query), LINEAR.fit(repeated, SEED).at(query), atol=1e-8)
 

@@ -221,7 +221,9 @@ def test_networks_are_not_trained_on_a_handful_of_rows() -> None:
     rng = np.random.default_rng(0)
     w, u = rng.normal(size=(2, 60))
     few = IVData.from_arrays((w + 2.0 * u)[:5], (w + u)[:5], instruments=w[:5])
-    weighted = IVData.from_arrays(w + 2.0 * u, w + u, instruments=w, weights=(np.arange(60) < 49).astype(np.float64))
+    weighted = IVData.from_arrays(
+        w + 2.0 * u, w + u, instruments=w, sample_weight=(np.arange(60) < 49).astype(np.float64)
+    )
     for data, n in ((few, 5), (weighted, 49)):
         with pytest.raises(DataError, match=f"at least 50 rows, got {n}"):
             BGMIVConfig().fit(data, 0)

@@ -161,7 +161,7 @@ def test_levels_weights_groups_and_no_instrument(with_last_stage: BGMIVConfig) -
     weights = np.where(np.arange(100) < 10, 0.0, 1.0)
     data = IVData.from_arrays(
         y, level, instruments=np.column_stack([w, w**2]), covariates=u**2, treatment_kind="categorical",
-        weights=weights, groups=np.arange(100) // 4,
+        sample_weight=weights, clusters=np.arange(100) // 4,
     )  # fmt: skip
     for config in (with_last_stage, with_last_stage.without_instrument()):
         fitted = config.fit(data, 0)

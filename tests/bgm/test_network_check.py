@@ -59,7 +59,7 @@ def test_the_same_without_instruments_with_weights_and_with_groups() -> None:
     groups = np.random.default_rng(1).integers(0, 60, N)
     weights = np.random.default_rng(2).uniform(0.5, 1.5, N)
     for surface in (0.0, 2.0):
-        for data in (draw(surface, groups=groups), draw(surface, weights=weights)):
+        for data in (draw(surface, clusters=groups), draw(surface, sample_weight=weights)):
             assert (left(data) > 0.0) == (surface > 0.0)
         assert (left(draw(surface).without_instruments(), use_instrument=False) > 0.0) == (surface > 0.0)
 

@@ -197,7 +197,7 @@ def test_status_counts_every_state(store: RowStore, tmp_path: Path) -> None:
     assert "failed: demand n=100 rho=0.5 tsls seed 1: DataError: [no] good" in shown.output
     assert "damaged: " in shown.output
     assert "1 rows come from other algorithm versions" in shown.output
-    assert "confounded" in bgmiv("bench", "status", store.folder, "--plan", "confounded").output
+    assert "noisy" in bgmiv("bench", "status", store.folder, "--plan", "noisy").output
     assert bgmiv("bench", "status", store.folder, "--plan", "nowhere").exit_code == 2
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from bgmiv import TSLS
 from bgmiv.cli.main import app
-from bgmiv.data.read import read_table
+from bgmiv.data.files import read_table
 from bgmiv.designs import load_empirical, mnist
 
 CONTENTS = {name: f"small {name}".encode() for name in mnist._FILES}

@@ -16,7 +16,7 @@ import bgmiv as library
 from bgmiv import TSLS
 from bgmiv.bgm import config as bgm
 from bgmiv.cli.main import app
-from bgmiv.data.read import read_table
+from bgmiv.data.files import read_table
 from bgmiv.errors import DivergedError
 
 FORMULA = "sales ~ season + I(season**2) + region + [price ~ cost]"

@@ -47,7 +47,7 @@ class Problem:
         return self.treatment[:7]
 
     def fit(self, model: IVEstimator) -> IVEstimator:
-        roles = {"instruments": self.instruments, "covariates": self.covariates, "weights": self.weights}
+        roles = {"instruments": self.instruments, "covariates": self.covariates, "sample_weight": self.weights}
         return model.fit(self.outcome, self.treatment, blocks=self.blocks or None, **roles)
 
 

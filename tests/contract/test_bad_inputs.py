@@ -34,8 +34,8 @@ FIT: dict[str, tuple[dict[str, Any], str]] = {
     "words": ({"covariates": {"place": REGION}}, "'place' holds strings.*blocks="),
     "no instruments": ({"instruments": None}, "instruments are missing"),
     "unknown block": ({"covariates": {"age": V}, "blocks": {"regoin": "categorical"}}, "'regoin'"),
-    "negative weight": ({"weights": -np.ones(N)}, "weights: 60 negative values"),
-    "one group": ({"groups": np.zeros(N)}, "groups: every row is in one group"),
+    "negative weight": ({"sample_weight": -np.ones(N)}, "sample_weight: 60 negative values"),
+    "one group": ({"clusters": np.zeros(N)}, "clusters: every row is in one cluster"),
 }
 
 SETTINGS: dict[str, tuple[Callable[..., IVEstimator], dict[str, Any], str]] = {

@@ -26,7 +26,7 @@ def clustered(seed: int) -> dict[str, np.ndarray]:
     w, u, e = rng.normal(size=(3, len(GROUPS)))
     x = w + 0.5 * v[:, 0] + u + 0.5 * effect
     y = x + 0.5 * v[:, 0] + 2.0 * effect - u + e
-    return {"outcome": y, "treatment": x, "instruments": w, "covariates": v, "groups": GROUPS}
+    return {"outcome": y, "treatment": x, "instruments": w, "covariates": v, "clusters": GROUPS}
 
 
 def assert_apart(held_out: np.ndarray, learnt_from: np.ndarray | None = None) -> None:

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from bgmiv.data import IVData
-from bgmiv.designs import Design, MnistDesign, MnistHDDesign, VectorProxyDesign, make_design
+from bgmiv.designs import Design, MnistDesign, MnistHDDesign, VectorProxyDesign
 from bgmiv.effects import predict
 from bgmiv.errors import DataError
 from bgmiv.estimators.base import IVEstimator
+from report import make_design
 
 # Pictures that need no network, in place of MNIST's.
 IMAGES: dict[str, Design] = {

@@ -247,7 +247,7 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     ),
     "a formula without end": (
         in_json(lambda d: d["model"]["reader"]["terms"][2][0].__setitem__(0, "bs(income, df=100000000)")),
-        "formula is refused.* has a setting above 100",
+        "formula is refused.* has a setting below 1 or above 100",
     ),
     "a linked document": (link("model.json"), "never followed"),
     "linked arrays": (link("arrays.safetensors"), "never followed"),

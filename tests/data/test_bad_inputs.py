@@ -14,7 +14,7 @@ import pytest
 import scipy.sparse
 
 from bgmiv.data import BlockSpec, IVData, read_table
-from bgmiv.data.read import from_frame
+from bgmiv.data.ivdata import from_frame
 from bgmiv.errors import DataError
 
 N = 6
@@ -342,8 +342,8 @@ FILES = {
         "'educ' holds numbers with commas, such as '0,5'.*decimal=','",
     ),
     "identifiers": ({"region": list("abcdefghijkl")}, {}, "'region' holds strings, 12 different ones in 12 rows"),
-    "negative weight": ({"pw": [-1]}, {"weights": "pw"}, r"'pw': 1 negative value \(row 0\)"),
-    "missing group": ({"pw": [""]}, {"groups": "pw"}, r"missing values in 'pw' \(1\)"),
+    "negative weight": ({"pw": [-1]}, {"sample_weight": "pw"}, r"'pw': 1 negative value \(row 0\)"),
+    "missing group": ({"pw": [""]}, {"clusters": "pw"}, r"missing values in 'pw' \(1\)"),
     "outcome again": ({"pw": FILE["wage"]}, {"covariates": ["pw"]}, "'wage' is identical to covariates column 'pw'"),
     "unknown outcome": ({}, {"outcome": "wages"}, r"no column 'wages'\. Did you mean 'wage'"),
 }

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bgmiv
-from bgmiv.data import csv_file
+from bgmiv.data import files
 from bgmiv.errors import DataError
 
 MISSING = {"", "NA", "N/A", "n/a", "<NA>", "NaN", "nan", "null", "NULL", "None"}
@@ -58,7 +58,7 @@ def test_any_bytes_are_a_right_table_or_our_error(content: bytes, tmp_path: Path
     file = tmp_path / "any.csv"
     file.write_bytes(content)
     try:
-        found = csv_file.read_csv(file, csv_file.CSVFormat()).table
+        found = files.read_csv(file, files.CSVFormat()).table
     except DataError:
         return
     text = content.decode("utf-8-sig")
@@ -96,7 +96,7 @@ def test_any_file_is_a_table_or_our_error(content: bytes, name: str, tmp_path: P
 def test_time_and_memory_are_bounded(
     name: str, content: bytes, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_file, "_FREE_EXPANSION", 1 << 17)
+    monkeypatch.setattr(files, "_FREE_EXPANSION", 1 << 17)
     file = tmp_path / name
     file.write_bytes(content)
     begin = time.process_time()

@@ -15,8 +15,7 @@ import pytest
 from linearmodels.iv import IV2SLS
 
 from bgmiv import TSLS
-from bgmiv.data.formula import from_formula
-from bgmiv.data.formula_terms import FUNCTIONS, NUMPY_FUNCTIONS, split_formula
+from bgmiv.data.formula import FUNCTIONS, NUMPY_FUNCTIONS, from_formula, split_formula
 from bgmiv.errors import BGMIVWarning, DataError
 
 rng = np.random.default_rng(1)
@@ -61,26 +60,25 @@ def test_the_bracket_is_split_off(formula: str, covariates: str) -> None:
     [
         ("y ~ age", "no bracket"),
         ("y ~ age + [x ~ w] + [age ~ w]", "2 brackets, and there is one treatment"),
-        ("y ~ age + [x ~ w", r"'\[' that is never closed"),
-        ("y ~ age + x ~ w]", r"'\]' that closes nothing"),
+        ("y ~ age + [x ~ w", "needs one ~ before the bracket and one inside it, which is closed"),
+        ("y ~ age + x ~ w]", "no bracket"),
         ("y ~ log(age + [x ~ w])", "no bracket"),
-        ("y ~ (age + [x ~ w)]", "closes nothing"),
-        ("y ~ `age + [x ~ w]", "'`' that is never closed"),
+        ("y ~ `age + [x ~ w]", "cannot be read: Formula ended before quote context was closed"),
         ("~ age + [x ~ w]", "names no outcome"),
         ("y ~ age + [~ w]", "names no treatment"),
         ("y ~ age + [x ~ ]", "names no instruments"),
         ("y ~ age + [x ~ 1]", "names no instruments"),
-        ("y ~ age + [x]", "bracket needs one ~"),
-        ("y ~ age + [x ~ w ~ w]", "bracket needs one ~"),
-        ("y + age + [x ~ w]", "needs one ~ between the outcome"),
-        ("y ~ age ~ income + [x ~ w]", "needs one ~ between the outcome"),
-        ("[x ~ w] ~ y", "needs one ~ between the outcome"),
+        ("y ~ age + [x]", "needs one ~ before the bracket and one inside"),
+        ("y ~ age + [x ~ w ~ w]", "needs one ~ before the bracket and one inside"),
+        ("y + age + [x ~ w]", "needs one ~ before the bracket and one inside"),
+        ("y ~ age ~ income + [x ~ w]", "needs one ~ before the bracket and one inside"),
+        ("[x ~ w] ~ y", "needs one ~ before the bracket and one inside"),
         ("y ~ age * [x ~ w]", r"put \+ before and after"),
         ("y ~ age[x ~ w]", r"put \+ before and after"),
         ("y ~ age + [x ~ w] * age", r"put \+ before and after"),
         ("y ~ age + [x + income ~ w]", r"2 treatments \(x, income\); there must be one"),
         ("y + income ~ age + [x ~ w]", "2 outcomes"),
-        ("y ~ age + w + [x ~ w]", "'w' is among the instruments and among the covariates"),
+        ("y ~ age + w + [x ~ w]", "'w' is in the instruments and also in the covariates"),
         ("y ~ x + [x ~ w]", "'x' is in the treatment and also in the covariates"),
         ("y ~ np.exp(x) + [x ~ w]", "'x' is in the treatment and also in the covariates"),
         ("y ~ age + [x ~ y]", "'y' is in the outcome and also in the instruments"),
@@ -96,7 +94,7 @@ def test_the_bracket_is_split_off(formula: str, covariates: str) -> None:
         ("y ~ C(region, age) + [x ~ w]", "C\\(\\) takes one column"),
         ("poly(y, 2) ~ age + [x ~ w]", "makes 2 columns; there must be one"),
         ("y ~ np.log(region) + [x ~ w]", "computes with 'region', which holds words"),
-        ("y ~ np.log(age, bad=1) + [x ~ w]", "cannot be computed"),
+        ("y ~ np.log(age, bad=1) + [x ~ w]", "one that it may not have"),
         ("y ~ np.log(age - 40) + [x ~ w]", r"'np.log\(age - 40\)' has \d+ missing values"),
         ("y ~ (age + income)**99 + [x ~ w]", "power above 9"),
         ("y ~ (age + income)**(10) + [x ~ w]", "power above 9"),
@@ -104,12 +102,12 @@ def test_the_bracket_is_split_off(formula: str, covariates: str) -> None:
         ("y ~ (age + income)**9**9 + [x ~ w]", "power above 9"),
         ("y ~ (age + income + region)^9 + [x ~ w]", "more than 3000 terms"),
         ("y ~ " + "*".join(["(age + income + region)"] * 9) + " + [x ~ w]", "more than 3000 terms"),
-        ("y ~ poly(age, 100000) + [x ~ w]", "setting above 100"),
-        ("y ~ cr(age, df=100000) + [x ~ w]", "setting above 100"),
-        ("y ~ bs(age, df=1e5) + [x ~ w]", "setting above 100"),
-        ("y ~ bs(age, df=1e400) + [x ~ w]", "setting above 100"),
-        ("y ~ bs(age, df=0) + [x ~ w]", "setting below 1"),
-        ("y ~ poly(age, 0) + [x ~ w]", "setting below 1"),
+        ("y ~ poly(age, 100000) + [x ~ w]", "setting below 1 or above 100"),
+        ("y ~ cr(age, df=100000) + [x ~ w]", "setting below 1 or above 100"),
+        ("y ~ bs(age, df=1e5) + [x ~ w]", "setting below 1 or above 100"),
+        ("y ~ bs(age, df=1e400) + [x ~ w]", "setting below 1 or above 100"),
+        ("y ~ bs(age, df=0) + [x ~ w]", "setting below 1 or above 100"),
+        ("y ~ poly(age, 0) + [x ~ w]", "setting below 1 or above 100"),
         ("y ~ `1` + [x ~ w]", "cannot use the column '1' by its name"),
         ("y ~ poly(age, 50*50) + [x ~ w]", "setting that is computed"),
         ("y ~ bs(age, df=60):bs(income, df=60) + [x ~ w]", "covariates make more than 3000 columns"),

@@ -18,7 +18,8 @@ import pytest
 
 import bgmiv
 from bgmiv import TSLS
-from bgmiv.data.read import column_names, from_frame, select_columns, without_missing
+from bgmiv.data.ivdata import from_frame
+from bgmiv.data.table import column_names, select_columns, without_missing
 from bgmiv.errors import BGMIVWarning, DataError, MissingExtraError
 
 rng = np.random.default_rng(0)

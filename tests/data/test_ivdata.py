@@ -136,7 +136,7 @@ EXACT = {
     "a sum with a covariate": ({"base": X - A}, {"a": A, "b": W}, {}, "instrument 'base', covariates column 'a', so"),
     "a covariate alone": ({"w": W}, {"a": 3.0 - X / 7.0}, {}, "covariates column 'a', so"),
     "shares that add up": ({"w": W, "rest": 1.0 - X - A}, {"a": A}, {}, "instrument 'rest', covariates column 'a', so"),
-    "every row that counts": ({"w": np.where(FLAG, X / 2, W)}, None, {"weights": FLAG}, "instrument 'w', so"),
+    "every row that counts": ({"w": np.where(FLAG, X / 2, W)}, None, {"sample_weight": FLAG}, "instrument 'w', so"),
 }
 
 

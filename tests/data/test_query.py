@@ -90,7 +90,7 @@ def test_what_users_ask() -> None:
     for treatments in ([], [[1.0]]):
         with pytest.raises(DataError, match="treatments have shape"):
             query_along(SCHEMA, treatments, DATA)
-    words = (["a", "b"], "weights must be numbers")
+    words = (["a", "b"], "sample_weight must be numbers")
     for weights, message in (
         words,
         ([1.0], "for each of the 2 rows"),

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from bgmiv.data.ivdata import IVData
-from bgmiv.designs import (
+from bgmiv.designs import Design
+from report.small_designs import (
     BinaryConfoundedDesign,
     BinaryOutcomeDesign,
     BinaryTreatmentDesign,
     CategoricalTreatmentDesign,
-    Design,
 )
 
 N = 200_000

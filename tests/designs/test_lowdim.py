@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bgmiv.designs import LinearGaussianDesign, LowDimDesign
+from report.small_designs import LinearGaussianDesign, LowDimDesign
 
 
 @pytest.mark.parametrize(

@@ -127,5 +127,5 @@ def test_bad_local_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_an_unusable_cache_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("BGMIV_DATA_CACHE", str(tmp_path / "file"))
-    with pytest.raises(StoreError, match=r"cannot write to the cache folder .*file/mnist: Not a directory.*--cache"):
+    with pytest.raises(StoreError, match=r"file/mnist cannot be written: Not a directory.*--cache"):
         load_mnist()

@@ -24,7 +24,7 @@ ROWS = 1_000_000
 @pytest.mark.parametrize("design", VARIANTS, ids=lambda design: design.name)
 def test_moments_are_as_stated(design: NoisyDesign) -> None:
     drawn = design.draw(ROWS, seed=17)
-    g = design.structural(drawn.treatment, *drawn.covariates.T)
+    g = design.structural(drawn.treatment, *drawn.covariates.values())
     rho = 0.7
     e = design.disturbance * (rho * drawn.shock + np.sqrt(1.0 - rho**2) * drawn.noise)
     assert g.var() / (g.var() + e.var()) == pytest.approx(design.r2, rel=0.02)
@@ -34,12 +34,12 @@ def test_moments_are_as_stated(design: NoisyDesign) -> None:
         explained = drawn.treatment - drawn.shock
         # What instruments add to the covariates: f has mean zero given V, so that m(V) is a linear regression on V
         # and the products that f may have with V1 are left in the residual.
-        v = np.column_stack([np.ones(ROWS), drawn.covariates])
+        v = np.column_stack([np.ones(ROWS), *drawn.covariates.values()])
         added = explained - v @ np.linalg.solve(v.T @ v, v.T @ explained)
         assert added.var() / (added.var() + drawn.shock.var()) == pytest.approx(design.partial_r2, rel=0.02)
     # E[e | w, v] = 0: no function of instruments and covariates is correlated with the disturbance.
-    w, v1 = drawn.instruments[:, 0], drawn.covariates[:, 0]
-    functions = (w, v1, w * v1, w**2, v1**2, np.sin(2.0 * w), drawn.covariates[:, 5] * w, drawn.covariates[:, 7])
+    w, v1 = drawn.instruments["w1"], drawn.covariates["v1"]
+    functions = (w, v1, w * v1, w**2, v1**2, np.sin(2.0 * w), drawn.covariates["v6"] * w, drawn.covariates["v8"])
     for values in functions:
         values = values - values.mean()
         if values.std() > 0.0:

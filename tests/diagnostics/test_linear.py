@@ -117,7 +117,9 @@ def test_wide_vector_blocks_are_replaced_by_the_scores_of_the_fits() -> None:
     assert parts.stages[0].f > 50
 
 
-@pytest.mark.parametrize("sampled", [{}, {"weights": np.arange(300) % 4 + 0.5}, {"groups": np.arange(300) // 3}])
+@pytest.mark.parametrize(
+    "sampled", [{}, {"sample_weight": np.arange(300) % 4 + 0.5}, {"clusters": np.arange(300) // 3}]
+)
 def test_covariates_of_very_many_rows_are_partialled_out(sampled: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     data = simulate(q=2)
     roles = {"instruments": data.instruments, "covariates": data.covariates}

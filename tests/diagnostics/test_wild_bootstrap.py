@@ -40,7 +40,7 @@ def table(n_clusters: int = 5, size: int = 12, strength: float = 1.0, seed: int 
 
 def fitted(data: dict[str, Any], model: IVEstimator | None = None, **changes: Any) -> Any:
     arguments: dict[str, Any] = {"outcome": "y", "treatment": "x", "instruments": ["w"], "covariates": ["v"]}
-    arguments |= {"groups": "state"} | changes
+    arguments |= {"clusters": "state"} | changes
     return (model or TSLS()).fit_table(data, **arguments)
 
 
@@ -85,7 +85,9 @@ def reference(
 @pytest.mark.parametrize("weighted", [False, True])
 def test_every_draw_is_that_of_fits_to_rows(instruments: list[str], fixed: tuple[str, ...], weighted: bool) -> None:
     data = table()
-    model = fitted(data, instruments=instruments, covariates=["v", *fixed], weights="weight" if weighted else None)
+    model = fitted(
+        data, instruments=instruments, covariates=["v", *fixed], sample_weight="weight" if weighted else None
+    )
     columns = linear_columns(model.data_)
     # Levels beyond an eighth of the rows are absorbed.
     assert columns.prepared.get("absorbed", 0.0) == len(fixed)
@@ -217,9 +219,9 @@ def test_a_binary_treatment_has_one_effect() -> None:
 @pytest.mark.parametrize(
     ("model", "changes", "error", "message"),
     [
-        (None, {"groups": None}, DataError, "groups="),
+        (None, {"clusters": None}, DataError, "clusters="),
         (TSLS(covariance="robust"), {}, DataError, "covariance='auto'"),
-        (None, {"groups": ["state", "year"]}, DataError, "one column of groups"),
+        (None, {"clusters": ["state", "year"]}, DataError, "one column of clusters"),
         (TSLS(use_instrument=False), {}, DataError, "instruments"),
         (NPIV(), {}, ConfigError, "TSLS"),
         (KIV(random_state=0), {}, ConfigError, "TSLS"),
@@ -264,6 +266,6 @@ def test_rows_of_weight_zero_have_no_part() -> None:
     data = table(8, 30)
     weights = np.where(np.arange(240) % 3 == 0, 0.0, data["weight"])
     kept = {name: values[weights > 0.0] for name, values in (data | {"weight": weights}).items()}
-    both = [fitted(each, weights="weight") for each in (data | {"weight": weights}, kept)]
+    both = [fitted(each, sample_weight="weight") for each in (data | {"weight": weights}, kept)]
     first, second = (model.ate_interval(**PAIR, method="wild") for model in both)
     assert (first.lower, first.upper) == pytest.approx((second.lower, second.upper))

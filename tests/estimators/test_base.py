@@ -16,7 +16,7 @@ from bgmiv.data.query import Encoded, Query
 from bgmiv.data.schema import Schema
 from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.diagnostics.verdict import Finding, FitEvidence, Verdict
-from bgmiv.errors import BGMIVWarning, ConfigError, DataError, FitWarning, NotFittedError, WeakInstrumentWarning
+from bgmiv.errors import ConfigError, DataError, FitWarning, NotFittedError, WeakInstrumentWarning
 from bgmiv.estimators.base import IVEstimator
 from bgmiv.estimators.fitted import FittedMethod
 from bgmiv.progress import Reporter, silent
@@ -189,17 +189,14 @@ def test_arrays_tables_and_formulas_are_the_same_fit() -> None:
     rng = np.random.default_rng(0)
     w, v, u = rng.normal(size=(3, 100))
     table = {"y": 2.0 * (w + u) + v - u, "x": w + u, "w": w, "v": v, "pw": 1.0 + (v > 0.0)}
-    by_arrays = TSLS().fit(table["y"], table["x"], instruments={"w": w}, covariates={"v": v}, weights=table["pw"])
-    by_names = TSLS().fit_table(table, outcome="y", treatment="x", instruments="w", covariates="v", weights="pw")
-    by_formula = TSLS().fit_formula("y ~ v + [x ~ w]", table, weights="pw")
+    by_arrays = TSLS().fit(table["y"], table["x"], instruments={"w": w}, covariates={"v": v}, sample_weight=table["pw"])
+    by_names = TSLS().fit_table(table, outcome="y", treatment="x", instruments="w", covariates="v", sample_weight="pw")
+    by_formula = TSLS().fit_formula("y ~ v + [x ~ w]", table, sample_weight="pw")
     query = {"v": v[:5], "other": np.ones(5)}
     expected = by_arrays.predict(1.0, {"v": v[:5]})
     for model in (by_names, by_formula):
         np.testing.assert_allclose(model.predict(1.0, query), expected)
         assert model.ate(t0=0.0, t1=1.0) == pytest.approx(by_arrays.ate(t0=0.0, t1=1.0))
-    with pytest.warns(BGMIVWarning, match=r"from_formula is deprecated; use TSLS\(...\).fit_formula"):
-        old = TSLS.from_formula("y ~ v + [x ~ w]", table, weights="pw", covariance="auto")
-    np.testing.assert_allclose(old.predict(1.0, query), expected)
 
 
 def test_a_treatment_as_a_formula_sees_it() -> None:

@@ -27,7 +27,7 @@ def _arrays(n: int = 150, *, levels: bool = False) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def model() -> bgmiv.TSLS:
-    return bgmiv.TSLS().fit(**_arrays(), groups=np.repeat(np.arange(30), 5))
+    return bgmiv.TSLS().fit(**_arrays(), clusters=np.repeat(np.arange(30), 5))
 
 
 def test_a_drawn_data_set_has_the_errors_of_the_fit_with_one_sign_a_group(model: bgmiv.TSLS) -> None:

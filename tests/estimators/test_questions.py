@@ -52,7 +52,7 @@ def test_intervals_of_2sls_are_those_of_linearmodels(tsls: TSLS) -> None:
     slope = tsls.marginal_effect_interval(0.5, {"age": [0.0, 1.0]}, step=0.1)
     np.testing.assert_allclose(slope.std_error, result.std_errors["treatment"])
     np.testing.assert_allclose(tsls.marginal_effect(0.5, {"age": [0.0, 1.0]}, step=0.1), slope.estimate)
-    clustered = TSLS().fit(Y, X, instruments=W, covariates=AGE, groups=np.arange(N) // 4)
+    clustered = TSLS().fit(Y, X, instruments=W, covariates=AGE, clusters=np.arange(N) // 4)
     assert "clustered" in clustered.fitted_.interval_kind
     assert "robust" in tsls.fitted_.interval_kind
 
@@ -82,7 +82,7 @@ def heterogeneous(n: int = 5000) -> tuple[TSLS, np.ndarray, np.ndarray]:
     x = w + u
     y = (1.6 + 3.0 * age) * x - u
     weights = np.exp(0.5 * age)
-    model = NPIV().fit(y, x, instruments=w, covariates={"age": age}, weights=weights)
+    model = NPIV().fit(y, x, instruments=w, covariates={"age": age}, sample_weight=weights)
     return model, age, weights
 
 
@@ -91,9 +91,9 @@ def test_sample_weights_enter_every_average() -> None:
     assert model.ate(t0=0.0, t1=1.0) == pytest.approx(3.1, abs=0.12)
     assert model.ate({"age": age}, t0=0.0, t1=1.0) == pytest.approx(1.6, abs=0.12)
     weighted = model.ate(t0=0.0, t1=1.0)
-    assert model.ate({"age": age}, t0=0.0, t1=1.0, weights=weights) == pytest.approx(weighted)
+    assert model.ate({"age": age}, t0=0.0, t1=1.0, sample_weight=weights) == pytest.approx(weighted)
     # Weights without covariates are other weights of the rows of the fit.
-    assert model.ate(t0=0.0, t1=1.0, weights=np.ones(len(age))) == pytest.approx(1.6, abs=0.12)
+    assert model.ate(t0=0.0, t1=1.0, sample_weight=np.ones(len(age))) == pytest.approx(1.6, abs=0.12)
     assert np.diff(model.dose_response([0.0, 1.0]).values)[0] == pytest.approx(weighted)
     assert np.diff(model.dose_response_interval([0.0, 1.0]).estimate)[0] == pytest.approx(weighted)
     assert model.ate_interval(t0=0.0, t1=1.0).estimate == pytest.approx(weighted)
@@ -178,8 +178,8 @@ def test_intervals_say_where_the_data_are(tsls: TSLS) -> None:
 
 def test_averages_are_over_the_rows_of_the_fit_unless_others_are_given(tsls: TSLS) -> None:
     assert tsls.ate(t0=0.0, t1=1.0) == pytest.approx(tsls.ate(AGE, t0=0.0, t1=1.0))
-    with pytest.raises(DataError, match="weights"):
-        tsls.ate(AGE, t0=0.0, t1=1.0, weights=np.ones(3))
+    with pytest.raises(DataError, match="sample_weight"):
+        tsls.ate(AGE, t0=0.0, t1=1.0, sample_weight=np.ones(3))
 
 
 def test_intervals_of_many_rows_are_worked_out_in_parts(tsls: TSLS, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +232,7 @@ def test_parts_that_are_done_are_let_go(tsls: TSLS, monkeypatch: pytest.MonkeyPa
 def test_rows_of_weight_zero_are_as_good_as_absent() -> None:
     weights = np.where(np.arange(N) % 3 == 0, 0.0, 2.0)
     used = weights > 0
-    model = TSLS().fit(Y, X, instruments=W, covariates=AGE, weights=weights)
+    model = TSLS().fit(Y, X, instruments=W, covariates=AGE, sample_weight=weights)
     other = TSLS().fit(Y[used], X[used], instruments=W[used], covariates={"age": V[used]})
     for method in ("usual", "robust"):
         found, wanted = (one.ate_interval(t0=0.0, t1=1.0, method=method) for one in (model, other))
@@ -278,7 +278,7 @@ def test_averages_of_columns_are_those_of_rows() -> None:
     v, w, u, e = rng.normal(size=(4, 600))
     x = w + 0.5 * v + u
     weights = rng.uniform(size=600)
-    model = NPIV(random_state=0).fit(x**2 + x * v + v + u + e, x, instruments=w, covariates=v, weights=weights)
+    model = NPIV(random_state=0).fit(x**2 + x * v + v + u + e, x, instruments=w, covariates=v, sample_weight=weights)
     along = query.query_along(model.fitted_.schema, [-1.0, 0.0, 2.0], model.data_)
     fast = model.fitted_.average_factors(along)
     slow = effects.average_in_parts(model.fitted_.factors, along)
@@ -301,19 +301,21 @@ def test_weights_of_an_average_have_the_labels_of_the_fit() -> None:
         (dropped, gap["age"].notna().to_numpy()),
     ):
         own = weights[kept]
-        found = model.ate(t0=0.0, t1=1.0, weights=own)
-        assert found == pytest.approx(model.ate(t0=0.0, t1=1.0, weights=own.to_numpy()))
+        found = model.ate(t0=0.0, t1=1.0, sample_weight=own)
+        assert found == pytest.approx(model.ate(t0=0.0, t1=1.0, sample_weight=own.to_numpy()))
         for wrong in (own.reset_index(drop=True), own.sort_index()):
             with pytest.raises(DataError, match="different pandas indexes"):
-                model.ate(t0=0.0, t1=1.0, weights=wrong)
+                model.ate(t0=0.0, t1=1.0, sample_weight=wrong)
         with pytest.raises(DataError, match="different pandas indexes"):
-            model.dose_response([0.0, 1.0], frame[["age"]], weights=weights.reset_index(drop=True))
+            model.dose_response([0.0, 1.0], frame[["age"]], sample_weight=weights.reset_index(drop=True))
 
 
 def test_huge_weights_are_weights() -> None:
     model = NPIV().fit(Y, X, instruments=W, covariates=AGE)
     huge = np.where(V > 0.0, 1e308, 5e307)
-    assert model.ate(t0=0.0, t1=1.0, weights=huge) == pytest.approx(model.ate(t0=0.0, t1=1.0, weights=huge / 1e308))
+    assert model.ate(t0=0.0, t1=1.0, sample_weight=huge) == pytest.approx(
+        model.ate(t0=0.0, t1=1.0, sample_weight=huge / 1e308)
+    )
 
 
 def test_the_order_of_very_many_rows_does_not_matter() -> None:
@@ -328,12 +330,12 @@ def test_the_order_of_very_many_rows_does_not_matter() -> None:
 
 def test_a_row_with_most_of_the_weight_is_announced() -> None:
     weights = np.ones(N)
-    TSLS().fit(Y, X, instruments=W, covariates=AGE, weights=weights)
+    TSLS().fit(Y, X, instruments=W, covariates=AGE, sample_weight=weights)
     weights[17] = 1e6
     with pytest.warns(FitWarning, match=r"row 17 has 100% of all weight.*count as 1 of equal weight"):
-        TSLS().fit(Y, X, instruments=W, covariates=AGE, weights=weights)
+        TSLS().fit(Y, X, instruments=W, covariates=AGE, sample_weight=weights)
     weights = np.exp(0.5 * V)
-    text = str(TSLS().fit(Y, X, instruments=W, covariates=AGE, weights=weights).summary())
+    text = str(TSLS().fit(Y, X, instruments=W, covariates=AGE, sample_weight=weights).summary())
     effective = weights.sum() ** 2 / np.sum(weights**2)
     assert f"sampling weights; Kish's effective number is {effective:,.0f}" in " ".join(text.split())
 
@@ -375,7 +377,7 @@ def test_effects_over_treated_and_untreated_rows() -> None:
         assert found.lower < np.mean(1.0 + v[some]) < found.upper
     assert model.ate(t0=False, t1=True, rows="treated") > model.ate(t0=False, t1=True) + 0.4
     # Weights are those of all rows of the fit.
-    weighted = model.ate(t0=False, t1=True, rows="treated", weights=np.exp(v))
+    weighted = model.ate(t0=False, t1=True, rows="treated", sample_weight=np.exp(v))
     wanted = np.average(model.effect({"v": v[taken]}, t0=False, t1=True), weights=np.exp(v[taken]))
     assert weighted == pytest.approx(wanted)
     row = next(row for row in model.analysis(no_instrument=False).effects if "(treated)" in row.group.label)

@@ -29,7 +29,7 @@ STATES = np.repeat(np.arange(12), 5)
 
 def sample(weights: Any = None, groups: Any = None, rows: Any = slice(None)) -> IVData:
     w, v, x, y = (a[rows] for a in (W, V, X, Y))
-    return IVData.from_arrays(y, x, instruments=w, covariates={"age": v}, weights=weights, groups=groups)
+    return IVData.from_arrays(y, x, instruments=w, covariates={"age": v}, sample_weight=weights, clusters=groups)
 
 
 class TestTwoStageLeastSquares:
@@ -48,7 +48,7 @@ class TestTwoStageLeastSquares:
 
     def test_errors_are_clustered_by_groups(self) -> None:
         columns = {"instruments": W, "covariates": {"age": V}}
-        model = TSLS(covariance="cluster").fit(Y, X, **columns, groups=STATES, weights=1.0 + COUNTS)
+        model = TSLS(covariance="cluster").fit(Y, X, **columns, clusters=STATES, sample_weight=1.0 + COUNTS)
         found = model.fitted_.result.std_errors
         np.testing.assert_allclose(np.sqrt(np.diag(model.fitted_.covariance)), found, rtol=1e-10)
         reference = IV2SLS(Y, np.column_stack([np.ones(N), V]), X, W, weights=1.0 + COUNTS)
@@ -58,7 +58,7 @@ class TestTwoStageLeastSquares:
 
 
 def test_groups_are_kept_by_a_method_without_standard_errors() -> None:
-    model = KIV(random_state=0).fit(Y, X, instruments=W, groups=STATES)
+    model = KIV(random_state=0).fit(Y, X, instruments=W, clusters=STATES)
     assert model.data_ is not None
     np.testing.assert_array_equal(model.data_.groups, STATES)
 
@@ -90,7 +90,7 @@ class TestBGMIV:
         predictions = []
         for chosen in (0, 1):
             data = IVData.from_arrays(
-                x + shift, x, instruments=w, covariates={"age": v}, weights=odd == chosen, groups=states
+                x + shift, x, instruments=w, covariates={"age": v}, sample_weight=odd == chosen, clusters=states
             )
             fitted = config.fit(data, 0)
             predictions.append(float(predict(fitted, [0.0], {"age": [0.0]})[0]))

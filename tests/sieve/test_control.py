@@ -142,7 +142,7 @@ def test_units_of_the_outcome_do_not_matter(scale: float) -> None:
     groups = np.arange(500) // 5
     weights = np.linspace(0.5, 2.0, 500)
     one, other = (
-        NPIV(random_state=0).fit(values, x, instruments=w, covariates=v, groups=groups, weights=weights)
+        NPIV(random_state=0).fit(values, x, instruments=w, covariates=v, clusters=groups, sample_weight=weights)
         for values in (y, scale * y)
     )
     first, second = (model.ate_interval(t0=0.0, t1=1.0) for model in (one, other))

@@ -50,7 +50,7 @@ def _table(pattern: str, seed: int, *, binary: bool, grouped: bool) -> IVData:
         covariates=covariates,
         blocks=kinds,
         treatment_kind="binary" if binary else "continuous",
-        groups=groups,
+        clusters=groups,
     )
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import narwhals as nw
 import numpy as np
 
-from bgmiv.data.read import is_table
-from bgmiv.data.table import read_columns
+from bgmiv.data.table import is_table, read_columns
 from bgmiv.errors import ConfigError, DataError
 
 __all__ = ["fit_arguments", "named_columns", "one_column", "unfitted_copy", "unused_name"]
@@ -67,10 +66,10 @@ def unfitted_copy(estimator: Any) -> Any:
     return type(estimator)(**deepcopy(estimator.get_params(deep=False)))
 
 
-def fit_arguments(data: dict[str, Any], weights: Any, groups: Any) -> dict[str, str]:
-    """Add weights and groups, where given, to the columns, and name them as arguments of `fit_table`."""
+def fit_arguments(data: dict[str, Any], sample_weight: Any, clusters: Any) -> dict[str, str]:
+    """Add weights and clusters, where given, to the columns, and name them as arguments of `fit_table`."""
     names = {}
-    for argument, values in (("weights", weights), ("groups", groups)):
+    for argument, values in (("sample_weight", sample_weight), ("clusters", clusters)):
         if values is not None:
             names[argument] = unused_name(argument, data)
             data[names[argument]] = values

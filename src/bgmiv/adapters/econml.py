@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bgmiv.adapters import fit_arguments, named_columns, one_column, unfitted_copy, unused_name
 from bgmiv.errors import ConfigError, DataError, NotFittedError
+from bgmiv.estimators.arguments import checked_arguments
 
 __all__ = ["EconMLEstimator"]
 
@@ -48,8 +49,9 @@ class EconMLEstimator:
     ) -> None:
         self.estimator, self.step, self.blocks = estimator, step, blocks
 
+    @checked_arguments
     def fit(
-        self, Y: Any, T: Any, *, Z: Any, X: Any = None, W: Any = None, sample_weight: Any = None, groups: Any = None
+        self, Y: Any, T: Any, *, Z: Any, X: Any = None, W: Any = None, sample_weight: Any = None, clusters: Any = None
     ) -> Self:
         """Fit the outcome Y on the treatment T with instruments Z and covariates X and W."""
         model, features, controls = unfitted_copy(self.estimator), _matrix(X, "X"), _matrix(W, "W")
@@ -61,7 +63,7 @@ class EconMLEstimator:
         roles: dict[str, Any] = {"outcome": unused_name("Y", data), "treatment": unused_name("T", data)}
         data |= {roles["outcome"]: one_column(Y, "Y"), roles["treatment"]: one_column(T, "T")}
         roles |= {"instruments": list(instruments), "covariates": [*features, *controls], "blocks": self.blocks}
-        self.estimator_ = model.fit_table(data, **roles, **fit_arguments(data, sample_weight, groups))
+        self.estimator_ = model.fit_table(data, **roles, **fit_arguments(data, sample_weight, clusters))
         self._features, self._as_matrix = tuple(features), np.ndim(Y) == 2
         n = len(next(iter(data.values())))
         most = _MAX_CONTROLS if features else _MAX_CONTROLS_WITHOUT_X

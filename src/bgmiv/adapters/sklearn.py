@@ -12,10 +12,10 @@ from bgmiv.adapters import fit_arguments, named_columns, one_column, unfitted_co
 from bgmiv.data.blocks import level_codes
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import check_finite, numeric
-from bgmiv.data.read import check_known, is_table
-from bgmiv.data.table import read_column
+from bgmiv.data.table import check_known, is_table, read_column
 from bgmiv.diagnostics.moments import conditions_of, moment_risk
 from bgmiv.errors import ConfigError, DataError, MissingExtraError, NotFittedError
+from bgmiv.estimators.arguments import checked_arguments
 
 try:
     from sklearn.base import BaseEstimator, RegressorMixin
@@ -97,13 +97,14 @@ class IVRegressor(*_BASES):  # type: ignore[misc]
         self.covariates = covariates
         self.blocks = blocks
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
+    @checked_arguments
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, clusters: Any = None) -> Self:
         """Fit a copy of the estimator.
 
         Args:
             X: a two-dimensional array, or a pandas or polars table.
             y: the outcome.
-            sample_weight, groups: a weight or label for each row, where the estimator takes them.
+            sample_weight, clusters: a weight or label for each row, where the estimator takes them.
         """
         features = named_columns(X, "X", "x")
         roles = self._roles(tuple(features))
@@ -117,7 +118,7 @@ class IVRegressor(*_BASES):  # type: ignore[misc]
             instruments=roles.instruments,
             covariates=roles.covariates,
             blocks=self.blocks,
-            **fit_arguments(data, sample_weight, groups),
+            **fit_arguments(data, sample_weight, clusters),
         )
         self.roles_ = roles
         self.n_features_in_ = len(features)

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from bgmiv.analysis.instruments import InstrumentViews
 from bgmiv.analysis.markup import shortened
 from bgmiv.analysis.request import AnalysisRequest
-from bgmiv.data.export import Tabular
+from bgmiv.data.files import Tabular
 from bgmiv.diagnostics.check import Diagnosis, Severity
 from bgmiv.diagnostics.verdict import Verdict
 from bgmiv.errors import DataError
-from bgmiv.intervals import ANDERSON_RUBIN, Ends, Estimate, Interval, Source, coefficient_table, interval_of
+from bgmiv.intervals import ANDERSON_RUBIN, NO_INTERVAL, Estimate, Interval, Source, coefficient_table, interval_of
 from bgmiv.numerals import number
 
 if TYPE_CHECKING:
@@ -195,64 +195,68 @@ class Curve(Tabular):
         return str(self.to_frame().to_html(float_format="{:.4g}".format))
 
 
+class _Answer:
+    """An average effect with its interval, as every table and figure shows it."""
+
+    interval: Interval
+
+    @property
+    def estimate(self) -> float:
+        """The average effect."""
+        return float(self.interval.estimate)
+
+    @property
+    def lower(self) -> float | None:
+        """The lower end of its interval; None for a method without intervals."""
+        return None if self.interval.method == NO_INTERVAL else float(self.interval.lower)
+
+    @property
+    def upper(self) -> float | None:
+        """The upper end of its interval; None for a method without intervals."""
+        return None if self.interval.method == NO_INTERVAL else float(self.interval.upper)
+
+    @property
+    def in_support(self) -> float:
+        """The share of the rows for which the data show both treatments."""
+        return float(self.interval.in_support)
+
+
 @dataclass(frozen=True)
-class EffectRow(Ends):
+class EffectRow(_Answer):
     """The average effect of one treatment against another in a group of rows.
 
     Args:
         group: the rows.
         t0, t1: the treatments: numbers, or codes of levels.
-        estimate: the mean of g(t1, v) - g(t0, v).
-        lower, upper: the interval's ends; None for a method without intervals.
-        std_errors: standard errors by where they come from, such as {"sampling": 0.02, "network": 0.01}.
-        in_support: the share of the rows for which the data show both treatments.
-        dof: degrees of freedom of the interval.
-        method: "pointwise", or "anderson-rubin" for the ends of a set that is robust to weak instruments.
-        pieces: the disjoint intervals of such a set.
+        interval: the mean of g(t1, v) - g(t0, v), with its interval and the share of the rows for which the data show
+            both treatments.
     """
 
     group: Group
     t0: float
     t1: float
-    estimate: float
-    lower: float | None
-    upper: float | None
-    std_errors: dict[str, float]
-    in_support: float
-    dof: float = math.inf
-    method: str = "pointwise"
-    pieces: tuple[tuple[float, float], ...] = ()
-
-    @property
-    def std_error(self) -> float:
-        """The standard error of all sources together; not a number for a method without intervals."""
-        return math.hypot(*self.std_errors.values()) if self.std_errors else math.nan
+    interval: Interval
 
 
 @dataclass(frozen=True)
-class MethodRow(Ends):
+class MethodRow(_Answer):
     """One method's answer to the same question.
 
     Args:
         name: such as "BGM-IV", "2SLS", "BGM-IV without the instrument".
-        estimate, lower, upper: its average effect of t1 against t0, and the interval's ends, where there is one.
+        interval: its average effect of t1 against t0.
         curve: its average curve at the treatments of the first curve of the analysis; may be empty.
         note: what kind it is: "no-instrument", "line", "line-without-instrument", "truth" (of simulated data), or empty
             for a fitted method.
         severity, n_held_out: what held-out rows say about its fit, and how many they are; None and 0 for none.
-        method, pieces: of the interval, as in `EffectRow`.
     """
 
     name: str
-    estimate: float
-    lower: float | None
-    upper: float | None
+    interval: Interval
     curve: tuple[float, ...]
     note: str = ""
     severity: Severity | None = None
     n_held_out: int = 0
-    method: str = "pointwise"
-    pieces: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -333,11 +337,11 @@ class Analysis(Tabular):
     @property
     def weak(self) -> bool:
         """Whether standard errors alone make too narrow intervals: by a check, or as effects have robust sets."""
-        return self.diagnosis.weak_instruments or self.effects[0].method == ANDERSON_RUBIN
+        return self.diagnosis.weak_instruments or self.effects[0].interval.method == ANDERSON_RUBIN
 
     def records(self) -> list[dict[str, Any]]:
         """The average effects, a row for each group of rows; `set` is there where two ends do not tell an interval."""
-        shown = any(row.set_cell for row in self.effects)
+        shown = any(row.interval.set_cell for row in self.effects)
         return [
             {
                 "column": row.group.column,
@@ -346,11 +350,11 @@ class Analysis(Tabular):
                 "t0": self.question.level_or_number(row.t0),
                 "t1": self.question.level_or_number(row.t1),
                 "estimate": row.estimate,
-                "std_error": row.std_error,
-                "lower": math.nan if row.lower is None else row.lower,
-                "upper": math.nan if row.upper is None else row.upper,
+                "std_error": float(row.interval.std_error),
+                "lower": row.interval.lower,
+                "upper": row.interval.upper,
                 "in_support": row.in_support,
-                **({"set": row.set_cell} if shown else {}),
+                **({"set": row.interval.set_cell} if shown else {}),
             }
             for row in self.effects
         ]
@@ -376,7 +380,9 @@ class Analysis(Tabular):
     def __maketables_coef_table__(self) -> pd.DataFrame:
         rows, change = self.effects, self.question.change_text
         names = [change(row) + (f", {row.group.label}" if row.group.column else "") for row in rows]
-        estimates, errors, dof = ([getattr(row, name) for row in rows] for name in ("estimate", "std_error", "dof"))
+        estimates, errors, dof = (
+            [getattr(row.interval, name) for row in rows] for name in ("estimate", "std_error", "dof")
+        )
         return coefficient_table(names, estimates, errors, dof)
 
     @property

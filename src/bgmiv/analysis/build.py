@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from platform import python_version
-from typing import Any, NamedTuple, Protocol, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ from bgmiv.diagnostics.strength import strength_of
 from bgmiv.diagnostics.weak_iv import FitRows, effect_of
 from bgmiv.effects import Average, average
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.intervals import ANDERSON_RUBIN, Band, interval_of
+from bgmiv.intervals import ANDERSON_RUBIN, NO_INTERVAL, Band, Interval, interval_of
 from bgmiv.progress import HistoryRow
 
 __all__ = [
@@ -192,16 +192,11 @@ def _thirds(name: str, values: NDArray[np.float64]) -> list[GroupRows]:
     return [GroupRows(name, label, np.flatnonzero(rows)) for label, rows in parts.items()]
 
 
-class _Trained(Fitted, Protocol):
-    @property
-    def history(self) -> tuple[HistoryRow, ...]: ...
-
-
 @dataclass(frozen=True, eq=False)
 class Subject:
     """A fitted method with what an analysis shows of it."""
 
-    fitted: _Trained  # with what intervals need
+    fitted: Fitted  # with what intervals need
     data: IVData  # the rows of the fit
     rows: Rows  # their covariates with what was computed of them
     estimator: str  # the name of its class
@@ -314,18 +309,16 @@ def effect_row(group: Group, found: Average, grid: Grid, fitted: Fitted, own: Fi
     """As `ate_interval` answers; `own` is None where the fit ignores its instruments or the rows are not known."""
     first, last = map(int, grid.places)
     ends = effect_of(found, (first, last), grid.t1 - grid.t0, fitted, grid.level, own, weak=weak)
-    lower, upper = ends if found.estimate.sources else (None, None)
-    numbers = (ends.estimate, lower, upper, ends.std_errors, ends.in_support, ends.dof, ends.method, ends.pieces)
-    return EffectRow(group, grid.t0, grid.t1, *numbers)
+    if not found.estimate.sources:
+        ends = replace(ends, lower=np.nan, upper=np.nan, method=NO_INTERVAL)
+    return EffectRow(group, grid.t0, grid.t1, ends)
 
 
 def method_row(name: str, fitted: Fitted, found: Average, effect: EffectRow, note: str = "") -> MethodRow:
     """What a fitted method says: its average effect, its curve, and what held-out rows say about it."""
     verdict = fitted.verdict
     severity, n_held_out = (None, 0) if verdict is None else (verdict.severity, verdict.evidence.n_held_out)
-    curve = _plain(found.estimate.values)
-    ends = (effect.lower, effect.upper)
-    return MethodRow(name, effect.estimate, *ends, curve, note, severity, n_held_out, effect.method, effect.pieces)
+    return MethodRow(name, effect.interval, _plain(found.estimate.values), note, severity, n_held_out)
 
 
 def _beside(
@@ -338,25 +331,27 @@ def _beside(
         values = _first_level(average(no_instrument, Query(grid.doses[:, None], subject.rows)).estimate.values)
         before, after = values[grid.places]
         name = f"{subject.label} without the instrument"
-        rows.append(MethodRow(name, float(after - before), None, None, _plain(values), "no-instrument"))
+        point = Interval(float(after - before), np.nan, np.nan, grid.level, {}, method=NO_INTERVAL)
+        rows.append(MethodRow(name, point, _plain(values), "no-instrument"))
     if linear is None or data.schema.outcome.width > 1 or subject.estimator == "TSLS":
         return rows
     x, y = (float(np.average(values, weights=data.weights)) for values in (data.treatment, data.outcome))
     line, ols = (_plain(y + slope * (grid.doses - x)) for slope in (linear.coefficient, linear.ols))
-    sets = linear.robust_set if weak else ((linear.lower, linear.upper),)
-    pieces = _scaled(sets, change)
-    lower, upper = (pieces[0][0], pieces[-1][1]) if pieces else (np.nan, np.nan)
-    two_stage = MethodRow("2SLS", linear.coefficient * change, lower, upper, line, "line")
-    rows.append(replace(two_stage, method=ANDERSON_RUBIN, pieces=pieces) if weak else two_stage)
-    ((lower, upper),) = _scaled((linear.ols_interval,), change)
-    rows.append(MethodRow("OLS", linear.ols * change, lower, upper, ols, "line-without-instrument"))
+    two_stage = _linear_effect(linear.coefficient, linear.std_error, (linear.lower, linear.upper), change, grid.level)
+    if weak:
+        pieces = tuple(sorted((min(ends), max(ends)) for ends in (np.multiply(linear.robust_set, change).tolist())))
+        lower, upper = (pieces[0][0], pieces[-1][1]) if pieces else (np.nan, np.nan)
+        two_stage = replace(two_stage, lower=lower, upper=upper, method=ANDERSON_RUBIN, pieces=pieces)
+    rows.append(MethodRow("2SLS", two_stage, line, "line"))
+    least_squares = _linear_effect(linear.ols, linear.ols_std_error, linear.ols_interval, change, grid.level)
+    rows.append(MethodRow("OLS", least_squares, ols, "line-without-instrument"))
     return rows
 
 
-def _scaled(pieces: Sequence[tuple[float, float]], change: float) -> tuple[tuple[float, float], ...]:
-    """Intervals of a slope as those of an effect, in rising order."""
-    ends = (sorted((low * change, high * change)) for low, high in pieces)
-    return tuple(sorted((low, high) for low, high in ends))
+def _linear_effect(slope: float, error: float, ends: tuple[float, float], change: float, level: float) -> Interval:
+    """The effect of a change of treatment by a slope and its interval."""
+    lower, upper = sorted(end * change for end in ends)
+    return Interval(slope * change, lower, upper, level, {"sampling": abs(error * change)})
 
 
 def _question(subject: Subject, source: str) -> Question:

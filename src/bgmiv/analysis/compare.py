@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from bgmiv.analysis.build import averaged, effect_row, grid_of, method_row
 from bgmiv.analysis.markup import clean, element
 from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.analysis.text import html_table, method_table, text_table
-from bgmiv.data.export import Tabular
+from bgmiv.data.files import Tabular
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import rows_of
 from bgmiv.data.schema import Schema
@@ -88,14 +87,14 @@ class Comparison(Tabular):
         """One row for each method: estimate, ends of the interval, and what held-out rows say."""
         import pandas as pd
 
-        shown = any(row.set_cell for row in self.methods)
+        shown = any(row.interval.set_cell for row in self.methods)
         rows = [
             {
                 "estimate": row.estimate,
-                "lower": math.nan if row.lower is None else row.lower,
-                "upper": math.nan if row.upper is None else row.upper,
+                "lower": row.interval.lower,
+                "upper": row.interval.upper,
                 "held_out": row.severity or "not checked",
-                **({"set": row.set_cell} if shown else {}),
+                **({"set": row.interval.set_cell} if shown else {}),
             }
             for row in self.methods
         ]
@@ -103,7 +102,11 @@ class Comparison(Tabular):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
-        return asdict(self)
+        record = asdict(self)
+        for method, row in zip(record["methods"], self.methods, strict=True):
+            del method["interval"]
+            method |= row.interval.to_dict()
+        return record
 
 
 def compare(

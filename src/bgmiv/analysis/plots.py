@@ -206,12 +206,12 @@ def _tell_weak(ax: Axes, analysis: Analysis) -> None:
 
 
 def _forest(ax: Axes, labels: Sequence[str], rows: Sequence[EffectRow | MethodRow]) -> None:
-    axis = effect_axis([(row.estimate, *(end for piece in row.stretches for end in piece)) for row in rows])
+    axis = effect_axis([(row.estimate, *(end for piece in row.interval.stretches for end in piece)) for row in rows])
     for i, row in enumerate(rows):
         colour, _, marker = _STYLES[(i - 1) % len(_STYLES)] if isinstance(row, MethodRow) else (_MAIN, "", "o")
         if i == 0:
             colour, marker = _MAIN, "D"
-        for piece in row.stretches:
+        for piece in row.interval.stretches:
             # A set without an end runs out of the axis.
             ends = np.clip(piece, 2.0 * axis.low - axis.high, 2.0 * axis.high - axis.low)
             ax.plot(ends, [i, i], color=colour, linewidth=2.0, solid_capstyle="round")

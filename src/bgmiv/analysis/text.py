@@ -52,7 +52,7 @@ def estimate_cells(rows: Sequence[EffectRow | MethodRow]) -> list[tuple[str, str
 def _ends_text(row: EffectRow | MethodRow, low: str, high: str) -> str:
     if row.lower is None:
         return "none"
-    return robust_set_text(row.pieces) if row.method == ANDERSON_RUBIN else f"{low} to {high}"
+    return robust_set_text(row.interval.pieces) if row.interval.method == ANDERSON_RUBIN else f"{low} to {high}"
 
 
 def method_note(row: MethodRow) -> str:
@@ -85,8 +85,8 @@ def _instead(analysis: Analysis, change: str) -> list[str]:
     """What can be said where the fit's number cannot be used."""
     row, level, linear = analysis.effects[0], percent(analysis.level), analysis.diagnosis.linear
     if analysis.diagnosis.weak_instruments:
-        if row.method == ANDERSON_RUBIN and not failed(analysis):
-            return [f"The weak-instrument-robust {level} set for {change}: {robust_set_text(row.pieces)}."]
+        if row.interval.method == ANDERSON_RUBIN and not failed(analysis):
+            return [f"The weak-instrument-robust {level} set for {change}: {robust_set_text(row.interval.pieces)}."]
         if linear is None:
             return []
         unit = f"one unit of {shortened(analysis.question.treatment, 60)}"
@@ -106,8 +106,8 @@ def _with_interval(row: EffectRow | MethodRow, level: float) -> tuple[str, str]:
     value, low, high = together(row.estimate, row.lower, row.upper)
     if row.lower is None:
         return value, "this method gives no interval"
-    if row.method == ANDERSON_RUBIN:
-        return value, f"weak-instrument-robust {percent(level)} set: {robust_set_text(row.pieces)}"
+    if row.interval.method == ANDERSON_RUBIN:
+        return value, f"weak-instrument-robust {percent(level)} set: {robust_set_text(row.interval.pieces)}"
     return value, f"{percent(level)} interval {low} to {high}"
 
 
@@ -128,7 +128,7 @@ def cautions(analysis: Analysis) -> list[str]:
     if weak:
         if failed(analysis):
             text = "the linear estimate needs a weak-instrument-robust set, too"
-        elif analysis.effects[0].method == ANDERSON_RUBIN:
+        elif analysis.effects[0].interval.method == ANDERSON_RUBIN:
             text = (
                 "report the interval of the average effect, which allows for this, rather than the estimate, and do "
                 "not interpret the shape of the curve"

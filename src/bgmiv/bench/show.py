@@ -13,7 +13,7 @@ import pandas as pd
 
 from bgmiv.bench.plan import RunSpec, identify
 from bgmiv.bench.store import Row
-from bgmiv.data.export import Tabular
+from bgmiv.data.files import Tabular
 from bgmiv.designs import DESIGNS, NoisyDemandDesign, find_design
 from bgmiv.designs.base import DesignEntry
 from bgmiv.errors import ConfigError

@@ -215,13 +215,15 @@ def with_truth(analysis: Analysis, row: Row) -> Analysis:
     from bgmiv.analysis.analysis import MethodRow
     from bgmiv.designs import make_design
     from bgmiv.designs.demand import demand
+    from bgmiv.intervals import NO_INTERVAL, Interval
 
     data = make_design(row.design).sample(row.n, row.rho, row.seed)
     values = dict(zip(data.schema.flat_names, data.covariates.T, strict=True))
     first = analysis.effects[0]
     prices = np.array([first.t0, first.t1, *analysis.curves[0].treatment])
     before, after, *curve = (float(np.mean(demand(price, values["time"], values["group"]))) for price in prices)
-    truth = MethodRow("the truth", after - before, None, None, tuple(curve), "truth")
+    effect = Interval(after - before, np.nan, np.nan, analysis.level, {}, method=NO_INTERVAL)
+    truth = MethodRow("the truth", effect, tuple(curve), "truth")
     return replace(analysis, methods=(*analysis.methods, truth))
 
 

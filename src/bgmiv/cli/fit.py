@@ -81,7 +81,7 @@ def fit(
     if report is not None:
         options.writable_file(report, "--report", overwrite=overwrite)
 
-    from bgmiv.data.read import select_columns
+    from bgmiv.data.table import select_columns
 
     table = tables.read_data(data, form)
     with tables.warnings_shown():
@@ -185,6 +185,10 @@ def _groups_shown(model: IVEstimator, labels: Table, table: Any, roles: tables.R
 def _record(analysis: Analysis) -> dict[str, Any]:
     """The analysis without the factors of its curves, which only code needs."""
     record: dict[str, Any] = options.plain(analysis)
+    for kind in ("effects", "methods"):
+        for answer, row in zip(record[kind], getattr(analysis, kind), strict=True):
+            del answer["interval"]
+            answer |= options.plain(row.interval.to_dict())
     for curve in record["curves"]:
         curve.pop("sources", None)
     return record

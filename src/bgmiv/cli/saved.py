@@ -63,7 +63,7 @@ def predict(
         options.check_outputs({"--out": out}, folder, data)
         options.writable_file(out, "--out", overwrite=overwrite)
 
-    from bgmiv.data.csv_file import guarded
+    from bgmiv.data.files import guarded
 
     with tables.warnings_shown():
         model = _open(folder)
@@ -86,7 +86,7 @@ def _predictions(model: IVEstimator, table: Any, treatment: str | None, column: 
     import pandas as pd
 
     from bgmiv.data.messages import warn_user
-    from bgmiv.data.read import column_names, select_columns, table_rows
+    from bgmiv.data.table import column_names, select_columns, table_rows
     from bgmiv.errors import DataError, WeakInstrumentWarning
 
     schema = model.fitted_.schema
@@ -201,9 +201,9 @@ def _stored_effects(
         found, interpolated = contrast(curve, t0, t1, level)
         row = stored.get(curve.group)
         if row is not None:
-            found = replace(found, in_support=row.in_support)
-            if row.method == ANDERSON_RUBIN and level == analysis.level:
-                found = replace(found, lower=row.lower, upper=row.upper, method=row.method, pieces=row.pieces)
+            found = replace(found, in_support=row.interval.in_support)
+            if row.interval.method == ANDERSON_RUBIN and level == analysis.level:
+                found = row.interval
         if analysis.weak and found.method != ANDERSON_RUBIN:
             found = replace(found, note=WEAK_NOTE)
         effects.append(_Row(curve.group.label, curve.group.n_rows, found, interpolated))
@@ -216,7 +216,7 @@ def _asked_effects(
     import numpy as np
 
     from bgmiv.data.query import rows_of
-    from bgmiv.data.read import column_names, select_columns, table_rows
+    from bgmiv.data.table import column_names, select_columns, table_rows
     from bgmiv.errors import DataError
 
     n, schema = table_rows(table), model.fitted_.schema
@@ -270,9 +270,8 @@ def _holds_rows_of(model: IVEstimator, table: Any) -> bool:
 
 
 def _effect_record(row: _Row) -> dict[str, Any]:
-    names = ("estimate", "lower", "upper", "method", "pieces", "std_errors", "in_support", "note")
-    parts = {name: getattr(row.interval, name) for name in names}
-    return {"group": row.group, "n_rows": row.n_rows, **parts, "interpolated": row.interpolated}
+    parts = {**row.interval.to_dict(), "note": row.interval.note, "interpolated": row.interpolated}
+    return {"group": row.group, "n_rows": row.n_rows, **parts}
 
 
 def _print_effects(rows: list[_Row], outcome: str, variable: Variable, pair: tuple[Any, Any], level: float) -> None:
@@ -360,7 +359,7 @@ def _open(folder: Path) -> IVEstimator:
     Raises:
         ModelFileError: the folder holds no saved model.
     """
-    from bgmiv.data.read import ColumnReader
+    from bgmiv.data.table import ColumnReader
     from bgmiv.errors import ModelFileError
     from bgmiv.registry import load
 

@@ -54,7 +54,7 @@ def chosen_form(
     ] = None,
 ) -> FileFormat:
     """How the options say that a file is written."""
-    from bgmiv.data.csv_file import CSVFormat
+    from bgmiv.data.files import CSVFormat
     from bgmiv.data.messages import name_settings
 
     name_settings(_in_options)
@@ -66,8 +66,8 @@ def chosen_form(
 
 def read_data(file: Path, form: FileFormat) -> Any:
     """The table of a file; messages of this command call its rows by their lines."""
+    from bgmiv.data.files import read_file
     from bgmiv.data.messages import name_rows
-    from bgmiv.data.read import read_file
 
     table, lines = read_file(file, form)
     if lines is not None:
@@ -125,7 +125,7 @@ def chosen_roles(
     if formula is not None:
         if given:
             raise bad(f"give a formula or {given[0]}, not both", "--formula")
-        from bgmiv.data.formula_terms import split_formula
+        from bgmiv.data.formula import split_formula
 
         try:
             outcome, treatment, *_ = split_formula(formula)
@@ -177,7 +177,8 @@ def takes(choose: Callable[..., Any], name: str) -> Callable[[Callable[..., None
 
 def fitted_model(model: IVEstimator, table: Any, roles: Roles) -> IVEstimator:
     """The estimator fitted on the table, by formula or by names."""
-    more: dict[str, Any] = {"missing": roles.missing, "weights": roles.weights, "groups": roles.groups or None}
+    more: dict[str, Any] = {"missing": roles.missing, "sample_weight": roles.weights}
+    more["clusters"] = list(roles.groups) or None
     more["blocks"] = roles.blocks or None
     if roles.formula is not None:
         return model.fit_formula(roles.formula, table, **more)
@@ -188,7 +189,7 @@ def fitted_model(model: IVEstimator, table: Any, roles: Roles) -> IVEstimator:
 def rows_used(table: Any, roles: Roles) -> Any:
     """Which rows of the table have a value in every column that the fit uses."""
     from bgmiv.data.formula import formula_columns
-    from bgmiv.data.read import complete_rows
+    from bgmiv.data.table import complete_rows
 
     names = [*([] if roles.weights is None else [roles.weights]), *roles.groups]
     if roles.formula is not None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bgmiv.data.blocks import BlockKind, BlockSpec, CovariateBlock
+from bgmiv.data.files import read_table
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.read import read_table
 from bgmiv.data.scaling import Affine, FixedAffine, Identity, RoleScaling, Standardise
 from bgmiv.data.schema import Schema
 

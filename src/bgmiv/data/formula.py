@@ -1,39 +1,375 @@
 """Formulas such as `lwage ~ exper + C(region) + [educ ~ nearc4]`.
 
 From a table to `IVData`, from later tables to the same covariates, and to plain values that a file can hold.
+
+Formulaic evaluates expressions as Python. Terms are arithmetic of columns and a fixed list of functions; anything
+else is refused before that, and so is what would make terms or columns without end.
 """
 
 from __future__ import annotations
 
+import ast
+import math
+import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import combinations
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bgmiv.data.blocks import Declaration, Level, category_entries, covariate_label, level_codes, ordered_levels
-from bgmiv.data.formula_terms import FORM, FUNCTIONS, FormulaParts, Term, checked_columns, formula_terms, split_formula
 from bgmiv.data.ivdata import Covariance, IVData, checked_sampling
 from bgmiv.data.messages import naming_rows
-from bgmiv.data.read import Missing, check_no_missing, column_names, select_columns, with_levels, without_missing
-from bgmiv.data.schema import RoleKind, holds_words
-from bgmiv.data.table import Column, Table
+from bgmiv.data.schema import RoleKind, holds_words, with_levels
+from bgmiv.data.table import (
+    Column,
+    Missing,
+    Table,
+    check_known,
+    check_no_missing,
+    column_names,
+    select_columns,
+    without_missing,
+)
 from bgmiv.errors import DataError
 
-__all__ = ["FormulaFile", "FormulaReader", "formula_columns", "formula_file", "formula_reader", "from_formula"]
+__all__ = [
+    "FUNCTIONS",
+    "NUMPY_FUNCTIONS",
+    "FormulaFile",
+    "FormulaParts",
+    "FormulaReader",
+    "formula_columns",
+    "formula_file",
+    "formula_reader",
+    "from_formula",
+    "split_formula",
+]
 
-# A typed formula has 10,000 letters at most; written out term by term it may be longer.
-_MAX_CHARACTERS, _MAX_FACTORS = 100_000, 10
+_FORM = "Write it as 'outcome ~ covariates + [treatment ~ instruments]'"
+
+# fmt: off
+NUMPY_FUNCTIONS = frozenset(
+    [
+        "abs", "absolute", "arccos", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "cbrt", "ceil", "clip",
+        "cos", "cosh", "deg2rad", "exp", "exp2", "expm1", "fabs", "floor", "fmax", "fmin", "hypot", "isfinite", "log",
+        "log10", "log1p", "log2", "logaddexp", "maximum", "minimum", "mod", "power", "rint", "sign", "sin", "sinh",
+        "sqrt", "square", "tan", "tanh", "trunc", "where",
+    ]
+)
+# fmt: on
+"""Functions of one row at a time, written `np.log(x)`."""
+
+FUNCTIONS = frozenset(["log", "log2", "log10", "exp", "exp2", "sqrt", "abs", "log1p", "expm1"])
+"""Those that may be written without `np.`."""
+
+# Formulaic's own; what they learn from the data of the fit (means, knots) is used again at prediction.
+_SPLINES = frozenset(["bs", "cc", "cr", "cs", "poly"])
+_TRANSFORMS = _SPLINES | {"C", "I", "center", "scale", "standardize"}
+_CALLS = FUNCTIONS | _TRANSFORMS | {f"np.{name}" for name in NUMPY_FUNCTIONS}
+_BOUNDS = frozenset(["lower_bound", "upper_bound", "a_min", "a_max"])
+_ARGUMENTS = _BOUNDS | {
+    "center", "constraints", "ddof", "degree", "df", "extrapolation", "include_intercept", "knots", "raw", "scale",
+}  # fmt: skip
+_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.BitAnd, ast.BitOr)
+_SIGNS = (ast.UAdd, ast.USub, ast.Invert)
+_COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+
+_MAX_POWER = 9
+# Degrees, degrees of freedom, knots.
+_MAX_SETTING = 100
+_MAX_TERMS, _MAX_FACTORS = 3000, 10
 # Of one side of a formula; at twice as many the made-up table of a saved one would take a gigabyte.
 _MAX_COLUMNS = 3000
+# A typed formula; written out term by term, as in a file, it may be longer.
+_MAX_TYPED, _MAX_CHARACTERS = 10_000, 100_000
 # More than twice the degrees and knots that a transform may have.
 _MIN_ROWS = 250
 
 Path = tuple[str | int, ...]
 State = NDArray[np.float64] | tuple[float, ...] | None | bool | int | float | str
+
+
+class FormulaParts(NamedTuple):
+    """The four sides of a formula, as text; `covariates` may be empty."""
+
+    outcome: str
+    treatment: str
+    instruments: str
+    covariates: str
+
+
+def split_formula(formula: str) -> FormulaParts:
+    """Take a formula apart at its bracket and its tildes.
+
+    >>> split_formula("lwage ~ exper + [educ ~ nearc4] + black")
+    FormulaParts(outcome='lwage', treatment='educ', instruments='nearc4', covariates='exper + black')
+    """
+    if not isinstance(formula, str):
+        raise DataError(f"a formula is a string, got {type(formula).__name__}. {_FORM}.")
+    if len(formula) > _MAX_TYPED:
+        raise DataError(f"the formula is longer than {_MAX_TYPED} characters. Use fit_table with lists of columns.")
+    # Names in backticks, texts and what stands in parentheses may hold tildes and brackets of their own.
+    masked, n_masked = re.sub(r"`[^`]*`|'[^']*'|\"[^\"]*\"", _blank, formula), 1
+    while n_masked:
+        masked, n_masked = re.subn(r"\([^()]*\)", _blank, masked)
+    n_brackets = masked.count("[")
+    if n_brackets != 1:
+        problem = "no bracket" if not n_brackets else f"{n_brackets} brackets, and there is one treatment"
+        raise DataError(f"the formula has {problem}. {_FORM}.")
+    places = re.fullmatch(r"([^~]*)~([^~\]]*)\[([^~\]]*)~([^~\]]*)\]([^~\]]*)", masked)
+    if places is None:
+        raise DataError(f"the formula needs one ~ before the bracket and one inside it, which is closed. {_FORM}.")
+    outcome, before, treatment, instruments, after = (
+        formula[slice(*places.span(group))].strip() for group in range(1, 6)
+    )
+    if (before and not before.endswith("+")) or (after and after[0] not in "+-"):
+        raise DataError(f"the formula's bracket is a term of its own: put + before and after it. {_FORM}.")
+    for side, text in (("outcome", outcome), ("treatment", treatment), ("instruments", instruments)):
+        if not text:
+            raise DataError(f"the formula names no {side}. {_FORM}.")
+    before = before.removesuffix("+").strip()
+    covariates = f"{before} {after}".strip() if before else after.removeprefix("+").strip()
+    return FormulaParts(outcome, treatment, instruments, covariates)
+
+
+def _blank(found: re.Match[str]) -> str:
+    return "_" * len(found[0])
+
+
+class Factor(NamedTuple):
+    """A factor of a term.
+
+    Attributes:
+        text: as formulaic writes it.
+        is_column: whether it is the name of a column; otherwise it is an expression.
+        columns: the table's columns that it uses.
+        numbers: those of them that it computes with.
+        levels_of: the column of `C(column)`, else None.
+        width: how many columns an expression makes at most, if it does not make levels.
+    """
+
+    text: str
+    is_column: bool
+    columns: tuple[str, ...]
+    numbers: tuple[str, ...] = ()
+    levels_of: str | None = None
+    width: int = 1
+
+    @property
+    def column(self) -> str | None:
+        """The column that it is, or of which it is the levels."""
+        return self.text if self.is_column else self.levels_of
+
+
+class Term(NamedTuple):
+    """One term of a formula; its name is its text, and `column` the column that it is, or `C()` of, if it is one."""
+
+    name: str
+    factors: tuple[Factor, ...]
+    column: str | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The table's columns that it uses."""
+        return tuple(dict.fromkeys(name for factor in self.factors for name in factor.columns))
+
+    @property
+    def marked(self) -> set[str]:
+        """The columns in `C()`."""
+        return {factor.levels_of for factor in self.factors if factor.levels_of is not None}
+
+
+def _read_terms(text: str, side: str, known: Sequence[str]) -> tuple[Term, ...]:
+    """The terms of one side of a formula, found harmless."""
+    from formulaic import Formula, SimpleFormula
+    from formulaic.parser import DefaultFormulaParser
+
+    # Formulaic takes these for the constant, backticks or not.
+    if odd := {"", "1"} & set(text.split("`")[1::2]):
+        raise DataError(f"a formula cannot use the column {odd.pop()!r} by its name. Rename it, or use fit_table.")
+    try:
+        _check_size(DefaultFormulaParser().get_ast(text), text)
+        parsed = Formula(text)
+    except DataError:
+        raise
+    # Formulaic has exceptions of its own and lets Python's through.
+    except Exception as error:
+        first = re.sub(r"⧛\[[\d;]*m|\x1b\[[\d;]*m|⧚", "", str(error)).splitlines() or [type(error).__name__]
+        raise DataError(f"the formula's {_cut(text)!r} cannot be read: {first[0]}") from None
+    if not isinstance(parsed, SimpleFormula):
+        raise DataError(f"the formula's {_cut(text)!r} has several parts. {_FORM}.")
+    terms, has_constant = [], False
+    for term in parsed:
+        factors = [factor for factor in term.factors if factor.eval_method.value != "literal"]
+        has_constant = has_constant or not factors
+        if factors:
+            terms.append(_read_term(str(term), factors, known))
+    if not has_constant:
+        raise DataError(f"the formula's {side} leave the constant out (0 or -1), which no method can. Drop that.")
+    return tuple(terms)
+
+
+def _check_size(tree: Any, text: str) -> None:
+    """Refuse sums, products and powers of terms that would be expanded into too many, before they are."""
+    nodes = [tree]
+    for node in nodes:
+        # What has no arguments is a name, a number or an expression.
+        nodes += [part for part in getattr(node, "args", ()) if hasattr(part, "args")]
+    counts: dict[int, int] = {}
+    for node in reversed(nodes):
+        parts = [counts.get(id(part), 1) for part in getattr(node, "args", ())]
+        operator = str(getattr(node, "operator", "+"))
+        if operator in ("**", "^"):
+            power = str(node.args[1])
+            if power not in "123456789":
+                raise DataError(f"the formula's {_cut(text)!r} has a power above {_MAX_POWER} or no number. Use fewer.")
+            counts[id(node)] = parts[0] ** int(power)
+        else:
+            counts[id(node)] = sum(parts) + (0 if operator in ("+", "-") else math.prod(parts))
+        if counts[id(node)] > _MAX_TERMS:
+            raise DataError(f"the formula's {_cut(text)!r} has more than {_MAX_TERMS} terms. Use fewer, or fit_table.")
+
+
+def _read_term(name: str, factors: Sequence[Any], known: Sequence[str]) -> Term:
+    read = []
+    for factor in factors:
+        text = factor.expr
+        if factor.eval_method.value == "lookup":
+            check_known(text, known)
+            read.append(Factor(text, True, (text,)))
+        else:
+            read.append(_Expression(text, known).factor())
+    if len(read) > _MAX_FACTORS:
+        raise DataError(f"the formula's term {_cut(name)!r} has {len(read)} factors, more than {_MAX_FACTORS}.")
+    term = Term(name, tuple(read), read[0].column if len(read) == 1 else None)
+    if not term.columns:
+        raise DataError(f"the formula's term {name!r} uses no column of the table. Leave it out.")
+    return term
+
+
+class _Expression:
+    """One expression: what it uses and makes, once all of it is found harmless; odd names in it stand in backticks."""
+
+    def __init__(self, text: str, known: Sequence[str]) -> None:
+        self.text, self.known = text, known
+        # Which identifiers stand for oddly named columns.
+        self.aliases: dict[str, str] = {}
+        self.columns: dict[str, None] = {}
+        self.numbers: dict[str, None] = {}
+        self.width = 1
+
+    def factor(self) -> Factor:
+        """The factor of a term that it is."""
+        from formulaic.utils.code import sanitize_variable_names
+
+        try:
+            # The very tree that formulaic evaluates.
+            code = sanitize_variable_names(self.text, dict.fromkeys(self.known, 0), self.aliases)
+            tree = ast.parse(code, mode="eval").body
+            self.check(tree)
+        except DataError:
+            raise
+        except (SyntaxError, ValueError, RecursionError, MemoryError, IndexError) as error:
+            raise DataError(f"the formula's {_cut(self.text)!r} cannot be read: {error}.") from None
+        is_levels = isinstance(tree, ast.Call) and ast.unparse(tree.func) == "C"
+        levels_of = next(iter(self.columns)) if is_levels else None
+        return Factor(self.text, False, tuple(self.columns), tuple(self.numbers), levels_of, self.width)
+
+    def check(self, node: ast.expr, *, as_number: bool = True) -> None:
+        """Refuse what is not on the list; a name or a text that is not used as a number may hold words."""
+        match node:
+            case ast.Name():
+                name = self.aliases.get(node.id, node.id)
+                check_known(name, self.known)
+                self.columns[name] = None
+                if as_number:
+                    self.numbers[name] = None
+            case ast.Constant(value=bool() | int() | float()):
+                pass
+            case ast.Constant(value=str()) if not as_number:
+                pass
+            case ast.UnaryOp() if isinstance(node.op, _SIGNS):
+                self.check(node.operand)
+            case ast.BinOp(op=ast.Pow()):
+                self.check_power(node)
+            case ast.BinOp() if isinstance(node.op, _OPERATORS):
+                self.check(node.left)
+                self.check(node.right)
+            case ast.Compare(ops=[operator]) if isinstance(operator, _COMPARISONS):
+                self.width *= 2
+                self.check(node.left, as_number=False)
+                self.check(node.comparators[0], as_number=False)
+            case ast.Call():
+                self.check_call(node)
+            case _:
+                self.refuse(f"has {_cut(ast.unparse(node), 40)!r}")
+
+    def check_power(self, node: ast.BinOp) -> None:
+        """Powers of constants may be numbers without end."""
+        power = _literal(node.right)
+        small = isinstance(power, int | float) and abs(power) <= _MAX_POWER
+        if not small or not any(isinstance(part, ast.Name) for part in ast.walk(node.left)):
+            self.refuse(f"has a power other than of a column to a number up to {_MAX_POWER}")
+        self.check(node.left)
+
+    def check_call(self, node: ast.Call) -> None:
+        """A function on the list, with arguments that are expressions, or settings that are written out."""
+        name = ast.unparse(node.func)
+        if name not in _CALLS:
+            self.refuse(f"calls {_cut(name, 40)}")
+        if not node.args or any(keyword.arg not in _ARGUMENTS for keyword in node.keywords):
+            self.refuse(f"calls {name} with no argument or one that it may not have")
+        if name == "C":
+            if len(node.args) > 1 or node.keywords or not isinstance(node.args[0], ast.Name):
+                raise DataError(f"the formula's {self.text!r}: C() takes one column of the table and nothing else.")
+            return self.check(node.args[0], as_number=False)
+        given = dict.fromkeys(node.args[1:], "") | {keyword.value: str(keyword.arg) for keyword in node.keywords}
+        if name in _SPLINES:
+            self.check_settings(name, [_literal(value) for value, argument in given.items() if argument not in _BOUNDS])
+        self.check(node.args[0])
+        for value, argument in given.items():
+            if not argument or _literal(value) is ...:
+                self.check(value)
+        return None
+
+    def check_settings(self, name: str, settings: Sequence[Any]) -> None:
+        """What decides how many columns a spline or a polynomial makes."""
+        # Knots and a degree, which is 3 by default, with a constant.
+        width = 4.0
+        for value in settings:
+            if value is ...:
+                self.refuse(f"gives {name} a setting that is computed")
+            size = len(value) if isinstance(value, list | tuple) else value
+            if isinstance(size, int | float):
+                if not isinstance(size, bool) and not 1 <= size <= _MAX_SETTING:
+                    self.refuse(f"has a setting below 1 or above {_MAX_SETTING}")
+                width += size
+        self.width *= math.ceil(width)
+
+    def refuse(self, what: str) -> NoReturn:
+        """An error that says what formulas may call."""
+        allowed = ", ".join([*sorted(FUNCTIONS), *sorted(_TRANSFORMS)])
+        raise DataError(
+            f"the formula's {_cut(self.text)!r} {what}, which formulas may not. They may call functions of numpy by "
+            f"row, such as np.log, and {allowed}. Compute anything else as a column of the table first."
+        )
+
+
+def _literal(node: ast.expr) -> Any:
+    """The value of what is written out; an ellipsis for what is computed."""
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError):
+        return ...
+
+
+def _cut(text: str, max_length: int = 80) -> str:
+    return text if len(text) <= max_length else text[:max_length] + "..."
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,27 +388,35 @@ class FormulaReader:
     @property
     def names(self) -> tuple[str, ...]:
         """The covariates' names."""
-        slices = _slices(self.spec)
-        return tuple(
-            str(name)
-            for term in self.terms
-            for name in ([term.name] if term.column is not None else self.spec.column_names[slices[term.name]])
-        )
+        names: list[str] = []
+        for term in self.terms:
+            names += [term.name] if term.column is not None else self.spec.column_names[_slices(self.spec)[term.name]]
+        return tuple(map(str, names))
 
     def covariates(self, data: Any) -> Table:
         """The covariates of a table; one without columns if the formula has none."""
         table = check_no_missing(select_columns(data, _columns(self.terms)))
+        if self.spec is None:
+            return _assembled(self.terms, table, None)
         for column in table.columns:
             if column.name in self.levels:
                 level_codes(column, self.levels[column.name], covariate_label(column.name))
-        matrix = None if self.spec is None else _computed(self.spec, table, self.terms)
-        return _assembled(self.terms, table, matrix)
+        return _assembled(self.terms, table, _computed(self.spec, table, self.terms))
+
+
+class _Sides(NamedTuple):
+    """The terms of each side of a formula."""
+
+    outcome: tuple[Term, ...]
+    treatment: tuple[Term, ...]
+    instruments: tuple[Term, ...]
+    covariates: tuple[Term, ...]
 
 
 def formula_columns(formula: str, data: Any) -> tuple[str, ...]:
     """The columns of a table that a formula uses."""
-    _, outcome, treatment, instruments, covariates = _sides(formula, data)
-    return tuple(dict.fromkeys(_columns([outcome, treatment, *instruments, *covariates])))
+    sides = _read_sides(split_formula(formula), column_names(data))
+    return tuple(dict.fromkeys(name for terms in sides for name in _columns(terms)))
 
 
 @naming_rows
@@ -84,8 +428,8 @@ def from_formula(
     blocks: Mapping[str, Declaration] | None = None,
     treatment_kind: RoleKind = "auto",
     outcome_kind: RoleKind = "auto",
-    weights: str | None = None,
-    groups: str | Sequence[str] | None = None,
+    sample_weight: str | None = None,
+    clusters: str | Sequence[str] | None = None,
     covariance: Covariance = "auto",
 ) -> tuple[IVData, FormulaReader]:
     """Validated data from a formula and a table, and the reader of later tables.
@@ -99,135 +443,136 @@ def from_formula(
         missing: "raise" to refuse missing values in the columns used, "drop" to leave out rows that have one.
         blocks: kinds of covariates by the names of their terms, as in `IVData.from_arrays`.
         treatment_kind, outcome_kind, covariance: as in `IVData.from_arrays`.
-        weights, groups: the names of the columns of sample weights and of groups; two of groups cluster two ways.
+        sample_weight, clusters: the names of the columns of sample weights and of clusters; two cluster two ways.
 
     >>> table = {"wage": [9.0, 7, 8, 5], "educ": [12, 16, 11, 9], "near": [0, 3, 2, 1], "age": [30, 40, 50, 35]}
     >>> from_formula("np.log(wage) ~ age + I(age**2) + [educ ~ near]", table)[0]
     IVData(4 rows: np.log(wage), educ, near | age, I(age ** 2))
     """
-    parts, outcome, treatment, instruments, covariates = _sides(formula, data)
-    if not instruments:
-        raise DataError(f"the formula names no instruments. {FORM}.")
-    _check_roles(outcome, treatment, instruments, covariates)
-    roles = {"outcome": outcome.columns, "treatment": treatment.columns, "instruments": _columns(instruments)}
-    sampling = checked_sampling(weights, groups, roles)
-    used = [*_columns([outcome, treatment, *instruments, *covariates])]
-    used += [name for names in sampling.values() for name in names]
+    parts = split_formula(formula)
+    sides = _read_sides(parts, column_names(data))
+    _check_roles(sides)
+    roles = {side: _columns(terms) for side, terms in sides._asdict().items()}
+    sampling = checked_sampling(sample_weight, clusters, roles)
+    used = [name for names in (*roles.values(), *sampling.values()) for name in names]
     table = without_missing(select_columns(data, used), missing)
-    index, table = table.index, table._replace(index=None)
-    declared = set(blocks or ())
-    levels = _all_levels(covariates, table, declared)
-    for side, terms in (("covariates", covariates), ("instruments", instruments), ("roles", (outcome, treatment))):
-        _check_width(terms, table, side)
-    spec = matrix = None
-    if any(term.column is None for term in covariates):
-        matrix = _computed(parts.covariates, table, covariates)
-        spec = matrix.model_spec
-    words = frozenset(c.name for c in table.columns if c.name in levels and _is_categorical(c))
-    reader = FormulaReader(covariates, levels, spec, words)
-    v = _assembled(covariates, table, matrix)
-    v = v._replace(columns=tuple(with_levels(column, declared) for column in v.columns))
+    index, declared = table.index, set(blocks or ())
+    levelled = declared.union(*(term.marked for term in sides.covariates))
+    columns = [with_levels(c, levelled) if c.name in roles["covariates"] else c for c in table.columns]
+    table = table._replace(columns=tuple(columns), index=None)
+    levels = {side: _levels(getattr(sides, side), table) for side in ("instruments", "covariates")}
+    for side, terms in sides._asdict().items():
+        _check_width(terms, levels.get(side, {}), side)
+    outcome, _ = _side(sides.outcome, parts.outcome, table)
+    treatment, _ = _side(sides.treatment, parts.treatment, table)
+    for side, single in (("outcome", outcome), ("treatment", treatment)):
+        if len(single.columns) != 1:
+            raise DataError(f"the formula's {side} makes {len(single.columns)} columns; there must be one.")
+    instruments, _ = _side(sides.instruments, parts.instruments, table, as_indicators=levels["instruments"])
+    covariates, spec = _side(sides.covariates, parts.covariates, table)
+    words = frozenset(c.name for c in table.columns if c.name in levels["covariates"] and _is_categorical(c))
     ivdata = IVData.from_arrays(
-        _one_column(outcome, parts.outcome, table, "outcome"),
-        _one_column(treatment, parts.treatment, table, "treatment"),
-        instruments=_instruments(instruments, parts.instruments, table),
-        covariates=v if covariates else None,
+        outcome,
+        treatment,
+        instruments=instruments,
+        covariates=covariates if covariates.columns else None,
         blocks=blocks,
         treatment_kind=treatment_kind,
         outcome_kind=outcome_kind,
         covariance=covariance,
-        **{
-            argument: Table(tuple(c for name in names for c in table.columns if c.name == name), table.n_rows, True)
-            for argument, names in sampling.items()
-        },
+        **{argument: table.part(names) for argument, names in sampling.items()},
     )
-    return replace(ivdata, index=index), reader
+    return replace(ivdata, index=index), FormulaReader(sides.covariates, levels["covariates"], spec, words)
 
 
-def _sides(formula: str, data: Any) -> tuple[FormulaParts, Term, Term, tuple[Term, ...], tuple[Term, ...]]:
-    """The formula's text by side, and the terms of outcome, treatment, instruments and covariates."""
-    parts, known = split_formula(formula), column_names(data)
-    single = []
-    for side, text in (("outcome", parts.outcome), ("treatment", parts.treatment)):
-        terms = formula_terms(text, side, known)
+def _read_sides(parts: FormulaParts, known: Sequence[str]) -> _Sides:
+    sides = _Sides(*(_read_terms(text, side, known) if text else () for side, text in parts._asdict().items()))
+    for side, terms in (("outcome", sides.outcome), ("treatment", sides.treatment)):
         if len(terms) != 1:
             names = ", ".join(term.name for term in terms) or "none"
-            raise DataError(f"the formula has {len(terms)} {side}s ({names}); there must be one. {FORM}.")
-        single.append(terms[0])
-    instruments = formula_terms(parts.instruments, "instruments", known)
-    covariates = formula_terms(parts.covariates, "covariates", known) if parts.covariates else ()
-    return parts, single[0], single[1], instruments, covariates
+            raise DataError(f"the formula has {len(terms)} {side}s ({names}); there must be one. {_FORM}.")
+    if not sides.instruments:
+        raise DataError(f"the formula names no instruments. {_FORM}.")
+    return sides
+
+
+def _check_roles(sides: _Sides) -> None:
+    """Refuse a column of the outcome or the treatment, and a term of the instruments, that stands elsewhere too."""
+    for (one, terms), (other, others) in combinations(sides._asdict().items(), 2):
+        names: Callable[[Iterable[Term]], list[str]] = _names if one == "instruments" else _columns
+        shared = sorted(set(names(terms)) & set(names(others)))
+        if shared:
+            raise DataError(f"{shared[0]!r} is in the {one} and also in the {other}. Use it in one of them.")
 
 
 def _columns(terms: Iterable[Term]) -> list[str]:
     return [name for term in terms for name in term.columns]
 
 
+def _names(terms: Iterable[Term]) -> list[str]:
+    return [term.name for term in terms]
+
+
 def _is_categorical(column: Column) -> bool:
     return column.categorical or holds_words(column)
 
 
-def _check_roles(outcome: Term, treatment: Term, instruments: Sequence[Term], covariates: Sequence[Term]) -> None:
-    others = [("instruments", term) for term in instruments] + [("covariates", term) for term in covariates]
-    pairs = [("outcome", outcome, *other) for other in (*others, ("treatment", treatment))]
-    pairs += [("treatment", treatment, *other) for other in others]
-    for role, term, where, other in pairs:
-        shared = sorted(set(term.columns) & set(other.columns))
-        if shared:
-            place = f"the {role} and also in the {where} ({other.name})"
-            raise DataError(f"{shared[0]!r} is in {place}. Use it in one of them.")
-    both = {term.name for term in instruments} & {term.name for term in covariates}
-    if both:
-        raise DataError(f"{sorted(both)[0]!r} is among the instruments and among the covariates. Drop one of them.")
-
-
-def _all_levels(terms: Sequence[Term], table: Table, declared: set[str]) -> dict[str, tuple[Level, ...]]:
-    """The levels of each column that the covariates use as categories."""
-    # Formulaic sees the whole formula as soon as one of its terms is computed.
-    whole = any(term.column is None for term in terms)
-    used = set(_columns(term for term in terms if whole or term.levels))
-    marked = {name for term in terms for name in term.categories}
-    levels = {}
-    for column in table.columns:
-        if column.name in used and (column.name in marked or _is_categorical(column)):
-            with_levels(column, declared | marked)
-            levels[column.name] = ordered_levels(category_entries(column, covariate_label(column.name)))
-    return levels
-
-
-def _check_width(terms: Sequence[Term], table: Table, side: str) -> None:
-    """Refuse terms that would make too many columns, before they are computed."""
-    marked = {name for term in terms for name in term.categories}
-    used = [column for column in table.columns if column.name in set(_columns(terms))]
-    words = {column.name for column in used if _is_categorical(column)}
-    n_levels = {
-        column.name: len(set(category_entries(column, covariate_label(column.name))))
-        for column in used
-        if column.name in words | marked
+def _levels(terms: Sequence[Term], table: Table) -> dict[str, tuple[Level, ...]]:
+    """The levels of each column that terms use as categories."""
+    used, marked = set(_columns(terms)), set[str]().union(*(term.marked for term in terms))
+    return {
+        column.name: ordered_levels(category_entries(column, covariate_label(column.name)))
+        for column in table.columns
+        if column.name in used and (column.name in marked or _is_categorical(column))
     }
+
+
+def _check_width(terms: Sequence[Term], levels: Mapping[str, Sequence[Level]], side: str) -> None:
+    """Refuse terms that would make too many columns, before they are computed."""
     total = 0
     for term in terms:
-        total += term.width(n_levels, words)
+        width = 1
+        for factor in term.factors:
+            known = levels.get(factor.column or "")
+            width *= factor.width if known is None else len(known)
+        total += width
         if total > _MAX_COLUMNS:
             where = f"the formula's {side} make more than {_MAX_COLUMNS} columns"
-            raise DataError(f"{where} by the term {term.name[:80]!r}. Use fewer levels, degrees or interactions.")
+            raise DataError(f"{where} by the term {_cut(term.name)!r}. Use fewer levels, degrees or interactions.")
+
+
+def _side(terms: Sequence[Term], text: str, table: Table, *, as_indicators: Iterable[str] = ()) -> tuple[Table, Any]:
+    """The columns of one side, and formulaic's specification of what it computed of them.
+
+    Levels of the columns in `as_indicators` become indicators of all but the first.
+    """
+    shown = [term._replace(column=None) if (term.column or "") in as_indicators else term for term in terms]
+    if all(term.column is not None for term in shown):
+        return _assembled(shown, table, None), None
+    matrix = _computed(text, table, terms)
+    return _assembled(shown, table, matrix), matrix.model_spec
 
 
 def _computed(spec: Any, table: Table, terms: Sequence[Term]) -> Any:
     """Formulaic's matrix of a formula's text, or of an earlier matrix's specification.
 
-    The text must have been through `formula_terms`: formulaic evaluates it as Python.
+    The text must have been through `_read_terms`: formulaic evaluates it as Python.
     """
     import pandas as pd
     from formulaic.materializers import PandasMaterializer
 
+    factors = [factor for term in terms for factor in term.factors]
+    numbers = {name: factor.text for factor in factors for name in factor.numbers}
+    measured = {name for factor in factors if factor.levels_of is None for name in factor.columns}
     entries: dict[str, Any] = {}
-    measured = {name for term in terms for name in term.measured}
     for column in table.columns:
-        if column.values.ndim > 1:
-            raise DataError(f"column {column.name!r} is an array, which formulas cannot transform. Use fit_table.")
         values = column.values
+        if values.ndim > 1:
+            raise DataError(f"column {column.name!r} is an array, which formulas cannot transform. Use fit_table.")
         if _is_categorical(column):
+            if column.name in numbers:
+                text = numbers[column.name]
+                raise DataError(f"the formula's {_cut(text)!r} computes with {column.name!r}, which holds words.")
             values = values.astype(object)
         elif values.dtype.kind in "biuf" and column.name in measured:
             # Powers of whole numbers overflow, and booleans have no arithmetic.
@@ -250,39 +595,22 @@ def _computed(spec: Any, table: Table, terms: Sequence[Term]) -> Any:
 def _assembled(terms: Sequence[Term], table: Table, matrix: Any) -> Table:
     """The terms' columns: those of the table as they are, and those of formulaic's matrix."""
     raw = {column.name: column for column in table.columns}
-    slices = _slices(None if matrix is None else matrix.model_spec)
+    slices = {} if matrix is None else _slices(matrix.model_spec)
     columns: list[Column] = []
     for term in terms:
         if term.column is not None:
-            column = raw[term.column]
-            source = "" if term.name == column.name else column.name
-            categorical = column.categorical or term.levels
-            columns.append(column._replace(name=term.name, categorical=categorical, source=source))
-            continue
-        part = matrix.iloc[:, slices[term.name]]
-        columns += [Column(str(name), np.asarray(part.iloc[:, i])) for i, name in enumerate(part.columns)]
+            column, marked = raw[term.column], bool(term.marked)
+            source = column.name if marked else ""
+            columns.append(Column(term.name, column.values, column.categorical or marked, source))
+        else:
+            part = matrix.iloc[:, slices[term.name]]
+            columns += [Column(str(name), np.asarray(part.iloc[:, i])) for i, name in enumerate(part.columns)]
     return Table(tuple(columns), table.n_rows, bool(columns), table.index)
 
 
 def _slices(spec: Any) -> dict[str, slice]:
     """Where the columns of each term are in formulaic's matrix."""
-    return {} if spec is None else {str(term): at for term, at in spec.term_slices.items()}
-
-
-def _one_column(term: Term, text: str, table: Table, side: str) -> Table:
-    matrix = _computed(text, table, [term]) if term.column is None else None
-    read = _assembled([term], table, matrix)
-    if len(read.columns) != 1:
-        raise DataError(f"the formula's {side} {term.name!r} makes {len(read.columns)} columns; there must be one.")
-    return read
-
-
-def _instruments(terms: Sequence[Term], text: str, table: Table) -> Table:
-    """The instruments' columns, with levels as indicators of all but the first."""
-    words = {column.name for column in table.columns if _is_categorical(column)}
-    shown = [term._replace(column=None) if term.levels or term.column in words else term for term in terms]
-    matrix = _computed(text, table, terms) if any(term.column is None for term in shown) else None
-    return _assembled(shown, table, matrix)
+    return {str(term): place for term, place in spec.term_slices.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,7 +635,7 @@ def formula_file(reader: FormulaReader) -> FormulaFile | None:
     try:
         file = FormulaFile(
             tuple(dict.fromkeys(_columns(reader.terms))),
-            tuple(term.factors for term in reader.terms),
+            _plain(reader.terms),
             dict(reader.levels),
             tuple(sorted(reader.words)),
             () if reader.spec is None else tuple(_learnt(reader.spec.transform_state)),
@@ -315,55 +643,34 @@ def formula_file(reader: FormulaReader) -> FormulaFile | None:
         again = formula_reader(file)
     except DataError:
         return None
-    return file if again.terms == reader.terms and _same(again.spec, reader.spec) else None
+    return file if again.terms == reader.terms and again.names == reader.names else None
 
 
 def formula_reader(file: FormulaFile) -> FormulaReader:
     """The reader of plain values that anyone may have written; those that no formula gives are refused."""
-    text = _text(file)
-    terms = formula_terms(text, "covariates", file.columns) if file.terms else ()
-    if tuple(term.factors for term in terms) != file.terms:
+    parts = [":".join(f"`{text}`" if is_column else f"{{{text}}}" for text, is_column in term) for term in file.terms]
+    text = " + ".join(["1", *parts])
+    if len(text) > _MAX_CHARACTERS:
+        raise DataError(f"the saved formula is longer than {_MAX_CHARACTERS} letters.")
+    terms = _read_terms(text, "covariates", file.columns) if file.terms else ()
+    if _plain(terms) != file.terms:
         raise DataError("the terms of the saved formula are not those that it says.")
     if file.columns != tuple(dict.fromkeys(_columns(terms))):
         raise DataError("the columns of the saved formula are not those of its terms.")
     if not set(file.words) <= set(file.levels) <= set(file.columns) or not all(file.levels.values()):
         raise DataError("the saved formula's levels are not those of its columns.")
+    _check_width(terms, file.levels, "covariates")
     spec = None
     if any(term.column is None for term in terms):
-        if max(map(len, file.levels.values()), default=0) > _MAX_COLUMNS:
-            raise DataError(f"a column of the saved formula has more than {_MAX_COLUMNS} levels.")
-        table = _made_up(file)
-        _check_width(terms, table, "covariates")
-        spec = _computed(text, table, terms).model_spec
+        spec = _computed(text, _made_up(file), terms).model_spec
         spec = spec.update(transform_state=_restored(file.state, spec.transform_state))
     elif file.state:
         raise DataError("the saved formula has the state of a transform, and none of its terms is one.")
     return FormulaReader(terms, file.levels, spec, frozenset(file.words))
 
 
-def _text(file: FormulaFile) -> str:
-    """A formula of these terms; every expression in it was found harmless."""
-    parts = ["1"]
-    for term in file.terms:
-        if not 1 <= len(term) <= _MAX_FACTORS:
-            raise DataError(f"a term of the saved formula has {len(term)} factors; it has 1 to {_MAX_FACTORS}.")
-        parts.append(":".join(_factor(text, is_column, file.columns) for text, is_column in term))
-    text = " + ".join(parts)
-    if len(text) > _MAX_CHARACTERS:
-        raise DataError(f"the saved formula is longer than {_MAX_CHARACTERS} letters.")
-    return text
-
-
-def _factor(text: str, is_column: bool, columns: Sequence[str]) -> str:
-    # What stands between these signs is one factor, whatever it holds; so it must not hold them.
-    if is_column:
-        if "`" in text or text not in columns:
-            raise DataError(f"the saved formula's {text[:80]!r} is none of its columns.")
-        return f"`{text}`"
-    if "{" in text or "}" in text:
-        raise DataError(f"the saved formula's {text[:80]!r} has a brace.")
-    checked_columns(text, columns)
-    return "{" + text + "}"
+def _plain(terms: Iterable[Term]) -> tuple[tuple[tuple[str, bool], ...], ...]:
+    return tuple(tuple((factor.text, factor.is_column) for factor in term.factors) for term in terms)
 
 
 def _made_up(file: FormulaFile) -> Table:
@@ -372,9 +679,9 @@ def _made_up(file: FormulaFile) -> Table:
     columns = []
     for name in file.columns:
         if name in file.levels:
-            words = name in file.words
-            kept = np.array(file.levels[name], dtype=object if words else None)
-            columns.append(Column(name, kept[np.arange(n) % len(kept)], words))
+            is_words = name in file.words
+            kept = np.array(file.levels[name], dtype=object if is_words else None)
+            columns.append(Column(name, kept[np.arange(n) % len(kept)], is_words))
         else:
             columns.append(Column(name, np.linspace(0.1, 0.9, n)))
     return Table(tuple(columns), n, True)
@@ -383,17 +690,15 @@ def _made_up(file: FormulaFile) -> Table:
 def _learnt(state: Mapping[Any, Any], path: Path = ()) -> Iterator[tuple[Path, State]]:
     """What transforms have learnt, as values that can be saved."""
     for key, kept in state.items():
-        if type(key) not in (str, int):
-            raise DataError(f"a transform keeps its state under a {type(key).__name__}.")
         place, value = (*path, key), kept.item() if isinstance(kept, np.generic) else kept
         if isinstance(value, Mapping):
             yield from _learnt(value, place)
+        elif isinstance(value, np.ndarray):
+            yield place, np.array(value, dtype=np.float64, order="C")
+        elif isinstance(value, list | tuple):
+            yield place, tuple(float(entry) for entry in value)
         elif value is None or isinstance(value, bool | int | float | str):
             yield place, value
-        elif isinstance(value, list | tuple) and all(isinstance(entry, int | float | np.number) for entry in value):
-            yield place, tuple(float(entry) for entry in value)
-        elif isinstance(value, np.ndarray) and value.dtype.kind in "iuf":
-            yield place, np.array(value, dtype=np.float64, order="C")
         else:
             raise DataError(f"a transform keeps a {type(value).__name__}, which cannot be saved.")
 
@@ -403,29 +708,12 @@ def _restored(state: Iterable[tuple[Path, State]], made_up: Mapping[str, Any]) -
     expected = Counter((path, type(value)) for path, value in _learnt(made_up))
     if Counter((path, type(value)) for path, value in state) != expected:
         raise DataError("the saved formula's state is not that of its transforms.")
-    found: dict[Any, Any] = {name: {} for name in made_up}
+    restored: dict[Any, Any] = {name: {} for name in made_up}
     for path, value in state:
         if value is not None and not isinstance(value, str) and not np.all(np.isfinite(value)):
             raise DataError(f"a transform's state at {path!r} has a number that is not finite.")
-        inner = found
+        inner = restored
         for key in path[:-1]:
             inner = inner.setdefault(key, {})
         inner[path[-1]] = list(value) if isinstance(value, tuple) else value
-    return found
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether two of formulaic's specifications are the same in all that predictions depend on."""
-    if one is None or other is None:
-        return one is other
-    first, second = (dict[Path, Any](_learnt(spec.transform_state)) for spec in (one, other))
-    if first.keys() != second.keys() or not all(np.array_equal(first[path], second[path]) for path in first):
-        return False
-    encoders = [
-        {
-            str(factor): (kind.value, [str(entry) for entry in state.get("categories", ())])
-            for factor, (kind, state) in spec.encoder_state.items()
-        }
-        for spec in (one, other)
-    ]
-    return encoders[0] == encoders[1] and tuple(one.column_names) == tuple(other.column_names)
+    return restored

@@ -10,12 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgmiv.data.blocks import BlockKind, BlockSpec, Declaration, category_entries, covariate_label, is_flag, plan_blocks
-from bgmiv.data.messages import FloatArray, counted, finite_columns, listed, role_label, setting, warn_user
-from bgmiv.data.schema import RoleKind, Schema, Variable, encode, read_role
-from bgmiv.data.table import Column, Table, check_same_rows, read_column, read_columns
+from bgmiv.data.messages import FloatArray, counted, finite_columns, listed, naming_rows, role_label, setting, warn_user
+from bgmiv.data.schema import RoleKind, Schema, Variable, encode, read_role, with_levels
+from bgmiv.data.table import (
+    Column,
+    Missing,
+    Table,
+    check_same_rows,
+    read_column,
+    read_columns,
+    select_columns,
+    without_missing,
+)
 from bgmiv.errors import ConfigError, DataError, FitWarning, KindWarning, printable
 
-__all__ = ["Covariance", "IVData", "checked_sampling"]
+__all__ = ["Covariance", "IVData", "checked_sampling", "from_frame"]
 
 Covariance = Literal["auto", "classical", "robust", "cluster"]
 """What standard errors and tests allow for: errors of equal variance, of any variance, or dependent within groups."""
@@ -24,10 +33,10 @@ _ARRAYS = ("outcome", "treatment", "covariates", "instruments", "weights", "grou
 _FLOAT32_TINY = float(np.finfo(np.float32).tiny)
 # Rows at which two columns are compared before all of them are.
 _N_PROBES = 64
-# Roles that weights and groups may not have besides. Clustering on a covariate or an instrument is common, and so is a
-# covariate that decides the sampling.
-_FORBIDDEN = {"weights": ("outcome", "treatment", "instruments"), "groups": ("outcome", "treatment")}
-_CLUSTERINGS = ("groups", "second_groups")
+# Roles that weights and clusters may not have besides. Clustering on a covariate or an instrument is common, and so
+# is a covariate that decides the sampling.
+_FORBIDDEN = {"sample_weight": ("outcome", "treatment", "instruments"), "clusters": ("outcome", "treatment")}
+_CLUSTERINGS = ("clusters", "second clusters")
 # Columns that are looked at one by one, as opposed to pixels and embeddings, and how many of them at most.
 _PLAIN = (BlockKind.continuous, BlockKind.binary, BlockKind.categorical)
 _MAX_DETERMINING = 500
@@ -96,8 +105,8 @@ class IVData:
         blocks: Mapping[str, Declaration] | None = None,
         treatment_kind: RoleKind = "auto",
         outcome_kind: RoleKind = "auto",
-        weights: Any = None,
-        groups: Any = None,
+        sample_weight: Any = None,
+        clusters: Any = None,
         covariance: Covariance = "auto",
     ) -> IVData:
         """Validate arrays, lists, series or data frames of the same rows.
@@ -111,13 +120,13 @@ class IVData:
             treatment_kind, outcome_kind: "binary" for 0 and 1 or two named levels, "categorical" for several levels,
                 "continuous" otherwise; "auto" takes booleans and numbers that are 0 and 1 only for binary, strings and
                 categories for categorical (binary, if there are two) and other numbers for continuous.
-            weights: one column of numbers of at least 0, how many rows each row stands for; rescaled to mean one.
-            groups: one column of numbers, strings or categories: rows of one group (a state, a household) are not
+            sample_weight: one column of numbers of at least 0, how many rows each row stands for; rescaled to mean one.
+            clusters: one column of numbers, strings or categories: rows of one cluster (a state, a household) are not
                 independent of one another, which matters to intervals and tests. Two columns, `[firm, year]`, cluster
-                them two ways; folds then take whole groups of the column with fewer of them.
+                them two ways; folds then take whole clusters of the column with fewer of them.
             covariance: what standard errors and tests allow for: "classical", errors of equal variance; "robust", of
-                any variance; "cluster", errors that depend on one another within groups (CR1); "auto", robust without
-                groups, and with groups the jackknife over clusters (CR3) up to 50 of them and CR1 beyond. All have the
+                any variance; "cluster", errors that depend on one another within clusters (CR1); "auto", robust without
+                clusters, and with clusters the jackknife over them (CR3) up to 50 of them and CR1 beyond. All have the
                 usual small-sample corrections, and clusters t quantiles with one degree of freedom less than clusters.
 
         Raises:
@@ -147,8 +156,8 @@ class IVData:
         table = read_columns({} if covariates is None else covariates, "covariates", "covariate")
         if table.columns:
             tables["covariates"] = table
-        columns = {} if weights is None else {"weights": read_column(weights, "weights")}
-        columns |= {} if groups is None else _read_clusterings(groups)
+        columns = {} if sample_weight is None else {"sample_weight": read_column(sample_weight, "sample_weight")}
+        columns |= {} if clusters is None else _read_clusterings(clusters)
         _check_rows(tables | {name: table for name, (_, table) in columns.items()})
         _check_names(tables)
 
@@ -179,21 +188,21 @@ class IVData:
         _check_overlap(y, x, v, w, schema)
         given = {name: table.columns[0].name for name, (_, table) in columns.items() if table.named}
         named = {argument: table.names for argument, table in tables.items() if table.named}
-        clusterings = [given[name] for name in ("groups", "second_groups") if name in given]
-        checked_sampling(given.get("weights"), clusterings or None, named)
+        clusterings = [given[name] for name in _CLUSTERINGS if name in given]
+        checked_sampling(given.get("sample_weight"), clusterings or None, named)
         sampling = {name: column for name, (column, _) in columns.items()}
         _check_sampling_values(sampling, {"outcome": y[:, None], "treatment": x[:, None], "instruments": w})
-        counts = _read_weights(sampling["weights"]) if "weights" in sampling else None
+        counts = _read_weights(sampling["sample_weight"]) if "sample_weight" in sampling else None
         used = slice(None) if counts is None else counts > 0
         _check_determined(y[used], x[used], v[used], w[used], schema)
-        clusters = [(_read_groups(sampling[name]), sampling[name].name) for name in _CLUSTERINGS if name in sampling]
-        clusters.sort(key=lambda each: int(each[0].max()))
-        first, second = [*clusters, (None, ""), (None, "")][:2]
+        codes = [(_read_clusters(sampling[name]), sampling[name].name) for name in _CLUSTERINGS if name in sampling]
+        codes.sort(key=lambda each: int(each[0].max()))
+        first, second = [*codes, (None, ""), (None, "")][:2]
         return cls(
             *(y, x, v, w, schema),
             weights=counts,
             groups=first[0],
-            weights_name=sampling["weights"].name if "weights" in sampling else "",
+            weights_name=sampling["sample_weight"].name if "sample_weight" in sampling else "",
             groups_name=first[1],
             second_groups=second[0],
             second_groups_name=second[1],
@@ -234,6 +243,56 @@ class IVData:
         shown = names if len(names) <= 10 else [*names[:10], f"... {len(names)} in all"]
         roles = [self.schema.outcome.name, self.schema.treatment.name, *self.schema.instruments]
         return printable(f"IVData({self.n_rows} rows: {', '.join(roles)} | {', '.join(shown)})")
+
+
+@naming_rows
+def from_frame(
+    data: Any,
+    *,
+    outcome: str,
+    treatment: str,
+    instruments: str | Sequence[str],
+    covariates: str | Sequence[str] | None = None,
+    missing: Missing = "raise",
+    blocks: Mapping[str, Declaration] | None = None,
+    treatment_kind: RoleKind = "auto",
+    outcome_kind: RoleKind = "auto",
+    sample_weight: str | None = None,
+    clusters: str | Sequence[str] | None = None,
+    covariance: Covariance = "auto",
+) -> IVData:
+    """Validated data from the named columns of a table; covariates of strings are categorical.
+
+    Args:
+        data: a pandas, polars or pyarrow table, or a mapping of names to arrays; other columns are not looked at.
+        outcome, treatment, instruments, covariates: columns' names.
+        missing: "raise" to refuse missing values in these columns, "drop" to leave out rows that have one.
+        blocks, treatment_kind, outcome_kind, covariance: as in `IVData.from_arrays`.
+        sample_weight: the name of the column of sample weights; it may be a covariate too.
+        clusters: the name of the column of clusters, or two names to cluster two ways; they may be covariates or
+            instruments too.
+    """
+    asked = {"instruments": _names(instruments, "instruments"), "covariates": _names(covariates, "covariates")}
+    for argument, name in (("outcome", outcome), ("treatment", treatment)):
+        if not isinstance(name, str):
+            raise DataError(f"{argument} must be the name of a column of the table, got {name!r}.")
+    sampling = checked_sampling(sample_weight, clusters, {"outcome": [outcome], "treatment": [treatment], **asked})
+    used = (outcome, treatment, *asked["instruments"], *asked["covariates"])
+    used += tuple(name for names in sampling.values() for name in names)
+    table = without_missing(select_columns(data, used), missing)
+    known = table.part(asked["covariates"])
+    known = known._replace(columns=tuple(with_levels(column, blocks or ()) for column in known.columns))
+    return IVData.from_arrays(
+        table.part([outcome]),
+        table.part([treatment]),
+        instruments=table.part(asked["instruments"]),
+        covariates=known if known.columns else None,
+        blocks=blocks,
+        treatment_kind=treatment_kind,
+        outcome_kind=outcome_kind,
+        covariance=covariance,
+        **{argument: table.part(names) for argument, names in sampling.items()},
+    )
 
 
 def _tell_binary(roles: Mapping[str, Column], covariates: Sequence[Column]) -> None:
@@ -399,7 +458,7 @@ def _find_equal(values: FloatArray, matrix: FloatArray) -> int | None:
 
 def _read_weights(column: Column) -> FloatArray:
     """Sample weights `(n,)` of mean one: numbers of at least zero, two or more of them positive."""
-    label = role_label("weights", column.name)
+    label = role_label("sample_weight", column.name)
     values = finite_columns([column.values], [label])[:, 0].astype(np.float64)
     if (values < 0).any():
         raise DataError(
@@ -407,69 +466,81 @@ def _read_weights(column: Column) -> FloatArray:
             "numbers of at least 0."
         )
     if np.count_nonzero(values) < 2:
-        raise DataError(f"{label}: fewer than two rows have a positive weight. Pass weights for the rows to be used.")
+        raise DataError(f"{label}: fewer than two rows have a positive weight. Give one to the rows to be used.")
     # The largest is divided out first, so that their sum does not overflow.
     values = values / values.max()
     return values / np.mean(values)
 
 
-def _read_groups(column: Column) -> NDArray[np.int64]:
-    """The group of each row `(n,)` as a code from 0, in order of appearance; there are two groups or more."""
-    label = role_label("groups", column.name)
+def _read_clusters(column: Column) -> NDArray[np.int64]:
+    """The cluster of each row `(n,)` as a code from 0, in order of appearance; there are two or more."""
+    label = role_label("clusters", column.name)
     codes: dict[Any, int] = {}
     entries = category_entries(column, label)
     found = np.array([codes.setdefault(entry, len(codes)) for entry in entries], dtype=np.int64)
     if len(codes) < 2:
-        raise DataError(f"{label}: every row is in one group, {entries[0]!r}. Pass at least two groups, or none.")
+        raise DataError(f"{label}: every row is in one cluster, {entries[0]!r}. Pass at least two clusters, or none.")
     return found
 
 
-def _read_clusterings(groups: Any) -> dict[str, tuple[Column, Table]]:
-    """One or two columns of groups: one container, or a list of two columns."""
-    pair = isinstance(groups, list | tuple) and len(groups) == 2 and all(np.ndim(each) == 1 for each in groups)
+def _read_clusterings(clusters: Any) -> dict[str, tuple[Column, Table]]:
+    """One or two columns of clusters: one container, or a list of two columns."""
+    pair = isinstance(clusters, list | tuple) and len(clusters) == 2 and all(np.ndim(each) == 1 for each in clusters)
     if pair:
-        tables = [read_columns(each, "groups", "groups") for each in groups]
+        tables = [read_columns(each, "clusters", "clusters") for each in clusters]
     else:
-        table = read_columns(groups, "groups", "groups")
+        table = read_columns(clusters, "clusters", "clusters")
         tables = [table._replace(columns=(column,), matrix=None) for column in table.columns]
     if not 1 <= len(tables) <= 2 or any(len(table.columns) != 1 for table in tables):
-        raise DataError("groups must be one column, or two for clusters two ways. Pass a one-dimensional array or two.")
+        raise DataError("clusters must be one column, or two to cluster two ways. Pass a one-dimensional array or two.")
     found = {}
-    for argument, name, table in zip(_CLUSTERINGS, ("groups", "second groups"), tables, strict=False):
+    for name, table in zip(_CLUSTERINGS, tables, strict=False):
         column = table.columns[0] if table.named else table.columns[0]._replace(name=name)
         if column.values.ndim != 1:
             raise DataError(
                 f"{name} must be one column, got shape {column.values.shape}. Pass a one-dimensional array."
             )
-        found[argument] = column, table
+        found[name] = column, table
     return found
 
 
 def checked_sampling(
-    weights: str | None, groups: str | Sequence[str] | None, roles: Mapping[str, Iterable[str]]
+    sample_weight: str | None, clusters: str | Sequence[str] | None, roles: Mapping[str, Iterable[str]]
 ) -> dict[str, tuple[str, ...]]:
-    """The columns of sample weights and of groups by argument; none may have a role that forbids it."""
-    given: dict[str, tuple[Any, ...]] = {} if weights is None else {"weights": (weights,)}
-    if groups is not None:
-        given["groups"] = tuple(groups) if isinstance(groups, list | tuple) else (groups,)
+    """The columns of sample weights and of clusters by argument; none may have a role that forbids it."""
+    given: dict[str, tuple[Any, ...]] = {} if sample_weight is None else {"sample_weight": (sample_weight,)}
+    if clusters is not None:
+        given["clusters"] = tuple(clusters) if isinstance(clusters, list | tuple) else (clusters,)
     for argument, names in given.items():
         for name in names:
             if not isinstance(name, str):
                 raise DataError(f"{argument} must be the name of a column of the table, got {type(name).__name__}.")
             for role in _FORBIDDEN[argument]:
                 if name in roles.get(role, ()):
-                    fix = f"Use another column for the {argument}."
+                    fix = f"Use another column for {argument}."
                     raise DataError(f"{name!r} is given both as {argument} and as {role}. {fix}")
-        if argument == "groups" and not (1 <= len(names) <= 2 and len(set(names)) == len(names)):
-            raise DataError(f"groups must name one column, or two for clusters two ways, got {list(names)!r}.")
+        if argument == "clusters" and not (1 <= len(names) <= 2 and len(set(names)) == len(names)):
+            raise DataError(f"clusters must name one column, or two to cluster two ways, got {list(names)!r}.")
     return given
 
 
 def _check_sampling_values(sampling: Mapping[str, Column], roles: Mapping[str, FloatArray]) -> None:
-    """Refuse weights or groups that are the numbers `(n, k)` of a role that forbids it."""
+    """Refuse weights or clusters that are the numbers `(n, k)` of a role that forbids it."""
     for argument, column in sampling.items():
-        role_of = "groups" if argument in _CLUSTERINGS else argument
+        role_of = "clusters" if argument in _CLUSTERINGS else argument
         for role in _FORBIDDEN[role_of] if column.values.dtype.kind in "biuf" else ():
             if _find_equal(column.values.astype(np.float64), roles[role]) is not None:
                 label = role_label(role_of, column.name)
                 raise DataError(f"{label}: identical to the {role} in every row. Pass the right column.")
+
+
+def _names(names: str | Sequence[str] | None, argument: str) -> tuple[str, ...]:
+    if names is None:
+        return ()
+    listed = (names,) if isinstance(names, str) else tuple(names)
+    for name in listed:
+        if not isinstance(name, str):
+            raise DataError(f"{argument} must be names of columns of the table, got {name!r} among them.")
+        if listed.count(name) > 1:
+            raise DataError(f"{argument} name the column {name!r} twice. Name it once.")
+    return listed

@@ -128,7 +128,7 @@ def counted(bad: NDArray[np.bool_], what: str) -> str:
     return f"{plural(int(bad.sum()), what)} ({row_names(bad)})"
 
 
-def warn_user(message: str, category: type[BGMIVWarning] = BGMIVWarning) -> None:
+def warn_user(message: str, category: type[Warning] = BGMIVWarning) -> None:
     """Warn at the line outside this package that led here."""
     depth, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "bgmiv":

@@ -103,20 +103,20 @@ class Rows:
 
     def with_weights(self, weights: Any) -> Rows:
         """The same rows with other weights; what was computed of them is kept."""
-        column, table = read_column(weights, "weights")
+        column, table = read_column(weights, "sample_weight")
         if table.index is not None and self.index is not None and not table.index.equals(self.index):
             raise DataError(
-                "weights and the rows averaged over have different pandas indexes, so they may not match. Align them, "
-                "or pass weights.to_numpy() if the order is right."
+                "sample_weight and the rows averaged over have different pandas indexes, so they may not match. Align "
+                "them, or pass sample_weight.to_numpy() if the order is right."
             )
         try:
             values = np.asarray(column.values, np.float64)
         except (TypeError, ValueError) as error:
-            raise DataError(f"weights must be numbers: {error}. Convert them first.") from None
+            raise DataError(f"sample_weight must be numbers: {error}. Convert them first.") from None
         if values.shape != (len(self),):
-            raise DataError(f"weights have shape {values.shape}; pass one for each of the {len(self)} rows.")
+            raise DataError(f"sample_weight has shape {values.shape}; pass one for each of the {len(self)} rows.")
         if not np.all(np.isfinite(values)) or values.min() < 0.0 or not values.max() > 0.0:
-            raise DataError("weights must be numbers of at least 0, not all of them 0.")
+            raise DataError("sample_weight must be numbers of at least 0, not all of them 0.")
         # The largest is divided out, so that their sum does not overflow.
         same = Rows(self.covariates, values / values.max(), self.index)
         same._origin = self._origin or (self, np.arange(len(self)))

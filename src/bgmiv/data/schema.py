@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -50,6 +50,7 @@ __all__ = [
     "encode",
     "holds_words",
     "read_role",
+    "with_levels",
 ]
 
 RoleKind = Literal["auto", "continuous", "binary", "categorical"]
@@ -166,6 +167,16 @@ def check_are_levels(entries: Sequence[Level], label: str, fix: str) -> None:
         )
     if 2 * len(levels) > len(entries):
         raise DataError(f"{label} holds strings, {len(levels)} different ones in {len(entries)} rows. {fix}")
+
+
+def with_levels(column: Column, declared: Container[str]) -> Column:
+    """The covariate, known as categorical if it holds undeclared strings that are no numbers or identifiers."""
+    if column.name in declared or column.categorical or column.values.ndim != 1 or not holds_words(column):
+        return column
+    label = covariate_label(column.name)
+    fix = f"Convert it to numbers, or declare it with {setting('blocks', 'categorical', column.name)}."
+    check_are_levels(category_entries(column, label), label, fix)
+    return column._replace(categorical=True)
 
 
 def _levelled(

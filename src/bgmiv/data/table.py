@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
 
 import narwhals as nw
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.data.messages import counted, listed, plural
+from bgmiv.data.messages import counted, is_missing, listed, name_rows, plural, row_names, setting, warn_user
 from bgmiv.errors import DataError
 
-__all__ = ["Column", "Table", "check_distinct", "check_same_rows", "read_column", "read_columns", "wrapped"]
+__all__ = [
+    "Column",
+    "ColumnReader",
+    "Missing",
+    "Table",
+    "check_known",
+    "check_no_missing",
+    "check_same_rows",
+    "column_names",
+    "complete_rows",
+    "is_table",
+    "read_column",
+    "read_columns",
+    "select_columns",
+    "table_rows",
+    "without_missing",
+]
+
+Missing = Literal["raise", "drop"]
+
+_SHOWN = 10
+_AT_PREDICT = "Fill them, or leave such rows out of the table."
 
 
 class Column(NamedTuple):
@@ -44,6 +67,11 @@ class Table(NamedTuple):
     def names(self) -> tuple[str, ...]:
         """The columns' names."""
         return tuple(column.name for column in self.columns)
+
+    def part(self, names: Iterable[str]) -> Table:
+        """The columns of these names, in this order, as a table of their own."""
+        known = {column.name: column for column in self.columns}
+        return self._replace(columns=tuple(known[name] for name in names), named=True, matrix=None)
 
 
 def read_columns(values: Any, argument: str, prefix: str) -> Table:
@@ -206,3 +234,155 @@ def _array(values: Any, label: str) -> NDArray[Any]:
         rows = np.asarray(mask.reshape(len(mask), -1).any(axis=1))
         raise DataError(f"{label} has {counted(rows, 'masked row')}. Drop or fill these rows first.")
     return np.asarray(array.data)
+
+
+@dataclass(frozen=True)
+class ColumnReader:
+    """Picks the covariates of a fit, by name, out of later tables with other columns and another order."""
+
+    names: tuple[str, ...]
+
+    def covariates(self, data: Any) -> Table:
+        """The covariates of a table; one without columns if the fit had none."""
+        return check_no_missing(select_columns(data, self.names))
+
+
+def is_table(data: Any) -> bool:
+    """Whether the columns of a container have names: a data frame or a mapping."""
+    return isinstance(data, Mapping) or isinstance(wrapped(data, "data"), nw.DataFrame)
+
+
+def column_names(data: Any) -> tuple[str, ...]:
+    """The names of a table's columns."""
+    return tuple(_original_names(data))
+
+
+def table_rows(data: Any) -> int:
+    """How many rows a table has."""
+    return select_columns(data, ()).n_rows
+
+
+def check_known(name: str, known: Sequence[str]) -> None:
+    """Refuse the name of a column that is not there, with those that are spelt alike."""
+    if name in known:
+        return
+    folded = {other.casefold(): other for other in known}
+    close = [folded[match] for match in difflib.get_close_matches(name.casefold(), list(folded), 3, 0.6)]
+    hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+    shown = f": {listed(map(repr, known), _SHOWN)}" if known else ""
+    raise DataError(f"the table has no column {name!r}.{hint} It has {plural(len(known), 'column')}{shown}.")
+
+
+def select_columns(data: Any, names: Iterable[str]) -> Table:
+    """The columns of these names, each once, in this order."""
+    original = _original_names(data)
+    wanted = list(dict.fromkeys(names))
+    for name in wanted:
+        check_known(name, tuple(original))
+    if isinstance(data, Mapping):
+        table = read_columns({name: data[original[name]] for name in wanted}, "data", "column")
+        if not wanted and data:
+            name, values = next(iter(data.items()))
+            # What only numpy understands need not have a length.
+            n = len(values) if hasattr(values, "__len__") else read_columns({name: values}, "data", "column").n_rows
+            table = Table((), n, False)
+        return table
+    frame = wrapped(data, "data")
+    # By place: names need not be strings.
+    places = {name: i for i, name in enumerate(original)}
+    table = read_columns(frame[:, [places[name] for name in wanted]].to_native(), "data", "column")
+    return table._replace(n_rows=len(frame))
+
+
+def complete_rows(data: Any, names: Iterable[str]) -> NDArray[np.bool_]:
+    """Which rows of a table have a value in each of these columns: those that `missing="drop"` keeps."""
+    return ~_missing_values(select_columns(data, names))[0]
+
+
+def check_no_missing(table: Table, fix: str = _AT_PREDICT) -> Table:
+    """The table, or an error that counts its missing values."""
+    bad, where = _missing_values(table)
+    if bad.any():
+        rows = f"{int(bad.sum())} of {table.n_rows} rows ({row_names(bad)})"
+        raise DataError(f"there are missing values in {where}, in {rows}. {fix}")
+    return _with_plain_numbers(table)
+
+
+def without_missing(table: Table, missing: Missing) -> Table:
+    """The table for a fit: without the rows in which a value is missing, or an error that counts them."""
+    if missing not in get_args(Missing):
+        raise DataError(f"missing must be 'raise' or 'drop', got {missing!r}.")
+    if missing == "drop":
+        table = _complete(table)
+    fix = f"Fill them, or leave such rows out with {setting('missing', 'drop')}."
+    table = check_no_missing(table, fix)
+    if table.n_rows < 2:
+        raise DataError(f"the table has {'one row' if table.n_rows else 'no rows: it is empty'}. Pass at least two.")
+    return table
+
+
+def _complete(table: Table) -> Table:
+    bad, where = _missing_values(table)
+    if not bad.any():
+        return table
+    left = int((~bad).sum())
+    if left == 0:
+        raise DataError(f"every one of the {table.n_rows} rows has a missing value: {where}. Use fewer columns.")
+    warn_user(f"{int(bad.sum())} of {table.n_rows} rows are dropped for missing values in {where}; {left} are left.")
+    name_rows(np.flatnonzero(~bad))
+    kept = tuple(column._replace(values=column.values[~bad]) for column in table.columns)
+    return Table(kept, left, table.named, None if table.index is None else table.index[~bad])
+
+
+def _missing_values(table: Table) -> tuple[NDArray[np.bool_], str]:
+    """Which rows have a missing value, and how many there are in which columns."""
+    masks = {column.name: _missing_rows(column.values) for column in table.columns}
+    counts = [f"{name!r} ({int(mask.sum())})" for name, mask in masks.items() if mask.any()]
+    where = ", ".join(counts[:_SHOWN])
+    where += f" and {len(counts) - _SHOWN} more columns" if len(counts) > _SHOWN else ""
+    return np.logical_or.reduce([np.zeros(table.n_rows, dtype=bool), *masks.values()]), where
+
+
+def _missing_rows(values: NDArray[Any]) -> NDArray[np.bool_]:
+    kind = values.dtype.kind
+    if kind in "fc":
+        bad = np.isnan(values)
+    elif kind in "Mm":
+        bad = np.isnat(values)
+    elif kind in "OT":
+        bad = np.array([is_missing(entry) for entry in values.ravel().tolist()], dtype=bool).reshape(values.shape)
+    else:
+        return np.zeros(len(values), dtype=bool)
+    return np.asarray(bad.any(axis=tuple(range(1, bad.ndim))))
+
+
+def _with_plain_numbers(table: Table) -> Table:
+    """The table, with numbers that a library gave as objects, because some were missing, as numbers."""
+
+    def plain(column: Column) -> Column:
+        if column.categorical or column.values.dtype.kind != "O" or column.values.ndim > 1 or len(column.values) == 0:
+            return column
+        entries = column.values.tolist()
+        numbers = all(isinstance(entry, bool | int | float | np.number | np.bool_) for entry in entries)
+        try:
+            return column._replace(values=np.array(entries)) if numbers else column
+        # A subclass of numbers may do as it likes; the column is then refused by its name.
+        except Exception:
+            return column
+
+    return table._replace(columns=tuple(map(plain, table.columns)))
+
+
+def _original_names(data: Any) -> dict[str, Any]:
+    if isinstance(data, Mapping):
+        check_distinct(data, "data")
+        return {str(name): name for name in data}
+    frame = wrapped(data, "data")
+    if not isinstance(frame, nw.DataFrame):
+        hint = " Call .collect() on it first." if hasattr(data, "collect") else ""
+        raise DataError(
+            "data must be a pandas, polars or pyarrow table, or a mapping of names to columns, got "
+            f"{type(data).__name__}.{hint}"
+        )
+    check_distinct(frame.columns, "data")
+    return {str(name): name for name in frame.columns}

@@ -10,38 +10,22 @@ from importlib import import_module
 from bgmiv.designs.base import Design, DesignEntry, StructuralGrid, with_settings
 from bgmiv.designs.demand import DemandConfoundedDesign, DemandDesign, VectorProxyDesign
 from bgmiv.designs.empirical import EmpiricalData, Published, empirical_names, load_empirical
-from bgmiv.designs.lowdim import (
-    BinaryConfoundedDesign,
-    BinaryOutcomeDesign,
-    BinaryTreatmentDesign,
-    CategoricalTreatmentDesign,
-    LinearGaussianDesign,
-    LowDimDesign,
-)
 from bgmiv.designs.mnist import MnistDesign, MnistHDDesign
 from bgmiv.designs.noisy import SHAPES, NoisyDemandDesign, NoisyDesign
-from bgmiv.designs.semisynthetic import SEMISYNTHETIC, SemisyntheticDesign
 from bgmiv.errors import ConfigError
 
 __all__ = [
     "DESIGNS",
-    "BinaryConfoundedDesign",
-    "BinaryOutcomeDesign",
-    "BinaryTreatmentDesign",
-    "CategoricalTreatmentDesign",
     "DemandConfoundedDesign",
     "DemandDesign",
     "Design",
     "DesignEntry",
     "EmpiricalData",
-    "LinearGaussianDesign",
-    "LowDimDesign",
     "MnistDesign",
     "MnistHDDesign",
     "NoisyDemandDesign",
     "NoisyDesign",
     "Published",
-    "SemisyntheticDesign",
     "StructuralGrid",
     "VectorProxyDesign",
     "empirical_names",
@@ -57,15 +41,6 @@ _ENTRIES = (
     DesignEntry("mnist", "MNIST images", MnistDesign, unit=1e4),
     DesignEntry("mnist-hd", "MNIST images with nuisance covariates", MnistHDDesign, unit=1e4),
     DesignEntry("demand-confounded", "Demand design, strongly confounded", DemandConfoundedDesign, unit=1e4),
-    DesignEntry("binary-confounded", "Binary treatment, strongly confounded", BinaryConfoundedDesign),
-    DesignEntry("binary-treatment", "Binary treatment with a categorical covariate", BinaryTreatmentDesign),
-    DesignEntry("categorical-treatment", "Treatment of three levels", CategoricalTreatmentDesign),
-    DesignEntry("binary-outcome", "Binary outcome", BinaryOutcomeDesign),
-    DesignEntry("linear-gaussian", "Linear Gaussian design", LinearGaussianDesign),
-    DesignEntry("lowdim-sin", "Low-dimensional curve: sine", partial(LowDimDesign, "sin")),
-    DesignEntry("lowdim-abs", "Low-dimensional curve: absolute value", partial(LowDimDesign, "abs")),
-    DesignEntry("lowdim-step", "Low-dimensional curve: step", partial(LowDimDesign, "step")),
-    DesignEntry("lowdim-linear", "Low-dimensional curve: line", partial(LowDimDesign, "linear")),
     *(
         DesignEntry(f"noisy-{shape}", f"Ten covariates with noise: {shape}", partial(NoisyDesign, shape), unit=None)
         for shape in SHAPES
@@ -73,15 +48,6 @@ _ENTRIES = (
     DesignEntry("noisy-demand", "Demand with noise", NoisyDemandDesign, unit=None),
     DesignEntry("noisy-vector", "Vector proxy with noise", partial(NoisyDemandDesign, proxy="vector"), unit=None),
     DesignEntry("noisy-mnist", "MNIST images with noise", partial(NoisyDemandDesign, proxy="image"), unit=None),
-    *(
-        DesignEntry(
-            f"semi-{study}-{shape}",
-            f"Rows of {study} with simulated treatment and outcome: {shape}",
-            partial(SemisyntheticDesign, study, shape),
-            unit=None,
-        )
-        for study, shape in SEMISYNTHETIC
-    ),
 )
 
 DESIGNS: dict[str, DesignEntry] = {entry.name: entry for entry in _ENTRIES}
@@ -97,9 +63,9 @@ def register(*entries: DesignEntry) -> None:
     commas between them, when a plan has a design that is not known.
 
     Example:
-        >>> register(DesignEntry("steep", "A steep line", lambda: LowDimDesign("linear")))
-        >>> DESIGNS.pop("steep").title
-        'A steep line'
+        >>> register(DesignEntry("quiet", "Little noise", partial(NoisyDesign, r2=0.9)))
+        >>> DESIGNS.pop("quiet").title
+        'Little noise'
     """
     DESIGNS.update({entry.name: entry for entry in entries})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -12,28 +12,11 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.errors import ConfigError
 
 __all__ = [
-    "GRID_ROWS",
-    "GRID_SEED",
-    "QUANTILES",
-    "REFERENCE_ROWS",
-    "REFERENCE_SEED",
-    "CheckedSettings",
-    "Design",
-    "DesignEntry",
-    "Functional",
-    "StructuralGrid",
-    "as_data",
-    "check_draw",
-    "confounded",
-    "grid_of",
-    "name_with_settings",
-    "normals",
-    "population_grid",
-    "product",
-    "stream",
-    "usual_rows",
-    "with_settings",
-]
+    "GRID_ROWS", "GRID_SEED", "QUANTILES", "REFERENCE_ROWS", "REFERENCE_SEED", "AdditiveDesign", "CheckedSettings",
+    "Design", "DesignEntry", "Draw", "Functional", "StructuralGrid", "as_data", "check_draw", "confounded",
+    "contrast_and_slope", "grid_of", "name_with_settings", "normals", "population_grid", "product", "stream",
+    "usual_rows", "with_settings",
+]  # fmt: skip
 
 REFERENCE_SEED, GRID_SEED = 2**31, 2**31 + 1
 """Seeds of the rows that stand for the population, and of those it is judged at: no sample has them."""
@@ -43,6 +26,7 @@ QUANTILES = (0.05, 0.25, 0.75, 0.95)
 """Of the treatment: grids lie between the outer two, and their contrast compares the inner two."""
 
 Columns = Mapping[str, np.ndarray]
+Functionals = Mapping[str, tuple[Any, Any, float]]
 
 _MINIMA = {"confounding": 0.0, "disturbance": 0.0, "noise": 0.0, "feature_seed": 0, "vector_dim": 1, "nuisance_dim": 1}
 
@@ -121,6 +105,64 @@ class CheckedSettings:
                 raise ConfigError(f"{name} is {value}; choose {_MINIMA[name]:g} or more")
 
 
+class Draw(NamedTuple):
+    """Rows of a design without their outcome, observed and hidden; each array has one entry a row."""
+
+    treatment: np.ndarray
+    instruments: Columns
+    covariates: Columns
+    shock: np.ndarray  # U, which moves the treatment
+    noise: np.ndarray  # E, which does not
+
+
+class AdditiveDesign(CheckedSettings):
+    """A design with Y = g₀(X, V) + disturbance · (ρ U + √(1 − ρ²) E); its subclasses say how X, V and U are drawn."""
+
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        """The kind of each covariate."""
+        raise NotImplementedError
+
+    @property
+    def disturbance(self) -> float:
+        """The standard deviation of the outcome around g₀."""
+        raise NotImplementedError
+
+    @property
+    def treatment_kind(self) -> str:
+        """The kind of the treatment."""
+        return "continuous"
+
+    @property
+    def roles(self) -> tuple[str, str]:
+        """What the outcome and the treatment are called."""
+        return "outcome", "treatment"
+
+    def draw(self, n: int, seed: int) -> Draw:
+        """`n` rows without their outcome."""
+        raise NotImplementedError
+
+    def structural(self, *args: Any, **kwargs: Any) -> np.ndarray:
+        """g₀(x, v) at treatments and covariates, which are its arguments."""
+        raise NotImplementedError
+
+    def sample(self, n: int, rho: float, seed: int) -> IVData:
+        """Draw `n` rows; ρ is the correlation of the disturbances of treatment and outcome."""
+        check_draw(n, rho, seed)
+        rows = self.draw(n, seed)
+        error = self.disturbance * confounded(rows.shock, rows.noise, rho)
+        y = self.structural(rows.treatment, *rows.covariates.values()) + error
+        outcome, treatment = self.roles
+        return as_data(
+            {outcome: y},
+            {treatment: rows.treatment},
+            rows.instruments,
+            rows.covariates,
+            self.kinds,
+            treatment_kind=self.treatment_kind,
+        )
+
+
 @dataclass(frozen=True)
 class DesignEntry:
     """A registered design."""
@@ -160,18 +202,18 @@ def as_data(
     outcome: Any,
     treatment: Any,
     instruments: Columns,
-    covariates: Mapping[str, tuple[np.ndarray, Any]] | None = None,
-    **kinds: Any,
+    covariates: Columns | None = None,
+    kinds: Mapping[str, str] | None = None,
+    **role_kinds: Any,
 ) -> IVData:
-    """Columns as data; each covariate comes with its kind, and `kinds` are those of treatment and outcome."""
-    columns = covariates or {}
+    """Columns as data; `kinds` are those of the covariates, `role_kinds` those of treatment and outcome."""
     return IVData.from_arrays(
         outcome,
         treatment,
         instruments=instruments,
-        covariates={name: values for name, (values, _) in columns.items()} or None,
-        blocks={name: kind for name, (_, kind) in columns.items()} or None,
-        **{"treatment_kind": "continuous", **kinds},
+        covariates=covariates or None,
+        blocks=kinds or None,
+        **{"treatment_kind": "continuous", **role_kinds},
     )
 
 
@@ -180,7 +222,7 @@ def grid_of(
     treatment: np.ndarray,
     covariates: Columns | None = None,
     in_support: np.ndarray | None = None,
-    functionals: Mapping[str, tuple[Any, Any, float]] | None = None,
+    functionals: Functionals | None = None,
 ) -> StructuralGrid:
     """The grid with the truth of the structural function, whose arguments are the treatment and the covariates.
 
@@ -191,35 +233,44 @@ def grid_of(
     def value(t: Any) -> np.ndarray:
         return structural(np.broadcast_to(np.asarray(t, np.float64), treatment.shape), *columns.values())
 
-    found = {
+    truths = {
         name: Functional(t0, t1, scale, float(np.mean(value(t1) - value(t0)) / scale))
         for name, (t0, t1, scale) in (functionals or {}).items()
     }
     inside = np.ones(len(treatment), bool) if in_support is None else in_support
-    return StructuralGrid(treatment, columns, structural(treatment, *columns.values()), inside, found)
+    return StructuralGrid(treatment, columns, structural(treatment, *columns.values()), inside, truths)
 
 
-def usual_rows(treatment: np.ndarray, quantiles: tuple[float, ...]) -> np.ndarray:
+def usual_rows(treatment: np.ndarray, quantiles: Sequence[float]) -> np.ndarray:
     """The first rows of a population whose treatment lies between the outer quantiles, as many as a grid has."""
     return np.flatnonzero((quantiles[0] <= treatment) & (treatment <= quantiles[-1]))[:GRID_ROWS]
 
 
-def population_grid(
-    structural: Callable[..., np.ndarray],
-    treatment: np.ndarray,
-    covariates: Columns,
-    quantiles: tuple[float, ...],
-    half_step: float | None,
-) -> StructuralGrid:
-    """A grid of rows of the population, with an average contrast, and an average slope unless the treatment is binary.
+def population_grid(design: AdditiveDesign, quantiles: Sequence[float], half_step: float) -> StructuralGrid:
+    """2,800 rows of a design's population whose treatment lies between its 5% and 95% quantiles, and their averages.
 
-    The contrast is between the inner quantiles (`QUANTILES`), or both levels; `half_step` is None for a binary one.
+    Args:
+        design: where the rows come from.
+        quantiles: of the treatment (`QUANTILES`).
+        half_step: half the distance over which slopes of a continuous treatment are taken.
     """
-    functionals: dict[str, tuple[Any, Any, float]] = {"contrast": (0.0, 1.0, 1.0)}
-    if half_step is not None:
-        functionals["contrast"] = (quantiles[1], quantiles[2], 1.0)
-        functionals["slope"] = (treatment - half_step, treatment + half_step, 2.0 * half_step)
-    return grid_of(structural, treatment, covariates, None, functionals)
+    rows = design.draw(2 * GRID_ROWS, GRID_SEED)
+    kept = usual_rows(rows.treatment, quantiles)
+    covariates = {name: values[kept] for name, values in rows.covariates.items()}
+    treatment = rows.treatment[kept]
+    if design.treatment_kind == "binary":
+        functionals: Functionals = {"contrast": (0.0, 1.0, 1.0)}
+    else:
+        functionals = contrast_and_slope(treatment, quantiles, half_step)
+    return grid_of(design.structural, treatment, covariates, functionals=functionals)
+
+
+def contrast_and_slope(treatment: np.ndarray, quantiles: Sequence[float], half_step: float) -> Functionals:
+    """The average contrast between the inner quantiles of the treatment (`QUANTILES`), and the average slope."""
+    return {
+        "contrast": (quantiles[1], quantiles[2], 1.0),
+        "slope": (treatment - half_step, treatment + half_step, 2.0 * half_step),
+    }
 
 
 def name_with_settings(name: str, design: Any, usual: Any) -> str:

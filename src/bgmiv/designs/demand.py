@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,19 +15,9 @@ from bgmiv.designs import base
 from bgmiv.designs.base import CheckedSettings, StructuralGrid, stream
 
 __all__ = [
-    "GROUPS",
-    "DemandConfoundedDesign",
-    "DemandDesign",
-    "DemandDraw",
-    "VectorProxyDesign",
-    "demand",
-    "demand_data",
-    "demand_grid",
-    "demand_truth",
-    "draw_demand",
-    "price_support",
-    "season",
-]
+    "GROUPS", "DemandConfoundedDesign", "DemandDesign", "DemandDraw", "DemandFamily", "VectorProxyDesign", "demand",
+    "demand_data", "demand_grid", "draw_demand", "price_support", "season",
+]  # fmt: skip
 
 GROUPS = 7
 
@@ -93,10 +83,10 @@ def draw_demand(n: int, rho: float, seed: int) -> DemandDraw:
     return DemandDraw(group, time, cost, shock, price, demand(price, time, group) + base.confounded(shock, noise, rho))
 
 
-def demand_data(draw: DemandDraw, covariates: Mapping[str, tuple[np.ndarray, Any]]) -> IVData:
-    """A draw as data: price, cost, demand, the time of year, and `covariates` by name with their kind."""
-    known = {"time": (draw.time, "continuous"), **covariates}
-    return base.as_data({"demand": draw.outcome}, {"price": draw.price}, {"cost": draw.cost}, known)
+def demand_data(draw: DemandDraw, covariates: Mapping[str, np.ndarray], kinds: Mapping[str, str]) -> IVData:
+    """A draw as data: price, cost, demand, the time of year, and `covariates` with their kinds."""
+    known, kinds = {"time": draw.time, **covariates}, {"time": "continuous", **kinds}
+    return base.as_data({"demand": draw.outcome}, {"price": draw.price}, {"cost": draw.cost}, known, kinds)
 
 
 def demand_grid() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -106,20 +96,39 @@ def demand_grid() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return price, time, group
 
 
-def demand_truth(covariates: Mapping[str, np.ndarray]) -> StructuralGrid:
-    """The truth on `demand_grid`, with `covariates` beside the time of year in place of the group.
+class DemandFamily(CheckedSettings):
+    """The demand design with something in the group's place; its subclasses say what."""
 
-    A point is in support where its price lies in the central 99% of prices at its season (`price_support`); the group
-    does not enter the price equation.
-    """
-    price, time, group = demand_grid()
-    low, high = price_support(time)
-    inside = (low <= price) & (price <= high)
-    return StructuralGrid(price, {"time": time, **covariates}, demand(price, time, group), inside)
+    kinds: ClassVar[Mapping[str, str]]
+    """Of what stands for the group: the kind of each covariate."""
+
+    def observed(self, group: np.ndarray, seed: int | None) -> Mapping[str, np.ndarray]:
+        """What stands for the group of each row of the sample with that seed; None is the grid."""
+        raise NotImplementedError
+
+    def draw(self, n: int, rho: float, seed: int) -> DemandDraw:
+        """The rows with all their variables."""
+        return draw_demand(n, rho, seed)
+
+    def sample(self, n: int, rho: float, seed: int) -> IVData:
+        """Draw `n` rows: outcome Y, treatment P, instrument C, covariates T and what stands for S."""
+        draw = self.draw(n, rho, seed)
+        return demand_data(draw, self.observed(draw.group, seed), self.kinds)
+
+    def grid(self) -> StructuralGrid:
+        """The 2,800 points of `demand_grid`, with the truth.
+
+        A point is in support where its price lies in the central 99% of prices at its season (`price_support`); the
+        group does not enter the price equation.
+        """
+        price, time, group = demand_grid()
+        low, high = price_support(time)
+        covariates = {"time": time, **self.observed(group, None)}
+        return StructuralGrid(price, covariates, demand(price, time, group), (low <= price) & (price <= high))
 
 
 @dataclass(frozen=True)
-class DemandDesign:
+class DemandDesign(DemandFamily):
     """The low-dimensional demand design: the time of year and the customer group are observed.
 
     Example:
@@ -130,19 +139,15 @@ class DemandDesign:
     """
 
     name: ClassVar[str] = "demand"
+    kinds: ClassVar = {"group": "continuous"}
 
-    def sample(self, n: int, rho: float, seed: int) -> IVData:
-        """Draw `n` rows: outcome Y, treatment P, instrument C, covariates T and S (both continuous)."""
-        draw = draw_demand(n, rho, seed)
-        return demand_data(draw, {"group": (draw.group, "continuous")})
-
-    def grid(self) -> StructuralGrid:
-        """The 2,800 points of `demand_grid`."""
-        return demand_truth({"group": demand_grid()[2]})
+    def observed(self, group: np.ndarray, seed: int | None) -> Mapping[str, np.ndarray]:
+        """The group itself."""
+        return {"group": group}
 
 
 @dataclass(frozen=True)
-class DemandConfoundedDesign(CheckedSettings):
+class DemandConfoundedDesign(DemandDesign):
     """The demand design with its disturbance scaled up: Y = f₀(P, T, S) + disturbance · ε.
 
     In the demand design a perfect regression that ignores the instrument is nearly unbiased on the grid: it tests
@@ -162,17 +167,13 @@ class DemandConfoundedDesign(CheckedSettings):
 
     disturbance: float = 50.0
 
-    def sample(self, n: int, rho: float, seed: int) -> IVData:
-        """Draw `n` rows: those of the demand design with the same seed, the disturbance of the outcome scaled."""
-        draw = draw_demand(n, rho, seed).scaled(self.disturbance)
-        return demand_data(draw, {"group": (draw.group, "continuous")})
-
-    def grid(self) -> StructuralGrid:
-        return DemandDesign().grid()
+    def draw(self, n: int, rho: float, seed: int) -> DemandDraw:
+        """The rows of the demand design with the same seed, the disturbance of the outcome scaled."""
+        return draw_demand(n, rho, seed).scaled(self.disturbance)
 
 
 @dataclass(frozen=True)
-class VectorProxyDesign(CheckedSettings):
+class VectorProxyDesign(DemandFamily):
     """Demand with a noisy vector r = μ_S + σ η in place of the group S.
 
     The prototypes μ_1..μ_7 ~ N(0, I) depend on `feature_seed` alone and are the same for every sample and for the
@@ -192,6 +193,7 @@ class VectorProxyDesign(CheckedSettings):
     """
 
     name: ClassVar[str] = "vector-proxy"
+    kinds: ClassVar = {"proxy": "vector"}
 
     vector_dim: int = 784
     noise: float = 0.5
@@ -201,14 +203,10 @@ class VectorProxyDesign(CheckedSettings):
         """The `(7, vector_dim)` prototypes; row s − 1 belongs to group s."""
         return stream(self.feature_seed, _PROTOTYPE).normal(size=(GROUPS, self.vector_dim))
 
-    def sample(self, n: int, rho: float, seed: int) -> IVData:
-        """Draw `n` rows: those of the demand design with the same seed, each group replaced by its proxy."""
-        draw = draw_demand(n, rho, seed)
-        return demand_data(draw, {"proxy": (self.proxy(draw.group, stream(seed, _TRAINING_PROXY)), "vector")})
-
-    def grid(self) -> StructuralGrid:
-        """The grid of the demand design with a fresh proxy at each of the 2,800 points."""
-        return demand_truth({"proxy": self.proxy(demand_grid()[2], stream(self.feature_seed, _GRID_PROXY))})
+    def observed(self, group: np.ndarray, seed: int | None) -> Mapping[str, np.ndarray]:
+        """A proxy of each row's group."""
+        rng = stream(self.feature_seed, _GRID_PROXY) if seed is None else stream(seed, _TRAINING_PROXY)
+        return {"proxy": self.proxy(group, rng)}
 
     def proxy(self, group: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """A proxy of each row's group, `(n, vector_dim)`."""

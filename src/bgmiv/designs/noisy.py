@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar, NamedTuple
@@ -21,22 +22,14 @@ SHAPES = ("linear", "concave", "threshold", "heterogeneous", "interaction", "nul
 """How the outcome depends on the standardised treatment t and the covariates; see :class:`NoisyDesign`."""
 
 _PROXIES = {"group": "noisy-demand", "vector": "noisy-vector", "image": "noisy-mnist"}
+_PROXY_KINDS = {"group": "continuous", "vector": "vector", "image": "image"}
 # Spawn keys of the random streams.
 _NORMALS, _OTHERS, _INSTRUMENTS, _SHOCK, _NOISE = range(700, 705)
 _DEGREES = 5.0
 _CONTINUOUS = 5
 # The Cholesky factor of correlations 0.5^|i - j|.
 _ROOT = np.linalg.cholesky(0.5 ** np.abs(np.subtract.outer(np.arange(_CONTINUOUS), np.arange(_CONTINUOUS))))
-_KINDS = (*("continuous",) * _CONTINUOUS, "binary", "binary", "continuous", "continuous", "continuous")
-_NAMES = tuple(f"v{i}" for i in range(1, 11))
-
-
-class _Draw(NamedTuple):
-    covariates: np.ndarray
-    instruments: np.ndarray
-    shock: np.ndarray
-    noise: np.ndarray
-    treatment: np.ndarray
+_KINDS = {f"v{i}": "binary" if i in (6, 7) else "continuous" for i in range(1, 11)}
 
 
 class _Population(NamedTuple):
@@ -45,7 +38,7 @@ class _Population(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NoisyDesign(base.CheckedSettings):
+class NoisyDesign(base.AdditiveDesign):
     r"""Ten ordinary covariates, one to four instruments, and an outcome that is mostly noise.
 
     V1 to V5 are normal with correlations $0.5^{|i-j|}$, V6 and V7 binary, V8 and V9 counts, V10 normal; V4, V5, V7, V9
@@ -115,6 +108,16 @@ class NoisyDesign(base.CheckedSettings):
         return base.name_with_settings(f"noisy-{self.shape}", self, NoisyDesign(self.shape))
 
     @property
+    def kinds(self) -> Mapping[str, str]:
+        """Two are binary."""
+        return _KINDS
+
+    @property
+    def treatment_kind(self) -> str:
+        """As `binary_treatment` says."""
+        return "binary" if self.binary_treatment else "continuous"
+
+    @property
     def treatment_scale(self) -> float:
         """The standard deviation of X; 1 for a binary treatment."""
         if self.binary_treatment:
@@ -142,20 +145,7 @@ class NoisyDesign(base.CheckedSettings):
         main = 0.3 * v1 + 0.2 * v2 - 0.2 * v3 + 0.3 * (v6 - 0.4) + 0.1 * (v8 - 2.0)
         return np.asarray(shapes[self.shape] + main, np.float64)
 
-    def sample(self, n: int, rho: float, seed: int) -> IVData:
-        """Draw `n` rows; ρ is the correlation of the disturbances of treatment and outcome."""
-        base.check_draw(n, rho, seed)
-        drawn = self.draw(n, seed)
-        error = self.disturbance * base.confounded(drawn.shock, drawn.noise, rho)
-        return base.as_data(
-            self.structural(drawn.treatment, *drawn.covariates.T) + error,
-            drawn.treatment,
-            {f"w{i}": column for i, column in enumerate(drawn.instruments.T, start=1)},
-            dict(zip(_NAMES, zip(drawn.covariates.T, _KINDS, strict=True), strict=True)),
-            treatment_kind="binary" if self.binary_treatment else "continuous",
-        )
-
-    def draw(self, n: int, seed: int) -> _Draw:
+    def draw(self, n: int, seed: int) -> base.Draw:
         """All variables of `n` rows but the outcome: observed and hidden."""
         normal = base.stream(seed, _NORMALS).normal(size=(n, _CONTINUOUS)) @ _ROOT.T
         uniform, other, last = (base.stream(seed, _OTHERS, i) for i in range(3))
@@ -165,15 +155,20 @@ class NoisyDesign(base.CheckedSettings):
         v9 = base.stream(seed, _OTHERS, 4).poisson(np.exp(0.5 + 0.3 * normal[:, 3]))
         v = np.column_stack([normal, v6, v7, v8, v9, last.normal(size=n)]).astype(np.float64)
         w = base.stream(seed, _INSTRUMENTS).normal(size=(n, self.n_instruments))
-        w = np.where(w > 0.0, 1.0, -1.0) if self.instruments == "binary" else w
+        if self.instruments == "binary":
+            w = np.where(w > 0.0, 1.0, -1.0)
         shock, noise = base.normals(n, seed, _SHOCK, _NOISE)
         if self.errors == "heteroskedastic":
-            shock, noise = (part * np.sqrt((1.0 + v[:, 0] ** 2) / 2.0) for part in (shock, noise))
+            scale = np.sqrt((1.0 + v[:, 0] ** 2) / 2.0)
+            shock, noise = shock * scale, noise * scale
         elif self.errors == "heavy-tailed":
             noise = base.stream(seed, _NOISE).standard_t(_DEGREES, size=n) / np.sqrt(_DEGREES / (_DEGREES - 2.0))
         main = 0.6 * v[:, 0] + 0.4 * v[:, 1] + 0.5 * (v[:, 5] - 0.4) + 0.15 * (v[:, 7] - 2.0)
         x = np.sqrt(self.partial_r2 / (1.0 - self.partial_r2)) * self._instrumented(w, v[:, 0]) + main + shock
-        return _Draw(v, w, shock, noise, (x > 0.0).astype(np.float64) if self.binary_treatment else x)
+        if self.binary_treatment:
+            x = (x > 0.0).astype(np.float64)
+        instruments = {f"w{i}": column for i, column in enumerate(w.T, start=1)}
+        return base.Draw(x, instruments, dict(zip(_KINDS, v.T, strict=True)), shock, noise)
 
     def _instrumented(self, w: np.ndarray, first: np.ndarray) -> np.ndarray:
         """f(w, v): of mean zero given v, and variance one."""
@@ -187,19 +182,15 @@ class NoisyDesign(base.CheckedSettings):
 
     def grid(self) -> base.StructuralGrid:
         """2,800 rows of the population whose treatment lies between its 5% and 95% quantiles."""
-        quantiles, drawn = _population(self).quantiles, self.draw(2 * base.GRID_ROWS, base.GRID_SEED)
-        kept = base.usual_rows(drawn.treatment, quantiles)
-        covariates = dict(zip(_NAMES, drawn.covariates[kept].T, strict=True))
-        half = None if self.binary_treatment else 0.05 * self.treatment_scale
-        return base.population_grid(self.structural, drawn.treatment[kept], covariates, quantiles, half)
+        return base.population_grid(self, _population(self).quantiles, 0.05 * self.treatment_scale)
 
 
 @cache
 def _population(design: NoisyDesign) -> _Population:
     """The variance of g and quantiles of the treatment, from 200,000 rows."""
-    drawn = design.draw(base.REFERENCE_ROWS, base.REFERENCE_SEED)
-    variance = float(design.structural(drawn.treatment, *drawn.covariates.T).var())
-    return _Population(variance, tuple(np.quantile(drawn.treatment, base.QUANTILES).tolist()))
+    rows = design.draw(base.REFERENCE_ROWS, base.REFERENCE_SEED)
+    variance = float(design.structural(rows.treatment, *rows.covariates.values()).var())
+    return _Population(variance, tuple(np.quantile(rows.treatment, base.QUANTILES).tolist()))
 
 
 @dataclass(frozen=True)
@@ -236,24 +227,28 @@ class NoisyDemandDesign(base.CheckedSettings):
     def sample(self, n: int, rho: float, seed: int) -> IVData:
         """Draw `n` rows: those of the demand design with the same seed, the disturbance of the outcome scaled."""
         drawn = draw_demand(n, rho, seed).scaled(self.disturbance)
-        return demand_data(drawn, {self.proxy: self._proxy(drawn.group, base.stream(seed, _OTHERS), grid=False)})
+        values = self._observed(drawn.group, base.stream(seed, _OTHERS), grid=False)
+        return demand_data(drawn, {self.proxy: values}, {self.proxy: _PROXY_KINDS[self.proxy]})
 
     def grid(self) -> base.StructuralGrid:
         """2,800 rows of the population whose price lies between its 5% and 95% quantiles."""
         drawn = draw_demand(2 * base.GRID_ROWS, 0.0, base.GRID_SEED)
-        quantiles = tuple(np.quantile(drawn.price, base.QUANTILES))
+        quantiles = np.quantile(drawn.price, base.QUANTILES).tolist()
         kept = base.usual_rows(drawn.price, quantiles)
-        group = drawn.group[kept]
-        values, _ = self._proxy(group, base.stream(base.GRID_SEED, _OTHERS), grid=True)
-        covariates = {"time": drawn.time[kept], self.proxy: values}
-        return base.population_grid(
-            lambda p, t, _: demand(p, t, group), drawn.price[kept], covariates, quantiles, half_step=0.5
+        price, group = drawn.price[kept], drawn.group[kept]
+        values = self._observed(group, base.stream(base.GRID_SEED, _OTHERS), grid=True)
+        functionals = base.contrast_and_slope(price, quantiles, half_step=0.5)
+        return base.grid_of(
+            lambda p, t, _: demand(p, t, group),
+            price,
+            {"time": drawn.time[kept], self.proxy: values},
+            functionals=functionals,
         )
 
-    def _proxy(self, group: np.ndarray, rng: np.random.Generator, *, grid: bool) -> tuple[np.ndarray, str]:
-        """What stands for the group, and its kind."""
+    def _observed(self, group: np.ndarray, rng: np.random.Generator, *, grid: bool) -> np.ndarray:
+        """What stands for the group."""
         if self.proxy == "vector":
-            return VectorProxyDesign(self.vector_dim).proxy(group, rng), "vector"
+            return VectorProxyDesign(self.vector_dim).proxy(group, rng)
         if self.proxy == "image":
-            return MnistDesign(self.images).pictures(group, rng, test=grid), "image"
-        return group, "continuous"
+            return MnistDesign(self.images).pictures(group, rng, test=grid)
+        return group

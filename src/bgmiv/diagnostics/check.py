@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.data.export import Tabular
+from bgmiv.data.files import Tabular
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Rows
 from bgmiv.diagnostics.readings import CHECKS, Reading, html_table
 from bgmiv.effects import Predictor
 from bgmiv.errors import printable
 from bgmiv.numerals import percent
+from bgmiv.progress import HistoryRow
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,6 +48,10 @@ class HeldOutPredictions(NamedTuple):
 
 class Fitted(Predictor, Protocol):
     """A fitted method, as far as checks need it."""
+
+    @property
+    def history(self) -> tuple[HistoryRow, ...]:
+        """Losses along training; empty for methods in closed form."""
 
     @property
     def verdict(self) -> Verdict | None:

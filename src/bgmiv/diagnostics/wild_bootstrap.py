@@ -87,17 +87,17 @@ def one_way(columns: LinearColumns) -> Clusters:
     ways, n_instruments = columns.errors.ways, columns.instruments.shape[1]
     if "groups_ignored" in columns.prepared:
         raise DataError(
-            f"groups: {columns.prepared['groups_ignored']:.0f} clusters are too few for method='wild' with "
-            f"{n_instruments} instruments. Pass finer groups, or use method='usual'."
+            f"clusters: {columns.prepared['groups_ignored']:.0f} clusters are too few for method='wild' with "
+            f"{n_instruments} instruments. Pass finer ones, or use method='usual'."
         )
     if not ways:
         raise DataError(
-            "method='wild' draws a weight for each cluster. Fit with groups=..., and with covariance='auto' or "
+            "method='wild' draws a weight for each cluster. Fit with clusters=..., and with covariance='auto' or "
             "'cluster'; or use method='usual'."
         )
     if len(ways) > 1:
         raise DataError(
-            "method='wild' needs clusters of one way. Fit with one column of groups, or use method='usual'."
+            "method='wild' needs clusters of one way. Fit with one column of clusters, or use method='usual'."
         )
     if "components" in columns.prepared:
         raise DataError(
@@ -173,7 +173,7 @@ class WildBootstrap(NamedTuple):
         >>> state = np.repeat(np.arange(8), 50)
         >>> w, u, e = rng.normal(size=(3, 400)) + rng.normal(size=(3, 8))[:, state]
         >>> x = 2.0 * w + u
-        >>> data = IVData.from_arrays(x + u + e, x, instruments=w, groups=state)
+        >>> data = IVData.from_arrays(x + u + e, x, instruments=w, clusters=state)
         >>> bootstrap = WildBootstrap.of(linear_columns(data))
         >>> bootstrap.p_value(0.0) < 0.05, bootstrap.p_value(bootstrap.common.estimate)
         (True, 1.0)

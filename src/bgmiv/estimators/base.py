@@ -15,13 +15,14 @@ from bgmiv.analysis.analysis import Analysis
 from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.covariance import check_clusters
 from bgmiv.data.formula import FormulaReader, formula_file, from_formula
-from bgmiv.data.ivdata import Covariance, IVData
+from bgmiv.data.ivdata import Covariance, IVData, from_frame
 from bgmiv.data.messages import warn_user
 from bgmiv.data.query import Rows
-from bgmiv.data.read import ColumnReader, Missing, from_frame, is_table, table_rows
 from bgmiv.data.schema import RoleKind
+from bgmiv.data.table import ColumnReader, Missing, is_table, table_rows
 from bgmiv.diagnostics.verdict import Verdict
 from bgmiv.errors import ConfigError, FitWarning, ModelFileError, NotFittedError, WeakInstrumentWarning
+from bgmiv.estimators.arguments import checked_arguments
 from bgmiv.estimators.fitted import FittedMethod, MethodConfig
 from bgmiv.estimators.reporting import FitCache, ReportingMixin
 from bgmiv.estimators.saved import (
@@ -71,7 +72,7 @@ class IVEstimator(ReportingMixin):
     formula_: str
     n_dropped_: int
     sampling_: dict[str, str]
-    """Names of the columns of sample weights and of groups, where there are any."""
+    """Names of the columns of weights and clusters, where there are any: "weights", "groups", "second_groups"."""
     fit_params_: dict[str, Any]
     """The constructor's arguments as they were at the fit; `set_params` changes those of the next one."""
 
@@ -84,6 +85,7 @@ class IVEstimator(ReportingMixin):
         """What a model whose fitted result is of that class is made of, beside what its fields declare."""
         return (cls, cls.fitted_class, *cls.saved_parts)
 
+    @checked_arguments
     def fit(
         self,
         outcome: Any,
@@ -92,8 +94,8 @@ class IVEstimator(ReportingMixin):
         instruments: Any,
         covariates: Any = None,
         blocks: Any = None,
-        weights: Any = None,
-        groups: Any = None,
+        sample_weight: Any = None,
+        clusters: Any = None,
     ) -> Self:
         """Fit the structural function.
 
@@ -103,10 +105,10 @@ class IVEstimator(ReportingMixin):
             instruments: one or several columns that move the treatment and affect the outcome only through it.
             covariates: array, frame, or mapping of names to columns (2-D entries are vector blocks).
             blocks: declared kinds of covariate columns, as in `IVData.from_arrays`.
-            weights: `(n,)` sampling weights: how many rows of the population each row stands for, as in a survey. They
-                are not frequencies: multiplying all by ten changes nothing.
-            groups: `(n,)` groups of rows that are not independent of one another, for intervals and tests; two columns,
-                `[firm, year]`, for clusters two ways.
+            sample_weight: `(n,)` sampling weights: how many rows of the population each row stands for, as in a survey.
+                They are not frequencies: multiplying all by ten changes nothing.
+            clusters: `(n,)` clusters of rows that are not independent of one another, for intervals and tests; two
+                columns, `[firm, year]`, for clusters two ways.
 
         Returns:
             The fitted estimator itself.
@@ -123,14 +125,15 @@ class IVEstimator(ReportingMixin):
             instruments=instruments,
             covariates=covariates,
             blocks=blocks,
-            weights=weights,
-            groups=groups,
+            sample_weight=sample_weight,
+            clusters=clusters,
             treatment_kind=self.treatment_kind,
             outcome_kind=self.outcome_kind,
             covariance=self.covariance,
         )
         return self._fit(config, data)
 
+    @checked_arguments
     def fit_table(
         self,
         data: Any,
@@ -141,8 +144,8 @@ class IVEstimator(ReportingMixin):
         covariates: str | Sequence[str] | None = None,
         missing: Missing = "raise",
         blocks: Any = None,
-        weights: str | None = None,
-        groups: str | Sequence[str] | None = None,
+        sample_weight: str | None = None,
+        clusters: str | Sequence[str] | None = None,
     ) -> Self:
         """Fit the structural function on columns of a table, by name.
 
@@ -153,7 +156,7 @@ class IVEstimator(ReportingMixin):
             outcome, treatment, instruments: names of columns.
             covariates: names of columns; strings are categorical, booleans binary.
             missing: "raise" to refuse missing values in these columns, "drop" to leave out rows that have one.
-            blocks, weights, groups: as in `fit`; weights and groups by the names of their columns.
+            blocks, sample_weight, clusters: as in `fit`; weights and clusters by the names of their columns.
 
         Returns:
             The fitted estimator itself.
@@ -167,8 +170,8 @@ class IVEstimator(ReportingMixin):
             covariates=covariates,
             missing=missing,
             blocks=blocks,
-            weights=weights,
-            groups=groups,
+            sample_weight=sample_weight,
+            clusters=clusters,
             treatment_kind=self.treatment_kind,
             outcome_kind=self.outcome_kind,
             covariance=self.covariance,
@@ -176,6 +179,7 @@ class IVEstimator(ReportingMixin):
         names = tuple(name for block in found.schema.blocks for name in block.input_names)
         return self._fit(config, found, ColumnReader(names), n_dropped=table_rows(data) - found.n_rows)
 
+    @checked_arguments
     def fit_formula(
         self,
         formula: str,
@@ -183,8 +187,8 @@ class IVEstimator(ReportingMixin):
         *,
         missing: Missing = "raise",
         blocks: Any = None,
-        weights: str | None = None,
-        groups: str | Sequence[str] | None = None,
+        sample_weight: str | None = None,
+        clusters: str | Sequence[str] | None = None,
     ) -> Self:
         """Fit the structural function by a formula, such as `"lwage ~ exper + C(region) + [educ ~ nearc4]"`.
 
@@ -194,7 +198,7 @@ class IVEstimator(ReportingMixin):
         Args:
             formula: `outcome ~ covariates + [treatment ~ instruments]`; `bgmiv.data.formula.from_formula` lists the
                 terms there are.
-            data, missing, weights, groups: as in `fit_table`.
+            data, missing, sample_weight, clusters: as in `fit_table`.
             blocks: declared kinds of covariates, by the names of their terms.
 
         Returns:
@@ -215,27 +219,13 @@ class IVEstimator(ReportingMixin):
             data,
             missing=missing,
             blocks=blocks,
-            weights=weights,
-            groups=groups,
+            sample_weight=sample_weight,
+            clusters=clusters,
             treatment_kind=self.treatment_kind,
             outcome_kind=self.outcome_kind,
             covariance=self.covariance,
         )
         return self._fit(config, found, reader, formula=formula, n_dropped=table_rows(data) - found.n_rows)
-
-    @classmethod
-    def from_formula(cls, formula: str, data: Any, **arguments: Any) -> Self:
-        """Deprecated: `cls(**params).fit_formula(formula, data)`, which this returns.
-
-        Args:
-            formula, data: as in `fit_formula`.
-            **arguments: those of `fit_formula` and of the constructor.
-        """
-        warn_user(f"{cls.__name__}.from_formula is deprecated; use {cls.__name__}(...).fit_formula(formula, data).")
-        fit_arguments = {
-            name: arguments.pop(name) for name in ("missing", "blocks", "weights", "groups") if name in arguments
-        }
-        return cls(**arguments).fit_formula(formula, data, **fit_arguments)
 
     def save(self, folder: str | Path, *, analysis: Analysis | None = None, overwrite: bool = False) -> None:
         """Save the fit in a folder of its own: `model.json` and `arrays.safetensors`.

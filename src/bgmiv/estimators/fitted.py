@@ -250,10 +250,10 @@ def check_no_weights(data: IVData, method: str) -> None:
     """Refuse sample weights, for a method that cannot honour them.
 
     Example:
-        >>> data = IVData.from_arrays([1, 2, 4], [5.0, 1.0, 2.0], instruments=[3, 1, 2], weights=[1, 2, 1])
+        >>> data = IVData.from_arrays([1, 2, 4], [5.0, 1.0, 2.0], instruments=[3, 1, 2], sample_weight=[1, 2, 1])
         >>> check_no_weights(data, "KIV")
         Traceback (most recent call last):
-        bgmiv.errors.DataError: KIV does not take sample weights (weights). Leave them out, or use BGMIV, NPIV or
+        bgmiv.errors.DataError: KIV does not take sample weights (sample_weight). Leave them out, or use BGMIV, NPIV or
         TSLS.
     """
     if data.weights is not None:

@@ -17,6 +17,7 @@ from bgmiv.diagnostics.weak_iv import FitRows, Method, average_effect
 from bgmiv.effects import DoseResponse, contrast, estimate_at, interval_at, slope_query
 from bgmiv.effects import average as average_over
 from bgmiv.errors import ConfigError, DataError, SupportWarning, WeakInstrumentWarning
+from bgmiv.estimators.arguments import checked_arguments
 from bgmiv.estimators.fitted import FittedMethod
 from bgmiv.intervals import ANDERSON_RUBIN, WILD, Band, Estimate, Interval, interval_of
 
@@ -106,13 +107,16 @@ class QuestionsMixin(ABC):
         """`effect` with an interval at each row."""
         return self._of_rows(interval_at(self._completed(), self._query_pair(t0, t1, covariates), level, contrast))
 
-    def ate(self, covariates: Any = None, *, t0: Any, t1: Any, weights: Any = None, rows: WhichRows = "all") -> Any:
+    @checked_arguments
+    def ate(
+        self, covariates: Any = None, *, t0: Any, t1: Any, sample_weight: Any = None, rows: WhichRows = "all"
+    ) -> Any:
         """The mean of `effect` over rows: a number, or one a level of the outcome.
 
         Args:
             covariates: the rows averaged over; by default those of the fit, with its sample weights.
             t0, t1: a treatment for all rows or one a row.
-            weights: sampling weights, how many rows of the population each row stands for.
+            sample_weight: sampling weights, how many rows of the population each row stands for.
             rows: "treated" for the rows of the fit whose treatment is t1, "untreated" for those whose treatment is t0;
                 for a treatment with levels.
 
@@ -120,19 +124,20 @@ class QuestionsMixin(ABC):
             DataError: treated or untreated rows are asked for, and the treatment is a number, other covariates are
                 given, or this is a loaded model without rows.
         """
-        query = self._query_average(t0, t1, covariates, weights, rows)
+        query = self._query_average(t0, t1, covariates, sample_weight, rows)
         found = average_over(self._fitted(), query)
         self._warn_share(found.support_of(0, 1))
         mean = contrast(found.estimate).values
         return float(mean) if np.ndim(mean) == 0 else mean
 
+    @checked_arguments
     def ate_interval(
         self,
         covariates: Any = None,
         *,
         t0: Any,
         t1: Any,
-        weights: Any = None,
+        sample_weight: Any = None,
         rows: WhichRows = "all",
         level: float = 0.95,
         method: Method = "auto",
@@ -142,7 +147,7 @@ class QuestionsMixin(ABC):
         It is an interval for the mean over these rows, not over the population that they were drawn from.
 
         Args:
-            covariates, t0, t1, weights, rows: as in `ate`.
+            covariates, t0, t1, sample_weight, rows: as in `ate`.
             level: of the interval.
             method: "usual", by the method's own standard errors; "robust", the ends of an Anderson-Rubin set, which are
                 valid however weak the instruments are and may be infinite; "wild", those of a set by the wild cluster
@@ -154,7 +159,7 @@ class QuestionsMixin(ABC):
             SupportWarning: most rows lie where the data show nothing, so that the answer is an extrapolation.
             WeakInstrumentWarning: the robust set is wanted, and this is a loaded model without the rows of it.
         """
-        query = self._query_average(t0, t1, covariates, weights, rows)
+        query = self._query_average(t0, t1, covariates, sample_weight, rows)
         own, fitted, weak = self._instrumented_rows(), self._completed(), self._weak()
         if weak and own is None and method == "auto":
             warn_user(
@@ -186,8 +191,9 @@ class QuestionsMixin(ABC):
             )
         )
 
+    @checked_arguments
     def dose_response(
-        self, treatments: Any, covariates: Any = None, *, average: bool = True, weights: Any = None
+        self, treatments: Any, covariates: Any = None, *, average: bool = True, sample_weight: Any = None
     ) -> DoseResponse:
         """g along treatments, averaged over rows or for each of them.
 
@@ -195,21 +201,22 @@ class QuestionsMixin(ABC):
             treatments: `(m,)` numbers or levels.
             covariates: the rows; by default those of the fit, with its sample weights.
             average: the mean over rows, or each row's own curve.
-            weights: sampling weights, how many rows of the population each row stands for.
+            sample_weight: sampling weights, how many rows of the population each row stands for.
         """
-        query = self._query_along(treatments, covariates, weights)
+        query = self._query_along(treatments, covariates, sample_weight)
         shown = np.atleast_1d(np.asarray(treatments))
         if not average:
             return DoseResponse(shown, estimate_at(self._fitted(), query).values)
         return DoseResponse(shown, average_over(self._fitted(), query).estimate.values)
 
+    @checked_arguments
     def dose_response_interval(
         self,
         treatments: Any,
         covariates: Any = None,
         *,
         average: bool = True,
-        weights: Any = None,
+        sample_weight: Any = None,
         level: float = 0.95,
         band: Band = "pointwise",
     ) -> Interval:
@@ -217,7 +224,7 @@ class QuestionsMixin(ABC):
 
         `in_support` is, for an average, the share of rows for which the data show the treatment.
         """
-        query = self._query_along(treatments, covariates, weights)
+        query = self._query_along(treatments, covariates, sample_weight)
         fitted = self._completed()
         labels = tuple(np.atleast_1d(np.asarray(treatments)).tolist())
         shown: dict[str, Any] = {"probability": _is_probability(fitted.schema), "labels": labels, "band": band}

@@ -14,12 +14,12 @@ import numpy as np
 from bgmiv.analysis.analysis import Analysis
 from bgmiv.data.blocks import Level
 from bgmiv.data.formula import FormulaFile, FormulaReader, formula_reader, from_formula
-from bgmiv.data.ivdata import Covariance, IVData
+from bgmiv.data.ivdata import Covariance, IVData, from_frame
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Query, Rows
-from bgmiv.data.read import ColumnReader, from_frame
 from bgmiv.data.scaling import FixedAffine, Identity, RoleScaling, Standardise
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema, Variable
+from bgmiv.data.table import ColumnReader
 from bgmiv.errors import DataError, ModelFileError
 from bgmiv.estimators.fitted import FittedMethod
 from bgmiv.integrate import FiniteMixture, GaussHermite, MonteCarlo, ObservedTreatment, QuasiMonteCarlo
@@ -227,11 +227,10 @@ def data_again(
     """
     if isinstance(table, IVData):
         return _recoded(replace(table, covariance=covariance), schema)
-    named = dict(sampling)
-    second = named.pop("second_groups", "")
+    clusters = [sampling[name] for name in ("groups", "second_groups") if name in sampling]
     given: dict[str, Any] = {
-        **named,
-        **({"groups": [named["groups"], second]} if second else {}),
+        "sample_weight": sampling.get("weights"),
+        "clusters": clusters or None,
         "covariance": covariance,
         "treatment_kind": str(schema.treatment.kind.value),
         "outcome_kind": str(schema.outcome.kind.value),

@@ -51,10 +51,12 @@ def _tiles(analysis: Analysis) -> Markup:
     change = analysis.question.change_text(first) + (" (failed fit)" if failed(analysis) else "")
     tiles = [("Average effect", value, change)]
     if first.lower is not None:
-        errors = ", ".join(f"{shortened(name, 20)} {number(part, 2)}" for name, part in first.std_errors.items())
+        errors = ", ".join(
+            f"{shortened(name, 20)} {number(float(part), 2)}" for name, part in first.interval.std_errors.items()
+        )
         text, detail = f"{low} to {high}", f"standard error: {errors}"
-        if first.method == ANDERSON_RUBIN:
-            text, detail = robust_set_text(first.pieces), "Anderson-Rubin set, robust to weak instruments"
+        if first.interval.method == ANDERSON_RUBIN:
+            text, detail = robust_set_text(first.interval.pieces), "Anderson-Rubin set, robust to weak instruments"
         tiles.append((f"{percent(analysis.level)} interval", text, detail))
     tiles.append(("In support", share(first.in_support), f"of {units} have comparable {units} at both values"))
     for check in checks_of(analysis)[0]:
@@ -224,10 +226,10 @@ def _effect_forest(
     caption: str,
 ) -> Markup:
     lines = [
-        ForestRow(*label, *cells, row.estimate, row.stretches, **look)
+        ForestRow(*label, *cells, row.estimate, row.interval.stretches, **look)
         for row, label, cells, look in zip(rows, labels, estimate_cells(rows), looks, strict=True)
     ]
-    axis = effect_axis([(row.estimate, *(end for piece in row.stretches for end in piece)) for row in rows])
+    axis = effect_axis([(row.estimate, *(end for piece in row.interval.stretches for end in piece)) for row in rows])
     return forest(lines, axis, caption=caption, head=("Effect", f"{percent(analysis.level)} interval"))
 
 

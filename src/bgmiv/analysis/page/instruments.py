@@ -171,7 +171,7 @@ def _reach(analysis: Analysis, direct: DirectEffect) -> float | None:
 
 def _shifting_ends(effect: EffectRow) -> tuple[float, float] | None:
     """The ends of an interval that keeps its width; None without one."""
-    if effect.lower is None or effect.upper is None or effect.method == ANDERSON_RUBIN:
+    if effect.lower is None or effect.upper is None or effect.interval.method == ANDERSON_RUBIN:
         return None
     return (effect.lower, effect.upper) if math.isfinite(effect.upper - effect.lower) else None
 

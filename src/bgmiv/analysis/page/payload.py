@@ -55,17 +55,17 @@ def tables(analysis: Analysis) -> dict[str, list[dict[str, Any]]]:
         for row in analysis.methods[1:]
         for t, value in zip(analysis.curves[0].treatment, row.curve, strict=True)
     ]
-    names = [
-        "name",
-        "estimate",
-        "lower",
-        "upper",
-        *(["set_cell"] if any(row.set_cell for row in analysis.methods) else []),
+    methods = [
+        {"name": row.name, "estimate": row.estimate, "lower": row.lower, "upper": row.upper} for row in analysis.methods
     ]
+    if any(row.interval.set_cell for row in analysis.methods):
+        methods = [
+            record | {"set": row.interval.set_cell} for record, row in zip(methods, analysis.methods, strict=True)
+        ]
     found = {
         "curve": curves,
         "effects": analysis.records(),
-        "methods": [{name.removesuffix("_cell"): getattr(row, name) for name in names} for row in analysis.methods],
+        "methods": methods,
         "linear": [] if linear is None else [asdict(linear)],
         "balance": [{"instrument": each.instrument, **row} for each in views.balance for row in each.records()],
         "direct": [asdict(each) for each in views.direct],
@@ -97,7 +97,7 @@ def _curve_numbers(curve: Curve, effect: EffectRow) -> dict[str, Any]:
     ends = (effect.t0, effect.t1, effect.estimate, effect.lower, effect.upper, effect.in_support)
     return {
         "label": clean(curve.group.label),
-        "robust": robust_set_text(effect.pieces) if effect.method == ANDERSON_RUBIN else "",
+        "robust": robust_set_text(effect.interval.pieces) if effect.interval.method == ANDERSON_RUBIN else "",
         # As they are: the calculator finds the effect at these treatments, to the last digit.
         "effect": [value if value is not None and math.isfinite(value) else None for value in ends],
         "t": list(curve.treatment),

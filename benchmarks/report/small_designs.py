@@ -1,5 +1,7 @@
 """Small designs with closed forms: a line, the curves of the DeepGMM study, and discrete treatments and outcomes.
 
+`bgmiv bench` has them where PYTHONPATH holds `benchmarks` and BGMIV_DESIGNS is `report`.
+
 Those with a discrete treatment or outcome are strongly confounded: ignoring the instrument is far off. Where covariates
 have bounded ranges, so that a finite sample covers them, the grids go a tenth beyond.
 """
@@ -8,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
 from bgmiv.data.ivdata import IVData
-from bgmiv.designs import base
+from bgmiv.designs import DesignEntry, base, register
 from bgmiv.errors import ConfigError
 
 __all__ = [
@@ -56,7 +59,7 @@ _TREATMENTS = np.array(["none", "standard", "intensive"])
 
 
 @dataclass(frozen=True)
-class LinearGaussianDesign(base.CheckedSettings):
+class LinearGaussianDesign(base.AdditiveDesign):
     """A line with jointly Gaussian disturbances: 2SLS is correct here, and every other method can be checked.
 
     W, V, U ~ N(0, 1), corr(U, ε) = ρ, sd(ε) = disturbance and
@@ -76,6 +79,7 @@ class LinearGaussianDesign(base.CheckedSettings):
     """
 
     name: ClassVar[str] = "linear-gaussian"
+    kinds: ClassVar = {"covariate": "continuous"}
 
     slope: float = -2.0
     covariate_effect: float = 1.0
@@ -86,12 +90,10 @@ class LinearGaussianDesign(base.CheckedSettings):
         """g₀(x, v) = slope · x + covariate_effect · v."""
         return self.slope * treatment + self.covariate_effect * covariate
 
-    def sample(self, n: int, rho: float, seed: int) -> IVData:
-        base.check_draw(n, rho, seed)
+    def draw(self, n: int, seed: int) -> base.Draw:
         instrument, covariate, shock, noise = base.normals(n, seed, *_LINEAR_KEYS)
         treatment = self.strength * instrument + covariate + shock
-        outcome = self.structural(treatment, covariate) + self.disturbance * base.confounded(shock, noise, rho)
-        return base.as_data(outcome, treatment, {"instrument": instrument}, {"covariate": (covariate, "continuous")})
+        return base.Draw(treatment, {"instrument": instrument}, {"covariate": covariate}, shock, noise)
 
     def grid(self) -> base.StructuralGrid:
         """40 treatments × 70 covariates over the central 99% of each.
@@ -185,7 +187,7 @@ class LowDimDesign(base.CheckedSettings):
 
 
 @dataclass(frozen=True)
-class BinaryConfoundedDesign(base.CheckedSettings):
+class BinaryConfoundedDesign(base.AdditiveDesign):
     """A binary treatment whose uptake depends on what also moves the outcome.
 
     W, V, U ~ N(0, 1), corr(U, ε) = ρ, sd(ε) = disturbance and
@@ -206,6 +208,8 @@ class BinaryConfoundedDesign(base.CheckedSettings):
     """
 
     name: ClassVar[str] = "binary-confounded"
+    kinds: ClassVar = {"covariate": "continuous"}
+    treatment_kind: ClassVar[str] = "binary"
 
     strength: float = 1.0
     covariate_strength: float = 1.5
@@ -219,14 +223,11 @@ class BinaryConfoundedDesign(base.CheckedSettings):
         """P(X = 1 | V = v), over the instrument."""
         return ndtr(self.covariate_strength * covariate / np.hypot(self.strength, 1.0))
 
-    def sample(self, n: int, rho: float, seed: int) -> IVData:
-        base.check_draw(n, rho, seed)
+    def draw(self, n: int, seed: int) -> base.Draw:
         instrument, covariate, shock, noise = base.normals(n, seed, *(_BINARY_CONFOUNDED + key for key in range(4)))
         index = self.strength * instrument + self.covariate_strength * covariate + shock
         treatment = (index > 0.0).astype(np.float64)
-        outcome = self.structural(treatment, covariate) + self.disturbance * base.confounded(shock, noise, rho)
-        covariates = {"covariate": (covariate, "continuous")}
-        return base.as_data(outcome, treatment, {"instrument": instrument}, covariates, treatment_kind="binary")
+        return base.Draw(treatment, {"instrument": instrument}, {"covariate": covariate}, shock, noise)
 
     def grid(self) -> base.StructuralGrid:
         """Both treatments × 1,400 covariates over the central 99%.
@@ -240,7 +241,7 @@ class BinaryConfoundedDesign(base.CheckedSettings):
 
 
 @dataclass(frozen=True)
-class BinaryTreatmentDesign(base.CheckedSettings):
+class BinaryTreatmentDesign(base.AdditiveDesign):
     """A binary treatment, with a continuous and a categorical covariate.
 
     W, U ~ N(0, 1), V ~ U(-2, 2), a site S of four, corr(U, ε) = ρ, sd(ε) = disturbance and
@@ -258,6 +259,8 @@ class BinaryTreatmentDesign(base.CheckedSettings):
     """
 
     name: ClassVar[str] = "binary-treatment"
+    kinds: ClassVar = {"covariate": "continuous", "site": "categorical"}
+    treatment_kind: ClassVar[str] = "binary"
 
     strength: float = 1.5
     disturbance: float = 1.2
@@ -267,17 +270,13 @@ class BinaryTreatmentDesign(base.CheckedSettings):
         level = covariate**2 / 2.0 + _SITE_EFFECTS[_codes(site)]
         return level + treatment * (1.5 + np.sin(covariate))
 
-    def sample(self, n: int, rho: float, seed: int) -> IVData:
-        base.check_draw(n, rho, seed)
-        instrument, shock, noise = base.normals(
-            n, seed, *(_BINARY_TREATMENT + key for key in (_INSTRUMENT, _SHOCK, _NOISE))
-        )
+    def draw(self, n: int, seed: int) -> base.Draw:
+        keys = (_INSTRUMENT, _SHOCK, _NOISE)
+        instrument, shock, noise = base.normals(n, seed, *(_BINARY_TREATMENT + key for key in keys))
         covariate = _uniform(n, seed, _BINARY_TREATMENT)
         site = base.stream(seed, _BINARY_TREATMENT + _GROUP).choice(_SITES, p=_SITE_SHARES, size=n)
         treatment = self.strength * instrument + covariate / 2.0 + _SITE_SHIFTS[_codes(site)] + shock > 0.0
-        outcome = self.structural(treatment, covariate, site) + self.disturbance * base.confounded(shock, noise, rho)
-        covariates = {"covariate": (covariate, "continuous"), "site": (site, "categorical")}
-        return base.as_data(outcome, treatment, {"instrument": instrument}, covariates, treatment_kind="binary")
+        return base.Draw(treatment, {"instrument": instrument}, {"covariate": covariate, "site": site}, shock, noise)
 
     def grid(self) -> base.StructuralGrid:
         """Both treatments × four sites × 350 covariates from -2.2 to 2.2; in support up to ±2."""
@@ -288,7 +287,7 @@ class BinaryTreatmentDesign(base.CheckedSettings):
 
 
 @dataclass(frozen=True)
-class CategoricalTreatmentDesign(base.CheckedSettings):
+class CategoricalTreatmentDesign(base.AdditiveDesign):
     """A treatment of three levels, two of which have an instrument each; one covariate is binary.
 
     W₁, W₂, U ~ N(0, 1), V ~ U(-2, 2), a flag F with P(F) = 0.4, corr(U, ε) = ρ, sd(ε) = disturbance. The treatment is
@@ -309,6 +308,8 @@ class CategoricalTreatmentDesign(base.CheckedSettings):
     """
 
     name: ClassVar[str] = "categorical-treatment"
+    kinds: ClassVar = {"covariate": "continuous", "flag": "binary"}
+    treatment_kind: ClassVar[str] = "categorical"
 
     strength: float = 2.0
     disturbance: float = 1.0
@@ -319,8 +320,7 @@ class CategoricalTreatmentDesign(base.CheckedSettings):
         effect = np.where(treatment == "standard", standard, np.where(treatment == "intensive", intensive, 0.0))
         return covariate**2 / 2.0 + flag + effect
 
-    def sample(self, n: int, rho: float, seed: int) -> IVData:
-        base.check_draw(n, rho, seed)
+    def draw(self, n: int, seed: int) -> base.Draw:
         keys = (_INSTRUMENT, _SECOND_INSTRUMENT, _SHOCK, _NOISE)
         first, second, shock, noise = base.normals(n, seed, *(_CATEGORICAL_TREATMENT + key for key in keys))
         covariate = _uniform(n, seed, _CATEGORICAL_TREATMENT)
@@ -328,10 +328,8 @@ class CategoricalTreatmentDesign(base.CheckedSettings):
         standard = self.strength * first + covariate / 2.0 + shock
         intensive = self.strength * second - flag / 2.0 + 1.5 * shock - 0.2
         treatment = _TREATMENTS[np.argmax(np.column_stack([np.full(n, 0.5), standard, intensive]), axis=1)]
-        outcome = self.structural(treatment, covariate, flag) + self.disturbance * base.confounded(shock, noise, rho)
         instruments = {"push_standard": first, "push_intensive": second}
-        covariates = {"covariate": (covariate, "continuous"), "flag": (flag, "binary")}
-        return base.as_data(outcome, treatment, instruments, covariates, treatment_kind="categorical")
+        return base.Draw(treatment, instruments, {"covariate": covariate, "flag": flag}, shock, noise)
 
     def grid(self) -> base.StructuralGrid:
         """Three treatments × both flags × 466 covariates from -2.2 to 2.2; in support up to ±2."""
@@ -383,8 +381,8 @@ class BinaryOutcomeDesign(base.CheckedSettings):
         treatment = self.strength * instrument + covariate / 2.0 + shock
         probability = self.structural(treatment, covariate) + rho * self.reach * (2.0 * ndtr(shock) - 1.0)
         outcome = base.stream(seed, _BINARY_OUTCOME + _NOISE).uniform(size=n) < probability
-        covariates = {"covariate": (covariate, "continuous")}
-        return base.as_data(outcome, treatment, {"instrument": instrument}, covariates, outcome_kind="binary")
+        covariates, kinds = {"covariate": covariate}, {"covariate": "continuous"}
+        return base.as_data(outcome, treatment, {"instrument": instrument}, covariates, kinds, outcome_kind="binary")
 
     def grid(self) -> base.StructuralGrid:
         """40 treatments × 70 covariates from -2.2 to 2.2.
@@ -405,3 +403,16 @@ def _uniform(n: int, seed: int, design: int) -> np.ndarray:
 def _codes(site: np.ndarray) -> np.ndarray:
     """The position of each row's site in `_SITES`."""
     return np.argmax(site[:, None] == _SITES, axis=1)
+
+
+register(
+    DesignEntry("binary-confounded", "Binary treatment, strongly confounded", BinaryConfoundedDesign),
+    DesignEntry("binary-treatment", "Binary treatment with a categorical covariate", BinaryTreatmentDesign),
+    DesignEntry("categorical-treatment", "Treatment of three levels", CategoricalTreatmentDesign),
+    DesignEntry("binary-outcome", "Binary outcome", BinaryOutcomeDesign),
+    DesignEntry("linear-gaussian", "Linear Gaussian design", LinearGaussianDesign),
+    DesignEntry("lowdim-sin", "Low-dimensional curve: sine", partial(LowDimDesign, "sin")),
+    DesignEntry("lowdim-abs", "Low-dimensional curve: absolute value", partial(LowDimDesign, "abs")),
+    DesignEntry("lowdim-step", "Low-dimensional curve: step", partial(LowDimDesign, "step")),
+    DesignEntry("lowdim-linear", "Low-dimensional curve: line", partial(LowDimDesign, "linear")),
+)

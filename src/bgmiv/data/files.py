@@ -1,4 +1,7 @@
-"""CSV files: pandas reads them as they are written, or an error says where they are not tables."""
+"""Tables in files: CSV and Parquet are read as they are written, or an error says where they are no tables.
+
+Tables of results are written as LaTeX, CSV and Excel, in which no word of the data acts as a command or a formula.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ import codecs
 import csv
 import gzip
 import io
+import math
+import os
+from abc import ABC, abstractmethod
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,15 +24,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bgmiv._io import write_whole
 from bgmiv.data.messages import plural, setting
-from bgmiv.errors import DataError
+from bgmiv.errors import DataError, MissingExtraError, printable
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["CSVContent", "CSVFormat", "guarded", "read_csv"]
+__all__ = ["LATEX_SIGNS", "CSVContent", "CSVFormat", "Tabular", "guarded", "read_csv", "read_file", "read_table"]
 
 _MISSING = ("", "NA", "N/A", "n/a", "<NA>", "NaN", "nan", "null", "NULL", "None")
+_SUFFIXES = {".csv": "csv", ".csv.gz": "csv", ".parquet": "parquet", ".pq": "parquet"}
 _UTF8 = ("utf-8", "utf8", "utf_8")
 # Those of UTF-32 begin with those of UTF-16.
 _MARKS = {
@@ -44,6 +52,82 @@ _MAX_LINE = 1 << 24
 _MAX_EXPANSION, _FREE_EXPANSION = 100, 1 << 24
 # Whole numbers up to here are exact as floating-point numbers.
 _EXACT = 2**53
+
+
+def read_table(
+    path: str | Path,
+    *,
+    encoding: str = "utf-8",
+    delimiter: str = ",",
+    decimal: str = ".",
+    na_values: str | Sequence[str] = (),
+) -> Any:
+    """Read a CSV or Parquet file, by the end of its name.
+
+    Empty fields and the usual words for "no value" (NA, NaN, null, None) are missing values. In a CSV file the first
+    line names the columns and every line has as many fields as it; a first column without a name holds row labels, as
+    pandas and R write them, and is left out.
+
+    Args:
+        path: a file whose name ends in .csv, .csv.gz, .parquet or .pq.
+        encoding: of a CSV file, such as "latin-1"; a byte order mark is left out.
+        delimiter: what separates the fields of a CSV file, such as ";".
+        decimal: the decimal sign of a CSV file, "." or ",".
+        na_values: further words for "no value" in a CSV file, such as "." or ["-9", "#N/A"].
+
+    Returns:
+        A pandas DataFrame.
+
+    Raises:
+        DataError: the file is not there, is of another kind, or cannot be read; the message names line and column.
+        MissingExtraError: the file is Parquet and pyarrow is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder, "wages.csv")
+        ...     _ = file.write_text("wage,region\\n9.5,north\\n7,south\\n")
+        ...     read_table(file)
+           wage region
+        0   9.5  north
+        1   7.0  south
+    """
+    words = (na_values,) if isinstance(na_values, str) else tuple(na_values)
+    return read_file(Path(path), CSVFormat(encoding, delimiter, decimal, words))[0]
+
+
+def read_file(file: Path, form: CSVFormat) -> tuple[Any, NDArray[np.int64] | None]:
+    """The table of a file as `read_table` gives it, and the line of each row of a CSV file."""
+    kind = next((kind for suffix, kind in _SUFFIXES.items() if file.name.lower().endswith(suffix)), None)
+    if kind is None:
+        raise DataError(f"{file} is neither CSV nor Parquet by its name. Pass a file ending in {', '.join(_SUFFIXES)}.")
+    # Path.is_file raises for a name that is too long.
+    if not os.path.isfile(file):
+        what = "it is a folder, a pipe or a broken link" if os.path.lexists(file) else "there is no such file"
+        raise DataError(f"{file}: {what}.")
+    try:
+        if kind == "parquet":
+            return _read_parquet(file), None
+        return read_csv(file, form)
+    except MissingExtraError:
+        raise
+    # Each library has exceptions of its own for a damaged file.
+    except Exception as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(f"{file} cannot be read as {kind}: {first}") from error
+
+
+def _read_parquet(file: Path) -> Any:
+    try:
+        from pyarrow import parquet, types
+    except ImportError:
+        raise MissingExtraError(f"{file}: Parquet files need pyarrow: pip install pyarrow") from None
+    table = parquet.read_table(file)
+    for i, field in enumerate(table.schema):
+        if types.is_decimal(field.type):
+            table = table.set_column(i, field.name, table.column(i).cast("float64"))
+    # What pandas wrote as its index is a column here, as in any other library.
+    return table.to_pandas(ignore_metadata=True, date_as_object=False)
 
 
 @dataclass(frozen=True)
@@ -285,3 +369,83 @@ def _undecoded(file: Path, encoding: str) -> str:
                 place = f"line {number} is not in UTF-8 (byte 0x{line[error.start]:02x})"
                 break
     return f"{place}. Say {setting('encoding', 'latin-1')}, or 'cp1252' for a file from Windows, or save it in UTF-8."
+
+
+_NAMES = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "<": "less", ">": "greater", "|": "bar"}
+
+LATEX_SIGNS = {sign: f"\\{sign}" for sign in "{}$&#%_"} | {
+    sign: f"\\text{name}{{}}" for sign, name in (_NAMES | {'"': "quotedbl"}).items()
+}
+"""What stands in LaTeX for signs that it would obey."""
+
+_LATEX = str.maketrans(LATEX_SIGNS | {"[": "{[}", "]": "{]}", "\n": " "})
+
+
+class Tabular(ABC):
+    """A result that is a table: as a DataFrame, and from it as LaTeX or a file.
+
+    Example:
+        >>> from bgmiv.intervals import Interval
+        >>> print(Interval(2.0, 1.5, 2.5, 0.95, {"sampling": 0.25}, 0.9, name="ate_x").to_latex())
+        \\begin{tabular}{lrrrrr}
+        \\toprule
+         & estimate & std\\_error & lower & upper & in\\_support \\\\
+        \\midrule
+        ate\\_x & $2$ & $0.25$ & $1.5$ & $2.5$ & $0.9$ \\\\
+        \\bottomrule
+        \\end{tabular}
+    """
+
+    @abstractmethod
+    def to_frame(self) -> pd.DataFrame:
+        """The result as a table."""
+
+    def to_latex(self, *, digits: int = 4) -> str:
+        """The table as a LaTeX tabular with the rules of booktabs; numbers have so many digits."""
+        frame = _flat(self.to_frame())
+        rows = [[_latex_cell(value, digits) for value in row] for row in frame.itertuples(index=False, name=None)]
+        kinds = "".join("l" if any(cell[:1] != "$" and cell != "--" for cell in cells) else "r"
+                        for cells in zip(*rows, strict=True)) or "l" * frame.shape[1]  # fmt: skip
+        names = [_latex_cell("" if name == "index" else str(name), digits) for name in frame.columns]
+        body = [" & ".join(cells) + " \\\\" for cells in (names, *rows)]
+        head = [f"\\begin{{tabular}}{{{kinds}}}", "\\toprule", body[0], "\\midrule"]
+        return "\n".join([*head, *body[1:], "\\bottomrule", "\\end{tabular}"])
+
+    def to_csv(self, path: str | os.PathLike[str]) -> Path:
+        """Write the table as CSV; words that a spreadsheet would take for a formula get an apostrophe before them."""
+        text = _guarded(self.to_frame()).to_csv(index=False, lineterminator="\n")
+        write_whole(Path(path), text.encode("utf-8", "surrogatepass"))
+        return Path(path)
+
+    def to_excel(self, path: str | os.PathLike[str]) -> Path:
+        """Write the table as a sheet of Excel, guarded as by `to_csv`.
+
+        Raises:
+            MissingExtraError: openpyxl is not installed.
+        """
+        content = io.BytesIO()
+        try:
+            _guarded(self.to_frame()).to_excel(content, index=False, engine="openpyxl")
+        except ImportError:
+            raise MissingExtraError("Excel files need openpyxl: pip install openpyxl") from None
+        write_whole(Path(path), content.getvalue())
+        return Path(path)
+
+
+def _flat(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table with its index as columns; one that only numbers the rows is left out."""
+    import pandas as pd
+
+    return frame if isinstance(frame.index, pd.RangeIndex) and frame.index.name is None else frame.reset_index()
+
+
+def _guarded(frame: pd.DataFrame) -> pd.DataFrame:
+    return _flat(frame).map(guarded).rename(columns=lambda name: guarded(str(name)))
+
+
+def _latex_cell(value: Any, digits: int) -> str:
+    # Numbers of NumPy as Python's.
+    value = value.item() if hasattr(value, "item") else value
+    if isinstance(value, str | bool) or not isinstance(value, int | float):
+        return "" if value is None else printable(value).translate(_LATEX)
+    return "--" if math.isnan(value) else f"${value:.{digits}g}$".replace("inf", "\\infty")

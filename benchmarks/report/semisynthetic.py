@@ -1,19 +1,22 @@
 """Real covariates and instruments, with a treatment and an outcome simulated from models fitted to the real ones.
 
+`bgmiv bench` has them where PYTHONPATH holds `benchmarks` and BGMIV_DESIGNS is `report`.
+
 So discreteness, correlations, the strength of the instruments and the noise are those of a study, and g is known.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 from scipy.special import expit, logit
 
-from bgmiv.data.ivdata import IVData
-from bgmiv.designs import base
+from bgmiv.data.messages import is_zero_one
+from bgmiv.designs import DesignEntry, base, register
 from bgmiv.designs.empirical import load_empirical
 from bgmiv.errors import ConfigError
 
@@ -71,7 +74,7 @@ class _Population(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SemisyntheticDesign(base.CheckedSettings):
+class SemisyntheticDesign(base.AdditiveDesign):
     r"""A real study with another treatment and outcome.
 
     Rows (v, w) are drawn from the study's with replacement. With an index $a + s \pi w + \delta' v$ fitted to the real
@@ -125,6 +128,20 @@ class SemisyntheticDesign(base.CheckedSettings):
         return base.name_with_settings(f"semi-{self.study}-{self.shape}", self, usual)
 
     @property
+    def kinds(self) -> Mapping[str, str]:
+        columns = zip(_STUDIES[self.study].covariates, _population(self.study).covariates.T, strict=True)
+        return {name: "binary" if is_zero_one(column) else "continuous" for name, column in columns}
+
+    @property
+    def roles(self) -> tuple[str, str]:
+        study = _STUDIES[self.study]
+        return study.outcome, study.treatment
+
+    @property
+    def treatment_kind(self) -> str:
+        return "binary" if _STUDIES[self.study].binary else "continuous"
+
+    @property
     def share(self) -> float:
         """var(g) / (var(g) + σ²)."""
         return self.r2 or _population(self.study).r2
@@ -132,12 +149,7 @@ class SemisyntheticDesign(base.CheckedSettings):
     @property
     def disturbance(self) -> float:
         """σ, the standard deviation of the outcome around g."""
-        return float(np.sqrt(_moments(self).variance * (1.0 / self.share - 1.0)))
-
-    @property
-    def partial_r2(self) -> float:
-        """The share of the treatment's variance that the covariates leave which the instrument explains, linearly."""
-        return _moments(self).partial_r2
+        return float(np.sqrt(_variance(self) * (1.0 / self.share - 1.0)))
 
     def structural(self, treatment: np.ndarray, *covariates: np.ndarray) -> np.ndarray:
         """g₀(x, v) at treatments and the columns of the covariates."""
@@ -156,67 +168,48 @@ class SemisyntheticDesign(base.CheckedSettings):
         constant, *slopes, effect = _population(self.study).coefficients.tolist()
         return constant + covariates @ np.asarray(slopes) + self.strength * effect * instrument
 
-    def sample(self, n: int, rho: float, seed: int) -> IVData:
-        """Draw `n` rows; ρ is the correlation of the disturbances of treatment and outcome."""
-        base.check_draw(n, rho, seed)
-        study = _STUDIES[self.study]
-        v, w, x, shock = self._draw(n, seed)
-        (noise,) = base.normals(n, seed, _NOISE)
-        outcome = self.structural(x, *v.T) + self.disturbance * base.confounded(shock, noise, rho)
-        return base.as_data(
-            {study.outcome: outcome},
-            {study.treatment: x},
-            {study.instrument: w},
-            dict(zip(study.covariates, zip(v.T, _kinds(self.study), strict=True), strict=True)),
-            treatment_kind="binary" if study.binary else "continuous",
-        )
-
-    def _draw(self, n: int, seed: int) -> tuple[np.ndarray, ...]:
-        """Covariates, instrument, treatment, and its shock with variance one."""
-        real = _population(self.study)
+    def draw(self, n: int, seed: int) -> base.Draw:
+        """Rows of the study with a new treatment; its shock has variance one."""
+        study, real = _STUDIES[self.study], _population(self.study)
         rows = base.stream(seed, _ROWS).integers(len(real.instrument), size=n)
         v, w = real.covariates[rows], real.instrument[rows]
-        if not _STUDIES[self.study].binary:
+        (noise,) = base.normals(n, seed, _NOISE)
+        if study.binary:
+            logistic = logit(base.stream(seed, _SHOCK).uniform(size=n))
+            x, shock = (self.index(v, w) + logistic > 0.0).astype(np.float64), logistic / _LOGISTIC
+        else:
             (shock,) = base.normals(n, seed, _SHOCK)
-            return v, w, self.index(v, w) + real.spread * shock, shock
-        shock = logit(base.stream(seed, _SHOCK).uniform(size=n))
-        return v, w, (self.index(v, w) + shock > 0.0).astype(np.float64), shock / _LOGISTIC
+            x = self.index(v, w) + real.spread * shock
+        return base.Draw(x, {study.instrument: w}, dict(zip(study.covariates, v.T, strict=True)), shock, noise)
 
     def grid(self) -> base.StructuralGrid:
         """2,800 rows of the population whose treatment lies between its 5% and 95% quantiles."""
-        study, quantiles = _STUDIES[self.study], _moments(self).quantiles
-        v, _, x, _ = self._draw(2 * base.GRID_ROWS, base.GRID_SEED)
-        kept = base.usual_rows(x, quantiles)
-        covariates = dict(zip(study.covariates, v[kept].T, strict=True))
-        half = None if study.binary else 0.05 * _population(self.study).scale
-        return base.population_grid(self.structural, x[kept], covariates, quantiles, half)
-
-
-class _Moments(NamedTuple):
-    variance: float
-    partial_r2: float
-    quantiles: tuple[float, ...]
+        return base.population_grid(self, _quantiles(self), 0.05 * _population(self.study).scale)
 
 
 @cache
-def _moments(design: SemisyntheticDesign) -> _Moments:
-    """The variance of g and the instrument's partial R², summed over the rows and the shock; quantiles by drawing."""
-    real, binary = _population(design.study), _STUDIES[design.study].binary
+def _quantiles(design: SemisyntheticDesign) -> tuple[float, ...]:
+    """Of the treatment, from 200,000 rows."""
+    rows = design.draw(base.REFERENCE_ROWS, base.REFERENCE_SEED)
+    return tuple(np.quantile(rows.treatment, base.QUANTILES).tolist())
+
+
+@cache
+def _variance(design: SemisyntheticDesign) -> float:
+    """The variance of g, summed over the rows and the shock."""
+    real = _population(design.study)
     v, w = real.covariates, real.instrument
     index = design.index(v, w)
-    if binary:
+    if _STUDIES[design.study].binary:
         p = expit(index)
-        values, weights, mean, within = np.array([[0.0], [1.0]]), np.stack([1.0 - p, p]), p, p * (1.0 - p)
+        values, weights = np.array([[0.0], [1.0]]), np.stack([1.0 - p, p])
     else:
         nodes, shares = np.polynomial.hermite_e.hermegauss(_NODES)
-        values, mean, within = index + real.spread * nodes[:, None], index, np.full(len(w), real.spread**2)
+        values = index + real.spread * nodes[:, None]
         weights = np.broadcast_to((shares / shares.sum())[:, None], values.shape)
     g = np.stack([design.structural(np.broadcast_to(x, w.shape), *v.T) for x in values])
     shares = weights / len(w)
-    variance = float(np.sum(shares * g**2) - np.sum(shares * g) ** 2)
-    unexplained = [_residual(mean, columns).var() + within.mean() for columns in (v, np.column_stack([v, w]))]
-    drawn = np.quantile(design._draw(base.REFERENCE_ROWS, base.REFERENCE_SEED)[2], base.QUANTILES)
-    return _Moments(variance, float(1.0 - unexplained[1] / unexplained[0]), tuple(drawn.tolist()))
+    return float(np.sum(shares * g**2) - np.sum(shares * g) ** 2)
 
 
 @cache
@@ -250,11 +243,6 @@ def _population(name: str) -> _Population:
     )
 
 
-def _kinds(name: str) -> list[str]:
-    columns = _population(name).covariates.T
-    return ["binary" if set(np.unique(column)) <= {0.0, 1.0} else "continuous" for column in columns]
-
-
 def _least_squares(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
     """The constant and the coefficients."""
     return np.linalg.lstsq(np.column_stack([np.ones(len(target)), columns]), target, rcond=None)[0]
@@ -276,3 +264,16 @@ def _logistic(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
     fit = LogisticRegression(C=100.0, solver="newton-cholesky", tol=1e-8).fit((columns - centre) / spread, target)
     slopes = fit.coef_[0] / spread
     return np.concatenate([fit.intercept_ - slopes @ centre, slopes])
+
+
+register(
+    *(
+        DesignEntry(
+            f"semi-{study}-{shape}",
+            f"Rows of {study} with simulated treatment and outcome: {shape}",
+            partial(SemisyntheticDesign, study, shape),
+            unit=None,
+        )
+        for study, shape in SEMISYNTHETIC
+    )
+)
