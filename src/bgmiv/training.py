@@ -163,9 +163,8 @@ class TrainingData(NamedTuple):
         inside = (place < self.fold_size).astype(self.rows.x.dtype)
         if self.weights is not None and self.weights.held_out is not None:
             inside = inside * self.weights.held_out[index]
-            total = jnp.sum(inside)
-            return jax.tree.map(lambda leaf: leaf[index], self.rows), inside / jnp.where(total > 0, total, 1.0)
-        return jax.tree.map(lambda leaf: leaf[index], self.rows), inside / jnp.maximum(jnp.sum(inside), 1.0)
+        total = jnp.sum(inside)
+        return jax.tree.map(lambda leaf: leaf[index], self.rows), inside / jnp.where(total > 0.0, total, 1.0)
 
 
 def training_data(

@@ -59,13 +59,6 @@ class FittedTSLS(FittedMethod):
     effects: LevelEffects | None = None
     linearmodels_fit: Callable[[], Any] | None = unsaved()
 
-    def __post_init__(self) -> None:
-        # Of a file that anyone may have written.
-        if self.treatment_coefficients.shape != (len(_treatment_names(self.schema.treatment)),):
-            raise ValueError("its treatment and coefficients have different sizes.")
-        if self.effects is not None and 1 + self.effects.columns.shape[1] != len(self.covariance):
-            raise ValueError("its levels and coefficients have different sizes.")
-
     @cached_property
     def result(self) -> Any:
         """linearmodels' result, with `first_stage` and every test it offers; None in a fit that was loaded.
