@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from bgmiv.designs import StructuralGrid
+from bgmiv.diagnostics.verdict import judge
 from bgmiv.effects import predict
 from bgmiv.registry import make_config
 from report import make_design
@@ -79,7 +80,7 @@ def fit(design: str, method: str, seed: int) -> Row:
     row: Row = {"rmse_in_support": round(float(np.sqrt(square[grid.in_support].mean())), 4)}
     if design != "binary-outcome":
         row["contrast_errors"] = contrasts(grid, predicted)
-    return {**row, "verdict": fitted.verdict.severity, "reasons": list(fitted.verdict.reasons)}
+    return {**row, "verdict": judge(fitted.evidence).severity, "reasons": list(judge(fitted.evidence).reasons)}
 
 
 def pieces() -> Iterator[tuple[Row, Callable[[], Row]]]:

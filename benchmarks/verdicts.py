@@ -26,7 +26,7 @@ import numpy as np
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Rows
 from bgmiv.diagnostics.control import SIZE, errors_given_control
-from bgmiv.diagnostics.verdict import MOMENT_EXCESS
+from bgmiv.diagnostics.verdict import MOMENT_EXCESS, verdict_of
 from bgmiv.effects import predict
 from bgmiv.errors import BGMIVWarning
 from bgmiv.estimators.fitted import judge_fit
@@ -116,7 +116,7 @@ def fit(cell: Cell, sample: Sample, method: str, seed: int) -> Row:
     fitted = refit(sample.data)
     error = float(np.mean((predict(fitted, sample.treatment, sample.covariates) - sample.truth) ** 2))
     rows = Rows(sample.data.covariates, sample.data.weights)
-    verdict = judge_fit(fitted, sample.data, rows, refit, use_instrument=True, seed=seed).verdict
+    verdict = verdict_of(judge_fit(fitted, sample.data, rows, refit, use_instrument=True, seed=seed))
     known = verdict.evidence
     return {
         "error": float(f"{error:.6g}"),

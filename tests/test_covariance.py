@@ -17,8 +17,8 @@ from bgmiv import NPIV, TSLS, BGMIVWarning, load
 from bgmiv.baselines.tsls import TSLSConfig
 from bgmiv.covariance import Errors, fit_linear, left_out_score
 from bgmiv.data.ivdata import Covariance, IVData
-from bgmiv.diagnostics.linear import anderson_rubin_set, first_stage, linear_columns, linear_parts
 from bgmiv.errors import ConfigError, DataError, FitWarning, NotIdentifiedError
+from bgmiv.linear_iv import LinearIV
 
 KINDS: tuple[Covariance, ...] = ("classical", "robust", "cluster")
 
@@ -130,17 +130,15 @@ def first_stage_f(design: Design, kind: Covariance) -> float:
 @pytest.mark.parametrize("seed", range(40))
 def test_first_stage_is_that_of_linearmodels(seed: int) -> None:
     design, kind = random_design(seed), KINDS[seed % 3]
-    columns = linear_columns(design.data(kind, ["firm"]))
-    assert "groups_ignored" not in columns.prepared
-    found = first_stage(columns.treatment[:, 0], columns)
-    assert found.robust_f == pytest.approx(first_stage_f(design, kind), rel=1e-6)
+    linear = LinearIV.of(design.data(kind, ["firm"]))
+    assert "groups_ignored" not in linear.design.prepared
+    assert linear.stages[0].robust_f == pytest.approx(first_stage_f(design, kind), rel=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(0, 40, 4))
 def test_anderson_rubin_sets_of_equal_variances_are_those_of_ivmodels(seed: int) -> None:
     design = random_design(seed)._replace(weights=None)
-    t, columns = design.table, linear_columns(design.data("classical", None))
-    found = anderson_rubin_set(columns, 0.95)
+    t, found = design.table, LinearIV.of(design.data("classical", None)).anderson_rubin_set()
     others = t[design.covariates].to_numpy()
     for b in np.linspace(-1.0, 3.0, 9):
         _, p = iv_tests.anderson_rubin_test(
@@ -167,7 +165,7 @@ def test_hansens_j_is_that_of_linearmodels(kind: Covariance) -> None:
     if kind == "cluster":
         n, g = len(t), t["firm"].nunique()
         theirs *= (g - 1) / g * n / (n - 1)
-    (found,) = linear_parts(design.data(kind, ["firm"])).overidentification
+    (found,) = LinearIV.of(design.data(kind, ["firm"])).overidentification
     assert found["j"] == pytest.approx(theirs, rel=1e-6)
 
 

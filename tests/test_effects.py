@@ -14,8 +14,9 @@ from bgmiv import effects
 from bgmiv.data import IVData
 from bgmiv.data.query import Encoded, Query, Rows, query_along, query_at
 from bgmiv.data.schema import Schema
-from bgmiv.effects import average, average_in_parts, contrast, estimate_at, predict, slope_query
+from bgmiv.effects import average, contrast, estimate_at, predict, slope_query
 from bgmiv.errors import ConfigError, DataError
+from bgmiv.fitted import average_in_parts
 from bgmiv.intervals import Estimate, Interval, Source, interval_of
 
 RNG = np.random.default_rng(0)
@@ -116,7 +117,7 @@ def test_all_rows_say_how_uncertain_an_average_is(monkeypatch: pytest.MonkeyPatc
     weights = np.where(np.arange(1000) % 4 == 1, RNG.uniform(size=1000), 0.0)
     age[weights == 0.0] = np.nan
     query = Query(np.array([[1.0]]), rows_by_age(age, weights))
-    monkeypatch.setattr(effects, "_MAX_FACTOR_POINTS", 90)
+    monkeypatch.setattr("bgmiv.fitted.MAX_FACTOR_POINTS", 90)
     found, used = average(ByAge(), query, intervals=True), weights > 0.0
     mean = np.average(age[used], weights=weights[used])
     assert found.estimate.values[0] == pytest.approx(mean)

@@ -125,6 +125,10 @@ class Errors:
         """Whether some part of the covariance is the jackknife's."""
         return any(way.jackknife for way in self.ways)
 
+    def without_jackknife(self) -> Errors:
+        """The same by CR1 alone."""
+        return Errors(self.classical, tuple(way._replace(jackknife=False) for way in self.ways))
+
     @property
     def linearmodels(self) -> dict[str, Any]:
         """As linearmodels takes them, whose clustered covariance is CR1."""

@@ -8,73 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import f as f_distribution
 
 from bgmiv.data.files import Tabular
-from bgmiv.data.messages import FloatArray
-from bgmiv.data.query import Encoded, Query, query_at, rows_of
-from bgmiv.data.schema import BlockKind, Schema
+from bgmiv.data.ivdata import IVData
+from bgmiv.data.query import Query, Rows, query_at, rows_of
+from bgmiv.data.schema import BlockKind
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.intervals import Estimate, Floats, Interval, Source, interval_of
+from bgmiv.fitted import MAX_FACTOR_POINTS, FittedMethod
+from bgmiv.intervals import ANDERSON_RUBIN, SMOOTHING, STRENGTH, Estimate, Floats, Interval, Source, interval_of
+from bgmiv.linear_iv import LinearIV, Pieces, scaled
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "Average", "DoseResponse", "Predictor", "average", "average_in_parts", "contrast", "estimate_at", "interval_at",
-    "predict", "require_intervals", "slope_query",
+    "Average", "DoseResponse", "FiellerScores", "FitRows", "Method", "average", "average_effect", "average_effect_set",
+    "contrast", "effect_of", "estimate_at", "interval_at", "predict", "require_intervals", "slope_query",
 ]  # fmt: skip
+
+Method = Literal["auto", "usual", "robust"]
+"""How an average effect's interval is made; see :func:`average_effect`."""
 
 # Beyond this many rows an average is one over rows drawn by weight, and each row's own answers are computed in parts.
 _MAX_AVERAGED, _PART = 100_000, 25_000
-# Factors are many numbers a point: so many points at a time.
-_MAX_FACTOR_POINTS = 50_000
-
-
-class Predictor(Protocol):
-    """A fitted method, as far as questions need it."""
-
-    @property
-    def schema(self) -> Schema:
-        """Names and kinds of the training data."""
-
-    @property
-    def interval_kind(self) -> str:
-        """What its intervals are, in a sentence or two; empty for a method that gives point estimates only."""
-
-    @property
-    def encoding_key(self) -> object:
-        """What `encode` depends on; results with the same object share what was encoded."""
-
-    @property
-    def first_stage_f(self) -> float | None:
-        """The effective F of the first stage that the fit has used; None if it is a linear one, or is not known."""
-
-    @property
-    def is_line(self) -> bool:
-        """Whether the data leave hardly a doubt that g is linear in the treatment with one slope for all rows."""
-
-    def encode(self, covariates: FloatArray) -> Encoded:
-        """What it computes of covariates alone, an entry a row; `Rows` asks for it once."""
-
-    def at(self, query: Query) -> Floats:
-        """g in units of the outcome, `(m, n)`; for an outcome of K > 2 levels `(m, n, K)`, their probabilities."""
-
-    def factors(self, query: Query) -> tuple[Source, ...]:
-        """Independent sources of uncertainty about `at`, with factors `(k, m, n)`; none without intervals."""
-
-    def average_factors(self, query: Query) -> tuple[Source, ...]:
-        """The same of weighted averages of `at` over the rows, with factors `(k, m)`."""
-
-    @property
-    def max_factor_rows(self) -> int:
-        """How many rows the uncertainty of an average, and the share of it in support, are computed of at most."""
-
-    def in_support(self, query: Query) -> NDArray[np.bool_]:
-        """Where the data show such a treatment at such covariates, `(m, n)`; elsewhere g is extrapolated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,35 +73,35 @@ class DoseResponse(Tabular):
         return str(self.to_frame().to_html(float_format="{:.4g}".format))
 
 
-def require_intervals(predictor: Predictor) -> None:
+def require_intervals(fitted: FittedMethod) -> None:
     """Refuse to give intervals of a method that gives point estimates only."""
-    if not predictor.interval_kind:
-        name = type(predictor).__name__.removeprefix("Fitted")
+    if not fitted.interval_kind:
+        name = type(fitted).__name__.removeprefix("Fitted")
         raise ConfigError(
             f"{name} gives point estimates only. Intervals are given by BGMIV, NPIV, ControlFunction and TSLS."
         )
 
 
-def predict(predictor: Predictor, treatment: Any, covariates: Any = None) -> Floats:
+def predict(fitted: FittedMethod, treatment: Any, covariates: Any = None) -> Floats:
     """g at one treatment for all rows or one a row, `(n,)` or `(n, K)`."""
-    return np.asarray(estimate_at(predictor, query_at(predictor.schema, treatment, covariates)).values[0])
+    return np.asarray(estimate_at(fitted, query_at(fitted.schema, treatment, covariates)).values[0])
 
 
-def estimate_at(predictor: Predictor, query: Query, *, intervals: bool = False) -> Estimate:
+def estimate_at(fitted: FittedMethod, query: Query, *, intervals: bool = False) -> Estimate:
     """g at every point of a query, `(m, n)`, with its sources of uncertainty if intervals are wanted."""
     if intervals:
-        require_intervals(predictor)
-        return Estimate(predictor.at(query), predictor.factors(query))
+        require_intervals(fitted)
+        return Estimate(fitted.at(query), fitted.factors(query))
     # What is computed of covariates may be many numbers a row.
     n = len(query.rows)
     if n <= _MAX_AVERAGED:
-        return Estimate(predictor.at(query))
+        return Estimate(fitted.at(query))
     parts = (query.take(slice(start, start + _PART)) for start in range(0, n, _PART))
-    return Estimate(np.concatenate([predictor.at(part) for part in parts], axis=1))
+    return Estimate(np.concatenate([fitted.at(part) for part in parts], axis=1))
 
 
 def interval_at(
-    predictor: Predictor,
+    fitted: FittedMethod,
     query: Query,
     level: float,
     change: Callable[[Estimate], Estimate],
@@ -151,19 +112,19 @@ def interval_at(
     """Intervals of a function of g at each row, such as a contrast, some rows at a time.
 
     Args:
-        predictor, query, level: of whom, what, and how sure.
+        fitted, query, level: of whom, what, and how sure.
         change: a linear function of g at the query's m treatments, row by row.
         axis: that of the rows in what it gives; support is that of all m treatments if it is the first.
         **shown: `probability`, `labels` and `band` of `interval_of`.
     """
     m, n = query.shape
     # A uniform band is one of all rows together.
-    size = n if shown.get("band") == "uniform" else max(1, _MAX_FACTOR_POINTS // m)
+    size = n if shown.get("band") == "uniform" else max(1, MAX_FACTOR_POINTS // m)
     parts = []
     for start in range(0, max(n, 1), max(size, 1)):
         some = query.take(slice(start, start + size)) if n > size else query
-        inside = predictor.in_support(some)
-        found = change(estimate_at(predictor, some, intervals=True))
+        inside = fitted.in_support(some)
+        found = change(estimate_at(fitted, some, intervals=True))
         parts.append(interval_of(found, level, in_support=inside.all(axis=0) if axis == 0 else inside, **shown))
     if len(parts) == 1:
         return parts[0]
@@ -201,39 +162,23 @@ class Average(NamedTuple):
         return float(self.inside[list(treatments)].all(axis=0) @ self.shares)
 
 
-def average(predictor: Predictor, query: Query, *, intervals: bool = False) -> Average:
+def average(fitted: FittedMethod, query: Query, *, intervals: bool = False) -> Average:
     """g at each of a query's treatments, averaged over its rows by their weights; rows of weight zero are left out.
 
     Beyond 100,000 rows so many draws in proportion to weight stand for all, and the source "rows" is what this leaves
     open; likewise for the other sources and for support beyond `max_factor_rows`.
     """
     if intervals:
-        require_intervals(predictor)
+        require_intervals(fitted)
     whole = query.positive()
     rows = whole.drawn(_MAX_AVERAGED)
-    each = predictor.at(rows)
+    each = fitted.at(rows)
     values = _averaged(each, rows.rows.shares)
-    few = whole.drawn(predictor.max_factor_rows)
-    sources = predictor.average_factors(few) if intervals else ()
+    few = whole.drawn(fitted.max_factor_rows)
+    sources = fitted.average_factors(few) if intervals else ()
     if intervals and rows is not whole:
         sources += (_rows_left_out(each - values[:, None], whole),)
-    return Average(Estimate(values, sources), predictor.in_support(few), few.rows.shares)
-
-
-def average_in_parts(factors: Callable[[Query], tuple[Source, ...]], query: Query) -> tuple[Source, ...]:
-    """Factors `(k, m, n)` of a query's rows as those of weighted averages `(k, m)`, some rows at a time."""
-    m, n = query.shape
-    size, shares = max(1, _MAX_FACTOR_POINTS // m), query.rows.shares
-    total: tuple[Source, ...] = ()
-    for start in range(0, n, size):
-        some = slice(start, start + size)
-        found = factors(query if n <= size else query.take(some))
-        part = [np.stack([_averaged(row, shares[some]) for row in source.factors]) for source in found]
-        before = [source.factors for source in total] or [np.zeros(1)] * len(part)
-        total = tuple(
-            source._replace(factors=one + other) for source, one, other in zip(found, part, before, strict=True)
-        )
-    return total
+    return Average(Estimate(values, sources), fitted.in_support(few), few.rows.shares)
 
 
 def _rows_left_out(around: Floats, whole: Query) -> Source:
@@ -261,7 +206,7 @@ def contrast(estimate: Estimate) -> Estimate:
     return estimate.map(lambda values: np.asarray(values[1] - values[0]))
 
 
-def slope_query(predictor: Predictor, treatment: Any, covariates: Any, step: float) -> Query:
+def slope_query(fitted: FittedMethod, treatment: Any, covariates: Any, step: float) -> Query:
     r"""The two treatments $x \pm h/2$ at each row, from which $\{g(x + h/2, v) - g(x - h/2, v)\} / h$ is taken.
 
     Networks are piecewise linear: a step h as wide as the question is better than the smallest possible.
@@ -269,12 +214,162 @@ def slope_query(predictor: Predictor, treatment: Any, covariates: Any, step: flo
     Raises:
         DataError: the treatment has levels, which have no slope, or the step is not above zero.
     """
-    variable = predictor.schema.treatment
+    variable = fitted.schema.treatment
     if variable.kind != BlockKind.continuous:
         raise DataError(f"treatment {variable.name!r} has levels and no slope. Ask for effect(..., t0=..., t1=...).")
     number = isinstance(step, int | float | np.number) and not isinstance(step, bool)
     if not number or not step > 0.0 or not np.isfinite(step):
         raise DataError(f"step must be a number above 0, got {step!r}.")
-    centre = query_at(predictor.schema, treatment, covariates)
+    centre = query_at(fitted.schema, treatment, covariates)
     x = centre.treatment[0]
-    return Query(np.stack([x - step / 2.0, x + step / 2.0]), rows_of(predictor.schema, centre.rows))
+    return Query(np.stack([x - step / 2.0, x + step / 2.0]), rows_of(fitted.schema, centre.rows))
+
+
+class FitRows(NamedTuple):
+    """The rows of a fit that uses their instruments, and their covariates with what was computed of them."""
+
+    data: IVData
+    rows: Rows
+
+
+def average_effect(
+    fitted: FittedMethod,
+    query: Query,
+    level: float,
+    own: FitRows | None,
+    *,
+    method: Method = "auto",
+    weak: bool = False,
+) -> Interval:
+    """The average effect of the second of two treatments against the first, with an interval.
+
+    Args:
+        fitted: the fitted method.
+        query: two treatments for the rows averaged over.
+        level: of the interval.
+        own: the rows of the fit; None if they are not known, or the fit ignores its instruments.
+        method: "usual", by the method's own sources of uncertainty; "robust", the ends of the Anderson-Rubin set;
+            "auto", robust where that is preferable and the set can be made, and otherwise usual.
+        weak: whether it is (`bgmiv.linear_iv.Strength.usual_is_too_short`).
+    """
+    if method not in get_args(Method):
+        raise ConfigError(f"method must be one of {', '.join(get_args(Method))}, got {method!r}.")
+    averages = average(fitted, query, intervals=method != "robust" or bool(fitted.interval_kind))
+    treatments = np.broadcast_to(query.treatment, query.shape) @ query.rows.shares
+    size = float(treatments[1] - treatments[0])
+    return effect_of(averages, (0, 1), size, fitted, level, own, method=method, weak=weak)
+
+
+def effect_of(
+    averages: Average,
+    places: tuple[int, int],
+    size: float,
+    fitted: FittedMethod,
+    level: float,
+    own: FitRows | None,
+    *,
+    method: Method = "auto",
+    weak: bool = False,
+) -> Interval:
+    """As :func:`average_effect`, of averages, the positions of two of their treatments, and the mean difference."""
+    change = contrast(averages.estimate.map(lambda values: values[list(places)]))
+    support = averages.support_of(*places)
+    usual = interval_of(change, level, in_support=support, name="average effect")
+    schema = fitted.schema
+    one_effect = own is not None and bool(own.data.schema.instruments)
+    one_effect = one_effect and schema.treatment.width == schema.outcome.width == 1
+    if method == "robust" and not one_effect:
+        raise DataError(
+            "the robust set needs the rows of the fit with instruments that it uses, and a single effect: a treatment "
+            "and an outcome of one number or two levels. Use method='usual'."
+        )
+    wanted = method == "robust" or (method == "auto" and weak and bool(change.sources))
+    if own is None or not one_effect or not wanted or size == 0.0:
+        return usual
+    scores = FiellerScores.of(change, size)
+    if scores is None or fitted.is_line:
+        pieces = average_effect_set(fitted, own, float(usual.estimate), size, level)
+    else:
+        n, q = own.data.instruments.shape
+        dof = min(source.dof for source in change.sources if source.name == "sampling")
+        pieces = scores.robust_set(q * float(f_distribution.ppf(level, q, min(dof, n - q))))
+    if change.sources and not fitted.is_line:
+        # What the robust set knows of the curve is not more than what the usual interval does.
+        pieces = _union(pieces, ((float(usual.lower), float(usual.upper)),))
+    lower, upper = (pieces[0][0], pieces[-1][1]) if pieces else (np.nan, np.nan)
+    return replace(usual, lower=lower, upper=upper, method=ANDERSON_RUBIN, pieces=pieces)
+
+
+def average_effect_set(fitted: FittedMethod, own: FitRows, estimate: float, size: float, level: float) -> Pieces:
+    r"""Every average effect of a change of treatment that the data do not reject, if the fit's shape is right.
+
+    Let $\hat g$ be a fit with the average effect $\hat\theta$ of a change of treatment that is $\Delta$ on average.
+    The function $\hat g(x, v) + (\theta - \hat\theta)\, x / \Delta$ has the average effect θ, and the shape of the fit
+    beyond a straight line. So θ is kept if the instruments do not predict y minus this function beyond chance: the
+    test of
+    Anderson and Rubin for the coefficient of $x / \Delta$ in a linear model of
+    $y - \hat g + \hat\theta\, x / \Delta$. For a linear fit it is the usual Anderson-Rubin set.
+
+    Args:
+        fitted: the fitted method.
+        own: the rows of the fit.
+        estimate: its average effect.
+        size: by how much the treatment is changed, on average.
+        level: of the set.
+    """
+    data, linear = own.data, LinearIV.of(own.data)
+    x, y = (np.asarray(values, np.float64) for values in (data.treatment, data.outcome))
+    line = fitted.at(Query(data.treatment[None], own.rows))[0] - estimate / size * x
+    return scaled(linear.anderson_rubin_set(level, outcome=(y - line)[linear.design.rows]), size)
+
+
+class FiellerScores(NamedTuple):
+    r"""The estimate $\hat\theta$ of an effect as a ratio of scores: for a set that takes no shape for right.
+
+    Its error at a true effect θ is that of the sum of scores $a_i + (\theta - \hat\theta)\, b_i$, where b is the noise
+    of the first stage, and of a bias of smoothing with variance s². So θ is kept if
+    $$(\theta - \hat\theta)^2 \le c\, \{|a + (\theta - \hat\theta)\, b|^2 + s^2\},$$
+    the set of Fieller, which for a linear model with one instrument is that of Anderson and Rubin. What the curve's
+    prior leaves open is in s².
+    """
+
+    estimate: float
+    sampling: Floats
+    strength: Floats
+    smoothing: float
+
+    @classmethod
+    def of(cls, change: Estimate, size: float) -> FiellerScores | None:
+        """Those of an effect of a change of treatment; None for a method without them."""
+        factors = {source.name: source.factors for source in change.sources}
+        if STRENGTH not in factors:
+            return None
+        bias = float(np.sum(np.square(factors.get(SMOOTHING, np.zeros(1)))))
+        return cls(float(change.values), factors["sampling"], factors[STRENGTH] / size, bias)
+
+    def robust_set(self, critical: float) -> Pieces:
+        """The effects that are kept with this c."""
+        error = float(np.sum(np.square(self.sampling))) + self.smoothing
+        square = 1.0 - critical * float(np.sum(np.square(self.strength)))
+        half = critical * float(np.sum(self.sampling * self.strength))
+        discriminant = half**2 + square * critical * error
+        if square == 0.0 or (square < 0.0 and discriminant <= 0.0):
+            return ((-np.inf, np.inf),)
+        root = np.sqrt(discriminant)
+        low, high = sorted((self.estimate + (half - root) / square, self.estimate + (half + root) / square))
+        return ((low, high),) if square > 0.0 else ((-np.inf, low), (high, np.inf))
+
+
+def _union(*sets: Pieces) -> Pieces:
+    """The union of sets, each of intervals, as disjoint ones in increasing order.
+
+    >>> _union(((0.0, 1.0), (3.0, 4.0)), ((0.5, 2.0),))
+    ((0.0, 2.0), (3.0, 4.0))
+    """
+    union: list[tuple[float, float]] = []
+    for lower, upper in sorted(piece for one in sets for piece in one):
+        if union and lower <= union[-1][1]:
+            union[-1] = (union[-1][0], max(union[-1][1], upper))
+        else:
+            union.append((lower, upper))
+    return tuple(union)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "ANDERSON_RUBIN", "BOUND", "NO_INTERVAL", "SMOOTHING", "STRENGTH", "WILD", "Band", "Estimate", "Floats", "Interval",
+    "ANDERSON_RUBIN", "BOUND", "NO_INTERVAL", "SMOOTHING", "STRENGTH", "Band", "Estimate", "Floats", "Interval",
     "Source", "biased_quantile", "check_level", "coefficient_table", "interval_of", "largest_quantile",
 ]  # fmt: skip
 
@@ -39,9 +39,6 @@ STRENGTH = "first stage"
 
 ANDERSON_RUBIN = "anderson-rubin"
 """The method of an interval that is a set of effects which a test robust to weak instruments keeps."""
-
-WILD = "wild bootstrap"
-"""The method of an interval that is a set of effects which the wild cluster bootstrap keeps."""
 
 NO_INTERVAL = "none"
 """The method of an estimate without an interval, whose ends are not numbers."""
@@ -102,8 +99,8 @@ class Interval(Tabular):
         name: what was asked, for tables.
         dof: degrees of freedom, of the same shape.
         method: "pointwise"; "uniform" for a band that covers all entries; "anderson-rubin" for the ends of a set
-            that is valid however weak the instruments are; "wild bootstrap" for those of a set that the wild cluster
-            bootstrap keeps; "none" for a method without intervals, whose ends are not numbers.
+            that is valid however weak the instruments are; "none" for a method without intervals, whose ends are not
+            numbers.
         pieces: of such a set, its disjoint intervals in rising order; `lower` and `upper` are the outermost ends.
         note: what has to be known of this interval, such as that it is too narrow; empty if nothing.
         axes: names of the axes of arrays, such as ("treatment", "row"); "level" are those of an outcome.
@@ -152,7 +149,7 @@ class Interval(Tabular):
     @property
     def set_text(self) -> str | None:
         """The set in words, where two ends do not tell it: an empty one, or one of several pieces."""
-        told = self.method not in (ANDERSON_RUBIN, WILD) or len(self.pieces) == 1
+        told = self.method != ANDERSON_RUBIN or len(self.pieces) == 1
         return None if told else robust_set_text(self.pieces)
 
     @property
@@ -231,9 +228,7 @@ class Interval(Tabular):
         parts = ", ".join(f"{name} {value:.4g}" for name, value in self.std_errors.items())
         inside = f"; {float(self.in_support):.0%} in support" if np.ndim(self.in_support) == 0 else ""
         error = f"standard error {float(self.std_error):.4g}: {parts}"
-        kind = {"uniform": "band", ANDERSON_RUBIN: "Anderson-Rubin set", WILD: "wild bootstrap set"}.get(
-            self.method, "interval"
-        )
+        kind = {"uniform": "band", ANDERSON_RUBIN: "Anderson-Rubin set"}.get(self.method, "interval")
         ends = self.set_text or f"{self.lower:.4g} to {self.upper:.4g}"
         return f"{self.estimate:.4g} ({level} {kind} {ends}; {error}{inside}){note}"
 

@@ -25,9 +25,11 @@ from bgmiv.analysis.analysis import (
 )
 from bgmiv.analysis.instruments import Balance, BinnedMeans, DirectEffect, InstrumentViews
 from bgmiv.analysis.request import AnalysisRequest
-from bgmiv.diagnostics.check import Check, Diagnosis, LinearEstimate
-from bgmiv.diagnostics.verdict import FitEvidence, judge
+from bgmiv.diagnostics.checks import Check, Diagnosis
+from bgmiv.diagnostics.verdict import judge
+from bgmiv.fitted import FitEvidence
 from bgmiv.intervals import NO_INTERVAL, Estimate, Interval, Source, interval_of
+from bgmiv.linear_iv import LinearEstimate
 
 GROUPS = (
     (Group("", "all rows", 3010), 0.0),

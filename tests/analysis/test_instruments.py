@@ -7,8 +7,8 @@ import pytest
 
 from bgmiv.analysis.instruments import instrument_views
 from bgmiv.data.ivdata import IVData
-from bgmiv.diagnostics.linear import linear_parts
 from bgmiv.diagnostics.sensitivity import sensitivity
+from bgmiv.linear_iv import LinearIV
 
 N = 400
 RNG = np.random.default_rng(0)
@@ -32,7 +32,7 @@ def test_two_values_without_covariates_are_two_means() -> None:
     assert stage.fitted == pytest.approx(stage.mean)
     assert sum(stage.n_rows) == N
     wald = np.diff(reduced.mean)[0] / np.diff(stage.mean)[0]
-    assert wald == pytest.approx(linear_parts(data).estimate.coefficient)
+    assert wald == pytest.approx(LinearIV.of(data).estimate().coefficient)
     assert found.balance == ()
 
 

@@ -20,7 +20,7 @@ from bgmiv.analysis.axes import axis_over, curve_axes, effect_axis, outside_supp
 from bgmiv.analysis.page import report_page, write_report
 from bgmiv.analysis.page.payload import compact_factors, payload, tables
 from bgmiv.analysis.request import AnalysisRequest
-from bgmiv.diagnostics.check import Diagnosis
+from bgmiv.diagnostics.checks import Diagnosis
 from bgmiv.errors import ConfigError, DataError, StoreError
 
 

@@ -14,8 +14,8 @@ from linearmodels.iv import IV2SLS
 
 from bgmiv import NPIV, TSLS, ControlFunction
 from bgmiv.data.formula import from_formula
-from bgmiv.diagnostics.linear import anderson_rubin_set, first_stage, linear_columns, linear_parts
 from bgmiv.errors import FitWarning
+from bgmiv.linear_iv import LinearIV
 
 FORMULA = "y ~ C(firm) + [x ~ w]"
 
@@ -56,8 +56,7 @@ def test_tsls_and_first_stage_are_those_of_pyfixest(n_firms: int) -> None:
     # Three indicators are ordinary columns.
     assert found.std_error == pytest.approx(theirs.se()["x"], rel=1e-2 if n_firms == 3 else 1e-8)
     assert (model.fitted_.effects is None) == (n_firms == 3)
-    columns = linear_columns(model.data_)
-    first = first_stage(columns.treatment[:, 0], columns)
+    first = LinearIV.of(model.data_).stages[0]
     assert first.robust_f == pytest.approx(pyfixest_fit("x ~ v + w | firm", table).tstat()["w"] ** 2, rel=1e-8)
     assert first.f == pytest.approx(pyfixest_fit("x ~ v + w | firm", table, "iid").tstat()["w"] ** 2, rel=1e-8)
     residuals = table["y"].to_numpy() - model.predict(table["x"].to_numpy(), table)
@@ -88,25 +87,24 @@ def test_two_absorbed_covariates_weights_and_clusters_are_those_of_pyfixest(clus
     ).fit()
     fitted = by_dummies.fitted_values.to_numpy()[:, 0]
     assert model.predict(table["x"].to_numpy(), table) == pytest.approx(fitted, abs=1e-8)
-    columns = linear_columns(model.data_)
     first = pyfixest_fit("x ~ v + w | firm + year", table, vcov, weights)
-    robust = first_stage(columns.treatment[:, 0], columns).robust_f
+    robust = LinearIV.of(model.data_).stages[0].robust_f
     assert robust == pytest.approx(first.tstat()["w"] ** 2, rel=1e-6)
 
 
 def test_linear_checks_are_those_of_columns_demeaned_by_hand() -> None:
     table = panel()
     data = from_formula(FORMULA, table)[0]
-    columns = linear_columns(data)
-    by_hand = linear_columns(from_formula("y ~ [x ~ w]", demeaned(table))[0])
-    ((lower, upper),) = anderson_rubin_set(columns, 0.95)
-    ((shorter, longer),) = anderson_rubin_set(by_hand, 0.95)
+    linear = LinearIV.of(data)
+    by_hand = LinearIV.of(from_formula("y ~ [x ~ w]", demeaned(table))[0])
+    ((lower, upper),) = linear.anderson_rubin_set()
+    ((shorter, longer),) = by_hand.anderson_rubin_set()
     # By hand the 299 degrees of freedom are forgotten.
     assert 1.1 < (upper - lower) / (longer - shorter) < 1.25
-    assert (columns.absorbed, columns.prepared["absorbed_levels"]) == (299, 300.0)
+    assert (linear.design.absorbed, linear.design.prepared["absorbed_levels"]) == (299, 300.0)
     few = panel(40)
     diagnosed = TSLS().fit_formula(FORMULA, few).diagnose(no_instrument=False).linear
-    for estimate, rows in ((linear_parts(data).estimate, table), (diagnosed, few)):
+    for estimate, rows in ((linear.estimate(), table), (diagnosed, few)):
         theirs = pyfixest_fit("y ~ 1 | firm | x ~ w", rows)
         assert estimate is not None
         assert estimate.coefficient == pytest.approx(theirs.coef()["x"], rel=1e-8)
@@ -123,7 +121,7 @@ def test_npiv_holds_the_slope_of_a_panel() -> None:
         low, high = model.ate_interval(t0=0.0, t1=1.0, method="robust")
         usual += lower <= -1.0 <= upper
         robust += low <= -1.0 <= high
-        ((shorter, longer),) = anderson_rubin_set(linear_columns(from_formula("y ~ [x ~ w]", demeaned(table))[0]))
+        ((shorter, longer),) = LinearIV.of(from_formula("y ~ [x ~ w]", demeaned(table))[0]).anderson_rubin_set()
         widths.append((high - low) / (longer - shorter))
         errors.append(model.ate(t0=0.0, t1=1.0) + 1.0)
     assert usual >= 8

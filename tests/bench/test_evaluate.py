@@ -15,9 +15,10 @@ from bgmiv.bench.plan import RunSpec, identify
 from bgmiv.data.query import Query
 from bgmiv.data.schema import Schema
 from bgmiv.designs import StructuralGrid, make_design
-from bgmiv.diagnostics.verdict import FitEvidence, Verdict, judge
+from bgmiv.diagnostics.verdict import Verdict, judge
 from bgmiv.effects import predict
 from bgmiv.errors import ConfigError, DataError, FitInterrupted
+from bgmiv.fitted import FitEvidence
 from bgmiv.registry import make_config
 
 SPEC = RunSpec("demand", 200, 0.5, "tsls", "default", 0)

@@ -18,6 +18,7 @@ from bgmiv.bgm.fitted_networks import FittedNetworks
 from bgmiv.bgm.settings import Ensemble
 from bgmiv.data import Identity, IVData, RoleScaling
 from bgmiv.data.query import Query, query_at
+from bgmiv.diagnostics.verdict import verdict_of
 from bgmiv.effects import predict
 from bgmiv.errors import DataError, DivergedError
 from bgmiv.preprocess.reduction import BlockReduction
@@ -50,7 +51,7 @@ class TestMembers:
             losses = [member.history[i].metrics["loss"] for member in fitted.members]
             assert len(set(losses)) == MEMBERS
             assert row.metrics["loss"] == pytest.approx(np.mean(losses))
-        assert fitted.verdict.evidence.n_steps == 12
+        assert fitted.evidence.n_steps == 12
 
 
 class TestHeldOutRows:
@@ -161,7 +162,7 @@ class TestFailures:
         assert [member.attempts for member in fit.members] == [1, 2, 1]
         assert [same(a.model, b.model) for a, b in zip(fit.members, fitted.members, strict=True)] == [True, False, True]
         np.testing.assert_array_equal(fit.members[1].held_out_rows, fitted.members[1].held_out_rows)
-        assert (fit.verdict.evidence.n_members, fit.verdict.evidence.n_failed) == (3, 0)
+        assert (fit.evidence.n_members, fit.evidence.n_failed) == (3, 0)
 
     def test_one_that_fails_at_every_attempt_is_left_out(
         self,
@@ -178,8 +179,8 @@ class TestFailures:
         fit = replace(small, ensemble=replace(small.ensemble, attempts=3)).fit(proxy_data, SEED)
         assert calls == [3, 1, 1]
         np.testing.assert_allclose(fit.at(query)[0], members_at(fitted, query)[[0, 2]].mean(axis=0), rtol=1e-12)
-        assert any("failed at every attempt for 33%" in reason for reason in fit.verdict.reasons)
-        assert fit.verdict.severity != "good"
+        assert any("failed at every attempt for 33%" in reason for reason in verdict_of(fit).reasons)
+        assert verdict_of(fit).severity != "good"
 
     def test_all_of_them_are_an_error(self, small: BGMIVConfig, huge_outcomes: IVData) -> None:
         fixed = replace(small, scaling=RoleScaling(outcome=Identity()))
@@ -200,7 +201,7 @@ class TestFailures:
         calls = break_training(monkeypatch, diverged(2), times=99)
         fit = replace(small, ensemble=Ensemble(MEMBERS)).fit(proxy_data, SEED)
         assert calls == [3]
-        assert (fit.n_members, fit.verdict.evidence.n_failed) == (2, 1)
+        assert (fit.n_members, fit.evidence.n_failed) == (2, 1)
         assert [(m.held_out, m.training, len(m.held_out_rows)) for m in fit.members] == [(None, None, 0)] * 2
 
 

@@ -18,7 +18,8 @@ from bgmiv.bgm.settings import CovariateConfig, LatentLayout, ModelConfig
 from bgmiv.data import IVData, RoleScaling
 from bgmiv.diagnostics.held_out import held_out_rows
 from bgmiv.diagnostics.moments import cross_fits, moment_shares
-from bgmiv.diagnostics.verdict import FitEvidence, judge
+from bgmiv.diagnostics.verdict import judge
+from bgmiv.fitted import FitEvidence
 from bgmiv.integrate import GaussHermite
 from bgmiv.training import TrainingData, training_data
 

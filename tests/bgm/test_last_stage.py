@@ -93,7 +93,7 @@ def test_a_table_too_small_to_hold_rows_out_has_the_linear_estimate(
     query = query_at(data.schema, data.treatment, data.covariates)
     line = tsls.predict(data.treatment, data.covariates)
     assert np.std(fitted.at(query)[0] - line) < 0.15 * np.std(line)
-    evidence = fitted.verdict.evidence
+    evidence = fitted.evidence
     assert evidence.networks == ("trained" if networks is True else "few rows")
     assert (evidence.n_held_out == 0) == (networks is True)
 
@@ -168,4 +168,4 @@ def test_levels_weights_groups_and_no_instrument(with_last_stage: BGMIVConfig) -
         assert fitted.last_stage is not None
         values = fitted.at(query_at(fitted.schema, [0, 1, 2], u[:3] ** 2))
         assert np.all(np.isfinite(values))
-        assert (fitted.verdict.evidence.instrument_f is None) == (not config.use_instrument)
+        assert (fitted.evidence.instrument_f is None) == (not config.use_instrument)

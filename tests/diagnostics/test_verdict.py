@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from bgmiv.diagnostics.readings import FINDINGS, NOT_MEASURED
-from bgmiv.diagnostics.strength import Strength
-from bgmiv.diagnostics.verdict import FitEvidence, Verdict, judge
+from bgmiv.diagnostics.verdict import FINDINGS, NOT_MEASURED, Verdict, judge
+from bgmiv.fitted import FitEvidence
+from bgmiv.linear_iv import Strength
 
 NAN, INF = float("nan"), float("inf")
 GOOD = FitEvidence(
@@ -185,11 +185,11 @@ def test_the_worst_finding_comes_first() -> None:
         "- Only 25 rows were held out to check the fit.",
     ]
     assert verdict.sentence == (
-        "This fit failed its held-out checks: the instruments hardly help to predict the treatment of held-out rows "
-        "(log-likelihood gain 0.001 per row); only 25 rows were held out to check the fit."
+        "This fit failed its held-out checks; do not use it. The instruments hardly help to predict the treatment of "
+        "held-out rows (log-likelihood gain 0.001 per row). Only 25 rows were held out to check the fit."
     )
     assert judge(FitEvidence()).sentence == (
-        "This fit is doubtful: no rows were held out, so the fit could not be checked. Not measured on held-out rows: "
+        "This fit is doubtful. No rows were held out, so the fit could not be checked. Not measured on held-out rows: "
         "the comparison with a linear regression, the comparison with a kernel regression, the moment condition, the "
         "error of the curve given a control variable."
     )
@@ -209,7 +209,7 @@ def test_every_finding_has_a_text() -> None:
     assert {finding.severity for finding in findings} == {"doubtful", "failed"}
     for finding in findings:
         assert "{" not in finding.text
-        assert not finding.text.endswith(".")
+        assert finding.text.endswith(".")
 
 
 def test_the_last_regression_is_judged_by_itself() -> None:

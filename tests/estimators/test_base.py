@@ -14,12 +14,12 @@ from bgmiv import TSLS
 from bgmiv.data import IVData
 from bgmiv.data.query import Encoded, Query
 from bgmiv.data.schema import Schema
-from bgmiv.diagnostics.support import LinearSupport
-from bgmiv.diagnostics.verdict import Finding, FitEvidence, Verdict
+from bgmiv.diagnostics.verdict import judge
 from bgmiv.errors import ConfigError, DataError, FitWarning, NotFittedError, WeakInstrumentWarning
 from bgmiv.estimators.base import IVEstimator
-from bgmiv.estimators.fitted import FittedMethod
+from bgmiv.fitted import FitEvidence, FittedMethod
 from bgmiv.progress import Reporter, silent
+from bgmiv.support import LinearSupport
 
 Y, X, W = np.asarray([1.0, 3.0, 2.0, 5.0]), np.asarray([0.1, 0.4, 0.2, 0.9]), np.asarray([2.0, 1.0, 4.0, 3.0])
 
@@ -31,7 +31,6 @@ class Remembered(FittedMethod):
     data: IVData
     seed: int
     reporter: Reporter
-    verdict: Verdict | None = None
 
     def encode(self, covariates: np.ndarray) -> Encoded:
         return (covariates,)
@@ -43,13 +42,13 @@ class Remembered(FittedMethod):
 @dataclass(frozen=True)
 class Config:
     depth: int
-    verdict: Verdict | None = None
+    evidence: FitEvidence | None = None
 
     def without_instrument(self) -> Config:
         return self
 
     def fit(self, data: IVData, seed: int = 0, reporter: Reporter = silent) -> Remembered:
-        return Remembered(data.schema, LinearSupport.fit(data), data, seed, reporter, self.verdict)
+        return Remembered(data.schema, LinearSupport.fit(data), data, seed, reporter, evidence=self.evidence)
 
 
 @dataclass(eq=False, repr=False)
@@ -154,11 +153,10 @@ def test_progress_is_shown_only_on_demand(capfd: pytest.CaptureFixture[str]) -> 
     assert capfd.readouterr().out == ""
 
 
-@pytest.mark.parametrize("severity", ["good", "doubtful", "failed", None])
-def test_a_poor_fit_is_a_warning_to_the_caller(monkeypatch: pytest.MonkeyPatch, severity: Any) -> None:
-    findings = (Finding("first_stage_gain", severity, -0.2),)
-    verdict = None if severity is None else Verdict(severity, findings, FitEvidence(100))
-    monkeypatch.setattr(Toy, "_config", lambda self: Config(self.depth, verdict))
+@pytest.mark.parametrize(("gain", "severity"), [(0.5, "note"), (0.01, "doubtful"), (0.0, "failed"), (None, None)])
+def test_a_poor_fit_is_a_warning_to_the_caller(monkeypatch: pytest.MonkeyPatch, gain: Any, severity: Any) -> None:
+    evidence = None if gain is None else FitEvidence(100, first_stage_gain=gain)
+    monkeypatch.setattr(Toy, "_config", lambda self: Config(self.depth, evidence))
     poor = severity in ("doubtful", "failed")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -166,9 +164,9 @@ def test_a_poor_fit_is_a_warning_to_the_caller(monkeypatch: pytest.MonkeyPatch, 
     assert all(warning.filename == __file__ for warning in caught)
     caught = [warning for warning in caught if warning.category is not WeakInstrumentWarning]
     assert [warning.category for warning in caught] == [FitWarning] * poor
-    assert toy.verdict_ == (Verdict("note") if verdict is None else verdict)
-    if verdict is not None and poor:
-        assert str(caught[0].message) == verdict.sentence
+    if evidence is not None and poor:
+        assert judge(evidence).severity == severity
+        assert str(caught[0].message) == judge(evidence).sentence
         # As an error it still leaves the fit behind.
         with warnings.catch_warnings():
             warnings.simplefilter("error", FitWarning)

@@ -15,7 +15,7 @@ from bgmiv.bgm.config import PRESETS, BGMIVConfig
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.diagnostics.moments import compared_within, cross_fits
-from bgmiv.diagnostics.readings import NOT_MEASURED
+from bgmiv.diagnostics.verdict import NOT_MEASURED
 from bgmiv.errors import ConfigError, FitWarning
 
 RNG = np.random.default_rng(0)

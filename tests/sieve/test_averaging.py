@@ -10,9 +10,8 @@ from scipy.stats import multivariate_normal
 
 from bgmiv import NPIV, TSLS
 from bgmiv.data.query import query_along
-from bgmiv.diagnostics.linear import anderson_rubin_set, linear_columns
-from bgmiv.diagnostics.weak_iv import _Scores
-from bgmiv.effects import average, contrast
+from bgmiv.effects import FiellerScores, average, contrast
+from bgmiv.linear_iv import LinearIV
 from bgmiv.sieve.first_stage import FirstStage, first_stage
 from bgmiv.sieve.penalties import Evidence, Prior, Shape, average_priors, priors_of
 from bgmiv.sieve.sampling import Sampling
@@ -126,11 +125,10 @@ def test_the_scores_of_a_line_give_the_set_of_anderson_and_rubin() -> None:
     y = x + v + u + e
     model = NPIV(min_gain=np.inf).fit(y, x, instruments=w, covariates=v)
     query = query_along(model.fitted_.schema, [0.0, 1.0], model._fit_rows())
-    scores = _Scores.of(contrast(average(model.fitted_, query, intervals=True).estimate), 1.0)
+    scores = FiellerScores.of(contrast(average(model.fitted_, query, intervals=True).estimate), 1.0)
     assert scores is not None
-    columns = linear_columns(model.data_)
-    expected = anderson_rubin_set(columns, 0.95)
-    np.testing.assert_allclose(scores.kept(3.8415), expected, rtol=0.01)
+    expected = LinearIV.of(model.data_).anderson_rubin_set()
+    np.testing.assert_allclose(scores.robust_set(3.8415), expected, rtol=0.01)
     tsls = TSLS().fit(y, x, instruments=w, covariates=v)
     assert scores.estimate == pytest.approx(tsls.ate(t0=0.0, t1=1.0), rel=1e-6)
 

@@ -140,7 +140,7 @@ def test_resumed_members_equal_those_of_a_whole_fit(
     # Each member's own history survives, not the mean over members.
     losses = [[row.metrics["loss"] for row in member.history] for member in resumed.members]
     assert all(one != two for one, two in zip(*losses, strict=True))
-    assert resumed.verdict == whole.verdict
+    assert resumed.evidence == whole.evidence
     assert list(tmp_path.iterdir()) == [], "a whole fit leaves no checkpoint behind"
 
 

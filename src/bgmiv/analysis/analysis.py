@@ -13,8 +13,8 @@ from bgmiv.analysis.instruments import InstrumentViews
 from bgmiv.analysis.markup import shortened
 from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.data.files import Tabular
-from bgmiv.diagnostics.check import Diagnosis, Severity
-from bgmiv.diagnostics.verdict import Verdict
+from bgmiv.diagnostics.checks import Diagnosis
+from bgmiv.diagnostics.verdict import Severity, Verdict
 from bgmiv.errors import DataError
 from bgmiv.intervals import ANDERSON_RUBIN, NO_INTERVAL, Estimate, Interval, Source, coefficient_table, interval_of
 from bgmiv.numerals import number

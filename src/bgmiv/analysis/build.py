@@ -29,13 +29,13 @@ from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
-from bgmiv.diagnostics.check import Diagnosis, Fitted
-from bgmiv.diagnostics.diagnose import changes_of
-from bgmiv.diagnostics.strength import strength_of
-from bgmiv.diagnostics.weak_iv import FitRows, effect_of
-from bgmiv.effects import Average, average
+from bgmiv.diagnostics.checks import Diagnosis, changes_of
+from bgmiv.diagnostics.verdict import verdict_of
+from bgmiv.effects import Average, FitRows, average, effect_of
 from bgmiv.errors import ConfigError, DataError
+from bgmiv.fitted import FittedMethod
 from bgmiv.intervals import ANDERSON_RUBIN, NO_INTERVAL, Band, Interval, interval_of
+from bgmiv.linear_iv import scaled, strength_of
 from bgmiv.progress import HistoryRow
 
 __all__ = [
@@ -196,7 +196,7 @@ def _thirds(name: str, values: NDArray[np.float64]) -> list[GroupRows]:
 class Subject:
     """A fitted method with what an analysis shows of it."""
 
-    fitted: Fitted  # with what intervals need
+    fitted: FittedMethod  # with what intervals need
     data: IVData  # the rows of the fit
     rows: Rows  # their covariates with what was computed of them
     estimator: str  # the name of its class
@@ -228,7 +228,7 @@ def build_analysis(
     request: AnalysisRequest,
     subject: Subject,
     diagnosis: Diagnosis,
-    no_instrument: Fitted | None = None,
+    no_instrument: FittedMethod | None = None,
     others: Mapping[str, Subject] | None = None,
 ) -> Analysis:
     """Everything that is shown of a fitted method.
@@ -271,7 +271,7 @@ def build_analysis(
         curves=tuple(_curve(group, found, grid, data.schema.outcome.discrete) for group, found in averages),
         effects=effects,
         diagnosis=diagnosis,
-        verdict=fitted.verdict,
+        verdict=verdict_of(fitted),
         methods=tuple(methods),
         history=_history(fitted.history),
         versions={"Python": python_version()} | versions(*_PACKAGES),
@@ -282,7 +282,7 @@ def build_analysis(
     )
 
 
-def averaged(fitted: Fitted, rows: Rows, grid: Grid) -> Average:
+def averaged(fitted: FittedMethod, rows: Rows, grid: Grid) -> Average:
     """g along the grid over rows; of an outcome of several levels, the probability of the first."""
     found = average(fitted, Query(grid.doses[:, None], rows), intervals=bool(fitted.interval_kind))
     return found._replace(estimate=found.estimate.map(_first_level))
@@ -305,7 +305,9 @@ def _curve(group: Group, found: Average, grid: Grid, discrete: bool) -> Curve:
     return Curve(group, doses, values, *inner, shares, sources, *outer)
 
 
-def effect_row(group: Group, found: Average, grid: Grid, fitted: Fitted, own: FitRows | None, weak: bool) -> EffectRow:
+def effect_row(
+    group: Group, found: Average, grid: Grid, fitted: FittedMethod, own: FitRows | None, weak: bool
+) -> EffectRow:
     """As `ate_interval` answers; `own` is None where the fit ignores its instruments or the rows are not known."""
     first, last = map(int, grid.places)
     ends = effect_of(found, (first, last), grid.t1 - grid.t0, fitted, grid.level, own, weak=weak)
@@ -314,15 +316,15 @@ def effect_row(group: Group, found: Average, grid: Grid, fitted: Fitted, own: Fi
     return EffectRow(group, grid.t0, grid.t1, ends)
 
 
-def method_row(name: str, fitted: Fitted, found: Average, effect: EffectRow, note: str = "") -> MethodRow:
+def method_row(name: str, fitted: FittedMethod, found: Average, effect: EffectRow, note: str = "") -> MethodRow:
     """What a fitted method says: its average effect, its curve, and what held-out rows say about it."""
-    verdict = fitted.verdict
+    verdict = verdict_of(fitted)
     severity, n_held_out = (None, 0) if verdict is None else (verdict.severity, verdict.evidence.n_held_out)
     return MethodRow(name, effect.interval, _plain(found.estimate.values), note, severity, n_held_out)
 
 
 def _beside(
-    subject: Subject, diagnosis: Diagnosis, no_instrument: Fitted | None, grid: Grid, *, weak: bool
+    subject: Subject, diagnosis: Diagnosis, no_instrument: FittedMethod | None, grid: Grid, *, weak: bool
 ) -> list[MethodRow]:
     """What the diagnosis has fitted beside the method: its no-instrument version, and straight lines."""
     data, linear, change = subject.data, diagnosis.linear, grid.t1 - grid.t0
@@ -339,7 +341,7 @@ def _beside(
     line, ols = (_plain(y + slope * (grid.doses - x)) for slope in (linear.coefficient, linear.ols))
     two_stage = _linear_effect(linear.coefficient, linear.std_error, (linear.lower, linear.upper), change, grid.level)
     if weak:
-        pieces = tuple(sorted((min(ends), max(ends)) for ends in (np.multiply(linear.robust_set, change).tolist())))
+        pieces = scaled(linear.robust_set, change)
         lower, upper = (pieces[0][0], pieces[-1][1]) if pieces else (np.nan, np.nan)
         two_stage = replace(two_stage, lower=lower, upper=upper, method=ANDERSON_RUBIN, pieces=pieces)
     rows.append(MethodRow("2SLS", two_stage, line, "line"))

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import f as f_distribution
 from scipy.stats import t as student
 
+from bgmiv.covariance import LinearFit, fit_linear
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Rows
 from bgmiv.data.schema import BlockKind
-from bgmiv.diagnostics.linear import LinearColumns, linear_columns, regression
+from bgmiv.design_matrix import DesignMatrix
 from bgmiv.diagnostics.sensitivity import direct_effect
 from bgmiv.errors import DataError
+from bgmiv.linear_iv import LinearIV
 
 __all__ = ["Balance", "BinnedMeans", "DirectEffect", "InstrumentViews", "instrument_views"]
 
@@ -170,17 +171,19 @@ def instrument_views(data: IVData, level: float, *, linear: bool) -> InstrumentV
 
     Pictures and balance are those of at most 100,000 evenly spread rows.
     """
-    columns = linear_columns(data)
+    model = LinearIV.of(data)
+    columns = model.design
     if not columns.names:
         return InstrumentViews()
     direct = tuple(
-        DirectEffect(columns.names[j], *direct_effect(columns, j))
+        DirectEffect(columns.names[j], *direct_effect(model, j))
         for j in range(min(len(columns.names), _MAX_INSTRUMENTS if linear else 0))
     )
     used = data if data.weights is None else data.take(data.weights > 0)
     if used.n_rows > _MAX_DRAWN:
         used = used.take(np.linspace(0, used.n_rows - 1, _MAX_DRAWN).astype(np.int64))
-        columns = linear_columns(used)
+        model = LinearIV.of(used)
+        columns = model.design
     raw = [data.schema.instruments.index(name) for name in columns.names]
     w = np.asarray(used.instruments, np.float64)[:, raw]
     treatment = used.schema.treatment
@@ -188,8 +191,7 @@ def instrument_views(data: IVData, level: float, *, linear: bool) -> InstrumentV
     y = np.asarray(used.outcome_parts()[0].outcome, np.float64)
     along, place = columns.names[0], w[:, 0]
     if len(columns.names) > 1:
-        coefficients, _ = regression(x, columns)
-        along, place = "", float(np.average(x, weights=columns.weights)) + columns.instruments @ coefficients
+        along, place = "", float(np.average(x, weights=columns.weights)) + model.predicted(x)
     names = (
         f"share with {treatment.name} = {treatment.levels[1]}" if treatment.levels else treatment.name,
         f"share with {used.schema.outcome.name} = {used.schema.outcome.levels[0]}"
@@ -206,13 +208,12 @@ def instrument_views(data: IVData, level: float, *, linear: bool) -> InstrumentV
     return InstrumentViews(means, tuple(each for each in balance if each is not None), direct)
 
 
-def _least_squares(target: Floats, right: Floats, columns: LinearColumns) -> Any:
-    from linearmodels.iv import IV2SLS
+def _least_squares(target: Floats, right: Floats, columns: DesignMatrix) -> LinearFit:
+    """By CR1 where rows are clustered: pictures do not need the jackknife."""
+    return fit_linear(target, right, weights=columns.weights, errors=columns.errors.without_jackknife())
 
-    return IV2SLS(target, right, None, None, weights=columns.weights).fit(**columns.errors.linearmodels, debiased=True)
 
-
-def _binned(name: str, along: str, values: Floats, place: Floats, columns: LinearColumns, level: float) -> BinnedMeans:
+def _binned(name: str, along: str, values: Floats, place: Floats, columns: DesignMatrix, level: float) -> BinnedMeans:
     """By a regression on indicators of the bins and the covariates, whose mean is zero: not on residuals of either."""
     n = len(values)
     kinds = np.unique(place)
@@ -233,19 +234,22 @@ def _binned(name: str, along: str, values: Floats, place: Floats, columns: Linea
         return columns.net(part) + np.average(part, axis=0, weights=weights) if columns.absorbed else part
 
     target = at_mean(values)
-    found = _least_squares(target, np.hstack([at_mean(bins), covariates]), columns)
+    # The first bin is the constant, and the others are differences from it.
+    found = _least_squares(target, np.hstack([np.ones((n, 1)), at_mean(bins[:, 1:]), covariates]), columns)
     line = _least_squares(target, np.column_stack([np.ones(n), at_mean(place), covariates]), columns)
     k = bins.shape[1]
-    mean, error = (np.asarray(part, np.float64)[:k] for part in (found.params, found.std_errors))
-    constant, slope = (float(part) for part in line.params.iloc[:2])
-    half = float(student.ppf(0.5 + level / 2.0, columns.errors.dof(found.df_resid))) * error
+    levels = np.eye(k)
+    levels[:, 0] = 1.0
+    mean, variances = levels @ found.coefficients[:k], levels @ found.covariance[:k, :k] @ levels.T
+    constant, slope = line.coefficients[:2].tolist()
+    half = float(student.ppf(0.5 + level / 2.0, found.dof)) * np.sqrt(np.diag(variances))
     numbers = (places, mean, mean - half, mean + half, constant + slope * places)
     at, means, lower, upper, fitted = (tuple(part.tolist()) for part in numbers)
     counts = tuple(int(count) for count in bins.sum(axis=0))
     return BinnedMeans(name, along, at, means, lower, upper, fitted, counts)
 
 
-def _balance(data: IVData, name: str, raw: Floats, standard: Floats, columns: LinearColumns) -> Balance | None:
+def _balance(data: IVData, name: str, raw: Floats, standard: Floats, columns: DesignMatrix) -> Balance | None:
     """None without covariates that have a meaning by themselves."""
     blocks = [block for block in data.schema.blocks if block.kind in _PLAIN]
     plain = [j for block in blocks for j in range(block.start, block.stop)]
@@ -264,7 +268,7 @@ def _balance(data: IVData, name: str, raw: Floats, standard: Floats, columns: Li
         scale, gap = np.sqrt(variance), (share * standard) @ (v - mean)
     differences = np.divide(gap, scale, out=np.zeros_like(gap), where=scale > 0)
     found = _least_squares(standard, right, columns)
-    b, cov = np.asarray(found.params, np.float64)[1:], np.asarray(found.cov, np.float64)[1:, 1:]
+    b, cov = found.coefficients[1:], found.covariance[1:, 1:]
     f = float(b @ np.linalg.lstsq(cov, b, rcond=1e-12)[0]) / len(b)
     order = np.argsort(-np.abs(differences))[:_MAX_BALANCE]
     flat = data.schema.flat_names

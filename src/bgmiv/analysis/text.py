@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from bgmiv.analysis.analysis import Analysis, EffectRow, MethodRow
 from bgmiv.analysis.markup import Markup, asset, clean, element, sentence, shortened
-from bgmiv.diagnostics.check import Check, LinearEstimate, Severity, worst
-from bgmiv.diagnostics.readings import not_measured_remark
+from bgmiv.diagnostics.checks import Check
+from bgmiv.diagnostics.verdict import Severity, not_measured_remark, worst
 from bgmiv.intervals import ANDERSON_RUBIN
+from bgmiv.linear_iv import LinearEstimate
 from bgmiv.numerals import aligned, percent, robust_set_text, set_text, share, together
 
 __all__ = [

@@ -13,7 +13,6 @@ import numpy as np
 from bgmiv.covariance import errors_of
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.within import Within
-from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.errors import DataError
 from bgmiv.estimators.base import SeededEstimator
 from bgmiv.estimators.fitted import FittedSieve, MethodConfig, check_instrument, check_one_number
@@ -28,6 +27,7 @@ from bgmiv.sieve.fit import second_stage_of, sieve_function, warn_of_shrunk
 from bgmiv.sieve.penalties import Penalties
 from bgmiv.sieve.sampling import Sampling
 from bgmiv.sieve.second_stage import Regression, SecondStage
+from bgmiv.support import LinearSupport
 
 __all__ = [
     "ASSUMPTION", "PRESETS", "ControlFunction", "ControlFunctionConfig", "Controls", "FittedControlFunction",

@@ -14,21 +14,15 @@ from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
 from bgmiv.data.scaling import Affine, Identity, RoleScaling, Scaler
 from bgmiv.data.schema import BlockKind, Schema
-from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.errors import DataError
 from bgmiv.estimators.base import SeededEstimator
-from bgmiv.estimators.fitted import (
-    FittedMethod,
-    MethodConfig,
-    check_instrument,
-    check_no_weights,
-    check_one_number,
-    chosen_preset,
-)
+from bgmiv.estimators.fitted import MethodConfig, check_instrument, check_no_weights, check_one_number, chosen_preset
+from bgmiv.fitted import FittedMethod
 from bgmiv.intervals import Floats
 from bgmiv.kernels import GaussianKernel, KernelFeatures, fit_features, median_lengthscales
 from bgmiv.nn.settings import check_bounds, check_choice
 from bgmiv.progress import Reporter, silent
+from bgmiv.support import LinearSupport
 
 __all__ = ["KIV", "PRESETS", "FittedKIV", "KIVConfig", "choose_penalty", "paper_preset"]
 

@@ -28,18 +28,18 @@ from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query, Rows
 from bgmiv.data.scaling import RoleScaling, ScaledData, Scaler
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
-from bgmiv.diagnostics.check import HeldOutPredictions
 from bgmiv.diagnostics.held_out import held_out_values
-from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.errors import DivergedError
 from bgmiv.estimators.base import SeededEstimator
-from bgmiv.estimators.fitted import FittedMethod, MethodConfig, check_instrument, check_no_weights, check_one_number
+from bgmiv.estimators.fitted import MethodConfig, check_instrument, check_no_weights, check_one_number
+from bgmiv.fitted import FittedMethod, HeldOutPredictions
 from bgmiv.intervals import Floats
 from bgmiv.nn.features import BlockFeatures, build_features, rows_at_once
 from bgmiv.nn.layers import Dense
 from bgmiv.nn.settings import FeatureConfig, ImageConfig, check_bounds
 from bgmiv.preprocess.reduction import BlockReduction, FittedReduction
 from bgmiv.progress import HistoryRow, Reporter, mean_history, silent
+from bgmiv.support import LinearSupport
 from bgmiv.training import bucket_size, pad_rows
 
 __all__ = [

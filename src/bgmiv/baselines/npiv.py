@@ -9,13 +9,13 @@ from bgmiv.covariance import errors_of
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import plural
 from bgmiv.data.schema import BlockKind
-from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.errors import DataError
 from bgmiv.estimators.base import SeededEstimator
 from bgmiv.estimators.fitted import FittedSieve, MethodConfig, check_instrument, check_one_number
 from bgmiv.preprocess.reduction import BlockReduction, FittedReduction
 from bgmiv.progress import Reporter, silent
 from bgmiv.sieve.fit import SieveConfig, fit_sieve, min_rows, warn_of_shrunk
+from bgmiv.support import LinearSupport
 
 __all__ = ["NPIV", "PRESETS", "FittedNPIV", "NPIVConfig"]
 

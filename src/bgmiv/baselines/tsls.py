@@ -16,13 +16,14 @@ from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
 from bgmiv.data.schema import BlockKind, RoleKind, Schema, Variable
 from bgmiv.data.within import LevelEffects, Within, ordinary_columns
-from bgmiv.diagnostics.support import LinearSupport
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.base import IVEstimator
-from bgmiv.estimators.fitted import FittedMethod, MethodConfig, check_instrument, check_one_number
+from bgmiv.estimators.fitted import MethodConfig, check_instrument, check_one_number
+from bgmiv.fitted import FittedMethod
 from bgmiv.intervals import Floats, Source
 from bgmiv.persist.codec import unsaved
 from bgmiv.progress import Reporter, silent
+from bgmiv.support import LinearSupport
 
 __all__ = ["PRESETS", "TSLS", "FittedTSLS", "TSLSConfig"]
 

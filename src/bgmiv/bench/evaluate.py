@@ -22,8 +22,9 @@ from bgmiv.data.scaling import FixedAffine, Identity, RoleScaling
 from bgmiv.designs import StructuralGrid, make_design
 from bgmiv.effects import predict
 from bgmiv.errors import BGMIVError
-from bgmiv.estimators.fitted import FittedMethod, judge_fit
+from bgmiv.estimators.fitted import judge_fit
 from bgmiv.executors import Done, Executor
+from bgmiv.fitted import FittedMethod
 from bgmiv.progress import Reporter, silent
 from bgmiv.registry import NO_INSTRUMENT, make_config
 
@@ -183,9 +184,9 @@ def failed_row(key: RunKey, error: str, attempts: int = 1) -> Row:
 
 def _evidence(fitted: FittedMethod) -> dict[str, float | int | None]:
     """The measurements behind a method's verdict on its own fit; files hold finite numbers only."""
-    if fitted.verdict is None:
+    if fitted.evidence is None:
         return {}
-    known = asdict(fitted.verdict.evidence)
+    known = asdict(fitted.evidence)
     # Why networks were not trained is a text; how much may have been left for them is the number behind it.
     known.pop("networks")
     return {name: value if value is None or np.isfinite(value) else None for name, value in known.items()}

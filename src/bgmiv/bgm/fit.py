@@ -12,13 +12,13 @@ from bgmiv.covariance import errors_of
 from bgmiv.data.folds import MIN_HELD_OUT
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.schema import BlockKind, Schema
-from bgmiv.diagnostics.strength import strength_of
-from bgmiv.diagnostics.support import LinearSupport
-from bgmiv.diagnostics.verdict import FitEvidence, Networks
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.fitted import check_instrument
+from bgmiv.fitted import FitEvidence, Networks
+from bgmiv.linear_iv import strength_of
 from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.progress import Reporter, silent
+from bgmiv.support import LinearSupport
 
 __all__ = ["fit_bgmiv"]
 

@@ -27,9 +27,9 @@ from bgmiv.data.messages import FloatArray, warn_user
 from bgmiv.data.query import Encoded, Query, Rows, rows_of
 from bgmiv.data.scaling import ScaledData, Scaler
 from bgmiv.data.schema import Schema
-from bgmiv.diagnostics.check import HeldOutPredictions
 from bgmiv.diagnostics.held_out import cross_fitted, held_out_values
 from bgmiv.errors import FitWarning, NotFittedError
+from bgmiv.fitted import HeldOutPredictions
 from bgmiv.intervals import Floats, Source
 from bgmiv.likelihood import Levels
 from bgmiv.preprocess.reduction import FittedReduction

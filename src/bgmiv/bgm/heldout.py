@@ -18,7 +18,7 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import ScaledData, Scaler
 from bgmiv.diagnostics.held_out import beside_simple, weights_at
 from bgmiv.diagnostics.moments import variance_of
-from bgmiv.diagnostics.verdict import FitEvidence
+from bgmiv.fitted import FitEvidence
 from bgmiv.integrate import IntegrationRule, rule_for
 from bgmiv.likelihood import Gaussian, Levels
 from bgmiv.sieve.columns import Learned

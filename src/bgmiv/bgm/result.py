@@ -11,9 +11,9 @@ from bgmiv.bgm.config import BGMIVConfig
 from bgmiv.bgm.last_stage import sieve_without
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Rows
-from bgmiv.diagnostics.check import HeldOutPredictions
 from bgmiv.diagnostics.held_out import cross_fitted
-from bgmiv.estimators.fitted import FittedMethod, FittedSieve
+from bgmiv.estimators.fitted import FittedSieve
+from bgmiv.fitted import FittedMethod, HeldOutPredictions
 from bgmiv.sieve.bases import SieveFunction
 
 __all__ = ["LAST_STAGE_INTERVALS", "FittedBGMIV", "FittedWithoutNetworks"]

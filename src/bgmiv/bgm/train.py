@@ -29,11 +29,11 @@ from bgmiv.data.query import Query, rows_of
 from bgmiv.data.scaling import ScaledData, Scaler
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
 from bgmiv.diagnostics.held_out import held_out_rows
-from bgmiv.diagnostics.strength import strength_of
-from bgmiv.diagnostics.verdict import FitEvidence
 from bgmiv.errors import DivergedError
+from bgmiv.fitted import FitEvidence
 from bgmiv.integrate import ResidualNodes, check_rule
 from bgmiv.likelihood import Gaussian
+from bgmiv.linear_iv import strength_of
 from bgmiv.preprocess.reduction import FittedReduction, choose_noise
 from bgmiv.progress import HistoryRow, Prefixed, Reporter, silent
 from bgmiv.training import Checkpoint, fingerprint, training_data

@@ -48,9 +48,9 @@ from scipy.optimize import brentq
 from bgmiv.bgm.latents import padded_size
 from bgmiv.bgm.model import BGMIVModel, iv_means
 from bgmiv.data.scaling import ScaledData
-from bgmiv.diagnostics.support import OUTSIDE, Novelty, fit_novelty
 from bgmiv.integrate import IntegrationRule, rule_for
 from bgmiv.likelihood import Categorical, FiniteHead
+from bgmiv.support import OUTSIDE, Novelty, fit_novelty
 from bgmiv.training import Row, pad_rows
 
 __all__ = [

@@ -252,21 +252,19 @@ def _holds_rows_of(model: IVEstimator, table: Any) -> bool:
     """Whether a robust set is wanted, and these are the rows of the fit, of which it is made: their F is the same."""
     import numpy as np
 
-    from bgmiv.diagnostics.linear import first_stage, linear_columns
     from bgmiv.errors import DataError
     from bgmiv.estimators.saved import data_again
+    from bgmiv.linear_iv import LinearIV
 
     saved = model.saved_analysis_
     if saved is None or not saved.weak:
         return False
     try:
-        columns = linear_columns(
-            data_again(model.fitted_.schema, model.sampling_, model.formula_, table, model.covariance)
-        )
+        data = data_again(model.fitted_.schema, model.sampling_, model.formula_, table, model.covariance)
+        f = LinearIV.of(data).stages[0].effective_f
     except DataError:
         return False
-    found = first_stage(columns.treatment[:, 0], columns).effective_f
-    return bool(np.isclose(found, saved.diagnosis["effective-f"].numbers["effective_f"], rtol=1e-6))
+    return bool(np.isclose(f, saved.diagnosis["effective-f"].numbers["effective_f"], rtol=1e-6))
 
 
 def _effect_record(row: _Row) -> dict[str, Any]:

@@ -14,22 +14,20 @@ from bgmiv.data.folds import row_folds
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind
-from bgmiv.diagnostics.check import HeldOutPredictions
-from bgmiv.diagnostics.columns import linear_columns, used_rows
 from bgmiv.diagnostics.control import errors_given_control
-from bgmiv.diagnostics.detail import singular_values
+from bgmiv.diagnostics.ill_posedness import visible_shapes
 from bgmiv.diagnostics.moments import (
     Comparison,
     compared_within,
     cross_fits,
     explained_beyond,
     moment_shares,
-    moment_test,
+    moment_test_of_levels,
     variance_of,
 )
-from bgmiv.diagnostics.strength import Strength
-from bgmiv.diagnostics.verdict import FitEvidence
 from bgmiv.errors import BGMIVWarning, DataError
+from bgmiv.fitted import FitEvidence, HeldOutPredictions
+from bgmiv.linear_iv import Strength
 from bgmiv.preprocess.reduction import BlockReduction
 
 __all__ = [
@@ -133,8 +131,14 @@ def held_out_evidence(
         seed: of the bootstrap of the moment test.
         strength: of the instruments.
     """
-    visible, shapes = _visible_shapes(data)
-    known = replace(known, visible_shapes=visible, shapes=shapes, discrete_outcome=data.schema.outcome.discrete)
+    try:
+        shapes = visible_shapes(data)
+    except DataError:
+        # Too few rows.
+        shapes = None
+    if shapes is not None:
+        known = replace(known, visible_shapes=shapes.visible, shapes=shapes.possible)
+    known = replace(known, discrete_outcome=data.schema.outcome.discrete)
     known = known.with_strength(strength)
     if found is None or len(found.rows) < 2:
         return known
@@ -156,11 +160,11 @@ def held_out_evidence(
         )
         explained = max(shares[0], shares[1]) - wrong / max(total, np.finfo(float).tiny)
     try:
-        tests = [moment_test(part, column, seed=seed) for part, column in zip(parts, columns, strict=True)]
+        test = moment_test_of_levels(data.take(found.rows), found.values, seed)
+        known = replace(known, moment_p=test.p_value, moment_statistic=test.statistic)
     except DataError:
         # Fewer than three groups.
-        tests = []
-    worst = min(tests, key=lambda test: test.p_value, default=None)
+        pass
     known = _given_control(known, data, found.rows, columns, strength)
     return replace(
         known,
@@ -171,22 +175,7 @@ def held_out_evidence(
         moment_risk=risks.fit,
         linear_moment_risk=risks.linear,
         treatment_moment_risk=risks.treatment_only,
-        moment_p=None if worst is None else min(1.0, worst.p_value * len(tests)),
-        moment_statistic=None if worst is None else worst.statistic,
     )
-
-
-def _visible_shapes(data: IVData) -> tuple[int | None, int | None]:
-    """How many shapes of a curve the instruments show, and of how many."""
-    try:
-        columns = linear_columns(data)
-    except DataError:
-        # Too few rows.
-        return None, None
-    if data.schema.treatment.kind is not BlockKind.continuous or not columns.names:
-        return None, None
-    found = singular_values(np.asarray(data.treatment[used_rows(data)], np.float64), columns)
-    return found.visible, found.possible
 
 
 def _given_control(

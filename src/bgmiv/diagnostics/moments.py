@@ -23,7 +23,8 @@ from bgmiv.kernels import GaussianKernel, fit_features, median_lengthscales
 
 __all__ = [
     "MAX_TESTED", "Comparison", "MomentTest", "SimpleFits", "compared_within", "conditions_of", "cross_fits",
-    "explained_beyond", "moment_risk", "moment_shares", "moment_test", "row_weights", "simple_fits", "variance_of",
+    "explained_beyond", "moment_risk", "moment_shares", "moment_test", "moment_test_of_levels", "row_weights",
+    "simple_fits", "variance_of",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
@@ -161,6 +162,14 @@ def moment_test(data: IVData, predicted: ArrayLike, *, draws: int = 1000, seed: 
     as_large = int(np.sum(null >= found - 1e-9 * abs(found)))
     scale = max(variance_of(y, data.weights), np.finfo(float).tiny) * float(weights @ pairs @ weights)
     return MomentTest(found / scale, (1.0 + as_large) / (1.0 + draws), len(y))
+
+
+def moment_test_of_levels(data: IVData, predicted: Floats, seed: int) -> MomentTest:
+    """`moment_test` of g `(n,)`; of an outcome's K levels `(n, K)` the smallest p-value, times K (Bonferroni)."""
+    columns = predicted.reshape(data.n_rows, -1).T
+    tests = [moment_test(part, column, seed=seed) for part, column in zip(data.outcome_parts(), columns, strict=True)]
+    worst = min(tests, key=lambda test: test.p_value)
+    return worst._replace(p_value=min(1.0, worst.p_value * len(tests)))
 
 
 def row_weights(data: IVData) -> Floats:

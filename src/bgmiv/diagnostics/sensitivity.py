@@ -21,12 +21,13 @@ from scipy.stats import t as student
 from bgmiv.data.files import Tabular
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
-from bgmiv.diagnostics.diagnose import changes_of
-from bgmiv.diagnostics.linear import LinearColumns, linear_columns, linear_fit
-from bgmiv.diagnostics.readings import html_table, preparation_text
-from bgmiv.effects import Predictor, average, contrast
+from bgmiv.diagnostics.checks import changes_of
+from bgmiv.diagnostics.explanations import html_table, preparation_text
+from bgmiv.effects import average, contrast
 from bgmiv.errors import ConfigError, DataError, printable
+from bgmiv.fitted import FittedMethod
 from bgmiv.intervals import check_level, interval_of
+from bgmiv.linear_iv import LinearIV
 from bgmiv.numerals import percent
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Sensitivity(Tabular):
         fit_breakdown: the same for the average effect of the fitted method; None without one.
         level: of the intervals.
         outcome_std: standard deviation of the outcome.
-        prepared, labels: what was done to the columns of the regressions (see `LinearColumns`).
+        prepared, labels: what was done to the columns of the regressions (see `DesignMatrix`).
 
     Example:
         >>> from bgmiv import TSLS
@@ -86,27 +87,24 @@ class Sensitivity(Tabular):
     @property
     def reading(self) -> str:
         """What it means for the analysis."""
-        breakdown, fit = self.breakdown, self.fit_breakdown
-        if self.lower <= 0.0 <= self.upper:
-            sentences = ["With the direct effects allowed, the data are compatible with no effect of the treatment."]
-        else:
+        linear = "With the direct effects allowed, the data are compatible with no effect of the treatment."
+        if not self.lower <= 0.0 <= self.upper:
             side = "positive" if self.lower > 0 else "negative"
-            sentences = [f"The linear effect stays {side} under all the direct effects allowed."]
-        sentences.append(
-            "Its interval contains zero even without a direct effect."
-            if breakdown == 0.0
-            else f"A direct effect of {breakdown:.3g} units of the outcome ({breakdown / self.outcome_std:.2g} of its "
-            "standard deviations) per standard deviation of the instruments would make the linear effect compatible "
-            "with zero."
-        )
-        if fit is not None:
-            sentences.append(
-                "The interval of the fitted method's average effect contains zero without a direct effect."
-                if fit == 0.0
-                else f"For the average effect of the fitted method it takes about {fit:.3g}."
+            linear = f"The linear effect stays {side} under all the direct effects allowed."
+        reach = "Its interval contains zero even without a direct effect."
+        if self.breakdown > 0.0:
+            reach = (
+                f"A direct effect of {self.breakdown:.3g} units of the outcome "
+                f"({self.breakdown / self.outcome_std:.2g} of its standard deviations) per standard deviation of the "
+                "instruments would make the linear effect compatible with zero."
             )
-        sentences.append("Ask how the instruments could affect the outcome directly, and whether by that much.")
-        return " ".join([*sentences, preparation_text(self.prepared, self.labels)]).strip()
+        fit = ""
+        if self.fit_breakdown == 0.0:
+            fit = " The interval of the fitted method's average effect contains zero without a direct effect."
+        elif self.fit_breakdown is not None:
+            fit = f" For the average effect of the fitted method it takes about {self.fit_breakdown:.3g}."
+        ask = "Ask how the instruments could affect the outcome directly, and whether by that much."
+        return f"{linear} {reach}{fit} {ask} {preparation_text(self.prepared, self.labels)}".strip()
 
     def to_frame(self) -> pd.DataFrame:
         """One row: the direct effects allowed, estimate, ends of the union, and breakdown values."""
@@ -143,7 +141,7 @@ class Sensitivity(Tabular):
 
 
 def sensitivity(
-    data: IVData, gamma: Any, *, level: float = 0.95, fitted: Predictor | None = None, rows: Rows | None = None
+    data: IVData, gamma: Any, *, level: float = 0.95, fitted: FittedMethod | None = None, rows: Rows | None = None
 ) -> Sensitivity:
     r"""The union of confidence intervals over direct effects $\gamma$ of the instruments.
 
@@ -173,69 +171,70 @@ def sensitivity(
             "none. Compare two levels at a time."
         )
     bounds = _bounds(gamma, data.schema.instruments)
-    columns = linear_columns(data)
-    if not columns.names:
+    linear = LinearIV.of(data)
+    design = linear.design
+    if not design.names:
         raise DataError("the covariates determine the instruments, so there is no effect. Pass fewer covariates.")
-    line = _Line(columns, level)
-    chosen = tuple(bounds[name] for name in columns.names)
-    lower, upper = line.union(np.asarray(chosen))
-    local_lower, local_upper = line.local(np.asarray(chosen))
+    effect = _LinearEffect(linear, level)
+    chosen = tuple(bounds[name] for name in design.names)
+    lower, upper = effect.union(np.asarray(chosen))
+    local_lower, local_upper = effect.local(np.asarray(chosen))
     fit_breakdown = None
     if fitted is not None and rows is not None:
-        t0, t1, _ = changes_of(data)[0]
+        change = changes_of(data)[0]
         known = bool(fitted.interval_kind)
-        averages = average(fitted, Query(np.array([[t0], [t1]]), rows), intervals=known)
-        effect = interval_of(contrast(averages.estimate), level)
-        half = (effect.upper - effect.lower) / 2.0 if known else (t1 - t0) * line.half
-        fit_breakdown = line.shifted(float(effect.estimate), float(half), t1 - t0)
+        query = Query(np.array([[change.t0], [change.t1]]), rows)
+        own = interval_of(contrast(average(fitted, query, intervals=known).estimate), level)
+        half = (own.upper - own.lower) / 2.0 if known else change.size * effect.half
+        fit_breakdown = effect.shifted(float(own.estimate), float(half), change.size)
     return Sensitivity(
-        instruments=columns.names,
+        instruments=design.names,
         gamma=chosen,
         lower=lower,
         upper=upper,
         local_lower=local_lower,
         local_upper=local_upper,
-        estimate=line.estimate,
-        breakdown=line.breakdown(),
+        estimate=effect.estimate,
+        breakdown=effect.breakdown(),
         fit_breakdown=fit_breakdown,
         level=float(level),
-        outcome_std=columns.outcome_scale,
-        prepared=columns.prepared,
-        labels=columns.labels,
+        outcome_std=design.outcome_scale,
+        prepared=design.prepared,
+        labels=design.labels,
     )
 
 
-def direct_effect(columns: LinearColumns, instrument: int) -> tuple[float, float, float, float, float, float, float]:
+def direct_effect(linear: LinearIV, instrument: int) -> tuple[float, float, float, float, float, float, float]:
     """What decides the interval of the linear effect under a direct effect of one instrument, in units of the data.
 
     Returns:
         The instrument's standard deviation; the linear effect without a direct effect, and how it changes with one; the
         variances of the two with their covariance between; degrees of freedom.
     """
-    line = _Line(columns, 0.95, [instrument])
-    (variance, covariance), (_, slope_variance) = line.covariance.tolist()
-    scale, slopes = float(columns.instrument_scale[instrument]), line.slopes.tolist()
-    return scale, slopes[0], slopes[1], variance, covariance, slope_variance, line.dof
+    effect = _LinearEffect(linear, 0.95, [instrument])
+    (variance, covariance), (_, slope_variance) = effect.covariance.tolist()
+    estimate, slope = effect.slopes.tolist()
+    return float(effect.scales[0]), estimate, slope, variance, covariance, slope_variance, effect.dof
 
 
-class _Line:
-    """The interval of the linear effect as a function of the direct effects, in units of the data."""
+class _LinearEffect:
+    """The linear effect and its interval as a function of the direct effects, in units of the data."""
 
-    def __init__(self, columns: LinearColumns, level: float, chosen: Sequence[int] | None = None) -> None:
-        some = slice(None) if chosen is None else list(chosen)
-        scales = columns.instrument_scale[some]
-        targets = [columns.outcome, *columns.instruments.T[some]]
-        fits = [linear_fit(columns, target) for target in targets]
+    def __init__(self, linear: LinearIV, level: float, chosen: Sequence[int] | None = None) -> None:
+        design = linear.design
+        some = range(len(design.names)) if chosen is None else chosen
+        targets = [design.outcomes[:, 0], *(design.instruments[:, j] for j in some)]
+        fits = [linear.fit(target) for target in targets]
         covariance = np.diag([float(fit.covariance[-1, -1]) for fit in fits])
         # Covariances of the targets' slopes, by polarisation.
         for i, j in combinations(range(len(targets)), 2):
-            both = float(linear_fit(columns, targets[i] + targets[j]).covariance[-1, -1])
+            both = float(linear.fit(targets[i] + targets[j]).covariance[-1, -1])
             covariance[i, j] = covariance[j, i] = (both - covariance[i, i] - covariance[j, j]) / 2.0
+        self.scales, self.outcome_scale = design.instrument_scale[list(some)], design.outcome_scale
         # A direct effect is subtracted from the outcome.
-        units = columns.unit * np.concatenate([[1.0], -scales / columns.outcome_scale])
+        units = design.unit * np.concatenate([[1.0], -self.scales / self.outcome_scale])
         self.slopes = units * [float(fit.coefficients[-1]) for fit in fits]
         self.covariance = covariance * np.outer(units, units)
-        self.scales, self.outcome_scale = scales, columns.outcome_scale
         self.dof = fits[0].dof
         self.quantile = float(student.ppf(0.5 + level / 2.0, self.dof))
         self.estimate = float(self.slopes[0])
@@ -257,7 +256,7 @@ class _Line:
                 f"gamma allows direct effects of {free} instruments; at most {_MAX_FREE} are possible. Set the others "
                 "to (0, 0)."
             )
-        return self.ends(np.asarray(list(product(*(sorted({low, high}) for low, high in bounds.tolist())))))
+        return self.ends(np.asarray(list(product(*map(np.unique, bounds)))))
 
     def local(self, bounds: Floats) -> tuple[float, float]:
         """The interval with normal direct effects, 95% of which lie within bounds `(q, 2)`."""
@@ -270,13 +269,13 @@ class _Line:
         """The smallest direct effect per standard deviation at which the union of intervals contains zero."""
         if abs(self.estimate) <= self.half:
             return 0.0
+        unit = 1.0 / self.scales
+        corners = np.sign(self.slopes[1:]) * np.stack([-unit, unit])
+        if len(unit) <= _MAX_FREE:
+            corners = np.asarray(list(product(*np.stack([-unit, unit], axis=1))))
 
         def contains_zero(size: float) -> bool:
-            reach = size / self.scales
-            if len(reach) > _MAX_FREE:
-                lower, upper = self.ends(np.sign(self.slopes[1:]) * np.stack([-reach, reach]))
-            else:
-                lower, upper = self.union(np.stack([-reach, reach], axis=1))
+            lower, upper = self.ends(size * corners)
             return lower <= 0.0 <= upper
 
         low, high = 0.0, 1e-3 * self.outcome_scale
@@ -303,17 +302,17 @@ def _bounds(gamma: Any, names: tuple[str, ...]) -> dict[str, tuple[float, float]
         unknown = [name for name in gamma if name not in names]
         if unknown:
             raise ConfigError(f"gamma names {unknown[0]!r}, which is not an instrument; use one of {', '.join(names)}.")
-        return {name: _pair(gamma.get(name, 0.0)) for name in names}
-    if not isinstance(gamma, list | tuple | np.ndarray):
-        return dict.fromkeys(names, _pair(gamma))
-    if len(names) == 1 and len(gamma) == 2:
-        return {names[0]: _pair(gamma)}
-    if len(gamma) != len(names):
+        entries = [gamma.get(name, 0.0) for name in names]
+    elif not isinstance(gamma, list | tuple | np.ndarray):
+        entries = [gamma] * len(names)
+    else:
+        entries = [gamma] if len(names) == 1 and len(gamma) == 2 else list(gamma)
+    if len(entries) != len(names):
         raise ConfigError(
-            f"gamma has {len(gamma)} entries for {len(names)} instruments. Pass a number for all, or a number or a "
+            f"gamma has {len(entries)} entries for {len(names)} instruments. Pass a number for all, or a number or a "
             "pair (low, high) for each."
         )
-    return {name: _pair(entry) for name, entry in zip(names, gamma, strict=True)}
+    return dict(zip(names, map(_pair, entries), strict=True))
 
 
 def _pair(entry: Any) -> tuple[float, float]:

@@ -6,214 +6,28 @@ Training losses do not tell a good fit from one that has memorised its rows; hel
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from bgmiv.diagnostics.check import SEVERITIES, Severity, worst
-from bgmiv.diagnostics.readings import (
-    NETWORKS,
-    NOT_MEASURED,
-    VERDICTS,
-    as_sentence,
-    html_table,
-    line_remark,
-    not_measured_remark,
-    read_finding,
-)
-from bgmiv.diagnostics.strength import VERY_WEAK, Strength
+from bgmiv.diagnostics.explanations import html_table
+from bgmiv.fitted import FitEvidence, FittedMethod
+from bgmiv.linear_iv import VERY_WEAK
 
-__all__ = ["FIRST_STAGE_GAIN", "MOMENT_EXCESS", "Finding", "FitEvidence", "Limits", "Networks", "Verdict", "judge"]
+__all__ = [
+    "FINDINGS", "FIRST_STAGE_GAIN", "MOMENT_EXCESS", "NOT_MEASURED", "SEVERITIES", "Finding", "Limits", "Severity",
+    "Verdict", "judge", "not_measured_remark", "verdict_of", "worst",
+]  # fmt: skip
 
-Networks = Literal["trained", "nothing left", "not wanted", "few rows"]
-"""Whether a method that may do without networks trained them, or why not."""
+Severity = Literal["good", "note", "doubtful", "failed"]
+
+SEVERITIES: tuple[Severity, ...] = ("good", "note", "doubtful", "failed")
+"""The one scale of all checks and verdicts, best first; a note is neither for nor against a fit."""
 
 
-@dataclass(frozen=True)
-class FitEvidence:
-    """What held-out rows show about a fit; None for what could not be measured.
-
-    Args:
-        n_held_out: rows held out by some member and used here.
-        outcome_explained: share of the outcome's held-out variance that E[y | w, v] explains.
-        linear_explained, flexible_explained: the same for a linear and a kernel regression on w and v.
-        covariates_gain: by how much the better of these two exceeds the better of the same on instruments alone.
-        moment_risk: held-out violation of E[y - g | w, v] = 0, as a share of the outcome's variance.
-        linear_moment_risk, treatment_moment_risk: the same for linear 2SLS, and for a cubic in the treatment alone.
-        outcome_gap: held-out loss of the outcome divided by its training loss.
-        treatment_gap: training minus held-out log-likelihood of the treatment, per row.
-        first_stage_gain: what the instruments add to the held-out log-likelihood of the treatment, per row.
-        disagreement: standard deviation of g between members at held-out rows, in standard deviations of the outcome.
-        near_floor: share of rows whose treatment variance is at its lower bound.
-        latent_spread: mean standard deviation of the latent coordinates; 1 under the prior.
-        n_steps: training steps of the member with the fewest.
-        n_members, n_failed: members whose average is the estimate, and those left out because training failed.
-        discrete_outcome: whether the outcome has levels, whose variance is mostly noise even for a good fit.
-        instrument_f, instrument_critical: effective F of the instruments, and its critical value.
-        network_weight: of the networks' function in the last regression; None for a fit without one.
-        networks: whether networks were trained, or why not; None for other methods.
-        left_for_networks: how much of the outcome's variance may have been left for them, by the check on left-out rows
-            (`bgmiv.bgm.network_check`); None where that was not asked.
-        linear: whether a method that can bend found a line: the data support nothing else.
-        moment_p, moment_statistic: of `moment_test` on held-out rows.
-        control_error, control_p: the squared error of g that held-out errors show given a control variable, as a share
-            of the outcome's variance, and the p-value of there being none (`bgmiv.diagnostics.control`).
-        control_visible: the least such share that would have been told from none.
-        visible_shapes, shapes: how many shapes of a curve, a line among them, the instruments show, and of how many.
-        n_penalised: covariate columns that are penalised because they are more than a quarter of the rows.
-
-    Example:
-        >>> evidence = FitEvidence(n_held_out=400, outcome_explained=0.3, linear_explained=0.2, flexible_explained=0.3)
-        >>> judge(evidence).not_measured
-        ('the moment condition', 'the error of the curve given a control variable')
-    """
-
-    n_held_out: int = 0
-    outcome_explained: float | None = None
-    linear_explained: float | None = None
-    flexible_explained: float | None = None
-    covariates_gain: float | None = None
-    moment_risk: float | None = None
-    linear_moment_risk: float | None = None
-    treatment_moment_risk: float | None = None
-    outcome_gap: float | None = None
-    treatment_gap: float | None = None
-    first_stage_gain: float | None = None
-    disagreement: float | None = None
-    near_floor: float | None = None
-    latent_spread: float | None = None
-    n_steps: int | None = None
-    n_members: int = 1
-    n_failed: int = 0
-    discrete_outcome: bool = False
-    instrument_f: float | None = None
-    instrument_critical: float | None = None
-    network_weight: float | None = None
-    networks: Networks | None = None
-    left_for_networks: float | None = None
-    linear: bool = False
-    n_penalised: int = 0
-    moment_p: float | None = None
-    moment_statistic: float | None = None
-    visible_shapes: int | None = None
-    shapes: int | None = None
-    control_error: float | None = None
-    control_p: float | None = None
-    control_visible: float | None = None
-
-    def with_strength(self, strength: Strength | None) -> FitEvidence:
-        """The evidence with the strength of the instruments, where it is known."""
-        if strength is None:
-            return self
-        return replace(self, instrument_f=strength.f, instrument_critical=strength.critical)
-
-    def with_last_stage(self, explained: float, weight: float, linear: bool, strength: Strength | None) -> FitEvidence:
-        """The evidence on an estimate by a last regression, without what is about networks that do not enter.
-
-        Their share of the explained variance says nothing of the estimate. Nor does a small one: a regression has the
-        noise of its data. And the strength of instruments is tested instead of compared with a fixed gain. A line or a
-        sieve is the same for all members, so that these cannot disagree.
-        """
-        found = replace(
-            self,
-            outcome_explained=explained,
-            covariates_gain=None,
-            first_stage_gain=None,
-            outcome_gap=None,
-            network_weight=weight,
-            linear=linear,
-        ).with_strength(strength)
-        if weight:
-            return found
-        return replace(
-            found, treatment_gap=None, near_floor=None, latent_spread=None, n_steps=None, n_failed=0, disagreement=None
-        )
-
-
-class Finding(NamedTuple):
-    """One reason for a verdict below good: what was measured, "doubtful" or "failed", and the measurement."""
-
-    key: str
-    severity: Severity
-    value: float
-
-    @property
-    def text(self) -> str:
-        """The finding in words, without a capital or a full stop."""
-        return read_finding(self.key, self.value)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The judgement on a fit.
-
-    Args:
-        severity: "doubtful" or "failed", that of the worst finding; "good" if there is none and all was measured;
-            "note" if not all was, or if a line was found and no check could have shown a curve.
-        findings: the reasons; empty for a good fit.
-        evidence: the measurements behind them.
-
-    Example:
-        >>> verdict = judge(FitEvidence(n_held_out=400, outcome_explained=0.9, first_stage_gain=0.0))
-        >>> verdict.severity, [finding.key for finding in verdict.findings]
-        ('failed', ['first_stage_gain'])
-    """
-
-    severity: Severity
-    findings: tuple[Finding, ...] = ()
-    evidence: FitEvidence = field(default_factory=FitEvidence)
-
-    @property
-    def worst_first(self) -> tuple[Finding, ...]:
-        """The findings, worst first."""
-        return tuple(sorted(self.findings, key=lambda finding: -SEVERITIES.index(finding.severity)))
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """One sentence per finding, worst first."""
-        return tuple(as_sentence(finding.text) for finding in self.worst_first)
-
-    @property
-    def not_measured(self) -> tuple[str, ...]:
-        """What held-out rows could not show."""
-        return tuple(words for name, words in NOT_MEASURED.items() if getattr(self.evidence, name) is None)
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """Sentences that are neither for nor against the fit: what could not be seen."""
-        e = self.evidence
-        line = [line_remark(e.visible_shapes, e.shapes, e.control_visible if _shown(e) else None)] if e.linear else []
-        networks = [NETWORKS[e.networks]] if e.networks in NETWORKS else []
-        missing = [not_measured_remark(self.not_measured)] if self.not_measured else []
-        return (*line, *networks, *missing)
-
-    @property
-    def start(self) -> str:
-        """The verdict without its reasons."""
-        if self.severity in ("doubtful", "failed"):
-            return VERDICTS[self.severity]
-        return VERDICTS["good" if not self.not_measured else "note" if self.evidence.n_held_out else "unchecked"]
-
-    @property
-    def sentence(self) -> str:
-        """The verdict with its reasons."""
-        if self.severity in ("good", "note"):
-            return " ".join([self.start, *self.remarks])
-        start = "This fit failed its held-out checks" if self.severity == "failed" else "This fit is doubtful"
-        return " ".join([f"{start}: {'; '.join(finding.text for finding in self.worst_first)}.", *self.remarks])
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """The verdict in sentences: its reasons and what could not be seen, or that nothing is against the fit."""
-        return (*self.reasons, *self.remarks) if self.findings else (self.sentence,)
-
-    def __str__(self) -> str:
-        """The severity, then one reason per line."""
-        return "\n".join([self.severity, *(f"- {line}" for line in self.lines)])
-
-    def _repr_html_(self) -> str:
-        rows = [(finding.severity, as_sentence(finding.text)) for finding in self.worst_first]
-        notes = self.remarks if rows else (self.sentence,)
-        return html_table(f"Held-out checks: {self.severity}", rows, notes=notes)
+def worst(severities: Iterable[Severity]) -> Severity:
+    """The worst of these; good if there are none."""
+    return max(severities, key=SEVERITIES.index, default="good")
 
 
 class Limits(NamedTuple):
@@ -244,51 +58,251 @@ _MIN_VISIBLE = 2
 # A curve's error, as a share of the outcome's variance, that has to be visible for a line to be called enough.
 _MAX_UNSEEN = 0.1
 _MAX_P = 0.01
+_BEHIND = Limits(1.25, 2.5)
+_NEVER = float("inf")
+
+FINDINGS: dict[str, tuple[Limits, str]] = {
+    "held_out": (Limits(40, -_NEVER), "Only {value:.0f} rows were held out to check the fit."),
+    "steps": (
+        Limits(500, -_NEVER),
+        "Training took only {value:.0f} steps, too few for the held-out checks to mean much.",
+    ),
+    "instrument_f": (
+        Limits(VERY_WEAK, VERY_WEAK),
+        "The instruments are weak (effective F {value:.1f}): use the Anderson-Rubin set of the linear effect, or find "
+        "stronger instruments or more rows.",
+    ),
+    "first_stage_gain": (
+        FIRST_STAGE_GAIN,
+        "The instruments hardly help to predict the treatment of held-out rows (log-likelihood gain {value:.3g} per "
+        "row).",
+    ),
+    "explained": (
+        Limits(0.05, 0.0),
+        "Instruments and covariates explain only {value:.1%} of the outcome's variance in held-out rows.",
+    ),
+    "behind_linear": (
+        _BEHIND,
+        "The fit leaves {value:.1f} times as much of the outcome unexplained in held-out rows as a linear regression.",
+    ),
+    "behind_flexible": (
+        _BEHIND,
+        "The fit leaves {value:.1f} times as much of the outcome unexplained in held-out rows as a kernel regression.",
+    ),
+    "missed": (
+        Limits(0.25, 0.75),
+        "The fit misses {value:.0%} of what a linear or kernel regression explains of the outcome in held-out rows.",
+    ),
+    "covariates_gain": (
+        Limits(0.005, -_NEVER),
+        "The covariates explain only {value:.2%} of the outcome's held-out variance beyond the instruments; check that "
+        "they belong to these rows and are needed.",
+    ),
+    "moment_linear": (
+        MOMENT_EXCESS,
+        "Linear 2SLS satisfies the held-out moment condition E[y - g | w, v] = 0 better, by {value:.2%} of the "
+        "outcome's variance.",
+    ),
+    "moment_p": (
+        Limits(_MAX_P, -_NEVER),
+        "Instruments or covariates predict the residuals of held-out rows (moment test, p = {value:.2g}), so the curve "
+        "is wrong by more than chance.",
+    ),
+    "control_error": (
+        Limits(MOMENT_EXCESS.doubtful, _NEVER),
+        "Given a control variable for confounding (what the first stage leaves of the treatment), treatment and "
+        "covariates predict the errors of held-out rows: if confounding works through this variable alone, the curve "
+        "misses {value:.2%} of the outcome's variance.",
+    ),
+    "moment_treatment": (
+        MOMENT_EXCESS,
+        "A cubic in the treatment alone satisfies the held-out moment condition E[y - g | w, v] = 0 better, by "
+        "{value:.2%} of the outcome's variance, so what the fit adds to it does harm.",
+    ),
+    "outcome_gap": (
+        Limits(4.0, 15.0),
+        "The outcome's loss is {value:.1f} times larger in held-out rows than in training, so the model has memorised "
+        "rows.",
+    ),
+    "treatment_gap": (
+        Limits(1.0, 4.0),
+        "The treatment's log-likelihood is {value:.2f} per row lower in held-out rows than in training, so the model "
+        "has memorised rows.",
+    ),
+    "disagreement": (
+        Limits(0.12, 0.35),
+        "The ensemble's members differ by {value:.0%} of the outcome's standard deviation, so the fit depends on "
+        "chance.",
+    ),
+    "near_floor": (
+        Limits(0.05, 0.5),
+        "{value:.0%} of the treatment variances are at their lower bound: the treatment is predicted without error.",
+    ),
+    "latent_spread": (
+        Limits(0.4, 0.1),
+        "The latents have a mean standard deviation of {value:.2f} (the prior has 1), so they carry little "
+        "information.",
+    ),
+    "penalised_covariates": (
+        Limits(0.0, _NEVER),
+        "The {value:.0f} covariate columns are more than a quarter of the rows and are penalised, so the fit adjusts "
+        "for them only in part.",
+    ),
+    "failed_members": (Limits(0.0, 0.5), "Training failed at every attempt for {value:.0%} of the ensemble's members."),
+}
+"""What can speak against a fit: limits of the measurement, and what it means.
+
+They were chosen on development seeds (benchmarks/default-preset.md, benchmarks/verdicts.md). What the regression given
+a control variable has against a fit makes it doubtful at most, because confounding may work otherwise.
+"""
+
+NOT_MEASURED = {
+    "linear_explained": "the comparison with a linear regression",
+    "flexible_explained": "the comparison with a kernel regression",
+    "moment_risk": "the moment condition",
+    "control_error": "the error of the curve given a control variable",
+}
+"""What a verdict says of a check that could not be made, by the evidence that it lacks."""
+
+_VERDICTS = {
+    "good": "This fit passed its held-out checks.",
+    "note": "No held-out check that could be made speaks against this fit.",
+    "doubtful": "This fit is doubtful.",
+    "failed": "This fit failed its held-out checks; do not use it.",
+}
+_NETWORKS = {
+    "nothing left": "Networks were not trained: nothing was left for them in held-out rows.",
+    "not wanted": "Networks were not trained, as asked (networks=False).",
+    "few rows": "Networks were not trained: there are too few rows to hold out any that tell whether to use them.",
+}
+
+
+class Finding(NamedTuple):
+    """One reason for a verdict below good: what was measured, "doubtful" or "failed", and the measurement."""
+
+    key: str
+    severity: Severity
+    value: float
+
+    @property
+    def text(self) -> str:
+        """The finding in a sentence."""
+        if math.isnan(self.value):
+            return f"The measurement {self.key!r} is not a number."
+        if self.key == "held_out" and not self.value:
+            return "No rows were held out, so the fit could not be checked."
+        return FINDINGS[self.key][1].format(value=self.value)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The judgement on a fit.
+
+    Args:
+        severity: "doubtful" or "failed", that of the worst finding; "good" if there is none and all was measured;
+            "note" if not all was, or if a line was found and no check could have shown a curve.
+        findings: the reasons; empty for a good fit.
+        evidence: the measurements behind them.
+
+    Example:
+        >>> verdict = judge(FitEvidence(n_held_out=400, outcome_explained=0.9, first_stage_gain=0.0))
+        >>> verdict.severity, [finding.key for finding in verdict.findings]
+        ('failed', ['first_stage_gain'])
+    """
+
+    severity: Severity
+    findings: tuple[Finding, ...] = ()
+    evidence: FitEvidence = field(default_factory=FitEvidence)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """One sentence per finding, worst first."""
+        ordered = sorted(self.findings, key=lambda finding: -SEVERITIES.index(finding.severity))
+        return tuple(finding.text for finding in ordered)
+
+    @property
+    def not_measured(self) -> tuple[str, ...]:
+        """What held-out rows could not show."""
+        return tuple(check for name, check in NOT_MEASURED.items() if getattr(self.evidence, name) is None)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Sentences that are neither for nor against the fit: what could not be seen."""
+        remarks = [_line_remark(self.evidence)] if self.evidence.linear else []
+        if self.evidence.networks in _NETWORKS:
+            remarks.append(_NETWORKS[self.evidence.networks])
+        if self.not_measured:
+            remarks.append(not_measured_remark(self.not_measured))
+        return tuple(remarks)
+
+    @property
+    def sentence(self) -> str:
+        """The verdict with its reasons."""
+        start = _VERDICTS[self.severity]
+        if not self.findings and not self.not_measured:
+            start = _VERDICTS["good"]
+        elif self.severity == "note" and not self.evidence.n_held_out:
+            start = "This fit was not checked on held-out rows."
+        return " ".join([start, *self.reasons, *self.remarks])
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The verdict in sentences: its reasons and what could not be seen, or that nothing is against the fit."""
+        return (*self.reasons, *self.remarks) if self.findings else (self.sentence,)
+
+    def __str__(self) -> str:
+        """The severity, then one reason per line."""
+        return "\n".join([self.severity, *(f"- {line}" for line in self.lines)])
+
+    def _repr_html_(self) -> str:
+        return html_table(f"Held-out checks: {self.severity}", [(line,) for line in self.lines])
+
+
+def verdict_of(fitted: FittedMethod) -> Verdict | None:
+    """What held-out rows say of a fit; None if nobody has looked at any."""
+    return None if fitted.evidence is None else judge(fitted.evidence)
 
 
 def judge(evidence: FitEvidence) -> Verdict:
-    """The verdict on a fit: as bad as its worst finding.
-
-    What the regression given a control variable has against a fit makes it doubtful at most, because confounding may
-    work otherwise. The limits were chosen on development seeds (benchmarks/default-preset.md, benchmarks/verdicts.md).
-    """
-    e, never = evidence, -float("inf")
+    """The verdict on a fit: as bad as its worst finding."""
+    e = evidence
     n_tried = e.n_failed + e.n_members
-    behind = Limits(1.25, 2.5)
-    measured: dict[str, tuple[float | None, Limits]] = {
-        "held_out": (e.n_held_out, Limits(40, never)),
-        "steps": (e.n_steps, Limits(500, never)),
-        "instrument_f": (e.instrument_f, Limits(e.instrument_critical or VERY_WEAK, VERY_WEAK)),
-        "first_stage_gain": (e.first_stage_gain, FIRST_STAGE_GAIN),
-        "explained": (
-            e.outcome_explained if e.network_weight is None and e.n_steps is not None else None,
-            Limits(0.01 if e.discrete_outcome else 0.05, 0.0),
-        ),
-        "behind_linear": (_behind(e.outcome_explained, e.linear_explained), behind),
-        "behind_flexible": (_behind(e.outcome_explained, e.flexible_explained), behind),
-        "missed": (_missed(e.outcome_explained, e.linear_explained, e.flexible_explained), Limits(0.25, 0.75)),
-        "covariates_gain": (e.covariates_gain, Limits(0.005, never)),
-        "moment_linear": (_excess(e.moment_risk, e.linear_moment_risk), MOMENT_EXCESS),
-        "moment_p": (e.moment_p, Limits(_MAX_P, never)),
-        "control_error": (_error_given_control(e), Limits(MOMENT_EXCESS.doubtful, float("inf"))),
-        "moment_treatment": (_excess(e.moment_risk, e.treatment_moment_risk), MOMENT_EXCESS),
-        "outcome_gap": (e.outcome_gap, Limits(4.0, 15.0)),
-        "treatment_gap": (e.treatment_gap, Limits(1.0, 4.0)),
-        "disagreement": (e.disagreement, Limits(0.12, 0.35)),
-        "near_floor": (e.near_floor, Limits(0.05, 0.5)),
-        "latent_spread": (e.latent_spread, Limits(0.4, 0.1)),
-        "penalised_covariates": (e.n_penalised, Limits(0.0, float("inf"))),
-        "failed_members": (e.n_failed / n_tried if n_tried else None, Limits(0.0, 0.5)),
+    networks_alone = e.network_weight is None and e.n_steps is not None
+    measured = {
+        "held_out": e.n_held_out,
+        "steps": e.n_steps,
+        "instrument_f": e.instrument_f,
+        "first_stage_gain": e.first_stage_gain,
+        "explained": e.outcome_explained if networks_alone else None,
+        "behind_linear": _behind(e.outcome_explained, e.linear_explained),
+        "behind_flexible": _behind(e.outcome_explained, e.flexible_explained),
+        "missed": _missed(e.outcome_explained, e.linear_explained, e.flexible_explained),
+        "covariates_gain": e.covariates_gain,
+        "moment_linear": _excess(e.moment_risk, e.linear_moment_risk),
+        "moment_p": e.moment_p,
+        "control_error": _error_given_control(e),
+        "moment_treatment": _excess(e.moment_risk, e.treatment_moment_risk),
+        "outcome_gap": e.outcome_gap,
+        "treatment_gap": e.treatment_gap,
+        "disagreement": e.disagreement,
+        "near_floor": e.near_floor,
+        "latent_spread": e.latent_spread,
+        "penalised_covariates": e.n_penalised,
+        "failed_members": e.n_failed / n_tried if n_tried else None,
     }
-    found = tuple(
-        Finding(key, limits.severity(value), float(value))
-        for key, (value, limits) in measured.items()
-        if value is not None and limits.severity(value) != "good"
+    limits = {key: usual for key, (usual, _) in FINDINGS.items()}
+    limits["instrument_f"] = Limits(e.instrument_critical or VERY_WEAK, VERY_WEAK)
+    if e.discrete_outcome:
+        limits["explained"] = Limits(0.01, 0.0)
+    findings = tuple(
+        Finding(key, limits[key].severity(value), float(value))
+        for key, value in measured.items()
+        if value is not None and limits[key].severity(value) != "good"
     )
     unseen = e.linear and e.visible_shapes is not None and e.visible_shapes < _MIN_VISIBLE and not _shown(e)
     incomplete = any(getattr(e, name) is None for name in NOT_MEASURED)
     least: Severity = "note" if unseen or incomplete else "good"
-    return Verdict(worst([least, *(finding.severity for finding in found)]), found, evidence)
+    return Verdict(worst([least, *(finding.severity for finding in findings)]), findings, evidence)
 
 
 def _behind(own: float | None, other: float | None) -> float | None:
@@ -324,3 +338,31 @@ def _error_given_control(e: FitEvidence) -> float | None:
 def _shown(e: FitEvidence) -> bool:
     """Whether the regression given a control variable would have shown a curve."""
     return e.control_visible is not None and e.control_visible <= _MAX_UNSEEN
+
+
+def _line_remark(e: FitEvidence) -> str:
+    """What a line that a method found says of the effect."""
+    if e.visible_shapes is None or e.shapes is None:
+        return "The data show no interaction, so the estimate is that of linear two-stage least squares."
+    if e.visible_shapes >= _MIN_VISIBLE:
+        return (
+            "A linear model is enough here: the data show no curvature and no interaction, so the estimate is that of "
+            f"linear two-stage least squares. The instruments could have shown {e.visible_shapes} of {e.shapes} shapes "
+            "of a curve; finer ones they could not."
+        )
+    if _shown(e):
+        return (
+            "A linear model is enough here if confounding works through what the first stage leaves of the treatment: "
+            f"given this control variable, a curve that misses {e.control_visible:.1%} of the outcome's variance would "
+            f"have been seen. The instruments alone show {e.visible_shapes} of {e.shapes} shapes of a curve clearly."
+        )
+    return (
+        "The estimate is that of linear two-stage least squares, because the instruments could not have shown any "
+        f"curvature: of {e.shapes} shapes of a curve they show {e.visible_shapes} clearly. This does not say that the "
+        "effect is linear."
+    )
+
+
+def not_measured_remark(names: Iterable[str]) -> str:
+    """What held-out rows could not show."""
+    return f"Not measured on held-out rows: {', '.join(names)}."

@@ -20,10 +20,10 @@ from bgmiv.data.messages import warn_user
 from bgmiv.data.query import Rows
 from bgmiv.data.schema import RoleKind
 from bgmiv.data.table import ColumnReader, Missing, is_table, table_rows
-from bgmiv.diagnostics.verdict import Verdict
+from bgmiv.diagnostics.verdict import Verdict, verdict_of
 from bgmiv.errors import ConfigError, FitWarning, ModelFileError, NotFittedError, WeakInstrumentWarning
 from bgmiv.estimators.arguments import checked_arguments
-from bgmiv.estimators.fitted import FittedMethod, MethodConfig
+from bgmiv.estimators.fitted import MethodConfig
 from bgmiv.estimators.reporting import FitCache, ReportingMixin
 from bgmiv.estimators.saved import (
     SavedModel,
@@ -34,6 +34,7 @@ from bgmiv.estimators.saved import (
     without_paths,
     write_saved,
 )
+from bgmiv.fitted import FittedMethod
 from bgmiv.persist.folder import ModelFiles, read_model
 from bgmiv.progress import HistoryRow, reporter_for
 
@@ -347,8 +348,9 @@ class IVEstimator(ReportingMixin):
         with reporter_for(self.progress, type(self).__name__) as reporter:
             fitted = config.fit(data, seed, reporter)
         self._keep(fitted, data, seed, reader, formula=formula, n_dropped=n_dropped)
-        if fitted.verdict is not None and fitted.verdict.severity in ("doubtful", "failed"):
-            warn_user(fitted.verdict.sentence, FitWarning)
+        verdict = verdict_of(fitted)
+        if verdict is not None and verdict.severity in ("doubtful", "failed"):
+            warn_user(verdict.sentence, FitWarning)
         self._warn_weak()
         return self
 
@@ -421,7 +423,7 @@ class IVEstimator(ReportingMixin):
         saved with; one that was saved before anybody asked says that it was not checked, until `attach_data` gives it
         rows.
         """
-        verdict = self._judged().verdict
+        verdict = verdict_of(self._judged())
         return Verdict("note") if verdict is None else verdict
 
     @property

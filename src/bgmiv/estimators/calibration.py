@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind
-from bgmiv.diagnostics.diagnose import Change
-from bgmiv.diagnostics.strength import strength_of
-from bgmiv.diagnostics.weak_iv import FitRows, effect_of
-from bgmiv.effects import Average, Predictor, average, estimate_at
+from bgmiv.diagnostics.checks import Change
+from bgmiv.effects import Average, FitRows, average, effect_of, estimate_at
 from bgmiv.errors import BGMIVError, ConfigError, DataError
-from bgmiv.estimators.fitted import FittedMethod, MethodConfig
+from bgmiv.estimators.fitted import MethodConfig
 from bgmiv.executors import Died, Executor
-from bgmiv.intervals import ANDERSON_RUBIN, WILD, Estimate, Floats, Interval, interval_of
+from bgmiv.fitted import FittedMethod
+from bgmiv.intervals import ANDERSON_RUBIN, Estimate, Floats, Interval, interval_of
+from bgmiv.linear_iv import strength_of
 from bgmiv.numerals import percent
 from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.sieve.fit import SieveConfig, fit_sieve
@@ -118,8 +118,8 @@ class Calibration:
         """
         if interval.level != self.level:
             raise ConfigError(f"the calibration is of {self.level:g} intervals, and this one has {interval.level:g}.")
-        if interval.method in (ANDERSON_RUBIN, WILD):
-            raise ConfigError("an Anderson-Rubin or bootstrap set is not widened. Use ate_interval(method='usual').")
+        if interval.method == ANDERSON_RUBIN:
+            raise ConfigError("an Anderson-Rubin set is not widened. Use ate_interval(method='usual').")
         effect = USUAL if USUAL in self.ratios else EFFECT
         kind = CURVE if interval.method == "uniform" else effect if interval.name == EFFECT else POINTS
         factor = self.factors[kind]
@@ -257,7 +257,7 @@ def _doses(data: IVData, change: Change) -> Floats:
     return np.concatenate([[change.t0, change.t1], curve])
 
 
-def _answers(fitted: Predictor, data: IVData, doses: Floats, observed: NDArray[Any]) -> tuple[Average, Estimate]:
+def _answers(fitted: FittedMethod, data: IVData, doses: Floats, observed: NDArray[Any]) -> tuple[Average, Estimate]:
     """What is asked of every data set, at the rows and treatments of the data at hand: averages, and points of g."""
     rows = Rows(data.covariates, data.weights)
     averages = average(fitted, Query(doses[:, None], rows), intervals=True)

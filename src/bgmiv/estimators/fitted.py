@@ -2,144 +2,35 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol, Self, TypeVar, cast
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bgmiv.covariance import ErrorsName
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray, role_label
 from bgmiv.data.query import Encoded, Query, Rows
 from bgmiv.data.schema import Schema
-from bgmiv.diagnostics.check import HeldOutPredictions
 from bgmiv.diagnostics.held_out import cross_fitted, held_out_evidence
 from bgmiv.diagnostics.moments import MAX_TESTED
-from bgmiv.diagnostics.strength import strength_of
-from bgmiv.diagnostics.support import LinearSupport
-from bgmiv.diagnostics.verdict import FitEvidence, Verdict, judge
-from bgmiv.effects import average_in_parts
 from bgmiv.errors import ConfigError, DataError
+from bgmiv.fitted import FitEvidence, FittedMethod
 from bgmiv.intervals import Floats, Source
+from bgmiv.linear_iv import strength_of
 from bgmiv.preprocess.reduction import FittedReduction
-from bgmiv.progress import HistoryRow, Reporter, silent
+from bgmiv.progress import Reporter, silent
 from bgmiv.sieve.bases import SieveFunction
+from bgmiv.support import LinearSupport
 
 __all__ = [
-    "FittedMethod", "FittedSieve", "MethodConfig", "check_instrument", "check_no_weights", "check_one_number",
+    "FittedSieve", "MethodConfig", "check_instrument", "check_no_weights", "check_one_number",
     "chosen_preset", "judge_fit",
 ]  # fmt: skip
 
 C = TypeVar("C")
 F = TypeVar("F", bound="FittedMethod")
-
-_MAX_FACTOR_ROWS, _MAX_NETWORK_ROWS = 20_000, 500
-
-
-@dataclass(frozen=True, eq=False)
-class _WithEvidence:
-    """The one field that all fitted methods have."""
-
-    evidence: FitEvidence | None = field(default=None, kw_only=True)
-
-
-class FittedMethod(_WithEvidence, ABC):
-    """A fitted method: immutable, and complete without the rows it was fitted on.
-
-    A final subclass is a frozen dataclass with the fields `schema` and `support`, and gives `encode` and `at`; what a
-    method does not have (intervals, held-out rows, latents) stays as it is here.
-
-    Attributes:
-        evidence: what held-out rows say of the fit; None until `judge_fit` has looked at them.
-    """
-
-    schema: Schema
-    support: LinearSupport
-    closed_form: ClassVar[bool] = False
-    """Whether it is fitted again in a moment, so that rows can be held out after the fit."""
-
-    compiled: ClassVar[bool] = False
-    """Whether its answers are compiled programs, which a forked process cannot run."""
-
-    @property
-    def history(self) -> tuple[HistoryRow, ...]:
-        """Training history; empty for methods in closed form."""
-        return ()
-
-    @property
-    def verdict(self) -> Verdict | None:
-        """What held-out rows say of the fit; None if nobody has looked at any."""
-        return None if self.evidence is None else judge(self.evidence)
-
-    @property
-    def is_linear(self) -> bool:
-        """Whether it is a line although the method could have bent it."""
-        return False
-
-    @property
-    def interval_kind(self) -> str:
-        """What its intervals are, in a sentence or two; empty for a method that gives point estimates only."""
-        return ""
-
-    @property
-    def is_line(self) -> bool:
-        """Whether the data leave hardly a doubt that g is linear in the treatment with one slope for all rows."""
-        return False
-
-    @property
-    def first_stage_f(self) -> float | None:
-        """The effective F of the first stage that the fit has used; None if it is a linear one, or is not known."""
-        return None
-
-    @property
-    def n_members(self) -> int:
-        """How many models the estimate is an average of."""
-        return 1
-
-    @property
-    def encoding_key(self) -> object:
-        """What `encode` depends on; results with the same object share what was encoded."""
-        return self
-
-    @abstractmethod
-    def encode(self, covariates: FloatArray) -> Encoded:
-        """What it computes of covariates alone: arrays with one entry a row."""
-
-    @abstractmethod
-    def at(self, query: Query) -> Floats:
-        """g in units of the outcome, `(m, n)`; for an outcome of K > 2 levels `(m, n, K)`, their probabilities."""
-
-    def factors(self, query: Query) -> tuple[Source, ...]:
-        """Independent sources of uncertainty about `at`, with factors `(k, m, n)` or `(k, m, n, K)`."""
-        return ()
-
-    def average_factors(self, query: Query) -> tuple[Source, ...]:
-        """The same of weighted averages of `at` over the rows, with factors `(k, m)` or `(k, m, K)`."""
-        return average_in_parts(self.factors, query)
-
-    @property
-    def max_factor_rows(self) -> int:
-        """How many rows the uncertainty of an average is computed of at most: few where networks are differentiated."""
-        return _MAX_NETWORK_ROWS if self.history else _MAX_FACTOR_ROWS
-
-    def in_support(self, query: Query) -> NDArray[np.bool_]:
-        """Where the data show such a treatment at such covariates, `(m, n)`."""
-        return self.support.inside(query.treatment, query.rows.covariates)
-
-    def with_uncertainty(self, data: IVData, rows: Rows) -> Self:
-        """The same fit with what its intervals need of the data it was fitted on, whose covariates `rows` holds."""
-        return self
-
-    def held_out_predictions(self, data: IVData, rows: Rows, max_rows: int) -> HeldOutPredictions | None:
-        """g at rows of the fit, each by a model that has not seen the row; None if every model has seen every row."""
-        return None
-
-    def latent_usage(self, data: IVData, rows: Rows, seed: int) -> dict[str, float] | None:
-        """How much each part of the latents matters to the treatment and the outcome; None without latents."""
-        return None
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,13 +13,12 @@ from bgmiv.data.messages import warn_user
 from bgmiv.data.query import Query, Rows, query_along, query_at, rows_of
 from bgmiv.data.schema import Schema
 from bgmiv.data.table import Table
-from bgmiv.diagnostics.weak_iv import FitRows, Method, average_effect
-from bgmiv.effects import DoseResponse, contrast, estimate_at, interval_at, slope_query
+from bgmiv.effects import DoseResponse, FitRows, Method, average_effect, contrast, estimate_at, interval_at, slope_query
 from bgmiv.effects import average as average_over
 from bgmiv.errors import ConfigError, DataError, SupportWarning, WeakInstrumentWarning
 from bgmiv.estimators.arguments import checked_arguments
-from bgmiv.estimators.fitted import FittedMethod
-from bgmiv.intervals import ANDERSON_RUBIN, WILD, Band, Estimate, Interval, interval_of
+from bgmiv.fitted import FittedMethod
+from bgmiv.intervals import ANDERSON_RUBIN, Band, Estimate, Interval, interval_of
 
 __all__ = ["WEAK_NOTE", "QuestionsMixin", "WhichRows"]
 
@@ -28,8 +27,6 @@ WhichRows = Literal["all", "treated", "untreated"]
 
 WEAK_NOTE = "The instruments are too weak for this interval: it is too narrow."
 """Of intervals that do not allow for weak instruments."""
-
-_WILD_NOTE = "The instruments are weak: the wild bootstrap allows for it in part, method='robust' in full."
 
 # Below this share of rows in support a point estimate is given with a warning.
 _MIN_SUPPORT = 0.5
@@ -150,10 +147,9 @@ class QuestionsMixin(ABC):
             covariates, t0, t1, sample_weight, rows: as in `ate`.
             level: of the interval.
             method: "usual", by the method's own standard errors; "robust", the ends of an Anderson-Rubin set, which are
-                valid however weak the instruments are and may be infinite; "wild", those of a set by the wild cluster
-                bootstrap, for linear `TSLS` with few clusters; "auto" takes the robust set where the effective F is
-                below its critical value (with one instrument, below 104.7), and the usual interval elsewhere. The
-                interval's `method` says which it is.
+                valid however weak the instruments are and may be infinite; "auto" takes the robust set where the
+                effective F is below its critical value (with one instrument, below 104.7), and the usual interval
+                elsewhere. The interval's `method` says which it is.
 
         Warns:
             SupportWarning: most rows lie where the data show nothing, so that the answer is an extrapolation.
@@ -306,9 +302,7 @@ class QuestionsMixin(ABC):
         """With the names of its axes, and a note where weak instruments make it too narrow."""
         outcome = self._fitted().schema.outcome
         levels = tuple(outcome.levels or ()) if outcome.width > 1 else ()
-        note = ""
-        if found.method != ANDERSON_RUBIN and self._weak():
-            note = _WILD_NOTE if found.method == WILD else WEAK_NOTE
+        note = WEAK_NOTE if found.method != ANDERSON_RUBIN and self._weak() else ""
         return replace(found, note=note, axes=(*axes, "level") if levels else axes, levels=levels)
 
     def _warn_share(self, share: float) -> None:

@@ -16,18 +16,17 @@ from bgmiv.analysis.page import check_path, write_report
 from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Rows
-from bgmiv.diagnostics.check import Diagnosis
-from bgmiv.diagnostics.diagnose import Change, changes_of, diagnose
+from bgmiv.diagnostics.checks import Change, Diagnosis, changes_of, diagnose
 from bgmiv.diagnostics.sensitivity import Sensitivity, sensitivity
-from bgmiv.diagnostics.strength import strength_of
-from bgmiv.diagnostics.weak_iv import FitRows
-from bgmiv.effects import require_intervals
+from bgmiv.effects import FitRows, require_intervals
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.calibration import Calibration, calibrate
-from bgmiv.estimators.fitted import FittedMethod, MethodConfig, judge_fit
+from bgmiv.estimators.fitted import MethodConfig, judge_fit
 from bgmiv.estimators.questions import QuestionsMixin
 from bgmiv.executors import Executor, InProcess
+from bgmiv.fitted import FittedMethod
 from bgmiv.intervals import check_level
+from bgmiv.linear_iv import strength_of
 from bgmiv.progress import reporter_for
 
 if TYPE_CHECKING:

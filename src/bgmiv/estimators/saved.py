@@ -21,7 +21,7 @@ from bgmiv.data.scaling import FixedAffine, Identity, RoleScaling, Standardise
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema, Variable
 from bgmiv.data.table import ColumnReader
 from bgmiv.errors import DataError, ModelFileError
-from bgmiv.estimators.fitted import FittedMethod
+from bgmiv.fitted import FittedMethod
 from bgmiv.integrate import FiniteMixture, GaussHermite, MonteCarlo, ObservedTreatment, QuasiMonteCarlo
 from bgmiv.persist.codec import Codec, reachable
 from bgmiv.persist.folder import ModelFiles, read_model, write_model

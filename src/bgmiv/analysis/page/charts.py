@@ -13,7 +13,7 @@ from bgmiv.analysis.axes import Axis, axis_over, curve_axes, method_curves, outs
 from bgmiv.analysis.instruments import BinnedMeans
 from bgmiv.analysis.markup import Markup, clean, element, joined
 from bgmiv.analysis.page.forest import MARKS, look_of, mark
-from bgmiv.diagnostics.check import Check
+from bgmiv.diagnostics.checks import Check
 from bgmiv.numerals import number
 
 __all__ = ["Line", "binned_chart", "curve_chart", "lines_chart", "meter", "sample", "shape_bars", "sparkline"]

@@ -12,8 +12,8 @@ from bgmiv.analysis.page.charts import Line, binned_chart, lines_chart
 from bgmiv.analysis.page.forest import ForestRow, forest
 from bgmiv.analysis.page.parts import Parts, cards, tools
 from bgmiv.analysis.text import checks_of
-from bgmiv.diagnostics.check import LinearEstimate
 from bgmiv.intervals import ANDERSON_RUBIN
+from bgmiv.linear_iv import LinearEstimate
 from bgmiv.numerals import aligned, number, percent, robust_set_text
 
 __all__ = ["direct_numbers", "direct_section", "strength_section"]

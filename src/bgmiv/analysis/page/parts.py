@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from bgmiv.analysis.markup import Markup, element
 from bgmiv.analysis.page.charts import meter, shape_bars
-from bgmiv.diagnostics.check import Check
+from bgmiv.diagnostics.checks import Check
 
 __all__ = ["Parts", "badge", "cards", "pairs", "tools"]
 

@@ -12,12 +12,11 @@ import bgmiv
 from bgmiv import NPIV, TSLS, compare
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
-from bgmiv.diagnostics.linear import anderson_rubin_set, linear_columns
-from bgmiv.diagnostics.strength import strength_of
-from bgmiv.diagnostics.weak_iv import FitRows, average_effect_set
+from bgmiv.effects import FitRows, average_effect_set
 from bgmiv.errors import BGMIVWarning, ConfigError, DataError, WeakInstrumentWarning
-from bgmiv.estimators.fitted import FittedMethod
+from bgmiv.fitted import FittedMethod
 from bgmiv.intervals import Floats, Source
+from bgmiv.linear_iv import LinearIV, strength_of
 
 PAIR = {"t0": -0.5, "t1": 1.0}
 
@@ -37,7 +36,7 @@ def fitted(strength: float, model: Any = None, **changes: Any) -> Any:
 
 def test_of_a_linear_fit_it_is_the_anderson_rubin_set() -> None:
     model = fitted(0.2)
-    ((lower, upper),) = anderson_rubin_set(linear_columns(model.data_), 0.9)
+    ((lower, upper),) = LinearIV.of(model.data_).anderson_rubin_set(0.9)
     found = model.ate_interval(**PAIR, level=0.9, method="robust")
     assert (found.lower, found.upper) == pytest.approx((1.5 * lower, 1.5 * upper))
     assert found.method == "anderson-rubin"
@@ -68,7 +67,7 @@ def test_the_shape_of_a_fit_is_held_and_its_slope_is_tested() -> None:
         sample["x"] ** 2 + sample["y"], sample["x"], instruments=sample["w"], covariates=sample["v"]
     )
     line = IVData.from_arrays(sample["y"], sample["x"], instruments=sample["w"], covariates=sample["v"])
-    ((lower, upper),) = anderson_rubin_set(linear_columns(line), 0.95)
+    ((lower, upper),) = LinearIV.of(line).anderson_rubin_set()
     # From -0.5 to 1.0 the curve rises by 0.75, by its slope of 7 by 10.5.
     ((low, high),) = average_effect_set(Bent(data), FitRows(data, Rows(data.covariates)), 11.25, 1.5, 0.95)
     assert (low, high) == pytest.approx((0.75 + 1.5 * lower, 0.75 + 1.5 * upper), rel=1e-4)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bgmiv.diagnostics.check import SEVERITIES, Check, Diagnosis, LinearEstimate, Severity, worst
-from bgmiv.diagnostics.readings import CHECKS, preparation_text
+from bgmiv.diagnostics.checks import Check, Diagnosis
+from bgmiv.diagnostics.explanations import CHECKS, preparation_text
+from bgmiv.diagnostics.verdict import SEVERITIES, Severity, worst
+from bgmiv.linear_iv import LinearEstimate
 
 INF = float("inf")
 _F = {"effective_f": 12.0, "critical": 19.3, "instruments": 2.0}
@@ -55,9 +57,7 @@ CASES: list[tuple[str, Severity, dict[str, float], dict[str, str], str]] = [
     ("linear-comparison", "doubtful", _LINE, _CHANGE, "opposite signs"),
     ("latent-usage", "note", {"shared.outcome": 0.3, "nuisance.covariates": 0.1}, {}, "observed confounding"),
     ("latent-usage", "doubtful", {"shared.outcome": 0.0}, {}, "No part affects the outcome"),
-    ("verdict", "good", {"n_held_out": 400.0}, {}, "passed"),
-    ("verdict", "doubtful", {"n_held_out": 9.0, "held_out": 9.0}, {}, "doubtful. Only 9 rows were held out"),
-    ("verdict", "failed", {"n_held_out": 400.0, "near_floor": 0.9}, {}, "do not use it. 90% of the treatment"),
+    ("verdict", "good", {"n_held_out": 400.0}, {"sentence": "This fit passed."}, "passed"),
 ]
 
 

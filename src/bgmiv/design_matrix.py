@@ -1,4 +1,4 @@
-"""The columns of a data set that its linear regressions and tests are made of.
+"""The design matrix of a data set: the columns that its linear regressions and tests are made of.
 
 Covariates of very many rows are never copied as a whole: what is computed of them is computed piece by piece.
 """
@@ -19,7 +19,7 @@ from bgmiv.data.within import Within, ordinary_columns
 from bgmiv.errors import DataError
 from bgmiv.preprocess.reduction import BlockReduction
 
-__all__ = ["LinearColumns", "linear_columns", "residuals", "used_rows"]
+__all__ = ["DesignMatrix", "design_matrix"]
 
 Floats = NDArray[np.float64]
 Pieces = Callable[[slice], Floats]
@@ -35,72 +35,70 @@ _MAX_FULL, _MAX_ENTRIES, _PIECE = 100_000, 10_000_000, 20_000
 _REDUNDANT = 1e-7
 
 
-def _as_they_are(columns: Floats) -> Floats:
-    """Columns of which nothing is taken out."""
-    return columns
-
-
 @dataclass(frozen=True, eq=False)
-class LinearColumns:
+class DesignMatrix:
     """Columns with mean 0 and standard deviation 1 (weighted, if there are weights).
 
     Attributes:
-        outcome: (n,).
+        outcomes: (n, k); for an outcome of several levels the indicator of each.
         treatment: (n, m); for a treatment with several levels the indicators of all but the first.
-        exogenous: (n, k): a constant, and the covariates or their leading principal components; the constant alone
+        exogenous: (n, p): a constant, and the covariates or their leading principal components; the constant alone
             where covariates are partialled out.
         instruments: (n, q), without those that the others and the covariates determine.
         weights: (n,) or None.
         errors: what is assumed of them: independent, or clustered.
-        outcome_scale, instrument_scale: their standard deviations in the data: a number, and (q,).
-        unit: what a coefficient of 1 on the first treatment column is in units of the data.
+        outcome_scale, treatment_scale, instrument_scale: their standard deviations in the data: of the first column of
+            outcome and treatment, and (q,).
         names: of the instruments.
-        prepared, labels: what was done to the columns, for `bgmiv.diagnostics.readings.preparation_text`.
+        rows: an index of the rows that were used: those of weight 0 tell nothing.
+        prepared, labels: what was done to the columns, for `bgmiv.diagnostics.explanations.preparation_text`.
         absorbed: degrees of freedom of what all columns are net of: indicators of categorical covariates with many
             levels (`bgmiv.data.within`), and covariates of very many rows.
-        absorbed_clustered: the same for a covariance clustered by the groups, where a categorical covariate that is
-            nested in the groups does not count (pyfixest's default).
+        absorbed_by_errors: the same as the covariance counts them. Where it is clustered by the groups, a categorical
+            covariate that is nested in the groups does not count (pyfixest's default).
         net: what is left of other columns of the rows, `(n,)` or `(n, c)`, if the same is taken out of them.
     """
 
-    outcome: Floats
+    outcomes: Floats
     treatment: Floats
     exogenous: Floats
     instruments: Floats
     weights: Floats | None
     errors: Errors
     outcome_scale: float
+    treatment_scale: float
     instrument_scale: Floats
-    unit: float
     names: tuple[str, ...]
+    rows: Any
     prepared: dict[str, float]
     labels: dict[str, str]
-    absorbed: int = 0
-    absorbed_clustered: int = 0
-    net: Callable[[Floats], Floats] = _as_they_are
+    absorbed: int
+    absorbed_by_errors: int
+    net: Callable[[Floats], Floats]
+
+    @property
+    def unit(self) -> float:
+        """What a coefficient of 1 on the first treatment column is in units of the data."""
+        return self.outcome_scale / self.treatment_scale
+
+    @property
+    def root_weights(self) -> Floats:
+        """The root of each row's weight, `(n, 1)`."""
+        return np.ones((len(self.outcomes), 1)) if self.weights is None else np.sqrt(self.weights)[:, None]
+
+    @property
+    def rows_left(self) -> int:
+        """The rows less the coefficients of a regression on exogenous columns and instruments, absorbed ones too."""
+        return len(self.outcomes) - self.exogenous.shape[1] - self.absorbed - self.instruments.shape[1]
 
     @property
     def dof(self) -> float:
         """Degrees of freedom of a regression on exogenous columns and instruments; with groups, their number less 1."""
-        return self.errors.dof(self.rows_left())
-
-    @property
-    def n_absorbed(self) -> int:
-        """Coefficients that were taken out of all columns, as the degrees of freedom of the errors count them."""
-        return self.absorbed_clustered if self.errors.ways else self.absorbed
-
-    def rows_left(self) -> int:
-        """The rows less the coefficients of a regression on exogenous columns and instruments, absorbed ones too."""
-        return len(self.outcome) - self.exogenous.shape[1] - self.absorbed - self.instruments.shape[1]
+        return self.errors.dof(self.rows_left)
 
 
-def used_rows(data: IVData) -> Any:
-    """An index of the rows of `linear_columns`: those of weight 0 tell nothing, and linearmodels refuses them."""
-    return slice(None) if data.weights is None or data.weights.all() else data.weights > 0
-
-
-def linear_columns(data: IVData) -> LinearColumns:
-    """The columns for linear diagnostics of a data set.
+def design_matrix(data: IVData) -> DesignMatrix:
+    """The columns for linear regressions of a data set.
 
     They are those of the fits. Indicators of categorical covariates with many levels (`bgmiv.data.within`) are
     partialled out of all of them and counted in the degrees of freedom. Where there are more than 100 other covariate
@@ -111,8 +109,11 @@ def linear_columns(data: IVData) -> LinearColumns:
     Raises:
         DataError: there are no instruments, or too few rows for them, or the covariates determine the treatment.
     """
-    data = data.take(used_rows(data))
+    used = slice(None) if data.weights is None or data.weights.all() else data.weights > 0
+    data = data.take(used)
     n = data.n_rows
+    if not data.instruments.shape[1]:
+        raise DataError("instruments are missing, and nothing can be diagnosed without them. Pass at least one.")
     weights = None if data.weights is None else np.asarray(data.weights, np.float64) / np.mean(data.weights)
     share = np.full(n, 1.0 / n) if weights is None else weights / weights.sum()
     prepared: dict[str, float] = {}
@@ -120,52 +121,51 @@ def linear_columns(data: IVData) -> LinearColumns:
     if within:
         prepared |= {"absorbed": float(len(within.names)), "absorbed_levels": float(sum(within.sizes))}
     exogenous = _exogenous(data, within, share, prepared)
-    if not data.instruments.shape[1]:
-        raise DataError("instruments are missing, and nothing can be diagnosed without them. Pass at least one.")
     treatment = data.schema.treatment.columns(data.treatment)
     w, w_scale = _standard(data.instruments, share)
     x, x_scale = _standard(treatment if treatment.shape[1] == 1 else treatment[:, 1:], share)
-    y, y_scale = _standard(data.outcome[:, None], share)
-    w, x, y = (within.residual(columns) for columns in (w, x, y))
+    y, y_scale = _standard(np.column_stack([part.outcome for part in data.outcome_parts()]), share)
+    net: Callable[[Floats], Floats] = within.residual
+    w, x, y = net(w), net(x), net(y)
     # All rows' sums of squares and products, in as many rows as there are columns.
-    few = _factor(lambda rows: np.hstack([w[rows], x[rows], y[rows], exogenous(rows)]), share)
-    few_w, few_x, _, few_v = np.split(few, np.cumsum([w.shape[1], x.shape[1], 1]), axis=1)
-    chosen = _independent(residuals(few_w, few_v))
-    absorbed = max(within.dof() - 1, 0)
-    if n - few_v.shape[1] - absorbed - len(chosen) < 2:
+    few = _factor(lambda rows: np.hstack([w[rows], x[rows], exogenous(rows)]), share)
+    few_w, few_x, few_v = np.split(few, np.cumsum([w.shape[1], x.shape[1]]), axis=1)
+    chosen = _independent(_residuals(few_w, few_v))
+    absorbed, clustered = (max(count - 1, 0) for count in (within.dof(), within.dof(data.groups)))
+    n_exogenous = few_v.shape[1]
+    if n - n_exogenous - absorbed - len(chosen) < 2:
         raise DataError(f"{n} rows are too few to diagnose {len(chosen)} instruments. Pass more rows or fewer of them.")
+    if len(_independent(_residuals(few_x, few_v))) < x.shape[1]:
+        raise DataError("the covariates determine the treatment, so nothing is left to instrument. Pass fewer of them.")
     names = tuple(data.schema.instruments[i] for i in chosen)
     dropped = [repr(name) for name in data.schema.instruments if name not in names]
-    if len(_independent(residuals(few_x, few_v))) < x.shape[1]:
-        raise DataError("the covariates determine the treatment, so nothing is left to instrument. Pass fewer of them.")
     n_groups = np.inf if data.groups is None else len(np.unique(data.groups))
     if n_groups < max(3, data.instruments.shape[1] + 2) and data.covariance in ("auto", "cluster"):
         prepared["groups_ignored"] = float(n_groups)
         data = replace(data, covariance="robust")
-    clustered = max(within.dof(data.groups) - 1, 0)
-    n_exogenous = few_v.shape[1]
-    net: Callable[[Floats], Floats] = within.residual
     if n > _MAX_FULL or n * n_exogenous > _MAX_ENTRIES:
         # By the theorem of Frisch, Waugh and Lovell: a regression on 50 columns would cost 50 times as much.
         net = _partialled_out(within, exogenous, few_v, share)
         absorbed, clustered = absorbed + n_exogenous - 1, clustered + n_exogenous - 1
         n_exogenous = 1
         w, x, y = net(w), net(x), net(y)
-    return LinearColumns(
-        outcome=y[:, 0],
+    errors = errors_of(data)
+    return DesignMatrix(
+        outcomes=y,
         treatment=x,
         exogenous=np.ones((n, 1)) if n_exogenous == 1 else exogenous(slice(None)),
         instruments=w[:, chosen],
         weights=weights,
-        errors=errors_of(data),
+        errors=errors,
         outcome_scale=float(y_scale[0]),
+        treatment_scale=float(x_scale[0]),
         instrument_scale=w_scale[chosen],
-        unit=float(y_scale[0] / x_scale[0]),
         names=names,
+        rows=used,
         prepared=prepared,
         labels={"dropped_instruments": ", ".join(dropped)} if dropped else {},
         absorbed=absorbed,
-        absorbed_clustered=clustered,
+        absorbed_by_errors=clustered if errors.ways else absorbed,
         net=net,
     )
 
@@ -187,13 +187,9 @@ def _partialled_out(within: Within, exogenous: Pieces, few_v: Floats, share: Flo
     return net
 
 
-def residuals(columns: Floats, given: Floats) -> Floats:
+def _residuals(columns: Floats, given: Floats) -> Floats:
     """What least squares on other columns leaves of some."""
-    return np.asarray(columns - given @ _slopes(columns, given), np.float64)
-
-
-def _slopes(columns: Floats, given: Floats) -> Floats:
-    return np.asarray(np.linalg.lstsq(given, columns, rcond=1e-10)[0], np.float64)
+    return np.asarray(columns - given @ np.linalg.lstsq(given, columns, rcond=1e-10)[0], np.float64)
 
 
 def _exogenous(data: IVData, within: Within, share: Floats, prepared: dict[str, float]) -> Pieces:

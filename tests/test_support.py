@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bgmiv.data import IVData
-from bgmiv.diagnostics.support import OUTSIDE, LinearSupport, fit_novelty
+from bgmiv.support import OUTSIDE, LinearSupport, fit_novelty
 
 RNG = np.random.default_rng(0)
 W, V, U = RNG.normal(size=(3, 1500))

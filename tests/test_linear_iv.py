@@ -10,24 +10,12 @@ from linearmodels.iv import IV2SLS
 from scipy.stats import f as f_distribution
 from scipy.stats import t as student
 
-from bgmiv.covariance import Errors
+from bgmiv import design_matrix
 from bgmiv.data.formula import from_formula
 from bgmiv.data.ivdata import Covariance, IVData
 from bgmiv.designs import load_empirical
-from bgmiv.diagnostics import columns as columns_module
-from bgmiv.diagnostics.linear import (
-    FirstStage,
-    anderson_rubin_set,
-    critical_effective_f,
-    endogeneity,
-    linear_columns,
-    linear_estimate,
-    linear_parts,
-    overidentification,
-    regression,
-)
-from bgmiv.diagnostics.weak_iv import likelihood_ratio_set
 from bgmiv.errors import DataError
+from bgmiv.linear_iv import FirstStage, LinearIV, critical_effective_f
 
 
 def simulate(strength: float = 0.5, *, n: int = 300, q: int = 1, seed: int = 0, scale: float = 1.0) -> IVData:
@@ -47,10 +35,8 @@ def published(name: str) -> IVData:
 def test_rows_of_weight_zero_tell_nothing() -> None:
     data = simulate()
     weights = np.where(np.arange(300) % 3 == 0, 0.0, 2.0)
-    found, wanted = (linear_parts(one, 0.95) for one in (replace(data, weights=weights), data.take(weights > 0)))
-    assert found.estimate is not None
-    assert wanted.estimate is not None
-    assert found.estimate.coefficient == pytest.approx(wanted.estimate.coefficient)
+    found, wanted = (LinearIV.of(one) for one in (replace(data, weights=weights), data.take(weights > 0)))
+    assert found.estimate().coefficient == pytest.approx(wanted.estimate().coefficient)
     assert found.stages[0].effective_f == pytest.approx(wanted.stages[0].effective_f)
 
 
@@ -62,8 +48,8 @@ def test_two_stage_least_squares_is_that_of_linearmodels(scale: float, clustered
         weights, groups = np.random.default_rng(3).uniform(0.5, 2.0, size=300), np.arange(300) // 5
         data = replace(data, weights=weights, groups=groups)
         errors |= {"cov_type": "clustered", "clusters": groups}
-    columns = linear_columns(data)
-    found = linear_estimate(columns, 0.95)
+    linear = LinearIV.of(data)
+    found = linear.estimate(0.95)
     exogenous = np.column_stack([np.ones(data.n_rows), data.covariates])
     # Beside a constant, a treatment of 5 ± 0.0001 would cost linearmodels more digits than are compared.
     centred = data.treatment - data.treatment.mean()
@@ -73,25 +59,30 @@ def test_two_stage_least_squares_is_that_of_linearmodels(scale: float, clustered
     # With clusters linearmodels keeps the degrees of freedom of the rows.
     half = float(student.ppf(0.975, 59 if clustered else 296)) * found.std_error
     assert (found.lower, found.upper) == pytest.approx((found.coefficient - half, found.coefficient + half), rel=1e-9)
-    assert columns.dof == (59 if clustered else 295)
-    assert overidentification(columns)["dof"] == 1.0
+    assert linear.design.dof == (59 if clustered else 295)
+    assert linear.overidentification[0]["dof"] == 1.0
 
 
-@pytest.mark.parametrize("kind", ["unadjusted", "robust", "clustered"])
-def test_regressions_are_those_of_linearmodels(kind: str) -> None:
-    weights = np.random.default_rng(3).uniform(0.5, 2.0, size=300)
-    groups = np.random.default_rng(4).integers(0, 60, size=300) if kind == "clustered" else None
-    columns = linear_columns(replace(simulate(q=3), weights=weights, groups=groups))
-    coefficients, covariance = regression(columns.treatment[:, 0], columns, robust=kind != "unadjusted")
-    right = np.hstack([columns.exogenous, columns.instruments])
-    model = IV2SLS(columns.treatment, right, None, None, weights=columns.weights)
-    theirs = model.fit(cov_type=kind, debiased=True, **({} if groups is None else {"clusters": groups}))
-    np.testing.assert_allclose(coefficients, theirs.params[3:], rtol=1e-9)
-    np.testing.assert_allclose(covariance, theirs.cov.to_numpy()[3:, 3:], rtol=1e-8, atol=1e-12)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "theirs"), [("classical", "unadjusted"), ("robust", "robust"), ("cluster", "clustered")]
+)
+def test_endogeneity_tests_are_those_of_linearmodels(kind: Covariance, theirs: str, weighted: bool) -> None:
+    rng = np.random.default_rng(3)
+    weights, groups = rng.uniform(0.5, 2.0, size=300) if weighted else None, rng.integers(0, 60, size=300)
+    data = replace(simulate(q=3), weights=weights, groups=groups, covariance=kind)
+    exogenous = np.column_stack([np.ones(300), data.covariates])
+    model = IV2SLS(data.outcome, exogenous, data.treatment, data.instruments, weights=weights)
+    options = {"clusters": groups} if kind == "cluster" else {}
+    fit = model.fit(cov_type=theirs, debiased=True, **options)
+    (found,) = LinearIV.of(data).endogeneity
+    tests = {"wu_hausman": fit.wu_hausman(), "durbin": fit.durbin(), "robust": fit.wooldridge_regression}
+    for name, test in tests.items():
+        assert (found[name], found[f"{name}_p"]) == pytest.approx((float(test.stat), float(test.pval)), rel=1e-8)
 
 
 def test_few_groups_are_ignored() -> None:
-    few = linear_columns(replace(simulate(q=2), groups=np.arange(300) // 150))
+    few = LinearIV.of(replace(simulate(q=2), groups=np.arange(300) // 150)).design
     assert few.errors.ways == ()
     assert few.prepared == {"groups_ignored": 2.0}
 
@@ -99,7 +90,7 @@ def test_few_groups_are_ignored() -> None:
 def test_tests_without_noise_are_numbers() -> None:
     w, u = np.random.default_rng(0).normal(size=(2, 100))
     # The instrument and the confounder are all there is.
-    found = endogeneity(linear_columns(IVData.from_arrays(2.0 * w, w + u, instruments=w)))
+    (found,) = LinearIV.of(IVData.from_arrays(2.0 * w, w + u, instruments=w)).endogeneity
     assert not np.isnan(list(found.values())).any()
 
 
@@ -110,10 +101,9 @@ def test_wide_vector_blocks_are_replaced_by_the_scores_of_the_fits() -> None:
     x = w + factor[:, 0] + u
     wide = factor @ rng.normal(size=(3, 110)) + 0.1 * rng.normal(size=(200, 110))
     data = IVData.from_arrays(2.0 * x + 3.0 * factor[:, 0] - u, x, instruments=w, covariates={"scan": wide})
-    parts = linear_parts(data)
-    assert parts.columns.prepared == {"covariate_columns": 110.0, "components": 3.0}
-    assert parts.estimate is not None
-    assert parts.estimate.coefficient == pytest.approx(2.0, abs=0.25)
+    parts = LinearIV.of(data)
+    assert parts.design.prepared == {"covariate_columns": 110.0, "components": 3.0}
+    assert parts.estimate().coefficient == pytest.approx(2.0, abs=0.25)
     assert parts.stages[0].f > 50
 
 
@@ -124,15 +114,15 @@ def test_covariates_of_very_many_rows_are_partialled_out(sampled: dict, monkeypa
     data = simulate(q=2)
     roles = {"instruments": data.instruments, "covariates": data.covariates}
     data = IVData.from_arrays(data.outcome, data.treatment, **roles, **sampled)
-    whole = linear_parts(data)
-    monkeypatch.setattr(columns_module, "_MAX_FULL", 299)
-    monkeypatch.setattr(columns_module, "_PIECE", 70)
-    part = linear_parts(data)
-    assert part.columns.exogenous.shape[1] == 1
+    whole = LinearIV.of(data)
+    monkeypatch.setattr(design_matrix, "_MAX_FULL", 299)
+    monkeypatch.setattr(design_matrix, "_PIECE", 70)
+    part = LinearIV(design_matrix.design_matrix(data))
+    assert part.design.exogenous.shape[1] == 1
     for name in ("coefficient", "ols"):
-        assert getattr(part.estimate, name) == pytest.approx(getattr(whole.estimate, name), rel=1e-8)
+        assert getattr(part.estimate(), name) == pytest.approx(getattr(whole.estimate(), name), rel=1e-8)
     for name in ("std_error", "ols_std_error"):
-        own, wanted = (getattr(each.estimate, name) for each in (part, whole))
+        own, wanted = (getattr(each.estimate(), name) for each in (part, whole))
         assert own == pytest.approx(wanted, rel=1e-8)
     # Two degrees of freedom of 297.
     assert part.stages[0] == pytest.approx(whole.stages[0], rel=0.01)
@@ -145,43 +135,41 @@ def test_redundant_columns_are_left_out() -> None:
     covariates = np.column_stack([data.covariates, data.covariates[:, 0] - data.covariates[:, 1]])
     instruments = np.column_stack([data.instruments, -2.0 * data.instruments])
     more = IVData.from_arrays(data.outcome, data.treatment, instruments=instruments, covariates=covariates)
-    columns = linear_columns(more)
+    columns = LinearIV.of(more).design
     assert columns.instruments.shape[1] == 1
     assert columns.prepared == {"redundant_covariates": 1.0}
     assert columns.labels["dropped_instruments"].startswith("'instrument")
-    assert linear_parts(more).stages[0].f == pytest.approx(linear_parts(data).stages[0].f, rel=1e-8)
+    assert LinearIV.of(more).stages[0].f == pytest.approx(LinearIV.of(data).stages[0].f, rel=1e-8)
 
 
 def test_covariates_that_determine_instruments_or_treatment() -> None:
     data = simulate()
     v, determined = data.covariates, data.covariates @ [1.0, 2.0]
-    parts = linear_parts(IVData.from_arrays(data.outcome, data.treatment, instruments=determined, covariates=v))
+    parts = LinearIV.of(IVData.from_arrays(data.outcome, data.treatment, instruments=determined, covariates=v))
     assert parts.stages[0].effective_f == 0.0
-    assert parts.estimate is None
+    assert parts.estimate() is None
     with pytest.raises(DataError, match="covariates determine the treatment"):
-        linear_parts(replace(data, treatment=determined))
+        LinearIV.of(replace(data, treatment=determined))
 
 
 def test_published_numbers() -> None:
-    mroz = linear_parts(published("mroz"))
+    mroz = LinearIV.of(published("mroz"))
     # Wooldridge, Introductory Econometrics, Examples 15.5, 15.7 and 15.8.
     (over,), (endogenous,) = mroz.overidentification, mroz.endogeneity
     assert (over["sargan"], over["sargan_p"]) == pytest.approx((0.378, 0.539), abs=1e-3)
     assert endogenous["wu_hausman_p"] == pytest.approx(0.095, abs=1e-3)
     assert mroz.stages[0].f == pytest.approx(55.4, abs=0.05)
-    card = linear_parts(published("card"))
+    card = LinearIV.of(published("card"))
     assert card.stages[0].f == pytest.approx(13.26, abs=0.01)
-    assert card.estimate is not None
-    assert card.estimate.coefficient == pytest.approx(0.1315, abs=5e-5)
+    assert card.estimate().coefficient == pytest.approx(0.1315, abs=5e-5)
     assert card.overidentification == ()
-    weak = linear_parts(published("bwght"))
+    weak = LinearIV.of(published("bwght"))
     assert weak.stages[0].effective_f < 1.0
-    assert weak.estimate is not None
-    assert weak.estimate.robust_set == ((-np.inf, np.inf),)
+    assert weak.estimate().robust_set == ((-np.inf, np.inf),)
 
 
 def stage(data: IVData) -> FirstStage:
-    return linear_parts(data).stages[0]
+    return LinearIV.of(data).stages[0]
 
 
 @pytest.mark.parametrize("q", [1, 3])
@@ -236,7 +224,7 @@ def test_effective_f_by_its_definition() -> None:
 def test_anderson_rubin_set_is_that_of_ivmodels(strength: float, q: int) -> None:
     tests = pytest.importorskip("ivmodels.tests")
     data = simulate(strength, q=q, n=150)
-    found = anderson_rubin_set(linear_columns(data), 0.9, robust=False)
+    found = LinearIV.of(replace(data, covariance="classical")).anderson_rubin_set(0.9)
     theirs = data.instruments, data.treatment[:, None], data.outcome
     options = {"C": data.covariates, "critical_values": "f"}
     quadric = tests.inverse_anderson_rubin_test(*theirs, alpha=0.1, **options)
@@ -252,7 +240,7 @@ def test_anderson_rubin_set_is_that_of_ivmodels(strength: float, q: int) -> None
 def test_likelihood_ratio_set_is_that_of_ivmodels(strength: float, q: int) -> None:
     tests = pytest.importorskip("ivmodels.tests")
     data = simulate(strength, q=q, n=150)
-    found = likelihood_ratio_set(linear_columns(data), 0.9)
+    found = LinearIV.of(data).likelihood_ratio_set(0.9)
     theirs = data.instruments, data.treatment[:, None], data.outcome
     held = []
     for b in (-50.0, -2.0, 0.0, 1.0, 1.5, 1.8, 2.0, 2.2, 2.5, 3.0, 5.0, 50.0):
@@ -264,14 +252,15 @@ def test_likelihood_ratio_set_is_that_of_ivmodels(strength: float, q: int) -> No
 
 @pytest.mark.parametrize("covariance", ["robust", "cluster", "auto"])
 def test_robust_anderson_rubin_set_inverts_the_robust_test(covariance: Covariance) -> None:
-    columns = linear_columns(simulate(0.1, q=2, n=200))
+    data = simulate(0.1, q=2, n=200)
     if covariance != "robust":
-        columns = replace(columns, errors=Errors.of(covariance, np.arange(200) // 4))
-    found = anderson_rubin_set(columns)
-    critical = 2 * f_distribution.ppf(0.95, 2, columns.dof)
+        data = replace(data, groups=np.arange(200) // 4, covariance=covariance)
+    linear = LinearIV.of(data)
+    found, critical = linear.anderson_rubin_set(), float(f_distribution.ppf(0.95, 2, linear.design.dof))
     for b in np.linspace(-20, 20, 41):
-        m, v = regression(columns.outcome - columns.treatment[:, 0] * b / columns.unit, columns)
-        kept = m @ np.linalg.solve(v, m) <= critical
+        # The instruments' F in a regression of y - x b on them.
+        rest = replace(data, treatment=data.outcome - b * data.treatment, outcome=data.treatment)
+        kept = LinearIV.of(rest).stages[0].robust_f <= critical
         assert kept == any(lower <= b <= upper for lower, upper in found), (b, found)
 
 
@@ -280,10 +269,10 @@ def test_anderson_rubin_set_may_be_empty() -> None:
     w, u = rng.normal(size=(400, 2)), rng.normal(size=400)
     x = w.sum(axis=1) + u
     data = IVData.from_arrays(x + 2.0 * w[:, 0] - u, x, instruments=w)
-    assert anderson_rubin_set(linear_columns(data)) == ()
+    assert LinearIV.of(data).anderson_rubin_set() == ()
 
 
 def test_without_noise_the_set_is_the_estimate() -> None:
     w, u = np.random.default_rng(0).normal(size=(2, 100))
-    found = anderson_rubin_set(linear_columns(IVData.from_arrays(3.0 * (w + u), w + u, instruments=w)))
+    found = LinearIV.of(IVData.from_arrays(3.0 * (w + u), w + u, instruments=w)).anderson_rubin_set()
     assert found[0] == pytest.approx((3.0, 3.0), abs=1e-5)

@@ -11,11 +11,10 @@ import pytest
 from bgmiv import TSLS
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Encoded, Query, Rows
-from bgmiv.diagnostics.check import Diagnosis, HeldOutPredictions
-from bgmiv.diagnostics.diagnose import diagnose
-from bgmiv.diagnostics.readings import CHECKS
-from bgmiv.diagnostics.verdict import FitEvidence, Verdict, judge
+from bgmiv.diagnostics.checks import Diagnosis, diagnose
+from bgmiv.diagnostics.explanations import CHECKS
 from bgmiv.errors import WeakInstrumentWarning
+from bgmiv.fitted import FitEvidence, HeldOutPredictions
 from bgmiv.intervals import Source
 
 LEVELS = np.array(["low", "middle", "high"])
@@ -45,7 +44,7 @@ class Line:
 
     data: IVData
     slope: float = 2.0
-    verdict: Verdict | None = None
+    evidence: FitEvidence | None = None
     usage: dict[str, float] | None = None
     n_held_out: int = 0
     broken: bool = False
@@ -92,7 +91,7 @@ def checked(line: Line, other: Line | None = None) -> Diagnosis:
 
 def test_every_check_in_order() -> None:
     data = IVData.from_arrays(**sample())
-    line = Line(data, verdict=judge(GOOD), usage={"shared.outcome": 0.4}, n_held_out=100)
+    line = Line(data, evidence=GOOD, usage={"shared.outcome": 0.4}, n_held_out=100)
     found = checked(line, replace(line, slope=1.7))
     assert [check.key for check in found.checks] == list(CHECKS)
     assert found.severity == "note"
@@ -107,8 +106,8 @@ def test_every_check_in_order() -> None:
 
 def test_findings_against_a_fit() -> None:
     data = IVData.from_arrays(**sample())
-    weak = judge(replace(GOOD, first_stage_gain=0.001))
-    found = checked(Line(data, slope=-2.0, verdict=weak, usage={"shared.outcome": 0.0}), Line(data, slope=-2.0))
+    weak = replace(GOOD, first_stage_gain=0.001)
+    found = checked(Line(data, slope=-2.0, evidence=weak, usage={"shared.outcome": 0.0}), Line(data, slope=-2.0))
     severities = {check.key: check.severity for check in found.checks}
     assert severities["nonlinear-first-stage"] == severities["verdict"] == severities["moment-test"] == "failed"
     assert severities["no-instrument"] == severities["linear-comparison"] == severities["latent-usage"] == "doubtful"
