@@ -12,7 +12,7 @@ Tipping and Bishop (1999), "Probabilistic principal component analysis", JRSS B;
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -277,20 +277,19 @@ def _drawn(values: NDArray[Any], max_rows: int, rng: np.random.Generator) -> NDA
 def _gram(values: NDArray[Any], standard: Affine) -> NDArray[np.float64]:
     """ZᵀZ/n, or ZZᵀ/n if that is smaller; their eigenvalues other than zero are the same."""
     n_rows, width = values.shape
-    gram = np.zeros((min(n_rows, width),) * 2)
-    if width <= n_rows:
-        for rows in row_pieces(values):
-            z = (values[rows] - standard.shift) / standard.scale
-            gram += z.T @ z
-    else:
-        for _, z in _column_pieces(values, standard):
-            gram += z @ z.T
+    if width > n_rows:
+        z = _standardised(values, standard)
+        return z @ z.T / n_rows
+    gram = np.zeros((width, width))
+    for rows in row_pieces(values):
+        z = _standardised(values[rows], standard)
+        gram += z.T @ z
     return gram / n_rows
 
 
-def _column_pieces(values: NDArray[Any], standard: Affine) -> Iterator[tuple[slice, NDArray[np.float64]]]:
-    for columns in row_pieces(values.T):
-        yield columns, (values[:, columns] - standard.shift[columns]) / standard.scale[columns]
+def _standardised(values: NDArray[Any], standard: Affine) -> NDArray[np.float64]:
+    # Not Affine.transform, which is in single precision.
+    return np.asarray((values - standard.shift) / standard.scale, np.float64)
 
 
 def _projection(
@@ -304,10 +303,8 @@ def _projection(
         # Rounding would let a constant column in, which has no spread to tame later rows that differ.
         loadings = np.where(np.diag(gram)[:, None] > 0, vectors, 0.0)
     else:
-        loadings = np.empty((width, count))
         lengths = np.sqrt(n_rows * np.where(eigenvalues > 0, eigenvalues, 1.0))
-        for columns, z in _column_pieces(values, standard):
-            loadings[columns] = z.T @ vectors / lengths
+        loadings = _standardised(values, standard).T @ vectors / lengths
     # Either sign is an eigenvector: the largest loading is made positive, the first of those that tie.
     size = np.abs(loadings)
     first = np.argmax(size >= size.max(axis=0) * (1.0 - 1e-6), axis=0)
@@ -336,7 +333,8 @@ def choose_noise(columns: NDArray[Any], targets: NDArray[Any], levels: Sequence[
     """
     n = min(len(columns), _MAX_ROWS)
     rows = np.sort(np.random.default_rng(0).choice(len(columns), n, replace=False))
-    z, t = (_standardised(np.asarray(values[rows], np.float64)) for values in (columns, targets))
+    z, t = (np.asarray(values[rows], np.float64) for values in (columns, targets))
+    z, t = (_standardised(values, _STANDARDISE.fit(values)) for values in (z, t))
     # Variances along the principal directions, and what of each target lies along their scores; by the smaller of both
     # matrices of products, as blocks may be wider than there are rows.
     if z.shape[1] <= n:
@@ -353,8 +351,3 @@ def choose_noise(columns: NDArray[Any], targets: NDArray[Any], levels: Sequence[
         left_over = max(1.0 - (kept.sum() + 1.0) / n, 1e-3)
         scores.append(float(np.sum(residual)) / left_over**2)
     return float(levels[int(np.argmin(scores))])
-
-
-def _standardised(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    standard = _STANDARDISE.fit(values)
-    return (values - standard.shift) / standard.scale
