@@ -253,7 +253,9 @@ _FILE, _LOCK = "unfinished-fit.checkpoint", "unfinished-fit.lock"
 
 def fingerprint(*parts: Any) -> str:
     """A hash of arrays (their bytes), settings (their text), and of the versions that decide the numbers."""
-    digest = hashlib.sha256("".join(f"{name} {found}\0" for name, found in versions("jax", "numpy").items()).encode())
+    digest = hashlib.sha256(
+        "".join(f"{name} {version}\0" for name, version in versions("jax", "numpy").items()).encode()
+    )
     for part in parts:
         if isinstance(part, np.ndarray):
             array = np.ascontiguousarray(part)
@@ -331,12 +333,12 @@ class Checkpoint:
 
     def _read(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         try:
-            found = self._path.read_bytes()
+            saved = self._path.read_bytes()
         except FileNotFoundError:
             return {}, {}
         except OSError as error:
             raise StoreError(f"{self._path} cannot be read: {error.strerror or error}.") from error
-        checksum, _, content = found.partition(b"\n")
+        checksum, _, content = saved.partition(b"\n")
         if checksum.decode("latin-1") != hashlib.sha256(content).hexdigest():
             raise StoreError(f"{self._path} is damaged (its checksum does not match); delete it to start the fit over.")
         text, _, arrays = content.partition(b"\n")

@@ -205,12 +205,12 @@ class BlockFeatures(eqx.Module):
 
     def __call__(self, v: Array, noise: Array | None) -> Array:
         """The features of one row; `noise` switches training noise on."""
-        found, used = [], 0
+        values, used = [], 0
         for part, (start, stop) in zip(self.parts, self.spans, strict=True):
             own = None if noise is None else noise[used : used + part.noise_width]
-            found.append(part(v[start:stop], own))
+            values.append(part(v[start:stop], own))
             used += part.noise_width
-        return jnp.concatenate(found) if found else jnp.zeros((0,), v.dtype)
+        return jnp.concatenate(values) if values else jnp.zeros((0,), v.dtype)
 
     def noised(self, v: Array, noise: Array) -> Array:
         """The row with the training noise of blocks that are seen as they are."""

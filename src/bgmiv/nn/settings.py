@@ -1,4 +1,4 @@
-"""What networks see of covariates: settings alone, which need no network library."""
+"""Settings of what networks see of covariates, which need no network library, and checks of settings."""
 
 from __future__ import annotations
 

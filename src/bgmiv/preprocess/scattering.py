@@ -57,16 +57,16 @@ def scattering_features(
     spare = (size[0] - height, size[1] - width)
     margins = [(more // 2, more - more // 2) for more in spare]
     n_paths = 1 + scales * directions + directions**2 * scales * (scales - 1) // 2
-    found = np.empty((len(pixels), channels, n_paths, size[0] // step, size[1] // step), np.float32)
+    features = np.empty((len(pixels), channels, n_paths, size[0] // step, size[1] // step), np.float32)
     for start in range(0, len(pixels), _AT_ONCE):
         part = pixels[start : start + _AT_ONCE].reshape(-1, height, width, channels).astype(np.float32)
         images = np.pad(np.moveaxis(part, 3, 1), ((0, 0), (0, 0), *margins))
-        _scatter(images, bank, found[start : start + _AT_ONCE])
-    return found.reshape(len(pixels), -1)
+        _scatter(images, bank, features[start : start + _AT_ONCE])
+    return features.reshape(len(pixels), -1)
 
 
-def _scatter(images: NDArray[np.float32], bank: _Bank, found: NDArray[np.float32]) -> None:
-    """Fill `found` `(..., paths, h, w)` with the features of images `(..., height, width)`."""
+def _scatter(images: NDArray[np.float32], bank: _Bank, features: NDArray[np.float32]) -> None:
+    """Fill `features` `(..., paths, h, w)` with the features of images `(..., height, width)`."""
     scales, directions = bank.directed.shape[:2]
     spectrum = fft.fft2(images)
     path = 0
@@ -75,7 +75,7 @@ def _scatter(images: NDArray[np.float32], bank: _Bank, found: NDArray[np.float32
         nonlocal path
         count = spectra.shape[-3]
         averaged = _coarser(spectra * _folded(bank.low, scale), scales - scale)
-        found[..., path : path + count, :, :] = fft.ifft2(averaged).real
+        features[..., path : path + count, :, :] = fft.ifft2(averaged).real
         path += count
 
     keep(spectrum[..., None, :, :], 0)
