@@ -151,7 +151,7 @@ def test_presets() -> None:
         ({"held_out": 1.0}, "held_out"),
         ({"updates": 0}, "updates must be at least 1"),
         ({"batch_size": 1}, "batch_size must be at least 2"),
-        ({"damping": -1.0}, "damping must be at least 0, and finite"),
+        ({"damping": -1.0}, "damping must be at least 0, got -1.0"),
         ({"preset": "best"}, "preset must be one of default, paper"),
     ],
 )

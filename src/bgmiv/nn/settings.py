@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import isfinite
 from sys import float_info
 from typing import Literal
 
@@ -37,11 +38,11 @@ def check_bounds(config: object, *positive: str, **limits: float | tuple[float, 
         value, limit, rule = getattr(config, name), limits.get(name, 0), "be above 0"
         low, high = limit if isinstance(limit, tuple) else (limit, float_info.max)
         if name in limits:
-            rule = f"lie between {low} and {high}" if isinstance(limit, tuple) else f"be at least {low}, and finite"
+            rule = f"lie between {low} and {high}" if isinstance(limit, tuple) else f"be at least {low}"
         for number in value if isinstance(value, tuple) else (value,):
             if number is None or low < number <= high or (name in limits and number == low):
                 continue
-            raise ConfigError(f"{name} must {rule}, got {value}.")
+            raise ConfigError(f"{name} must {rule if isfinite(number) else 'be finite'}, got {value}.")
 
 
 def check_choice(config: object, name: str, *choices: str) -> None:
