@@ -28,9 +28,8 @@ from typing import Any
 import numpy as np
 
 from bgmiv import BGMIV, TSLS
-from bgmiv.bgm.config import BGMIVConfig, default_preset, paper_qmc_preset
-from bgmiv.bgm.partition import choose_layout
-from bgmiv.bgm.settings import LatentLayout, LatentMap, LatentPosterior
+from bgmiv.bgm.config import BGMIVConfig, LatentLayout, LatentMap, LatentPosterior, default_preset, paper_qmc_preset
+from bgmiv.bgm.resolve import choose_layout
 from bgmiv.data.query import Query, Rows
 from bgmiv.designs import make_design
 from bgmiv.designs.empirical import load_empirical

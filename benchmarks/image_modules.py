@@ -1,6 +1,6 @@
 """What the paper's convolutional modules cost on this machine, and how a fit with them learns.
 
-    NPROC=1 python benchmarks/image_modules.py                 the cost beside dense modules, as a Markdown table
+    NPROC=1 python benchmarks/image_modules.py                 the cost, as a Markdown table
     NPROC=1 python benchmarks/image_modules.py curve 1000 0.1  a fit of MNIST-IV with n rows and this share of the steps
 
 The second goes on where it was stopped, writes image_curve.json and draws figures/study-image-curve.png.
@@ -25,12 +25,10 @@ from matplotlib.ticker import MaxNLocator
 
 from bgmiv._io import write_whole
 from bgmiv.bench import benchmark_config, structural_error
-from bgmiv.bgm.config import BGMIVConfig, paper_preset, paper_qmc_preset
+from bgmiv.bgm.config import BGMIVConfig, CovariateConfig, paper_preset, paper_qmc_preset
 from bgmiv.bgm.model import build_model, covariate_log_posterior, encode_rows
-from bgmiv.bgm.settings import CovariateConfig, ImageDecoderConfig
 from bgmiv.designs import MnistDesign, make_design
 from bgmiv.effects import predict
-from bgmiv.nn.settings import FeatureConfig, ImageConfig
 from bgmiv.training import training_data
 from report.figures import dress_panel, figure_bytes
 
@@ -39,12 +37,6 @@ BATCHES = 3
 REPEATS = 3
 # What a fit of the paper at n = 5000 does: iterations, batches of all epochs, and MAP steps of its 2,800 grid points.
 ITERATIONS, EPOCHS, ROWS, MAP_STEPS, GRID = 50_001, 201, 5000, 1000, 2800
-MODULES = {
-    "dense": CovariateConfig(
-        features=FeatureConfig(images=ImageConfig(features="dense")), images=ImageDecoderConfig(decoder="dense")
-    ),
-    "convolutional": CovariateConfig(),
-}
 # What counts the steps of a phase, and what its losses are.
 UNITS = {"EGM warm start": ("iteration", "squared error"), "alternating updates": ("epoch", "negative log density")}
 
@@ -85,17 +77,11 @@ def main() -> None:
     print(f"| preset | modules | {' | '.join(columns)} |")
     print("| --- | --- | --- | --- | --- | --- |")
     for name, preset in (("paper-qmc", paper_qmc_preset()), ("paper", paper_preset())):
-        found = {}
-        for modules, images in MODULES.items():
-            iteration, batch, step = measured(preset, images)
-            n_batches = EPOCHS * -(-ROWS // 32)
-            whole = ITERATIONS * iteration + n_batches * batch + MAP_STEPS * GRID / 32 * step
-            found[modules] = (1e3 * iteration, 1e3 * batch, 1e3 * step, whole / 3600.0)
-            print(
-                f"| {name} | {modules} | " + " | ".join(f"{value:.3g}" for value in found[modules]) + " |", flush=True
-            )
-        pairs = zip(found["convolutional"], found["dense"], strict=True)
-        print(f"| {name} | ratio | " + " | ".join(f"{conv / dense:.1f}" for conv, dense in pairs) + " |", flush=True)
+        iteration, batch, step = measured(preset, CovariateConfig())
+        n_batches = EPOCHS * -(-ROWS // 32)
+        whole = ITERATIONS * iteration + n_batches * batch + MAP_STEPS * GRID / 32 * step
+        costs = (1e3 * iteration, 1e3 * batch, 1e3 * step, whole / 3600.0)
+        print(f"| {name} | convolutional | " + " | ".join(f"{value:.3g}" for value in costs) + " |", flush=True)
 
 
 def curve(n: int, share: float) -> None:

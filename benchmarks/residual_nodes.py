@@ -25,8 +25,8 @@ import jax
 import numpy as np
 
 from bgmiv.bgm.config import BGMIVConfig, default_preset
-from bgmiv.bgm.fitted_networks import FittedNetworks
-from bgmiv.bgm.residuals import density_gain, left_out_residuals, nodes_unless_normal
+from bgmiv.bgm.fitted import FittedNetworks
+from bgmiv.bgm.heldout import density_gain, left_out_residuals, nodes_unless_normal
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import query_at
 from bgmiv.designs import base
@@ -122,8 +122,7 @@ def measured(name: str, seed: int) -> dict[str, Any]:
     row: dict[str, Any] = {"case": name, "seed": seed, "usual": described(first, case), "kept": "usual"}
     row["usual"]["cpu"] = process_time() - begun
     scaled = first.scaler.transform(first.reduction.apply(data))
-    left_out = [member.held_out_rows for member in first.members]
-    residuals = left_out_residuals([member.model for member in first.members], scaled, left_out)
+    residuals = left_out_residuals(first.members, scaled)
     row["density_gain"] = density_gain(residuals)
     rule = nodes_unless_normal(residuals, N_NODES)
     if rule is None:

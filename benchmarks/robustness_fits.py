@@ -128,7 +128,7 @@ def _columns(seed: int = 3) -> dict[str, np.ndarray]:
 def fit_with_checkpoint(folder: Path, answer: Path) -> None:
     """Fit with a state saved after every chunk, and write what the fit predicts."""
 
-    from bgmiv.bgm.settings import CovariateConfig, ModelConfig
+    from bgmiv.bgm.config import CovariateConfig, ModelConfig
     from bgmiv.effects import predict
     from bgmiv.training import Checkpoint
 
@@ -136,7 +136,7 @@ def fit_with_checkpoint(folder: Path, answer: Path) -> None:
     table = _columns()
     data = bgmiv.data.IVData.from_arrays(table["y"], table["x"], instruments=table["w"], covariates=table["v"])
     made = bgmiv.BGMIV("paper-qmc", batch_size=16, epochs=EPOCHS, iterations=ITERATIONS, random_state=0)._config()
-    shapes = CovariateConfig(dense_hidden=(8,), dense_decoder_hidden=(8,))
+    shapes = CovariateConfig(dense_hidden=(8,))
     config = replace(
         made,
         model=ModelConfig(treatment_hidden=(8,), outcome_hidden=(8,), covariates=shapes),

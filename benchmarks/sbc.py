@@ -30,9 +30,9 @@ from scipy.stats import chisquare, kstest
 from statsmodels.stats.multitest import multipletests
 
 from bgmiv import BGMIV
+from bgmiv.bgm.config import LatentPosterior
+from bgmiv.bgm.latents import sample_latents
 from bgmiv.bgm.model import BGMIVModel
-from bgmiv.bgm.posterior import sample_latents
-from bgmiv.bgm.settings import LatentPosterior
 from bgmiv.designs import make_design
 from bgmiv.likelihood import Gaussian
 
@@ -72,9 +72,10 @@ def simulated(model: BGMIVModel, n: int, key: jax.Array) -> tuple[jax.Array, jax
             key, own = jax.random.split(key)
             if isinstance(branch.head, Gaussian):
                 # A weighted log-density is that of another variance.
-                deviation = jnp.sqrt(branch.head.variance(raw) / branch.coordinate_weight)
+                share = 1.0 if branch.reduction == "sum" else 1.0 / max(branch.stop - branch.start, 1)
+                deviation = jnp.sqrt(branch.head.variance(raw) / share)
                 parts.append(branch.head.mean(raw) + deviation * jax.random.normal(own, (branch.head.dim,)))
-            elif branch.coordinate_weight == 1.0:
+            elif branch.reduction == "sum" or branch.stop - branch.start == 1:
                 parts.append(branch.head.sample(raw, own, 1)[0])
             else:
                 raise ValueError(f"the weighted density of {branch.head} cannot be drawn from")

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from bgmiv.bench.store import Row
-from bgmiv.bgm.config import BGMIVConfig, default_preset
+from bgmiv.bgm.config import BGMIVConfig, CovariateConfig, Ensemble, LatentLayout, ModelConfig, default_preset
 from bgmiv.bgm.model import BGMIVModel, build_model
-from bgmiv.bgm.settings import CovariateConfig, Ensemble, LatentLayout, ModelConfig
 from bgmiv.data import IVData, RoleScaling
 from bgmiv.errors import ConfigError
 from bgmiv.registry import find_method
@@ -73,7 +72,6 @@ def small() -> BGMIVConfig:
         config.model.covariates,
         features=features,
         dense_hidden=(8,),
-        dense_decoder_hidden=(8,),
         block_encoder_hidden=(8,),
         vector_decoder_hidden=(8,),
         column_decoder_hidden=(8,),

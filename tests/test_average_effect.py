@@ -87,7 +87,7 @@ def test_auto_takes_the_set_where_instruments_are_weak_and_every_answer_agrees()
         warnings.simplefilter("ignore", BGMIVWarning)
         analysis = weak.analysis(**PAIR)
     row, compared = analysis.effects[0], compare({"2SLS": weak}, **PAIR).methods[0]
-    assert row.method == found.method
+    assert row.interval.method == found.method
     for ends in (row, compared):
         assert (ends.lower, ends.upper) == pytest.approx((found.lower, found.upper), rel=1e-10)
     assert "set robust to weak instruments" in str(analysis)

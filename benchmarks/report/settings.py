@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import astuple
 
+import numpy as np
 import pandas as pd
 
 from bgmiv.bench.evaluate import PAPER_FIXED_SCALING, benchmark_config
 from bgmiv.bench.show import OURS
-from bgmiv.bgm.config import BGMIVConfig
-from bgmiv.bgm.settings import EGM, LatentMap
+from bgmiv.bgm.config import EGM, BGMIVConfig, LatentMap
+from bgmiv.bgm.resolve import resolve
 from bgmiv.designs import DemandDesign, MnistDesign, MnistHDDesign, VectorProxyDesign
 from bgmiv.designs.base import Design
 from bgmiv.registry import make_config
@@ -96,7 +97,7 @@ def design_settings(title: str, name: str) -> Table:
     lines = []
     for design, (columns, layout, batch, module) in _LAYOUTS.items():
         data = designs[design].sample(100, 0.5, 1)
-        config = benchmark_config(design, OURS, "paper-qmc").resolve(data.schema, 5000)
+        config = resolve(benchmark_config(design, OURS, "paper-qmc"), data, np.random.default_rng(0))
         latent = config.layout and astuple(config.layout)
         lines.append(
             {

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FiniteMixture", "GaussHermite", "IntegrationRule", "MonteCarlo", "ObservedTreatment", "QuasiMonteCarlo",
-    "ResidualNodes", "check_rule", "log_integral", "residual_nodes", "rule_for",
+    "ResidualNodes", "log_integral", "residual_nodes", "rule_for",
 ]  # fmt: skip
 
 
@@ -242,8 +242,3 @@ def rule_for(rule: IntegrationRule, head: Head) -> IntegrationRule:
             "QuasiMonteCarlo() or GaussHermite() for a continuous one."
         )
     return rule
-
-
-def check_rule(rule: IntegrationRule, head: Head) -> None:
-    """Raise a `ConfigError` if the rule cannot integrate over the head; nothing is computed."""
-    rule_for(rule, head)

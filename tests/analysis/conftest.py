@@ -13,6 +13,7 @@ import pytest
 
 from bgmiv.analysis.analysis import (
     Analysis,
+    AnalysisRequest,
     ColumnSummary,
     Curve,
     CurveSource,
@@ -24,7 +25,6 @@ from bgmiv.analysis.analysis import (
     contrast,
 )
 from bgmiv.analysis.instruments import Balance, BinnedMeans, DirectEffect, InstrumentViews
-from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.diagnostics.checks import Check, Diagnosis
 from bgmiv.diagnostics.verdict import judge
 from bgmiv.fitted import FitEvidence

@@ -13,12 +13,10 @@ from matplotlib import pyplot as plt
 from typer.testing import CliRunner
 
 from bgmiv import NPIV, TSLS, compare
-from bgmiv.analysis.analysis import contrast
+from bgmiv.analysis.analysis import AnalysisRequest, contrast
 from bgmiv.analysis.build import groups_of
 from bgmiv.analysis.page import report_page
-from bgmiv.analysis.page.background import assumption_texts
-from bgmiv.analysis.request import AnalysisRequest
-from bgmiv.analysis.text import summary_text
+from bgmiv.analysis.text import assumptions, summary_text
 from bgmiv.cli.main import app
 from bgmiv.data import IVData
 from bgmiv.errors import ConfigError, DataError
@@ -204,12 +202,12 @@ def groups(by: Any, data: IVData = DATA) -> Any:
 def test_groups_divide_the_rows(tsls: TSLS) -> None:
     for by in ("age", "region", {"team": np.arange(N) % 3}, {"score": RNG.normal(size=N)}):
         found = groups(by)
-        assert sorted(np.concatenate([group.rows for group in found]).tolist()) == list(range(N))
+        assert sorted(np.concatenate([rows for _, rows in found]).tolist()) == list(range(N))
         assert len(found) == 3
     assert len(groups(["age", "region"])) == 6
     few = IVData.from_arrays(TABLE["sales"], TABLE["price"], instruments=W, covariates={"schools": np.arange(N) % 4})
-    assert [group.label for group in groups("schools", few)] == [f"schools = {k}" for k in range(4)]
-    assert [group.label for group in groups({"team": ["a"] * N})] == ["team = a"]
+    assert [group.label for group, _ in groups("schools", few)] == [f"schools = {k}" for k in range(4)]
+    assert [group.label for group, _ in groups({"team": ["a"] * N})] == ["team = a"]
     request = tsls.analysis(by={"team": np.arange(N) % 3}).request
     assert (request.by, request.labels) == (("team",), ())
 
@@ -224,8 +222,8 @@ def test_of_many_groups_the_largest_are_shown_and_counted() -> None:
     many = IVData.from_arrays(w - u, w + u, instruments=w, covariates={"firm": names}, blocks={"firm": "categorical"})
     largest = {f"firm = firm {code}" for code in range(100, 108)}
     for found in (groups("firm", many), groups({"firm": names}, model.data_)):
-        assert {group.label for group in found} == largest
-        assert {(len(group.rows), group.n_groups) for group in found} == {(11, 300)}
+        assert {group.label for group, _ in found} == largest
+        assert {(len(rows), group.n_groups) for group, rows in found} == {(11, 300)}
     analysis = model.analysis(by={"firm": names}, no_instrument=False)
     assert len(analysis.effects) == 9
     words = "firm: the 8 largest of 300 groups."
@@ -233,7 +231,7 @@ def test_of_many_groups_the_largest_are_shown_and_counted() -> None:
     assert words in report_page(analysis)
     plt.switch_backend("agg")
     assert model.plot_effects(by={"firm": names}, no_instrument=False).get_title(loc="left") == words
-    assert all(group.n_groups == 0 for group in groups("region"))
+    assert all(group.n_groups == 0 for group, _ in groups("region"))
 
 
 def written(file: Path, table: dict[str, Any]) -> Path:
@@ -299,8 +297,8 @@ def test_a_term_of_a_formula_goes_by_its_column() -> None:
     model = TSLS().fit_formula("sales ~ C(region) + [price ~ cost]", TABLE)
     for by in ("region", "C(region)", None):
         found = groups(by, model.data_)
-        assert [group.column for group in found] == ["region"] * 3
-        assert found[0].label.startswith("region = ")
+        assert [group.column for group, _ in found] == ["region"] * 3
+        assert found[0][0].label.startswith("region = ")
 
 
 @pytest.mark.parametrize(
@@ -343,7 +341,7 @@ def test_one_sided_take_up_shows_the_mean_over_treated_rows(tmp_path: Path) -> N
     treated, everyone = model.ate(t0=0, t1=1, rows="treated"), model.ate(t0=0, t1=1)
     assert treated > everyone + 0.4
     analysis = model.analysis(no_instrument=False)
-    text = assumption_texts(analysis)["Compliance"]
+    text = assumptions(analysis)["Compliance"]
     words = f"its mean over the {int(taken.sum()):,} treated rows is {treated:.2f}"
     assert words in text
     assert f"The mean over all rows, {everyone:.2f}" in text
@@ -369,7 +367,7 @@ def test_what_is_estimated_is_said_for_the_data_at_hand() -> None:
     model = TSLS(treatment_kind="binary").fit_table(data, outcome="saved", treatment="plan", instruments=["offer"])
     analysis = model.analysis(no_instrument=False)
     assert analysis.estimand.treated == pytest.approx((0.0, taken[offered == 1].mean()))
-    texts = assumption_texts(analysis)
+    texts = assumptions(analysis)
     assert "local average treatment effect" in texts["Binary instrument"]
     assert "the effect on the treated" in texts["Compliance"]
     assert "Detail" not in texts
@@ -380,7 +378,7 @@ def test_what_is_estimated_is_said_for_the_data_at_hand() -> None:
         treatment="cost",
         instruments=["offer", "plan"],
     )
-    texts = assumption_texts(both.analysis(no_instrument=False))
+    texts = assumptions(both.analysis(no_instrument=False))
     assert "offer and plan affect saved only through cost" in texts["Exclusion and independence"]
     assert {"One instrument with two values", "Compliance"}.isdisjoint(texts)
     assert "Detail" in texts

@@ -100,7 +100,7 @@ def test_what_cannot_be_compared_is_refused(models: dict[str, Any], table: dict[
     half = {name: column[: N // 2] for name, column in table.items()}
     for other, message in (
         (fitted(TSLS(), half), "different numbers of rows: '2SLS' 200, 'other' 100"),
-        (fitted(TSLS(), table, outcome="v", covariates=None), "has outcome 'y' and 'other' 'v'"),
+        (fitted(TSLS(), table, outcome="v", covariates=None), r"different outcome: \['y'\] and \['v'\]"),
         (fitted(TSLS(), table, covariates=None), r"different covariates: \['v'\] and \[\]"),
         (fitted(TSLS(), table, instruments=["w", "y"], outcome="v", covariates=None), "outcome"),
     ):

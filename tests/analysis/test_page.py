@@ -15,11 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bgmiv.analysis.analysis import Analysis, ColumnSummary, Curve, CurveSource, Group, HistoryLine
+from bgmiv.analysis.analysis import Analysis, AnalysisRequest, ColumnSummary, Curve, CurveSource, Group, HistoryLine
 from bgmiv.analysis.axes import axis_over, curve_axes, effect_axis, outside_support
-from bgmiv.analysis.page import report_page, write_report
-from bgmiv.analysis.page.payload import compact_factors, payload, tables
-from bgmiv.analysis.request import AnalysisRequest
+from bgmiv.analysis.page import compact_factors, payload, report_page, tables, write_report
 from bgmiv.diagnostics.checks import Diagnosis
 from bgmiv.errors import ConfigError, DataError, StoreError
 

@@ -9,10 +9,9 @@ import jax
 import numpy as np
 import pytest
 
-from bgmiv.bgm.config import BGMIVConfig
-from bgmiv.bgm.fitted_networks import FittedNetworks
+from bgmiv.bgm.config import BGMIVConfig, CovariateConfig, LatentLayout, ModelConfig
+from bgmiv.bgm.fitted import FittedNetworks
 from bgmiv.bgm.model import BGMIVModel, build_model
-from bgmiv.bgm.settings import CovariateConfig, LatentLayout, ModelConfig
 from bgmiv.data import IVData
 
 

@@ -15,12 +15,11 @@ from jax import Array
 
 from bgmiv.bgm.alternating import AlternatingProgram, AlternatingState
 from bgmiv.bgm.model import BGMIVModel, log_p_iv, log_p_treatment, quasi_log_posterior
-from bgmiv.bgm.settings import Alternating
 from bgmiv.integrate import GaussHermite
 from bgmiv.training import Row, TrainingData, run_phase
 
 RATE, LATENT_RATE, WEIGHT, RULE = 0.05, 0.02, 0.5, GaussHermite(3)
-SETTINGS = Alternating(
+DENSE = AlternatingProgram(
     epochs=1,
     batch_size=8,
     learning_rate=RATE,
@@ -29,11 +28,10 @@ SETTINGS = Alternating(
     integration=RULE,
     latent_momentum="dense",
 )
-DENSE = AlternatingProgram(SETTINGS)
 
 
 def changed(**settings: Any) -> AlternatingProgram:
-    return AlternatingProgram(replace(SETTINGS, **settings))
+    return replace(DENSE, **settings)
 
 
 ROWS = changed(latent_momentum="rows")

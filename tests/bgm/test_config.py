@@ -6,51 +6,13 @@ from typing import Any
 
 import pytest
 
-from bgmiv.bgm.settings import (
-    EGM,
-    Alternating,
-    CovariateConfig,
-    Ensemble,
-    ImageDecoderConfig,
-    JointTraining,
-    LatentLayout,
-    LatentMap,
-    LatentPosterior,
-    ModelConfig,
-)
+from bgmiv.bgm.config import Ensemble, LatentLayout, LatentPosterior
 from bgmiv.errors import ConfigError
 from bgmiv.nn.settings import FeatureConfig, ImageConfig
 
 REFUSED: dict[type, dict[str, tuple[Any, ...]]] = {
-    EGM: {"iterations": (-1,), "batch_size": (1,), "chunk": (0,), "learning_rate": (0.0,), "critic_steps": (0,)},
-    JointTraining: {
-        "iterations": (-1,),
-        "batch_size": (1,),
-        "chunk": (0,),
-        "learning_rate": (0.0,),
-        "n_directions": (0,),
-        "weight_decay": (-1.0,),
-        "patience": (0,),
-        "tolerance": (0.9,),
-    },
-    Alternating: {
-        "epochs": (-1,),
-        "batch_size": (0,),
-        "chunk": (0,),
-        "learning_rate": (0.0,),
-        "latent_learning_rate": (-1.0,),
-        "latent_momentum": ("sparse",),
-        "pzv_weight": (-0.5,),
-    },
-    Ensemble: {"members": (0,), "attempts": (0,), "held_out": (-0.1, 0.6, float("nan"))},
-    LatentMap: {"steps": (-1,), "learning_rate": (0.0,)},
+    Ensemble: {"held_out": (-0.1, 0.6, float("nan"))},
     LatentPosterior: {"n_chains": (1, 33), "n_warmup": (0,), "n_draws": (2.5,), "seed": (-1,), "acceptance": (1.0,)},
-    ModelConfig: {
-        "treatment_hidden": ((8, 0),),
-        "outcome_hidden": ((0,),),
-        "treatment_trunk": ((0,),),
-        "outcome_trunk": ((8, 0),),
-    },
     ImageConfig: {
         "features": ("wavelet",),
         "filters": ((0, 4), (4,)),
@@ -59,18 +21,11 @@ REFUSED: dict[type, dict[str, tuple[Any, ...]]] = {
         "shift": (1.5,),
         "noise": (-0.1,),
     },
-    ImageDecoderConfig: {"decoder": ("none",), "filters": ((4, 4),), "weight": (0.0,)},
     FeatureConfig: {
         "dropout": (1.0,),
         "vector_noise": (-0.1,),
         "block_noise": ((("a", -1.0),),),
         "vector_features": ((0, 4),),
-    },
-    CovariateConfig: {
-        "dense_hidden": ((8, 0),),
-        "column_decoder_hidden": ((0,),),
-        "noise_levels": ((-1.0,),),
-        "block_reduction": ("median",),
     },
 }
 

@@ -11,8 +11,8 @@ import pytest
 from scipy.special import expit, log_softmax
 from scipy.stats import bernoulli, norm
 
+from bgmiv.bgm.config import CovariateConfig
 from bgmiv.bgm.covariates import CovariateModule, build_blocks, build_covariates, build_dense
-from bgmiv.bgm.settings import CovariateConfig, ImageDecoderConfig
 from bgmiv.data import BlockKind, CovariateBlock, IVData, Schema
 from bgmiv.likelihood import Bernoulli, Categorical, Gaussian
 from bgmiv.nn.settings import FeatureConfig, ImageConfig
@@ -140,7 +140,9 @@ def test_dropout_keeps_the_features_mean() -> None:
 def test_dense_module_is_one_gaussian_over_all_columns() -> None:
     v = np.asarray([0.3, -1.0], np.float32)
     for shared in (False, True):
-        built = build_dense(2, LATENT, key=jax.random.key(0), hidden=(4,), shared_variance=shared)
+        built = build_dense(
+            2, LATENT, CovariateConfig(dense_hidden=(4,), shared_variance=shared), key=jax.random.key(0)
+        )
         got = jax.tree.map(np.asarray, _evaluate(built, v, Z))
         (raw,) = got.raws
         deviation = np.sqrt(_softplus(raw[2:]))
@@ -150,7 +152,7 @@ def test_dense_module_is_one_gaussian_over_all_columns() -> None:
 
 
 def test_without_covariates_every_term_is_zero() -> None:
-    built = build_dense(0, LATENT, key=jax.random.key(0), hidden=(4,))
+    built = build_dense(0, LATENT, CovariateConfig(dense_hidden=(4,)), key=jax.random.key(0))
     got = jax.tree.map(np.asarray, _evaluate(built, np.zeros(0, np.float32), Z))
     assert got.mean.shape == (0,)
     assert got.encoded.shape == (LATENT,)
@@ -230,21 +232,17 @@ def test_an_image_gets_the_papers_convolutions_and_a_vector_beside_it_the_nuisan
     assert (time.width, image.width, nuisance.width) == (1, 64, 32)
     assert widths(built.encoder.net) == [97, 128, 64, 6]
     _, decoder, nuisance_decoder = built.decoder.nets
-    assert decoder.net.project.kernel.shape == (6, 7 * 7 * 128)
-    assert [layer.kernel.shape[2:] for layer in decoder.net.doublings] == [(128, 64), (64, 32)]
-    assert decoder.net.output.kernel.shape == (3, 3, 32, 1)
+    assert decoder.project.kernel.shape == (6, 7 * 7 * 128)
+    assert [layer.kernel.shape[2:] for layer in decoder.doublings] == [(128, 64), (64, 32)]
+    assert decoder.output.kernel.shape == (3, 3, 32, 1)
     assert widths(nuisance_decoder) == [6, 128, 64, 215, 215]
     assert [branch.head for branch in built.branches] == [Gaussian(1), Bernoulli(784), Gaussian(215)]
 
 
 def test_dense_image_networks_are_an_option() -> None:
-    config = CovariateConfig(
-        FeatureConfig(images=ImageConfig(features="dense", shift=2, noise=0.2)),
-        ImageDecoderConfig(decoder="dense", weight=2.0),
-    )
+    config = CovariateConfig(FeatureConfig(images=ImageConfig(features="dense", shift=2, noise=0.2)))
     built = shapes(schema({"photo": np.random.default_rng(0).random((4, 6, 5))}), 3, config)
-    (features,), (decoder,), (branch,) = built.encoder.features.parts, built.decoder.nets, built.branches
+    (features,), (branch,) = built.encoder.features.parts, built.branches
     assert [layer.kernel.shape for layer in features.layers] == [(30, 512), (512, 128), (128, 64)]
-    assert widths(decoder.net) == [3, 128, 512, 30]
-    assert (branch.head, branch.weight) == (Bernoulli(30), 2.0)
+    assert branch.head == Bernoulli(30)
     assert features.noise_width == 2 + 30

@@ -13,10 +13,20 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from bgmiv.bgm.config import BGMIVConfig, paper_preset
+from bgmiv.bgm.config import (
+    EGM,
+    Alternating,
+    BGMIVConfig,
+    CovariateConfig,
+    Ensemble,
+    LatentLayout,
+    LatentMap,
+    paper_preset,
+)
 from bgmiv.bgm.estimator import BGMIV, PRESETS
-from bgmiv.bgm.fitted_networks import FittedNetworks, Member
-from bgmiv.bgm.settings import EGM, Alternating, CovariateConfig, Ensemble, ImageDecoderConfig, LatentLayout, LatentMap
+from bgmiv.bgm.fitted import FittedNetworks
+from bgmiv.bgm.members import Member
+from bgmiv.bgm.resolve import resolve
 from bgmiv.data import FixedAffine, Identity, IVData, RoleScaling
 from bgmiv.designs import DemandDesign
 from bgmiv.effects import predict
@@ -95,18 +105,18 @@ class TestVerdicts:
     def test_a_fit_without_held_out_rows_warns(self, n: int) -> None:
         """Twenty rows are held out at least, or none: of few rows there are none to check the fit on."""
         model = BGMIV(iterations=0, epochs=0, random_state=0)
-        with pytest.warns(FitWarning, match="no rows were held out, so the fit could not be checked"):
+        with pytest.warns(FitWarning, match="No rows were held out, so the fit could not be checked"):
             model.fit(Y[:n], X[:n], instruments=W[:n], covariates=V[:n])
         assert model.verdict_ is not None
         assert model.verdict_.severity == "doubtful"
         assert np.isfinite(model.predict(X, V)).all()
 
     def test_a_short_fit_warns(self) -> None:
-        with pytest.warns(FitWarning, match="This fit failed its held-out checks: ") as caught:
+        with pytest.warns(FitWarning, match="This fit failed its held-out checks; do not use it") as caught:
             model = fit(held_out=0.4)
         # What training shows is known at once; the moment condition is looked at when asked for.
-        known = str(caught[0].message).split(" Not measured")[0].removesuffix(".")
-        assert known.split(": ", 1)[1].split("; ")[0] in model.verdict_.sentence
+        known = str(caught[0].message).split(" Not measured")[0]
+        assert known.split("do not use it. ")[1].split(". ")[0] in model.verdict_.sentence
 
 
 class TestWhatPredictionSees:
@@ -200,7 +210,7 @@ class TestPaperPreset:
         covariates = CovariateConfig()
         assert covariates.dense_hidden == (64,) * 5
         assert covariates.features.images == ImageConfig(features="conv", shift=0, noise=0.0, dropout=0.1)
-        assert covariates.images == ImageDecoderConfig(decoder="conv")
+        assert covariates.image_filters == (128, 64, 32)
 
     @pytest.mark.parametrize(
         ("covariates", "layout", "batch"),
@@ -214,8 +224,8 @@ class TestPaperPreset:
     def test_settings_that_follow_the_covariates(
         self, covariates: Any, layout: tuple[int, int, int, int], batch: int
     ) -> None:
-        schema = IVData.from_arrays(Y, X, instruments=W, covariates=covariates).schema
-        config = paper_preset().resolve(schema, 1000)
+        data = IVData.from_arrays(Y, X, instruments=W, covariates=covariates)
+        config = resolve(paper_preset(), data.take(np.resize(np.arange(N), 100)), np.random.default_rng(0))
         assert config.layout == config.model.layout == LatentLayout(*layout)
         assert config.initial.batch_size == config.alternating.batch_size == batch
 
@@ -253,13 +263,20 @@ class TestBlocks:
         assert noises[0] > noises[1]
 
 
-def test_draws_as_arviz_data(base: BGMIV) -> None:
+def test_latents_that_are_the_covariates_are_not_sampled(base: BGMIV) -> None:
+    with pytest.raises(ConfigError, match=r"nothing to sample.*preset='paper'"):
+        base.posterior(0.0, V[:3])
+    with pytest.raises(ConfigError, match="nothing to sample"):
+        fit(latents="posterior")
+
+
+def test_draws_as_arviz_data() -> None:
     pytest.importorskip("arviz")
+    base = fit(latent_layout=(1, 1, 0, 0))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = base.posterior(X[:3], V[:3], draws=40, chains=2, warmup=20)
-    # As many latents as covariates, all shared.
-    names = [f"shared[{j}]" for j in range(np.atleast_2d(V.T).shape[0])]
+    names = ["shared[0]", "outcome_only[0]"]
     assert found.posterior["latents"].shape == (2, 40, 3, len(names))
     assert found.posterior["structural"].shape == found.posterior["structural_model"].shape == (2, 40, 3)
     assert found.posterior["latent"].values.tolist() == names

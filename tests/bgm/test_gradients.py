@@ -11,10 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bgmiv.bgm.egm import critic_loss, egm_loss
-from bgmiv.bgm.joint import joint_loss
+from bgmiv.bgm.config import CovariateConfig, JointTraining, LatentLayout, ModelConfig
+from bgmiv.bgm.initial import critic_loss, egm_loss, joint_loss
 from bgmiv.bgm.model import BGMIVModel, build_model, quasi_log_posterior
-from bgmiv.bgm.settings import CovariateConfig, JointTraining, LatentLayout, ModelConfig
 from bgmiv.data import IVData
 from bgmiv.integrate import FiniteMixture, GaussHermite, IntegrationRule, QuasiMonteCarlo
 from bgmiv.nn.layers import MLP

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bgmiv.bgm.covariates import CovariateModule, build_blocks, build_image_decoder
-from bgmiv.bgm.settings import CovariateConfig, ImageDecoderConfig
+from bgmiv.bgm.config import CovariateConfig
+from bgmiv.bgm.covariates import ConvDecoder, CovariateModule, build_blocks
 from bgmiv.data import BlockKind, CovariateBlock
 from bgmiv.likelihood import Bernoulli
 from bgmiv.nn.features import ImageFeatures, build_features, rows_at_once
@@ -20,7 +20,7 @@ LATENT = 3
 
 
 SMALL: dict[str, Any] = {"filters": (3, 4), "conv_features": (6, 5), "dense_features": (7, 5)}
-SMALL_DECODER: dict[str, Any] = {"filters": (4, 3, 2), "dense_hidden": (6,)}
+FILTERS = (4, 3, 2)
 
 
 def image_block(shape: tuple[int, int, int], start: int = 0) -> CovariateBlock:
@@ -36,7 +36,7 @@ def features_of(shape: tuple[int, int, int], **settings: Any) -> ImageFeatures:
     return features
 
 
-def module(kind: str = "conv", shift: int = 0, noise: float = 0.0, **decoder: Any) -> CovariateModule:
+def module(kind: str = "conv", shift: int = 0, noise: float = 0.0) -> CovariateModule:
     """A plain column, an image and an embedding."""
     blocks = (
         CovariateBlock("age", BlockKind.continuous, ("age",), 0, 1),
@@ -50,7 +50,7 @@ def module(kind: str = "conv", shift: int = 0, noise: float = 0.0, **decoder: An
         features=FeatureConfig(
             nuisance_features=(5, 3), images=ImageConfig(**{**SMALL, "features": kind, "shift": shift, "noise": noise})
         ),
-        images=ImageDecoderConfig(**{**SMALL_DECODER, "decoder": kind, **decoder}),
+        image_filters=FILTERS,
     )
     return jax.jit(lambda key: build_blocks(blocks, LATENT, config, key=key))(jax.random.key(0))
 
@@ -64,11 +64,10 @@ Z = np.asarray([0.5, -0.2, 1.3], np.float32)
 def test_any_shape_has_features_and_a_decoder(shape: tuple[int, int, int], kind: str) -> None:
     block = image_block(shape)
     config = FeatureConfig(images=ImageConfig(**{**SMALL, "features": kind, "shift": 1}))
-    decoder_config = ImageDecoderConfig(**{**SMALL_DECODER, "decoder": kind})
 
     def built(key: jax.Array, pixels: jax.Array, noise: jax.Array) -> tuple[jax.Array, ...]:
         features = build_features([block], config, key=key)
-        decoder = build_image_decoder(block, LATENT, decoder_config, key=key)
+        decoder = ConvDecoder(LATENT, shape, FILTERS, key=key)
         z = jnp.ones(LATENT)
         return features(pixels, None), features(pixels, noise[: features.noise_width]), decoder(z), decoder.leading(z)
 
@@ -139,13 +138,12 @@ def _all_of(module: CovariateModule) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("kind", ["conv", "dense"])
 def test_a_mix_of_blocks_weighs_and_places_each(kind: str) -> None:
-    built = module(kind, weight=3.0)
+    built = module(kind)
     encoded, raws, log_prob, mean = _all_of(built)
     assert encoded.shape == (LATENT,)
     assert [len(raw) for raw in raws] == [2, 60, 8]
     densities = [b.head.log_prob(raw, b.of(V)) for b, raw in zip(built.branches, raws, strict=True)]
-    weights = (1.0, 3.0, 1.0)
-    expected = sum(w * float(np.mean(d)) for w, d in zip(weights, densities, strict=True))
+    expected = sum(float(np.mean(one)) for one in densities)
     assert float(log_prob) == pytest.approx(expected, rel=1e-4)
     pixels = np.asarray(mean)[1:61]
     assert mean.shape == (65,)

@@ -13,22 +13,19 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from bgmiv.bgm.config import CovariateConfig, JointTraining
 from bgmiv.bgm.covariates import build_dense
-from bgmiv.bgm.egm import EGMProgram, critic_loss
 from bgmiv.bgm.heldout import outcome_loss
-from bgmiv.bgm.joint import JointProgram, JointState, joint_loss, sliced_distance
+from bgmiv.bgm.initial import EGMProgram, JointProgram, JointState, critic_loss, joint_loss, sliced_distance
 from bgmiv.bgm.model import BGMIVModel
-from bgmiv.bgm.settings import EGM, JointTraining
-from bgmiv.errors import ConfigError, FitInterrupted
+from bgmiv.errors import FitInterrupted
 from bgmiv.integrate import GaussHermite
 from bgmiv.nn.layers import MLP
 from bgmiv.training import Checkpoint, TrainingData, run_phase
 
 PROGRAMS = {
-    "egm": EGMProgram(
-        EGM(iterations=100, batch_size=8, learning_rate=5e-3, critic_steps=2, critic_hidden=(8,), chunk=7)
-    ),
-    "joint": JointProgram(JointTraining(iterations=100, batch_size=8, learning_rate=1e-2, n_directions=4, chunk=7)),
+    "egm": EGMProgram(iterations=100, batch_size=8, learning_rate=5e-3, critic_steps=2, critic_hidden=(8,), chunk=7),
+    "joint": JointProgram(iterations=100, batch_size=8, learning_rate=1e-2, n_directions=4, chunk=7),
 }
 # The adversarial term of the first moves with the critic; the rest must fall.
 FIT_PARTS = {"egm": ("covariates", "treatment", "outcome"), "joint": ("loss",)}
@@ -63,9 +60,7 @@ def test_it_trains_every_part(run: Any) -> None:
 def test_neither_chunks_nor_padding_change_the_result(run: Any, tiny: Any, same: Any) -> None:
     _, program, before, after, _ = run
     rows = jax.tree.map(lambda leaf: leaf.at[20:].set(1e6), tiny.data.rows)
-    again, history = run_phase(
-        type(program)(replace(program.settings, chunk=50)), before, tiny.data._replace(rows=rows), jax.random.key(2)
-    )
+    again, history = run_phase(replace(program, chunk=50), before, tiny.data._replace(rows=rows), jax.random.key(2))
     assert len(history) == 2
     # Bitwise: step t draws from fold_in(key, t), and the chunk's length is no part of the compiled program.
     if isinstance(again, JointState):
@@ -76,7 +71,7 @@ def test_neither_chunks_nor_padding_change_the_result(run: Any, tiny: Any, same:
 
 def test_egm_integrates_the_outcome_over_the_residuals_spread(tiny: Any) -> None:
     spread = {"integration": GaussHermite(8), "treatment_spread": "residual"}
-    whole = EGMProgram(replace(PROGRAMS["egm"].settings, **spread))
+    whole = replace(PROGRAMS["egm"], **spread)
     before, key = jax.jit(whole.init)(tiny.model, jax.random.key(1)), jax.random.key(2)
     wide = jax.jit(whole.step)(before, tiny.data, key)
     assert float(wide[0].treatment_error) == pytest.approx(0.99 + 0.01 * float(wide[1]["treatment"]))
@@ -85,8 +80,6 @@ def test_egm_integrates_the_outcome_over_the_residuals_spread(tiny: Any) -> None
     plug_in = jax.jit(PROGRAMS["egm"].step)(before, tiny.data, key)
     assert float(narrow[1]["outcome"]) == pytest.approx(float(plug_in[1]["outcome"]), rel=1e-4)
     assert float(wide[1]["outcome"]) != pytest.approx(float(plug_in[1]["outcome"]), rel=1e-4)
-    with pytest.raises(ConfigError, match="treatment_spread is 'head' or 'residual', got 'wide'"):
-        EGM(treatment_spread="wide")  # type: ignore[arg-type]
 
 
 def test_critic_loss_of_a_linear_critic() -> None:
@@ -101,7 +94,8 @@ def test_critic_loss_of_a_linear_critic() -> None:
 
 
 def test_egm_needs_no_covariates(tiny: Any) -> None:
-    bare = eqx.tree_at(lambda m: m.covariates, tiny.model, build_dense(0, 4, key=jax.random.key(0), hidden=(8,)))
+    without = build_dense(0, 4, CovariateConfig(dense_hidden=(8,)), key=jax.random.key(0))
+    bare = eqx.tree_at(lambda m: m.covariates, tiny.model, without)
     rows = tiny.data.rows._replace(v=jnp.zeros((24, 0)))
     state = PROGRAMS["egm"].init(bare, jax.random.key(1))
     _, metrics = jax.eval_shape(PROGRAMS["egm"].step, state, tiny.data._replace(rows=rows), jax.random.key(2))
@@ -136,7 +130,7 @@ def test_outcome_does_not_teach_the_treatments_spread(tiny: Any) -> None:
     def slope(rows: Any) -> Any:
         def loss(model: Any) -> jax.Array:
             noise = jnp.zeros((8, 0))
-            return joint_loss(model, GaussHermite(3), rows, directions, noise, jax.random.key(0), SETTINGS)[0]
+            return joint_loss(model, GaussHermite(3), rows, directions, noise, jax.random.key(0), PROGRAM)[0]
 
         return jax.grad(loss)(tiny.model).treatment.outputs[0].kernel
 
@@ -147,7 +141,7 @@ def test_outcome_does_not_teach_the_treatments_spread(tiny: Any) -> None:
 
 
 RULE = GaussHermite(2)
-SETTINGS = JointTraining(
+PROGRAM = JointProgram(
     iterations=60,
     batch_size=8,
     learning_rate=0.05,
@@ -157,12 +151,11 @@ SETTINGS = JointTraining(
     patience=3,
     integration=RULE,
 )
-PROGRAM = JointProgram(SETTINGS)
 LOSS = jax.jit(outcome_loss, static_argnums=1)
 INIT = jax.jit(JointProgram.init, static_argnums=0)
 EVALUATE = jax.jit(JointProgram.evaluate, static_argnums=0)
 STEP = jax.jit(JointProgram.step, static_argnums=0)
-DECAYED = JointProgram(replace(SETTINGS, weight_decay=1000.0))
+DECAYED = replace(PROGRAM, weight_decay=1000.0)
 
 
 @pytest.fixture(scope="module")
@@ -331,12 +324,3 @@ class TestWeightDecay:
                     assert np.abs(now.bias).max() < 0.051
         for leaf in jax.tree.leaves(moved.covariates):
             assert np.abs(leaf).max() < 0.051
-
-
-def test_iterations_left_open_follow_the_rows() -> None:
-    left_open = JointTraining(iterations=None)
-    for n, iterations in ((50, 3000), (4000, 6000), (10**7, 30_000)):
-        assert left_open.resolve(n) == replace(left_open, iterations=iterations, chunk=iterations // 10)
-    assert SETTINGS.resolve(10**6) is SETTINGS
-    with pytest.raises(ConfigError, match="resolve"):
-        _ = left_open.n_steps

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -14,6 +15,8 @@ from bgmiv.baselines.tsls import TSLS
 from bgmiv.bgm.config import BGMIVConfig
 from bgmiv.bgm.estimator import BGMIV, PRESETS, _model_draws
 from bgmiv.bgm.last_stage import fit_sieve_stage, with_networks
+from bgmiv.bgm.members import TrainingRows
+from bgmiv.bgm.uncertainty import tangent_directions
 from bgmiv.data import IVData
 from bgmiv.data.query import query_at
 from bgmiv.effects import estimate_at
@@ -140,7 +143,8 @@ def test_a_fit_carries_it_along(proxy_data: IVData, tmp_path: Path) -> None:
     np.testing.assert_allclose(
         used.at(query), fitted.at(query) + (0.5 - fitted.last_stage.weight) * plain.at(query), rtol=1e-6
     )
-    completed = used.with_uncertainty(proxy_data, query_at(fitted.schema, proxy_data.treatment, proxy_data).rows)
+    rows = TrainingRows.of(fitted.config, fitted.reduction.apply(proxy_data), jax.random.key(0))
+    completed = replace(used, directions=tangent_directions(fitted.config, rows, fitted.members))
     names = [source.name for source in completed.factors(query)]
     assert names[0] == "sampling"
     assert names[-3:] == ["weights", "shrinkage", "network"]

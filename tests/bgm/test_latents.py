@@ -11,10 +11,11 @@ import numpy as np
 import optax
 import pytest
 
+from bgmiv.bgm.alternating import LatentAdamState, init_latents, step_latents
+from bgmiv.bgm.config import CovariateConfig, LatentMap
 from bgmiv.bgm.covariates import build_dense
-from bgmiv.bgm.latents import LatentAdamState, init_latents, latents_of, step_latents, structural_means
+from bgmiv.bgm.latents import latents_of, structural_means
 from bgmiv.bgm.model import BGMIVModel, covariate_log_posterior
-from bgmiv.bgm.settings import LatentMap
 
 MAP = LatentMap(steps=60, learning_rate=0.01)
 # Rows land in other places of a padded block; vectorised sums then round differently, and Adam's steps keep that.
@@ -38,7 +39,7 @@ def test_it_climbs_the_posterior_of_every_row(model: BGMIVModel, covariates: np.
 
 
 def test_it_sees_covariates_and_nothing_else(model: BGMIVModel, covariates: np.ndarray) -> None:
-    assert list(inspect.signature(latents_of).parameters) == ["model", "v", "config"]
+    assert list(inspect.signature(latents_of).parameters) == ["model", "v", "rule"]
     # Other treatment and outcome networks, as other x, y or w would leave: the latents do not notice.
     changed = eqx.tree_at(
         lambda m: (m.treatment, m.outcome),
@@ -79,7 +80,7 @@ def test_many_rows_agree_with_small_pieces(model: BGMIVModel) -> None:
 
 def test_without_covariates_all_rows_share_their_latents(model: BGMIVModel) -> None:
     bare = BGMIVModel(
-        build_dense(0, 4, key=jax.random.key(0), hidden=(8,)),
+        build_dense(0, 4, CovariateConfig(dense_hidden=(8,)), key=jax.random.key(0)),
         model.treatment,
         model.outcome,
         model.layout,

@@ -11,6 +11,7 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats import norm
 
+from bgmiv.bgm.config import CovariateConfig, LatentLayout, ModelConfig
 from bgmiv.bgm.model import (
     BGMIVModel,
     build_model,
@@ -20,7 +21,6 @@ from bgmiv.bgm.model import (
     outcome_raws,
     quasi_log_posterior,
 )
-from bgmiv.bgm.settings import CovariateConfig, LatentLayout, ModelConfig
 from bgmiv.data import IVData
 from bgmiv.integrate import GaussHermite, ObservedTreatment
 from bgmiv.likelihood import Bernoulli, Gaussian

@@ -137,7 +137,7 @@ class TestTheSwitch:
         assert "networks=False" in model.verdict_.sentence
 
     def test_never_is_for_a_fit_with_a_last_stage(self) -> None:
-        for settings in ({"preset": "paper"}, {"held_out": 0.0}, {"bootstrap": True, "members": 20}):
+        for settings in ({"preset": "paper"}, {"held_out": 0.0}):
             with pytest.raises(ConfigError, match="networks=False leaves the last stage"):
                 BGMIV(networks=False, **settings)._config()
         with pytest.raises(ConfigError, match="'auto', True or False"):
@@ -158,7 +158,7 @@ class TestTheSwitch:
     def test_when_networks_are_trained(
         self, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], wanted: bool
     ) -> None:
-        from bgmiv.bgm import train
+        from bgmiv.bgm import members
 
         class Trained(Exception):
             pass
@@ -166,7 +166,7 @@ class TestTheSwitch:
         def trained(*_: Any) -> None:
             raise Trained
 
-        monkeypatch.setattr(train, "fit_networks", trained)
+        monkeypatch.setattr(members, "train_members", trained)
         data = draw(change.pop("surface", 0.0))
         if change.pop("wide", False):
             proxy = np.random.default_rng(0).normal(size=(N, 40))

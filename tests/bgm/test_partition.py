@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bgmiv.bgm.config import BGMIVConfig, CovariateConfig, JointTraining, LatentLayout, ModelConfig
 from bgmiv.bgm.model import build_model
-from bgmiv.bgm.partition import choose_layout
-from bgmiv.bgm.settings import CovariateConfig, LatentLayout, ModelConfig
+from bgmiv.bgm.resolve import choose_layout, resolve
 from bgmiv.data import IVData
 from bgmiv.nn.settings import FeatureConfig
 
@@ -86,3 +86,10 @@ def test_all_are_shared_where_rows_show_nothing() -> None:
     one_without = table(800, lambda v: np.column_stack([v[:, :2], rng.normal(size=len(v))]))
     assert layout(one_without) == (3, 0, 0, 0)
     assert layout(IVData.from_arrays(y, x, instruments=w)) == (1, 0, 0, 0)
+
+
+def test_iterations_left_open_grow_with_the_root_of_the_rows() -> None:
+    config = BGMIVConfig(initial=JointTraining(iterations=None))
+    for n, iterations in ((50, 3000), (4000, 6000)):
+        initial = resolve(config, table(n), np.random.default_rng(0)).initial
+        assert (initial.iterations, initial.chunk) == (iterations, iterations // 10)

@@ -17,10 +17,16 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from bgmiv.bgm.latents import structural_averages, structural_means
+from bgmiv.bgm.config import CovariateConfig, LatentLayout, LatentPosterior, ModelConfig
+from bgmiv.bgm.latents import (
+    LatentDraws,
+    _warn_unconverged,
+    latent_draws,
+    sample_latents,
+    structural_at_draws,
+    structural_means,
+)
 from bgmiv.bgm.model import BGMIVModel, build_model, covariate_log_posterior
-from bgmiv.bgm.posterior import LatentDraws, _warn_unconverged, latent_draws, sample_latents
-from bgmiv.bgm.settings import CovariateConfig, LatentLayout, LatentPosterior, ModelConfig
 from bgmiv.data import IVData
 from bgmiv.errors import BGMIVWarning
 from bgmiv.nn.settings import FeatureConfig
@@ -216,7 +222,7 @@ def test_predictions_use_few_draws_of_each_distinct_row(model: BGMIVModel, pca_d
     assert draws.shape == (2 * ROWS, 256, 2)
     flat = pca_draws.draws.reshape(ROWS, 960, 2)[:, np.linspace(0, 959, 256).round().astype(int)]
     np.testing.assert_array_equal(draws, flat[places])
-    means = structural_averages(ppca, x, draws)
+    means = structural_at_draws(ppca, x, draws).mean(axis=1)
     for j in (0, ROWS + 3):
         expected = structural_means(ppca, np.full(256, x[j]), draws[j]).mean()
         np.testing.assert_allclose(means[j], expected, rtol=1e-4, atol=1e-5)

@@ -15,16 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bgmiv.bgm import fitted_networks as result_module
-from bgmiv.bgm import posterior
-from bgmiv.bgm.config import BGMIVConfig
+from bgmiv.bgm import fitted as result_module
+from bgmiv.bgm import latents as posterior
+from bgmiv.bgm.config import BGMIVConfig, LatentPosterior
 from bgmiv.bgm.estimator import BGMIV, PRESETS
-from bgmiv.bgm.fitted_networks import FittedNetworks
+from bgmiv.bgm.fitted import FittedNetworks
 from bgmiv.bgm.latents import structural_means
-from bgmiv.bgm.settings import LatentPosterior
 from bgmiv.data import IVData, Schema
 from bgmiv.data.query import Query, Rows, query_along, rows_of
-from bgmiv.errors import NotFittedError
 
 
 @pytest.fixture
@@ -66,27 +64,23 @@ QUESTIONS: dict[str, Callable[[BGMIV], Any]] = {
 def test_one_question_checks_and_encodes_once(model: BGMIV, counts: Counter[Any], question: str) -> None:
     QUESTIONS[question](model)
     assert counts.pop("checks", 0) <= 1
-    # The directions of intervals are found from the latents of the rows of the fit.
-    encodings = 2 if question == "other rows" else 1
-    assert sorted(counts.values()) == [encodings] * 3
+    assert sorted(counts.values()) == [1] * 3
 
 
-def test_a_completed_fit_keeps_the_encoding(fitted: FittedNetworks, proxy_data: IVData, counts: Counter[Any]) -> None:
+def test_some_of_the_rows_are_not_encoded_again(
+    fitted: FittedNetworks, proxy_data: IVData, counts: Counter[Any]
+) -> None:
     rows = rows_of(fitted.schema, proxy_data)
     query = Query(np.array([[0.0], [1.0]]), rows)
     before = fitted.at(query)
-    completed = fitted.with_uncertainty(proxy_data, rows)
-    assert completed.with_uncertainty(proxy_data, rows) is completed
-    np.testing.assert_allclose(completed.at(query.take(slice(3, 8))), before[:, 3:8], rtol=1e-6)
-    sources = completed.factors(query.take(slice(3, 8)))
+    np.testing.assert_allclose(fitted.at(query.take(slice(3, 8))), before[:, 3:8], rtol=1e-6)
+    sources = fitted.factors(query.take(slice(3, 8)))
     assert [(source.name, source.factors.shape) for source in sources] == [
         ("sampling", (64, 2, 5)),
         ("shrinkage", (66, 2, 5)),
         ("network", (3, 2, 5)),
     ]
     assert sorted(counts.values()) == [1, 1, 1]
-    with pytest.raises(NotFittedError, match="with_uncertainty"):
-        fitted.factors(query)
 
 
 def test_support_is_known_right_after_the_fit(fitted: FittedNetworks, proxy_data: IVData) -> None:
@@ -101,8 +95,7 @@ def test_support_is_known_right_after_the_fit(fitted: FittedNetworks, proxy_data
 def test_members_spread_is_their_variance(fitted: FittedNetworks, proxy_data: IVData) -> None:
     rows = rows_of(fitted.schema, proxy_data).take(slice(0, 4))
     query = Query(np.array([[0.0], [1.0], [2.0]]), rows)
-    completed = fitted.with_uncertainty(proxy_data, rows_of(fitted.schema, proxy_data))
-    network = completed.factors(query)[-1]
+    network = fitted.factors(query)[-1]
     np.testing.assert_allclose(np.sum(network.factors**2, axis=0), fitted.members_at(query).var(axis=0, ddof=1))
 
 
@@ -114,12 +107,11 @@ def test_draws_of_the_posterior_are_made_once_a_member(
     ruled = replace(fitted, config=replace(fitted.config, latents=rule), members=fitted.members[:2])
     calls = []
     real = posterior._run_chains
-    rows = rows_of(ruled.schema, proxy_data)
     few = rows_of(ruled.schema, {"proxy": proxy_data.covariates[:4]})
     query = Query(np.array([[0.0], [1.0], [2.0]]), few)
     monkeypatch.setattr(posterior, "_run_chains", lambda *a, **k: calls.append(1) or real(*a, **k))
     values = ruled.at(query)
-    sources = ruled.with_uncertainty(proxy_data, rows).factors(query)
+    sources = ruled.factors(query)
     assert len(calls) == 2
     draws = [
         posterior.latent_draws(m.model, ruled.scaled_covariates(few.covariates), rule, np.zeros(1))

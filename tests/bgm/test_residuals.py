@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import jax
@@ -12,10 +13,10 @@ import pytest
 
 import bgmiv
 from bgmiv import BGMIV
+from bgmiv.bgm import fit as fit_module
 from bgmiv.bgm import last_stage
-from bgmiv.bgm import train as train_module
 from bgmiv.bgm.config import PRESETS, BGMIVConfig
-from bgmiv.bgm.residuals import LeftOutResiduals, density_gain, nodes_unless_normal
+from bgmiv.bgm.heldout import LeftOutResiduals, density_gain, nodes_unless_normal
 from bgmiv.errors import ConfigError
 from bgmiv.integrate import GaussHermite, ResidualNodes, residual_nodes
 from bgmiv.likelihood import Gaussian
@@ -109,7 +110,8 @@ class TestFit:
             patch.setitem(PRESETS, "default", lambda: config)
             # Small networks are no better than the sieve, and which nodes have the lower loss is chance.
             patch.setattr(last_stage, "_better", lambda *_: True)
-            patch.setattr(train_module, "_lower_loss", lambda one, two: two)
+            losses = count()
+            patch.setattr(fit_module, "_mean_loss", lambda _: next(losses))
             return BGMIV(networks=True, random_state=0).fit(y, x, instruments=w, covariates=v)
 
     def test_nodes_follow_the_residuals_and_are_saved(self, small_fit: BGMIVConfig, tmp_path: Path) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
 
 from bgmiv.bgm import uncertainty as tangent
+from bgmiv.bgm.config import BGMIVConfig, JointTraining, LatentLayout, LatentMap, ModelConfig
+from bgmiv.bgm.members import Member
 from bgmiv.bgm.model import BGMIVModel, build_model, encode_rows
-from bgmiv.bgm.settings import LatentLayout, ModelConfig
-from bgmiv.bgm.uncertainty import tangent_directions, tangent_factors
+from bgmiv.bgm.uncertainty import Directions, tangent_directions, tangent_factors
 from bgmiv.data import IVData
 from bgmiv.data.scaling import RoleScaling, ScaledData
 from bgmiv.integrate import ObservedTreatment
@@ -54,10 +58,21 @@ def at_rows(model: BGMIVModel, directions: np.ndarray, rows: ScaledData, z: np.n
     return tangent_factors(model, directions, z, rows.x[:50], np.arange(50), 64).T / np.sqrt(len(directions))
 
 
-def factors(model: BGMIVModel, rows: ScaledData, **options: object) -> np.ndarray:
+def directions_of(model: BGMIVModel, rows: ScaledData, groups: np.ndarray | None = None) -> Directions:
+    """Of one member that has left out no rows."""
+    config = BGMIVConfig(initial=JointTraining(integration=ObservedTreatment()), latents=LatentMap(steps=0))
+    none = np.zeros(0, np.int64)
+    fitted_on: Any = SimpleNamespace(
+        scaled=rows,
+        data=SimpleNamespace(weights=None),
+        at=lambda positions: ScaledData(*(part[positions] for part in rows)),
+    )
+    return tangent_directions(config, fitted_on, [Member(model, (), none)], groups=groups)
+
+
+def factors(model: BGMIVModel, rows: ScaledData, groups: np.ndarray | None = None) -> np.ndarray:
     z = np.asarray(encode_rows(model, rows.v))
-    directions = tangent_directions([model], [z], rows, ObservedTreatment(), **options)  # type: ignore[arg-type]
-    return at_rows(model, directions.noise[0], rows, z)
+    return at_rows(model, directions_of(model, rows, groups).noise[0], rows, z)
 
 
 def sandwich(columns: np.ndarray, scores: np.ndarray) -> np.ndarray:
@@ -89,7 +104,7 @@ def test_what_the_prior_takes_is_the_bias_of_a_ridge_regression(
     monkeypatch.setattr(tangent, "N_DIRECTIONS", 2000)
     model, columns, residuals = with_least_squares(linear, rows)
     z = np.asarray(encode_rows(model, rows.v))
-    directions = tangent_directions([model], [z], rows, ObservedTreatment())
+    directions = directions_of(model, rows)
     inverse = np.linalg.inv(columns.T @ columns / N + precision * np.eye(4))
     leverage = np.einsum("ij,jk,ik->i", columns, inverse, columns) / N
     variance = np.mean((residuals / (1 - leverage)) ** 2) / (N * precision)
@@ -101,9 +116,9 @@ def test_what_the_prior_takes_is_the_bias_of_a_ridge_regression(
 def test_more_rows_of_the_same_kind_narrow_it(linear: BGMIVModel, rows: ScaledData) -> None:
     model, *_ = with_least_squares(linear, rows)
     many = ScaledData(*(np.concatenate([part] * 9) for part in rows))
-    z = np.asarray(encode_rows(model, many.v))
+    z = np.asarray(encode_rows(model, rows.v))
     one = factors(model, rows)
-    directions = tangent_directions([model], [z], many, ObservedTreatment())
+    directions = directions_of(model, many)
     other = at_rows(model, directions.noise[0], rows, z)
     # A third, but for 64 draws of each and for the thousand rows that the second is made of.
     assert 2.2 < np.sqrt(np.sum(one**2) / np.sum(other**2)) < 4.2
@@ -122,4 +137,4 @@ def test_left_out_residuals_set_the_prior(linear: BGMIVModel, rows: ScaledData) 
     owners = [np.arange(N) < 150, np.arange(N) >= 150]
     pair = [np.where(owner[:, None], 1.1, 1.0) * inner for owner in owners]
     assert tangent._mean_leverage(pair, owners) == pytest.approx(1 - 1 / 1.1, rel=1e-6)
-    assert tangent._mean_leverage(pair, []) is None
+    assert tangent._mean_leverage(pair, [np.zeros(N, bool)] * 2) is None

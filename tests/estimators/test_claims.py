@@ -6,8 +6,16 @@ import numpy as np
 import pytest
 
 from bgmiv import NPIV, TSLS
-from bgmiv.bgm.config import BGMIVConfig
-from bgmiv.bgm.settings import EGM, Alternating, CovariateConfig, JointTraining, LatentLayout, LatentMap, ModelConfig
+from bgmiv.bgm.config import (
+    EGM,
+    Alternating,
+    BGMIVConfig,
+    CovariateConfig,
+    JointTraining,
+    LatentLayout,
+    LatentMap,
+    ModelConfig,
+)
 from bgmiv.data import IVData
 from bgmiv.designs import DemandDesign
 from bgmiv.effects import predict

@@ -11,9 +11,9 @@ from linearmodels.iv import IV2SLS
 
 from bgmiv import KIV, TSLS
 from bgmiv.baselines.tsls import TSLSConfig
+from bgmiv.bgm.config import CovariateConfig, JointTraining, ModelConfig
 from bgmiv.bgm.estimator import PRESETS, BGMIVConfig
-from bgmiv.bgm.settings import CovariateConfig, JointTraining, ModelConfig
-from bgmiv.bgm.train import open_checkpoint
+from bgmiv.bgm.fit import open_checkpoint
 from bgmiv.data.ivdata import IVData
 from bgmiv.effects import predict
 from bgmiv.training import Checkpoint

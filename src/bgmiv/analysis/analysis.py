@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.analysis.instruments import InstrumentViews
+from bgmiv.analysis.instruments import InstrumentViews, check_lengths, records_of
 from bgmiv.analysis.markup import shortened
-from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.data.files import Tabular
 from bgmiv.diagnostics.checks import Diagnosis
 from bgmiv.diagnostics.verdict import Severity, Verdict
-from bgmiv.errors import DataError
-from bgmiv.intervals import ANDERSON_RUBIN, NO_INTERVAL, Estimate, Interval, Source, coefficient_table, interval_of
+from bgmiv.errors import ConfigError, DataError
+from bgmiv.intervals import (
+    ANDERSON_RUBIN,
+    NO_INTERVAL,
+    Estimate,
+    Interval,
+    Source,
+    check_level,
+    coefficient_table,
+    interval_of,
+)  # fmt: skip
 from bgmiv.numerals import number
 
 if TYPE_CHECKING:
@@ -24,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Analysis",
+    "AnalysisRequest",
     "ColumnSummary",
     "Curve",
     "CurveSource",
@@ -35,6 +45,55 @@ __all__ = [
     "Question",
     "contrast",
 ]
+
+
+@dataclass(frozen=True)
+class AnalysisRequest:
+    """Everything that decides what an analysis of a fit holds; equal requests have equal answers.
+
+    The fields are the arguments of `analysis`, where None stands for the default. `compare` has only the names of the
+    other methods. `labels` has one label a row for names in `by` that are no covariates; analyses do not keep them.
+    `units` is what the rows are called, such as "flights".
+
+    Raises:
+        ConfigError: only one of t0 and t1 is given, the level is not between 0 and 1, or the units have no name.
+    """
+
+    by: tuple[str, ...] | None = None
+    treatments: tuple[Any, ...] | None = None
+    t0: Any = None
+    t1: Any = None
+    level: float = 0.95
+    no_instrument: bool = True
+    title: str = ""
+    source: str = ""
+    compare: tuple[str, ...] = ()
+    labels: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    units: str = "rows"
+
+    def __post_init__(self) -> None:
+        """Refuse what has no meaning."""
+        check_level(self.level)
+        if (self.t0 is None) != (self.t1 is None):
+            raise ConfigError("t0 and t1 are given together or not at all.")
+        if not isinstance(self.units, str) or not self.units.strip():
+            raise ConfigError(f"units must be what the rows are called, such as 'flights', got {self.units!r}.")
+
+    @classmethod
+    def of(cls, *, by: Any = None, treatments: Any = None, compare: Any = (), **others: Any) -> AnalysisRequest:
+        """A request from arguments as users give them; `by` may be a mapping of names to one label a row.
+
+        Example:
+            >>> AnalysisRequest.of(by="region", level=0.9) == AnalysisRequest.of(by=["region"], level=0.9)
+            True
+        """
+        labels: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+        if isinstance(by, Mapping):
+            labels = tuple((str(name), tuple(np.asarray(values).tolist())) for name, values in by.items())
+        names = None if by is None else (by,) if isinstance(by, str) else tuple(map(str, by))
+        doses = None if treatments is None else tuple(np.atleast_1d(np.asarray(treatments)).tolist())
+        plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in others.items()}
+        return cls(by=names, treatments=doses, compare=tuple(map(str, compare)), labels=labels, **plain)
 
 
 @dataclass(frozen=True)
@@ -171,19 +230,16 @@ class Curve(Tabular):
 
     def __post_init__(self) -> None:
         """Refuse parts of different lengths, as a damaged file may hold."""
-        pairs = ((self.lower, self.upper), (self.band_lower, self.band_upper))
-        ends = [end for pair in pairs if any(pair) for end in pair]
-        rows = [row for source in self.sources for row in source.factors]
-        parts = (self.estimate, self.in_support, *ends, *rows)
-        if not self.treatment or any(len(part) != len(self.treatment) for part in parts):
-            raise DataError(f"the curve of {self.group.label!r} has no points, or parts of different lengths.")
+        parts = [self.treatment, self.estimate, self.in_support]
+        for ends in ((self.lower, self.upper), (self.band_lower, self.band_upper)):
+            parts += ends if any(ends) else ()
+        parts += [row for source in self.sources for row in source.factors]
+        check_lengths(f"the curve of {self.group.label!r}", *parts)
 
     def records(self) -> list[dict[str, float]]:
         """One row for each treatment: estimate, ends of the interval and of the uniform band, share in support."""
-        unknown = (math.nan,) * len(self.treatment)
         names = ("treatment", "estimate", "lower", "upper", "band_lower", "band_upper", "in_support")
-        columns = (getattr(self, name) or unknown for name in names)
-        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        return records_of(self, names)
 
     def to_frame(self) -> pd.DataFrame:
         """The same as a table, by treatment."""
@@ -219,6 +275,11 @@ class _Answer:
     def in_support(self) -> float:
         """The share of the rows for which the data show both treatments."""
         return float(self.interval.in_support)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, with those of the interval among them."""
+        own = {name: value for name, value in vars(self).items() if name != "interval"}
+        return own | self.interval.to_dict()
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,19 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from bgmiv.analysis.analysis import Analysis, Curve
+from bgmiv.analysis.analysis import Analysis, Curve, EffectRow, MethodRow
 from bgmiv.numerals import number
 
-__all__ = ["MIN_SUPPORT", "Axis", "axis_over", "curve_axes", "effect_axis", "method_curves", "outside_support"]
+__all__ = [
+    "MIN_SUPPORT",
+    "Axis",
+    "answer_axis",
+    "axis_over",
+    "curve_axes",
+    "effect_axis",
+    "method_curves",
+    "outside_support",
+]
 
 MIN_SUPPORT = 0.5
 """Where the data show a treatment for a smaller share of the rows, a curve is drawn as an extrapolation."""
@@ -96,6 +105,11 @@ def effect_axis(rows: Sequence[Sequence[float | None]], *, zero: bool = True) ->
         if reach > 0.0:
             values = [min(max(value, min(middles) - reach), max(middles) + reach) for value in values]
     return axis_over(values)
+
+
+def answer_axis(rows: Sequence[EffectRow | MethodRow]) -> Axis:
+    """An axis over average effects and their intervals."""
+    return effect_axis([(row.estimate, *(end for piece in row.interval.stretches for end in piece)) for row in rows])
 
 
 def outside_support(curve: Curve) -> list[tuple[float, float]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from platform import python_version
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from bgmiv._version import versions
 from bgmiv.analysis.analysis import (
     Analysis,
+    AnalysisRequest,
     ColumnSummary,
     Curve,
     CurveSource,
@@ -25,7 +26,6 @@ from bgmiv.analysis.analysis import (
     Question,
 )
 from bgmiv.analysis.instruments import instrument_views
-from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
@@ -89,19 +89,8 @@ def grid_of(schema: Schema, data: IVData | None, request: AnalysisRequest) -> Gr
     return Grid(np.unique(np.concatenate([np.asarray(doses, np.float64), pair])), *pair, request.level)
 
 
-class GroupRows(NamedTuple):
-    """Some of the rows: the column that divides them, a label, and their positions; the others as in `Group`."""
-
-    column: str
-    label: str
-    rows: NDArray[np.int64]
-    treatment: float | None = None
-    n_groups: int = 0
-
-    @property
-    def group(self) -> Group:
-        """What an analysis keeps of it."""
-        return Group(self.column, self.label, len(self.rows), self.treatment, self.n_groups)
+GroupRows = tuple[Group, NDArray[np.intp]]
+"""Some of the rows: what an analysis keeps of them, and their positions."""
 
 
 def groups_by_treatment(data: IVData, grid: Grid) -> list[GroupRows]:
@@ -109,57 +98,55 @@ def groups_by_treatment(data: IVData, grid: Grid) -> list[GroupRows]:
     variable = data.schema.treatment
     if variable.kind is not BlockKind.binary or not data.schema.blocks:
         return []
-    names = variable.levels or (0, 1)
-    found = [
-        GroupRows(variable.name, f"{variable.name} = {names[int(t)]} ({word})", np.flatnonzero(data.treatment == t), t)
-        for t, word in ((grid.t1, "treated"), (grid.t0, "untreated"))
-    ]
-    return [group for group in found if len(group.rows)]
+    names, groups = variable.levels or (0, 1), []
+    for t, word in ((grid.t1, "treated"), (grid.t0, "untreated")):
+        rows = np.flatnonzero(data.treatment == t)
+        if len(rows):
+            groups.append((Group(variable.name, f"{variable.name} = {names[int(t)]} ({word})", len(rows), t), rows))
+    return groups
 
 
 def groups_of(data: IVData, request: AnalysisRequest) -> list[GroupRows]:
-    """The groups to be shown apart; none that is empty.
+    """The groups to be shown apart.
 
     Raises:
         DataError: a name is no covariate that divides the rows, or labels do not fit the rows.
     """
+    blocks = data.schema.blocks
     if request.by is None:
         few = [
             (block, column)
-            for block in data.schema.blocks
+            for block in blocks
             for column in block.columns
             if block.kind is BlockKind.binary or (block.levels is not None and 2 <= len(block.levels) <= _MAX_LEVELS)
         ]
-        found = [g for block, column in few[:_MAX_DEFAULT_COLUMNS] for g in _of_column(data, block, column)]
-        return [group for group in found if len(group.rows)][:_MAX_GROUPS]
-    labels, blocks = dict(request.labels), data.schema.blocks
+        groups = [group for block, column in few[:_MAX_DEFAULT_COLUMNS] for group in _of_column(data, block, column)]
+        return groups[:_MAX_GROUPS]
     columns = {name: (block, name) for block in blocks for name in block.columns}
     # A formula's term such as C(region) also goes by the name of its column.
     columns = {block.source or name: (block, name) for block, name in columns.values()} | columns
-    found = []
+    labels, groups = dict(request.labels), []
     for name in request.by:
         if name in labels:
-            found += _labelled(name, np.asarray(labels[name]), data.n_rows)
+            groups += _labelled(name, np.asarray(labels[name]), data.n_rows)
         elif name in columns:
-            found += _of_column(data, *columns[name])
+            groups += _of_column(data, *columns[name])
         else:
             known = ", ".join(repr(each) for each in list(columns)[:10])
             raise DataError(f"by={name!r} is no covariate of the fit. It has {known or 'none'}.")
-    return [group for group in found if len(group.rows)]
+    return groups
 
 
 def _of_column(data: IVData, block: CovariateBlock, column: str) -> list[GroupRows]:
     name = block.source or column
     if block.levels is not None:
-        flat = data.covariates[:, block.start : block.stop]
-        return _largest(name, block.levels, np.argmax(flat, axis=1), in_order=True)
+        indicators = data.covariates[:, block.start : block.stop]
+        return _of_levels(name, block.levels, np.argmax(indicators, axis=1))
     if block.kind not in (BlockKind.binary, BlockKind.continuous):
         raise DataError(f"by={name!r} is a {block.kind} block, which does not divide the rows. Name a single column.")
     values = data.covariates[:, block.start + block.columns.index(column)].astype(np.float64)
-    kinds = np.unique(values)
-    if len(kinds) > _MAX_GROUPS:
-        return _thirds(name, values)
-    return [GroupRows(name, f"{name} = {value:g}", np.flatnonzero(values == value)) for value in kinds]
+    kinds, codes = np.unique(values, return_inverse=True)
+    return _thirds(name, values) if len(kinds) > _MAX_GROUPS else _of_levels(name, [f"{v:g}" for v in kinds], codes)
 
 
 def _labelled(name: str, labels: NDArray[Any], n: int) -> list[GroupRows]:
@@ -168,28 +155,27 @@ def _labelled(name: str, labels: NDArray[Any], n: int) -> list[GroupRows]:
     kinds, codes = np.unique(labels.astype(str), return_inverse=True)
     if len(kinds) > _MAX_GROUPS and labels.dtype.kind in "iuf":
         return _thirds(name, labels.astype(np.float64))
-    return _largest(name, tuple(kinds.tolist()), codes)
+    return _of_levels(name, kinds.tolist(), codes)
 
 
-def _largest(name: str, levels: tuple[Any, ...], codes: NDArray[np.intp], *, in_order: bool = False) -> list[GroupRows]:
-    """The largest groups by level, the largest first or in the order of the levels, as many as are shown."""
+def _of_levels(name: str, levels: Sequence[Any], codes: NDArray[np.intp]) -> list[GroupRows]:
+    """The largest groups, as many as are shown, in the order of the levels."""
     counts = np.bincount(codes, minlength=len(levels))
-    shown = np.argsort(-counts, kind="stable")[:_MAX_GROUPS]
-    n_groups = int(np.count_nonzero(counts)) if np.count_nonzero(counts) > len(shown) else 0
-    return [
-        GroupRows(name, f"{name} = {levels[i]}", np.flatnonzero(codes == i), None, n_groups)
-        for i in (np.sort(shown) if in_order else shown)
-    ]
+    n_groups = int(np.count_nonzero(counts))
+    groups = []
+    for i in np.sort(np.argsort(-counts, kind="stable")[: min(n_groups, _MAX_GROUPS)]):
+        label = f"{name} = {levels[i]}"
+        group = Group(name, label, int(counts[i]), None, n_groups if n_groups > _MAX_GROUPS else 0)
+        groups.append((group, np.flatnonzero(codes == i)))
+    return groups
 
 
 def _thirds(name: str, values: NDArray[np.float64]) -> list[GroupRows]:
     low, high = np.quantile(values, [1 / 3, 2 / 3])
-    parts = {
-        f"{name} below {low:.4g}": values < low,
-        f"{name} {low:.4g} to {high:.4g}": (values >= low) & (values <= high),
-        f"{name} above {high:.4g}": values > high,
-    }
-    return [GroupRows(name, label, np.flatnonzero(rows)) for label, rows in parts.items()]
+    labels = (f"{name} below {low:.4g}", f"{name} {low:.4g} to {high:.4g}", f"{name} above {high:.4g}")
+    parts = np.where(values < low, 0, np.where(values > high, 2, 1))
+    rows = [np.flatnonzero(parts == i) for i in range(3)]
+    return [(Group(name, label, len(part)), part) for label, part in zip(labels, rows, strict=True) if len(part)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,7 +231,7 @@ def build_analysis(
     grid = grid_of(data.schema, data, request)
     groups = [(Group("", f"all {request.units}", data.n_rows), subject.rows)]
     chosen = [*groups_by_treatment(data, grid), *groups_of(data, request)]
-    groups += [(one.group, subject.rows.take(one.rows)) for one in chosen]
+    groups += [(group, subject.rows.take(positions)) for group, positions in chosen]
     averages = [(group, averaged(fitted, rows, grid)) for group, rows in groups]
     strength = None if subject.own is None else strength_of(data, fitted.first_stage_f)
     weak = strength is not None and strength.usual_is_too_short
@@ -310,10 +296,10 @@ def effect_row(
 ) -> EffectRow:
     """As `ate_interval` answers; `own` is None where the fit ignores its instruments or the rows are not known."""
     first, last = map(int, grid.places)
-    ends = effect_of(found, (first, last), grid.t1 - grid.t0, fitted, grid.level, own, weak=weak)
+    interval = effect_of(found, (first, last), grid.t1 - grid.t0, fitted, grid.level, own, weak=weak)
     if not found.estimate.sources:
-        ends = replace(ends, lower=np.nan, upper=np.nan, method=NO_INTERVAL)
-    return EffectRow(group, grid.t0, grid.t1, ends)
+        interval = replace(interval, lower=np.nan, upper=np.nan, method=NO_INTERVAL)
+    return EffectRow(group, grid.t0, grid.t1, interval)
 
 
 def method_row(name: str, fitted: FittedMethod, found: Average, effect: EffectRow, note: str = "") -> MethodRow:
@@ -394,32 +380,30 @@ def _estimand(data: IVData) -> Estimand:
 
 
 def _columns(data: IVData) -> tuple[ColumnSummary, ...]:
-    found, shares = [], Rows(data.covariates, data.weights).shares
-    roles = {"outcome": (data.schema.outcome, data.outcome), "treatment": (data.schema.treatment, data.treatment)}
-    for role, (variable, values) in roles.items():
+    shares, schema, found = Rows(data.covariates, data.weights).shares, data.schema, []
+    for role, variable in (("outcome", schema.outcome), ("treatment", schema.treatment)):
+        values = getattr(data, role)
         text = _values_text(variable.kind, values, shares)
         if variable.levels is not None:
-            text = _shares(variable.levels, np.bincount(values.astype(np.int64), shares, len(variable.levels)))
+            text = _levels_text(variable.levels, np.bincount(values.astype(np.int64), shares, len(variable.levels)))
         found.append(ColumnSummary(variable.name, role, str(variable.kind.value), text))
-    for name, values in zip(data.schema.instruments, data.instruments.T, strict=True):
+    for name, values in zip(schema.instruments, data.instruments.T, strict=True):
         text = _values_text(BlockKind.continuous, values, shares)
         found.append(ColumnSummary(name, "instrument", "continuous", text))
-    for block in data.schema.blocks:
-        texts = _block_texts(block, data.covariates[:, block.start : block.stop], shares)
+    for block in schema.blocks:
+        values = data.covariates[:, block.start : block.stop]
+        if block.levels is not None:
+            texts = {block.name: _levels_text(block.levels, shares @ values)}
+        elif block.kind in (BlockKind.continuous, BlockKind.binary):
+            each = [_values_text(block.kind, column, shares) for column in values.T]
+            texts = dict(zip(block.columns, each, strict=True))
+        else:
+            texts = {block.name: "×".join(map(str, block.shape)) if block.shape else f"{block.width} columns"}
         found += [ColumnSummary(name, "covariate", str(block.kind.value), text) for name, text in texts.items()]
     return tuple(found)
 
 
-def _block_texts(block: CovariateBlock, values: NDArray[Any], shares: NDArray[np.float64]) -> dict[str, str]:
-    if block.levels is not None:
-        return {block.name: _shares(block.levels, shares @ values)}
-    if block.kind in (BlockKind.continuous, BlockKind.binary):
-        pairs = zip(block.columns, values.T, strict=True)
-        return {name: _values_text(block.kind, column, shares) for name, column in pairs}
-    return {block.name: "×".join(map(str, block.shape)) if block.shape else f"{block.width} columns"}
-
-
-def _shares(levels: tuple[Any, ...], shares: NDArray[Any]) -> str:
+def _levels_text(levels: tuple[Any, ...], shares: NDArray[Any]) -> str:
     listed = [f"{level} {share:.0%}" for level, share in zip(levels, shares, strict=True)]
     more = f", and {len(listed) - _MAX_LISTED} more" if len(listed) > _MAX_LISTED else ""
     return ", ".join(listed[:_MAX_LISTED]) + more

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from bgmiv.analysis.analysis import Group, MethodRow
+from bgmiv.analysis.analysis import AnalysisRequest, Group, MethodRow
 from bgmiv.analysis.build import averaged, effect_row, grid_of, method_row
 from bgmiv.analysis.markup import clean, element
-from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.analysis.text import html_table, method_table, text_table
 from bgmiv.data.files import Tabular
 from bgmiv.data.ivdata import IVData
@@ -87,26 +86,16 @@ class Comparison(Tabular):
         """One row for each method: estimate, ends of the interval, and what held-out rows say."""
         import pandas as pd
 
-        shown = any(row.interval.set_cell for row in self.methods)
-        rows = [
-            {
-                "estimate": row.estimate,
-                "lower": row.interval.lower,
-                "upper": row.interval.upper,
-                "held_out": row.severity or "not checked",
-                **({"set": row.interval.set_cell} if shown else {}),
-            }
-            for row in self.methods
-        ]
-        return pd.DataFrame(rows, index=pd.Index([row.name for row in self.methods], name="method"))
+        intervals = [row.interval for row in self.methods]
+        columns = {name: [getattr(each, name) for each in intervals] for name in ("estimate", "lower", "upper")}
+        columns["held_out"] = [row.severity or "not checked" for row in self.methods]
+        if any(each.set_cell for each in intervals):
+            columns["set"] = [each.set_cell for each in intervals]
+        return pd.DataFrame(columns, index=pd.Index([row.name for row in self.methods], name="method"))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
-        record = asdict(self)
-        for method, row in zip(record["methods"], self.methods, strict=True):
-            del method["interval"]
-            method |= row.interval.to_dict()
-        return record
+        return asdict(self) | {"methods": [row.to_dict() for row in self.methods]}
 
 
 def compare(
@@ -173,15 +162,21 @@ def _same_schema(schemas: Mapping[str, Schema]) -> Schema:
             "Fit one level at a time, with outcome == level."
         )
     for name, other in schemas.items():
-        for role in ("outcome", "treatment"):
-            one, two = getattr(schema, role), getattr(other, role)
-            if (one.name, one.levels) != (two.name, two.levels):
-                raise DataError(f"{first!r} has {role} {one.name!r} and {name!r} {two.name!r}, or other levels of it.")
-        for role, field in {"instruments": "instruments", "covariates": "covariate_names"}.items():
-            mine, its = list(getattr(schema, field)), list(getattr(other, field))
+        for role in ("outcome", "treatment", "instruments", "covariates"):
+            mine, its = _columns_of(schema, role), _columns_of(other, role)
             if mine != its:
                 raise DataError(f"{first!r} and {name!r} were fitted on different {role}: {mine} and {its}.")
     return schema
+
+
+def _columns_of(schema: Schema, role: str) -> list[str]:
+    """Names of a role's columns, and of the levels of an outcome or a treatment."""
+    if role == "covariates":
+        return list(schema.covariate_names)
+    if role == "instruments":
+        return list(schema.instruments)
+    variable = getattr(schema, role)
+    return [variable.name, *map(str, variable.levels or ())]
 
 
 def _same_rows(data: Mapping[str, IVData | None]) -> IVData | None:

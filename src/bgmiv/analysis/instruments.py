@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +21,15 @@ from bgmiv.diagnostics.sensitivity import direct_effect
 from bgmiv.errors import DataError
 from bgmiv.linear_iv import LinearIV
 
-__all__ = ["Balance", "BinnedMeans", "DirectEffect", "InstrumentViews", "instrument_views"]
+__all__ = [
+    "Balance",
+    "BinnedMeans",
+    "DirectEffect",
+    "InstrumentViews",
+    "check_lengths",
+    "instrument_views",
+    "records_of",
+]
 
 Floats = NDArray[np.float64]
 
@@ -29,6 +39,24 @@ _MAX_DRAWN = 100_000
 _MAX_INSTRUMENTS = 5
 _MAX_BALANCE = 12
 _PLAIN = (BlockKind.continuous, BlockKind.binary, BlockKind.categorical)
+
+
+def check_lengths(what: str, *parts: Sized) -> None:
+    """Refuse parts of different lengths, as a damaged file may hold.
+
+    Raises:
+        DataError: they have, or there is nothing in them.
+    """
+    if {len(part) for part in parts} != {max(len(parts[0]), 1)}:
+        raise DataError(f"{what} has no values, or parts of different lengths.")
+
+
+def records_of(parts: object, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Attributes that are columns of equal lengths as rows; one that is empty is not known."""
+    columns = {name: getattr(parts, name) for name in names}
+    unknown = (math.nan,) * len(columns[names[0]])
+    rows = zip(*(column or unknown for column in columns.values()), strict=True)
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 @dataclass(frozen=True)
@@ -55,15 +83,12 @@ class BinnedMeans:
 
     def __post_init__(self) -> None:
         """Refuse parts of different lengths, as a damaged file may hold."""
-        parts = (self.mean, self.lower, self.upper, self.fitted, self.n_rows)
-        if not self.place or any(len(part) != len(self.place) for part in parts):
-            raise DataError(f"the bins of {self.name!r} have parts of different lengths.")
+        parts = (self.place, self.mean, self.lower, self.upper, self.fitted, self.n_rows)
+        check_lengths(f"the bins of {self.name!r}", *parts)
 
     def records(self) -> list[dict[str, float]]:
         """One row for each bin."""
-        names = ("place", "mean", "lower", "upper", "fitted", "n_rows")
-        columns = (getattr(self, name) for name in names)
-        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        return records_of(self, ("place", "mean", "lower", "upper", "fitted", "n_rows"))
 
 
 @dataclass(frozen=True)
@@ -89,13 +114,14 @@ class Balance:
 
     def __post_init__(self) -> None:
         """Refuse parts of different lengths, as a damaged file may hold."""
-        if len(self.covariates) != len(self.differences):
-            raise DataError(f"the balance of {self.instrument!r} has parts of different lengths.")
+        check_lengths(f"the balance of {self.instrument!r}", self.covariates, self.differences)
 
     def records(self) -> list[dict[str, str | float]]:
         """One row for each covariate."""
-        both = zip(self.covariates, self.differences, strict=True)
-        return [{"covariate": name, "difference": value} for name, value in both]
+        return [
+            {"covariate": row["covariates"], "difference": row["differences"]}
+            for row in records_of(self, ("covariates", "differences"))
+        ]
 
 
 @dataclass(frozen=True)

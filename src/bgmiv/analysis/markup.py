@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from html import escape
 from importlib.resources import files
+from string import Template
 
 from bgmiv.errors import printable
 
-__all__ = ["Markup", "asset", "clean", "element", "joined", "sentence", "shortened"]
+__all__ = ["Markup", "asset", "clean", "element", "filled", "joined", "sentence", "shortened"]
 
 _MAX_LETTERS = 1000
 _BREAKS = re.compile("[\\t\\n\\r\\u2028\\u2029]")
@@ -21,7 +23,7 @@ def asset(name: str) -> str:
 
 
 class Markup(str):
-    """Text that is HTML already; made by `element` and `joined` only."""
+    """Text that is HTML already; made by `element`, `filled` and `joined` only."""
 
     __slots__ = ()
 
@@ -49,6 +51,26 @@ def joined(*children: object) -> Markup:
     """Elements and texts one after another; texts are escaped."""
     parts = (child if isinstance(child, Markup) else escape(clean(child)) for child in children if child is not None)
     return Markup("".join(parts))
+
+
+def filled(name: str, /, **values: object) -> Markup:
+    """A piece of `report.html` by its name, with values in the places of its `$names`.
+
+    Values are as children of `element`, or lists of them: texts are escaped, for attributes as well.
+
+    >>> filled("tile", name="Average effect", text="a < b", more="")
+    '<div><dt>Average effect</dt><dd>a &lt; b</dd><dd class="soft"></dd></div>'
+    """
+    shown = {key: joined(*value) if isinstance(value, list) else joined(value) for key, value in values.items()}
+    return Markup(_pieces()[name].substitute(shown))
+
+
+@cache
+def _pieces() -> dict[str, Template]:
+    """Those of the page's markup by name, without the white space between elements."""
+    lines = "".join(line.strip() for line in asset("report.html").splitlines())
+    parts = re.split("<!-- ([a-z-]+) -->", lines)[1:]
+    return {name: Template(text) for name, text in zip(parts[::2], parts[1::2], strict=True)}
 
 
 def clean(text: object, max_letters: int = _MAX_LETTERS) -> str:

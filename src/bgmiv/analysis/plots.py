@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from bgmiv.analysis.analysis import Analysis, Curve, EffectRow, MethodRow
-from bgmiv.analysis.axes import MIN_SUPPORT, effect_axis, method_curves, outside_support
+from bgmiv.analysis.axes import MIN_SUPPORT, answer_axis, method_curves, outside_support
 from bgmiv.analysis.markup import clean, shortened
 from bgmiv.analysis.text import groups_left_out
 from bgmiv.errors import ConfigError
@@ -54,21 +54,17 @@ def plot_curve(
         _dots(own, analysis, curve, others)
     else:
         _line(own, analysis, curve, others)
-    own.set_ylabel(clean(analysis.question.outcome_meaning), parse_math=False)
-    own.set_xlabel(f"{clean(analysis.question.treatment)}, if it were set", parse_math=False)
-    own.set_title(clean(curve.group.label), loc="left", fontsize=10.5, parse_math=False)
-    _dress(own, "y", legend=True)
+    question = analysis.question
+    _name(own, f"{question.treatment}, if it were set", question.outcome_meaning, curve.group.label)
+    _dress(own, "y")
     return own
 
 
 def plot_effects(analysis: Analysis, *, ax: Axes | None = None) -> Axes:
     """The average effect for all rows and by group, with intervals; hollow outside of what the data show."""
     rows = analysis.effects
-    own = ax if ax is not None else _new_axes(6.4, 0.9 + 0.42 * len(rows))
-    _forest(own, [f"{shortened(row.group.label, 36)} ({row.group.n_rows:,})" for row in rows], rows)
-    own.set_xlabel(_effect_name(analysis), parse_math=False)
-    if groups_left_out(analysis):
-        own.set_title(" ".join(groups_left_out(analysis)), loc="left", fontsize=9, parse_math=False)
+    own = _forest(ax, [f"{shortened(row.group.label, 36)} ({row.group.n_rows:,})" for row in rows], rows)
+    _name(own, _effect_name(analysis), title=" ".join(groups_left_out(analysis)))
     return own
 
 
@@ -77,9 +73,8 @@ def plot_methods(analysis: Analysis | Comparison, *, ax: Axes | None = None) -> 
     rows = analysis.methods
     if not rows:
         raise ConfigError("the analysis has no other methods. Ask for them: analysis(compare={'2SLS': model}).")
-    own = ax if ax is not None else _new_axes(6.4, 0.9 + 0.42 * len(rows))
-    _forest(own, [shortened(row.name, 40) for row in rows], rows)
-    own.set_xlabel(_effect_name(analysis) if isinstance(analysis, Analysis) else analysis.asked, parse_math=False)
+    own = _forest(ax, [shortened(row.name, 40) for row in rows], rows)
+    _name(own, _effect_name(analysis) if isinstance(analysis, Analysis) else analysis.asked)
     return own
 
 
@@ -118,13 +113,24 @@ def plot_history(analysis: Analysis) -> Figure:
             finite = values[np.isfinite(values)]
             scale = float(np.std(finite)) if len(finite) else 0.0
             shown = (values - finite[-1]) / scale if scale > 0.0 and math.isfinite(scale) else values * 0.0
-            colour, dashes, _ = _STYLES[(i - 1) % len(_STYLES)] if i else (_MAIN, "-", "o")
+            colour, dashes, _ = _style(i)
             panel.plot(line.steps, shown, color=colour, linestyle=dashes, linewidth=1.8, label=clean(line.name))
-        panel.set_title(clean(phase), loc="left", fontsize=10.5, parse_math=False)
-        panel.set_xlabel("step")
-        _dress(panel, "y", legend=True)
+        _name(panel, "step", title=phase)
+        _dress(panel, "y")
     panels[0, 0].set_ylabel("loss, in standard deviations")
     return figure
+
+
+def _style(i: int) -> tuple[str, Any, str]:
+    """Colour, dashes and mark of the method or line of this number; the first is the analysis's own."""
+    return _STYLES[(i - 1) % len(_STYLES)] if i else (_MAIN, "-", "D")
+
+
+def _name(ax: Axes, across: str, up: str = "", title: str = "") -> None:
+    """Names of axes, in which a dollar sign is no mathematics."""
+    ax.set_xlabel(clean(across), parse_math=False)
+    ax.set_ylabel(clean(up), parse_math=False)
+    ax.set_title(clean(title), loc="left", fontsize=10.5, parse_math=False)
 
 
 def _new_axes(width: float, height: float) -> Axes:
@@ -157,46 +163,41 @@ def _others(analysis: Analysis, methods: bool | Sequence[str]) -> list[tuple[int
 
 
 def _line(ax: Axes, analysis: Analysis, curve: Curve, others: list[tuple[int, str, tuple[float, ...]]]) -> None:
-    t, g = np.asarray(curve.treatment), np.asarray(curve.estimate)
+    t, level = curve.treatment, percent(analysis.level)
     for start, end in outside_support(curve):
         ax.axvspan(start, end, facecolor=_SHADE, edgecolor="#B8BEC6", hatch="////", linewidth=0, zorder=0)
+    look: dict[str, Any] = {"color": _MAIN, "linewidth": 0, "zorder": 2}
+    if curve.band_lower:
+        label = f"{level} band of the whole curve"
+        ax.fill_between(t, curve.band_lower, curve.band_upper, label=label, alpha=0.14, **look)
     if curve.lower:
-        look: dict[str, Any] = {"color": _MAIN, "alpha": 0.14, "linewidth": 0, "zorder": 2}
-        if curve.band_lower:
-            label = f"{percent(analysis.level)} band of the whole curve"
-            ax.fill_between(t, curve.band_lower, curve.band_upper, label=label, **look)
-        look["alpha"] = 0.22
-        ax.fill_between(t, curve.lower, curve.upper, label=f"{percent(analysis.level)} interval", **look)
+        ax.fill_between(t, curve.lower, curve.upper, label=f"{level} interval", alpha=0.22, **look)
         _tell_weak(ax, analysis)
-    ax.plot(t, g, color=_MAIN, linewidth=1.6, linestyle=(0, (1, 2)), zorder=3)
-    seen = np.where(np.asarray(curve.in_support) >= MIN_SUPPORT, g, np.nan)
+    ax.plot(t, curve.estimate, color=_MAIN, linewidth=1.6, linestyle=(0, (1, 2)), zorder=3)
+    seen = np.where(np.asarray(curve.in_support) >= MIN_SUPPORT, curve.estimate, np.nan)
     ax.plot(t, seen, color=_MAIN, linewidth=2.4, label=clean(analysis.method), zorder=4)
     for i, name, values in others:
-        colour, dashes, _ = _STYLES[(i - 1) % len(_STYLES)]
-        ax.plot(analysis.curves[0].treatment, values, color=colour, linestyle=dashes, linewidth=1.9, label=clean(name))
+        colour, dashes, _ = _style(i)
+        ax.plot(t, values, color=colour, linestyle=dashes, linewidth=1.9, label=clean(name))
     ax.set_xlim(t[0], t[-1])
 
 
 def _dots(ax: Axes, analysis: Analysis, curve: Curve, others: list[tuple[int, str, tuple[float, ...]]]) -> None:
-    names = analysis.question.level_names
+    dot: dict[str, Any] = {"marker": "o", "color": _MAIN, "markersize": 7, "linestyle": "none"}
     if curve.lower:
+        ax.vlines(range(len(curve.estimate)), curve.lower, curve.upper, color=_MAIN, linewidth=2.0)
         _tell_weak(ax, analysis)
-    for k, value in enumerate(curve.estimate):
-        if curve.lower:
-            ax.plot([k, k], [curve.lower[k], curve.upper[k]], color=_MAIN, linewidth=2.0, solid_capstyle="round")
-        face = _MAIN if curve.in_support[k] >= MIN_SUPPORT else "white"
-        label = clean(analysis.method) if k == 0 else None
-        ax.plot(
-            [k], [value], marker="o", color=_MAIN, markerfacecolor=face, markersize=7, linestyle="none", label=label
-        )
+    names = []
+    for k, (value, seen) in enumerate(zip(curve.estimate, curve.in_support, strict=True)):
+        face, label = _MAIN if seen >= MIN_SUPPORT else "white", clean(analysis.method) if k == 0 else None
+        ax.plot([k], [value], markerfacecolor=face, label=label, **dot)
+        names.append(f"{shortened(analysis.question.level_names[k], 18)}\n({share(seen)})")
     for i, name, values in others:
-        colour, _, marker = _STYLES[(i - 1) % len(_STYLES)]
+        colour, _, marker = _style(i)
         places = np.arange(len(values)) + 0.1 * i
         ax.plot(places, values, marker=marker, color=colour, linestyle="none", markersize=6, label=clean(name))
-    ticks = range(len(curve.estimate))
-    shown = [f"{shortened(names[k], 18)}\n({share(curve.in_support[k])})" for k in ticks]
-    ax.set_xticks(list(ticks), shown, parse_math=False)
-    ax.set_xlim(-0.5, len(curve.estimate) - 0.5)
+    ax.set_xticks(range(len(names)), names, parse_math=False)
+    ax.set_xlim(-0.5, len(names) - 0.5)
 
 
 def _tell_weak(ax: Axes, analysis: Analysis) -> None:
@@ -205,12 +206,10 @@ def _tell_weak(ax: Axes, analysis: Analysis) -> None:
         ax.plot([], [], linestyle="none", label="weak instruments: intervals too narrow")
 
 
-def _forest(ax: Axes, labels: Sequence[str], rows: Sequence[EffectRow | MethodRow]) -> None:
-    axis = effect_axis([(row.estimate, *(end for piece in row.interval.stretches for end in piece)) for row in rows])
+def _forest(given: Axes | None, labels: Sequence[str], rows: Sequence[EffectRow | MethodRow]) -> Axes:
+    axis, ax = answer_axis(rows), given if given is not None else _new_axes(6.4, 0.9 + 0.42 * len(rows))
     for i, row in enumerate(rows):
-        colour, _, marker = _STYLES[(i - 1) % len(_STYLES)] if isinstance(row, MethodRow) else (_MAIN, "", "o")
-        if i == 0:
-            colour, marker = _MAIN, "D"
+        colour, _, marker = _style(i) if isinstance(row, MethodRow) or i == 0 else (_MAIN, "-", "o")
         for piece in row.interval.stretches:
             # A set without an end runs out of the axis.
             ends = np.clip(piece, 2.0 * axis.low - axis.high, 2.0 * axis.high - axis.low)
@@ -224,6 +223,7 @@ def _forest(ax: Axes, labels: Sequence[str], rows: Sequence[EffectRow | MethodRo
     ax.tick_params(axis="y", length=0)
     _dress(ax, "x")
     ax.spines["left"].set_visible(False)
+    return ax
 
 
 def _effect_name(analysis: Analysis) -> str:
@@ -231,13 +231,14 @@ def _effect_name(analysis: Analysis) -> str:
     return f"effect on {shortened(analysis.question.changed, 40)} of {change}"
 
 
-def _dress(ax: Axes, grid: Literal["x", "y"], legend: bool = False) -> None:
+def _dress(ax: Axes, grid: Literal["x", "y"]) -> None:
+    """A quiet grid, no box, and a legend of what has a name."""
     ax.grid(axis=grid, color="#DDE1E6", linewidth=0.6)
     ax.set_axisbelow(True)
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
     handles, labels = ax.get_legend_handles_labels()
-    if legend and handles:
+    if handles:
         made = ax.legend(handles, [shortened(label, 40) for label in labels], frameon=False, fontsize=9)
         for text in made.get_texts():
             text.set_parse_math(False)

@@ -15,16 +15,18 @@ from bgmiv.linear_iv import LinearEstimate
 from bgmiv.numerals import aligned, percent, robust_set_text, set_text, share, together
 
 __all__ = [
+    "NOTES",
     "Trust",
     "answer",
+    "assumptions",
     "cautions",
     "checks_of",
     "estimate_cells",
+    "facts",
     "failed",
     "groups_left_out",
     "headline",
     "html_table",
-    "method_note",
     "method_table",
     "summary_html",
     "summary_text",
@@ -34,14 +36,19 @@ __all__ = [
 ]
 
 _STRENGTH = ("effective-f", "robust-f", "nonlinear-first-stage", "anderson-rubin", "detail")
-_NOTES = {
+NOTES = {
     "no-instrument": "the same method as a regression, without the instruments",
     "line": "linear in the treatment",
     "line-without-instrument": "linear in the treatment, without the instruments",
     "truth": "known because the data are simulated",
 }
+"""What to know of a method's answer, by the note of its row."""
+
 _ACT = "Each check says what it means and what to do."
 _WIDTH = 80
+_MAX_NAMED = 6
+# Fewer treated rows than these without the instrument are as good as none.
+_ONE_SIDED = 0.005
 
 
 def estimate_cells(rows: Sequence[EffectRow | MethodRow]) -> list[tuple[str, str]]:
@@ -54,11 +61,6 @@ def _ends_text(row: EffectRow | MethodRow, low: str, high: str) -> str:
     if row.lower is None:
         return "none"
     return robust_set_text(row.interval.pieces) if row.interval.method == ANDERSON_RUBIN else f"{low} to {high}"
-
-
-def method_note(row: MethodRow) -> str:
-    """What to know of a method's answer."""
-    return _NOTES.get(row.note, "")
 
 
 def headline(analysis: Analysis) -> str:
@@ -187,7 +189,10 @@ def summary_text(analysis: Analysis) -> str:
     strength, others = checks_of(analysis)
     linear, verdict = analysis.diagnosis.linear, analysis.verdict
     parts = [_ruled("=", shortened(analysis.title, _WIDTH))]
-    parts += [_wrapped(shortened(text, 250), f"{name + ':':<13}", " " * 13) for name, text in _facts(analysis)]
+    parts += [
+        _wrapped(shortened(text, 250), f"{shortened(name, 11) + ':':<13}", " " * 13)
+        for name, text in facts(analysis).items()
+    ]
     parts += [_ruled("-", "Average effects"), _wrapped(headline(analysis)) + "\n", text_table(*_effect_table(analysis))]
     parts += map(_wrapped, groups_left_out(analysis))
     if strength or linear:
@@ -220,23 +225,26 @@ def text_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(shown)
 
 
-def _facts(analysis: Analysis) -> list[tuple[str, str]]:
+def facts(analysis: Analysis) -> dict[str, str]:
+    """What the analysis is about, by name; what is not known is left out."""
     question = analysis.question
+    names = [shortened(name, 40) for name in question.covariates]
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     dropped = f" ({question.n_dropped:,} dropped for missing values)" if question.n_dropped else ""
-    facts = [
-        ("Outcome", question.outcome),
-        ("Treatment", question.treatment),
-        ("Instruments", ", ".join(question.instruments)),
-        ("Covariates", ", ".join(question.covariates) or "none"),
-        ("Formula", question.formula),
-        ("Data", question.source),
-        (shortened(sentence(analysis.units)[:-1], 11), f"{question.n_rows:,}{dropped}"),
-        ("Weights", weights_text(analysis)),
-        ("Groups", question.groups),
-        ("Method", analysis.method),
-        ("Seed", str(analysis.seed)),
-    ]
-    return [(name, text) for name, text in facts if text]
+    known = {
+        "Outcome": question.outcome,
+        "Treatment": question.treatment,
+        "Instruments": ", ".join(question.instruments),
+        "Covariates": (", ".join(names[:_MAX_NAMED]) or "none") + more,
+        "Formula": question.formula,
+        "Data": question.source,
+        sentence(analysis.units)[:-1]: f"{question.n_rows:,}{dropped}",
+        "Weights": weights_text(analysis),
+        "Groups": question.groups,
+        "Method": analysis.method,
+        "Seed": str(analysis.seed),
+    }
+    return {name: text for name, text in known.items() if text}
 
 
 def weights_text(analysis: Analysis) -> str:
@@ -268,7 +276,7 @@ def _effect_table(analysis: Analysis) -> tuple[list[str], list[list[str]]]:
 def method_table(methods: Sequence[MethodRow], level: float) -> tuple[list[str], list[list[str]]]:
     """The same effect by several methods: name, estimate, interval, and what to know of each."""
     cells = zip(methods, estimate_cells(methods), strict=True)
-    rows = [[clean(row.name), *texts, method_note(row)] for row, texts in cells]
+    rows = [[clean(row.name), *texts, NOTES.get(row.note, "")] for row, texts in cells]
     return ["", "effect", f"{percent(level)} interval", ""], rows
 
 
@@ -314,7 +322,7 @@ def summary_html(analysis: Analysis) -> str:
         element("h3", analysis.title),
         element("p", headline(analysis), class_="lead"),
         element("p", _badge(belief.severity, belief.word), " ", belief.sentence),
-        html_table([], _facts(analysis)),
+        html_table([], list(facts(analysis).items())),
         element("h4", "Average effects"),
         html_table(*_effect_table(analysis), numbers=slice(1, 5)),
         *(element("p", text) for text in groups_left_out(analysis)),
@@ -343,13 +351,82 @@ def _check_table(checks: Sequence[Check]) -> Markup:
     return html_table([], rows)
 
 
-def html_table(header: Sequence[str], rows: Sequence[Sequence[Any]], numbers: slice = slice(0, 0)) -> Markup:
+def html_table(
+    header: Sequence[str], rows: Sequence[Sequence[Any]], *, numbers: slice = slice(0, 0), class_: str | None = None
+) -> Markup:
     """A table whose first column is a header; the columns of `numbers` stand on the right."""
+    right = range(len(rows[0]) if rows else 0)[numbers]
 
-    def line(tag: str, texts: Sequence[Any]) -> Markup:
-        right = range(len(texts))[numbers]
-        cells = [element(tag if j else "th", text, class_="n" if j in right else None) for j, text in enumerate(texts)]
-        return element("tr", *cells)
+    def line(tag: str, texts: Sequence[Any], scope: str | None = None) -> Markup:
+        cells = [
+            element(tag, text, class_="n" if j in right else None, scope=scope) for j, text in enumerate(texts) if j
+        ]
+        return element("tr", element("th", texts[0], scope=scope or "row"), *cells)
 
-    head = element("thead", line("th", header)) if header else None
-    return element("table", head, element("tbody", *(line("td", row) for row in rows)))
+    head = element("thead", line("th", header, "col")) if header else None
+    return element("table", head, element("tbody", *(line("td", row) for row in rows)), class_=class_)
+
+
+def assumptions(analysis: Analysis) -> dict[str, str]:
+    """What is estimated for this data set, and what has to hold, in sentences by name."""
+    question, estimand, units = analysis.question, analysis.estimand, analysis.units
+    outcome, treatment = shortened(question.changed, 60), shortened(question.treatment, 60)
+    listed = shortened(" and ".join(question.instruments), 80)
+    s = "" if len(question.instruments) > 1 else "s"
+    given = " given the covariates" if question.covariates else ""
+    found = {
+        "Estimand": f"The structural function g: the mean of {outcome}{given} if {treatment} were set by intervention. "
+        f"An average effect is the mean difference of g over the {question.n_rows:,} {units}, and its interval is for "
+        f"these {units}, not for the population that they were drawn from.",
+        "Exclusion and independence": f"{listed} affect{s} {outcome} only through {treatment}, and share{s} no cause "
+        f"with it{given}. The data cannot show this: it has to be argued.",
+        "Additive errors": f"Unobserved causes shift {outcome} and do not change the effect of {treatment}. If effects "
+        f"differ between {units} with the same covariates and {treatment} is chosen with them in mind, the estimate is "
+        f"an average that weights {units} by how much {listed} move{s} their {treatment}.",
+    }
+    if estimand.binary_instrument:
+        found["Binary instrument"] = (
+            f"For given covariates it identifies one number: the effect on {units} whose {treatment} it moves (the "
+            "local average treatment effect), if it moves none the other way (monotonicity). The shape of the curve "
+            "comes from the covariates and from assuming smoothness."
+        )
+    if estimand.treated is not None:
+        low, high = estimand.treated
+        text = f"{share(low)} of {units} are treated at one value of the instrument, {share(high)} at the other."
+        if min(low, 1.0 - high) < _ONE_SIDED:
+            treated = low < _ONE_SIDED
+            who = "treated" if treated else "untreated"
+            condition = f"{given}," if given else ""
+            text += f" Noncompliance is one-sided:{condition} the effect on the {units} that it moves is the effect "
+            text += f"on the {who}."
+            text += _averaged_over(analysis, who, 1.0 if treated else 0.0)
+        found["Compliance"] = text
+    found["Relevance"] = f"{listed} move{s} {treatment}{given}: see the effective F."
+    inside = share(analysis.effects[0].in_support)
+    found["Overlap"] = f"Comparable {units} are observed at both values of {treatment} for {inside} of the {units}."
+    if any(check.key == "detail" for check in analysis.diagnosis.checks):
+        found["Detail"] = (
+            "The instruments show only the mean of g given the instruments, which is smoother than g: sudden changes "
+            f"along {treatment} cannot be seen. The check of detail says how much can."
+        )
+    found["If a control function disagrees"] = (
+        "It assumes more: that the errors of treatment and outcome are jointly independent of the instruments, and "
+        "that a single error drives the treatment. Where this holds it shows more detail. If the two answers differ, "
+        "doubt this assumption or the smoothness assumed here."
+    )
+    return found
+
+
+def _averaged_over(analysis: Analysis, who: str, treatment: float) -> str:
+    """The mean over the treated or the untreated rows beside that over all."""
+    rows = analysis.effects
+    some = next((row for row in rows if row.group.treatment == treatment), None)
+    if some is None:
+        return ""
+    units, change = analysis.units, analysis.question.change_text(rows[0])
+    (mean, ends), (own, own_ends) = estimate_cells([rows[0], some])
+    return (
+        f" For {change} its mean over the {some.group.n_rows:,} {who} {units} is {own} ({percent(analysis.level)} "
+        f"interval {own_ends}). The mean over all {units}, {mean} ({ends}), carries it over to {units} that are not "
+        f"{who}, and relies on additive errors for that."
+    )

@@ -7,7 +7,6 @@ likelihood under the new phi, then the batch's latents on the quasi-posterior un
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import equinox as eqx
@@ -16,15 +15,58 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from bgmiv.bgm.latents import LatentAdamState, init_latents, step_latents
+from bgmiv.bgm.config import Alternating
 from bgmiv.bgm.model import BGMIVModel, covariate_log_posterior, log_p_iv, log_p_treatment, quasi_log_posterior
-from bgmiv.bgm.phase import Phase
-from bgmiv.bgm.settings import Alternating
 from bgmiv.integrate import rule_for
-from bgmiv.nn.layers import adam
+from bgmiv.nn.layers import DECAY_1, DECAY_2, EPSILON, adam
 from bgmiv.training import Row, TrainingData
 
-__all__ = ["AlternatingProgram", "AlternatingState"]
+__all__ = ["AlternatingProgram", "AlternatingState", "LatentAdamState", "init_latents", "step_latents"]
+
+
+class LatentAdamState(NamedTuple):
+    """Latents `(n, d)`, their first and second moments, and each row's number of updates `(n,)`."""
+
+    z: Array
+    first: Array
+    second: Array
+    updates: Array
+
+
+def init_latents(z: Array) -> LatentAdamState:
+    """Zero moments beside the latents."""
+    return LatentAdamState(z, jnp.zeros_like(z), jnp.zeros_like(z), jnp.zeros(len(z), jnp.int32))
+
+
+def step_latents(
+    state: LatentAdamState, rows: Array, gradient: Array, learning_rate: float, *, dense: bool
+) -> LatentAdamState:
+    """One Adam step (0.9, 0.99) down `gradient`, `(len(rows), d)`, of the distinct `rows` of a batch.
+
+    With `dense` the other rows take part with a zero gradient, so that their momentum goes on moving them; otherwise
+    they are left alone, moments and all.
+    """
+    if dense:
+        first = (DECAY_1 * state.first).at[rows].add((1.0 - DECAY_1) * gradient)
+        second = (DECAY_2 * state.second).at[rows].add((1.0 - DECAY_2) * gradient**2)
+        count = state.updates + 1
+        return LatentAdamState(state.z - _step(first, second, count, learning_rate), first, second, count)
+    first = DECAY_1 * state.first[rows] + (1.0 - DECAY_1) * gradient
+    second = DECAY_2 * state.second[rows] + (1.0 - DECAY_2) * gradient**2
+    count = state.updates[rows] + 1
+    return LatentAdamState(
+        state.z.at[rows].add(-_step(first, second, count, learning_rate)),
+        state.first.at[rows].set(first),
+        state.second.at[rows].set(second),
+        state.updates.at[rows].set(count),
+    )
+
+
+def _step(first: Array, second: Array, count: Array, learning_rate: float) -> Array:
+    t = count[:, None].astype(first.dtype)
+    unbiased_first = first / (1.0 - DECAY_1**t)
+    unbiased_second = second / (1.0 - DECAY_2**t)
+    return learning_rate * unbiased_first / (jnp.sqrt(unbiased_second) + EPSILON)
 
 
 class AlternatingState(NamedTuple):
@@ -38,12 +80,11 @@ class AlternatingState(NamedTuple):
     epoch: Array
 
 
-@dataclass(frozen=True)
-class AlternatingProgram(Phase[Alternating]):
+class AlternatingProgram(Alternating):
     """Algorithm 1's step, which is one epoch, under its settings."""
 
     def _optimiser(self) -> optax.GradientTransformation:
-        return adam(self.settings.learning_rate)
+        return adam(self.learning_rate)
 
     def init(self, model: BGMIVModel, latents: Array) -> AlternatingState:
         """Fresh optimisers; `latents` has one row a (padded) data row."""
@@ -66,18 +107,18 @@ class AlternatingProgram(Phase[Alternating]):
         # Padding and held-out rows sort behind all others and so only ever fill the last batch.
         rank = jnp.where(data.is_training(), jax.random.uniform(key_order, (n_padded,)), jnp.inf)
         order = jnp.argsort(rank)
-        n_batches = -(-data.n_training // self.settings.batch_size)
+        n_batches = -(-data.n_training // self.batch_size)
 
         def body(
             i: Array, carry: tuple[AlternatingState, dict[str, Array]]
         ) -> tuple[AlternatingState, dict[str, Array]]:
             state, sums = carry
-            index = i * self.settings.batch_size + jnp.arange(self.settings.batch_size)
+            index = i * self.batch_size + jnp.arange(self.batch_size)
             real = index < data.n_training
             state, metrics = self._batch(state, data, order[index], real, jax.random.fold_in(key_batches, i))
             return state, jax.tree.map(jnp.add, sums, metrics)
 
-        zeros = {name: jnp.zeros(()) for name in self.settings.metric_names}
+        zeros = {name: jnp.zeros(()) for name in self.metric_names}
         state, sums = jax.lax.fori_loop(0, n_batches, body, (state, zeros))
         return state._replace(epoch=state.epoch + 1), jax.tree.map(lambda total: total / n_batches, sums)
 
@@ -91,10 +132,10 @@ class AlternatingProgram(Phase[Alternating]):
             # Not the latents' objective below: every row's latent state is its own, whatever the row counts.
             weights = weights * data.weights.training[rows]
         batch, z = jax.tree.map(lambda leaf: leaf[rows], data.rows), state.latents.z[rows]
-        rule = rule_for(self.settings.integration, model.treatment_head)
+        rule = rule_for(self.integration, model.treatment_head)
         key_outcome, key_latents = jax.random.split(key)
-        keys_outcome = jax.random.split(key_outcome, self.settings.batch_size)
-        keys_latents = jax.random.split(key_latents, self.settings.batch_size)
+        keys_outcome = jax.random.split(key_outcome, self.batch_size)
+        keys_latents = jax.random.split(key_latents, self.batch_size)
 
         def loss_v(model: BGMIVModel) -> Array:
             return -jnp.sum(weights * jax.vmap(model.covariates.log_prob)(batch.v, z))
@@ -112,14 +153,14 @@ class AlternatingProgram(Phase[Alternating]):
 
         def latent_objective(z: Array) -> Array:
             def one(row: Row, z: Array, key: Array) -> Array:
-                if self.settings.latent_update == "cut":
-                    return self.settings.pzv_weight * covariate_log_posterior(model, row.v, z)
-                return quasi_log_posterior(model, rule, row, z, key, self.settings.pzv_weight)
+                if self.latent_update == "cut":
+                    return self.pzv_weight * covariate_log_posterior(model, row.v, z)
+                return quasi_log_posterior(model, rule, row, z, key, self.pzv_weight)
 
             return jnp.sum(real * jax.vmap(one)(batch, z, keys_latents))
 
         ascent = jax.grad(latent_objective)(z)
-        dense, rate = self.settings.latent_momentum == "dense", self.settings.latent_learning_rate
+        dense, rate = self.latent_momentum == "dense", self.latent_learning_rate
         latents = step_latents(state.latents, rows, -ascent, rate, dense=dense)
         parts = {"covariates": value_v, "treatment": value_x, "outcome": value_y}
         metrics = {"loss": value_v + value_x + value_y, **parts}

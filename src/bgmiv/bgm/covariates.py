@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from bgmiv.bgm.settings import CovariateConfig, ImageDecoderConfig
+from bgmiv.bgm.config import CovariateConfig
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
 from bgmiv.likelihood import Bernoulli, Categorical, Gaussian, Head
 from bgmiv.nn.features import BlockFeatures, Noised, Raw, Shape, build_features, rows_at_once
@@ -27,13 +27,11 @@ __all__ = [
     "CovariateModule",
     "Decoder",
     "Encoder",
-    "ImageDecoder",
     "OwnLatents",
     "Selection",
     "build_blocks",
     "build_covariates",
     "build_dense",
-    "build_image_decoder",
 ]
 
 
@@ -69,41 +67,14 @@ class ConvDecoder(eqx.Module):
         h = leaky_relu(self.refinement(h[:height, :width]))
         return self.output(h).ravel()
 
-
-class ImageDecoder(eqx.Module):
-    """Logits of an image's pixels."""
-
-    net: ConvDecoder | MLP
-
-    def __call__(self, z: Array) -> Array:
-        """All raw parameters."""
-        return self.net(z)
-
     @property
     def cells(self) -> int:
         """Numbers in the largest array on the way: the patches of the refinement."""
-        if isinstance(self.net, MLP):
-            return 0
-        return prod(self.net.shape[:2]) * prod(self.net.refinement.kernel.shape[-4:-1])
+        return prod(self.shape[:2]) * prod(self.refinement.kernel.shape[-4:-1])
 
     def leading(self, z: Array) -> Array:
-        """Those of the pixels alone."""
-        return self.net(z)
-
-
-def build_image_decoder(
-    block: CovariateBlock, latent_dim: int, config: ImageDecoderConfig, *, key: Array
-) -> ImageDecoder:
-    """The generator of an image block."""
-    key_net, _ = jax.random.split(key)
-    net: ConvDecoder | MLP
-    if config.decoder == "conv":
-        assert block.shape is not None
-        height, width, channels = block.shape
-        net = ConvDecoder(latent_dim, (height, width, channels), config.filters, key=key_net)
-    else:
-        net = MLP(latent_dim, config.dense_hidden, block.width, key=key_net)
-    return ImageDecoder(net)
+        """All of them are needed for the mean."""
+        return self(z)
 
 
 class Branch(eqx.Module):
@@ -113,21 +84,14 @@ class Branch(eqx.Module):
     stop: int = eqx.field(static=True)
     head: Head = eqx.field(static=True)
     reduction: Literal["sum", "mean"] = eqx.field(static=True, default="sum")
-    weight: float = eqx.field(static=True, default=1.0)
 
     def of(self, v: Array) -> Array:
         """The block's part of a row."""
         return v[self.start : self.stop]
 
     def reduce(self, terms: Array) -> Array:
-        """Add or average the coordinates, weighted."""
-        reduced = jnp.sum(terms) if self.reduction == "sum" or terms.size == 0 else jnp.mean(terms)
-        return reduced if self.weight == 1.0 else self.weight * reduced
-
-    @property
-    def coordinate_weight(self) -> float:
-        """What each coordinate's log-density is multiplied by."""
-        return self.weight / (1 if self.reduction == "sum" else max(self.stop - self.start, 1))
+        """Add or average the coordinates."""
+        return jnp.sum(terms) if self.reduction == "sum" or terms.size == 0 else jnp.mean(terms)
 
 
 class Selection(eqx.Module):
@@ -138,12 +102,6 @@ class Selection(eqx.Module):
     def __call__(self, features: Array) -> Array:
         """The latents of one row."""
         return features[jnp.asarray(self.positions)]
-
-
-def _encoder_net(
-    n_in: int, hidden: Sequence[int], latent_dim: int, latent_features: tuple[int, ...], *, key: Array
-) -> MLP | Selection:
-    return Selection(latent_features) if latent_features else MLP(n_in, hidden, latent_dim, key=key)
 
 
 class Encoder(eqx.Module):
@@ -203,7 +161,7 @@ class CovariateModule(eqx.Module):
 
     def rows_at_once(self, max_rows: int) -> int:
         """How many rows may be encoded or decoded together: `max_rows`, or fewer with convolutions."""
-        decoded = (net.cells for net in self.decoder.nets if isinstance(net, ImageDecoder))
+        decoded = (net.cells for net in self.decoder.nets if isinstance(net, ConvDecoder))
         return rows_at_once(max((self.encoder.features.cells, *decoded)), max_rows)
 
     def encode(self, v: Array, noise: Array | None = None) -> Array:
@@ -252,36 +210,22 @@ def _places(latent_features: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def build_dense(
-    n_covariates: int,
-    latent_dim: int,
-    *,
-    key: Array,
-    hidden: Sequence[int] = (64, 64, 64, 64, 64),
-    decoder_hidden: Sequence[int] | None = None,
-    shared_variance: bool = False,
-    features: BlockFeatures | None = None,
-    latent_features: tuple[int, ...] = (),
+    n_covariates: int, latent_dim: int, config: CovariateConfig, *, key: Array, features: BlockFeatures | None = None
 ) -> CovariateModule:
-    """The paper's generic module: one MLP each way over all columns together.
-
-    By default `decoder_hidden` is the encoder's `hidden`, and `features` are the columns themselves.
-    """
+    """The paper's generic module: one MLP each way over all columns together; `features` are by default the columns."""
     key_encoder, key_decoder = jax.random.split(key)
-    head = Gaussian(n_covariates, shared_variance=shared_variance)
+    head = Gaussian(n_covariates, shared_variance=config.shared_variance)
     # Without covariates there is no block to describe: latents are then the encoder's constant.
     spans = ((0, n_covariates),) if n_covariates else ()
-    decoder: BranchNet = (
-        OwnLatents(_places(latent_features), head.raw_dims[1])
-        if latent_features
-        else MLP(latent_dim, decoder_hidden or hidden, head.raw_dim, key=key_decoder)
-    )
+    net: MLP | Selection = Selection(config.latent_features)
+    decoder: BranchNet = OwnLatents(_places(config.latent_features), head.raw_dims[1])
+    if not config.latent_features:
+        net = MLP(n_covariates, config.dense_hidden, latent_dim, key=key_encoder)
+        decoder = MLP(latent_dim, config.dense_hidden, head.raw_dim, key=key_decoder)
     return CovariateModule(
-        encoder=Encoder(
-            features or BlockFeatures(tuple(Raw(n_covariates) for _ in spans), spans),
-            _encoder_net(n_covariates, hidden, latent_dim, latent_features, key=key_encoder),
-        ),
-        decoder=Decoder(tuple(decoder for _ in spans)),
-        branches=tuple(Branch(*span, head) for span in spans),
+        Encoder(features or BlockFeatures(tuple(Raw(n_covariates) for _ in spans), spans), net),
+        Decoder(tuple(decoder for _ in spans)),
+        tuple(Branch(*span, head) for span in spans),
     )
 
 
@@ -296,7 +240,10 @@ def _head(block: CovariateBlock, config: CovariateConfig) -> Head:
 
 def _decoder(block: CovariateBlock, head: Head, latent_dim: int, config: CovariateConfig, key: Array) -> BranchNet:
     if block.holds_pixels:
-        return build_image_decoder(block, latent_dim, config.images, key=key)
+        assert block.shape is not None
+        height, width, channels = block.shape
+        key_net, _ = jax.random.split(key)
+        return ConvDecoder(latent_dim, (height, width, channels), config.image_filters, key=key_net)
     wide = block.kind in (BlockKind.vector, BlockKind.image)
     hidden = config.vector_decoder_hidden if wide else config.column_decoder_hidden
     return MLP(latent_dim, hidden, head.raw_dims if isinstance(head, Gaussian) else head.raw_dim, key=key)
@@ -314,18 +261,13 @@ def build_blocks(
     for block, part, key_decoder in zip(blocks, features.parts, keys, strict=True):
         own = places[seen : seen + part.width] if isinstance(part, Raw | Noised) else ()
         head = Gaussian(block.width) if own else _head(block, config)
-        weight = config.images.weight if block.holds_pixels else 1.0
-        branches.append(Branch(block.start, block.stop, head, config.block_reduction, weight))
+        branches.append(Branch(block.start, block.stop, head, config.block_reduction))
         decoders.append(OwnLatents(own, block.width) if own else _decoder(block, head, latent_dim, config, key_decoder))
         seen += part.width
-    return CovariateModule(
-        encoder=Encoder(
-            features,
-            _encoder_net(features.width, config.block_encoder_hidden, latent_dim, config.latent_features, key=key_net),
-        ),
-        decoder=Decoder(tuple(decoders)),
-        branches=tuple(branches),
-    )
+    net: MLP | Selection = Selection(config.latent_features)
+    if not config.latent_features:
+        net = MLP(features.width, config.block_encoder_hidden, latent_dim, key=key_net)
+    return CovariateModule(Encoder(features, net), Decoder(tuple(decoders)), tuple(branches))
 
 
 def build_covariates(schema: Schema, latent_dim: int, config: CovariateConfig, *, key: Array) -> CovariateModule:
@@ -338,14 +280,6 @@ def build_covariates(schema: Schema, latent_dim: int, config: CovariateConfig, *
     if config.latent_features:
         columns |= {BlockKind.binary, BlockKind.categorical}
     if all(is_narrow or block.kind in columns for block, is_narrow in zip(schema.blocks, narrow, strict=True)):
-        return build_dense(
-            schema.n_covariates,
-            latent_dim,
-            key=key,
-            hidden=config.dense_hidden,
-            decoder_hidden=config.dense_decoder_hidden,
-            shared_variance=config.shared_variance,
-            features=build_features(schema.blocks, config.features, key=key) if any(narrow) else None,
-            latent_features=config.latent_features,
-        )
+        features = build_features(schema.blocks, config.features, key=key) if any(narrow) else None
+        return build_dense(schema.n_covariates, latent_dim, config, key=key, features=features)
     return build_blocks(schema.blocks, latent_dim, config, key=key)

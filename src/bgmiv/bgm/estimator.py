@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from bgmiv.bgm.config import PRESETS, BGMIVConfig
-from bgmiv.bgm.result import FittedBGMIV, FittedWithoutNetworks
-from bgmiv.bgm.settings import Ensemble, LatentLayout, LatentMap, LatentPosterior
+from bgmiv.bgm.config import PRESETS, BGMIVConfig, Ensemble, LatentLayout, LatentMap, LatentPosterior
+from bgmiv.bgm.last_stage import FittedBGMIV, FittedWithoutNetworks
 from bgmiv.data.query import Query, query_at
 from bgmiv.data.scaling import RoleScaling
 from bgmiv.effects import estimate_at
@@ -21,7 +20,7 @@ from bgmiv.estimators.fitted import chosen_preset
 from bgmiv.integrate import IntegrationRule, ResidualNodes
 
 if TYPE_CHECKING:
-    from bgmiv.bgm.fitted_networks import FittedNetworks
+    from bgmiv.bgm.fitted import FittedNetworks
 
 __all__ = ["BGMIV", "PRESETS", "BGMIVConfig", "FittedBGMIV"]
 
@@ -57,8 +56,6 @@ class BGMIV(SeededEstimator):
             "posterior", which averages the structural function over draws of p(z | v).
         scaling: how each role is scaled.
         use_instrument: False gives the no-instrument version.
-        bootstrap: train every member on rows weighed by chance (the Bayesian bootstrap, of whole groups where there are
-            groups); intervals then come from the spread of the members, of which there should be 20 or more.
         treatment_kind: "auto", "continuous", "binary" or "categorical", as in `IVData.from_arrays`.
         outcome_kind: the same for the outcome.
         covariance: what standard errors and tests allow for: "auto", "classical", "robust" or "cluster", as in
@@ -93,18 +90,17 @@ class BGMIV(SeededEstimator):
     integration: IntegrationRule | None = None
     latents: Literal["encoder", "map", "posterior"] | None = None
     scaling: RoleScaling | None = None
-    bootstrap: bool = False
     checkpoint: str | Path | None = None
 
     @classmethod
     def _saved_classes(cls, fitted: str) -> tuple[type, ...]:
         if fitted == cls.fitted_class.__name__:
             return (cls, cls.fitted_class)
-        from bgmiv.bgm.covariates import ImageDecoder, OwnLatents
-        from bgmiv.bgm.fitted_networks import FittedNetworks
+        from bgmiv.bgm.covariates import ConvDecoder, OwnLatents
+        from bgmiv.bgm.fitted import FittedNetworks
         from bgmiv.nn.layers import MLP
 
-        return (cls, FittedNetworks, MLP, ImageDecoder, OwnLatents, ResidualNodes)
+        return (cls, FittedNetworks, MLP, ConvDecoder, OwnLatents, ResidualNodes)
 
     def posterior(
         self,
@@ -137,7 +133,8 @@ class BGMIV(SeededEstimator):
 
         Raises:
             MissingExtraError: ArviZ is not installed.
-            ConfigError: there is no such member, or networks were not trained.
+            ConfigError: there is no such member, networks were not trained, or the latents are the covariates
+                themselves, as in the default preset without wide blocks.
 
         Warns:
             BGMIVWarning: chains have not converged (R-hat above 1.01, or too few effective draws).
@@ -148,17 +145,19 @@ class BGMIV(SeededEstimator):
                 "networks were not trained, and without them there are no latents to draw. Fit "
                 "BGMIV(networks=True), or ask for intervals of the estimate itself, such as effect_interval()."
             )
-        from bgmiv.bgm.fitted_networks import FittedNetworks
+        from bgmiv.bgm.fitted import FittedNetworks
+        from bgmiv.bgm.latents import check_sampled
 
         assert isinstance(fitted, FittedNetworks)
         if isinstance(member, bool) or not 0 <= member < fitted.n_members:
             raise ConfigError(f"member must lie between 0 and {fitted.n_members - 1}, got {member!r}.")
         settings = LatentPosterior(chains, warmup, draws, seed=seed)
+        check_sampled(fitted.model, settings)
         return _arviz_data(fitted, query_at(fitted.schema, treatment, self._read(covariates)), settings, member)
 
     def _config(self) -> BGMIVConfig:
         config = chosen_preset(PRESETS, self.preset)
-        initial, alternating = config.initial, config.alternating
+        initial, alternating, layout = config.initial, config.alternating, config.layout
         if self.iterations is not None:
             initial = replace(initial, iterations=_whole("iterations", self.iterations, 0))
         if self.epochs is not None:
@@ -167,56 +166,44 @@ class BGMIV(SeededEstimator):
             if not hasattr(self.integration, "nodes"):
                 raise ConfigError(f"integration must be a rule such as GaussHermite(8), got {self.integration!r}.")
             alternating = replace(alternating, integration=self.integration)
-        if self.batch_size is not None:
-            config = replace(config, batch_size=_whole("batch_size", self.batch_size, 2))
-        if self.latents is not None:
-            if self.latents not in _LATENT_RULES:
-                raise ConfigError(f"latents is 'encoder', 'map' or 'posterior', got {self.latents!r}.")
-            config = replace(config, latents=_LATENT_RULES[self.latents])
-        if self.scaling is not None:
-            if not isinstance(self.scaling, RoleScaling):
-                raise ConfigError(f"scaling must be a RoleScaling, got {self.scaling!r}.")
-            config = replace(config, scaling=self.scaling)
+        if self.scaling is not None and not isinstance(self.scaling, RoleScaling):
+            raise ConfigError(f"scaling must be a RoleScaling, got {self.scaling!r}.")
+        if self.latents is not None and self.latents not in _LATENT_RULES:
+            raise ConfigError(f"latents is 'encoder', 'map' or 'posterior', got {self.latents!r}.")
+        if self.checkpoint is not None and self.random_state is None:
+            raise ConfigError("a checkpoint needs a random_state: without a fixed seed no two fits are the same.")
+        if self.latent_layout is not None:
+            sizes = tuple(self.latent_layout) if isinstance(self.latent_layout, Iterable) else (self.latent_layout,)
+            if len(sizes) != 4:
+                raise ConfigError(
+                    f"latent_layout holds four sizes (shared, outcome-only, treatment-only, nuisance), got {sizes}."
+                )
+            layout = LatentLayout(*sizes)
+        ensemble = self._ensemble(config.ensemble, last_stage=config.last_stage is not None)
         config = replace(
             config,
             networks=self.networks,
-            layout=self._layout() or config.layout,
-            ensemble=self._ensemble(config.ensemble, last_stage=config.last_stage is not None),
+            layout=layout,
+            batch_size=config.batch_size if self.batch_size is None else _whole("batch_size", self.batch_size, 2),
+            scaling=self.scaling or config.scaling,
+            ensemble=ensemble,
             initial=initial,
             alternating=alternating,
+            latents=config.latents if self.latents is None else _LATENT_RULES[self.latents],
+            last_stage=config.last_stage if ensemble.held_out else None,
+            checkpoint=None if self.checkpoint is None else str(self.checkpoint),
         )
-        if not config.ensemble.held_out:
-            config = replace(config, last_stage=None)
-        if self.checkpoint is not None:
-            if self.random_state is None:
-                raise ConfigError("a checkpoint needs a random_state: without a fixed seed no two fits are the same.")
-            config = replace(config, checkpoint=str(self.checkpoint))
         return config if self.use_instrument else config.without_instrument()
 
     def _ensemble(self, ensemble: Ensemble, *, last_stage: bool) -> Ensemble:
-        if self.members is not None:
-            ensemble = replace(ensemble, members=_whole("members", self.members, 1))
-        ensemble = replace(ensemble, bootstrap=bool(self.bootstrap))
-        if self.held_out is None:
+        members = ensemble.members if self.members is None else _whole("members", self.members, 1)
+        held_out = self.held_out
+        if held_out is None:
             # The last stage needs every row left out by some member; one alone cannot, which the fit refuses.
-            several = last_stage and not self.bootstrap and ensemble.members > 1
-            return replace(ensemble, held_out=1.0 / ensemble.members) if several else ensemble
-        if isinstance(self.held_out, bool) or not isinstance(self.held_out, int | float | np.number):
-            raise ConfigError(f"held_out must be a share of the rows such as 0.1, got {self.held_out!r}.")
-        return replace(ensemble, held_out=float(self.held_out))
-
-    def _layout(self) -> LatentLayout | None:
-        if self.latent_layout is None:
-            return None
-        sizes = tuple(self.latent_layout) if isinstance(self.latent_layout, Iterable) else (self.latent_layout,)
-        if len(sizes) != 4:
-            raise ConfigError(
-                f"latent_layout holds four sizes (shared, outcome-only, treatment-only, nuisance), got {sizes}."
-            )
-        try:
-            return LatentLayout(*sizes)
-        except ConfigError as error:
-            raise ConfigError(f"latent_layout: {error}") from None
+            held_out = 1.0 / members if last_stage and members > 1 else ensemble.held_out
+        elif isinstance(held_out, bool) or not isinstance(held_out, int | float | np.number):
+            raise ConfigError(f"held_out must be a share of the rows such as 0.1, got {held_out!r}.")
+        return Ensemble(members, float(held_out))
 
 
 def _whole(name: str, value: Any, minimum: int) -> int:
@@ -233,15 +220,13 @@ def _arviz_data(fitted: FittedNetworks, query: Query, settings: LatentPosterior,
 
     import jax
 
-    from bgmiv.bgm.latents import structural_means
-    from bgmiv.bgm.posterior import sample_latents
+    from bgmiv.bgm.latents import sample_latents, structural_means
 
     x, model = query.treatment[0], fitted.members[member].model
-    found = sample_latents(
-        model, fitted.scaled_covariates(query.rows.covariates), settings, jax.random.key(settings.seed)
-    )
-    n, chains, draws, width = found.draws.shape
-    latents = np.moveaxis(found.draws, 0, 2)
+    v = fitted.scaled_covariates(query.rows.covariates)
+    sampled = sample_latents(model, v, settings, jax.random.key(settings.seed))
+    n, chains, draws, width = sampled.draws.shape
+    latents = np.moveaxis(sampled.draws, 0, 2)
     scaled = np.tile(fitted.scaler.treatment.transform(x), chains * draws)
     values = fitted.scaler.outcome.inverse(structural_means(model, scaled, latents.reshape(-1, width)))
     values = values.reshape(chains, draws, n, *values.shape[1:])
@@ -251,7 +236,7 @@ def _arviz_data(fitted: FittedNetworks, query: Query, settings: LatentPosterior,
         for name, part in model.layout.parts.items()
         for i in range(part.stop - part.start)
     ]
-    judged = {name: getattr(found, name) for name in ("rhat", "ess", "acceptance", "divergences")}
+    judged = {name: getattr(sampled, name) for name in ("rhat", "ess", "acceptance", "divergences")}
     return arviz.from_dict(
         posterior={
             "latents": latents,
@@ -272,9 +257,9 @@ def _arviz_data(fitted: FittedNetworks, query: Query, settings: LatentPosterior,
 def _model_draws(fitted: FittedNetworks, query: Query, chains: int, draws: int, seed: int) -> np.ndarray:
     """Gaussian draws of g with the covariance of the sources of its pointwise intervals but for the latents'."""
     rng = np.random.default_rng(seed)
-    found = estimate_at(fitted, query, intervals=True).pointwise().without("latent")
-    values = found.values[0]
+    estimate = estimate_at(fitted, query, intervals=True).pointwise().without("latent")
+    values = estimate.values[0]
     total = np.broadcast_to(values, (chains, draws, *values.shape)).copy()
-    for source in found.sources:
+    for source in estimate.sources:
         total += np.tensordot(rng.normal(size=(chains, draws, len(source.factors))), source.factors[:, 0], axes=1)
     return total

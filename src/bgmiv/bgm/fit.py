@@ -2,74 +2,120 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 import numpy as np
 
+from bgmiv._io import enable_compilation_cache
 from bgmiv.bgm.config import BGMIVConfig
-from bgmiv.bgm.last_stage import LastStage, fit_sieve_stage
+from bgmiv.bgm.last_stage import FittedBGMIV, FittedWithoutNetworks, LastStage, fit_sieve_stage, with_networks
 from bgmiv.bgm.network_check import left_for_networks
-from bgmiv.bgm.result import FittedBGMIV, FittedWithoutNetworks
 from bgmiv.covariance import errors_of
 from bgmiv.data.folds import MIN_HELD_OUT
 from bgmiv.data.ivdata import IVData
+from bgmiv.data.messages import warn_user
 from bgmiv.data.schema import BlockKind, Schema
-from bgmiv.errors import ConfigError, DataError
+from bgmiv.errors import ConfigError, DataError, FitWarning
 from bgmiv.estimators.fitted import check_instrument
 from bgmiv.fitted import FitEvidence, Networks
 from bgmiv.linear_iv import strength_of
 from bgmiv.preprocess.reduction import FittedReduction
-from bgmiv.progress import Reporter, silent
+from bgmiv.progress import Prefixed, Reporter, silent
 from bgmiv.support import LinearSupport
 
-__all__ = ["fit_bgmiv"]
+if TYPE_CHECKING:
+    from bgmiv.bgm.members import Member, TrainingRows
+    from bgmiv.training import Checkpoint
+
+__all__ = ["fit_bgmiv", "open_checkpoint"]
 
 _MIN_ROWS = 50
-
-_NOT_COVERED = (
-    "members={members}, each without a share of {held_out:.3g} of the rows, leave some rows to no member, but the last "
-    "stage needs a prediction of every row by a member that has not seen it. Give members=2 or more and leave held_out "
-    "at None for 1 / members, or give held_out=0 for the networks alone, without the last stage."
-)
 
 
 def fit_bgmiv(config: BGMIVConfig, data: IVData, seed: int, reporter: Reporter = silent) -> FittedBGMIV:
     """Fit a sieve, and networks unless left-out rows say that nothing is left for them.
 
     Raises:
+        ConfigError: settings contradict one another or the data.
         DataError: the data cannot be fitted.
-        DivergedError: every member diverged at every attempt.
+        DivergedError: every member diverged.
     """
     _check(config, data)
     used = data if config.use_instrument else data.without_instruments()
     reduction = config.reduction.fit(used) if config.reduction else FittedReduction(used.schema, {})
     reduced = reduction.apply(used)
+
     sieve = _sieve(config, reduced, reporter)
     networks, left = _networks(config, used.schema, sieve, reporter)
-    if networks == "trained" or sieve is None:
-        # What comes before needs no JAX, whose import and programs take longer than the sieve.
-        from bgmiv.bgm.train import fit_networks
+    if sieve is not None and networks != "trained":
+        strength = strength_of(data, sieve.function.first_stage_f) if config.use_instrument else None
+        # The explained share is of predictions without the row itself.
+        evidence = FitEvidence(
+            n_held_out=sieve.rows.n_rows, networks=networks, left_for_networks=left, n_penalised=sieve.fit.n_shrunk
+        ).with_last_stage(sieve.explained, 0.0, sieve.function.is_linear, strength)
+        errors = errors_of(sieve.rows).name
+        support = LinearSupport.fit(used)
+        return FittedWithoutNetworks(
+            reduction.source, support, reduction, sieve.function, errors, config, evidence=evidence
+        )
 
-        return fit_networks(config, used, reduced, reduction, sieve, seed, reporter, left)
-    strength = strength_of(data, sieve.function.first_stage_f) if config.use_instrument else None
-    # The explained share is of predictions without the row itself.
-    evidence = FitEvidence(
-        n_held_out=sieve.rows.n_rows, networks=networks, left_for_networks=left, n_penalised=sieve.fit.n_shrunk
-    )
-    return FittedWithoutNetworks(
-        reduction.source,
-        LinearSupport.fit(used),
-        reduction,
-        sieve.function,
-        errors_of(sieve.rows).name,
-        config,
-        evidence=evidence.with_last_stage(sieve.explained, 0.0, sieve.function.is_linear, strength),
+    # What comes before needs no JAX, whose import and programs take longer than the sieve.
+    import jax
+
+    from bgmiv.bgm.fitted import FittedNetworks
+    from bgmiv.bgm.heldout import network_evidence, residual_rule
+    from bgmiv.bgm.members import TrainingRows, train_members
+    from bgmiv.bgm.resolve import resolve
+    from bgmiv.bgm.uncertainty import fit_model_support, tangent_directions
+
+    enable_compilation_cache()
+    key, reporter = jax.random.key(seed), Prefixed(reporter, "networks: ")
+    rows = TrainingRows.of(config, reduced, key)
+    config = resolve(config, reduced, np.random.default_rng(np.asarray(jax.random.key_data(key))))
+
+    def train(config: BGMIVConfig, checkpoint: Checkpoint | None = None) -> tuple[tuple[Member, ...], LastStage | None]:
+        members = train_members(config, rows, key, reporter, checkpoint)
+        return members, _last_stage(config, rows, sieve, members)
+
+    with open_checkpoint(config, used, seed) as checkpoint:
+        members, last = train(config, checkpoint)
+        nodes = residual_rule(config, rows, members) if last is not None and last.function.weight else None
+        if nodes is not None:
+            again = replace(config, initial=replace(config.initial, integration=nodes))
+            other, other_last = train(again)
+            if other_last is not None and other_last.function.weight and _mean_loss(other) < _mean_loss(members):
+                config, members, last = again, other, other_last
+
+    directions = None
+    if last is None or last.function.weight:
+        _warn_of_second_groups(data)
+        directions = tangent_directions(config, rows, members, groups=data.groups if errors_of(data).ways else None)
+    return FittedNetworks(
+        schema=used.schema,
+        config=config,
+        reduction=reduction,
+        scaler=rows.scaler,
+        members=members,
+        model_support=fit_model_support(config.latents, rows, [member.model for member in members]),
+        directions=directions,
+        last_stage=None if last is None else last.function,
+        evidence=network_evidence(config, used, rows, members, last, left),
     )
 
 
 def _check(config: BGMIVConfig, data: IVData) -> None:
     check_instrument(data, "BGMIV", use_instrument=config.use_instrument)
     ensemble = config.ensemble
-    if config.last_stage is not None and not ensemble.bootstrap and not ensemble.covers:
-        raise ConfigError(_NOT_COVERED.format(members=ensemble.members, held_out=ensemble.held_out))
+    if config.last_stage is not None and ensemble.members * ensemble.held_out < 1.0 - 1e-9:
+        raise ConfigError(
+            f"members={ensemble.members}, each without a share of {ensemble.held_out:.3g} of the rows, leave some rows "
+            "to no member, but the last stage needs a prediction of every row by a member that has not seen it. Give "
+            "members=2 or more and leave held_out at None for 1 / members, or give held_out=0 for the networks alone, "
+            "without the last stage."
+        )
     n_rows = data.n_rows if data.weights is None else int(np.count_nonzero(data.weights))
     if n_rows < _MIN_ROWS:
         raise DataError(f"BGMIV needs at least {_MIN_ROWS} rows, got {n_rows}. Use TSLS, or pass more rows.")
@@ -80,20 +126,26 @@ def _check(config: BGMIVConfig, data: IVData) -> None:
         )
 
 
+def _has_last_stage(config: BGMIVConfig, schema: Schema) -> bool:
+    """Whether there is a last regression: of an outcome that is a number or has two levels."""
+    return config.last_stage is not None and schema.outcome.kind is not BlockKind.categorical
+
+
 def _sieve(config: BGMIVConfig, reduced: IVData, reporter: Reporter) -> LastStage | None:
     """The last stage without networks; None where they are the whole estimate, or where it cannot be fitted."""
-    if config.last_stage is None or config.ensemble.bootstrap or reduced.schema.outcome.kind is BlockKind.categorical:
+    if not _has_last_stage(config, reduced.schema):
         return None
+    assert config.last_stage is not None
     reporter.start("sieve", 1)
-    found = fit_sieve_stage(config.last_stage, reduced, use_instrument=config.use_instrument)
+    sieve = fit_sieve_stage(config.last_stage, reduced, use_instrument=config.use_instrument)
     reporter.advance(1, {})
     reporter.finish()
-    if found is None and config.networks is False:
+    if sieve is None and config.networks is False:
         raise DataError(
             "the sieve cannot be fitted, and networks=False leaves nothing else: there are too few rows, or the "
             "instruments do not identify the treatment. Use TSLS, or pass more rows or other instruments."
         )
-    return found
+    return sieve
 
 
 def _networks(
@@ -103,8 +155,9 @@ def _networks(
 
     Schema is that of the covariates before they are reduced: of a wide block a sieve sees some scores only.
     """
-    narrow = config.model.covariates.features.narrow_vector
-    if sieve is None or config.networks is True or (config.networks == "auto" and _widest(schema) > narrow):
+    widths = [block.width for block in schema.blocks if block.kind in (BlockKind.vector, BlockKind.image)]
+    wide = max(widths, default=0) > config.model.covariates.features.narrow_vector
+    if sieve is None or config.networks is True or (config.networks == "auto" and wide):
         return "trained", None
     if config.networks is False:
         return "not wanted", None
@@ -118,7 +171,43 @@ def _networks(
     return ("nothing left" if left <= 0.0 else "trained"), left
 
 
-def _widest(schema: Schema) -> int:
-    """How many columns the widest vector or image block has; 0 without any."""
-    kinds = (BlockKind.vector, BlockKind.image)
-    return max((block.width for block in schema.blocks if block.kind in kinds), default=0)
+def open_checkpoint(config: BGMIVConfig, data: IVData, seed: int) -> AbstractContextManager[Checkpoint | None]:
+    """The checkpoint of this very fit, if the config names a folder."""
+    from bgmiv.training import Checkpoint, fingerprint
+
+    if config.checkpoint is None:
+        return nullcontext()
+    arrays = (data.outcome, data.treatment, data.covariates, data.instruments, data.weights, data.groups)
+    return Checkpoint(config.checkpoint, fingerprint(replace(config, checkpoint=None), data.schema, seed, *arrays))
+
+
+def _last_stage(
+    config: BGMIVConfig, rows: TrainingRows, sieve: LastStage | None, members: Sequence[Member]
+) -> LastStage | None:
+    """The last regression, with what the networks have learned.
+
+    Where rows are too few for any to be held out, nothing could tell whether networks are of use, and it does without.
+    """
+    from bgmiv.bgm.heldout import learned_means
+
+    if not _has_last_stage(config, rows.data.schema):
+        return None
+    assert config.last_stage is not None
+    learned = None
+    if rows.folds.hold_out:
+        learned = learned_means(members, config.initial.integration, rows.scaled, rows.scaler)
+    return with_networks(config.last_stage, rows.data, sieve, learned, use_instrument=config.use_instrument)
+
+
+def _mean_loss(members: Sequence[Member]) -> float:
+    """The members' mean error in predicting the outcome of held-out rows."""
+    return float(np.mean([member.held_out.outcome_loss for member in members if member.held_out]))
+
+
+def _warn_of_second_groups(data: IVData) -> None:
+    if data.second_groups is not None:
+        warn_user(
+            f"what the networks add to intervals is clustered by {data.groups_name!r} alone, not by "
+            f"{data.second_groups_name!r}. NPIV and TSLS cluster two ways throughout.",
+            FitWarning,
+        )

@@ -1,25 +1,36 @@
-"""The last stage: the outcome regressed, in closed form, on a line and on what held-out rows support beyond it."""
+"""The last stage: the outcome regressed, in closed form, on a line and on what held-out rows support beyond it.
+
+Where no networks were trained, it is the whole fit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bgmiv.bgm.config import BGMIVConfig
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.query import Query
+from bgmiv.data.query import Query, Rows
+from bgmiv.diagnostics.held_out import cross_fitted
 from bgmiv.diagnostics.moments import variance_of
-from bgmiv.errors import DataError, NotIdentifiedError
+from bgmiv.errors import NotIdentifiedError
+from bgmiv.estimators.fitted import FittedSieve
+from bgmiv.fitted import FittedMethod, HeldOutPredictions
 from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.sieve.bases import SieveFunction
 from bgmiv.sieve.columns import Learned
 from bgmiv.sieve.fit import SieveConfig, SieveFit, fit_sieve, left_out_errors, min_rows
 
-__all__ = ["LastStage", "fit_sieve_stage", "left_out_fits", "sieve_without", "with_networks"]
+__all__ = [
+    "LAST_STAGE_INTERVALS", "FittedBGMIV", "FittedWithoutNetworks", "LastStage", "fit_sieve_stage",
+    "sieve_without", "with_networks",
+]  # fmt: skip
 
 Floats = NDArray[np.float64]
 
@@ -47,19 +58,29 @@ class LastStage(NamedTuple):
         return 1.0 - float(squares) / variance_of(self.rows.outcome, self.rows.weights)
 
 
-def fit_sieve_stage(config: SieveConfig, data: IVData, *, use_instrument: bool = True) -> LastStage | None:
-    """The last stage without networks; None if there are too few rows, or if instruments do not identify the treatment.
+def fit_sieve_stage(
+    config: SieveConfig, data: IVData, *, use_instrument: bool = True, learned: Learned | None = None
+) -> LastStage | None:
+    """The last stage without networks, or with what they have learned in place of the terms beyond a line.
 
     Args:
         config: of the sieve.
-        data: the rows of the fit, wide blocks reduced.
+        data: the rows of the fit, wide blocks reduced; those without a weight are left out.
         use_instrument: False for a regression on the observed treatment.
+        learned: what the networks say of these rows.
+
+    Returns:
+        None if there are too few rows, or if the first stage does not identify the treatment.
     """
-    rows = data if data.weights is None else data.take(data.weights > 0)
-    if rows.n_rows < min_rows(rows.instruments.shape[1]):
+    if data.weights is not None:
+        positive = data.weights > 0
+        data, learned = data.take(positive), None if learned is None else learned.take(positive)
+    if data.n_rows < min_rows(data.instruments.shape[1]):
         return None
-    found = _identified(partial(fit_sieve, config, rows, use_instrument=use_instrument))
-    return None if found is None else LastStage(rows, found)
+    try:
+        return LastStage(data, fit_sieve(config, data, use_instrument=use_instrument, learned=learned))
+    except NotIdentifiedError:
+        return None
 
 
 def with_networks(
@@ -85,75 +106,35 @@ def with_networks(
     if learned is None or 2 * np.isfinite(learned.own).sum() < data.n_rows:
         return sieve
     known = np.isfinite(learned.own)
-    if data.weights is not None:
-        known &= data.weights > 0
     rows = data.take(known)
-    if rows.n_rows < min_rows(rows.instruments.shape[1]):
-        return sieve
-    fit = partial(fit_sieve, config, rows, use_instrument=use_instrument)
-    networks = _identified(partial(fit, learned=learned.take(known)))
-    if sieve is not None and sieve.rows.n_rows != rows.n_rows:
-        # Both are compared on the same rows.
-        other = _identified(fit)
-        sieve = None if other is None else LastStage(rows, other)
+    fit = partial(fit_sieve_stage, config, use_instrument=use_instrument)
+    networks = fit(rows, learned=learned.take(known))
     # Of a weight that is not positive not their function predicts, but what their first stage adds to a line.
     if networks is None or networks.function.weight <= 0.0:
         return sieve
-    if sieve is None or _better(rows, networks, sieve.fit):
-        return LastStage(rows, networks)
-    return sieve
+    if sieve is not None and sieve.rows.n_rows != networks.rows.n_rows:
+        # Both are compared on the same rows.
+        sieve = fit(rows)
+    return networks if sieve is None or _better(networks, sieve) else sieve
 
 
 def sieve_without(config: BGMIVConfig, reduction: FittedReduction, part: IVData) -> Callable[[Query], Floats]:
     """The last stage without networks, its terms chosen anew, of some rows of the data: the function of a query."""
-    function = _fit_again(config, reduction.apply(part), None)
+    assert config.last_stage is not None
+    stage = fit_sieve_stage(config.last_stage, reduction.apply(part), use_instrument=config.use_instrument)
+    if stage is None:
+        raise NotIdentifiedError("the sieve cannot be fitted without a fold of the rows.")
 
     def at(query: Query) -> Floats:
-        return function.at(query, function.encode(reduction.schema, reduction.transform(query.rows.covariates)))
+        reduced = reduction.transform(query.rows.covariates)
+        return stage.function.at(query, stage.function.encode(reduction.schema, reduced))
 
     return at
 
 
-def left_out_fits(
-    config: BGMIVConfig, data: IVData, learned: Learned, left_out: Sequence[NDArray[np.int64]]
-) -> list[SieveFunction] | None:
-    """The last stage with networks, for each member without the rows that it left out; None if one is not identified.
-
-    Args:
-        config: of the fit.
-        data: the rows of the fit, wide blocks reduced.
-        learned: what the networks say of them.
-        left_out: the rows that each member was not trained on.
-    """
-    found = []
-    for own in left_out:
-        rest = np.isfinite(learned.own)
-        rest[own] = False
-        try:
-            found.append(_fit_again(config, data.take(rest), learned.take(rest)))
-        except (DataError, NotIdentifiedError):
-            return None
-    return found
-
-
-def _fit_again(config: BGMIVConfig, data: IVData, learned: Learned | None) -> SieveFunction:
-    assert config.last_stage is not None
-    if data.weights is not None:
-        there = data.weights > 0
-        data, learned = data.take(there), None if learned is None else learned.take(there)
-    return fit_sieve(config.last_stage, data, use_instrument=config.use_instrument, learned=learned).function
-
-
-def _identified(fit: Callable[[], SieveFit]) -> SieveFit | None:
-    """The fit; None if its first stage does not identify the treatment."""
-    try:
-        return fit()
-    except NotIdentifiedError:
-        return None
-
-
-def _better(data: IVData, networks: SieveFit, sieve: SieveFit) -> bool:
+def _better(networks: LastStage, sieve: LastStage) -> bool:
     """Whether the networks predict left-out rows better, by more than one standard error."""
+    data = networks.rows
     weights = np.ones(data.n_rows) if data.weights is None else np.asarray(data.weights, np.float64)
     y = np.asarray(data.outcome, np.float64)
 
@@ -161,7 +142,71 @@ def _better(data: IVData, networks: SieveFit, sieve: SieveFit) -> bool:
         controls = fit.residuals[:, : fit.function.treatment.sizes["lines"]]
         return left_out_errors(y, fit.left_out, controls, weights)
 
-    gains = weights * (errors(sieve) ** 2 - errors(networks) ** 2)
+    gains = weights * (errors(sieve.fit) ** 2 - errors(networks.fit) ** 2)
     if data.groups is not None:
         gains = np.asarray(np.bincount(data.groups, gains), np.float64)
     return bool(gains.sum() > np.sqrt(np.sum((gains - gains.mean()) ** 2)))
+
+
+LAST_STAGE_INTERVALS = (
+    "Intervals from the robust (with groups, clustered) covariance of the last regression's coefficients and the "
+    "smoothing bias that is likely under the prior behind its penalties."
+)
+
+
+class FittedBGMIV(FittedMethod):
+    """A fitted BGM-IV, with networks or without.
+
+    Attributes:
+        config: the config; resolved where networks were trained.
+
+    Example:
+        >>> import numpy as np
+        >>> from bgmiv import BGMIV
+        >>> w, v, u = np.random.default_rng(0).normal(size=(3, 400))
+        >>> x, y = w + v + u, w + v + np.random.default_rng(1).normal(size=400)
+        >>> fitted = BGMIV(random_state=0).fit(y, x, instruments=w, covariates=v).fitted_
+        >>> fitted.uses_networks, len(fitted.members), fitted.evidence.networks
+        (False, 0, 'nothing left')
+    """
+
+    config: BGMIVConfig
+
+    @property
+    @abstractmethod
+    def uses_networks(self) -> bool:
+        """Whether the estimate depends on networks; trained ones have no part in it where held-out rows do without."""
+
+
+@dataclass(frozen=True, eq=False)
+class FittedWithoutNetworks(FittedSieve, FittedBGMIV):
+    """A fit whose estimate is a line or a sieve, and whose networks were not trained.
+
+    Attributes:
+        config: the config.
+        members: none.
+    """
+
+    config: BGMIVConfig
+    members: ClassVar[tuple[()]] = ()
+    # Rows are held out for the sieve alone: the check for networks is not made again in each fold.
+    closed_form = False
+
+    @property
+    def uses_networks(self) -> bool:
+        """It has none."""
+        return False
+
+    @property
+    def last_stage(self) -> SieveFunction:
+        """The line or the sieve."""
+        return self.function
+
+    @property
+    def interval_kind(self) -> str:
+        """What the intervals are."""
+        return LAST_STAGE_INTERVALS
+
+    def held_out_predictions(self, data: IVData, rows: Rows, max_rows: int) -> HeldOutPredictions | None:
+        """g at rows of the fit, each by a sieve fitted anew without the row's fold."""
+        return cross_fitted(data, partial(sieve_without, self.config, self.reduction), max_rows)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from bgmiv.bgm.config import LatentLayout, ModelConfig
 from bgmiv.bgm.covariates import CovariateModule, build_covariates
-from bgmiv.bgm.settings import LatentLayout, ModelConfig
 from bgmiv.data.schema import BlockKind, Schema, Variable
 from bgmiv.integrate import IntegrationRule, log_integral
 from bgmiv.likelihood import Bernoulli, Categorical, FiniteHead, Gaussian, Head, Levels
@@ -18,10 +20,10 @@ from bgmiv.training import Row
 __all__ = [
     "BGMIVModel",
     "Embedding",
-    "averaged_means",
     "build_model",
     "covariate_log_posterior",
     "encode_rows",
+    "integrated_outcome",
     "iv_means",
     "log_p_iv",
     "log_p_treatment",
@@ -207,19 +209,21 @@ def quasi_log_posterior(
 def iv_means(model: BGMIVModel, rule: IntegrationRule, rows: Row, raw_x: Array, z: Array, key: Array) -> Array:
     """The moment E[y | w, z] of each row under the model: `(n,)`, or `(n, K)` for an outcome of K levels."""
     # The treatment's spread is learned from the treatment alone: the outcome would widen or narrow it to fit better.
-    nodes, log_weights = jax.vmap(lambda raw, x, k: rule.nodes(model.treatment_head, raw, x, k))(
-        _fixed_spread(model.treatment_head, raw_x), rows.x, jax.random.split(key, len(rows.x))
+    return integrated_outcome(model, rule, rows, _fixed_spread(model.treatment_head, raw_x), z, key)[0]
+
+
+def integrated_outcome(
+    model: BGMIVModel, rule: IntegrationRule, rows: Row, raw_x: Array, z: Array, key: Array
+) -> tuple[Array, Array]:
+    """The outcome's means over treatments with these raw parameters, and its raw parameters at the nodes."""
+    nodes, log_weights = jax.vmap(partial(rule.nodes, model.treatment_head))(
+        raw_x, rows.x, jax.random.split(key, len(rows.x))
     )
     raw_y = jax.vmap(outcome_raws, in_axes=(None, 0, 0))(model, nodes, z)
-    return averaged_means(model, log_weights, raw_y)
-
-
-def averaged_means(model: BGMIVModel, log_weights: Array, raw_y: Array) -> Array:
-    """The outcome's means of each row, averaged over its nodes: `(n,)`, or `(n, K)` for an outcome of K levels."""
     means, weights = jax.vmap(jax.vmap(model.outcome_head.mean))(raw_y), jnp.exp(log_weights)
     if isinstance(model.outcome_head, Categorical):
-        return jnp.sum(weights[..., None] * means, axis=1)
-    return jnp.sum(weights * means[..., 0], axis=1)
+        return jnp.sum(weights[..., None] * means, axis=1), raw_y
+    return jnp.sum(weights * means[..., 0], axis=1), raw_y
 
 
 def square_errors(model: BGMIVModel, y: Array, y_hat: Array) -> Array:

@@ -29,7 +29,7 @@ Reference:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import log
 from typing import Any, NamedTuple
@@ -45,13 +45,14 @@ from scipy.cluster.vq import kmeans2
 from scipy.linalg import eigh
 from scipy.optimize import brentq
 
-from bgmiv.bgm.latents import padded_size
+from bgmiv.bgm.config import BGMIVConfig, LatentMap, LatentPosterior
+from bgmiv.bgm.latents import in_blocks, latents_of, padded_size
+from bgmiv.bgm.members import Member, TrainingRows
 from bgmiv.bgm.model import BGMIVModel, iv_means
-from bgmiv.data.scaling import ScaledData
 from bgmiv.integrate import IntegrationRule, rule_for
 from bgmiv.likelihood import Categorical, FiniteHead
 from bgmiv.support import OUTSIDE, Novelty, fit_novelty
-from bgmiv.training import Row, pad_rows
+from bgmiv.training import Row
 
 __all__ = [
     "MAX_BLOCK",
@@ -91,45 +92,45 @@ class Directions(NamedTuple):
 
 
 def tangent_directions(
-    models: Sequence[BGMIVModel],
-    latents: Sequence[np.ndarray],
-    scaled: ScaledData,
-    integration: IntegrationRule,
-    *,
-    weights: NDArray[np.floating] | None = None,
-    groups: NDArray[np.integer] | None = None,
-    held_out: Sequence[NDArray[np.integer]] = (),
+    config: BGMIVConfig, rows: TrainingRows, members: Sequence[Member], *, groups: NDArray[np.integer] | None = None
 ) -> Directions:
     """Draws of the members' weights around what was trained.
 
-    From each member's latents of all rows, the rows themselves (without their covariates), the rule of the outcome's
-    mean in training, codes of groups whose rows may depend on one another, and the rows that each member left out.
     A thousand rows (whole groups, as many as make that number) say how the weights scatter; all rows how much.
+
+    Args:
+        config: of the fit.
+        rows: of the fit.
+        members: whose outcome generators.
+        groups: codes of groups whose rows may depend on one another; None where each row is its own.
     """
-    n = len(scaled.x)
+    n, weights = len(rows.scaled.x), rows.data.weights
     rng = np.random.default_rng(0)
     codes = np.arange(n) if groups is None else np.asarray(groups)
     chosen = _some(codes, rng)
-    part = Row(*(jax.device_put(values[chosen]) for values in scaled))
+    scaled = rows.at(chosen)
+    # The generators see latents in place of covariates.
+    part = Row(*(jax.device_put(values) for values in scaled._replace(v=scaled.v[:, :0])))
     importance = np.ones(len(chosen)) if weights is None else np.asarray(weights, np.float64)[chosen]
     importance = importance / importance.mean()
     _, place = np.unique(codes[chosen], return_inverse=True)
     multipliers = rng.normal(size=(place.max() + 1, N_DIRECTIONS))[place]
-    members = []
-    for model, z in zip(models, latents, strict=True):
-        jacobian, residuals = _at_rows(model, part, jax.device_put(z[chosen]), integration)
-        members.append(_spectrum(jacobian, residuals, importance))
-    owners = [np.isin(chosen, rows) for rows in held_out]
+    spectra, owners = [], []
+    for member in members:
+        z = jax.device_put(latents_of(member.model, scaled.v, config.latents))
+        jacobian, residuals = _at_rows(member.model, part, z, config.initial.integration)
+        spectra.append(_spectrum(jacobian, residuals, importance))
+        owners.append(np.isin(chosen, member.held_out_rows))
     share = len(chosen) / n
-    leverage = _mean_leverage([member.residuals for member in members], owners)
-    precision = PRIOR_PRECISION if leverage is None else _precision(members, leverage / share)
-    noise = [_noise(member, precision, share, multipliers) for member in members]
+    leverage = _mean_leverage([spectrum.residuals for spectrum in spectra], owners)
+    precision = PRIOR_PRECISION if leverage is None else _precision(spectra, leverage / share)
     count = -(-N_DIRECTIONS // len(members))
-    bias = [_bias(member, precision, share, rng.normal(size=(count, member.jacobian.shape[1]))) for member in members]
+    noise = [_noise(spectrum, precision, share, multipliers) for spectrum in spectra]
+    bias = [_bias(one, precision, share, rng.normal(size=(count, one.jacobian.shape[1]))) for one in spectra]
     return Directions(*(np.asarray(np.stack(part) * np.sqrt(share), np.float32) for part in (noise, bias)))
 
 
-class _Member(NamedTuple):
+class _Spectrum(NamedTuple):
     """One member at the chosen rows: the weighted Jacobian, residuals `(n, K)`, and the kernel's eigenvectors."""
 
     jacobian: np.ndarray
@@ -142,19 +143,19 @@ class _Member(NamedTuple):
         return np.asarray(np.einsum("ij,j,ij->i", self.vectors, self.values / (self.values + precision), self.vectors))
 
 
-def _spectrum(jacobian: Array, residuals: Array, importance: np.ndarray) -> _Member:
+def _spectrum(jacobian: Array, residuals: Array, importance: np.ndarray) -> _Spectrum:
     n, k, _ = jacobian.shape
     root = np.sqrt(np.repeat(importance, k))
     # In double precision: with fewer weights than rows the kernel's small eigenvalues would be those of rounding.
     j = np.asarray(jacobian, np.float64).reshape(n * k, -1) * root[:, None]
     values, vectors = eigh(j @ j.T / n)
     weighted = np.asarray(residuals, np.float64) * root.reshape(n, k)
-    return _Member(j, weighted, np.maximum(values, 0.0), vectors)
+    return _Spectrum(j, weighted, np.maximum(values, 0.0), vectors)
 
 
 def _mean_leverage(residuals: Sequence[np.ndarray], owners: Sequence[np.ndarray]) -> float | None:
     """How much larger residuals are where rows were left out, on the same rows where there is more than one member."""
-    if not owners or not any(owner.any() for owner in owners):
+    if not any(owner.any() for owner in owners):
         return None
     squares = [np.sum(r**2, axis=1) for r in residuals]
     out = sum(float(square[owner].sum()) for square, owner in zip(squares, owners, strict=True))
@@ -169,7 +170,7 @@ def _mean_leverage(residuals: Sequence[np.ndarray], owners: Sequence[np.ndarray]
     return float(np.clip(1.0 - np.sqrt(inside / max(out, np.finfo(float).tiny)), *_LEVERAGES))
 
 
-def _precision(members: Sequence[_Member], leverage: float) -> float:
+def _precision(members: Sequence[_Spectrum], leverage: float) -> float:
     """The prior precision at which rows have this mean leverage, or the nearest to it."""
 
     def excess(power: float) -> float:
@@ -215,13 +216,13 @@ def _at_rows(model: BGMIVModel, rows: Row, z: Array, integration: IntegrationRul
     return jax.lax.map(lambda pair: one(*pair), (rows, z), batch_size=_AT_ONCE)
 
 
-def _left_out(member: _Member, precision: float, share: float) -> np.ndarray:
+def _left_out(member: _Spectrum, precision: float, share: float) -> np.ndarray:
     """Residuals as they would be if their rows were left out."""
     leverages = np.minimum(share * member.leverages(precision), _LEVERAGES[1])
     return np.asarray(member.residuals.reshape(-1) / (1.0 - leverages))
 
 
-def _noise(member: _Member, precision: float, share: float, multipliers: np.ndarray) -> np.ndarray:
+def _noise(member: _Spectrum, precision: float, share: float, multipliers: np.ndarray) -> np.ndarray:
     """$A^{-1} \\tfrac1n \\sum_i \\xi_i r_i J_i$ for each column of multipliers, through the rows' kernel matrix."""
     n, k = member.residuals.shape
     scores = _left_out(member, precision, share)[:, None] * np.repeat(multipliers, k, axis=0)
@@ -229,7 +230,7 @@ def _noise(member: _Member, precision: float, share: float, multipliers: np.ndar
     return np.asarray((member.jacobian.T @ solved / n).T)
 
 
-def _bias(member: _Member, precision: float, share: float, draws: np.ndarray) -> np.ndarray:
+def _bias(member: _Spectrum, precision: float, share: float, draws: np.ndarray) -> np.ndarray:
     """$\\lambda A^{-1} \\omega$ for draws of $\\omega$ from the prior, given as standard normal rows."""
     n = len(member.residuals)
     variance = float(np.mean(_left_out(member, precision, share) ** 2)) / (n * precision)
@@ -239,14 +240,15 @@ def _bias(member: _Member, precision: float, share: float, draws: np.ndarray) ->
 
 @jax.jit
 def _along(model: BGMIVModel, directions: Array, x: Array, z: Array) -> Array:
-    """Derivatives of the structural mean along directions, `(directions, n)` or `(directions, n, K)`."""
+    """Derivatives of the structural mean along directions, `(n, directions)` or `(n, directions, K)`."""
     flat, unflatten = ravel_pytree(model.outcome)
 
     def means(flat: Array) -> Array:
         moved = eqx.tree_at(lambda m: m.outcome, model, unflatten(flat))
         return jax.vmap(moved.structural_mean)(x, z)
 
-    return jax.lax.map(lambda direction: jax.jvp(means, (flat,), (direction,))[1], directions)
+    along = jax.lax.map(lambda direction: jax.jvp(means, (flat,), (direction,))[1], directions)
+    return jnp.moveaxis(along, 0, 1)
 
 
 def tangent_factors(
@@ -257,15 +259,16 @@ def tangent_factors(
     At scaled treatments `(n,)` of some rows of latents, padded to `size`, so that calls share a compiled program:
     `(n, k)`, or `(n, k, K)` for an outcome of K levels.
     """
-    some = [jax.device_put(pad_rows(np.asarray(values, np.float32), size)) for values in (x, latents[rows])]
-    moved = np.asarray(_along(model, jax.device_put(directions), *some))[:, : len(x)]
-    return np.moveaxis(moved, 0, 1).astype(np.float64)
+    along = partial(_along, model, jax.device_put(directions))
+    return in_blocks(along, (x, latents[rows]), size).astype(np.float64)
 
 
 MAX_BLOCK = 1024
 """Points whose densities are computed together."""
 
 _MAX_INSTRUMENTS = 32
+# Rows that stand for all in the fit's support; a MAP takes a thousand times as long as the encoder.
+_MAX_SUPPORT_ROWS, _MAX_SUPPORT_MAPS = 2000, 500
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,28 +289,40 @@ class ModelSupport:
     min_log_density: float
 
     def log_density(
-        self, models: Sequence[BGMIVModel], x: np.ndarray, latents: Sequence[np.ndarray], size: int | None = None
+        self, models: Sequence[BGMIVModel], x: np.ndarray, latents: Sequence[np.ndarray], size: int
     ) -> NDArray[np.float64]:
         r"""$\log p(x \mid z)$, averaged over instruments and members, `(n,)`, in blocks of `size` points."""
-        w, shares = (jax.device_put(values.astype(np.float32)) for values in (self.instruments, self.shares))
-        size = size or padded_size(len(x), MAX_BLOCK)
-        each = []
-        for model, z in zip(models, latents, strict=True):
-            parts = []
-            for start in range(0, len(x), size):
-                some = [jax.device_put(pad_rows(np.asarray(a[start : start + size], np.float32), size)) for a in (x, z)]
-                parts.append(np.asarray(_densities(model, *some, w, shares))[: len(x) - start])
-            each.append(np.concatenate(parts))
-        return np.asarray(np.logaddexp.reduce(each, axis=0) - log(len(each)), np.float64)
+        return _log_density(models, x, latents, self.instruments, self.shares, size)
 
 
-def fit_model_support(models: Sequence[BGMIVModel], scaled: ScaledData, latents: Sequence[np.ndarray]) -> ModelSupport:
-    """The support of a fit, from scaled rows and each member's latents of them."""
-    instruments, shares = _typical(np.asarray(scaled.w, np.float64))
-    measure = ModelSupport(instruments, shares, fit_novelty(latents[0]), -np.inf)
-    if isinstance(models[0].treatment_head, FiniteHead):
-        return replace(measure, min_log_density=log(OUTSIDE))
-    return replace(measure, min_log_density=float(np.quantile(measure.log_density(models, scaled.x, latents), OUTSIDE)))
+def fit_model_support(
+    rule: LatentMap | LatentPosterior, rows: TrainingRows, models: Sequence[BGMIVModel]
+) -> ModelSupport:
+    """The support of a fit, from some of its rows and each member's latents of them."""
+    most = _MAX_SUPPORT_MAPS if isinstance(rule, LatentMap) and rule.steps else _MAX_SUPPORT_ROWS
+    part = rows.at(np.random.default_rng(0).permutation(rows.data.n_rows)[:most])
+    instruments, shares = _typical(np.asarray(part.w, np.float64))
+    latents = [latents_of(model, part.v, rule) for model in models]
+    limit = log(OUTSIDE)
+    if not isinstance(models[0].treatment_head, FiniteHead):
+        size = padded_size(len(part.x), MAX_BLOCK)
+        limit = float(np.quantile(_log_density(models, part.x, latents, instruments, shares, size), OUTSIDE))
+    return ModelSupport(instruments, shares, fit_novelty(latents[0]), limit)
+
+
+def _log_density(
+    models: Sequence[BGMIVModel],
+    x: np.ndarray,
+    latents: Sequence[np.ndarray],
+    instruments: NDArray[np.float64],
+    shares: NDArray[np.float64],
+    size: int,
+) -> NDArray[np.float64]:
+    w, shares = instruments.astype(np.float32), shares.astype(np.float32)
+    each = [
+        in_blocks(partial(_densities, model, w, shares), (x, z), size) for model, z in zip(models, latents, strict=True)
+    ]
+    return np.asarray(np.logaddexp.reduce(each, axis=0) - log(len(each)), np.float64)
 
 
 def _typical(w: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -324,7 +339,7 @@ def _typical(w: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.fl
 
 
 @jax.jit
-def _densities(model: BGMIVModel, x: Array, z: Array, w: Array, shares: Array) -> Array:
+def _densities(model: BGMIVModel, w: Array, shares: Array, x: Array, z: Array) -> Array:
     def one(x: Array, z: Array) -> Array:
         raws = jax.vmap(lambda w: model.treatment_raw(w, z))(w)
         logs = jax.vmap(lambda raw: model.treatment_head.log_prob(raw, x[None]))(raws)

@@ -186,9 +186,7 @@ def _record(analysis: Analysis) -> dict[str, Any]:
     """The analysis without the factors of its curves, which only code needs."""
     record: dict[str, Any] = options.plain(analysis)
     for kind in ("effects", "methods"):
-        for answer, row in zip(record[kind], getattr(analysis, kind), strict=True):
-            del answer["interval"]
-            answer |= options.plain(row.interval.to_dict())
+        record[kind] = options.plain([row.to_dict() for row in getattr(analysis, kind)])
     for curve in record["curves"]:
         curve.pop("sources", None)
     return record

@@ -148,7 +148,7 @@ FINDINGS: dict[str, tuple[Limits, str]] = {
         "The {value:.0f} covariate columns are more than a quarter of the rows and are penalised, so the fit adjusts "
         "for them only in part.",
     ),
-    "failed_members": (Limits(0.0, 0.5), "Training failed at every attempt for {value:.0%} of the ensemble's members."),
+    "failed_members": (Limits(0.0, 0.5), "Training failed for {value:.0%} of the ensemble's members."),
 }
 """What can speak against a fit: limits of the measurement, and what it means.
 

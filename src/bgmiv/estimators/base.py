@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from bgmiv._io import check_process
-from bgmiv.analysis.analysis import Analysis
-from bgmiv.analysis.request import AnalysisRequest
+from bgmiv.analysis.analysis import Analysis, AnalysisRequest
 from bgmiv.covariance import check_clusters
 from bgmiv.data.formula import FormulaReader, formula_file, from_formula
 from bgmiv.data.ivdata import Covariance, IVData, from_frame

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bgmiv.analysis import plots
-from bgmiv.analysis.analysis import Analysis
+from bgmiv.analysis.analysis import Analysis, AnalysisRequest
 from bgmiv.analysis.build import Subject, build_analysis
 from bgmiv.analysis.page import check_path, write_report
-from bgmiv.analysis.request import AnalysisRequest
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Rows
 from bgmiv.diagnostics.checks import Change, Diagnosis, changes_of, diagnose

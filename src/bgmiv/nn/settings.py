@@ -10,15 +10,7 @@ from typing import Literal
 from bgmiv.data.schema import BlockKind, CovariateBlock
 from bgmiv.errors import ConfigError
 
-__all__ = ["FeatureConfig", "ImageConfig", "check_bounds", "check_choice", "check_widths"]
-
-
-def check_widths(config: object, *names: str, what: str = "") -> None:
-    """Refuse layers without units in these fields of a config; `what` it describes stands in the message."""
-    for name in names:
-        widths = getattr(config, name)
-        if widths is not None and any(width < 1 for width in widths):
-            raise ConfigError(f"{name}{what} must hold positive widths, got {widths}.")
+__all__ = ["FeatureConfig", "ImageConfig", "check_bounds", "check_choice"]
 
 
 def check_bounds(config: object, *positive: str, **limits: float | tuple[float, float]) -> None:

@@ -1,20 +1,22 @@
-"""The latent partition: how many latents each part gets, from the roles that covariates show in the rows.
+"""Settings of networks that follow from the rows: the latent partition, noise in training, batches and iterations.
 
-A covariate that the treatment depends on, given the instruments and the other covariates, needs a shared latent; one
-that only the outcome depends on, an outcome-only latent. A covariate that moves the treatment moves the outcome through
-it, so that no rows tell treatment-only from shared without knowing g; and that a covariate shows no role does not prove
-that it has none. Where one of them shows none all latents are shared, which leaves nothing out.
+The partition says how many latents each part gets, from the roles that covariates show in the rows. A covariate that
+the treatment depends on, given the instruments and the other covariates, needs a shared latent; one that only the
+outcome depends on, an outcome-only latent. A covariate that moves the treatment moves the outcome through it, so that
+no rows tell treatment-only from shared without knowing g; and that a covariate shows no role does not prove that it has
+none. Where one of them shows none all latents are shared, which leaves nothing out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.bgm.settings import LatentLayout
+from bgmiv.bgm.config import BGMIVConfig, JointTraining, LatentLayout
 from bgmiv.data.folds import row_folds
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
@@ -23,8 +25,9 @@ from bgmiv.diagnostics.moments import conditions_of
 from bgmiv.kernels import GaussianKernel, median_lengthscales
 from bgmiv.nn.features import feature_widths
 from bgmiv.nn.settings import FeatureConfig
+from bgmiv.preprocess.reduction import choose_noise
 
-__all__ = ["choose_layout", "permutation_scores"]
+__all__ = ["choose_layout", "permutation_scores", "resolve"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -35,6 +38,54 @@ _MIN_ROWS = 100
 # A permutation score above this, in standard errors, shows a dependence.
 _SHOWN = 3.0
 _RIDGES = np.logspace(-5, 1, 13)
+# Iterations of joint training: so many up to a thousand rows, growing like the root of their number beyond.
+_ITERATIONS, _MAX_ITERATIONS = 3000.0, 30_000.0
+
+
+def resolve(config: BGMIVConfig, data: IVData, rng: np.random.Generator) -> BGMIVConfig:
+    """The config with everything chosen that it leaves open.
+
+    Args:
+        config: of a fit whose networks are trained.
+        data: its rows, their wide blocks reduced.
+        rng: decides which rows show the latent partition, and permutes them.
+    """
+    covariates, initial, layout = config.model.covariates, config.initial, config.layout
+    wide = any(block.kind in (BlockKind.vector, BlockKind.image) for block in data.schema.blocks)
+    if layout is None and config.latents_are_features:
+        layout, latent_features = choose_layout(data, covariates.features, rng)
+        covariates = replace(covariates, latent_features=latent_features)
+    elif layout is None:
+        layout = LatentLayout(2, 1, 1, 2) if wide else LatentLayout(2, 2, 1, 2)
+    if covariates.noise_levels:
+        noise = _block_noise(data, covariates.features, covariates.noise_levels)
+        covariates = replace(covariates, features=replace(covariates.features, block_noise=noise))
+    if isinstance(initial, JointTraining) and initial.iterations is None:
+        # More rows allow for more detail, and need fewer passes for it; ten evaluations are spread over the iterations.
+        growing = _ITERATIONS * (data.n_rows / 1000.0) ** 0.5
+        iterations = int(min(max(growing, _ITERATIONS), _MAX_ITERATIONS))
+        initial = replace(initial, iterations=iterations, chunk=iterations // 10)
+    batch_size = min(config.batch_size or (32 if wide else 64), data.n_rows)
+    return replace(
+        config,
+        layout=layout,
+        batch_size=batch_size,
+        model=replace(config.model, layout=layout, covariates=covariates),
+        initial=replace(initial, batch_size=batch_size),
+        alternating=replace(config.alternating, batch_size=batch_size),
+    )
+
+
+def _block_noise(data: IVData, features: FeatureConfig, levels: tuple[float, ...]) -> tuple[tuple[str, float], ...]:
+    """The training noise of each wide vector block, by its name."""
+    schema = data.schema
+    # Levels as indicators: their codes are names.
+    targets = np.hstack([schema.treatment.columns(data.treatment), schema.outcome.columns(data.outcome)])
+    return tuple(
+        (block.name, choose_noise(data.covariates[:, block.start : block.stop], targets, levels))
+        for block in schema.blocks
+        if block.kind is BlockKind.vector and not features.is_narrow(block)
+    )
 
 
 def choose_layout(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,23 +12,19 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from bgmiv.bgm.config import BGMIVConfig
-from bgmiv.bgm.heldout import HeldOutLosses, learned_means
-from bgmiv.bgm.last_stage import left_out_fits, sieve_without
-from bgmiv.bgm.latents import latents_of, padded_size, structural_averages, structural_means
+from bgmiv.bgm.config import BGMIVConfig, LatentMap, LatentPosterior
+from bgmiv.bgm.heldout import learned_means
+from bgmiv.bgm.last_stage import LAST_STAGE_INTERVALS, FittedBGMIV, fit_sieve_stage, sieve_without
+from bgmiv.bgm.latents import latent_draws, latents_of, padded_size, structural_at_draws, structural_means
+from bgmiv.bgm.members import Member
 from bgmiv.bgm.model import BGMIVModel
-from bgmiv.bgm.posterior import latent_draws
-from bgmiv.bgm.result import LAST_STAGE_INTERVALS, FittedBGMIV
-from bgmiv.bgm.settings import LatentMap, LatentPosterior
-from bgmiv.bgm.uncertainty import MAX_BLOCK, MAX_POINTS, Directions, ModelSupport, tangent_directions, tangent_factors
-from bgmiv.covariance import errors_of
+from bgmiv.bgm.uncertainty import MAX_BLOCK, MAX_POINTS, Directions, ModelSupport, tangent_factors
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.messages import FloatArray, warn_user
+from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query, Rows, rows_of
-from bgmiv.data.scaling import ScaledData, Scaler
+from bgmiv.data.scaling import Scaler
 from bgmiv.data.schema import Schema
 from bgmiv.diagnostics.held_out import cross_fitted, held_out_values
-from bgmiv.errors import FitWarning, NotFittedError
 from bgmiv.fitted import HeldOutPredictions
 from bgmiv.intervals import Floats, Source
 from bgmiv.likelihood import Levels
@@ -36,7 +32,7 @@ from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.progress import HistoryRow, mean_history
 from bgmiv.sieve.bases import SieveFunction
 
-__all__ = ["FittedNetworks", "Member", "encoder_rule"]
+__all__ = ["FittedNetworks"]
 
 _QUASI_POSTERIOR = (
     "Quasi-posterior intervals: the outcome network's weights linearised around their trained values, robust to "
@@ -54,36 +50,6 @@ _MAX_USAGE_ROWS = 1000
 
 
 @dataclass(frozen=True, eq=False)
-class Member:
-    """One trained model of a fit.
-
-    Attributes:
-        model: the trained networks.
-        history: mean losses of each chunk of training.
-        held_out_rows: positions of the rows this member was not trained on.
-        held_out: losses on those rows after training; None without such rows.
-        training: losses on as many rows it was trained on.
-        attempts: how often it was trained.
-    """
-
-    model: BGMIVModel
-    history: tuple[HistoryRow, ...]
-    held_out_rows: np.ndarray
-    held_out: HeldOutLosses | None = None
-    training: HeldOutLosses | None = None
-    attempts: int = 1
-
-    def steps_of(self, phase: str) -> int:
-        """Steps of a training phase; none if it was left out."""
-        return max((row.step for row in self.history if row.phase == phase), default=0)
-
-
-def encoder_rule(rule: LatentMap | LatentPosterior) -> LatentMap:
-    """How one latent state of a row is found: the encoder's, where the structural function is averaged over many."""
-    return rule if isinstance(rule, LatentMap) else LatentMap(steps=0)
-
-
-@dataclass(frozen=True, eq=False)
 class FittedNetworks(FittedBGMIV):
     """A fitted BGM-IV whose networks were trained.
 
@@ -94,8 +60,8 @@ class FittedNetworks(FittedBGMIV):
         scaler: the fitted scaling of each role, after the reduction.
         members: the trained models; predictions are averages over them.
         model_support: where the members' treatment models and latents place the data.
-        directions: draws of the outcome generators' weights around what was trained; None until `with_uncertainty` is
-            called with the data, and without need for them.
+        directions: draws of the outcome generators' weights around what was trained; None where the estimate does not
+            depend on them.
         last_stage: the last regression, by which the networks' function enters the estimate; None where it is the
             estimate.
 
@@ -148,20 +114,18 @@ class FittedNetworks(FittedBGMIV):
         """What the intervals are."""
         if self.last_stage is not None:
             return LAST_STAGE_INTERVALS + (_OF_NETWORKS if self.uses_networks else "")
-        if self.config.ensemble.bootstrap:
-            return "Pointwise intervals by the spread of members, each trained on bootstrapped rows or groups."
         return _QUASI_POSTERIOR
 
     @property
     def encoding_key(self) -> object:
-        """The members, which stay the same when the fit is completed for intervals."""
+        """The members, which stay the same when more is known of the fit."""
         return self.members
 
     def encode(self, covariates: FloatArray) -> Encoded:
         """Each member's latents `(n, d)` (eq. test_time_map), and then what the last stage needs."""
-        reduced, rule = self.reduction.transform(covariates), encoder_rule(self.config.latents)
+        reduced = self.reduction.transform(covariates)
         v = self.scaler.covariates.transform(reduced)
-        latents = tuple(latents_of(member.model, v, rule) for member in self.members)
+        latents = tuple(latents_of(member.model, v, self.config.latents) for member in self.members)
         if self.last_stage is None:
             return latents
         return *latents, *self.last_stage.encode(self.reduction.schema, reduced)
@@ -179,19 +143,17 @@ class FittedNetworks(FittedBGMIV):
 
     def at(self, query: Query) -> Floats:
         """The structural function in units of the outcome (eq. structural_prediction), averaged over members."""
-        return self._with_last_stage(query, self._networks_at(query) if self.uses_networks else None)
+        return self._with_last_stage(query, self._each(query).mean(axis=0) if self.uses_networks else None)
 
     def members_at(self, query: Query) -> Floats:
         """The structural function of each member, `(members, m, n)` or `(members, m, n, K)`."""
         if not self.uses_networks:
             return np.stack([self.at(query)] * len(self.members))
-        return np.stack([self._with_last_stage(query, self._member_at(i, query)) for i in range(len(self.members))])
+        return np.stack([self._with_last_stage(query, learned) for learned in self._each(query)])
 
-    def _networks_at(self, query: Query) -> Floats:
-        total = self._member_at(0, query)
-        for i in range(1, len(self.members)):
-            total += self._member_at(i, query)
-        return total / len(self.members)
+    def _each(self, query: Query) -> Floats:
+        """What the networks of each member say, without the last stage."""
+        return np.stack([self._member_at(i, query) for i in range(len(self.members))])
 
     def _with_last_stage(self, query: Query, learned: Floats | None) -> Floats:
         if self.last_stage is None:
@@ -206,7 +168,9 @@ class FittedNetworks(FittedBGMIV):
             values = self._collect(query, lambda x, rows, size: structural_means(model, x, z[rows], size), 4096)
         else:
             draws = self._draws(i, query)
-            values = self._collect(query, lambda x, rows, _: structural_averages(model, x, draws[rows]), 256)
+            values = self._collect(
+                query, lambda x, rows, _: structural_at_draws(model, x, draws[rows]).mean(axis=1), 256
+            )
         return self.scaler.outcome.inverse(values)
 
     def _draws(self, i: int, query: Query) -> np.ndarray:
@@ -227,24 +191,20 @@ class FittedNetworks(FittedBGMIV):
 
         "sampling" is what other rows of the same kind would change ("weights" in the networks, where there is a last
         stage), "shrinkage" what the networks' weight decay and early end take from g, and "network" what training once
-        more would change; all together are "bootstrap" where members were trained on bootstrapped rows. "latent" (only
+        more would change. "latent" (only
         with `latents="posterior"`) is what the covariates leave open about the latents.
         """
-        each = np.stack([self._member_at(i, query) for i in range(len(self.members))]) if self.uses_networks else None
+        each = self._each(query) if self.uses_networks else None
         last: tuple[Source, ...] = ()
-        weight = 1.0
+        weight, k = 1.0, len(self.members)
         if self.last_stage is not None:
             learned = None if each is None else each.mean(axis=0)
-            last = self.last_stage.factors(query, query.rows.encoded_by(self)[len(self.members) :], learned)
+            last = self.last_stage.factors(query, query.rows.encoded_by(self)[k:], learned)
             weight = self.last_stage.weight
         if each is None:
             return last
-        if self.directions is None:
-            raise NotFittedError("this result was not completed by with_uncertainty(data, rows), which intervals need.")
-        k = len(self.members)
         latent = self._latent_source(query) if isinstance(self.config.latents, LatentPosterior) else ()
-        if self.config.ensemble.bootstrap and k > 1:
-            return (Source("bootstrap", _spread(each), k - 1), *latent)
+        assert self.directions is not None
         unit = weight * float(np.ravel(self.scaler.outcome.scale)[0])
         moved = partial(self._moved, query)
         noise: Any = sum(map(moved, range(k), self.directions.noise)) / k
@@ -266,14 +226,11 @@ class FittedNetworks(FittedBGMIV):
         draws = self._draws(0, query)
         chosen = np.linspace(0, draws.shape[1] - 1, _LATENT_DRAWS).round().astype(int)
 
-        def values(i: int) -> np.ndarray:
-            return self._collect(
-                query, lambda x, rows, size: structural_means(self.model, x, draws[rows, i], size), 4096
-            )
-
-        found = np.stack([values(i) for i in chosen])
+        some = draws[:, chosen]
+        found = self._collect(query, lambda x, rows, _: structural_at_draws(self.model, x, some[rows]), 256)
+        values = np.moveaxis(found, 2, 0)
         unit = float(np.ravel(self.scaler.outcome.scale)[0])
-        factors = (found - found.mean(axis=0)) * (unit / np.sqrt(_LATENT_DRAWS))
+        factors = (values - values.mean(axis=0)) * (unit / np.sqrt(_LATENT_DRAWS))
         return (Source("latent", np.asarray(factors, np.float64), _LATENT_DRAWS - 1),)
 
     def in_support(self, query: Query) -> NDArray[np.bool_]:
@@ -288,65 +245,44 @@ class FittedNetworks(FittedBGMIV):
 
         return self._collect(query, inside, MAX_BLOCK)
 
-    def with_uncertainty(self, data: IVData, rows: Rows) -> FittedNetworks:
-        """The same fit with what intervals need of the data it was fitted on, whose covariates `rows` holds."""
-        if self.directions is not None or not self.uses_networks:
-            return self
-        if data.second_groups is not None:
-            warn_user(
-                f"what the networks add to intervals is clustered by {data.groups_name!r} alone, not by "
-                f"{data.second_groups_name!r}. NPIV and TSLS cluster two ways throughout.",
-                FitWarning,
-            )
-        scaled = ScaledData(
-            self.scaler.treatment.transform(data.treatment),
-            self.scaler.outcome.transform(data.outcome),
-            np.zeros((data.n_rows, 0), np.float32),
-            self._scaled_instruments(data),
-        )
-        directions = tangent_directions(
-            [member.model for member in self.members],
-            self._latents(rows),
-            scaled,
-            self.config.initial.integration,
-            weights=data.weights,
-            groups=data.groups if errors_of(data).ways else None,
-            held_out=[member.held_out_rows for member in self.members],
-        )
-        return replace(self, directions=directions)
-
-    def _scaled_instruments(self, data: IVData) -> np.ndarray:
-        if not self.config.use_instrument:
-            return np.zeros((data.n_rows, 0), np.float32)
-        return self.scaler.instruments.transform(data.instruments)
-
     def held_out_predictions(self, data: IVData, rows: Rows, max_rows: int) -> HeldOutPredictions | None:
         """g at rows of the fit, each by networks and coefficients of a last stage that have not seen the row.
 
         The last stage is fitted again without each fold. None if there are no members that held rows out, or if the
         last stage cannot be fitted without a fold.
         """
-        parts = [member.held_out_rows for member in self.members]
-        if self.last_stage is not None and not self.uses_networks:
+        if not self.uses_networks:
             return cross_fitted(data, partial(sieve_without, self.config, self.reduction), max_rows)
+        parts = [member.held_out_rows for member in self.members]
         if not all(len(part) for part in parts):
             return None
-        members_at = self.members_at
-        if self.last_stage is not None:
-            reduced = self.reduction.apply(data)
-            models = [member.model for member in self.members]
-            scaled = self.scaler.transform(reduced if self.config.use_instrument else reduced.without_instruments())
-            learned = learned_means(models, self.config.initial.integration, scaled, self.scaler, parts)
-            fits = left_out_fits(self.config, reduced, learned, parts)
-            if fits is None:
+        query = Query(data.treatment[None], rows)
+        if self.last_stage is None:
+            return held_out_values(parts, query, self.members_at, max_rows)
+        reduced = self.reduction.apply(data if self.config.use_instrument else data.without_instruments())
+        scaled, integration = self.scaler.transform(reduced), self.config.initial.integration
+        learned = learned_means(self.members, integration, scaled, self.scaler)
+        functions = []
+        for part in parts:
+            rest = np.isfinite(learned.own)
+            rest[part] = False
+            assert self.config.last_stage is not None
+            stage = fit_sieve_stage(
+                self.config.last_stage,
+                reduced.take(rest),
+                use_instrument=self.config.use_instrument,
+                learned=learned.take(rest),
+            )
+            if stage is None:
                 return None
-            stages = [replace(self, last_stage=function) for function in fits]
+            functions.append(stage.function)
 
-            def members_at(query: Query) -> Floats:
-                each = enumerate(stages)
-                return np.stack([stage._with_last_stage(query, self._member_at(i, query)) for i, stage in each])
+        def members_at(query: Query) -> Floats:
+            v = self.reduction.transform(query.rows.covariates)
+            each = zip(functions, self._each(query), strict=True)
+            return np.stack([one.at(query, one.encode(self.reduction.schema, v), learned) for one, learned in each])
 
-        return held_out_values(parts, Query(data.treatment[None], rows), members_at, max_rows)
+        return held_out_values(parts, query, members_at, max_rows)
 
     def latent_usage(self, data: IVData, rows: Rows, seed: int) -> dict[str, float] | None:
         """Mean change of what the first member predicts when one part of the latents is exchanged between rows.
@@ -360,30 +296,26 @@ class FittedNetworks(FittedBGMIV):
         if not self.schema.blocks or not self.uses_networks:
             return None
         chosen = np.random.default_rng(seed).permutation(data.n_rows)[:_MAX_USAGE_ROWS]
-        part = data.take(chosen)
-        z = jax.device_put(self._latents(rows)[0][chosen])
-        x = jax.device_put(self.scaler.treatment.transform(part.treatment))
-        w = jax.device_put(self._scaled_instruments(part))
+        part = data.take(chosen) if self.config.use_instrument else data.take(chosen).without_instruments()
+        scaled, schema = self.scaler.transform(self.reduction.apply(part)), self.schema
+        w, x, z = (jax.device_put(values) for values in (scaled.w, scaled.x, self._latents(rows)[0][chosen]))
+        # Probabilities are in units of their own.
+        scales = [
+            np.ones(1) if schema.treatment.discrete else scaled.x.std(keepdims=True),
+            np.ones(1) if schema.outcome.discrete else scaled.y.std(keepdims=True),
+            scaled.v.std(axis=0),
+        ]
         order = np.roll(np.arange(len(chosen)), 1)
         before = _predicted(self.model, w, x, z)
-        scales = self._scales(part)
-        found: dict[str, float] = {}
+        usage: dict[str, float] = {}
         for name, columns in self.model.layout.parts.items():
             if columns.start == columns.stop:
                 continue
             after = _predicted(self.model, w, x, z.at[:, columns].set(z[order, columns]))
             for i, target in enumerate(("treatment", "outcome", "covariates")):
-                change = np.abs(np.asarray(after[i]) - np.asarray(before[i])) / scales[i]
-                found[f"{name}.{target}"] = float(np.mean(change))
-        return found
-
-    def _scales(self, part: IVData) -> list[np.ndarray]:
-        """Standard deviations of treatment, outcome and covariates as training sees them; one for probabilities."""
-        schema, scaler = self.schema, self.scaler
-        x = np.ones(1) if schema.treatment.discrete else scaler.treatment.transform(part.treatment).std(keepdims=True)
-        y = np.ones(1) if schema.outcome.discrete else scaler.outcome.transform(part.outcome).std(keepdims=True)
-        v = self.scaled_covariates(part.covariates).std(axis=0)
-        return [np.where(scale > 0, scale, 1.0) for scale in (x, y, v)]
+                scale = np.where(scales[i] > 0, scales[i], 1.0)
+                usage[f"{name}.{target}"] = float(np.mean(np.abs(np.asarray(after[i]) - np.asarray(before[i])) / scale))
+        return usage
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,27 +1,89 @@
-"""The numbers with which the script of the page redraws figures, computes contrasts and fills files."""
+"""One page that holds an analysis: nothing is loaded, nothing but its own script runs, and it works without it."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.stats import t as student
 
+from bgmiv._io import check_writable, remove_strays, write_whole
 from bgmiv.analysis.analysis import Analysis, Curve, CurveSource, EffectRow
 from bgmiv.analysis.axes import curve_axes
-from bgmiv.analysis.markup import clean
-from bgmiv.analysis.page.instruments import direct_numbers
+from bgmiv.analysis.markup import Markup, asset, clean, element, filled
+from bgmiv.analysis.sections import direct_numbers, headline, sections
+from bgmiv.errors import ConfigError, StoreError
 from bgmiv.intervals import ANDERSON_RUBIN
 from bgmiv.numerals import robust_set_text
 
-__all__ = ["compact_factors", "payload", "safe_json", "tables"]
+__all__ = ["check_path", "compact_factors", "payload", "report_page", "tables", "write_report"]
 
 _N_QUANTILES = 200
 _DIGITS = 7
+
+
+def report_page(analysis: Analysis) -> str:
+    """The whole page as HTML.
+
+    Its policy lets only its own style and script act, by their hashes, and loads nothing. Every text is escaped where
+    it enters an element, and the script writes texts only.
+    """
+    style, script = texts = [asset(name) for name in ("report.css", "report.js")]
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii") for text in texts]
+    shown = {names: parts for names, parts in sections(analysis).items() if parts}
+    made = f"Made by bgmiv {analysis.versions.get('bgmiv', '')}".rstrip()
+    return filled(
+        "page",
+        style_hash=hashes[0],
+        script_hash=hashes[1],
+        title=analysis.title,
+        style=Markup(style),
+        script=Markup(script),
+        links=[element("li", element("a", name, href=f"#{anchor}")) for anchor, name in shown],
+        headline=headline(analysis),
+        sections=[element("section", *parts, id=anchor) for (anchor, _), parts in shown.items()],
+        made=made + (f" on {analysis.made}, seed {analysis.seed}" if analysis.made else ""),
+        payload=Markup(safe_json(payload(analysis))),
+    )
+
+
+def write_report(analysis: Analysis, path: str | os.PathLike[str]) -> Path:
+    """Write the page to a file, whole or not at all, and give its path; raises as `check_path` does."""
+    target = check_path(path)
+    remove_strays(target)
+    write_whole(target, report_page(analysis).encode())
+    return target
+
+
+def check_path(path: str | os.PathLike[str]) -> Path:
+    """The path of a page to write; checked before anything slow is done.
+
+    Raises:
+        ConfigError: the path is a folder, a device or a pipe, or its folder does not exist.
+        StoreError: nothing can be written there.
+    """
+    target = Path(path)
+    try:
+        is_folder = target.is_dir()
+    except OSError as error:
+        raise StoreError(f"{target} cannot be written: {error.strerror}. Choose another name.") from error
+    if is_folder:
+        example = str(target / "report.html")
+        raise ConfigError(f"path {str(target)!r} is a folder. Name a file in it, such as {example!r}.")
+    if os.path.exists(target) and not target.is_file():
+        raise ConfigError(f"path {str(target)!r} is a device or a pipe. Name a file.")
+    if not target.parent.is_dir():
+        raise ConfigError(f"the folder {str(target.parent)!r} of path {str(target)!r} does not exist. Make it first.")
+    check_writable(target.parent)
+    return target
 
 
 def payload(analysis: Analysis) -> dict[str, Any]:

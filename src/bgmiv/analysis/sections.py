@@ -1,0 +1,561 @@
+"""The sections of the page, in their order: each is a list of elements, empty where there is nothing to say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+
+from bgmiv.analysis.analysis import Analysis, EffectRow, MethodRow
+from bgmiv.analysis.axes import MIN_SUPPORT, answer_axis, axis_over, effect_axis, method_curves
+from bgmiv.analysis.charts import (
+    MARKS,
+    ForestRow,
+    Line,
+    binned_chart,
+    curve_chart,
+    forest,
+    level_charts,
+    lines_chart,
+    look_of,
+    meter,
+    sample,
+    shape_bars,
+    sparkline,
+)  # fmt: skip
+from bgmiv.analysis.instruments import Balance, DirectEffect
+from bgmiv.analysis.markup import Markup, clean, element, filled, sentence, shortened
+from bgmiv.analysis.text import (
+    NOTES,
+    answer,
+    assumptions,
+    cautions,
+    checks_of,
+    estimate_cells,
+    facts,
+    failed,
+    groups_left_out,
+    html_table,
+    trust,
+    weights_text,
+)  # fmt: skip
+from bgmiv.diagnostics.checks import Check
+from bgmiv.intervals import ANDERSON_RUBIN
+from bgmiv.linear_iv import LinearEstimate
+from bgmiv.numerals import aligned, number, percent, robust_set_text, share, together
+
+__all__ = ["direct_numbers", "headline", "sections"]
+
+Parts = Sequence[Markup | None]
+
+_ICONS = {
+    "good": "M3 8.5l3.2 3.2L13 5",
+    "note": "M8 7v5M8 4v.6",
+    "doubtful": "M8 3v6.5M8 12.4v.6",
+    "failed": "M4 4l8 8M12 4l-8 8",
+}
+_TOOLS = {"csv": "Copy as CSV", "latex": "Copy as LaTeX", "file": "Download the data"}
+_PAPER = "Luo and Liu, BGM-IV: an AI-powered Bayesian generative modeling approach for instrumental variable analysis."
+_CONLEY = "Conley, Hansen and Rossi (2012), Plausibly exogenous, Review of Economics and Statistics 94, 260-272"
+# Applied work usually takes a standardised difference above a tenth as a sign of imbalance.
+_NOTABLE = 0.1
+_N_POINTS = 41
+_NUMBERS = ("estimate", "slope", "variance", "covariance", "slope_variance")
+
+
+def sections(analysis: Analysis) -> dict[tuple[str, str], Parts]:
+    """All sections by their anchors and names."""
+    return {
+        ("curve-section", "The curve"): _curve(analysis),
+        ("effects", "By group"): _effects(analysis),
+        ("strength", "Instruments"): _strength(analysis),
+        ("sensitivity", "Sensitivity"): _direct(analysis),
+        ("checks", "Checks"): _checks(analysis),
+        ("methods", "Methods"): _methods(analysis),
+        ("assumptions", "Assumptions"): _assumptions(analysis),
+        ("data", "Data"): _data(analysis),
+        ("history", "Training"): _history(analysis),
+        ("again", "Reproduce"): _again(analysis),
+    }
+
+
+def headline(analysis: Analysis) -> Markup:
+    """The answer in a sentence, how far to trust it, and what it is about at a glance."""
+    belief, warned, known = trust(analysis), cautions(analysis), facts(analysis)
+    names = ("Outcome", "Treatment", "Instruments", "Covariates", sentence(analysis.units)[:-1], "Method")
+    return filled(
+        "headline",
+        title=analysis.title,
+        caution=element("p", " ".join(warned), class_=f"caution {belief.severity}") if warned else None,
+        answer=answer(analysis),
+        badge=_badge(belief.severity, belief.word),
+        trust=belief.sentence,
+        tiles=_tiles(analysis),
+        facts=_pairs({name: known[name] for name in names}, "facts"),
+    )
+
+
+def _tiles(analysis: Analysis) -> list[Markup]:
+    first, units, change = analysis.effects[0], analysis.units, analysis.question.change_text(analysis.effects[0])
+    value, low, high = together(first.estimate, first.lower, first.upper)
+    tiles = [("Average effect", value, change + (" (failed fit)" if failed(analysis) else ""))]
+    level = f"{percent(analysis.level)} interval"
+    if first.interval.method == ANDERSON_RUBIN:
+        robust = "Anderson-Rubin set, robust to weak instruments"
+        tiles.append((level, robust_set_text(first.interval.pieces), robust))
+    elif first.lower is not None:
+        errors = first.interval.std_errors.items()
+        listed = ", ".join(f"{shortened(name, 20)} {number(float(error), 2)}" for name, error in errors)
+        tiles.append((level, f"{low} to {high}", f"standard error: {listed}"))
+    tiles.append(("In support", share(first.in_support), f"of {units} have comparable {units} at both values"))
+    for check in checks_of(analysis)[0]:
+        if "effective_f" in check.numbers:
+            critical = f"effective F; critical value {number(check.numbers['critical'])}"
+            tiles.append(("Instruments", number(check.numbers["effective_f"]), critical))
+    return [filled("tile", name=name, text=text, more=more) for name, text, more in tiles]
+
+
+def _badge(severity: str, word: str) -> Markup:
+    """A severity as a word with an icon, so that colour is not needed to read it."""
+    return filled("badge", severity=severity, word=word, icon=_ICONS[severity])
+
+
+def _pairs(values: Mapping[str, str], look: str) -> Markup:
+    """Names with their texts."""
+    return element("dl", *(filled("pair", name=name, text=text) for name, text in values.items()), class_=look)
+
+
+def _tools(table: str, what: str, *kinds: str) -> Markup:
+    """Buttons that copy or save a table of the payload; `what` it is, for those who do not see where they stand."""
+    made = [
+        filled("tool", table=table, kind=kind, text=text, what=what)
+        for kind, text in _TOOLS.items()
+        if not kinds or kind in kinds
+    ]
+    return element("div", *made, class_="tools needs-js")
+
+
+def _select(name: object, options: Iterable[tuple[int, str]], anchor: str, chosen: int | None = None) -> Markup:
+    """A choice among numbered options."""
+    made = [element("option", text, value=i, selected=i == chosen) for i, text in options]
+    return element("label", element("span", name), element("select", *made, id=anchor))
+
+
+def _plot(chart: Markup, up: str, across: str) -> Markup:
+    """A chart with the names of its axes."""
+    return filled("plot", chart=chart, up=up, across=across)
+
+
+def _curve(analysis: Analysis) -> Parts:
+    """The curve with its controls, or a forest plot of levels, and the calculator of contrasts."""
+    question, curve = analysis.question, analysis.curves[0]
+    level, units = percent(analysis.level), analysis.units
+    if question.level_names:
+        drawn = [level_charts(analysis)]
+        note = f"Hollow marks are extrapolated: this level is in support for fewer than half of the {units}."
+        band = f"Lines are {level} intervals."
+    else:
+        meaning = sentence(question.outcome_meaning).rstrip(".")
+        plot = _plot(curve_chart(analysis), meaning, f"{clean(question.treatment)}, set by intervention")
+        drawn = [plot, _reader(analysis)]
+        note = f"Hatched: the curve is extrapolated; such treatments are in support for fewer than half of the {units}."
+        band = f"The shaded area shows pointwise {level} intervals."
+        if curve.band_lower:
+            band = f"The shaded area is a uniform {level} band for the whole curve; pointwise intervals are narrower."
+    band += " The instruments are too weak for it: it is too narrow." if analysis.weak else ""
+    caption = f"{note} {band} {sentence(analysis.interval_kind)}" if curve.lower else note
+    return [
+        element("h2", f"What if {shortened(question.treatment, 40)} were set?"),
+        element("figure", _legend(analysis), *drawn, element("figcaption", caption)),
+        _tools("curve", "the curve", "file"),
+        _contrast_form(analysis),
+    ]
+
+
+def _legend(analysis: Analysis) -> Markup | None:
+    """The choice of group and of intervals, and of the other methods that are drawn beside the curve."""
+    parts, curve = [], analysis.curves[0]
+    if len(analysis.curves) > 1:
+        groups = [f"{shortened(one.group.label, 60)} ({one.group.n_rows:,})" for one in analysis.curves]
+        parts.append(_select("Averaged over", enumerate(groups), "group"))
+    if curve.band_lower and not analysis.question.level_names:
+        parts.append(filled("pointwise"))
+    boxes = []
+    for i, name, _ in method_curves(analysis):
+        checked = Markup(" checked") if analysis.methods[i].note == "truth" else None
+        shown = shortened(name, 40)
+        boxes.append(filled("method-box", i=i, checked=checked, sample=sample(analysis, i), name=shown))
+    if boxes:
+        parts.append(element("fieldset", element("legend", "Compare with"), *boxes))
+    return element("div", *parts, class_="controls needs-js") if parts else None
+
+
+def _reader(analysis: Analysis) -> Markup:
+    """A slider along the curve, and what it reads there."""
+    curve = analysis.curves[0]
+    last = len(curve.treatment) - 1
+    return filled(
+        "reader",
+        last=last,
+        start=round(0.625 * last),
+        treatment=shortened(analysis.question.treatment, 30),
+        outcome=shortened(analysis.question.outcome_meaning, 40),
+        interval=f"{percent(analysis.level)} {'band' if curve.band_lower else 'interval'}",
+    )
+
+
+def _contrast_form(analysis: Analysis) -> Markup | None:
+    """Two treatments to choose, and the average effect of one against the other."""
+    first = analysis.effects[0]
+    if len(analysis.curves[0].treatment) < 2:
+        return None
+    fields = [_field(analysis, "t1", "setting it to", first.t1), _field(analysis, "t0", "instead of", first.t0)]
+    return filled("contrast", fields=fields)
+
+
+def _field(analysis: Analysis, name: str, word: str, value: float) -> Markup:
+    levels, grid = analysis.question.level_names, analysis.curves[0].treatment
+    label = f"{shortened(analysis.question.treatment, 30)}, {word}"
+    if levels:
+        return _select(label, enumerate(shortened(level, 60) for level in levels), name, int(value))
+    # All digits, so that the script knows the treatments of the effect.
+    low, high, start = (repr(t).removesuffix(".0") for t in (grid[0], grid[-1], value))
+    ends = {"low": low, "high": high, "low_text": number(grid[0]), "high_text": number(grid[-1])}
+    return filled("number-field", label=label, name=name, value=start, **ends)
+
+
+def _effects(analysis: Analysis) -> Parts:
+    """The average effect by group; nothing where there are no groups."""
+    rows, question, units = analysis.effects, analysis.question, analysis.units
+    if len(rows) < 2:
+        return []
+    t0, t1 = (question.treatment_text(t) for t in (rows[0].t0, rows[0].t1))
+    treatment, outcome = (shortened(text, 60) for text in (question.treatment, question.changed))
+    text = f"Average effect on {outcome} of setting {treatment} to {t1} instead of {t0}, by group of {units}."
+    if all(math.isclose(row.estimate, rows[0].estimate, rel_tol=1e-4) for row in rows):
+        text += " The fit found no differences between groups."
+    lines = []
+    for i, (row, cells) in enumerate(zip(rows, estimate_cells(rows), strict=True)):
+        note = f"{row.group.n_rows:,} {units}, {share(row.in_support)} in support"
+        look, mark = "main" if row.in_support >= MIN_SUPPORT else "faint", "circle" if i else "diamond"
+        lines.append(_forest_row(row, row.group.label, note, cells, look, mark, curve=i))
+    table = _effect_forest(analysis, rows, lines, "Average effects by group")
+    left_out = groups_left_out(analysis)
+    less = element("p", " ".join(left_out), class_="soft") if left_out else None
+    return [element("h2", "By group"), element("p", text), table, less, _tools("effects", "effects by group")]
+
+
+def _methods(analysis: Analysis) -> Parts:
+    """The same effect by other methods; nothing where there are none."""
+    rows = analysis.methods
+    if len(rows) < 2:
+        return []
+    text = (
+        "The same average effect by every method. The difference between a method and its version without the "
+        "instruments is an estimate of the confounding bias."
+    )
+    lines = [
+        _forest_row(row, row.name, NOTES.get(row.note, ""), cells, look_of(analysis, i), MARKS[i % len(MARKS)])
+        for i, (row, cells) in enumerate(zip(rows, estimate_cells(rows), strict=True))
+    ]
+    table = _effect_forest(analysis, rows, lines, "The effect by method")
+    return [element("h2", "Methods side by side"), element("p", text), table, _tools("methods", "effects by method")]
+
+
+def _forest_row(
+    row: EffectRow | MethodRow, name: str, note: str, cells: tuple[str, str], look: str, mark: str,
+    curve: int | None = None,
+) -> ForestRow:  # fmt: skip
+    return ForestRow(name, note, *cells, row.estimate, row.interval.stretches, look, mark, curve)
+
+
+def _effect_forest(
+    analysis: Analysis, rows: Sequence[EffectRow | MethodRow], lines: Sequence[ForestRow], caption: str
+) -> Markup:
+    return forest(lines, answer_axis(rows), caption=caption, head=("Effect", f"{percent(analysis.level)} interval"))
+
+
+def _strength(analysis: Analysis) -> Parts:
+    """The checks of the instruments, pictures of what they move, the linear estimate, and balance."""
+    checks, linear = checks_of(analysis)[0], analysis.diagnosis.linear
+    if not checks and linear is None:
+        return []
+    heading = element("h2", "How strong are the instruments?")
+    return [heading, _cards(checks), *_pictures(analysis), *_linear(linear), *_balance(analysis)]
+
+
+def _cards(checks: Sequence[Check]) -> Markup | None:
+    """Checks with what they mean."""
+    made = []
+    for check in checks:
+        size = "" if len(check.value) <= 24 else " long" if len(check.value) <= 60 else " prose"
+        card = filled(
+            "check",
+            severity=check.severity,
+            title=check.title,
+            badge=_badge(check.severity, check.severity),
+            size=size,
+            value=check.value,
+            picture=meter(check) or shape_bars(check),
+            reading=check.reading,
+            reference=element("p", check.reference, class_="soft") if check.reference else None,
+        )
+        made.append(card)
+    return element("div", *made, class_="cards") if made else None
+
+
+def _pictures(analysis: Analysis) -> Parts:
+    means = analysis.instruments.means
+    if not means:
+        return []
+    figures = []
+    for title, each in zip(("First stage", "Reduced form"), means, strict=True):
+        name, along = shortened(each.name, 40), shortened(each.along, 40)
+        along = along or f"{shortened(analysis.question.treatment, 40)}, predicted by the instruments"
+        heading = element("h4", f"{title}: {name} by {shortened(each.along, 30) or 'the instruments'}")
+        plot = _plot(binned_chart(each, f"{title}: {name} by {along}"), name, along)
+        figures.append(element("figure", heading, plot, _tools(title.lower().replace(" ", "-"), title, "file")))
+    given = "binned means adjusted for covariates" if analysis.question.covariates else "binned means"
+    text = (
+        f"Dots are {given} with {percent(analysis.level)} intervals; dashed lines are linear regressions. If the first "
+        "stage is flat, the instruments say nothing about the effect. Two-stage least squares divides the slope of "
+        "the reduced form by that of the first stage."
+    )
+    heading = element("h3", "First stage and reduced form")
+    return [heading, element("p", text), element("div", *figures, class_="pair")]
+
+
+def _linear(linear: LinearEstimate | None) -> Parts:
+    if linear is None:
+        return []
+    iv, ols = (linear.coefficient, linear.lower, linear.upper), (linear.ols, *linear.ols_interval)
+    (slope, low, high), (ols_slope, ols_low, ols_high) = aligned([iv, ols])
+    robust, ratio = linear.robust_set, linear.likelihood_ratio_set
+    equal = "Moreira, for errors with equal variance"
+    rows = [
+        ForestRow("Two-stage least squares", "robust standard errors", slope, f"{low} to {high}", iv[0], (iv[1:],)),
+        ForestRow("Weak-instrument-robust set", "Anderson and Rubin", "", robust_set_text(robust), None, robust, "m2"),
+        ForestRow("Conditional likelihood ratio", equal, "", robust_set_text(ratio), None, ratio, "m2"),
+        ForestRow("Ordinary least squares", "without the instruments", ols_slope, f"{ols_low} to {ols_high}", ols[0],
+                  (ols[1:],), "m1", "square"),
+    ]  # fmt: skip
+    axis = effect_axis([iv, ols, *((linear.coefficient, *pair) for pair in robust)])
+    head = ("Slope", f"{percent(linear.level)} interval")
+    table = forest(rows, axis, caption="Linear effect of the treatment", head=head)
+    text = (
+        "The linear effect of one unit of treatment, for comparison. Where the weak-instrument-robust set is much "
+        "wider than the usual interval, rely on the set."
+    )
+    tools = _tools("linear", "the linear effect")
+    return [element("h3", "If the effect were linear"), element("p", text), table, tools]
+
+
+def _balance(analysis: Analysis) -> Parts:
+    """Whether instruments go with covariates; nothing without covariates."""
+    if not analysis.instruments.balance:
+        return []
+    text = (
+        "A randomly assigned instrument is balanced: its mean does not depend on the covariates. An instrument that is "
+        "as good as random only given the covariates need not be, and then these have to be controlled for, as they "
+        "are here. But an imbalance in observed covariates suggests one in unobserved causes: differences beyond 0.1 "
+        "need an explanation."
+    )
+    parts = [element("h3", "Balance of the instruments"), element("p", text)]
+    for each in analysis.instruments.balance:
+        parts.append(element("h4", element("bdi", shortened(each.instrument, 60)), class_="name"))
+        parts += [_balance_table(each), element("p", _joint_test(each), class_="soft")]
+    return [*parts, _tools("balance", "balance")]
+
+
+def _balance_table(balance: Balance) -> Markup:
+    rows = []
+    for name, value in zip(balance.covariates, balance.differences, strict=True):
+        notable = abs(value) > _NOTABLE
+        word, look = ("imbalanced", "m1") if notable else ("", "main")
+        rows.append(ForestRow(name, "", f"{value:.2f}", word, value, (), look))
+    largest = max(1.5 * _NOTABLE, *(abs(value) for value in balance.differences))
+    head = "Difference of means (standard deviations)" if balance.binary else "Correlation"
+    caption = f"Balance of {clean(balance.instrument)} over covariates"
+    return forest(rows, axis_over([-largest, largest]), caption=caption, head=(head, ""))
+
+
+def _joint_test(balance: Balance) -> str:
+    p = "p < 0.001" if balance.p < 0.001 else f"p = {balance.p:.3f}"
+    more = balance.n_covariates - len(balance.covariates)
+    rest = f" The other {more} covariate columns differ less." if more else ""
+    verb = "predict" if balance.p < 0.05 else "do not significantly predict"
+    test = f"F = {number(balance.f)}, {p}, with robust standard errors."
+    return f"Together the covariates {verb} the instrument: {test}{rest}"
+
+
+def _direct(analysis: Analysis) -> Parts:
+    """What is left of the effect if an instrument also acts on the outcome directly; with a slider."""
+    limits = [_largest_direct(analysis, each) for each in analysis.instruments.direct]
+    panels: list[Markup] = []
+    for i, (each, limit) in enumerate(zip(analysis.instruments.direct, limits, strict=True)):
+        if limit is not None:
+            panels.append(_direct_panel(analysis, i, each, limit, hidden=bool(panels)))
+    if not panels:
+        return []
+    question = analysis.question
+    treatment, outcome = shortened(question.treatment, 40), shortened(question.changed, 40)
+    text = (
+        f"The estimates assume that the instruments affect {outcome} only through {treatment}. If one also had a "
+        "direct effect, the estimate and its interval would move along the lines below. No data can say how large a "
+        "direct effect is; ask what could cause one."
+    )
+    parts = [element("h2", "What if an instrument had a direct effect?"), element("p", text)]
+    if len(panels) > 1:
+        names = [shortened(each.instrument, 60) for each in analysis.instruments.direct]
+        options = [(i, name) for i, name in enumerate(names) if limits[i] is not None]
+        parts.append(element("div", _select("Instrument", options, "direct-instrument"), class_="controls needs-js"))
+    reader = filled("direct-reader", method=shortened(analysis.method, 30))
+    text = "The estimate of the fit is shifted by as much as that of 2SLS; the width of its interval is kept."
+    last = element("p", f"{_CONLEY}. {text}", class_="soft")
+    return [*parts, *panels, reader, _tools("direct", "direct effects", "file"), last]
+
+
+def _largest_direct(analysis: Analysis, direct: DirectEffect) -> float | None:
+    """How far the slider goes: twice the direct effect that takes the effect away; None if nothing moves."""
+    effect, change = analysis.effects[0].estimate, _change(analysis)
+    numbers = (effect, change, direct.scale, *(getattr(direct, name) for name in _NUMBERS))
+    if not direct.slope or not change or not all(map(math.isfinite, numbers)):
+        return None
+    sizes = (abs(direct.breakdown(analysis.level)), abs(effect / (direct.slope * change)))
+    possible = [size for size in sizes if 0.0 < size < math.inf]
+    return 2.0 * min(possible) if possible else 2.0 * math.sqrt(direct.variance) / abs(direct.slope)
+
+
+def _change(analysis: Analysis) -> float:
+    return analysis.effects[0].t1 - analysis.effects[0].t0
+
+
+def _shifting_ends(effect: EffectRow) -> tuple[float, ...]:
+    """The ends of an interval that keeps its width; nothing without one."""
+    if effect.interval.method == ANDERSON_RUBIN:
+        return ()
+    return tuple(end for pair in effect.interval.stretches for end in pair if math.isfinite(pair[1] - pair[0]))
+
+
+def _direct_panel(analysis: Analysis, i: int, direct: DirectEffect, limit: float, *, hidden: bool) -> Markup:
+    """The fit's effect and that of 2SLS along the direct effect."""
+    name, outcome = shortened(direct.instrument, 40), shortened(analysis.question.changed, 40)
+    effect, change = analysis.effects[0], _change(analysis)
+    text = analysis.question.change_text(effect)
+    place = [limit * (2.0 * k / (_N_POINTS - 1) - 1.0) for k in range(_N_POINTS)]
+    linear = [[end * change for end in direct.interval(gamma, analysis.level)] for gamma in place]
+    lines = [Line("main", place, *zip(*linear, strict=True))]
+    caption = _breakdown_text(analysis, direct)
+    if not analysis.methods or analysis.methods[0].note != "line":
+        ends = (effect.estimate, *_shifting_ends(effect))
+        shifted = ([end + gamma * direct.slope * change for gamma in place] for end in ends)
+        lines = [lines[0]._replace(look="m2"), Line("main", place, *shifted)]
+        caption = f"Solid: {shortened(analysis.method, 40)}. Dotted: 2SLS. {caption}"
+    across = axis_over([-limit, limit], margin=0.0)
+    up = axis_over([0.0, *(value for line in lines for part in line[2:] for value in part)])
+    chart = lines_chart(lines, across, up, f"Average effect of {text} by direct effect of {name}")
+    axis = f"direct effect of {name} (units of {outcome} per unit of {name})"
+    plot = _plot(chart, f"Average effect, {text}", axis)
+    unseen = Markup(" hidden") if hidden else None
+    return filled("direct-panel", i=i, low=repr(up.low), high=repr(up.high), hidden=unseen, plot=plot, caption=caption)
+
+
+def _breakdown_text(analysis: Analysis, direct: DirectEffect) -> str:
+    breakdown = direct.breakdown(analysis.level)
+    if breakdown == 0.0:
+        text = "The 2SLS interval contains zero even without a direct effect."
+    elif math.isinf(breakdown):
+        text = "No direct effect would bring zero into the 2SLS interval."
+    else:
+        outcome, name = shortened(analysis.question.changed, 40), shortened(direct.instrument, 40)
+        text = (
+            f"The 2SLS interval reaches zero at a direct effect of {number(breakdown)}, that is, "
+            f"{number(breakdown * direct.scale, 2)} units of {outcome} per standard deviation of {name}."
+        )
+    weak = analysis.diagnosis.weak_instruments
+    return text + (" The instruments are weak: these intervals are too narrow." if weak else "")
+
+
+def direct_numbers(analysis: Analysis) -> list[dict[str, float | None]]:
+    """What the slider computes with, for each instrument that it moves."""
+    effect, found = analysis.effects[0], []
+    lower, upper = _shifting_ends(effect) or (None, None)
+    shared = {"change": _change(analysis), "fit": effect.estimate, "lower": lower, "upper": upper}
+    for each in analysis.instruments.direct:
+        limit = _largest_direct(analysis, each)
+        own = {name: getattr(each, name) for name in _NUMBERS}
+        own |= {"reach": limit, "quantile": each.quantile(analysis.level)}
+        found.append({} if limit is None else own | shared)
+    return found
+
+
+def _checks(analysis: Analysis) -> Parts:
+    """The other checks, and the verdict from held-out rows."""
+    others, verdict = checks_of(analysis)[1], analysis.verdict
+    parts = [element("h2", "Can the fit be trusted?"), _cards(others), _tools("checks", "all checks")]
+    if verdict is None:
+        return parts if others else []
+    n = verdict.evidence.n_held_out
+    text = f"{n:,} {analysis.units} were held out of training to check the fit."
+    if n == analysis.question.n_rows:
+        text = f"The fit is an ensemble: each of the {n:,} {analysis.units} is checked by a member not trained on it."
+    elif not n:
+        text = "No rows were held out to check the fit."
+    reasons = [element("li", reason) for reason in verdict.lines]
+    badge = _badge(verdict.severity, verdict.severity)
+    held_out = filled("held-out", severity=verdict.severity, badge=badge, text=text, reasons=reasons)
+    return [*parts, held_out]
+
+
+def _assumptions(analysis: Analysis) -> Parts:
+    """What is estimated, and what it rests on."""
+    table = html_table([], list(assumptions(analysis).items()), class_="plain terms")
+    return [element("h2", "Estimand and assumptions"), element("div", table, class_="scroll")]
+
+
+def _data(analysis: Analysis) -> Parts:
+    """The question and its columns."""
+    question, units = analysis.question, analysis.units
+    rows = sentence(units)[:-1]
+    text = f"{question.n_rows:,} {units}" + (f" of {clean(question.source)}" if question.source else "") + "."
+    if question.n_dropped:
+        text += f" {question.n_dropped:,} {units} with missing values were dropped."
+    if question.weights:
+        text += f" {rows} are weighted by {weights_text(analysis)}."
+    if question.groups:
+        text += f" {rows} are clustered by {clean(question.groups)}."
+    columns = [(element("bdi", one.name), one.role, one.kind, one.text) for one in question.columns]
+    table = html_table(["Column", "Role", "Kind", "Summary"], columns, class_="plain")
+    return [
+        element("h2", "Data"),
+        element("p", text),
+        element("pre", element("code", question.formula)) if question.formula else None,
+        element("div", table, class_="scroll", tabindex=0, role="region", aria_label="Columns"),
+        _tools("data", "the columns"),
+    ]
+
+
+def _history(analysis: Analysis) -> Parts:
+    """Losses along training; nothing for a method in closed form."""
+    if not analysis.history:
+        return []
+    parts = [element("h2", "Training"), element("p", "Loss by training step.")]
+    for phase, lines in groupby(analysis.history, key=lambda line: line.phase):
+        cards = [element("div", element("h4", line.name), sparkline(line), class_="spark-card") for line in lines]
+        parts += [element("h3", phase), element("div", *cards, class_="sparks")]
+    return [*parts, _tools("history", "losses", "file")]
+
+
+def _again(analysis: Analysis) -> Parts:
+    """Settings, versions, the day, and what to cite."""
+    settings = {"method": analysis.method, "seed": str(analysis.seed), **analysis.settings}
+    settings |= {"made on": analysis.made} if analysis.made else {}
+    return [
+        filled(
+            "again",
+            version=analysis.versions.get("bgmiv", ""),
+            settings=_pairs(settings, "pairs"),
+            versions=_pairs(analysis.versions, "pairs"),
+            paper=f"{_PAPER} " if analysis.method.startswith("BGM-IV") else "",
+        )
+    ]

@@ -1,0 +1,317 @@
+"""The initial phase, which trains encoder and generators together: the EGM warm start, or joint training.
+
+One iteration of EGM is `critic_steps` Wasserstein steps of the critic on e(v) against the prior, then one joint step of
+encoder and generators on: adversarial loss, reconstruction of v and of z, treatment error, IV-integrated outcome error,
+and a small penalty on the raw spreads.
+
+Joint training is plain stochastic gradient descent without a critic. Covariates and treatment are matched by their
+likelihoods, the outcome by its IV moment E[y | w, z], and latents, where an encoder is trained, by a sliced Wasserstein
+distance to the prior. One step costs a fraction of an adversarial one. Where rows are held out, training stops early by
+the IV outcome loss on them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+from jax.scipy.special import ndtri
+
+from bgmiv.bgm.config import EGM, JointTraining
+from bgmiv.bgm.heldout import outcome_loss
+from bgmiv.bgm.model import BGMIVModel, integrated_outcome, iv_means, square_errors
+from bgmiv.integrate import IntegrationRule, rule_for
+from bgmiv.likelihood import Gaussian
+from bgmiv.nn.layers import MLP, adam
+from bgmiv.training import RandomNumbers, Row, TrainingData
+
+__all__ = [
+    "EGMProgram", "EGMState", "JointProgram", "JointState", "critic_loss", "egm_loss", "joint_loss", "sliced_distance",
+]  # fmt: skip
+
+# Evaluations before a network that predicts worse than a line is given up.
+_GRACE = 3
+
+
+class EGMState(NamedTuple):
+    """Model, critic, their optimisers, and the moving average of the treatment's squared error."""
+
+    model: BGMIVModel
+    critic: MLP
+    model_optimiser: optax.OptState
+    critic_optimiser: optax.OptState
+    treatment_error: Array
+
+
+def critic_loss(critic: MLP, fake: Array, real: Array, mix: Array, gradient_penalty: float) -> Array:
+    r"""Wasserstein critic loss with gradient penalty.
+
+    $\overline{D(e(v))} - \overline{D(z)} + \lambda\, \overline{(\lVert \nabla D(\hat z) \rVert - 1)^2}$ with
+    $\hat z = u z + (1 - u) e(v)$.
+    """
+
+    def score(z: Array) -> Array:
+        return critic(z)[0]
+
+    scores = jax.vmap(score)(jnp.concatenate([fake, real]))
+    between = mix[:, None] * real + (1.0 - mix[:, None]) * fake
+    slopes = jax.vmap(jax.grad(score))(between)
+    # The tiny term keeps the root's derivative finite where a slope vanishes.
+    norms = jnp.sqrt(jnp.sum(slopes**2, axis=1) + 1e-12)
+    n = len(fake)
+    return jnp.mean(scores[:n]) - jnp.mean(scores[n:]) + gradient_penalty * jnp.mean((norms - 1.0) ** 2)
+
+
+def egm_loss(
+    model: BGMIVModel,
+    critic: MLP,
+    rule: IntegrationRule,
+    rows: Row,
+    z: Array,
+    noise: Array,
+    key: Array,
+    spread_weight: float,
+    variance: Array | None = None,
+) -> tuple[Array, dict[str, Array]]:
+    """The joint loss of encoder and generators on one batch, and its parts; the critic is held fixed.
+
+    `z` has as many draws from the prior as the batch has rows, `noise` the dropout noise of the batch's encodings, then
+    of the draws' (`(2 n, noise_width)`), and `key` the randomness of the nodes.
+    `variance` is that of the treatment in the outcome's integral; None takes the treatment head's.
+    """
+    covariates = model.covariates
+    n = len(rows.x)
+    decoded = jax.vmap(covariates.decode)(z)
+    # Mapped over z as well: without covariates nothing is decoded.
+    expected = jax.vmap(lambda raws, _: covariates.means_of(raws))(decoded, z)
+    spreads = jax.vmap(lambda raws, _: covariates.spread_penalty(raws))(decoded, z)
+    z_hat = jax.vmap(covariates.encode)(rows.v, noise[:n])
+    z_cycle = jax.vmap(covariates.encode)(expected, noise[n:])
+    v_cycle = jax.vmap(covariates.decode_means)(z_hat)
+
+    raw_x = jax.vmap(model.treatment_raw)(rows.w, z_hat)
+    around = raw_x
+    if variance is not None:
+        around = jnp.stack([raw_x[:, 0], jnp.full(n, jnp.log(jnp.expm1(variance)))], axis=1)
+    y_hat, raw_y = integrated_outcome(model, rule, rows, around, z_hat, key)
+    parts = {
+        "adversarial": -jnp.mean(jax.vmap(critic)(z_hat)),
+        "covariates": jnp.mean(jax.vmap(covariates.cycle_loss)(rows.v, v_cycle)),
+        "latents": jnp.mean((z - z_cycle) ** 2),
+        "treatment": jnp.mean(jax.vmap(model.treatment_head.fit_error)(raw_x, rows.x[:, None])),
+        "outcome": jnp.mean(square_errors(model, rows.y, y_hat)),
+    }
+    spread = (
+        jnp.mean(spreads)
+        + jnp.mean(jax.vmap(model.treatment_head.spread_penalty)(raw_x))
+        + jnp.mean(jax.vmap(jax.vmap(model.outcome_head.spread_penalty))(raw_y))
+    )
+    loss = jnp.sum(jnp.stack(list(parts.values()))) + spread_weight * spread
+    return loss, {"loss": loss, **parts}
+
+
+class EGMProgram(EGM):
+    """The warm start's critic and generator steps, under its settings."""
+
+    def _optimiser(self) -> optax.GradientTransformation:
+        return adam(self.learning_rate)
+
+    def init(self, model: BGMIVModel, key: Array) -> EGMState:
+        """A fresh critic and fresh optimisers beside the model."""
+        critic = MLP(model.layout.dim, self.critic_hidden, 1, key=key, activation=jnp.tanh)
+        optimiser = self._optimiser()
+        return EGMState(model, critic, optimiser.init(model), optimiser.init(critic), jnp.ones(()))
+
+    def step(self, state: EGMState, data: TrainingData, key: Array) -> tuple[EGMState, dict[str, Array]]:
+        """Critic steps, then one joint step of encoder and generators."""
+        model, n = state.model, self.batch_size
+        key_draws, key_nodes = jax.random.split(key)
+        numbers = RandomNumbers(key_draws, self._words(model))
+        critic, critic_optimiser = self._critic_steps(state, data, numbers)
+
+        index = data.draw(numbers, n)
+        rows = jax.tree.map(lambda leaf: leaf[index], data.rows)
+        z = numbers.normal((n, model.layout.dim))
+        noise = numbers.uniform((2 * n, model.covariates.noise_width))
+        rule = rule_for(self.integration, model.treatment_head)
+        residual = self.treatment_spread == "residual" and isinstance(model.treatment_head, Gaussian)
+        # The smallest is far below any noise; at 0 the raw spread would not be finite.
+        variance = jnp.clip(state.treatment_error, 1e-4, 1.0) if residual else None
+        loss = jax.grad(egm_loss, has_aux=True)
+        grads, metrics = loss(model, critic, rule, rows, z, noise, key_nodes, self.spread_penalty, variance)
+        updates, model_optimiser = self._optimiser().update(grads, state.model_optimiser)
+        error = 0.99 * state.treatment_error + 0.01 * metrics["treatment"]
+        return EGMState(optax.apply_updates(model, updates), critic, model_optimiser, critic_optimiser, error), metrics
+
+    def result(self, state: EGMState) -> BGMIVModel:
+        """The model of the last step."""
+        return state.model
+
+    def _words(self, model: BGMIVModel) -> int:
+        """Random words of a step: row, prior draw and dropout of every encoded row, and the critic's mixing."""
+        latent, noise = model.layout.dim, model.covariates.noise_width
+        return self.batch_size * (self.critic_steps * (2 + latent + noise) + 1 + latent + 2 * noise)
+
+    def _critic_steps(self, state: EGMState, data: TrainingData, numbers: RandomNumbers) -> tuple[MLP, optax.OptState]:
+        model, shape = state.model, (self.critic_steps, self.batch_size)
+        n = self.critic_steps * self.batch_size
+        # The encoder stands still during the critic's steps, so all their batches are encoded at once.
+        v = data.rows.v[data.draw(numbers, n)]
+        fake = jax.vmap(model.covariates.encode)(v, numbers.uniform((n, model.covariates.noise_width)))
+        real = numbers.normal((n, model.layout.dim))
+        batches = (fake.reshape(*shape, -1), real.reshape(*shape, -1), numbers.uniform(shape))
+        optimiser = self._optimiser()
+
+        def body(
+            carry: tuple[MLP, optax.OptState], batch: tuple[Array, Array, Array]
+        ) -> tuple[tuple[MLP, optax.OptState], None]:
+            critic, opt_state = carry
+            grads = jax.grad(critic_loss)(critic, *batch, self.gradient_penalty)
+            updates, opt_state = optimiser.update(grads, opt_state)
+            return (optax.apply_updates(critic, updates), opt_state), None
+
+        (critic, opt_state), _ = jax.lax.scan(body, (state.critic, state.critic_optimiser), batches)
+        return critic, opt_state
+
+
+class JointState(NamedTuple):
+    """Model and optimiser, and the best model on held-out rows.
+
+    Attributes:
+        best: the newest model that was not clearly worse than another; simply the newest where no rows are held out.
+        best_loss: the lowest held-out loss.
+        stale: evaluations since `best` was found.
+        evaluations: all of them.
+        linear_loss: what a linear regression on instruments and covariates has on the same rows; infinite for none.
+    """
+
+    model: BGMIVModel
+    optimiser: optax.OptState
+    best: BGMIVModel
+    best_loss: Array
+    stale: Array
+    evaluations: Array
+    linear_loss: Array
+
+
+def sliced_distance(z: Array, directions: Array) -> Array:
+    r"""Sliced 2-Wasserstein distance of rows `z` to the standard normal.
+
+    The mean over directions $\theta$, scaled to unit length, of
+    $\overline{(\operatorname{sort}(z\theta)_i - \Phi^{-1}((i - 1/2)/n))^2}$.
+    """
+    unit = directions / jnp.linalg.norm(directions, axis=1, keepdims=True)
+    projected = unit @ z.T
+    n = len(z)
+    # Ranks by counting the rows below, equal rows in their order, one row at a time. On a CPU a compiled sort, and the
+    # scatter of its gradient, took half of a step; comparing all pairs at once takes twice as long as this.
+    fixed, place = jax.lax.stop_gradient(projected), jnp.arange(n)
+
+    def count(i: Array, ranks: Array) -> Array:
+        value = fixed[:, i, None]
+        return ranks + ((value < fixed) | ((value == fixed) & (i < place)))
+
+    ranks = jax.lax.fori_loop(0, n, count, jnp.zeros(fixed.shape, jnp.int32))
+    return jnp.mean((projected - ndtri((jnp.arange(n) + 0.5) / n)[ranks]) ** 2)
+
+
+def _prior_distance(model: BGMIVModel, z: Array, directions: Array) -> Array:
+    """The distance to the prior; none where there is no encoder to train."""
+    return sliced_distance(z, directions) if model.covariates.learns_latents else jnp.zeros(())
+
+
+def joint_loss(
+    model: BGMIVModel,
+    rule: IntegrationRule,
+    rows: Row,
+    directions: Array,
+    noise: Array,
+    key: Array,
+    config: JointTraining,
+) -> tuple[Array, dict[str, Array]]:
+    """The loss of one batch and its parts."""
+    z = jax.vmap(model.covariates.encode)(rows.v, noise)
+    raw_x = jax.vmap(model.treatment_raw)(rows.w, z)
+    y_hat = iv_means(model, rule, rows, raw_x, z, key)
+    # The generator explains what the encoder has seen. Were it to explain the row without the noise, it would shrink
+    # towards the mean, and the MAP would overshoot the encoder's latents to make up for it.
+    seen = jax.vmap(model.covariates.encoder.features.noised)(rows.v, noise)
+    parts = {
+        "prior": config.prior_weight * _prior_distance(model, z, directions),
+        "covariates": -config.covariate_weight * jnp.mean(jax.vmap(model.covariates.log_prob)(seen, z)),
+        "treatment": -jnp.mean(jax.vmap(model.treatment_head.log_prob)(raw_x, rows.x[:, None])),
+        "outcome": jnp.mean(square_errors(model, rows.y, y_hat)),
+    }
+    loss = jnp.sum(jnp.stack(list(parts.values())))
+    return loss, {"loss": loss, **parts}
+
+
+class JointProgram(JointTraining):
+    """Joint training's step and its early stopping, under its settings."""
+
+    def _optimiser(self) -> optax.GradientTransformation:
+        schedule = optax.cosine_decay_schedule(self.learning_rate, max(self.n_steps, 1))
+        return adam(schedule, weight_decay=self.weight_decay, decayed=_generator_kernels)
+
+    def init(self, model: BGMIVModel, key: Array) -> JointState:
+        """A fresh optimiser beside the model."""
+        none, zero = jnp.asarray(jnp.inf), jnp.zeros((), jnp.int32)
+        return JointState(model, self._optimiser().init(model), model, none, zero, zero, none)
+
+    def step(self, state: JointState, data: TrainingData, key: Array) -> tuple[JointState, dict[str, Array]]:
+        """One joint step of encoder and generators."""
+        model, n = state.model, self.batch_size
+        latent, width = model.layout.dim, model.covariates.noise_width
+        key_draws, key_nodes = jax.random.split(key)
+        numbers = RandomNumbers(key_draws, n * (1 + width) + self.n_directions * latent)
+        index = data.draw(numbers, n)
+        rows = jax.tree.map(lambda leaf: leaf[index], data.rows)
+        noise = numbers.uniform((n, width))
+        directions = numbers.normal((self.n_directions, latent))
+        rule = rule_for(self.integration, model.treatment_head)
+        loss = jax.grad(joint_loss, has_aux=True)
+        grads, metrics = loss(model, rule, rows, directions, noise, key_nodes, self)
+        updates, optimiser = self._optimiser().update(grads, state.optimiser, model)
+        return state._replace(model=optax.apply_updates(model, updates), optimiser=optimiser), metrics
+
+    def evaluate(self, state: JointState, data: TrainingData) -> JointState:
+        """Keep the model unless its IV outcome loss on held-out rows is clearly above the lowest so far."""
+        model = state.model
+        loss = outcome_loss(model, self.integration, data)
+        # Training goes on for a reason: what a few held-out rows say must be clear to stop before its end.
+        # The loss of a discrete outcome is mostly its own chance, of which every share hides what can be learned.
+        tolerance = self.tolerance if isinstance(model.outcome_head, Gaussian) else 1.0
+        keep = (loss <= tolerance * state.best_loss) | (data.fold_size == 0)
+        # A member that has stopped is still trained while others go on; it is left as a run of its own would leave it.
+        over = self.stopped(state)
+        keep = keep & ~over
+        return state._replace(
+            best=jax.tree.map(lambda new, old: jnp.where(keep, new, old), model, state.best),
+            best_loss=jnp.where(over, state.best_loss, jnp.minimum(loss, state.best_loss)),
+            stale=jnp.where(keep, 0, jnp.where(over, state.stale, state.stale + 1)),
+            evaluations=jnp.where(over, state.evaluations, state.evaluations + 1),
+        )
+
+    def stopped(self, state: JointState) -> Array:
+        """Whether `patience` evaluations brought nothing, or the first three none that is better than a line's."""
+        hopeless = (state.evaluations >= _GRACE) & (state.best_loss > state.linear_loss)
+        return (state.stale >= self.patience) | hopeless
+
+    def result(self, state: JointState) -> BGMIVModel:
+        """The best model on held-out rows."""
+        return state.best
+
+
+def _generator_kernels(model: BGMIVModel) -> BGMIVModel:
+    """Which parameters decay: the kernels of H and F, and of what leads from the latents to them."""
+
+    def generators(model: BGMIVModel) -> tuple[object, ...]:
+        return model.treatment, model.outcome, model.treatment_trunk, model.outcome_trunk, model.embedding
+
+    chosen = jax.tree.map(lambda leaf: False, model)
+    kernels = jax.tree.map(lambda leaf: leaf.ndim > 1, generators(model))
+    return eqx.tree_at(generators, chosen, kernels, is_leaf=lambda leaf: leaf is None)
