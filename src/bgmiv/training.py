@@ -112,12 +112,12 @@ class RowWeights(NamedTuple):
         limits: `(n,)` whole numbers that do not fall: a random word below `limits[i]` and not below the one before
             draws row i. Rows that training leaves out have no words.
         training: `(n,)`, of mean one over the rows trained on, zero elsewhere.
-        held_out: `(n,)` weights of rows where a model is evaluated on them; None for equal ones.
+        held_out: `(n,)` weights of rows where a model is evaluated on them.
     """
 
     limits: Array
     training: Array
-    held_out: Array | None = None
+    held_out: Array
 
 
 class TrainingData(NamedTuple):
@@ -161,23 +161,19 @@ class TrainingData(NamedTuple):
         place = jnp.arange(max_rows)
         index = jnp.minimum(self.fold_start + place, len(self.rows.x) - 1)
         inside = (place < self.fold_size).astype(self.rows.x.dtype)
-        if self.weights is not None and self.weights.held_out is not None:
+        if self.weights is not None:
             inside = inside * self.weights.held_out[index]
         total = jnp.sum(inside)
         return jax.tree.map(lambda leaf: leaf[index], self.rows), inside / jnp.where(total > 0.0, total, 1.0)
 
 
 def training_data(
-    scaled: ScaledData,
-    batch_size: int,
-    fold: tuple[ArrayLike, ArrayLike] = (0, 0),
-    weights: ArrayLike | None = None,
-    held_out_weights: ArrayLike | None = None,
+    scaled: ScaledData, batch_size: int, fold: tuple[ArrayLike, ArrayLike] = (0, 0), weights: ArrayLike | None = None
 ) -> TrainingData:
     """Pad scaled data to its bucket and put it on the device; `fold` is the start and size of what is held out.
 
-    Members that share the rows and hold out others have one start and one size each. Rows are drawn in proportion to
-    `weights`, `(n,)` or `(members, n)`; a model is evaluated on its fold by `held_out_weights`, `(n,)`.
+    Members that share the rows and hold out others have one start and one size each. Rows are drawn, and a
+    model is evaluated on its fold, in proportion to `weights`, `(n,)`.
 
     Raises:
         DataError: the rows that a member trains on have no weight.
@@ -185,32 +181,26 @@ def training_data(
     n = len(scaled.x)
     padded = bucket_size(n, batch_size)
     rows = Row(*(jax.device_put(pad_rows(values, padded)) for values in (scaled.x, scaled.y, scaled.v, scaled.w)))
-    counted = None if weights is None else _row_weights(np.asarray(weights), padded, fold, held_out_weights)
+    counted = None if weights is None else _row_weights(np.asarray(weights, np.float64), padded, fold)
     count, start, size = (jax.device_put(np.asarray(number, np.int32)) for number in (n, *fold))
     return TrainingData(rows, count, start, size, counted)
 
 
-def _row_weights(
-    weights: np.ndarray, padded: int, fold: tuple[ArrayLike, ArrayLike], held_out: ArrayLike | None
-) -> RowWeights:
-    starts, sizes = np.asarray(fold[0]), np.asarray(fold[1])
-    n, members = weights.shape[-1], np.broadcast_shapes(weights.shape[:-1], starts.shape, sizes.shape)
+def _row_weights(weights: np.ndarray, padded: int, fold: tuple[ArrayLike, ArrayLike]) -> RowWeights:
+    starts, sizes = (np.asarray(part)[..., None] for part in fold)
     place = np.arange(padded)
-    left_out = (place >= starts[..., None]) & (place < (starts + sizes)[..., None])
-    own = np.zeros((*members, padded))
-    own[..., :n] = weights
-    own = np.where(left_out, 0.0, own)
+    inside = (place < len(weights)) & ~((place >= starts) & (place < starts + sizes))
+    own = np.where(inside, pad_rows(weights, padded), 0.0)
     totals = np.cumsum(own, axis=-1)
-    if not (totals[..., -1] > 0).all():
+    total = totals[..., -1:]
+    if not (total > 0).all():
         raise DataError("weights: the rows left for training all have weight zero. Give more rows a positive weight.")
     # Up to the last row with a weight, beyond which rounding must not leave a word.
-    shares = np.where(totals < totals[..., -1:], totals / totals[..., -1:], 1.0)
-    counts = np.sum((place < n) & ~left_out, axis=-1, keepdims=True)
-    evaluated = None if held_out is None else jax.device_put(pad_rows(np.asarray(held_out, np.float32), padded))
+    shares = np.where(totals < total, totals / total, 1.0)
     return RowWeights(
-        jax.device_put(np.minimum(np.floor(shares * _WORDS), _WORDS - 1).astype(np.uint32)),
-        jax.device_put((own * counts / totals[..., -1:]).astype(np.float32)),
-        evaluated,
+        limits=jax.device_put(np.minimum(np.floor(shares * _WORDS), _WORDS - 1).astype(np.uint32)),
+        training=jax.device_put((own * inside.sum(axis=-1, keepdims=True) / total).astype(np.float32)),
+        held_out=jax.device_put(pad_rows(weights.astype(np.float32), padded)),
     )
 
 

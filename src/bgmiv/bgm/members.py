@@ -167,7 +167,7 @@ def _start(config: BGMIVConfig, rows: TrainingRows, keys: Array) -> Start:
     losses: Any = _linear_losses(config, rows)
     if not several:
         fold, losses = (int(folds.starts[0]), int(folds.sizes[0])), losses[0]
-    prepared = training_data(rows.at(folds.order), config.alternating.batch_size, fold, weights, weights)
+    prepared = training_data(rows.at(folds.order), config.alternating.batch_size, fold, weights)
     linear_loss = jax.device_put(np.float32(losses))
     return Start(model, prepared, split[..., 1], split[..., 2], split[..., 3], linear_loss)
 
@@ -207,7 +207,7 @@ def _evaluated(
     before, after = min(start, size), min(len(folds.order) - start - size, size)
     trained_on = (start + size, after) if after >= before else (start - before, before)
     weights = rows.weights
-    data = training_data(rows.at(folds.order), config.alternating.batch_size, (0, 0), weights, weights)
+    data = training_data(rows.at(folds.order), config.alternating.batch_size, (0, 0), weights)
 
     def losses(fold: tuple[int, int]) -> HeldOutLosses:
         first, count = jax.device_put((np.int32(fold[0]), np.int32(fold[1])))

@@ -212,6 +212,15 @@ class BlockFeatures(eqx.Module):
             used += part.noise_width
         return jnp.concatenate(values) if values else jnp.zeros((0,), v.dtype)
 
+    def noised(self, v: Array, noise: Array) -> Array:
+        """The row with the training noise of blocks that are seen as they are."""
+        used = 0
+        for part, (start, stop) in zip(self.parts, self.spans, strict=True):
+            if isinstance(part, Noised):
+                v = v.at[start:stop].set(part(v[start:stop], noise[used : used + part.noise_width]))
+            used += part.noise_width
+        return v
+
 
 def _features(block: CovariateBlock, config: FeatureConfig, key: Array, *, beside_image: bool) -> Features:
     if block.holds_pixels:
