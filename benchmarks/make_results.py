@@ -16,9 +16,9 @@ import pandas as pd
 
 from bgmiv._io import safe_name, write_whole
 from bgmiv.bench import RowStore, load_plan
-from bgmiv.bench.plan import paper_exhibits
 from bgmiv.bench.show import read_rows
 from report.comparisons import plan_table
+from report.exhibits import paper_exhibits
 from report.figures import Picture, figure_bytes
 from report.paper import agreement_table, filled_table
 from report.results import Section, bench_report, paper_sections, to_text, verdict_table

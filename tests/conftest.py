@@ -101,7 +101,7 @@ def small_preset(small: BGMIVConfig) -> BGMIVConfig:
     """All parts of the default preset, with small networks and few random features of the last regression."""
     config = default_preset()
     assert config.last_stage is not None
-    return replace(config, model=small.model, last_stage=replace(config.last_stage, waves=10))
+    return replace(config, model=small.model, last_stage=replace(config.last_stage, fourier_features=10))
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from bgmiv.progress import RichReporter, SilentReporter, silent
+from bgmiv.progress import Reporter, RichReporter, silent
 
 
-def drive(reporter: SilentReporter | RichReporter) -> None:
+def drive(reporter: Reporter) -> None:
     """What a fit of two phases tells."""
     for phase in ("warm start", "alternating updates"):
         reporter.start(phase, 20)

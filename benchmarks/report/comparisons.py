@@ -13,9 +13,10 @@ from scipy.stats import ttest_rel, wilcoxon
 from statsmodels.stats.multitest import multipletests
 
 from bgmiv.bench import Plan, show
-from bgmiv.bench.show import OURS, add_labels, family_of
+from bgmiv.bench.show import OURS, add_labels
 from bgmiv.designs import make_design
 from bgmiv.registry import NO_INSTRUMENT, method_label
+from report.filled import family_of
 from report.frame import FAILED, MIXED, OTHER, cell_marks, column_order, instrumental
 from report.printed import printed_results
 from report.published import TabCFDesign

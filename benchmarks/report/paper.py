@@ -13,12 +13,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from bgmiv.bench.plan import Exhibit, paper_exhibits
-from bgmiv.bench.show import OURS, Filled, design_title, family_of, filled, method_order, unit_text
+from bgmiv.bench.show import OURS, design_title, method_order, unit_text
 from bgmiv.registry import method_label
 from report import figures, settings
 from report.comparisons import compare_strongest, lowest, paired_text, setting_text, summarise
+from report.exhibits import Exhibit, paper_exhibits
 from report.figures import Picture
+from report.filled import Filled, family_of, filled
 from report.printed import paper_values
 from report.tables import DASH, Table, digits_for, spread_text
 

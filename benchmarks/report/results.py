@@ -10,13 +10,13 @@ import pandas as pd
 
 from bgmiv._io import safe_name
 from bgmiv.bench import Plan, Row
-from bgmiv.bench.plan import paper_exhibits
 from bgmiv.bench.show import OURS, design_title, method_order, read_rows
 from bgmiv.diagnostics.verdict import judge
 from bgmiv.errors import ConfigError
 from bgmiv.fitted import FitEvidence
 from bgmiv.registry import method_label
 from report import comparisons, figures, paper, tables
+from report.exhibits import paper_exhibits
 from report.figures import Picture
 from report.frame import cell_marks, instrumental, mixed_versions, ranges
 from report.paper import Part

@@ -11,7 +11,7 @@ import socket
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -69,46 +69,26 @@ class Executor(Protocol):
         """
 
 
-class _Lost(Exception):
-    """The process of an item ended without a result."""
-
-
-class _Pool(Protocol):
-    """Places to run a task in; a handle stands for one attempt at an item."""
-
-    def room(self) -> int: ...
-
-    def submit(self, item: Any) -> Any: ...
-
-    def ended(self, handles: list[Any]) -> Iterable[Any]: ...
-
-    def result(self, handle: Any) -> Any: ...
-
-    def close(self, running: Iterable[Any]) -> None: ...
-
-
-def _run(pool: _Pool, items: Iterable[Any]) -> Iterator[Done | Died]:
+def _run(workers: _Processes | _Nodes, items: Iterable[Any]) -> Iterator[Done | Died]:
     fresh, again = ((item, 1) for item in items), deque[tuple[Any, int]]()
-    running: dict[Any, tuple[Any, int]] = {}
+    running: dict[Future[Any], tuple[Any, int]] = {}
     try:
         while True:
-            while len(running) < pool.room() and (entry := again.popleft() if again else next(fresh, None)):
-                running[pool.submit(entry[0])] = entry
+            while len(running) < workers.room() and (entry := again.popleft() if again else next(fresh, None)):
+                running[workers.submit(entry[0])] = entry
             if not running:
                 return
-            for handle in pool.ended(list(running)):
-                item, attempt = running.pop(handle)
-                try:
-                    result = pool.result(handle)
-                except _Lost as error:
-                    if attempt > 1:
-                        yield Died(item, str(error), attempt)
-                    else:
-                        again.append((item, attempt + 1))
+            for future in wait(running, _POLL_SECONDS, FIRST_COMPLETED).done:
+                item, attempt = running.pop(future)
+                if not isinstance(future.exception(), workers.lost):
+                    yield Done(item, future.result())
+                elif attempt == 1:
+                    again.append((item, 2))
                 else:
-                    yield Done(item, result)
+                    lost = type(future.exception()).__name__
+                    yield Died(item, f"the worker process was lost ({lost}); memory may have run out", attempt)
     finally:
-        pool.close(running)
+        workers.close(running)
 
 
 @dataclass(frozen=True)
@@ -126,103 +106,96 @@ class InProcess:
 
 @dataclass(frozen=True)
 class LocalPool:
-    """Processes on this machine; they end when the calling process ends, however it ends.
+    """Processes of one thread on this machine; they end when the calling process ends, however it ends.
 
     Args:
         workers: processes at once.
-        threads: threads of each; more than one is rarely faster for small networks, and changes the last digits.
 
     Example:
-        >>> LocalPool(workers=2).threads
-        1
+        >>> LocalPool(workers=2).workers
+        2
     """
 
     workers: int = 1
-    threads: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("workers", "threads"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; choose 1 or more")
+        if self.workers < 1:
+            raise ConfigError(f"workers is {self.workers}; choose 1 or more")
 
     def map(self, task: Task, items: Iterable[Any]) -> Iterator[Done | Died]:
-        return _run(_Processes(task, self), items)
+        return _run(_Processes(task, self.workers), items)
 
 
 class _Processes:
-    """Worker processes, each a pool of one, so that a lost process costs one item.
+    """Pools of one process each, so that a lost process costs one item.
 
     A process ends when the other end of its pipe is closed, which also happens when this process is killed.
     """
 
-    def __init__(self, task: Task, settings: LocalPool) -> None:
-        self._task, self._settings = task, settings
-        self._idle: list[tuple[ProcessPoolExecutor, Connection, Connection]] = []
-        self._busy: dict[Future[Any], tuple[ProcessPoolExecutor, Connection, Connection]] = {}
+    lost = (BrokenProcessPool,)
+
+    def __init__(self, task: Task, count: int) -> None:
+        self._task, self._count = task, count
+        self._pools: list[tuple[ProcessPoolExecutor, Connection, Connection]] = []
+        self._last: list[Future[Any]] = []
 
     def room(self) -> int:
-        return self._settings.workers
+        return self._count
 
     def submit(self, item: Any) -> Future[Any]:
-        if not self._idle:
-            ours, theirs = Pipe()
-            self._idle.append((ProcessPoolExecutor(1, get_context("spawn"), _begin, (theirs,)), ours, theirs))
-        worker = self._idle.pop()
-        # The process starts with its first item.
-        with _environment(dict.fromkeys(THREAD_VARIABLES, str(self._settings.threads))):
-            future = worker[0].submit(self._task, item)
-        self._busy[future] = worker
-        return future
+        place = next((k for k, future in enumerate(self._last) if future.done()), len(self._last))
+        if place == len(self._last):
+            self._last.append(Future())
+            self._pools.append(_pool_of_one())
+        elif isinstance(self._last[place].exception(), self.lost):
+            _end(self._pools[place])
+            self._pools[place] = _pool_of_one()
+        # A process starts with its first item.
+        with _one_thread():
+            self._last[place] = self._pools[place][0].submit(self._task, item)
+        return self._last[place]
 
-    def ended(self, handles: list[Future[Any]]) -> Iterable[Future[Any]]:
-        return wait(handles, return_when=FIRST_COMPLETED).done
-
-    def result(self, handle: Future[Any]) -> Any:
-        worker = self._busy.pop(handle)
-        if isinstance(handle.exception(), BrokenProcessPool):
-            _end(worker)
-            raise _Lost("the worker process ended without a result; memory may have run out")
-        self._idle.append(worker)
-        return handle.result()
-
-    def close(self, running: Iterable[Any]) -> None:
-        for worker in (*self._idle, *self._busy.values()):
-            _end(worker)
+    def close(self, running: Iterable[Future[Any]]) -> None:
+        for pool in self._pools:
+            _end(pool)
 
 
-def _end(worker: tuple[ProcessPoolExecutor, Connection, Connection]) -> None:
-    pool, ours, theirs = worker
+def _pool_of_one() -> tuple[ProcessPoolExecutor, Connection, Connection]:
+    ours, theirs = Pipe()
+    return ProcessPoolExecutor(1, get_context("spawn"), _end_with_parent, (theirs,)), ours, theirs
+
+
+def _end(pool: tuple[ProcessPoolExecutor, Connection, Connection]) -> None:
+    processes, ours, theirs = pool
     ours.close()
-    pool.shutdown()
+    processes.shutdown()
     theirs.close()
 
 
-def _begin(pipe: Connection) -> None:
-    """Prepare a worker process."""
+def _end_with_parent(pipe: Connection) -> None:
+    """Make a worker process end with the other end of its pipe; nothing is ever sent to it."""
 
-    def end_with_parent() -> None:
-        # Nothing is ever sent to a worker: this waits for the end of the pipe.
+    def wait_for_end() -> None:
         with suppress(EOFError, OSError):
             pipe.recv()
         os._exit(1)
 
     # Ctrl-C in the terminal is for the parent to handle; it ends the workers itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    threading.Thread(target=wait_for_end, daemon=True).start()
 
 
 @contextmanager
-def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+def _one_thread() -> Iterator[None]:
     """The environment in which processes start."""
-    before = {name: os.environ.get(name) for name in changes}
-    os.environ.update(changes)
+    before = dict(os.environ)
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name in THREAD_VARIABLES:
             del os.environ[name]
-            if value is not None:
-                os.environ[name] = value
+        os.environ.update(before)
 
 
 def available_cores() -> int:
@@ -270,15 +243,21 @@ class RayCluster:
     def map(self, task: Task, items: Iterable[Any]) -> Iterator[Done | Died]:
         """As of any :class:`Executor`; a cluster that cannot be reached is a BGMIVError."""
         with self._connected() as ray:
-            pool = _Nodes(ray, task, self)
-            if not pool.fitting():
-                asked = f"{self.cpus:g} CPUs and {self.gpus:g} GPUs"
-                message = f"no node of the cluster has the {asked} that each fit asks for"
+            workers = _Nodes(ray, task, self)
+            if not workers.fitting():
+                message = (
+                    f"no node of the cluster has the {self.cpus:g} CPUs and {self.gpus:g} GPUs that each fit asks for"
+                )
                 if self.address is None:
                     raise ConfigError(f"{message}: lower cpus or gpus")
                 # An autoscaler may start one when it is asked.
                 warnings.warn(f"{message}: waiting for one to join, lower cpus or gpus if none does", BGMIVWarning, 3)
-            yield from _run(pool, items)
+            try:
+                yield from _run(workers, items)
+            except ray.exceptions.RayTaskError as error:
+                if isinstance(error.cause, BGMIVError):
+                    raise error.cause from error
+                raise BGMIVError(f"a worker process failed; has every node this version of bgmiv?\n{error}") from error
 
     @contextmanager
     def _connected(self) -> Iterator[Any]:
@@ -287,17 +266,16 @@ class RayCluster:
         if ray.is_initialized():
             yield ray
             return
-        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+        settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+        if self.address is None:
+            settings |= {"num_cpus": available_cores(), "object_store_memory": _OBJECT_STORE_BYTES}
+            settings["include_dashboard"] = False
         try:
-            if self.address is None:
-                size: dict[str, Any] = {"num_cpus": available_cores(), "object_store_memory": _OBJECT_STORE_BYTES}
-                ray.init("local", include_dashboard=False, **size, **quiet)
-            else:
-                _check_reachable(self.address)
-                ray.init(self.address, **quiet)
+            _check_reachable(self.address)
+            ray.init(self.address or "local", **settings)
         except Exception as error:
-            where = "start Ray on this machine" if self.address is None else f"join the Ray cluster at {self.address}"
-            raise BGMIVError(f"cannot {where}: {error}") from error
+            where = self.address or "this machine"
+            raise BGMIVError(f"cannot join the Ray cluster at {where}: {error}") from error
         try:
             yield ray
         finally:
@@ -306,13 +284,13 @@ class RayCluster:
 
     def environment(self) -> dict[str, str]:
         """What a worker process starts with."""
-        found = dict.fromkeys(THREAD_VARIABLES, "1")
+        variables = dict.fromkeys(THREAD_VARIABLES, "1")
         if not self.gpus:
-            found["JAX_PLATFORMS"] = "cpu"
+            variables["JAX_PLATFORMS"] = "cpu"
         elif self.gpus < 1.0:
             # JAX takes three quarters of a graphics processor's memory unless told that it shares it.
-            found["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.75 * self.gpus:.3f}"
-        return found
+            variables["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.75 * self.gpus:.3f}"
+        return variables
 
 
 class _Nodes:
@@ -320,6 +298,8 @@ class _Nodes:
 
     def __init__(self, ray: Any, task: Task, settings: RayCluster) -> None:
         self._ray, self._settings = ray, settings
+        errors = ray.exceptions
+        self.lost = (errors.WorkerCrashedError, errors.NodeDiedError, errors.ObjectLostError, errors.OutOfMemoryError)
         self._remote = ray.remote(lambda item: task(item)).options(
             name="bgmiv",
             num_cpus=settings.cpus,
@@ -341,35 +321,18 @@ class _Nodes:
     def room(self) -> int:
         return _QUEUED_RATIO * max(1, self.fitting())
 
-    def submit(self, item: Any) -> Any:
-        return self._remote.remote(item)
+    def submit(self, item: Any) -> Future[Any]:
+        return self._remote.remote(item).future()
 
-    def ended(self, handles: list[Any]) -> Iterable[Any]:
-        return self._ray.wait(handles, num_returns=1, timeout=_POLL_SECONDS)[0]
-
-    def result(self, handle: Any) -> Any:
-        errors = self._ray.exceptions
-        lost = (errors.WorkerCrashedError, errors.NodeDiedError, errors.ObjectLostError, errors.OutOfMemoryError)
-        try:
-            return self._ray.get(handle)
-        except lost as error:
-            raise _Lost(f"the worker process or its node was lost ({type(error).__name__})") from error
-        except errors.RayTaskError as error:
-            if isinstance(error.cause, BGMIVError):
-                raise error.cause from error
-            if "No module named 'bgmiv" in str(error):
-                raise BGMIVError("a node of the cluster has no bgmiv; install this version on every node") from error
-            raise BGMIVError(f"a worker process failed:\n{error}") from error
-
-    def close(self, running: Iterable[Any]) -> None:
-        for handle in running:
+    def close(self, running: Iterable[Future[Any]]) -> None:
+        for future in running:
             with suppress(Exception):
-                self._ray.cancel(handle, force=True)
+                self._ray.cancel(future.object_ref, force=True)  # type: ignore[attr-defined]
 
 
-def _check_reachable(address: str) -> None:
+def _check_reachable(address: str | None) -> None:
     """Refuse an address where nothing listens; Ray itself would try for minutes."""
-    match = _ADDRESS.fullmatch(address)
+    match = _ADDRESS.fullmatch(address or "")
     if match is not None and match["host"]:
         try:
             socket.create_connection((match["host"].strip("[]"), int(match["port"])), timeout=_POLL_SECONDS).close()

@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.progress import TaskID
 
 __all__ = [
-    "FitBoard", "HistoryRow", "Prefixed", "Reporter", "RichReporter", "SilentReporter", "in_notebook", "mean_history",
+    "HistoryRow", "Prefixed", "Reporter", "RichReporter", "in_notebook", "mean_history",
     "reporter_for", "silent",
 ]  # fmt: skip
 
@@ -39,8 +38,8 @@ def mean_history(histories: Sequence[tuple[HistoryRow, ...]]) -> tuple[HistoryRo
     return tuple(found)
 
 
-class Reporter(Protocol):
-    """What a training phase calls at its start, at every chunk's end and at its end."""
+class Reporter:
+    """What a training phase calls at its start, at every chunk's end and at its end; this one reports nothing."""
 
     def start(self, phase: str, total: int) -> None:
         """A phase of `total` steps begins."""
@@ -52,20 +51,10 @@ class Reporter(Protocol):
         """The phase is over, whether whole or interrupted."""
 
 
-class SilentReporter:
-    """Reports nothing: the default of the library."""
-
-    def start(self, phase: str, total: int) -> None: ...
-
-    def advance(self, steps: int, metrics: Mapping[str, float]) -> None: ...
-
-    def finish(self) -> None: ...
+silent = Reporter()
 
 
-silent = SilentReporter()
-
-
-class Prefixed:
+class Prefixed(Reporter):
     """Reports to another reporter, with a word before each phase that says what it belongs to."""
 
     def __init__(self, reporter: Reporter, prefix: str) -> None:
@@ -73,47 +62,16 @@ class Prefixed:
         self._reporter, self._prefix = reporter, prefix
 
     def start(self, phase: str, total: int) -> None:
+        """The other reporter starts the phase under its longer name."""
         self._reporter.start(self._prefix + phase, total)
 
     def advance(self, steps: int, metrics: Mapping[str, float]) -> None:
+        """Passed on as it is."""
         self._reporter.advance(steps, metrics)
 
     def finish(self) -> None:
+        """Passed on as it is."""
         self._reporter.finish()
-
-
-class _Bars:
-    """Terminal bars of training phases, shown within a `with` block."""
-
-    def __init__(self, console: Console, *, live: bool = True) -> None:
-        from rich import progress
-
-        self._progress = progress.Progress(
-            progress.TextColumn("{task.description}"),
-            progress.BarColumn(bar_width=28),
-            progress.TaskProgressColumn(),
-            progress.TextColumn("{task.fields[loss]}", style="dim"),
-            progress.TimeElapsedColumn(),
-            progress.TextColumn("left", style="dim"),
-            progress.TimeRemainingColumn(),
-            console=console,
-            disable=not live,
-        )
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def _add(self, text: str, total: int) -> TaskID:
-        return self._progress.add_task(text, total=total, loss="")
-
-    def _move(self, task: TaskID | None, steps: int, metrics: Mapping[str, float]) -> None:
-        if task is not None:
-            loss = f"loss {metrics['loss']:.4g}" if "loss" in metrics else ""
-            self._progress.update(task, advance=steps, loss=loss)
 
 
 def in_notebook() -> bool:
@@ -122,7 +80,7 @@ def in_notebook() -> bool:
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
-class RichReporter(_Bars):
+class RichReporter(Reporter):
     """A live bar with phase, loss and time left, on the terminal or below a notebook's cell; a context manager.
 
     In a notebook one output is replaced as the fit goes on, which needs no widgets.
@@ -136,36 +94,44 @@ class RichReporter(_Bars):
 
     def __init__(self, label: str = "") -> None:
         """`label` stands before the phase's name."""
+        from rich import progress
         from rich.console import Console
 
         self._notebook = in_notebook()
         console = Console(width=100, color_system=None, force_jupyter=False) if self._notebook else Console(stderr=True)
-        super().__init__(console, live=not self._notebook)
+        self._progress = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(bar_width=28),
+            progress.TaskProgressColumn(),
+            progress.TextColumn("{task.fields[loss]}", style="dim"),
+            progress.TimeElapsedColumn(),
+            progress.TextColumn("left", style="dim"),
+            progress.TimeRemainingColumn(),
+            console=console,
+            disable=self._notebook,
+        )
         self._label = f"{label}: " if label else ""
         self._task: TaskID | None = None
         self._output: Any = None
 
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
     def start(self, phase: str, total: int) -> None:
-        self._task = self._add(self._label + phase, total)
+        """Add a bar for the phase."""
+        self._task = self._progress.add_task(self._label + phase, total=total, loss="")
         self._show()
 
     def advance(self, steps: int, metrics: Mapping[str, float]) -> None:
-        self._move(self._task, steps, metrics)
+        """Move the bar, and show the loss."""
+        if self._task is not None:
+            loss = f"loss {metrics['loss']:.4g}" if "loss" in metrics else ""
+            self._progress.update(self._task, advance=steps, loss=loss)
         self._show()
-
-    def _show(self) -> None:
-        """Draw all bars anew in the one output of a notebook's cell."""
-        if not self._notebook:
-            return
-        from IPython.display import display
-
-        with self._progress.console.capture() as drawn:
-            self._progress.console.print(self._progress)
-        shown = {"text/plain": drawn.get().rstrip()}
-        if self._output is None:
-            self._output = display(shown, raw=True, display_id=True)
-        else:
-            self._output.update(shown, raw=True)
 
     def finish(self) -> None:
         """Fill the bar of a phase that stopped early; leave that of an interrupted one as it stands."""
@@ -175,6 +141,20 @@ class RichReporter(_Bars):
             self._show()
         self._task = None
 
+    def _show(self) -> None:
+        """Draw all bars anew in the one output of a notebook's cell."""
+        if not self._notebook:
+            return
+        from IPython.display import display
+
+        with self._progress.console.capture() as drawn:
+            self._progress.console.print(self._progress)
+        content = {"text/plain": drawn.get().rstrip()}
+        if self._output is None:
+            self._output = display(content, raw=True, display_id=True)
+        else:
+            self._output.update(content, raw=True)
+
 
 def reporter_for(progress: bool | None, label: str) -> AbstractContextManager[Reporter]:
     """The reporter of a fit: bars if they are wanted, by default in notebooks only, where a silent fit looks stuck.
@@ -182,23 +162,7 @@ def reporter_for(progress: bool | None, label: str) -> AbstractContextManager[Re
     Example:
         >>> with reporter_for(None, "BGMIV") as reporter:
         ...     type(reporter).__name__
-        'SilentReporter'
+        'Reporter'
     """
     wanted = in_notebook() if progress is None else progress
     return RichReporter(label) if wanted else nullcontext(silent)
-
-
-class FitBoard(_Bars):
-    """A bar for all of many fits, and a line for each that is done; plain lines where there is no terminal."""
-
-    def __init__(self, console: Console, total: int) -> None:
-        """Nothing is shown before the board is entered."""
-        super().__init__(console, live=console.is_terminal)
-        self._failed = 0
-        self._total = self._progress.add_task("[bold]all fits", total=total, loss="")
-
-    def done(self, text: str, *, failed: bool = False) -> None:
-        """A fit is over; `text` says which and how it went, and stays on the screen."""
-        self._failed += failed
-        self._progress.update(self._total, advance=1, loss=f"{self._failed} failed" if self._failed else "")
-        self._progress.console.print(f"  {text}", highlight=False, markup=False, soft_wrap=True)

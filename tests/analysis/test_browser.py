@@ -176,7 +176,7 @@ def test_a_direct_effect_moves_the_estimates(opened: Opened, analysis: Analysis)
     def read(name: str) -> list[float]:
         return [float(value) for value in page.get_attribute(f"#direct-{name}", "data-values").split()]
 
-    assert read("fit") == [first.estimate, first.lower, first.upper]
+    assert read("fit") == pytest.approx([first.estimate, first.lower, first.upper], rel=1e-6)
     assert read("line") == pytest.approx([4.0 * end for end in direct.interval(0.0, 0.95)], rel=1e-6)
     page.focus("#direct")
     page.keyboard.press("End")

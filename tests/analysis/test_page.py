@@ -198,7 +198,6 @@ def test_parts_that_do_not_belong_together_are_refused(analysis: Analysis, level
     other_treatments = "curves, effects and methods of an analysis have different treatments"
     for change, message in (
         (lambda: replace(analysis, curves=()), "needs a curve for all rows"),
-        (lambda: replace(analysis.curves[0], upper=(1.0,)), "parts of different lengths"),
         (
             lambda: replace(analysis, effects=(replace(analysis.effects[0], t1=99.0), *analysis.effects[1:])),
             other_treatments,

@@ -51,9 +51,9 @@ def test_groups_and_other_methods(analysis: Analysis) -> None:
 
 def test_levels_are_dots(levelled: Analysis) -> None:
     ax = plot_curve(levelled, methods=True)
-    dots = [line for line in ax.get_lines() if line.get_marker() == "o"]
-    assert [float(np.asarray(dot.get_ydata())[0]) for dot in dots] == list(levelled.curves[0].estimate)
-    assert [dot.get_markerfacecolor() == "white" for dot in dots] == [False, False, False, True]
+    dots = ax.collections[-1]
+    assert dots.get_offsets()[:, 1].tolist() == list(levelled.curves[0].estimate)
+    assert [face.tolist() == [1.0] * 4 for face in dots.get_facecolors()] == [False, False, False, True]
     assert [text.get_text().split("\n")[0] for text in ax.get_xticklabels()] == list(levelled.question.treatment_levels)
 
 

@@ -190,15 +190,6 @@ def test_a_binary_treatment_and_one_year_of_most_firms_fit() -> None:
         assert np.isfinite(list(model.ate_interval(t0=False, t1=True, method="usual"))).all()
 
 
-def test_adaptive_splines_are_net_of_absorbed_covariates() -> None:
-    table = panel(30, 40)
-    table["y"] = table["y"] + 4.0 * table["firm"].astype(int)
-    model = NPIV(dimension="adaptive", random_state=0).fit_formula(FORMULA, table)
-    wanted = pyfixest_fit("y ~ 1 | firm | x ~ w", table).coef()["x"]
-    change = model.ate(t0=-1.0, t1=1.0) / 2.0
-    assert change == pytest.approx(wanted, abs=0.6)
-
-
 def test_penalised_numeric_covariates_are_said() -> None:
     rng = np.random.default_rng(0)
     w, u, e = rng.normal(size=(3, 120))

@@ -16,8 +16,8 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import query_along
 from bgmiv.effects import average, predict
 from bgmiv.errors import DataError
-from bgmiv.sieve.columns import draw_folds
 from bgmiv.sieve.control import generalised_residual
+from bgmiv.sieve.sampling import Sampling
 from report.small_designs import BinaryConfoundedDesign, CategoricalTreatmentDesign
 
 SEED = 0
@@ -97,8 +97,9 @@ def test_groups_widen_intervals_and_stay_in_one_fold() -> None:
         assert ("clustered" in model.fitted_.interval_kind) == (given is not None)
     assert errors[1] > 1.5 * errors[0]
     data = IVData.from_arrays(x + e, x, instruments=w, clusters=groups)
-    folds = draw_folds(data, rng)
-    assert all(len(set(folds[groups == group])) == 1 for group in range(60))
+    sampling, rows, _ = Sampling.draw(data, rng)
+    held = [set(rows.groups[fold].tolist()) for fold in sampling.folds]
+    assert sum(map(len, held)) == len(set.union(*held)) == 60
 
 
 def test_weights_of_one_are_none_and_rows_of_weight_zero_are_left_out() -> None:

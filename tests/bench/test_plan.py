@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bgmiv.bench.plan import Plan, RunSpec, Sweep, identify, load_plan, paper_exhibits, ready_plans
+from bgmiv.bench.plan import Plan, RunSpec, Sweep, identify, load_plan, ready_plans
 from bgmiv.designs import DESIGNS
 from bgmiv.errors import ConfigError
 from bgmiv.registry import METHODS
@@ -115,13 +115,7 @@ def test_a_plan_lists_each_run_once(plan: Plan) -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "count"),
-    [
-        ({"fraction": 0.5}, 4 * 2 + 1),
-        ({"repeats": 3}, 4 * 3 + 2),
-        ({"n": [100]}, 8),
-        ({"methods": ["kiv"]}, 2),
-        ({"rho": [0.5], "repeats": 1}, 3),
-    ],
+    [({"repeats": 3}, 4 * 3 + 2), ({"n": [100]}, 8), ({"methods": ["kiv"]}, 2), ({"rho": [0.5], "repeats": 1}, 3)],
 )
 def test_a_part_of_a_plan(plan: Plan, wanted: dict[str, Any], count: int) -> None:
     part = plan.part(**wanted)
@@ -132,7 +126,6 @@ def test_a_part_of_a_plan(plan: Plan, wanted: dict[str, Any], count: int) -> Non
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        ({"fraction": 0.0}, "fraction is 0.0; choose a number above 0"),
         ({"repeats": 0}, "repeats is 0"),
         ({"n": [300]}, "the plan 'mine' has no n 300; it has 100, 200"),
         ({"methods": ["dfiv"]}, "no methods dfiv; it has kiv, tsls"),
@@ -153,26 +146,15 @@ def test_ready_plans_are_whole() -> None:
         assert plan.specs
 
 
-def test_the_paper_has_all_its_tables_and_figures() -> None:
-    exhibits = {exhibit.name: exhibit for exhibit in paper_exhibits()}
-    # Figure 1 is a drawing of the model.
-    assert set(exhibits) == {f"table-{i}" for i in range(1, 14)} | {f"figure-{i}" for i in range(2, 10)}
-    tables = [exhibits[name].plan for name in ("figure-2", "table-1", "table-2", "table-7")]
-    printed = {spec for plan in tables for spec in plan.specs if spec.preset == "default"}
-    assert len(printed) == 5250
-    assert {spec.preset for plan in tables for spec in plan.specs if spec.method != "bgm-iv"} == {"default", "paper"}
-    assert len({exhibit.label for exhibit in exhibits.values()}) == len(exhibits)
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("title = ", "not valid TOML"),
         ('title = "a"', r"no \[\[sweep\]\] table"),
-        ("title = 3\n" + PLAN.split("\n", 2)[2], "title must be a text, got 3"),
-        (PLAN + "\nbudget = 3", "sweep 2: unknown entry 'budget'; known entries: designs, n"),
-        (PLAN.replace("rho = [0.5]", ""), "sweep 2: rho missing"),
-        (PLAN.replace('"kiv"', '"ols"'), "sweep 2: no method is called 'ols'"),
+        ("title = 3\n" + PLAN.split("\n", 2)[2], "holds the title 3; it takes"),
+        (PLAN + "\nbudget = 3", "sweep 2: .* unexpected keyword argument 'budget'"),
+        (PLAN.replace("rho = [0.5]", ""), "sweep 2: .* missing 1 required .* argument: 'rho'"),
+        (PLAN.replace('"kiv"', '"ols"'), "sweep 2: unknown method 'ols'"),
     ],
 )
 def test_a_file_that_is_no_plan_says_where(tmp_path: Path, text: str, words: str) -> None:

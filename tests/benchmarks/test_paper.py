@@ -3,10 +3,12 @@ from __future__ import annotations
 import pytest
 
 from bgmiv.bench import Row
-from bgmiv.bench.plan import Exhibit, load_plan, paper_exhibits
-from bgmiv.bench.show import filled, read_rows
+from bgmiv.bench.plan import load_plan
+from bgmiv.bench.show import read_rows
 from bgmiv.designs import DESIGNS
+from report.exhibits import Exhibit, paper_exhibits
 from report.figures import Picture
+from report.filled import filled
 from report.paper import agreement_table, exhibit_parts
 from report.printed import paper_values, printed_results
 from report.published import NETWORK_CURVES, TABCF_SCENARIOS
@@ -124,3 +126,14 @@ def test_printed_results_name_designs_and_sources() -> None:
     assert all(one.design in DESIGNS and "repository" in one.source and "commit" in one.source for one in found)
     best = {one.design: one for one in found if one.method == "KMM"}
     assert (best["network-abs"].mean, best["network-abs"].spread, best["network-abs"].runs) == (0.032, 0.006, 30)
+
+
+def test_the_paper_has_all_its_tables_and_figures() -> None:
+    exhibits = {exhibit.name: exhibit for exhibit in paper_exhibits()}
+    # Figure 1 is a drawing of the model.
+    assert set(exhibits) == {f"table-{i}" for i in range(1, 14)} | {f"figure-{i}" for i in range(2, 10)}
+    tables = [exhibits[name].plan for name in ("figure-2", "table-1", "table-2", "table-7")]
+    printed = {spec for plan in tables for spec in plan.specs if spec.preset == "default"}
+    assert len(printed) == 5250
+    assert {spec.preset for plan in tables for spec in plan.specs if spec.method != "bgm-iv"} == {"default", "paper"}
+    assert len({exhibit.label for exhibit in exhibits.values()}) == len(exhibits)

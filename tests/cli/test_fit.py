@@ -165,9 +165,9 @@ def test_predict(folder: Path, data: Path, tmp_path: Path) -> None:
         ({"season": ["inf", *SEASON[1:]]}, ["--treatment", "1"], 1, "infinite"),
         ({"season": ["warm", *SEASON[1:]]}, ["--treatment", "1"], 1, "season"),
         ({"price": ["low", *PRICE[1:]]}, [], 1, "treatment"),
-        ({}, ["--treatment", "low"], 2, "'low' is not a number"),
-        ({}, ["--treatment", "1_0"], 2, "'1_0' is not a number"),
-        ({}, ["--treatment", "inf"], 2, "not finite"),
+        ({}, ["--treatment", "low"], 2, "'low' is not a finite number"),
+        ({}, ["--treatment", "1_0"], 2, "'1_0' is not a finite number"),
+        ({}, ["--treatment", "inf"], 2, "'inf' is not a finite number"),
         ({}, ["--treatment", "1", "--treatment-column", "price"], 2, "not both"),
         ({}, ["--treatment-column", "dose"], 1, "no column 'dose'"),
         ({}, ["--level", "2"], 2, "--level"),
@@ -231,7 +231,7 @@ def test_groups_are_those_of_the_column_and_of_no_other(tmp_path: Path) -> None:
     [
         (["--t0", "0", "--t1", "99"], 1, "or --data DATA on the command line"),
         (["--t0", "0", "--t1", "1", "--by", "season"], 1, "stored no curves by 'season' (it has: region)"),
-        (["--t0", "zero", "--t1", "1"], 2, "'zero' is not a number"),
+        (["--t0", "zero", "--t1", "1"], 2, "'zero' is not a finite number"),
         (["--t0", "0"], 2, "--t1"),
         (["--t0", "0", "--t1", "1", "--rows", "treated"], 2, "'price' is a number: no rows are the treated ones"),
         (["--t0", "0", "--t1", "1", "--level", "0"], 2, "--level"),
@@ -276,7 +276,10 @@ def test_compare(data: Path) -> None:
     plain = TSLS().fit_formula(FORMULA, read_table(data))
     assert record["methods"][0]["estimate"] == pytest.approx(plain.fitted_.slope)
     assert "tsls-noiv" in bgmiv("compare", data, *options).stdout
-    for bad, words in ((["--methods", "tsls,ols"], "unknown method 'ols'"), (["--t0", "1"], "both --t0 and --t1")):
+    for bad, words in (
+        (["--methods", "tsls,ols"], "'ols' is unknown; there are bgm-iv"),
+        (["--t0", "1"], "both --t0 and --t1"),
+    ):
         refused = bgmiv("compare", data, "--formula", FORMULA, *bad)
         assert refused.exit_code == 2
         assert words in said(refused)
@@ -302,7 +305,7 @@ def test_columns_by_name_missing_values_kinds_and_weights(tmp_path: Path) -> Non
         tmp_path / "data.csv", season=["", *SEASON[1:]], big=(PRICE > 0) * 1, pw=np.where(SEASON > 0, 2.0, 1.0)
     )
     names = ["--outcome", "sales", "--treatment", "price", "--instruments", "cost", "--covariates", "season,big"]
-    more = ["--missing", "drop", "--kind", "big=binary", "--weights", "pw", "--method", "tsls", "--json"]
+    more = ["--missing", "drop", "--kind", "big=binary", "--sample-weight", "pw", "--method", "tsls", "--json"]
     done = bgmiv("fit", file, *names, *more)
     assert done.exit_code == 0, done.output
     question = json.loads(done.stdout)["analysis"]["question"]

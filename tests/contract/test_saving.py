@@ -235,7 +235,7 @@ HOSTILE: dict[str, tuple[Change, str]] = {
         "damaged",
     ),
     "a size that lies": (in_json(lambda d: d["arrays"].update(bytes=10**15)), "is damaged, truncated"),
-    "a negative size": (in_json(lambda d: d["arrays"].update(bytes=-1)), "whole number"),
+    "a negative size": (in_json(lambda d: d["arrays"].update(bytes=-1)), "is damaged, truncated"),
     "another shape": (first_array(lambda a: np.append(a, 1.0)), "do not fit together"),
     "infinite weights": (first_array(lambda a: np.full_like(a, np.inf)), "finite"),
     "texts as arrays": (first_array(lambda a: a.astype(np.uint8)), "finite"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import sys
-import tarfile
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -65,14 +64,9 @@ def write(folder: Path, files: dict[str, bytes]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("form", ["plain", "gz", "dots", "archive"])
+@pytest.mark.parametrize("form", ["plain", "gz"])
 def test_local_files_in_every_form(form: str, tmp_path: Path, cache: Path) -> None:
-    files = PACKED if form == "gz" else CONTENTS
-    place = write(tmp_path / "mine", {n.replace("-idx", ".idx") if form == "dots" else n: c for n, c in files.items()})
-    if form == "archive":
-        with tarfile.open(tmp_path / "mnist.tgz", "w:gz") as archive:
-            archive.add(place, "package/data")
-        place = tmp_path / "mnist.tgz"
+    place = write(tmp_path / "mine", PACKED if form == "gz" else CONTENTS)
     found = load_mnist(place)
     for one, two in zip(found, ARRAYS, strict=True):
         np.testing.assert_array_equal(one, two)
@@ -113,19 +107,20 @@ def test_without_pooch_the_message_names_the_extra(monkeypatch: pytest.MonkeyPat
 
 def test_bad_local_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write(tmp_path / "mine", {NAMES[0]: CONTENTS[NAMES[0]]})
-    with pytest.raises(StoreError, match=rf"mine lacks {NAMES[1]}, "):
+    with pytest.raises(StoreError, match=rf"mine lacks {NAMES[1]} "):
         load_mnist(folder)
     write(folder, {**CONTENTS, NAMES[2]: b"other"})
     monkeypatch.setenv("BGMIV_MNIST", str(folder))
     with pytest.raises(StoreError, match=rf"{folder / NAMES[2]} has a wrong checksum: expected SHA-256 "):
         load_mnist()
-    write(folder, {NAMES[2]: PACKED[f"{NAMES[2]}.gz"][:40]})
-    with pytest.raises(StoreError, match=f"{NAMES[2]} is damaged"):
+    (folder / NAMES[2]).unlink()
+    write(folder, {f"{NAMES[2]}.gz": PACKED[f"{NAMES[2]}.gz"][:40]})
+    with pytest.raises(StoreError, match=rf"{NAMES[2]}\.gz is damaged"):
         load_mnist()
 
 
 def test_an_unusable_cache_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("BGMIV_DATA_CACHE", str(tmp_path / "file"))
-    with pytest.raises(StoreError, match=r"file/mnist cannot be written: Not a directory.*--cache"):
+    with pytest.raises(StoreError, match=r"file/mnist cannot be written: Not a directory.*BGMIV_DATA_CACHE"):
         load_mnist()

@@ -83,7 +83,7 @@ def test_a_row_is_predicted_by_the_other_rows(weighted: bool) -> None:
         sampling,
     )
     second = second_stage(problem, 1, 4.0)
-    plain, diagonal = np.column_stack([linear, rich]), np.diag(np.repeat([0.0, second.penalties.ridges[0]], [2, 6]))
+    plain, diagonal = np.column_stack([linear, rich]), np.diag(np.repeat([0.0, second.ridges[0]], [2, 6]))
     for row in (3, 40):
         others = np.arange(n) != row
         z, own = plain[others], w[others]

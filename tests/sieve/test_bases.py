@@ -9,7 +9,6 @@ import pytest
 from scipy.interpolate import CubicSpline
 
 import bgmiv
-from bgmiv.baselines.npiv import NPIVConfig
 from bgmiv.data import IVData
 from bgmiv.sieve.bases import ColumnBasis, Spline
 
@@ -93,9 +92,3 @@ def test_a_saved_curve_over_levels_says_the_same(tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         bgmiv.load(tmp_path / "fit").predict(points, np.zeros(5)), model.predict(points, np.zeros(5))
     )
-
-
-def test_the_adaptive_dimension_takes_levels() -> None:
-    data, _ = _scale(2)
-    fitted = NPIVConfig(dimension="adaptive").fit(data, 0)
-    assert fitted.function.treatment.sizes["bends"] > 0

@@ -5,7 +5,7 @@ import pytest
 
 from bgmiv import NPIV, TSLS
 from bgmiv.sieve.control import Observed, standardised
-from bgmiv.sieve.penalties import Evidence, Posterior, Prior, Shape, average_priors, block_likelihoods
+from bgmiv.sieve.penalties import BlockEvidence, Evidence, Posterior, Prior, Shape, average_priors
 from bgmiv.sieve.sampling import Sampling
 
 pytestmark = pytest.mark.filterwarnings("ignore::bgmiv.errors.WeakInstrumentWarning")
@@ -51,7 +51,7 @@ def test_a_block_alone_has_the_same_likelihood() -> None:
     y = columns @ [1.0, -1.0, 0.3, 0.2] + rng.normal(size=80)
     gram, moments, ridges = columns.T @ columns, columns.T @ y, np.array([0.0, 0.0, np.inf, np.inf])
     priors = np.array([0.05, 0.5])
-    alone = block_likelihoods(gram, moments, gram, ridges, slice(2, 4), priors)
+    alone = BlockEvidence.of(gram, moments, gram, ridges, slice(2, 4), np.diag(gram)).gains(priors) / 2.0
     joint = Evidence.of(gram, moments, gram, ridges, np.arange(2, 4)).log_likelihoods(
         np.outer([0.0, *priors], np.ones(2))
     )

@@ -79,4 +79,4 @@ def test_any_pattern_of_indicators_is_fitted(pattern: str, sampled: str) -> None
     last = fit_sieve_stage(SieveConfig(), data)
     assert last is not None
     assert np.isfinite(last.function.coefficients).all()
-    assert np.abs(last.function.sampling).max() < 1e3
+    assert np.abs(last.function.roots["sampling"]).max() < 1e3

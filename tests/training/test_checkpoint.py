@@ -103,7 +103,7 @@ def several():
     assert base.last_stage is not None
     return replace(
         base,
-        last_stage=replace(base.last_stage, waves=10),
+        last_stage=replace(base.last_stage, fourier_features=10),
         initial=replace(base.initial, learning_rate=0.1, chunk=2, patience=2, tolerance=1.0),
         alternating=replace(base.alternating, integration=GaussHermite(2), chunk=1),
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.analysis.instruments import InstrumentViews, check_lengths, records_of
+from bgmiv.analysis.instruments import InstrumentViews, records_of
 from bgmiv.analysis.markup import shortened
 from bgmiv.data.files import Tabular
 from bgmiv.diagnostics.checks import Diagnosis
@@ -227,14 +227,6 @@ class Curve(Tabular):
     sources: tuple[CurveSource, ...] = ()
     band_lower: tuple[float, ...] = ()
     band_upper: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Refuse parts of different lengths, as a damaged file may hold."""
-        parts = [self.treatment, self.estimate, self.in_support]
-        for ends in ((self.lower, self.upper), (self.band_lower, self.band_upper)):
-            parts += ends if any(ends) else ()
-        parts += [row for source in self.sources for row in source.factors]
-        check_lengths(f"the curve of {self.group.label!r}", *parts)
 
     def records(self) -> list[dict[str, float]]:
         """One row for each treatment: estimate, ends of the interval and of the uniform band, share in support."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bgmiv.analysis.analysis import Analysis, Curve, EffectRow, MethodRow
 from bgmiv.numerals import number
@@ -72,39 +75,37 @@ def curve_axes(analysis: Analysis) -> tuple[Axis, Axis]:
 
     Curves of other methods widen it by a quarter at most on each side, and bands where there are no data not at all.
     """
-    treatment = axis_over((t for curve in analysis.curves for t in curve.treatment), margin=0.0)
-    values: list[float] = []
-    for i, curve in enumerate(analysis.curves):
-        seen = [value >= MIN_SUPPORT for value in curve.in_support]
-        inside = seen if any(seen) else [True] * len(seen)
-        ends = (curve.estimate, *(_widest(curve) if i == 0 else ()))
-        values += [value for end in ends for value, shown in zip(end, inside, strict=True) if shown]
-    values += analysis.curves[0].estimate
-    finite = [value for value in values if math.isfinite(value)] or [0.0]
-    low, high = min(finite), max(finite)
+    first = analysis.curves[0]
+    values = [_finite(first.estimate)]
+    for curve in analysis.curves:
+        seen = np.asarray(curve.in_support) >= MIN_SUPPORT
+        ends = [curve.estimate]
+        if curve is first and curve.lower:
+            ends += (curve.band_lower or curve.lower, curve.band_upper or curve.upper)
+        values += [_finite(np.asarray(end)[seen if seen.any() else ~seen]) for end in ends]
+    shown = np.concatenate(values)
+    low, high = (shown.min(), shown.max()) if len(shown) else (0.0, 0.0)
     room = 0.25 * (high - low)
-    others = [value for row in analysis.methods for value in row.curve if math.isfinite(value)]
-    return treatment, axis_over([low, high, *(min(max(value, low - room), high + room) for value in others)])
+    others = [np.clip(_finite(row.curve), low - room, high + room) for row in analysis.methods]
+    return axis_over(first.treatment, margin=0.0), axis_over(np.concatenate([[low, high], *others]).tolist())
 
 
-def _widest(curve: Curve) -> tuple[tuple[float, ...], ...]:
-    """The ends of the uniform band, or of the intervals if there is none."""
-    ends = (curve.band_lower, curve.band_upper) if curve.band_lower else (curve.lower, curve.upper)
-    return ends if ends[0] else ()
+def _finite(values: Any) -> NDArray[np.float64]:
+    numbers = np.asarray(values, np.float64)
+    return numbers[np.isfinite(numbers)]
 
 
 def effect_axis(rows: Sequence[Sequence[float | None]], *, zero: bool = True) -> Axis:
     """An axis over estimates, the first of each row, and ends of intervals; those far beyond the others run out."""
-    finite = [[value for value in row if value is not None and math.isfinite(value)] for row in rows]
-    anchors = [row for row in finite if row]
-    values = [value for row in anchors for value in row] + ([0.0] if zero else [])
-    if anchors:
-        widths = sorted(max(row) - min(row) for row in anchors if len(row) > 1) or [0.0]
-        middles = [row[0] for row in anchors] + ([0.0] if zero else [])
-        reach = 3.0 * max(widths[(len(widths) - 1) // 2], 0.5 * (max(middles) - min(middles)))
-        if reach > 0.0:
-            values = [min(max(value, min(middles) - reach), max(middles) + reach) for value in values]
-    return axis_over(values)
+    known = [numbers for row in rows if len(numbers := _finite(row))]
+    zeros = [0.0] if zero else []
+    middles = [row[0] for row in known] + zeros
+    if not known:
+        return axis_over(zeros)
+    widths = sorted(float(np.ptp(row)) for row in known if len(row) > 1) or [0.0]
+    reach = 3.0 * max(widths[(len(widths) - 1) // 2], 0.5 * (max(middles) - min(middles)))
+    values = np.concatenate([*known, zeros])
+    return axis_over(np.clip(values, min(middles) - reach, max(middles) + reach) if reach > 0.0 else values)
 
 
 def answer_axis(rows: Sequence[EffectRow | MethodRow]) -> Axis:

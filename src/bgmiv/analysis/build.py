@@ -39,8 +39,8 @@ from bgmiv.linear_iv import scaled, strength_of
 from bgmiv.progress import HistoryRow
 
 __all__ = [
-    "Grid", "GroupRows", "Subject", "averaged", "build_analysis", "effect_row", "grid_of", "groups_by_treatment",
-    "groups_of", "method_row",
+    "Grid", "GroupRows", "Subject", "averaged", "build_analysis", "grid_of", "groups_by_treatment", "groups_of",
+    "interval_by", "method_row",
 ]  # fmt: skip
 
 _N_DOSES = 41
@@ -128,7 +128,7 @@ def groups_of(data: IVData, request: AnalysisRequest) -> list[GroupRows]:
     labels, groups = dict(request.labels), []
     for name in request.by:
         if name in labels:
-            groups += _labelled(name, np.asarray(labels[name]), data.n_rows)
+            groups += _by_value(name, np.asarray(labels[name]), data.n_rows)
         elif name in columns:
             groups += _of_column(data, *columns[name])
         else:
@@ -144,18 +144,19 @@ def _of_column(data: IVData, block: CovariateBlock, column: str) -> list[GroupRo
         return _of_levels(name, block.levels, np.argmax(indicators, axis=1))
     if block.kind not in (BlockKind.binary, BlockKind.continuous):
         raise DataError(f"by={name!r} is a {block.kind} block, which does not divide the rows. Name a single column.")
-    values = data.covariates[:, block.start + block.columns.index(column)].astype(np.float64)
-    kinds, codes = np.unique(values, return_inverse=True)
-    return _thirds(name, values) if len(kinds) > _MAX_GROUPS else _of_levels(name, [f"{v:g}" for v in kinds], codes)
+    values = data.covariates[:, block.start + block.columns.index(column)]
+    return _by_value(name, values.astype(np.float64), data.n_rows)
 
 
-def _labelled(name: str, labels: NDArray[Any], n: int) -> list[GroupRows]:
-    if labels.shape != (n,):
-        raise DataError(f"by={name!r} has labels of shape {labels.shape}; pass one for each of the {n} rows.")
-    kinds, codes = np.unique(labels.astype(str), return_inverse=True)
-    if len(kinds) > _MAX_GROUPS and labels.dtype.kind in "iuf":
-        return _thirds(name, labels.astype(np.float64))
-    return _of_levels(name, kinds.tolist(), codes)
+def _by_value(name: str, values: NDArray[Any], n: int) -> list[GroupRows]:
+    """A group for each value; of many numbers, thirds."""
+    if values.shape != (n,):
+        raise DataError(f"by={name!r} has labels of shape {values.shape}; pass one for each of the {n} rows.")
+    numeric = values.dtype.kind in "iuf"
+    kinds, codes = np.unique(values if numeric else values.astype(str), return_inverse=True)
+    if numeric and len(kinds) > _MAX_GROUPS:
+        return _thirds(name, values.astype(np.float64))
+    return _of_levels(name, [f"{kind:g}" if values.dtype.kind == "f" else str(kind) for kind in kinds], codes)
 
 
 def _of_levels(name: str, levels: Sequence[Any], codes: NDArray[np.intp]) -> list[GroupRows]:
@@ -172,10 +173,12 @@ def _of_levels(name: str, levels: Sequence[Any], codes: NDArray[np.intp]) -> lis
 
 def _thirds(name: str, values: NDArray[np.float64]) -> list[GroupRows]:
     low, high = np.quantile(values, [1 / 3, 2 / 3])
-    labels = (f"{name} below {low:.4g}", f"{name} {low:.4g} to {high:.4g}", f"{name} above {high:.4g}")
-    parts = np.where(values < low, 0, np.where(values > high, 2, 1))
-    rows = [np.flatnonzero(parts == i) for i in range(3)]
-    return [(Group(name, label, len(part)), part) for label, part in zip(labels, rows, strict=True) if len(part)]
+    parts = {
+        f"{name} below {low:.4g}": values < low,
+        f"{name} {low:.4g} to {high:.4g}": (values >= low) & (values <= high),
+        f"{name} above {high:.4g}": values > high,
+    }
+    return [(Group(name, label, int(part.sum())), np.flatnonzero(part)) for label, part in parts.items() if part.any()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,8 +238,8 @@ def build_analysis(
     averages = [(group, averaged(fitted, rows, grid)) for group, rows in groups]
     strength = None if subject.own is None else strength_of(data, fitted.first_stage_f)
     weak = strength is not None and strength.usual_is_too_short
-    effects = tuple(effect_row(group, found, grid, fitted, subject.own, weak) for group, found in averages)
-    methods = [method_row(subject.label, fitted, averages[0][1], effects[0], subject.note)]
+    intervals = [interval_by(found, grid, fitted, subject.own, weak) for _, found in averages]
+    methods = [method_row(subject.label, fitted, averages[0][1], intervals[0], subject.note)]
     methods += _beside(subject, diagnosis, no_instrument, grid, weak=weak)
     for name, other in (others or {}).items():
         schema, own = other.fitted.schema, data.schema
@@ -244,8 +247,8 @@ def build_analysis(
             raise DataError(f"{name!r} was fitted on another outcome or treatment. Compare fits of the same columns.")
         found = averaged(other.fitted, other.rows, grid)
         methods = [row for row in methods if row is methods[0] or row.name != name]
-        effect = effect_row(averages[0][0], found, grid, other.fitted, other.own, weak)
-        methods.append(method_row(name, other.fitted, found, effect, other.note))
+        interval = interval_by(found, grid, other.fitted, other.own, weak)
+        methods.append(method_row(name, other.fitted, found, interval, other.note))
     return Analysis(
         request=replace(request, labels=()),
         title=request.title or f"The effect of {data.schema.treatment.name} on {data.schema.outcome.name}",
@@ -255,7 +258,9 @@ def build_analysis(
         level=request.level,
         interval_kind=fitted.interval_kind,
         curves=tuple(_curve(group, found, grid, data.schema.outcome.discrete) for group, found in averages),
-        effects=effects,
+        effects=tuple(
+            EffectRow(group, grid.t0, grid.t1, each) for (group, _), each in zip(averages, intervals, strict=True)
+        ),
         diagnosis=diagnosis,
         verdict=verdict_of(fitted),
         methods=tuple(methods),
@@ -291,22 +296,18 @@ def _curve(group: Group, found: Average, grid: Grid, discrete: bool) -> Curve:
     return Curve(group, doses, values, *inner, shares, sources, *outer)
 
 
-def effect_row(
-    group: Group, found: Average, grid: Grid, fitted: FittedMethod, own: FitRows | None, weak: bool
-) -> EffectRow:
+def interval_by(found: Average, grid: Grid, fitted: FittedMethod, own: FitRows | None, weak: bool) -> Interval:
     """As `ate_interval` answers; `own` is None where the fit ignores its instruments or the rows are not known."""
     first, last = map(int, grid.places)
     interval = effect_of(found, (first, last), grid.t1 - grid.t0, fitted, grid.level, own, weak=weak)
-    if not found.estimate.sources:
-        interval = replace(interval, lower=np.nan, upper=np.nan, method=NO_INTERVAL)
-    return EffectRow(group, grid.t0, grid.t1, interval)
+    return interval if found.estimate.sources else replace(interval, lower=np.nan, upper=np.nan, method=NO_INTERVAL)
 
 
-def method_row(name: str, fitted: FittedMethod, found: Average, effect: EffectRow, note: str = "") -> MethodRow:
+def method_row(name: str, fitted: FittedMethod, found: Average, interval: Interval, note: str = "") -> MethodRow:
     """What a fitted method says: its average effect, its curve, and what held-out rows say about it."""
     verdict = verdict_of(fitted)
     severity, n_held_out = (None, 0) if verdict is None else (verdict.severity, verdict.evidence.n_held_out)
-    return MethodRow(name, effect.interval, _plain(found.estimate.values), note, severity, n_held_out)
+    return MethodRow(name, interval, _plain(found.estimate.values), note, severity, n_held_out)
 
 
 def _beside(
@@ -364,9 +365,7 @@ def _question(subject: Subject, source: str) -> Question:
         weights=data.weights_name if data.weights is not None else "",
         groups=" and ".join(name for name in (data.groups_name, data.second_groups_name) if name),
         columns=_columns(data),
-        n_effective=data.n_rows
-        if data.weights is None
-        else float(1.0 / np.sum(Rows(data.covariates, data.weights).shares ** 2)),
+        n_effective=float(1.0 / np.sum(Rows(data.covariates, data.weights).shares ** 2)),
     )
 
 
@@ -380,36 +379,39 @@ def _estimand(data: IVData) -> Estimand:
 
 
 def _columns(data: IVData) -> tuple[ColumnSummary, ...]:
-    shares, schema, found = Rows(data.covariates, data.weights).shares, data.schema, []
-    for role, variable in (("outcome", schema.outcome), ("treatment", schema.treatment)):
-        values = getattr(data, role)
-        text = _values_text(variable.kind, values, shares)
-        if variable.levels is not None:
-            text = _levels_text(variable.levels, np.bincount(values.astype(np.int64), shares, len(variable.levels)))
-        found.append(ColumnSummary(variable.name, role, str(variable.kind.value), text))
+    """The columns by role, blocks of one kind with levels or of many columns as one."""
+    schema = data.schema
+    parts: list[tuple[str, str, BlockKind, NDArray[Any], tuple[Any, ...] | None]] = [
+        (schema.outcome.name, "outcome", schema.outcome.kind, data.outcome, schema.outcome.levels),
+        (schema.treatment.name, "treatment", schema.treatment.kind, data.treatment, schema.treatment.levels),
+    ]
     for name, values in zip(schema.instruments, data.instruments.T, strict=True):
-        text = _values_text(BlockKind.continuous, values, shares)
-        found.append(ColumnSummary(name, "instrument", "continuous", text))
+        parts.append((name, "instrument", BlockKind.continuous, values, None))
     for block in schema.blocks:
         values = data.covariates[:, block.start : block.stop]
         if block.levels is not None:
-            texts = {block.name: _levels_text(block.levels, shares @ values)}
+            parts.append((block.name, "covariate", block.kind, np.argmax(values, axis=1), block.levels))
         elif block.kind in (BlockKind.continuous, BlockKind.binary):
-            each = [_values_text(block.kind, column, shares) for column in values.T]
-            texts = dict(zip(block.columns, each, strict=True))
+            parts += [(name, "covariate", block.kind, values[:, i], None) for i, name in enumerate(block.columns)]
         else:
-            texts = {block.name: "×".join(map(str, block.shape)) if block.shape else f"{block.width} columns"}
-        found += [ColumnSummary(name, "covariate", str(block.kind.value), text) for name, text in texts.items()]
-    return tuple(found)
+            parts.append((block.name, "covariate", block.kind, values, None))
+    shares = Rows(data.covariates, data.weights).shares
+    return tuple(
+        ColumnSummary(name, role, str(kind.value), _column_text(kind, values, levels, shares))
+        for name, role, kind, values, levels in parts
+    )
 
 
-def _levels_text(levels: tuple[Any, ...], shares: NDArray[Any]) -> str:
-    listed = [f"{level} {share:.0%}" for level, share in zip(levels, shares, strict=True)]
-    more = f", and {len(listed) - _MAX_LISTED} more" if len(listed) > _MAX_LISTED else ""
-    return ", ".join(listed[:_MAX_LISTED]) + more
-
-
-def _values_text(kind: BlockKind, values: NDArray[Any], shares: NDArray[np.float64]) -> str:
+def _column_text(
+    kind: BlockKind, values: NDArray[Any], levels: tuple[Any, ...] | None, shares: NDArray[np.float64]
+) -> str:
+    if values.ndim > 1:
+        return f"{values.shape[1]} columns"
+    if levels is not None:
+        counts = np.bincount(values.astype(np.int64), shares, len(levels))
+        listed = [f"{level} {share:.0%}" for level, share in zip(levels, counts, strict=True)]
+        more = f", and {len(listed) - _MAX_LISTED} more" if len(listed) > _MAX_LISTED else ""
+        return ", ".join(listed[:_MAX_LISTED]) + more
     v = values.astype(np.float64)
     mean = float(shares @ v)
     if kind is BlockKind.binary:
@@ -423,10 +425,7 @@ def _history(rows: tuple[HistoryRow, ...]) -> tuple[HistoryLine, ...]:
     for row in rows:
         for name, value in row.metrics.items():
             lines.setdefault((name, row.phase), []).append((int(row.step), float(value)))
-    return tuple(
-        HistoryLine(name, phase, tuple(step for step, _ in points), tuple(value for _, value in points))
-        for (name, phase), points in lines.items()
-    )
+    return tuple(HistoryLine(*names, *zip(*points, strict=True)) for names, points in lines.items())
 
 
 def _plain(values: Any) -> tuple[float, ...]:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from bgmiv.analysis.analysis import AnalysisRequest, Group, MethodRow
-from bgmiv.analysis.build import averaged, effect_row, grid_of, method_row
+from bgmiv.analysis.analysis import AnalysisRequest, MethodRow
+from bgmiv.analysis.build import averaged, grid_of, interval_by, method_row
 from bgmiv.analysis.markup import clean, element
 from bgmiv.analysis.text import html_table, method_table, text_table
 from bgmiv.data.files import Tabular
@@ -67,9 +67,8 @@ class Comparison(Tabular):
         """The text."""
         header, rows = self._table()
         size = f" ({self.n_rows:,} rows)" if self.n_rows else ""
-        notes = [f"{name}: {note}" for name, *_, note in rows]
-        table = text_table(header[:-1], [row[:-1] for row in rows])
-        return "\n".join([self.asked[:1].upper() + self.asked[1:] + size, "-" * 80, table, "-" * 80, *notes])
+        title, notes = self.asked[:1].upper() + self.asked[1:] + size, [f"{row[0]}: {row[-1]}" for row in rows]
+        return "\n".join([title, "-" * 80, text_table(header, rows), "-" * 80, *notes])
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
         header, rows = method_table(self.methods, self.level)
@@ -139,8 +138,7 @@ def compare(
         elif asked_rows is None:
             raise ConfigError(f"model {name!r} was loaded and holds no rows. Give the rows asked about as covariates.")
         found, own = averaged(fitted, asked_rows, grid), model._instrumented_rows()
-        effect = effect_row(Group("", name, 0), found, grid, fitted, own, model._weak())
-        rows.append(method_row(name, fitted, found, effect))
+        rows.append(method_row(name, fitted, found, interval_by(found, grid, fitted, own, model._weak())))
     return Comparison(
         outcome=schema.outcome.name,
         treatment=schema.treatment.name,

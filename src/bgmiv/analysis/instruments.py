@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,18 +18,9 @@ from bgmiv.data.query import Rows
 from bgmiv.data.schema import BlockKind
 from bgmiv.design_matrix import DesignMatrix
 from bgmiv.diagnostics.sensitivity import direct_effect
-from bgmiv.errors import DataError
 from bgmiv.linear_iv import LinearIV
 
-__all__ = [
-    "Balance",
-    "BinnedMeans",
-    "DirectEffect",
-    "InstrumentViews",
-    "check_lengths",
-    "instrument_views",
-    "records_of",
-]
+__all__ = ["Balance", "BinnedMeans", "DirectEffect", "InstrumentViews", "instrument_views", "records_of"]
 
 Floats = NDArray[np.float64]
 
@@ -39,16 +30,6 @@ _MAX_DRAWN = 100_000
 _MAX_INSTRUMENTS = 5
 _MAX_BALANCE = 12
 _PLAIN = (BlockKind.continuous, BlockKind.binary, BlockKind.categorical)
-
-
-def check_lengths(what: str, *parts: Sized) -> None:
-    """Refuse parts of different lengths, as a damaged file may hold.
-
-    Raises:
-        DataError: they have, or there is nothing in them.
-    """
-    if {len(part) for part in parts} != {max(len(parts[0]), 1)}:
-        raise DataError(f"{what} has no values, or parts of different lengths.")
 
 
 def records_of(parts: object, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -81,11 +62,6 @@ class BinnedMeans:
     fitted: tuple[float, ...]
     n_rows: tuple[int, ...]
 
-    def __post_init__(self) -> None:
-        """Refuse parts of different lengths, as a damaged file may hold."""
-        parts = (self.place, self.mean, self.lower, self.upper, self.fitted, self.n_rows)
-        check_lengths(f"the bins of {self.name!r}", *parts)
-
     def records(self) -> list[dict[str, float]]:
         """One row for each bin."""
         return records_of(self, ("place", "mean", "lower", "upper", "fitted", "n_rows"))
@@ -112,16 +88,10 @@ class Balance:
     f: float
     p: float
 
-    def __post_init__(self) -> None:
-        """Refuse parts of different lengths, as a damaged file may hold."""
-        check_lengths(f"the balance of {self.instrument!r}", self.covariates, self.differences)
-
     def records(self) -> list[dict[str, str | float]]:
         """One row for each covariate."""
-        return [
-            {"covariate": row["covariates"], "difference": row["differences"]}
-            for row in records_of(self, ("covariates", "differences"))
-        ]
+        both = zip(self.covariates, self.differences, strict=True)
+        return [{"covariate": name, "difference": value} for name, value in both]
 
 
 @dataclass(frozen=True)
@@ -147,16 +117,15 @@ class DirectEffect:
     slope_variance: float
     dof: float = math.inf
 
-    def quantile(self, level: float) -> float:
-        """Student's, of an interval."""
-        return float(student.ppf(0.5 + level / 2.0, self.dof))
-
-    def interval(self, gamma: float, level: float) -> tuple[float, float, float]:
-        """The linear effect at a direct effect, and the ends of its interval."""
+    def interval(self, gamma: Any, level: float) -> tuple[Any, Any, Any]:
+        """The linear effect at a direct effect or at several, and the ends of its interval."""
         centre = self.estimate + gamma * self.slope
         variance = self.variance + 2.0 * gamma * self.covariance + gamma**2 * self.slope_variance
-        half = self.quantile(level) * math.sqrt(max(variance, 0.0))
+        half = self._quantile(level) * np.sqrt(np.maximum(variance, 0.0))
         return centre, centre - half, centre + half
+
+    def _quantile(self, level: float) -> float:
+        return float(student.ppf(0.5 + level / 2.0, self.dof))
 
     def breakdown(self, level: float) -> float:
         """The smallest direct effect, by size, at which the interval holds zero; infinite if none does.
@@ -165,7 +134,7 @@ class DirectEffect:
             >>> DirectEffect("w", 1.0, 2.0, -1.0, 0.25, 0.0, 0.0).breakdown(0.95)
             1.02...
         """
-        square = self.quantile(level) ** 2
+        square = self._quantile(level) ** 2
         coefficients = (
             self.slope**2 - square * self.slope_variance,
             2.0 * (self.estimate * self.slope - square * self.covariance),
@@ -218,20 +187,17 @@ def instrument_views(data: IVData, level: float, *, linear: bool) -> InstrumentV
     along, place = columns.names[0], w[:, 0]
     if len(columns.names) > 1:
         along, place = "", float(np.average(x, weights=columns.weights)) + model.predicted(x)
-    names = (
-        f"share with {treatment.name} = {treatment.levels[1]}" if treatment.levels else treatment.name,
-        f"share with {used.schema.outcome.name} = {used.schema.outcome.levels[0]}"
-        if used.schema.outcome.width > 1 and used.schema.outcome.levels
-        else used.schema.outcome.name,
-    )
-    means = tuple(
-        _binned(name, along, values, place, columns, level) for name, values in zip(names, (x, y), strict=True)
-    )
-    balance = tuple(
+    names = [variable.name for variable in (treatment, used.schema.outcome)]
+    if treatment.levels:
+        names[0] = f"share with {treatment.name} = {treatment.levels[1]}"
+    if used.schema.outcome.width > 1 and used.schema.outcome.levels:
+        names[1] = f"share with {names[1]} = {used.schema.outcome.levels[0]}"
+    means = [_binned(name, along, values, place, columns, level) for name, values in zip(names, (x, y), strict=True)]
+    tested = [
         _balance(used, name, w[:, j], columns.instruments[:, j], columns)
         for j, name in enumerate(columns.names[:_MAX_INSTRUMENTS])
-    )
-    return InstrumentViews(means, tuple(each for each in balance if each is not None), direct)
+    ]
+    return InstrumentViews(tuple(means), tuple(balance for balance in tested if balance is not None), direct)
 
 
 def _least_squares(target: Floats, right: Floats, columns: DesignMatrix) -> LinearFit:
@@ -269,10 +235,8 @@ def _binned(name: str, along: str, values: Floats, place: Floats, columns: Desig
     mean, variances = levels @ found.coefficients[:k], levels @ found.covariance[:k, :k] @ levels.T
     constant, slope = line.coefficients[:2].tolist()
     half = float(student.ppf(0.5 + level / 2.0, found.dof)) * np.sqrt(np.diag(variances))
-    numbers = (places, mean, mean - half, mean + half, constant + slope * places)
-    at, means, lower, upper, fitted = (tuple(part.tolist()) for part in numbers)
-    counts = tuple(int(count) for count in bins.sum(axis=0))
-    return BinnedMeans(name, along, at, means, lower, upper, fitted, counts)
+    numbers = (places, mean, mean - half, mean + half, constant + slope * places, bins.sum(axis=0).astype(int))
+    return BinnedMeans(name, along, *(tuple(part.tolist()) for part in numbers))
 
 
 def _balance(data: IVData, name: str, raw: Floats, standard: Floats, columns: DesignMatrix) -> Balance | None:

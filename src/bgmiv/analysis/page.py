@@ -18,8 +18,9 @@ from scipy.stats import t as student
 from bgmiv._io import check_writable, remove_strays, write_whole
 from bgmiv.analysis.analysis import Analysis, Curve, CurveSource, EffectRow
 from bgmiv.analysis.axes import curve_axes
+from bgmiv.analysis.instruments import DirectEffect
 from bgmiv.analysis.markup import Markup, asset, clean, element, filled
-from bgmiv.analysis.sections import direct_numbers, headline, sections
+from bgmiv.analysis.sections import direct_lines, headline, sections
 from bgmiv.errors import ConfigError, StoreError
 from bgmiv.intervals import ANDERSON_RUBIN
 from bgmiv.numerals import robust_set_text
@@ -28,6 +29,7 @@ __all__ = ["check_path", "compact_factors", "payload", "report_page", "tables", 
 
 _N_QUANTILES = 200
 _DIGITS = 7
+_PICTURES = ("first-stage", "reduced-form")
 
 
 def report_page(analysis: Analysis) -> str:
@@ -100,7 +102,7 @@ def payload(analysis: Analysis) -> dict[str, Any]:
         "quantiles": _rounded(student.ppf(0.5 + analysis.level / 2.0, dof)),
         "weak": analysis.weak,
         "units": clean(analysis.units),
-        "direct": direct_numbers(analysis),
+        "direct": [_direct_numbers(analysis, each) for each in analysis.instruments.direct],
         "tables": {name: _table(rows) for name, rows in tables(analysis).items() if rows},
         "curves": [_curve_numbers(*both) for both in zip(analysis.curves, analysis.effects, strict=True)],
     }
@@ -108,22 +110,24 @@ def payload(analysis: Analysis) -> dict[str, Any]:
 
 def tables(analysis: Analysis) -> dict[str, list[dict[str, Any]]]:
     """The numbers behind the tables and figures of the page as rows, by the names its buttons know."""
-    views, linear = analysis.instruments, analysis.diagnosis.linear
-    curves = [
-        {"method": analysis.method, "group": one.group.label, **row} for one in analysis.curves for row in one.records()
-    ]
-    curves += [
-        {"method": row.name, "group": analysis.curves[0].group.label, "treatment": t, "estimate": value}
-        for row in analysis.methods[1:]
-        for t, value in zip(analysis.curves[0].treatment, row.curve, strict=True)
-    ]
+    views, linear, first = analysis.instruments, analysis.diagnosis.linear, analysis.curves[0]
+    curves: list[dict[str, Any]] = []
+    for one in analysis.curves:
+        curves += [{"method": analysis.method, "group": one.group.label} | row for row in one.records()]
+    for method in analysis.methods[1:]:
+        names = {"method": method.name, "group": first.group.label}
+        points = zip(first.treatment, method.curve, strict=True)
+        curves += [names | {"treatment": t, "estimate": value} for t, value in points]
+    several = any(row.interval.set_cell for row in analysis.methods)
     methods = [
-        {"name": row.name, "estimate": row.estimate, "lower": row.lower, "upper": row.upper} for row in analysis.methods
+        {"name": row.name, "estimate": row.estimate, "lower": row.lower, "upper": row.upper}
+        | ({"set": row.interval.set_cell} if several else {})
+        for row in analysis.methods
     ]
-    if any(row.interval.set_cell for row in analysis.methods):
-        methods = [
-            record | {"set": row.interval.set_cell} for record, row in zip(methods, analysis.methods, strict=True)
-        ]
+    history: list[dict[str, Any]] = []
+    for line in analysis.history:
+        points = zip(line.steps, line.values, strict=True)
+        history += [{"loss": line.name, "phase": line.phase, "step": step, "value": value} for step, value in points]
     found = {
         "curve": curves,
         "effects": analysis.records(),
@@ -133,14 +137,9 @@ def tables(analysis: Analysis) -> dict[str, list[dict[str, Any]]]:
         "direct": [asdict(each) for each in views.direct],
         "checks": analysis.diagnosis.records(),
         "data": [asdict(column) for column in analysis.question.columns],
-        "history": [
-            {"loss": line.name, "phase": line.phase, "step": step, "value": value}
-            for line in analysis.history
-            for step, value in zip(line.steps, line.values, strict=True)
-        ],
+        "history": history,
     }
-    pictures = zip(("first-stage", "reduced-form"), views.means, strict=False)
-    return found | {name: means.records() for name, means in pictures}
+    return found | {name: means.records() for name, means in zip(_PICTURES, views.means, strict=False)}
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -157,25 +156,18 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _curve_numbers(curve: Curve, effect: EffectRow) -> dict[str, Any]:
     ends = (effect.t0, effect.t1, effect.estimate, effect.lower, effect.upper, effect.in_support)
-    return {
+    sources = []
+    for source in curve.sources:
+        factors = [_rounded(row) for row in compact_factors(source)]
+        sources.append({"dof": source.dof if math.isfinite(source.dof) else None, "factors": factors})
+    names = ("estimate", "lower", "upper", "band_lower", "band_upper", "in_support")
+    return {name: _rounded(getattr(curve, name)) for name in names} | {
         "label": clean(curve.group.label),
         "robust": robust_set_text(effect.interval.pieces) if effect.interval.method == ANDERSON_RUBIN else "",
         # As they are: the calculator finds the effect at these treatments, to the last digit.
         "effect": [value if value is not None and math.isfinite(value) else None for value in ends],
-        "t": list(curve.treatment),
-        "g": _rounded(curve.estimate),
-        "lower": _rounded(curve.lower),
-        "upper": _rounded(curve.upper),
-        "bandLower": _rounded(curve.band_lower),
-        "bandUpper": _rounded(curve.band_upper),
-        "share": _rounded(curve.in_support),
-        "sources": [
-            {
-                "dof": source.dof if math.isfinite(source.dof) else None,
-                "factors": [_rounded(row) for row in compact_factors(source)],
-            }
-            for source in curve.sources
-        ],
+        "treatment": curve.treatment,
+        "sources": sources,
     }
 
 
@@ -187,6 +179,11 @@ def compact_factors(source: CurveSource) -> np.ndarray:
     _, sizes, directions = np.linalg.svd(factors, full_matrices=False)
     kept = sizes > 1e-6 * sizes[0] if sizes[0] > 0 else sizes > 0
     return np.asarray(sizes[kept, None] * directions[kept])
+
+
+def _direct_numbers(analysis: Analysis, direct: DirectEffect) -> dict[str, Any]:
+    lines = direct_lines(analysis, direct)
+    return {name: [_rounded(part) for part in np.atleast_2d(values)] for name, values in lines.items()}
 
 
 def _rounded(values: Sequence[float] | np.ndarray) -> list[float | None]:

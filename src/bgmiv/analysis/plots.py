@@ -183,21 +183,19 @@ def _line(ax: Axes, analysis: Analysis, curve: Curve, others: list[tuple[int, st
 
 
 def _dots(ax: Axes, analysis: Analysis, curve: Curve, others: list[tuple[int, str, tuple[float, ...]]]) -> None:
-    dot: dict[str, Any] = {"marker": "o", "color": _MAIN, "markersize": 7, "linestyle": "none"}
+    places = range(len(curve.estimate))
     if curve.lower:
-        ax.vlines(range(len(curve.estimate)), curve.lower, curve.upper, color=_MAIN, linewidth=2.0)
+        ax.vlines(places, curve.lower, curve.upper, color=_MAIN, linewidth=2.0)
         _tell_weak(ax, analysis)
-    names = []
-    for k, (value, seen) in enumerate(zip(curve.estimate, curve.in_support, strict=True)):
-        face, label = _MAIN if seen >= MIN_SUPPORT else "white", clean(analysis.method) if k == 0 else None
-        ax.plot([k], [value], markerfacecolor=face, label=label, **dot)
-        names.append(f"{shortened(analysis.question.level_names[k], 18)}\n({share(seen)})")
+    faces = [_MAIN if seen >= MIN_SUPPORT else "white" for seen in curve.in_support]
+    ax.scatter(places, curve.estimate, 49, faces, edgecolors=_MAIN, zorder=3, label=clean(analysis.method))
     for i, name, values in others:
         colour, _, marker = _style(i)
-        places = np.arange(len(values)) + 0.1 * i
-        ax.plot(places, values, marker=marker, color=colour, linestyle="none", markersize=6, label=clean(name))
-    ax.set_xticks(range(len(names)), names, parse_math=False)
-    ax.set_xlim(-0.5, len(names) - 0.5)
+        beside = np.arange(len(values)) + 0.1 * i
+        ax.plot(beside, values, marker=marker, color=colour, linestyle="none", markersize=6, label=clean(name))
+    levels = zip(analysis.question.level_names, curve.in_support, strict=True)
+    ax.set_xticks(places, [f"{shortened(name, 18)}\n({share(seen)})" for name, seen in levels], parse_math=False)
+    ax.set_xlim(-0.5, len(places) - 0.5)
 
 
 def _tell_weak(ax: Axes, analysis: Analysis) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
+from typing import Any
+
+import numpy as np
 
 from bgmiv.analysis.analysis import Analysis, EffectRow, MethodRow
 from bgmiv.analysis.axes import MIN_SUPPORT, answer_axis, axis_over, effect_axis, method_curves
@@ -44,7 +47,7 @@ from bgmiv.intervals import ANDERSON_RUBIN
 from bgmiv.linear_iv import LinearEstimate
 from bgmiv.numerals import aligned, number, percent, robust_set_text, share, together
 
-__all__ = ["direct_numbers", "headline", "sections"]
+__all__ = ["direct_lines", "headline", "sections"]
 
 Parts = Sequence[Markup | None]
 
@@ -59,8 +62,8 @@ _PAPER = "Luo and Liu, BGM-IV: an AI-powered Bayesian generative modeling approa
 _CONLEY = "Conley, Hansen and Rossi (2012), Plausibly exogenous, Review of Economics and Statistics 94, 260-272"
 # Applied work usually takes a standardised difference above a tenth as a sign of imbalance.
 _NOTABLE = 0.1
-_N_POINTS = 41
-_NUMBERS = ("estimate", "slope", "variance", "covariance", "slope_variance")
+# One for each step of the slider.
+_N_POINTS = 101
 
 
 def sections(analysis: Analysis) -> dict[tuple[str, str], Parts]:
@@ -234,12 +237,12 @@ def _effects(analysis: Analysis) -> Parts:
     text = f"Average effect on {outcome} of setting {treatment} to {t1} instead of {t0}, by group of {units}."
     if all(math.isclose(row.estimate, rows[0].estimate, rel_tol=1e-4) for row in rows):
         text += " The fit found no differences between groups."
-    lines = []
-    for i, (row, cells) in enumerate(zip(rows, estimate_cells(rows), strict=True)):
-        note = f"{row.group.n_rows:,} {units}, {share(row.in_support)} in support"
-        look, mark = "main" if row.in_support >= MIN_SUPPORT else "faint", "circle" if i else "diamond"
-        lines.append(_forest_row(row, row.group.label, note, cells, look, mark, curve=i))
-    table = _effect_forest(analysis, rows, lines, "Average effects by group")
+    names, looks = [], []
+    for i, row in enumerate(rows):
+        names.append((row.group.label, f"{row.group.n_rows:,} {units}, {share(row.in_support)} in support"))
+        look = "main" if row.in_support >= MIN_SUPPORT else "faint"
+        looks.append({"look": look, "mark": "circle" if i else "diamond", "curve": i})
+    table = _effect_forest(analysis, rows, names, looks, "Average effects by group")
     left_out = groups_left_out(analysis)
     less = element("p", " ".join(left_out), class_="soft") if left_out else None
     return [element("h2", "By group"), element("p", text), table, less, _tools("effects", "effects by group")]
@@ -254,24 +257,24 @@ def _methods(analysis: Analysis) -> Parts:
         "The same average effect by every method. The difference between a method and its version without the "
         "instruments is an estimate of the confounding bias."
     )
-    lines = [
-        _forest_row(row, row.name, NOTES.get(row.note, ""), cells, look_of(analysis, i), MARKS[i % len(MARKS)])
-        for i, (row, cells) in enumerate(zip(rows, estimate_cells(rows), strict=True))
-    ]
-    table = _effect_forest(analysis, rows, lines, "The effect by method")
+    names = [(row.name, NOTES.get(row.note, "")) for row in rows]
+    looks = [{"look": look_of(analysis, i), "mark": MARKS[i % len(MARKS)]} for i in range(len(rows))]
+    table = _effect_forest(analysis, rows, names, looks, "The effect by method")
     return [element("h2", "Methods side by side"), element("p", text), table, _tools("methods", "effects by method")]
 
 
-def _forest_row(
-    row: EffectRow | MethodRow, name: str, note: str, cells: tuple[str, str], look: str, mark: str,
-    curve: int | None = None,
-) -> ForestRow:  # fmt: skip
-    return ForestRow(name, note, *cells, row.estimate, row.interval.stretches, look, mark, curve)
-
-
 def _effect_forest(
-    analysis: Analysis, rows: Sequence[EffectRow | MethodRow], lines: Sequence[ForestRow], caption: str
+    analysis: Analysis,
+    rows: Sequence[EffectRow | MethodRow],
+    names: Sequence[tuple[str, str]],
+    looks: Sequence[dict[str, Any]],
+    caption: str,
 ) -> Markup:
+    """Average effects; of each row a name with a note, and its style, mark and number of a curve."""
+    lines = [
+        ForestRow(*name, *cells, row.estimate, row.interval.stretches, **look)
+        for row, name, cells, look in zip(rows, names, estimate_cells(rows), looks, strict=True)
+    ]
     return forest(lines, answer_axis(rows), caption=caption, head=("Effect", f"{percent(analysis.level)} interval"))
 
 
@@ -390,12 +393,8 @@ def _joint_test(balance: Balance) -> str:
 
 def _direct(analysis: Analysis) -> Parts:
     """What is left of the effect if an instrument also acts on the outcome directly; with a slider."""
-    limits = [_largest_direct(analysis, each) for each in analysis.instruments.direct]
-    panels: list[Markup] = []
-    for i, (each, limit) in enumerate(zip(analysis.instruments.direct, limits, strict=True)):
-        if limit is not None:
-            panels.append(_direct_panel(analysis, i, each, limit, hidden=bool(panels)))
-    if not panels:
+    shown = [(i, each) for i, each in enumerate(analysis.instruments.direct) if direct_lines(analysis, each)]
+    if not shown:
         return []
     question = analysis.question
     treatment, outcome = shortened(question.treatment, 40), shortened(question.changed, 40)
@@ -405,58 +404,53 @@ def _direct(analysis: Analysis) -> Parts:
         "direct effect is; ask what could cause one."
     )
     parts = [element("h2", "What if an instrument had a direct effect?"), element("p", text)]
-    if len(panels) > 1:
-        names = [shortened(each.instrument, 60) for each in analysis.instruments.direct]
-        options = [(i, name) for i, name in enumerate(names) if limits[i] is not None]
+    if len(shown) > 1:
+        options = [(i, shortened(each.instrument, 60)) for i, each in shown]
         parts.append(element("div", _select("Instrument", options, "direct-instrument"), class_="controls needs-js"))
-    reader = filled("direct-reader", method=shortened(analysis.method, 30))
+    parts += [_direct_panel(analysis, i, each, hidden=i != shown[0][0]) for i, each in shown]
+    parts.append(filled("direct-reader", method=shortened(analysis.method, 30)))
     text = "The estimate of the fit is shifted by as much as that of 2SLS; the width of its interval is kept."
-    last = element("p", f"{_CONLEY}. {text}", class_="soft")
-    return [*parts, *panels, reader, _tools("direct", "direct effects", "file"), last]
+    return [*parts, _tools("direct", "direct effects", "file"), element("p", f"{_CONLEY}. {text}", class_="soft")]
 
 
-def _largest_direct(analysis: Analysis, direct: DirectEffect) -> float | None:
-    """How far the slider goes: twice the direct effect that takes the effect away; None if nothing moves."""
-    effect, change = analysis.effects[0].estimate, _change(analysis)
-    numbers = (effect, change, direct.scale, *(getattr(direct, name) for name in _NUMBERS))
-    if not direct.slope or not change or not all(map(math.isfinite, numbers)):
-        return None
-    sizes = (abs(direct.breakdown(analysis.level)), abs(effect / (direct.slope * change)))
+def direct_lines(analysis: Analysis, direct: DirectEffect) -> dict[str, Any]:
+    """The effect and its ends along a direct effect, by 2SLS ("line") and by the fit; empty if nothing moves.
+
+    They go as far as twice the direct effect that takes the effect away.
+    """
+    effect = analysis.effects[0]
+    change = effect.t1 - effect.t0
+    slope, estimate = direct.slope * change, effect.estimate
+    at_zero = direct.interval(0.0, analysis.level)
+    if not slope or not np.all(np.isfinite([slope, estimate, *at_zero])):
+        return {}
+    sizes = (abs(direct.breakdown(analysis.level)), abs(estimate / slope))
     possible = [size for size in sizes if 0.0 < size < math.inf]
-    return 2.0 * min(possible) if possible else 2.0 * math.sqrt(direct.variance) / abs(direct.slope)
+    largest = 2.0 * min(possible, default=math.sqrt(direct.variance) / abs(direct.slope))
+    gamma = largest * np.linspace(-1.0, 1.0, _N_POINTS)
+    ends = [estimate]
+    if effect.interval.method != ANDERSON_RUBIN:
+        ends += [end for pair in effect.interval.stretches for end in pair if math.isfinite(pair[1] - pair[0])]
+    return {
+        "gamma": gamma,
+        "line": [change * end for end in direct.interval(gamma, analysis.level)],
+        "fit": [end + gamma * slope for end in ends],
+    }
 
 
-def _change(analysis: Analysis) -> float:
-    return analysis.effects[0].t1 - analysis.effects[0].t0
-
-
-def _shifting_ends(effect: EffectRow) -> tuple[float, ...]:
-    """The ends of an interval that keeps its width; nothing without one."""
-    if effect.interval.method == ANDERSON_RUBIN:
-        return ()
-    return tuple(end for pair in effect.interval.stretches for end in pair if math.isfinite(pair[1] - pair[0]))
-
-
-def _direct_panel(analysis: Analysis, i: int, direct: DirectEffect, limit: float, *, hidden: bool) -> Markup:
-    """The fit's effect and that of 2SLS along the direct effect."""
+def _direct_panel(analysis: Analysis, i: int, direct: DirectEffect, *, hidden: bool) -> Markup:
     name, outcome = shortened(direct.instrument, 40), shortened(analysis.question.changed, 40)
-    effect, change = analysis.effects[0], _change(analysis)
-    text = analysis.question.change_text(effect)
-    place = [limit * (2.0 * k / (_N_POINTS - 1) - 1.0) for k in range(_N_POINTS)]
-    linear = [[end * change for end in direct.interval(gamma, analysis.level)] for gamma in place]
-    lines = [Line("main", place, *zip(*linear, strict=True))]
-    caption = _breakdown_text(analysis, direct)
+    effect, values = analysis.question.change_text(analysis.effects[0]), direct_lines(analysis, direct)
+    gamma, caption = values["gamma"], _breakdown_text(analysis, direct)
+    lines = [Line("main", gamma, *values["line"])]
     if not analysis.methods or analysis.methods[0].note != "line":
-        ends = (effect.estimate, *_shifting_ends(effect))
-        shifted = ([end + gamma * direct.slope * change for gamma in place] for end in ends)
-        lines = [lines[0]._replace(look="m2"), Line("main", place, *shifted)]
+        lines = [lines[0]._replace(look="m2"), Line("main", gamma, *values["fit"])]
         caption = f"Solid: {shortened(analysis.method, 40)}. Dotted: 2SLS. {caption}"
-    across = axis_over([-limit, limit], margin=0.0)
     up = axis_over([0.0, *(value for line in lines for part in line[2:] for value in part)])
-    chart = lines_chart(lines, across, up, f"Average effect of {text} by direct effect of {name}")
+    across = axis_over(gamma, margin=0.0)
+    chart = lines_chart(lines, across, up, f"Average effect of {effect} by direct effect of {name}")
     axis = f"direct effect of {name} (units of {outcome} per unit of {name})"
-    plot = _plot(chart, f"Average effect, {text}", axis)
-    unseen = Markup(" hidden") if hidden else None
+    plot, unseen = _plot(chart, f"Average effect, {effect}", axis), Markup(" hidden") if hidden else None
     return filled("direct-panel", i=i, low=repr(up.low), high=repr(up.high), hidden=unseen, plot=plot, caption=caption)
 
 
@@ -474,19 +468,6 @@ def _breakdown_text(analysis: Analysis, direct: DirectEffect) -> str:
         )
     weak = analysis.diagnosis.weak_instruments
     return text + (" The instruments are weak: these intervals are too narrow." if weak else "")
-
-
-def direct_numbers(analysis: Analysis) -> list[dict[str, float | None]]:
-    """What the slider computes with, for each instrument that it moves."""
-    effect, found = analysis.effects[0], []
-    lower, upper = _shifting_ends(effect) or (None, None)
-    shared = {"change": _change(analysis), "fit": effect.estimate, "lower": lower, "upper": upper}
-    for each in analysis.instruments.direct:
-        limit = _largest_direct(analysis, each)
-        own = {name: getattr(each, name) for name in _NUMBERS}
-        own |= {"reach": limit, "quantile": each.quantile(analysis.level)}
-        found.append({} if limit is None else own | shared)
-    return found
 
 
 def _checks(analysis: Analysis) -> Parts:

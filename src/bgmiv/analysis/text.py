@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bgmiv.analysis.analysis import Analysis, EffectRow, MethodRow
@@ -184,45 +184,60 @@ def checks_of(analysis: Analysis) -> tuple[tuple[Check, ...], tuple[Check, ...]]
     return strength, tuple(check for check in checks if check.key not in _STRENGTH)
 
 
+class _Section(NamedTuple):
+    """A part of the summary, whatever it is written in: a table, checks, names with texts, and sentences."""
+
+    title: str
+    table: tuple[list[str], list[list[str]]] | None = None
+    checks: Sequence[Check] = ()
+    pairs: Mapping[str, str] = {}
+    sentences: Sequence[str] = ()
+
+
+def _sections(analysis: Analysis) -> list[_Section]:
+    strength, others = checks_of(analysis)
+    sections = [
+        _Section("Average effects", _effect_table(analysis), sentences=groups_left_out(analysis)),
+        _Section("Strength of the instruments", checks=strength, pairs=_linear_pairs(analysis.diagnosis.linear)),
+        _Section("Other checks", checks=others),
+    ]
+    if len(analysis.methods) > 1:
+        sections.append(_Section("The same effect by other methods", method_table(analysis.methods, analysis.level)))
+    if analysis.verdict is not None:
+        title = f"Fit on held-out rows: {analysis.verdict.severity}"
+        sections.append(_Section(title, sentences=analysis.verdict.lines))
+    return [section for section in sections if any(section[1:])]
+
+
 def summary_text(analysis: Analysis) -> str:
     """The summary in lines of at most 80 columns."""
-    strength, others = checks_of(analysis)
-    linear, verdict = analysis.diagnosis.linear, analysis.verdict
-    parts = [_ruled("=", shortened(analysis.title, _WIDTH))]
-    parts += [
-        _wrapped(shortened(text, 250), f"{shortened(name, 11) + ':':<13}", " " * 13)
-        for name, text in facts(analysis).items()
-    ]
-    parts += [_ruled("-", "Average effects"), _wrapped(headline(analysis)) + "\n", text_table(*_effect_table(analysis))]
-    parts += map(_wrapped, groups_left_out(analysis))
-    if strength or linear:
-        parts += [_ruled("-", "Strength of the instruments"), *map(_check_text, strength)]
-        parts += [_wrapped(text, f"{name + ':':<18}", " " * 18) for name, text in _linear_rows(linear)]
-    if others:
-        parts += [_ruled("-", "Other checks"), *map(_check_text, others)]
-    if len(analysis.methods) > 1:
-        header, rows = method_table(analysis.methods, analysis.level)
-        shown = text_table(header[:-1], [row[:-1] for row in rows])
-        parts += [_ruled("-", "The same effect by other methods"), shown]
-    if verdict is not None:
-        parts.append(_ruled("-", f"Fit on held-out rows: {verdict.severity}"))
-        parts += [_wrapped(clean(reason), "- ", "  ") for reason in verdict.lines]
     belief = trust(analysis)
+    parts = [_ruled("=", shortened(analysis.title, _WIDTH)), *_pair_lines(facts(analysis))]
+    for i, section in enumerate(_sections(analysis)):
+        parts.append(_ruled("-", section.title))
+        parts += [_wrapped(headline(analysis)) + "\n"] if i == 0 else []
+        parts += [text_table(*section.table)] if section.table else []
+        parts += [*map(_check_text, section.checks), *_pair_lines(section.pairs)]
+        parts += [_wrapped(sentence, "- ", "  ") for sentence in section.sentences]
     parts += ["", _ruled("=", f"Trust: {belief.word}"), _wrapped(belief.sentence)]
     parts += [_wrapped(sentence(analysis.interval_kind)), "=" * _WIDTH]
     return "\n".join(part for part in parts if part)
 
 
+def _pair_lines(pairs: Mapping[str, str]) -> list[str]:
+    names = {name: f"{shortened(name, 16)}: " for name in pairs}
+    indent = max(map(len, names.values()), default=0)
+    return [_wrapped(shortened(text, 250), names[name].ljust(indent), " " * indent) for name, text in pairs.items()]
+
+
 def text_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Texts in columns: the first on the left and cut to what is left of the width, the others on the right."""
-    lines = [list(header), *(list(row) for row in rows)]
-    widths = [max(len(line[j]) for line in lines) for j in range(len(header))]
-    first = max(_WIDTH - sum(widths[1:]) - 2 * (len(widths) - 1), 9)
-    shown = []
-    for line in lines:
-        cells = [cell.rjust(widths[j + 1]) for j, cell in enumerate(line[1:])]
-        shown.append("  ".join([shortened(line[0], first).ljust(first), *cells]).rstrip())
-    return "\n".join(shown)
+    """Columns that have a name on the right; before them the first, cut to what is left of the width."""
+    lines = [header, *rows]
+    others = [[line[j] for line in lines] for j, name in enumerate(header) if name and j]
+    others = [[cell.rjust(max(map(len, column)) + 2) for cell in column] for column in others]
+    first = max(_WIDTH - sum(len(column[0]) for column in others), 9)
+    names = [shortened(line[0], first).ljust(first) for line in lines]
+    return "\n".join("".join(cells).rstrip() for cells in zip(names, *others, strict=True))
 
 
 def facts(analysis: Analysis) -> dict[str, str]:
@@ -280,20 +295,19 @@ def method_table(methods: Sequence[MethodRow], level: float) -> tuple[list[str],
     return ["", "effect", f"{percent(level)} interval", ""], rows
 
 
-def _linear_rows(linear: LinearEstimate | None) -> list[tuple[str, str]]:
+def _linear_pairs(linear: LinearEstimate | None) -> dict[str, str]:
     if linear is None:
-        return []
+        return {}
     level = percent(linear.level)
     value, error, low, high = together(linear.coefficient, linear.std_error, linear.lower, linear.upper)
     ols, ols_error = together(linear.ols, linear.ols_std_error)
-    tf = [] if linear.tf is None else [(f"tF interval, {level}", set_text(*linear.tf))]
-    return [
-        ("Linear 2SLS", f"{value} per unit (standard error {error}; {level} interval {low} to {high})"),
-        ("Linear OLS", f"{ols} per unit (standard error {ols_error})"),
-        (f"Robust set, {level}", robust_set_text(linear.robust_set)),
-        (f"CLR set, {level}", f"{robust_set_text(linear.likelihood_ratio_set)} (for errors with equal variance)"),
-        *tf,
-    ]
+    pairs = {
+        "Linear 2SLS": f"{value} per unit (standard error {error}; {level} interval {low} to {high})",
+        "Linear OLS": f"{ols} per unit (standard error {ols_error})",
+        f"Robust set, {level}": robust_set_text(linear.robust_set),
+        f"CLR set, {level}": f"{robust_set_text(linear.likelihood_ratio_set)} (for errors with equal variance)",
+    }
+    return pairs if linear.tf is None else pairs | {f"tF interval, {level}": set_text(*linear.tf)}
 
 
 def _check_text(check: Check) -> str:
@@ -315,29 +329,21 @@ def _ruled(line: str, title: str) -> str:
 
 def summary_html(analysis: Analysis) -> str:
     """The summary as a fragment of HTML with a style of its own that touches nothing else; every text is escaped."""
-    belief, verdict = trust(analysis), analysis.verdict
-    strength, others = checks_of(analysis)
+    belief = trust(analysis)
     parts: list[object] = [
         element("style", Markup(asset("summary.css"))),
         element("h3", analysis.title),
         element("p", headline(analysis), class_="lead"),
         element("p", _badge(belief.severity, belief.word), " ", belief.sentence),
         html_table([], list(facts(analysis).items())),
-        element("h4", "Average effects"),
-        html_table(*_effect_table(analysis), numbers=slice(1, 5)),
-        *(element("p", text) for text in groups_left_out(analysis)),
     ]
-    linear = _linear_rows(analysis.diagnosis.linear)
-    if strength or linear:
-        parts += [element("h4", "Strength of the instruments"), _check_table(strength), html_table([], linear)]
-    if others:
-        parts += [element("h4", "Other checks"), _check_table(others)]
-    if len(analysis.methods) > 1:
-        table = html_table(*method_table(analysis.methods, analysis.level), numbers=slice(1, 3))
-        parts += [element("h4", "The same effect by other methods"), table]
-    if verdict is not None:
-        reasons = [element("li", reason) for reason in verdict.lines]
-        parts += [element("h4", f"Fit on held-out rows: {verdict.severity}"), element("ul", *reasons)]
+    for section in _sections(analysis):
+        parts.append(element("h4", section.title))
+        parts += [html_table(*section.table, numbers=True)] if section.table else []
+        rows = [[one.title, one.value, _badge(one.severity, one.severity), one.reading] for one in section.checks]
+        parts += [html_table([], rows)] if rows else []
+        parts += [html_table([], list(section.pairs.items()))] if section.pairs else []
+        parts += [element("ul", *(element("li", text) for text in section.sentences))] if section.sentences else []
     parts.append(element("p", sentence(analysis.interval_kind)) if analysis.interval_kind else None)
     return element("div", *parts, class_="bgmiv-summary")
 
@@ -346,21 +352,15 @@ def _badge(severity: str, word: str) -> Markup:
     return element("span", word, class_=f"level {severity}")
 
 
-def _check_table(checks: Sequence[Check]) -> Markup:
-    rows = [[check.title, check.value, _badge(check.severity, check.severity), check.reading] for check in checks]
-    return html_table([], rows)
-
-
 def html_table(
-    header: Sequence[str], rows: Sequence[Sequence[Any]], *, numbers: slice = slice(0, 0), class_: str | None = None
+    header: Sequence[str], rows: Sequence[Sequence[Any]], *, numbers: bool = False, class_: str | None = None
 ) -> Markup:
-    """A table whose first column is a header; the columns of `numbers` stand on the right."""
-    right = range(len(rows[0]) if rows else 0)[numbers]
+    """A table whose first column is a header; with `numbers`, the other columns that have a name stand on the right."""
+    look = ["n" if numbers and name else None for name in header]
 
     def line(tag: str, texts: Sequence[Any], scope: str | None = None) -> Markup:
-        cells = [
-            element(tag, text, class_="n" if j in right else None, scope=scope) for j, text in enumerate(texts) if j
-        ]
+        others = zip(texts, look or [None] * len(texts), strict=True)
+        cells = [element(tag, text, class_=name, scope=scope) for text, name in list(others)[1:]]
         return element("tr", element("th", texts[0], scope=scope or "row"), *cells)
 
     head = element("thead", line("th", header, "col")) if header else None

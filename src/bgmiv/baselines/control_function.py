@@ -12,7 +12,6 @@ import numpy as np
 
 from bgmiv.covariance import errors_of
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.within import Within
 from bgmiv.errors import DataError
 from bgmiv.estimators.base import SeededEstimator
 from bgmiv.estimators.fitted import FittedSieve, MethodConfig, check_instrument, check_one_number
@@ -20,13 +19,12 @@ from bgmiv.intervals import Floats
 from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.progress import Reporter, silent
 from bgmiv.sieve.bases import ColumnBasis, SieveFunction, TreatmentBasis, column_products, term_columns
-from bgmiv.sieve.columns import Columns, draw_folds, instrument_blocks, stretches_of
 from bgmiv.sieve.control import generalised_residual
+from bgmiv.sieve.design_matrix import Columns, instrument_blocks
 from bgmiv.sieve.first_stage import FirstStage, first_stage
-from bgmiv.sieve.fit import second_stage_of, sieve_function, warn_of_shrunk
-from bgmiv.sieve.penalties import Penalties
+from bgmiv.sieve.fit import sieve_function, warn_of_shrunk
 from bgmiv.sieve.sampling import Sampling
-from bgmiv.sieve.second_stage import Regression, SecondStage
+from bgmiv.sieve.second_stage import Regression, second_stage
 from bgmiv.support import LinearSupport
 
 __all__ = [
@@ -40,14 +38,14 @@ ASSUMPTION = (
 """What estimates and intervals of the control function assume."""
 
 _MIN_ROWS = 20
-_WAVES = 60
+_FOURIER_FEATURES = 60
 # What a term must gain to enter, as twice a log likelihood ratio.
 _MIN_GAIN = 4.0
-_BENDS, _SEGMENTS = 30, 30
-_BENDS_OF_CONTROL = 8
+_SPLINES, _SEGMENTS = 30, 30
+_SPLINES_OF_CONTROL = 8
 # More instruments than these are penalised.
 _MAX_FREE = 10
-# How many of the smoothest bends of treatment and control variable take part in products.
+# How many of the smoothest spline functions of treatment and control variable take part in products.
 _N_SMOOTHEST = 4
 # Of the mean size of a residual.
 _MIN_SIZE = 0.2
@@ -141,13 +139,11 @@ class ControlFunctionConfig(MethodConfig):
         reporter.start("control function", 2)
         rng = np.random.default_rng([0, seed])
         reduction = self.reduction.fit(data)
-        folds = draw_folds(data, rng, Within.of(data.schema, data.covariates).unit())
-        rows = reduction.apply(data).take(np.argsort(folds, kind="stable"))
-        columns = Columns.of(rows, rng, waves=_WAVES, bends=_BENDS, segments=_SEGMENTS)
-        sampling = Sampling(columns.weights, rows.groups, stretches_of(folds), errors_of(rows))
-        first, controls, standardised = self._first_stage(columns, sampling, rng)
+        rows, settings = reduction.apply(data), {"splines": _SPLINES, "segments": _SEGMENTS}
+        columns = Columns.of(rows, rng, fourier_features=_FOURIER_FEATURES, **settings)
+        first, controls, standardised = self._first_stage(columns, columns.sampling, rng)
         reporter.advance(1, {})
-        function, loss = _second_stage(columns, sampling, first, controls)
+        function, loss = _second_stage(columns, columns.sampling, first, controls)
         reporter.advance(1, {"loss": loss})
         reporter.finish()
         warn_of_shrunk(columns.n_shrunk)
@@ -167,11 +163,13 @@ class ControlFunctionConfig(MethodConfig):
     ) -> tuple[FirstStage, Controls, bool]:
         """The first stage, the control variables, and whether these are standardised."""
         treatment = columns.treatment
-        lines = treatment(columns.x)[:, : treatment.sizes["lines"]]
+        lines = treatment(columns.x)[:, : treatment.n_linear]
         if not self.use_instrument:
             return FirstStage.exogenous(lines), Controls(lines[:, :0], lines[:, :0]), False
         within = columns.within
-        regressors = within.net(instrument_blocks(columns, _WAVES, rng, max_free=_MAX_FREE)(columns))
+        regressors = within.net(
+            instrument_blocks(columns, _FOURIER_FEATURES, rng, max_unpenalised=_MAX_FREE)(columns.w)
+        )
         first = first_stage(regressors, within.residual(lines), 0, sampling, _MIN_GAIN * columns.correction)
         if within:
             first = first._replace(predicted=lines - first.residuals)
@@ -200,16 +198,16 @@ def _residual_size(columns: Columns, residuals: Floats, sampling: Sampling, rng:
 
     What depends on the covariates alone is left as it is: all is meant given the covariates.
     """
-    own, covariates = ColumnBasis.fit(columns.w, rng, waves=1), columns.covariates
+    own, covariates = ColumnBasis.fit(columns.w, rng, fourier_features=1), columns.covariates
 
     def of_covariates(rows: Any) -> list[Floats]:
         parts = covariates(columns.v[rows])
-        return [parts["constant"], parts["lines"], parts["curves"]]
+        return [parts["constant"], parts["linear"], parts["splines"]]
 
     def of_instruments(rows: Any) -> list[Floats]:
         parts, v = own(columns.w[rows]), covariates(columns.v[rows])["moderators"]
-        bent = np.hstack([parts["curves"], parts["products"]])
-        return [parts["constant"], parts["lines"], bent, column_products(parts["moderators"], v)]
+        bent = np.hstack([parts["splines"], parts["products"]])
+        return [parts["constant"], parts["linear"], bent, column_products(parts["moderators"], v)]
 
     sizes = np.abs(residuals)
     usual = first_stage(of_covariates, sizes, 0, sampling, _MIN_GAIN).predicted
@@ -228,17 +226,17 @@ def _second_stage(
     """
     treatment, covariates, sizes = columns.treatment, columns.covariates, columns.treatment.sizes
     terms, n_linear = columns.terms()
-    n_lines, n_bent = sizes["lines"], sizes["lines"] + min(sizes["bends"], _N_SMOOTHEST)
+    n_lines, n_bent = sizes["linear"], sizes["linear"] + min(sizes["spline"], _N_SMOOTHEST)
     # Generalised residuals enter as lines: their mean given the treatment is what confounds.
-    bends = 0 if treatment.levels else _BENDS_OF_CONTROL
-    bases = [TreatmentBasis.fit(values, 0, bends) for values in controls.values.T]
+    splines = 0 if treatment.levels else _SPLINES_OF_CONTROL
+    bases = [TreatmentBasis.fit(values, 0, splines) for values in controls.values.T]
 
     def functions(values: Floats) -> tuple[Floats, Floats]:
         made = [basis(column) for basis, column in zip(bases, values.T, strict=True)]
         empty = np.zeros((len(values), 0))
         return np.hstack([empty, *(part[:, :1] for part in made)]), np.hstack([empty, *(part[:, 1:] for part in made)])
 
-    weights = np.ones(len(columns.y)) if columns.weights is None else columns.weights
+    weights = np.ones(len(columns.y)) if sampling.weights is None else sampling.weights
     centres = [weights @ part / weights.sum() for part in functions(controls.values)]
 
     def control_blocks(rows: Any, values: Floats) -> list[Floats]:
@@ -268,30 +266,21 @@ def _second_stage(
 
     outcome = (columns.y - columns.centre) / columns.scale
     problem = Regression(columns.within.net(blocks_at), slopes_at, outcome, first, sampling)
-    second = second_stage_of(problem, n_linear + 1, _MIN_GAIN * columns.correction)
+    second = second_stage(problem, n_linear + 1, _MIN_GAIN * columns.correction)
     loss = float(np.average((outcome - second.left_out) ** 2, weights=weights))
     n_penalised, own = len(terms) - n_linear, ~of_controls
-    found = SecondStage(
+    found = second._replace(
         coefficients=second.coefficients[own],
-        sampling=second.sampling[own],
-        smoothing=second.smoothing[own],
-        bound=second.bound[own],
-        strength=second.strength[own],
-        penalties=Penalties(
-            ridges=second.penalties.ridges[:n_penalised],
-            gains=second.penalties.gains[:n_penalised],
-            order=(),
-            priors=second.penalties.priors[:n_penalised],
-        ),
-        left_out=second.left_out,
-        probabilities={},
+        roots={name: root[own] for name, root in second.roots.items()},
+        ridges=second.ridges[:n_penalised],
+        gains=second.gains[:n_penalised],
     )
     other = None
     if columns.within:
         # Controls have mean zero over all rows, but not at each level.
         gamma = second.coefficients[of_controls]
         other = columns.scale * np.hstack(blocks_at(slice(None)))[:, of_controls] @ gamma
-    return sieve_function(columns, terms, terms[n_linear:], found, other), loss
+    return sieve_function(columns, terms, n_linear, found, other=other), loss
 
 
 PRESETS = {"default": ControlFunctionConfig}

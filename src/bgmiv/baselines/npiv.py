@@ -2,13 +2,11 @@ r"""Penalised sieve instrumental variables: a line, and as much curvature and in
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
-from typing import Literal
+from dataclasses import dataclass
 
 from bgmiv.covariance import errors_of
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import plural
-from bgmiv.data.schema import BlockKind
 from bgmiv.errors import DataError
 from bgmiv.estimators.base import SeededEstimator
 from bgmiv.estimators.fitted import FittedSieve, MethodConfig, check_instrument, check_one_number
@@ -37,20 +35,20 @@ class FittedNPIV(FittedSieve):
 class NPIVConfig(SieveConfig, MethodConfig):
     r"""Penalised sieve IV: $g(x, v) = a + b x + c^\top v + \sum_t \Phi_t(x, v) \beta_t$, the linear part not penalised.
 
-    Each term t is a product of functions of the treatment (the line x; bends, which are smooth functions without their
-    line, or every function of the levels of a treatment with three to eight values) and of the covariates (their lines;
-    curves of each; products of two; random waves of all, a general surface). So $E[\Phi_t(x, v) \mid w, v]$ needs
+    Each term t is a product of functions of the treatment (x itself; a spline without its linear part, or every
+    function of the levels of a treatment with three to eight values) and of the covariates (linear terms; splines of
+    each; products of two; random Fourier features of all, a general surface). So $E[\Phi_t(x, v) \mid w, v]$ needs
     regressions of the few functions of the treatment alone. Redundant columns are left out; which of two levels is
-    called 0 and the sign of a column do not matter; an indicator of fewer than ten rows is a line and nothing else.
+    called 0 and the sign of a column do not matter; an indicator of fewer than ten rows has a linear term alone.
 
-    *First stage*: each function of the treatment on w and v, linearly, and on penalised curves, products and waves of
-    (w, v). The penalised part of a row's prediction is by the other rows, so that it does not contain the row's own
-    error; the linear part is that of two-stage least squares. What curves, products and waves of the covariates alone
-    say of this prediction is a regressor of the second stage: only what instruments add to covariates identifies the
-    effect. *Second stage*: ridge regression of the outcome on the terms' predictions and on the treatment's
-    residual, which makes interactions more precise and is no assumption on how the errors depend on one another
-    (`bgmiv.sieve.second_stage.Regression`). In both stages terms enter one by one, each with a ridge of its own, as
-    long as a marginal likelihood that is robust to errors of unequal variance gains enough
+    *First stage*: each function of the treatment on w and v, linearly, and on penalised splines, products and random
+    Fourier features of (w, v). The penalised part of a row's prediction is by the other rows, so that it does not
+    contain the row's own error; the linear part is that of two-stage least squares. What such functions of the
+    covariates alone say of this prediction is a regressor of the second stage: only what instruments add to covariates
+    identifies the effect. *Second stage*: ridge regression of the outcome on the terms' predictions and on the
+    treatment's residual, which makes interactions more precise and is no assumption on how the errors depend on one
+    another (`bgmiv.sieve.second_stage.Regression`). In both stages terms enter one by one, each with a ridge of its
+    own, as long as a marginal likelihood that is robust to errors of unequal variance gains enough
     (`bgmiv.sieve.penalties.choose_penalties`). The curve of the treatment and slopes that vary with covariates are
     not chosen: the estimate is an average over prior variances of both, none among them, by their posterior
     probabilities (`bgmiv.sieve.second_stage.second_stage`). How large they may be, not which they are, the
@@ -66,7 +64,7 @@ class NPIVConfig(SieveConfig, MethodConfig):
     groups stay in one of 20 folds, as rows do beyond 20,000 of them, and cluster the covariance.
 
     Args:
-        min_gain, dimension, waves: as in `bgmiv.sieve.fit.SieveConfig`.
+        min_gain, fourier_features, waves: as in `bgmiv.sieve.fit.SieveConfig`.
         reduction: how wide blocks are reduced; None takes every column as it is.
         use_instrument: False ignores the instruments: penalised regression on treatment and covariates.
 
@@ -84,8 +82,6 @@ class NPIVConfig(SieveConfig, MethodConfig):
     References:
         W. K. Newey, J. L. Powell (2003), Instrumental variable estimation of nonparametric models, Econometrica 71(5).
         S. N. Wood (2017), Generalized additive models, 2nd edition, CRC Press.
-        X. Chen, T. Christensen, S. Kankanala (2024), Adaptive estimation and uniform confidence bands for nonparametric
-        structural functions and elasticities, Review of Economic Studies 92(1).
     """
 
     reduction: BlockReduction | None = BlockReduction()
@@ -114,11 +110,6 @@ class NPIVConfig(SieveConfig, MethodConfig):
                 f"NPIV with {plural(n_instruments, 'instrument')} needs at least {least} rows, got {data.n_rows}: with "
                 "fewer it cannot tell a curve from chance. Use TSLS, or pass more rows."
             )
-        number = data.schema.treatment.kind is BlockKind.continuous
-        if self.dimension == "adaptive" and not (number and n_instruments == 1 and self.use_instrument):
-            raise DataError(
-                "dimension='adaptive' is for a treatment that is a number, with one instrument; use 'penalised'."
-            )
 
 
 PRESETS = {"default": NPIVConfig}
@@ -130,9 +121,6 @@ class NPIV(SeededEstimator):
 
     Args:
         min_gain: what a term must gain to enter, as twice a log likelihood ratio; infinite for the linear fit.
-        dimension: "penalised", or "adaptive" for splines of a data-driven number without a penalty. On 23 curves with
-            one instrument (n = 1000, five development seeds) these had 1.6 times the error on average; they were better
-            on five, with 0.4 to 0.7 times the error on a parabola, half a parabola and a cubic.
         use_instrument: False ignores the instruments: penalised regression.
         treatment_kind, outcome_kind: as in `IVData.from_arrays`; an outcome may have two levels, not more.
         covariance: what standard errors and tests allow for, as in `IVData.from_arrays`.
@@ -152,8 +140,6 @@ class NPIV(SeededEstimator):
     fitted_class = FittedNPIV
 
     min_gain: float = 4.0
-    _: KW_ONLY
-    dimension: Literal["penalised", "adaptive"] = "penalised"
 
     def _config(self) -> NPIVConfig:
-        return NPIVConfig(min_gain=self.min_gain, dimension=self.dimension, use_instrument=self.use_instrument)
+        return NPIVConfig(min_gain=self.min_gain, use_instrument=self.use_instrument)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -93,12 +93,12 @@ def structural_error(predicted: np.ndarray, grid: StructuralGrid) -> StructuralE
 
 def functional_errors(fitted: FittedMethod, grid: StructuralGrid) -> dict[str, float]:
     """Estimate minus truth of the grid's functionals, by name."""
-    found = {}
+    errors = {}
     for name, one in grid.functionals.items():
         t0, t1 = (np.broadcast_to(np.asarray(t, np.float64), grid.treatment.shape) for t in (one.t0, one.t1))
         change = predict(fitted, t1, grid.covariates) - predict(fitted, t0, grid.covariates)
-        found[name] = float(np.mean(change) / one.scale - one.truth)
-    return found
+        errors[name] = float(np.mean(change) / one.scale - one.truth)
+    return errors
 
 
 class Evaluation(NamedTuple):
@@ -148,16 +148,16 @@ def evaluate(spec: RunSpec, reporter: Reporter = silent) -> Evaluation:
     config = benchmark_config(spec.design, spec.method, spec.preset)
     grid = design.grid()
     data = design.sample(spec.n, spec.rho, spec.seed)
-    wall, cpu = time.perf_counter(), time.process_time()
+    began = (time.perf_counter(), time.process_time())
     try:
         fitted = config.fit(data, spec.seed, reporter)
         reporter.start("grid prediction", 1)
         predicted = predict(fitted, grid.treatment, grid.covariates)
         reporter.finish()
-        times = (time.perf_counter() - wall, time.process_time() - cpu)
+        times = _since(began)
         averages = functional_errors(fitted, grid)
-        if bad := int((~np.isfinite(predicted)).sum()):
-            raise ValueError(f"{bad} of {len(grid)} grid predictions are not finite")
+        if count := int((~np.isfinite(predicted)).sum()):
+            raise ValueError(f"{count} of {len(grid)} grid predictions are not finite")
         fitted = judge_fit(
             fitted,
             data,
@@ -170,16 +170,46 @@ def evaluate(spec: RunSpec, reporter: Reporter = silent) -> Evaluation:
         # FitInterrupted is also an Exception; an interrupted fit is not a failed one.
         raise
     except Exception as error:
-        times = (time.perf_counter() - wall, time.process_time() - cpu)
-        return Evaluation(_row(key, f"{type(error).__name__}: {error}", times=times))
-    errors = structural_error(predicted, grid)
-    row = _row(key, errors=errors, times=times, evidence=_evidence(fitted), functionals=averages)
+        return Evaluation(replace(failed_row(key, f"{type(error).__name__}: {error}"), **_since(began)))
+    # A part of the grid without points has no error; files hold finite numbers only.
+    errors = [None if np.isnan(error) else error for error in structural_error(predicted, grid)]
+    row = replace(
+        failed_row(key, ""),
+        status="ok",
+        structural_mse=errors[0],
+        structural_mse_in_support=errors[1],
+        structural_mse_outside=errors[2],
+        evidence=_evidence(fitted),
+        functional_errors=averages,
+        **times,
+    )
     return Evaluation(row, fitted, data)
 
 
 def failed_row(key: RunKey, error: str, attempts: int = 1) -> Row:
     """The row of a run that gave no result."""
-    return _row(key, error, attempts=attempts)
+    return Row(
+        **asdict(key.spec),
+        method_version=key.method_version,
+        design_version=key.design_version,
+        status="failed",
+        error=error,
+        attempts=attempts,
+        structural_mse=None,
+        structural_mse_in_support=None,
+        structural_mse_outside=None,
+        seconds=0.0,
+        cpu_seconds=0.0,
+        compilation_cache=_has_compilation_cache(),
+        versions={"python": platform.python_version()} | versions(*_LIBRARIES),
+        timestamp=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _since(began: tuple[float, float]) -> dict[str, Any]:
+    """The times of a row."""
+    wall, cpu = began
+    return {"seconds": round(time.perf_counter() - wall, 3), "cpu_seconds": round(time.process_time() - cpu, 3)}
 
 
 def _evidence(fitted: FittedMethod) -> dict[str, float | int | None]:
@@ -196,38 +226,6 @@ def _has_compilation_cache() -> bool:
     """Whether programs that were compiled are kept; a fit without JAX has none."""
     jax = sys.modules.get("jax")
     return jax is not None and jax.config.values.get("jax_compilation_cache_dir") is not None
-
-
-def _row(
-    key: RunKey,
-    error: str = "",
-    *,
-    errors: StructuralError | None = None,
-    times: tuple[float, float] = (0.0, 0.0),
-    attempts: int = 1,
-    evidence: Mapping[str, float | int | None] | None = None,
-    functionals: Mapping[str, float] | None = None,
-) -> Row:
-    # A part of the grid without points has no error; files hold finite numbers only.
-    measured = (None, None, None) if errors is None else [None if np.isnan(value) else value for value in errors]
-    return Row(
-        **asdict(key.spec),
-        method_version=key.method_version,
-        design_version=key.design_version,
-        status="failed" if errors is None else "ok",
-        error=error,
-        attempts=attempts,
-        structural_mse=measured[0],
-        structural_mse_in_support=measured[1],
-        structural_mse_outside=measured[2],
-        seconds=round(times[0], 3),
-        cpu_seconds=round(times[1], 3),
-        compilation_cache=_has_compilation_cache(),
-        versions={"python": platform.python_version()} | versions(*_LIBRARIES),
-        timestamp=datetime.now(UTC).isoformat(timespec="seconds"),
-        evidence=evidence or {},
-        functional_errors=functionals or {},
-    )
 
 
 class Outcome(NamedTuple):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.resources import files
 from itertools import product
@@ -17,15 +16,12 @@ from typing import Any
 from bgmiv.designs import find_design
 from bgmiv.designs.base import check_draw
 from bgmiv.errors import ConfigError
-from bgmiv.registry import find_method, method_names, nearest_preset, preset_names
+from bgmiv.registry import find_method, nearest_preset
 
-__all__ = [
-    "Exhibit", "Plan", "RunKey", "RunSpec", "Sweep", "canonical_json", "identify", "load_plan", "paper_exhibits",
-    "ready_plans",
-]  # fmt: skip
+__all__ = ["PLANS", "Plan", "RunKey", "RunSpec", "Sweep", "canonical_json", "identify", "load_plan", "ready_plans"]
 
-PAPER = "paper"
-"""What the plans of the paper's tables and figures begin with."""
+PLANS = Path(str(files("bgmiv.bench"))) / "plans"
+"""The folder of the ready plans."""
 
 
 def canonical_json(value: Mapping[str, Any]) -> str:
@@ -129,10 +125,8 @@ class Sweep:
             object.__setattr__(self, name, tuple(_typed(name, value, kind) for value in values))
         for design in self.designs:
             find_design(design)
-        known = {"method": method_names(), "preset": preset_names()}
-        for what, names in known.items():
-            for value in getattr(self, f"{what}s"):
-                _known(what, value, names)
+        for method, preset in product(self.methods, self.presets):
+            nearest_preset(method, preset)
         if _typed("repeats", self.repeats, int) < 1:
             raise ConfigError(f"repeats is {self.repeats}; choose 1 or more")
         for size, level in product(self.n, self.rho):
@@ -140,13 +134,13 @@ class Sweep:
 
     def specs(self) -> tuple[RunSpec, ...]:
         """Its runs, each once."""
-        found = (
+        specs = (
             RunSpec(design, size, level, method, nearest_preset(method, preset), self.seed + repeat)
             for design, size, level, method, preset, repeat in product(
                 self.designs, self.n, self.rho, self.methods, self.presets, range(self.repeats)
             )
         )
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(specs))
 
 
 @dataclass(frozen=True)
@@ -155,7 +149,7 @@ class Plan:
 
     Example:
         >>> plan = Plan("mine", "two seeds", (Sweep(["demand"], [100], [0.1, 0.5], ["tsls"], repeats=2),))
-        >>> len(plan.specs), len(plan.part(fraction=0.5).specs), len(plan.part(rho=[0.5]).specs)
+        >>> len(plan.specs), len(plan.part(repeats=1).specs), len(plan.part(rho=[0.5]).specs)
         (4, 2, 2)
     """
 
@@ -171,7 +165,6 @@ class Plan:
     def part(
         self,
         *,
-        fraction: float = 1.0,
         repeats: int | None = None,
         n: Sequence[int] | None = None,
         rho: Sequence[float] | None = None,
@@ -181,15 +174,12 @@ class Plan:
         """A part of the plan: only these sizes, levels, methods or presets, and the first seeds of each cell.
 
         Args:
-            fraction: share of each cell's repeats, rounded up.
             repeats: maximum number of repeats a cell.
             n, rho, methods, presets: only these.
 
         Raises:
             ConfigError: nothing is left, or an entry is in no sweep of the plan.
         """
-        if not 0.0 < fraction <= 1.0:
-            raise ConfigError(f"fraction is {fraction}; choose a number above 0, at most 1")
         if repeats is not None and repeats < 1:
             raise ConfigError(f"repeats is {repeats}; choose 1 or more")
         chosen = {"n": n, "rho": rho, "methods": methods, "presets": presets}
@@ -206,60 +196,10 @@ class Plan:
                 for name, wanted in chosen.items()
             }
             if all(kept.values()):
-                count = max(1, math.ceil(round(fraction * sweep.repeats, 9)))
-                sweeps.append(replace(sweep, **kept, repeats=min(count, repeats or count)))
+                sweeps.append(replace(sweep, **kept, repeats=min(sweep.repeats, repeats or sweep.repeats)))
         if not sweeps:
             raise ConfigError(f"no sweep of the plan {self.name!r} has all of what was asked for")
         return replace(self, sweeps=tuple(sweeps))
-
-
-@dataclass(frozen=True)
-class Exhibit:
-    """A table or figure of the paper.
-
-    Args:
-        name: its number in the paper, as in `table-1`; its plan is `paper/table-1`.
-        label: its label in the paper's source.
-        kind: how it is shown (`benchmarks/report/paper.py`).
-        title: what it shows.
-        design: the design it is about; None for tables of settings and resources.
-        sweeps: the fits it needs; some exhibits share them.
-    """
-
-    name: str
-    label: str
-    kind: str
-    title: str
-    design: str | None
-    sweeps: tuple[Sweep, ...]
-
-    @property
-    def plan(self) -> Plan:
-        """Its fits as a plan."""
-        number = self.name.replace("-", " ").capitalize()
-        return Plan(f"{PAPER}/{self.name}", f"{number} of the paper: {self.title}", self.sweeps)
-
-
-@cache
-def paper_exhibits() -> tuple[Exhibit, ...]:
-    """Every table and figure of the paper's results, settings and resources, in the paper's order.
-
-    Example:
-        >>> [exhibit.name for exhibit in paper_exhibits()][:3]
-        ['figure-2', 'table-1', 'figure-3']
-    """
-    content = tomllib.loads((_folder() / f"{PAPER}.toml").read_text(encoding="utf-8"))
-    fits = {name: tuple(Sweep(**sweep) for sweep in sweeps) for name, sweeps in content["fits"].items()}
-    return tuple(
-        Exhibit(
-            name, entry["label"], entry["kind"], entry["title"], entry.get("design"), fits.get(entry.get("fits"), ())
-        )
-        for name, entry in content["exhibit"].items()
-    )
-
-
-def _folder() -> Path:
-    return Path(str(files("bgmiv.bench"))) / "plans"
 
 
 @cache
@@ -270,8 +210,21 @@ def ready_plans() -> tuple[str, ...]:
         >>> "noisy" in ready_plans()
         True
     """
-    paper = (exhibit.plan.name for exhibit in paper_exhibits() if exhibit.sweeps)
-    return (*paper, *sorted(path.stem for path in _folder().glob("*.toml") if path.stem != PAPER))
+    others = sorted(path.stem for path in PLANS.glob("*.toml") if path.stem != "paper")
+    return (*(plan.name for plan in _paper_plans()), *others)
+
+
+@cache
+def _paper_plans() -> tuple[Plan, ...]:
+    """A plan for each table and figure of the paper that needs fits."""
+    content = _toml(PLANS / "paper.toml")
+    fits = {name: tuple(Sweep(**sweep) for sweep in sweeps) for name, sweeps in content["fits"].items()}
+    plans = []
+    for name, entry in content["exhibit"].items():
+        if "fits" in entry:
+            title = f"{name.replace('-', ' ').capitalize()} of the paper: {entry['title']}"
+            plans.append(Plan(f"paper/{name}", title, fits[entry["fits"]]))
+    return tuple(plans)
 
 
 def load_plan(source: str | Path) -> Plan:
@@ -286,37 +239,28 @@ def load_plan(source: str | Path) -> Plan:
         >>> load_plan("paper/table-1").sweeps[0].n
         (1000, 5000, 10000)
     """
-    path = Path(source)
-    if str(source) in ready_plans():
-        for exhibit in paper_exhibits():
-            if str(source) == exhibit.plan.name:
-                return exhibit.plan
-        path = _folder() / f"{source}.toml"
-    elif not path.is_file():
+    for plan in _paper_plans():
+        if str(source) == plan.name:
+            return plan
+    path = PLANS / f"{source}.toml" if str(source) in ready_plans() else Path(source)
+    if not path.is_file():
         raise ConfigError(
             f"there is no plan {str(source)!r}: no such file, and the ready plans are {', '.join(ready_plans())}"
         )
-    name = path.stem
     content = _toml(path)
-    _no_others(content, ("title", "sweep"), str(path))
-    sweeps = content.get("sweep")
-    if not isinstance(sweeps, list) or not sweeps or not all(isinstance(entry, dict) for entry in sweeps):
+    title, entries = content.pop("title", path.stem), content.pop("sweep", None)
+    if not isinstance(title, str) or content:
+        raise ConfigError(f"{path} holds {', '.join(content) or f'the title {title!r}'}; it takes a title and sweeps")
+    if not isinstance(entries, list) or not entries:
         raise ConfigError(f"{path} has no [[sweep]] table")
-    title = content.get("title", name)
-    if not isinstance(title, str):
-        raise ConfigError(f"{path}: title must be a text, got {title!r}")
-    allowed = tuple(item.name for item in fields(Sweep))
-    found = []
-    for position, entry in enumerate(sweeps, start=1):
-        place = f"{path}, sweep {position}"
-        _no_others(entry, allowed, place)
-        if missing := [needed for needed in ("designs", "n", "rho", "methods") if needed not in entry]:
-            raise ConfigError(f"{place}: {', '.join(missing)} missing")
+    sweeps = []
+    for position, entry in enumerate(entries, start=1):
         try:
-            found.append(Sweep(**entry))
-        except ConfigError as error:
-            raise ConfigError(f"{place}: {error}") from error
-    return Plan(name, title, tuple(found))
+            sweeps.append(Sweep(**entry))
+        # Python names an entry that is unknown or missing.
+        except (ConfigError, TypeError) as error:
+            raise ConfigError(f"{path}, sweep {position}: {error}") from error
+    return Plan(path.stem, title, tuple(sweeps))
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -328,20 +272,9 @@ def _toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} cannot be read as a plan: {error}") from error
 
 
-def _no_others(content: Mapping[str, Any], allowed: Sequence[str], where: str) -> None:
-    for name in content:
-        if name not in allowed:
-            raise ConfigError(f"{where}: unknown entry {name!r}; known entries: {', '.join(allowed)}")
-
-
 def _typed(name: str, value: Any, kind: type) -> Any:
     accepted = (int, float) if kind is float else (kind,)
     if isinstance(value, bool) or not isinstance(value, accepted):
-        words = {int: "a whole number", float: "a number", str: "a name"}[kind]
-        raise ConfigError(f"{name} holds {value!r}; it takes {words}")
+        expected = {int: "a whole number", float: "a number", str: "a name"}[kind]
+        raise ConfigError(f"{name} holds {value!r}; it takes {expected}")
     return value
-
-
-def _known(what: str, name: str, names: Sequence[str]) -> None:
-    if name not in names:
-        raise ConfigError(f"no {what} is called {name!r}; the known {what}s are: {', '.join(names)}")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -24,14 +24,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OURS",
-    "Filled",
     "Summary",
     "add_labels",
     "design_title",
     "design_unit",
     "error_figure",
-    "family_of",
-    "filled",
     "method_order",
     "read_rows",
     "unit_text",
@@ -134,14 +131,8 @@ def _entry(design: str) -> DesignEntry | None:
 def unit_text(design: str) -> str:
     """What the errors of a design are, in words."""
     entry = _entry(design)
-    if entry is not None and entry.unit is None:
-        return "structural MSE / variance of g"
-    return "structural MSE / 1e4" if design_unit(design) == 1e4 else "structural MSE"
-
-
-def family_of(preset: str) -> str:
-    """The family of a preset, within which methods are compared: `default`, or `paper` for `paper-qmc` as well."""
-    return preset.split("-")[0]
+    unit = 1.0 if entry is None else entry.unit
+    return {None: "structural MSE / variance of g", 1e4: "structural MSE / 1e4"}.get(unit, "structural MSE")
 
 
 def add_labels(frame: pd.DataFrame) -> pd.DataFrame:
@@ -216,18 +207,15 @@ def error_figure(rows: pd.DataFrame, design: str) -> Figure:
             errors = fits.groupby("n")["mse"].agg(["mean", "std", "min"]).fillna(0.0)
             below = np.minimum(errors["std"], errors["mean"] - errors["min"])
             style, variant = method_style(method), presets.index(preset)
-            look: dict[str, Any] = {
-                "color": style.colour,
-                "marker": style.marker,
-                "linestyle": _DASHES[variant % len(_DASHES)],
-            }
             lines[label.replace("$", r"\$")] = panel.errorbar(
                 errors.index,
                 errors["mean"],
                 [below, errors["std"]],
                 capsize=3,
                 mfc="white" if variant else None,
-                **look,
+                color=style.colour,
+                marker=style.marker,
+                linestyle=_DASHES[variant % len(_DASHES)],
             )
         panel.set(title=f"rho = {rho:g}", xlabel="sample size n", xscale="log", yscale="log")
     if lines:
@@ -235,53 +223,3 @@ def error_figure(rows: pd.DataFrame, design: str) -> Figure:
         figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=4, frameon=False)
     figure.suptitle(design_title(design).replace("$", r"\$"))
     return figure
-
-
-class Filled(NamedTuple):
-    """How far some runs of one family are."""
-
-    family: str
-    cells: int  # different runs but for their seeds
-    filled_cells: int  # with at least one fit of today's version
-    fits: int
-    done: int  # by today's version
-    other: int  # by another version only
-    hours: float  # of one processor, for the fits not done by today's version, from the times of stored rows
-    unknown: int  # fits of which no row of the same design, method and preset tells the time
-
-    @property
-    def missing(self) -> int:
-        """Fits that today's version has not done."""
-        return self.fits - self.done
-
-
-def filled(frame: pd.DataFrame, specs: Iterable[RunSpec]) -> list[Filled]:
-    """How far these runs are, by family; the rest's cost is estimated from rows at the nearest sample size.
-
-    Args:
-        frame: what :func:`read_rows` gives.
-        specs: the runs.
-    """
-    runs = pd.DataFrame([asdict(spec) for spec in specs])
-    if runs.empty:
-        return []
-    # Of several rows of one run, one of today's version counts.
-    good = frame[frame["ok"]].sort_values("outdated", kind="stable")
-    runs = runs.merge(good[[*runs.columns, "outdated"]].drop_duplicates(list(runs.columns)), how="left")
-    runs["done"], runs["other"] = runs["outdated"].eq(False), runs["outdated"].eq(True)
-    times = good.groupby(["design", "method", "preset", "n"])["cpu_seconds"].mean()
-    found = []
-    families = runs["preset"].map(family_of)
-    for family, own in sorted(runs.groupby(families), key=lambda item: item[0] == "default"):
-        hours, unknown = 0.0, 0
-        for (design, method, preset, n), missing in own[~own["done"]].groupby(["design", "method", "preset", "n"]):
-            known = times.get((design, method, preset), pd.Series(dtype=float))
-            if known.empty:
-                unknown += len(missing)
-                continue
-            nearest = min(known.index, key=lambda size: abs(np.log(size / n)))
-            hours += len(missing) * known[nearest] * n / nearest / 3600.0
-        cells = own.groupby(_CELL)["done"].any()
-        counts = (len(cells), int(cells.sum()), len(own), int(own["done"].sum()), int(own["other"].sum()))
-        found.append(Filled(family, *counts, hours, unknown))
-    return found

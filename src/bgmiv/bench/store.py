@@ -191,8 +191,6 @@ class RowStore:
         """Every row, ordered by specification and versions, and what is wrong with each line that is none."""
         if not self.folder.is_dir():
             raise StoreError(f"{self.folder} is not a folder; name the folder given to --store")
-        if any(self.folder.glob("[0-9a-f]" * 16 + ".json")):
-            raise StoreError(f"{self.folder} is of an earlier version; see benchmarks/convert_rows.py")
         lines = [line for path in self._files() for line in _lines(path)]
         rows = tuple(row for _, row in sorted(_by_key(lines).items()))
         return Contents(rows, tuple(line.problem for line in lines if line.problem))

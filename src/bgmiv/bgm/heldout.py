@@ -31,7 +31,7 @@ from bgmiv.fitted import FitEvidence
 from bgmiv.integrate import IntegrationRule, ResidualNodes, residual_nodes, rule_for
 from bgmiv.likelihood import Gaussian, Levels
 from bgmiv.linear_iv import strength_of
-from bgmiv.sieve.columns import Learned
+from bgmiv.sieve.fit import Learned
 from bgmiv.training import Row, TrainingData
 
 if TYPE_CHECKING:

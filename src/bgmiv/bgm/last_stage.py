@@ -24,8 +24,7 @@ from bgmiv.estimators.fitted import FittedSieve
 from bgmiv.fitted import FittedMethod, HeldOutPredictions
 from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.sieve.bases import SieveFunction
-from bgmiv.sieve.columns import Learned
-from bgmiv.sieve.fit import SieveConfig, SieveFit, fit_sieve, left_out_errors, min_rows
+from bgmiv.sieve.fit import Learned, SieveConfig, SieveFit, fit_sieve, left_out_errors, min_rows
 
 __all__ = [
     "LAST_STAGE_INTERVALS", "FittedBGMIV", "FittedWithoutNetworks", "LastStage", "fit_sieve_stage",
@@ -139,7 +138,7 @@ def _better(networks: LastStage, sieve: LastStage) -> bool:
     y = np.asarray(data.outcome, np.float64)
 
     def errors(fit: SieveFit) -> Floats:
-        controls = fit.residuals[:, : fit.function.treatment.sizes["lines"]]
+        controls = fit.residuals[:, : fit.function.treatment.n_linear]
         return left_out_errors(y, fit.left_out, controls, weights)
 
     gains = weights * (errors(sieve.fit) ** 2 - errors(networks.fit) ** 2)

@@ -1,30 +1,31 @@
-"""``bgmiv demo``: a market or a study from its rows to the page that an analyst would show."""
+"""What to try the commands on: ``bgmiv demo``, a simulated market, and ``bgmiv data``, real data sets."""
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from bgmiv.cli.options import at_least, blaming, check_preset, echo, make_model, reported, usable_folder
+from bgmiv._io import write_whole
+from bgmiv.cli.options import AsJson, Overwrite, Preset, Seed, make_model, naming_option, usable_folder, writable_file
+from bgmiv.cli.output import counted, echo, print_json, print_table
 from bgmiv.registry import method_label
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from rich.console import Console
-
     from bgmiv.analysis.analysis import Analysis, MethodRow
     from bgmiv.bench.evaluate import StructuralError
     from bgmiv.bench.plan import RunSpec
     from bgmiv.bench.store import Row
 
-__all__ = ["DemoResult", "constant_error", "demo", "demo_files", "error_texts", "run_spec", "with_truth"]
+__all__ = [
+    "EMPIRICAL", "DemoResult", "constant_error", "demo", "demo_files", "empirical_command", "error_texts", "mnist",
+    "run_spec", "with_truth",
+]  # fmt: skip
 
 # The quickest first, so that both long fits run side by side; tables end with it.
 _METHODS = ("tsls", "bgm-iv", "bgm-iv-noiv")
@@ -70,126 +71,68 @@ def run_spec(spec: RunSpec) -> DemoResult:
     return DemoResult(row, replace(answer, note=_NOTES.get(spec.method, "")), analysis)
 
 
-class _Which(StrEnum):
-    """What is shown; typer learned to read Literal after the lowest version that is allowed."""
-
-    airline = "airline"
-    schooling = "schooling"
-
-
-@reported
 def demo(
-    which: Annotated[
-        _Which, typer.Argument(help="airline: a simulated market whose truth is known; schooling: Card's real data.")
-    ] = _Which.airline,
-    n: Annotated[int, typer.Option(help="Rows to simulate.")] = 1000,
-    rho: Annotated[float, typer.Option(help="Confounding: correlation of the price shock with demand.")] = 0.9,
-    seed: Annotated[int, typer.Option(help="Seed of the sample and of the fits.")] = 0,
-    preset: Annotated[str, typer.Option(help="Settings of the fits: default or paper.")] = "default",
-    out: Annotated[Path, typer.Option(help="Folder for the pages.")] = Path("out/demo"),
+    n: Annotated[int, typer.Option(help="Rows to simulate.", min=20)] = 1000,
+    rho: Annotated[
+        float, typer.Option(help="Confounding: correlation of the price shock with demand.", min=-1.0, max=1.0)
+    ] = 0.9,
+    seed: Seed = 0,
+    preset: Preset = "default",
+    out: Annotated[Path, typer.Option(help="Folder for the page and the results.")] = Path("out/demo"),
 ) -> None:
-    """Fit a simulated market, or real data on the returns to schooling, and write pages with the results.
+    """Fit a simulated market, and write a page with the results.
 
-    airline simulates demand with endogenous prices and compares BGM-IV with the same model without the instrument, with
-    linear two-stage least squares and with the truth: report.html is what an analyst would have with the truth drawn
-    in, results.json has the errors. schooling fits Card's data (pip install 'pybgmiv\\[data]') and writes
-    schooling.html.
+    It simulates airline demand with endogenous prices and compares BGM-IV with the same model without the instrument,
+    with linear two-stage least squares and with the truth: report.html is what an analyst would have with the truth
+    drawn in, results.json has the errors.
     """
-    at_least(20, n, "--n")
-    at_least(0, seed, "--seed")
-    check_preset(preset)
     usable_folder(out, "--out")
-    if which is _Which.schooling:
-        _schooling(seed, preset, out)
-    else:
-        _airline(n, rho, seed, preset, out)
 
-
-def _schooling(seed: int, preset: str, out: Path) -> None:
-    from bgmiv.analysis.page import write_report
-    from bgmiv.analysis.text import headline
-    from bgmiv.cli.tables import warnings_shown
-    from bgmiv.designs.empirical import load_empirical
-
-    card = load_empirical("card")
-    echo(f"Returns to schooling (Card 1995): {card.n_rows} men, seed {seed}, preset {preset}", err=True)
-    model = make_model("bgm-iv", preset, seed, {})
-    with warnings_shown():
-        model.fit_formula(card.formula, card.table)
-        asked: dict[str, Any] = {"title": "What is a year of schooling worth?", "units": "men"}
-        analysis = model.analysis(by="black", t0=12, t1=16, source=f"Card (1995), from {card.source}", **asked)
-    echo(headline(analysis))
-    out.mkdir(parents=True, exist_ok=True)
-    echo(f"wrote {write_report(analysis, out / 'schooling.html')}")
-
-
-def _airline(n: int, rho: float, seed: int, preset: str, out: Path) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from bgmiv._io import write_whole
     from bgmiv.bench.plan import Sweep
-    from bgmiv.designs.base import check_draw
 
-    with blaming("--rho"):
-        check_draw(n, rho, seed)
-    with blaming("--preset"):
+    with naming_option("--rho"):
         specs = Sweep(["demand-confounded"], [n], [rho], _METHODS, [preset], seed=seed).specs()
     out.mkdir(parents=True, exist_ok=True)
-    progress, console = Console(stderr=True), Console()
-    progress.print(
-        f"[bold]Confounded airline demand[/bold]: n = {n}, rho = {rho:g}, seed {seed}, preset {preset}", highlight=False
+    echo(f"Confounded airline demand: n = {n}, rho = {rho:g}, seed {seed}, preset {preset}", err=True)
+    results = _fit(specs)
+    print_table(
+        "Mean squared error of the demand curve",
+        ("method", "error", "inside", "outside", "time"),
+        error_texts([result.row for result in results]),
+        caption="inside / outside: at prices that are / are not observed in that season",
     )
-    results = _fit(specs, progress)
-    table = Table(title="Mean squared error of the demand curve", title_justify="left", caption_justify="left")
-    table.caption = "inside / outside: at prices that are / are not observed in that season"
-    texts = error_texts([result.row for result in results])
-    for name in texts:
-        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=name != "method")
-    for cells in texts.itertuples(index=False):
-        table.add_row(*cells)
-    console.print(table)
     for name, content in demo_files(results).items():
         write_whole(out / name, content)
-        console.print(f"wrote {out / name}", highlight=False, markup=False, soft_wrap=True)
+        echo(f"wrote {out / name}")
     if any(result.row.status != "ok" for result in results):
         raise typer.Exit(1)
 
 
-def _fit(specs: Sequence[RunSpec], console: Console) -> list[DemoResult]:
+def _fit(specs: Sequence[RunSpec]) -> list[DemoResult]:
     """Fit in as many processes as there are cores, at most two: 2SLS is done in a moment."""
     from bgmiv.errors import BGMIVError
     from bgmiv.executors import Died, LocalPool, available_cores
-    from bgmiv.progress import FitBoard
 
-    labels = {spec: method_label(spec.method) for spec in specs}
-    found: dict[RunSpec, DemoResult] = {}
-    with FitBoard(console, len(specs)) as board:
-        for outcome in LocalPool(min(2, available_cores())).map(run_spec, specs):
-            if isinstance(outcome, Died):
-                raise BGMIVError(f"{labels[outcome.item]}: {outcome.reason}")
-            row = outcome.result.row
-            text = f"done in {row.seconds:.1f} s" if row.status == "ok" else f"failed: {row.error}"
-            board.done(f"{labels[row.spec]}: {text}", failed=row.status != "ok")
-            found[row.spec] = outcome.result
-    return [found[spec] for spec in (*specs[1:], specs[0])]
+    results: dict[RunSpec, DemoResult] = {}
+    for outcome in counted(LocalPool(min(2, available_cores())).map(run_spec, specs), len(specs)):
+        label = method_label(outcome.item.method)
+        if isinstance(outcome, Died):
+            raise BGMIVError(f"{label}: {outcome.reason}")
+        row = outcome.result.row
+        echo(f"  {label}: {f'done in {row.seconds:.1f} s' if row.status == 'ok' else f'failed: {row.error}'}", err=True)
+        results[row.spec] = outcome.result
+    return [results[spec] for spec in (*specs[1:], specs[0])]
 
 
-def error_texts(rows: Sequence[Row]) -> pd.DataFrame:
+def error_texts(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     """The table of errors as texts: a line for each method, and the constant prediction last."""
-    import pandas as pd
-
-    def cells(everywhere: float | None, inside: float | None, outside: float | None) -> tuple[str, ...]:
-        if everywhere is None or inside is None or outside is None:
-            return ("failed", "", "")
-        return (f"{everywhere:,.0f}", f"{inside:,.0f}", f"{outside:,.0f}")
-
+    constant = constant_error(rows[0])
     lines = []
     for row in rows:
-        errors = cells(row.structural_mse, row.structural_mse_in_support, row.structural_mse_outside)
-        lines.append((method_label(row.method), *errors, f"{row.seconds:.1f} s"))
-    lines.append(("constant (mean outcome)", *cells(*constant_error(rows[0])), ""))
-    return pd.DataFrame(lines, columns=["method", "error", "inside", "outside", "time"])
+        errors = (row.structural_mse, row.structural_mse_in_support, row.structural_mse_outside)
+        texts = ["failed" if error is None else f"{error:,.0f}" for error in errors]
+        lines.append((method_label(row.method), *texts, f"{row.seconds:.1f} s"))
+    return [*lines, ("constant (mean outcome)", *(f"{error:,.0f}" for error in constant), "")]
 
 
 def demo_files(results: Sequence[DemoResult]) -> dict[str, bytes]:
@@ -238,3 +181,64 @@ def constant_error(row: Row) -> StructuralError:
     grid = design.grid()
     mean = float(design.sample(row.n, row.rho, row.seed).outcome.mean())
     return structural_error(np.full(len(grid), mean), grid)
+
+
+EMPIRICAL = {
+    "card": "Log wages of young men, their schooling, and whether a college was near (Card 1995).",
+    "mroz": "Log wages of working married women, their schooling and that of their parents (Mroz 1987).",
+    "401ksubs": "Net financial assets, participation in a 401(k) plan and eligibility for one (Abadie 2003).",
+    "bwght": "Birth weights, cigarettes smoked and their price: an instrument that is too weak.",
+    "meps": "Drug expenses of the elderly, insurance, and the share of benefits in income.",
+    "cigarettes": "Packs of cigarettes sold in 48 states in 1995, their price and taxes (Stock and Watson).",
+    "fertility": "Weeks worked by mothers, a third child, and the sex of the first two (Angrist and Evans 1998).",
+}
+"""The real data sets, each with its content."""
+
+
+def mnist(
+    path: Annotated[
+        Path | None, typer.Option(help="Folder with the four files of MNIST, as they are or .gz: check and copy them.")
+    ] = None,
+) -> None:
+    """Fetch the images of MNIST for the designs mnist and mnist-hd, check them, and keep them.
+
+    The environment variable BGMIV_MNIST names a folder to use instead; BGMIV_DATA_CACHE is where files are
+    kept, instead of the user's cache.
+    """
+    from bgmiv.designs.mnist import store_mnist
+
+    echo(f"MNIST, checked: {store_mnist(path)}")
+
+
+def empirical_command(name: str) -> Callable[..., None]:
+    """The command that writes one of the real data sets."""
+
+    def write(
+        out: Annotated[Path | None, typer.Option(help="The CSV file; by default one of this name here.")] = None,
+        overwrite: Overwrite = False,
+        as_json: AsJson = False,
+    ) -> None:
+        target = writable_file(out or Path(f"{name}.csv"), "--out", overwrite=overwrite)
+
+        import pandas as pd
+
+        from bgmiv.designs.empirical import load_empirical
+
+        data = load_empirical(name)
+        # Booleans as readers of CSV expect them.
+        table = pd.DataFrame(data.table).replace({True: "true", False: "false"})
+        write_whole(target, table.to_csv(index=False, lineterminator="\n").encode())
+        published = data.published
+        if as_json:
+            record = {"file": str(target), "rows": data.n_rows, "formula": data.formula, "source": data.source}
+            print_json(record | {"published": None if published is None else published._asdict()})
+            return
+        echo(f"{data.n_rows} rows: {target}")
+        echo(f"formula: {data.formula}")
+        if published is not None:
+            error = "" if published.standard_error is None else f" ({published.standard_error})"
+            echo(f"published two-stage least squares: {published.coefficient}{error}, {published.reference}")
+
+    write.__name__ = name
+    write.__doc__ = f"{EMPIRICAL[name]} Writes a CSV file and prints the formula to use."
+    return write

@@ -20,8 +20,8 @@ import typer
 from bgmiv._version import VERSION
 from bgmiv.cli import fit, saved
 from bgmiv.cli.bench import gc, merge, plans, report, run, show, status
-from bgmiv.cli.data import EMPIRICAL, empirical_command, mnist
-from bgmiv.cli.demo import demo
+from bgmiv.cli.demo import EMPIRICAL, demo, empirical_command, mnist
+from bgmiv.cli.output import Commands
 
 __all__ = ["app", "main"]
 
@@ -31,6 +31,7 @@ Exit codes: 0 fine; 1 bad data or a bad model folder; 2 bad usage; 3 the fit fai
 
 app = typer.Typer(
     name="bgmiv",
+    cls=Commands,
     help="Instrumental-variable analysis by Bayesian generative modelling (BGM-IV).",
     epilog=_EPILOG,
     no_args_is_help=True,
@@ -41,7 +42,7 @@ app.command("fit", epilog=fit.EPILOG)(fit.fit)
 for _verb in (saved.predict, saved.effect, saved.diagnose, saved.report):
     app.command(_verb.__name__, epilog=saved.EPILOGS[_verb.__name__])(_verb)
 app.command("compare", epilog=fit.COMPARE_EPILOG)(fit.compare)
-app.command("demo", epilog="Example: bgmiv demo --n 1000 --rho 0.5 --out out/demo; bgmiv demo schooling")(demo)
+app.command("demo", epilog="Example: bgmiv demo --n 1000 --rho 0.5 --out out/demo")(demo)
 
 _bench = typer.Typer(help="Benchmarks on designs with a known truth: run, store and report fits.", no_args_is_help=True)
 for _command in (run, plans, status, show, report, gc, merge):

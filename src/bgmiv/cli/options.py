@@ -1,170 +1,274 @@
-"""What the commands share: options, refusing bad ones, paths, printing, and reporting errors."""
+"""Options that several commands have, and the checks of their values."""
 
 from __future__ import annotations
 
 import functools
-import json
+import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import copy_context
-from dataclasses import asdict, is_dataclass
-from math import isfinite, isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from bgmiv._io import check_writable
-from bgmiv.errors import BGMIVError, ConfigError, StoreError, printable
+from bgmiv.errors import BGMIVError, printable
 from bgmiv.registry import METHODS, NO_INSTRUMENT, find_method, method_names, nearest_preset, preset_names
 
 if TYPE_CHECKING:
-    from bgmiv.diagnostics.verdict import Verdict
     from bgmiv.estimators.base import IVEstimator
 
 __all__ = [
-    "FAILED_FIT",
-    "INTERRUPTED",
-    "AsJson",
-    "Level",
-    "Preset",
-    "Seed",
-    "at_least",
-    "bad",
-    "blaming",
-    "check_level",
-    "check_method",
-    "check_outputs",
-    "check_preset",
-    "complete_method",
-    "echo",
-    "exit_if_failed",
-    "make_model",
-    "method_help",
-    "numbers",
-    "plain",
-    "print_json",
-    "reported",
-    "usable_folder",
-    "verdict_record",
-    "words",
-    "writable_file",
-]
-
-P = ParamSpec("P")
-T = TypeVar("T")
-Number = TypeVar("Number", int, float)
-
-INTERRUPTED = 130
-"""The exit code of a command stopped by Ctrl-C, by the shell's convention."""
-
-FAILED_FIT = 3
-"""The exit code of every command that shows a fit which failed its held-out checks."""
+    "METHOD_CHOICE", "AsJson", "CSVFileFormat", "ColumnRoles", "Data", "Level", "Overwrite", "Preset", "Seed",
+    "check_outputs", "choice", "column_roles", "csv_format", "make_model", "method_help", "naming_option",
+    "option_error", "read_data", "split_commas", "usable_folder", "with_options", "writable_file",
+]  # fmt: skip
 
 
-def complete_method(incomplete: str) -> list[str]:
-    """Methods that begin so, also after a comma.
-
-    >>> complete_method("tsls,k")
-    ['tsls,kiv', 'tsls,kiv-noiv']
-    """
-    before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in method_names() if name.startswith(last)]
-
-
-def _complete_preset(incomplete: str) -> list[str]:
-    """Presets that begin so."""
-    return [name for name in preset_names() if name.startswith(incomplete)]
-
-
-Preset = Annotated[str, typer.Option(help="Settings of the methods.", autocompletion=_complete_preset)]
-Seed = Annotated[int, typer.Option(help="Random seed: the same seed gives the same result.")]
-Level = Annotated[float, typer.Option(help="Level of the intervals.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-
-
-def bad(message: str, option: str) -> typer.BadParameter:
-    """The error for a value that is refused, which names its option."""
+def option_error(message: str, option: str | None = None) -> typer.BadParameter:
+    """The error for a value that is refused, which names its option; one that is raised in a callback needs no name."""
     return typer.BadParameter(printable(message), param_hint=option)
 
 
-def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
-    """Print a text; nothing in it that came from data can act on the terminal."""
-    typer.echo(printable(text), err=err, nl=nl)
-
-
-def words(values: list[str]) -> list[str]:
-    """Split every value at commas: options may be repeated or hold a list.
-
-    >>> words(["bgm-iv,tsls", "bgm-iv-noiv"])
-    ['bgm-iv', 'tsls', 'bgm-iv-noiv']
-    """
-    return [word.strip() for value in values for word in value.split(",") if word.strip()]
-
-
-def numbers(values: list[str], convert: Callable[[str], Number], option: str, kind: str) -> list[Number]:
-    """Numbers from an option that may be repeated or hold a list.
-
-    >>> numbers(["1000,5000"], int, "--n", "a whole number")
-    [1000, 5000]
-    """
-    found = []
-    for word in words(values):
-        try:
-            found.append(convert(word))
-        except ValueError:
-            raise bad(f"{word!r} is not {kind}", option) from None
-    if not found:
-        raise bad(f"give {kind}", option)
-    return found
-
-
-def at_least(minimum: int, value: int, option: str) -> None:
-    """Refuse a number that is too small, naming the option."""
-    if value < minimum:
-        raise bad(f"{value} is too small; choose {minimum} or more", option)
-
-
-def check_level(value: float) -> None:
-    """Refuse a confidence level that does not lie between 0 and 1."""
-    if not 0.5 < 0.5 + value / 2.0 < 1.0:
-        raise bad(f"{value} does not lie between 0 and 1, such as 0.95", "--level")
-
-
 @contextmanager
-def blaming(option: str) -> Iterator[None]:
-    """A setting refused inside is reported as a bad value of that option, with exit code 2."""
+def naming_option(option: str) -> Iterator[None]:
+    """What is refused inside is reported as a bad value of that option, with exit code 2."""
     try:
         yield
-    except (ConfigError, StoreError) as error:
-        raise bad(str(error), option) from error
+    except BGMIVError as error:
+        raise option_error(str(error), option) from error
 
 
-def check_method(name: str, option: str = "--method") -> None:
-    """Refuse an unknown method."""
-    if name not in method_names():
-        raise bad(f"unknown method {name!r}; there are {', '.join(method_names())}", option)
+def choice(known: Sequence[str]) -> dict[str, Any]:
+    """Arguments of `typer.Option` for an option with some known values, or a list of them with commas between."""
+
+    def check(value: Any) -> Any:
+        given = split_commas(value) if isinstance(value, list) else value
+        for name in given if isinstance(given, list) else [value]:
+            if name is not None and name not in known:
+                raise option_error(f"{name!r} is unknown; there are {', '.join(known)}")
+        return given
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        return [f"{before}{comma}{name}" for name in known if name.startswith(last)]
+
+    return {"callback": check, "autocompletion": complete}
 
 
-def check_preset(name: str) -> None:
-    """Refuse an unknown preset."""
-    if name not in preset_names():
-        raise bad(f"unknown preset {name!r}; there are {', '.join(preset_names())}", "--preset")
+def split_commas(values: list[str] | None) -> list[str]:
+    """Split every value at commas: options may be repeated or hold a list.
+
+    >>> split_commas(["bgm-iv,tsls", "bgm-iv-noiv"])
+    ['bgm-iv', 'tsls', 'bgm-iv-noiv']
+    """
+    return [name.strip() for value in values or () for name in value.split(",") if name.strip()]
 
 
-def make_model(method: str, preset: str, seed: int, kinds: Mapping[str, str], **only_bgm: Any) -> IVEstimator:
+def _check_level(value: float) -> float:
+    if not 0.5 < 0.5 + value / 2.0 < 1.0:
+        raise option_error(f"{value} does not lie between 0 and 1, such as 0.95")
+    return value
+
+
+Data = Annotated[Path, typer.Argument(help="A CSV or Parquet file.", show_default=False)]
+Preset = Annotated[str, typer.Option(help="Settings of the methods.", **choice(preset_names()))]
+Seed = Annotated[int, typer.Option(help="Random seed: the same seed gives the same result.", min=0)]
+Level = Annotated[float, typer.Option(help="Level of the intervals.", callback=_check_level)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+
+
+def with_options(**groups: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of functions; what each function returns is the command's argument of that name."""
+    shared = {name: inspect.signature(group, eval_str=True).parameters for name, group in groups.items()}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True).parameters
+        options: dict[str, inspect.Parameter] = {}
+        for parameters in reversed(shared.values()):
+            options |= parameters
+        options |= {name: option for name, option in own.items() if name not in groups}
+
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            for name, group in groups.items():
+                given[name] = group(**{option: given.pop(option) for option in shared[name]})
+            command(**given)
+
+        keywords = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in options.values()]
+        run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+        run.__annotations__ = {name: option.annotation for name, option in options.items()}
+        return run
+
+    return decorate
+
+
+CSVFileFormat = Any
+"""A `CSVFormat`: how a CSV file is written."""
+
+
+def csv_format(
+    encoding: Annotated[str, typer.Option(help="Encoding of a CSV file, such as latin-1.")] = "utf-8",
+    delimiter: Annotated[str, typer.Option(help="Field separator of a CSV file, such as ';' or '\\t'.")] = ",",
+    decimal: Annotated[str, typer.Option(help="Decimal mark of a CSV file, '.' or ','.")] = ".",
+    na: Annotated[
+        list[str] | None,
+        typer.Option(help="Another code for missing values, such as '.' or -9, besides NA, NaN, null. Repeatable."),
+    ] = None,
+) -> CSVFileFormat:
+    """How the options say that a file is written."""
+    from bgmiv.data.files import CSVFormat
+    from bgmiv.data.messages import name_settings
+
+    name_settings(functools.partial(_as_option, {}))
+    with naming_option("--decimal" if decimal not in ".," else "--delimiter"):
+        return CSVFormat(encoding, delimiter.replace("\\t", "\t"), decimal, tuple(na or ()))
+
+
+def read_data(file: Path, form: CSVFileFormat) -> Any:
+    """The table of a file; messages of this command call its rows by their lines."""
+    from bgmiv.data.files import read_file
+    from bgmiv.data.messages import name_rows
+
+    table, lines = read_file(file, form)
+    if lines is not None:
+        name_rows(lines, "line")
+    return table
+
+
+class ColumnRoles(NamedTuple):
+    """What the columns of a table are, as the estimators take it."""
+
+    formula: str | None
+    names: dict[str, Any]  # of the columns by their roles; empty with a formula
+    shared: dict[str, Any]  # what `fit_formula` and `fit_table` both take
+    settings: dict[str, str]  # what the estimator takes: kinds and covariance
+
+    def fit(self, model: IVEstimator, table: Any) -> IVEstimator:
+        """The estimator fitted on the table, by formula or by names."""
+        if self.formula is not None:
+            return model.fit_formula(self.formula, table, **self.shared)
+        return model.fit_table(table, **self.names, **self.shared)
+
+    def complete_rows(self, table: Any) -> Any:
+        """Which rows of the table have a value in every column that the fit uses."""
+        from bgmiv.data.formula import formula_columns
+        from bgmiv.data.table import complete_rows
+
+        columns = {**self.names, "sample_weight": self.shared["sample_weight"], "clusters": self.shared["clusters"]}
+        if self.formula is not None:
+            columns["formula"] = formula_columns(self.formula, table)
+        used: list[str] = []
+        for names in columns.values():
+            used += [names] if isinstance(names, str) else names or []
+        return complete_rows(table, dict.fromkeys(used))
+
+
+def column_roles(
+    formula: Annotated[
+        str | None,
+        typer.Option(help="'outcome ~ covariates + \\[treatment ~ instruments]', instead of the next four options."),
+    ] = None,
+    outcome: Annotated[str | None, typer.Option(help="Column of the outcome.")] = None,
+    treatment: Annotated[str | None, typer.Option(help="Column of the treatment.")] = None,
+    instruments: Annotated[
+        list[str] | None, typer.Option(help="Columns of the instruments: a,b or repeat the option.")
+    ] = None,
+    covariates: Annotated[list[str] | None, typer.Option(help="Columns of the covariates, likewise.")] = None,
+    sample_weight: Annotated[str | None, typer.Option(help="Column of sample weights.")] = None,
+    clusters: Annotated[
+        list[str] | None,
+        typer.Option(help="Column of clusters: rows that are not independent. Two columns, a,b: clusters two ways."),
+    ] = None,
+    covariance: Annotated[
+        str,
+        typer.Option(
+            help="What standard errors and tests allow for: auto, classical, robust or cluster.",
+            **choice(("auto", "classical", "robust", "cluster")),
+        ),
+    ] = "auto",
+    missing: Annotated[
+        str, typer.Option(help="raise: refuse missing values; drop: drop such rows.", **choice(("raise", "drop")))
+    ] = "raise",
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(help="COLUMN=KIND to declare a column: continuous, binary or categorical. Repeatable."),
+    ] = None,
+) -> ColumnRoles:
+    """The roles that the options stand for; a bad option is named before the file is read."""
+    from bgmiv.data.formula_terms import split_formula
+    from bgmiv.data.messages import name_settings
+
+    names: dict[str, Any] = {
+        "outcome": outcome,
+        "treatment": treatment,
+        "instruments": split_commas(instruments),
+        "covariates": split_commas(covariates) or None,
+    }
+    given = [f"--{role}" for role, columns in names.items() if columns]
+    if formula is None:
+        if not given:
+            example = "--formula 'y ~ v + [x ~ w]', or --outcome, --treatment and --instruments"
+            raise option_error(f"say which column is which: {example}", "--formula")
+        for option in ("--outcome", "--treatment", "--instruments"):
+            if option not in given:
+                raise option_error("name a column of the file", option)
+    elif given:
+        raise option_error(f"give a formula or {given[0]}, not both", "--formula")
+    else:
+        names = {}
+        with naming_option("--formula"):
+            outcome, treatment, *_ = split_formula(formula)
+    kinds = _declared_kinds(kind)
+    roles = {"treatment_kind": str(treatment), "outcome_kind": str(outcome)}
+    settings = {role: kinds.pop(name) for role, name in roles.items() if name in kinds}
+    name_settings(functools.partial(_as_option, roles))
+    shared = {"sample_weight": sample_weight, "clusters": split_commas(clusters) or None, "missing": missing}
+    return ColumnRoles(formula, names, {**shared, "blocks": kinds or None}, {**settings, "covariance": covariance})
+
+
+def _declared_kinds(declarations: list[str] | None) -> dict[str, str]:
+    kinds = {}
+    for entry in split_commas(declarations):
+        name, _, kind = entry.rpartition("=")
+        if not name or kind not in ("continuous", "binary", "categorical"):
+            raise option_error(f"{entry!r} is not COLUMN=KIND with continuous, binary or categorical", "--kind")
+        kinds[name] = kind
+    return kinds
+
+
+def _as_option(roles: Mapping[str, str], name: str, value: object, column: str) -> str:
+    """How messages write an argument of the library; `roles` are columns by the arguments that declare their kinds.
+
+    >>> _as_option({}, "missing", "drop", ""), _as_option({}, "na_values", ["."], "")
+    ('--missing drop', "--na '.'")
+    >>> _as_option({}, "blocks", "binary", "v"), _as_option({"outcome_kind": "y"}, "outcome_kind", "binary", "")
+    ('--kind v=binary', '--kind y=binary')
+    """
+    column = roles.get(name, column)
+    if column:
+        return f"--kind {column}" + ("" if value is None else f"={value}")
+    if isinstance(value, list):
+        return f"--na {value[0]!r}"
+    if value is True:
+        return f"--{name}"
+    return f"--{name} {value!r}" if name in ("encoding", "delimiter", "decimal") else f"--{name} {value}"
+
+
+def make_model(method: str, preset: str, seed: int, settings: Mapping[str, Any], **only_bgm: Any) -> IVEstimator:
     """An estimator of a method, under its nearest preset, that shows its progress; others have no `only_bgm`."""
     estimator = find_method(method).estimator_class()
     known = estimator().get_params()
     given = {name: value for name, value in only_bgm.items() if value is not None}
     for name in given:
         if name not in known:
-            raise bad(f"{method} has none; it is for bgm-iv", f"--{name}")
+            raise option_error(f"{method} has none; it is for bgm-iv", f"--{name}")
     shared = {"preset": nearest_preset(method, preset), "random_state": seed, "progress": True, **given}
-    arguments = {**kinds, "use_instrument": not method.endswith(NO_INSTRUMENT)}
-    found: IVEstimator = estimator(**arguments, **{name: value for name, value in shared.items() if name in known})
-    return found
+    arguments = {name: value for name, value in shared.items() if name in known}
+    model: IVEstimator = estimator(**settings, **arguments, use_instrument=not method.endswith(NO_INSTRUMENT))
+    return model
 
 
 def method_help() -> str:
@@ -172,29 +276,32 @@ def method_help() -> str:
     return ", ".join(METHODS)
 
 
+METHOD_CHOICE = choice(method_names())
+
+
 def usable_folder(path: Path, option: str) -> Path:
     """Refuse a path that is a file, or that lies under one or where nothing can be written."""
     nearest = next(parent for parent in (path.absolute(), *path.absolute().parents) if os.path.exists(parent))
     if not nearest.is_dir():
-        raise bad(f"{nearest} is a file; name a folder", option)
-    with blaming(option):
+        raise option_error(f"{nearest} is a file; name a folder", option)
+    with naming_option(option):
         check_writable(nearest)
     return path
 
 
-def writable_file(path: Path, option: str, *, overwrite: bool = True) -> Path:
+def writable_file(path: Path, option: str, *, overwrite: bool) -> Path:
     """Refuse a path that is a folder, or whose folder cannot be written in; and one that exists unless replaced."""
     if path.is_dir():
-        raise bad(f"{path} is a folder; name a file", option)
+        raise option_error(f"{path} is a folder; name a file", option)
     folder = Path(os.path.realpath(path)).parent
     if (path.exists() and not path.is_file()) or _is_opened(path):
-        raise bad(f"{path} is a device or a pipe, or links to itself; name a file", option)
+        raise option_error(f"{path} is a device or a pipe, or links to itself; name a file", option)
     if not folder.is_dir():
-        raise bad(f"the folder {folder if path.is_symlink() else path.parent} does not exist; make it first", option)
-    with blaming(option):
+        raise option_error(f"the folder {folder if path.is_symlink() else path.parent} does not exist", option)
+    with naming_option(option):
         check_writable(folder)
     if path.exists() and not overwrite:
-        raise bad(f"{path} exists; name another file or give --overwrite", option)
+        raise option_error(f"{path} exists; name another file or give --overwrite", option)
     return path
 
 
@@ -209,91 +316,22 @@ def _is_opened(path: Path) -> bool:
     return True
 
 
-def check_outputs(outputs: Mapping[str, Path | None], *inputs: Path | None) -> None:
+def check_outputs(outputs: Mapping[str, Path | None], *inputs: Path) -> None:
     """Refuse to write where something is read, or where another output goes: links are followed.
 
     `outputs` are paths by their options; an input may be a folder, in which nothing is written.
     """
-    read = [path for path in inputs if path is not None]
     written: dict[str, Path] = {}
     for option, path in outputs.items():
         if path is None:
             continue
         real = Path(os.path.realpath(path))
-        for source in read:
+        for source in inputs:
             # Hard links have different paths.
-            if real.is_relative_to(os.path.realpath(source)) or _same_file(path, source):
-                raise bad(f"{path} is read by this command, and would be overwritten; name another", option)
+            linked = path.exists() and source.exists() and path.samefile(source)
+            if linked or real.is_relative_to(os.path.realpath(source)):
+                raise option_error(f"{path} is read by this command, and would be overwritten; name another", option)
         for other, place in written.items():
             if real.is_relative_to(place) or place.is_relative_to(real):
-                raise bad(f"{path} and {other} {place} are in one place; keep them apart", option)
+                raise option_error(f"{path} and {other} {place} are in one place; keep them apart", option)
         written[option] = real
-
-
-def _same_file(one: Path, other: Path) -> bool:
-    return one.exists() and other.exists() and one.samefile(other)
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON holds it: numbers that are not finite become null or the words "inf" and "-inf".
-
-    >>> plain({"a": (1.0, float("inf")), "b": float("nan")})
-    {'a': [1.0, 'inf'], 'b': None}
-    """
-    import numpy as np
-
-    if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
-    if isinstance(value, dict):
-        return {str(name): plain(entry) for name, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(entry) for entry in value]
-    if isinstance(value, np.ndarray):
-        return plain(value.tolist())
-    if isinstance(value, np.generic):
-        return plain(value.item())
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, float) and not isfinite(value):
-        return None if isnan(value) else str(value)
-    return value
-
-
-def print_json(record: dict[str, Any]) -> None:
-    """One JSON object on stdout."""
-    typer.echo(printable(json.dumps(plain(record), indent=2, allow_nan=False, ensure_ascii=False), escape=True))
-
-
-def verdict_record(verdict: Verdict | None) -> dict[str, Any] | None:
-    """The verdict on a fit, as every JSON output carries it."""
-    if verdict is None:
-        return None
-    found = {"severity": verdict.severity, "reasons": list(verdict.reasons)}
-    return found | {"not_measured": list(verdict.not_measured)}
-
-
-def exit_if_failed(verdict: Verdict | None) -> None:
-    """Say on stderr what the verdict holds against a fit; one that failed ends the command with its exit code."""
-    if verdict is None or verdict.severity in ("good", "note"):
-        return
-    echo(f"Warning: {verdict.sentence}", err=True)
-    if verdict.severity == "failed":
-        raise typer.Exit(FAILED_FIT)
-
-
-def reported(command: Callable[P, T]) -> Callable[P, T]:
-    """A command whose expected errors are one clear line on stderr and exit code 1."""
-
-    @functools.wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            # What messages call the rows of a file ends with the command.
-            return copy_context().run(command, *args, **kwargs)
-        except KeyboardInterrupt as stopped:
-            echo(str(stopped) or "Interrupted.", err=True)
-            raise typer.Exit(INTERRUPTED) from None
-        except (BGMIVError, OSError) as error:
-            echo(f"Error: {error}", err=True)
-            raise typer.Exit(1) from error
-
-    return run

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from bgmiv._io import write_whole
-from bgmiv.cli import options, tables
+from bgmiv.cli import options, output
 
 if TYPE_CHECKING:
     from bgmiv.analysis.analysis import Analysis
@@ -33,19 +34,18 @@ Folder = Annotated[Path, typer.Argument(help="The folder of a saved model.", sho
 _MAX_GROUPS = 50
 
 
-@options.reported
-@tables.takes(tables.chosen_form, "form")
+@options.with_options(form=options.csv_format)
 def predict(
     folder: Folder,
-    data: tables.Data,
-    form: tables.FileFormat,
+    data: options.Data,
+    form: options.CSVFileFormat,
     treatment: Annotated[str | None, typer.Option(help="One treatment for all rows.")] = None,
     treatment_column: Annotated[
         str | None, typer.Option(help="The column with each row's treatment; by default the one of the fit.")
     ] = None,
     level: options.Level = 0.95,
     out: Annotated[Path | None, typer.Option(help="A CSV file, instead of stdout.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file of --out.")] = False,
+    overwrite: options.Overwrite = False,
     guard: Annotated[
         bool, typer.Option(help="In the CSV, an apostrophe before words that a spreadsheet would take for a formula.")
     ] = True,
@@ -57,27 +57,26 @@ def predict(
     of the fit show such a treatment at such covariates. The file needs the covariates' columns; others are ignored.
     """
     if treatment is not None and treatment_column is not None:
-        raise options.bad("give this or --treatment, not both", "--treatment-column")
-    options.check_level(level)
+        raise options.option_error("give this or --treatment, not both", "--treatment-column")
     if out is not None:
         options.check_outputs({"--out": out}, folder, data)
         options.writable_file(out, "--out", overwrite=overwrite)
 
     from bgmiv.data.files import guarded
 
-    with tables.warnings_shown():
+    with output.warnings_shown():
         model = _open(folder)
-        found = _predictions(model, tables.read_data(data, form), treatment, treatment_column, level)
+        rows = _predictions(model, options.read_data(data, form), treatment, treatment_column, level)
     if as_json:
-        options.print_json({"verdict": options.verdict_record(model.verdict_), "rows": found.to_dict("records")})
-    text = (found.map(guarded) if guard else found).to_csv(index=False)
+        output.print_result({"rows": rows.to_dict("records")}, model.verdict_)
+    text = (rows.map(guarded) if guard else rows).to_csv(index=False)
     if out is not None:
         write_whole(out, text.encode("utf-8", "surrogatepass"))
-        options.echo(f"{len(found)} rows: {out}", err=True)
+        output.echo(f"{len(rows)} rows: {out}", err=True)
     elif not as_json:
         # A pipe gets the values as they are.
-        (options.echo if sys.stdout.isatty() else typer.echo)(text, nl=False)
-    options.exit_if_failed(model.verdict_)
+        (output.echo if sys.stdout.isatty() else typer.echo)(text, nl=False)
+    output.exit_if_failed(model.verdict_)
 
 
 def _predictions(model: IVEstimator, table: Any, treatment: str | None, column: str | None, level: float) -> Any:
@@ -86,34 +85,39 @@ def _predictions(model: IVEstimator, table: Any, treatment: str | None, column: 
     import pandas as pd
 
     from bgmiv.data.messages import warn_user
-    from bgmiv.data.table import column_names, select_columns, table_rows
+    from bgmiv.data.table import column_names, table_rows
     from bgmiv.errors import DataError, WeakInstrumentWarning
 
     schema = model.fitted_.schema
     if treatment is not None:
-        n = table_rows(table)
-        x = np.full(n, read_treatment(treatment, schema.treatment, "--treatment"))
+        x = np.full(table_rows(table), read_treatment(treatment, schema.treatment, "--treatment"))
     else:
         name = column or schema.treatment.name
         if column is None and name not in column_names(table):
             raise DataError(f"the file has no column {name!r}. Say --treatment VALUE, or --treatment-column COLUMN.")
-        x = select_columns(table, [name]).columns[0].values
+        x = _column(table, name)
     covariates = table if schema.blocks else None
-    parts: dict[str, Any]
     if model.fitted_.interval_kind:
-        found = model.predict_interval(x, covariates, level=level)
-        parts = {"estimate": found.estimate, "lower": found.lower, "upper": found.upper}
-        inside = found.in_support
-        if found.note:
-            warn_user(found.note, WeakInstrumentWarning)
+        interval = model.predict_interval(x, covariates, level=level)
+        parts = {"estimate": interval.estimate, "lower": interval.lower, "upper": interval.upper}
+        inside = interval.in_support
+        if interval.note:
+            warn_user(interval.note, WeakInstrumentWarning)
     else:
         parts = {"estimate": model.predict(x, covariates)}
         inside = model.in_support(x, covariates)
+    columns: dict[str, Any] = {"row": np.arange(len(x)), "treatment": output.plain(x)}
     levels = schema.outcome.levels if schema.outcome.width > 1 else None
-    shown: dict[str, Any] = {"row": np.arange(len(x)), "treatment": [options.plain(value) for value in x]}
-    for k, name in enumerate([f"_{each}" for each in levels] if levels else [""]):
-        shown |= {part + name: np.asarray(values).reshape(len(x), -1)[:, k] for part, values in parts.items()}
-    return pd.DataFrame({**shown, "in_support": np.asarray(inside, bool)})
+    for k, ending in enumerate([f"_{level}" for level in levels] if levels else [""]):
+        for part, values in parts.items():
+            columns[part + ending] = np.asarray(values).reshape(len(x), -1)[:, k]
+    return pd.DataFrame({**columns, "in_support": np.asarray(inside, bool)})
+
+
+def _column(table: Any, name: str) -> Any:
+    from bgmiv.data.table import select_columns
+
+    return select_columns(table, [name]).columns[0].values
 
 
 class _Row(NamedTuple):
@@ -123,11 +127,10 @@ class _Row(NamedTuple):
     interpolated: bool = False
 
 
-@options.reported
-@tables.takes(tables.chosen_form, "form")
+@options.with_options(form=options.csv_format)
 def effect(
     folder: Folder,
-    form: tables.FileFormat,
+    form: options.CSVFileFormat,
     t0: Annotated[str, typer.Option(help="Treatment to compare with.", show_default=False)],
     t1: Annotated[str, typer.Option(help="Treatment whose effect is wanted.", show_default=False)],
     data: Annotated[
@@ -136,9 +139,13 @@ def effect(
     ] = None,
     by: Annotated[str | None, typer.Option(help="Also for each level of this column.")] = None,
     rows: Annotated[
-        str, typer.Option(help="all, treated (whose treatment is t1) or untreated (t0): the rows to average over.")
+        str,
+        typer.Option(
+            help="all, treated (whose treatment is t1) or untreated (t0): the rows to average over.",
+            **options.choice(("all", "treated", "untreated")),
+        ),
     ] = "all",
-    weights: Annotated[
+    sample_weight: Annotated[
         str | None, typer.Option(help="The column of sample weights in --data; by default that of the fit, if there.")
     ] = None,
     level: options.Level = 0.95,
@@ -149,27 +156,23 @@ def effect(
     Without --data it comes from the stored average curves: exact at their points, which include the treatments of the
     summary, and interpolated linearly between them.
     """
-    options.check_level(level)
-    if rows not in ("all", "treated", "untreated"):
-        raise options.bad(f"{rows!r} is none of all, treated and untreated", "--rows")
-    with tables.warnings_shown():
+    with output.warnings_shown():
         model = _open(folder)
         variable, outcome = model.fitted_.schema.treatment, model.fitted_.schema.outcome.name
         pair = (read_treatment(t0, variable, "--t0"), read_treatment(t1, variable, "--t1"))
         if rows != "all" and not variable.discrete:
-            raise options.bad(f"{variable.name!r} is a number: no rows are the {rows} ones", "--rows")
+            raise options.option_error(f"{variable.name!r} is a number: no rows are the {rows} ones", "--rows")
         if data is None:
-            found = _stored_effects(_analysis(model, folder), variable, pair, by, rows, level)
+            effects = _stored_effects(_analysis(model, folder), variable, pair, by, rows, level)
         else:
-            found = _asked_effects(model, tables.read_data(data, form), pair, by, rows, weights, level)
+            table = options.read_data(data, form)
+            effects = _effects_of_rows(model, table, pair, by, rows, sample_weight, level)
     if as_json:
         record = {"outcome": outcome, "treatment": variable.name, "t0": pair[0], "t1": pair[1], "level": level}
-        options.print_json(
-            record | {"verdict": options.verdict_record(model.verdict_), "effects": [_effect_record(r) for r in found]}
-        )
+        output.print_result({**record, "effects": [_effect_record(effect) for effect in effects]}, model.verdict_)
     else:
-        _print_effects(found, outcome, variable, pair, level)
-    options.exit_if_failed(model.verdict_)
+        _print_effects(effects, outcome, variable, pair, level)
+    output.exit_if_failed(model.verdict_)
 
 
 def _stored_effects(
@@ -198,53 +201,53 @@ def _stored_effects(
     stored = {row.group: row for row in analysis.effects if (row.t0, row.t1) == (t0, t1)}
     effects = []
     for curve in curves:
-        found, interpolated = contrast(curve, t0, t1, level)
+        interval, interpolated = contrast(curve, t0, t1, level)
         row = stored.get(curve.group)
         if row is not None:
-            found = replace(found, in_support=row.interval.in_support)
+            interval = replace(interval, in_support=row.interval.in_support)
             if row.interval.method == ANDERSON_RUBIN and level == analysis.level:
-                found = row.interval
-        if analysis.weak and found.method != ANDERSON_RUBIN:
-            found = replace(found, note=WEAK_NOTE)
-        effects.append(_Row(curve.group.label, curve.group.n_rows, found, interpolated))
+                interval = row.interval
+        if analysis.weak and interval.method != ANDERSON_RUBIN:
+            interval = replace(interval, note=WEAK_NOTE)
+        effects.append(_Row(curve.group.label, curve.group.n_rows, interval, interpolated))
     return effects
 
 
-def _asked_effects(
-    model: IVEstimator, table: Any, pair: tuple[Any, Any], by: str | None, which: str, weights: str | None, level: float
+def _effects_of_rows(
+    model: IVEstimator, table: Any, pair: tuple[Any, Any], by: str | None, which: str, weight: str | None, level: float
 ) -> list[_Row]:
     import numpy as np
 
     from bgmiv.data.query import rows_of
-    from bgmiv.data.table import column_names, select_columns, table_rows
+    from bgmiv.data.table import column_names, table_rows
     from bgmiv.errors import DataError
 
     n, schema = table_rows(table), model.fitted_.schema
-    groups: list[tuple[str, Any]] = [("all rows", np.arange(n))]
+    name, kept = "all rows", np.arange(n)
     if which != "all":
-        observed = schema.check_treatment(select_columns(table, [schema.treatment.name]).columns[0].values, n)
+        observed = schema.check_treatment(_column(table, schema.treatment.name), n)
         wanted = pair[1] if which == "treated" else pair[0]
-        groups = [(f"{which} rows", np.flatnonzero(observed == schema.check_treatment(wanted, 1)[0]))]
-        if not len(groups[0][1]):
+        name, kept = f"{which} rows", np.flatnonzero(observed == schema.check_treatment(wanted, 1)[0])
+        if not len(kept):
             raise DataError(f"the file has no {which} rows: none has the treatment {wanted!r}.")
+    groups = {name: kept}
     if by is not None:
-        labels = select_columns(table, [by]).columns[0].values.astype(str)
-        kinds = np.unique(labels)
-        if len(kinds) > _MAX_GROUPS:
-            raise DataError(f"column {by!r} has {len(kinds)} values. Group by one of at most {_MAX_GROUPS}.")
-        kept = groups[0][1]
-        groups += [(f"{by} = {kind}", kept[labels[kept] == kind]) for kind in kinds]
-    name = weights or model.sampling_.get("weights")
-    values = None
-    if name is not None and (weights is not None or name in column_names(table)):
-        values = select_columns(table, [name]).columns[0].values
-    rows = rows_of(schema, model._read(table), n_rows=n, weights=values)
+        labels = _column(table, by).astype(str)
+        levels = np.unique(labels)
+        if len(levels) > _MAX_GROUPS:
+            raise DataError(f"column {by!r} has {len(levels)} values. Group by one of at most {_MAX_GROUPS}.")
+        groups |= {f"{by} = {level}": kept[labels[kept] == level] for level in levels}
+    of_fit = model.sampling_.get("weights")
+    if weight is None and of_fit in column_names(table):
+        weight = of_fit
+    weights = None if weight is None else _column(table, weight)
+    rows = rows_of(schema, model._read(table), n_rows=n, weights=weights)
     if _holds_rows_of(model, table):
         model.attach_data(table)
     return [
-        _Row(group, len(taken), model.ate_interval(rows.take(taken), t0=pair[0], t1=pair[1], level=level))
-        for group, taken in groups
-        if len(taken)
+        _Row(group, len(members), model.ate_interval(rows.take(members), t0=pair[0], t1=pair[1], level=level))
+        for group, members in groups.items()
+        if len(members)
     ]
 
 
@@ -261,10 +264,10 @@ def _holds_rows_of(model: IVEstimator, table: Any) -> bool:
         return False
     try:
         data = data_again(model.fitted_.schema, model.sampling_, model.formula_, table, model.covariance)
-        f = LinearIV.of(data).stages[0].effective_f
+        effective_f = LinearIV.of(data).stages[0].effective_f
     except DataError:
         return False
-    return bool(np.isclose(f, saved.diagnosis["effective-f"].numbers["effective_f"], rtol=1e-6))
+    return bool(np.isclose(effective_f, saved.diagnosis["effective-f"].numbers["effective_f"], rtol=1e-6))
 
 
 def _effect_record(row: _Row) -> dict[str, Any]:
@@ -274,40 +277,35 @@ def _effect_record(row: _Row) -> dict[str, Any]:
 
 def _print_effects(rows: list[_Row], outcome: str, variable: Variable, pair: tuple[Any, Any], level: float) -> None:
     import numpy as np
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
 
-    from bgmiv.analysis.markup import clean
     from bgmiv.intervals import ANDERSON_RUBIN
     from bgmiv.numerals import percent
 
-    t0, t1 = (value if variable.levels else f"{value:g}" for value in pair)
-    title = f"Average effect of {variable.name} {t1} instead of {t0} on {outcome}"
-    shown = Table(title=escape(clean(title)), title_justify="left")
-    for name in ("group", "rows", "effect", f"{percent(level)} interval", "in support"):
-        shown.add_column(name, justify="left" if name == "group" else "right")
+    lines = []
     for row in rows:
-        estimate, lower, upper = (
-            ", ".join(f"{value:.4g}" for value in np.atleast_1d(part))
-            for part in (row.interval.estimate, row.interval.lower, row.interval.upper)
-        )
-        share = f"{100 * float(row.interval.in_support):.0f}%"
-        ends = row.interval.set_text or f"{lower} to {upper}"
-        shown.add_row(escape(clean(row.group)), f"{row.n_rows:,}", estimate, ends, share)
-    captions = []
-    if any(row.interval.method == ANDERSON_RUBIN for row in rows):
-        captions.append("Intervals are Anderson-Rubin sets, which are robust to weak instruments.")
-    if any(row.interval.note for row in rows):
-        captions.append("The instruments are too weak for these intervals, which are too narrow: give --data with the "
-                        "rows of the fit.")  # fmt: skip
-    if any(row.interpolated for row in rows):
-        captions.append("Interpolated between points of the stored curve; --data DATA computes the exact value.")
-    shown.caption = "\n".join(captions) or None
-    Console().print(shown)
+        ends = (row.interval.estimate, row.interval.lower, row.interval.upper)
+        estimate, lower, upper = (", ".join(f"{value:.4g}" for value in np.atleast_1d(part)) for part in ends)
+        interval = row.interval.set_text or f"{lower} to {upper}"
+        lines.append((row.group, f"{row.n_rows:,}", estimate, interval, f"{float(row.interval.in_support):.0%}"))
+    notes = {
+        "Intervals are Anderson-Rubin sets, which are robust to weak instruments.": any(
+            row.interval.method == ANDERSON_RUBIN for row in rows
+        ),
+        "The instruments are too weak for these intervals, which are too narrow: give --data with the rows of the fit.":
+            any(row.interval.note for row in rows),
+        "Interpolated between points of the stored curve; --data DATA computes the exact value.": any(
+            row.interpolated for row in rows
+        ),
+    }  # fmt: skip
+    t0, t1 = (value if variable.levels else f"{value:g}" for value in pair)
+    output.print_table(
+        f"Average effect of {variable.name} {t1} instead of {t0} on {outcome}",
+        ("group", "rows", "effect", f"{percent(level)} interval", "in support"),
+        lines,
+        caption="\n".join(note for note, holds in notes.items() if holds),
+    )
 
 
-@options.reported
 def diagnose(folder: Folder, as_json: options.AsJson = False) -> None:
     """Show the stored checks of a fit, each with what it means: instruments, moments, the linear estimate."""
     model = _open(folder)
@@ -316,39 +314,38 @@ def diagnose(folder: Folder, as_json: options.AsJson = False) -> None:
         diagnosis = analysis.diagnosis
         names = ("key", "severity", "title", "value", "reading", "reference", "numbers")
         checks = [{name: getattr(check, name) for name in names} for check in diagnosis.checks]
-        record = {"severity": diagnosis.severity, "checks": checks, "linear": options.plain(diagnosis.linear)}
-        options.print_json(record | {"verdict": options.verdict_record(model.verdict_)})
+        record = {"severity": diagnosis.severity, "checks": checks, "linear": diagnosis.linear}
+        output.print_result(record, model.verdict_)
     else:
-        options.echo(analysis.diagnosis)
-    options.exit_if_failed(model.verdict_)
+        output.echo(analysis.diagnosis)
+    output.exit_if_failed(model.verdict_)
 
 
-@options.reported
 def report(
     folder: Folder,
     out: Annotated[Path, typer.Option(help="The HTML file.")] = Path("report.html"),
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file of --out.")] = False,
+    overwrite: options.Overwrite = False,
     show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Write the analysis of a saved model as one self-contained HTML page, to be sent, printed or opened offline."""
     options.check_outputs({"--out": out}, folder)
     options.writable_file(out, "--out", overwrite=overwrite)
-    model = _open(folder)
-    analysis = _analysis(model, folder)
+
     from bgmiv.analysis.page import write_report
 
+    model = _open(folder)
+    analysis = _analysis(model, folder)
     written = write_report(analysis, out)
     if as_json:
-        size = written.stat().st_size
-        options.print_json({"report": str(written), "bytes": size, "verdict": options.verdict_record(model.verdict_)})
+        output.print_result({"report": written}, model.verdict_)
     else:
-        options.echo(f"report: {written}")
+        output.echo(f"report: {written}")
     if show:
         import webbrowser
 
         webbrowser.open(written.absolute().as_uri())
-    options.exit_if_failed(model.verdict_)
+    output.exit_if_failed(model.verdict_)
 
 
 def _open(folder: Path) -> IVEstimator:
@@ -386,21 +383,18 @@ def read_treatment(text: str, variable: Variable, option: str) -> Any:
     """A treatment as the fit knows it: a number, 0 or 1, or one of its levels."""
     from bgmiv.data.messages import is_number
 
-    levels = variable.levels
-    if levels is not None:
-        found = next((level for level in levels if str(level) == text), None)
-        if found is None:
-            known = ", ".join(str(level) for level in levels[:10])
-            raise options.bad(f"{text!r} is no level of {variable.name!r}; there are {known}", option)
-        return found
+    if variable.levels is not None:
+        levels = {str(level): level for level in variable.levels}
+        if text not in levels:
+            known = ", ".join([*levels][:10])
+            raise options.option_error(f"{text!r} is no level of {variable.name!r}; there are {known}", option)
+        return levels[text]
     if variable.discrete and text.lower() in ("true", "false"):
         return float(text.lower() == "true")
     # As in files: Python would read 1_000 and digits of other scripts.
-    if not is_number(text) or not text.isascii():
-        raise options.bad(f"{text!r} is not a number", option)
+    if not (text.isascii() and is_number(text) and isfinite(float(text))):
+        raise options.option_error(f"{text!r} is not a finite number", option)
     value = float(text)
     if variable.discrete and value not in (0.0, 1.0):
-        raise options.bad(f"{variable.name!r} is 0 or 1, got {text}", option)
-    if not abs(value) < float("inf"):
-        raise options.bad(f"{text!r} is not finite", option)
+        raise options.option_error(f"{variable.name!r} is 0 or 1, got {text}", option)
     return value

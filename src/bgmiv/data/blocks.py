@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import count
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -209,40 +210,42 @@ def plan_blocks(table: Table, declared: Mapping[str, Declaration] | None) -> tup
     column is a binary block of its own, and one whose dtype is categories a categorical block. A two-dimensional entry
     of a mapping is a vector, one of three or four dimensions images. A declaration overrides all this.
     """
-    if declared is not None and not isinstance(declared, Mapping):
-        raise DataError(
-            "blocks must be a mapping of names to kinds, such as {'region': 'categorical'}, got "
-            f"{type(declared).__name__}."
-        )
-    specs: dict[str, BlockSpec] = {}
-    for key, value in (declared or {}).items():
-        if not isinstance(value, str | BlockSpec):
-            raise DataError(f"blocks[{key!r}] must be a kind such as 'categorical' or a BlockSpec, got {value!r}.")
-        specs[str(key)] = BlockSpec(value) if isinstance(value, str) else value
+    specs = _declarations(declared)
     groups = _groups(table, specs)
     # A run of plain columns has no name at first, but a kind; its name is found last.
-    parts: list[tuple[tuple[str | None, BlockKind], BlockSpec, list[Column]]] = []
+    runs: list[tuple[tuple[str | None, BlockKind], BlockSpec, list[Column]]] = []
     for column in table.columns:
         name = groups.get(column.name, column.name)
         spec = specs.get(name) or BlockSpec(_default_kind(column))
         kind, single = BlockKind(spec.kind), column.name not in groups and column.values.ndim == 1
         plain = single and (kind is BlockKind.continuous or (name not in specs and is_flag(column)))
         run = (None if plain else name, kind)
-        if parts and parts[-1][0] == run:
-            parts[-1][2].append(column)
+        if runs and runs[-1][0] == run:
+            runs[-1][2].append(column)
         else:
-            parts.append((run, spec, [column]))
-    for (group, _), spec, columns in parts:
-        if group is not None and spec.columns is not None:
-            _check_group(group, spec, columns)
+            runs.append((run, spec, [column]))
     blocks: list[CovariateBlock] = []
-    free = ("covariates" if i == 1 else f"covariates_{i}" for i in count(1))
     taken = set(table.names) | set(specs)
-    for (group, _), spec, columns in parts:
-        if group is None:
-            group = columns[0].name if len(columns) == 1 else next(name for name in free if name not in taken)
-        blocks.append(_block(group, spec, columns, blocks[-1].stop if blocks else 0))
+    for (own, _), spec, columns in runs:
+        name = columns[0].name if own is None else own
+        if own is None and len(columns) > 1:
+            free = ("covariates" if i == 1 else f"covariates_{i}" for i in count(1))
+            name = next(each for each in free if each not in taken)
+            taken.add(name)
+        blocks.append(_block(name, spec, columns, blocks[-1].stop if blocks else 0))
     return tuple(blocks)
+
+
+def _declarations(declared: Any) -> dict[str, BlockSpec]:
+    if not isinstance(declared, Mapping | None):
+        kind = type(declared).__name__
+        raise DataError(f"blocks must be a mapping of names to kinds, such as {{'region': 'categorical'}}, got {kind}.")
+    specs: dict[str, BlockSpec] = {}
+    for key, value in (declared or {}).items():
+        if not isinstance(value, str | BlockSpec):
+            raise DataError(f"blocks[{key!r}] must be a kind such as 'categorical' or a BlockSpec, got {value!r}.")
+        specs[str(key)] = BlockSpec(value) if isinstance(value, str) else value
+    return specs
 
 
 def is_flag(column: Column) -> bool:
@@ -262,38 +265,34 @@ def _default_kind(column: Column) -> BlockKind:
 
 def _groups(table: Table, specs: Mapping[str, BlockSpec]) -> dict[str, str]:
     """The block of each column that is declared as one of several."""
-    known = dict.fromkeys(table.names)
+    known = {column.name: column for column in table.columns}
     groups: dict[str, str] = {}
     for name, spec in specs.items():
         absent = [column for column in spec.columns or (name,) if column not in known]
         if absent:
-            names = ", ".join(list(known)[:20]) or "none"
-            what = setting("blocks", column=name)
-            raise DataError(f"{what}: no covariate named {', '.join(absent)}; there are {names}.")
+            there = listed(known, 20) or "none"
+            where = setting("blocks", column=name)
+            raise DataError(f"{where}: no covariate named {', '.join(absent)}; there are {there}.")
         if spec.columns is None:
             continue
+        where = f"blocks[{name!r}]"
         if name in known and name not in spec.columns:
-            raise DataError(f"blocks[{name!r}] has the name of a column outside the block. Use another name.")
+            raise DataError(f"{where} has the name of a column outside the block. Use another name.")
+        start = table.names.index(spec.columns[0])
+        if table.names[start : start + len(spec.columns)] != tuple(spec.columns):
+            raise DataError(
+                f"{where}: its columns must be next to each other in the covariates, in the same order. Reorder the "
+                "covariates or the declaration."
+            )
         for column in spec.columns:
             if column in groups or (column in specs and column != name):
                 other = groups.get(column, column)
                 raise DataError(f"blocks: column {column!r} is declared in {other!r} and {name!r}. Keep one.")
+            if known[column].values.ndim > 1:
+                fix = f"Declare it as blocks[{column!r}], without columns."
+                raise DataError(f"{where}: {column} is an array, hence a block of its own. {fix}")
             groups[column] = name
     return groups
-
-
-def _check_group(name: str, spec: BlockSpec, columns: Sequence[Column]) -> None:
-    if tuple(column.name for column in columns) != spec.columns:
-        raise DataError(
-            f"blocks[{name!r}]: its columns must be next to each other in the covariates, in the same order. "
-            "Reorder the covariates or the declaration."
-        )
-    deep = [column.name for column in columns if column.values.ndim > 1]
-    if deep:
-        raise DataError(
-            f"blocks[{name!r}]: {', '.join(deep)} is an array, hence a block of its own. "
-            f"Declare it as blocks[{deep[0]!r}], without columns."
-        )
 
 
 def _block(name: str, spec: BlockSpec, columns: Sequence[Column], start: int) -> CovariateBlock:
@@ -313,7 +312,7 @@ def _block(name: str, spec: BlockSpec, columns: Sequence[Column], start: int) ->
     block = CovariateBlock(name, kind, names, start, start + width, from_array=bool(inner), source=source)
     if kind != BlockKind.image:
         return block
-    return replace(block, shape=_shape(name, spec, inner, width), pixel_max=_pixel_max(name, columns))
+    return replace(block, shape=_shape(name, spec, inner, width), pixel_max=_pixel_max(columns))
 
 
 def _levels(column: Column) -> tuple[Level, ...]:
@@ -333,28 +332,17 @@ def _levels(column: Column) -> tuple[Level, ...]:
 def _shape(name: str, spec: BlockSpec, inner: tuple[int, ...], width: int) -> tuple[int, ...]:
     """Height, width and channels of images, as declared or as the array has them."""
     full = (*inner, 1) if len(inner) == 2 else inner
-    if spec.shape is None:
-        if len(inner) < 2:
-            raise DataError(
-                f"blocks[{name!r}]: an image from flat columns needs its shape, BlockSpec('image', shape=(height, "
-                "width, channels))."
-            )
-        return full
-    if math.prod(spec.shape) != width or (len(inner) > 1 and full != spec.shape):
+    if spec.shape is None and len(inner) < 2:
+        fix = "BlockSpec('image', shape=(height, width, channels))"
+        raise DataError(f"blocks[{name!r}]: an image from flat columns needs its shape, {fix}.")
+    shape = spec.shape or full
+    if math.prod(shape) != width or (len(inner) > 1 and full != shape):
         have = f"shape {inner}" if inner else f"{width} columns"
-        raise DataError(
-            f"blocks[{name!r}]: the declared shape {spec.shape} does not fit the data's {have}. Correct it."
-        )
-    return spec.shape
+        raise DataError(f"blocks[{name!r}]: the declared shape {shape} does not fit the data's {have}. Correct it.")
+    return shape
 
 
-def _pixel_max(name: str, columns: Sequence[Column]) -> float:
+def _pixel_max(columns: Sequence[Column]) -> float:
     """The value of a white pixel: 255 if any pixel exceeds 1."""
     arrays = [numeric(column.values, covariate_label(column.name)) for column in columns]
-    highest = max(float(array.max(initial=0)) for array in arrays)
-    if highest == 1 and all(array.dtype.kind in "iu" for array in arrays):
-        raise DataError(
-            f"covariates block {name!r} holds images whose pixels are the integers 0 and 1, which may be black and "
-            "white or two shades of black. Pass them as booleans or floats if 1 is white, or divide them by 255."
-        )
-    return 255.0 if highest > 1 else 1.0
+    return 255.0 if max(float(array.max(initial=0)) for array in arrays) > 1 else 1.0

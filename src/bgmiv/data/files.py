@@ -16,7 +16,6 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -149,10 +148,8 @@ class CSVFormat:
         if not (single or self.delimiter == "\t") or self.delimiter in '" .' or self.delimiter.isalnum():
             raise DataError(f"delimiter must be one sign such as ';' or a tab, got {self.delimiter!r}.")
         if self.delimiter == self.decimal:
-            raise DataError(
-                f"delimiter and decimal are both ','. With {setting('decimal', ',')} fields are separated by "
-                f"{setting('delimiter', ';')}."
-            )
+            fix = f"With {setting('decimal', ',')} fields are separated by {setting('delimiter', ';')}."
+            raise DataError(f"delimiter and decimal are both ','. {fix}")
 
 
 class CSVContent(NamedTuple):
@@ -179,10 +176,11 @@ def read_csv(file: Path, form: CSVFormat) -> CSVContent:
     if padded:
         missing |= padded
         table, _ = _values(file, form, missing)
-    doubtful = [name for name in table if _is_doubtful(table[name], missing)]
-    if doubtful:
-        exact, _ = _values(file, form, missing, dtype=dict.fromkeys(doubtful, object))
-        table = table.assign(**{name: exact[name] for name in doubtful if not _is_exact(table[name], exact[name])})
+    large = [name for name in table if _is_large(table[name], missing)]
+    if large:
+        exact, _ = _values(file, form, missing, dtype=dict.fromkeys(large, object))
+        identifiers = [name for name in large if exact[name].str.strip(" +-").str.isdigit().any()]
+        table = table.assign(**{name: exact[name] for name in identifiers})
     # A first column without a name holds row labels, as pandas and R write them.
     return CSVContent(table.drop(columns="", errors="ignore"), lines)
 
@@ -200,6 +198,13 @@ def _values(file: Path, form: CSVFormat, missing: set[str], **more: Any) -> tupl
         keep_default_na=False, na_values=list(missing), low_memory=False, **more,
     )  # fmt: skip
     return table, np.array(rows.lines[1:], dtype=np.int64)
+
+
+def _is_large(column: pd.Series[Any], missing: set[str]) -> bool:
+    """Whether a column holds whole numbers too large to be exact, which may be identifiers."""
+    if column.dtype == np.float64:
+        return bool((column.abs() > _EXACT).any())
+    return column.dtype.kind == "O" and any(type(value) is int or value in missing for value in column.unique())
 
 
 class _Rows(io.TextIOBase):
@@ -226,61 +231,54 @@ class _Rows(io.TextIOBase):
         return text.getvalue()
 
 
-def _is_doubtful(column: pd.Series[Any], missing: set[str]) -> bool:
-    """Whether a column holds numbers that may have been rounded, or integers too large for pandas."""
-    if column.dtype == np.float64:
-        return bool((column.abs() > _EXACT).any())
-    return column.dtype.kind == "O" and any(type(value) is int or value in missing for value in column.unique())
-
-
-def _is_exact(numbers: pd.Series[Any], texts: pd.Series[Any]) -> bool:
-    """Whether large whole numbers, which may be identifiers, are floats and those that their texts say."""
-    if numbers.dtype != np.float64:
-        return False
-    large = numbers.abs() > _EXACT
-    pairs = zip(numbers[large].abs(), texts[large].str.strip(" +-"), strict=True)
-    return all(not text.isdigit() or Decimal(text) == Decimal(number) for number, text in pairs)
-
-
-def guarded(value: object) -> object:
-    """A value for a CSV file: words that a spreadsheet would take for a formula get an apostrophe before them.
-
-    >>> guarded("=1+1"), guarded("north"), guarded(-1.5)
-    ("'=1+1", 'north', -1.5)
-    """
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_SIGNS) else value
-
-
 def _rows(file: Path, form: CSVFormat) -> Iterator[tuple[int, list[str]]]:
     """The number and the fields of the line that names the columns, then of every other; all have as many."""
-    rows = csv.reader(_lines(file, form), delimiter=form.delimiter, strict=True)
-    begin = 1
     names: list[str] = []
-    try:
-        for row in rows:
-            if row:
-                if len(row) != len(names):
-                    _check_row(row, names, f"line {begin}")
+    begin = 1
+    with _opened(file, form) as text:
+        rows = csv.reader(_lines(text, file.stat().st_size), delimiter=form.delimiter, strict=True)
+        try:
+            for row in rows:
+                if row and not names:
+                    _check_names(row, f"line {begin}")
                     names = row
-                yield begin, row
-            begin = rows.line_num + 1
-    except csv.Error as error:
-        raise DataError(_quoting(str(error), begin, rows.line_num)) from None
-    except UnicodeError:
-        raise DataError(_undecoded(file, form.encoding)) from None
+                if row:
+                    _check_row(row, names, begin)
+                    yield begin, row
+                begin = rows.line_num + 1
+        except csv.Error as error:
+            where = f"line {begin}" if rows.line_num <= begin else f"lines {begin} to {rows.line_num}"
+            fix = "Is a quote never closed, or one within a field not written twice?"
+            raise DataError(f"{where}: {error}. {fix}") from None
+        except UnicodeError:
+            raise DataError(_undecoded(file, form.encoding)) from None
     if not names:
         raise DataError("it is empty.")
 
 
-def _check_row(row: Sequence[str], names: Sequence[str], line: str) -> None:
-    """Refuse a row that has not as many fields as the first, which names the columns."""
-    if not names:
-        return _check_names(row, line)
-    have = f"{plural(len(row), 'field')}, and the file has {plural(len(names), 'column')}"
+def _lines(text: io.TextIOWrapper, size: int) -> Iterator[str]:
+    """The lines of a file of some size, none longer than can be held."""
+    total = number = 0
+    while line := text.readline(_MAX_LINE):
+        number, total = number + 1, total + len(line)
+        if "\0" in line:
+            encoding = setting("encoding", "utf-16")
+            raise DataError(f"line {number} holds a zero byte: this is no text, or {encoding}.")
+        if len(line) == _MAX_LINE:
+            raise DataError(f"line {number} is longer than {_MAX_LINE:,} characters.")
+        if total > max(_FREE_EXPANSION, _MAX_EXPANSION * size):
+            raise DataError(f"it unpacks to more than {_MAX_EXPANSION} times its size. Unpack it yourself if so.")
+        yield line
+
+
+def _check_row(row: Sequence[str], names: Sequence[str], line: int) -> None:
+    if len(row) == len(names):
+        return
+    have = f"line {line} has {plural(len(row), 'field')}, and the file has {plural(len(names), 'column')}"
     if len(row) < len(names):
-        raise DataError(f"{line} ends before column {names[len(row)]!r}: it has {have}.")
+        raise DataError(f"{have}: it ends before column {names[len(row)]!r}.")
     extra = f"there is no column for {row[len(names)][:80]!r} after {names[-1]!r}"
-    raise DataError(f"{line} has {have}: {extra}. Quote fields that hold the delimiter.")
+    raise DataError(f"{have}: {extra}. Quote fields that hold the delimiter.")
 
 
 def _check_names(names: Sequence[str], line: str) -> None:
@@ -297,41 +295,7 @@ def _check_names(names: Sequence[str], line: str) -> None:
     unnamed = [i for i, name in enumerate(names) if not name.strip()]
     # Row labels stand first, beside columns.
     if unnamed and (unnamed != [0] or len(names) == 1 or names[0]):
-        place = unnamed[-1] + 1
-        raise DataError(f"{line}: column {place} has no name. Name it, or drop it.")
-
-
-def _quoting(error: str, begin: int, line: int) -> str:
-    """What `csv` holds against the lines of one row."""
-    where = f"line {begin}" if line <= begin else f"lines {begin} to {line}"
-    if "limit" in error:
-        return f"{where}: a field is longer than {csv.field_size_limit():,} characters. Is a quote never closed?"
-    if "end of data" in error:
-        return f"{where}: unexpected end of data, a quote is opened and never closed."
-    if "expected after" in error:
-        return f"{where}: something stands between a closing quote and the delimiter. Write a quote in a field twice."
-    return f"{where}: {error}."
-
-
-def _lines(file: Path, form: CSVFormat) -> Iterator[str]:
-    """The lines of a file, none longer than can be held."""
-    allowed = max(_FREE_EXPANSION, _MAX_EXPANSION * file.stat().st_size)
-    total = number = 0
-    with _opened(file, form) as text:
-        while line := text.readline(_MAX_LINE):
-            number += 1
-            total += len(line)
-            if "\0" in line:
-                raise DataError(
-                    f"line {number} holds a zero byte: this is no text, or {setting('encoding', 'utf-16')}."
-                )
-            if len(line) == _MAX_LINE:
-                raise DataError(f"line {number} is longer than {_MAX_LINE:,} characters.")
-            if total > allowed:
-                raise DataError(
-                    f"it unpacks to more than {_MAX_EXPANSION} times its size. Unpack it yourself if that is right."
-                )
-            yield line
+        raise DataError(f"{line}: column {unnamed[-1] + 1} has no name. Name it, or drop it.")
 
 
 def _opened(file: Path, form: CSVFormat) -> io.TextIOWrapper:
@@ -342,9 +306,8 @@ def _opened(file: Path, form: CSVFormat) -> io.TextIOWrapper:
         return io.TextIOWrapper(raw, encoding="utf-8-sig" if marked else form.encoding, newline="")
     except (LookupError, AttributeError, ValueError):
         raw.close()
-        raise DataError(
-            f"there is no encoding {form.encoding!r}. Say {setting('encoding', 'latin-1')} or 'utf-16', say."
-        ) from None
+        say = setting("encoding", "latin-1")
+        raise DataError(f"there is no encoding {form.encoding!r}. Say {say} or 'utf-16', say.") from None
 
 
 def _bytes(file: Path) -> Any:
@@ -353,22 +316,30 @@ def _bytes(file: Path) -> Any:
 
 def _undecoded(file: Path, encoding: str) -> str:
     with _bytes(file) as raw:
-        start = raw.read(4)
+        start = raw.peek(4)
         if start.startswith(b"\x1f\x8b"):
             return "it is compressed by gzip. Give it a name that ends in .csv.gz."
         other = next((name for mark, name in _MARKS.items() if start.startswith(mark)), "utf-8")
         if encoding.lower() not in _UTF8 or other != "utf-8":
             return f"it is not in {encoding}. Say {setting('encoding', other)}, or the one it was saved in."
-        raw.seek(0)
         place, number = "it is not in UTF-8", 0
         while line := raw.readline(_MAX_LINE):
             number += 1
             try:
-                line.decode("utf-8")
+                line.decode()
             except UnicodeDecodeError as error:
                 place = f"line {number} is not in UTF-8 (byte 0x{line[error.start]:02x})"
                 break
     return f"{place}. Say {setting('encoding', 'latin-1')}, or 'cp1252' for a file from Windows, or save it in UTF-8."
+
+
+def guarded(value: object) -> object:
+    """A value for a CSV file: words that a spreadsheet would take for a formula get an apostrophe before them.
+
+    >>> guarded("=1+1"), guarded("north"), guarded(-1.5)
+    ("'=1+1", 'north', -1.5)
+    """
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_SIGNS) else value
 
 
 _NAMES = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "<": "less", ">": "greater", "|": "bar"}

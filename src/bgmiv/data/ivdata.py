@@ -179,19 +179,12 @@ class IVData:
             if block.kind in (BlockKind.continuous, BlockKind.binary):
                 labels = [covariate_label(name) for name in block.flat_names]
                 _check_varies(v[:, block.start : block.stop], labels, "Drop it.")
-        roles = {"outcome": (outcome_column, outcome_kind), "treatment": (treatment_column, treatment_kind)}
-        guessed = {name: column for name, (column, kind) in roles.items() if kind == "auto"}
-        specs = [spec for spec in (blocks or {}).values() if isinstance(spec, BlockSpec)]
-        declared = {*(blocks or {}), *(name for spec in specs for name in spec.columns or ())}
-        _tell_binary(guessed, [column for column in known.columns if column.name not in declared])
+        roles = (("outcome", outcome_column, outcome_kind), ("treatment", treatment_column, treatment_kind))
+        _tell_binary({role: column for role, column, kind in roles if kind == "auto"}, known.columns, blocks or {})
         schema = Schema(outcome_variable, treatment_variable, tables["instruments"].names, layout, known.named)
         _check_overlap(y, x, v, w, schema)
-        given = {name: table.columns[0].name for name, (_, table) in columns.items() if table.named}
-        named = {argument: table.names for argument, table in tables.items() if table.named}
-        clusterings = [given[name] for name in _CLUSTERINGS if name in given]
-        checked_sampling(given.get("sample_weight"), clusterings or None, named)
+        _check_sampling(columns, tables, {"outcome": y[:, None], "treatment": x[:, None], "instruments": w})
         sampling = {name: column for name, (column, _) in columns.items()}
-        _check_sampling_values(sampling, {"outcome": y[:, None], "treatment": x[:, None], "instruments": w})
         counts = _read_weights(sampling["sample_weight"]) if "sample_weight" in sampling else None
         used = slice(None) if counts is None else counts > 0
         _check_determined(y[used], x[used], v[used], w[used], schema)
@@ -255,11 +248,9 @@ def from_frame(
     covariates: str | Sequence[str] | None = None,
     missing: Missing = "raise",
     blocks: Mapping[str, Declaration] | None = None,
-    treatment_kind: RoleKind = "auto",
-    outcome_kind: RoleKind = "auto",
     sample_weight: str | None = None,
     clusters: str | Sequence[str] | None = None,
-    covariance: Covariance = "auto",
+    **options: Any,
 ) -> IVData:
     """Validated data from the named columns of a table; covariates of strings are categorical.
 
@@ -267,10 +258,11 @@ def from_frame(
         data: a pandas, polars or pyarrow table, or a mapping of names to arrays; other columns are not looked at.
         outcome, treatment, instruments, covariates: columns' names.
         missing: "raise" to refuse missing values in these columns, "drop" to leave out rows that have one.
-        blocks, treatment_kind, outcome_kind, covariance: as in `IVData.from_arrays`.
+        blocks: kinds of covariates, as in `IVData.from_arrays`.
         sample_weight: the name of the column of sample weights; it may be a covariate too.
         clusters: the name of the column of clusters, or two names to cluster two ways; they may be covariates or
             instruments too.
+        **options: treatment_kind, outcome_kind and covariance, as in `IVData.from_arrays`.
     """
     asked = {"instruments": _names(instruments, "instruments"), "covariates": _names(covariates, "covariates")}
     for argument, name in (("outcome", outcome), ("treatment", treatment)):
@@ -280,6 +272,7 @@ def from_frame(
     used = (outcome, treatment, *asked["instruments"], *asked["covariates"])
     used += tuple(name for names in sampling.values() for name in names)
     table = without_missing(select_columns(data, used), missing)
+    options |= {argument: table.part(names) for argument, names in sampling.items()}
     known = table.part(asked["covariates"])
     known = known._replace(columns=tuple(with_levels(column, blocks or ()) for column in known.columns))
     return IVData.from_arrays(
@@ -288,29 +281,24 @@ def from_frame(
         instruments=table.part(asked["instruments"]),
         covariates=known if known.columns else None,
         blocks=blocks,
-        treatment_kind=treatment_kind,
-        outcome_kind=outcome_kind,
-        covariance=covariance,
-        **{argument: table.part(names) for argument, names in sampling.items()},
+        **options,
     )
 
 
-def _tell_binary(roles: Mapping[str, Column], covariates: Sequence[Column]) -> None:
+def _tell_binary(roles: Mapping[str, Column], covariates: Sequence[Column], blocks: Mapping[str, Declaration]) -> None:
     """One line on all undeclared columns of numbers that were taken for binary."""
-    parts, fixes = [], []
-    for role, column in roles.items():
-        if is_flag(column):
-            parts.append(role_label(role, column.name))
-            fixes.append(setting(f"{role}_kind", "continuous"))
-    flags = [column.name for column in covariates if is_flag(column)]
+    declared = set(blocks)
+    for spec in blocks.values():
+        declared.update(spec.columns or () if isinstance(spec, BlockSpec) else ())
+    flags = [column.name for column in covariates if column.name not in declared and is_flag(column)]
+    labels = {f"{role}_kind": role_label(role, column.name) for role, column in roles.items() if is_flag(column)}
+    fixes = [setting(argument, "continuous") for argument in labels]
     if flags:
-        parts.append(f"covariates {listed(map(repr, flags))}")
+        labels["blocks"] = f"covariates {listed(map(repr, flags))}"
         fixes.append(setting("blocks", "continuous", flags[0]))
-    if parts:
-        warn_user(
-            f"taken as binary, for they hold only 0 and 1: {'; '.join(parts)}. To change it say {' or '.join(fixes)}.",
-            KindWarning,
-        )
+    if labels:
+        which, how = "; ".join(labels.values()), " or ".join(fixes)
+        warn_user(f"taken as binary, for they hold only 0 and 1: {which}. To change it say {how}.", KindWarning)
 
 
 def _read_instruments(instruments: Any) -> Table:
@@ -358,15 +346,13 @@ def _check_names(tables: Mapping[str, Table]) -> None:
 
 def _check_overlap(y: FloatArray, x: FloatArray, v: FloatArray, w: FloatArray, schema: Schema) -> None:
     """Refuse columns with the same numbers in two roles."""
-    first, second = role_label("outcome", schema.outcome.name), role_label("treatment", schema.treatment.name)
-    instruments = [(role_label("instrument", name), w[:, i]) for i, name in enumerate(schema.instruments)]
-    if _find_equal(x, y[:, None]) is not None:
-        raise DataError(f"{second} is identical to {first} in every row. Pass the right columns.")
-    for label, values in instruments:
-        for other, column in ((first, y), (second, x)):
-            if _find_equal(values, column[:, None]) is not None:
-                raise DataError(f"{label} is identical to {other} in every row. Drop one of them.")
-    for label, values in ((first, y), (second, x), *instruments):
+    columns = [(role_label("outcome", schema.outcome.name), y), (role_label("treatment", schema.treatment.name), x)]
+    columns += [(role_label("instrument", name), w[:, i]) for i, name in enumerate(schema.instruments)]
+    for i, (label, values) in enumerate(columns):
+        # Instruments are compared with the outcome and the treatment, not with one another.
+        for other, others in columns[: min(i, 2)]:
+            if _find_equal(values, others[:, None]) is not None:
+                raise DataError(f"{label} is identical to {other} in every row. Pass the right columns.")
         position = _find_equal(values, v)
         if position is not None:
             name = schema.flat_names[position]
@@ -380,75 +366,74 @@ def _check_determined(y: FloatArray, x: FloatArray, v: FloatArray, w: FloatArray
     next to nothing is announced. Half as many instruments as rows would predict any treatment, and leave nothing to
     judge them by.
     """
-    if 2 * w.shape[1] > max(len(x), 4):
+    n, n_instruments = w.shape
+    if 2 * n_instruments > max(n, 4):
         raise DataError(
-            f"{w.shape[1]} instruments for {len(x)} rows predict any treatment, endogenous or not. Pass at least "
-            f"{2 * w.shape[1]} rows, or fewer instruments."
+            f"{n_instruments} instruments for {n} rows predict any treatment, endogenous or not. Pass at least "
+            f"{2 * n_instruments} rows, or fewer instruments."
         )
     plain = [j for block in schema.blocks if block.kind in _PLAIN for j in range(block.start, block.stop)]
-    n_columns = 1 + w.shape[1] + len(plain)
-    if len(x) < n_columns + 2 or n_columns > _MAX_DETERMINING:
+    n_columns = 1 + n_instruments + len(plain)
+    if n < n_columns + 2 or n_columns > _MAX_DETERMINING:
         return
-    labels, flat_names = [role_label("instrument", name) for name in schema.instruments], schema.flat_names
-    labels += [covariate_label(flat_names[j]) for j in plain]
+    instruments = [role_label("instrument", name) for name in schema.instruments]
+    covariates = [covariate_label(schema.flat_names[j]) for j in plain]
     eps = max(float(np.finfo(values.dtype).eps) for values in (y, x, v, w))
-    some = np.linspace(0, len(x) - 1, min(len(x), 4 * n_columns + 1000)).astype(np.intp)
-
-    def columns(rows: NDArray[np.intp] | slice, start: int = 0) -> NDArray[np.float64]:
-        return np.hstack([np.ones((len(x[rows]), 1)), w[rows][:, start:], v[rows][:, plain]]).astype(np.float64)
-
-    def determining(part: NDArray[np.float64], start: int, limit: float) -> tuple[list[str], float] | None:
-        """Which columns predict it but for this share of its standard deviation, and the share that they leave."""
-        few = columns(some, start)
-        scale = np.maximum(np.abs(few).max(axis=0), np.finfo(np.float64).tiny)
-        found = np.linalg.lstsq(few / scale, part[some], rcond=1e-12)[0] / scale
-        most = limit * part.std() + 4.0 * eps * np.abs(part).max()
-        # Some rows nearly always show that they do not; all of them are needed to show that they do.
-        if np.sqrt(np.mean((part[some] - few @ found) ** 2)) > most:
-            return None
-        left = float(np.sqrt(np.mean((part - columns(slice(None), start) @ found) ** 2)))
-        moved = np.abs(found * few.std(axis=0))[1:]
-        shown = [
-            label for label, size in zip(labels[start:], moved, strict=True) if size > max(1e-6, limit) * moved.max()
-        ]
-        return (shown, left / part.std()) if left <= most else None
-
     outcome, treatment = role_label("outcome", schema.outcome.name), role_label("treatment", schema.treatment.name)
-    for part in schema.outcome.columns(y).T.astype(np.float64) if plain else ():
-        if found := determining(part, w.shape[1], _EXPLAINED):
-            raise DataError(
-                f"{outcome} is an exact linear combination of {_some_of(found[0])}, so the treatment has nothing to "
-                "explain. Drop the column that was computed from it, or that it was computed from."
-            )
-    for part in schema.treatment.columns(x).T.astype(np.float64):
-        if found := determining(part, 0, _REDUNDANT):
-            raise DataError(
-                f"{treatment} is an exact linear combination of {_some_of(found[0])}, so nothing of it is endogenous "
-                "and there is nothing to instrument. Drop the column that was computed from it, or that it was "
-                "computed from."
-            )
-        many = plain and len(x) >= 4 * n_columns
-        if many and (found := determining(part, w.shape[1], _NEARLY_REDUNDANT)):
+    advice = "Drop the column that was computed from it, or that it was computed from."
+
+    exogenous = [(v, plain)]
+    everything = [(w, list(range(n_instruments))), *exogenous]
+    for part in schema.outcome.columns(y).T if plain else ():
+        if determined := _explained(part, exogenous, covariates, _EXPLAINED, eps):
+            why = "so the treatment has nothing to explain"
+            raise DataError(f"{outcome} is an exact linear combination of {determined[0]}, {why}. {advice}")
+    for part in schema.treatment.columns(x).T:
+        if determined := _explained(part, everything, instruments + covariates, _REDUNDANT, eps):
+            why = "so nothing of it is endogenous and there is nothing to instrument"
+            raise DataError(f"{treatment} is an exact linear combination of {determined[0]}, {why}. {advice}")
+        enough = plain and n >= 4 * n_columns
+        if enough and (determined := _explained(part, exogenous, covariates, _NEARLY_REDUNDANT, eps)):
+            left = determined[1] ** 2
             warn_user(
-                f"{treatment} is nearly a linear combination of {_some_of(found[0])}: the covariates leave "
-                f"{found[1] ** 2:.1g} of its variance (R² {1.0 - found[1] ** 2:.6f}), and any effect is an "
-                "extrapolation from that. Drop the column that was computed from it.",
+                f"{treatment} is nearly a linear combination of {determined[0]}: the covariates leave {left:.1g} of "
+                f"its variance (R² {1.0 - left:.6f}), and any effect is an extrapolation from that. Drop the column "
+                "that was computed from it.",
                 FitWarning,
             )
 
 
-def _some_of(labels: Sequence[str]) -> str:
-    return ", ".join(labels[:5]) + (f" and {len(labels) - 5} more" if len(labels) > 5 else "")
+def _explained(
+    part: FloatArray, parts: Sequence[tuple[FloatArray, list[int]]], labels: Sequence[str], limit: float, eps: float
+) -> tuple[str, float] | None:
+    """Which columns of matrices predict a column but for this share of its standard deviation, and what they leave."""
+    part = part.astype(np.float64)
+
+    def design(rows: NDArray[np.intp] | slice) -> NDArray[np.float64]:
+        chosen = [matrix[rows][:, columns] for matrix, columns in parts]
+        return np.column_stack([np.ones(len(part[rows])), *chosen]).astype(np.float64)
+
+    # Some rows nearly always show that they do not; all of them are needed to show that they do.
+    n_some = min(len(part), 4 * (len(labels) + 1) + 1000)
+    some = np.linspace(0, len(part) - 1, n_some).astype(np.intp)
+    few = design(some)
+    scale = np.maximum(np.abs(few).max(axis=0), np.finfo(np.float64).tiny)
+    coefficients = np.linalg.lstsq(few / scale, part[some], rcond=1e-12)[0] / scale
+    most = limit * part.std() + 4.0 * eps * np.abs(part).max()
+    if np.sqrt(np.mean((part[some] - few @ coefficients) ** 2)) > most:
+        return None
+    left = float(np.sqrt(np.mean((part - design(slice(None)) @ coefficients) ** 2)))
+    if left > most:
+        return None
+    moved = np.abs(coefficients * few.std(axis=0))[1:]
+    names = [labels[i] for i in np.flatnonzero(moved > max(1e-6, limit) * moved.max()).tolist()]
+    return listed(names), left / part.std()
 
 
 def _find_equal(values: FloatArray, matrix: FloatArray) -> int | None:
-    """Which column of a matrix holds the same numbers in every row; constants are not looked for."""
-    low, high = int(values.argmin()), int(values.argmax())
-    if values[low] == values[high] or matrix.shape[1] == 0:
-        return None
+    """Which column of a matrix holds the same numbers in every row."""
     dtype = np.float32 if np.float32 in (values.dtype, matrix.dtype) else np.float64
-    # The two extremes rule out constant columns, the others nearly everything else.
-    probes = np.unique(np.append(np.linspace(0, len(values) - 1, _N_PROBES).astype(np.intp), (low, high)))
+    probes = np.linspace(0, len(values) - 1, _N_PROBES).astype(np.intp)
     same = matrix[probes].astype(dtype) == values[probes, None].astype(dtype)
     for position in np.flatnonzero(same.all(axis=0)):
         if np.array_equal(matrix[:, position].astype(dtype), values.astype(dtype)):
@@ -524,13 +509,19 @@ def checked_sampling(
     return given
 
 
-def _check_sampling_values(sampling: Mapping[str, Column], roles: Mapping[str, FloatArray]) -> None:
-    """Refuse weights or clusters that are the numbers `(n, k)` of a role that forbids it."""
-    for argument, column in sampling.items():
-        role_of = "clusters" if argument in _CLUSTERINGS else argument
-        for role in _FORBIDDEN[role_of] if column.values.dtype.kind in "biuf" else ():
-            if _find_equal(column.values.astype(np.float64), roles[role]) is not None:
-                label = role_label(role_of, column.name)
+def _check_sampling(
+    sampling: Mapping[str, tuple[Column, Table]], tables: Mapping[str, Table], numbers: Mapping[str, FloatArray]
+) -> None:
+    """Refuse weights or clusters that are a column of a role that forbids it, by name or by numbers `(n, k)`."""
+    for name, (column, table) in sampling.items():
+        argument = "clusters" if name in _CLUSTERINGS else name
+        for role in _FORBIDDEN[argument]:
+            if table.named and tables[role].named and column.name in tables[role].names:
+                fix = f"Use another column for {argument}."
+                raise DataError(f"{column.name!r} is given both as {argument} and as {role}. {fix}")
+            plain = column.values.dtype.kind in "biuf"
+            if plain and _find_equal(column.values.astype(np.float64), numbers[role]) is not None:
+                label = role_label(argument, column.name)
                 raise DataError(f"{label}: identical to the {role} in every row. Pass the right column.")
 
 

@@ -150,40 +150,30 @@ def numeric(values: NDArray[Any], label: str, advice: str = _TO_NUMBERS) -> NDAr
         return values
     if kind == "V" and values.dtype.names is None and "float" in values.dtype.name:
         return values.astype(np.float32)
-    if kind in "UST":
-        raise DataError(_explain_strings(values.ravel().tolist(), values, label, advice))
     if kind == "c":
         raise DataError(f"{label} holds complex numbers. Pass real numbers, such as its real part.")
     if kind in "Mm":
         what = "dates or times" if kind == "M" else "time differences"
         raise DataError(f"{label} holds {what} ({values.dtype}). Convert it to a number of days, say.")
-    if kind == "O":
-        raise DataError(_explain_objects(values, label, advice))
-    raise DataError(f"{label} has dtype {values.dtype}, which is not numeric: {_TO_NUMBERS}.")
-
-
-def _explain_objects(values: NDArray[Any], label: str, advice: str) -> str:
+    if kind not in "USTO":
+        raise DataError(f"{label} has dtype {values.dtype}, which is not numeric: {_TO_NUMBERS}.")
     entries = values.reshape(len(values), -1)
-    flat = entries.ravel().tolist()
-    names = sorted({type(entry).__name__ for entry in flat})
-    if "str" in names:
-        return _explain_strings(flat, values, label, advice)
-    missing = np.array([any(is_missing(entry) for entry in row) for row in entries], dtype=bool)
+    if kind != "O" or any(isinstance(entry, str) for entry in entries.ravel().tolist()):
+        raise DataError(_explain_strings(entries, label, advice))
+    missing = np.array([any(is_missing(entry) for entry in row) for row in entries.tolist()], dtype=bool)
     if missing.any():
-        return _missing_message(label, missing)
-    return (
-        f"{label} has object dtype (entries of type {', '.join(names[:4])}): "
-        f"use .astype(float) if these are numbers, otherwise {advice}."
-    )
+        raise DataError(_missing_message(label, missing))
+    names = sorted({type(entry).__name__ for entry in entries.ravel().tolist()})[:4]
+    what = f"{label} has object dtype (entries of type {', '.join(names)})"
+    raise DataError(f"{what}: use .astype(float) if these are numbers, otherwise {advice}.")
 
 
-def _explain_strings(entries: Sequence[object], values: NDArray[Any], label: str, advice: str) -> str:
+def _explain_strings(entries: NDArray[Any], label: str, advice: str) -> str:
     """Name the first string that is no number, or the first one."""
-    texts = [i for i, entry in enumerate(entries) if isinstance(entry, str | bytes)]
-    first = next((i for i in texts if not is_number(entries[i])), texts[0] if texts else 0)
-    row = first // max(1, len(entries) // max(1, len(values)))
-    where = row_names(np.arange(max(1, len(values))) == row)
-    return f"{label} holds strings, such as {shown(entries[first])} in {where}: {advice}."
+    texts = [(i, entry) for i, row in enumerate(entries.tolist()) for entry in row if isinstance(entry, str | bytes)]
+    row, text = next((each for each in texts if not is_number(each[1])), texts[0] if texts else (0, ""))
+    where = row_names(np.arange(max(1, len(entries))) == row)
+    return f"{label} holds strings, such as {shown(text)} in {where}: {advice}."
 
 
 def shown(entry: object) -> str:

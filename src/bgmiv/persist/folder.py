@@ -11,8 +11,8 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -25,9 +25,9 @@ from bgmiv._version import VERSION
 from bgmiv.data.messages import setting
 from bgmiv.errors import ModelFileError
 
-__all__ = ["DTYPES", "ModelFiles", "check_free", "parse_json", "read_file", "read_model", "write_folder", "write_model"]
+__all__ = ["DTYPES", "ModelFiles", "check_free", "parse_json", "read_model", "write_model"]
 
-_FORMAT, _VERSION = "bgmiv model", 8
+_FORMAT, _VERSION = "bgmiv model", 9
 _JSON, _ARRAYS = "model.json", "arrays.safetensors"
 _MAX_JSON = 1 << 26
 _MAX_NESTED = 60
@@ -44,7 +44,7 @@ Check = Callable[[Path], None]
 _TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|([\[{])|([\]}])', re.DOTALL)
 
 
-def parse_json(data: bytes, where: str, *, max_nested: int = _MAX_NESTED) -> Any:
+def parse_json(data: bytes, where: str) -> Any:
     """JSON of a stranger: UTF-8, no key twice, no numbers that are not finite, and no nesting beyond a depth.
 
     Raises:
@@ -60,18 +60,18 @@ def parse_json(data: bytes, where: str, *, max_nested: int = _MAX_NESTED) -> Any
         raise ModelFileError(f"{where} is no usable JSON: {why}. The file is damaged or was not written by bgmiv.")
 
     def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        entries: dict[str, Any] = {}
         for name, value in pairs:
-            if name in found:
+            if name in entries:
                 refuse(f"the key {name[:80]!r} is there twice")
-            found[name] = value
-        return found
+            entries[name] = value
+        return entries
 
     depth = 0
     for token in _TOKENS.finditer(data):
         depth += (token[1] is not None) - (token[2] is not None)
-        if depth > max_nested:
-            refuse(f"lists and objects are nested more than {max_nested} deep")
+        if depth > _MAX_NESTED:
+            refuse(f"lists and objects are nested more than {_MAX_NESTED} deep")
     try:
         return json.loads(
             data.decode("utf-8"),
@@ -82,49 +82,27 @@ def parse_json(data: bytes, where: str, *, max_nested: int = _MAX_NESTED) -> Any
         refuse(str(error)[:200])
 
 
-def read_file(folder: Path, name: str, *, max_bytes: int) -> bytes:
-    """The bytes of a plain file of the folder.
-
-    Raises:
-        ModelFileError: the file is absent, too large, a link, a folder or a device, or cannot be read.
-    """
-    with _opened(folder, name) as descriptor:
-        size = os.fstat(descriptor).st_size
-        if size > max_bytes:
-            raise ModelFileError(f"{folder / name} has {size:,} bytes, more than the {max_bytes:,} it may have here.")
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            data = file.read(size + 1)
-    if len(data) != size:
-        raise ModelFileError(f"{folder / name} changed while it was read; read it again.")
-    return data
-
-
-@contextmanager
-def _opened(folder: Path, name: str) -> Iterator[int]:
-    if name in ("", ".", "..") or Path(name).name != name:
-        raise ModelFileError(f"{name!r} is not the name of a file in {folder}.")
-    path = folder / name
+def _read_file(path: Path, max_bytes: float = float("inf")) -> bytes:
+    """The bytes of a plain file: no link, folder or device, and not too large."""
     # Without O_NONBLOCK a pipe in the file's place would make this wait for ever.
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
-        plain = stat.S_ISREG(path.lstat().st_mode)
-        descriptor = os.open(path, flags) if plain else None
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            raise ModelFileError(f"{path} is not a plain file; links, folders and devices are never followed.")
+        if status.st_size > max_bytes:
+            raise ModelFileError(f"{path} has {status.st_size:,} bytes, more than the {max_bytes:,} it may have here.")
+        with os.fdopen(os.open(path, flags), "rb") as file:
+            data = file.read(status.st_size + 1)
     except FileNotFoundError as error:
-        raise ModelFileError(f"{path} does not exist: {folder} holds no saved model.") from error
-    except (OSError, ValueError) as error:
-        raise ModelFileError(f"{path} cannot be read: {_reason(error)}.") from error
-    if descriptor is None:
-        raise ModelFileError(f"{path} is not a plain file but a link, a folder or a device, which is never followed.")
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ModelFileError(f"{path} is not a plain file.")
-        yield descriptor
+        raise ModelFileError(f"{path} does not exist: {path.parent} holds no saved model.") from error
     except ModelFileError:
         raise
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise ModelFileError(f"{path} cannot be read: {_reason(error)}.") from error
-    finally:
-        os.close(descriptor)
+    if len(data) != status.st_size:
+        raise ModelFileError(f"{path} changed while it was read; read it again.")
+    return data
 
 
 def write_model(
@@ -144,7 +122,7 @@ def write_model(
         "version": _VERSION,
         "written_by": f"bgmiv {VERSION}",
         "method": method,
-        "arrays": {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()},
+        "arrays": _fingerprint(data),
         "model": raw,
     }
     document["sha256"] = _checksum(document)
@@ -152,16 +130,15 @@ def write_model(
         text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1).encode()
     except UnicodeEncodeError as error:
         raise ModelFileError(f"a name of a column or a level is no text: {error}. Rename it and fit again.") from error
-    files = {_ARRAYS: data, _JSON: text}
-    write_folder(Path(folder), files, overwrite=overwrite, check=check)
+    _write_folder(Path(folder), {_ARRAYS: data, _JSON: text}, overwrite=overwrite, check=check)
 
 
 def _is_model(folder: Path) -> bool:
     try:
-        found = parse_json(read_file(folder, _JSON, max_bytes=_MAX_JSON), _JSON)
+        document = parse_json(_read_file(folder / _JSON, _MAX_JSON), _JSON)
     except ModelFileError:
         return False
-    return isinstance(found, dict) and found.get("format") == _FORMAT
+    return isinstance(document, dict) and document.get("format") == _FORMAT
 
 
 def _checksum(document: Mapping[str, Any]) -> str:
@@ -197,10 +174,10 @@ def read_model(folder: Path) -> ModelFiles:
 def _identity(folder: Path) -> tuple[int, int] | None:
     """What tells one writing of a folder from another."""
     try:
-        found = (folder / _JSON).lstat()
+        status = (folder / _JSON).lstat()
     except (OSError, ValueError):
         return None
-    return found.st_ino, found.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns
 
 
 def _read_once(folder: Path) -> ModelFiles:
@@ -208,39 +185,40 @@ def _read_once(folder: Path) -> ModelFiles:
         # Where names cannot be exchanged, a kill between two renames leaves the old model there.
         folder = next(iter(_siblings(folder, "old")), folder)
     path = folder / _JSON
-    found = parse_json(read_file(folder, _JSON, max_bytes=_MAX_JSON), str(path))
-    if not isinstance(found, dict) or found.get("format") != _FORMAT:
-        raise ModelFileError(f"{path} is not that of a saved model: its format is not '{_FORMAT}'.")
-    number = found.get("version")
-    if number != _VERSION:
-        fix = "Upgrade bgmiv to open it" if isinstance(number, int) and number > _VERSION else "Fit the model again"
-        raise ModelFileError(
-            f"{path} has version {str(number)[:20]} of the format; this bgmiv reads {_VERSION}. {fix}."
-        )
-    if set(found) != {*_ENTRIES}:
-        raise ModelFileError(f"{path} must hold {', '.join(_ENTRIES)}, nothing else.")
-    if found["sha256"] != _checksum(found):
-        raise ModelFileError(f"{path} is damaged or was changed: its checksum does not match.")
-    arrays, method = found["arrays"], found["method"]
-    if not isinstance(method, str) or not isinstance(arrays, dict) or set(arrays) != {"bytes", "sha256"}:
-        raise ModelFileError(f"{path}: method must be a text, and arrays must hold bytes and sha256.")
-    size = arrays["bytes"]
-    if type(size) is not int or size < 0:
-        raise ModelFileError(f"{path}: the size of the arrays must be a whole number.")
-    data = read_file(folder, _ARRAYS, max_bytes=size)
-    if len(data) != size or hashlib.sha256(data).hexdigest() != arrays["sha256"]:
+    document = parse_json(_read_file(path, _MAX_JSON), str(path))
+    _check_document(document, path)
+    data = _read_file(folder / _ARRAYS)
+    if document["arrays"] != _fingerprint(data):
         raise ModelFileError(f"{folder / _ARRAYS} is damaged, truncated, or belongs to another model than {_JSON}.")
     try:
-        loaded = load(data)
+        arrays = load(data)
     except Exception as error:
         raise ModelFileError(f"{folder / _ARRAYS} cannot be read: {error}.") from error
-    for name, array in loaded.items():
+    for name, array in arrays.items():
         if str(array.dtype) not in DTYPES or not np.isfinite(array).all():
             raise ModelFileError(f"{folder / _ARRAYS}: {name[:80]} holds other numbers than finite ones of {DTYPES}.")
-    return ModelFiles(method, found["model"], loaded)
+    return ModelFiles(str(document["method"]), document["model"], arrays)
 
 
-def write_folder(folder: Path, files: Mapping[str, bytes], *, overwrite: bool, check: Check) -> None:
+def _check_document(document: Any, path: Path) -> None:
+    """Refuse what this version has not written."""
+    if not isinstance(document, dict) or document.get("format") != _FORMAT:
+        raise ModelFileError(f"{path} is not that of a saved model: its format is not '{_FORMAT}'.")
+    number = document.get("version")
+    if number != _VERSION:
+        fix = "Upgrade bgmiv to open it" if isinstance(number, int) and number > _VERSION else "Fit the model again"
+        raise ModelFileError(f"{path} has version {str(number)[:20]} of the format, not {_VERSION}. {fix}.")
+    if set(document) != {*_ENTRIES}:
+        raise ModelFileError(f"{path} must hold {', '.join(_ENTRIES)}, nothing else.")
+    if document["sha256"] != _checksum(document):
+        raise ModelFileError(f"{path} is damaged or was changed: its checksum does not match.")
+
+
+def _fingerprint(data: bytes) -> dict[str, Any]:
+    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def _write_folder(folder: Path, files: Mapping[str, bytes], *, overwrite: bool, check: Check) -> None:
     """Write a folder of files: all of them, or nothing.
 
     They are written to a new folder beside, which takes the place of `folder` once it is whole and `check` has read it.
@@ -257,7 +235,12 @@ def write_folder(folder: Path, files: Mapping[str, bytes], *, overwrite: bool, c
             shutil.rmtree(left, ignore_errors=True)
         new = target.with_name(f".{target.name}.{secrets.token_hex(6)}.new")
         try:
-            _fill(new, files)
+            new.mkdir()
+            for name, data in files.items():
+                with (new / name).open("xb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
             check(new)
             check_free(target, overwrite=overwrite)
             _take_place(new, target)
@@ -294,15 +277,6 @@ def check_free(folder: Path, *, overwrite: bool) -> None:
         )
     if not overwrite:
         raise ModelFileError(f"{folder} holds a saved model. Say {setting('overwrite', True)} to replace it.")
-
-
-def _fill(folder: Path, files: Mapping[str, bytes]) -> None:
-    folder.mkdir()
-    for name, data in files.items():
-        with (folder / name).open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
 
 
 def _take_place(new: Path, target: Path) -> None:

@@ -1,4 +1,4 @@
-"""Functions of columns: smooth ones of one variable, products, surfaces; and structural functions made of them."""
+"""Functions of columns: splines, products, random Fourier features; and structural functions made of them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.interpolate import BSpline
+from scipy.interpolate import BSpline, CubicSpline
 
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
 from bgmiv.data.schema import Schema
 from bgmiv.data.within import LevelEffects, ordinary_columns
-from bgmiv.intervals import BOUND, SMOOTHING, STRENGTH, Source
+from bgmiv.intervals import STRENGTH, Source
 
 __all__ = [
-    "FREE", "LINEAR", "NONLINEAR", "TERMS", "ColumnBasis", "SieveFunction", "Spline", "Term", "TreatmentBasis",
-    "b_splines", "column_products", "quantile_knots", "sieve_columns", "term_columns", "term_sums",
+    "LINEAR", "NONLINEAR", "TERMS", "UNPENALISED", "ColumnBasis", "SieveFunction", "Spline", "Term", "TreatmentBasis",
+    "column_products", "sieve_columns", "term_columns", "term_sums",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
@@ -29,12 +29,12 @@ _MAX_ROWS = 5000
 # A variable with no more distinct values than these has ordered levels, not a continuum.
 _FEW_VALUES = 8
 _NEGLIGIBLE = 1e-9
-# A column of two values, the rarer in fewer rows, is a line and nothing else.
+# A column of two values, the rarer in fewer rows, has a linear term and nothing else.
 _MIN_ROWS_APART = 10
-# Curves of a column: fewer, the more columns there are.
-_MIN_BENDS, _MAX_BENDS, _BENDS_IN_ALL = 4, 8, 40
-# Products of curves and lines are offered up to this many.
-_MAX_CROSSED = 120
+# Spline functions of a column: fewer, the more columns there are.
+_MIN_SPLINES, _MAX_SPLINES, _SPLINES_IN_ALL = 4, 8, 40
+# Interactions of splines and linear terms are offered up to this many.
+_MAX_INTERACTIONS = 120
 _QUADRATURE = 400
 _MAX_POINTS = 20_000
 # The probability of curves or varying slopes above which they are not ruled out.
@@ -82,24 +82,26 @@ class Spline(NamedTuple):
         values = np.asarray(values, np.float64)
         if _n_distinct(values) <= _FEW_VALUES:
             points, counts = np.unique(values, return_counts=True)
-            knots, degree, rough = np.concatenate([points[:1], points, points[-1:]]), 1, _levels_roughness(points)
+            knots, degree = np.concatenate([points[:1], points, points[-1:]]), 1
+            roughness = _levels_roughness(points)
         else:
             points = _thinned(values)
             counts, degree = np.ones(len(points), np.int64), _DEGREE
-            knots = quantile_knots(points, segments, degree)
+            inner = np.unique(np.quantile(points, np.linspace(0.0, 1.0, segments + 1)))
+            knots = np.concatenate([[inner[0]] * degree, inner, [inner[-1]] * degree])
             grid, step = np.linspace(knots[0], knots[-1], _QUADRATURE, retstep=True)
-            bend = BSpline(knots, np.eye(len(knots) - degree - 1), degree).derivative(2)(grid)
-            rough = bend.T @ bend * step
+            second = BSpline(knots, np.eye(len(knots) - degree - 1), degree).derivative(2)(grid)
+            roughness = second.T @ second * step
         share = np.sqrt(counts / counts.sum())[:, None]
         with_constant = np.column_stack([np.ones(len(points)), points])
-        columns = b_splines(knots, points, degree)
+        columns = _b_splines(knots, points, degree)
         line = np.linalg.lstsq(with_constant * share, columns * share, rcond=None)[0]
         rest = (columns - with_constant @ line) * share
         variances, axes = np.linalg.eigh(rest.T @ rest)
         there = variances > _NEGLIGIBLE * variances[-1]
         axes = axes[:, there] / np.sqrt(variances[there])
-        roughness, turn = np.linalg.eigh(axes.T @ rough @ axes)
-        rotation = (axes @ turn / np.sqrt(np.maximum(roughness, _NEGLIGIBLE * roughness[-1])))[:, :size]
+        values, turn = np.linalg.eigh(axes.T @ roughness @ axes)
+        rotation = (axes @ turn / np.sqrt(np.maximum(values, _NEGLIGIBLE * values[-1])))[:, :size]
         rotation = rotation / np.sqrt(np.sum((rest @ rotation) ** 2))
         # Either sign is an eigenvector: that which rises at the right end.
         signs = np.sign(rest[np.argmax(points)] @ rotation)
@@ -110,7 +112,7 @@ class Spline(NamedTuple):
         """The functions at `(n,)` values, `(n, m)`."""
         inside = np.clip(np.asarray(values, np.float64), self.knots[0], self.knots[-1])
         line = np.column_stack([np.ones(len(inside)), inside]) @ self.line
-        return (b_splines(self.knots, inside, self.degree) - line) @ self.rotation
+        return (_b_splines(self.knots, inside, self.degree) - line) @ self.rotation
 
     @property
     def degree(self) -> int:
@@ -119,43 +121,35 @@ class Spline(NamedTuple):
 
 
 def _levels_roughness(points: Floats) -> Floats:
-    r"""The matrix K of $\int f''(x)^2 dx = f^\top K f$, for the natural cubic spline with values f at some points.
-
-    Reference: P. J. Green, B. W. Silverman (1994), Nonparametric regression and generalized linear models, section 2.1.
-    """
-    steps = np.diff(points)
-    inner = len(steps) - 1
-    # Second differences, and the Gram matrix of the hat functions that f'' consists of.
-    differences, hats = np.zeros((len(points), inner)), np.zeros((inner, inner))
-    for i in range(inner):
-        left, right = 1.0 / steps[i : i + 2]
-        differences[i : i + 3, i] = left, -left - right, right
-        hats[i, i] = (steps[i] + steps[i + 1]) / 3.0
-        hats[i, i + 1 : i + 2] = hats[i + 1 : i + 2, i] = steps[i + 1] / 6.0
-    return np.asarray(differences @ np.linalg.solve(hats, differences.T), np.float64)
+    r"""The matrix K of $\int f''(x)^2 dx = f^\top K f$, for the natural cubic spline with values f at some points."""
+    second = CubicSpline(points, np.eye(len(points)), bc_type="natural")(points, 2)
+    middle, steps = (second[1:] + second[:-1]) / 2.0, np.diff(points)[:, None]
+    # Simpson's rule, which is exact: second derivatives are straight lines between the points.
+    ends = second[1:].T @ (steps * second[1:]) + second[:-1].T @ (steps * second[:-1])
+    return np.asarray((ends + 4.0 * middle.T @ (steps * middle)) / 6.0, np.float64)
 
 
-NONLINEAR = ("curves", "products", "waves")
-"""The kinds of functions of covariates that tell what they say of the treatment beyond a line."""
+NONLINEAR = ("splines", "products", "fourier features")
+"""The kinds of functions of covariates that tell what they say of the treatment beyond a linear model."""
 
 
 class ColumnBasis(NamedTuple):
-    r"""Functions of a few columns: lines, curves of each, products of two, and waves of all of them.
+    r"""Functions of a few columns: linear terms, splines of each, products of two, random Fourier features of all.
 
     Columns that are linear combinations of the constant and of columns before them are left out, so that it does not
     matter whether one is given twice. Columns are turned so that their long tail is to the right, so that it does not
-    matter which level of two is called 0. A column that tells fewer than ten rows from the others is a line and nothing
-    else: standardised it is enormous in these rows, and products and waves would be about them.
+    matter which level of two is called 0. A column that tells fewer than ten rows from the others has a linear term and
+    nothing else: standardised it is enormous in these rows, and products would be about them.
 
     Attributes:
         used: the positions of the columns that are not left out, `(p,)`.
         shift, scale: by which these are standardised, `(p,)`; the scale is negative for one that is turned.
-        moderators: which of them, `(q,)`, take part in all functions but the lines.
+        moderators: which of them, `(q,)`, take part in all functions but the linear terms.
         splines: by moderator, for those with more than two distinct values.
         pairs: `(k, 2)` moderators that are multiplied; a square for those with more than two values.
-        directions, phases: of the waves $\sqrt{2/r} \cos(\omega_k^\top z + \phi_k)$, random Fourier features of the
-            Gaussian kernel whose length scale is the usual distance of two rows; `(q, r)` and `(r,)`.
-        expected: `(k, m)` coefficients of curves, products and waves in what they say of the predicted treatment; empty
+        directions, phases: of the functions $\sqrt{2/r} \cos(\omega_k^\top z + \phi_k)$, random Fourier features of
+            the Gaussian kernel whose length scale is the usual distance of two rows; `(q, r)` and `(r,)`.
+        expected: `(k, m)` coefficients of the `NONLINEAR` functions in what they say of the predicted treatment; empty
             where that is nothing.
     """
 
@@ -170,71 +164,82 @@ class ColumnBasis(NamedTuple):
     expected: Floats
 
     @classmethod
-    def fit(cls, columns: Floats, rng: np.random.Generator, *, waves: int = 60, max_columns: int = 120) -> ColumnBasis:
-        """The basis of columns `(n, p)`; of curves and of products there are none rather than more than `max_columns`.
+    def fit(
+        cls, columns: Floats, rng: np.random.Generator, *, fourier_features: int = 60, max_columns: int = 120
+    ) -> ColumnBasis:
+        """The basis of columns `(n, p)`; of splines and of products there are none rather than more than `max_columns`.
 
         Example:
             >>> rng = np.random.default_rng(0)
             >>> values = rng.normal(size=(100, 2))
             >>> basis = ColumnBasis.fit(values, rng)
             >>> {name: part.shape[1] for name, part in basis(values).items()}
-            {'constant': 1, 'lines': 2, 'moderators': 2, 'curves': 16, 'crossed curves': 16, 'products': 3, 'waves': 60,
-             'expected': 0}
+            {'constant': 1, 'linear': 2, 'moderators': 2, 'splines': 16, 'spline interactions': 16, 'products': 3,
+             'fourier features': 60, 'expected': 0}
         """
-        spread = columns.std(axis=0)
-        shift, scale = columns.mean(axis=0), np.where(spread > 0.0, spread, 1.0)
+        shift, scale = _standard(columns)
         z = (columns - shift) / scale
         used = _independent(z)
         z, scale = z[:, used], scale[used] * _orientation(z[:, used])
         z = z * np.sign(scale)
-        every = [_n_distinct(column) for column in z.T]
-        moderators = [j for j, count in enumerate(every) if count > 2 or _n_apart(z[:, j]) >= _MIN_ROWS_APART]
-        z, distinct = z[:, moderators], [every[j] for j in moderators]
+        counts = [_n_distinct(column) for column in z.T]
+        moderators = [j for j, count in enumerate(counts) if count > 2 or _n_apart(z[:, j]) >= _MIN_ROWS_APART]
+        z, distinct = z[:, moderators], np.array([counts[j] for j in moderators], np.int64)
         p = len(moderators)
-        bends = min(_MAX_BENDS, max(_MIN_BENDS, _BENDS_IN_ALL // max(p, 1)))
-        sizes = np.minimum(bends, np.maximum(np.array(distinct, np.int64) - 2, 0))
+        size = min(_MAX_SPLINES, max(_MIN_SPLINES, _SPLINES_IN_ALL // max(p, 1)))
         # Where all are too many, those of ordered levels give way first.
-        offers = [[j for j in range(p) if distinct[j] > least] for least in (2, _FEW_VALUES)]
-        bent = next((some for some in offers if sizes[some].sum() <= max_columns), [])
+        for least in (2, _FEW_VALUES, np.inf):
+            smooth = np.flatnonzero(distinct > least)
+            if np.minimum(size, distinct[smooth] - 2).sum() <= max_columns:
+                break
         pairs = [(i, j) for i in range(p) for j in range(i + 1) if i != j or distinct[j] > 2]
         pairs = pairs if len(pairs) <= max_columns else []
-        waves = waves if p else 0
+        n_features = fourier_features if p else 0
         return cls(
             used=used,
             shift=shift[used],
             scale=scale,
             moderators=np.array(moderators, np.int64),
-            splines=tuple((j, Spline.fit(z[:, j], bends, segments=7)) for j in bent),
+            splines=tuple((int(j), Spline.fit(z[:, j], size, segments=7)) for j in smooth),
             pairs=np.array(pairs, np.int64).reshape(-1, 2),
-            directions=rng.normal(size=(p, waves)) / np.sqrt(max(p, 1)),
-            phases=rng.uniform(0.0, 2.0 * np.pi, waves),
+            directions=rng.normal(size=(p, n_features)) / np.sqrt(max(p, 1)),
+            phases=rng.uniform(0.0, 2.0 * np.pi, n_features),
             expected=np.zeros((0, 0)),
         )
 
-    def lines(self, columns: Floats) -> Floats:
+    def linear(self, columns: Floats) -> Floats:
         """The columns of rows `(n, p)`, standardised and without redundant ones."""
         return (np.asarray(columns, np.float64)[:, self.used] - self.shift) / self.scale
 
     def __call__(self, columns: Floats) -> dict[str, Floats]:
-        """The functions at rows `(n, p)` by kind; crossed curves are those of one column times another."""
-        lines = self.lines(columns)
-        z = lines[:, self.moderators]
+        """The functions at rows `(n, p)` by kind; spline interactions are with the linear terms of other columns."""
+        linear = self.linear(columns)
+        z = linear[:, self.moderators]
         first, second = self.pairs.T
-        curves = {j: spline(z[:, j]) for j, spline in self.splines}
-        crossed = [curve * z[:, [k]] for j, curve in curves.items() for k in range(z.shape[1]) if k != j]
-        crossed = crossed if sum(part.shape[1] for part in crossed) <= _MAX_CROSSED else []
         empty = np.zeros((len(z), 0))
+        splines = {j: spline(z[:, j]) for j, spline in self.splines}
+        interactions = [part * z[:, [k]] for j, part in splines.items() for k in range(z.shape[1]) if k != j]
+        if sum(part.shape[1] for part in interactions) > _MAX_INTERACTIONS:
+            interactions = []
         found = {
             "constant": np.ones((len(z), 1)),
-            "lines": lines,
+            "linear": linear,
             "moderators": z,
-            "curves": np.hstack([empty, *curves.values()]),
-            "crossed curves": np.hstack([empty, *crossed]),
+            "splines": np.hstack([empty, *splines.values()]),
+            "spline interactions": np.hstack([empty, *interactions]),
             "products": (z[:, first] * z[:, second] - (first == second)) / np.sqrt(2.0),
-            "waves": np.sqrt(2.0 / max(len(self.phases), 1)) * np.cos(z @ self.directions + self.phases),
+            "fourier features": np.sqrt(2.0 / max(len(self.phases), 1)) * np.cos(z @ self.directions + self.phases),
+            "expected": empty,
         }
-        beyond = np.hstack([found[kind] for kind in NONLINEAR]) if self.expected.size else empty
-        return found | {"expected": beyond @ self.expected if self.expected.size else empty}
+        if self.expected.size:
+            found["expected"] = np.hstack([found[kind] for kind in NONLINEAR]) @ self.expected
+        return found
+
+
+def _standard(columns: Floats) -> tuple[Floats, Floats]:
+    """By which columns are standardised: their means, and their standard deviations, or 1 for a constant."""
+    spread = columns.std(axis=0)
+    return columns.mean(axis=0), np.where(spread > 0.0, spread, 1.0)
 
 
 def _independent(z: Floats) -> NDArray[np.int64]:
@@ -271,12 +276,12 @@ def _n_apart(values: Floats) -> int:
 
 
 class TreatmentBasis(NamedTuple):
-    """Functions of the treatment: its lines (itself, or indicators of all levels but the first), and its bends.
+    """Functions of the treatment: linear terms (itself, or indicators of all levels but the first), and its spline.
 
     Attributes:
-        shift, scale: by which each line is standardised, so that it does not matter which of two levels is called 0.
+        shift, scale: by which linear terms are standardised, so that it does not matter which level is called 0.
         levels: how many a discrete treatment has; 0 for a number.
-        spline: the bends; None if there are none.
+        spline: None if there is none.
     """
 
     shift: Floats
@@ -285,43 +290,47 @@ class TreatmentBasis(NamedTuple):
     spline: Spline | None
 
     @classmethod
-    def fit(cls, values: Floats, levels: int, bends: int, *, segments: int = 9) -> TreatmentBasis:
-        """The basis of `(n,)` treatments, numbers or codes of levels; segments as in :meth:`Spline.fit`."""
-        lines = _lines(values, levels)
-        spread = lines.std(axis=0)
-        shift, scale = lines.mean(axis=0), np.where(spread > 0.0, spread, 1.0)
-        t = (lines[:, 0] - shift[0]) / scale[0]
-        bent = not levels and bends > 0 and _n_distinct(t) > 2
-        return cls(shift, scale, levels, Spline.fit(t, bends, segments=segments) if bent else None)
+    def fit(cls, values: Floats, levels: int, splines: int, *, segments: int = 9) -> TreatmentBasis:
+        """The basis of `(n,)` treatments, numbers or codes of levels, with as many spline functions at most."""
+        linear = _linear(values, levels)
+        shift, scale = _standard(linear)
+        t = (linear[:, 0] - shift[0]) / scale[0]
+        curved = not levels and splines > 0 and _n_distinct(t) > 2
+        return cls(shift, scale, levels, Spline.fit(t, splines, segments=segments) if curved else None)
+
+    @property
+    def n_linear(self) -> int:
+        """How many linear terms there are."""
+        return max(self.levels - 1, 1)
 
     @property
     def ordered(self) -> bool:
-        """Whether it is a number with few values, between which its bends are straight."""
+        """Whether it is a number with few values, between which its spline is straight."""
         return self.spline is not None and self.spline.degree == 1
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The numbers of functions: "alone" is the constant."""
-        bends = 0 if self.spline is None else self.spline.rotation.shape[1]
-        return {"alone": 1, "lines": max(self.levels - 1, 1), "bends": bends}
+        """The numbers of functions."""
+        n_splines = 0 if self.spline is None else self.spline.rotation.shape[1]
+        return {"constant": 1, "linear": self.n_linear, "spline": n_splines}
 
     def __call__(self, values: np.ndarray) -> Floats:
-        """Lines, then bends, at `(n,)` treatments."""
-        lines = (_lines(values, self.levels) - self.shift) / self.scale
-        return lines if self.spline is None else np.hstack([lines, self.spline(lines[:, 0])])
+        """Linear terms, then the spline, at `(n,)` treatments."""
+        linear = (_linear(values, self.levels) - self.shift) / self.scale
+        return linear if self.spline is None else np.hstack([linear, self.spline(linear[:, 0])])
 
 
-def _lines(values: np.ndarray, levels: int) -> Floats:
+def _linear(values: np.ndarray, levels: int) -> Floats:
     """Numbers as they are, or the indicators of levels but the first, `(n, k)`."""
     column = np.asarray(values, np.float64)[:, None]
     return np.asarray(column == np.arange(1, levels), np.float64) if levels else column
 
 
 class Term(NamedTuple):
-    """A block of the sieve: functions of the treatment (none, its lines or its bends) times functions of covariates."""
+    """A block of the sieve: functions of the treatment, which may be the constant, times functions of covariates."""
 
     name: str
-    factor: Literal["alone", "lines", "bends"]
+    factor: Literal["constant", "linear", "spline"]
     kind: str
     max_functions: int = 1000
 
@@ -333,28 +342,28 @@ class Term(NamedTuple):
 LINEAR = ("constant", "treatment", "covariates")
 """The terms of a linear model."""
 
-FREE = ("constant", "treatment", "expected treatment", "covariates")
+UNPENALISED = ("constant", "treatment", "expected treatment", "covariates")
 """The terms without a penalty."""
 
 TERMS = {
     term.name: term
     for term in (
-        Term("constant", "alone", "constant"),
-        Term("treatment", "lines", "constant"),
-        Term("expected treatment", "alone", "expected"),
-        Term("covariates", "alone", "lines"),
-        Term("curve", "bends", "constant"),
-        Term("slopes by covariate", "lines", "moderators"),
-        Term("curves by covariate", "bends", "moderators", 4),
-        Term("covariate curves", "alone", "curves"),
-        Term("slopes by covariate curves", "lines", "curves"),
-        Term("covariate products", "alone", "products"),
-        Term("slopes by covariate products", "lines", "products"),
-        Term("crossed covariate curves", "alone", "crossed curves"),
-        Term("slopes by crossed curves", "lines", "crossed curves"),
-        Term("covariate surface", "alone", "waves"),
-        Term("slopes by surface", "lines", "waves"),
-        Term("curves by surface", "bends", "waves", 3),
+        Term("constant", "constant", "constant"),
+        Term("treatment", "linear", "constant"),
+        Term("expected treatment", "constant", "expected"),
+        Term("covariates", "constant", "linear"),
+        Term("curve", "spline", "constant"),
+        Term("slopes by covariate", "linear", "moderators"),
+        Term("curves by covariate", "spline", "moderators", 4),
+        Term("covariate curves", "constant", "splines"),
+        Term("slopes by covariate curves", "linear", "splines"),
+        Term("covariate products", "constant", "products"),
+        Term("slopes by covariate products", "linear", "products"),
+        Term("covariate curve interactions", "constant", "spline interactions"),
+        Term("slopes by curve interactions", "linear", "spline interactions"),
+        Term("covariate surface", "constant", "fourier features"),
+        Term("slopes by surface", "linear", "fourier features"),
+        Term("curves by surface", "spline", "fourier features", 3),
     )
 }
 """All terms of a structural function g(x, v), by name."""
@@ -363,12 +372,12 @@ TERMS = {
 def term_columns(
     terms: Sequence[str], of_treatment: Floats, of_covariates: dict[str, Floats], sizes: dict[str, int]
 ) -> list[Floats]:
-    """The columns of each term, from the functions of the treatment (n, lines + bends) and those of the covariates."""
-    n_lines = sizes["lines"]
+    """The columns of each term, from functions of the treatment `(n, linear + spline)` and of the covariates."""
+    n_linear = sizes["linear"]
     factors = {
-        "alone": np.ones((len(of_treatment), 1)),
-        "lines": of_treatment[:, :n_lines],
-        "bends": of_treatment[:, n_lines:],
+        "constant": np.ones((len(of_treatment), 1)),
+        "linear": of_treatment[:, :n_linear],
+        "spline": of_treatment[:, n_linear:],
     }
     chosen = [TERMS[name] for name in terms]
     return [column_products(factors[t.factor][:, : t.width(sizes)], of_covariates[t.kind]) for t in chosen]
@@ -386,7 +395,7 @@ def term_sums(
         stop = start + used * functions.shape[1]
         sums[term.factor][:, :used] += functions @ coefficients[start:stop].reshape(used, -1).T
         start = stop
-    return sums["alone"][:, 0], np.hstack([sums["lines"], sums["bends"]])
+    return sums["constant"][:, 0], np.hstack([sums["linear"], sums["spline"]])
 
 
 def column_products(left: Floats, right: Floats) -> Floats:
@@ -394,20 +403,8 @@ def column_products(left: Floats, right: Floats) -> Floats:
     return (left[:, :, None] * right[:, None, :]).reshape(len(left), -1)
 
 
-def quantile_knots(values: Floats, segments: int, degree: int) -> Floats:
-    """Knots of splines at even quantiles, the outer ones repeated; ties give fewer pieces."""
-    inner = np.unique(np.quantile(_thinned(values), np.linspace(0.0, 1.0, segments + 1)))
-    return np.concatenate([[inner[0]] * degree, inner, [inner[-1]] * degree])
-
-
-def b_splines(knots: Floats, values: Floats, degree: int) -> Floats:
-    """All B-splines at `(n,)` values, `(n, k)`, which add up to one; beyond the outer knots they are constant.
-
-    Example:
-        >>> values = np.array([0.0, 0.3, 1.0])
-        >>> b_splines(quantile_knots(values, 2, 3), values, 3).sum(axis=1)
-        array([1., 1., 1.])
-    """
+def _b_splines(knots: Floats, values: Floats, degree: int) -> Floats:
+    """All B-splines at `(n,)` values, `(n, k)`, which add up to one; beyond the outer knots they are constant."""
     inside = np.clip(values, knots[0], knots[-1])
     return np.asarray(BSpline.design_matrix(inside, knots, degree).toarray(), np.float64)
 
@@ -439,15 +436,13 @@ class SieveFunction:
             intervals alone.
         coefficients: of all columns of these terms, in units of the outcome; 0 for terms that were not kept.
         weight: d; 0 without f.
-        sampling, smoothing: roots R of the two parts R Rᵀ of the covariance of d and the coefficients.
-        bound: such a root of the largest bias of smoothing (`bgmiv.sieve.second_stage.SecondStage`).
-        strength: with the columns of `sampling`, how these move with the slope of the treatment
+        roots: by source of uncertainty, roots R of the parts R Rᵀ of the covariance of d and the coefficients
             (`bgmiv.sieve.second_stage.SecondStage`).
         penalties: the ridge of each penalised term that was kept.
         gains: what each penalised term, kept or not, gains: twice a log likelihood ratio.
         probabilities: of the terms that are averaged over, that there is such a function.
         effects: what is kept of absorbed indicators, with columns for f and for the terms; None if there are none.
-        dof: degrees of freedom of `sampling`.
+        dof: degrees of freedom of the root "sampling".
         first_stage_f: the effective F of the predicted treatment, as the one instrument; None without instruments.
     """
 
@@ -456,10 +451,7 @@ class SieveFunction:
     terms: tuple[str, ...]
     coefficients: Floats
     weight: float
-    sampling: Floats
-    smoothing: Floats
-    bound: Floats
-    strength: Floats
+    roots: dict[str, Floats]
     penalties: dict[str, float]
     gains: dict[str, float]
     probabilities: dict[str, float]
@@ -477,7 +469,7 @@ class SieveFunction:
         """The terms that the data support, beside those without a penalty."""
         likely = {name for name, probability in self.probabilities.items() if probability > 0.5}
         chosen = (self.penalties.keys() - self.probabilities.keys()) | likely
-        return tuple(name for name in self.terms if name in FREE or name in chosen)
+        return tuple(name for name in self.terms if name in UNPENALISED or name in chosen)
 
     @property
     def is_linear(self) -> bool:
@@ -487,7 +479,7 @@ class SieveFunction:
     @property
     def is_line(self) -> bool:
         """Whether one slope for all rows has a probability above 0.95, and no other term has a treatment in it."""
-        others = [name for name in self.kept if name not in FREE and TERMS[name].factor != "alone"]
+        others = [name for name in self.kept if name not in UNPENALISED and TERMS[name].factor != "constant"]
         return self.weight == 0.0 and not others and sum(self.probabilities.values()) < _DOUBT
 
     def encode(self, schema: Schema, covariates: FloatArray) -> Encoded:
@@ -515,10 +507,8 @@ class SieveFunction:
     def factors(self, query: Query, encoded: Encoded, learned: Floats | None = None) -> tuple[Source, ...]:
         """Which rows were drawn; the bias of smoothing by its prior, and the largest one; the first stage's noise."""
         v, _, _, places = encoded
-        effects = self.effects
-        parts = {"sampling": self.sampling, SMOOTHING: self.smoothing, BOUND: self.bound, STRENGTH: self.strength}
-        roots = np.hstack(list(parts.values()))
-        of_covariates = self.covariates(v)
+        effects, of_covariates = self.effects, self.covariates(v)
+        roots = np.hstack(list(self.roots.values()))
 
         def moved(x: FloatArray, rows: NDArray[np.intp]) -> np.ndarray:
             known = {kind: part[rows] for kind, part in of_covariates.items()}
@@ -531,12 +521,12 @@ class SieveFunction:
         if learned is not None:
             centre = 0.0 if effects is None else effects.means(places)[:, 0]
             moves = moves + roots[0][:, None, None] * (learned - centre)
-        split = np.split(moves, np.cumsum([part.shape[1] for part in parts.values()])[:-1])
-        found = dict(zip(parts, split, strict=True))
+        widths = [part.shape[1] for part in self.roots.values()]
+        parts = dict(zip(self.roots, np.split(moves, np.cumsum(widths)[:-1]), strict=True))
         if effects is not None:
             noise = effects.noise(places, len(query.treatment))
-            found["sampling"] = np.concatenate([found["sampling"], noise])
+            parts["sampling"] = np.concatenate([parts["sampling"], noise])
             # The levels' own means do not move with the slope.
-            found[STRENGTH] = np.concatenate([found[STRENGTH], np.zeros_like(noise)])
+            parts[STRENGTH] = np.concatenate([parts[STRENGTH], np.zeros_like(noise)])
         dofs = dict.fromkeys(parts, np.inf) | {"sampling": self.dof}
-        return tuple(Source(name, part, dofs[name]) for name, part in found.items() if len(part))
+        return tuple(Source(name, part, dofs[name]) for name, part in parts.items() if len(part))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from bgmiv.sieve.bases import Spline, column_products
-from bgmiv.sieve.penalties import Evidence, Posterior, Shape, block_likelihoods, penalised_solve, priors_of
+from bgmiv.sieve.penalties import BlockEvidence, Evidence, Posterior, Shape, penalised_solve, priors_of
 from bgmiv.sieve.sampling import BlocksAt, Sampling
 
 __all__ = ["ControlTerms", "Observed", "Sizes", "generalised_residual", "standardised"]
@@ -25,7 +25,7 @@ __all__ = ["ControlTerms", "Observed", "Sizes", "generalised_residual", "standar
 Floats = NDArray[np.float64]
 
 _MIN_ROWS_A_COLUMN = 4
-_CURVES = 4
+_SPLINES = 4
 _MIN_PROBABILITY = 1e-3
 # Of the mean size of a residual.
 _MIN_SIZE = 0.2
@@ -35,60 +35,60 @@ class ControlTerms(NamedTuple):
     """Functions of control variables on which the error of an outcome may depend.
 
     Attributes:
-        lines: the control variables, `(n, k)`.
-        curves: of each, `(n, c)`; none for a treatment with levels.
+        linear: the control variables, `(n, k)`.
+        splines: of each, `(n, c)`; none for a treatment with levels.
         products: of each with each covariate, `(n, p)`.
     """
 
-    lines: Floats
-    curves: Floats
+    linear: Floats
+    splines: Floats
     products: Floats
 
     @classmethod
-    def of(cls, lines: Floats, covariates: Floats, *, curved: bool) -> ControlTerms:
+    def of(cls, linear: Floats, covariates: Floats, *, curved: bool) -> ControlTerms:
         """Those of control variables `(n, k)`, with products with some covariates."""
-        splines = [Spline.fit(line, _CURVES) for line in lines.T] if curved else []
-        curves = [spline(line) for spline, line in zip(splines, lines.T, strict=False)]
-        return cls(lines, np.hstack([lines[:, :0], *curves]), column_products(lines, covariates))
+        splines = [Spline.fit(values, _SPLINES)(values) for values in linear.T] if curved else []
+        return cls(linear, np.hstack([linear[:, :0], *splines]), column_products(linear, covariates))
 
 
 class Observed(NamedTuple):
     """The regression of the outcome on the observed treatment, covariates and control variables.
 
     Attributes:
-        lines: `(n, k)` control variables, without a penalty.
+        linear: `(n, k)` control variables, without a penalty.
         curves: `(n, m)` functions of them on which the outcome's error may depend.
         shape: of the prior of the latter.
         terms: the terms of the structural function, in blocks, by rows.
     """
 
-    lines: Floats
+    linear: Floats
     curves: Floats
     shape: Shape
     terms: BlocksAt
 
-    def fit(self, outcome: Floats, sampling: Sampling, ridges: Floats) -> Sizes | None:
-        """The regression of an outcome `(n,)` with the ridges of the terms' columns; None with few rows."""
+    def fit(self, outcome: Floats, sampling: Sampling, ridges: Floats, n_residuals: int = 0) -> Sizes | None:
+        """The regression of an outcome `(n,)`, None with few rows.
 
-        def columns_at(rows: Any) -> Floats:
-            blocks = [self.lines[rows], self.curves[rows], *self.terms(rows), outcome[rows, None]]
-            return np.hstack(blocks) * sampling.root(rows)
+        Ridges are those of the second stage's columns: so many residuals of the first stage, then the terms.
+        """
 
-        pieces = [piece for fold in sampling.folds for piece in sampling.pieces(fold)]
-        total: Any = sum(columns.T @ columns for columns in map(columns_at, pieces))
+        def blocks_at(rows: Any) -> list[Floats]:
+            return [self.linear[rows], self.curves[rows], *self.terms(rows), outcome[rows, None]]
+
+        total = np.asarray(sum(sampling.grams(blocks_at)))
         gram, moments = total[:-1, :-1], total[:-1, -1]
-        n_controls = len(moments) - len(ridges)
-        penalties = np.concatenate([np.zeros(n_controls), ridges])
+        n_controls = len(moments) - len(ridges) + n_residuals
+        penalties = np.concatenate([np.zeros(n_controls), ridges[n_residuals:]])
         n_used = int(np.isfinite(penalties).sum())
         if sampling.n_rows < _MIN_ROWS_A_COLUMN * n_used:
             return None
         coefficients = penalised_solve(gram, moments, penalties)
         some = sampling.some_rows()
-        columns = columns_at(some)
+        columns = np.hstack(blocks_at(some)) * sampling.root(some)
         errors = columns[:, -1] - columns[:, :-1] @ coefficients
         covariance = sampling.covariance(lambda _: [(columns[:, :-1], errors)], [some])
         covariance *= sampling.n_rows / len(some) * sampling.n_rows / (sampling.n_rows - n_used)
-        return Sizes(gram, moments, covariance, penalties, self.shape, n_controls)
+        return Sizes(gram, moments, covariance, penalties, self.shape, n_controls, n_controls - n_residuals)
 
 
 class Sizes(NamedTuple):
@@ -99,6 +99,7 @@ class Sizes(NamedTuple):
         ridges: of all columns.
         shape: of the prior of the control variables' curves, which come last of the controls.
         n_controls: how many columns come before those of the terms.
+        shift: the positions of these less those in the second stage.
     """
 
     gram: Floats
@@ -107,26 +108,28 @@ class Sizes(NamedTuple):
     ridges: Floats
     shape: Shape
     n_controls: int
+    shift: int
 
-    def block(self, block: slice, variances: Floats) -> Floats:
-        """Log likelihoods of prior variances `(m,)` of a block of the terms' columns, less that of none."""
-        own = slice(block.start + self.n_controls, block.stop + self.n_controls)
-        return block_likelihoods(self.gram, self.moments, self.covariance, self.ridges, own, variances)
+    def likelihoods(self, block: slice, variances: Floats) -> Floats:
+        """Log likelihoods of prior variances `(m,)` of a block of the second stage, less that of none."""
+        own = slice(block.start + self.shift, block.stop + self.shift)
+        known = self.gram, self.moments, self.covariance, self.ridges
+        return BlockEvidence.of(*known, own, np.diag(self.gram)).gains(variances) / 2.0
 
     def joint(self, places: NDArray[np.intp], deviation: float) -> Callable[[Floats], Posterior]:
-        """Gives the posterior of some of the terms' columns for prior variances `(m, k)`, averaged over confounding.
+        """Gives the posterior of some columns of terms for prior variances `(m, k)`, averaged over confounding.
 
         Args:
-            places: the columns.
+            places: the columns, in the second stage.
             deviation: the standard deviation of the outcome beyond a linear model.
         """
         curves = np.arange(self.n_controls - len(self.shape.variances), self.n_controls)
-        own = np.concatenate([places + self.n_controls, curves])
+        own = np.concatenate([places + self.shift, curves])
         evidence = Evidence.of(self.gram, self.moments, self.covariance, self.ridges, own)
         # Every other size is enough of what is only averaged over.
         controls = priors_of([self.shape], deviation, step=2)
 
-        def of(variances: Floats) -> Posterior:
+        def posterior(variances: Floats) -> Posterior:
             logs, squares = [], []
             for prior in controls:
                 both = np.hstack([variances, np.tile(prior.variances, (len(variances), 1))])
@@ -136,7 +139,7 @@ class Sizes(NamedTuple):
             total = np.logaddexp.reduce(logs, axis=0)
             return Posterior(total, np.einsum("jm,jmk->mk", np.exp(np.array(logs) - total), np.array(squares)))
 
-        return of
+        return posterior
 
 
 def standardised(residuals: Floats, predicted: Floats, covariates: Floats) -> Floats:

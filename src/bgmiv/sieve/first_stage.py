@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from bgmiv.sieve.penalties import Penalties, choose_penalties, penalised_solve, ridges_of
+from bgmiv.sieve.penalties import choose_penalties, penalised_solve, ridges_of
 from bgmiv.sieve.sampling import BlocksAt, Sampling
 
-__all__ = ["FirstStage", "first_stage", "leave_one_out_errors", "one_thread", "slices_of", "without_folds"]
+__all__ = ["FirstStage", "LeftOut", "first_stage", "one_thread", "slices_of"]
 
 Floats = NDArray[np.float64]
 
@@ -78,63 +78,59 @@ def first_stage(
         sampling: weights, groups and folds.
         min_gain: as in :func:`~bgmiv.sieve.penalties.choose_penalties`.
     """
-    grams = []
-    for fold in sampling.folds:
-        gram: Any = 0.0
-        for rows in sampling.pieces(fold):
-            columns = np.hstack([*blocks_at(rows), targets[rows]]) * sampling.root(rows)
-            gram = gram + columns.T @ columns
-        grams.append(gram)
-    whole = sum(grams)
     first, *others = blocks_at(slice(0, 2))
-    n_first, n_targets = first.shape[1], targets.shape[1]
-    blocks = slices_of(others)
-    size = blocks[-1].stop if blocks else 0
+    n_first, n_targets, blocks = first.shape[1], targets.shape[1], slices_of(others)
+    size = sum(block.shape[1] for block in others)
+
+    def columns_at(rows: slice | NDArray[np.intp]) -> list[Floats]:
+        return [*blocks_at(rows), targets[rows]]
+
+    grams = sampling.grams(columns_at)
+    whole = np.asarray(sum(grams))
     linear = penalised_solve(whole[:n_first, :n_first], whole[:n_first, n_first:], np.zeros(n_first))
     # From [first block, other blocks, targets] to what the first block leaves of the latter two.
     clear = np.vstack([-linear, np.eye(size + n_targets)])
     cleared = [clear.T @ gram @ clear for gram in grams]
-    total = sum(cleared)
+    total = np.asarray(sum(cleared))
     some = sampling.some_rows()
-    left = (np.hstack([*blocks_at(some), targets[some]]) @ clear) * sampling.root(some)
-    share = sampling.n_rows / len(some)
-    squares = np.diag(whole)[n_first : n_first + size]
+    left = (np.hstack(columns_at(some)) @ clear) * sampling.root(some)
 
-    def chosen(j: int) -> Penalties:
+    def ridges_by_column(target: int) -> Floats:
         def noise(coefficients: Floats) -> tuple[Floats, float]:
-            errors = left[:, size + j] - left[:, :size] @ coefficients
-            found = sampling.covariance(lambda _: [(left[:, :size], errors)], [some])
-            return share * found, float(np.mean(errors**2))
+            errors = left[:, target] - left[:, :size] @ coefficients
+            covariance = sampling.covariance(lambda _: [(left[:, :size], errors)], [some])
+            return sampling.n_rows / len(some) * covariance, float(np.mean(errors**2))
 
-        return choose_penalties(total[:size, :size], total[:size, size + j], blocks, noise, min_gain, squares)
+        gram, moments, squares = total[:size, :size], total[:size, target], np.diag(whole)[n_first : n_first + size]
+        penalties = choose_penalties(gram, moments, blocks, noise, min_gain, squares=squares)
+        return ridges_of(blocks, penalties.ridges, np.zeros(size))
 
-    ridges = [ridges_of(blocks, chosen(j).ridges, size) for j in range(n_targets)]
-    entered = [np.isfinite(each) for each in ridges]
-    solvers = [
-        _LeftOut.of(total, slice(size + j, size + j + 1), np.flatnonzero(used), each[used], cleared)
-        for j, (used, each) in enumerate(zip(entered, ridges, strict=True))
-    ]
+    ridges = [ridges_by_column(size + j) for j in range(n_targets)]
+    left_out = []
+    for j, of_target in enumerate(ridges):
+        used = np.flatnonzero(np.isfinite(of_target))
+        inverse = penalised_solve(total[np.ix_(used, used)], np.eye(len(used)), of_target[used])
+        left_out.append(LeftOut.of(used, inverse @ total[used, size + j], inverse, size + j, cleared))
     predicted = np.empty_like(targets)
     for i, fold in enumerate(sampling.folds):
         for piece in sampling.pieces(fold):
-            columns = np.hstack([*blocks_at(piece), targets[piece]])
-            rest = (columns @ clear) * sampling.root(piece)
-            fitted = [solver.predict(rest[:, : size + n_targets], i, sampling.leave_one_out) for solver in solvers]
-            free = columns[:, :n_first] @ linear[:, size:]
-            predicted[piece] = free + np.hstack(fitted) / sampling.root(piece)
-    by_column = [np.concatenate([np.zeros(n_first), each]) for each in ridges]
-    kept = tuple(np.isfinite(each) for each in by_column)
-    inverses = tuple(
-        penalised_solve(whole[np.ix_(used, used)], np.eye(int(used.sum())), each[used])
-        for used, each in zip(kept, by_column, strict=True)
-    )
-    coefficients = np.zeros((n_first + size, n_targets))
-    for j, (used, inverse) in enumerate(zip(kept, inverses, strict=True)):
-        coefficients[used, j] = inverse @ whole[: len(used)][used, n_first + size + j]
-    return FirstStage(predicted, targets - predicted, blocks_at, kept, inverses, coefficients, n_controls)
+            columns, root = np.hstack(columns_at(piece)), sampling.root(piece)
+            rest = (columns @ clear) * root
+            fitted = [one.predict(rest, rest[:, size + j], i) for j, one in enumerate(left_out)]
+            predicted[piece] = columns[:, :n_first] @ linear[:, size:] + np.column_stack(fitted) / root
+    kept, inverses, coefficients = [], [], np.zeros((n_first + size, n_targets))
+    for j, of_target in enumerate(ridges):
+        by_column = np.concatenate([np.zeros(n_first), of_target])
+        used = np.isfinite(by_column)
+        inverse = penalised_solve(whole[np.ix_(used, used)], np.eye(int(used.sum())), by_column[used])
+        kept.append(used)
+        inverses.append(inverse)
+        coefficients[used, j] = inverse @ whole[: len(used), n_first + size + j][used]
+    residuals = targets - predicted
+    return FirstStage(predicted, residuals, blocks_at, tuple(kept), tuple(inverses), coefficients, n_controls)
 
 
-class _LeftOut(NamedTuple):
+class LeftOut(NamedTuple):
     r"""Predictions of rows by a ridge regression on the other rows, or on the other folds.
 
     Without fold f, $\beta_f = \beta - (B^{-1} - \Phi_f^\top \Phi_f)^{-1} \Phi_f^\top (y_f - \Phi_f \beta)$, with
@@ -142,55 +138,42 @@ class _LeftOut(NamedTuple):
 
     Attributes:
         used: the columns that enter.
-        target: the column of the target.
         coefficients: β, `(k,)`.
         inverse: B.
-        folds: $\beta_f$ of each fold, `(folds, k)`.
+        by_fold: $\beta_f$ of each fold, `(folds, k)`; of one fold that is all rows, β.
     """
 
     used: NDArray[np.intp]
-    target: slice
     coefficients: Floats
     inverse: Floats
-    folds: Floats
+    by_fold: Floats
 
     @classmethod
     def of(
-        cls, total: Floats, target: slice, used: NDArray[np.intp], ridges: Floats, grams: Sequence[Floats]
-    ) -> _LeftOut:
-        """From Gram matrices of the columns and the target, of all rows and of each fold."""
-        inverse = penalised_solve(total[np.ix_(used, used)], np.eye(len(used)), ridges)
-        coefficients = inverse @ total[used, target.start]
-        return cls(used, target, coefficients, inverse, without_folds(inverse, coefficients, used, target.start, grams))
+        cls, used: NDArray[np.intp], coefficients: Floats, inverse: Floats, target: int, grams: Sequence[Floats]
+    ) -> LeftOut:
+        """From the Gram matrix of columns and target of each fold; `target` is its position."""
+        by_fold = [coefficients]
+        if len(grams) > 1:
+            none = np.zeros(len(used))
+            precision = penalised_solve(inverse, np.eye(len(used)), none)
+            by_fold = []
+            for gram in grams:
+                own = gram[np.ix_(used, used)]
+                errors = gram[used, target] - own @ coefficients
+                by_fold.append(coefficients - penalised_solve(precision - own, errors, none))
+        return cls(used, coefficients, inverse, np.stack(by_fold))
 
-    def predict(self, rows: Floats, fold: int, leave_one_out: bool) -> Floats:
-        """The target of rows of a fold, `(n, 1)`, from all their columns; rows are times the roots of weights."""
-        columns, target = rows[:, self.used], rows[:, self.target]
-        if not leave_one_out:
-            return columns @ self.folds[fold][:, None]
-        errors = target[:, 0] - columns @ self.coefficients
-        return target - leave_one_out_errors(columns, self.inverse, errors)[:, None]
-
-
-def leave_one_out_errors(columns: Floats, inverse: Floats, errors: Floats) -> Floats:
-    """Errors of a ridge regression at rows that are each left out, from those `(n,)` of the fit to all of them."""
-    leverage = np.sum((columns @ inverse) * columns, axis=1)
-    return np.asarray(errors / np.maximum(1.0 - leverage, _MIN_LEFT_OUT), np.float64)
-
-
-def without_folds(
-    inverse: Floats, coefficients: Floats, used: NDArray[np.intp], target: int, grams: Sequence[Floats]
-) -> Floats:
-    """The coefficients of a ridge regression without each fold, `(folds, k)`; none where there is only one fold."""
-    if len(grams) < 2 or not len(used):
-        return np.tile(coefficients, (len(grams), 1))
-    precision = penalised_solve(inverse, np.eye(len(used)), np.zeros(len(used)))
-    found = []
-    for gram in grams:
-        own = gram[np.ix_(used, used)]
-        errors = gram[used, target] - own @ coefficients
-        found.append(coefficients - penalised_solve(precision - own, errors, np.zeros(len(used))))
-    return np.stack(found)
+    def predict(self, columns: Floats, target: Floats, fold: int, n_controls: int = 0) -> Floats:
+        """Of rows of a fold, `(n,)`, without the part of the first columns; rows are times the roots of weights."""
+        columns = columns[:, self.used]
+        controls = columns[:, :n_controls]
+        if len(self.by_fold) > 1:
+            return columns[:, n_controls:] @ self.by_fold[fold][n_controls:]
+        leverage = np.sum((columns @ self.inverse) * columns, axis=1)
+        errors = (target - columns @ self.coefficients) / np.maximum(1.0 - leverage, _MIN_LEFT_OUT)
+        moved = np.sum((controls @ self.inverse[:n_controls]) * columns, axis=1) * errors
+        return np.asarray(target - errors - (controls @ self.coefficients[:n_controls] - moved), np.float64)
 
 
 def slices_of(blocks: Sequence[Floats]) -> list[slice]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import InitVar, dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,34 +13,25 @@ from numpy.typing import NDArray
 from bgmiv.covariance import errors_of
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import warn_user
-from bgmiv.data.within import LevelEffects, Within
+from bgmiv.data.within import LevelEffects
 from bgmiv.errors import ConfigError, FitWarning, NotIdentifiedError
-from bgmiv.sieve.bases import (
-    LINEAR,
-    NONLINEAR,
-    SieveFunction,
-    TreatmentBasis,
-    b_splines,
-    quantile_knots,
-    term_columns,
-    term_sums,
-)
-from bgmiv.sieve.columns import MIN_ROWS_A_COLUMN, Columns, Learned, draw_folds, instrument_blocks, stretches_of
+from bgmiv.intervals import STRENGTH
+from bgmiv.sieve.bases import LINEAR, NONLINEAR, SieveFunction, term_columns, term_sums
 from bgmiv.sieve.control import ControlTerms, Observed, standardised
-from bgmiv.sieve.dimension import INSTRUMENT_DEGREE, INSTRUMENT_RATIO, choose_dimension
+from bgmiv.sieve.design_matrix import MIN_ROWS_A_COLUMN, Columns, instrument_blocks
 from bgmiv.sieve.first_stage import FirstStage, first_stage
 from bgmiv.sieve.penalties import Shape
-from bgmiv.sieve.sampling import BlocksAt, Sampling
-from bgmiv.sieve.second_stage import Regression, SecondStage, second_stage
+from bgmiv.sieve.sampling import BlocksAt
+from bgmiv.sieve.second_stage import FunctionSizes, Regression, SecondStage, second_stage
 
 __all__ = [
-    "SieveConfig", "SieveFit", "fit_sieve", "left_out_errors", "min_rows", "second_stage_of", "sieve_function",
+    "Learned", "SieveConfig", "SieveFit", "fit_sieve", "left_out_errors", "min_rows", "sieve_function",
     "warn_of_shrunk",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
 
-_BENDS = 6
+_SPLINES = 6
 _MIN_ROWS = 30
 # Of a standardised treatment, the variance that instruments must explain beyond the covariates.
 _IRRELEVANT = 1e-9
@@ -56,7 +47,7 @@ _CURVES = (0.34, 0.08, 0.08)
 _STEPS = (0.1, 0.3, 0.1)
 _S_SHAPED = 0.9
 _SLOPES = 0.5
-# That confounding is no line of the control variables.
+# That confounding is not linear in the control variables.
 _NOT_LINEAR = 0.5
 _TINY = float(np.finfo(float).tiny)
 
@@ -67,23 +58,51 @@ class SieveConfig:
 
     Args:
         min_gain: what a term must gain to enter, as twice a log likelihood ratio; infinite for the linear fit.
-        dimension: "penalised"; "adaptive" takes B-splines of the treatment and of one instrument without any penalty,
-            their number by Chen, Christensen and Kankanala's bootstrap; covariates enter linearly.
-        waves: number of random waves.
+        fourier_features: number of random Fourier features of the covariates.
+        waves: the former name of `fourier_features`; refused.
     """
 
     min_gain: float = 4.0
-    dimension: Literal["penalised", "adaptive"] = "penalised"
-    waves: int = 60
+    fourier_features: int = 60
+    waves: InitVar[int | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, waves: int | None) -> None:
         """Refuse settings without a meaning."""
+        if waves is not None:
+            raise ConfigError(f"waves is now fourier_features: pass fourier_features={waves}.")
         if not self.min_gain >= 0.0:
             raise ConfigError(f"min_gain must be 0 or more, got {self.min_gain}.")
-        if self.waves < 1:
-            raise ConfigError(f"waves must be 1 or more, got {self.waves}.")
-        if self.dimension not in ("penalised", "adaptive"):
-            raise ConfigError(f"dimension must be 'penalised' or 'adaptive', got {self.dimension!r}.")
+        if self.fourier_features < 1:
+            raise ConfigError(f"fourier_features must be 1 or more, got {self.fourier_features}.")
+
+
+class Learned(NamedTuple):
+    """What several models, each trained without some of the rows, say of the rows of the data.
+
+    Attributes:
+        own: `(n,)` E[f(x, v) | w, v] by the model that has not seen the row.
+        averaged: `(n,)` the same by all models on average, whose f is the one that predicts.
+        treatment: `(n, k)` E[x | w, v] by the model that has not seen the row; for a treatment with levels the
+            probabilities of all but the first.
+    """
+
+    own: Floats
+    averaged: Floats
+    treatment: Floats
+
+    def take(self, rows: NDArray[Any]) -> Learned:
+        """Some rows, or all in another order."""
+        return Learned(*(np.asarray(part[rows], np.float64) for part in self))
+
+    @property
+    def centre(self) -> float:
+        """The mean of `own`."""
+        return float(self.own.mean())
+
+    @property
+    def scale(self) -> float:
+        """Its standard deviation."""
+        return max(float(self.own.std()), _TINY)
 
 
 class SieveFit(NamedTuple):
@@ -130,53 +149,70 @@ def fit_sieve(
         learned: f, which then takes the place of all terms but the linear ones, and of the first stage.
     """
     rng = np.random.default_rng(_SEED)
-    fold = draw_folds(data, rng, Within.of(data.schema, data.covariates).unit())
-    order = np.argsort(fold, kind="stable")
-    columns = Columns.of(data.take(order), rng, waves=config.waves, bends=_BENDS)
-    y, adaptive, segments = columns.y, config.dimension == "adaptive", 0
-    if adaptive:
-        lines = np.hstack([columns.covariates(columns.v)["lines"], columns.within.indicators()])
-        segments = choose_dimension(y, columns.x, columns.w[:, 0], lines, rng).segments
-        columns = columns._replace(treatment=TreatmentBasis.fit(columns.x, 0, segments + 1, segments=segments))
+    columns = Columns.of(data, rng, fourier_features=config.fourier_features, splines=_SPLINES)
     if learned is not None:
-        columns = columns._replace(learned=learned.take(order), treatment=columns.treatment._replace(spline=None))
-    sampling = Sampling(columns.weights, columns.data.groups, stretches_of(fold), errors_of(columns.data))
+        return _fit_learned(config, columns, learned.take(columns.order), use_instrument)
     within, min_gain = columns.within, config.min_gain * columns.correction
-    functions, n_lines = columns.treatment(columns.x), columns.treatment.sizes["lines"]
-    first = FirstStage.exogenous(functions)
-    if use_instrument and learned is None:
-        instruments = _adaptive_instruments(segments) if adaptive else instrument_blocks(columns, config.waves, rng)
-        first = first_stage(within.net(instruments(columns)), within.residual(functions), n_lines, sampling, min_gain)
-        if within:
-            # Products with covariates need predictions that contain the absorbed indicators' part.
-            first = first._replace(predicted=functions - first.residuals)
-    elif use_instrument and columns.learned is not None:
-        predicted = (columns.learned.treatment - columns.treatment.shift) / columns.treatment.scale
-        left = within.residual(functions - predicted)
-        first = first._replace(predicted=predicted, residuals=left, n_controls=n_lines)
-    shown = within.residual(first.predicted[:, :n_lines])
-    _check_relevance(shown, within.residual(columns.covariates(columns.v)["lines"]), columns.wide)
-    if use_instrument and learned is None and not adaptive:
-        columns = _with_expected_treatment(columns, first.predicted[:, :n_lines], sampling, min_gain)
-    terms, n_linear = columns.terms()
-    if adaptive or learned is not None:
-        terms = tuple(name for name in terms if name in (LINEAR if learned is not None else (*LINEAR, "curve")))
-    n_linear = len(terms) if adaptive else n_linear
-    second = _second_stage(columns, first, sampling, terms, n_linear, min_gain)
-    function = sieve_function(columns, terms, terms[n_linear:], second)
+    functions, n_linear = columns.treatment(columns.x), columns.treatment.n_linear
+    first, strength = FirstStage.exogenous(functions), None
     if use_instrument:
-        shown = first.predicted[:, :n_lines]
-        # The linear part of a first stage of ours has seen the row itself; that of a learned one has not.
-        n_seen = 1
-        if learned is None:
-            n_seen = columns.w.shape[1]
-            shown = shown - _by_covariates(columns, instruments, first.coefficients[:, :n_lines], sampling, rng)
-        strength = _first_stage_f(columns, shown, functions, sampling) / n_seen
-        function = replace(function, first_stage_f=strength)
-    place = np.argsort(order)
-    return SieveFit(
-        function, (columns.centre + columns.scale * second.left_out)[place], first.residuals[place], columns.n_shrunk
+        regressors = instrument_blocks(columns, config.fourier_features, rng)
+        targets = within.residual(functions)
+        first = first_stage(within.net(regressors(columns.w)), targets, n_linear, columns.sampling, min_gain)
+        # Products with covariates need predictions that contain the absorbed indicators' part.
+        first = first._replace(predicted=functions - first.residuals if within else first.predicted)
+        columns = _with_expected_treatment(columns, first.predicted[:, :n_linear], min_gain)
+        own = first.predicted[:, :n_linear]
+        own = own - _by_covariates(columns, regressors, first.coefficients[:, :n_linear], rng)
+        # The linear part of the prediction has seen the row itself.
+        strength = _first_stage_f(columns, own, functions) / columns.w.shape[1]
+    _check_relevance(columns, first.predicted[:, :n_linear])
+    terms, n_unpenalised = columns.terms()
+    known = FunctionSizes(
+        _variances(columns, functions, terms[n_unpenalised:]),
+        _averaged_terms(columns, functions, terms[n_unpenalised:]),
+        _observed(columns, functions, first, terms) if use_instrument else None,
     )
+    second = second_stage(_regression(columns, first, terms), n_unpenalised, min_gain, known)
+    function = replace(sieve_function(columns, terms, n_unpenalised, second), first_stage_f=strength)
+    return _in_order(columns, function, first, second)
+
+
+def _fit_learned(config: SieveConfig, columns: Columns, learned: Learned, use_instrument: bool) -> SieveFit:
+    """The fit of a learned function beside linear terms."""
+    columns = columns._replace(treatment=columns.treatment._replace(spline=None))
+    within, treatment, functions = columns.within, columns.treatment, columns.treatment(columns.x)
+    first, strength = FirstStage.exogenous(functions), None
+    if use_instrument:
+        predicted = (learned.treatment - treatment.shift) / treatment.scale
+        residuals = within.residual(functions - predicted)
+        first = first._replace(predicted=predicted, residuals=residuals, n_controls=treatment.n_linear)
+        strength = _first_stage_f(columns, predicted, functions)
+    _check_relevance(columns, first.predicted)
+    offered, n_unpenalised = columns.terms()
+    terms = tuple(name for name in offered if name in LINEAR)
+    problem = _regression(columns, first, terms)
+    own = within.residual((learned.own - learned.centre) / learned.scale)
+
+    def predicted_at(rows: Any) -> list[Floats]:
+        return [own[rows, None], *problem.predicted_at(rows)]
+
+    beside = problem._replace(
+        predicted_at=predicted_at,
+        slopes_at=lambda rows, beta: problem.slopes_at(rows, beta[1:]),
+        noisy=within.residual((learned.averaged - learned.centre) / learned.scale),
+    )
+    known = FunctionSizes(_variances(columns, functions, terms[n_unpenalised:]), {}, None)
+    second = second_stage(beside, n_unpenalised + 1, config.min_gain * columns.correction, known)
+    function = sieve_function(columns, terms, n_unpenalised, second, learned=learned)
+    return _in_order(columns, replace(function, first_stage_f=strength), first, second)
+
+
+def _in_order(columns: Columns, function: SieveFunction, first: FirstStage, second: SecondStage) -> SieveFit:
+    """What the fit says of the rows, in the order in which they were given."""
+    place = np.argsort(columns.order)
+    left_out = columns.centre + columns.scale * second.left_out
+    return SieveFit(function, left_out[place], first.residuals[place], columns.n_shrunk)
 
 
 def left_out_errors(outcome: Floats, left_out: Floats, residuals: Floats, weights: Floats | None) -> Floats:
@@ -188,39 +224,35 @@ def left_out_errors(outcome: Floats, left_out: Floats, residuals: Floats, weight
 
 
 def _by_covariates(
-    columns: Columns,
-    instruments: Callable[[Columns], BlocksAt],
-    coefficients: Floats,
-    sampling: Sampling,
-    rng: np.random.Generator,
+    columns: Columns, regressors: Callable[[Floats], BlocksAt], coefficients: Floats, rng: np.random.Generator
 ) -> Floats:
     """What the first stage predicts with the instruments of other rows, on average: the covariates' own part."""
-    found = np.zeros((len(columns.y), coefficients.shape[1]))
+    predicted = np.zeros((len(columns.y), coefficients.shape[1]))
     for _ in range(_N_SHUFFLED):
-        blocks_at = instruments(columns._replace(w=columns.w[rng.permutation(len(columns.w))]))
-        for rows in (piece for fold in sampling.folds for piece in sampling.pieces(fold)):
-            found[rows] += np.hstack(blocks_at(rows)) @ coefficients / _N_SHUFFLED
-    return found
+        blocks_at = regressors(columns.w[rng.permutation(len(columns.w))])
+        for rows in columns.sampling.pieces():
+            predicted[rows] += np.hstack(blocks_at(rows)) @ coefficients / _N_SHUFFLED
+    return predicted
 
 
-def _first_stage_f(columns: Columns, predicted: Floats, functions: Floats, sampling: Sampling) -> float:
+def _first_stage_f(columns: Columns, predicted: Floats, functions: Floats) -> float:
     """The robust F of the treatment's prediction as its only instrument, given the covariates; of several the least."""
-    parts, root = columns.covariates(columns.v), sampling.root(slice(None))
-    kinds = ("constant",) if columns.wide else ("constant", "lines", "expected")
+    parts, root = columns.covariates(columns.v), columns.sampling.root(slice(None))
+    kinds = ("constant",) if columns.wide else ("constant", "linear", "expected")
     known = columns.within.residual(np.hstack([parts[kind] for kind in kinds])) * root
     both = columns.within.residual(np.hstack([predicted, functions[:, : predicted.shape[1]]])) * root
     both = both - known @ np.linalg.lstsq(known, both, rcond=1e-10)[0]
-    found = []
+    statistics = []
     for z, x in zip(*np.split(both.T, 2), strict=True):
         # A prediction that goes the wrong way in rows that it has not seen is none.
         slope = max(float(z @ x) / max(float(z @ z), _TINY), 0.0)
         scores = z * (x - z * slope)
         sums = scores if columns.data.groups is None else np.bincount(columns.data.groups, scores)
-        found.append((slope * float(z @ z)) ** 2 / max(float(sums @ sums), _TINY))
-    return min(found)
+        statistics.append((slope * float(z @ z)) ** 2 / max(float(sums @ sums), _TINY))
+    return min(statistics)
 
 
-def _with_expected_treatment(columns: Columns, predicted: Floats, sampling: Sampling, min_gain: float) -> Columns:
+def _with_expected_treatment(columns: Columns, predicted: Floats, min_gain: float) -> Columns:
     """The columns with what the covariates say of the predicted treatment beyond a line, as a function of its own.
 
     The instruments may be related to covariates, or the treatment to them, in ways that are not linear. With that part
@@ -230,113 +262,52 @@ def _with_expected_treatment(columns: Columns, predicted: Floats, sampling: Samp
     covariates, within = columns.covariates, columns.within
     if columns.wide or not columns.v.shape[1]:
         return columns
-
     varying = columns.varying
 
     def blocks_at(rows: Any) -> list[Floats]:
         parts = covariates(columns.v[rows])
-        linear = np.hstack([parts["constant"][:, : 0 if within else 1], parts["lines"][:, varying]])
+        linear = np.hstack([parts["constant"][:, : 0 if within else 1], parts["linear"][:, varying]])
         return [linear, *(parts[kind] for kind in NONLINEAR if parts[kind].shape[1])]
 
-    coefficients = first_stage(within.net(blocks_at), within.residual(predicted), 0, sampling, min_gain).coefficients
-    beyond = coefficients[blocks_at(slice(0, 1))[0].shape[1] :]
+    found = first_stage(within.net(blocks_at), within.residual(predicted), 0, columns.sampling, min_gain)
+    beyond = found.coefficients[blocks_at(slice(0, 1))[0].shape[1] :]
     beyond = beyond[:, np.any(beyond != 0.0, axis=0)]
     return columns._replace(covariates=covariates._replace(expected=beyond))
 
 
-def _second_stage(
-    columns: Columns, first: FirstStage, sampling: Sampling, terms: Sequence[str], n_linear: int, min_gain: float
-) -> SecondStage:
+def _regression(columns: Columns, first: FirstStage, terms: Sequence[str]) -> Regression:
     """The second stage on a standardised outcome."""
-    treatment, covariates, within = columns.treatment, columns.covariates, columns.within
-    functions, sizes = treatment(columns.x), treatment.sizes
-    learned = columns.learned
-    count = 0 if learned is None else 1
-    scaled = None if learned is None else (learned.own - learned.own.mean()) / max(learned.own.std(), _TINY)
+    covariates, sizes = columns.covariates, columns.treatment.sizes
 
     def predicted_at(rows: Any) -> list[Floats]:
-        blocks = term_columns(terms, first.predicted[rows], covariates(columns.v[rows]), sizes)
-        return blocks if scaled is None else [scaled[rows, None], *blocks]
+        return term_columns(terms, first.predicted[rows], covariates(columns.v[rows]), sizes)
 
-    noisy = None
-    if learned is not None:
-        noisy = within.residual((learned.averaged - learned.own.mean()) / max(learned.own.std(), _TINY))
-    problem = Regression(
-        within.net(predicted_at),
-        lambda rows, beta: term_sums(terms, beta[count:], covariates(columns.v[rows]), sizes)[1],
-        (columns.y - columns.centre) / columns.scale,
-        first,
-        sampling,
-        noisy,
-        _variances(columns, functions, terms[n_linear:]),
-        None if learned is not None or not first.n_controls else _observed(columns, functions, first, terms),
-    )
-    averaged = _averaged_terms(columns, functions, terms[n_linear:])
-    return second_stage_of(problem, n_linear + count, min_gain, averaged)
+    def slopes_at(rows: Any, beta: Floats) -> Floats:
+        return term_sums(terms, beta, covariates(columns.v[rows]), sizes)[1]
+
+    outcome = (columns.y - columns.centre) / columns.scale
+    return Regression(columns.within.net(predicted_at), slopes_at, outcome, first, columns.sampling)
 
 
 def _observed(columns: Columns, functions: Floats, first: FirstStage, terms: Sequence[str]) -> Observed:
     """The regression on the observed treatment.
 
-    Control variables are the first stage's residuals of the treatment's lines; the outcome's error may depend on their
-    curves, and on their products with covariates.
+    Control variables are the first stage's residuals of the treatment's linear terms; the outcome's error may depend on
+    splines of them, and on their products with covariates.
     """
-    within, sizes = columns.within, columns.treatment.sizes
-    n = first.n_controls
-    v = columns.covariates.lines(columns.v)
-    lines = standardised(first.residuals[:, :n], first.predicted[:, :n], v)
-    found = ControlTerms.of(lines, v[:, columns.covariates.moderators], curved=columns.treatment.spline is not None)
-    both = [part for part in (found.curves, found.products) if part.size]
+    within, sizes, n = columns.within, columns.treatment.sizes, first.n_controls
+    v = columns.linear
+    linear = standardised(first.residuals[:, :n], first.predicted[:, :n], v)
+    controls = ControlTerms.of(linear, v[:, columns.covariates.moderators], curved=columns.treatment.spline is not None)
+    both = [part for part in (controls.splines, controls.products) if part.size]
     parts = [np.full(part.shape[1], 1.0 / np.sum(np.var(part, axis=0))) for part in both]
     shape = Shape(np.concatenate([np.zeros(0), *parts]), _NOT_LINEAR)
 
     def terms_at(rows: Any) -> list[Floats]:
         return term_columns(terms, functions[rows], columns.covariates(columns.v[rows]), sizes)
 
-    controls = within.residual(lines), within.residual(np.hstack([found.curves, found.products]))
-    return Observed(*controls, shape, within.net(terms_at))
-
-
-def second_stage_of(
-    problem: Regression, n_free: int, min_gain: float, averaged: Mapping[int, Sequence[Shape]] | None = None
-) -> SecondStage:
-    """The second stage; columns of the blocks without a penalty that are all zero have the coefficient 0.
-
-    Net of absorbed indicators, covariates that do not vary within levels are zero.
-    """
-    widths = [block.shape[1] for block in problem.predicted_at(slice(0, 2))]
-    used = np.ones(sum(widths), bool)
-    free = used[: sum(widths[:n_free])]
-    free[:] = False
-    for fold in problem.sampling.folds:
-        for piece in problem.sampling.pieces(fold):
-            free |= np.any(np.hstack(problem.predicted_at(piece)[:n_free]) != 0.0, axis=0)
-    if used.all():
-        return second_stage(problem, n_free, min_gain, averaged)
-    masks = np.split(used, np.cumsum(widths)[:-1])
-
-    def full(values: Floats) -> Floats:
-        found = np.zeros((len(used), *values.shape[1:]))
-        found[used] = values
-        return found
-
-    def masked(blocks_at: BlocksAt) -> BlocksAt:
-        return lambda rows: [block[:, mask] for block, mask in zip(blocks_at(rows), masks, strict=True)]
-
-    observed = problem.observed
-    reduced = problem._replace(
-        predicted_at=masked(problem.predicted_at),
-        observed=None if observed is None else observed._replace(terms=masked(observed.terms)),
-        slopes_at=lambda rows, beta: problem.slopes_at(rows, full(beta)),
-    )
-    found = second_stage(reduced, n_free, min_gain, averaged)
-    return found._replace(
-        coefficients=full(found.coefficients),
-        sampling=full(found.sampling),
-        smoothing=full(found.smoothing),
-        strength=full(found.strength),
-        bound=full(found.bound),
-    )
+    curves = within.residual(np.hstack([controls.splines, controls.products]))
+    return Observed(within.residual(linear), curves, shape, within.net(terms_at))
 
 
 def _variances(columns: Columns, functions: Floats, penalised: Sequence[str]) -> Floats:
@@ -355,108 +326,101 @@ def _averaged_terms(columns: Columns, functions: Floats, penalised: Sequence[str
     the power is 1/2. Or it is so but for the smoothest function, which has little of it: curves that level off at both
     ends, or rise at both.
     """
-    n_lines = columns.treatment.sizes["lines"]
-    found = {}
-    for i, name in enumerate(penalised):
-        if name == "curve":
-            # Functions are scaled so that their variances are the inverse of their roughness.
-            variances = np.var(functions[:, n_lines:], axis=0)
-            shares = [variances**3, variances, variances]
-            if len(variances) > 1:
-                others = np.sqrt(variances[1:]) / np.sqrt(variances[1:]).sum()
-                shares[2] = np.append(1.0 - _S_SHAPED, _S_SHAPED * others)
-            probabilities = _STEPS if columns.treatment.ordered else _CURVES
-            found[i] = [
-                Shape(share / share.sum() / variances, probability, smooth=share is shares[0])
-                for share, probability in zip(shares, probabilities, strict=True)
-            ]
-        elif name == "slopes by covariate":
-            k = n_lines * len(columns.covariates.moderators)
-            found[i] = [Shape(np.full(k, 1.0 / k), _SLOPES)]
-    return found
+    n_linear = columns.treatment.n_linear
+    averaged = {}
+    if "curve" in penalised:
+        # Functions are scaled so that their variances are the inverse of their roughness.
+        variances = np.var(functions[:, n_linear:], axis=0)
+        shares = [variances**3, variances, variances]
+        if len(variances) > 1:
+            others = np.sqrt(variances[1:]) / np.sqrt(variances[1:]).sum()
+            shares[2] = np.append(1.0 - _S_SHAPED, _S_SHAPED * others)
+        probabilities = _STEPS if columns.treatment.ordered else _CURVES
+        averaged[penalised.index("curve")] = [
+            Shape(share / share.sum() / variances, probability, smooth=share is shares[0])
+            for share, probability in zip(shares, probabilities, strict=True)
+        ]
+    if "slopes by covariate" in penalised:
+        k = n_linear * len(columns.covariates.moderators)
+        averaged[penalised.index("slopes by covariate")] = [Shape(np.full(k, 1.0 / k), _SLOPES)]
+    return averaged
 
 
 def sieve_function(
-    columns: Columns, terms: Sequence[str], penalised: Sequence[str], found: SecondStage, other: Floats | None = None
+    columns: Columns,
+    terms: Sequence[str],
+    n_unpenalised: int,
+    second: SecondStage,
+    *,
+    learned: Learned | None = None,
+    other: Floats | None = None,
 ) -> SieveFunction:
     """The function in units of the outcome, without the terms that neither the estimate nor its intervals have.
 
     Where indicators are absorbed, its covariance allows for their number. `other` is a part of the outcome `(n,)`, in
     its units, that is none of the structural function.
     """
-    scale = columns.scale
+    scale, within = columns.scale, columns.within
 
     def scaled(values: Floats) -> Floats:
         """In units of the outcome; the weight of the learned function comes first, 0 without one, then the terms."""
-        full = scale * (values if columns.learned is not None else np.concatenate([np.zeros_like(values[:1]), values]))
-        if columns.learned is not None:
-            full[0] /= max(columns.learned.own.std(), _TINY)
-        if columns.learned is not None and not columns.within:
-            full[1] -= full[0] * columns.learned.own.mean()
+        full = scale * values
+        if learned is None:
+            return np.concatenate([np.zeros_like(full[:1]), full])
+        full[0] /= learned.scale
+        if not within:
+            full[1] -= full[0] * learned.centre
         return full
 
-    mean = scaled(found.coefficients)
-    wider = np.sqrt(columns.correction)
-    roots = {name: wider * scaled(getattr(found, name)) for name in ("sampling", "smoothing", "bound")}
-    # By one unit of the slope in units of the data, not by one of standardised variables.
-    roots["strength"] = wider * scaled(found.strength) * float(np.ravel(columns.treatment.scale)[0]) / scale
-    if not columns.within:
+    mean = scaled(second.coefficients)
+    if not within:
         mean[1] += columns.y.mean()
-    ends = np.cumsum([1, *_widths(columns, terms)])
+    roots = {name: np.sqrt(columns.correction) * scaled(root) for name, root in second.roots.items()}
+    # By one unit of the slope in units of the data, not by one of standardised variables.
+    roots[STRENGTH] = roots[STRENGTH] * (float(columns.treatment.scale[0]) / scale)
+    few = columns.treatment(columns.x[:1]), columns.covariates(columns.v[:1])
+    widths = [block.shape[1] for block in term_columns(terms, *few, columns.treatment.sizes)]
     matters = np.abs(mean) + sum(np.abs(root).sum(axis=1) for root in roots.values()) > 0.0
-    shown = [bool(matters[start:stop].any()) for start, stop in pairwise(ends)]
-    rows = np.append(True, np.repeat(shown, np.diff(ends)))
-    probabilities = {penalised[i]: probability for i, probability in found.probabilities.items()}
-    entered = {name: float(found.penalties.ridges[i]) for i, name in enumerate(penalised)}
+    shown = [bool(matters[start:stop].any()) for start, stop in pairwise(np.cumsum([1, *widths]))]
+    rows = np.append(True, np.repeat(shown, widths))
     kept = tuple(name for name, is_shown in zip(terms, shown, strict=True) if is_shown)
+    penalised = terms[n_unpenalised:]
+    ridges, gains = (dict(zip(penalised, part.tolist(), strict=True)) for part in (second.ridges, second.gains))
     return SieveFunction(
         treatment=columns.treatment,
         covariates=columns.covariates,
         terms=kept,
         coefficients=mean[rows][1:],
         weight=float(mean[0]),
-        **{name: root[rows] for name, root in roots.items()},
-        penalties={name: ridge for name, ridge in entered.items() if np.isfinite(ridge)},
-        gains={name: float(found.penalties.gains[i]) for i, name in enumerate(penalised)},
-        probabilities=probabilities,
-        effects=_level_effects(columns, kept, mean[rows], other) if columns.within else None,
+        roots={name: root[rows] for name, root in roots.items()},
+        penalties={name: ridge for name, ridge in ridges.items() if np.isfinite(ridge)},
+        gains=gains,
+        probabilities={penalised[i]: probability for i, probability in second.probabilities.items()},
+        effects=_level_effects(columns, kept, mean[rows], learned, other) if within else None,
         dof=errors_of(columns.data).dof(),
     )
 
 
-def _level_effects(columns: Columns, terms: Sequence[str], coefficients: Floats, other: Floats | None) -> LevelEffects:
+def _level_effects(
+    columns: Columns, terms: Sequence[str], coefficients: Floats, learned: Learned | None, other: Floats | None
+) -> LevelEffects:
     """Of the absorbed indicators, at the treatments that were observed."""
-    learned = np.zeros(len(columns.y)) if columns.learned is None else columns.learned.averaged
+    first = np.zeros(len(columns.y)) if learned is None else learned.averaged
 
     def columns_at(rows: Any) -> list[Floats]:
         functions = columns.treatment(columns.x[rows]), columns.covariates(columns.v[rows])
-        return [learned[rows, None], *term_columns(terms, *functions, columns.treatment.sizes)]
+        return [first[rows, None], *term_columns(terms, *functions, columns.treatment.sizes)]
 
     y = columns.y if other is None else columns.y - other
     left = len(y) - columns.within.dof(columns.data.groups) - int(np.count_nonzero(coefficients))
     return LevelEffects.fit(columns.within, y, columns_at, coefficients, left)
 
 
-def _widths(columns: Columns, terms: Sequence[str]) -> list[int]:
-    """How many columns each term has."""
-    few = columns.treatment(columns.x[:1]), columns.covariates(columns.v[:1])
-    return [block.shape[1] for block in term_columns(terms, *few, columns.treatment.sizes)]
-
-
-def _adaptive_instruments(segments: int) -> Callable[[Columns], BlocksAt]:
-    def of(part: Columns) -> BlocksAt:
-        w, lines = part.w[:, 0], part.covariates(part.v)["lines"]
-        knots = quantile_knots(w, INSTRUMENT_RATIO * segments, INSTRUMENT_DEGREE)
-        # All B-splines add up to the constant, which absorbed indicators contain.
-        first = 1 if part.within else 0
-        return lambda rows: [np.hstack([b_splines(knots, w[rows], INSTRUMENT_DEGREE)[:, first:], lines[rows]])]
-
-    return of
-
-
-def _check_relevance(predicted: Floats, lines: Floats, wide: bool) -> None:
-    """Refuse instruments that do not move the treatment's lines beyond the covariates."""
-    others = np.column_stack([np.ones(len(lines)), lines]) if not wide else np.ones((len(lines), 1))
+def _check_relevance(columns: Columns, predicted: Floats) -> None:
+    """Refuse instruments that do not move the treatment's linear terms beyond the covariates."""
+    predicted, linear = columns.within.residual(predicted), columns.within.residual(columns.linear)
+    ones = np.ones((len(linear), 1))
+    others = ones if columns.wide else np.hstack([ones, linear])
     left = predicted - others @ np.linalg.lstsq(others, predicted, rcond=None)[0]
     if np.linalg.eigvalsh(left.T @ left / len(left))[0] < _IRRELEVANT:
         raise NotIdentifiedError(

@@ -8,7 +8,6 @@ the moments $c = \Phi^\top y$ the coefficients are $(A + \Lambda)^{-1} c$: nothi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import product
 from typing import NamedTuple
 
@@ -17,25 +16,15 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 __all__ = [
-    "Averaged",
-    "Evidence",
-    "Penalties",
-    "Posterior",
-    "Prior",
-    "Shape",
-    "SizeOf",
-    "average_priors",
-    "block_likelihoods",
-    "choose_penalties",
-    "penalised_solve",
-    "priors_of",
-    "ridges_of",
-]
+    "Averaged", "BlockEvidence", "Evidence", "Penalties", "Posterior", "Prior", "Shape", "average_priors",
+    "choose_penalties", "penalised_solve", "priors_of", "ridges_of",
+]  # fmt: skip
 
 Floats = NDArray[np.float64]
-SizeOf = Callable[[int, Floats], Floats]
-"""By the position of a block, the log likelihoods of prior variances of its coefficients, less that of none."""
+Noise = Callable[[Floats], tuple[Floats, float]]
+"""For coefficients, the robust covariance of the moments and the variance of an error."""
 
+_TINY = float(np.finfo(float).tiny)
 _NEGLIGIBLE = 1e-9
 # Of columns cleared of others, and of the covariance of their moments: below this share is rounding.
 _REAL = 1e-8
@@ -72,10 +61,117 @@ def penalised_solve(gram: Floats, moments: Floats, ridges: Floats) -> Floats:
         array([1., 2.])
     """
     kept = np.isfinite(ridges)
-    found = np.zeros_like(moments)
+    coefficients = np.zeros_like(moments)
     if kept.any():
-        found[kept] = _solve(gram[np.ix_(kept, kept)] + np.diag(ridges[kept]), moments[kept])
-    return found
+        coefficients[kept] = _solve(gram[np.ix_(kept, kept)] + np.diag(ridges[kept]), moments[kept])
+    return coefficients
+
+
+def ridges_of(blocks: Sequence[slice], ridges: Floats, others: Floats) -> Floats:
+    """The ridge of each column, from that of its block; of columns outside all blocks those in `others`, `(p,)`."""
+    by_column = others.copy()
+    for block, ridge in zip(blocks, ridges, strict=True):
+        by_column[block] = ridge
+    return by_column
+
+
+class BlockEvidence(NamedTuple):
+    r"""What the moments say of one block given the others at their ridges, along the eigenvectors of its Gram matrix.
+
+    With S and m the Gram matrix and the moments of the block after its columns are cleared of all others, and M the
+    robust covariance of m if the block does not matter, a prior variance τ of the coefficients gives
+    $m_i \sim N(0, M_{ii} + \tau d_i^2)$ along the eigenvectors of S, with eigenvalues d.
+
+    Attributes:
+        values, moments, noise: d, m and the diagonal of M.
+    """
+
+    values: Floats
+    moments: Floats
+    noise: Floats
+
+    @classmethod
+    def of(
+        cls, gram: Floats, moments: Floats, covariance: Floats, ridges: Floats, own: slice, squares: Floats
+    ) -> BlockEvidence:
+        """From all columns.
+
+        Args:
+            gram, moments, covariance: of all columns, and the covariance of the moments.
+            ridges: `(p,)` of all columns; those of the block do not count.
+            own: the columns of the block.
+            squares: `(p,)` sums of squares of the columns, which tell rounding errors from what is left of them.
+        """
+        others = ridges.copy()
+        others[own] = np.inf
+        kept = np.isfinite(others)
+        fits = np.zeros((0, own.stop - own.start))
+        if kept.any():
+            fits = _solve(gram[np.ix_(kept, kept)] + np.diag(others[kept]), gram[kept, own])
+        values, vectors = np.linalg.eigh(gram[own, own] - gram[own, kept] @ fits)
+        there = values > _NEGLIGIBLE * np.max(squares[own], initial=_TINY)
+        vectors = vectors[:, there]
+        along = (moments[own] - fits.T @ moments[kept]) @ vectors
+        weights = np.zeros((len(moments), vectors.shape[1]))
+        weights[own], weights[kept] = vectors, -fits @ vectors
+        used = kept.copy()
+        used[own] = True
+        weights = weights[used]
+        noise = np.sum(weights * (covariance[np.ix_(used, used)] @ weights), axis=0)
+        real = noise > 0.0
+        return cls(values[there][real], along[real], noise[real])
+
+    def gains(self, priors: Floats) -> Floats:
+        """Twice the gains in log likelihood of prior variances `(m,)`."""
+        total = self.noise + priors[:, None] * self.values**2
+        gains = self.moments**2 * (1.0 / self.noise - 1.0 / total) - np.log(total / self.noise)
+        return np.asarray(np.sum(gains, axis=1), np.float64)
+
+    def best(self, variance: float, unit: float = np.inf) -> tuple[float, float]:
+        """The prior variance of the largest likelihood, 0 where nothing is left of the block, and twice its gain.
+
+        Args:
+            variance: of an error.
+            unit: the prior variance at which the function is as large as what a linear model leaves of the outcome;
+                no variance much larger is possible.
+        """
+        priors = self._possible(variance, unit)
+        if not len(priors):
+            return 0.0, 0.0
+        gains = self.gains(priors)
+        best = int(np.argmax(gains))
+        return float(priors[best]), float(gains[best])
+
+    def likely(self, variance: float) -> float:
+        """The prior variance of a block that is left out: that of the largest likelihood if it gains anything."""
+        prior, gain = self.best(variance)
+        return prior if gain > 0.0 and prior > self._possible(variance, np.inf)[0] else 0.0
+
+    def expected(self, variance: float, unit: float, seen: Callable[[Floats], Floats] | None = None) -> float:
+        """The posterior mean of the prior variance of a block that is left out, under the prior of :func:`priors_of`.
+
+        Args:
+            variance, unit: as in :meth:`best`.
+            seen: the log likelihoods of variances by what else is known, less that of none.
+        """
+        priors = self._possible(variance, unit)
+        if not len(priors):
+            return 0.0
+        # Beyond the largest of the ratios to the noise only rounding errors are left to tell.
+        possible = np.minimum(_DEVIATIONS**2 * unit, priors[-1])
+        shares = np.append(1.0 - _OTHER, _OTHER * _shares())
+        logs = np.append(0.0, self.gains(possible) / 2.0)
+        if seen is not None:
+            known = np.append(0.0, seen(possible))
+            likelihoods = np.exp(known - known.max())
+            logs = logs + np.log((1.0 - _MISLEADING) * likelihoods + _MISLEADING * float(shares @ likelihoods))
+        odds = shares * np.exp(logs - logs.max())
+        return float(odds[1:] @ possible / odds.sum())
+
+    def _possible(self, variance: float, unit: float) -> Floats:
+        if not len(self.values) or variance <= 0.0 or unit == 0.0:
+            return np.zeros(0)
+        return np.minimum(_RATIOS * variance / np.mean(self.values), _DEVIATIONS[-1] ** 2 * unit)
 
 
 class Penalties(NamedTuple):
@@ -84,190 +180,78 @@ class Penalties(NamedTuple):
     Attributes:
         ridges: by block; infinite for a block that is left out.
         gains: by block, twice the gain in log evidence when it entered; for one left out, what it would have gained.
-        order: the blocks that entered, in this order.
-        priors: by block, the prior variance of its coefficients with the largest likelihood; also of blocks that gain
-            something but too little to enter. None may enter, and all are 0, if `min_gain` is infinite.
+        covariance, variance: of the moments, and of an error, at these ridges.
+        left_out: what the moments say of the blocks that are left out.
     """
 
     ridges: Floats
     gains: Floats
-    order: tuple[int, ...]
-    priors: Floats
-
-
-def ridges_of(blocks: Sequence[slice], ridges: Floats, n_columns: int) -> Floats:
-    """The ridge of each column, from that of its block; 0 outside all blocks."""
-    found = np.zeros(n_columns)
-    for block, ridge in zip(blocks, ridges, strict=True):
-        found[block] = ridge
-    return found
+    covariance: Floats
+    variance: float
+    left_out: dict[int, BlockEvidence]
 
 
 def choose_penalties(
     gram: Floats,
     moments: Floats,
     blocks: Sequence[slice],
-    noise: Callable[[Floats], tuple[Floats, float]],
+    noise: Noise,
     min_gain: float = 4.0,
+    *,
     squares: Floats | None = None,
+    others: Floats | None = None,
     units: Floats | None = None,
-    sizes: Callable[[Floats], SizeOf | None] | None = None,
 ) -> Penalties:
     r"""Ridges by marginal likelihood, robust to errors of unequal variance: blocks enter one by one.
 
-    Given the other blocks at their ridges, let S and m be the Gram matrix and the moments of block b after its columns
-    are cleared of all others, and M the robust covariance of m if the block does not matter. Along the eigenvectors of
-    S, with eigenvalues d, a prior variance τ of the coefficients gives $m_i \sim N(0, M_{ii} + \tau d_i^2)$. The τ with
-    the largest likelihood is the block's, its ridge is $\sigma^2 / \tau$. That is restricted maximum likelihood for one
-    variance component, but for M, which would be $\sigma^2 S$: with errors of unequal variance, or clustered ones, the
-    usual likelihood takes their pattern for signal.
+    The prior variance τ with the largest likelihood (:class:`BlockEvidence`) is a block's, its ridge is
+    $\sigma^2 / \tau$. That is restricted maximum likelihood for one variance component, but for the covariance of the
+    moments, which would be $\sigma^2 S$: with errors of unequal variance, or clustered ones, the usual likelihood takes
+    their pattern for signal.
 
     The block that gains most enters, if twice its gain in log likelihood is `min_gain` or more; all ridges are then
     adjusted; and so on. Without any signal a block gains 4 with a probability of about 2%.
 
     Args:
         gram, moments: `(p, p)` and `(p,)`, of all columns.
-        blocks: the columns of each; columns in none of them are not penalised.
-        noise: gives, for coefficients, the covariance of the moments and the variance of an error.
+        blocks: the columns of each.
+        noise: of the moments, for coefficients.
         min_gain: what a block must gain to enter.
-        squares: `(p,)` sums of squares of the columns before others were cleared from them, which tell rounding errors
-            from what is left; None if `gram` is that of the columns as they are.
-        units: by block, the prior variance of coefficients at which the function is as large as what a linear model
-            leaves of the outcome. Then no prior variance is much larger, and a block that is left out has its expected
-            one under the prior of :func:`priors_of`. None: every variance is possible.
-        sizes: gives, for ridges of the blocks, what else is known of how large functions are.
+        squares: `(p,)` sums of squares of the columns before others were cleared from them; None if `gram` is that of
+            the columns as they are.
+        others: `(p,)` the ridges of columns in none of the blocks; None: they are not penalised.
+        units: by block, as in :meth:`BlockEvidence.best`; None: every variance is possible.
 
     Example:
         >>> rng = np.random.default_rng(0)
         >>> x = rng.normal(size=(500, 30))
         >>> y = x[:, 0] + 0.3 * x[:, 1:11].sum(axis=1) + rng.normal(size=500)
         >>> found = choose_penalties(x.T @ x, x.T @ y, [slice(1, 11), slice(11, 30)], lambda b: (x.T @ x, 1.0))
-        >>> found.order, bool(5.0 < found.ridges[0] < 20.0)
-        ((0,), True)
+        >>> np.isfinite(found.ridges), bool(5.0 < found.ridges[0] < 20.0)
+        (array([ True, False]), True)
     """
     squares = np.diag(gram) if squares is None else squares
-    rounding = [_NEGLIGIBLE * np.max(squares[block], initial=np.finfo(float).tiny) for block in blocks]
-
-    def evidence(
-        block: int, ridges: Floats, covariance: Floats, variance: float, size: SizeOf | None = None
-    ) -> _Evidence:
-        by_column = ridges_of(blocks, ridges, len(moments))
-        cleared = _cleared(gram, moments, covariance, by_column, blocks[block], rounding[block])
-        unit = None if units is None else float(units[block])
-        return _evidence(*cleared, variance, unit, None if size is None else partial(size, block))
-
-    none = np.zeros(len(blocks))
-    found = Penalties(np.full(len(blocks), np.inf), none, (), none)
+    others = np.zeros(len(moments)) if others is None else others
+    units = np.full(len(blocks), np.inf) if units is None else units
+    ridges, gains = np.full(len(blocks), np.inf), np.zeros(len(blocks))
+    entered: list[int] = []
     while True:
-        ridges, gains = found.ridges.copy(), found.gains.copy()
-        errors = noise(penalised_solve(gram, moments, ridges_of(blocks, found.ridges, len(moments))))
-        outside = [block for block in range(len(blocks)) if np.isinf(ridges[block])]
-        offers = {block: evidence(block, ridges, *errors) for block in outside}
-        for block in outside:
-            gains[block] = offers[block].gain
-        if not outside or max(gains[outside]) < min_gain:
-            if np.isfinite(min_gain):
-                size = None if sizes is None else sizes(ridges)
-                priors = errors[1] / ridges
-                for block in outside:
-                    priors[block] = evidence(block, ridges, *errors, size).prior
-                found = found._replace(priors=priors)
-            return found._replace(gains=gains)
-        chosen = max(outside, key=lambda block: offers[block].gain)
-        ridges[chosen] = offers[chosen].ridge
-        found = found._replace(ridges=ridges, gains=gains, order=(*found.order, chosen))
-        for block in found.order * _ROUNDS:
-            ridges[block] = evidence(block, ridges, *errors).ridge
-
-
-def _cleared(
-    gram: Floats, moments: Floats, covariance: Floats, ridges: Floats, own: slice, rounding: float
-) -> tuple[Floats, Floats, Floats]:
-    """Eigenvalues above `rounding` of a block's Gram matrix given the other columns; moments along them; variances."""
-    others = ridges.copy()
-    others[own] = np.inf
-    kept = np.isfinite(others)
-    fits = np.zeros((0, own.stop - own.start))
-    if kept.any():
-        fits = _solve(gram[np.ix_(kept, kept)] + np.diag(others[kept]), gram[kept, own])
-    values, vectors = np.linalg.eigh(gram[own, own] - gram[own, kept] @ fits)
-    there = values > rounding
-    vectors = vectors[:, there]
-    along = (moments[own] - fits.T @ moments[kept]) @ vectors
-    weights = np.zeros((len(moments), vectors.shape[1]))
-    weights[own], weights[kept] = vectors, -fits @ vectors
-    used = kept.copy()
-    used[own] = True
-    weights = weights[used]
-    return values[there], along, np.sum(weights * (covariance[np.ix_(used, used)] @ weights), axis=0)
-
-
-class _Evidence(NamedTuple):
-    """Twice the gain in log likelihood at the best prior variance, its ridge, and the variance if it is left out."""
-
-    gain: float
-    ridge: float
-    prior: float
-
-
-def _evidence(
-    values: Floats,
-    moments: Floats,
-    noise: Floats,
-    variance: float,
-    unit: float | None,
-    size: Callable[[Floats], Floats] | None,
-) -> _Evidence:
-    real = noise > 0.0
-    values, moments, noise = values[real], moments[real], noise[real]
-    if not len(values) or variance <= 0.0 or unit == 0.0:
-        return _Evidence(0.0, np.inf, 0.0)
-    gains_at = partial(_gains, values, moments, noise)
-    priors = _RATIOS * variance / np.mean(values)
-    if unit is not None:
-        priors = np.minimum(priors, _DEVIATIONS[-1] ** 2 * unit)
-    gains = gains_at(priors)
-    best = int(np.argmax(gains))
-    gain, prior = float(gains[best]), float(priors[best])
-    if unit is None:
-        return _Evidence(gain, variance / prior, prior if gain > 0.0 and best > 0 else 0.0)
-    # Beyond the largest of these ratios to the noise only rounding errors are left to tell.
-    possible = np.minimum(_DEVIATIONS**2 * unit, priors[-1])
-    shares = np.append(1.0 - _OTHER, _OTHER * _shares())
-    logs = np.append(0.0, gains_at(possible) / 2.0)
-    if size is not None:
-        logs = logs + _tempered(np.append(0.0, size(possible)), shares)
-    odds = shares * np.exp(logs - logs.max())
-    return _Evidence(gain, variance / prior, float(odds[1:] @ possible / odds.sum()))
-
-
-def _gains(values: Floats, moments: Floats, noise: Floats, priors: Floats) -> Floats:
-    """Twice the gains in log likelihood of prior variances `(m,)`, from what :func:`_cleared` gives."""
-    total = noise + priors[:, None] * values**2
-    return np.asarray(np.sum(moments**2 * (1.0 / noise - 1.0 / total) - np.log(total / noise), axis=1), np.float64)
-
-
-def block_likelihoods(
-    gram: Floats, moments: Floats, covariance: Floats, ridges: Floats, block: slice, priors: Floats
-) -> Floats:
-    """Log likelihoods of prior variances `(m,)` of a block's coefficients, less that of none.
-
-    Args:
-        gram, moments, covariance: of all columns, and the covariance of the moments.
-        ridges: `(p,)` of all columns; those of the block do not count.
-        block: its columns.
-        priors: the variances.
-    """
-    rounding = _NEGLIGIBLE * np.max(np.diag(gram)[block], initial=np.finfo(float).tiny)
-    values, along, noise = _cleared(gram, moments, covariance, ridges, block, rounding)
-    real = noise > 0.0
-    return _gains(values[real], along[real], noise[real], priors) / 2.0
-
-
-def _tempered(logs: Floats, shares: Floats) -> Floats:
-    """Log likelihoods of what says nothing with the probability `_MISLEADING`, for values with prior probabilities."""
-    likelihoods = np.exp(logs - logs.max())
-    return np.asarray(np.log((1.0 - _MISLEADING) * likelihoods + _MISLEADING * float(shares @ likelihoods)), np.float64)
+        by_column = ridges_of(blocks, ridges, others)
+        covariance, variance = noise(penalised_solve(gram, moments, by_column))
+        left_out, priors = {}, np.zeros(len(blocks))
+        for i in np.flatnonzero(np.isinf(ridges)).tolist():
+            left_out[i] = BlockEvidence.of(gram, moments, covariance, by_column, blocks[i], squares)
+            priors[i], gains[i] = left_out[i].best(variance, float(units[i]))
+        chosen = max(left_out, key=lambda block: gains[block], default=None)
+        if chosen is None or priors[chosen] == 0.0 or gains[chosen] < min_gain:
+            return Penalties(ridges, gains, covariance, variance, left_out)
+        ridges[chosen] = variance / priors[chosen]
+        entered.append(chosen)
+        for i in entered * _ROUNDS:
+            by_column = ridges_of(blocks, ridges, others)
+            evidence = BlockEvidence.of(gram, moments, covariance, by_column, blocks[i], squares)
+            prior, _ = evidence.best(variance, float(units[i]))
+            ridges[i] = variance / prior if prior else np.inf
 
 
 def _shares() -> Floats:
@@ -348,12 +332,12 @@ class Evidence(NamedTuple):
             fits = _solve(gram[np.ix_(others, others)] + np.diag(ridges[others]), gram[np.ix_(others, own)])
         left = gram[np.ix_(own, own)] - gram[np.ix_(own, others)] @ fits
         values, vectors = np.linalg.eigh(left)
-        vectors = vectors[:, values > _REAL * max(np.max(np.diag(gram)[own]), np.finfo(float).tiny)]
+        vectors = vectors[:, values > _REAL * max(np.max(np.diag(gram)[own]), _TINY)]
         weights = np.zeros((len(moments), vectors.shape[1]))
         weights[own], weights[others] = vectors, -fits @ vectors
         noise = weights.T @ covariance @ weights
         variances, axes = np.linalg.eigh(noise)
-        real = variances > _REAL * max(np.max(variances, initial=0.0), np.finfo(float).tiny)
+        real = variances > _REAL * max(np.max(variances, initial=0.0), _TINY)
         whiten = axes[:, real].T / np.sqrt(variances[real])[:, None]
         return cls(whiten @ (weights.T @ moments), whiten @ vectors.T @ left)
 
@@ -427,7 +411,7 @@ def average_priors(
         members = np.ravel(group_of) == np.arange(len(groups))[:, None]
         weights = members * likely
         totals = weights.sum(axis=1)
-        sizes = weights @ found.squares / np.maximum(totals, np.finfo(float).tiny)[:, None]
+        sizes = weights @ found.squares / np.maximum(totals, _TINY)[:, None]
         variances, allowed = np.vstack([variances, sizes]), np.vstack([variances, _ALLOWANCE * sizes])
         hidden = shares * [all(one.smooth for one in chosen) for chosen in combinations]
         shares = np.concatenate([_MISLEADING * hidden / hidden.sum(), (1.0 - _MISLEADING) * totals])
@@ -441,7 +425,7 @@ def average_priors(
 
 
 def _solve(matrix: Floats, right: Floats) -> Floats:
-    size = np.sqrt(np.maximum(np.diag(matrix), np.finfo(float).tiny))
+    size = np.sqrt(np.maximum(np.diag(matrix), _TINY))
     matrix = matrix / np.outer(size, size)
     right = right / (size if right.ndim == 1 else size[:, None])
     try:

@@ -1,14 +1,17 @@
-"""How rows were drawn, how they are split, and the covariance of sums over them."""
+"""How rows were drawn, how they are split into folds, and the covariance of sums over them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.covariance import Errors, cluster_sums
+from bgmiv.covariance import ROBUST, Errors, cluster_sums, errors_of
+from bgmiv.data.ivdata import IVData
+from bgmiv.data.within import Within
 
 __all__ = ["PIECE", "BlocksAt", "PartsAt", "Sampling"]
 
@@ -21,6 +24,9 @@ PartsAt = Callable[[Any], list[tuple[Floats, Floats]]]
 PIECE = 4096
 """How many rows are in memory at a time."""
 
+_FOLDS = 20
+# Beyond this many rows, and with groups, predictions leave out a fold instead of a row.
+_MAX_LEAVE_ONE_OUT = 20_000
 # A robust covariance that only chooses penalties is that of this many rows; that of intervals is of all rows.
 _MAX_NOISE_ROWS = 20_000
 
@@ -31,15 +37,36 @@ class Sampling(NamedTuple):
     Attributes:
         weights: `(n,)`, or None for one each.
         groups: `(n,)` codes from 0 of rows that belong together, or None.
-        folds: stretches of rows, one after the other; groups lie within one. Where there is only one, every row is a
+        folds: slices of rows, one after the other; groups lie within one. Where there is only one, every row is a
             fold of its own.
-        errors: what the covariance allows for; None: robust to unequal variances, or clustered by groups.
+        errors: what the covariance allows for.
     """
 
     weights: Floats | None
     groups: NDArray[np.int64] | None
     folds: Sequence[slice]
-    errors: Errors | None = None
+    errors: Errors = ROBUST
+
+    @classmethod
+    def draw(cls, data: IVData, rng: np.random.Generator) -> tuple[Sampling, IVData, NDArray[np.intp]]:
+        """Folds of the rows; the rows sorted by their fold, and their order.
+
+        Rows of a group are in one fold. Without groups, rows of a level of the largest covariate that is absorbed are:
+        net of its mean, a row contains the others' errors.
+        """
+        units = Within.of(data.schema, data.covariates).unit() if data.groups is None else data.groups
+        if units is not None:
+            fold = (rng.permutation(int(units.max()) + 1) % _FOLDS)[units]
+        elif data.n_rows <= _MAX_LEAVE_ONE_OUT:
+            fold = np.zeros(data.n_rows, np.intp)
+        else:
+            fold = rng.permutation(data.n_rows) % _FOLDS
+        order = np.argsort(fold, kind="stable")
+        ends = np.cumsum(np.bincount(fold)).tolist()
+        folds = [slice(start, stop) for start, stop in pairwise([0, *ends]) if stop > start]
+        rows = data.take(order)
+        weights = None if rows.weights is None else np.asarray(rows.weights, np.float64)
+        return cls(weights, rows.groups, folds, errors_of(rows)), rows, order
 
     @property
     def n_rows(self) -> int:
@@ -55,10 +82,22 @@ class Sampling(NamedTuple):
         """By which rows are multiplied, `(n, 1)`: the roots of their weights."""
         return np.ones((1, 1)) if self.weights is None else np.sqrt(self.weights[rows])[:, None]
 
-    def pieces(self, fold: slice) -> Iterator[slice]:
-        """A fold in pieces of rows."""
-        for start in range(fold.start, fold.stop, PIECE):
-            yield slice(start, min(start + PIECE, fold.stop))
+    def pieces(self, fold: slice | None = None) -> Iterator[slice]:
+        """A fold, or all of them, in pieces of rows."""
+        for each in self.folds if fold is None else (fold,):
+            for start in range(each.start, each.stop, PIECE):
+                yield slice(start, min(start + PIECE, each.stop))
+
+    def grams(self, columns_at: Callable[[Any], Sequence[Floats]]) -> list[Floats]:
+        """For each fold the weighted Gram matrix of columns, which are given in blocks."""
+        found = []
+        for fold in self.folds:
+            gram: Any = 0.0
+            for rows in self.pieces(fold):
+                columns = np.hstack(columns_at(rows)) * self.root(rows)
+                gram = gram + columns.T @ columns
+            found.append(gram)
+        return found
 
     def some_rows(self) -> NDArray[np.intp]:
         """Evenly spread rows, or whole groups, that stand for all in a covariance."""
@@ -69,22 +108,12 @@ class Sampling(NamedTuple):
         sizes = np.cumsum(np.bincount(self.groups))
         return np.flatnonzero(self.groups <= np.searchsorted(sizes, _MAX_NOISE_ROWS))
 
-    @property
-    def assumed(self) -> Errors:
-        """What the covariance allows for."""
-        return Errors.of("auto", self.groups) if self.errors is None else self.errors
-
-    @property
-    def dof(self) -> float:
-        """Degrees of freedom of the covariance: infinite without clusters."""
-        return self.assumed.dof()
-
     def covariance(self, parts_at: PartsAt, pieces: Sequence[Any]) -> Floats:
         """Of the sum over rows of scores, as :data:`PartsAt` gives them, in pieces of the rows.
 
         It has no small-sample correction, and CR1 in the place of the jackknife.
         """
-        errors = self.assumed
+        errors = self.errors
         middle: Any = 0.0
         sums: list[Any] = [0.0 for _ in errors.ways]
         noise: Any = 0.0

@@ -10,23 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgmiv.covariance import Errors, left_out_score, mended, tell_mended
+from bgmiv.intervals import BOUND, SMOOTHING, STRENGTH
 from bgmiv.sieve.control import Observed, Sizes
-from bgmiv.sieve.first_stage import FirstStage, leave_one_out_errors, one_thread, slices_of, without_folds
+from bgmiv.sieve.first_stage import FirstStage, LeftOut, one_thread, slices_of
 from bgmiv.sieve.penalties import (
     Evidence,
     Penalties,
-    Posterior,
     Shape,
-    SizeOf,
     average_priors,
     choose_penalties,
     penalised_solve,
     priors_of,
     ridges_of,
 )
-from bgmiv.sieve.sampling import PIECE, BlocksAt, PartsAt, Sampling
+from bgmiv.sieve.sampling import PIECE, BlocksAt, Sampling
 
-__all__ = ["Regression", "SecondStage", "second_stage"]
+__all__ = ["FunctionSizes", "Regression", "SecondStage", "second_stage"]
 
 Floats = NDArray[np.float64]
 
@@ -42,24 +41,27 @@ class SecondStage(NamedTuple):
 
     Attributes:
         coefficients: `(k,)`.
-        sampling, smoothing: roots R `(k, r)` of two parts R Rᵀ of their covariance: the robust one; and what the priors
-            leave open, the bias of penalties and the spread between the coefficients under different priors.
-        strength: `(k, r)`, with the columns of `sampling`: by how much these scores change where the slope of the
-            treatment's line is one unit larger, which is the noise of the first stage.
-        bound: the root of the bias of penalties with each block's prior variance times its number of coefficients, so
-            that the length of a row is the largest bias of coefficients that are as long as their prior says.
-        penalties: of the penalised blocks.
+        roots: by the name of a source of uncertainty, roots R `(k, r)` of the parts R Rᵀ of their covariance.
+            "sampling": the robust one.
+            `SMOOTHING`: what the priors leave open, the bias of penalties and the spread between the coefficients under
+            different priors.
+            `STRENGTH`: with the columns of "sampling", by how much these scores change where the slope of the
+            treatment's linear term is one unit larger, which is the noise of the first stage.
+            `BOUND`: the bias of penalties with each block's prior variance times its number of coefficients, so that
+            the length of a row is the largest bias of coefficients that are as long as their prior says.
+        ridges: by penalised block; infinite for one that was left out.
+        gains: by penalised block, as in :class:`~bgmiv.sieve.penalties.Penalties`.
+        priors: by penalised block, the prior variance of its coefficients, also of one that was left out.
         left_out: `(n,)` each row's outcome as predicted by coefficients of the other rows or folds, the residuals' part
             aside.
         probabilities: by averaged block, the posterior probability that it has a function.
     """
 
     coefficients: Floats
-    sampling: Floats
-    smoothing: Floats
-    strength: Floats
-    bound: Floats
-    penalties: Penalties
+    roots: dict[str, Floats]
+    ridges: Floats
+    gains: Floats
+    priors: Floats
     left_out: Floats
     probabilities: dict[int, float]
 
@@ -81,9 +83,6 @@ class Regression(NamedTuple):
         sampling: weights, groups and folds.
         noisy: if given, the first predicted column m is a noisy version of this regressor f `(n,)`, which contains the
             rows' own errors (:func:`second_stage`).
-        variances: by penalised block, the variance of its function, at the observed treatment, for coefficients of
-            variance 1; None where nothing is known of how large functions can be.
-        observed: the regression on the observed treatment, which tells how large functions are; None for nothing.
     """
 
     predicted_at: BlocksAt
@@ -92,140 +91,173 @@ class Regression(NamedTuple):
     first: FirstStage
     sampling: Sampling
     noisy: Floats | None = None
-    variances: Floats | None = None
-    observed: Observed | None = None
 
-    def columns(self, rows: Any) -> list[Floats]:
-        """The residuals, then the predicted regressors, times the roots of weights."""
-        controls = self.first.residuals[rows, : self.first.n_controls]
-        root = self.sampling.root(rows)
-        return [block * root for block in (controls, *self.predicted_at(rows))]
+    def blocks(self, rows: Any) -> list[Floats]:
+        """The residuals, then the predicted regressors."""
+        return [self.first.residuals[rows, : self.first.n_controls], *self.predicted_at(rows)]
 
-    def covariance(
-        self,
+    def columns(self, rows: Any) -> Floats:
+        """All of them, times the roots of weights."""
+        return np.hstack(self.blocks(rows)) * self.sampling.root(rows)
+
+    def outcomes(self, rows: Any) -> Floats:
+        """Times the roots of weights."""
+        return self.outcome[rows] * self.sampling.root(rows)[:, 0]
+
+
+class FunctionSizes(NamedTuple):
+    """What is known of how large the functions of penalised blocks are.
+
+    Attributes:
+        variances: by block, the variance of its function, at the observed treatment, for coefficients of variance 1.
+        averaged: the blocks whose priors are averaged over, and their shapes.
+        observed: the regression on the observed treatment, which tells how large functions are; None for nothing.
+    """
+
+    variances: Floats
+    averaged: Mapping[int, Sequence[Shape]]
+    observed: Observed | None
+
+
+class _Scores(NamedTuple):
+    r"""The scores $\phi_i \varepsilon_i$ of a regression, and what the first stage's errors add to them.
+
+    With its regressors $z_i$, the inverse Q of their penalised Gram matrix, and the derivative $\gamma - s_i$ of
+    $\varepsilon_i$ by $\hat f_i$, row i contributes $\phi_i \varepsilon_i + \sum_j \phi_j (\gamma - s_j) z_j^\top Q z_i
+    \hat u_i$. For a linear model these are the scores of two-stage least squares.
+
+    Attributes:
+        problem: the regression.
+        coefficients: of all columns.
+        kept: which columns are asked about.
+        pieces: the rows, or some that stand for all.
+        share: how many rows each of these stands for.
+        width: how many sums there are: as many as columns, or with strength twice as many.
+        moves: for each target of the first stage, how its coefficients move the sum of scores. With strength there
+            come, after the scores, their derivatives by the slope of the treatment's linear term,
+            $-\sum_j \phi_j z_j^\top Q z_i \hat u_i$.
+        variance: of an error ε.
+    """
+
+    problem: Regression
+    coefficients: Floats
+    kept: NDArray[np.bool_]
+    pieces: Sequence[Any]
+    share: float
+    width: int
+    moves: list[Floats]
+    variance: float
+
+    @classmethod
+    def of(
+        cls,
+        problem: Regression,
         coefficients: Floats,
         kept: NDArray[np.bool_],
         pieces: Sequence[Any],
-        share: float = 1.0,
-        inverse: Floats | None = None,
-        correction: float = 1.0,
         *,
-        strength: bool = False,
-    ) -> tuple[Floats, float]:
-        r"""The robust covariance of $\sum_i \phi_i \varepsilon_i$, and the variance of an error ε.
-
-        The first stage's errors enter: with its regressors $z_i$, the inverse Q of their penalised Gram matrix, and the
-        derivative $\gamma - s_i$ of $\varepsilon_i$ by $\hat f_i$, row i contributes $\phi_i \varepsilon_i +
-        \sum_j \phi_j (\gamma - s_j) z_j^\top Q z_i \hat u_i$. For a linear model these are the scores of two-stage
-        least squares.
-
-        Args:
-            coefficients: of all columns.
-            kept: which columns are asked about.
-            pieces: the rows.
-            share: how many rows each of these stands for.
-            inverse: that of the penalised Gram matrix of the columns asked about, for a covariance with the corrections
-                of clusters, and the jackknife where it is asked for.
-            correction: n / (n - k), by which all but the jackknife is multiplied.
-            strength: also of the derivatives of these scores by the slope of the treatment's line,
-                $-\sum_j \phi_j z_j^\top Q z_i \hat u_i$; they come after the others.
-        """
-        first, root = self.first, self.sampling.root
+        strength: bool,
+    ) -> _Scores:
+        """From the rows of some pieces."""
+        first, root = problem.first, problem.sampling.root
         gamma = np.zeros(first.predicted.shape[1])
         gamma[: first.n_controls] = coefficients[: first.n_controls]
-        n_kept = int(kept.sum())
-        crossed = [np.zeros((n_kept, int(used.sum()))) for used in first.kept]
-        by_slope = np.zeros((n_kept, int(first.kept[0].sum()) if first.kept else 0))
+        size = int(kept.sum())
+        width = 2 * size if strength else size
+        moves = [np.zeros((width, int(used.sum()))) for used in first.kept]
         square, count = 0.0, 0
         for rows in pieces:
-            columns, z = np.hstack(self.columns(rows)), np.hstack(first.regressors(rows)) * root(rows)
-            change = gamma - self.slopes_at(rows, coefficients[first.n_controls :])
+            columns, z = problem.columns(rows), np.hstack(first.regressors(rows)) * root(rows)
+            change = gamma - problem.slopes_at(rows, coefficients[first.n_controls :])
             for k, used in enumerate(first.kept):
-                crossed[k] += share * (columns[:, kept] * change[:, [k]]).T @ z[:, used]
-            if first.kept and strength:
-                by_slope -= share * columns[:, kept].T @ z[:, first.kept[0]]
-            square += float(np.sum((self.outcome[rows] * root(rows)[:, 0] - columns @ coefficients) ** 2))
+                moves[k][:size] += (columns[:, kept] * change[:, [k]]).T @ z[:, used]
+            if strength and moves:
+                moves[0][size:] -= columns[:, kept].T @ z[:, first.kept[0]]
+            square += float(np.sum((problem.outcomes(rows) - columns @ coefficients) ** 2))
             count += len(columns)
-        passed = [cross @ inverse for cross, inverse in zip(crossed, first.inverses, strict=True)]
-        slope_passed = by_slope @ first.inverses[0] if first.kept else by_slope
+        share = problem.sampling.n_rows / count
+        moves = [share * each for each in moves]
+        return cls(problem, coefficients, kept, pieces, share, width, moves, square / count)
+
+    def covariance(self, errors: Errors | None = None) -> Floats:
+        """Of the sum over rows, without corrections for small samples."""
+        problem, first = self.problem, self.problem.first
+        size = int(self.kept.sum())
+        passed = [moves @ inverse for moves, inverse in zip(self.moves, first.inverses, strict=True)]
 
         def parts_at(rows: Any) -> list[tuple[Floats, Floats]]:
-            columns, z = np.hstack(self.columns(rows)), np.hstack(first.regressors(rows)) * root(rows)
-            residuals = first.residuals[rows] * root(rows)
-            parts = [(columns[:, kept], self.outcome[rows] * root(rows)[:, 0] - columns @ coefficients)]
+            columns, root = problem.columns(rows), problem.sampling.root(rows)
+            z, left = np.hstack(first.regressors(rows)) * root, first.residuals[rows] * root
+            own = np.zeros((len(columns), self.width))
+            own[:, :size] = columns[:, self.kept]
+            parts = [(own, problem.outcomes(rows) - columns @ self.coefficients)]
             for k, used in enumerate(first.kept):
-                parts.append((z[:, used] @ passed[k].T, residuals[:, k]))
-            if not strength:
-                return parts
-            nothing = np.zeros_like(parts[0][0])
-            wide = [(np.hstack([part, nothing]), left) for part, left in parts]
-            if first.kept:
-                wide[1] = (np.hstack([parts[1][0], z[:, first.kept[0]] @ slope_passed.T]), residuals[:, 0])
-            return wide
+                parts.append((z[:, used] @ passed[k].T, left[:, k]))
+            return parts
 
-        if inverse is None or not self.sampling.assumed.ways:
-            return share * correction * self.sampling.covariance(parts_at, pieces), square / count
-        moves = [crossed, [by_slope, *(0.0 * cross for cross in crossed[1:])]][: 1 + strength]
-        return self._clustered(parts_at, moves, inverse, correction), square / count
+        sampling = problem.sampling if errors is None else problem.sampling._replace(errors=errors)
+        return self.share * sampling.covariance(parts_at, self.pieces)
 
-    def _clustered(self, parts_at: PartsAt, moves: list[list[Floats]], inverse: Floats, correction: float) -> Floats:
-        """The covariance of the sum of scores with the corrections of clusters: CR1, or the jackknife of both stages.
+    def corrected(self, inverse: Floats, correction: float) -> Floats:
+        """The same with corrections: CR1 of clusters, or the jackknife of both stages.
 
-        Without a cluster the first stage's coefficients change, which moves the scores, and then those of the second.
-        `moves` has, for the scores and for their derivatives if asked for, how each target's coefficients move them.
+        Args:
+            inverse: that of the penalised Gram matrix of the columns asked about.
+            correction: n / (n - k), by which all but the jackknife is multiplied.
         """
-        first, n = self.first, self.sampling.n_rows
-        size, width = len(inverse), len(moves) * len(inverse)
-        middle = np.zeros((width, width))
-        for way in self.sampling.assumed.ways:
-            scores = np.zeros((way.n_clusters, width))
-            if not way.jackknife:
-                plain = self.sampling._replace(errors=Errors(ways=(way._replace(sign=1.0),)))
-                pieces = [piece for fold in self.sampling.folds for piece in self.sampling.pieces(fold)]
-                factor = way.n_clusters / (way.n_clusters - 1) * (n - 1) / n * correction
-                middle += way.sign * factor * plain.covariance(parts_at, pieces)
-                continue
-            for g in range(way.n_clusters):
-                own = np.flatnonzero(way.codes == g)
-                gram, score = np.zeros_like(inverse), np.zeros((size, len(moves)))
-                sums = [(np.zeros((len(each), len(each))), np.zeros(len(each))) for each in first.inverses]
-                for start in range(0, len(own), PIECE):
-                    rows = own[start : start + PIECE]
-                    (columns, residuals), *_ = parts_at(rows)
-                    gram += columns[:, :size].T @ columns[:, :size]
-                    score[:, 0] += columns[:, :size].T @ residuals
-                    z = np.hstack(first.regressors(rows)) * self.sampling.root(rows)
-                    left = first.residuals[rows] * self.sampling.root(rows)
-                    for k, used in enumerate(first.kept):
-                        sums[k][0][:] += z[:, used].T @ z[:, used]
-                        sums[k][1][:] += z[:, used].T @ left[:, k]
-                for k, (own_gram, own_score) in enumerate(sums):
-                    moved = first.inverses[k] @ left_out_score(own_gram, own_score, first.inverses[k])
-                    for part, of_targets in enumerate(moves):
-                        score[:, part] += of_targets[k] @ moved
-                scores[g] = left_out_score(gram, score, inverse).T.ravel()
-            middle += way.sign * (way.n_clusters - 1) / way.n_clusters * (scores.T @ scores)
-        if len(self.sampling.assumed.ways) == 1:
-            return middle
+        errors, n = self.problem.sampling.errors, self.problem.sampling.n_rows
+        if not errors.ways:
+            return correction * self.covariance()
+        middle: Any = 0.0
+        for way in errors.ways:
+            count = way.n_clusters
+            if way.jackknife:
+                scores = np.stack([self._without(np.flatnonzero(way.codes == g), inverse) for g in range(count)])
+                middle = middle + way.sign * (count - 1) / count * (scores.T @ scores)
+            else:
+                factor = count / (count - 1) * (n - 1) / n * correction
+                middle = middle + way.sign * factor * self.covariance(Errors(ways=(way._replace(sign=1.0),)))
+        if len(errors.ways) == 1:
+            return np.asarray(middle, np.float64)
         positive, was_mended = mended(middle)
         if was_mended:
             tell_mended()
         return positive
 
+    def _without(self, cluster: NDArray[np.intp], inverse: Floats) -> Floats:
+        """By how much the scores change without some rows.
+
+        The first stage's coefficients change, which moves the scores, and then those of the second.
+        """
+        problem, first, size = self.problem, self.problem.first, len(inverse)
+        gram, score = np.zeros_like(inverse), np.zeros(2 * size)
+        grams = [np.zeros_like(each) for each in first.inverses]
+        sums = [np.zeros(len(each)) for each in first.inverses]
+        for start in range(0, len(cluster), PIECE):
+            rows = cluster[start : start + PIECE]
+            columns, root = problem.columns(rows), problem.sampling.root(rows)
+            z, left = np.hstack(first.regressors(rows)) * root, first.residuals[rows] * root
+            gram += columns[:, self.kept].T @ columns[:, self.kept]
+            score[:size] += columns[:, self.kept].T @ (problem.outcomes(rows) - columns @ self.coefficients)
+            for k, used in enumerate(first.kept):
+                grams[k] += z[:, used].T @ z[:, used]
+                sums[k] += z[:, used].T @ left[:, k]
+        for k, own in enumerate(first.inverses):
+            score += self.moves[k] @ (own @ left_out_score(grams[k], sums[k], own))
+        return left_out_score(gram, score.reshape(2, size).T, inverse).T.ravel()
+
 
 @one_thread()
 def second_stage(
-    problem: Regression, n_linear: int, min_gain: float, averaged: Mapping[int, Sequence[Shape]] | None = None
+    problem: Regression, n_unpenalised: int, min_gain: float, known: FunctionSizes | None = None
 ) -> SecondStage:
     r"""Ridge regression of the outcome on predicted regressors, with its robust covariance.
 
     $\hat\beta = (\Phi^\top \Phi + \Lambda)^{-1} \Phi^\top y = B \Phi^\top y$ has the covariance $B M B$, with M that
-    of :meth:`Regression.covariance` times n / (n - k), where k counts the effective parameters, or the jackknife's over
-    clusters. A block b, kept or left
-    out, whose coefficients have the prior variance $\tau_b$ adds the bias $(B \Phi^\top \Phi_b - I_b) \beta_b$, whose
-    covariance the prior gives: both together cover a smooth function on average over its points (Nychka 1988). A
-    block that gains too little to enter has the $\tau_b$ of the largest likelihood: that it was left out is part of the
-    uncertainty.
+    of its scores times n / (n - k), where k counts the effective parameters, or the jackknife's over clusters. A block
+    b, kept or left out, whose coefficients have the prior variance $\tau_b$ adds the bias
+    $(B \Phi^\top \Phi_b - I_b) \beta_b$, whose covariance the prior gives: both together cover a smooth function on
+    average over its points (Nychka 1988). That a block was left out is part of the uncertainty.
 
     The priors of some blocks are averaged over instead of chosen (:func:`~bgmiv.sieve.penalties.average_priors`): where
     the data do not tell whether there is such a function, or how large it is, the coefficients are between those with
@@ -236,128 +268,136 @@ def second_stage(
     others: two-stage least squares with m as the instrument of f.
 
     Args:
-        problem: the regression.
-        n_linear: how many of its first blocks are not penalised.
-        min_gain: as in :func:`~bgmiv.sieve.penalties.choose_penalties`.
-        averaged: the penalised blocks whose priors are averaged over, and their shapes
-            (:func:`~bgmiv.sieve.penalties.priors_of`); none if `min_gain` is infinite.
+        problem: the regression. Columns without a penalty that are all zero have the coefficient 0: net of absorbed
+            indicators, covariates that do not vary within levels are zero.
+        n_unpenalised: how many of its first blocks are not penalised.
+        min_gain: as in :func:`~bgmiv.sieve.penalties.choose_penalties`; infinite for no penalised block at all.
+        known: how large functions are; None: every prior variance is possible, and none is averaged over.
     """
-    sampling = problem.sampling
-    pieces = [piece for fold in sampling.folds for piece in sampling.pieces(fold)]
-    sums = []
-    for fold in sampling.folds:
-        products: Any = 0.0
-        for piece in sampling.pieces(fold):
-            targets = [problem.outcome] if problem.noisy is None else [problem.outcome, problem.noisy]
-            right = np.stack([target[piece] for target in targets], axis=1) * sampling.root(piece)
-            columns = np.hstack([*problem.columns(piece), right])
-            products = products + columns.T @ columns
-        sums.append(products)
+    sampling, n_controls = problem.sampling, problem.first.n_controls
+    targets = [problem.outcome] if problem.noisy is None else [problem.outcome, problem.noisy]
+
+    def columns_at(rows: Any) -> list[Floats]:
+        return [*problem.blocks(rows), *(target[rows, None] for target in targets)]
+
+    grams = sampling.grams(columns_at)
+    total = np.asarray(sum(grams))
     # The first block holds the residuals.
-    edges = slices_of(problem.columns(slice(0, 2)))
-    blocks, size = edges[1 + n_linear :], edges[-1].stop
-    total: Floats = sum(sums)
+    edges = slices_of(problem.blocks(slice(0, 2)))
+    blocks, size = edges[1 + n_unpenalised :], edges[-1].stop
     gram, moments = total[:size, :size], total[:size, size]
+    n_outside = blocks[0].start if blocks else size
+    outside = np.zeros(size)
+    outside[n_controls:n_outside][np.diag(gram)[n_controls:n_outside] == 0.0] = np.inf
     some = sampling.some_rows()
 
     def noise(coefficients: Floats) -> tuple[Floats, float]:
-        return problem.covariance(coefficients, np.ones(size, bool), [some], sampling.n_rows / len(some))
+        scores = _Scores.of(problem, coefficients, np.ones(size, bool), [some], strength=False)
+        return scores.covariance(), scores.variance
 
-    none = np.full(len(blocks), np.inf)
-    unit = _unexplained(total[: size + 1, : size + 1], blocks, none)
-    units = None if problem.variances is None else unit / np.maximum(problem.variances, _TINY)
-    chosen = {} if averaged is None or not np.isfinite(min_gain) else dict(averaged)
-    n_controls, observed = problem.first.n_controls, problem.observed
-    sizes: Sizes | None = None
+    def unexplained(ridges: Floats) -> float:
+        """What columns with the ridges of blocks leave of the outcome's mean square."""
+        coefficients = penalised_solve(gram, moments, ridges_of(blocks, ridges, outside))
+        square = total[size, size]
+        left = square - 2.0 * coefficients @ moments + coefficients @ gram @ coefficients
+        share = float(left) / square
+        return share if share > _ROUNDING else 0.0
 
-    def size_of(of_blocks: Floats) -> SizeOf | None:
-        """What the regression on the observed treatment says, in which averaged blocks have no penalty."""
-        nonlocal sizes
-        known = of_blocks.copy()
-        known[list(chosen)] = 0.0
-        if observed is not None:
-            sizes = observed.fit(problem.outcome, sampling, ridges_of(blocks, known, size)[n_controls:])
-        if sizes is None:
-            return None
-        own = [slice(block.start - n_controls, block.stop - n_controls) for block in blocks]
-        return partial(_block_sizes, sizes, own)
-
-    penalties = choose_penalties(gram, moments, blocks, noise, min_gain, units=units, sizes=size_of)
-    ridges = ridges_of(blocks, penalties.ridges, size)
-    without = penalties.ridges.copy()
-    without[list(chosen)] = np.inf
-    deviation = float(np.sqrt(_unexplained(total[: size + 1, : size + 1], blocks, without)))
-    shapes = [(blocks[i], of_block) for i, of_block in chosen.items()]
-    joint = None
-    if sizes is not None and shapes:
-        places = _places([block for block, _ in shapes]) - n_controls
-        joint = sizes.joint(places, deviation)
-    models = _models(gram, moments, noise, ridges, shapes, deviation, joint)
+    units = None
+    if known is not None:
+        units = unexplained(np.full(len(blocks), np.inf)) / np.maximum(known.variances, _TINY)
+    penalties = choose_penalties(gram, moments, blocks, noise, min_gain, others=outside, units=units)
+    averaged = {} if known is None or not np.isfinite(min_gain) else dict(known.averaged)
+    sizes = None
+    if known is not None and known.observed is not None and np.isfinite(min_gain):
+        # Averaged blocks have no penalty in it.
+        of_blocks = penalties.ridges.copy()
+        of_blocks[list(averaged)] = 0.0
+        sizes = known.observed.fit(problem.outcome, sampling, ridges_of(blocks, of_blocks, outside), n_controls)
+    priors = _priors(penalties, blocks, units, sizes, min_gain)
+    ridges = ridges_of(blocks, penalties.ridges, outside)
+    models = [_Model(1.0, ridges, np.zeros(size))]
+    if averaged:
+        without = penalties.ridges.copy()
+        without[list(averaged)] = np.inf
+        shapes = [(blocks[i], of_block) for i, of_block in averaged.items()]
+        models = _models(gram, moments, penalties, ridges, shapes, np.sqrt(unexplained(without)), sizes)
     kept = np.any([np.isfinite(model.ridges) for model in models], axis=0)
-    n_kept = int(kept.sum())
-    inner = gram[np.ix_(kept, kept)]
+    inner, n_kept = gram[np.ix_(kept, kept)], int(kept.sum())
     inverses = [penalised_solve(inner, np.eye(n_kept), model.ridges[kept]) for model in models]
     each = [inverse @ moments[kept] for inverse in inverses]
     shares = np.array([model.probability for model in models])
-    mean = np.tensordot(shares, each, 1)
-    inverse = np.tensordot(shares, inverses, 1)
+    mean, inverse = np.tensordot(shares, each, 1), np.tensordot(shares, inverses, 1)
     coefficients = np.zeros(size)
     coefficients[kept] = mean
-    of_sieve = slice(n_controls, None)
-    effective = float(np.sum((inverse * inner)[kept[:n_controls].sum() :]))
+    effective = float(np.sum((inverse * inner)[n_controls:]))
     correction = sampling.n_rows / max(sampling.n_rows - effective, 1.0)
-    middle, _ = problem.covariance(coefficients, kept, pieces, 1.0, inverse, correction, strength=True)
-    turned = np.zeros_like(middle)
-    prior_part = np.zeros((n_kept, n_kept))
+    pieces = list(sampling.pieces())
+    middle = _Scores.of(problem, coefficients, kept, pieces, strength=True).corrected(inverse, correction)
+    turned, spread = np.zeros_like(middle), np.zeros((n_kept, n_kept))
     for share, own, beta, model in zip(shares, inverses, each, models, strict=True):
         both = np.kron(np.eye(2), own)
         turned += share * both @ middle @ both.T
-        prior_part += share * np.outer(beta - mean, beta - mean)
-        if model.varied.any():
-            # What a coefficient of each averaged column adds to the expected estimates, less itself.
-            moved = own @ inner[:, model.varied[kept]] - np.eye(n_kept)[:, model.varied[kept]]
-            prior_part += share * correction * (moved * model.variances[model.varied]) @ moved.T
-    scores = _root(turned)
+        spread += share * np.outer(beta - mean, beta - mean)
+        varied = model.variances > 0.0
+        # What a coefficient of each averaged column adds to the expected estimates, less itself.
+        moved = own @ inner[:, varied[kept]] - np.eye(n_kept)[:, varied[kept]]
+        spread += share * correction * (moved * model.variances[varied]) @ moved.T
+
+    def expanded(rows: Floats) -> Floats:
+        full = np.zeros((size, rows.shape[1]))
+        full[kept] = rows
+        return full
 
     def bias_of(block: slice, prior: float) -> Floats:
-        weights = np.zeros((size, block.stop - block.start))
-        weights[kept] = inverse @ gram[kept, block]
+        weights = expanded(inverse @ gram[kept, block])
         weights[block] -= np.eye(block.stop - block.start)
-        return weights * np.sqrt(max(prior, 0.0) * correction)
+        return weights * np.sqrt(prior * correction)
 
-    fixed = [(blocks[i], prior) for i, prior in enumerate(penalties.priors) if prior > 0.0 and i not in chosen]
-    shrunk = np.zeros((size, 0))
-    if fixed:
-        shrunk = np.hstack([bias_of(block, prior) for block, prior in fixed])
-    spread = np.zeros((size, 0))
+    empty = np.zeros((size, 0))
+    fixed = [(block, float(priors[i])) for i, block in enumerate(blocks) if i not in averaged]
+    averages = np.tensordot(shares, [model.variances for model in models], 1)
+    means = [(blocks[i], float(np.mean(averages[blocks[i]]))) for i in averaged]
+    smoothing = [empty, *(bias_of(block, prior) for block, prior in fixed if prior > 0.0)]
+    counted = [(block, prior * (block.stop - block.start)) for block, prior in fixed + means]
+    bound = [empty, *(bias_of(block, prior) for block, prior in counted if prior > 0.0)]
     if len(models) > 1:
-        found = _root(prior_part)
-        spread = np.zeros((size, found.shape[1]))
-        spread[kept] = found
-    means = [(block, float(np.mean(_mean_prior(models)[block]))) for i, block in enumerate(blocks) if i in chosen]
-    largest = [bias_of(block, prior * (block.stop - block.start)) for block, prior in (*fixed, *means) if prior > 0.0]
-    left_out = _left_out_outcomes(problem, sums, kept, inverse, mean, size)
-    turn = np.eye(size)
-    if problem.noisy is not None:
-        m = problem.first.n_controls
-        calibration = np.zeros(size)
-        calibration[kept] = inverse @ total[:size, size + 1][kept]
-        reliability = min(max(float(calibration[m]), _MIN_RELIABILITY), 1.0)
-        turn[:, m] -= calibration / reliability
-        turn[m, m] = 1.0 / reliability
-    turn = turn[of_sieve]
+        smoothing.append(expanded(_root(spread)))
+    root = _root(turned)
+    turn = np.eye(size) if problem.noisy is None else _without_noise(total, kept, inverse, n_controls)
+    turn = turn[n_controls:]
     return SecondStage(
         coefficients=turn @ coefficients,
-        sampling=turn[:, kept] @ scores[:n_kept],
-        smoothing=turn @ np.hstack([shrunk, spread]),
-        strength=turn[:, kept] @ scores[n_kept:],
-        bound=turn @ np.hstack([np.zeros((size, 0)), *largest]),
-        penalties=penalties,
-        left_out=left_out,
+        roots={
+            "sampling": turn[:, kept] @ root[:n_kept],
+            SMOOTHING: turn @ np.hstack(smoothing),
+            BOUND: turn @ np.hstack(bound),
+            STRENGTH: turn[:, kept] @ root[n_kept:],
+        },
+        ridges=penalties.ridges,
+        gains=penalties.gains,
+        priors=priors,
+        left_out=_left_out_outcomes(problem, LeftOut.of(np.flatnonzero(kept), mean, inverse, size, grams)),
         probabilities={
-            i: float(sum(model.probability for model in models if model.variances[blocks[i]].any())) for i in chosen
+            i: float(sum(model.probability for model in models if model.variances[blocks[i]].any())) for i in averaged
         },
     )
+
+
+def _priors(
+    penalties: Penalties, blocks: Sequence[slice], units: Floats | None, sizes: Sizes | None, min_gain: float
+) -> Floats:
+    """The prior variances of the blocks' coefficients, also of those that gain something but too little to enter."""
+    priors = penalties.variance / penalties.ridges
+    if np.isinf(min_gain):
+        return priors
+    for i, evidence in penalties.left_out.items():
+        if units is None:
+            priors[i] = evidence.likely(penalties.variance)
+        else:
+            seen = None if sizes is None else partial(sizes.likelihoods, blocks[i])
+            priors[i] = evidence.expected(penalties.variance, float(units[i]), seen)
+    return priors
 
 
 class _Model(NamedTuple):
@@ -367,86 +407,55 @@ class _Model(NamedTuple):
     ridges: Floats
     variances: Floats
 
-    @property
-    def varied(self) -> NDArray[np.bool_]:
-        """The averaged columns that have a function here."""
-        return self.variances > 0.0
-
-
-def _unexplained(total: Floats, blocks: Sequence[slice], ridges: Floats) -> float:
-    """What columns, with the ridges of blocks, leave of the outcome's mean square, from their Gram matrix with it."""
-    gram, moments, square = total[:-1, :-1], total[:-1, -1], total[-1, -1]
-    coefficients = penalised_solve(gram, moments, ridges_of(blocks, ridges, len(moments)))
-    left = square - 2.0 * coefficients @ moments + coefficients @ gram @ coefficients
-    share = float(left) / square
-    return share if share > _ROUNDING else 0.0
-
 
 def _models(
     gram: Floats,
     moments: Floats,
-    noise: Callable[[Floats], tuple[Floats, float]],
+    penalties: Penalties,
     ridges: Floats,
     averaged: Sequence[tuple[slice, Sequence[Shape]]],
     deviation: float,
-    joint: Callable[[Floats], Posterior] | None,
+    sizes: Sizes | None,
 ) -> list[_Model]:
     """The combinations of priors of the averaged blocks that the data make likely, with the ridges of all columns."""
-    size = len(moments)
-    if not averaged:
-        return [_Model(1.0, ridges, np.zeros(size))]
-    covariance, variance = noise(penalised_solve(gram, moments, ridges))
+    own = np.concatenate([np.arange(block.start, block.stop) for block, _ in averaged])
     priors = [priors_of(shapes, deviation) for _, shapes in averaged]
-    found = []
-    own = _places([block for block, _ in averaged])
-    evidence = Evidence.of(gram, moments, covariance, ridges, own)
-    for one in average_priors(evidence, priors, joint):
-        variances, penalties = np.zeros(size), ridges.copy()
+    evidence = Evidence.of(gram, moments, penalties.covariance, ridges, own)
+    models = []
+    for one in average_priors(evidence, priors, None if sizes is None else sizes.joint(own, deviation)):
+        variances, by_column = np.zeros(len(moments)), ridges.copy()
         variances[own] = one.allowed
         with np.errstate(divide="ignore"):
-            penalties[own] = variance / one.expected
-        found.append(_Model(one.probability, penalties, variances))
-    return found
+            by_column[own] = penalties.variance / one.expected
+        models.append(_Model(one.probability, by_column, variances))
+    return models
 
 
-def _block_sizes(sizes: Sizes, blocks: Sequence[slice], block: int, variances: Floats) -> Floats:
-    return sizes.block(blocks[block], variances)
+def _without_noise(total: Floats, kept: NDArray[np.bool_], inverse: Floats, first: int) -> Floats:
+    """Turns the coefficients of all columns into those with the regressor in the place of its noisy version."""
+    size = len(kept)
+    calibration = np.zeros(size)
+    calibration[kept] = inverse @ total[:size, size + 1][kept]
+    reliability = min(max(float(calibration[first]), _MIN_RELIABILITY), 1.0)
+    turn = np.eye(size)
+    turn[:, first] -= calibration / reliability
+    turn[first, first] = 1.0 / reliability
+    return turn
 
 
-def _places(blocks: Sequence[slice]) -> NDArray[np.intp]:
-    """The columns of blocks."""
-    return np.concatenate([np.arange(block.start, block.stop) for block in blocks])
-
-
-def _mean_prior(models: Sequence[_Model]) -> Floats:
-    return np.asarray(sum(model.probability * model.variances for model in models), np.float64)
-
-
-def _left_out_outcomes(
-    problem: Regression, sums: Sequence[Floats], kept: NDArray[np.bool_], inverse: Floats, mean: Floats, target: int
-) -> Floats:
+def _left_out_outcomes(problem: Regression, left_out: LeftOut) -> Floats:
     """Each row's outcome by coefficients of the other rows or folds, without the residuals' part."""
-    sampling, used = problem.sampling, np.flatnonzero(kept)
-    n_controls = int(kept[: problem.first.n_controls].sum())
-    folds = without_folds(inverse, mean, used, target, sums)
-    found = np.empty(sampling.n_rows)
+    sampling = problem.sampling
+    predicted = np.empty(sampling.n_rows)
     for i, fold in enumerate(sampling.folds):
         for piece in sampling.pieces(fold):
-            root = sampling.root(piece)
-            columns = np.hstack(problem.columns(piece))[:, used]
-            own = columns[:, n_controls:]
-            if sampling.leave_one_out:
-                errors = problem.outcome[piece] * root[:, 0] - columns @ mean
-                shift = leave_one_out_errors(columns, inverse, errors)
-                values = own @ mean[n_controls:] - np.sum((own @ inverse[n_controls:]) * columns, axis=1) * shift
-            else:
-                values = own @ folds[i][n_controls:]
-            found[piece] = values / root[:, 0]
-    return found
+            values = left_out.predict(problem.columns(piece), problem.outcomes(piece), i, problem.first.n_controls)
+            predicted[piece] = values / sampling.root(piece)[:, 0]
+    return predicted
 
 
 def _root(covariance: Floats) -> Floats:
     """As few columns R as have the covariance R Rᵀ."""
     values, vectors = np.linalg.eigh(covariance)
-    there = values > 1e-12 * max(values[-1], np.finfo(float).tiny)
+    there = values > 1e-12 * max(values[-1], _TINY)
     return np.asarray(vectors[:, there] * np.sqrt(values[there]), np.float64)

@@ -31,10 +31,10 @@
 
   // A row of values along the grid, read between its points.
   const place = (curve, t) => {
-    const last = curve.t.length - 1;
+    const last = curve.treatment.length - 1;
     let i = 0;
-    while (i < last - 1 && curve.t[i + 1] < t) i += 1;
-    const along = (t - curve.t[i]) / (curve.t[i + 1] - curve.t[i]);
+    while (i < last - 1 && curve.treatment[i + 1] < t) i += 1;
+    const along = (t - curve.treatment[i]) / (curve.treatment[i + 1] - curve.treatment[i]);
     return (values) => values[i] + (values[i + 1] - values[i]) * along;
   };
   const quantile = (inverse) => {
@@ -48,8 +48,8 @@
     if (t0 === first && t1 === second) return { values: low === null ? [effect] : [effect, low, high], inside };
     const from = place(curve, t0);
     const to = place(curve, t1);
-    const estimate = to(curve.g) - from(curve.g);
-    const shown = Math.min(from(curve.share), to(curve.share));
+    const estimate = to(curve.estimate) - from(curve.estimate);
+    const shown = Math.min(from(curve.in_support), to(curve.in_support));
     if (!curve.sources.length) return { values: [estimate], shown };
     let total = 0;
     let doubt = 0;
@@ -78,7 +78,7 @@
   };
 
   const pointwise = find("pointwise");
-  const wide = (curve) => curve.bandLower.length > 0 && !(pointwise && pointwise.checked);
+  const wide = (curve) => curve.band_lower.length > 0 && !(pointwise && pointwise.checked);
   const readings = {};
   const asked = () => ["t0", "t1"].map((name) => parseFloat(find(name).value));
   const draw = () => {
@@ -86,12 +86,12 @@
     const curve = data.curves[chosen];
     const i = Number(slider.value);
     const parts = [
-      svg("line", { x1: x(curve.t[i]), x2: x(curve.t[i]), y1: 0, y2: "100%" }),
-      svg("circle", { cx: x(curve.t[i]), cy: y(curve.g[i]), r: 5.5 }),
+      svg("line", { x1: x(curve.treatment[i]), x2: x(curve.treatment[i]), y1: 0, y2: "100%" }),
+      svg("circle", { cx: x(curve.treatment[i]), cy: y(curve.estimate[i]), r: 5.5 }),
     ];
     if (readings.ends) {
       for (const t of readings.ends) {
-        const g = place(curve, t)(curve.g);
+        const g = place(curve, t)(curve.estimate);
         parts.push(svg("line", { class: "drop", x1: x(t), x2: x(t), y1: y(g), y2: "100%" }));
         parts.push(svg("circle", { class: "end", cx: x(t), cy: y(g), r: 5 }));
       }
@@ -102,14 +102,14 @@
     if (!slider) return;
     const curve = data.curves[chosen];
     const i = Number(slider.value);
-    const [low, high] = wide(curve) ? [curve.bandLower, curve.bandUpper] : [curve.lower, curve.upper];
+    const [low, high] = wide(curve) ? [curve.band_lower, curve.band_upper] : [curve.lower, curve.upper];
     const ends = low.length ? [low[i], high[i]] : [];
-    const decimals = digits([curve.g[i], ...ends].concat(ends.length ? [] : curve.g));
+    const decimals = digits([curve.estimate[i], ...ends].concat(ends.length ? [] : curve.estimate));
     const texts = {
-      "read-treatment": short(curve.t[i]),
-      "read-estimate": fixed(curve.g[i], decimals),
+      "read-treatment": short(curve.treatment[i]),
+      "read-estimate": fixed(curve.estimate[i], decimals),
       "read-interval": ends.length ? ends.map((end) => fixed(end, decimals)).join(" to ") : "none",
-      "read-share": `${share(curve.share[i])} of ${data.units}`,
+      "read-share": `${share(curve.in_support[i])} of ${data.units}`,
     };
     find("read-interval-name").textContent = `${level} ${wide(curve) ? "band" : "interval"}`;
     for (const [id, text] of Object.entries(texts)) find(id).textContent = text;
@@ -119,16 +119,16 @@
   const compute = () => {
     if (!find("contrast")) return;
     const curve = data.curves[chosen];
-    const last = curve.t[curve.t.length - 1];
+    const last = curve.treatment[curve.treatment.length - 1];
     // The fields show four digits of what a slider gives, which may lie just outside of the curve.
-    const near = 1e-3 * (last - curve.t[0]);
-    const within = (t) => Math.min(Math.max(t, curve.t[0]), last);
+    const near = 1e-3 * (last - curve.treatment[0]);
+    const within = (t) => Math.min(Math.max(t, curve.treatment[0]), last);
     const bad = asked().some((t) => Number.isNaN(t) || Math.abs(t - within(t)) > near);
     const [t0, t1] = asked().map(within);
     readings.ends = bad || levelled ? null : [t0, t1];
     if (bad) {
       find("contrast-value").textContent = "";
-      find("contrast-interval").textContent = `Choose values from ${short(curve.t[0])} to ${short(last)}.`;
+      find("contrast-interval").textContent = `Choose values from ${short(curve.treatment[0])} to ${short(last)}.`;
       find("contrast-share").textContent = "";
     } else {
       const { values, inside, shown } = difference(curve, t0, t1);
@@ -161,7 +161,7 @@
     for (const part of all(`[data-method="${box.dataset.toggle}"]`)) part.toggleAttribute("hidden", !shown);
   };
 
-  // The effect and its interval are affine in a direct effect of an instrument, but for the standard error of 2SLS.
+  // Estimates and ends along a direct effect of an instrument are those of the lines drawn, one at each step.
   const direct = find("direct");
   const panels = all("[data-direct]");
   const several = find("direct-instrument");
@@ -170,32 +170,30 @@
     const panel = panels.find((each) => Number(each.dataset.direct) === chosenOne);
     for (const each of panels) each.toggleAttribute("hidden", each !== panel);
     const one = data.direct[chosenOne];
-    const gamma = (Number(direct.value) / 100) * one.reach;
-    const moved = gamma * one.slope * one.change;
-    const variance = one.variance + 2 * gamma * one.covariance + gamma ** 2 * one.slope_variance;
-    const half = Math.abs(one.change) * one.quantile * Math.sqrt(Math.max(variance, 0));
-    const centre = (one.estimate + gamma * one.slope) * one.change;
-    const fit = one.lower === null ? [one.fit + moved] : [one.fit, one.lower, one.upper].map((value) => value + moved);
+    const i = Number(direct.value) + 50;
+    const [gamma] = one.gamma.map((values) => values[i]);
+    const fit = one.fit.map((values) => values[i]);
+    const line = one.line.map((values) => values[i]);
     const shown = (values) => {
       const texts = values.map((value) => fixed(value, digits(values)));
       return values.length < 3 ? texts[0] : `${texts[0]} (${texts[1]} to ${texts[2]})`;
     };
     const texts = {
-      "direct-gamma": fixed(gamma, digits([one.reach, 0])),
+      "direct-gamma": fixed(gamma, digits([one.gamma[0][0], 0])),
       "direct-fit": shown(fit),
-      "direct-line": shown([centre, centre - half, centre + half]),
+      "direct-line": shown(line),
     };
     for (const [id, text] of Object.entries(texts)) find(id).textContent = text;
     direct.setAttribute("aria-valuetext", Object.values(texts).join("; "));
     const [low, high] = panel.dataset.span.split(" ").map(Number);
     const at = (value) => `${100 * (1 - Math.min(Math.max((value - low) / (high - low), 0), 1))}%`;
-    const across = `${50 + Number(direct.value) / 2}%`;
+    const across = `${i}%`;
     panel.querySelector(".cursor").replaceChildren(
       svg("line", { x1: across, x2: across, y1: 0, y2: "100%" }),
       svg("circle", { cx: across, cy: at(fit[0]), r: 5.5 }),
     );
     Object.assign(find("direct-fit").dataset, { values: fit.join(" ") });
-    Object.assign(find("direct-line").dataset, { values: [centre, centre - half, centre + half].join(" ") });
+    Object.assign(find("direct-line").dataset, { values: line.join(" ") });
   };
 
   // Tables for others: words that a spreadsheet would take for a formula get an apostrophe before them.
@@ -274,7 +272,7 @@
       const frame = canvas.getBoundingClientRect();
       const way = Math.min(Math.max((event.clientX - frame.left) / frame.width, 0), 1);
       const t = data.across[0] + way * (data.across[1] - data.across[0]);
-      const grid = data.curves[chosen].t;
+      const grid = data.curves[chosen].treatment;
       slider.value = grid.reduce((best, value, i) => (Math.abs(value - t) < Math.abs(grid[best] - t) ? i : best), 0);
       read();
     };

@@ -1,0 +1,153 @@
+"""What a sieve is fitted to: columns of all rows, the bases of functions of them, and the first stage's regressors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgmiv.data.ivdata import IVData
+from bgmiv.data.within import Within
+from bgmiv.sieve.bases import TERMS, UNPENALISED, ColumnBasis, TreatmentBasis, column_products, sieve_columns
+from bgmiv.sieve.sampling import BlocksAt, Sampling
+
+__all__ = ["MIN_ROWS_A_COLUMN", "Columns", "instrument_blocks"]
+
+Floats = NDArray[np.float64]
+
+# A term with more columns is not offered.
+_MAX_COLUMNS = 200
+# A surface that also changes with the treatment's spline is hopeless with more covariates.
+_FEW_COVARIATES = 5
+MIN_ROWS_A_COLUMN = 4
+"""Covariates enter unpenalised while a linear model has at least this many rows for each of its columns."""
+
+
+class Columns(NamedTuple):
+    """The columns of all rows, sorted by their fold, the functions of them, and the indicators that are absorbed.
+
+    Attributes:
+        data: the rows.
+        sampling: their weights, groups and folds.
+        order: their positions in the data that were given.
+        y, x, v, w: outcome and treatment `(n,)`, covariates without those that are absorbed, and instruments.
+        treatment, covariates: the bases.
+        within: the indicators that all columns are taken net of.
+    """
+
+    data: IVData
+    sampling: Sampling
+    order: NDArray[np.intp]
+    y: Floats
+    x: Floats
+    v: Floats
+    w: Floats
+    treatment: TreatmentBasis
+    covariates: ColumnBasis
+    within: Within
+
+    @classmethod
+    def of(
+        cls, data: IVData, rng: np.random.Generator, *, fourier_features: int, splines: int, segments: int = 9
+    ) -> Columns:
+        """The columns of rows, wide blocks reduced, in double precision, and their bases.
+
+        Args:
+            data: the rows.
+            rng: draws folds and random Fourier features.
+            fourier_features: how many of the covariates.
+            splines: how many of the treatment.
+            segments: as in :meth:`~bgmiv.sieve.bases.Spline.fit`.
+        """
+        sampling, data, order = Sampling.draw(data, rng)
+        y, x, w = (np.asarray(column, np.float64) for column in (data.outcome, data.treatment, data.instruments))
+        within = Within.of(data.schema, data.covariates, data.weights)
+        v = sieve_columns(data.schema, data.covariates, within.names)
+        levels = max(2, data.schema.treatment.width) if data.schema.treatment.discrete else 0
+        treatment = TreatmentBasis.fit(x, levels, splines, segments=segments)
+        covariates = ColumnBasis.fit(v, rng, fourier_features=fourier_features)
+        return cls(data, sampling, order, y, x, v, w, treatment, covariates, within)
+
+    @property
+    def centre(self) -> Any:
+        """What the outcome is taken net of: the absorbed indicators' part of each row, or the mean."""
+        return self.y - self.within.residual(self.y) if self.within else self.y.mean()
+
+    @property
+    def scale(self) -> float:
+        """The standard deviation of the rest."""
+        return float(np.std(self.y - self.centre))
+
+    @property
+    def correction(self) -> float:
+        """By which absorbed indicators, which neither stage counts, raise a variance."""
+        n = len(self.y)
+        return n / max(n - self.within.dof(self.data.groups), 1)
+
+    @property
+    def wide(self) -> bool:
+        """Whether there are too many covariates for a linear model."""
+        rows = len(self.y) - self.within.dof()
+        return MIN_ROWS_A_COLUMN * (2 + len(self.covariates.used) + self.w.shape[1]) > rows
+
+    @property
+    def n_shrunk(self) -> int:
+        """How many covariate columns are penalised for that."""
+        return len(self.covariates.used) if self.wide else 0
+
+    @property
+    def linear(self) -> Floats:
+        """The covariates' linear terms, `(n, p)`."""
+        return self.covariates.linear(self.v)
+
+    @property
+    def varying(self) -> NDArray[np.bool_]:
+        """Which of these absorbed indicators do not determine, `(p,)`."""
+        return np.any(self.within.residual(self.linear) != 0.0, axis=0)
+
+    def terms(self) -> tuple[tuple[str, ...], int]:
+        """The terms that have columns, and not too many; and how many of them, the first ones, are not penalised."""
+        kinds = {kind: part.shape[1] for kind, part in self.covariates(self.v[:1]).items()}
+        sizes = {name: term.width(self.treatment.sizes) * kinds[term.kind] for name, term in TERMS.items()}
+        if len(self.covariates.moderators) > _FEW_COVARIATES:
+            sizes["curves by surface"] = 0
+        if self.within:
+            sizes["constant"] = 0
+        terms = tuple(
+            name for name, size in sizes.items() if 0 < size <= _MAX_COLUMNS or (size and name in UNPENALISED)
+        )
+        return terms, sum(name in UNPENALISED for name in terms) - (self.wide and "covariates" in terms)
+
+
+def instrument_blocks(
+    columns: Columns, fourier_features: int, rng: np.random.Generator, *, max_unpenalised: float = np.inf
+) -> Callable[[Floats], BlocksAt]:
+    """The first stage's regressors, for the instruments of each row `(n, k)`; the first block is not penalised.
+
+    It holds the constant, the instruments unless there are more than `max_unpenalised`, and the covariates unless they
+    are too many for the rows.
+    """
+    own = ColumnBasis.fit(columns.w, rng, fourier_features=1)
+    varying, wide, within = columns.varying, columns.wide, columns.within
+    n_v, n_w = len(columns.covariates.moderators), len(own.used)
+    both = np.hstack([columns.w, columns.v])
+    joint = ColumnBasis.fit(both, rng, fourier_features=fourier_features, max_columns=0)
+
+    def regressors(instruments: Floats) -> BlocksAt:
+        def blocks_at(rows: Any) -> list[Floats]:
+            w, v = instruments[rows], columns.v[rows]
+            of_w, of_v = own(w), columns.covariates(v)
+            linear = [of_w["constant"][:, : 0 if within else 1]]
+            blocks = [np.hstack([of_w["splines"], of_w["products"]])]
+            if n_w * n_v <= _MAX_COLUMNS:
+                blocks.append(column_products(of_w["moderators"], of_v["moderators"]))
+            blocks += [of_v["splines"], of_v["products"], joint(np.hstack([w, v]))["fourier features"]]
+            (blocks if n_w > max_unpenalised else linear).append(of_w["linear"])
+            (blocks if wide else linear).append(of_v["linear"][:, varying])
+            return [np.hstack(linear), *(block for block in blocks if block.shape[1])]
+
+        return blocks_at
+
+    return regressors
