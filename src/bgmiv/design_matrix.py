@@ -237,12 +237,12 @@ def _pieces(n: int) -> Iterator[slice]:
 
 def _factor(columns: Pieces, share: Floats) -> Floats:
     """Columns of fewer rows with the same weighted sums of squares and products: the R of a QR decomposition."""
-    found: Floats | None = None
+    factor: Floats | None = None
     for rows in _pieces(len(share)):
         weighted = columns(rows) * np.sqrt(share[rows])[:, None]
-        both = weighted if found is None else np.vstack([found, weighted])
-        found = np.asarray(np.linalg.qr(both, mode="r"), np.float64) if len(both) > both.shape[1] else both
-    return np.zeros((0, 0)) if found is None else found
+        both = weighted if factor is None else np.vstack([factor, weighted])
+        factor = np.asarray(np.linalg.qr(both, mode="r"), np.float64) if len(both) > both.shape[1] else both
+    return np.zeros((0, 0)) if factor is None else factor
 
 
 def _moments(columns: Pieces, share: Floats) -> tuple[Floats, Floats]:
@@ -262,14 +262,9 @@ def _standard(columns: NDArray[np.floating], share: Floats) -> tuple[Floats, Flo
 
 def _components(columns: Floats, max_components: int) -> Floats:
     """The directions of the leading principal components, for scores with standard deviation 1."""
-    if columns.shape[1] <= columns.shape[0]:
-        values, vectors = np.linalg.eigh(columns.T @ columns)
-    else:
-        values, left = np.linalg.eigh(columns @ columns.T)
-        vectors = columns.T @ left / np.sqrt(np.maximum(values, np.finfo(float).tiny))
-    order = np.argsort(values)[::-1][:max_components]
-    order = order[values[order] > 1e-10 * values[order[0]]]
-    return np.asarray(vectors[:, order] / np.sqrt(values[order]), np.float64)
+    lengths, directions = np.linalg.svd(columns, full_matrices=False)[1:]
+    count = min(max_components, int(np.sum(lengths**2 > 1e-10 * lengths[0] ** 2)))
+    return np.asarray((directions[:count] / lengths[:count, None]).T, np.float64)
 
 
 def _independent(columns: Floats) -> NDArray[np.int64]:

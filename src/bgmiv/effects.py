@@ -19,7 +19,7 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows, query_at, rows_of
 from bgmiv.data.schema import BlockKind
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.fitted import MAX_FACTOR_POINTS, FittedMethod
+from bgmiv.fitted import MAX_FACTOR_POINTS, FittedMethod, in_parts
 from bgmiv.intervals import ANDERSON_RUBIN, SMOOTHING, STRENGTH, Estimate, Floats, Interval, Source, interval_of
 from bgmiv.linear_iv import LinearIV, Pieces, scaled
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "Average", "DoseResponse", "FiellerScores", "FitRows", "Method", "average", "average_effect", "average_effect_set",
-    "contrast", "effect_of", "estimate_at", "interval_at", "predict", "require_intervals", "slope_query",
+    "Average", "DoseResponse", "FitRows", "Method", "average", "average_effect", "average_effect_set",
+    "contrast", "effect_of", "estimate_at", "fieller_set", "interval_at", "predict", "require_intervals", "slope_query",
 ]  # fmt: skip
 
 Method = Literal["auto", "usual", "robust"]
@@ -36,6 +36,7 @@ Method = Literal["auto", "usual", "robust"]
 
 # Beyond this many rows an average is one over rows drawn by weight, and each row's own answers are computed in parts.
 _MAX_AVERAGED, _PART = 100_000, 25_000
+_ARRAYS = ("estimate", "lower", "upper", "in_support", "dof")
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,11 +94,8 @@ def estimate_at(fitted: FittedMethod, query: Query, *, intervals: bool = False) 
         require_intervals(fitted)
         return Estimate(fitted.at(query), fitted.factors(query))
     # What is computed of covariates may be many numbers a row.
-    n = len(query.rows)
-    if n <= _MAX_AVERAGED:
-        return Estimate(fitted.at(query))
-    parts = (query.take(slice(start, start + _PART)) for start in range(0, n, _PART))
-    return Estimate(np.concatenate([fitted.at(part) for part in parts], axis=1))
+    size = _MAX_AVERAGED if len(query.rows) <= _MAX_AVERAGED else _PART
+    return Estimate(np.concatenate([fitted.at(part) for _, part in in_parts(query, size)], axis=1))
 
 
 def interval_at(
@@ -112,30 +110,29 @@ def interval_at(
     """Intervals of a function of g at each row, such as a contrast, some rows at a time.
 
     Args:
-        fitted, query, level: of whom, what, and how sure.
+        fitted: the fitted method.
+        query: treatments and rows.
+        level: of the intervals.
         change: a linear function of g at the query's m treatments, row by row.
         axis: that of the rows in what it gives; support is that of all m treatments if it is the first.
         **shown: `probability`, `labels` and `band` of `interval_of`.
     """
     m, n = query.shape
     # A uniform band is one of all rows together.
-    size = n if shown.get("band") == "uniform" else max(1, MAX_FACTOR_POINTS // m)
+    size = n if shown.get("band") == "uniform" else MAX_FACTOR_POINTS // m
     parts = []
-    for start in range(0, max(n, 1), max(size, 1)):
-        some = query.take(slice(start, start + size)) if n > size else query
+    for _, some in in_parts(query, size):
         inside = fitted.in_support(some)
-        found = change(estimate_at(fitted, some, intervals=True))
-        parts.append(interval_of(found, level, in_support=inside.all(axis=0) if axis == 0 else inside, **shown))
+        changed = change(estimate_at(fitted, some, intervals=True))
+        parts.append(interval_of(changed, level, in_support=inside.all(axis=0) if axis == 0 else inside, **shown))
     if len(parts) == 1:
         return parts[0]
 
-    def joined(name: str) -> Any:
-        return np.concatenate([getattr(part, name) for part in parts], axis=axis)
+    def joined(arrays: list[Any]) -> Any:
+        return np.concatenate(arrays, axis=axis)
 
-    errors: dict[str, float | Floats] = {
-        name: np.concatenate([part.std_errors[name] for part in parts], axis=axis) for name in parts[0].std_errors
-    }
-    arrays = {name: joined(name) for name in ("estimate", "lower", "upper", "in_support", "dof")}
+    arrays = {name: joined([getattr(part, name) for part in parts]) for name in _ARRAYS}
+    errors = {name: joined([part.std_errors[name] for part in parts]) for name in parts[0].std_errors}
     return replace(parts[0], std_errors=errors, **arrays)
 
 
@@ -286,13 +283,12 @@ def effect_of(
     wanted = method == "robust" or (method == "auto" and weak and bool(change.sources))
     if own is None or not one_effect or not wanted or size == 0.0:
         return usual
-    scores = FiellerScores.of(change, size)
-    if scores is None or fitted.is_line:
+    if fitted.is_line or not any(source.name == STRENGTH for source in change.sources):
         pieces = average_effect_set(fitted, own, float(usual.estimate), size, level)
     else:
         n, q = own.data.instruments.shape
         dof = min(source.dof for source in change.sources if source.name == "sampling")
-        pieces = scores.robust_set(q * float(f_distribution.ppf(level, q, min(dof, n - q))))
+        pieces = fieller_set(change, size, q * float(f_distribution.ppf(level, q, min(dof, n - q))))
     if change.sources and not fitted.is_line:
         # What the robust set knows of the curve is not more than what the usual interval does.
         pieces = _union(pieces, ((float(usual.lower), float(usual.upper)),))
@@ -323,41 +319,32 @@ def average_effect_set(fitted: FittedMethod, own: FitRows, estimate: float, size
     return scaled(linear.anderson_rubin_set(level, outcome=(y - line)[linear.design.rows]), size)
 
 
-class FiellerScores(NamedTuple):
-    r"""The estimate $\hat\theta$ of an effect as a ratio of scores: for a set that takes no shape for right.
+def fieller_set(change: Estimate, size: float, critical: float) -> Pieces:
+    r"""A robust set of an effect that is a ratio of scores, which takes no shape of the curve for right.
 
-    Its error at a true effect θ is that of the sum of scores $a_i + (\theta - \hat\theta)\, b_i$, where b is the noise
-    of the first stage, and of a bias of smoothing with variance s². So θ is kept if
+    The error of the estimate $\hat\theta$ at a true effect θ is that of the sum of scores
+    $a_i + (\theta - \hat\theta)\, b_i$, where b is the noise of the first stage, and of a bias of smoothing with
+    variance s². So θ is kept if
     $$(\theta - \hat\theta)^2 \le c\, \{|a + (\theta - \hat\theta)\, b|^2 + s^2\},$$
     the set of Fieller, which for a linear model with one instrument is that of Anderson and Rubin. What the curve's
     prior leaves open is in s².
+
+    Args:
+        change: the estimate, with the sources "sampling" (a) and `STRENGTH` (b times `size`).
+        size: by how much the treatment is changed, on average.
+        critical: c.
     """
-
-    estimate: float
-    sampling: Floats
-    strength: Floats
-    smoothing: float
-
-    @classmethod
-    def of(cls, change: Estimate, size: float) -> FiellerScores | None:
-        """Those of an effect of a change of treatment; None for a method without them."""
-        factors = {source.name: source.factors for source in change.sources}
-        if STRENGTH not in factors:
-            return None
-        bias = float(np.sum(np.square(factors.get(SMOOTHING, np.zeros(1)))))
-        return cls(float(change.values), factors["sampling"], factors[STRENGTH] / size, bias)
-
-    def robust_set(self, critical: float) -> Pieces:
-        """The effects that are kept with this c."""
-        error = float(np.sum(np.square(self.sampling))) + self.smoothing
-        square = 1.0 - critical * float(np.sum(np.square(self.strength)))
-        half = critical * float(np.sum(self.sampling * self.strength))
-        discriminant = half**2 + square * critical * error
-        if square == 0.0 or (square < 0.0 and discriminant <= 0.0):
-            return ((-np.inf, np.inf),)
-        root = np.sqrt(discriminant)
-        low, high = sorted((self.estimate + (half - root) / square, self.estimate + (half + root) / square))
-        return ((low, high),) if square > 0.0 else ((-np.inf, low), (high, np.inf))
+    factors = {source.name: source.factors for source in change.sources}
+    estimate, sampling, strength = float(change.values), factors["sampling"], factors[STRENGTH] / size
+    error = float(np.sum(sampling**2) + np.sum(factors.get(SMOOTHING, np.zeros(1)) ** 2))
+    square = 1.0 - critical * float(np.sum(strength**2))
+    half = critical * float(np.sum(sampling * strength))
+    discriminant = half**2 + square * critical * error
+    if square == 0.0 or (square < 0.0 and discriminant <= 0.0):
+        return ((-np.inf, np.inf),)
+    root = np.sqrt(discriminant)
+    low, high = sorted((estimate + (half - root) / square, estimate + (half + root) / square))
+    return ((low, high),) if square > 0.0 else ((-np.inf, low), (high, np.inf))
 
 
 def _union(*sets: Pieces) -> Pieces:

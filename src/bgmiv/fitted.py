@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, NamedTuple, Self
 
@@ -21,6 +21,7 @@ from bgmiv.support import LinearSupport
 
 __all__ = [
     "MAX_FACTOR_POINTS", "FitEvidence", "FittedMethod", "HeldOutPredictions", "Networks", "average_in_parts",
+    "in_parts",
 ]  # fmt: skip
 
 MAX_FACTOR_POINTS = 50_000
@@ -117,7 +118,7 @@ class FitEvidence:
         noise of its data. And the strength of instruments is tested instead of compared with a fixed gain. A line or a
         sieve is the same for all members, so that these cannot disagree.
         """
-        found = replace(
+        evidence = replace(
             self,
             outcome_explained=explained,
             covariates_gain=None,
@@ -127,9 +128,15 @@ class FitEvidence:
             linear=linear,
         ).with_strength(strength)
         if weight:
-            return found
+            return evidence
         return replace(
-            found, treatment_gap=None, near_floor=None, latent_spread=None, n_steps=None, n_failed=0, disagreement=None
+            evidence,
+            treatment_gap=None,
+            near_floor=None,
+            latent_spread=None,
+            n_steps=None,
+            n_failed=0,
+            disagreement=None,
         )
 
 
@@ -238,14 +245,23 @@ class FittedMethod(_WithEvidence, ABC):
         return None
 
 
-def average_in_parts(factors: Callable[[Query], tuple[Source, ...]], query: Query) -> tuple[Source, ...]:
-    """Factors `(k, m, n)` of a query's rows as those of weighted averages `(k, m)`, some rows at a time."""
-    m, n = query.shape
-    size, shares = max(1, MAX_FACTOR_POINTS // m), query.rows.shares
-    total: tuple[Source, ...] = ()
+def in_parts(query: Query, max_rows: int) -> Iterator[tuple[slice, Query]]:
+    """A query for so many rows at a time, and which rows these are; the query itself if it has no more."""
+    n, size = len(query.rows), max(1, max_rows)
+    if n <= size:
+        yield slice(None), query
+        return
     for start in range(0, n, size):
         some = slice(start, start + size)
-        sources = factors(query if n <= size else query.take(some))
+        yield some, query.take(some)
+
+
+def average_in_parts(factors: Callable[[Query], tuple[Source, ...]], query: Query) -> tuple[Source, ...]:
+    """Factors `(k, m, n)` of a query's rows as those of weighted averages `(k, m)`, some rows at a time."""
+    shares = query.rows.shares
+    total: tuple[Source, ...] = ()
+    for some, part in in_parts(query, MAX_FACTOR_POINTS // len(query.treatment)):
+        sources = factors(part)
         means = [np.tensordot(source.factors, shares[some], axes=(2, 0)) for source in sources]
         before = [source.factors for source in total] or [np.zeros(1)] * len(means)
         total = tuple(

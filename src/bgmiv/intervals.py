@@ -14,7 +14,7 @@ from scipy.stats import t as student
 
 from bgmiv.data.files import Tabular
 from bgmiv.errors import ConfigError
-from bgmiv.numerals import percent, pieces_text, robust_set_text
+from bgmiv.numerals import percent, robust_set_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -155,7 +155,7 @@ class Interval(Tabular):
     @property
     def set_cell(self) -> str:
         """The same for a cell of a table, empty where two ends tell it."""
-        return "" if self.set_text is None else pieces_text(self.pieces)
+        return self.set_text or ""
 
     def to_dict(self) -> dict[str, Any]:
         """What is kept of an interval of one number in a record of plain values; ends that do not exist are None."""

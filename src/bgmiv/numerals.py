@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["aligned", "number", "percent", "pieces_text", "robust_set_text", "set_text", "share", "together"]
+__all__ = ["aligned", "number", "percent", "robust_set_text", "set_text", "share", "together"]
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -51,19 +51,6 @@ def robust_set_text(pieces: Sequence[tuple[float, float]]) -> str:
     return " or ".join(set_text(*pair) for pair in pieces) or "empty: no effect fits"
 
 
-def pieces_text(pieces: Sequence[tuple[float, float]], digits: int = 4) -> str:
-    """A set as intervals, for tables.
-
-    >>> pieces_text([(-math.inf, 0.3), (1.2, math.inf)]), pieces_text([])
-    ('(-inf, 0.3] or [1.2, inf)', 'empty')
-    """
-    texts = [
-        f"{'(' if math.isinf(low) else '['}{low:.{digits}g}, {high:.{digits}g}{')' if math.isinf(high) else ']'}"
-        for low, high in pieces
-    ]
-    return " or ".join(texts) or "empty"
-
-
 def aligned(rows: Sequence[Sequence[float | None]]) -> list[tuple[str, ...]]:
     """Rows of numbers that are read together, all with the decimals that a usual row needs.
 
@@ -73,7 +60,7 @@ def aligned(rows: Sequence[Sequence[float | None]]) -> list[tuple[str, ...]]:
     [('3.0', '-14.6', '20.6'), ('-0.090', '0.018')]
     """
     needed = [_decimals(row) for row in rows]
-    usual = sorted(found for found in needed if found is not None)
+    usual = sorted(decimals for decimals in needed if decimals is not None)
     common = usual[(len(usual) - 1) // 2] if usual else None
     # A row of quite another size keeps its own: with those of the others it would show nothing, or too much.
     kept = [common if own is not None and common is not None and abs(own - common) < 2 else own for own in needed]

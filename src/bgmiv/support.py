@@ -26,8 +26,8 @@ _MAX_COLUMNS = 100
 _MAX_COMPONENTS = 50
 # Weight of the identity in the covariance of standardised columns: nearly collinear columns keep a finite precision.
 _SHRINKAGE = 0.05
-# Ends of what is inside are looked for between points so far apart, in widths of the kernel, and no further from a
-# residual than where its own kernel falls below one residual in `_MAX_ROWS`; and then halved so often.
+# Ends of what is inside are looked for between points so far apart, in widths of the kernel, and no further beyond the
+# residuals than where a kernel falls below one residual in `_MAX_ROWS`; and then halved so often.
 _STEP, _REACH, _HALVINGS = 0.25, 4.0, 50
 
 
@@ -64,11 +64,13 @@ def fit_novelty(columns: ArrayLike) -> Novelty:
     """The novelty measure of rows `(n, d)`."""
     values = np.asarray(columns, np.float64)
     spread = values.std(axis=0)
-    found = Novelty(values.mean(axis=0), np.where(spread > 0, spread, 1.0), np.eye(values.shape[1]), np.inf)
-    z = found.standardised(values)
+    novelty = Novelty(values.mean(axis=0), np.where(spread > 0, spread, 1.0), np.eye(values.shape[1]), np.inf)
+    z = novelty.standardised(values)
     covariance = (1.0 - _SHRINKAGE) * (z.T @ z) / max(len(z), 1) + _SHRINKAGE * np.eye(z.shape[1])
-    found = replace(found, precision=np.asarray(np.linalg.inv(covariance), np.float64))
-    return replace(found, limit=float(np.quantile(found.distances(values), 1.0 - OUTSIDE))) if z.shape[1] else found
+    novelty = replace(novelty, precision=np.asarray(np.linalg.inv(covariance), np.float64))
+    return (
+        replace(novelty, limit=float(np.quantile(novelty.distances(values), 1.0 - OUTSIDE))) if z.shape[1] else novelty
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,8 +114,8 @@ class LinearSupport:
         width = max(1.06 * float(residuals.std()) * len(rows) ** -0.2, np.finfo(float).tiny)
         discrete = data.schema.treatment.discrete
         levels = np.bincount(x.astype(np.int64), minlength=2) / len(x) if discrete else np.zeros(0)
-        found = cls(loadings, novelty, coefficients, residuals, width, 0.0, levels)
-        return replace(found, min_density=float(np.quantile(found._density(residuals), OUTSIDE)))
+        support = cls(loadings, novelty, coefficients, residuals, width, 0.0, levels)
+        return replace(support, min_density=float(np.quantile(support._density(residuals), OUTSIDE)))
 
     def inside(self, x: ArrayLike, v: ArrayLike) -> NDArray[np.bool_]:
         """Which points lie inside: `(n,)`, or `(m, n)` for m treatments per row."""
@@ -122,27 +124,19 @@ class LinearSupport:
         if len(self.levels):
             return usual & (self.levels[treatment.astype(np.int64)] >= OUTSIDE)
         residuals = treatment - _with_constant(self.novelty.standardised(columns)) @ self.coefficients
-        if self._ends is None:
-            return usual & (self._density(residuals.ravel()).reshape(residuals.shape) >= self.min_density)
         return usual & (np.searchsorted(self._ends, residuals, side="right") % 2 == 1)
 
     @cached_property
-    def _ends(self) -> Floats | None:
-        """Where residuals begin and end to be inside, in turns; None if their numbers do not tell points apart."""
-        with np.errstate(over="ignore"):
-            cells = self.residuals / (_STEP * self.width)
-        if not np.abs(cells).max(initial=0.0) < 1e12:
-            return None
-        steps = np.arange(-round(_REACH / _STEP), round(_REACH / _STEP) + 1)
-        near = np.unique(np.unique(np.floor(cells))[:, None] + steps)
-        points = np.asarray(_STEP * self.width * near, np.float64)
-        above = np.append(self._density(points) >= self.min_density, False)
-        # Beyond a gap the next point begins anew, outside.
-        joined = np.append(np.diff(near) == 1.0, False)
-        begins = np.flatnonzero(above[:-1] & ~np.append(False, above[:-2] & joined[:-1]))
-        stops = np.flatnonzero(above[:-1] & ~(above[1:] & joined))
-        low = self._between(points[begins] - _STEP * self.width, points[begins])
-        return np.sort(np.concatenate([low, self._between(points[stops] + _STEP * self.width, points[stops])]))
+    def _ends(self) -> Floats:
+        """Where residuals begin and end to be inside, in turns."""
+        step = _STEP * self.width
+        cells = np.floor(self.residuals[[0, -1]] / step) + np.array([-_REACH, _REACH]) / _STEP
+        points = step * np.arange(cells[0], cells[1] + 1.0)
+        above = self._density(points) >= self.min_density
+        begins = np.flatnonzero(above[1:] & ~above[:-1]) + 1
+        stops = np.flatnonzero(above[:-1] & ~above[1:])
+        low = self._between(points[begins - 1], points[begins])
+        return np.sort(np.concatenate([low, self._between(points[stops + 1], points[stops])]))
 
     def _between(self, outside: Floats, inside: Floats) -> Floats:
         """Where the density passes its minimum between points outside and points inside."""

@@ -45,15 +45,10 @@ def look_of(analysis: Analysis, i: int) -> str:
 def sample(analysis: Analysis, i: int) -> Markup:
     """A short piece of a method's line, or its mark, for the legend."""
     look = look_of(analysis, i)
-    drawn = element("line", x1=1, x2=31, y1=6, y2=6, class_=f"line {look}")
+    drawn = filled("sample-line", look=look)
     if analysis.question.level_names:
-        drawn = element("svg", _mark(50.0, MARKS[i % len(MARKS)], look), width=32, height=12)
-    return element("svg", drawn, class_="sample", width=32, height=12, aria_hidden="true", focusable="false")
-
-
-def _image(*parts: object, label: str, **attributes: object) -> Markup:
-    """A drawing with a text for those who do not see it."""
-    return element("svg", *parts, role="img", aria_label=label, **attributes)
+        drawn = filled("sample-mark", mark=_mark(50.0, MARKS[i % len(MARKS)], look))
+    return filled("sample", drawn=drawn)
 
 
 class _Plane(NamedTuple):
@@ -107,11 +102,13 @@ def curve_chart(analysis: Analysis) -> Markup:
     for i, _, values in method_curves(analysis):
         hidden = analysis.methods[i].note != "truth"
         lines.append(plane.line(curves[0].treatment, values, look_of(analysis, i), data_method=i, hidden=hidden))
-    return _image(
-        filled("hatch"), *shades, plane.frame(), filled("stretched", drawn=lines), element("g", class_="cursor"),
-        class_="canvas", id="curve",
+    return filled(
+        "curve-chart",
         label=f"Curve of {clean(analysis.question.outcome_meaning)} along {clean(analysis.question.treatment)}",
-    )  # fmt: skip
+        shades=shades,
+        frame=plane.frame(),
+        lines=filled("stretched", drawn=lines),
+    )
 
 
 def _curve(curve: Curve, plane: _Plane) -> list[Markup]:
@@ -146,8 +143,7 @@ def lines_chart(lines: Sequence[Line], across: Axis, up: Axis, label: str) -> Ma
     plane = _Plane(across, up)
     drawn = [plane.band(line.place, line.lower, line.upper, line.look) for line in lines if len(line.lower)]
     drawn += [plane.line(line.place, line.values, line.look) for line in lines]
-    stretched = filled("stretched", drawn=drawn)
-    return _image(plane.frame(), stretched, element("g", class_="cursor"), class_="canvas small", label=label)
+    return filled("chart", label=label, frame=plane.frame(), lines=filled("stretched", drawn=drawn), dots=None)
 
 
 def binned_chart(means: BinnedMeans, label: str) -> Markup:
@@ -160,7 +156,7 @@ def binned_chart(means: BinnedMeans, label: str) -> Markup:
         top, y, bottom = (plane.y(row[name]) for name in ("upper", "mean", "lower"))
         dots.append(filled("mean", x=plane.x(row["place"]), y=y, bottom=bottom, top=top))
     line = filled("stretched", drawn=plane.line(means.place, means.fitted, "m1"))
-    return _image(plane.frame(), line, *dots, class_="canvas small", label=label)
+    return filled("chart", label=label, frame=plane.frame(), lines=line, dots=dots)
 
 
 def sparkline(line: HistoryLine) -> Markup:
@@ -173,8 +169,7 @@ def sparkline(line: HistoryLine) -> Markup:
     heights = [math.log(value) for value in values] if log_scale else values
     path = _Plane(axis_over(steps, margin=0.0), axis_over(heights)).line(steps, heights, "main thin")
     label = f"from {number(values[0])} to {number(values[-1])}" + (", on a log scale" if log_scale else "")
-    drawing = _image(filled("stretched", drawn=path), class_="spark", label=f"{clean(line.name)}: {label}")
-    return joined(drawing, element("p", label, class_="soft"))
+    return filled("spark", name=line.name, label=label, line=filled("stretched", drawn=path))
 
 
 def meter(check: Check) -> Markup | None:
@@ -193,11 +188,10 @@ def shape_bars(check: Check) -> Markup | None:
     if not values:
         return None
     bars = [
-        element("rect", x=0, y=14 * i, width=f"{100 * value:.2f}%", height=10, rx=3, class_=f"filled {check.severity}")
-        for i, value in enumerate(values)
+        filled("shape", y=14 * i, width=f"{100 * value:.2f}", severity=check.severity) for i, value in enumerate(values)
     ]
-    label = f"Singular values: {', '.join(f'{value:.2f}' for value in values)}"
-    return _image(*bars, class_="shapes", height=14 * len(values), label=label)
+    listed = ", ".join(f"{value:.2f}" for value in values)
+    return filled("shapes", listed=listed, height=14 * len(values), bars=bars)
 
 
 @dataclass(frozen=True)
@@ -244,11 +238,10 @@ def forest(
 def _bar(row: ForestRow, axis: Axis, analysis: Analysis | None) -> list[Markup]:
     parts = []
     if analysis is None and axis.holds(0.0):
-        x = f"{axis.at(0.0)}%"
-        parts.append(element("line", x1=x, x2=x, y1=0, y2="100%", class_="zero"))
+        parts.append(filled("zero", x=f"{axis.at(0.0)}%"))
     for low, high in row.stretches:
         start, end = max(axis.at(low), 0.0), min(axis.at(high), 100.0)
-        parts.append(element("line", x1=f"{start}%", x2=f"{end}%", y1="50%", y2="50%", class_=f"reach {row.look}"))
+        parts.append(filled("reach", start=start, end=end, look=row.look))
         if low < axis.low:
             parts.append(_mark(0.0, "left", row.look))
         if high > axis.high:
@@ -263,8 +256,8 @@ def _bar(row: ForestRow, axis: Axis, analysis: Analysis | None) -> list[Markup]:
 
 def _mark(x: float, shape: str, look: str, method: int | None = None) -> Markup:
     """A mark at so many per cent of the width; that of another method is hidden at first."""
-    path = element("path", d=_SHAPES[shape], class_=f"mark {look}")
-    return element("svg", path, x=f"{x}%", y="50%", overflow="visible", data_method=method, hidden=method is not None)
+    hidden = None if method is None else Markup(f' data-method="{method:d}" hidden')
+    return filled("mark", x=x, method=hidden, shape=_SHAPES[shape], look=look)
 
 
 def level_charts(analysis: Analysis) -> Markup:

@@ -40,7 +40,7 @@ def report_page(analysis: Analysis) -> str:
     """
     style, script = texts = [asset(name) for name in ("report.css", "report.js")]
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii") for text in texts]
-    shown = {names: parts for names, parts in sections(analysis).items() if parts}
+    shown = {names: section for names, section in sections(analysis).items() if section}
     made = f"Made by bgmiv {analysis.versions.get('bgmiv', '')}".rstrip()
     return filled(
         "page",
@@ -51,7 +51,7 @@ def report_page(analysis: Analysis) -> str:
         script=Markup(script),
         links=[element("li", element("a", name, href=f"#{anchor}")) for anchor, name in shown],
         headline=headline(analysis),
-        sections=[element("section", *parts, id=anchor) for (anchor, _), parts in shown.items()],
+        sections=[element("section", section, id=anchor) for (anchor, _), section in shown.items()],
         made=made + (f" on {analysis.made}, seed {analysis.seed}" if analysis.made else ""),
         payload=Markup(safe_json(payload(analysis))),
     )

@@ -5,7 +5,6 @@ Each takes an analysis and an optional `ax`, draws, and gives the axes back; non
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
@@ -109,10 +108,9 @@ def plot_history(analysis: Analysis) -> Figure:
     figure.set_layout_engine("constrained")
     for panel, (phase, lines) in zip(panels[0], phases, strict=True):
         for i, line in enumerate(lines):
-            values = np.asarray(line.values, np.float64)
-            finite = values[np.isfinite(values)]
-            scale = float(np.std(finite)) if len(finite) else 0.0
-            shown = (values - finite[-1]) / scale if scale > 0.0 and math.isfinite(scale) else values * 0.0
+            values = np.where(np.isfinite(line.values), line.values, np.nan)
+            scale = np.nanstd(values) if np.isfinite(values).any() else 0.0
+            shown = (values - values[np.isfinite(values)][-1]) / scale if scale > 0.0 else values * 0.0
             colour, dashes, _ = _style(i)
             panel.plot(line.steps, shown, color=colour, linestyle=dashes, linewidth=1.8, label=clean(line.name))
         _name(panel, "step", title=phase)
@@ -152,14 +150,14 @@ def _chosen(curves: Sequence[Curve], group: str | int) -> Curve:
 
 
 def _others(analysis: Analysis, methods: bool | Sequence[str]) -> list[tuple[int, str, tuple[float, ...]]]:
-    found = method_curves(analysis)
+    curves = method_curves(analysis)
     if isinstance(methods, bool):
-        return found if methods else []
-    wanted, known = [methods] if isinstance(methods, str) else methods, {name for _, name, _ in found}
-    for name in wanted:
-        if name not in known:
-            raise ConfigError(f"methods must be among {', '.join(map(repr, sorted(known))) or 'none'}, got {name!r}.")
-    return [entry for entry in found if entry[1] in wanted]
+        return curves if methods else []
+    wanted, known = {methods} if isinstance(methods, str) else set(methods), [name for _, name, _ in curves]
+    if unknown := wanted - set(known):
+        listed = ", ".join(map(repr, known)) or "none"
+        raise ConfigError(f"methods must be among {listed}, got {', '.join(map(repr, sorted(unknown)))}.")
+    return [curve for curve in curves if curve[1] in wanted]
 
 
 def _line(ax: Axes, analysis: Analysis, curve: Curve, others: list[tuple[int, str, tuple[float, ...]]]) -> None:

@@ -1,4 +1,4 @@
-"""The sections of the page, in their order: each is a list of elements, empty where there is nothing to say."""
+"""The sections of the page, in their order: what is filled into the markup of `assets/report.html`."""
 
 from __future__ import annotations
 
@@ -49,25 +49,21 @@ from bgmiv.numerals import aligned, number, percent, robust_set_text, share, tog
 
 __all__ = ["direct_lines", "headline", "sections"]
 
-Parts = Sequence[Markup | None]
-
 _ICONS = {
     "good": "M3 8.5l3.2 3.2L13 5",
     "note": "M8 7v5M8 4v.6",
     "doubtful": "M8 3v6.5M8 12.4v.6",
     "failed": "M4 4l8 8M12 4l-8 8",
 }
-_TOOLS = {"csv": "Copy as CSV", "latex": "Copy as LaTeX", "file": "Download the data"}
 _PAPER = "Luo and Liu, BGM-IV: an AI-powered Bayesian generative modeling approach for instrumental variable analysis."
-_CONLEY = "Conley, Hansen and Rossi (2012), Plausibly exogenous, Review of Economics and Statistics 94, 260-272"
 # Applied work usually takes a standardised difference above a tenth as a sign of imbalance.
 _NOTABLE = 0.1
 # One for each step of the slider.
 _N_POINTS = 101
 
 
-def sections(analysis: Analysis) -> dict[tuple[str, str], Parts]:
-    """All sections by their anchors and names."""
+def sections(analysis: Analysis) -> dict[tuple[str, str], Markup | None]:
+    """All sections by their anchors and names; None where there is nothing to say."""
     return {
         ("curve-section", "The curve"): _curve(analysis),
         ("effects", "By group"): _effects(analysis),
@@ -128,20 +124,10 @@ def _pairs(values: Mapping[str, str], look: str) -> Markup:
     return element("dl", *(filled("pair", name=name, text=text) for name, text in values.items()), class_=look)
 
 
-def _tools(table: str, what: str, *kinds: str) -> Markup:
-    """Buttons that copy or save a table of the payload; `what` it is, for those who do not see where they stand."""
-    made = [
-        filled("tool", table=table, kind=kind, text=text, what=what)
-        for kind, text in _TOOLS.items()
-        if not kinds or kind in kinds
-    ]
-    return element("div", *made, class_="tools needs-js")
-
-
-def _select(name: object, options: Iterable[tuple[int, str]], anchor: str, chosen: int | None = None) -> Markup:
+def _select(name: str, options: Iterable[tuple[int, str]], anchor: str, chosen: int | None = None) -> Markup:
     """A choice among numbered options."""
     made = [element("option", text, value=i, selected=i == chosen) for i, text in options]
-    return element("label", element("span", name), element("select", *made, id=anchor))
+    return filled("select", name=name, anchor=anchor, options=made)
 
 
 def _plot(chart: Markup, up: str, across: str) -> Markup:
@@ -149,7 +135,7 @@ def _plot(chart: Markup, up: str, across: str) -> Markup:
     return filled("plot", chart=chart, up=up, across=across)
 
 
-def _curve(analysis: Analysis) -> Parts:
+def _curve(analysis: Analysis) -> Markup | None:
     """The curve with its controls, or a forest plot of levels, and the calculator of contrasts."""
     question, curve = analysis.question, analysis.curves[0]
     level, units = percent(analysis.level), analysis.units
@@ -167,15 +153,18 @@ def _curve(analysis: Analysis) -> Parts:
             band = f"The shaded area is a uniform {level} band for the whole curve; pointwise intervals are narrower."
     band += " The instruments are too weak for it: it is too narrow." if analysis.weak else ""
     caption = f"{note} {band} {sentence(analysis.interval_kind)}" if curve.lower else note
-    return [
-        element("h2", f"What if {shortened(question.treatment, 40)} were set?"),
-        element("figure", _legend(analysis), *drawn, element("figcaption", caption)),
-        _tools("curve", "the curve", "file"),
-        _contrast_form(analysis),
-    ]
+    return filled(
+        "section-curve",
+        treatment=shortened(question.treatment, 40),
+        controls=_controls(analysis),
+        drawn=drawn,
+        caption=caption,
+        download=filled("download", table="curve", what="the curve"),
+        contrast=_contrast_form(analysis),
+    )
 
 
-def _legend(analysis: Analysis) -> Markup | None:
+def _controls(analysis: Analysis) -> Markup | None:
     """The choice of group and of intervals, and of the other methods that are drawn beside the curve."""
     parts, curve = [], analysis.curves[0]
     if len(analysis.curves) > 1:
@@ -189,8 +178,8 @@ def _legend(analysis: Analysis) -> Markup | None:
         shown = shortened(name, 40)
         boxes.append(filled("method-box", i=i, checked=checked, sample=sample(analysis, i), name=shown))
     if boxes:
-        parts.append(element("fieldset", element("legend", "Compare with"), *boxes))
-    return element("div", *parts, class_="controls needs-js") if parts else None
+        parts.append(filled("methods-choice", boxes=boxes))
+    return filled("controls", parts=parts) if parts else None
 
 
 def _reader(analysis: Analysis) -> Markup:
@@ -227,40 +216,43 @@ def _field(analysis: Analysis, name: str, word: str, value: float) -> Markup:
     return filled("number-field", label=label, name=name, value=start, **ends)
 
 
-def _effects(analysis: Analysis) -> Parts:
+def _effects(analysis: Analysis) -> Markup | None:
     """The average effect by group; nothing where there are no groups."""
     rows, question, units = analysis.effects, analysis.question, analysis.units
     if len(rows) < 2:
-        return []
+        return None
     t0, t1 = (question.treatment_text(t) for t in (rows[0].t0, rows[0].t1))
-    treatment, outcome = (shortened(text, 60) for text in (question.treatment, question.changed))
-    text = f"Average effect on {outcome} of setting {treatment} to {t1} instead of {t0}, by group of {units}."
-    if all(math.isclose(row.estimate, rows[0].estimate, rel_tol=1e-4) for row in rows):
-        text += " The fit found no differences between groups."
+    same = all(math.isclose(row.estimate, rows[0].estimate, rel_tol=1e-4) for row in rows)
     names, looks = [], []
     for i, row in enumerate(rows):
         names.append((row.group.label, f"{row.group.n_rows:,} {units}, {share(row.in_support)} in support"))
         look = "main" if row.in_support >= MIN_SUPPORT else "faint"
         looks.append({"look": look, "mark": "circle" if i else "diamond", "curve": i})
     table = _effect_forest(analysis, rows, names, looks, "Average effects by group")
-    left_out = groups_left_out(analysis)
-    less = element("p", " ".join(left_out), class_="soft") if left_out else None
-    return [element("h2", "By group"), element("p", text), table, less, _tools("effects", "effects by group")]
+    left_out = " ".join(groups_left_out(analysis))
+    return filled(
+        "section-effects",
+        outcome=shortened(question.changed, 60),
+        treatment=shortened(question.treatment, 60),
+        t0=t0,
+        t1=t1,
+        units=units,
+        same=" The fit found no differences between groups." if same else "",
+        table=table,
+        left_out=element("p", left_out, class_="soft") if left_out else None,
+        tools=filled("tools", table="effects", what="effects by group"),
+    )
 
 
-def _methods(analysis: Analysis) -> Parts:
+def _methods(analysis: Analysis) -> Markup | None:
     """The same effect by other methods; nothing where there are none."""
     rows = analysis.methods
     if len(rows) < 2:
-        return []
-    text = (
-        "The same average effect by every method. The difference between a method and its version without the "
-        "instruments is an estimate of the confounding bias."
-    )
+        return None
     names = [(row.name, NOTES.get(row.note, "")) for row in rows]
     looks = [{"look": look_of(analysis, i), "mark": MARKS[i % len(MARKS)]} for i in range(len(rows))]
     table = _effect_forest(analysis, rows, names, looks, "The effect by method")
-    return [element("h2", "Methods side by side"), element("p", text), table, _tools("methods", "effects by method")]
+    return filled("section-methods", table=table, tools=filled("tools", table="methods", what="effects by method"))
 
 
 def _effect_forest(
@@ -278,13 +270,18 @@ def _effect_forest(
     return forest(lines, answer_axis(rows), caption=caption, head=("Effect", f"{percent(analysis.level)} interval"))
 
 
-def _strength(analysis: Analysis) -> Parts:
+def _strength(analysis: Analysis) -> Markup | None:
     """The checks of the instruments, pictures of what they move, the linear estimate, and balance."""
     checks, linear = checks_of(analysis)[0], analysis.diagnosis.linear
     if not checks and linear is None:
-        return []
-    heading = element("h2", "How strong are the instruments?")
-    return [heading, _cards(checks), *_pictures(analysis), *_linear(linear), *_balance(analysis)]
+        return None
+    return filled(
+        "section-strength",
+        cards=_cards(checks),
+        pictures=_pictures(analysis),
+        linear=_linear(linear),
+        balance=_balance(analysis),
+    )
 
 
 def _cards(checks: Sequence[Check]) -> Markup | None:
@@ -307,30 +304,25 @@ def _cards(checks: Sequence[Check]) -> Markup | None:
     return element("div", *made, class_="cards") if made else None
 
 
-def _pictures(analysis: Analysis) -> Parts:
+def _pictures(analysis: Analysis) -> Markup | None:
     means = analysis.instruments.means
     if not means:
-        return []
+        return None
     figures = []
     for title, each in zip(("First stage", "Reduced form"), means, strict=True):
         name, along = shortened(each.name, 40), shortened(each.along, 40)
         along = along or f"{shortened(analysis.question.treatment, 40)}, predicted by the instruments"
-        heading = element("h4", f"{title}: {name} by {shortened(each.along, 30) or 'the instruments'}")
         plot = _plot(binned_chart(each, f"{title}: {name} by {along}"), name, along)
-        figures.append(element("figure", heading, plot, _tools(title.lower().replace(" ", "-"), title, "file")))
-    given = "binned means adjusted for covariates" if analysis.question.covariates else "binned means"
-    text = (
-        f"Dots are {given} with {percent(analysis.level)} intervals; dashed lines are linear regressions. If the first "
-        "stage is flat, the instruments say nothing about the effect. Two-stage least squares divides the slope of "
-        "the reduced form by that of the first stage."
-    )
-    heading = element("h3", "First stage and reduced form")
-    return [heading, element("p", text), element("div", *figures, class_="pair")]
+        download = filled("download", table=title.lower().replace(" ", "-"), what=title)
+        instrument = shortened(each.along, 30) or "the instruments"
+        figures.append(filled("picture", title=title, name=name, instrument=instrument, plot=plot, download=download))
+    adjusted = " adjusted for covariates" if analysis.question.covariates else ""
+    return filled("pictures", adjusted=adjusted, level=percent(analysis.level), figures=figures)
 
 
-def _linear(linear: LinearEstimate | None) -> Parts:
+def _linear(linear: LinearEstimate | None) -> Markup | None:
     if linear is None:
-        return []
+        return None
     iv, ols = (linear.coefficient, linear.lower, linear.upper), (linear.ols, *linear.ols_interval)
     (slope, low, high), (ols_slope, ols_low, ols_high) = aligned([iv, ols])
     robust, ratio = linear.robust_set, linear.likelihood_ratio_set
@@ -345,29 +337,15 @@ def _linear(linear: LinearEstimate | None) -> Parts:
     axis = effect_axis([iv, ols, *((linear.coefficient, *pair) for pair in robust)])
     head = ("Slope", f"{percent(linear.level)} interval")
     table = forest(rows, axis, caption="Linear effect of the treatment", head=head)
-    text = (
-        "The linear effect of one unit of treatment, for comparison. Where the weak-instrument-robust set is much "
-        "wider than the usual interval, rely on the set."
-    )
-    tools = _tools("linear", "the linear effect")
-    return [element("h3", "If the effect were linear"), element("p", text), table, tools]
+    return filled("linear", table=table, tools=filled("tools", table="linear", what="the linear effect"))
 
 
-def _balance(analysis: Analysis) -> Parts:
+def _balance(analysis: Analysis) -> Markup | None:
     """Whether instruments go with covariates; nothing without covariates."""
     if not analysis.instruments.balance:
-        return []
-    text = (
-        "A randomly assigned instrument is balanced: its mean does not depend on the covariates. An instrument that is "
-        "as good as random only given the covariates need not be, and then these have to be controlled for, as they "
-        "are here. But an imbalance in observed covariates suggests one in unobserved causes: differences beyond 0.1 "
-        "need an explanation."
-    )
-    parts = [element("h3", "Balance of the instruments"), element("p", text)]
-    for each in analysis.instruments.balance:
-        parts.append(element("h4", element("bdi", shortened(each.instrument, 60)), class_="name"))
-        parts += [_balance_table(each), element("p", _joint_test(each), class_="soft")]
-    return [*parts, _tools("balance", "balance")]
+        return None
+    tables = [_balance_table(each) for each in analysis.instruments.balance]
+    return filled("balance", tables=tables, tools=filled("tools", table="balance", what="balance"))
 
 
 def _balance_table(balance: Balance) -> Markup:
@@ -379,38 +357,36 @@ def _balance_table(balance: Balance) -> Markup:
     largest = max(1.5 * _NOTABLE, *(abs(value) for value in balance.differences))
     head = "Difference of means (standard deviations)" if balance.binary else "Correlation"
     caption = f"Balance of {clean(balance.instrument)} over covariates"
-    return forest(rows, axis_over([-largest, largest]), caption=caption, head=(head, ""))
-
-
-def _joint_test(balance: Balance) -> str:
-    p = "p < 0.001" if balance.p < 0.001 else f"p = {balance.p:.3f}"
     more = balance.n_covariates - len(balance.covariates)
-    rest = f" The other {more} covariate columns differ less." if more else ""
-    verb = "predict" if balance.p < 0.05 else "do not significantly predict"
-    test = f"F = {number(balance.f)}, {p}, with robust standard errors."
-    return f"Together the covariates {verb} the instrument: {test}{rest}"
+    return filled(
+        "balance-table",
+        instrument=shortened(balance.instrument, 60),
+        table=forest(rows, axis_over([-largest, largest]), caption=caption, head=(head, "")),
+        verb="predict" if balance.p < 0.05 else "do not significantly predict",
+        f=number(balance.f),
+        p="p < 0.001" if balance.p < 0.001 else f"p = {balance.p:.3f}",
+        rest=f" The other {more} covariate columns differ less." if more else "",
+    )
 
 
-def _direct(analysis: Analysis) -> Parts:
+def _direct(analysis: Analysis) -> Markup | None:
     """What is left of the effect if an instrument also acts on the outcome directly; with a slider."""
     shown = [(i, each) for i, each in enumerate(analysis.instruments.direct) if direct_lines(analysis, each)]
     if not shown:
-        return []
-    question = analysis.question
-    treatment, outcome = shortened(question.treatment, 40), shortened(question.changed, 40)
-    text = (
-        f"The estimates assume that the instruments affect {outcome} only through {treatment}. If one also had a "
-        "direct effect, the estimate and its interval would move along the lines below. No data can say how large a "
-        "direct effect is; ask what could cause one."
-    )
-    parts = [element("h2", "What if an instrument had a direct effect?"), element("p", text)]
+        return None
+    choice = None
     if len(shown) > 1:
         options = [(i, shortened(each.instrument, 60)) for i, each in shown]
-        parts.append(element("div", _select("Instrument", options, "direct-instrument"), class_="controls needs-js"))
-    parts += [_direct_panel(analysis, i, each, hidden=i != shown[0][0]) for i, each in shown]
-    parts.append(filled("direct-reader", method=shortened(analysis.method, 30)))
-    text = "The estimate of the fit is shifted by as much as that of 2SLS; the width of its interval is kept."
-    return [*parts, _tools("direct", "direct effects", "file"), element("p", f"{_CONLEY}. {text}", class_="soft")]
+        choice = filled("controls", parts=_select("Instrument", options, "direct-instrument"))
+    return filled(
+        "section-sensitivity",
+        outcome=shortened(analysis.question.changed, 40),
+        treatment=shortened(analysis.question.treatment, 40),
+        choice=choice,
+        panels=[_direct_panel(analysis, i, each, hidden=i != shown[0][0]) for i, each in shown],
+        method=shortened(analysis.method, 30),
+        download=filled("download", table="direct", what="direct effects"),
+    )
 
 
 def direct_lines(analysis: Analysis, direct: DirectEffect) -> dict[str, Any]:
@@ -470,31 +446,38 @@ def _breakdown_text(analysis: Analysis, direct: DirectEffect) -> str:
     return text + (" The instruments are weak: these intervals are too narrow." if weak else "")
 
 
-def _checks(analysis: Analysis) -> Parts:
+def _checks(analysis: Analysis) -> Markup | None:
     """The other checks, and the verdict from held-out rows."""
     others, verdict = checks_of(analysis)[1], analysis.verdict
-    parts = [element("h2", "Can the fit be trusted?"), _cards(others), _tools("checks", "all checks")]
+    if verdict is None and not others:
+        return None
+    tools = filled("tools", table="checks", what="all checks")
+    return filled("section-checks", cards=_cards(others), tools=tools, held_out=_held_out(analysis))
+
+
+def _held_out(analysis: Analysis) -> Markup | None:
+    """The verdict from held-out rows."""
+    verdict, units = analysis.verdict, analysis.units
     if verdict is None:
-        return parts if others else []
+        return None
     n = verdict.evidence.n_held_out
-    text = f"{n:,} {analysis.units} were held out of training to check the fit."
+    text = f"{n:,} {units} were held out of training to check the fit."
     if n == analysis.question.n_rows:
-        text = f"The fit is an ensemble: each of the {n:,} {analysis.units} is checked by a member not trained on it."
+        text = f"The fit is an ensemble: each of the {n:,} {units} is checked by a member not trained on it."
     elif not n:
         text = "No rows were held out to check the fit."
     reasons = [element("li", reason) for reason in verdict.lines]
     badge = _badge(verdict.severity, verdict.severity)
-    held_out = filled("held-out", severity=verdict.severity, badge=badge, text=text, reasons=reasons)
-    return [*parts, held_out]
+    return filled("held-out", severity=verdict.severity, badge=badge, text=text, reasons=reasons)
 
 
-def _assumptions(analysis: Analysis) -> Parts:
+def _assumptions(analysis: Analysis) -> Markup | None:
     """What is estimated, and what it rests on."""
     table = html_table([], list(assumptions(analysis).items()), class_="plain terms")
-    return [element("h2", "Estimand and assumptions"), element("div", table, class_="scroll")]
+    return filled("section-assumptions", table=table)
 
 
-def _data(analysis: Analysis) -> Parts:
+def _data(analysis: Analysis) -> Markup | None:
     """The question and its columns."""
     question, units = analysis.question, analysis.units
     rows = sentence(units)[:-1]
@@ -507,36 +490,30 @@ def _data(analysis: Analysis) -> Parts:
         text += f" {rows} are clustered by {clean(question.groups)}."
     columns = [(element("bdi", one.name), one.role, one.kind, one.text) for one in question.columns]
     table = html_table(["Column", "Role", "Kind", "Summary"], columns, class_="plain")
-    return [
-        element("h2", "Data"),
-        element("p", text),
-        element("pre", element("code", question.formula)) if question.formula else None,
-        element("div", table, class_="scroll", tabindex=0, role="region", aria_label="Columns"),
-        _tools("data", "the columns"),
-    ]
+    formula = element("pre", element("code", question.formula)) if question.formula else None
+    tools = filled("tools", table="data", what="the columns")
+    return filled("section-data", text=text, formula=formula, table=table, tools=tools)
 
 
-def _history(analysis: Analysis) -> Parts:
+def _history(analysis: Analysis) -> Markup | None:
     """Losses along training; nothing for a method in closed form."""
     if not analysis.history:
-        return []
-    parts = [element("h2", "Training"), element("p", "Loss by training step.")]
+        return None
+    phases = []
     for phase, lines in groupby(analysis.history, key=lambda line: line.phase):
-        cards = [element("div", element("h4", line.name), sparkline(line), class_="spark-card") for line in lines]
-        parts += [element("h3", phase), element("div", *cards, class_="sparks")]
-    return [*parts, _tools("history", "losses", "file")]
+        cards = [filled("loss", name=line.name, drawing=sparkline(line)) for line in lines]
+        phases.append(filled("phase", name=phase, cards=cards))
+    return filled("section-history", phases=phases, download=filled("download", table="history", what="losses"))
 
 
-def _again(analysis: Analysis) -> Parts:
+def _again(analysis: Analysis) -> Markup | None:
     """Settings, versions, the day, and what to cite."""
     settings = {"method": analysis.method, "seed": str(analysis.seed), **analysis.settings}
     settings |= {"made on": analysis.made} if analysis.made else {}
-    return [
-        filled(
-            "again",
-            version=analysis.versions.get("bgmiv", ""),
-            settings=_pairs(settings, "pairs"),
-            versions=_pairs(analysis.versions, "pairs"),
-            paper=f"{_PAPER} " if analysis.method.startswith("BGM-IV") else "",
-        )
-    ]
+    return filled(
+        "again",
+        version=analysis.versions.get("bgmiv", ""),
+        settings=_pairs(settings, "pairs"),
+        versions=_pairs(analysis.versions, "pairs"),
+        paper=f"{_PAPER} " if analysis.method.startswith("BGM-IV") else "",
+    )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bgmiv.analysis.analysis import Analysis, EffectRow, MethodRow
-from bgmiv.analysis.markup import Markup, asset, clean, element, sentence, shortened
+from bgmiv.analysis.markup import Markup, asset, clean, element, filled, sentence, shortened
 from bgmiv.diagnostics.checks import Check
 from bgmiv.diagnostics.verdict import Severity, not_measured_remark, worst
 from bgmiv.intervals import ANDERSON_RUBIN
@@ -53,14 +54,16 @@ _ONE_SIDED = 0.005
 
 def estimate_cells(rows: Sequence[EffectRow | MethodRow]) -> list[tuple[str, str]]:
     """The estimate and the interval of each row, with as many decimals in all of them."""
-    shown = aligned([(row.estimate, row.lower, row.upper) for row in rows])
-    return [(value, _ends_text(row, low, high)) for row, (value, low, high) in zip(rows, shown, strict=True)]
+    cells = []
+    numbers = aligned([(row.estimate, row.lower, row.upper) for row in rows])
+    for row, (value, low, high) in zip(rows, numbers, strict=True):
+        text = "none" if row.lower is None else f"{low} to {high}"
+        cells.append((value, robust_set_text(row.interval.pieces) if _is_robust(row) else text))
+    return cells
 
 
-def _ends_text(row: EffectRow | MethodRow, low: str, high: str) -> str:
-    if row.lower is None:
-        return "none"
-    return robust_set_text(row.interval.pieces) if row.interval.method == ANDERSON_RUBIN else f"{low} to {high}"
+def _is_robust(row: EffectRow | MethodRow) -> bool:
+    return row.interval.method == ANDERSON_RUBIN
 
 
 def headline(analysis: Analysis) -> str:
@@ -88,16 +91,18 @@ def _instead(analysis: Analysis, change: str) -> list[str]:
     """What can be said where the fit's number cannot be used."""
     row, level, linear = analysis.effects[0], percent(analysis.level), analysis.diagnosis.linear
     if analysis.diagnosis.weak_instruments:
-        if row.interval.method == ANDERSON_RUBIN and not failed(analysis):
+        if _is_robust(row) and not failed(analysis):
             return [f"The weak-instrument-robust {level} set for {change}: {robust_set_text(row.interval.pieces)}."]
         if linear is None:
             return []
         unit = f"one unit of {shortened(analysis.question.treatment, 60)}"
         return [f"The weak-instrument-robust {level} set for the linear effect of {unit}: "
                 f"{robust_set_text(linear.robust_set)}."]  # fmt: skip
-    lines = [other for other in analysis.methods[1:] if other.note == "line"][:1]
-    shown = [_with_interval(line, analysis.level) for line in lines]
-    return [f"The linear estimate (2SLS) for {change} is {value} ({interval})." for value, interval in shown]
+    line = next((other for other in analysis.methods[1:] if other.note == "line"), None)
+    if line is None:
+        return []
+    value, interval = _with_interval(line, analysis.level)
+    return [f"The linear estimate (2SLS) for {change} is {value} ({interval})."]
 
 
 def failed(analysis: Analysis) -> bool:
@@ -106,12 +111,9 @@ def failed(analysis: Analysis) -> bool:
 
 
 def _with_interval(row: EffectRow | MethodRow, level: float) -> tuple[str, str]:
-    value, low, high = together(row.estimate, row.lower, row.upper)
-    if row.lower is None:
-        return value, "this method gives no interval"
-    if row.interval.method == ANDERSON_RUBIN:
-        return value, f"weak-instrument-robust {percent(level)} set: {robust_set_text(row.interval.pieces)}"
-    return value, f"{percent(level)} interval {low} to {high}"
+    ((value, interval),) = estimate_cells([row])
+    kind = f"weak-instrument-robust {percent(level)} set:" if _is_robust(row) else f"{percent(level)} interval"
+    return value, "this method gives no interval" if row.lower is None else f"{kind} {interval}"
 
 
 def cautions(analysis: Analysis) -> list[str]:
@@ -131,7 +133,7 @@ def cautions(analysis: Analysis) -> list[str]:
     if weak:
         if failed(analysis):
             text = "the linear estimate needs a weak-instrument-robust set, too"
-        elif analysis.effects[0].interval.method == ANDERSON_RUBIN:
+        elif _is_robust(analysis.effects[0]):
             text = (
                 "report the interval of the average effect, which allows for this, rather than the estimate, and do "
                 "not interpret the shape of the curve"
@@ -157,8 +159,7 @@ class Trust(NamedTuple):
 
 def trust(analysis: Analysis) -> Trust:
     """The worst of checks and verdict, in words."""
-    strength, others = checks_of(analysis)
-    found = [(check.severity, clean(check.title)) for check in (*strength, *others)]
+    found = [(check.severity, clean(check.title)) for part in checks_of(analysis) for check in part]
     if analysis.verdict is not None:
         found.append((analysis.verdict.severity, "the fit on held-out rows"))
     if not found:
@@ -272,12 +273,8 @@ def weights_text(analysis: Analysis) -> str:
 
 def groups_left_out(analysis: Analysis) -> list[str]:
     """Of columns with more groups than are shown, how many are."""
-    shown: dict[tuple[str, int], int] = {}
-    for row in analysis.effects:
-        if row.group.n_groups:
-            key = (row.group.column, row.group.n_groups)
-            shown[key] = shown.get(key, 0) + 1
-    return [f"{shortened(name, 40)}: the {count} largest of {of} groups." for (name, of), count in shown.items()]
+    cut = Counter((row.group.column, row.group.n_groups) for row in analysis.effects if row.group.n_groups)
+    return [f"{shortened(name, 40)}: the {count} largest of {of} groups." for (name, of), count in cut.items()]
 
 
 def _effect_table(analysis: Analysis) -> tuple[list[str], list[list[str]]]:
@@ -330,26 +327,28 @@ def _ruled(line: str, title: str) -> str:
 def summary_html(analysis: Analysis) -> str:
     """The summary as a fragment of HTML with a style of its own that touches nothing else; every text is escaped."""
     belief = trust(analysis)
-    parts: list[object] = [
-        element("style", Markup(asset("summary.css"))),
-        element("h3", analysis.title),
-        element("p", headline(analysis), class_="lead"),
-        element("p", _badge(belief.severity, belief.word), " ", belief.sentence),
-        html_table([], list(facts(analysis).items())),
-    ]
+    written = []
     for section in _sections(analysis):
-        parts.append(element("h4", section.title))
-        parts += [html_table(*section.table, numbers=True)] if section.table else []
-        rows = [[one.title, one.value, _badge(one.severity, one.severity), one.reading] for one in section.checks]
-        parts += [html_table([], rows)] if rows else []
-        parts += [html_table([], list(section.pairs.items()))] if section.pairs else []
-        parts += [element("ul", *(element("li", text) for text in section.sentences))] if section.sentences else []
-    parts.append(element("p", sentence(analysis.interval_kind)) if analysis.interval_kind else None)
-    return element("div", *parts, class_="bgmiv-summary")
+        checks = [[one.title, one.value, _badge(one.severity, one.severity), one.reading] for one in section.checks]
+        parts = [html_table(*section.table, numbers=True)] if section.table else []
+        parts += [html_table([], rows) for rows in (checks, list(section.pairs.items())) if rows]
+        parts += [element("p", text) for text in section.sentences]
+        written.append(filled("summary-section", title=section.title, parts=parts))
+    return filled(
+        "summary",
+        style=Markup(asset("summary.css")),
+        title=analysis.title,
+        headline=headline(analysis),
+        badge=_badge(belief.severity, belief.word),
+        trust=belief.sentence,
+        facts=html_table([], list(facts(analysis).items())),
+        sections=written,
+        interval_kind=sentence(analysis.interval_kind),
+    )
 
 
 def _badge(severity: str, word: str) -> Markup:
-    return element("span", word, class_=f"level {severity}")
+    return filled("level", severity=severity, word=word)
 
 
 def html_table(
@@ -405,14 +404,14 @@ def assumptions(analysis: Analysis) -> dict[str, str]:
     inside = share(analysis.effects[0].in_support)
     found["Overlap"] = f"Comparable {units} are observed at both values of {treatment} for {inside} of the {units}."
     if any(check.key == "detail" for check in analysis.diagnosis.checks):
-        found["Detail"] = (
+        found["Ill-posedness"] = (
             "The instruments show only the mean of g given the instruments, which is smoother than g: sudden changes "
-            f"along {treatment} cannot be seen. The check of detail says how much can."
+            f"along {treatment} cannot be seen. The check of ill-posedness says how much can."
         )
     found["If a control function disagrees"] = (
         "It assumes more: that the errors of treatment and outcome are jointly independent of the instruments, and "
-        "that a single error drives the treatment. Where this holds it shows more detail. If the two answers differ, "
-        "doubt this assumption or the smoothness assumed here."
+        "that a single error drives the treatment. Where this holds it shows sudden changes as well. If the two "
+        "answers differ, doubt this assumption or the smoothness assumed here."
     )
     return found
 

@@ -82,11 +82,6 @@ class TrainingRows(NamedTuple):
         """Some of the scaled rows."""
         return ScaledData(*(values[positions] for values in self.scaled))
 
-    @property
-    def weights(self) -> np.ndarray | None:
-        """Sample weights in the order of training, in which folds are runs of rows."""
-        return None if self.data.weights is None else self.data.weights[self.folds.order]
-
 
 class Start(NamedTuple):
     """Where training begins: a drawn model, scaled rows, the keys of the phases, and what a line has on held-out rows.
@@ -127,7 +122,9 @@ def train_members(
         if isinstance(trained, DivergedError):
             failure = trained
             continue
-        held_out, training = _evaluated(config, rows, i, trained.model) if rows.folds.hold_out else (None, None)
+        held_out = training = None
+        if rows.folds.hold_out:
+            held_out, training = _evaluated(config, start.data, rows.folds, i, trained.model)
         members.append(Member(trained.model, trained.history, rows.folds.rows(i), held_out, training))
         losses.append(held_out.outcome_loss if held_out else 1.0)
     kept = tuple(member for member, bad in zip(members, failed(losses), strict=True) if not bad)
@@ -162,7 +159,7 @@ def _start(config: BGMIVConfig, rows: TrainingRows, keys: Array) -> Start:
     for rule in (config.initial.integration, config.alternating.integration):
         rule_for(rule, model.treatment_head)
     check_sampled(model, config.latents)
-    weights = rows.weights
+    weights = None if data.weights is None else data.weights[folds.order]
     fold: Any = (folds.starts, folds.sizes)
     losses: Any = _linear_losses(config, rows)
     if not several:
@@ -199,15 +196,12 @@ def _linear_losses(config: BGMIVConfig, rows: TrainingRows) -> np.ndarray:
 
 
 def _evaluated(
-    config: BGMIVConfig, rows: TrainingRows, index: int, model: BGMIVModel
+    config: BGMIVConfig, data: TrainingData, folds: Folds, index: int, model: BGMIVModel
 ) -> tuple[HeldOutLosses, HeldOutLosses]:
     """Losses on the rows a member left out, and on as many of those it was trained on, next to them."""
-    folds = rows.folds
     start, size = int(folds.starts[index]), int(folds.sizes[index])
     before, after = min(start, size), min(len(folds.order) - start - size, size)
     trained_on = (start + size, after) if after >= before else (start - before, before)
-    weights = rows.weights
-    data = training_data(rows.at(folds.order), config.alternating.batch_size, (0, 0), weights)
 
     def losses(fold: tuple[int, int]) -> HeldOutLosses:
         first, count = jax.device_put((np.int32(fold[0]), np.int32(fold[1])))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from textwrap import fill
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,7 +15,7 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind
 from bgmiv.diagnostics.explanations import Explanation, explain, html_table
-from bgmiv.diagnostics.ill_posedness import visible_shapes
+from bgmiv.diagnostics.ill_posedness import Shapes, visible_shapes
 from bgmiv.diagnostics.moments import MAX_TESTED, moment_test_of_levels
 from bgmiv.diagnostics.verdict import FIRST_STAGE_GAIN, MOMENT_EXCESS, Limits, Severity, Verdict, verdict_of, worst
 from bgmiv.effects import average, contrast
@@ -192,52 +192,33 @@ def diagnose(
     seed: int = 0,
 ) -> Diagnosis:
     """Every check of `bgmiv.diagnostics.explanations.CHECKS` that applies to a fit and its data, in that order."""
-    linear = LinearIV.of(data)
+    linear, verdict, changes = LinearIV.of(data), verdict_of(fitted), changes_of(data)
     estimate = linear.estimate(level)
-    checks = _checks(data, rows, fitted, no_instrument, linear, estimate, seed)
-    return Diagnosis(tuple(checks), estimate)
-
-
-def _checks(
-    data: IVData,
-    rows: Rows,
-    fitted: FittedMethod,
-    no_instrument: FittedMethod | None,
-    linear: LinearIV,
-    estimate: LinearEstimate | None,
-    seed: int,
-) -> Iterator[Check]:
-    verdict, changes = verdict_of(fitted), changes_of(data)
-    evidence = FitEvidence() if verdict is None else verdict.evidence
-    yield from _strength(linear, data.schema.treatment.levels or ())
+    evidence = FitEvidence() if fitted.evidence is None else fitted.evidence
+    checks = [*_strength(linear, data.schema.treatment.levels or ())]
     gain = evidence.first_stage_gain
     if gain is not None and np.isfinite(gain):
-        yield Check("nonlinear-first-stage", FIRST_STAGE_GAIN.severity(gain), {"gain": float(gain)})
+        checks.append(Check("nonlinear-first-stage", FIRST_STAGE_GAIN.severity(gain), {"gain": float(gain)}))
     if estimate is not None:
-        yield _robust_set(estimate)
+        checks.append(_robust_set(estimate))
     shapes = visible_shapes(data)
     if shapes is not None:
-        numbers = {"visible": float(shapes.visible), "possible": float(shapes.possible)}
-        numbers |= {f"shape_{i}": float(s) for i, s in enumerate(shapes.values, start=1)}
-        curved = shapes.visible >= min(2, shapes.possible)
-        yield Check("detail", "good" if curved else "note", numbers, {"change": changes[0].label})
+        checks.append(_ill_posedness(shapes, changes[0]))
     if linear.overidentification:
-        numbers = _smallest(linear.overidentification, "j_p")
-        numbers["sargan_p"] = _smallest(linear.overidentification, "sargan_p")["sargan_p"]
-        yield Check("overidentification", Limits(0.05, 0.01).severity(numbers["j_p"]), numbers)
+        checks.append(_overidentification(linear.overidentification))
     if linear.endogeneity:
-        yield Check("endogeneity", "note", _smallest(linear.endogeneity, "robust_p"))
-    yield _moment(fitted, data, rows, evidence, seed)
+        checks.append(Check("endogeneity", "note", _smallest(linear.endogeneity, "robust_p")))
+    checks.append(_moment(fitted, data, rows, evidence, seed))
     if no_instrument is not None:
-        yield _without_instrument(fitted, no_instrument, rows, linear, estimate, changes)
+        checks.append(_without_instrument(fitted, no_instrument, rows, linear, estimate, changes))
     if estimate is not None:
-        yield _comparison(fitted, rows, estimate, changes[0])
+        checks.append(_comparison(fitted, rows, estimate, changes[0]))
     usage = fitted.latent_usage(data, rows, seed)
     if usage:
-        used = max((value for key, value in usage.items() if key.endswith(".outcome")), default=0.0)
-        yield Check("latent-usage", "note" if used >= 0.01 else "doubtful", usage)
+        checks.append(_latent_usage(usage))
     if verdict is not None:
-        yield _of_verdict(verdict)
+        checks.append(_of_verdict(verdict))
+    return Diagnosis(tuple(checks), estimate)
 
 
 def _strength(linear: LinearIV, levels: Sequence[object]) -> tuple[Check, Check]:
@@ -270,6 +251,21 @@ def _robust_set(estimate: LinearEstimate) -> Check:
     for i, (lower, upper) in enumerate(pieces, start=1):
         numbers |= {f"lower_{i}": lower, f"upper_{i}": upper}
     return Check("anderson-rubin", "failed" if unbounded else "good" if pieces else "doubtful", numbers)
+
+
+def _ill_posedness(shapes: Shapes, change: Change) -> Check:
+    """Which shapes of the curve the instruments show."""
+    numbers = {"visible": float(shapes.visible), "possible": float(shapes.possible)}
+    numbers |= {f"shape_{i}": float(s) for i, s in enumerate(shapes.values, start=1)}
+    curved = shapes.visible >= min(2, shapes.possible)
+    return Check("detail", "good" if curved else "note", numbers, {"change": change.label})
+
+
+def _overidentification(tests: Sequence[dict[str, float]]) -> Check:
+    """Whether several instruments agree."""
+    numbers = _smallest(tests, "j_p")
+    numbers["sargan_p"] = _smallest(tests, "sargan_p")["sargan_p"]
+    return Check("overidentification", Limits(0.05, 0.01).severity(numbers["j_p"]), numbers)
 
 
 def _smallest(tests: Sequence[dict[str, float]], by: str) -> dict[str, float]:
@@ -340,6 +336,12 @@ def _comparison(fitted: FittedMethod, rows: Rows, estimate: LinearEstimate, chan
         severity = "doubtful"
     numbers = {"effect": own, "linear": linear, "lower": lower, "upper": upper, "t0": change.t0, "t1": change.t1}
     return Check("linear-comparison", severity, numbers | {"same": float(same)}, {"change": change.label})
+
+
+def _latent_usage(usage: dict[str, float]) -> Check:
+    """How much each part of the latents is used."""
+    outcome = max((change for key, change in usage.items() if key.endswith(".outcome")), default=0.0)
+    return Check("latent-usage", "note" if outcome >= 0.01 else "doubtful", usage)
 
 
 def _of_verdict(verdict: Verdict) -> Check:

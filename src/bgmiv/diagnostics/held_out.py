@@ -63,12 +63,12 @@ def cross_fitted(
                 # The fit to all rows has given its warnings.
                 warnings.simplefilter("ignore", BGMIVWarning)
                 g = refit(data.take(train))
-                found = g(Query(part.treatment[None], Rows(part.covariates, part.weights)))[0]
+                predicted = g(Query(part.treatment[None], Rows(part.covariates, part.weights)))[0]
         except (ArithmeticError, LookupError, ValueError):
             # The fit to all rows stands; that it cannot be made without these is what the verdict says.
             return None
         positions.append(own)
-        values.append(found if found.ndim > 1 else compared_within(data, train, own, found))
+        values.append(predicted if predicted.ndim > 1 else compared_within(data, train, own, predicted))
     rows, first = np.unique(np.concatenate(positions), return_index=True)
     return HeldOutPredictions(rows, np.concatenate(values)[first])
 
@@ -120,13 +120,13 @@ def weights_at(data: IVData, rows: NDArray[np.int64]) -> NDArray[np.floating] | 
 
 
 def held_out_evidence(
-    known: FitEvidence, found: HeldOutPredictions | None, data: IVData, seed: int, strength: Strength | None
+    known: FitEvidence, predictions: HeldOutPredictions | None, data: IVData, seed: int, strength: Strength | None
 ) -> FitEvidence:
     """All that held-out rows say of a fit that uses its instruments.
 
     Args:
         known: what its training has shown, if it showed anything.
-        found: g at rows by models that have not seen them; None if there are no such rows.
+        predictions: g at rows by models that have not seen them; None if there are no such rows.
         data: the rows of the fit.
         seed: of the bootstrap of the moment test.
         strength: of the instruments.
@@ -140,35 +140,35 @@ def held_out_evidence(
         known = replace(known, visible_shapes=shapes.visible, shapes=shapes.possible)
     known = replace(known, discrete_outcome=data.schema.outcome.discrete)
     known = known.with_strength(strength)
-    if found is None or len(found.rows) < 2:
+    if predictions is None or len(predictions.rows) < 2:
         return known
     if any(block.kind in (BlockKind.vector, BlockKind.image) for block in data.schema.blocks):
         data = BlockReduction().fit(data).apply(data)
-    if not np.isfinite(found.values).all():
-        return replace(known, n_held_out=len(found.rows), moment_p=float("nan"))
-    shares, risks = beside_simple(data, found.rows, found.values)
+    if not np.isfinite(predictions.values).all():
+        return replace(known, n_held_out=len(predictions.rows), moment_p=float("nan"))
+    shares, risks = beside_simple(data, predictions.rows, predictions.values)
     assert risks is not None
-    parts = data.take(found.rows).outcome_parts()
-    columns = found.values.reshape(len(found.rows), -1).T
+    parts = data.take(predictions.rows).outcome_parts()
+    columns = predictions.values.reshape(len(predictions.rows), -1).T
     explained = known.outcome_explained
     if explained is None:
-        weights = weights_at(data, found.rows)
+        weights = weights_at(data, predictions.rows)
         total = sum(variance_of(part.outcome, weights) for part in parts)
         wrong = sum(
-            explained_beyond(data, found.rows, np.asarray(part.outcome, np.float64) - column)
+            explained_beyond(data, predictions.rows, np.asarray(part.outcome, np.float64) - column)
             for part, column in zip(parts, columns, strict=True)
         )
         explained = max(shares[0], shares[1]) - wrong / max(total, np.finfo(float).tiny)
     try:
-        test = moment_test_of_levels(data.take(found.rows), found.values, seed)
+        test = moment_test_of_levels(data.take(predictions.rows), predictions.values, seed)
         known = replace(known, moment_p=test.p_value, moment_statistic=test.statistic)
     except DataError:
         # Fewer than three groups.
         pass
-    known = _given_control(known, data, found.rows, columns, strength)
+    known = _given_control(known, data, predictions.rows, columns, strength)
     return replace(
         known,
-        n_held_out=max(known.n_held_out, len(found.rows)),
+        n_held_out=max(known.n_held_out, len(predictions.rows)),
         outcome_explained=explained,
         linear_explained=shares[0],
         flexible_explained=shares[1],
@@ -190,14 +190,14 @@ def _given_control(
         return known
     outcomes = [np.asarray(part.outcome, np.float64) for part in data.outcome_parts()]
     errors = [outcome[rows] - column for outcome, column in zip(outcomes, values, strict=True)]
-    found = errors_given_control(data, rows, errors)
-    if found is None:
+    estimates = errors_given_control(data, rows, errors)
+    if estimates is None:
         return known
-    worst = min(range(len(found)), key=lambda i: found[i].p_value)
+    worst = min(range(len(estimates)), key=lambda i: estimates[i].p_value)
     variance = max(variance_of(outcomes[worst], data.weights), float(np.finfo(float).tiny))
     return replace(
         known,
-        control_error=found[worst].size / variance,
-        control_p=min(1.0, found[worst].p_value * len(found)),
-        control_visible=found[worst].visible / variance,
+        control_error=estimates[worst].size / variance,
+        control_p=min(1.0, estimates[worst].p_value * len(estimates)),
+        control_visible=estimates[worst].visible / variance,
     )

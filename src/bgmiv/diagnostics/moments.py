@@ -78,7 +78,7 @@ def moment_risk(residuals: ArrayLike, conditions: Sequence[ArrayLike]) -> float:
         raise DataError(f"residuals have shape {r.shape}. Pass one number per row, for two rows or more.")
     if not len(conditions):
         raise DataError("conditions are empty. Pass one array for each instrument and covariate.")
-    columns, groups, width = [], [], 0
+    columns = []
     for i, values in enumerate(conditions):
         array = _finite(values, f"conditions[{i}]")
         array = array[:, None] if array.ndim == 1 else array
@@ -88,9 +88,9 @@ def moment_risk(residuals: ArrayLike, conditions: Sequence[ArrayLike]) -> float:
                 "(m,) or (m, d)."
             )
         columns.append(array)
-        groups.append(slice(width, width := width + array.shape[1]))
+    ends = np.cumsum([0, *(array.shape[1] for array in columns)]).tolist()
     c = np.concatenate(columns, axis=1)
-    kernel = GaussianKernel(median_lengthscales(c, groups))
+    kernel = GaussianKernel(median_lengthscales(c, list(map(slice, ends[:-1], ends[1:]))))
     # The kernel is 1 at distance zero, so the pairs of a row with itself add up to the sum of squares.
     pairs = r @ kernel.expand(c, c, r) - r @ r
     return float(pairs / (len(r) * (len(r) - 1)))
@@ -156,12 +156,12 @@ def moment_test(data: IVData, predicted: ArrayLike, *, draws: int = 1000, seed: 
     pairs = codes[:, None] != codes[None, :]
     matrix = np.where(pairs, _kernel(data), 0.0)
     signs = rng.choice(np.array([-1.0, 1.0]), size=(draws, n_groups))[:, codes] * residuals
-    found = float(residuals @ matrix @ residuals)
+    statistic = float(residuals @ matrix @ residuals)
     null = np.einsum("ij,ij->i", signs @ matrix, signs)
     # Signs that equal or mirror the observed ones give the same number up to rounding.
-    as_large = int(np.sum(null >= found - 1e-9 * abs(found)))
+    as_large = int(np.sum(null >= statistic - 1e-9 * abs(statistic)))
     scale = max(variance_of(y, data.weights), np.finfo(float).tiny) * float(weights @ pairs @ weights)
-    return MomentTest(found / scale, (1.0 + as_large) / (1.0 + draws), len(y))
+    return MomentTest(statistic / scale, (1.0 + as_large) / (1.0 + draws), len(y))
 
 
 def moment_test_of_levels(data: IVData, predicted: Floats, seed: int) -> MomentTest:
@@ -181,11 +181,8 @@ def row_weights(data: IVData) -> Floats:
 
 def variance_of(values: NDArray[np.floating], weights: NDArray[np.floating] | None) -> float:
     """The variance of some numbers, weighted if there are weights."""
-    if weights is None:
-        return float(np.var(values, dtype=np.float64))
     numbers = values.astype(np.float64)
-    centred = numbers - float(np.average(numbers, weights=weights))
-    return float(np.average(centred**2, weights=weights))
+    return float(np.average((numbers - np.average(numbers, weights=weights)) ** 2, weights=weights))
 
 
 def _kernel(data: IVData) -> Floats:
@@ -252,24 +249,25 @@ def simple_fits(data: IVData, train: NDArray[np.int64], held_out: NDArray[np.int
     w, x, v = (_standard(a, train, weights) for a in (data.instruments, treatment, data.covariates))
     one, root = np.ones((data.n_rows, 1)), np.sqrt(weights)
     y = data.outcome.astype(np.float64)
-    target = (y * root)[train]
-
-    def linear(columns: Floats) -> Floats:
-        return columns[held_out] @ _coefficients((columns * root[:, None])[train], target)
-
-    def kernel(columns: Floats) -> Floats:
-        return _kernel_ridge(columns, y, root, train, held_out)
 
     def two_stage(columns: Floats, instruments: Floats) -> Floats:
-        left, right = ((a * root[:, None])[train] for a in (columns, instruments))
-        return columns[held_out] @ _coefficients(right @ _coefficients(right, left), target)
+        left, right, target = ((a * root[:, None])[train] for a in (columns, instruments, y[:, None]))
+        return columns[held_out] @ _coefficients(right @ _coefficients(right, left), target[:, 0])
 
-    exogenous = np.hstack([one, w, v])
-    outcome, flexible = linear(exogenous), kernel(exogenous[:, 1:])
-    alone = (linear(np.hstack([one, w])), kernel(w)) if v.shape[1] else (outcome, flexible)
-    structural = two_stage(np.hstack([one, x, v]), exogenous)
+    both = _regressions(y, np.hstack([w, v]), root, train, held_out)
+    of_instruments = _regressions(y, w, root, train, held_out) if v.shape[1] else both
+    structural = two_stage(np.hstack([one, x, v]), np.hstack([one, w, v]))
     cubics = [np.hstack([one, a, a**2, a**3]) for a in (x, w)]
-    return SimpleFits(outcome, flexible, *alone, structural, two_stage(*cubics))
+    return SimpleFits(*both, *of_instruments, structural, two_stage(*cubics))
+
+
+def _regressions(
+    y: Floats, columns: Floats, root: Floats, train: NDArray[np.int64], held_out: NDArray[np.int64]
+) -> tuple[Floats, Floats]:
+    """Predictions of held-out rows by a linear and a kernel ridge regression; `root` holds the roots of the weights."""
+    linear = np.column_stack([np.ones(len(columns)), columns])
+    beta = _coefficients((linear * root[:, None])[train], (root * y)[train])
+    return linear[held_out] @ beta, _kernel_ridge(columns, y, root, train, held_out)
 
 
 def moment_shares(data: IVData, held_out: NDArray[np.int64], predicted: Floats, simple: SimpleFits) -> Comparison:
@@ -315,7 +313,7 @@ def _kernel_ridge(
     scale = root[train]
     centre = np.average(y[train], weights=scale**2)
     target = scale * (y[train] - centre)
-    best, found = np.inf, np.zeros(len(held_out))
+    best, predicted = np.inf, np.zeros(len(held_out))
     for factor in _LENGTHSCALES:
         features, phi = fit_features(GaussianKernel(lengthscales * factor), columns[train], _LANDMARKS)
         weighted = scale[:, None] * phi
@@ -330,9 +328,9 @@ def _kernel_ridge(
             score = float(left / (len(train) - np.sum(1.0 - shrunk)) ** 2)
             if score < best:
                 best = score
-                found = features(columns[held_out]) @ (vectors @ (moments / (values + penalty)))
+                predicted = features(columns[held_out]) @ (vectors @ (moments / (values + penalty)))
     # Beyond the training rows a smooth function can go anywhere.
-    return np.clip(centre + found, y[train].min(), y[train].max())
+    return np.clip(centre + predicted, y[train].min(), y[train].max())
 
 
 def cross_fits(data: IVData, rows: NDArray[np.int64]) -> SimpleFits:
@@ -344,14 +342,14 @@ def cross_fits(data: IVData, rows: NDArray[np.int64]) -> SimpleFits:
     others = rng.permutation(np.setdiff1d(np.arange(data.n_rows), rows))
     pool = np.concatenate([rows, others[: max(0, _MAX_SIMPLE - len(rows))]])
     fold = row_folds(len(pool), _N_FOLDS, rng, None if data.groups is None else data.groups[pool])
-    found = np.full((len(SimpleFits._fields), len(rows)), np.nan)
+    predicted = np.full((len(SimpleFits._fields), len(rows)), np.nan)
     for each in range(int(fold.max()) + 1):
         train = rng.permutation(pool[fold != each])
         own = np.flatnonzero(fold[: len(rows)] == each)
         if len(own) and len(train):
             values = np.stack(simple_fits(data, train, rows[own]))
-            found[:, own] = compared_within(data, train, rows[own], values)
-    return SimpleFits(*found)
+            predicted[:, own] = compared_within(data, train, rows[own], values)
+    return SimpleFits(*predicted)
 
 
 def compared_within(data: IVData, train: NDArray[np.int64], rows: NDArray[np.int64], values: Floats) -> Floats:
@@ -381,14 +379,12 @@ def explained_beyond(data: IVData, rows: NDArray[np.int64], residuals: Floats) -
     part = data.take(rows)
     rng, weights = np.random.default_rng(0), row_weights(part)
     fold = row_folds(len(rows), _N_FOLDS, rng, part.groups)
-    root, found = np.sqrt(weights), np.zeros((2, len(rows)))
+    root, predicted = np.sqrt(weights), np.zeros((2, len(rows)))
     for each in range(int(fold.max()) + 1):
         train, own = rng.permutation(np.flatnonzero(fold != each)), np.flatnonzero(fold == each)
         if not len(train):
             continue
         columns = np.hstack([_standard(a, train, weights) for a in (part.instruments, part.covariates)])
-        linear = np.column_stack([np.ones(len(rows)), columns])
-        beta = _coefficients((linear * root[:, None])[train], (root * residuals)[train])
-        found[:, own] = linear[own] @ beta, _kernel_ridge(columns, residuals, root, train, own)
-    gains = np.average(residuals**2 - (residuals - found) ** 2, axis=1, weights=weights)
+        predicted[:, own] = _regressions(residuals, columns, root, train, own)
+    gains = np.average(residuals**2 - (residuals - predicted) ** 2, axis=1, weights=weights)
     return max(float(gains.max()), 0.0)

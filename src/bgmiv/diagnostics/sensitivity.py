@@ -38,7 +38,7 @@ __all__ = ["Sensitivity", "direct_effect", "sensitivity"]
 Floats = NDArray[np.float64]
 
 _MAX_FREE = 12
-_MAX_BREAKDOWN = 1e12
+_TITLE = "Sensitivity to direct effects of the instruments"
 _REFERENCE = "Conley, Hansen and Rossi (2012), Plausibly exogenous, Review of Economics and Statistics 94, 260-272"
 
 
@@ -113,10 +113,9 @@ class Sensitivity(Tabular):
         row: dict[str, float] = {}
         for name, (low, high) in zip(self.instruments, self.gamma, strict=True):
             row |= {f"{name} (min)": low, f"{name} (max)": high}
-        row |= {"estimate": self.estimate, "lower": self.lower, "upper": self.upper, "breakdown": self.breakdown}
-        row |= {"local_lower": self.local_lower, "local_upper": self.local_upper}
-        row["fit_breakdown"] = np.nan if self.fit_breakdown is None else self.fit_breakdown
-        return pd.DataFrame([row], index=["linear effect"])
+        names = ("estimate", "lower", "upper", "breakdown", "local_lower", "local_upper", "fit_breakdown")
+        row |= {name: getattr(self, name) for name in names}
+        return pd.DataFrame([row], index=["linear effect"], dtype=float)
 
     def _lines(self) -> list[tuple[str, str]]:
         pairs = zip(self.instruments, self.gamma, strict=True)
@@ -132,12 +131,11 @@ class Sensitivity(Tabular):
 
     def __str__(self) -> str:
         """The union of intervals, the breakdown values, and the reading."""
-        lines = ["Sensitivity to direct effects of the instruments"]
-        lines += [f"  {name:28}{value}" for name, value in self._lines()]
-        return printable("\n".join([*lines, "", fill(self.reading, 100), fill(f"({_REFERENCE})", 100)]))
+        lines = [f"  {name:28}{value}" for name, value in self._lines()]
+        return printable("\n".join([_TITLE, *lines, "", fill(self.reading, 100), fill(f"({_REFERENCE})", 100)]))
 
     def _repr_html_(self) -> str:
-        return html_table("Sensitivity to direct effects of the instruments", self._lines(), notes=(self.reading,))
+        return html_table(_TITLE, self._lines(), notes=(self.reading,))
 
 
 def sensitivity(
@@ -230,9 +228,9 @@ class _LinearEffect:
         for i, j in combinations(range(len(targets)), 2):
             both = float(linear.fit(targets[i] + targets[j]).covariance[-1, -1])
             covariance[i, j] = covariance[j, i] = (both - covariance[i, i] - covariance[j, j]) / 2.0
-        self.scales, self.outcome_scale = design.instrument_scale[list(some)], design.outcome_scale
+        self.scales = design.instrument_scale[list(some)]
         # A direct effect is subtracted from the outcome.
-        units = design.unit * np.concatenate([[1.0], -self.scales / self.outcome_scale])
+        units = design.unit * np.concatenate([[1.0], -self.scales / design.outcome_scale])
         self.slopes = units * [float(fit.coefficients[-1]) for fit in fits]
         self.covariance = covariance * np.outer(units, units)
         self.dof = fits[0].dof
@@ -266,27 +264,24 @@ class _LinearEffect:
         return centre - half, centre + half
 
     def breakdown(self) -> float:
-        """The smallest direct effect per standard deviation at which the union of intervals contains zero."""
+        r"""The smallest direct effect per standard deviation at which the union of intervals contains zero.
+
+        At a corner s c of the box the interval ends at zero where $(b + s\, c^\top d)^2$ is the squared quantile times
+        the variance there, which is quadratic in s too.
+        """
         if abs(self.estimate) <= self.half:
             return 0.0
         unit = 1.0 / self.scales
         corners = np.sign(self.slopes[1:]) * np.stack([-unit, unit])
         if len(unit) <= _MAX_FREE:
             corners = np.asarray(list(product(*np.stack([-unit, unit], axis=1))))
-
-        def contains_zero(size: float) -> bool:
-            lower, upper = self.ends(size * corners)
-            return lower <= 0.0 <= upper
-
-        low, high = 0.0, 1e-3 * self.outcome_scale
-        while not contains_zero(high):
-            high *= 2.0
-            if high > _MAX_BREAKDOWN * self.outcome_scale:
-                return float("inf")
-        for _ in range(50):
-            middle = (low + high) / 2.0
-            low, high = (low, middle) if contains_zero(middle) else (middle, high)
-        return high
+        products = np.outer(self.slopes, self.slopes) - self.quantile**2 * self.covariance
+        square = np.einsum("ij,jk,ik->i", corners, products[1:, 1:], corners)
+        half = corners @ products[1:, 0]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            root = np.sqrt(half**2 - square * products[0, 0])
+            sizes = products[0, 0] / np.concatenate([root - half, -root - half])
+        return float(np.min(sizes[sizes > 0.0], initial=np.inf))
 
     def shifted(self, estimate: float, half: float, change: float) -> float:
         """The same for the effect of a change of the treatment, whose interval shifts and keeps its width."""
