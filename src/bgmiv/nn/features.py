@@ -17,18 +17,8 @@ from bgmiv.nn.layers import Conv, Dense, max_pool
 from bgmiv.nn.settings import FeatureConfig, ImageConfig
 
 __all__ = [
-    "BlockFeatures",
-    "ConvExtractor",
-    "DenseExtractor",
-    "Features",
-    "ImageFeatures",
-    "Noised",
-    "Raw",
-    "Shape",
-    "VectorFeatures",
-    "build_features",
-    "feature_widths",
-    "rows_at_once",
+    "BlockFeatures", "Features", "ImageFeatures", "Noised", "Raw", "Shape", "VectorFeatures", "build_features",
+    "feature_widths", "rows_at_once",
 ]  # fmt: skip
 
 Shape = tuple[int, int, int]
