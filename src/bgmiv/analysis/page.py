@@ -53,7 +53,7 @@ def report_page(analysis: Analysis) -> str:
         headline=headline(analysis),
         sections=[element("section", section, id=anchor) for (anchor, _), section in shown.items()],
         made=made + (f" on {analysis.made}, seed {analysis.seed}" if analysis.made else ""),
-        payload=Markup(safe_json(payload(analysis))),
+        payload=Markup(_safe_json(payload(analysis))),
     )
 
 
@@ -189,7 +189,7 @@ def _rounded(values: Sequence[float] | np.ndarray) -> list[float | None]:
     return [float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None for value in map(float, values)]
 
 
-def safe_json(value: Any) -> str:
+def _safe_json(value: Any) -> str:
     """JSON for a script element: letters of markup are written by their numbers."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
