@@ -27,7 +27,7 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import ScaledData, Scaler
 from bgmiv.data.schema import BlockKind
 from bgmiv.errors import DivergedError
-from bgmiv.integrate import check_rule
+from bgmiv.integrate import rule_for
 from bgmiv.progress import HistoryRow, Reporter, silent
 from bgmiv.training import Checkpoint, TrainingData, run_once, run_phase, training_data
 
@@ -157,14 +157,14 @@ def _start(config: BGMIVConfig, rows: TrainingRows, keys: Array) -> Start:
         split = jax.random.split(keys, 4)
         model = build_model(data.schema, n_instruments, config.model, key=split[0])
     for rule in (config.initial.integration, config.alternating.integration):
-        check_rule(rule, model.treatment_head)
+        rule_for(rule, model.treatment_head)
     check_sampled(model, config.latents)
     weights = None if data.weights is None else data.weights[folds.order]
     fold: Any = (folds.starts, folds.sizes)
     losses: Any = _linear_losses(config, rows)
     if not several:
         fold, losses = (int(folds.starts[0]), int(folds.sizes[0])), losses[0]
-    prepared = training_data(rows.at(folds.order), config.alternating.batch_size, fold, weights, weights)
+    prepared = training_data(rows.at(folds.order), config.alternating.batch_size, fold, weights)
     linear_loss = jax.device_put(np.float32(losses))
     return Start(model, prepared, split[..., 1], split[..., 2], split[..., 3], linear_loss)
 
