@@ -22,7 +22,6 @@ from scipy.stats import rankdata
 
 from bgmiv.baselines import deepgmm, deepiv, dfiv, kiv
 from bgmiv.baselines.deepgmm import MomentGame
-from bgmiv.baselines.deepiv import StageSettings
 from bgmiv.data.scaling import RoleScaling
 from bgmiv.diagnostics import conditions_of, moment_risk
 from bgmiv.effects import predict
@@ -50,20 +49,15 @@ _DEEPIV = deepiv.DeepIVConfig(
     hidden=(128, 64, 32),
     covariates=_NOISED,
     dropout=0.0,
-    treatment_stage=StageSettings(schedule="cosine", weight_decay=1e-6),
-    outcome_stage=StageSettings(schedule="cosine", weight_decay=1e-3),
+    schedule="cosine",
+    weight_decays=(1e-6, 1e-3),
+    tolerance=1.0,
     members=1,
     held_out=0.1,
     reduction=None,
 )
-_CONSTANT_STAGES = {
-    "treatment_stage": StageSettings(weight_decay=1e-6),
-    "outcome_stage": StageSettings(weight_decay=1e-3),
-}
 _GAME = MomentGame(rounds=60, batch_size=128, critic_steps=1, damping=0.1, optimistic=True, schedule="cosine")
-_DEEPGMM = deepgmm.DeepGMMConfig(
-    covariates=_NOISED, game=_GAME, learning_rates=(1e-3, 5e-4), members=1, held_out=0.2, reduction=None
-)
+_DEEPGMM = deepgmm.DeepGMMConfig(covariates=_NOISED, game=_GAME, members=1, held_out=0.2, reduction=None)
 
 
 @dataclass(frozen=True)
@@ -95,21 +89,18 @@ VARIANTS: dict[str, dict[str, Variant]] = {
     "deepiv": {
         "current": Variant(lambda: _DEEPIV, 4),
         "dropout of the study": Variant(lambda: replace(_DEEPIV, dropout=None), 3),
-        "constant step size": Variant(lambda: replace(_DEEPIV, **_CONSTANT_STAGES), 3),
+        "constant step size": Variant(lambda: replace(_DEEPIV, schedule="constant"), 3),
         "last epoch": Variant(lambda: replace(_DEEPIV, held_out=0.0), 3),
-        "last epoch, constant step size": Variant(lambda: replace(_DEEPIV, held_out=0.0, **_CONSTANT_STAGES), 2),
+        "last epoch, constant step size": Variant(lambda: replace(_DEEPIV, held_out=0.0, schedule="constant"), 2),
         "paper, standardised": Variant(lambda: replace(deepiv.paper_preset(), scaling=RoleScaling()), 1),
         "paper": Variant(deepiv.paper_preset, 0),
     },
     "deepgmm": {
         "current": Variant(lambda: _DEEPGMM, 4),
         "constant step size": Variant(lambda: replace(_DEEPGMM, game=replace(_GAME, schedule="constant")), 3),
-        "one learning rate": Variant(lambda: replace(_DEEPGMM, learning_rates=(1e-3,)), 3),
         "no damping": Variant(lambda: replace(_DEEPGMM, game=replace(_GAME, damping=0.0)), 3),
-        "last round": Variant(lambda: replace(_DEEPGMM, learning_rates=(1e-3,), held_out=0.0), 2),
-        "last round, no damping": Variant(
-            lambda: replace(_DEEPGMM, learning_rates=(1e-3,), held_out=0.0, game=replace(_GAME, damping=0.0)), 1
-        ),
+        "last round": Variant(lambda: replace(_DEEPGMM, held_out=0.0), 2),
+        "last round, no damping": Variant(lambda: replace(_DEEPGMM, held_out=0.0, game=replace(_GAME, damping=0.0)), 1),
         "paper, 4000 updates": Variant(_paper_game, 0),
     },
 }
@@ -122,24 +113,17 @@ _IMAGES = ImageConfig(features="dense", shift=2, noise=0.2)
 _RAW = FeatureConfig(dropout=0.0, vector_noise=1.0, images=_IMAGES)
 _SCORES = FeatureConfig(dropout=0.0, vector_noise=0.3, narrow_vector=32, images=_IMAGES)
 _SINGLE: dict[str, Any] = {
-    "deepiv": replace(
-        _DEEPIV,
-        covariates=_RAW,
-        treatment_stage=replace(_DEEPIV.treatment_stage, tolerance=1.05),
-        outcome_stage=replace(_DEEPIV.outcome_stage, tolerance=1.05),
-        held_out=0.0,
-    ),
-    "dfiv": dfiv.DFIVConfig(blocks=replace(_RAW, dropout=0.1), members=1, held_out=0.0, reduction=None),
-    "deepgmm": replace(_DEEPGMM, covariates=_RAW, learning_rates=(1e-3,), held_out=0.0),
+    "deepiv": replace(_DEEPIV, covariates=_RAW, tolerance=1.05, held_out=0.0),
+    "dfiv": dfiv.DFIVConfig(covariates=replace(_RAW, dropout=0.1), members=1, held_out=0.0, reduction=None),
+    "deepgmm": replace(_DEEPGMM, covariates=_RAW, held_out=0.0),
 }
-_FIELD = {"deepiv": "covariates", "dfiv": "blocks", "deepgmm": "covariates"}
 _HELD_OUT = {"deepiv": 0.1, "dfiv": 0.1, "deepgmm": 0.2}
 
 
 def _footing(method: str, members: int, held_out: float, *, scores: bool = False) -> Any:
     """The single fit's settings with members, held-out rows and scores."""
     config = replace(_SINGLE[method], members=members, held_out=held_out)
-    return replace(config, reduction=BlockReduction(), **{_FIELD[method]: _SCORES}) if scores else config
+    return replace(config, reduction=BlockReduction(), covariates=_SCORES) if scores else config
 
 
 FOOTINGS: dict[str, dict[str, Variant]] = {

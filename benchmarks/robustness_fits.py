@@ -135,7 +135,9 @@ def fit_with_checkpoint(folder: Path, answer: Path) -> None:
     Checkpoint.__init__.__defaults__ = (0.0,)
     table = _columns()
     data = bgmiv.data.IVData.from_arrays(table["y"], table["x"], instruments=table["w"], covariates=table["v"])
-    made = bgmiv.BGMIV("paper-qmc", batch_size=16, epochs=EPOCHS, iterations=ITERATIONS, random_state=0)._config()
+    made = bgmiv.BGMIV(
+        preset="paper-qmc", batch_size=16, epochs=EPOCHS, iterations=ITERATIONS, random_state=0
+    )._config()
     shapes = CovariateConfig(dense_hidden=(8,))
     config = replace(
         made,

@@ -18,7 +18,7 @@ x = w + v + u
 
 def fit(**more: Any) -> bgmiv.BGMIV:
     """A tiny fit of networks."""
-    model = bgmiv.BGMIV("paper-qmc", epochs=1, iterations=2, batch_size=16, random_state=0, **more)
+    model = bgmiv.BGMIV(preset="paper-qmc", epochs=1, iterations=2, batch_size=16, random_state=0, **more)
     return model.fit(2 * x + v - u, x, instruments=w, covariates=v)
 
 

@@ -21,7 +21,7 @@ QUICK = {
     "bgm-iv": {"iterations": 4, "members": 2, "random_state": 0},
     "deepiv": {"members": 1, "epochs": 2, "hidden": (8,), "random_state": 0},
     "dfiv": {"members": 1, "epochs": 1, "random_state": 0},
-    "deepgmm": {"members": 1, "updates": 6, "hidden": (8,), "learning_rates": (1e-3,), "random_state": 0},
+    "deepgmm": {"members": 1, "updates": 6, "hidden": (8,), "random_state": 0},
 }
 FORMULA = "y ~ C(region) + bs(age, df=4) + [x ~ w]"
 

@@ -141,7 +141,7 @@ def test_what_may_be_left_out_widens_intervals() -> None:
     w, u, e = rng.normal(size=(3, 400))
     x = 0.4 * w + u
     y = x + 0.25 * x**2 + u + e
-    model, linear = (NPIV(gain, random_state=0).fit(y, x, instruments=w) for gain in (8.0, np.inf))
+    model, linear = (NPIV(min_gain=gain, random_state=0).fit(y, x, instruments=w) for gain in (8.0, np.inf))
     function = model.fitted_.function
     assert 0.0 <= function.gains["curve"] < 8.0
     assert 0.5 < function.probabilities["curve"] <= 1.0
@@ -157,7 +157,7 @@ def test_a_slight_curve_is_held_where_a_line_misses_it() -> None:
     w, u, e = rng.normal(size=(3, 400))
     x = w + u
     y = x + 0.12 * x**2 + u + e
-    model, linear = (NPIV(gain, random_state=0).fit(y, x, instruments=w) for gain in (8.0, np.inf))
+    model, linear = (NPIV(min_gain=gain, random_state=0).fit(y, x, instruments=w) for gain in (8.0, np.inf))
     function = model.fitted_.function
     assert 0.0 < function.gains["curve"] < 8.0
     assert function.probabilities["curve"] > 0.95

@@ -288,7 +288,7 @@ def test_a_sieve_that_is_a_line_has_the_errors_of_two_stage_least_squares() -> N
         given = roles | {"clusters": None if groups is None else columns[groups]}
         both = [
             model.fit(columns["y"], columns["x"], **given).ate_interval(t0=0.0, t1=1.0, method="usual")
-            for model in (TSLS(covariance=kind), NPIV(np.inf, covariance=kind, random_state=0))
+            for model in (TSLS(covariance=kind), NPIV(min_gain=np.inf, covariance=kind, random_state=0))
         ]
         errors = [found.std_errors["sampling"] for found in both]
         assert errors[1] == pytest.approx(errors[0], rel=0.05 if kind == "auto" else 0.01), kind

@@ -17,7 +17,8 @@ from bgmiv._version import VERSION
 
 if TYPE_CHECKING:
     from bgmiv.adapters.sklearn import IVRegressor
-    from bgmiv.analysis.compare import compare
+    from bgmiv.analysis.analysis import Analysis
+    from bgmiv.analysis.compare import Comparison, compare
     from bgmiv.baselines.control_function import ControlFunction
     from bgmiv.baselines.deepgmm import DeepGMM
     from bgmiv.baselines.deepiv import DeepIV
@@ -29,34 +30,45 @@ if TYPE_CHECKING:
     from bgmiv.data import BlockSpec, FixedAffine, Identity, IVData, RoleScaling, Standardise
     from bgmiv.data.files import read_table
     from bgmiv.designs.empirical import load_empirical
+    from bgmiv.diagnostics.checks import Check, Diagnosis
+    from bgmiv.diagnostics.sensitivity import Sensitivity
+    from bgmiv.diagnostics.verdict import Verdict
     from bgmiv.effects import DoseResponse
     from bgmiv.errors import (
+        ArgumentError,
         BGMIVError,
         BGMIVWarning,
         ConfigError,
         DataError,
         FitInterrupted,
         FitWarning,
+        KindWarning,
+        MissingExtraError,
         ModelFileError,
         NotFittedError,
+        NotIdentifiedError,
         SupportWarning,
         WeakInstrumentWarning,
     )
+    from bgmiv.estimators.calibration import Calibration
     from bgmiv.integrate import FiniteMixture, GaussHermite, MonteCarlo, QuasiMonteCarlo
     from bgmiv.intervals import Interval
     from bgmiv.registry import load
 
 __all__ = [
-    "BGMIV", "DFIV", "KIV", "NPIV", "TSLS", "BGMIVConfig", "BGMIVError", "BGMIVWarning", "BlockSpec", "ConfigError",
-    "ControlFunction", "DataError", "DeepGMM", "DeepIV", "DoseResponse", "FiniteMixture", "FitInterrupted",
-    "FitWarning", "FittedBGMIV", "FixedAffine", "GaussHermite", "IVData", "IVRegressor", "Identity", "Interval",
-    "ModelFileError", "MonteCarlo", "NotFittedError", "QuasiMonteCarlo", "RoleScaling", "Standardise", "SupportWarning",
-    "WeakInstrumentWarning", "compare", "load", "load_empirical", "read_table",
+    "BGMIV", "DFIV", "KIV", "NPIV", "TSLS", "Analysis", "ArgumentError", "BGMIVConfig", "BGMIVError", "BGMIVWarning",
+    "BlockSpec", "Calibration", "Check", "Comparison", "ConfigError", "ControlFunction", "DataError", "DeepGMM",
+    "DeepIV", "Diagnosis", "DoseResponse", "FiniteMixture", "FitInterrupted", "FitWarning", "FittedBGMIV",
+    "FixedAffine", "GaussHermite", "IVData", "IVRegressor", "Identity", "Interval", "KindWarning", "MissingExtraError",
+    "ModelFileError", "MonteCarlo", "NotFittedError", "NotIdentifiedError", "QuasiMonteCarlo", "RoleScaling",
+    "Sensitivity", "Standardise", "SupportWarning", "Verdict", "WeakInstrumentWarning", "compare", "load",
+    "load_empirical", "read_table",
 ]  # fmt: skip
 
 _HOMES = {
     "bgmiv.adapters.sklearn": "IVRegressor",
-    "bgmiv.analysis.compare": "compare",
+    "bgmiv.analysis.analysis": "Analysis",
+    "bgmiv.analysis.compare": "Comparison compare",
     "bgmiv.baselines.control_function": "ControlFunction",
     "bgmiv.baselines.deepgmm": "DeepGMM",
     "bgmiv.baselines.deepiv": "DeepIV",
@@ -68,9 +80,13 @@ _HOMES = {
     "bgmiv.data": "BlockSpec FixedAffine IVData Identity RoleScaling Standardise",
     "bgmiv.data.files": "read_table",
     "bgmiv.designs.empirical": "load_empirical",
+    "bgmiv.diagnostics.checks": "Check Diagnosis",
+    "bgmiv.diagnostics.sensitivity": "Sensitivity",
+    "bgmiv.diagnostics.verdict": "Verdict",
     "bgmiv.effects": "DoseResponse",
-    "bgmiv.errors": "BGMIVError BGMIVWarning ConfigError DataError FitInterrupted FitWarning "
-    "ModelFileError NotFittedError SupportWarning WeakInstrumentWarning",
+    "bgmiv.errors": "ArgumentError BGMIVError BGMIVWarning ConfigError DataError FitInterrupted FitWarning KindWarning "
+    "MissingExtraError ModelFileError NotFittedError NotIdentifiedError SupportWarning WeakInstrumentWarning",
+    "bgmiv.estimators.calibration": "Calibration",
     "bgmiv.integrate": "FiniteMixture GaussHermite MonteCarlo QuasiMonteCarlo",
     "bgmiv.intervals": "Interval",
     "bgmiv.registry": "load",

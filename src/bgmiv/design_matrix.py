@@ -197,7 +197,7 @@ def _exogenous(data: IVData, within: Within, share: Floats, prepared: dict[str, 
     n = data.n_rows
     n_columns = len(ordinary_columns(data.schema, within.names))
     if n_columns > min(_MAX_COLUMNS, _MAX_SHARE * n):
-        reduction = BlockReduction(images=None).fit(data)
+        reduction = BlockReduction(images=False).fit(data)
         reduced = {block.name for block in data.schema.blocks if block.name in reduction.projections}
         if reduced:
             scores = sum(reduction.projections[name].n_components for name in reduced)

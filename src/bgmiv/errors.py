@@ -70,7 +70,18 @@ class DataError(BGMIVError, ValueError):
 
 
 class NotIdentifiedError(DataError):
-    """The instruments do not identify the effect of the treatment."""
+    """The instruments do not identify the effect of the treatment.
+
+    Example:
+        >>> import numpy as np
+        >>> from bgmiv import NPIV
+        >>> w, u = np.random.default_rng(0).normal(size=(2, 50))
+        >>> x = np.where(w + u > 0.5, "c", np.where(w + u > -0.5, "b", "a"))  # two effects, one instrument
+        >>> NPIV().fit(w + u, x, instruments=w)
+        Traceback (most recent call last):
+            ...
+        bgmiv.errors.NotIdentifiedError: ...
+    """
 
 
 class ConfigError(BGMIVError, ValueError):
@@ -86,7 +97,15 @@ class ConfigError(BGMIVError, ValueError):
 
 
 class ArgumentError(ConfigError, TypeError):
-    """A function has no argument of this name or place; the message names the one that was probably meant."""
+    """A function has no argument of this name or place; the message names the one that was probably meant.
+
+    Example:
+        >>> from bgmiv import TSLS
+        >>> TSLS(covarance="robust")
+        Traceback (most recent call last):
+            ...
+        bgmiv.errors.ArgumentError: ...
+    """
 
 
 class NotFittedError(BGMIVError, ValueError, AttributeError):
@@ -102,7 +121,14 @@ class NotFittedError(BGMIVError, ValueError, AttributeError):
 
 
 class MissingExtraError(BGMIVError, ImportError):
-    """An optional dependency is absent; the message says which extra installs it."""
+    """An optional dependency is absent; the message says which extra installs it.
+
+    Example:
+        >>> raise MissingExtraError("IVRegressor needs scikit-learn: pip install 'pybgmiv[sklearn]'")
+        Traceback (most recent call last):
+            ...
+        bgmiv.errors.MissingExtraError: IVRegressor needs scikit-learn: pip install 'pybgmiv[sklearn]'
+    """
 
 
 class StoreError(BGMIVError, OSError):
@@ -177,7 +203,17 @@ class BGMIVWarning(UserWarning):
 
 
 class KindWarning(BGMIVWarning):
-    """Columns of numbers that hold 0 and 1 only were taken for binary; the message names them and the way out."""
+    """Columns of numbers that hold 0 and 1 only were taken for binary; the message names them and the way out.
+
+    Example:
+        >>> import warnings
+        >>> from bgmiv import TSLS
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always", KindWarning)
+        ...     model = TSLS().fit([1.0, 3.0, 2.0, 5.0], [0, 1, 0, 1], instruments=[0.0, 1.0, 0.5, 0.7])
+        >>> "treatment_kind='continuous'" in str(caught[0].message)
+        True
+    """
 
 
 class FitWarning(BGMIVWarning):

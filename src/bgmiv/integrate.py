@@ -7,6 +7,7 @@ $\log p_{\mathrm{IV}}(y \mid w, z) = \operatorname{logsumexp}_m\{\ell_m + \log p
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
 from math import log
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bgmiv.errors import ConfigError
+from bgmiv.nn.settings import check_bounds
 
 if TYPE_CHECKING:
     from jax import Array
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FiniteMixture", "GaussHermite", "IntegrationRule", "MonteCarlo", "ObservedTreatment", "QuasiMonteCarlo",
-    "ResidualNodes", "check_rule", "log_integral", "residual_nodes", "rule_for",
+    "ResidualNodes", "log_integral", "residual_nodes", "rule_for",
 ]  # fmt: skip
 
 
@@ -49,23 +51,22 @@ def log_integral(log_weights: Array, log_densities: Array) -> Array:
     return logsumexp(log_weights + log_densities)
 
 
-def _check_count(n: int, argument: str) -> None:
-    if n < 1:
-        raise ConfigError(f"{argument} must be at least 1, got {n}.")
+class _NormalRule(ABC):
+    """A rule whose nodes are standard normal ones, moved to the row's mean and standard deviation."""
 
+    @abstractmethod
+    def quantiles(self, key: Array) -> tuple[ArrayLike, ArrayLike]:
+        """Nodes of a standard normal treatment and their log-weights."""
 
-def _at_quantiles(rule: IntegrationRule, head: Head, raw: Array, quantiles: Array) -> Array:
-    """Standard normal quantiles, moved to the row's mean and standard deviation."""
-    import jax.numpy as jnp
+    def nodes(self, head: Head, raw: Array, observed: Array, key: Array) -> tuple[Array, Array]:
+        import jax.numpy as jnp
 
-    from bgmiv.likelihood import Gaussian
+        from bgmiv.likelihood import Gaussian
 
-    if not isinstance(head, Gaussian):
-        raise ConfigError(
-            f"{type(rule).__name__} integrates over a Gaussian treatment, but this treatment's head is "
-            f"{type(head).__name__}; use FiniteMixture() for a discrete treatment."
-        )
-    return head.mean(raw) + jnp.sqrt(head.variance(raw)) * quantiles
+        assert isinstance(head, Gaussian), "rule_for gives the rule of a discrete treatment"
+        quantiles, log_weights = (jnp.asarray(values, raw.dtype) for values in self.quantiles(key))
+        x = head.mean(raw) + jnp.sqrt(head.variance(raw)) * quantiles
+        return x, jnp.broadcast_to(log_weights, x.shape)
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class MonteCarlo:
     n_draws: int = 1000
 
     def __post_init__(self) -> None:
-        _check_count(self.n_draws, "n_draws")
+        check_bounds(self, n_draws=1)
 
     def nodes(self, head: Head, raw: Array, observed: Array, key: Array) -> tuple[Array, Array]:
         import jax.numpy as jnp
@@ -93,7 +94,7 @@ class MonteCarlo:
 
 
 @dataclass(frozen=True)
-class QuasiMonteCarlo:
+class QuasiMonteCarlo(_NormalRule):
     r"""Stratified normal quantiles $x_m = \mu + \sigma \Phi^{-1}((m + u) / M)$ with a uniform shift $u$ a row and step.
 
     Unbiased as plain Monte Carlo is, with an error that falls like $1/M$ and faster instead of $1/\sqrt M$.
@@ -109,17 +110,16 @@ class QuasiMonteCarlo:
     n_nodes: int = 64
 
     def __post_init__(self) -> None:
-        _check_count(self.n_nodes, "n_nodes")
+        check_bounds(self, n_nodes=1)
 
-    def nodes(self, head: Head, raw: Array, observed: Array, key: Array) -> tuple[Array, Array]:
+    def quantiles(self, key: Array) -> tuple[ArrayLike, ArrayLike]:
         import jax
         import jax.numpy as jnp
         from jax.scipy.special import ndtri
 
         u = (jnp.arange(self.n_nodes) + jax.random.uniform(key)) / self.n_nodes
         # In float32 a shift near 1 can round the last level to exactly 1, whose quantile is infinite.
-        quantiles = ndtri(jnp.clip(u, 1e-7, 1.0 - 1e-7)).astype(raw.dtype)
-        return _at_quantiles(self, head, raw, quantiles), jnp.full((self.n_nodes,), -log(self.n_nodes), raw.dtype)
+        return ndtri(jnp.clip(u, 1e-7, 1.0 - 1e-7)), -log(self.n_nodes)
 
 
 @lru_cache
@@ -129,7 +129,7 @@ def _hermite(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @dataclass(frozen=True)
-class GaussHermite:
+class GaussHermite(_NormalRule):
     """Gauss-Hermite quadrature: exact for polynomials in x up to degree `2 * n_nodes - 1`, no randomness.
 
     `GaussHermite(1)` is the plug-in at the mean treatment.
@@ -145,20 +145,17 @@ class GaussHermite:
     n_nodes: int = 8
 
     def __post_init__(self) -> None:
-        _check_count(self.n_nodes, "n_nodes")
+        check_bounds(self, n_nodes=1)
         # Beyond, weights underflow.
         if self.n_nodes > 180:
             raise ConfigError(f"GaussHermite is stable up to 180 nodes, got {self.n_nodes}; use QuasiMonteCarlo.")
 
-    def nodes(self, head: Head, raw: Array, observed: Array, key: Array) -> tuple[Array, Array]:
-        import jax.numpy as jnp
-
-        points, log_weights = (jnp.asarray(values, raw.dtype) for values in _hermite(self.n_nodes))
-        return _at_quantiles(self, head, raw, points), log_weights
+    def quantiles(self, key: Array) -> tuple[ArrayLike, ArrayLike]:
+        return _hermite(self.n_nodes)
 
 
 @dataclass(frozen=True)
-class ResidualNodes:
+class ResidualNodes(_NormalRule):
     """Nodes at given standardised residuals of the treatment, with equal weights: for one that is not normal.
 
     Example:
@@ -172,14 +169,8 @@ class ResidualNodes:
 
     points: tuple[float, ...]
 
-    def __post_init__(self) -> None:
-        _check_count(len(self.points), "the number of points")
-
-    def nodes(self, head: Head, raw: Array, observed: Array, key: Array) -> tuple[Array, Array]:
-        import jax.numpy as jnp
-
-        n = len(self.points)
-        return _at_quantiles(self, head, raw, jnp.asarray(self.points, raw.dtype)), jnp.full((n,), -log(n), raw.dtype)
+    def quantiles(self, key: Array) -> tuple[ArrayLike, ArrayLike]:
+        return self.points, -log(len(self.points))
 
 
 def residual_nodes(residuals: ArrayLike, n_nodes: int, weights: ArrayLike | None = None) -> ResidualNodes:
@@ -218,11 +209,7 @@ class FiniteMixture:
 
         from bgmiv.likelihood import FiniteHead
 
-        if not isinstance(head, FiniteHead):
-            raise ConfigError(
-                f"FiniteMixture needs a discrete treatment, but this treatment's head is {type(head).__name__}; "
-                "use QuasiMonteCarlo() or GaussHermite() for a continuous one."
-            )
+        assert isinstance(head, FiniteHead), "rule_for refuses a continuous treatment"
         return jnp.asarray(head.support, raw.dtype), head.log_weights(raw)
 
 
@@ -239,19 +226,19 @@ class ObservedTreatment:
         return observed[None], jnp.zeros((1,), raw.dtype)
 
 
-def check_rule(rule: IntegrationRule, head: Head) -> None:
-    """Raise a `ConfigError` if the rule cannot integrate over the head; nothing is computed."""
-    import jax
-    import jax.numpy as jnp
-
-    raw, scalar = jax.ShapeDtypeStruct((head.raw_dim,), jnp.float32), jax.ShapeDtypeStruct((), jnp.float32)
-    jax.eval_shape(lambda raw, x: rule_for(rule, head).nodes(head, raw, x, jax.random.key(0)), raw, scalar)
-
-
 def rule_for(rule: IntegrationRule, head: Head) -> IntegrationRule:
-    """The rule itself, or the exact sum when the treatment is discrete and a continuous rule was configured."""
+    """The rule itself, or the exact sum when the treatment is discrete and a continuous rule was configured.
+
+    Raises:
+        ConfigError: an exact sum was configured for a continuous treatment.
+    """
     from bgmiv.likelihood import FiniteHead
 
-    if isinstance(head, FiniteHead) and not isinstance(rule, ObservedTreatment):
-        return FiniteMixture()
+    if isinstance(head, FiniteHead):
+        return rule if isinstance(rule, ObservedTreatment) else FiniteMixture()
+    if isinstance(rule, FiniteMixture):
+        raise ConfigError(
+            f"FiniteMixture needs a discrete treatment, but this treatment's head is {type(head).__name__}; use "
+            "QuasiMonteCarlo() or GaussHermite() for a continuous one."
+        )
     return rule

@@ -7,7 +7,6 @@ categorical as one-hot events and categorical as codes for discrete ones.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log, pi
 from typing import Protocol, runtime_checkable
@@ -16,8 +15,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.scipy.special import logsumexp, ndtri
-
-from bgmiv.errors import ConfigError
 
 __all__ = ["Bernoulli", "Categorical", "FiniteHead", "Gaussian", "GaussianMixture", "Head", "Levels"]
 
@@ -60,6 +57,19 @@ class FiniteHead(Head, Protocol):
 
     def log_weights(self, raw: Array) -> Array:
         """Log-probability of each value, shape `(len(support),)`."""
+
+
+class _LogLoss(ABC):
+    """A head whose loss is minus its log-density, and whose spread has no penalty."""
+
+    @abstractmethod
+    def log_prob(self, raw: Array, value: Array) -> Array: ...
+
+    def fit_error(self, raw: Array, value: Array) -> Array:
+        return -self.log_prob(raw, value)
+
+    def spread_penalty(self, raw: Array) -> Array:
+        return jnp.zeros((), raw.dtype)
 
 
 def _softplus(x: Array) -> Array:
@@ -126,7 +136,7 @@ class Gaussian:
 
 
 @dataclass(frozen=True)
-class GaussianMixture:
+class GaussianMixture(_LogLoss):
     r"""A scalar with density $\sum_k \pi_k\, \mathcal N(x; \mu_k, \sigma_k^2)$: a mixture density network's output.
 
     The raw output holds means $\mu$, raw standard deviations $r$ with
@@ -149,12 +159,6 @@ class GaussianMixture:
     n_components: int = 10
     floor: float = 1e-3
 
-    def __post_init__(self) -> None:
-        if self.n_components < 1:
-            raise ConfigError(f"n_components must be at least 1, got {self.n_components}.")
-        if not self.floor > 0.0:
-            raise ConfigError(f"floor must be above 0, got {self.floor}.")
-
     @property
     def dim(self) -> int:
         return 1
@@ -163,13 +167,9 @@ class GaussianMixture:
     def raw_dim(self) -> int:
         return 3 * self.n_components
 
-    def _raw_parts(self, raw: Array) -> Sequence[Array]:
-        """Means, raw standard deviations and logits; split, not sliced, as in `Gaussian`."""
-        return jax.lax.split(raw, (self.n_components,) * 3)
-
     def _parts(self, raw: Array) -> tuple[Array, Array, Array]:
-        """Means, standard deviations and log-weights, each `(n_components,)`."""
-        mean, spread, logits = self._raw_parts(raw)
+        """Means, standard deviations and log-weights, each `(n_components,)`; split, not sliced, as in `Gaussian`."""
+        mean, spread, logits = jax.lax.split(raw, (self.n_components,) * 3)
         return mean, _softplus(spread) + self.floor, logits - logsumexp(logits)
 
     def log_prob(self, raw: Array, value: Array) -> Array:
@@ -201,25 +201,9 @@ class GaussianMixture:
     def fit_error(self, raw: Array, value: Array) -> Array:
         return (value - self.mean(raw)) ** 2
 
-    def spread_penalty(self, raw: Array) -> Array:
-        return jnp.mean(self._raw_parts(raw)[1] ** 2)
-
-
-class _Discrete(ABC):
-    """What discrete heads share: the cross-entropy as loss, and no spread. Draws carry no gradient."""
-
-    @abstractmethod
-    def log_prob(self, raw: Array, value: Array) -> Array: ...
-
-    def fit_error(self, raw: Array, value: Array) -> Array:
-        return -self.log_prob(raw, value)
-
-    def spread_penalty(self, raw: Array) -> Array:
-        return jnp.zeros((), raw.dtype)
-
 
 @dataclass(frozen=True)
-class Bernoulli(_Discrete):
+class Bernoulli(_LogLoss):
     r"""Independent 0/1 coordinates with $P(x_j = 1) = \mathrm{logit}^{-1}(r_j)$.
 
     With `dim == 1` it is also a finite head: its support is {0, 1}.
@@ -254,7 +238,7 @@ class Bernoulli(_Discrete):
 
 
 @dataclass(frozen=True)
-class Categorical(_Discrete):
+class Categorical(_LogLoss):
     r"""One of `dim` levels, as a one-hot event; $P(\text{level } k) = \mathrm{softmax}(r)_k$.
 
     Example:
@@ -281,7 +265,7 @@ class Categorical(_Discrete):
 
 
 @dataclass(frozen=True)
-class Levels(_Discrete):
+class Levels(_LogLoss):
     r"""The code of one of `n_levels` levels, a scalar from 0 to K - 1; $P(k) = \mathrm{softmax}(r)_k$.
 
     `Categorical` for a variable that is summed over: a finite head, whose events are codes instead of one-hot rows.

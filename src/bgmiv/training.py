@@ -37,8 +37,20 @@ from bgmiv.errors import ConfigError, DataError, DivergedError, FitInterrupted, 
 from bgmiv.progress import HistoryRow, Reporter, silent
 
 __all__ = [
-    "Checkpoint", "EarlyStopping", "Program", "RandomNumbers", "Row", "RowWeights", "TrainingData", "bucket_size",
-    "fingerprint", "pad_rows", "run_once", "run_phase", "training_data",
+    "Checkpoint",
+    "EarlyStopping",
+    "Program",
+    "RandomNumbers",
+    "Resumed",
+    "Row",
+    "RowWeights",
+    "TrainingData",
+    "bucket_size",
+    "fingerprint",
+    "pad_rows",
+    "run_once",
+    "run_phase",
+    "training_data",
 ]  # fmt: skip
 
 _WORDS = 2**32
@@ -112,12 +124,12 @@ class RowWeights(NamedTuple):
         limits: `(n,)` whole numbers that do not fall: a random word below `limits[i]` and not below the one before
             draws row i. Rows that training leaves out have no words.
         training: `(n,)`, of mean one over the rows trained on, zero elsewhere.
-        held_out: `(n,)` weights of rows where a model is evaluated on them; None for equal ones.
+        held_out: `(n,)` weights of rows where a model is evaluated on them.
     """
 
     limits: Array
     training: Array
-    held_out: Array | None = None
+    held_out: Array
 
 
 class TrainingData(NamedTuple):
@@ -161,24 +173,19 @@ class TrainingData(NamedTuple):
         place = jnp.arange(max_rows)
         index = jnp.minimum(self.fold_start + place, len(self.rows.x) - 1)
         inside = (place < self.fold_size).astype(self.rows.x.dtype)
-        if self.weights is not None and self.weights.held_out is not None:
+        if self.weights is not None:
             inside = inside * self.weights.held_out[index]
-            total = jnp.sum(inside)
-            return jax.tree.map(lambda leaf: leaf[index], self.rows), inside / jnp.where(total > 0, total, 1.0)
-        return jax.tree.map(lambda leaf: leaf[index], self.rows), inside / jnp.maximum(jnp.sum(inside), 1.0)
+        total = jnp.sum(inside)
+        return jax.tree.map(lambda leaf: leaf[index], self.rows), inside / jnp.where(total > 0.0, total, 1.0)
 
 
 def training_data(
-    scaled: ScaledData,
-    batch_size: int,
-    fold: tuple[ArrayLike, ArrayLike] = (0, 0),
-    weights: ArrayLike | None = None,
-    held_out_weights: ArrayLike | None = None,
+    scaled: ScaledData, batch_size: int, fold: tuple[ArrayLike, ArrayLike] = (0, 0), weights: ArrayLike | None = None
 ) -> TrainingData:
     """Pad scaled data to its bucket and put it on the device; `fold` is the start and size of what is held out.
 
-    Members that share the rows and hold out others have one start and one size each. Rows are drawn in proportion to
-    `weights`, `(n,)` or `(members, n)`; a model is evaluated on its fold by `held_out_weights`, `(n,)`.
+    Members that share the rows and hold out others have one start and one size each. Rows are drawn, and a
+    model is evaluated on its fold, in proportion to `weights`, `(n,)`.
 
     Raises:
         DataError: the rows that a member trains on have no weight.
@@ -186,32 +193,26 @@ def training_data(
     n = len(scaled.x)
     padded = bucket_size(n, batch_size)
     rows = Row(*(jax.device_put(pad_rows(values, padded)) for values in (scaled.x, scaled.y, scaled.v, scaled.w)))
-    counted = None if weights is None else _row_weights(np.asarray(weights), padded, fold, held_out_weights)
+    counted = None if weights is None else _row_weights(np.asarray(weights, np.float64), padded, fold)
     count, start, size = (jax.device_put(np.asarray(number, np.int32)) for number in (n, *fold))
     return TrainingData(rows, count, start, size, counted)
 
 
-def _row_weights(
-    weights: np.ndarray, padded: int, fold: tuple[ArrayLike, ArrayLike], held_out: ArrayLike | None
-) -> RowWeights:
-    starts, sizes = np.asarray(fold[0]), np.asarray(fold[1])
-    n, members = weights.shape[-1], np.broadcast_shapes(weights.shape[:-1], starts.shape, sizes.shape)
+def _row_weights(weights: np.ndarray, padded: int, fold: tuple[ArrayLike, ArrayLike]) -> RowWeights:
+    starts, sizes = (np.asarray(part)[..., None] for part in fold)
     place = np.arange(padded)
-    left_out = (place >= starts[..., None]) & (place < (starts + sizes)[..., None])
-    own = np.zeros((*members, padded))
-    own[..., :n] = weights
-    own = np.where(left_out, 0.0, own)
+    inside = (place < len(weights)) & ~((place >= starts) & (place < starts + sizes))
+    own = np.where(inside, pad_rows(weights, padded), 0.0)
     totals = np.cumsum(own, axis=-1)
-    if not (totals[..., -1] > 0).all():
+    total = totals[..., -1:]
+    if not (total > 0).all():
         raise DataError("weights: the rows left for training all have weight zero. Give more rows a positive weight.")
     # Up to the last row with a weight, beyond which rounding must not leave a word.
-    shares = np.where(totals < totals[..., -1:], totals / totals[..., -1:], 1.0)
-    counts = np.sum((place < n) & ~left_out, axis=-1, keepdims=True)
-    evaluated = None if held_out is None else jax.device_put(pad_rows(np.asarray(held_out, np.float32), padded))
+    shares = np.where(totals < total, totals / total, 1.0)
     return RowWeights(
-        jax.device_put(np.minimum(np.floor(shares * _WORDS), _WORDS - 1).astype(np.uint32)),
-        jax.device_put((own * counts / totals[..., -1:]).astype(np.float32)),
-        evaluated,
+        limits=jax.device_put(np.minimum(np.floor(shares * _WORDS), _WORDS - 1).astype(np.uint32)),
+        training=jax.device_put((own * inside.sum(axis=-1, keepdims=True) / total).astype(np.float32)),
+        held_out=jax.device_put(pad_rows(weights.astype(np.float32), padded)),
     )
 
 
@@ -234,7 +235,7 @@ class Program(Protocol):
     def chunk(self) -> int:
         """Steps of a compiled chunk, after which the host reports and saves."""
 
-    def step(self, state: Any, data: TrainingData, key: Array) -> tuple[Any, dict[str, Array]]:
+    def step(self, state: Any, data: Any, key: Array) -> tuple[Any, dict[str, Array]]:
         """One step: the next state and its metrics."""
 
 
@@ -242,7 +243,7 @@ class Program(Protocol):
 class EarlyStopping(Protocol):
     """A phase that evaluates its state on held-out rows after every chunk, and may stop before its last step."""
 
-    def evaluate(self, state: Any, data: TrainingData) -> Any:
+    def evaluate(self, state: Any, data: Any) -> Any:
         """The state after the evaluation."""
 
     def stopped(self, state: Any) -> Array:
@@ -253,12 +254,12 @@ _FILE, _LOCK = "unfinished-fit.checkpoint", "unfinished-fit.lock"
 
 
 def fingerprint(*parts: Any) -> str:
-    """A hash of arrays (their bytes), keys and settings (their text), and of the versions that decide the numbers."""
-    digest = hashlib.sha256("".join(f"{name} {found}\0" for name, found in versions("jax", "numpy").items()).encode())
+    """A hash of arrays (their bytes), settings (their text), and of the versions that decide the numbers."""
+    digest = hashlib.sha256(
+        "".join(f"{name} {version}\0" for name, version in versions("jax", "numpy").items()).encode()
+    )
     for part in parts:
-        if isinstance(part, Array) and jnp.issubdtype(part.dtype, jax.dtypes.prng_key):
-            part = jax.random.key_data(part)
-        if isinstance(part, np.ndarray | Array):
+        if isinstance(part, np.ndarray):
             array = np.ascontiguousarray(part)
             digest.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
         else:
@@ -268,11 +269,12 @@ def fingerprint(*parts: Any) -> str:
 
 
 class Resumed(NamedTuple):
-    """Where a phase goes on: steps done, its state, and the history up to there."""
+    """Where a phase goes on: steps done, its state, the history up to there, and whether the fit has left it behind."""
 
     step: int
     state: Any
-    history: tuple[HistoryRow, ...]
+    history: list[HistoryRow]
+    passed: bool = False
 
 
 class Checkpoint:
@@ -333,12 +335,12 @@ class Checkpoint:
 
     def _read(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         try:
-            found = self._path.read_bytes()
+            saved = self._path.read_bytes()
         except FileNotFoundError:
             return {}, {}
         except OSError as error:
             raise StoreError(f"{self._path} cannot be read: {error.strerror or error}.") from error
-        checksum, _, content = found.partition(b"\n")
+        checksum, _, content = saved.partition(b"\n")
         if checksum.decode("latin-1") != hashlib.sha256(content).hexdigest():
             raise StoreError(f"{self._path} is damaged (its checksum does not match); delete it to start the fit over.")
         text, _, arrays = content.partition(b"\n")
@@ -350,20 +352,15 @@ class Checkpoint:
             )
         return header, load(arrays)
 
-    def passed(self, phase: str) -> tuple[HistoryRow, ...] | None:
-        """The history of a phase that the saved fit has left behind, or None."""
-        if phase not in self._header.get("passed", []):
-            return None
-        return tuple(row for row in self._history() if row.phase == phase)
-
     def resume(self, phase: str, state: Any) -> Resumed:
         """The saved state of this phase, or the given fresh one."""
-        if self._header.get("phase") != phase:
-            return Resumed(0, state, ())
-        leaves, tree = jax.tree.flatten(state)
-        history = tuple(row for row in self._history() if row.phase == phase)
-        restored = jax.device_put(jax.tree.unflatten(tree, [self._leaves[str(i)] for i in range(len(leaves))]))
-        return Resumed(self._header["step"], restored, history)
+        history = [row for row in self._history() if row.phase == phase]
+        passed, step = phase in self._header.get("passed", []), 0
+        if self._header.get("phase") == phase:
+            leaves, tree = jax.tree.flatten(state)
+            state = jax.device_put(jax.tree.unflatten(tree, [self._leaves[str(i)] for i in range(len(leaves))]))
+            step = self._header["step"]
+        return Resumed(step, state, history, passed)
 
     def _history(self) -> list[HistoryRow]:
         return [HistoryRow(*row) for row in self._header.get("history", [])]
@@ -394,9 +391,9 @@ class Checkpoint:
 
 @partial(jax.jit, static_argnames=("program",), donate_argnames=("state",))
 def _run_chunk(
-    program: Program, state: Any, data: TrainingData, key: Array, start: Array, count: Array
+    program: Program, state: Any, data: Any, key: Array, start: Array, count: Array
 ) -> tuple[Any, dict[str, Array]]:
-    def one(state: Any, data: TrainingData, key: Array) -> tuple[Any, dict[str, Array]]:
+    def one(state: Any, data: Any, key: Array) -> tuple[Any, dict[str, Array]]:
         zeros = {name: jnp.zeros(()) for name in program.metric_names}
 
         def body(i: Array, carry: tuple[Any, dict[str, Array]]) -> tuple[Any, dict[str, Array]]:
@@ -457,7 +454,7 @@ def _interrupts() -> Iterator[Callable[[], bool]]:
 def run_phase(
     program: Program,
     state: Any,
-    data: TrainingData,
+    data: Any,
     key: Array,
     *,
     reporter: Reporter = silent,
@@ -465,7 +462,8 @@ def run_phase(
 ) -> tuple[Any, tuple[HistoryRow, ...]]:
     """Run a phase to its end; one that the checkpoint has passed is not run again.
 
-    With one key a member, the state has a leading member axis, and so may the folds of the rows, which all share.
+    The data are what the program's steps take. With one key a member they are `TrainingData`, whose rows all share, and
+    the state has a leading member axis, and so may the folds of the rows.
 
     Returns:
         The final state and one history row a chunk; with several keys each metric is a list with one number a member.
@@ -474,11 +472,10 @@ def run_phase(
         FitInterrupted: on Ctrl-C, at the end of the running chunk.
         DivergedError: when no member's loss is finite any more.
     """
-    passed = checkpoint.passed(program.name) if checkpoint else None
-    if passed is not None and checkpoint is not None:
-        return checkpoint.resume(program.name, state).state, passed
-    done, state, earlier = checkpoint.resume(program.name, state) if checkpoint else (0, state, ())
-    state, history = _own(state), list(earlier)
+    resumed = checkpoint.resume(program.name, state) if checkpoint else Resumed(0, state, [])
+    if resumed.passed:
+        return resumed.state, tuple(resumed.history)
+    done, state, history, _ = resumed._replace(state=_own(resumed.state))
     if checkpoint is not None and not done:
         # A disk that cannot hold the state is better known now.
         checkpoint.save(program.name, 0, state, history, last=False)

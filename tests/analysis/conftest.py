@@ -16,7 +16,6 @@ from bgmiv.analysis.analysis import (
     AnalysisRequest,
     ColumnSummary,
     Curve,
-    CurveSource,
     EffectRow,
     Group,
     HistoryLine,
@@ -46,9 +45,8 @@ def _curve(group: Group, values: np.ndarray, support: np.ndarray, grid: np.ndarr
     factors = {"sampling": (scale * shapes, np.inf), "network": (0.4 * scale * shapes[::-1], 7.0)}
     sources = tuple(Source(name, rows, dof) for name, (rows, dof) in factors.items())
     ends, band = (interval_of(Estimate(values, sources), 0.95, band=kind) for kind in ("pointwise", "uniform"))
-    kept = tuple(CurveSource(one.name, one.dof, tuple(map(tuple, one.factors.tolist()))) for one in sources)
     inner = (tuple(part.tolist()) for part in (grid, values, ends.lower, ends.upper, support))
-    return Curve(group, *inner, kept, tuple(band.lower.tolist()), tuple(band.upper.tolist()))
+    return Curve(group, *inner, sources, tuple(band.lower.tolist()), tuple(band.upper.tolist()))
 
 
 def _effect(curve: Curve, t0: float, t1: float) -> EffectRow:

@@ -19,7 +19,7 @@ from bgmiv.analysis.page import report_page
 from bgmiv.analysis.text import assumptions, summary_text
 from bgmiv.cli.main import app
 from bgmiv.data import IVData
-from bgmiv.errors import ConfigError, DataError
+from bgmiv.errors import ConfigError, DataError, WeakInstrumentWarning
 from bgmiv.numerals import together
 
 RNG = np.random.default_rng(1)
@@ -111,7 +111,7 @@ def test_bands_and_the_command_line_say_the_same(tmp_path: Path) -> None:
     told = CliRunner().invoke(
         app, ["effect", str(tmp_path / "fit"), "--t0", "0.5", "--t1", "1.5"], env={"COLUMNS": "200"}
     )
-    assert f"{asked.estimate:.4g} │ {asked.lower:.4g} to {asked.upper:.4g}" in " ".join(told.output.split())
+    assert f"{asked.estimate:.4g} {asked.lower:.4g} to {asked.upper:.4g}" in " ".join(told.output.split())
 
 
 def test_a_request_is_computed_once_and_asks_every_group_once(tsls: TSLS, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,6 +133,20 @@ def test_other_methods_are_asked_the_same(tsls: TSLS) -> None:
         ("2SLS without the instrument", "no-instrument"),
         ("OLS", "line-without-instrument"),
     ]
+
+
+def test_each_method_has_the_interval_of_its_own_instruments() -> None:
+    """Weak instruments of one fit say nothing of another's: `analysis(compare=)`, `compare` and API agree."""
+    rng = np.random.default_rng(3)
+    w, u = rng.normal(size=(2, 400))
+    x = w + u
+    strong = TSLS().fit(2.0 * x - u, x, instruments=w)
+    with pytest.warns(WeakInstrumentWarning):
+        weak = TSLS().fit(2.0 * x - u, x, instruments=w + 5.0 * rng.normal(size=400))
+    for main, other in ((weak, strong), (strong, weak)):
+        row = main.analysis(t0=0.0, t1=1.0, no_instrument=False, compare={"other": other}).methods[-1]
+        assert row.interval.method == other.ate_interval(t0=0.0, t1=1.0).method
+        assert ends(row) == pytest.approx(ends(other.ate_interval(t0=0.0, t1=1.0)), rel=1e-12)
 
 
 def test_between_the_points_a_stored_curve_is_read_along_lines(tsls: TSLS) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bgmiv import TSLS, compare
+from bgmiv import TSLS, compare, load
 from bgmiv.analysis.plots import plot_methods
 from bgmiv.errors import ConfigError, DataError, NotFittedError
 
@@ -54,9 +55,9 @@ def test_methods_without_intervals_have_none(table: dict[str, np.ndarray], monke
     assert "KIV: not checked in held-out rows; point estimate only" in str(found)
 
 
-def test_a_model_without_its_rows_needs_rows_and_treatments(table: dict[str, np.ndarray]) -> None:
-    model = fitted(TSLS(), table)
-    model.data_ = None
+def test_a_model_without_its_rows_needs_rows_and_treatments(table: dict[str, np.ndarray], tmp_path: Path) -> None:
+    fitted(TSLS(), table).save(tmp_path / "model")
+    model = load(tmp_path / "model")
     with pytest.raises(ConfigError, match="no model holds its rows"):
         compare({"2SLS": model})
     with pytest.raises(ConfigError, match="'2SLS' was loaded and holds no rows"):

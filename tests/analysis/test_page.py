@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bgmiv.analysis.analysis import Analysis, AnalysisRequest, ColumnSummary, Curve, CurveSource, Group, HistoryLine
+from bgmiv.analysis.analysis import Analysis, AnalysisRequest, ColumnSummary, Curve, Group, HistoryLine
 from bgmiv.analysis.axes import axis_over, curve_axes, effect_axis, outside_support
 from bgmiv.analysis.page import compact_factors, payload, report_page, tables, write_report
 from bgmiv.diagnostics.checks import Diagnosis
 from bgmiv.errors import ConfigError, DataError, StoreError
+from bgmiv.intervals import Source
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,7 @@ def test_only_its_own_style_and_script_act_and_nothing_is_loaded(page: str) -> N
 def test_it_is_small(page: str, analysis: Analysis) -> None:
     assert len(page.encode()) < 200_000
     wide = np.random.default_rng(0).normal(size=(800, 49)).cumsum(axis=1)
-    source = CurveSource("sampling", math.inf, tuple(tuple(row) for row in wide.tolist()))
+    source = Source("sampling", wide, math.inf)
     curves = (replace(analysis.curves[0], sources=(source, source)),) * 12
     many = replace(analysis, curves=curves, effects=analysis.effects[:1] * 12)
     assert len(report_page(many).encode()) < 1_500_000
@@ -119,7 +120,7 @@ def test_the_numbers_behind_tables_and_figures(analysis: Analysis) -> None:
 
 def test_fewer_factors_give_the_same_covariance() -> None:
     wide = np.random.default_rng(0).normal(size=(300, 9)) * np.geomspace(1.0, 1e-3, 9)
-    compact = compact_factors(CurveSource("sampling", 10.0, tuple(map(tuple, wide.tolist()))))
+    compact = compact_factors(Source("sampling", wide, 10.0))
     assert compact.shape == (9, 9)
     np.testing.assert_allclose(compact.T @ compact, wide.T @ wide, rtol=1e-9, atol=1e-9)
 

@@ -11,35 +11,28 @@ import pytest
 from bgmiv.baselines.deepgmm import (
     DeepGMM,
     DeepGMMConfig,
-    GameState,
+    GameRows,
     MomentGame,
-    choose,
+    best_round,
     critic_of,
     paper_preset,
     residuals_of,
     violation,
 )
-from bgmiv.baselines.networks import CovariateNet
+from bgmiv.baselines.members import CovariateNet
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import ScaledData
 from bgmiv.designs import VectorProxyDesign
 from bgmiv.effects import predict
 from bgmiv.errors import ConfigError, DivergedError
-from bgmiv.nn.features import BlockFeatures
 from bgmiv.nn.settings import FeatureConfig
 from bgmiv.training import TrainingData, training_data
 
-TINY = DeepGMMConfig(
-    hidden=(6,),
-    game=MomentGame(rounds=2, round_updates=3, batch_size=16),
-    learning_rates=(1e-3,),
-    members=1,
-    held_out=0.2,
-)
+TINY = DeepGMMConfig(hidden=(6,), game=MomentGame(rounds=2, round_updates=3, batch_size=16), members=1, held_out=0.2)
 
 
 def net(seed: int) -> CovariateNet:
-    return CovariateNet(BlockFeatures((), ()), 1, (4,), 1, dropout=0.0, key=jax.random.key(seed))
+    return CovariateNet((), FeatureConfig(), 1, (4,), 1, key=jax.random.key(seed))
 
 
 def rows(n: int) -> TrainingData:
@@ -56,7 +49,7 @@ def test_violation_formula() -> None:
 
 
 def test_optimistic_adam_is_the_published_one() -> None:
-    updates_of = MomentGame()._optimiser()
+    updates_of = MomentGame().optimiser
     adam = optax.scale_by_adam(b1=0.5, b2=0.9)
     params = jnp.zeros(3)
     state, plain_state = updates_of.init(params), adam.init(params)
@@ -73,7 +66,7 @@ def test_optimistic_adam_is_the_published_one() -> None:
 def test_one_update_follows_both_players_gradients() -> None:
     data, g, f = rows(32), net(0), net(1)
     game = MomentGame(rounds=1, round_updates=1, batch_size=None, optimistic=False, schedule="constant", damping=0.2)
-    state, _ = jax.jit(game.step)(jax.jit(game.init)(g, f, data, 1e-3), data, jax.random.key(0))
+    state, _ = jax.jit(game.step)(jax.jit(game.init)(g, f, data), GameRows(data, data), jax.random.key(0))
     weights = np.full(32, 1.0 / 32.0, np.float32)
 
     @jax.jit
@@ -97,14 +90,11 @@ def test_choice_is_the_smallest_worst_violation() -> None:
     signal = np.sign(np.arange(40) % 2 - 0.5)
     noise = np.sign(np.arange(40) // 2 % 2 - 0.5)
 
-    def state(*scales: float) -> GameState:
-        residuals = np.stack([scale * signal + noise for scale in scales])
-        critics = np.stack([signal, -signal, noise * signal])
-        fresh = game.init(net(0), net(1), rows(40), 1e-3)
-        return fresh._replace(residuals=jnp.asarray(residuals), critics=jnp.asarray(critics))
-
-    choice = choose([state(0.9, 0.5, -0.8), state(0.6, 0.1, 0.3)], damping=0.0)
-    assert (choice.run, choice.round) == (1, 1)
+    residuals = np.stack([scale * signal + noise for scale in (0.9, 0.1, -0.8)])
+    critics = np.stack([signal, -signal, noise * signal])
+    state = game.init(net(0), net(1), rows(40))
+    state = state._replace(residuals=jnp.asarray(residuals), critics=jnp.asarray(critics))
+    assert best_round(state, rows(40), damping=0.0) == 1
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +106,7 @@ def confounded() -> IVData:
 
 
 def test_corrects_what_a_regression_does_not(confounded: IVData) -> None:
-    config = replace(TINY, hidden=(16,), game=MomentGame(rounds=20, round_updates=50, chunk=20), learning_rates=(2e-3,))
+    config = replace(TINY, hidden=(16,), game=MomentGame(rounds=20, round_updates=50, learning_rate=2e-3))
     low, high = predict(config.fit(confounded, 0), [-1.0, 1.0])
     assert (high - low) / 2.0 > 0.6
     # The plain regression's slope is 1 - 2 Var(u) / Var(w + u) = 0.
@@ -124,20 +114,17 @@ def test_corrects_what_a_regression_does_not(confounded: IVData) -> None:
     assert abs(high - low) / 2.0 < 0.3
 
 
-def test_learning_rates_are_pooled_and_a_diverged_run_is_left_out_unless_all_diverge(confounded: IVData) -> None:
-    pooled = replace(TINY, learning_rates=(1e-3, 1e-4)).fit(confounded, 1)
-    assert [row.phase for row in pooled.history] == ["moment game"] * 2
-    assert np.isfinite(pooled.members[0].choice.violation)
-    left = replace(TINY, learning_rates=(1e30, 1e-3)).fit(confounded, 0)
-    assert left.members[0].choice.run == 0
-    with pytest.raises(DivergedError):
-        replace(TINY, learning_rates=(1e30,)).fit(confounded, 0)
-
-
-def test_without_held_out_rows_the_last_round_of_one_game_is_taken(confounded: IVData) -> None:
-    fitted = replace(TINY, held_out=0.0, learning_rates=(1e-3, 1e-4)).fit(confounded, 0)
-    assert fitted.members[0].choice.round == 1
+def test_without_held_out_rows_the_last_round_is_taken(confounded: IVData) -> None:
+    fitted = replace(TINY, held_out=0.0).fit(confounded, 0)
+    shorter = replace(fitted.config, game=replace(TINY.game, rounds=1, schedule="constant"))
+    longer = replace(fitted.config, game=replace(TINY.game, rounds=2, schedule="constant"))
+    assert predict(shorter.fit(confounded, 0), [0.0]) != predict(longer.fit(confounded, 0), [0.0])
     assert len(fitted.history) == 1
+
+
+def test_a_game_that_diverges_is_an_error(confounded: IVData) -> None:
+    with pytest.raises(DivergedError):
+        replace(TINY, game=replace(TINY.game, learning_rate=1e30)).fit(confounded, 0)
 
 
 def test_vector_blocks_and_critic_steps_over_all_rows() -> None:
@@ -150,22 +137,21 @@ def test_vector_blocks_and_critic_steps_over_all_rows() -> None:
 
 def test_presets() -> None:
     default, paper = DeepGMMConfig(), paper_preset()
-    assert (default.members, default.held_out, default.learning_rates) == (4, 0.2, (1e-3,))
+    assert (default.members, default.held_out, default.game.learning_rate) == (4, 0.2, 1e-3)
     assert paper.game.rounds * paper.game.round_updates == 20_000
     assert (paper.game.critic_steps, paper.game.batch_size, paper.game.damping) == (5, None, 0.0)
-    assert paper.learning_rates == (5e-4,)
+    assert paper.game.learning_rate == 5e-4
 
 
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
         ({"hidden": (0,)}, "hidden"),
-        ({"learning_rates": ()}, "learning_rates"),
-        ({"learning_rates": (0.0,)}, "learning_rates"),
+        ({"learning_rate": 0.0}, "learning_rate must be above 0"),
         ({"held_out": 1.0}, "held_out"),
         ({"updates": 0}, "updates must be at least 1"),
         ({"batch_size": 1}, "batch_size must be at least 2"),
-        ({"damping": -1.0}, "damping must be finite and at least 0"),
+        ({"damping": -1.0}, "damping must be at least 0, got -1.0"),
         ({"preset": "best"}, "preset must be one of default, paper"),
     ],
 )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,25 +14,33 @@ from bgmiv.baselines.deepiv import (
     DeepIVConfig,
     OutcomeObjective,
     Stage,
-    StageSettings,
+    StageRows,
+    StageState,
     TreatmentObjective,
     pair_loss,
     paper_preset,
 )
-from bgmiv.baselines.networks import CovariateNet
+from bgmiv.baselines.members import Best, CovariateNet, Learner
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import ScaledData
-from bgmiv.designs import DemandDesign, VectorProxyDesign
+from bgmiv.data.schema import BlockKind, CovariateBlock
+from bgmiv.designs import VectorProxyDesign
 from bgmiv.effects import predict
 from bgmiv.errors import ConfigError
 from bgmiv.likelihood import Bernoulli, GaussianMixture
-from bgmiv.nn.features import BlockFeatures, Raw
 from bgmiv.nn.settings import FeatureConfig
 from bgmiv.training import Row, training_data
 
+COLUMN = (CovariateBlock("v", BlockKind.continuous, ("v",), 0, 1),)
+
 
 def small_net(dropout: float = 0.0) -> CovariateNet:
-    return CovariateNet(BlockFeatures((Raw(1),), ((0, 1),)), 1, (4,), 1, dropout=dropout, key=jax.random.key(3))
+    return CovariateNet(COLUMN, FeatureConfig(), 1, (4,), 1, dropout=dropout, key=jax.random.key(3))
+
+
+def stage(objective: TreatmentObjective | OutcomeObjective, **settings: Any) -> Stage:
+    given = {"n_steps": 9, "batch_size": 8, "learning_rate": 1.0, "tolerance": 1.0, **settings}
+    return Stage(objective, schedule="constant", weight_decay=0.0, metric_names=("loss", "held_out"), **given)
 
 
 def test_two_sample_gradient_is_unbiased_and_plain_squares_are_not() -> None:
@@ -89,8 +98,9 @@ def test_corrects_what_a_regression_does_not() -> None:
     w, v, u = rng.normal(size=(3, 1000))
     x = w + v + u
     data = IVData.from_arrays(x - 2.0 * u + v, x, instruments=w, covariates=v)
-    settings = StageSettings(epochs=40, batch_size=50, learning_rate=5e-3, schedule="cosine", chunk=40)
-    with_iv = DeepIVConfig(3, (16,), treatment_stage=settings, outcome_stage=settings, members=1, held_out=0.0)
+    with_iv = DeepIVConfig(
+        3, (16,), epochs=40, batch_size=50, learning_rate=5e-3, weight_decays=(0.0, 0.0), members=1, held_out=0.0
+    )
     # Given v, the plain regression's slope is 1 - 2 Var(u) / Var(w + u) = 0.
     for config, slope in ((with_iv, 1.0), (with_iv.without_instrument(), 0.0)):
         low, high = predict(config.fit(data, 0), [-1.0, 1.0], np.zeros(2))
@@ -101,32 +111,28 @@ def test_the_best_held_out_epoch_is_kept() -> None:
     rng = np.random.default_rng(0)
     x, w = rng.normal(size=(2, 24)).astype(np.float32)
     rows = training_data(ScaledData((x > 0).astype(np.float32), x, np.zeros((24, 0), np.float32), w[:, None]), 8)
-    settings = StageSettings(epochs=9, batch_size=8, learning_rate=1.0)
-    stage = Stage(TreatmentObjective(Bernoulli(1)), settings, holds_out=True)
-    net = CovariateNet(BlockFeatures((), ()), 1, (3,), 1, dropout=0.0, key=jax.random.key(0))
-    state, step, losses, nets = stage.init(net, rows, jax.random.key(1)), jax.jit(stage.step), [], []
+    program = stage(TreatmentObjective(Bernoulli(1)))
+    net = CovariateNet((), FeatureConfig(), 1, (3,), 1, key=jax.random.key(0))
+    state = StageState(Learner.begin(net, program.optimiser), jnp.zeros((), jnp.int32), Best.first(net))
+    data, step, losses, nets = StageRows(rows, rows, jnp.zeros((24, 0))), jax.jit(program.step), [], []
     for i in range(9):
-        state, metrics = step(state, rows, jax.random.key(i))
+        state, metrics = step(state, data, jax.random.key(i))
         losses.append(float(metrics["held_out"]))
-        nets.append(state.net)
+        nets.append(state.learner.net)
     best = int(np.argmin(losses))
     # Steps of size one jump about, so that the last epoch is not the best.
     assert best < 8
-    assert jax.tree.all(jax.tree.map(np.array_equal, state.best.net, nets[best]))
+    assert jax.tree.all(jax.tree.map(np.array_equal, state.best.networks, nets[best]))
 
 
 def test_the_newest_epoch_that_is_not_clearly_worse_is_kept() -> None:
     net, outcome, treatment = small_net(), OutcomeObjective(None), TreatmentObjective(GaussianMixture(1))
-    data = training_data(ScaledData(*np.ones((2, 8), np.float32), *np.ones((2, 8, 1), np.float32)), 1)
+    # A network whose loss is 10% above the lowest so far.
+    best, loss = Best.first(jax.tree.map(jnp.zeros_like, net))._replace(loss=jnp.asarray(1.0)), jnp.asarray(1.1)
     for tolerance, kept in ((1.0, False), (1.05, False), (1.2, True)):
-        stage = Stage(outcome, StageSettings(tolerance=tolerance), holds_out=True)
-        best = stage.init(net, data, jax.random.key(0)).best
-        assert best is not None
-        _, loss = stage._better(net, best)
-        # A network whose loss is 10% above the lowest so far.
-        other = jax.tree.map(jnp.zeros_like, net)
-        found, _ = stage._better(net, best._replace(net=other, loss=loss / 1.1))
-        assert bool(jnp.array_equal(found.net.output.kernel, net.output.kernel)) is kept
+        found = best.after(net, loss, outcome.limit(best.loss, tolerance))
+        assert bool(jnp.array_equal(found.networks.output.kernel, net.output.kernel)) is kept
+        assert (float(found.loss), int(found.stale)) == (1.0, 0 if kept else 1)
     # The log-density of a normal whose variance is wrong by that factor; losses of small errors may be negative.
     assert float(treatment.limit(jnp.asarray(-2.0), 1.1)) == pytest.approx(-2.0 + 0.5 * np.log(1.1))
     assert float(outcome.limit(jnp.asarray(-2.0), 1.1)) == pytest.approx(-2.0 / 1.1)
@@ -138,22 +144,19 @@ def test_vector_blocks_go_through_the_shared_features() -> None:
     for covariates, width in ((config.covariates, 5), (FeatureConfig(), 64)):
         fitted = replace(config, covariates=covariates).fit(design.sample(250, 0.5, 0), 0)
         assert all(set(row.metrics) == {"loss", "held_out"} for row in fitted.history)
-        member = fitted.members[0]
-        assert member.treatment_net.features.width == member.net.features.width == 1 + width
+        assert fitted.members[0].net.features.width == 1 + width
 
 
 def test_presets() -> None:
-    data = DemandDesign().sample(1000, 0.5, 0)
-    paper = paper_preset().resolved(data.schema, 1000)
-    assert (paper.hidden, paper.dropout, paper.n_components, paper.n_samples) == ((128, 64, 32), 0.5, 10, 2)
-    assert paper_preset().resolved(data.schema, 9000).dropout == pytest.approx(0.1)
-    assert (paper.outcome_stage.epochs, paper.outcome_stage.batch_size) == (300, 100)
-    wide = VectorProxyDesign(vector_dim=3).sample(50, 0.5, 0).schema
-    assert paper_preset().resolved(wide, 50).hidden == (32,)
-    assert paper_preset().resolved(wide, 50).outcome_stage.batch_size == 50
-    assert (paper.members, paper.held_out, paper.outcome_stage.tolerance) == (1, 0.0, 1.0)
-    assert (DeepIVConfig().members, DeepIVConfig().held_out) == (4, None)
-    assert DeepIVConfig().resolved(wide, 50).hidden == (128, 64, 32)
+    default, paper = DeepIVConfig(), paper_preset()
+    assert (paper.hidden, paper.dropout, paper.n_components, paper.n_samples) == (None, None, 10, 2)
+    assert (paper.epochs, paper.batch_size, paper.schedule, paper.tolerance) == (300, 100, "constant", 1.0)
+    assert (paper.members, paper.held_out) == (1, 0.0)
+    assert (default.members, default.held_out, default.hidden) == (4, None, (128, 64, 32))
+    few = replace(paper, epochs=1).fit(VectorProxyDesign(vector_dim=3).sample(50, 0.5, 0), 0)
+    net = few.members[0].net
+    assert [layer.bias.shape for layer in net.layers] == [(32,)]
+    assert net.dropout == 0.5
 
 
 @pytest.mark.parametrize(
@@ -161,9 +164,9 @@ def test_presets() -> None:
     [
         ({"hidden": (0,)}, "hidden"),
         ({"dropout": 1.0}, "dropout must lie"),
-        ({"n_components": 0}, "component"),
+        ({"n_components": 0}, "n_components must be at least 1"),
         ({"n_samples": 1}, "n_samples must be at least 2"),
-        ({"epochs": -1}, "epochs must be finite and at least 0"),
+        ({"epochs": -1}, "epochs must be at least 0"),
         ({"batch_size": 0}, "batch_size"),
         ({"preset": "best"}, "preset must be one of default, paper"),
     ],
@@ -172,4 +175,4 @@ def test_refuses_bad_settings(bad: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         DeepIV(**bad)._config()
     with pytest.raises(ConfigError, match="schedule"):
-        replace(StageSettings(), schedule="linear")
+        DeepIVConfig(schedule="linear")  # type: ignore[arg-type]

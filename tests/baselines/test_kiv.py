@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bgmiv.baselines import kiv
 from bgmiv.baselines.kiv import KIV, KIVConfig, paper_preset
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import Identity, RoleScaling
@@ -87,23 +88,27 @@ def demand_data() -> IVData:
     return DemandDesign().sample(120, 0.5, 0)
 
 
-@pytest.mark.parametrize(("stage1", "stage2"), [(-5.0, -4.0), (-2.0, -6.0)])
-def test_equals_the_dense_textbook_computation(demand_data: IVData, stage1: float, stage2: float) -> None:
-    config = KIVConfig(stage1_grid=(stage1, stage1), stage2_grid=(stage2, stage2), grid_size=1)
+@pytest.mark.parametrize("penalty", [1e-5, 1e-3])
+def test_equals_the_dense_textbook_computation(
+    demand_data: IVData, penalty: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kiv, "_PENALTIES", np.array([penalty]))
+    config = KIVConfig()
     fitted, grid = config.fit(demand_data, SEED), DemandDesign().grid()
     covariates = np.column_stack([grid.covariates["time"], grid.covariates["group"]])
-    expected = Textbook(demand_data, config).predict(grid.treatment, covariates, (10.0**stage1, 10.0**stage2))
+    expected = Textbook(demand_data, config).predict(grid.treatment, covariates, (penalty, penalty))
     error = np.abs(predict(fitted, grid.treatment, grid.covariates) - expected).max()
     assert error < 1e-6 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("validation", ["original", "projected"])
-def test_validation_losses_equal_the_textbooks(demand_data: IVData, validation: Any) -> None:
-    config = KIVConfig(
-        validation=validation, standard_errors=0.0, stage1_grid=(-6, -2), stage2_grid=(-6, -2), grid_size=5
-    )
-    fitted, textbook = config.fit(demand_data, SEED), Textbook(demand_data, config)
+def test_validation_losses_equal_the_textbooks(
+    demand_data: IVData, validation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     penalties = np.logspace(-2, -6, 5)
+    monkeypatch.setattr(kiv, "_PENALTIES", penalties)
+    config = KIVConfig(validation=validation, standard_errors=0.0)
+    fitted, textbook = config.fit(demand_data, SEED), Textbook(demand_data, config)
     np.testing.assert_allclose(fitted.losses[0], [textbook.stage1_loss(p) for p in penalties], rtol=1e-7)
     assert fitted.penalties[0] == pytest.approx(penalties[np.argmin(fitted.losses[0])])
     loss = textbook.original_loss if validation == "original" else textbook.projected_loss
@@ -131,8 +136,11 @@ def test_undoes_strong_confounding() -> None:
     assert errors[False] > 0.4
 
 
-def test_without_the_instrument_it_is_kernel_ridge_regression(demand_data: IVData) -> None:
-    config = KIVConfig(use_instrument=False, stage2_grid=(-3, -3), grid_size=1)
+def test_without_the_instrument_it_is_kernel_ridge_regression(
+    demand_data: IVData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kiv, "_PENALTIES", np.array([1e-3]))
+    config = KIVConfig(use_instrument=False)
     fitted, book = config.fit(demand_data, SEED), Textbook(demand_data, config)
     # Ridge in the span of the first sample's kernel functions, fitted on the second sample.
     left = book.k_x12 @ book.k_x12.T + len(book.second) * 1e-3 * book.k_xx
@@ -146,14 +154,16 @@ def test_without_the_instrument_it_is_kernel_ridge_regression(demand_data: IVDat
     np.testing.assert_array_equal(without.weights, fitted.weights)
 
 
-def test_landmarks_approximate_the_exact_fit(demand_data: IVData) -> None:
+def test_landmarks_approximate_the_exact_fit(demand_data: IVData, monkeypatch: pytest.MonkeyPatch) -> None:
     data, grid = DemandDesign().sample(400, 0.5, 0), DemandDesign().grid()
-    exact, nystroem = KIVConfig().fit(data, SEED), KIVConfig(landmarks=150).fit(data, SEED)
+    exact, whole = KIVConfig().fit(data, SEED), KIVConfig().fit(demand_data, SEED)
+    monkeypatch.setattr(kiv, "_LANDMARKS", 150)
+    nystroem = KIVConfig().fit(data, SEED)
     assert len(nystroem.points) <= 150 < len(exact.points)
     a, b = (predict(fitted, grid.treatment, grid.covariates)[grid.in_support] for fitted in (exact, nystroem))
     assert np.sqrt(np.mean((a - b) ** 2)) < 0.2 * a.std()
-    exact, all_rows = KIVConfig().fit(demand_data, SEED), KIVConfig(landmarks=60).fit(demand_data, SEED)
-    np.testing.assert_array_equal(exact.weights, all_rows.weights)
+    monkeypatch.setattr(kiv, "_LANDMARKS", 60)
+    np.testing.assert_array_equal(whole.weights, KIVConfig().fit(demand_data, SEED).weights)
 
 
 def test_vector_block_is_one_variable() -> None:
@@ -182,18 +192,7 @@ def test_needs_two_rows_in_each_sample(demand_data: IVData) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        {"validation": "oracle"},
-        {"standard_errors": -1.0},
-        {"split": 1.0},
-        {"stage1_grid": (-2.0, -10.0)},
-        {"stage2_grid": (float("nan"), 0.0)},
-        {"grid_size": 0},
-        {"lengthscales": "each"},
-        {"width": 0.0},
-        {"landmarks": 0},
-    ],
+    "wrong", [{"validation": "oracle"}, {"standard_errors": -1.0}, {"lengthscales": "each"}, {"width": 0.0}]
 )
 def test_bad_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
@@ -202,10 +201,10 @@ def test_bad_settings_are_refused(wrong: dict[str, Any]) -> None:
 
 def test_user_class() -> None:
     raw = RoleScaling(Identity(), Identity(), Identity(), Identity())
-    model = KIV("paper", validation="projected", scaling=raw)
+    model = KIV(preset="paper", validation="projected", scaling=raw)
     assert model._config() == replace(paper_preset(), validation="projected")
     with pytest.raises(ConfigError, match="preset"):
-        KIV("fast")._config()  # type: ignore[arg-type]
+        KIV(preset="fast")._config()  # type: ignore[arg-type]
 
 
 def test_median_of_a_mostly_constant_column_is_of_the_others() -> None:

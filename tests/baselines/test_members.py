@@ -12,15 +12,14 @@ import bgmiv
 from bgmiv.baselines.deepgmm import DeepGMM
 from bgmiv.baselines.deepiv import DeepIV
 from bgmiv.baselines.dfiv import DFIV
-from bgmiv.baselines.members import FittedMembers, Member, fit_members
+from bgmiv.baselines.members import FittedMembers, Member, MemberRows, NetworkConfig
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.scaling import RoleScaling, ScaledData
 from bgmiv.data.schema import Schema
 from bgmiv.designs import VectorProxyDesign
 from bgmiv.effects import predict
-from bgmiv.errors import BGMIVWarning, ConfigError, DivergedError
+from bgmiv.errors import ConfigError, DivergedError
 from bgmiv.preprocess.reduction import BlockReduction
-from bgmiv.progress import HistoryRow, Reporter, silent
+from bgmiv.progress import HistoryRow, Reporter
 
 TINY: dict[type, dict[str, Any]] = {
     DeepIV: {"epochs": 2, "batch_size": 40, "hidden": (6,), "n_components": 2},
@@ -44,26 +43,24 @@ class Mean(Member):
         return np.full(len(x), self.mean)
 
 
-@dataclass(frozen=True)
-class Means:
+@dataclass(frozen=True, eq=False)
+class FittedMeans(FittedMembers):
+    """Fitted means."""
+
+    members: tuple[Mean, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Means(NetworkConfig):
     """A method without networks; the members of some keys diverge."""
 
-    members: int = 4
-    held_out: float | None = None
+    fitted_class = FittedMeans
+
     diverged: int = 0
     reduction: BlockReduction | None = None
-    scaling: RoleScaling = RoleScaling()
-    use_instrument: bool = True
 
-    def fit_member(
-        self,
-        schema: Schema,
-        train: ScaledData,
-        held_out: ScaledData | None,
-        groups: np.ndarray | None,
-        key: jax.Array,
-        reporter: Reporter,
-    ) -> Mean:
+    def fit_member(self, schema: Schema, rows: MemberRows, key: jax.Array, reporter: Reporter) -> Mean:
+        train, held_out, _ = rows
         keys = jax.random.key_data(jax.random.split(jax.random.key(1), self.members))
         if np.any(np.all(keys[: self.diverged] == jax.random.key_data(key), axis=1)):
             raise DivergedError("training", 1)
@@ -71,13 +68,6 @@ class Means:
         assert len(train.y) + len(y) == 400
         history = (HistoryRow("training", 1, {"loss": float(train.y.mean())}),)
         return Mean(float(train.y.mean()), np.sort(y), history)
-
-
-@dataclass(frozen=True, eq=False)
-class FittedMeans(FittedMembers):
-    """Fitted means."""
-
-    members: tuple[Mean, ...]
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +78,7 @@ def data() -> IVData:
 
 
 def test_members_hold_out_different_rows_and_are_averaged(data: IVData) -> None:
-    fitted = fit_members(FittedMeans, Means(), data, 1, silent)
+    fitted = Means().fit(data, 1)
     held_out = np.concatenate([member.held_out for member in fitted.members])
     assert fitted.n_members == 4
     assert len(held_out) == len(np.unique(held_out)) == 160
@@ -100,14 +90,14 @@ def test_members_hold_out_different_rows_and_are_averaged(data: IVData) -> None:
 def test_with_a_wide_block_nothing_is_held_out_unless_asked() -> None:
     sample = VectorProxyDesign(vector_dim=3).sample(400, 0.5, 0)
     for config, count in ((Means(), 0), (Means(held_out=0.1), 40)):
-        fitted = fit_members(FittedMeans, config, sample, 1, silent)
+        fitted = config.fit(sample, 1)
         assert [len(member.held_out) for member in fitted.members] == [count] * 4
 
 
 def test_members_that_diverge_are_left_out_unless_all_do(data: IVData) -> None:
-    assert fit_members(FittedMeans, Means(diverged=3), data, 1, silent).n_members == 1
+    assert Means(diverged=3).fit(data, 1).n_members == 1
     with pytest.raises(DivergedError):
-        fit_members(FittedMeans, Means(diverged=4), data, 1, silent)
+        Means(diverged=4).fit(data, 1)
 
 
 @pytest.mark.parametrize("method", TINY)
@@ -130,14 +120,6 @@ def test_scores_of_wide_blocks_are_made_at_fit_and_at_prediction_and_saved(metho
     assert again.fitted_.n_members == 2
     few = {name: values[:5] for name, values in covariates.items()}
     np.testing.assert_array_equal(again.predict(price[:5], few), model.predict(price[:5], few))
-
-
-@pytest.mark.parametrize("method", TINY)
-def test_the_old_name_of_the_held_out_share_is_taken_with_a_warning(method: Any) -> None:
-    with pytest.warns(BGMIVWarning, match=r"holdout=\.\.\.\) is deprecated; use held_out="):
-        model = method(holdout=0.3)
-    assert model.get_params() == method(held_out=0.3).get_params()
-    assert model._config().held_out == 0.3
 
 
 @pytest.mark.parametrize("bad", [{"members": 0}, {"held_out": 0.6}])

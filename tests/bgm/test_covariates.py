@@ -224,9 +224,9 @@ def test_an_image_gets_the_papers_convolutions_and_a_vector_beside_it_the_nuisan
     covariates = {"time": np.arange(4.0), "image": rng.random((4, 28, 28)), "nuisance": rng.normal(size=(4, 215))}
     built = shapes(schema(covariates, image="image"), 6, CovariateConfig())
     time, image, nuisance = built.encoder.features.parts
-    assert [layer.kernel.shape for layer in image.extractor.convolutions] == [(3, 3, 1, 64), (3, 3, 64, 64)]
-    assert [layer.kernel.shape for layer in image.extractor.layers] == [(7 * 7 * 64, 128), (128, 64)]
-    assert image.extractor.dropout == 0.1
+    assert [layer.kernel.shape for layer in image.convolutions] == [(3, 3, 1, 64), (3, 3, 64, 64)]
+    assert [layer.kernel.shape for layer in image.layers] == [(7 * 7 * 64, 128), (128, 64)]
+    assert image.dropout == 0.1
     assert (image.shift, image.noise) == (0, 0.0)
     assert (nuisance.hidden.kernel.shape, nuisance.output.kernel.shape) == ((215, 64), (64, 32))
     assert (time.width, image.width, nuisance.width) == (1, 64, 32)
@@ -243,6 +243,6 @@ def test_dense_image_networks_are_an_option() -> None:
     config = CovariateConfig(FeatureConfig(images=ImageConfig(features="dense", shift=2, noise=0.2)))
     built = shapes(schema({"photo": np.random.default_rng(0).random((4, 6, 5))}), 3, config)
     (features,), (branch,) = built.encoder.features.parts, built.branches
-    assert [layer.kernel.shape for layer in features.extractor.layers] == [(30, 512), (512, 128), (128, 64)]
+    assert [layer.kernel.shape for layer in features.layers] == [(30, 512), (512, 128), (128, 64)]
     assert branch.head == Bernoulli(30)
     assert features.noise_width == 2 + 30

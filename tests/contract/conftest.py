@@ -23,7 +23,7 @@ TINY: dict[str, dict[str, Any]] = {
     "kiv": {},
     "deepiv": {"members": 2, "epochs": 2, "batch_size": 16, "hidden": (8,)},
     "dfiv": {"members": 2, "epochs": 1},
-    "deepgmm": {"members": 2, "updates": 6, "batch_size": 16, "hidden": (8,), "learning_rates": (1e-3,)},
+    "deepgmm": {"members": 2, "updates": 6, "batch_size": 16, "hidden": (8,)},
 }
 
 

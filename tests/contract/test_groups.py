@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bgmiv import BGMIV, DFIV, KIV, NPIV, DeepGMM, DeepIV
-from bgmiv.baselines.dfiv_stages import stage_data
+from bgmiv.baselines.dfiv import stages_of
 from bgmiv.baselines.kiv import KIVConfig, _FirstStage
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import RoleScaling
@@ -38,7 +38,7 @@ def assert_apart(held_out: np.ndarray, learnt_from: np.ndarray | None = None) ->
 TINY: list[tuple[Any, dict[str, Any]]] = [
     (DeepIV, {"epochs": 1, "batch_size": 64, "hidden": (4,), "n_components": 2, "members": 3}),
     (DFIV, {"epochs": 1, "members": 3}),
-    (DeepGMM, {"updates": 2, "batch_size": 16, "hidden": (4,), "members": 3, "learning_rates": (1e-3,)}),
+    (DeepGMM, {"updates": 2, "batch_size": 16, "hidden": (4,), "members": 3}),
 ]
 
 
@@ -55,11 +55,12 @@ def test_samples_of_two_stages() -> None:
     first, second = KIVConfig()._split(data, 0)
     assert_apart(first, second)
     assert len(first) == pytest.approx(450, abs=SIZE)
-    halves = stage_data(RoleScaling().fit(data).transform(data), jax.random.key(0), halves=True, groups=data.groups)
-    x, cut = np.asarray(halves.rows.x), len(halves.rows.x) // 2
-    scaled = RoleScaling().fit(data).transform(data).x
-    parts = (x[: int(halves.n_training)], x[cut : cut + int(halves.fold_size)])
-    places = [np.flatnonzero(np.isin(scaled, part)) for part in parts]
+    rows = RoleScaling().fit(data).transform(data)
+    stages = stages_of(rows, jax.random.key(0), halves=True, groups=data.groups)
+    in_first, in_second = (np.asarray(part.present) > 0 for part in (stages.first, stages.second))
+    # Every row has an instrument of its own.
+    parts = np.asarray(stages.first.columns)[in_first], np.asarray(stages.second.columns)[in_second]
+    places = [np.flatnonzero(np.isin(rows.w, part)) for part in parts]
     assert_apart(*places)
     assert sum(map(len, places)) == len(GROUPS)
 

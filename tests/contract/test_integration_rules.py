@@ -135,17 +135,9 @@ def test_bad_counts_are_refused(rule: Callable[[int], IntegrationRule], name: st
         GaussHermite(181)
 
 
-@pytest.mark.parametrize(
-    ("rule", "head", "words"),
-    [
-        (QuasiMonteCarlo(4), Bernoulli(1), r"QuasiMonteCarlo.*Bernoulli.*FiniteMixture"),
-        (GaussHermite(4), Bernoulli(1), r"GaussHermite.*Bernoulli.*FiniteMixture"),
-        (FiniteMixture(), Gaussian(1), r"FiniteMixture.*Gaussian.*QuasiMonteCarlo"),
-    ],
-)
-def test_a_treatment_of_another_kind_is_refused(rule: IntegrationRule, head: Head, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        rule.nodes(head, jnp.zeros(head.raw_dim), jnp.zeros(()), jax.random.key(0))
+def test_a_sum_over_a_continuous_treatment_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"FiniteMixture.*Gaussian.*QuasiMonteCarlo"):
+        rule_for(FiniteMixture(), Gaussian(1))
 
 
 def test_a_discrete_treatment_is_always_summed_exactly() -> None:

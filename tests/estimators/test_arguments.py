@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bgmiv import TSLS
+from bgmiv import BGMIV, NPIV, TSLS
 from bgmiv.errors import ArgumentError
 
 RNG = np.random.default_rng(0)
@@ -71,3 +71,23 @@ def test_a_wrong_name_is_told_the_right_one(given: dict[str, Any], match: str) -
 def test_roles_by_position_are_told_their_names() -> None:
     with pytest.raises(ArgumentError, match=r"by position\. Name the other arguments: instruments=\.\.\., covariates="):
         TSLS().fit(Y, X, W, V)  # type: ignore[call-arg,misc]
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: TSLS(degree=2), r"TSLS has no argument 'degree': it is linear\. NPIV\(\) fits a curve"),
+        (lambda: NPIV(seed=1), "Did you mean 'random_state'"),
+        (lambda: BGMIV("paper"), "BGMIV takes its arguments by name, such as preset='paper'"),
+        (lambda: model().summary(levels=0.9), "analysis has no argument 'levels'. Did you mean 'level'"),
+    ],
+)
+def test_constructors_and_reports_explain_wrong_arguments(make: Any, match: str) -> None:
+    with pytest.raises(ArgumentError, match=match):
+        make()
+
+
+def test_an_effect_without_covariates_is_that_of_the_rows_of_the_fit() -> None:
+    fit = model()
+    np.testing.assert_array_equal(fit.effect(t0=0.0, t1=1.0), fit.effect({"v": V}, t0=0.0, t1=1.0))
+    assert fit.effect_interval(t0=0.0, t1=1.0).estimate.shape == (80,)

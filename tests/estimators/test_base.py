@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -51,12 +51,11 @@ class Config:
         return Remembered(data.schema, LinearSupport.fit(data), data, seed, reporter, evidence=self.evidence)
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class Toy(IVEstimator):
     """A final estimator."""
 
     depth: int = 2
-    _: KW_ONLY
     sizes: Any = None
     treatment_kind: str = "auto"
     random_state: Any = None
@@ -79,7 +78,7 @@ def test_fit_returns_itself_and_takes_roles_by_name() -> None:
 
 
 def test_params_round_trip() -> None:
-    toy = Toy(3, sizes=(1, 2), random_state=5)
+    toy = Toy(depth=3, sizes=(1, 2), random_state=5)
     params = {"depth": 3, "sizes": (1, 2), "treatment_kind": "auto", "random_state": 5, "progress": False}
     assert toy.get_params() == params
     assert toy.set_params(depth=4, random_state=None) is toy
@@ -87,12 +86,12 @@ def test_params_round_trip() -> None:
 
 
 def test_unknown_parameters_are_refused_and_the_known_listed() -> None:
-    with pytest.raises(ConfigError, match=r"Toy has no parameter 'deepth'.*depth, sizes"):
+    with pytest.raises(ConfigError, match=r"Toy has no argument 'deepth'. Did you mean 'depth'.*depth, sizes"):
         Toy().set_params(deepth=3)
 
 
 def test_clone_is_unfitted_with_the_same_parameters() -> None:
-    toy = Toy(3, sizes=(1, 2), random_state=1).fit(Y, X, instruments=W)
+    toy = Toy(depth=3, sizes=(1, 2), random_state=1).fit(Y, X, instruments=W)
     copy = clone(toy)
     assert type(copy) is Toy
     assert copy.get_params() == toy.get_params()
@@ -104,7 +103,7 @@ def test_clone_is_unfitted_with_the_same_parameters() -> None:
     ("toy", "shown"),
     [
         (Toy(), "Toy()"),
-        (Toy(3), "Toy(depth=3)"),
+        (Toy(depth=3), "Toy(depth=3)"),
         (Toy(sizes=(1, 2), random_state=0), "Toy(sizes=(1, 2), random_state=0)"),
         (Toy(sizes=np.asarray([1, 2])), "Toy(sizes=array([1, 2]))"),
     ],
@@ -140,7 +139,16 @@ def test_without_a_seed_one_is_drawn_and_kept() -> None:
     assert one.fitted_.seed == one.seed_
 
 
-@pytest.mark.parametrize("seed", [-1, 2**32, 1.5, "7", True, np.random.default_rng(0)])
+def test_generators_and_seed_sequences_give_seeds() -> None:
+    rng = np.random.default_rng(0)
+    one, two = (Toy(random_state=rng).fit(Y, X, instruments=W).seed_ for _ in range(2))
+    assert one != two
+    assert Toy(random_state=np.random.default_rng(0)).fit(Y, X, instruments=W).seed_ == one
+    sequence = np.random.SeedSequence(5)
+    assert len({Toy(random_state=sequence).fit(Y, X, instruments=W).seed_ for _ in range(2)}) == 1
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 1.5, "7", True, np.random.RandomState(0)])
 def test_bad_seeds_are_refused(seed: Any) -> None:
     with pytest.raises(ConfigError, match="random_state"):
         Toy(random_state=seed).fit(Y, X, instruments=W)

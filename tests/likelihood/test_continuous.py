@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bgmiv.errors import ConfigError
 from bgmiv.likelihood import Gaussian, GaussianMixture
 
 MIXTURE = GaussianMixture(3)
@@ -89,9 +88,3 @@ def test_the_mixture_is_the_weighted_sum(raw: tuple[float, ...]) -> None:
         return np.sum(weights * stats.norm.cdf(np.asarray(x)[..., None], mean, sd), axis=-1)
 
     assert stats.kstest(np.asarray(draws, np.float64), distribution).pvalue > 1e-4
-
-
-@pytest.mark.parametrize("bad", [{"n_components": 0}, {"floor": 0.0}])
-def test_what_is_no_distribution_is_refused(bad: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(bad))):
-        GaussianMixture(**bad)  # type: ignore[arg-type]

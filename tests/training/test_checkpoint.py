@@ -68,7 +68,9 @@ def with_small_networks(config):
 
 @pytest.fixture(scope="module")
 def config():
-    base = with_small_networks(BGMIV("paper-qmc", batch_size=16, epochs=4, iterations=6, random_state=0)._config())
+    base = with_small_networks(
+        BGMIV(preset="paper-qmc", batch_size=16, epochs=4, iterations=6, random_state=0)._config()
+    )
     return replace(base, initial=replace(base.initial, chunk=2), alternating=replace(base.alternating, chunk=1))
 
 

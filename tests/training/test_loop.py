@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 from jax import Array
 
+from bgmiv import training
 from bgmiv.data.scaling import ScaledData
 from bgmiv.errors import DivergedError, FitInterrupted
-from bgmiv.training import RandomNumbers, Row, TrainingData, loop, run_phase, training_data
+from bgmiv.training import RandomNumbers, Row, TrainingData, run_phase, training_data
 
 
 @dataclass(frozen=True)
@@ -95,10 +96,10 @@ def test_the_callers_state_survives() -> None:
 
 
 def test_chunks_share_one_program_also_with_pythons_numbers_in_the_first_state() -> None:
-    before = loop._run_chunk._cache_size()
+    before = training._run_chunk._cache_size()
     # No other test has a phase of this length.
     run_phase(Walk(n_steps=29), (jnp.asarray(1.0), jnp.zeros((), jnp.int32)), rows(1), jax.random.key(0))
-    assert loop._run_chunk._cache_size() == before + 1
+    assert training._run_chunk._cache_size() == before + 1
 
 
 def test_members_are_the_single_runs() -> None:

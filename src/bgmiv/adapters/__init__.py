@@ -12,7 +12,7 @@ import numpy as np
 from bgmiv.data.table import is_table, read_columns
 from bgmiv.errors import ConfigError, DataError
 
-__all__ = ["fit_arguments", "named_columns", "one_column", "unfitted_copy", "unused_name"]
+__all__ = ["fit_arguments", "matrix_columns", "named_columns", "one_column", "unfitted_copy", "unused_name"]
 
 
 def named_columns(values: Any, argument: str, prefix: str) -> dict[str, Any]:
@@ -35,6 +35,14 @@ def named_columns(values: Any, argument: str, prefix: str) -> dict[str, Any]:
         # Arrays of mixed columns are arrays of objects; each column has its own type.
         columns = [np.asarray(column.tolist()) for column in columns]
     return {f"{prefix}{i}": column for i, column in enumerate(columns)}
+
+
+def matrix_columns(values: Any, name: str) -> dict[str, Any]:
+    """The named columns of a matrix, or of one column."""
+    if values is None:
+        return {}
+    shape = getattr(values, "shape", None) or np.shape(values)
+    return named_columns(np.asarray(values)[:, None] if len(shape) == 1 else values, name, name)
 
 
 def one_column(values: Any, argument: str) -> Any:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Analysis",
+    "AnalysisArguments",
     "AnalysisRequest",
+    "Answer",
     "ColumnSummary",
     "Curve",
-    "CurveSource",
     "EffectRow",
     "Estimand",
     "Group",
@@ -45,6 +46,21 @@ __all__ = [
     "Question",
     "contrast",
 ]
+
+
+class AnalysisArguments(TypedDict, total=False):
+    """The arguments of an estimator's `analysis`, and of all that shows one; None stands for the default."""
+
+    by: str | Sequence[str] | Mapping[str, Any] | None
+    treatments: Any
+    t0: Any
+    t1: Any
+    level: float | None
+    compare: Mapping[str, Any] | None
+    title: str | None
+    source: str | None
+    no_instrument: bool | None
+    units: str | None
 
 
 @dataclass(frozen=True)
@@ -178,15 +194,6 @@ class Estimand:
 
 
 @dataclass(frozen=True)
-class CurveSource:
-    """One source of a curve's uncertainty, as in `effects.Source`; its factors are curves of m values each."""
-
-    name: str
-    dof: float
-    factors: tuple[tuple[float, ...], ...]
-
-
-@dataclass(frozen=True)
 class Group:
     """Rows that are averaged over.
 
@@ -224,7 +231,7 @@ class Curve(Tabular):
     lower: tuple[float, ...]
     upper: tuple[float, ...]
     in_support: tuple[float, ...]
-    sources: tuple[CurveSource, ...] = ()
+    sources: tuple[Source, ...] = field(default=(), compare=False)
     band_lower: tuple[float, ...] = ()
     band_upper: tuple[float, ...] = ()
 
@@ -243,7 +250,7 @@ class Curve(Tabular):
         return str(self.to_frame().to_html(float_format="{:.4g}".format))
 
 
-class _Answer:
+class Answer:
     """An average effect with its interval, as every table and figure shows it."""
 
     interval: Interval
@@ -275,7 +282,7 @@ class _Answer:
 
 
 @dataclass(frozen=True)
-class EffectRow(_Answer):
+class EffectRow(Answer):
     """The average effect of one treatment against another in a group of rows.
 
     Args:
@@ -292,7 +299,7 @@ class EffectRow(_Answer):
 
 
 @dataclass(frozen=True)
-class MethodRow(_Answer):
+class MethodRow(Answer):
     """One method's answer to the same question.
 
     Args:
@@ -475,12 +482,8 @@ def contrast(curve: Curve, t0: float, t1: float, level: float) -> tuple[Interval
     def at(values: Any) -> NDArray[np.float64]:
         return np.interp([t0, t1], curve.treatment, values)
 
-    def change(values: Any) -> NDArray[np.float64]:
-        return np.asarray(np.diff(at(values))[0])
-
-    sources = tuple(
-        Source(source.name, np.asarray([change(row) for row in source.factors]), source.dof) for source in curve.sources
-    )
-    estimate = Estimate(change(curve.estimate), sources)
+    points = at(curve.estimate)
+    sources = [one._replace(factors=np.asarray([np.diff(at(row))[0] for row in one.factors])) for one in curve.sources]
+    estimate = Estimate(np.asarray(points[1] - points[0]), tuple(sources))
     found = interval_of(estimate, level, in_support=float(at(curve.in_support).min()), name="average effect")
     return found, not {t0, t1} <= set(curve.treatment)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.analysis.analysis import Analysis, Curve, EffectRow, MethodRow
+from bgmiv.analysis.analysis import Analysis, Answer, Curve
 from bgmiv.numerals import number
 
 __all__ = [
@@ -108,7 +108,7 @@ def effect_axis(rows: Sequence[Sequence[float | None]], *, zero: bool = True) ->
     return axis_over(np.clip(values, min(middles) - reach, max(middles) + reach) if reach > 0.0 else values)
 
 
-def answer_axis(rows: Sequence[EffectRow | MethodRow]) -> Axis:
+def answer_axis(rows: Sequence[Answer]) -> Axis:
     """An axis over average effects and their intervals."""
     return effect_axis([(row.estimate, *(end for piece in row.interval.stretches for end in piece)) for row in rows])
 

@@ -17,7 +17,6 @@ from bgmiv.analysis.analysis import (
     AnalysisRequest,
     ColumnSummary,
     Curve,
-    CurveSource,
     EffectRow,
     Estimand,
     Group,
@@ -93,13 +92,13 @@ GroupRows = tuple[Group, NDArray[np.intp]]
 """Some of the rows: what an analysis keeps of them, and their positions."""
 
 
-def groups_by_treatment(data: IVData, grid: Grid) -> list[GroupRows]:
+def groups_by_treatment(data: IVData) -> list[GroupRows]:
     """The rows that have a binary treatment and those that do not, whose average effects may differ."""
     variable = data.schema.treatment
     if variable.kind is not BlockKind.binary or not data.schema.blocks:
         return []
     names, groups = variable.levels or (0, 1), []
-    for t, word in ((grid.t1, "treated"), (grid.t0, "untreated")):
+    for t, word in ((1.0, "treated"), (0.0, "untreated")):
         rows = np.flatnonzero(data.treatment == t)
         if len(rows):
             groups.append((Group(variable.name, f"{variable.name} = {names[int(t)]} ({word})", len(rows), t), rows))
@@ -207,6 +206,12 @@ class Subject:
         return FitRows(self.data, self.rows) if self.use_instrument else None
 
     @property
+    def weak(self) -> bool:
+        """Whether a robust set is preferable to its usual interval."""
+        strength = strength_of(self.data, self.fitted.first_stage_f) if self.use_instrument else None
+        return strength is not None and strength.usual_is_too_short
+
+    @property
     def note(self) -> str:
         """The key of what to know of it, as in `MethodRow`."""
         line = "line" if self.estimator == "TSLS" else ""
@@ -233,21 +238,20 @@ def build_analysis(
     data, fitted = subject.data, subject.fitted
     grid = grid_of(data.schema, data, request)
     groups = [(Group("", f"all {request.units}", data.n_rows), subject.rows)]
-    chosen = [*groups_by_treatment(data, grid), *groups_of(data, request)]
+    chosen = [*groups_by_treatment(data), *groups_of(data, request)]
     groups += [(group, subject.rows.take(positions)) for group, positions in chosen]
     averages = [(group, averaged(fitted, rows, grid)) for group, rows in groups]
-    strength = None if subject.own is None else strength_of(data, fitted.first_stage_f)
-    weak = strength is not None and strength.usual_is_too_short
+    weak = subject.weak
     intervals = [interval_by(found, grid, fitted, subject.own, weak) for _, found in averages]
     methods = [method_row(subject.label, fitted, averages[0][1], intervals[0], subject.note)]
-    methods += _beside(subject, diagnosis, no_instrument, grid, weak=weak)
+    methods += _beside(subject, diagnosis, no_instrument, grid)
     for name, other in (others or {}).items():
         schema, own = other.fitted.schema, data.schema
         if schema.treatment != own.treatment or schema.outcome.name != own.outcome.name:
             raise DataError(f"{name!r} was fitted on another outcome or treatment. Compare fits of the same columns.")
         found = averaged(other.fitted, other.rows, grid)
         methods = [row for row in methods if row is methods[0] or row.name != name]
-        interval = interval_by(found, grid, other.fitted, other.own, weak)
+        interval = interval_by(found, grid, other.fitted, other.own, other.weak)
         methods.append(method_row(name, other.fitted, found, interval, other.note))
     return Analysis(
         request=replace(request, labels=()),
@@ -288,12 +292,8 @@ def _curve(group: Group, found: Average, grid: Grid, discrete: bool) -> Curve:
     if not found.estimate.sources:
         return Curve(group, doses, values, (), (), shares)
     ends, band = (interval_of(found.estimate, grid.level, probability=discrete, band=kind) for kind in get_args(Band))
-    sources = tuple(
-        CurveSource(source.name, float(source.dof), tuple(_plain(row) for row in source.factors))
-        for source in found.estimate.pointwise().sources
-    )
     inner, outer = ((_plain(found.lower), _plain(found.upper)) for found in (ends, band))
-    return Curve(group, doses, values, *inner, shares, sources, *outer)
+    return Curve(group, doses, values, *inner, shares, found.estimate.pointwise().sources, *outer)
 
 
 def interval_by(found: Average, grid: Grid, fitted: FittedMethod, own: FitRows | None, weak: bool) -> Interval:
@@ -310,9 +310,7 @@ def method_row(name: str, fitted: FittedMethod, found: Average, interval: Interv
     return MethodRow(name, interval, _plain(found.estimate.values), note, severity, n_held_out)
 
 
-def _beside(
-    subject: Subject, diagnosis: Diagnosis, no_instrument: FittedMethod | None, grid: Grid, *, weak: bool
-) -> list[MethodRow]:
+def _beside(subject: Subject, diagnosis: Diagnosis, no_instrument: FittedMethod | None, grid: Grid) -> list[MethodRow]:
     """What the diagnosis has fitted beside the method: its no-instrument version, and straight lines."""
     data, linear, change = subject.data, diagnosis.linear, grid.t1 - grid.t0
     rows = []
@@ -327,7 +325,8 @@ def _beside(
     x, y = (float(np.average(values, weights=data.weights)) for values in (data.treatment, data.outcome))
     line, ols = (_plain(y + slope * (grid.doses - x)) for slope in (linear.coefficient, linear.ols))
     two_stage = _linear_effect(linear.coefficient, linear.std_error, (linear.lower, linear.upper), change, grid.level)
-    if weak:
+    strength = strength_of(data)
+    if strength is not None and strength.usual_is_too_short:
         pieces = scaled(linear.robust_set, change)
         lower, upper = (pieces[0][0], pieces[-1][1]) if pieces else (np.nan, np.nan)
         two_stage = replace(two_stage, lower=lower, upper=upper, method=ANDERSON_RUBIN, pieces=pieces)

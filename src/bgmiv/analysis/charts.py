@@ -222,7 +222,7 @@ def forest(
             "forest-row",
             group=None if row.curve is None else Markup(f' data-row="{row.curve:d}"'),
             label=row.label,
-            detail=element("small", row.detail) if row.detail else None,
+            detail=row.detail,
             drawing=_bar(row, axis, analysis),
             value=row.value,
             interval=row.interval,

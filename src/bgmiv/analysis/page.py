@@ -16,13 +16,13 @@ import numpy as np
 from scipy.stats import t as student
 
 from bgmiv._io import check_writable, remove_strays, write_whole
-from bgmiv.analysis.analysis import Analysis, Curve, CurveSource, EffectRow
+from bgmiv.analysis.analysis import Analysis, Curve, EffectRow
 from bgmiv.analysis.axes import curve_axes
 from bgmiv.analysis.instruments import DirectEffect
 from bgmiv.analysis.markup import Markup, asset, clean, element, filled
 from bgmiv.analysis.sections import direct_lines, headline, sections
 from bgmiv.errors import ConfigError, StoreError
-from bgmiv.intervals import ANDERSON_RUBIN
+from bgmiv.intervals import ANDERSON_RUBIN, Source
 from bgmiv.numerals import robust_set_text
 
 __all__ = ["check_path", "compact_factors", "payload", "report_page", "safe_json", "tables", "write_report"]
@@ -53,7 +53,7 @@ def report_page(analysis: Analysis) -> str:
         headline=headline(analysis),
         sections=[element("section", section, id=anchor) for (anchor, _), section in shown.items()],
         made=made + (f" on {analysis.made}, seed {analysis.seed}" if analysis.made else ""),
-        payload=Markup(safe_json(payload(analysis))),
+        payload=Markup(_safe_json(payload(analysis))),
     )
 
 
@@ -171,12 +171,11 @@ def _curve_numbers(curve: Curve, effect: EffectRow) -> dict[str, Any]:
     }
 
 
-def compact_factors(source: CurveSource) -> np.ndarray:
+def compact_factors(source: Source) -> np.ndarray:
     """As few curves as give the same covariance between treatments: its leading directions."""
-    factors = np.asarray(source.factors, np.float64)
-    if not factors.size or not np.all(np.isfinite(factors)):
-        return factors[:0]
-    _, sizes, directions = np.linalg.svd(factors, full_matrices=False)
+    if not source.factors.size or not np.all(np.isfinite(source.factors)):
+        return source.factors[:0]
+    _, sizes, directions = np.linalg.svd(source.factors, full_matrices=False)
     kept = sizes > 1e-6 * sizes[0] if sizes[0] > 0 else sizes > 0
     return np.asarray(sizes[kept, None] * directions[kept])
 
@@ -190,7 +189,7 @@ def _rounded(values: Sequence[float] | np.ndarray) -> list[float | None]:
     return [float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None for value in map(float, values)]
 
 
-def safe_json(value: Any) -> str:
+def _safe_json(value: Any) -> str:
     """JSON for a script element: letters of markup are written by their numbers."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from bgmiv.analysis.analysis import Analysis, Curve, EffectRow, MethodRow
+from bgmiv.analysis.analysis import Analysis, Answer, Curve, EffectRow, MethodRow
 from bgmiv.analysis.axes import MIN_SUPPORT, answer_axis, method_curves, outside_support
 from bgmiv.analysis.markup import clean, shortened
 from bgmiv.analysis.text import groups_left_out
@@ -202,7 +202,7 @@ def _tell_weak(ax: Axes, analysis: Analysis) -> None:
         ax.plot([], [], linestyle="none", label="weak instruments: intervals too narrow")
 
 
-def _forest(given: Axes | None, labels: Sequence[str], rows: Sequence[EffectRow | MethodRow]) -> Axes:
+def _forest(given: Axes | None, labels: Sequence[str], rows: Sequence[Answer]) -> Axes:
     axis, ax = answer_axis(rows), given if given is not None else _new_axes(6.4, 0.9 + 0.42 * len(rows))
     for i, row in enumerate(rows):
         colour, _, marker = _style(i) if isinstance(row, MethodRow) or i == 0 else (_MAIN, "-", "o")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bgmiv.analysis.analysis import Analysis, EffectRow, MethodRow
+from bgmiv.analysis.analysis import Analysis, Answer
 from bgmiv.analysis.axes import MIN_SUPPORT, answer_axis, axis_over, effect_axis, method_curves
 from bgmiv.analysis.charts import (
     MARKS,
@@ -49,12 +49,6 @@ from bgmiv.numerals import aligned, number, percent, robust_set_text, share, tog
 
 __all__ = ["direct_lines", "headline", "sections"]
 
-_ICONS = {
-    "good": "M3 8.5l3.2 3.2L13 5",
-    "note": "M8 7v5M8 4v.6",
-    "doubtful": "M8 3v6.5M8 12.4v.6",
-    "failed": "M4 4l8 8M12 4l-8 8",
-}
 _PAPER = "Luo and Liu, BGM-IV: an AI-powered Bayesian generative modeling approach for instrumental variable analysis."
 # Applied work usually takes a standardised difference above a tenth as a sign of imbalance.
 _NOTABLE = 0.1
@@ -80,14 +74,15 @@ def sections(analysis: Analysis) -> dict[tuple[str, str], Markup | None]:
 
 def headline(analysis: Analysis) -> Markup:
     """The answer in a sentence, how far to trust it, and what it is about at a glance."""
-    belief, warned, known = trust(analysis), cautions(analysis), facts(analysis)
+    belief, known = trust(analysis), facts(analysis)
     names = ("Outcome", "Treatment", "Instruments", "Covariates", sentence(analysis.units)[:-1], "Method")
     return filled(
         "headline",
         title=analysis.title,
-        caution=element("p", " ".join(warned), class_=f"caution {belief.severity}") if warned else None,
+        caution=" ".join(cautions(analysis)),
         answer=answer(analysis),
-        badge=_badge(belief.severity, belief.word),
+        severity=belief.severity,
+        word=belief.word,
         trust=belief.sentence,
         tiles=_tiles(analysis),
         facts=_pairs({name: known[name] for name in names}, "facts"),
@@ -112,11 +107,6 @@ def _tiles(analysis: Analysis) -> list[Markup]:
             critical = f"effective F; critical value {number(check.numbers['critical'])}"
             tiles.append(("Instruments", number(check.numbers["effective_f"]), critical))
     return [filled("tile", name=name, text=text, more=more) for name, text, more in tiles]
-
-
-def _badge(severity: str, word: str) -> Markup:
-    """A severity as a word with an icon, so that colour is not needed to read it."""
-    return filled("badge", severity=severity, word=word, icon=_ICONS[severity])
 
 
 def _pairs(values: Mapping[str, str], look: str) -> Markup:
@@ -159,7 +149,6 @@ def _curve(analysis: Analysis) -> Markup | None:
         controls=_controls(analysis),
         drawn=drawn,
         caption=caption,
-        download=filled("download", table="curve", what="the curve"),
         contrast=_contrast_form(analysis),
     )
 
@@ -229,7 +218,6 @@ def _effects(analysis: Analysis) -> Markup | None:
         look = "main" if row.in_support >= MIN_SUPPORT else "faint"
         looks.append({"look": look, "mark": "circle" if i else "diamond", "curve": i})
     table = _effect_forest(analysis, rows, names, looks, "Average effects by group")
-    left_out = " ".join(groups_left_out(analysis))
     return filled(
         "section-effects",
         outcome=shortened(question.changed, 60),
@@ -239,8 +227,7 @@ def _effects(analysis: Analysis) -> Markup | None:
         units=units,
         same=" The fit found no differences between groups." if same else "",
         table=table,
-        left_out=element("p", left_out, class_="soft") if left_out else None,
-        tools=filled("tools", table="effects", what="effects by group"),
+        left_out=" ".join(groups_left_out(analysis)),
     )
 
 
@@ -252,12 +239,12 @@ def _methods(analysis: Analysis) -> Markup | None:
     names = [(row.name, NOTES.get(row.note, "")) for row in rows]
     looks = [{"look": look_of(analysis, i), "mark": MARKS[i % len(MARKS)]} for i in range(len(rows))]
     table = _effect_forest(analysis, rows, names, looks, "The effect by method")
-    return filled("section-methods", table=table, tools=filled("tools", table="methods", what="effects by method"))
+    return filled("section-methods", table=table)
 
 
 def _effect_forest(
     analysis: Analysis,
-    rows: Sequence[EffectRow | MethodRow],
+    rows: Sequence[Answer],
     names: Sequence[tuple[str, str]],
     looks: Sequence[dict[str, Any]],
     caption: str,
@@ -293,29 +280,27 @@ def _cards(checks: Sequence[Check]) -> Markup | None:
             "check",
             severity=check.severity,
             title=check.title,
-            badge=_badge(check.severity, check.severity),
             size=size,
             value=check.value,
             picture=meter(check) or shape_bars(check),
             reading=check.reading,
-            reference=element("p", check.reference, class_="soft") if check.reference else None,
+            reference=check.reference,
         )
         made.append(card)
     return element("div", *made, class_="cards") if made else None
 
 
 def _pictures(analysis: Analysis) -> Markup | None:
-    means = analysis.instruments.means
-    if not means:
+    if not analysis.instruments.means:
         return None
     figures = []
-    for title, each in zip(("First stage", "Reduced form"), means, strict=True):
+    titles = {"first-stage": "First stage", "reduced-form": "Reduced form"}
+    for (table, title), each in zip(titles.items(), analysis.instruments.means, strict=True):
         name, along = shortened(each.name, 40), shortened(each.along, 40)
         along = along or f"{shortened(analysis.question.treatment, 40)}, predicted by the instruments"
         plot = _plot(binned_chart(each, f"{title}: {name} by {along}"), name, along)
-        download = filled("download", table=title.lower().replace(" ", "-"), what=title)
         instrument = shortened(each.along, 30) or "the instruments"
-        figures.append(filled("picture", title=title, name=name, instrument=instrument, plot=plot, download=download))
+        figures.append(filled("picture", title=title, name=name, instrument=instrument, plot=plot, table=table))
     adjusted = " adjusted for covariates" if analysis.question.covariates else ""
     return filled("pictures", adjusted=adjusted, level=percent(analysis.level), figures=figures)
 
@@ -337,7 +322,7 @@ def _linear(linear: LinearEstimate | None) -> Markup | None:
     axis = effect_axis([iv, ols, *((linear.coefficient, *pair) for pair in robust)])
     head = ("Slope", f"{percent(linear.level)} interval")
     table = forest(rows, axis, caption="Linear effect of the treatment", head=head)
-    return filled("linear", table=table, tools=filled("tools", table="linear", what="the linear effect"))
+    return filled("linear", table=table)
 
 
 def _balance(analysis: Analysis) -> Markup | None:
@@ -345,7 +330,7 @@ def _balance(analysis: Analysis) -> Markup | None:
     if not analysis.instruments.balance:
         return None
     tables = [_balance_table(each) for each in analysis.instruments.balance]
-    return filled("balance", tables=tables, tools=filled("tools", table="balance", what="balance"))
+    return filled("balance", tables=tables)
 
 
 def _balance_table(balance: Balance) -> Markup:
@@ -385,7 +370,6 @@ def _direct(analysis: Analysis) -> Markup | None:
         choice=choice,
         panels=[_direct_panel(analysis, i, each, hidden=i != shown[0][0]) for i, each in shown],
         method=shortened(analysis.method, 30),
-        download=filled("download", table="direct", what="direct effects"),
     )
 
 
@@ -451,8 +435,7 @@ def _checks(analysis: Analysis) -> Markup | None:
     others, verdict = checks_of(analysis)[1], analysis.verdict
     if verdict is None and not others:
         return None
-    tools = filled("tools", table="checks", what="all checks")
-    return filled("section-checks", cards=_cards(others), tools=tools, held_out=_held_out(analysis))
+    return filled("section-checks", cards=_cards(others), held_out=_held_out(analysis))
 
 
 def _held_out(analysis: Analysis) -> Markup | None:
@@ -467,8 +450,7 @@ def _held_out(analysis: Analysis) -> Markup | None:
     elif not n:
         text = "No rows were held out to check the fit."
     reasons = [element("li", reason) for reason in verdict.lines]
-    badge = _badge(verdict.severity, verdict.severity)
-    return filled("held-out", severity=verdict.severity, badge=badge, text=text, reasons=reasons)
+    return filled("held-out", severity=verdict.severity, text=text, reasons=reasons)
 
 
 def _assumptions(analysis: Analysis) -> Markup | None:
@@ -491,8 +473,7 @@ def _data(analysis: Analysis) -> Markup | None:
     columns = [(element("bdi", one.name), one.role, one.kind, one.text) for one in question.columns]
     table = html_table(["Column", "Role", "Kind", "Summary"], columns, class_="plain")
     formula = element("pre", element("code", question.formula)) if question.formula else None
-    tools = filled("tools", table="data", what="the columns")
-    return filled("section-data", text=text, formula=formula, table=table, tools=tools)
+    return filled("section-data", text=text, formula=formula, table=table)
 
 
 def _history(analysis: Analysis) -> Markup | None:
@@ -503,7 +484,7 @@ def _history(analysis: Analysis) -> Markup | None:
     for phase, lines in groupby(analysis.history, key=lambda line: line.phase):
         cards = [filled("loss", name=line.name, drawing=sparkline(line)) for line in lines]
         phases.append(filled("phase", name=phase, cards=cards))
-    return filled("section-history", phases=phases, download=filled("download", table="history", what="losses"))
+    return filled("section-history", phases=phases)
 
 
 def _again(analysis: Analysis) -> Markup | None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bgmiv.analysis.analysis import Analysis, EffectRow, MethodRow
+from bgmiv.analysis.analysis import Analysis, Answer, MethodRow
 from bgmiv.analysis.markup import Markup, asset, clean, element, filled, sentence, shortened
 from bgmiv.diagnostics.checks import Check
 from bgmiv.diagnostics.verdict import Severity, not_measured_remark, worst
@@ -52,7 +52,7 @@ _MAX_NAMED = 6
 _ONE_SIDED = 0.005
 
 
-def estimate_cells(rows: Sequence[EffectRow | MethodRow]) -> list[tuple[str, str]]:
+def estimate_cells(rows: Sequence[Answer]) -> list[tuple[str, str]]:
     """The estimate and the interval of each row, with as many decimals in all of them."""
     cells = []
     numbers = aligned([(row.estimate, row.lower, row.upper) for row in rows])
@@ -62,7 +62,7 @@ def estimate_cells(rows: Sequence[EffectRow | MethodRow]) -> list[tuple[str, str
     return cells
 
 
-def _is_robust(row: EffectRow | MethodRow) -> bool:
+def _is_robust(row: Answer) -> bool:
     return row.interval.method == ANDERSON_RUBIN
 
 
@@ -110,7 +110,7 @@ def failed(analysis: Analysis) -> bool:
     return analysis.verdict is not None and analysis.verdict.severity == "failed"
 
 
-def _with_interval(row: EffectRow | MethodRow, level: float) -> tuple[str, str]:
+def _with_interval(row: Answer, level: float) -> tuple[str, str]:
     ((value, interval),) = estimate_cells([row])
     kind = f"weak-instrument-robust {percent(level)} set:" if _is_robust(row) else f"{percent(level)} interval"
     return value, "this method gives no interval" if row.lower is None else f"{kind} {interval}"
@@ -339,7 +339,8 @@ def summary_html(analysis: Analysis) -> str:
         style=Markup(asset("summary.css")),
         title=analysis.title,
         headline=headline(analysis),
-        badge=_badge(belief.severity, belief.word),
+        severity=belief.severity,
+        word=belief.word,
         trust=belief.sentence,
         facts=html_table([], list(facts(analysis).items())),
         sections=written,

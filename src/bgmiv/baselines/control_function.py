@@ -5,14 +5,14 @@ It answers where moments are ill-posed, under a stronger assumption than the val
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Literal, NamedTuple, get_args
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bgmiv.covariance import errors_of
 from bgmiv.data.ivdata import IVData
-from bgmiv.errors import ConfigError, DataError
+from bgmiv.errors import DataError
 from bgmiv.estimators.base import SeededEstimator
 from bgmiv.estimators.fitted import FittedSieve, MethodConfig, check_instrument, check_one_number
 from bgmiv.intervals import Floats
@@ -36,8 +36,6 @@ ASSUMPTION = (
     "instruments given the covariates, and the treatment is monotone in one unobserved error."
 )
 """What estimates and intervals of the control function assume."""
-
-Residual = Literal["standardised", "raw"]
 
 _MIN_ROWS = 20
 _FOURIER_FEATURES = 60
@@ -105,7 +103,6 @@ class ControlFunctionConfig(MethodConfig):
     categorical covariates with many levels are absorbed, as in `NPIVConfig`.
 
     Args:
-        residual: "standardised" where their size varies with the instruments, or "raw".
         reduction: of wide vector blocks and images.
         use_instrument: False ignores the instruments: a regression on treatment and covariates.
 
@@ -128,13 +125,8 @@ class ControlFunctionConfig(MethodConfig):
         without additivity, Econometrica 77(5).
     """
 
-    residual: Residual = "standardised"
     reduction: BlockReduction = field(default_factory=BlockReduction)
     use_instrument: bool = True
-
-    def __post_init__(self) -> None:
-        if self.residual not in get_args(Residual):
-            raise ConfigError(f"residual must be one of {', '.join(get_args(Residual))}, got {self.residual!r}.")
 
     def fit(self, data: IVData, seed: int = 0, reporter: Reporter = silent) -> FittedControlFunction:
         """Draw folds, predict the treatment on each, and regress the outcome."""
@@ -190,7 +182,7 @@ class ControlFunctionConfig(MethodConfig):
             controls = Controls(now, (high - low) / (2.0 * step))
             return first, controls, False
         controls = Controls(first.residuals, -np.ones_like(lines))
-        size = _residual_size(columns, first.residuals, sampling, rng) if self.residual == "standardised" else None
+        size = _residual_size(columns, first.residuals, sampling, rng)
         return (first, controls, False) if size is None else (first, Controls(*(c / size for c in controls)), True)
 
 
@@ -294,7 +286,7 @@ def _second_stage(
 PRESETS = {"default": ControlFunctionConfig}
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class ControlFunction(SeededEstimator):
     """The control function in the shape of every other estimator; `ControlFunctionConfig` explains the arguments.
 
@@ -315,8 +307,5 @@ class ControlFunction(SeededEstimator):
 
     fitted_class = FittedControlFunction
 
-    residual: Residual = "standardised"
-    _: KW_ONLY
-
     def _config(self) -> ControlFunctionConfig:
-        return ControlFunctionConfig(self.residual, use_instrument=self.use_instrument)
+        return ControlFunctionConfig(use_instrument=self.use_instrument)

@@ -9,8 +9,7 @@ with $\tilde r$ the residual of the current g, held fixed. At $\lambda = 0$ this
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import jax
@@ -18,44 +17,50 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
-from numpy.typing import NDArray
 
-from bgmiv.baselines.members import FittedMembers, NetMember, NetworkConfig, NetworkEstimator, fit_members
-from bgmiv.baselines.networks import DEFAULT_FEATURES, CovariateNet, Schedule, check_settings, step_factor
-from bgmiv.data.ivdata import IVData
+from bgmiv.baselines.members import (
+    DEFAULT_FEATURES,
+    CovariateNet,
+    FittedMembers,
+    Learner,
+    MemberRows,
+    NetMember,
+    NetworkConfig,
+    NetworkEstimator,
+    Schedule,
+    step_factor,
+)
 from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, treatment_as_columns
 from bgmiv.data.schema import Schema
-from bgmiv.errors import ConfigError, DivergedError
 from bgmiv.estimators.fitted import chosen_preset
-from bgmiv.nn.settings import FeatureConfig, check_widths
-from bgmiv.progress import HistoryRow, Reporter, silent
+from bgmiv.nn.settings import FeatureConfig, check_bounds, check_choice
+from bgmiv.progress import Reporter
 from bgmiv.training import RandomNumbers, Row, TrainingData, run_phase, training_data
 
-__all__ = [
-    "PRESETS", "Choice", "DeepGMM", "DeepGMMConfig", "DeepGMMMember", "FittedDeepGMM", "GameState", "MomentGame",
-    "Player", "choose", "critic_of", "paper_preset", "residuals_of", "violation",
-]  # fmt: skip
+__all__ = ["PRESETS", "DeepGMM", "DeepGMMConfig", "FittedDeepGMM", "MomentGame", "paper_preset"]
+
+# The critic's learning rate as a multiple of that of g.
+_CRITIC_RATE = 5.0
 
 
-class Player(NamedTuple):
-    """A network and its optimiser."""
+class GameRows(NamedTuple):
+    """The rows of a game, and those on which both players are recorded: the held-out ones, or all if none are."""
 
-    net: CovariateNet
-    optimiser: optax.OptState
+    train: TrainingData
+    watched: TrainingData
 
 
 class GameState(NamedTuple):
     """Both players g and f, g's learning rate, rounds done, and what is recorded after every round.
 
-    `snapshots` stacks g's networks; `residuals` and `critics`, `(rounds, m)`, are y - g and f on the held-out rows (the
-    training rows, where none are held out), zero on padding.
+    `snapshots` stacks g's networks; `residuals` and `critics`, `(rounds, m)`, are y - g and f on the watched rows, zero
+    on padding.
     """
 
-    structural: Player
-    critic: Player
+    structural: Learner
+    critic: Learner
     learning_rate: Array
     round: Array
-    held_out: TrainingData
     snapshots: CovariateNet
     residuals: Array
     critics: Array
@@ -80,91 +85,78 @@ def violation(values: Array, r: Array, reference: Array, weights: Array, damping
     return jnp.sum(weights * (values * r - 0.25 * values**2 * (reference**2 + damping)))
 
 
-class Choice(NamedTuple):
-    """Which g was chosen: the run and the round it comes from, and its held-out violation; NaN if none was measured."""
-
-    run: int
-    round: int
-    violation: float
-
-
-def choose(states: Sequence[GameState], damping: float) -> Choice:
-    """The g with the smallest held-out violation, judged by the critics of all rounds of all runs.
+def best_round(state: GameState, watched: TrainingData, damping: float) -> int:
+    """The round whose g has the smallest violation, judged by the critics of all rounds.
 
     All candidates are weighed by their mean residuals: by their own, large residuals would excuse themselves.
     """
-    m = len(states[0].held_out.rows.x)
-    real = jnp.arange(m) < states[0].held_out.n
-    residuals = jnp.concatenate([state.residuals for state in states])
-    critics = jnp.concatenate([state.critics for state in states])
-    weights, reference = real / jnp.sum(real), jnp.mean(residuals, axis=0)
+    real = jnp.arange(len(watched.rows.x)) < watched.n
+    weights, reference = real / jnp.sum(real), jnp.mean(state.residuals, axis=0)
     over_critics = jax.vmap(violation, in_axes=(0, None, None, None, None))
     over_candidates = jax.vmap(over_critics, in_axes=(None, 0, None, None, None))
-    largest = np.asarray(jnp.max(over_candidates(critics, residuals, reference, weights, damping), axis=1))
-    best = int(np.argmin(largest))
-    return Choice(*divmod(best, len(states[0].residuals)), float(largest[best]))
+    violations = over_candidates(state.critics, state.residuals, reference, weights, damping)
+    return int(np.argmin(jnp.max(violations, axis=1)))
 
 
 @dataclass(frozen=True)
 class MomentGame:
-    """The game's settings and its step, which is one round: several updates, then both players on held-out rows.
+    """The game's settings and its step, which is one round: several updates, then both players on watched rows.
 
     Args:
         rounds, round_updates: rounds, and updates of g a round.
         batch_size: rows a batch, drawn uniformly; None takes all rows at every update.
+        learning_rate: that of g.
         critic_steps: updates of f for one of g.
-        critic_rate: f's learning rate as a multiple of g's.
         damping: the lambda of the critic's penalty.
         optimistic: optimistic Adam (Daskalakis et al. 2018), else plain Adam; both with (0.5, 0.9).
         schedule: "constant", or "cosine": both learning rates fall to zero along a cosine.
-        chunk: rounds between two reports of progress.
     """
 
     rounds: int = 60
     round_updates: int = 100
     batch_size: int | None = 128
+    learning_rate: float = 1e-3
     critic_steps: int = 1
-    critic_rate: float = 5.0
     damping: float = 0.1
     optimistic: bool = True
     schedule: Schedule = "cosine"
-    chunk: int = 5
 
     def __post_init__(self) -> None:
-        minima = {"rounds": 1, "round_updates": 1, "critic_steps": 1, "critic_rate": 1e-9, "damping": 0, "chunk": 1}
-        check_settings(self, minima, self.schedule)
-        if self.batch_size is not None and self.batch_size < 2:
-            raise ConfigError(f"batch_size must be at least 2, or None for all rows, got {self.batch_size}.")
+        check_bounds(self, "learning_rate", rounds=1, round_updates=1, batch_size=2, critic_steps=1, damping=0)
+        check_choice(self, "schedule", "constant", "cosine")
 
     name = "moment game"
-    # The mean squared held-out residual: the players' own losses say nothing, each undoes the other's.
+    # The mean squared residual of watched rows: the players' own losses say nothing, each undoes the other's.
     metric_names = ("loss",)
+    chunk = 5
 
     @property
     def n_steps(self) -> int:
         return self.rounds
 
-    def _optimiser(self) -> optax.GradientTransformation:
+    @property
+    def optimiser(self) -> optax.GradientTransformation:
+        """That of both players, which follows their gradients upwards."""
         adam = optax.scale_by_adam(b1=0.5, b2=0.9)
         return optax.chain(adam, optax.scale_by_optimistic_gradient()) if self.optimistic else adam
 
-    def init(self, g: CovariateNet, f: CovariateNet, held_out: TrainingData, learning_rate: float) -> GameState:
+    def init(self, g: CovariateNet, f: CovariateNet, watched: TrainingData) -> GameState:
         """Fresh optimisers and an empty record."""
-        structural, critic = (Player(net, self._optimiser().init(net)) for net in (g, f))
-        rate, done = jnp.asarray(learning_rate, jnp.float32), jnp.zeros((), jnp.int32)
+        structural, critic = (Learner.begin(net, self.optimiser) for net in (g, f))
+        rate, done = jnp.asarray(self.learning_rate, jnp.float32), jnp.zeros((), jnp.int32)
         snapshots = jax.tree.map(lambda leaf: jnp.zeros((self.rounds, *leaf.shape), leaf.dtype), g)
-        empty = jnp.zeros((self.rounds, len(held_out.rows.x)))
-        return GameState(structural, critic, rate, done, held_out, snapshots, residuals=empty, critics=empty)
+        empty = jnp.zeros((self.rounds, len(watched.rows.x)))
+        return GameState(structural, critic, rate, done, snapshots, residuals=empty, critics=empty)
 
-    def step(self, state: GameState, data: TrainingData, key: Array) -> tuple[GameState, dict[str, Array]]:
+    def step(self, state: GameState, data: GameRows, key: Array) -> tuple[GameState, dict[str, Array]]:
         """One round."""
         rate = state.learning_rate * step_factor(self.schedule, state.round, self.rounds)
 
-        def body(i: Array, players: tuple[Player, Player]) -> tuple[Player, Player]:
-            return self._update(*players, data, jax.random.fold_in(key, i), rate)
+        def body(i: Array, players: tuple[Learner, Learner]) -> tuple[Learner, Learner]:
+            return self._update(*players, data.train, jax.random.fold_in(key, i), rate)
 
         g, f = jax.lax.fori_loop(0, self.round_updates, body, (state.structural, state.critic))
-        rows, n, at = state.held_out.rows, state.held_out.n, state.round
+        rows, n, at = data.watched.rows, data.watched.n, state.round
         real = jnp.arange(len(rows.x)) < n
         r = jnp.where(real, residuals_of(g.net, rows, None), 0.0)
         values = jnp.where(real, critic_of(f.net, rows, None), 0.0)
@@ -178,12 +170,11 @@ class MomentGame:
         )
         return state, {"loss": jnp.sum(r**2) / n}
 
-    def _update(self, g: Player, f: Player, data: TrainingData, key: Array, rate: Array) -> tuple[Player, Player]:
+    def _update(self, g: Learner, f: Learner, data: TrainingData, key: Array, rate: Array) -> tuple[Learner, Learner]:
         """All of the critic's steps but the last, then one of both players at once."""
         n_padded = len(data.rows.x)
         size = n_padded if self.batch_size is None else self.batch_size
-        width = g.net.noise_width + f.net.noise_width
-        draws = RandomNumbers(key, size * (1 + width))
+        draws = RandomNumbers(key, size * (1 + g.net.noise_width + f.net.noise_width))
         index = draws.index((size,), data.n)
         if self.batch_size is None:
             rows, weights = data.rows, (jnp.arange(n_padded) < data.n) / data.n
@@ -197,40 +188,23 @@ class MomentGame:
             values = critic_of(net, rows, noise_f)
             return -violation(values, r, r, weights, self.damping), values
 
-        def critic_step(_: Array, f: Player) -> Player:
+        def critic_step(_: Array, f: Learner) -> Learner:
             grads, _ = jax.grad(critic_loss, has_aux=True)(f.net)
-            return self._apply(f, grads, self.critic_rate * rate)
+            return f.moved(self.optimiser, grads, -_CRITIC_RATE * rate)
 
         if self.critic_steps > 1:
             f = jax.lax.fori_loop(0, self.critic_steps - 1, critic_step, f)
         grads_f, values = jax.grad(critic_loss, has_aux=True)(f.net)
         (grads_g,) = pull(weights * values)
-        return self._apply(g, grads_g, rate), self._apply(f, grads_f, self.critic_rate * rate)
-
-    def _apply(self, player: Player, grads: CovariateNet, rate: Array) -> Player:
-        updates, optimiser = self._optimiser().update(grads, player.optimiser)
-        net = optax.apply_updates(player.net, jax.tree.map(lambda update: -rate * update, updates))
-        return Player(net, optimiser)
-
-
-@dataclass(frozen=True, eq=False)
-class DeepGMMMember(NetMember):
-    """A trained DeepGMM: the chosen g is `net`, and `choice` says where it comes from.
-
-    `history` has the held-out residuals' mean squares of each chunk of each run.
-    """
-
-    net: CovariateNet
-    choice: Choice
-    history: tuple[HistoryRow, ...] = ()
+        return g.moved(self.optimiser, grads_g, -rate), f.moved(self.optimiser, grads_f, -_CRITIC_RATE * rate)
 
 
 @dataclass(frozen=True, eq=False)
 class FittedDeepGMM(FittedMembers):
-    """A fitted DeepGMM."""
+    """A fitted DeepGMM; the network of a member is the chosen g, its history the watched residuals' mean squares."""
 
     config: DeepGMMConfig
-    members: tuple[DeepGMMMember, ...]
+    members: tuple[NetMember, ...]
 
 
 @dataclass(frozen=True)
@@ -248,69 +222,38 @@ class DeepGMMConfig(NetworkConfig):
     Args:
         covariates: features of the covariate blocks.
         game: how the game is played.
-        hidden, learning_rates, members, held_out, scaling, use_instrument: as in `DeepGMM`.
+        hidden, members, held_out, scaling, use_instrument: as in `DeepGMM`.
     """
+
+    fitted_class = FittedDeepGMM
 
     hidden: tuple[int, ...] = (128, 64, 32)
     covariates: FeatureConfig = DEFAULT_FEATURES
     game: MomentGame = field(default_factory=MomentGame)
-    learning_rates: tuple[float, ...] = (1e-3,)
     held_out: float | None = field(default=0.2, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_widths(self, "hidden")
         super().__post_init__()
-        if not self.learning_rates or min(self.learning_rates) <= 0.0:
-            raise ConfigError(f"learning_rates must hold positive numbers, got {self.learning_rates}.")
+        check_bounds(self, hidden=1)
 
-    def fit(self, data: IVData, seed: int = 0, reporter: Reporter = silent) -> FittedDeepGMM:
-        """Fit all members."""
-        return fit_members(FittedDeepGMM, self, data, seed, reporter)
+    def fit_member(self, schema: Schema, rows: MemberRows, key: Array, reporter: Reporter) -> NetMember:
+        """Play; with rows held out, the best of all rounds by their moments."""
 
-    def fit_member(
-        self,
-        schema: Schema,
-        train: ScaledData,
-        held_out: ScaledData | None,
-        groups: NDArray[np.integer] | None,
-        key: Array,
-        reporter: Reporter,
-    ) -> DeepGMMMember:
-        """Play; with rows held out, one game a learning rate and the best of all rounds by their moments.
+        def columns(rows: ScaledData) -> ScaledData:
+            rows = treatment_as_columns(rows, schema)
+            # Without the instrument the treatment is its own.
+            return rows if self.use_instrument else rows._replace(w=rows.x.reshape(len(rows.x), -1))
 
-        A game that diverges is left out unless all do.
-        """
         _, key_nets, key_game = jax.random.split(key, 3)
-        train, watched = (self._columns(rows, schema) for rows in (train, held_out or train))
+        train, held_out, _ = rows.changed(columns)
         key_g, key_f = jax.random.split(key_nets)
         sides = ((schema.treatment.width, key_g), (train.w.shape[1], key_f))
-        g, f = (CovariateNet.build(schema, self.covariates, n, self.hidden, 1, key=k) for n, k in sides)
-        played = training_data(train, 1)
-        states: list[GameState] = []
-        history: tuple[HistoryRow, ...] = ()
-        failure: DivergedError | None = None
-        # Without held-out rows nothing could choose among several.
-        for learning_rate in self.learning_rates if held_out else self.learning_rates[:1]:
-            state = self.game.init(g, f, training_data(watched, 1), learning_rate)
-            try:
-                state, more = run_phase(self.game, state, played, key_game, reporter=reporter)
-            except DivergedError as error:
-                failure = error
-                continue
-            states.append(state)
-            history += more
-        if failure is not None and not states:
-            raise failure
-        choice = Choice(0, self.game.rounds - 1, float("nan"))
-        if held_out is not None:
-            choice = choose(states, self.game.damping)
-        net = jax.tree.map(lambda leaf: leaf[choice.round], states[choice.run].snapshots)
-        return DeepGMMMember(net, choice, history)
-
-    def _columns(self, rows: ScaledData, schema: Schema) -> ScaledData:
-        """Levels of the treatment as columns; without the instrument the treatment is its own."""
-        rows = treatment_as_columns(rows, schema)
-        return rows if self.use_instrument else rows._replace(w=rows.x.reshape(len(rows.x), -1))
+        g, f = (CovariateNet(schema.blocks, self.covariates, n, self.hidden, 1, key=k) for n, k in sides)
+        data = GameRows(training_data(train, 1), training_data(held_out or train, 1))
+        state = self.game.init(g, f, data.watched)
+        state, history = run_phase(self.game, state, data, key_game, reporter=reporter)
+        chosen = best_round(state, data.watched, self.game.damping) if held_out else self.game.rounds - 1
+        return NetMember(jax.tree.map(lambda leaf: leaf[chosen], state.snapshots), history)
 
 
 def paper_preset() -> DeepGMMConfig:
@@ -320,22 +263,16 @@ def paper_preset() -> DeepGMMConfig:
     units, the last g taken.
     """
     unscaled = RoleScaling(Identity(), Identity(), Identity(), Identity())
-    game = MomentGame(100, 200, None, critic_steps=5, damping=0.0, optimistic=False, schedule="constant")
+    game = MomentGame(100, 200, None, 5e-4, critic_steps=5, damping=0.0, optimistic=False, schedule="constant")
     return DeepGMMConfig(
-        covariates=FeatureConfig(),
-        game=game,
-        learning_rates=(5e-4,),
-        members=1,
-        held_out=0.0,
-        reduction=None,
-        scaling=unscaled,
+        covariates=FeatureConfig(), game=game, members=1, held_out=0.0, reduction=None, scaling=unscaled
     )
 
 
 PRESETS = {"default": DeepGMMConfig, "paper": paper_preset}
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class DeepGMM(NetworkEstimator):
     """DeepGMM: the deep generalised method of moments.
 
@@ -347,12 +284,12 @@ class DeepGMM(NetworkEstimator):
         preset: "default", or "paper" (the DFIV study's public settings).
         updates: updates of g in each game, in rounds of at most 100.
         batch_size: rows a batch.
-        learning_rates: g's learning rates, a game each; held-out rows choose among all rounds of all games.
+        learning_rate: g's learning rate.
         hidden: hidden widths of both networks.
         damping: added to the squared residuals that weigh the critic's square.
         members: pairs of networks trained; the predictions of their g are averaged.
-        held_out: share of the rows that each member holds out for the choice; 0 takes the last g of the first learning
-            rate. Below 20 rows a share nothing is held out.
+        held_out: share of the rows that each member holds out for the choice; 0 takes the last g. Below 20 rows a
+            share nothing is held out.
         scaling: how each role is scaled.
         use_instrument: False lets the critic see the treatment in place of the instruments, as its own instrument.
         treatment_kind, outcome_kind: as in `IVData.from_arrays`; an outcome may have two levels, not more.
@@ -365,7 +302,7 @@ class DeepGMM(NetworkEstimator):
         >>> rng = np.random.default_rng(0)
         >>> w, v, u = rng.normal(size=(3, 200))
         >>> x = w + v + u
-        >>> model = DeepGMM(updates=20, hidden=(8,), learning_rates=(1e-3,), random_state=0)
+        >>> model = DeepGMM(updates=20, hidden=(8,), random_state=0)
         >>> model.fit(2 * x + v - u, x, instruments=w, covariates=v).predict(0.0, v[:3]).shape
         (3,)
 
@@ -377,24 +314,17 @@ class DeepGMM(NetworkEstimator):
     fitted_class = FittedDeepGMM
 
     preset: Literal["default", "paper"] = "default"
-    _: KW_ONLY
     updates: int | None = None
     batch_size: int | None = None
-    learning_rates: tuple[float, ...] | None = None
+    learning_rate: float | None = None
     hidden: tuple[int, ...] | None = None
     damping: float | None = None
 
     def _config(self) -> DeepGMMConfig:
+        check_bounds(self, updates=1)
         config = chosen_preset(PRESETS, self.preset)
-        game = self._given("batch_size", "damping")
+        game = self._given("batch_size", "damping", "learning_rate")
         if self.updates is not None:
-            if self.updates < 1:
-                raise ConfigError(f"updates must be at least 1, got {self.updates}.")
             game["rounds"] = -(-self.updates // 100)
             game["round_updates"] = -(-self.updates // game["rounds"])
-        return replace(
-            config,
-            game=replace(config.game, **game),
-            use_instrument=self.use_instrument,
-            **self._given("learning_rates", "hidden", "members", "held_out", "scaling"),
-        )
+        return self._with_given(config, "hidden", game=replace(config.game, **game))

@@ -6,42 +6,40 @@ through a U-statistic, so that its gradient is unbiased for the gradient of (y -
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import log
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import Array
-from numpy.typing import NDArray
 
-from bgmiv.baselines.members import FittedMembers, NetMember, NetworkConfig, NetworkEstimator, fit_members
-from bgmiv.baselines.networks import (
+from bgmiv.baselines.members import (
     DEFAULT_FEATURES,
+    Best,
     CovariateNet,
+    FittedMembers,
+    Learner,
+    MemberRows,
+    NetMember,
+    NetworkConfig,
+    NetworkEstimator,
     Schedule,
-    check_settings,
     has_wide_block,
-    outputs_of,
+    in_pieces,
     step_factor,
 )
-from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, treatment_as_columns
 from bgmiv.data.schema import BlockKind, Schema
-from bgmiv.errors import ConfigError
 from bgmiv.estimators.fitted import chosen_preset
 from bgmiv.likelihood import Bernoulli, FiniteHead, GaussianMixture, Head, Levels
-from bgmiv.nn.settings import FeatureConfig, check_widths
-from bgmiv.progress import HistoryRow, Reporter, silent
+from bgmiv.nn.settings import FeatureConfig, check_bounds, check_choice
+from bgmiv.progress import HistoryRow, Reporter
 from bgmiv.training import RandomNumbers, Row, TrainingData, run_phase, training_data
 
-__all__ = [
-    "PRESETS", "Best", "DeepIV", "DeepIVConfig", "DeepIVMember", "FittedDeepIV", "OutcomeObjective", "Stage",
-    "StageSettings", "StageState", "TreatmentObjective", "pair_loss", "paper_preset",
-]  # fmt: skip
+__all__ = ["PRESETS", "DeepIV", "DeepIVConfig", "FittedDeepIV", "paper_preset"]
 
 # Held-out rows are few and their draws are made only once: more of them steady the comparison of epochs.
 _HELD_OUT_FACTOR = 8
@@ -93,144 +91,109 @@ class OutcomeObjective:
 
     def row_loss(self, net: CovariateNet, row: Row, noise: Array | None, uniforms: Array) -> Array:
         """An estimate of (y - E[g(x, v) | w, v])^2 for one row, unbiased with its gradient; it may be negative."""
-        if self.head is None:
-            return (row.y - net(jnp.atleast_1d(row.x), row.v, noise)[0]) ** 2
+        if isinstance(self.head, GaussianMixture):
+            x = self.head.at_uniforms(row.w, uniforms.reshape(-1, 2))
+            return pair_loss(row.y - net.many(x[:, None], row.v, noise)[:, 0])
         if isinstance(self.head, FiniteHead):
             support = jnp.asarray(self.head.support, row.y.dtype)[:, None]
             sides = jnp.eye(len(support)) if isinstance(self.head, Levels) else support
             values = net.many(sides, row.v, noise)[:, 0]
             return (row.y - jnp.sum(jnp.exp(self.head.log_weights(row.w)) * values)) ** 2
-        assert isinstance(self.head, GaussianMixture)
-        x = self.head.at_uniforms(row.w, uniforms.reshape(-1, 2))
-        return pair_loss(row.y - net.many(x[:, None], row.v, noise)[:, 0])
+        return (row.y - net(jnp.atleast_1d(row.x), row.v, noise)[0]) ** 2
 
     def limit(self, loss: Array, tolerance: float) -> Array:
         """`tolerance` times a loss; the estimate of a small one may be negative."""
         return jnp.maximum(tolerance * loss, loss / tolerance)
 
 
-class Best(NamedTuple):
-    """The newest network that was not clearly worse than another, the lowest loss, and what it is measured on."""
+class StageRows(NamedTuple):
+    """The rows of a stage; those held out, if any, with the uniform numbers behind their loss, which are drawn once."""
 
-    net: CovariateNet
-    loss: Array
-    held_out: TrainingData
+    train: TrainingData
+    held_out: TrainingData | None
     uniforms: Array
 
 
 class StageState(NamedTuple):
-    """The network in training, its optimiser, the epochs done, and the best network if rows are held out."""
+    """The network in training, the epochs done, and the best network if rows are held out."""
 
-    net: CovariateNet
-    optimiser: optax.OptState
+    learner: Learner
     epoch: Array
     best: Best | None
 
 
 @dataclass(frozen=True)
-class StageSettings:
-    """How a network is trained: Adam over shuffled passes.
+class Stage:
+    """A stage as a training program; its step is one epoch: every row is visited once, in a new order.
 
     Args:
-        epochs: passes; every row is visited once in each, in a new order.
-        batch_size: rows a batch.
-        learning_rate: Adam's step size.
-        schedule: "constant", or "cosine": the step size falls to zero along a cosine, epoch by epoch.
+        objective: what is minimised.
+        n_steps: epochs.
+        batch_size, learning_rate, schedule, tolerance: as in `DeepIVConfig`.
         weight_decay: weight of half the squared parameters beside the mean loss of a row.
-        tolerance: of held-out rows, the newest network is kept whose squared error is at most this many times the
-            lowest so far (for the treatment's distribution, whose variance would be); 1 keeps the best.
-        chunk: epochs run on the device between two reports of progress.
+        metric_names: the mean loss of a training row, and of a held-out one if rows are held out.
     """
 
-    epochs: int = 300
-    batch_size: int = 100
-    learning_rate: float = 1e-3
-    schedule: Schedule = "constant"
-    weight_decay: float = 0.0
-    tolerance: float = 1.0
-    chunk: int = 10
-
-    def __post_init__(self) -> None:
-        minima = {"epochs": 0, "batch_size": 1, "learning_rate": 1e-9, "weight_decay": 0, "tolerance": 1, "chunk": 1}
-        check_settings(self, minima, self.schedule)
-
-    def optimiser(self) -> optax.GradientTransformation:
-        """Adam with the weight decay inside the gradient, as PyTorch has it."""
-        return optax.chain(optax.add_decayed_weights(self.weight_decay), optax.adam(self.learning_rate))
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A stage as a training program; its step is one epoch. `holds_out` chooses the epoch on held-out rows."""
-
     objective: TreatmentObjective | OutcomeObjective
-    settings: StageSettings = StageSettings()
-    holds_out: bool = False
+    n_steps: int
+    batch_size: int
+    learning_rate: float
+    schedule: Schedule
+    weight_decay: float
+    tolerance: float
+    metric_names: tuple[str, ...]
+    chunk = 10
 
     @property
     def name(self) -> str:
         return self.objective.name
 
     @property
-    def n_steps(self) -> int:
-        return self.settings.epochs
-
-    @property
-    def chunk(self) -> int:
-        return self.settings.chunk
-
-    @property
-    def metric_names(self) -> tuple[str, ...]:
-        """The mean loss of a training row, and of a held-out one."""
-        return ("loss", "held_out") if self.holds_out else ("loss",)
+    def optimiser(self) -> optax.GradientTransformation:
+        """Adam with the weight decay inside the gradient, as PyTorch has it."""
+        return optax.chain(optax.add_decayed_weights(self.weight_decay), optax.adam(self.learning_rate))
 
     def train(
-        self, net: CovariateNet, rows: ScaledData, held_out: ScaledData | None, key: Array, reporter: Reporter
+        self, net: CovariateNet, rows: MemberRows, key: Array, reporter: Reporter
     ) -> tuple[CovariateNet, tuple[HistoryRow, ...]]:
         """The network that held-out rows choose, or the last one, and its history."""
         key_init, key_run = jax.random.split(key)
-        state = self.init(net, None if held_out is None else training_data(held_out, 1), key_init)
-        padded = training_data(rows, self.settings.batch_size)
-        state, history = run_phase(self, state, padded, key_run, reporter=reporter)
-        return (state.net if state.best is None else state.best.net), history
-
-    def init(self, net: CovariateNet, held_out: TrainingData | None, key: Array) -> StageState:
-        """A fresh optimiser beside the network; the draws behind the held-out loss are made once."""
-        best = None
-        if held_out is not None:
+        held_out, uniforms, best = None, jnp.zeros((0, 0)), None
+        if rows.held_out is not None:
+            held_out, best = training_data(rows.held_out, 1), Best.first(net)
             n, words = len(held_out.rows.x), self.objective.n_uniforms * _HELD_OUT_FACTOR
-            # A weakly typed infinity would come back strongly typed and compile the chunk a second time.
-            start = jnp.full((), jnp.inf, jnp.float32)
-            best = Best(net, start, held_out, RandomNumbers(key, n * words).uniform((n, words)))
-        return StageState(net, self.settings.optimiser().init(net), jnp.zeros((), jnp.int32), best)
+            uniforms = RandomNumbers(key_init, n * words).uniform((n, words))
+        data = StageRows(training_data(rows.train, self.batch_size), held_out, uniforms)
+        state = StageState(Learner.begin(net, self.optimiser), jnp.zeros((), jnp.int32), best)
+        state, history = run_phase(self, state, data, key_run, reporter=reporter)
+        return (state.learner.net if state.best is None else state.best.networks), history
 
-    def step(self, state: StageState, data: TrainingData, key: Array) -> tuple[StageState, dict[str, Array]]:
+    def step(self, state: StageState, data: StageRows, key: Array) -> tuple[StageState, dict[str, Array]]:
         """One pass over the rows."""
         key_order, key_batches = jax.random.split(key)
-        n_padded, size = len(data.rows.x), self.settings.batch_size
+        n_padded, n, size = len(data.train.rows.x), data.train.n, self.batch_size
         # Padding rows sort behind all real ones and so only ever fill the last batch.
-        rank = jnp.where(jnp.arange(n_padded) < data.n, jax.random.uniform(key_order, (n_padded,)), jnp.inf)
+        rank = jnp.where(jnp.arange(n_padded) < n, jax.random.uniform(key_order, (n_padded,)), jnp.inf)
         order = jnp.argsort(rank)
-        n_batches = -(-data.n // size)
-        rate = step_factor(self.settings.schedule, state.epoch, self.settings.epochs)
+        n_batches = -(-n // size)
+        rate = step_factor(self.schedule, state.epoch, self.n_steps)
 
-        def body(i: Array, carry: tuple[CovariateNet, Any, Array]) -> tuple[CovariateNet, Any, Array]:
-            net, optimiser, total = carry
+        def body(i: Array, carry: tuple[Learner, Array]) -> tuple[Learner, Array]:
+            learner, total = carry
             index = i * size + jnp.arange(size)
-            rows = jax.tree.map(lambda leaf: leaf[order[index]], data.rows)
-            real = index < data.n
+            rows = jax.tree.map(lambda leaf: leaf[order[index]], data.train.rows)
+            real = index < n
             own_key = jax.random.fold_in(key_batches, i)
-            value, grads = jax.value_and_grad(self._loss)(net, rows, real / jnp.sum(real), own_key)
-            updates, optimiser = self.settings.optimiser().update(grads, optimiser, net)
-            net = optax.apply_updates(net, jax.tree.map(lambda update: rate * update, updates))
-            return net, optimiser, total + value
+            value, grads = jax.value_and_grad(self._loss)(learner.net, rows, real / jnp.sum(real), own_key)
+            return learner.moved(self.optimiser, grads, rate), total + value
 
-        start = (state.net, state.optimiser, jnp.zeros(()))
-        net, optimiser, total = jax.lax.fori_loop(0, n_batches, body, start)
+        learner, total = jax.lax.fori_loop(0, n_batches, body, (state.learner, jnp.zeros(())))
         metrics, best = {"loss": total / n_batches}, state.best
         if best is not None:
-            best, metrics["held_out"] = self._better(net, best)
-        return StageState(net, optimiser, state.epoch + 1, best), metrics
+            loss = self.held_out_loss(learner.net, data)
+            best = best.after(learner.net, loss, self.objective.limit(best.loss, self.tolerance))
+            metrics["held_out"] = loss
+        return StageState(learner, state.epoch + 1, best), metrics
 
     def _loss(self, net: CovariateNet, rows: Row, weights: Array, key: Array) -> Array:
         n, width, own = len(weights), net.noise_width, self.objective.n_uniforms
@@ -239,31 +202,20 @@ class Stage:
         losses = jax.vmap(self.objective.row_loss, in_axes=(None, 0, 0, 0))(net, rows, noise, uniforms)
         return jnp.sum(weights * losses)
 
-    def _better(self, net: CovariateNet, best: Best) -> tuple[Best, Array]:
-        """The best network after this one was tried on the held-out rows, and this one's loss."""
-        rows, n = best.held_out.rows, best.held_out.n
-        losses = jax.vmap(self.objective.row_loss, in_axes=(None, 0, None, 0))(net, rows, None, best.uniforms)
-        loss = jnp.sum(jnp.where(jnp.arange(len(losses)) < n, losses, 0.0)) / n
-        keep = loss <= self.objective.limit(best.loss, self.settings.tolerance)
-        kept = jax.tree.map(lambda new, old: jnp.where(keep, new, old), net, best.net)
-        return best._replace(net=kept, loss=jnp.minimum(loss, best.loss)), loss
-
-
-@dataclass(frozen=True, eq=False)
-class DeepIVMember(NetMember):
-    """A trained DeepIV: `net` is g, and there is no `treatment_net` without the instrument."""
-
-    treatment_net: CovariateNet | None
-    net: CovariateNet
-    history: tuple[HistoryRow, ...] = ()
+    def held_out_loss(self, net: CovariateNet, data: StageRows) -> Array:
+        """The mean loss of a held-out row."""
+        assert data.held_out is not None
+        rows, n = data.held_out.rows, data.held_out.n
+        losses = jax.vmap(self.objective.row_loss, in_axes=(None, 0, None, 0))(net, rows, None, data.uniforms)
+        return jnp.sum(jnp.where(jnp.arange(len(losses)) < n, losses, 0.0)) / n
 
 
 @dataclass(frozen=True, eq=False)
 class FittedDeepIV(FittedMembers):
-    """A fitted DeepIV."""
+    """A fitted DeepIV; the network of a member is g."""
 
     config: DeepIVConfig
-    members: tuple[DeepIVMember, ...]
+    members: tuple[NetMember, ...]
 
 
 @dataclass(frozen=True)
@@ -281,70 +233,69 @@ class DeepIVConfig(NetworkConfig):
         hidden: hidden widths of both networks; None takes the study's (128, 64, 32), or (32,) behind a wide block.
         covariates: features of the covariate blocks.
         dropout: share of hidden units dropped in training; None takes the study's 1000 / (1000 + n), at most 0.5.
-        treatment_stage, outcome_stage: how each stage is trained.
+        epochs, batch_size: as in `DeepIV`.
+        learning_rate: Adam's step size.
+        schedule: "constant", or "cosine": the step size falls to zero along a cosine, epoch by epoch.
+        weight_decays: weights of half the squared parameters beside the mean loss of a row, in each stage.
+        tolerance: of held-out rows, the newest network is kept whose squared error is at most this many times the
+            lowest so far (for the treatment's distribution, whose variance would be); 1 keeps the best.
     """
+
+    fitted_class = FittedDeepIV
 
     n_components: int = 10
     hidden: tuple[int, ...] | None = (128, 64, 32)
     covariates: FeatureConfig = DEFAULT_FEATURES
     dropout: float | None = 0.0
-    treatment_stage: StageSettings = StageSettings(schedule="cosine", weight_decay=1e-6, tolerance=1.05)
-    outcome_stage: StageSettings = StageSettings(schedule="cosine", weight_decay=1e-3, tolerance=1.05)
+    epochs: int = 300
+    batch_size: int = 100
+    learning_rate: float = 1e-3
+    schedule: Schedule = "cosine"
+    weight_decays: tuple[float, float] = (1e-6, 1e-3)
+    tolerance: float = 1.05
     n_samples: int = 2
 
     def __post_init__(self) -> None:
-        check_widths(self, "hidden")
         super().__post_init__()
-        if self.dropout is not None and not 0.0 <= self.dropout < 1.0:
-            raise ConfigError(f"dropout must lie in [0, 1), got {self.dropout}.")
-        if self.n_samples < 2:
-            raise ConfigError(f"n_samples must be at least 2 for an unbiased gradient, got {self.n_samples}.")
-        GaussianMixture(self.n_components)
+        check_bounds(self, "learning_rate", n_components=1, hidden=1, dropout=(0, 0.99), epochs=0, batch_size=1)
+        # Of fewer than two draws no gradient is unbiased.
+        check_bounds(self, weight_decays=0, tolerance=1, n_samples=2)
+        check_choice(self, "schedule", "constant", "cosine")
 
-    def resolved(self, schema: Schema, n_rows: int) -> DeepIVConfig:
-        """The config with widths, dropout and batch sizes settled for a data set."""
-        stages = (self.treatment_stage, self.outcome_stage)
-        first, second = (replace(stage, batch_size=min(stage.batch_size, n_rows)) for stage in stages)
-        return replace(
-            self,
-            hidden=self.hidden if self.hidden is not None else ((32,) if has_wide_block(schema) else (128, 64, 32)),
-            dropout=min(1000.0 / (1000.0 + n_rows), 0.5) if self.dropout is None else self.dropout,
-            treatment_stage=first,
-            outcome_stage=second,
-        )
-
-    def fit(self, data: IVData, seed: int = 0, reporter: Reporter = silent) -> FittedDeepIV:
-        """Fit all members."""
-        return fit_members(FittedDeepIV, self.resolved(data.schema, data.n_rows), data, seed, reporter)
-
-    def fit_member(
-        self,
-        schema: Schema,
-        train: ScaledData,
-        held_out: ScaledData | None,
-        groups: NDArray[np.integer] | None,
-        key: Array,
-        reporter: Reporter,
-    ) -> DeepIVMember:
+    def fit_member(self, schema: Schema, rows: MemberRows, key: Array, reporter: Reporter) -> NetMember:
         """Fit the treatment's distribution, then the outcome through its draws."""
         _, *keys = jax.random.split(key, 5)
-        assert self.hidden is not None
-        assert self.dropout is not None
-        network = partial(CovariateNet.build, schema, self.covariates, hidden=self.hidden, dropout=self.dropout)
-        treatment_net, objective, changed = None, OutcomeObjective(None), partial(treatment_as_columns, schema=schema)
+        n = len(rows.train.x)
+        hidden, dropout = self.hidden, self.dropout
+        if hidden is None:
+            hidden = (32,) if has_wide_block(schema) else (128, 64, 32)
+        if dropout is None:
+            dropout = min(1000.0 / (1000.0 + n), 0.5)
+        network = partial(CovariateNet, schema.blocks, self.covariates, hidden=hidden, dropout=dropout)
+        metrics = ("loss",) if rows.held_out is None else ("loss", "held_out")
+        stage = partial(
+            Stage,
+            n_steps=self.epochs,
+            batch_size=min(self.batch_size, n),
+            learning_rate=self.learning_rate,
+            schedule=self.schedule,
+            tolerance=self.tolerance,
+            metric_names=metrics,
+        )
+        objective = OutcomeObjective(None)
         history: tuple[HistoryRow, ...] = ()
         if self.use_instrument:
             head = self.treatment_head(schema)
-            first = Stage(TreatmentObjective(head), self.treatment_stage, held_out is not None)
-            net = network(n_side=train.w.shape[1], n_out=head.raw_dim, key=keys[0])
-            treatment_net, history = first.train(net, train, held_out, keys[1], reporter)
-            changed = partial(_with_raws, treatment_net)
-            objective = OutcomeObjective(head, self.n_samples)
-        train, held_out = changed(train), held_out and changed(held_out)
-        second = Stage(objective, self.outcome_stage, held_out is not None)
+            first = stage(TreatmentObjective(head), weight_decay=self.weight_decays[0])
+            net = network(n_side=rows.train.w.shape[1], n_out=head.raw_dim, key=keys[0])
+            net, history = first.train(net, rows, keys[1], reporter)
+            rows, objective = rows.changed(partial(_with_raws, net)), OutcomeObjective(head, self.n_samples)
+        else:
+            rows = rows.changed(partial(treatment_as_columns, schema=schema))
+        second = stage(objective, weight_decay=self.weight_decays[1])
         net = network(n_side=schema.treatment.width, n_out=1, key=keys[2])
-        net, more = second.train(net, train, held_out, keys[3], reporter)
-        return DeepIVMember(treatment_net, net, history + more)
+        net, more = second.train(net, rows, keys[3], reporter)
+        return NetMember(net, history + more)
 
     def treatment_head(self, schema: Schema) -> Head:
         """The treatment's distribution: exact if it is discrete, else a Gaussian mixture."""
@@ -355,7 +306,12 @@ class DeepIVConfig(NetworkConfig):
 
 def _with_raws(net: CovariateNet, rows: ScaledData) -> ScaledData:
     """The same rows with the treatment head's raw parameters in place of the instruments."""
-    return rows._replace(w=outputs_of(net, rows.w, rows.v))
+    return rows._replace(w=in_pieces(partial(_outputs, net), [rows.w, rows.v], net.features.cells))
+
+
+@jax.jit
+def _outputs(net: CovariateNet, sides: Array, v: Array) -> Array:
+    return jax.vmap(net, in_axes=(0, 0, None))(sides, v, None)
 
 
 def paper_preset() -> DeepIVConfig:
@@ -370,8 +326,8 @@ def paper_preset() -> DeepIVConfig:
         hidden=None,
         covariates=FeatureConfig(),
         dropout=None,
-        treatment_stage=StageSettings(weight_decay=1e-6),
-        outcome_stage=StageSettings(weight_decay=1e-3),
+        schedule="constant",
+        tolerance=1.0,
         scaling=RoleScaling(covariates=Identity(), instruments=Identity()),
         members=1,
         held_out=0.0,
@@ -382,7 +338,7 @@ def paper_preset() -> DeepIVConfig:
 PRESETS = {"default": DeepIVConfig, "paper": paper_preset}
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class DeepIV(NetworkEstimator):
     """DeepIV: deep instrumental variables.
 
@@ -426,7 +382,6 @@ class DeepIV(NetworkEstimator):
     fitted_class = FittedDeepIV
 
     preset: Literal["default", "paper"] = "default"
-    _: KW_ONLY
     epochs: int | None = None
     batch_size: int | None = None
     n_components: int | None = None
@@ -435,12 +390,5 @@ class DeepIV(NetworkEstimator):
     dropout: float | None = None
 
     def _config(self) -> DeepIVConfig:
-        config = chosen_preset(PRESETS, self.preset)
-        stage = self._given("epochs", "batch_size")
-        return replace(
-            config,
-            treatment_stage=replace(config.treatment_stage, **stage),
-            outcome_stage=replace(config.outcome_stage, **stage),
-            use_instrument=self.use_instrument,
-            **self._given("n_components", "n_samples", "hidden", "dropout", "members", "held_out", "scaling"),
-        )
+        options = ("epochs", "batch_size", "n_components", "n_samples", "hidden", "dropout")
+        return self._with_given(chosen_preset(PRESETS, self.preset), *options)

@@ -1,124 +1,369 @@
 r"""Deep feature IV: features of both stages learned by gradient steps, their linear heads solved in closed form.
 
 Stage 1 regresses treatment features $\psi(x)$ on instrument features $\phi(w, v)$ over one half of the rows; stage 2
-regresses $y$ on $\widehat{E}[\psi(x) \mid w, v] \otimes \xi(v)$ over the other half (`dfiv_stages`).
+regresses $y$ on $\widehat{E}[\psi(x) \mid w, v] \otimes \xi(v)$ over the other half. Each loss is the minimum of a
+ridge problem over its head, so its gradient is the one at the minimising head held fixed (the envelope theorem): the
+only solve that is differentiated is the linear map from $\psi$ to its projection.
 
 Reference: Xu et al., "Learning deep features in instrumental variable regression", ICLR 2021.
 """
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal, NamedTuple
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
+from jax.scipy.linalg import cho_factor, cho_solve
 from numpy.typing import NDArray
 
-from bgmiv.baselines.dfiv_stages import (
-    Head,
-    Networks,
-    expectation,
-    first_stage_loss,
-    held_out_loss,
-    masked_features,
-    second_stage_loss,
-    solve_head,
-    stage_data,
-    stages_of,
-)
-from bgmiv.baselines.members import FittedMembers, Member, NetworkConfig, NetworkEstimator, fit_members
-from bgmiv.baselines.networks import (
+from bgmiv.baselines.members import (
     DEFAULT_FEATURES,
-    FeatureNet,
-    Inputs,
-    LayerShape,
-    check_settings,
-    descend,
+    Best,
+    FittedMembers,
+    Learner,
+    Member,
+    MemberRows,
+    NetworkConfig,
+    NetworkEstimator,
     has_wide_block,
     in_pieces,
 )
-from bgmiv.data.ivdata import IVData
+from bgmiv.data.folds import row_folds
 from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, treatment_as_columns
 from bgmiv.data.schema import Schema
-from bgmiv.errors import ConfigError, DataError
+from bgmiv.errors import DataError
 from bgmiv.estimators.fitted import chosen_preset
 from bgmiv.nn.features import BlockFeatures, build_features
-from bgmiv.nn.settings import FeatureConfig
-from bgmiv.progress import HistoryRow, Reporter, silent
-from bgmiv.training import TrainingData, run_once, run_phase
+from bgmiv.nn.settings import FeatureConfig, check_bounds
+from bgmiv.progress import HistoryRow, Reporter
+from bgmiv.training import RandomNumbers, bucket_size, pad_rows, run_once, run_phase
 
-__all__ = [
-    "DFIV", "PRESETS", "Best", "DFIVConfig", "DFIVMember", "DeepFeatures", "FittedDFIV", "TrainingState",
-    "paper_preset",
-]  # fmt: skip
+__all__ = ["DFIV", "PRESETS", "DFIVConfig", "DeepFeatures", "FittedDFIV", "LayerShape", "paper_preset"]
+
+_VARIANCE_FLOOR = 1e-5
+# Updates of phi and of xi in an epoch.
+_ITERATIONS = 20
+_LEARNING_RATE = 1e-3
+# The newest networks are kept whose held-out squared error of stage 2 is at most this many times the lowest so far;
+# training stops after so many evaluations in a row beyond that.
+_TOLERANCE, _PATIENCE = 1.05, 4
 
 
-class Best(NamedTuple):
-    """The newest networks that were not clearly worse than others, and the evaluations since; the lowest held-out loss.
+class LayerShape(NamedTuple):
+    """One layer of a feature network: affine map, then batch normalisation and ReLU as asked.
 
-    `held_out` is what it is measured on, laid out by `stage_data` without halves.
+    Attributes:
+        width: number of units.
+        normalise: standardise every unit over the rows, with a learned gain and offset.
+        rectify: end with a ReLU.
     """
 
-    networks: Networks
-    loss: Array
-    stale: Array
-    held_out: TrainingData
+    width: int
+    normalise: bool = False
+    rectify: bool = True
 
 
-class TrainingState(NamedTuple):
-    """Networks, one optimiser state each, and the best networks if rows are held out."""
+Shapes = tuple[LayerShape, ...]
 
-    networks: Networks
-    optimisers: tuple[optax.OptState, ...]
-    best: Best | None = None
+
+class Moments(NamedTuple):
+    """Mean and variance of a layer's units over the rows it learned from, `(width,)` each."""
+
+    mean: Array
+    variance: Array
+
+
+class Inputs(NamedTuple):
+    """What a network sees of n rows: columns `(n, q)`, covariates `(n, p)`, and `(n,)` ones, zeros in padding."""
+
+    columns: Array
+    covariates: Array
+    present: Array
+
+
+class _Layer(eqx.Module):
+    kernel: Array
+    bias: Array
+    gain: Array | None
+    offset: Array | None
+    rectify: bool = eqx.field(static=True)
+
+    def __init__(self, n_in: int, shape: LayerShape, draws: RandomNumbers) -> None:
+        # Uniform within one over the root of n_in, as in the study's networks.
+        limit = max(n_in, 1) ** -0.5
+        self.kernel = limit * (2.0 * draws.uniform((n_in, shape.width)) - 1.0)
+        self.bias = limit * (2.0 * draws.uniform((shape.width,)) - 1.0)
+        self.gain = jnp.ones((shape.width,)) if shape.normalise else None
+        self.offset = jnp.zeros((shape.width,)) if shape.normalise else None
+        self.rectify = shape.rectify
+
+
+class FeatureNet(eqx.Module):
+    """Features of rows: each covariate block through its own extractor, then layers over everything.
+
+    Written for all rows at once, because normalisation is over rows.
+    """
+
+    blocks: BlockFeatures
+    layers: tuple[_Layer, ...]
+
+    def __init__(self, n_columns: int, blocks: BlockFeatures, shapes: tuple[LayerShape, ...], *, key: Array) -> None:
+        widths = (n_columns + blocks.width, *(shape.width for shape in shapes))
+        # One call of the generator: compiling one for each kernel takes longer than a small fit.
+        draws = RandomNumbers(key, sum((a + 1) * b for a, b in pairwise(widths)))
+        self.blocks = blocks
+        self.layers = tuple(_Layer(a, shape, draws) for a, shape in zip(widths[:-1], shapes, strict=True))
+
+    def __call__(
+        self, rows: Inputs, *, moments: tuple[Moments, ...] | None = None, noise: Array | None = None
+    ) -> tuple[Array, tuple[Moments, ...]]:
+        """Features `(n, width)`, and the moments that the normalised layers used: the given ones, or those of the rows.
+
+        `noise` holds `(n, noise_width)` uniform numbers, which switch the blocks' training noise on.
+        """
+        h = jax.vmap(self.blocks, in_axes=(0, None if noise is None else 0))(rows.covariates, noise)
+        h = jnp.concatenate([rows.columns, h], axis=1)
+        used: list[Moments] = []
+        for layer in self.layers:
+            h = h @ layer.kernel + layer.bias
+            if layer.gain is not None and layer.offset is not None:
+                used.append(_moments(h, rows.present) if moments is None else moments[len(used)])
+                scale = layer.gain * jax.lax.rsqrt(used[-1].variance + _VARIANCE_FLOOR)
+                h = h * scale + (layer.offset - used[-1].mean * scale)
+            h = jax.nn.relu(h) if layer.rectify else h
+        return h, tuple(used)
+
+
+def _moments(h: Array, present: Array) -> Moments:
+    mean = present @ h / jnp.sum(present)
+    return Moments(mean, present @ (h - mean) ** 2 / jnp.sum(present))
+
+
+class Networks(NamedTuple):
+    """psi(x), phi(w, v) and xi(v); without an instrument there is no phi, without covariates no xi."""
+
+    treatment: FeatureNet
+    instrument: FeatureNet | None
+    covariate: FeatureNet | None
+
+
+def ridge_map(features: Array, penalty: Array | float) -> Callable[[Array], Array]:
+    r"""The linear map from targets T to their head $\arg\min_W \|T - FW\|^2 + \lambda\|W\|^2$, by Cholesky.
+
+    The penalty is already multiplied by the number of rows.
+    """
+    gram = features.T @ features
+    factor = cho_factor(gram + penalty * jnp.eye(len(gram), dtype=gram.dtype), lower=True)
+    return lambda targets: cho_solve(factor, features.T @ targets)
+
+
+def ridge_loss(features: Array, targets: Array, penalty: Array | float) -> Array:
+    r"""The minimum $\min_W \|T - FW\|^2 + \lambda\|W\|^2$; its gradient is exact with the head held fixed."""
+    head = jax.lax.stop_gradient(ridge_map(features, penalty)(targets))
+    return jnp.sum((targets - features @ head) ** 2) + penalty * jnp.sum(head**2)
+
+
+def masked_features(net: FeatureNet, rows: Inputs) -> Array:
+    """Features without training noise, zero in padding."""
+    return net(rows)[0] * rows.present[:, None]
+
+
+def _with_constant(features: Array, present: Array) -> Array:
+    """A last column of ones, and rows of zeros where there is no row: padding drops out of every sum."""
+    return jnp.concatenate([features, jnp.ones((len(features), 1), features.dtype)], axis=1) * present[:, None]
+
+
+class Stages(NamedTuple):
+    """What psi (stage 1), phi (both stages) and xi (stage 2) see, and stage 2's outcomes `(n, 1)`."""
+
+    treatments: Inputs
+    first: Inputs
+    second: Inputs
+    covariates: Inputs
+    y: Array
+
+
+def stages_of(scaled: ScaledData, key: Array, *, halves: bool, groups: NDArray[np.integer] | None = None) -> Stages:
+    """Rows in random order, padded; with `halves`, stage 1 has the larger half of them, otherwise both have all.
+
+    Halves hold whole groups, if there are two or more.
+    """
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel().tolist())
+    order = rng.permutation(len(scaled.x))
+    cut = (len(order) + 1) // 2
+    first, second = (order[:cut], order[cut:]) if halves else (order, order)
+    if halves and groups is not None and len(np.unique(groups)) > 1:
+        half = row_folds(len(order), 2, rng, groups)[order]
+        first, second = sorted([order[half == 0], order[half == 1]], key=len, reverse=True)
+    padded = bucket_size(len(first), 8)
+
+    def inputs(columns: NDArray[Any], covariates: NDArray[Any], rows: NDArray[np.integer]) -> Inputs:
+        parts = columns[rows], covariates[rows], np.ones(len(rows), np.float32)
+        return Inputs(*(jax.device_put(pad_rows(part, padded)) for part in parts))
+
+    nothing = scaled.v[:, :0]
+    return Stages(
+        treatments=inputs(scaled.x.reshape(len(scaled.x), -1), nothing, first),
+        first=inputs(scaled.w, scaled.v, first),
+        second=inputs(scaled.w, scaled.v, second),
+        covariates=inputs(nothing, scaled.v, second),
+        y=jax.device_put(pad_rows(scaled.y[second, None], padded)),
+    )
+
+
+def first_stage_loss(phi: FeatureNet, noise: Array | None, targets: Array, stages: Stages, penalty: float) -> Array:
+    """Stage 1's loss in phi for fixed treatment features `targets`; the penalty is a row's."""
+    features = _with_constant(phi(stages.first, noise=noise)[0], stages.first.present)
+    return ridge_loss(features, targets, penalty * jnp.sum(stages.first.present))
+
+
+def _second_stage_features(
+    xi: FeatureNet | None,
+    noise: Array | None,
+    expected: Array,
+    stages: Stages,
+    moments: tuple[Moments, ...] | None = None,
+) -> Array:
+    """(expected psi, 1) outer (xi, 1) of the stage-2 rows, psi-major; without covariates xi is the constant alone."""
+    rows = stages.covariates
+    features = expected[:, :0] if xi is None else xi(rows, moments=moments, noise=noise)[0]
+    left, right = _with_constant(expected, rows.present), _with_constant(features, rows.present)
+    return (left[:, :, None] * right[:, None, :]).reshape(len(left), -1)
+
+
+def second_stage_loss(
+    xi: FeatureNet | None, noise: Array | None, expected: Array, stages: Stages, penalty: float
+) -> Array:
+    """Stage 2's loss in xi and in the expected treatment features; the penalty is a row's."""
+    features = _second_stage_features(xi, noise, expected, stages)
+    return ridge_loss(features, stages.y, penalty * jnp.sum(stages.covariates.present))
+
+
+def expectation(net: FeatureNet | None, stages: Stages, penalty: float) -> Callable[[FeatureNet], Array]:
+    """The map from psi to its features' expectations at stage-2 rows; without an instrument, to the features."""
+    if net is None:
+        return lambda psi: masked_features(psi, stages.treatments)
+    first, moments = net(stages.first)
+    head = ridge_map(_with_constant(first, stages.first.present), penalty * jnp.sum(stages.first.present))
+    second = _with_constant(net(stages.second, moments=moments)[0], stages.second.present)
+    return lambda psi: second @ head(masked_features(psi, stages.treatments))
+
+
+class Head(NamedTuple):
+    """Stage 2's weights, psi's features by xi's with the constants last, and moments of their normalised layers."""
+
+    weights: Array
+    treatment: tuple[Moments, ...]
+    covariate: tuple[Moments, ...]
+
+
+@partial(jax.jit, static_argnames="penalties")
+def solve_head(networks: Networks, stages: Stages, penalties: tuple[float, float]) -> Head:
+    """Stage 2's head for trained networks; the penalties of both stages are a row's."""
+    psi, phi, xi = networks
+    expected = expectation(phi, stages, penalties[0])(psi)
+    penalty = penalties[1] * jnp.sum(stages.second.present)
+    weights = ridge_map(_second_stage_features(xi, None, expected, stages), penalty)(stages.y)
+    moments = () if xi is None else xi(stages.covariates)[1]
+    return Head(weights.reshape(expected.shape[1] + 1, -1), psi(stages.treatments)[1], moments)
+
+
+def held_out_loss(networks: Networks, stages: Stages, held_out: Stages, penalties: tuple[float, float]) -> Array:
+    """The mean square of y - E[g(x, v) | w, v] on held-out rows, by stages solved on the others."""
+    psi, phi, xi = networks
+    head = solve_head(networks, stages, penalties)
+    if phi is None:
+        expected = psi(held_out.treatments, moments=head.treatment)[0]
+    else:
+        expected = expectation(phi, stages._replace(second=held_out.second), penalties[0])(psi)
+    features = _second_stage_features(xi, None, expected, held_out, head.covariate)
+    # Padding has neither features nor an outcome.
+    errors = held_out.y[:, 0] - features @ head.weights.ravel()
+    return jnp.sum(errors**2) / jnp.sum(held_out.second.present)
+
+
+def _descend(
+    loss: Callable[[FeatureNet, Array | None], Array],
+    learner: Learner,
+    optimiser: optax.GradientTransformation,
+    count: int,
+    rows: Inputs,
+    key: Array,
+) -> tuple[Learner, Array]:
+    """The learner after `count` updates, and the loss before the last."""
+    shape = (len(rows.present), learner.net.blocks.noise_width)
+    size = shape[0] * shape[1]
+    # Random numbers of its own for every update would cost more than its matrix products: one block serves an epoch,
+    # and each update deals it out to rows and columns by another random shift.
+    draws = RandomNumbers(key, size + count)
+    block, shifts = draws.uniform((size,)), draws.index((count,), jnp.asarray(max(size, 1)))
+
+    def update(i: Array, carry: tuple[Learner, Array]) -> tuple[Learner, Array]:
+        shifted = jnp.roll(block, shifts[i]).reshape(shape) if size else None
+        value, grads = jax.value_and_grad(loss)(carry[0].net, shifted)
+        return carry[0].moved(optimiser, grads), value
+
+    return jax.lax.fori_loop(0, count, update, (learner, jnp.zeros(())))
+
+
+class FeatureRows(NamedTuple):
+    """The rows that features are learned from, and those held out, if any."""
+
+    stages: Stages
+    held_out: Stages | None
+
+
+class FeatureState(NamedTuple):
+    """The networks of treatment, instruments and covariates in training, and the best ones if rows are held out."""
+
+    treatment: Learner
+    instrument: Learner | None
+    covariate: Learner | None
+    best: Best | None
+
+    @property
+    def networks(self) -> Networks:
+        """The networks as they are."""
+        return Networks(
+            self.treatment.net, self.instrument and self.instrument.net, self.covariate and self.covariate.net
+        )
 
 
 @dataclass(frozen=True)
 class DeepFeatures:
     """The schedule of deep feature IV; one step is one epoch over all rows.
 
-    An epoch first updates phi with psi fixed, then xi with phi and psi fixed, then psi with phi and xi fixed. Every
-    update solves the heads anew. The penalties are multiplied by the stage's number of rows.
+    An epoch first updates phi with psi fixed, 20 times, then xi with phi and psi fixed, 20 times, then psi with phi and
+    xi fixed, once. Every update solves the heads anew.
 
     Args:
         epochs: passes.
-        instrument_iterations, covariate_iterations, treatment_iterations: updates of phi, xi and psi in an epoch.
         stage1_penalty, stage2_penalty: ridge penalties of the heads, a row.
-        learning_rate: Adam's step size for all networks.
         instrument_decay, covariate_decay: factors of half the squared weights of phi and xi in the losses, which are
             sums over rows.
-        chunk: epochs run on the device between two reports of progress, and between two evaluations on held-out rows.
-        tolerance: with rows held out, the newest networks are kept whose held-out squared error of stage 2 is at most
-            this many times the lowest so far.
-        patience: evaluations in a row beyond that, after which training stops.
     """
 
     epochs: int = 100
-    instrument_iterations: int = 20
-    covariate_iterations: int = 20
-    treatment_iterations: int = 1
     stage1_penalty: float = 0.1
     stage2_penalty: float = 0.1
-    learning_rate: float = 1e-3
     instrument_decay: float = 100.0
     covariate_decay: float = 1.0
-    chunk: int = 10
-    tolerance: float = 1.05
-    patience: int = 4
 
     def __post_init__(self) -> None:
-        minima = {"epochs": 0, "instrument_decay": 0, "covariate_decay": 0, "chunk": 1, "learning_rate": 1e-9}
-        minima |= {f"{net}_iterations": 1 for net in ("instrument", "covariate", "treatment")}
-        minima |= {"tolerance": 1, "patience": 1, "stage1_penalty": 1e-9, "stage2_penalty": 1e-9}
-        check_settings(self, minima)
+        check_bounds(self, "stage1_penalty", "stage2_penalty", epochs=0, instrument_decay=0, covariate_decay=0)
 
     name = "deep features"
     metric_names = ("loss", "stage1")
+    chunk = 10
 
     @property
     def n_steps(self) -> int:
@@ -131,54 +376,51 @@ class DeepFeatures:
 
     def _optimisers(self) -> tuple[optax.GradientTransformation, ...]:
         decays = (0.0, self.instrument_decay, self.covariate_decay)
-        return tuple(optax.chain(optax.add_decayed_weights(d), optax.adam(self.learning_rate)) for d in decays)
+        return tuple(optax.chain(optax.add_decayed_weights(d), optax.adam(_LEARNING_RATE)) for d in decays)
 
-    def init(self, networks: Networks, held_out: TrainingData | None = None) -> TrainingState:
+    def init(self, networks: Networks, *, hold_out: bool = False) -> FeatureState:
         """Fresh optimisers beside the networks."""
-        optimisers = zip(self._optimisers(), networks, strict=True)
-        start = jnp.full((), jnp.inf, jnp.float32), jnp.zeros((), jnp.int32)
-        best = None if held_out is None else Best(networks, *start, held_out)
-        return TrainingState(networks, tuple(optimiser.init(net) for optimiser, net in optimisers), best)
+        (psi, phi, xi), (for_psi, for_phi, for_xi) = networks, self._optimisers()
+        return FeatureState(
+            treatment=Learner.begin(psi, for_psi),
+            instrument=None if phi is None else Learner.begin(phi, for_phi),
+            covariate=None if xi is None else Learner.begin(xi, for_xi),
+            best=Best.first(networks) if hold_out else None,
+        )
 
-    def step(self, state: TrainingState, data: TrainingData, key: Array) -> tuple[TrainingState, dict[str, Array]]:
+    def step(self, state: FeatureState, data: FeatureRows, key: Array) -> tuple[FeatureState, dict[str, Array]]:
         """One epoch; the metrics are the losses a row of stage 2 and of stage 1."""
-        (psi, phi, xi), (adam_psi, adam_phi, adam_xi), best = state
-        for_psi, for_phi, for_xi = self._optimisers()
-        stages = stages_of(data, halves=phi is not None)
+        psi, phi, xi, best = state
+        stages, (for_psi, for_phi, for_xi) = data.stages, self._optimisers()
         key_phi, key_xi = jax.random.split(key)
         loss1 = jnp.zeros(())
         if phi is not None:
-            targets = masked_features(psi, stages.treatments)
+            targets = masked_features(psi.net, stages.treatments)
             loss = partial(first_stage_loss, targets=targets, stages=stages, penalty=self.stage1_penalty)
-            start, count = (phi, adam_phi), self.instrument_iterations
-            phi, adam_phi, loss1 = descend(loss, start, for_phi, count, stages.first, key_phi)
-        expected = expectation(phi, stages, self.stage1_penalty)
+            phi, loss1 = _descend(loss, phi, for_phi, _ITERATIONS, stages.first, key_phi)
+        expected = expectation(phi and phi.net, stages, self.stage1_penalty)
         loss = partial(second_stage_loss, stages=stages, penalty=self.stage2_penalty)
         if xi is not None:
-            start, count = (xi, adam_xi), self.covariate_iterations
-            loss_xi = partial(loss, expected=expected(psi))
-            xi, adam_xi, _ = descend(loss_xi, start, for_xi, count, stages.covariates, key_xi)
-        start, count = (psi, adam_psi), self.treatment_iterations
-        psi, adam_psi, loss2 = descend(
-            lambda net, _: loss(xi, None, expected=expected(net)), start, for_psi, count, stages.treatments, key
-        )
+            loss_xi = partial(loss, expected=expected(psi.net))
+            xi, _ = _descend(loss_xi, xi, for_xi, _ITERATIONS, stages.covariates, key_xi)
+
+        def loss_psi(net: FeatureNet, _: Array | None) -> Array:
+            return loss(xi and xi.net, None, expected=expected(net))
+
+        psi, loss2 = _descend(loss_psi, psi, for_psi, 1, stages.treatments, key)
         metrics = {"loss": loss2 / jnp.sum(stages.second.present), "stage1": loss1 / jnp.sum(stages.first.present)}
-        return TrainingState(Networks(psi, phi, xi), (adam_psi, adam_phi, adam_xi), best), metrics
+        return FeatureState(psi, phi, xi, best), metrics
 
-    def evaluate(self, state: TrainingState, data: TrainingData) -> TrainingState:
+    def evaluate(self, state: FeatureState, data: FeatureRows) -> FeatureState:
         """Keep the networks unless their held-out loss is clearly above the lowest so far."""
-        best = state.best
-        if best is None:
+        if state.best is None or data.held_out is None:
             return state
-        loss = held_out_loss(state.networks, data, best.held_out, self.penalties)
-        keep = loss <= self.tolerance * best.loss
-        kept = jax.tree.map(lambda new, old: jnp.where(keep, new, old), state.networks, best.networks)
-        stale = jnp.where(keep, 0, best.stale + 1)
-        return state._replace(best=Best(kept, jnp.minimum(loss, best.loss), stale, best.held_out))
+        loss = held_out_loss(state.networks, data.stages, data.held_out, self.penalties)
+        return state._replace(best=state.best.after(state.networks, loss, _TOLERANCE * state.best.loss))
 
-    def stopped(self, state: TrainingState) -> Array:
-        """Whether `patience` evaluations brought nothing."""
-        return jnp.zeros((), bool) if state.best is None else state.best.stale >= self.patience
+    def stopped(self, state: FeatureState) -> Array:
+        """Whether so many evaluations brought nothing."""
+        return jnp.zeros((), bool) if state.best is None else state.best.stale >= _PATIENCE
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,12 +463,8 @@ class FittedDFIV(FittedMembers):
     members: tuple[DFIVMember, ...]
 
 
-Shapes = tuple[LayerShape, ...]
-
 _INSTRUMENT: Shapes = (LayerShape(128), LayerShape(64), LayerShape(32, normalise=True, rectify=False))
 _COVARIATE: Shapes = (LayerShape(128), LayerShape(32, normalise=True), LayerShape(16))
-# What the study puts after a vector block's own two layers.
-_AFTER_VECTOR: Shapes = (LayerShape(32, normalise=True),)
 
 
 @dataclass(frozen=True)
@@ -242,67 +480,53 @@ class DFIVConfig(NetworkConfig):
 
     Args:
         treatment_net: layers of psi(x).
-        instrument_net, covariate_net: layers of phi(w, v) and xi(v) after the covariate blocks' features; None takes
-            the study's, which has a single layer after a vector or image block.
-        blocks: extractors of vector and image blocks, one set in phi and one in xi.
+        instrument_net, covariate_net: layers of phi(w, v) and xi(v) after the covariate blocks' features.
+        after_vector: layers in place of both where there is a vector or image block; None: the same.
+        covariates: extractors of vector and image blocks, one set in phi and one in xi.
         training: the schedule, penalties and optimisers.
         members, held_out, scaling, use_instrument: as in `DFIV`.
     """
 
-    treatment_net: Shapes = (LayerShape(16), LayerShape(4, normalise=True, rectify=False))
-    instrument_net: Shapes | None = _INSTRUMENT
-    covariate_net: Shapes | None = _COVARIATE
-    blocks: FeatureConfig = DEFAULT_FEATURES
-    training: DeepFeatures = field(default_factory=DeepFeatures)
+    fitted_class = FittedDFIV
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if () in (self.treatment_net, self.instrument_net, self.covariate_net):
-            raise ConfigError("treatment_net, instrument_net and covariate_net need at least one layer each.")
+    treatment_net: Shapes = (LayerShape(16), LayerShape(4, normalise=True, rectify=False))
+    instrument_net: Shapes = _INSTRUMENT
+    covariate_net: Shapes = _COVARIATE
+    after_vector: Shapes | None = None
+    covariates: FeatureConfig = DEFAULT_FEATURES
+    training: DeepFeatures = field(default_factory=DeepFeatures)
 
     def build(self, schema: Schema, key: Array) -> Networks:
         """Fresh networks for a data set."""
-        wide = has_wide_block(schema)
+        shapes = self.after_vector if has_wide_block(schema) else None
         key_psi, key_phi, key_phi_blocks, key_xi, key_xi_blocks = jax.random.split(key, 5)
         phi = xi = None
         if self.use_instrument:
-            blocks = build_features(schema.blocks, self.blocks, key=key_phi_blocks)
-            shapes = self.instrument_net or (_AFTER_VECTOR if wide else _INSTRUMENT)
-            phi = FeatureNet(len(schema.instruments), blocks, shapes, key=key_phi)
+            blocks = build_features(schema.blocks, self.covariates, key=key_phi_blocks)
+            phi = FeatureNet(len(schema.instruments), blocks, shapes or self.instrument_net, key=key_phi)
         if schema.blocks:
-            blocks = build_features(schema.blocks, self.blocks, key=key_xi_blocks)
-            xi = FeatureNet(0, blocks, self.covariate_net or (_AFTER_VECTOR if wide else _COVARIATE), key=key_xi)
+            blocks = build_features(schema.blocks, self.covariates, key=key_xi_blocks)
+            xi = FeatureNet(0, blocks, shapes or self.covariate_net, key=key_xi)
         psi = FeatureNet(schema.treatment.width, BlockFeatures((), ()), self.treatment_net, key=key_psi)
         return Networks(psi, phi, xi)
 
-    def fit(self, data: IVData, seed: int = 0, reporter: Reporter = silent) -> FittedDFIV:
-        """Fit all members."""
-        if data.n_rows < 4:
-            raise DataError(f"DFIV needs at least 4 rows, two for each stage; there are {data.n_rows}.")
-        return fit_members(FittedDFIV, self, data, seed, reporter)
-
-    def fit_member(
-        self,
-        schema: Schema,
-        train: ScaledData,
-        held_out: ScaledData | None,
-        groups: NDArray[np.integer] | None,
-        key: Array,
-        reporter: Reporter,
-    ) -> DFIVMember:
+    def fit_member(self, schema: Schema, rows: MemberRows, key: Array, reporter: Reporter) -> DFIVMember:
         """Split the rows between the stages, learn the features, solve the head."""
+        if len(rows.train.x) < 4:
+            raise DataError(f"DFIV needs at least 4 rows, two for each stage; there are {len(rows.train.x)}.")
         key_networks, key_rows, key_run = jax.random.split(key, 3)
-        rows = stage_data(treatment_as_columns(train, schema), key_rows, halves=self.use_instrument, groups=groups)
-        watched = held_out and stage_data(treatment_as_columns(held_out, schema), key_rows, halves=False)
-        state = _start(self, schema, key_networks, watched)
-        state, history = run_phase(self.training, state, rows, key_run, reporter=reporter)
+        train, held_out, groups = rows.changed(partial(treatment_as_columns, schema=schema))
+        stages = stages_of(train, key_rows, halves=self.use_instrument, groups=groups)
+        watched = None if held_out is None else stages_of(held_out, key_rows, halves=False)
+        state = _start(self, schema, key_networks, hold_out=watched is not None)
+        state, history = run_phase(self.training, state, FeatureRows(stages, watched), key_run, reporter=reporter)
         networks = state.networks if state.best is None else state.best.networks
-        return DFIVMember(networks, solve_head(networks, rows, self.training.penalties), history)
+        return DFIVMember(networks, solve_head(networks, stages, self.training.penalties), history)
 
 
-@partial(run_once, static_argnames=("config", "schema"))
-def _start(config: DFIVConfig, schema: Schema, key: Array, held_out: TrainingData | None) -> TrainingState:
-    return config.training.init(config.build(schema, key), held_out)
+@partial(run_once, static_argnames=("config", "schema", "hold_out"))
+def _start(config: DFIVConfig, schema: Schema, key: Array, *, hold_out: bool) -> FeatureState:
+    return config.training.init(config.build(schema, key), hold_out=hold_out)
 
 
 def paper_preset() -> DFIVConfig:
@@ -314,9 +538,8 @@ def paper_preset() -> DFIVConfig:
     """
     return DFIVConfig(
         treatment_net=(LayerShape(16), LayerShape(1, rectify=False)),
-        instrument_net=None,
-        covariate_net=None,
-        blocks=FeatureConfig(),
+        after_vector=(LayerShape(32, normalise=True),),
+        covariates=FeatureConfig(),
         training=DeepFeatures(instrument_decay=0.0, covariate_decay=0.1),
         members=1,
         held_out=0.0,
@@ -328,7 +551,7 @@ def paper_preset() -> DFIVConfig:
 PRESETS = {"default": DFIVConfig, "paper": paper_preset}
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class DFIV(NetworkEstimator):
     """Deep feature instrumental-variable regression (Xu et al., ICLR 2021).
 
@@ -359,7 +582,6 @@ class DFIV(NetworkEstimator):
     fitted_class = FittedDFIV
 
     preset: Literal["default", "paper"] = "default"
-    _: KW_ONLY
     epochs: int | None = None
     stage1_penalty: float | None = None
     stage2_penalty: float | None = None
@@ -367,5 +589,4 @@ class DFIV(NetworkEstimator):
     def _config(self) -> DFIVConfig:
         config = chosen_preset(PRESETS, self.preset)
         training = replace(config.training, **self._given("epochs", "stage1_penalty", "stage2_penalty"))
-        given = self._given("members", "held_out", "scaling")
-        return replace(config, training=training, use_instrument=self.use_instrument, **given)
+        return self._with_given(config, training=training)

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bgmiv.covariance import cluster_sums
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
 from bgmiv.data.scaling import Affine, Identity, RoleScaling, Scaler
 from bgmiv.data.schema import BlockKind, Schema
-from bgmiv.errors import ConfigError, DataError
+from bgmiv.errors import DataError
 from bgmiv.estimators.base import SeededEstimator
 from bgmiv.estimators.fitted import MethodConfig, check_instrument, check_no_weights, check_one_number, chosen_preset
 from bgmiv.fitted import FittedMethod
 from bgmiv.intervals import Floats
 from bgmiv.kernels import GaussianKernel, KernelFeatures, fit_features, median_lengthscales
+from bgmiv.nn.settings import check_bounds, check_choice
 from bgmiv.progress import Reporter, silent
 from bgmiv.support import LinearSupport
 
@@ -28,13 +30,19 @@ __all__ = ["KIV", "PRESETS", "FittedKIV", "KIVConfig", "choose_penalty", "paper_
 _MIN_REST = 1e-10
 # Kernel entries computed together (128 MB).
 _MAX_ENTRIES = 1 << 24
+# Candidates for both penalties, strongest first: of equal losses the smoothest fit is taken.
+_PENALTIES = np.logspace(-2.0, -10.0, 50)
+# Up to this many rows in the first sample (n = 6,000 in all) every row carries a kernel function and nothing is
+# approximated; beyond it a uniform sample of this many does (Nyström). With 785 covariates n = 10,000 takes 33
+# CPU-seconds and 1.9 GB; time grows with the square of this number times n, memory with their product.
+_LANDMARKS = 3000
 
 
 @dataclass(frozen=True)
 class KIVConfig(MethodConfig):
     """Kernel ridge regression of treatment features on instruments, then of the outcome on those predictions.
 
-    With features ψ(x, v) and ζ(w, v) of Gaussian kernels, rows split in two samples of n and m:
+    With features ψ(x, v) and ζ(w, v) of Gaussian kernels, rows split in two halves of n and m:
 
     - stage 1, on the first sample: μ̂(w, v) = Ê[ψ(x, v) | w, v], a ridge regression with penalty nλ;
     - stage 2, on the second: ĥ minimises (1/m) Σ (y − ⟨h, μ̂(w, v)⟩)² + ξ‖h‖².
@@ -55,16 +63,9 @@ class KIVConfig(MethodConfig):
     Args:
         validation: the criterion for ξ.
         standard_errors: how much worse than the smallest the validated loss of ξ may be; 0 takes the minimiser.
-        split: share of rows in the first sample.
-        stage1_grid, stage2_grid: (lowest, highest) log10 of λ and ξ.
-        grid_size: penalties tried in each stage.
         lengthscales: "variable" takes the median distance of each variable (a vector block is one variable): a
             product of kernels; "joint" takes one of all columns together, as the DFIV study's code does.
         width: factor on the median distances.
-        landmarks: up to this many rows in the first sample (n = 6,000 in all at the default split) every row carries a
-            kernel function and nothing is approximated; beyond it a uniform sample of this many does (Nyström). With
-            785 covariates n = 10,000 takes 33 CPU-seconds and 1.9 GB; time grows with the square of this number
-            times n, memory with their product.
         scaling: how each role is scaled.
         use_instrument: False ignores the instruments: kernel ridge regression on treatment and covariates.
 
@@ -83,34 +84,15 @@ class KIVConfig(MethodConfig):
 
     validation: Literal["projected", "original"] = "projected"
     standard_errors: float = 1.0
-    split: float = 0.5
-    stage1_grid: tuple[float, float] = (-10.0, -2.0)
-    stage2_grid: tuple[float, float] = (-10.0, -2.0)
-    grid_size: int = 50
     lengthscales: Literal["variable", "joint"] = "variable"
     width: float = 1.0
-    landmarks: int = 3000
     scaling: RoleScaling = field(default_factory=RoleScaling)
     use_instrument: bool = True
 
     def __post_init__(self) -> None:
-        if self.validation not in ("projected", "original"):
-            raise ConfigError(f"validation must be 'projected' or 'original', got {self.validation!r}.")
-        if self.lengthscales not in ("variable", "joint"):
-            raise ConfigError(f"lengthscales must be 'variable' or 'joint', got {self.lengthscales!r}.")
-        if not 0.0 < self.split < 1.0:
-            raise ConfigError(f"split must lie between 0 and 1, got {self.split}.")
-        for name in ("stage1_grid", "stage2_grid"):
-            low, high = getattr(self, name)
-            if not (np.isfinite([low, high]).all() and low <= high):
-                raise ConfigError(f"{name} must be (lowest, highest) log10 penalty, got {getattr(self, name)}.")
-        if not 0.0 <= self.standard_errors < np.inf:
-            raise ConfigError(f"standard_errors must be 0 or more and finite, got {self.standard_errors}.")
-        if not 0.0 < self.width < np.inf:
-            raise ConfigError(f"width must be positive and finite, got {self.width}.")
-        for name in ("grid_size", "landmarks"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        check_choice(self, "validation", "projected", "original")
+        check_choice(self, "lengthscales", "variable", "joint")
+        check_bounds(self, "width", standard_errors=0)
 
     def fit(self, data: IVData, seed: int = 0, reporter: Reporter = silent) -> FittedKIV:
         """Split, regress the features, validate λ, regress the outcome, validate ξ."""
@@ -131,10 +113,9 @@ class KIVConfig(MethodConfig):
             w = _scaled(scaler.instruments, data.instruments)
             z = np.column_stack([w, v])
             instruments, zeta = self._features(z[first], [1] * w.shape[1], schema)
-            stage1 = _first_stage(zeta, instruments(z[second]), psi, psi_second, self._penalties(self.stage1_grid))
+            stage1 = _first_stage(zeta, instruments(z[second]), psi, psi_second)
         reporter.advance(1, {})
-        penalties = self._penalties(self.stage2_grid)
-        candidates = _second_stage(psi_second if stage1 is None else stage1.means, y[second], penalties)
+        candidates = _second_stage(psi_second if stage1 is None else stage1.means, y[second])
         curves = psi @ candidates
         if stage1 is not None and self.validation == "projected":
             curves = stage1.leave_out(curves, None if data.groups is None else data.groups[first])
@@ -151,13 +132,13 @@ class KIVConfig(MethodConfig):
             kernel=features.kernel,
             points=features.points,
             weights=features.weights(candidates[:, chosen]),
-            penalties=(float("nan") if stage1 is None else stage1.penalty, float(penalties[chosen])),
+            penalties=(float("nan") if stage1 is None else stage1.penalty, float(_PENALTIES[chosen])),
             losses=(np.zeros(0) if stage1 is None else stage1.losses, losses),
         )
 
     def _split(self, data: IVData, seed: int) -> tuple[np.ndarray, np.ndarray]:
         check_instrument(data, "KIV", use_instrument=self.use_instrument)
-        size = round(self.split * data.n_rows)
+        size = round(0.5 * data.n_rows)
         if min(size, data.n_rows - size) < 2:
             raise DataError(
                 f"KIV splits {data.n_rows} rows into samples of {size} and {data.n_rows - size}, and each needs 2 or "
@@ -186,11 +167,7 @@ class KIVConfig(MethodConfig):
             widths = [values.shape[1]]
         groups = [slice(end - width, end) for width, end in zip(widths, np.cumsum(widths).tolist(), strict=True)]
         kernel = GaussianKernel(self.width * median_lengthscales(values, groups))
-        return fit_features(kernel, values, self.landmarks)
-
-    def _penalties(self, grid: tuple[float, float]) -> Floats:
-        # Strongest first: of equal losses the smoothest fit is taken.
-        return np.logspace(grid[1], grid[0], self.grid_size)
+        return fit_features(kernel, values, _LANDMARKS)
 
 
 class _FirstStage(NamedTuple):
@@ -217,19 +194,19 @@ class _FirstStage(NamedTuple):
         place of i, valuesᵢ − (I − Hᵢᵢ)⁻¹ (valuesᵢ − Hᵢ·values).
         """
         scaled = self.rotated * self.shrink
+        smooth = scaled @ (self.rotated.T @ values)
         if groups is not None:
-            smooth, left = scaled @ (self.rotated.T @ values), np.empty_like(values)
+            left = np.empty_like(values)
             for group in np.unique(groups):
                 own = groups == group
                 rest = (1.0 + _MIN_REST) * np.eye(int(own.sum())) - scaled[own] @ self.rotated[own].T
                 left[own] = values[own] - np.linalg.solve(rest, values[own] - smooth[own])
             return left
         leverage = np.einsum("ij,ij->i", scaled, self.rotated)[:, None]
-        smooth = scaled @ (self.rotated.T @ values)
         return (smooth - leverage * values) / np.maximum(1.0 - leverage, _MIN_REST)
 
 
-def _first_stage(zeta: Floats, zeta_second: Floats, psi: Floats, psi_second: Floats, penalties: Floats) -> _FirstStage:
+def _first_stage(zeta: Floats, zeta_second: Floats, psi: Floats, psi_second: Floats) -> _FirstStage:
     """Ridge regression of ψ (n, r) on ζ (n, q); λ has the smallest mean ‖ψ − Ê[ψ | w, v]‖² on the second sample.
 
     One eigendecomposition serves every penalty. The kernel is one at distance zero, so ‖ψ‖ = 1, and the loss counts
@@ -240,19 +217,19 @@ def _first_stage(zeta: Floats, zeta_second: Floats, psi: Floats, psi_second: Flo
     target = rotated.T @ psi
     gram = (rotated_second.T @ rotated_second) * (target @ target.T)
     cross = np.einsum("ij,ij->j", rotated_second, psi_second @ target.T)
-    shrink = 1.0 / (np.maximum(eigenvalues, 0.0) + len(psi) * penalties[:, None])
+    shrink = 1.0 / (np.maximum(eigenvalues, 0.0) + len(psi) * _PENALTIES[:, None])
     fit = np.einsum("gi,gi->g", shrink @ gram, shrink) - 2.0 * shrink @ cross
     losses = 1.0 + fit / len(psi_second)
     best = int(np.argmin(losses))
     means = (rotated_second * shrink[best]) @ target
-    return _FirstStage(means, rotated, shrink[best], float(penalties[best]), losses)
+    return _FirstStage(means, rotated, shrink[best], float(_PENALTIES[best]), losses)
 
 
-def _second_stage(means: Floats, outcome: Floats, penalties: Floats) -> Floats:
+def _second_stage(means: Floats, outcome: Floats) -> Floats:
     """Ridge regression of the outcome (m,) on the means (m, r): (r, g) coefficients, one column for each penalty."""
     eigenvalues, basis = np.linalg.eigh(means.T @ means)
     moments = basis.T @ (means.T @ outcome)
-    return basis @ (moments[:, None] / (np.maximum(eigenvalues, 0.0)[:, None] + len(means) * penalties))
+    return basis @ (moments[:, None] / (np.maximum(eigenvalues, 0.0)[:, None] + len(means) * _PENALTIES))
 
 
 def _by_group(squares: Floats, groups: NDArray[np.integer] | None, rows: np.ndarray) -> Floats:
@@ -260,9 +237,7 @@ def _by_group(squares: Floats, groups: NDArray[np.integer] | None, rows: np.ndar
     if groups is None:
         return squares
     codes = np.unique(groups[rows], return_inverse=True)[1]
-    summed = np.zeros((int(codes.max()) + 1, squares.shape[1]))
-    np.add.at(summed, codes, squares)
-    return summed
+    return cluster_sums(squares, codes, int(codes.max()) + 1)
 
 
 def choose_penalty(squares: Floats, standard_errors: float) -> int:
@@ -344,7 +319,7 @@ def paper_preset() -> KIVConfig:
 PRESETS = {"default": KIVConfig, "paper": paper_preset}
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class KIV(SeededEstimator):
     """Kernel instrumental variable regression.
 
@@ -370,15 +345,13 @@ class KIV(SeededEstimator):
     fitted_class = FittedKIV
 
     preset: Literal["default", "paper"] = "default"
-    _: KW_ONLY
     validation: Literal["projected", "original"] | None = None
     scaling: RoleScaling | None = None
 
     def _config(self) -> KIVConfig:
-        config = replace(chosen_preset(PRESETS, self.preset), use_instrument=self.use_instrument)
-        if self.validation is not None:
-            config = replace(config, validation=self.validation)
-        return config if self.scaling is None else replace(config, scaling=self.scaling)
+        given = {"validation": self.validation, "scaling": self.scaling}
+        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        return replace(chosen_preset(PRESETS, self.preset), use_instrument=self.use_instrument, **changes)
 
 
 def _scaled(affine: Affine, values: np.ndarray) -> Floats:

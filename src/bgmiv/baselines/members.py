@@ -1,4 +1,4 @@
-"""Members: a method with networks trained several times, each time without some of the rows, and averaged.
+"""Methods with networks: several members, each trained without some of the rows, and averaged; and what they share.
 
 Averaging takes away much of what chance in starting weights and batches does to a fit. The rows that a member holds out
 tell it when to stop. Wide vector blocks and images are reduced to scores first, once for all members.
@@ -7,38 +7,188 @@ tell it when to stop. Wide vector blocks and images are reduced to scores first,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import InitVar, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from itertools import pairwise
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import Array
 from numpy.typing import NDArray
 
 from bgmiv._io import enable_compilation_cache
-from bgmiv.baselines.networks import MAX_ROWS, CovariateNet, has_wide_block, in_pieces
 from bgmiv.data.folds import draw_folds
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.messages import FloatArray, warn_user
+from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query, Rows
 from bgmiv.data.scaling import RoleScaling, ScaledData, Scaler
-from bgmiv.data.schema import Schema
+from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
 from bgmiv.diagnostics.held_out import held_out_values
-from bgmiv.errors import ConfigError, DivergedError
+from bgmiv.errors import DivergedError
 from bgmiv.estimators.base import SeededEstimator
 from bgmiv.estimators.fitted import MethodConfig, check_instrument, check_no_weights, check_one_number
 from bgmiv.fitted import FittedMethod, HeldOutPredictions
 from bgmiv.intervals import Floats
+from bgmiv.nn.features import BlockFeatures, build_features, rows_at_once
+from bgmiv.nn.layers import Dense
+from bgmiv.nn.settings import FeatureConfig, ImageConfig, check_bounds
 from bgmiv.preprocess.reduction import BlockReduction, FittedReduction
-from bgmiv.progress import HistoryRow, Reporter, mean_history
+from bgmiv.progress import HistoryRow, Reporter, mean_history, silent
 from bgmiv.support import LinearSupport
+from bgmiv.training import bucket_size, pad_rows
 
-__all__ = ["FittedMembers", "Member", "NetMember", "NetworkConfig", "NetworkEstimator", "fit_members"]
+__all__ = [
+    "DEFAULT_FEATURES", "Best", "CovariateNet", "FittedMembers", "Learner", "Member", "MemberRows", "NetMember",
+    "NetworkConfig", "NetworkEstimator", "Schedule", "has_wide_block", "in_pieces", "step_factor",
+]  # fmt: skip
 
+DEFAULT_FEATURES = FeatureConfig(
+    dropout=0.0, vector_noise=0.3, narrow_vector=32, images=ImageConfig(features="dense", shift=2, noise=0.2)
+)
+"""What networks see of vector and image blocks under the default presets, after their reduction to scores.
+
+Scores of a vector block are columns, noised in training, which keeps networks from memorising rows; a wider block goes
+through its own layers. Images, where they are not reduced, are seen through dense layers instead of convolutions,
+shifted by up to 2 pixels and noised in training.
+"""
+
+# Rows evaluated together, unless convolutions would need too much memory.
+_MAX_ROWS, _MIN_ROWS = 4096, 64
 # Where the key of the folds branches off from the fit's key.
 _FOLDS = 1_000_001
 _HELD_OUT_SHARE = 0.1
+
+Schedule = Literal["constant", "cosine"]
+
+
+class CovariateNet(eqx.Module):
+    """Dense layers with ReLU and dropout over a side input (treatment or instruments) and the covariates' features."""
+
+    features: BlockFeatures
+    layers: tuple[Dense, ...]
+    output: Dense
+    dropout: float = eqx.field(static=True)
+
+    def __init__(
+        self,
+        blocks: Sequence[CovariateBlock],
+        features: FeatureConfig,
+        n_side: int,
+        hidden: Sequence[int],
+        n_out: int,
+        *,
+        dropout: float = 0.0,
+        key: Array,
+    ) -> None:
+        key_features, key_net = jax.random.split(key)
+        *keys, key_output = jax.random.split(key_net, len(hidden) + 1)
+        self.features = build_features(blocks, features, key=key_features)
+        widths = (n_side + self.features.width, *hidden)
+        self.layers = tuple(Dense(a, b, key=k) for (a, b), k in zip(pairwise(widths), keys, strict=True))
+        self.output = Dense(widths[-1], n_out, key=key_output)
+        self.dropout = dropout
+
+    @property
+    def noise_width(self) -> int:
+        """Uniform numbers a row needs in training."""
+        dropped = sum(layer.bias.shape[-1] for layer in self.layers) if self.dropout > 0.0 else 0
+        return self.features.noise_width + dropped
+
+    def __call__(self, side: Array, v: Array, noise: Array | None) -> Array:
+        """Outputs for one row; `noise` switches dropout on."""
+        return self.many(side[None], v, noise)[0]
+
+    def many(self, sides: Array, v: Array, noise: Array | None) -> Array:
+        """Outputs `(m, n_out)` for several side inputs of one row, all under the same dropout mask.
+
+        Masks of their own would let the average over side inputs average the dropout away as well.
+        """
+        used = self.features.noise_width
+        context = self.features(v, None if noise is None else noise[:used])
+        return self.dense(sides, context, None if noise is None else noise[used:])
+
+    def dense(self, sides: Array, context: Array, noise: Array | None) -> Array:
+        """Outputs `(m, n_out)` for several side inputs of one row whose features are known."""
+        h, used = jnp.concatenate([sides, jnp.broadcast_to(context, (len(sides), len(context)))], axis=1), 0
+        for layer in self.layers:
+            h = jax.nn.relu(layer(h))
+            if noise is not None and self.dropout > 0.0:
+                width = h.shape[-1]
+                keep = (noise[used : used + width] >= self.dropout) / (1.0 - self.dropout)
+                h, used = h * keep, used + width
+        return self.output(h)
+
+
+class Learner(NamedTuple):
+    """A network in training and the state of its optimiser."""
+
+    net: Any
+    optimiser: optax.OptState
+
+    @classmethod
+    def begin(cls, net: Any, optimiser: optax.GradientTransformation) -> Learner:
+        """A network that has not learned yet."""
+        return cls(net, optimiser.init(net))
+
+    def moved(self, optimiser: optax.GradientTransformation, grads: Any, rate: Array | float = 1.0) -> Learner:
+        """The learner after one update, which is multiplied by `rate`."""
+        updates, state = optimiser.update(grads, self.optimiser, self.net)
+        return Learner(optax.apply_updates(self.net, jax.tree.map(lambda update: rate * update, updates)), state)
+
+
+class Best(NamedTuple):
+    """The newest networks that were not clearly worse than others on held-out rows.
+
+    Attributes:
+        networks: these.
+        loss: the lowest held-out loss so far.
+        stale: how many evaluations since were clearly worse.
+    """
+
+    networks: Any
+    loss: Array
+    stale: Array
+
+    @classmethod
+    def first(cls, networks: Any) -> Best:
+        """Nothing has been evaluated yet."""
+        # A weakly typed infinity would come back strongly typed and compile the chunk a second time.
+        return cls(networks, jnp.full((), jnp.inf, jnp.float32), jnp.zeros((), jnp.int32))
+
+    def after(self, networks: Any, loss: Array, limit: Array) -> Best:
+        """The best after networks with this loss were tried; one above `limit` is clearly worse."""
+        keep = loss <= limit
+        kept = jax.tree.map(lambda new, old: jnp.where(keep, new, old), networks, self.networks)
+        return Best(kept, jnp.minimum(loss, self.loss), jnp.where(keep, 0, self.stale + 1))
+
+
+def step_factor(schedule: Schedule, done: Array, total: int) -> Array:
+    """The factor on the step size after `done` of `total` epochs or rounds."""
+    return jnp.ones(()) if schedule == "constant" else 0.5 * (1.0 + jnp.cos(jnp.pi * done / total))
+
+
+def has_wide_block(schema: Schema) -> bool:
+    """Whether there is a vector or image block."""
+    return any(block.kind in (BlockKind.vector, BlockKind.image) for block in schema.blocks)
+
+
+def in_pieces(function: Callable[..., Array], arrays: Sequence[np.ndarray], cells: int = 0) -> np.ndarray:
+    """A compiled function of rows, in pieces padded so that memory is bounded and similar sizes share a compilation.
+
+    `cells` are the numbers in the largest array that one row needs.
+    """
+    n, max_rows = len(arrays[0]), rows_at_once(cells, _MAX_ROWS)
+    size = max(min(_MIN_ROWS, max_rows), bucket_size(min(n, max_rows)))
+    parts = []
+    for start in range(0, n, size):
+        piece = (jax.device_put(pad_rows(values[start : start + size], size)) for values in arrays)
+        parts.append(np.asarray(function(*piece))[: n - start])
+    return np.concatenate(parts)
 
 
 class Member(ABC):
@@ -59,10 +209,12 @@ class Member(ABC):
         """g in units of the scaled outcome, `(n,)`, at the treatment's columns `(n, q)`."""
 
 
+@dataclass(frozen=True, eq=False)
 class NetMember(Member):
     """A member whose g is one `CovariateNet` of the scaled treatment."""
 
     net: CovariateNet
+    history: tuple[HistoryRow, ...] = ()
 
     def encode(self, v: np.ndarray) -> np.ndarray:
         """The network's features of each row."""
@@ -83,54 +235,13 @@ def _dense(net: CovariateNet, sides: Array, features: Array) -> Array:
     return jax.vmap(lambda side, row: net.dense(side[None], row, None)[0])(sides, features)
 
 
-@dataclass(frozen=True, kw_only=True)
-class NetworkConfig(MethodConfig):
-    """What the configs of methods with networks share; a final subclass gives `fit` and `fit_member`.
-
-    Args:
-        members: how many members are trained; their predictions are averaged.
-        held_out: the share of the rows that each member holds out, in whole groups; None: a tenth, none with a vector
-            or image block.
-        reduction: how wide vector blocks and images are reduced to scores; None leaves them as they are.
-        scaling: how each role is scaled, after the reduction.
-        use_instrument: False ignores the instruments.
-    """
-
-    members: int = 4
-    held_out: float | None = None
-    reduction: BlockReduction | None = BlockReduction()
-    scaling: RoleScaling = field(default_factory=RoleScaling)
-    use_instrument: bool = True
-
-    def __post_init__(self) -> None:
-        if self.members < 1:
-            raise ConfigError(f"members must be at least 1, got {self.members}.")
-        if self.held_out is not None and not 0.0 <= self.held_out <= 0.5:
-            raise ConfigError(f"held_out must lie between 0 and 0.5, got {self.held_out}.")
-
-    @abstractmethod
-    def fit_member(
-        self,
-        schema: Schema,
-        train: ScaledData,
-        held_out: ScaledData | None,
-        groups: NDArray[np.integer] | None,
-        key: Array,
-        reporter: Reporter,
-    ) -> Member:
-        """One member, from reduced and scaled rows, those that it is trained on and those that it holds out.
-
-        `groups` has the group of each row that it is trained on, None if rows are independent.
-        """
-
-
 @dataclass(frozen=True, eq=False)
 class FittedMembers(FittedMethod):
     """A fitted method with networks: the average of its members. A final subclass says of which class they are.
 
     Attributes:
         schema, support: what the fit keeps of its data.
-        config: the resolved config.
+        config: the settings.
         reduction: how wide vector blocks and images are reduced.
         scaler: the fitted scaling of each role, after the reduction.
         members: those that did not diverge.
@@ -173,7 +284,7 @@ class FittedMembers(FittedMethod):
             columns = self.schema.treatment.columns(self.scaler.treatment.transform(x))
             return self.members[i].structural(columns, encoded[i][rows])
 
-        each = [query.collect(partial(values, i), MAX_ROWS) for i in range(len(self.members))]
+        each = [query.collect(partial(values, i), _MAX_ROWS) for i in range(len(self.members))]
         return np.stack([self.scaler.outcome.inverse(one) for one in each])
 
     def held_out_predictions(self, data: IVData, rows: Rows, max_rows: int) -> HeldOutPredictions | None:
@@ -183,55 +294,93 @@ class FittedMembers(FittedMethod):
         return held_out_values(self.held_out_rows, Query(data.treatment[None], rows), self.members_at, max_rows)
 
 
-F = TypeVar("F", bound=FittedMembers)
+class MemberRows(NamedTuple):
+    """Reduced and scaled rows: those that a member is trained on, and those that it holds out, if any.
 
-
-def fit_members(fitted: type[F], config: NetworkConfig, data: IVData, seed: int, reporter: Reporter) -> F:
-    """Reduce, scale, and train each member without its fold; members that diverge are left out unless all do.
-
-    Raises:
-        DataError: a method with networks cannot be fitted on such data.
-        DivergedError: every member diverged.
+    `groups` has the group of each row that it is trained on; None if rows are independent.
     """
-    enable_compilation_cache()
-    key = jax.random.key(seed)
-    method = fitted.__name__.removeprefix("Fitted")
-    check_one_number(data, method)
-    check_no_weights(data, method)
-    check_instrument(data, method, use_instrument=config.use_instrument)
-    reduction = config.reduction.fit(data) if config.reduction else FittedReduction(data.schema, {})
-    reduced = reduction.apply(data)
-    used = reduced if config.use_instrument else reduced.without_instruments()
-    scaler = config.scaling.fit(used)
-    rows = scaler.transform(used)
-    share = _HELD_OUT_SHARE * (not has_wide_block(data.schema)) if config.held_out is None else config.held_out
-    folds = draw_folds(data.n_rows, config.members, share, jax.random.fold_in(key, _FOLDS), data.groups)
-    members: list[Member] = []
-    left_out: list[np.ndarray] = []
-    failure: DivergedError | None = None
-    for i, own in enumerate([key] if config.members == 1 else jax.random.split(key, config.members)):
-        train, held_out = _divided(rows, folds.rows(i))
-        groups = None if data.groups is None else np.delete(data.groups, folds.rows(i))
-        try:
-            members.append(config.fit_member(reduced.schema, train, held_out, groups, own, reporter))
-        except DivergedError as error:
-            failure = error
-        else:
-            left_out.append(folds.rows(i))
-    if failure is not None and not members:
-        raise failure
-    support = LinearSupport.fit(data)
-    return fitted(data.schema, support, config, reduction, scaler, tuple(members), held_out_rows=tuple(left_out))
+
+    train: ScaledData
+    held_out: ScaledData | None
+    groups: NDArray[np.integer] | None
+
+    @classmethod
+    def without(cls, fold: np.ndarray, rows: ScaledData, groups: NDArray[np.integer] | None) -> MemberRows:
+        """All rows but those of a fold, which are held out; both in their own order."""
+        if not len(fold):
+            return cls(rows, None, groups)
+        inside = np.zeros(len(rows.x), bool)
+        inside[fold] = True
+        train, held_out = (ScaledData(*(values[part] for values in rows)) for part in (~inside, inside))
+        return cls(train, held_out, None if groups is None else groups[~inside])
+
+    def changed(self, change: Callable[[ScaledData], ScaledData]) -> MemberRows:
+        """The same with both kinds of rows changed."""
+        return self._replace(train=change(self.train), held_out=self.held_out and change(self.held_out))
 
 
-def _divided(rows: ScaledData, fold: np.ndarray) -> tuple[ScaledData, ScaledData | None]:
-    """The rows outside a fold, and those inside if there are any, all in their own order."""
-    if not len(fold):
-        return rows, None
-    inside = np.zeros(len(rows.x), bool)
-    inside[fold] = True
-    train, held_out = (ScaledData(*(values[part] for values in rows)) for part in (~inside, inside))
-    return train, held_out
+@dataclass(frozen=True, kw_only=True)
+class NetworkConfig(MethodConfig):
+    """What the configs of methods with networks share; a final subclass gives `fit_member` and `fitted_class`.
+
+    Args:
+        members: how many members are trained; their predictions are averaged.
+        held_out: the share of the rows that each member holds out, in whole groups; None: a tenth, none with a vector
+            or image block.
+        reduction: how wide vector blocks and images are reduced to scores; None leaves them as they are.
+        scaling: how each role is scaled, after the reduction.
+        use_instrument: False ignores the instruments.
+    """
+
+    fitted_class: ClassVar[type[FittedMembers]]
+
+    members: int = 4
+    held_out: float | None = None
+    reduction: BlockReduction | None = BlockReduction()
+    scaling: RoleScaling = field(default_factory=RoleScaling)
+    use_instrument: bool = True
+
+    def __post_init__(self) -> None:
+        check_bounds(self, members=1, held_out=(0, 0.5))
+
+    @abstractmethod
+    def fit_member(self, schema: Schema, rows: MemberRows, key: Array, reporter: Reporter) -> Member:
+        """One member; the schema is that of the reduced data."""
+
+    def fit(self, data: IVData, seed: int = 0, reporter: Reporter = silent) -> FittedMembers:
+        """Reduce, scale, and train each member without its fold; members that diverge are left out unless all do.
+
+        Raises:
+            DataError: a method with networks cannot be fitted on such data.
+            DivergedError: every member diverged.
+        """
+        enable_compilation_cache()
+        key = jax.random.key(seed)
+        method = self.fitted_class.__name__.removeprefix("Fitted")
+        check_one_number(data, method)
+        check_no_weights(data, method)
+        check_instrument(data, method, use_instrument=self.use_instrument)
+        reduction = self.reduction.fit(data) if self.reduction else FittedReduction(data.schema, {})
+        reduced = reduction.apply(data)
+        used = reduced if self.use_instrument else reduced.without_instruments()
+        scaler = self.scaling.fit(used)
+        rows = scaler.transform(used)
+        share = _HELD_OUT_SHARE * (not has_wide_block(data.schema)) if self.held_out is None else self.held_out
+        folds = draw_folds(data.n_rows, self.members, share, jax.random.fold_in(key, _FOLDS), data.groups)
+        members: dict[int, Member] = {}
+        for i, own_key in enumerate([key] if self.members == 1 else jax.random.split(key, self.members)):
+            try:
+                own = MemberRows.without(folds.rows(i), rows, data.groups)
+                members[i] = self.fit_member(reduced.schema, own, own_key, reporter)
+            except DivergedError:
+                if i == self.members - 1 and not members:
+                    raise
+        support, left_out = LinearSupport.fit(data), tuple(folds.rows(i) for i in members)
+        together = tuple(members.values())
+        return self.fitted_class(data.schema, support, self, reduction, scaler, together, held_out_rows=left_out)
+
+
+C = TypeVar("C", bound=NetworkConfig)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -241,14 +390,12 @@ class NetworkEstimator(SeededEstimator):
     members: int | None = None
     held_out: float | None = None
     scaling: RoleScaling | None = None
-    holdout: InitVar[float | None] = None
-
-    def __post_init__(self, holdout: float | None) -> None:
-        """Take the share of held-out rows by its old name."""
-        if holdout is not None:
-            warn_user(f"{type(self).__name__}(holdout=...) is deprecated; use held_out=, as in all methods.")
-            self.held_out = holdout
 
     def _given(self, *names: str) -> dict[str, Any]:
         """Those of the arguments that are not None."""
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    def _with_given(self, preset: C, *names: str, **changes: Any) -> C:
+        """The preset's config with what was given."""
+        given = self._given("members", "held_out", "scaling", *names)
+        return replace(preset, use_instrument=self.use_instrument, **given, **changes)

@@ -115,7 +115,7 @@ class NPIVConfig(SieveConfig, MethodConfig):
 PRESETS = {"default": NPIVConfig}
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class NPIV(SeededEstimator):
     """Penalised sieve instrumental variables, with robust intervals; `NPIVConfig` explains the method.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,9 +24,6 @@ from bgmiv.intervals import Floats, Source
 from bgmiv.persist.codec import unsaved
 from bgmiv.progress import Reporter, silent
 from bgmiv.support import LinearSupport
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["PRESETS", "TSLS", "FittedTSLS", "TSLSConfig"]
 
@@ -62,13 +59,6 @@ class FittedTSLS(FittedMethod):
     config: TSLSConfig
     effects: LevelEffects | None = None
     linearmodels_fit: Callable[[], Any] | None = unsaved()
-
-    def __post_init__(self) -> None:
-        # Of a file that anyone may have written.
-        if self.treatment_coefficients.shape != (len(_treatment_names(self.schema.treatment)),):
-            raise ValueError("its treatment and coefficients have different sizes.")
-        if self.effects is not None and 1 + self.effects.columns.shape[1] != len(self.covariance):
-            raise ValueError("its levels and coefficients have different sizes.")
 
     @cached_property
     def result(self) -> Any:
@@ -110,18 +100,17 @@ class FittedTSLS(FittedMethod):
 
     def factors(self, query: Query) -> tuple[Source, ...]:
         """The sampling uncertainty, by the covariance of the coefficients."""
-        effects = self.effects
-        absorbed = () if effects is None else effects.names
-        _, covariates, _ = _regressors(self.schema, query.rows.covariates, absorbed)
-        root = covariance_root(self.covariance)
+        effects, treatment, values = self.effects, self.schema.treatment, query.rows.covariates
+        kept = ordinary_columns(self.schema, () if effects is None else effects.names)
+        covariates, root = _ordinary(self.schema, values, kept), covariance_root(self.covariance)
+        places = np.zeros((0, 0), np.int64) if effects is None else effects.places(self.schema, values)
 
         def moved(x: FloatArray, rows: np.ndarray) -> np.ndarray:
-            parts = [np.ones((len(x), 1)), covariates[rows], _treatment_columns(self.schema.treatment, x)]
+            own = np.hstack([covariates[rows], _treatment_columns(treatment, x)])
             if effects is None:
-                return np.hstack(parts) @ root
-            return (np.hstack(parts[1:]) - effects.means(places[rows])) @ root[1:]
+                return np.hstack([np.ones((len(x), 1)), own]) @ root
+            return (own - effects.means(places[rows])) @ root[1:]
 
-        places = np.zeros((0, 0), np.int64) if effects is None else effects.places(self.schema, query.rows.covariates)
         factors = np.moveaxis(query.collect(moved, _MAX_POINTS), -1, 0)
         if effects is not None:
             factors = np.concatenate([factors, effects.noise(places, len(query.treatment))])
@@ -161,65 +150,53 @@ class TSLSConfig(MethodConfig):
     def fit(self, data: IVData, seed: int = 0, reporter: Reporter = silent) -> FittedTSLS:
         """Fit both stages; `seed` is not used, there is no randomness."""
         check_one_number(data, "two-stage least squares")
+        check_instrument(data, "two-stage least squares", use_instrument=self.use_instrument)
         if data.weights is not None and not data.weights.all():
             data = data.take(data.weights > 0)
-        self._check_data(data)
+        schema, within = data.schema, Within.of(data.schema, data.covariates, data.weights)
+        kept = ordinary_columns(schema, within.names)
+        self._check(data, within, len(kept))
         reporter.start("2SLS", 1)
-        within = Within.of(data.schema, data.covariates, data.weights)
-        kept, covariates, names = _regressors(data.schema, data.covariates, within.names)
-        endogenous, instruments = self._columns(data, len(names))
-        net = _net(within, data, covariates, endogenous, instruments)
+        outcome = np.asarray(data.outcome, np.float64)
+        covariates = _ordinary(schema, data.covariates, kept)
+        treatments = _treatment_columns(schema.treatment, np.asarray(data.treatment, np.float64))
+        instruments = np.asarray(data.instruments, np.float64) if self.use_instrument else None
+        columns = _Columns(
+            covariates=within.residual(covariates),
+            treatments=within.residual(treatments),
+            instruments=None if instruments is None else within.residual(instruments),
+        )
         errors = errors_of(data)
         n_absorbed = max(within.dof(data.groups if errors.ways else None) - 1, 0)
-        found = _fit_columns(*net, n_absorbed)
+        net_outcome = within.residual(outcome)
+        regression = _regression(data, net_outcome, columns, n_absorbed)
         reporter.advance(1, {})
         reporter.finish()
 
-        estimates = found.coefficients
-        coefficients = np.zeros(data.covariates.shape[1])
+        estimates = regression.coefficients
+        coefficients = np.zeros(schema.n_covariates)
         coefficients[kept] = estimates[1 : 1 + len(kept)]
-        slopes, intercept, effects = estimates[1 + len(kept) :], float(estimates[0]), None
+        intercept, effects = float(estimates[0]), None
         if within:
             left = data.n_rows - within.dof(data.groups) - len(estimates) + 1
-            structural = np.column_stack([covariates, endogenous])
-            y = np.asarray(data.outcome, np.float64)
-            effects = LevelEffects.fit(within, y, lambda rows: [structural[rows]], estimates[1:], left)
-            intercept = _spread_effects(data.schema, effects, effects.own_effects(estimates[1:]), coefficients)
+            structural = np.column_stack([covariates, treatments])
+            effects = LevelEffects.fit(within, outcome, lambda rows: [structural[rows]], estimates[1:], left)
+            intercept = _spread_effects(schema, effects, effects.own_effects(estimates[1:]), coefficients)
         return FittedTSLS(
-            schema=data.schema,
+            schema=schema,
             support=LinearSupport.fit(data),
             intercept=intercept,
             coefficients=coefficients,
-            treatment_coefficients=slopes,
-            covariance=found.covariance,
-            dof=found.dof,
+            treatment_coefficients=estimates[1 + len(kept) :],
+            covariance=regression.covariance,
+            dof=regression.dof,
             errors=errors.name,
             config=self,
             effects=effects,
-            linearmodels_fit=partial(_fit_linearmodels, net[0], net[1], names, *net[2:]),
+            linearmodels_fit=partial(_fit_linearmodels, data, net_outcome, columns, kept),
         )
 
-    def _columns(self, data: IVData, n_covariates: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """The columns of the treatment and of the instruments; refuses fewer of these."""
-        treatment = data.schema.treatment
-        endogenous = _treatment_columns(treatment, np.asarray(data.treatment, np.float64))
-        if not self.use_instrument:
-            return endogenous, None
-        instruments = np.asarray(data.instruments, np.float64)
-        (n_rows, n_instruments), n_treatments = instruments.shape, endogenous.shape[1]
-        if n_instruments < n_treatments:
-            raise DataError(
-                f"a treatment of {len(_levels(treatment))} levels has {n_treatments} columns, and {n_instruments} of "
-                "the instruments do not identify them. Pass as many instruments, or use another method."
-            )
-        total = 1 + n_covariates + n_instruments
-        if n_treatments > 1 and 2 * total > n_rows:
-            raise DataError(f"the first stage has {total} columns for {n_rows} rows; give at least {2 * total} rows.")
-        return endogenous, instruments
-
-    def _check_data(self, data: IVData) -> None:
-        n_rows, n_covariates = data.covariates.shape
-        check_instrument(data, "two-stage least squares", use_instrument=self.use_instrument)
+    def _check(self, data: IVData, within: Within, n_covariates: int) -> None:
         images = [block.name for block in data.schema.blocks if block.kind is BlockKind.image]
         if images:
             raise DataError(
@@ -228,22 +205,26 @@ class TSLSConfig(MethodConfig):
                 "they are, or use another method"
             )
         n_instruments = data.instruments.shape[1] if self.use_instrument else 0
-        within = Within.of(data.schema, data.covariates, data.weights)
-        if within:
-            n_covariates = len(ordinary_columns(data.schema, within.names))
+        n_treatments = len(_treatment_names(data.schema.treatment))
+        if self.use_instrument and n_instruments < n_treatments:
+            raise DataError(
+                f"a treatment of {n_treatments + 1} levels has {n_treatments} columns, and {n_instruments} of the "
+                "instruments do not identify them. Pass as many instruments, or use another method."
+            )
         # Absorbed indicators have exact coefficients whatever the number of their rows.
         least = within.dof() + 2 * (n_covariates + n_instruments)
-        if least > n_rows:
+        if least > data.n_rows:
             raise DataError(
                 f"two-stage least squares with {n_covariates} covariate columns, {n_instruments} instruments and "
-                f"{n_rows} rows is not meaningful; give at least {least} rows, fewer columns, or use another method"
+                f"{data.n_rows} rows is not meaningful; give at least {least} rows, fewer columns, or use another "
+                "method"
             )
 
 
 PRESETS = {"default": TSLSConfig}
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class TSLS(IVEstimator):
     """Two-stage least squares in the shape of every other estimator; `TSLSConfig` explains the arguments.
 
@@ -288,25 +269,19 @@ def _treatment_columns(treatment: Variable, values: np.ndarray) -> np.ndarray:
     return np.asarray(values[:, None] == np.arange(1, len(levels)) if levels else values[:, None], dtype=np.float64)
 
 
-def _regressors(
-    schema: Schema, covariates: np.ndarray, absorbed: Sequence[str] = ()
-) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Which covariates enter the regression; their columns in double precision; their names."""
-    kept, names = ordinary_columns(schema, absorbed), schema.flat_names
+def _ordinary(schema: Schema, covariates: np.ndarray, kept: Sequence[int]) -> np.ndarray:
+    """The covariates that enter the regression as columns, in double precision."""
     # Without a copy if these are all: long tables are large.
-    taken = covariates[:, kept] if len(kept) < schema.n_covariates else covariates
-    return np.asarray(kept, dtype=np.intp), np.asarray(taken, dtype=np.float64), [names[column] for column in kept]
+    columns = covariates[:, kept] if len(kept) < schema.n_covariates else covariates
+    return np.asarray(columns, dtype=np.float64)
 
 
-def _net(
-    within: Within, data: IVData, covariates: np.ndarray, endogenous: np.ndarray, instruments: np.ndarray | None
-) -> tuple[IVData, np.ndarray, np.ndarray, np.ndarray | None]:
-    """The outcome and all columns net of absorbed indicators; as they are if there are none."""
-    if not within:
-        return data, covariates, endogenous, instruments
-    outcome = within.residual(np.asarray(data.outcome, np.float64))
-    excluded = None if instruments is None else within.residual(instruments)
-    return replace(data, outcome=outcome), within.residual(covariates), within.residual(endogenous), excluded
+class _Columns(NamedTuple):
+    """Columns of the regression, net of absorbed indicators; there are no instruments in ordinary least squares."""
+
+    covariates: np.ndarray
+    treatments: np.ndarray
+    instruments: np.ndarray | None
 
 
 def _spread_effects(schema: Schema, effects: LevelEffects, own: np.ndarray, coefficients: np.ndarray) -> float:
@@ -321,46 +296,40 @@ def _spread_effects(schema: Schema, effects: LevelEffects, own: np.ndarray, coef
     return intercept
 
 
-def _fit_columns(
-    data: IVData, covariates: np.ndarray, endogenous: np.ndarray, instruments: np.ndarray | None, n_absorbed: int
-) -> LinearFit:
+def _regression(data: IVData, outcome: np.ndarray, columns: _Columns, n_absorbed: int) -> LinearFit:
     """Constant, covariates and treatment in this order; refuses columns that others determine."""
-    exogenous = np.column_stack([np.ones(data.n_rows), covariates])
-    x = np.column_stack([exogenous, endogenous])
-    z = None if instruments is None else np.column_stack([exogenous, instruments])
-    y = np.asarray(data.outcome, np.float64)
+    exogenous = np.column_stack([np.ones(data.n_rows), columns.covariates])
+    x = np.column_stack([exogenous, columns.treatments])
+    z = None if columns.instruments is None else np.column_stack([exogenous, columns.instruments])
     weights = None if data.weights is None else np.asarray(data.weights, np.float64)
-    treatments = slice(exogenous.shape[1], None)
+    errors, interest = errors_of(data), slice(exogenous.shape[1], None)
     try:
-        found = fit_linear(y, x, z, weights=weights, errors=errors_of(data), n_absorbed=n_absorbed, interest=treatments)
+        fit = fit_linear(outcome, x, z, weights=weights, errors=errors, n_absorbed=n_absorbed, interest=interest)
     except np.linalg.LinAlgError as error:
         raise DataError(
             f"two-stage least squares cannot be computed: {error}. Some columns are exact linear "
             "combinations of others (a repeated column, a constant one, indicators that add up to 1, or an "
             "instrument that the covariates determine): remove the redundant columns."
         ) from error
-    if found.mended:
+    if fit.mended:
         tell_mended()
-    return found
+    return fit
 
 
-def _fit_linearmodels(
-    data: IVData, covariates: np.ndarray, names: list[str], endogenous: np.ndarray, instruments: np.ndarray | None
-) -> Any:
+def _fit_linearmodels(data: IVData, outcome: np.ndarray, columns: _Columns, kept: Sequence[int]) -> Any:
     import pandas as pd  # a dependency of linearmodels; slow to import, so only here
     from linearmodels.iv import IV2SLS
 
-    constant = "const"
+    schema, constant = data.schema, "const"
+    names = [schema.flat_names[column] for column in kept]
     while constant in names:
         constant = f"_{constant}"
     # linearmodels makes six copies of its own.
-    exogenous = pd.DataFrame(covariates, columns=names, copy=False)
+    exogenous = pd.DataFrame(columns.covariates, columns=names, copy=False)
     exogenous.insert(0, constant, 1.0)
-    treatments = pd.DataFrame(endogenous, columns=_treatment_names(data.schema.treatment))
-    outcome = pd.Series(np.asarray(data.outcome, dtype=np.float64), name=data.schema.outcome.name)
-    if instruments is None:
-        model = IV2SLS(outcome, pd.concat([exogenous, treatments], axis=1), None, None, weights=data.weights)
-    else:
-        excluded = pd.DataFrame(instruments, columns=list(data.schema.instruments))
-        model = IV2SLS(outcome, exogenous, treatments, excluded, weights=data.weights)
+    treatments = pd.DataFrame(columns.treatments, columns=_treatment_names(schema.treatment))
+    parts = (pd.concat([exogenous, treatments], axis=1), None, None)
+    if columns.instruments is not None:
+        parts = (exogenous, treatments, pd.DataFrame(columns.instruments, columns=list(schema.instruments)))
+    model = IV2SLS(pd.Series(outcome, name=schema.outcome.name), *parts, weights=data.weights)
     return model.fit(**errors_of(data).linearmodels, debiased=True)

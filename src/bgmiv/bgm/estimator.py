@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -31,7 +31,7 @@ _LATENT_RULES: dict[str, LatentMap | LatentPosterior] = {
 }
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class BGMIV(SeededEstimator):
     """Bayesian generative modelling for instrumental-variable regression.
 
@@ -79,7 +79,6 @@ class BGMIV(SeededEstimator):
     fitted_class = FittedWithoutNetworks
 
     preset: Literal["default", "paper", "paper-qmc", "paper-qmc-no-egm", "paper-qmc-egm0"] = "default"
-    _: KW_ONLY
     networks: Literal["auto"] | bool = "auto"
     latent_layout: tuple[int, int, int, int] | None = None
     batch_size: int | None = None

@@ -18,7 +18,7 @@ from bgmiv.bgm.last_stage import LAST_STAGE_INTERVALS, FittedBGMIV, fit_sieve_st
 from bgmiv.bgm.latents import latent_draws, latents_of, padded_size, structural_at_draws, structural_means
 from bgmiv.bgm.members import Member
 from bgmiv.bgm.model import BGMIVModel
-from bgmiv.bgm.uncertainty import MAX_BLOCK, MAX_POINTS, Directions, ModelSupport, tangent_factors
+from bgmiv.bgm.uncertainty import MAX_BLOCK, MAX_POINTS, Directions, ModelSupport, log_density, tangent_factors
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query, Rows, rows_of
@@ -191,8 +191,8 @@ class FittedNetworks(FittedBGMIV):
 
         "sampling" is what other rows of the same kind would change ("weights" in the networks, where there is a last
         stage), "shrinkage" what the networks' weight decay and early end take from g, and "network" what training once
-        more would change. "latent" (only
-        with `latents="posterior"`) is what the covariates leave open about the latents.
+        more would change. "latent" (only with `latents="posterior"`) is what the covariates leave open about the
+        latents.
         """
         each = self._each(query) if self.uses_networks else None
         last: tuple[Source, ...] = ()
@@ -240,7 +240,8 @@ class FittedNetworks(FittedBGMIV):
         usual = support.novelty.usual(latents[0])
 
         def inside(x: np.ndarray, rows: np.ndarray, size: int) -> np.ndarray:
-            density = support.log_density(models, x, [z[rows] for z in latents], size)
+            some = [z[rows] for z in latents]
+            density = log_density(models, x, some, support.instruments, support.shares, size)
             return usual[rows] & (density >= support.min_log_density)
 
         return self._collect(query, inside, MAX_BLOCK)

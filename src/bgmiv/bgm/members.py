@@ -27,7 +27,7 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import ScaledData, Scaler
 from bgmiv.data.schema import BlockKind
 from bgmiv.errors import DivergedError
-from bgmiv.integrate import check_rule
+from bgmiv.integrate import rule_for
 from bgmiv.progress import HistoryRow, Reporter, silent
 from bgmiv.training import Checkpoint, TrainingData, run_once, run_phase, training_data
 
@@ -82,11 +82,6 @@ class TrainingRows(NamedTuple):
         """Some of the scaled rows."""
         return ScaledData(*(values[positions] for values in self.scaled))
 
-    @property
-    def weights(self) -> np.ndarray | None:
-        """Sample weights in the order of training, in which folds are runs of rows."""
-        return None if self.data.weights is None else self.data.weights[self.folds.order]
-
 
 class Start(NamedTuple):
     """Where training begins: a drawn model, scaled rows, the keys of the phases, and what a line has on held-out rows.
@@ -127,7 +122,9 @@ def train_members(
         if isinstance(trained, DivergedError):
             failure = trained
             continue
-        held_out, training = _evaluated(config, rows, i, trained.model) if rows.folds.hold_out else (None, None)
+        held_out = training = None
+        if rows.folds.hold_out:
+            held_out, training = _evaluated(config, start.data, rows.folds, i, trained.model)
         members.append(Member(trained.model, trained.history, rows.folds.rows(i), held_out, training))
         losses.append(held_out.outcome_loss if held_out else 1.0)
     kept = tuple(member for member, bad in zip(members, failed(losses), strict=True) if not bad)
@@ -160,14 +157,14 @@ def _start(config: BGMIVConfig, rows: TrainingRows, keys: Array) -> Start:
         split = jax.random.split(keys, 4)
         model = build_model(data.schema, n_instruments, config.model, key=split[0])
     for rule in (config.initial.integration, config.alternating.integration):
-        check_rule(rule, model.treatment_head)
+        rule_for(rule, model.treatment_head)
     check_sampled(model, config.latents)
-    weights = rows.weights
+    weights = None if data.weights is None else data.weights[folds.order]
     fold: Any = (folds.starts, folds.sizes)
     losses: Any = _linear_losses(config, rows)
     if not several:
         fold, losses = (int(folds.starts[0]), int(folds.sizes[0])), losses[0]
-    prepared = training_data(rows.at(folds.order), config.alternating.batch_size, fold, weights, weights)
+    prepared = training_data(rows.at(folds.order), config.alternating.batch_size, fold, weights)
     linear_loss = jax.device_put(np.float32(losses))
     return Start(model, prepared, split[..., 1], split[..., 2], split[..., 3], linear_loss)
 
@@ -199,15 +196,12 @@ def _linear_losses(config: BGMIVConfig, rows: TrainingRows) -> np.ndarray:
 
 
 def _evaluated(
-    config: BGMIVConfig, rows: TrainingRows, index: int, model: BGMIVModel
+    config: BGMIVConfig, data: TrainingData, folds: Folds, index: int, model: BGMIVModel
 ) -> tuple[HeldOutLosses, HeldOutLosses]:
     """Losses on the rows a member left out, and on as many of those it was trained on, next to them."""
-    folds = rows.folds
     start, size = int(folds.starts[index]), int(folds.sizes[index])
     before, after = min(start, size), min(len(folds.order) - start - size, size)
     trained_on = (start + size, after) if after >= before else (start - before, before)
-    weights = rows.weights
-    data = training_data(rows.at(folds.order), config.alternating.batch_size, (0, 0), weights, weights)
 
     def losses(fold: tuple[int, int]) -> HeldOutLosses:
         first, count = jax.device_put((np.int32(fold[0]), np.int32(fold[1])))

@@ -62,6 +62,7 @@ __all__ = [
     "Directions",
     "ModelSupport",
     "fit_model_support",
+    "log_density",
     "tangent_directions",
     "tangent_factors",
 ]
@@ -288,12 +289,6 @@ class ModelSupport:
     novelty: Novelty
     min_log_density: float
 
-    def log_density(
-        self, models: Sequence[BGMIVModel], x: np.ndarray, latents: Sequence[np.ndarray], size: int
-    ) -> NDArray[np.float64]:
-        r"""$\log p(x \mid z)$, averaged over instruments and members, `(n,)`, in blocks of `size` points."""
-        return _log_density(models, x, latents, self.instruments, self.shares, size)
-
 
 def fit_model_support(
     rule: LatentMap | LatentPosterior, rows: TrainingRows, models: Sequence[BGMIVModel]
@@ -306,11 +301,11 @@ def fit_model_support(
     limit = log(OUTSIDE)
     if not isinstance(models[0].treatment_head, FiniteHead):
         size = padded_size(len(part.x), MAX_BLOCK)
-        limit = float(np.quantile(_log_density(models, part.x, latents, instruments, shares, size), OUTSIDE))
+        limit = float(np.quantile(log_density(models, part.x, latents, instruments, shares, size), OUTSIDE))
     return ModelSupport(instruments, shares, fit_novelty(latents[0]), limit)
 
 
-def _log_density(
+def log_density(
     models: Sequence[BGMIVModel],
     x: np.ndarray,
     latents: Sequence[np.ndarray],
@@ -318,6 +313,7 @@ def _log_density(
     shares: NDArray[np.float64],
     size: int,
 ) -> NDArray[np.float64]:
+    r"""$\log p(x \mid z)$, averaged over typical instruments and members, `(n,)`, in blocks of `size` points."""
     w, shares = instruments.astype(np.float32), shares.astype(np.float32)
     each = [
         in_blocks(partial(_densities, model, w, shares), (x, z), size) for model, z in zip(models, latents, strict=True)

@@ -53,7 +53,7 @@ def run_spec(spec: RunSpec) -> DemoResult:
     if fitted is None or data is None:
         return DemoResult(row)
     model = make_model(spec.method, spec.preset, spec.seed, {})
-    model._keep(fitted, data, spec.seed)
+    model._keep(fitted, data, model._config(), spec.seed)
     with warnings.catch_warnings():
         # The page says what there is to warn of.
         warnings.simplefilter("ignore", BGMIVWarning)

@@ -20,6 +20,7 @@ __all__ = [
     "ColumnReader",
     "Missing",
     "Table",
+    "check_distinct",
     "check_known",
     "check_no_missing",
     "check_same_rows",
@@ -31,6 +32,7 @@ __all__ = [
     "select_columns",
     "table_rows",
     "without_missing",
+    "wrapped",
 ]
 
 Missing = Literal["raise", "drop"]

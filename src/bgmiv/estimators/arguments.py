@@ -26,6 +26,9 @@ _MEANT = {
     "alpha": "level", "treatment_values": "treatments",
 }  # fmt: skip
 
+# What made TSLS another method in earlier versions.
+_CURVED = ("degree", "features", "interactions")
+
 
 def checked_arguments(method: Callable[P, T]) -> Callable[P, T]:
     """A method that takes the old names of its arguments with a warning, and explains wrong ones."""
@@ -64,5 +67,7 @@ def unknown_argument(function: str, name: str, known: Collection[str]) -> Argume
     """
     meant = _MEANT.get(name.lower(), "")
     close = [meant] if meant in known else difflib.get_close_matches(name, known, 1)
+    if function == "TSLS" and name in _CURVED:
+        return ArgumentError(f"TSLS has no argument {name!r}: it is linear. NPIV() fits a curve that the data choose.")
     hint = f" Did you mean {close[0]!r}?" if close else ""
     return ArgumentError(f"{function} has no argument {name!r}.{hint} It has {', '.join(known)}.")

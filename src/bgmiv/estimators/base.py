@@ -16,38 +16,33 @@ from bgmiv.covariance import check_clusters
 from bgmiv.data.formula import FormulaReader, formula_file, from_formula
 from bgmiv.data.ivdata import Covariance, IVData, from_frame
 from bgmiv.data.messages import warn_user
-from bgmiv.data.query import Rows
 from bgmiv.data.schema import RoleKind
 from bgmiv.data.table import ColumnReader, Missing, is_table, table_rows
-from bgmiv.diagnostics.verdict import Verdict, verdict_of
-from bgmiv.errors import ConfigError, FitWarning, ModelFileError, NotFittedError, WeakInstrumentWarning
-from bgmiv.estimators.arguments import checked_arguments
-from bgmiv.estimators.fitted import MethodConfig
-from bgmiv.estimators.reporting import FitCache, ReportingMixin
-from bgmiv.estimators.saved import (
-    SavedModel,
-    data_again,
-    fitted_name,
-    reader_of,
-    saved_model,
-    without_paths,
-    write_saved,
-)
+from bgmiv.diagnostics.verdict import verdict_of
+from bgmiv.errors import ArgumentError, ConfigError, FitWarning, ModelFileError, NotFittedError, WeakInstrumentWarning
+from bgmiv.estimators.arguments import checked_arguments, unknown_argument
+from bgmiv.estimators.fitted import FitOnRows, MethodConfig
+from bgmiv.estimators.questions import QuestionsMixin
+from bgmiv.estimators.saved import SavedModel, data_again, fitted_name, reader_of, saved_model, to_save, write_saved
 from bgmiv.fitted import FittedMethod
 from bgmiv.persist.folder import ModelFiles, read_model
 from bgmiv.progress import HistoryRow, reporter_for
 
-__all__ = ["IVEstimator", "SeededEstimator"]
+__all__ = ["IVEstimator", "RandomState", "SeededEstimator"]
 
 # A row is announced that has more than this share of all weight, and more than so many times the mean weight.
 _HEAVY_SHARE, _HEAVY_WEIGHT = 0.05, 20.0
+_N_SEEDS = 2**32
+
+RandomState = int | np.random.Generator | np.random.SeedSequence | None
+"""Where the seed of a fit comes from."""
 
 
-class IVEstimator(ReportingMixin):
+class IVEstimator(QuestionsMixin):
     """What users call: `fit`, `fit_table`, `fit_formula`, the questions, the reports, `save`, `get_params`.
 
-    A final subclass is a dataclass, `@dataclass(eq=False, repr=False)`, whose fields are the constructor's arguments,
-    and gives `_config` and `fitted_class`. Arguments are checked by `fit`.
+    A final subclass is a dataclass, `@dataclass(eq=False, repr=False, kw_only=True)`, whose fields are the
+    constructor's arguments, and gives `_config` and `fitted_class`. Arguments are checked by `fit`.
 
     Example:
         >>> from bgmiv import TSLS
@@ -59,22 +54,25 @@ class IVEstimator(ReportingMixin):
     saved_parts: ClassVar[tuple[type, ...]] = ()
     """Classes that a saved model may hold beside those that the fields of the fitted result declare."""
 
-    random_state: int | None = None
+    random_state: RandomState = None
     progress: bool | None = None
     treatment_kind: RoleKind = "auto"
     outcome_kind: RoleKind = "auto"
     covariance: Covariance = "auto"
 
-    fitted_: FittedMethod
-    seed_: int
-    data_: IVData | None
     reader_: ColumnReader | FormulaReader | None
-    formula_: str
-    n_dropped_: int
     sampling_: dict[str, str]
     """Names of the columns of weights and clusters, where there are any: "weights", "groups", "second_groups"."""
-    fit_params_: dict[str, Any]
-    """The constructor's arguments as they were at the fit; `set_params` changes those of the next one."""
+
+    def __new__(cls, *args: Any, **params: Any) -> Self:
+        """Explain arguments that the method does not have; their values are checked by `fit`."""
+        known = cls._parameter_names()
+        if args:
+            raise ArgumentError(f"{cls.__name__} takes its arguments by name, such as {known[0]}={args[0]!r}.")
+        for name in params:
+            if name not in known:
+                raise unknown_argument(cls.__name__, name, known)
+        return super().__new__(cls)
 
     @abstractmethod
     def _config(self) -> MethodConfig:
@@ -127,9 +125,7 @@ class IVEstimator(ReportingMixin):
             blocks=blocks,
             sample_weight=sample_weight,
             clusters=clusters,
-            treatment_kind=self.treatment_kind,
-            outcome_kind=self.outcome_kind,
-            covariance=self.covariance,
+            **self._kinds(),
         )
         return self._fit(config, data)
 
@@ -172,9 +168,7 @@ class IVEstimator(ReportingMixin):
             blocks=blocks,
             sample_weight=sample_weight,
             clusters=clusters,
-            treatment_kind=self.treatment_kind,
-            outcome_kind=self.outcome_kind,
-            covariance=self.covariance,
+            **self._kinds(),
         )
         names = tuple(name for block in found.schema.blocks for name in block.input_names)
         return self._fit(config, found, ColumnReader(names), n_dropped=table_rows(data) - found.n_rows)
@@ -221,9 +215,7 @@ class IVEstimator(ReportingMixin):
             blocks=blocks,
             sample_weight=sample_weight,
             clusters=clusters,
-            treatment_kind=self.treatment_kind,
-            outcome_kind=self.outcome_kind,
-            covariance=self.covariance,
+            **self._kinds(),
         )
         return self._fit(config, found, reader, formula=formula, n_dropped=table_rows(data) - found.n_rows)
 
@@ -258,14 +250,14 @@ class IVEstimator(ReportingMixin):
             >>> bool(model.predict(0.5) == again.predict(0.5))
             True
         """
-        fitted, reader = self._completed(), self.reader_
+        fitted, reader = self._fitted() if self._on_rows is None else self._on_rows.known, self.reader_
         kept = formula_file(reader) if isinstance(reader, FormulaReader) else reader
         if reader is not None and kept is None:
             names = ", ".join(repr(name) for name in fitted.schema.covariate_names[:10])
             warn_user(f"the formula's computed terms are not saved: a loaded model takes covariates named {names}.")
-        shown = analysis or self._cache.analyses.get((AnalysisRequest(),), self.saved_analysis_)
+        shown = analysis or self._answers.get((AnalysisRequest(),), self.saved_analysis_)
         document = SavedModel(
-            without_paths(type(self)(**self.fit_params_)),
+            to_save(type(self)(**self.fit_params_), self.seed_),
             self.seed_,
             fitted,
             kept,
@@ -304,11 +296,8 @@ class IVEstimator(ReportingMixin):
         model = saved.estimator
         if not isinstance(model, cls):
             raise ModelFileError(f"{folder} holds no {cls.__name__}. bgmiv.load opens models of any method.")
-        model.fitted_, model.seed_, model.data_ = saved.fitted, saved.seed, None
-        model.reader_ = reader_of(saved)
-        model.formula_, model.n_dropped_, model.sampling_ = saved.formula, saved.n_dropped, saved.sampling
-        model.saved_analysis_, model._cache = saved.analysis, FitCache()
-        model.fit_params_ = model.get_params()
+        model._keep(saved.fitted, None, model._config(), saved.seed, reader_of(saved), saved.formula, saved.n_dropped)
+        model.sampling_, model.saved_analysis_ = saved.sampling, saved.analysis
         return model
 
     def attach_data(self, data: Any) -> Self:
@@ -326,18 +315,23 @@ class IVEstimator(ReportingMixin):
         Warns:
             WeakInstrumentWarning: the instruments are too weak for usual intervals.
         """
-        schema = self._fitted().schema
-        self.data_ = data_again(schema, self.sampling_, self.formula_, data, self.covariance)
-        self._cache = FitCache()
+        fitted = self._fitted()
+        self.data_ = data_again(fitted.schema, self.sampling_, self.formula_, data, self.covariance)
+        config = type(self)(**self.fit_params_)._config()
+        self._on_rows, self._answers = FitOnRows(fitted, self.data_, config, self.seed_), {}
         self._warn_weak()
         return self
+
+    def _kinds(self) -> dict[str, Any]:
+        """The arguments that say how data are read."""
+        names = ("treatment_kind", "outcome_kind", "covariance")
+        return {name: getattr(self, name) for name in names}
 
     def _fit(
         self,
         config: MethodConfig,
         data: IVData,
         reader: ColumnReader | FormulaReader | None = None,
-        *,
         formula: str = "",
         n_dropped: int = 0,
     ) -> Self:
@@ -346,7 +340,7 @@ class IVEstimator(ReportingMixin):
         seed = self._seed()
         with reporter_for(self.progress, type(self).__name__) as reporter:
             fitted = config.fit(data, seed, reporter)
-        self._keep(fitted, data, seed, reader, formula=formula, n_dropped=n_dropped)
+        self._keep(fitted, data, config, seed, reader, formula, n_dropped)
         verdict = verdict_of(fitted)
         if verdict is not None and verdict.severity in ("doubtful", "failed"):
             warn_user(verdict.sentence, FitWarning)
@@ -364,66 +358,37 @@ class IVEstimator(ReportingMixin):
     def _keep(
         self,
         fitted: FittedMethod,
-        data: IVData,
+        data: IVData | None,
+        config: MethodConfig,
         seed: int,
         reader: ColumnReader | FormulaReader | None = None,
-        *,
         formula: str = "",
         n_dropped: int = 0,
     ) -> None:
         """Take a fitted result for this estimator's own; what was worked out of an earlier one is forgotten."""
         self.fitted_, self.seed_, self.data_, self.reader_ = fitted, seed, data, reader
         self.formula_, self.n_dropped_, self.fit_params_ = formula, n_dropped, self.get_params()
-        names = {argument: getattr(data, f"{argument}_name") for argument in ("weights", "groups", "second_groups")}
+        names = {name: getattr(data, f"{name}_name", "") for name in ("weights", "groups", "second_groups")}
         self.sampling_ = {argument: name for argument, name in names.items() if name}
-        self.saved_analysis_, self._cache = None, FitCache()
+        self._on_rows = None if data is None else FitOnRows(fitted, data, config, seed)
+        self.saved_analysis_, self._answers = None, {}
 
     def _read(self, covariates: Any) -> Any:
         """Covariates as the fit saw them: those of a table by name, through the terms of a formula if there was one."""
-        reader = self._state("reader_")
+        reader = self.reader_
         if reader is None or covariates is None or not is_table(covariates):
             return covariates
         return reader.covariates(covariates)
 
     def _fitted(self) -> FittedMethod:
-        fitted: FittedMethod = self._state("fitted_")
-        if fitted.compiled:
-            check_process()
-        return fitted
-
-    def _completed(self) -> FittedMethod:
-        """The fitted result with what intervals need of the data, worked out when first asked for."""
-        fitted, rows = self._fitted(), self._fit_rows()
-        if self.data_ is not None and rows is not None:
-            self.fitted_ = fitted.with_uncertainty(self.data_, rows)
-        return self.fitted_
-
-    def _fit_rows(self) -> Rows | None:
-        data: IVData | None = self._state("data_")
-        if data is None:
-            return None
-        if self._cache.rows is None:
-            self._cache.rows = Rows(data.covariates, data.weights, data.index)
-        return self._cache.rows
-
-    def _state(self, name: str) -> Any:
-        if name not in vars(self):
+        if not hasattr(self, "fitted_"):
             raise NotFittedError(
                 f"this {type(self).__name__} is not fitted yet: call fit(outcome, treatment, instruments=..., "
                 "covariates=...) first."
             )
-        return vars(self)[name]
-
-    @property
-    def verdict_(self) -> Verdict:
-        """What held-out rows say of the fit, and why; worked out when first asked for.
-
-        Methods in closed form are fitted again without some of the rows. A loaded model has the verdict that it was
-        saved with; one that was saved before anybody asked says that it was not checked, until `attach_data` gives it
-        rows.
-        """
-        verdict = verdict_of(self._judged())
-        return Verdict("note") if verdict is None else verdict
+        if self.fitted_.compiled:
+            check_process()
+        return self.fitted_
 
     @property
     def history_(self) -> tuple[HistoryRow, ...]:
@@ -436,10 +401,9 @@ class IVEstimator(ReportingMixin):
 
     def set_params(self, **params: Any) -> Self:
         """Change constructor arguments, for the next fit; unknown names are an error."""
-        known = self._parameter_names()
         for name, value in params.items():
-            if name not in known:
-                raise ConfigError(f"{type(self).__name__} has no parameter '{name}'; it has {', '.join(known)}.")
+            if name not in self._parameter_names():
+                raise unknown_argument(type(self).__name__, name, self._parameter_names())
             setattr(self, name, value)
         return self
 
@@ -464,13 +428,18 @@ class IVEstimator(ReportingMixin):
         return sorted(names, key=lambda name: name in SeededEstimator.__dataclass_fields__)
 
     def _seed(self) -> int:
-        if self.random_state is None:
-            return int(np.random.SeedSequence().generate_state(1)[0])
-        if isinstance(self.random_state, bool) or not isinstance(self.random_state, int | np.integer):
-            raise ConfigError(f"random_state must be a whole number or None, got {self.random_state!r}.")
-        if not 0 <= self.random_state < 2**32:
-            raise ConfigError(f"random_state must lie in [0, 2**32), got {self.random_state}.")
-        return int(self.random_state)
+        source = self.random_state
+        if isinstance(source, np.random.Generator):
+            return int(source.integers(_N_SEEDS))
+        if source is None or isinstance(source, np.random.SeedSequence):
+            return int((source or np.random.SeedSequence()).generate_state(1)[0])
+        whole = isinstance(source, int | np.integer) and not isinstance(source, bool)
+        if not whole or not 0 <= source < _N_SEEDS:
+            raise ConfigError(
+                f"random_state must be None, a whole number of at least 0 and below 2**32, or a Generator or "
+                f"SeedSequence of numpy.random, got {source!r}."
+            )
+        return int(source)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -481,7 +450,7 @@ class SeededEstimator(IVEstimator):
         use_instrument: False ignores the instruments.
         treatment_kind, outcome_kind: as in `IVData.from_arrays`.
         covariance: what standard errors and tests, those of `diagnose` too, allow for, as in `IVData.from_arrays`.
-        random_state: the seed; None draws one and keeps it in `seed_`.
+        random_state: the seed, or a Generator or SeedSequence that gives one; None draws one. `seed_` keeps it.
         progress: show progress bars; None shows them in notebooks only.
     """
 
@@ -489,7 +458,7 @@ class SeededEstimator(IVEstimator):
     treatment_kind: RoleKind = "auto"
     outcome_kind: RoleKind = "auto"
     covariance: Covariance = "auto"
-    random_state: int | None = None
+    random_state: RandomState = None
     progress: bool | None = None
 
 

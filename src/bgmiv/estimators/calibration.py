@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind
-from bgmiv.diagnostics.checks import Change
-from bgmiv.effects import Average, FitRows, average, effect_of, estimate_at
+from bgmiv.diagnostics.checks import Change, changes_of
+from bgmiv.effects import Average, FitRows, average, effect_of, estimate_at, require_intervals
 from bgmiv.errors import BGMIVError, ConfigError, DataError
-from bgmiv.estimators.fitted import MethodConfig
+from bgmiv.estimators.fitted import FitOnRows, MethodConfig
 from bgmiv.executors import Died, Executor
 from bgmiv.fitted import FittedMethod
-from bgmiv.intervals import ANDERSON_RUBIN, Estimate, Floats, Interval, interval_of
+from bgmiv.intervals import ANDERSON_RUBIN, Estimate, Floats, Interval, check_level, interval_of
 from bgmiv.linear_iv import strength_of
 from bgmiv.numerals import percent
 from bgmiv.preprocess.reduction import BlockReduction
@@ -160,30 +160,33 @@ class _Repeat:
     level: float
 
 
-def calibrate(
-    config: MethodConfig,
-    fitted: FittedMethod,
-    data: IVData,
-    change: Change,
-    *,
-    repeats: int,
-    level: float,
-    seed: int,
-    executor: Executor,
-) -> Calibration:
+def calibrate(own: FitOnRows, t0: Any, t1: Any, *, repeats: int, level: float, executor: Executor) -> Calibration:
     """Fit data sets drawn from a fit, and see how often intervals hold its g.
 
     Args:
-        config, fitted, data: the method, its fit and the rows of that.
-        change: the average effect to ask for.
+        own: the fit and its rows.
+        t0, t1: the treatments of the average effect to ask for; None for the quartiles or the first two levels.
         repeats: how many data sets.
         level: of the intervals.
-        seed: of the draws and the fits.
         executor: where fits run.
 
     Raises:
-        DataError: the outcome has three or more levels.
+        ConfigError: the method has no intervals, or an argument cannot be used.
+        DataError: the fit ignores its instruments, or the outcome has three or more levels.
     """
+    check_level(level)
+    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 2:
+        raise ConfigError(f"repeats must be a whole number of 2 or more, got {repeats!r}.")
+    if (t0 is None) != (t1 is None):
+        raise ConfigError("give both t0 and t1, or neither.")
+    data, seed, config = own.data, own.seed, own.refit_config()
+    require_intervals(own.fitted)
+    if not own.use_instrument:
+        raise DataError("this fit ignores its instruments. Calibrate one that uses them.")
+    fitted, change = own.complete, changes_of(data)[0]
+    if t0 is not None:
+        first, last = (float(data.schema.check_treatment(t, 1)[0]) for t in (t0, t1))
+        change = Change(first, last, f"from {t0} to {t1}")
     if data.schema.outcome.width > 1:
         raise DataError(f"outcome {data.schema.outcome.name!r} has three or more levels; calibrate one at a time.")
     doses = _doses(data, change)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol, Self, TypeVar, cast
 
 import numpy as np
@@ -15,6 +16,7 @@ from bgmiv.data.query import Encoded, Query, Rows
 from bgmiv.data.schema import Schema
 from bgmiv.diagnostics.held_out import cross_fitted, held_out_evidence
 from bgmiv.diagnostics.moments import MAX_TESTED
+from bgmiv.effects import FitRows
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.fitted import FitEvidence, FittedMethod
 from bgmiv.intervals import Floats, Source
@@ -25,7 +27,7 @@ from bgmiv.sieve.bases import SieveFunction
 from bgmiv.support import LinearSupport
 
 __all__ = [
-    "FittedSieve", "MethodConfig", "check_instrument", "check_no_weights", "check_one_number",
+    "FitOnRows", "FittedSieve", "MethodConfig", "check_instrument", "check_no_weights", "check_one_number",
     "chosen_preset", "judge_fit",
 ]  # fmt: skip
 
@@ -122,6 +124,78 @@ def judge_fit(
         found = cross_fitted(data, lambda part: refit(part).at, MAX_TESTED)
     evidence = held_out_evidence(known, found, data, seed, strength_of(data, fitted.first_stage_f))
     return replace(cast(Any, fitted), evidence=evidence)
+
+
+class FitOnRows:
+    """A fit and the rows it was made of, with what is worked out of both when it is first asked for.
+
+    Args:
+        fitted: the fit.
+        data: its rows.
+        config: its method.
+        seed: of the fit.
+    """
+
+    def __init__(self, fitted: FittedMethod, data: IVData, config: MethodConfig, seed: int) -> None:
+        """Nothing is worked out yet."""
+        self.fitted, self.data, self.config, self.seed = fitted, data, config, seed
+        self.use_instrument: bool = getattr(config, "use_instrument", True)
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The covariates of the rows, with what was computed of them."""
+        return Rows(self.data.covariates, self.data.weights, self.data.index)
+
+    @cached_property
+    def complete(self) -> FittedMethod:
+        """The fit with what intervals need."""
+        return self.fitted.with_uncertainty(self.data, self.rows)
+
+    @cached_property
+    def judged(self) -> FittedMethod:
+        """The complete fit with all that held-out rows say of it."""
+        return judge_fit(
+            self.complete,
+            self.data,
+            self.rows,
+            lambda part: self.config.fit(part, self.seed),
+            use_instrument=self.use_instrument,
+            seed=self.seed,
+        )
+
+    @property
+    def known(self) -> FittedMethod:
+        """The complete fit, with what held-out rows say of it if that was asked for."""
+        return self.judged if "judged" in vars(self) else self.complete
+
+    @property
+    def instrumented(self) -> FitRows | None:
+        """The rows, if the fit uses their instruments."""
+        return FitRows(self.data, self.rows) if self.use_instrument else None
+
+    @cached_property
+    def weak(self) -> bool:
+        """Whether the instruments are so weak that an average effect has a robust set."""
+        if not self.use_instrument:
+            return False
+        strength = strength_of(self.data, self.fitted.first_stage_f)
+        return strength is not None and strength.usual_is_too_short
+
+    def refit_config(self, **changes: Any) -> MethodConfig:
+        """The method for another fit, which keeps no unfinished fit; settings that it does not have stay out."""
+        settings = {"checkpoint": None} | changes
+        own = {name: value for name, value in settings.items() if hasattr(self.config, name)}
+        return cast(MethodConfig, replace(cast(Any, self.config), **own))
+
+    def without_instrument(self, reporter: Reporter) -> FittedMethod | None:
+        """The same method fitted without the instruments; None if this one ignores them already."""
+        if not self.use_instrument:
+            return None
+        evidence = self.fitted.evidence
+        # The two are compared: nothing but the instruments may differ between them.
+        without_networks = evidence is not None and evidence.networks not in (None, "trained")
+        config = self.refit_config(**({"networks": False} if without_networks else {}))
+        return config.without_instrument().fit(self.data, self.seed, reporter)
 
 
 def chosen_preset(presets: Mapping[str, Callable[[], C]], name: str) -> C:

@@ -1,24 +1,41 @@
-"""The questions a user asks of a fitted method, with and without intervals."""
+"""What a user asks of a fitted method: effects with intervals, checks, and the analysis to read and to show others."""
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, get_args
 
 import numpy as np
 
+from bgmiv.analysis import plots
+from bgmiv.analysis.analysis import Analysis, AnalysisArguments, AnalysisRequest
+from bgmiv.analysis.build import Subject, build_analysis
+from bgmiv.analysis.page import check_path, write_report
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import warn_user
 from bgmiv.data.query import Query, Rows, query_along, query_at, rows_of
-from bgmiv.data.schema import Schema
 from bgmiv.data.table import Table
+from bgmiv.diagnostics.checks import Diagnosis, diagnose
+from bgmiv.diagnostics.sensitivity import Sensitivity, sensitivity
+from bgmiv.diagnostics.verdict import Verdict, verdict_of
 from bgmiv.effects import DoseResponse, FitRows, Method, average_effect, contrast, estimate_at, interval_at, slope_query
 from bgmiv.effects import average as average_over
 from bgmiv.errors import ConfigError, DataError, SupportWarning, WeakInstrumentWarning
-from bgmiv.estimators.arguments import checked_arguments
+from bgmiv.estimators.arguments import checked_arguments, unknown_argument
+from bgmiv.estimators.calibration import Calibration, calibrate
+from bgmiv.estimators.fitted import FitOnRows
+from bgmiv.executors import Executor, InProcess
 from bgmiv.fitted import FittedMethod
-from bgmiv.intervals import ANDERSON_RUBIN, Band, Estimate, Interval, interval_of
+from bgmiv.intervals import ANDERSON_RUBIN, Band, Estimate, Interval, check_level, interval_of
+from bgmiv.progress import reporter_for
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 __all__ = ["WEAK_NOTE", "QuestionsMixin", "WhichRows"]
 
@@ -29,8 +46,12 @@ WEAK_NOTE = "The instruments are too weak for this interval: it is too narrow."
 """Of intervals that do not allow for weak instruments."""
 
 # Below this share of rows in support a point estimate is given with a warning.
-_MIN_SUPPORT = 0.5
-_MAX_SUPPORT_ROWS = 250
+_MIN_SUPPORT, _MAX_SUPPORT_ROWS = 0.5, 250
+
+_NO_ROWS = (
+    "this model was loaded and holds no rows, which this question needs. Give them with attach_data(table), or ask "
+    "before saving."
+)
 
 
 class QuestionsMixin(ABC):
@@ -43,31 +64,55 @@ class QuestionsMixin(ABC):
     instruments are weak, those that are too narrow for it say so in `note`.
     """
 
+    fitted_: FittedMethod
     data_: IVData | None
+    seed_: int
+    formula_: str
+    n_dropped_: int
+    fit_params_: dict[str, Any]
+    progress: bool | None
+    saved_analysis_: Analysis | None
+    """The analysis that a loaded model was saved with."""
+    _on_rows: FitOnRows | None = None
+    _answers: dict[Any, Any]
+    """Diagnoses and analyses of this fit, by what was asked."""
 
     @abstractmethod
     def _fitted(self) -> FittedMethod:
         """The fitted result; raises `NotFittedError` if there is none."""
 
     @abstractmethod
-    def _completed(self) -> FittedMethod:
-        """The fitted result with what intervals need."""
-
-    @abstractmethod
-    def _instrumented_rows(self) -> FitRows | None:
-        """The rows of the fit, if the estimator still has them and uses their instruments."""
-
-    @abstractmethod
-    def _weak(self) -> bool:
-        """Whether the instruments of these rows are so weak that an average effect has a robust set."""
-
-    @abstractmethod
     def _read(self, covariates: Any) -> Any:
         """Covariates as the fit saw them."""
 
     @abstractmethod
+    def _changed(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Those of these arguments that differ from their defaults."""
+
+    def _completed(self) -> FittedMethod:
+        """The fitted result with what intervals need."""
+        fitted = self._fitted()
+        return fitted if self._on_rows is None else self._on_rows.complete
+
+    def _with_rows(self) -> FitOnRows:
+        """The fit with its rows; raises `DataError` if this is a loaded model without any."""
+        self._fitted()
+        if self._on_rows is None:
+            raise DataError(_NO_ROWS)
+        return self._on_rows
+
     def _fit_rows(self) -> Rows | None:
         """The rows of the fit, if the estimator still has them."""
+        return None if self._on_rows is None else self._on_rows.rows
+
+    def _instrumented_rows(self) -> FitRows | None:
+        """The rows of the fit, if the estimator still has them and uses their instruments."""
+        return None if self._on_rows is None else self._on_rows.instrumented
+
+    def _weak(self) -> bool:
+        """Whether the instruments of these rows are so weak that an average effect has a robust set."""
+        known = self.saved_analysis_ if self._on_rows is None else self._on_rows
+        return known is not None and known.weak
 
     def predict(self, treatment: Any, covariates: Any = None) -> np.ndarray:
         """The structural function at `treatment` (a value or one a row) and `covariates`, in original units.
@@ -91,11 +136,16 @@ class QuestionsMixin(ABC):
         """`predict` with an interval at each row, or with a uniform band that holds g at all rows at once."""
         query = self._query_at(treatment, covariates)
         fitted = self._completed()
-        shown: dict[str, Any] = {"probability": _is_probability(fitted.schema), "band": band}
+        shown: dict[str, Any] = {"probability": fitted.schema.outcome.discrete, "band": band}
         return self._of_rows(interval_at(fitted, query, level, _first, **shown))
 
     def effect(self, covariates: Any = None, *, t0: Any, t1: Any) -> np.ndarray:
-        """g(t1, v) - g(t0, v) for every row: what setting the treatment to t1 instead of t0 would change."""
+        """g(t1, v) - g(t0, v) for every row: what setting the treatment to t1 instead of t0 would change.
+
+        Args:
+            covariates: the rows; by default those of the fit.
+            t0, t1: a treatment for all rows or one a row.
+        """
         query = self._query_pair(t0, t1, covariates)
         self._warn_outside(query)
         return contrast(estimate_at(self._fitted(), query)).values
@@ -223,7 +273,7 @@ class QuestionsMixin(ABC):
         query = self._query_along(treatments, covariates, sample_weight)
         fitted = self._completed()
         labels = tuple(np.atleast_1d(np.asarray(treatments)).tolist())
-        shown: dict[str, Any] = {"probability": _is_probability(fitted.schema), "labels": labels, "band": band}
+        shown: dict[str, Any] = {"probability": fitted.schema.outcome.discrete, "labels": labels, "band": band}
         if not average:
             return self._noted(
                 interval_at(fitted, query, level, lambda found: found, axis=1, **shown), "treatment", "row"
@@ -235,6 +285,239 @@ class QuestionsMixin(ABC):
         """Whether the data show such a treatment at such covariates, for each row; elsewhere g is extrapolated."""
         return self._fitted().in_support(self._query_at(treatment, covariates))[0]
 
+    def analysis(self, **request: Unpack[AnalysisArguments]) -> Analysis:
+        """The numbers that summaries, figures, pages and saved models show.
+
+        The same arguments give the same analysis, whatever was asked before. A loaded model without rows has only the
+        analysis it was saved with: ask for it without arguments.
+
+        Args:
+            by: which groups to show: names of covariates, or a mapping of names to one label a row. By default the
+                first covariates of two to six levels.
+            treatments: where curves are drawn; by default 41 values from the 1% to the 99% quantile, or all levels.
+            t0, t1: the treatments compared; by default the quartiles, or the two most frequent levels.
+            level: of the intervals; by default 0.95.
+            compare: other fitted estimators by name, for the same question.
+            title, source: of the analysis, and where the rows came from.
+            no_instrument: also fit the method without the instruments, which takes as long again; by default True.
+            units: what the rows are called, such as "flights"; by default "rows".
+
+        Raises:
+            DataError: this is a loaded model without rows, and it was not saved with this analysis.
+        """
+        for name in request:
+            if name not in AnalysisArguments.__annotations__:
+                raise unknown_argument("analysis", name, AnalysisArguments.__annotations__)
+        given: dict[str, Any] = {name: value for name, value in request.items() if value is not None}
+        others = {str(name): other._subject() for name, other in given.get("compare", {}).items()}
+        asked = AnalysisRequest.of(**given)
+        self._fitted()
+        saved = self.saved_analysis_
+        if self._on_rows is None and saved is not None and (not given or replace(asked, labels=()) == saved.request):
+            return saved
+        self._with_rows()
+        key = (asked, *others.values())
+        if key not in self._answers:
+            diagnosis = self.diagnose(no_instrument=asked.no_instrument, level=asked.level)
+            other = self._no_instrument_fit() if asked.no_instrument else None
+            self._answers[key] = build_analysis(asked, self._subject(), diagnosis, other, others)
+        return cast(Analysis, self._answers[key])
+
+    def _subject(self) -> Subject:
+        """The fitted method with what an analysis shows of it; the same object for the same fit."""
+        own = self._with_rows()
+        if "subject" not in self._answers:
+            self._answers["subject"] = Subject(
+                fitted=own.judged,
+                data=own.data,
+                rows=own.rows,
+                estimator=type(self).__name__,
+                settings={name: repr(value)[:200] for name, value in self._changed(self.fit_params_).items()},
+                seed=self.seed_,
+                use_instrument=own.use_instrument,
+                formula=self.formula_,
+                n_dropped=self.n_dropped_,
+            )
+        return cast(Subject, self._answers["subject"])
+
+    def _no_instrument_fit(self) -> FittedMethod | None:
+        """The same method fitted without the instruments; None if this one ignores them already."""
+        own = self._with_rows()
+        if "no instrument" not in self._answers:
+            with reporter_for(self.progress, f"{type(self).__name__} (no instrument)") as reporter:
+                self._answers["no instrument"] = own.without_instrument(reporter)
+        return cast("FittedMethod | None", self._answers["no instrument"])
+
+    @property
+    def verdict_(self) -> Verdict:
+        """What held-out rows say of the fit, and why; worked out when first asked for.
+
+        Methods in closed form are fitted again without some of the rows. A loaded model has the verdict that it was
+        saved with; one that was saved before anybody asked says that it was not checked, until `attach_data` gives it
+        rows.
+        """
+        fitted = self._fitted() if self._on_rows is None else self._on_rows.judged
+        return verdict_of(fitted) or Verdict("note")
+
+    def diagnose(self, *, no_instrument: bool | None = None, level: float | None = None) -> Diagnosis:
+        """Check what supports a causal reading of this fit and what contradicts it; print the result to read it.
+
+        Strength of the instruments, a set for the linear effect that is valid under weak instruments, tests of
+        overidentification and endogeneity, a test of the fitted curve on held-out rows, the same method without the
+        instruments, linear two-stage least squares, the verdict, and for BGMIV what the latents are used for.
+        `docs/diagnostics.md` explains each.
+
+        Args:
+            no_instrument: also fit the method without the instruments, which takes as long again; by default True.
+            level: of intervals and sets; by default 0.95.
+
+        Raises:
+            DataError: this is a loaded model without rows, and it was not saved with this diagnosis.
+
+        Example:
+            >>> from bgmiv import TSLS
+            >>> rng = np.random.default_rng(0)
+            >>> w, u = rng.normal(size=(2, 500))
+            >>> found = TSLS().fit(2.0 * (w + u) - u, w + u, instruments=w).diagnose()
+            >>> found["effective-f"].severity
+            'good'
+        """
+        if level is not None:
+            check_level(level)
+        self._fitted()
+        saved = self.saved_analysis_
+        if self._on_rows is None and saved is not None:
+            same_fits = no_instrument in (None, saved.request.no_instrument)
+            if same_fits and level in (None, saved.level):
+                return saved.diagnosis
+        own = self._with_rows()
+        key = ("diagnosis", no_instrument is None or bool(no_instrument), 0.95 if level is None else float(level))
+        if key not in self._answers:
+            other = self._no_instrument_fit() if key[1] else None
+            found = diagnose(own.data, own.rows, own.judged, no_instrument=other, level=key[2], seed=self.seed_)
+            self._answers[key] = found
+        return cast(Diagnosis, self._answers[key])
+
+    def sensitivity(self, gamma: Any, *, level: float = 0.95) -> Sensitivity:
+        """What is left of the effect if the instruments also act on the outcome directly.
+
+        Args:
+            gamma: the direct effects that seem possible, in units of the outcome for one unit of the instrument: g for
+                [-g, g], whatever the instrument; or for each instrument such a number or a pair (low, high), in a list
+                or by name. For a single instrument the pair alone will do.
+            level: of the intervals.
+
+        Returns:
+            The union of intervals for the linear effect, and how large a direct effect lets the data allow zero.
+
+        Example:
+            >>> from bgmiv import TSLS
+            >>> rng = np.random.default_rng(0)
+            >>> w, u = rng.normal(size=(2, 500))
+            >>> found = TSLS().fit(2.0 * (w + u) - u, w + u, instruments=w).sensitivity(0.2)
+            >>> round(found.lower, 1), round(found.upper, 1)
+            (1.7, 2.3)
+        """
+        own = self._with_rows()
+        return sensitivity(own.data, gamma, level=level, fitted=own.complete, rows=own.rows)
+
+    def calibrate(
+        self,
+        *,
+        repeats: int = 50,
+        t0: Any = None,
+        t1: Any = None,
+        level: float = 0.95,
+        executor: Executor | None = None,
+    ) -> Calibration:
+        """How often the intervals hold on data sets like this one, and by how much to widen them if they do not.
+
+        Data sets are drawn from the fit (`bgmiv.estimators.calibration` says how) with its g as the truth, at the same
+        instruments, covariates and number of rows, and are fitted with the same arguments. What is found is conditional
+        on that model. It takes as long as `repeats` fits.
+
+        Args:
+            repeats: how many data sets.
+            t0, t1: the treatments of the average effect; by default the quartiles, or the first two levels.
+            level: of the intervals, which are those that the methods give by default.
+            executor: where fits run: by default this process; `bgmiv.executors.LocalPool(2)` for two local ones,
+                `bgmiv.executors.RayCluster(...)` for a cluster.
+
+        Returns:
+            The coverage of the average effect, of points of g and of the uniform band of the average curve;
+            `widened(interval)` applies what it takes to an interval of this fit.
+
+        Raises:
+            ConfigError: this is a method without intervals, or an argument cannot be used.
+            DataError: this is a loaded model without rows, or the fit ignores its instruments.
+
+        Example:
+            >>> from bgmiv import TSLS
+            >>> rng = np.random.default_rng(0)
+            >>> w, u = rng.normal(size=(2, 200))
+            >>> model = TSLS().fit(2.0 * (w + u) - u, w + u, instruments=w)
+            >>> found = model.calibrate(repeats=20)
+            >>> 0.8 <= found.coverage["average effect"] <= 1.0
+            True
+        """
+        return calibrate(self._with_rows(), t0, t1, repeats=repeats, level=level, executor=executor or InProcess())
+
+    def summary(self, **request: Unpack[AnalysisArguments]) -> Analysis:
+        """The fit at a glance: average effects, strength of the instruments, checks, verdict.
+
+        The arguments are those of `analysis`, which it returns: text where it is printed, tables in a notebook, and a
+        column of a maketables table.
+        """
+        return self.analysis(**request)
+
+    def report(self, path: str | os.PathLike[str], **request: Unpack[AnalysisArguments]) -> Path:
+        """Write one page that holds the whole analysis and can be sent to others: interactive, and without a network.
+
+        Args:
+            path: of the file, such as "report.html"; its folder must exist.
+            **request: as in `analysis`.
+
+        Raises:
+            ConfigError: the path is a folder, or its folder does not exist.
+            StoreError: nothing can be written there.
+        """
+        target = check_path(path)
+        return write_report(self.analysis(**request), target)
+
+    def plot_curve(
+        self,
+        *,
+        group: str | int = 0,
+        methods: bool | Sequence[str] = False,
+        ax: Axes | None = None,
+        **request: Unpack[AnalysisArguments],
+    ) -> Axes:
+        """The structural function along treatments, with its band, and shaded where there are few data.
+
+        Args:
+            group: the label or the number of a group of `by`; all rows by default.
+            methods: also curves of other methods, all or those named.
+            ax: matplotlib axes to draw on; new ones by default.
+            **request: as in `analysis`.
+        """
+        return plots.plot_curve(self.analysis(**request), group=group, methods=methods, ax=ax)
+
+    def plot_effects(self, *, ax: Axes | None = None, **request: Unpack[AnalysisArguments]) -> Axes:
+        """Average effects over all rows and by group, with intervals."""
+        return plots.plot_effects(self.analysis(**request), ax=ax)
+
+    def plot_methods(self, *, ax: Axes | None = None, **request: Unpack[AnalysisArguments]) -> Axes:
+        """The same average effect by this and other methods."""
+        return plots.plot_methods(self.analysis(**request), ax=ax)
+
+    def plot_diagnosis(self, *, ax: Axes | None = None, **request: Unpack[AnalysisArguments]) -> Axes:
+        """The checks of this fit, a line each."""
+        return plots.plot_diagnosis(self.analysis(**request), ax=ax)
+
+    def plot_history(self, **request: Unpack[AnalysisArguments]) -> Figure:
+        """Losses along training: a figure, since each phase of training has axes of its own."""
+        return plots.plot_history(self.analysis(**request))
+
     def _query_at(self, treatment: Any, covariates: Any) -> Query:
         """One treatment a row; without covariates a table still says how many rows there are."""
         schema, read = self._fitted().schema, self._read(covariates)
@@ -242,11 +525,11 @@ class QuestionsMixin(ABC):
             treatment = np.full(read.n_rows, treatment)
         return query_at(schema, treatment, read)
 
-    def _query_pair(self, t0: Any, t1: Any, covariates: Any, weights: Any = None, *, of_fit: bool = False) -> Query:
+    def _query_pair(self, t0: Any, t1: Any, covariates: Any, weights: Any = None) -> Query:
         """Two treatments for every row, each one for all rows or one a row."""
         if np.ndim(t0) == 0 and np.ndim(t1) == 0:
-            return self._query_along([t0, t1], covariates, weights, of_fit=of_fit)
-        rows = self._rows(covariates, weights, of_fit=of_fit, n_rows=max(np.size(t0), np.size(t1)))
+            return self._query_along([t0, t1], covariates, weights)
+        rows = self._rows(covariates, weights, n_rows=max(np.size(t0), np.size(t1)))
         schema = self._fitted().schema
         return Query(np.stack([schema.check_treatment(t, len(rows)) for t in (t0, t1)]), rows)
 
@@ -255,7 +538,7 @@ class QuestionsMixin(ABC):
         if rows not in get_args(WhichRows):
             raise ConfigError(f"rows must be one of {', '.join(map(repr, get_args(WhichRows)))}, got {rows!r}.")
         if rows == "all":
-            return self._query_pair(t0, t1, covariates, weights, of_fit=True)
+            return self._query_pair(t0, t1, covariates, weights)
         schema = self._fitted().schema
         if not schema.treatment.discrete:
             raise DataError(
@@ -266,7 +549,7 @@ class QuestionsMixin(ABC):
             raise DataError(f"rows={rows!r} is for the rows of the fit, and one t0 and t1. Leave covariates out.")
         if self.data_ is None:
             raise DataError(f"rows={rows!r} needs the rows of the fit. Give them with attach_data(table).")
-        query = self._query_pair(t0, t1, None, weights, of_fit=True)
+        query = self._query_pair(t0, t1, None, weights)
         wanted = query.treatment[1 if rows == "treated" else 0, 0]
         chosen = np.flatnonzero(np.asarray(self.data_.treatment) == wanted)
         if not len(chosen):
@@ -274,19 +557,17 @@ class QuestionsMixin(ABC):
         # Without covariates one row stands for all.
         return query.take(chosen) if schema.blocks else query
 
-    def _query_along(self, treatments: Any, covariates: Any, weights: Any = None, *, of_fit: bool = True) -> Query:
-        return query_along(self._fitted().schema, treatments, self._rows(covariates, weights, of_fit=of_fit))
+    def _query_along(self, treatments: Any, covariates: Any, weights: Any = None) -> Query:
+        return query_along(self._fitted().schema, treatments, self._rows(covariates, weights))
 
     def _query_slope(self, treatment: Any, covariates: Any, step: float) -> Query:
         return slope_query(self._fitted(), treatment, self._read(covariates), step)
 
-    def _rows(self, covariates: Any, weights: Any, *, of_fit: bool, n_rows: int = 1) -> Rows:
+    def _rows(self, covariates: Any, weights: Any, *, n_rows: int = 1) -> Rows:
         """The rows asked about: those given, or those of the fit."""
-        schema = self._fitted().schema
-        if covariates is None and of_fit and schema.blocks:
-            own = self._fit_rows()
-            if own is not None:
-                return rows_of(schema, own, weights=weights)
+        schema, own = self._fitted().schema, self._fit_rows()
+        if covariates is None and schema.blocks and own is not None:
+            return rows_of(schema, own, weights=weights)
         return rows_of(schema, self._read(covariates), n_rows=None if schema.blocks else n_rows, weights=weights)
 
     def _warn_outside(self, query: Query) -> None:
@@ -316,7 +597,3 @@ class QuestionsMixin(ABC):
 
 def _first(estimate: Estimate) -> Estimate:
     return estimate.map(lambda values: values[0])
-
-
-def _is_probability(schema: Schema) -> bool:
-    return schema.outcome.discrete

@@ -26,7 +26,7 @@ from bgmiv.integrate import FiniteMixture, GaussHermite, MonteCarlo, ObservedTre
 from bgmiv.persist.codec import Codec, reachable
 from bgmiv.persist.folder import ModelFiles, read_model, write_model
 
-__all__ = ["SavedModel", "data_again", "fitted_name", "reader_of", "saved_model", "without_paths", "write_saved"]
+__all__ = ["SavedModel", "data_again", "fitted_name", "reader_of", "saved_model", "to_save", "write_saved"]
 
 # What may stand where a field is declared with a protocol.
 _PLUGS = (
@@ -149,9 +149,14 @@ def _codec(classes: tuple[type, ...]) -> Codec:
     return Codec(reachable(SavedModel, *_PLUGS, *parts, *classes), functions)
 
 
-def without_paths(estimator: Any) -> Any:
-    """The estimator's arguments without paths of this computer, which are of no use elsewhere."""
-    return replace(estimator, checkpoint=None) if "checkpoint" in estimator.get_params() else replace(estimator)
+def to_save(estimator: Any, seed: int) -> Any:
+    """The estimator's arguments without paths of this computer, which are of no use elsewhere, and with its seed."""
+    params = estimator.get_params()
+    if "checkpoint" in params:
+        params["checkpoint"] = None
+    if isinstance(params.get("random_state"), np.random.Generator | np.random.SeedSequence):
+        params["random_state"] = seed
+    return type(estimator)(**params)
 
 
 _ROLE_KINDS = (BlockKind.continuous, BlockKind.binary, BlockKind.categorical)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import prod
-from typing import Protocol
 
 import equinox as eqx
 import jax
@@ -28,21 +28,6 @@ Shape = tuple[int, int, int]
 _MAX_CELLS = 1 << 25
 # Dropout rate in the features of images that were reduced to scores.
 _SCORE_DROPOUT = 0.5
-
-
-class Features(Protocol):
-    """Maps one row's block to features; uniform noise switches dropout on."""
-
-    @property
-    def width(self) -> int:
-        """Number of features."""
-
-    @property
-    def noise_width(self) -> int:
-        """Uniform numbers a row needs in training."""
-
-    def __call__(self, block: Array, noise: Array | None) -> Array:
-        """The features of one row; `noise` holds `noise_width` uniform numbers, or is None outside training."""
 
 
 class Raw(eqx.Module):
@@ -119,110 +104,82 @@ class VectorFeatures(eqx.Module):
         return self.output(h)
 
 
-def _stack(widths: tuple[int, ...], key: Array) -> tuple[Dense, ...]:
-    keys = jax.random.split(key, len(widths) - 1)
-    return tuple(Dense(a, b, key=k) for a, b, k in zip(widths[:-1], widths[1:], keys, strict=True))
-
-
-def _through(layers: tuple[Dense, ...], h: Array) -> Array:
-    for layer in layers[:-1]:
-        h = jax.nn.relu(layer(h))
-    return layers[-1](h)
-
-
-class ConvExtractor(eqx.Module):
-    """Two 3x3 convolutions, each with ReLU and max pooling, dropout, and dense layers with ReLU between them."""
-
-    convolutions: tuple[Conv, Conv]
-    layers: tuple[Dense, ...]
-    noise_width: int = eqx.field(static=True)
-    dropout: float = eqx.field(static=True)
-
-    def __init__(self, shape: Shape, config: ImageConfig, *, key: Array) -> None:
-        """Draw the layers for images of a shape."""
-        key_first, key_second, key_layers = jax.random.split(key, 3)
-        first, second = config.filters
-        self.convolutions = (Conv(shape[2], first, key=key_first), Conv(first, second, key=key_second))
-        pooled = -(-shape[0] // 4) * -(-shape[1] // 4) * second
-        self.layers = _stack((pooled, *config.conv_features), key_layers)
-        self.noise_width = pooled if config.dropout > 0.0 else 0
-        self.dropout = config.dropout
-
-    def __call__(self, image: Array, noise: Array | None) -> Array:
-        """Features of one image."""
-        for convolution in self.convolutions:
-            image = max_pool(jax.nn.relu(convolution(image)))
-        h = image.ravel()
-        if noise is not None and self.noise_width:
-            h = jnp.where(noise >= self.dropout, h / (1.0 - self.dropout), 0.0)
-        return _through(self.layers, h)
-
-
-class DenseExtractor(eqx.Module):
-    """Dense layers on the flat pixels, with ReLU between them."""
-
-    layers: tuple[Dense, ...]
-
-    def __init__(self, shape: Shape, config: ImageConfig, *, key: Array) -> None:
-        """Draw the layers for images of a shape."""
-        self.layers = _stack((prod(shape), *config.dense_features), key)
-
-    @property
-    def noise_width(self) -> int:
-        """No dropout."""
-        return 0
-
-    def __call__(self, image: Array, noise: Array | None) -> Array:
-        """Features of one image."""
-        return _through(self.layers, image.ravel())
-
-
 class ImageFeatures(eqx.Module):
-    """An extractor on the image, which is shifted and noised in training as `ImageConfig` says."""
+    """Two 3x3 convolutions, each with ReLU and max pooling, and dropout; then dense layers with ReLU between them.
 
-    extractor: ConvExtractor | DenseExtractor
+    Without convolutions the dense layers are on the flat pixels. In training an image is shifted and noised.
+    """
+
+    convolutions: tuple[Conv, ...]
+    layers: tuple[Dense, ...]
     shape: Shape = eqx.field(static=True)
+    dropout: float = eqx.field(static=True)
     shift: int = eqx.field(static=True)
     noise: float = eqx.field(static=True)
+
+    def __init__(self, shape: Shape, config: ImageConfig, *, key: Array) -> None:
+        """Draw the layers for images of a shape."""
+        self.shape, self.shift, self.noise = shape, config.shift, config.noise
+        self.convolutions, self.dropout = (), 0.0
+        widths = (prod(shape), *config.dense_features)
+        if config.features == "conv":
+            (height, width, channels), (first, second) = shape, config.filters
+            key_first, key_second, key = jax.random.split(key, 3)
+            self.convolutions = (Conv(channels, first, key=key_first), Conv(first, second, key=key_second))
+            self.dropout = config.dropout
+            widths = (-(-height // 4) * -(-width // 4) * second, *config.conv_features)
+        keys = jax.random.split(key, len(widths) - 1)
+        self.layers = tuple(Dense(a, b, key=k) for (a, b), k in zip(pairwise(widths), keys, strict=True))
 
     @property
     def width(self) -> int:
         """Number of features."""
-        return self.extractor.layers[-1].bias.shape[-1]
+        return self.layers[-1].bias.shape[-1]
+
+    @property
+    def _n_dropped(self) -> int:
+        return self.layers[0].kernel.shape[-2] if self.dropout > 0.0 else 0
 
     @property
     def noise_width(self) -> int:
-        """The extractor's numbers, then two for the shift and one a pixel for the noise, each if it acts."""
-        return self.extractor.noise_width + 2 * (self.shift > 0) + prod(self.shape) * (self.noise > 0.0)
+        """Numbers for dropout, two for the shift and one a pixel for the noise, each if it acts."""
+        return self._n_dropped + 2 * (self.shift > 0) + prod(self.shape) * (self.noise > 0.0)
 
     @property
     def cells(self) -> int:
         """Numbers in the largest array on the way: the patches of the second convolution."""
-        if isinstance(self.extractor, DenseExtractor):
+        if not self.convolutions:
             return prod(self.shape)
-        return (
-            -(-self.shape[0] // 2) * -(-self.shape[1] // 2) * prod(self.extractor.convolutions[1].kernel.shape[-4:-1])
-        )
+        return -(-self.shape[0] // 2) * -(-self.shape[1] // 2) * prod(self.convolutions[1].kernel.shape[-4:-1])
 
     def __call__(self, block: Array, noise: Array | None) -> Array:
         """Features of one row's flat pixels; `noise` switches shift, noise and dropout on."""
-        image = block.reshape(self.shape)
-        if noise is None:
-            return self.extractor(image, None)
-        dropped = self.extractor.noise_width
-        return self.extractor(self.augmented(image, noise[dropped:]), noise[:dropped])
+        image, dropped = block.reshape(self.shape), self._n_dropped
+        if noise is not None:
+            image = self.augmented(image, noise[dropped:])
+        for convolution in self.convolutions:
+            image = max_pool(jax.nn.relu(convolution(image)))
+        h = image.ravel()
+        if noise is not None and dropped:
+            h = jnp.where(noise[:dropped] >= self.dropout, h / (1.0 - self.dropout), 0.0)
+        for layer in self.layers[:-1]:
+            h = jax.nn.relu(layer(h))
+        return self.layers[-1](h)
 
     def augmented(self, image: Array, noise: Array) -> Array:
-        """The image as it is seen in training, from `noise_width` uniform numbers without the extractor's."""
+        """The image as it is seen in training, from `noise_width` uniform numbers without those of dropout."""
         if self.shift > 0:
             around = (self.shift, self.shift)
-            start = jnp.floor((2 * self.shift + 1) * noise[:2]).astype(jnp.int32)
-            image = jax.lax.dynamic_slice(
-                jnp.pad(image, (around, around, (0, 0))), (start[0], start[1], jnp.zeros((), jnp.int32)), self.shape
-            )
+            down, right = jnp.floor((2 * self.shift + 1) * noise[:2]).astype(jnp.int32)
+            padded = jnp.pad(image, (around, around, (0, 0)))
+            image = jax.lax.dynamic_slice(padded, (down, right, jnp.zeros((), jnp.int32)), self.shape)
         if self.noise > 0.0:
             image = image + self.noise * ndtri(noise[-image.size :]).reshape(self.shape)
         return image
+
+
+Features = Raw | Noised | VectorFeatures | ImageFeatures
+"""Maps one row's block to features; `noise_width` uniform numbers switch its training noise on, None leaves it off."""
 
 
 class BlockFeatures(eqx.Module):
@@ -248,12 +205,12 @@ class BlockFeatures(eqx.Module):
 
     def __call__(self, v: Array, noise: Array | None) -> Array:
         """The features of one row; `noise` switches training noise on."""
-        found, used = [], 0
+        values, used = [], 0
         for part, (start, stop) in zip(self.parts, self.spans, strict=True):
             own = None if noise is None else noise[used : used + part.noise_width]
-            found.append(part(v[start:stop], own))
+            values.append(part(v[start:stop], own))
             used += part.noise_width
-        return jnp.concatenate(found) if found else jnp.zeros((0,), v.dtype)
+        return jnp.concatenate(values) if values else jnp.zeros((0,), v.dtype)
 
     def noised(self, v: Array, noise: Array) -> Array:
         """The row with the training noise of blocks that are seen as they are."""
@@ -269,9 +226,7 @@ def _features(block: CovariateBlock, config: FeatureConfig, key: Array, *, besid
     if block.holds_pixels:
         assert block.shape is not None
         height, width, channels = block.shape
-        extractor = ConvExtractor if config.images.features == "conv" else DenseExtractor
-        shape = (height, width, channels)
-        return ImageFeatures(extractor(shape, config.images, key=key), shape, config.images.shift, config.images.noise)
+        return ImageFeatures((height, width, channels), config.images, key=key)
     if block.kind is BlockKind.image:
         hidden, width = config.score_features
         dropout, noise = _SCORE_DROPOUT, config.score_noise

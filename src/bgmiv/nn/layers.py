@@ -19,7 +19,20 @@ import numpy as np
 import optax
 from jax import Array
 
-__all__ = ["DECAY_1", "DECAY_2", "EPSILON", "MLP", "Conv", "Dense", "TransposedConv", "adam", "leaky_relu", "max_pool"]
+__all__ = [
+    "DECAY_1",
+    "DECAY_2",
+    "EPSILON",
+    "MLP",
+    "Conv",
+    "Dense",
+    "TransposedConv",
+    "adam",
+    "draw_kernel",
+    "leaky_relu",
+    "max_pool",
+    "zero_bias",
+]
 
 _SIDE = 3
 

@@ -1,33 +1,40 @@
-"""What networks see of covariates: settings alone, which need no network library."""
+"""Settings of what networks see of covariates, which need no network library, and checks of settings."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import isfinite
+from sys import float_info
 from typing import Literal
 
 from bgmiv.data.schema import BlockKind, CovariateBlock
 from bgmiv.errors import ConfigError
 
-__all__ = ["FeatureConfig", "ImageConfig", "check_bounds", "check_choice", "check_widths"]
+__all__ = ["FeatureConfig", "ImageConfig", "check_bounds", "check_choice"]
 
 
-def check_widths(config: object, *names: str, what: str = "") -> None:
-    """Refuse layers without units in these fields of a config; `what` it describes stands in the message."""
-    for name in names:
-        widths = getattr(config, name)
-        if widths is not None and any(width < 1 for width in widths):
-            raise ConfigError(f"{name}{what} must hold positive widths, got {widths}.")
+def check_bounds(config: object, *positive: str, **limits: float | tuple[float, float]) -> None:
+    """Refuse fields of a config that are not finite, or out of bounds; None passes, and a tuple if all its numbers do.
 
+    Args:
+        config: has the fields.
+        positive: names of fields that must be above 0.
+        limits: the smallest value of a field, or the smallest and the largest.
 
-def check_bounds(config: object, *positive: str, **minima: float) -> None:
-    """Refuse fields of a config that are not above 0 or below their minimum; None passes."""
-    for name in positive:
-        if getattr(config, name) <= 0:
-            raise ConfigError(f"{name} must be above 0, got {getattr(config, name)}.")
-    for name, minimum in minima.items():
-        value = getattr(config, name)
-        if value is not None and value < minimum:
-            raise ConfigError(f"{name} must be at least {minimum}, got {value}.")
+    Example:
+        >>> check_bounds(ImageConfig(dropout=0.5), dropout=(0, 0.4))
+        Traceback (most recent call last):
+        bgmiv.errors.ConfigError: dropout must lie between 0 and 0.4, got 0.5.
+    """
+    for name in (*positive, *limits):
+        value, limit, rule = getattr(config, name), limits.get(name, 0), "be above 0"
+        low, high = limit if isinstance(limit, tuple) else (limit, float_info.max)
+        if name in limits:
+            rule = f"lie between {low} and {high}" if isinstance(limit, tuple) else f"be at least {low}"
+        for number in value if isinstance(value, tuple) else (value,):
+            if number is None or low < number <= high or (name in limits and number == low):
+                continue
+            raise ConfigError(f"{name} must {rule if isfinite(number) else 'be finite'}, got {value}.")
 
 
 def check_choice(config: object, name: str, *choices: str) -> None:
@@ -62,17 +69,9 @@ class ImageConfig:
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
         check_choice(self, "features", "conv", "dense")
-        if not 0.0 <= self.dropout < 1.0:
-            raise ConfigError(f"dropout of images must lie in [0, 1), got {self.dropout}.")
-        if isinstance(self.shift, bool) or not isinstance(self.shift, int) or self.shift < 0:
-            raise ConfigError(f"shift of images must be a whole number of pixels, 0 or more, got {self.shift!r}.")
-        check_bounds(self, noise=0)
+        check_bounds(self, filters=1, conv_features=1, dense_features=1, dropout=(0, 0.99), shift=0, noise=0)
         if len(self.filters) != 2:
             raise ConfigError(f"filters of images must hold 2 numbers, got {self.filters}.")
-        for name in ("conv_features", "dense_features"):
-            if not getattr(self, name):
-                raise ConfigError(f"{name} of images must hold positive widths, got ().")
-        check_widths(self, "filters", "conv_features", "dense_features", what=" of images")
 
 
 @dataclass(frozen=True)
@@ -105,12 +104,8 @@ class FeatureConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
-        if not 0.0 <= self.dropout < 1.0:
-            raise ConfigError(f"dropout must lie in [0, 1), got {self.dropout}.")
-        check_bounds(self, vector_noise=0, narrow_vector=0, score_noise=0)
-        if any(noise < 0.0 for _, noise in self.block_noise):
-            raise ConfigError(f"block_noise must be at least 0, got {self.block_noise}.")
-        check_widths(self, "vector_features", "nuisance_features", "score_features")
+        check_bounds(self, dropout=(0, 0.99), vector_noise=0, narrow_vector=0, score_noise=0)
+        check_bounds(self, vector_features=1, nuisance_features=1, score_features=1)
 
     def is_narrow(self, block: CovariateBlock) -> bool:
         """Whether a block is a vector that is taken as columns."""

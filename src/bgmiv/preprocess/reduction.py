@@ -12,7 +12,7 @@ Tipping and Bishop (1999), "Probabilistic principal component analysis", JRSS B;
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -24,17 +24,27 @@ from scipy.special import stdtrit
 
 from bgmiv.data.blocks import BlockKind, CovariateBlock
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.messages import FloatArray, check_finite, numeric
+from bgmiv.data.messages import FloatArray
 from bgmiv.data.scaling import Affine, Standardise, row_pieces, unique_rows
 from bgmiv.data.schema import Schema
-from bgmiv.errors import ConfigError, DataError
-from bgmiv.preprocess.scattering import Scattering
+from bgmiv.errors import DataError
+from bgmiv.preprocess.scattering import scattering_features
 
 __all__ = [
-    "BlockReduction", "FittedReduction", "ImageProjection", "ImageScores", "ParallelAnalysis", "Projection",
-    "choose_noise",
+    "BlockReduction", "FittedReduction", "ImageProjection", "Projection", "choose_noise", "image_scores",
+    "leading_components",
 ]  # fmt: skip
 
+# Narrower vector blocks stay as they are.
+_MIN_WIDTH = 16
+# Parallel analysis: how many permuted copies there are, and the share of blocks of unrelated normal columns that would
+# be taken for structured.
+_PERMUTATIONS, _FALSE_ALARM = 8, 0.005
+# It uses this many rows at most, drawn at random. With more columns than this the components are those of the same
+# rows, otherwise of all: no matrix of products is larger than this.
+_MAX_ROWS = 4000
+# The components of images are those of this many at most, drawn at random.
+_MAX_IMAGES = 3000
 # Permuted copies are in single precision; an eigenvalue this close to theirs (relatively) does not exceed them.
 _TIE = 1e-4
 # Below this size the whole spectrum costs no more than iterating for its largest value.
@@ -42,6 +52,8 @@ _DENSE_SIZE = 128
 # Features of this many images at once, so that memory stays bounded.
 _IMAGES_AT_ONCE = 2048
 _MAX_IMAGE_SCORES = 256
+# Of the largest variance: what is less is none.
+_ROUNDING = 1e-10
 # Units must not matter, so that a column counts however small its numbers are.
 _STANDARDISE = Standardise(min_std=float(np.finfo(np.float64).tiny))
 
@@ -76,27 +88,21 @@ class Projection(NamedTuple):
     def transform(self, values: ArrayLike) -> NDArray[np.float32]:
         """The scores (n, k) of values (n, d), the fitted rows or new ones."""
         array = np.asarray(values)
-        if array.ndim != 2 or array.shape[1] != len(self.mean):
-            raise DataError(f"values have shape {array.shape}. Pass (n, {len(self.mean)}), the columns of the fit.")
         scores = np.empty((len(array), self.n_components), dtype=np.float32)
         for rows in row_pieces(array):
             scores[rows] = ((array[rows] - self.mean) / self.scale) @ self.basis
         return scores
 
 
-_FALSE_ALARM = 0.005
-
-
-@dataclass(frozen=True)
-class ParallelAnalysis:
-    """Keep the principal components whose eigenvalues exceed those of unrelated columns.
+def leading_components(values: NDArray[Any]) -> Projection:
+    """The principal components of values (n, d) whose eigenvalues exceed those of unrelated columns.
 
     With Z the standardised columns, a component is kept while its eigenvalue of ZᵀZ/n exceeds the upper bound
 
         mean + t(0.995, B - 1) · standard deviation · √(1 + 1/B)
 
-    of the largest eigenvalues of B copies of Z with every column permuted by itself. (Noise exceeds the largest of B
-    once in B + 1 times, so that a level of one in a hundred would need B = 99; the bound needs a handful.) One
+    of the largest eigenvalues of B = 8 copies of Z with every column permuted by itself. (Noise exceeds the largest of
+    B once in B + 1 times, so that a level of one in a hundred would need B = 99; the bound needs a handful.) One
     component is always kept; `Projection.structured` tells whether it stands out. A block of unrelated columns would
     be taken for structured once in 200 times if largest eigenvalues were normal; as they are skewed to the right, it
     is two to four times this.
@@ -104,67 +110,40 @@ class ParallelAnalysis:
     What this cannot see: a column related to no other counts as noise, whatever it means for the outcome. And the
     eigenvalues have mean one however little noise there is: components below about (1 + √(d/n))² go unseen beside
     stronger ones, and where every direction carries signal, `Projection.explained` tells what is lost.
-
-    Args:
-        n_permutations: B, two or more.
-        max_rows: the decision uses this many rows at most, drawn by the seed; with more columns than this the
-            components are those of the same rows, otherwise of all. No matrix of products is larger than this.
-        seed: of the permutations and of the rows drawn.
     """
-
-    n_permutations: int = 8
-    max_rows: int = 4000
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse settings without a meaning."""
-        for name, good, advice in (
-            ("n_permutations", self.n_permutations >= 2, "2 or more, to see their spread"),
-            ("max_rows", self.max_rows >= 2, "2 or more"),
-            ("seed", self.seed >= 0, "an integer of 0 or more"),
-        ):
-            if not good:
-                raise ConfigError(f"{name} is {getattr(self, name)}; choose {advice}.")
-
-    def fit(self, values: ArrayLike) -> Projection:
-        """Find the leading components of values (n, d)."""
-        array = numeric(np.asarray(values), "values")
-        if array.ndim != 2 or 0 in array.shape:
-            raise DataError(f"values have shape {array.shape}. Pass a matrix of one or more rows and columns.")
-        n_rows, width = array.shape
-        if array.dtype.kind == "f":
-            check_finite(array, [f"values column {i}" for i in range(width)])
-        rng = np.random.default_rng(self.seed)
-        sample = _drawn(array, self.max_rows, rng)
-        standard = _STANDARDISE.fit(sample)
+    n_rows, width = values.shape
+    rng = np.random.default_rng(0)
+    sample = _drawn(values, _MAX_ROWS, rng)
+    standard = _STANDARDISE.fit(sample)
+    gram = _gram(sample, standard)
+    above = int((eigvalsh(gram) > _noise_bound(standard.transform(sample), rng) * (1.0 + _TIE)).sum())
+    if len(sample) < n_rows and width <= _MAX_ROWS:
+        sample, standard = values, _STANDARDISE.fit(values)
         gram = _gram(sample, standard)
-        above = int((eigvalsh(gram) > self._noise_bound(standard.transform(sample), rng) * (1.0 + _TIE)).sum())
-        if len(sample) < n_rows and width <= self.max_rows:
-            sample, standard = array, _STANDARDISE.fit(array)
-            gram = _gram(sample, standard)
-        return _projection(sample, standard, gram, max(1, above), above)
+    return _projection(sample, standard, gram, max(1, above), above)
 
-    def _noise_bound(self, z: NDArray[np.float32], rng: np.random.Generator) -> float:
-        if np.count_nonzero(z.any(axis=0)) < 2:
-            return np.inf
-        start = rng.normal(size=min(z.shape)).astype(np.float32)
-        largest = np.empty(self.n_permutations)
-        for i in range(self.n_permutations):
-            rng.permuted(z, axis=0, out=z)
-            gram = z.T @ z if len(z) >= z.shape[1] else z @ z.T
-            if len(gram) <= _DENSE_SIZE:
-                eigenvalue = eigvalsh(gram, subset_by_index=[len(gram) - 1] * 2)
-            else:
-                eigenvalue = eigsh(gram, k=1, v0=start, tol=_TIE / 10, return_eigenvectors=False)
-            largest[i] = eigenvalue[0] / len(z)
-        spread = largest.std(ddof=1) * np.sqrt(1.0 + 1.0 / self.n_permutations)
-        return float(largest.mean() + stdtrit(self.n_permutations - 1, 1.0 - _FALSE_ALARM) * spread)
+
+def _noise_bound(z: NDArray[np.float32], rng: np.random.Generator) -> float:
+    """The bound on the largest eigenvalue of standardised columns, which are permuted in place."""
+    if np.count_nonzero(z.any(axis=0)) < 2:
+        return np.inf
+    start = rng.normal(size=min(z.shape)).astype(np.float32)
+    largest = np.empty(_PERMUTATIONS)
+    for i in range(_PERMUTATIONS):
+        rng.permuted(z, axis=0, out=z)
+        gram = z.T @ z if len(z) >= z.shape[1] else z @ z.T
+        if len(gram) <= _DENSE_SIZE:
+            eigenvalue = eigvalsh(gram, subset_by_index=[len(gram) - 1] * 2)
+        else:
+            eigenvalue = eigsh(gram, k=1, v0=start, tol=_TIE / 10, return_eigenvectors=False)
+        largest[i] = eigenvalue[0] / len(z)
+    spread = largest.std(ddof=1) * np.sqrt(1.0 + 1.0 / _PERMUTATIONS)
+    return float(largest.mean() + stdtrit(_PERMUTATIONS - 1, 1.0 - _FALSE_ALARM) * spread)
 
 
 class ImageProjection(NamedTuple):
     """Scores of each image of a shape (height, width, channels): the projection of its scattering features."""
 
-    scattering: Scattering
     shape: tuple[int, ...]
     projection: Projection
 
@@ -177,46 +156,24 @@ class ImageProjection(NamedTuple):
         """The scores (n, k) of flat images (n, d); equal images are looked at once."""
         unique, inverse = unique_rows(pixels)
         parts = [
-            self.projection.transform(self.scattering.features(unique[start : start + _IMAGES_AT_ONCE], self.shape))
+            self.projection.transform(scattering_features(unique[start : start + _IMAGES_AT_ONCE], self.shape))
             for start in range(0, len(unique), _IMAGES_AT_ONCE)
         ]
         return np.concatenate(parts)[inverse]
 
 
-@dataclass(frozen=True)
-class ImageScores:
-    """Keep the leading principal scores of images' scattering features, each divided by its standard deviation.
+def image_scores(pixels: NDArray[Any], shape: tuple[int, ...]) -> ImageProjection:
+    """The leading components of the scattering features of flat images (n, height · width · channels).
 
-    Args:
-        scattering: how images become features.
-        components: how many scores are kept, or as many as there are images or features if these are fewer; None:
-            twice the root of the number of images, 256 at most. More images tell more of them from noise.
-        max_rows: the components are those of this many images at most, drawn by the seed.
-        seed: of the images drawn.
+    There are twice as many as the root of the number of images, 256 at most, or as many as there are images or features
+    if these are fewer: more images tell more of them from noise.
     """
-
-    scattering: Scattering = Scattering()
-    components: int | None = None
-    max_rows: int = 3000
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse numbers without a meaning."""
-        if (self.components is not None and self.components < 1) or self.max_rows < 2 or self.seed < 0:
-            raise ConfigError(
-                "image scores need components >= 1 (or None), max_rows >= 2 and seed >= 0, got "
-                f"{self.components}, {self.max_rows} and {self.seed}."
-            )
-
-    def fit(self, pixels: NDArray[Any], shape: tuple[int, ...]) -> ImageProjection:
-        """Find the leading components of flat images (n, height · width · channels)."""
-        wanted = self.components or min(round(2.0 * len(pixels) ** 0.5), _MAX_IMAGE_SCORES)
-        drawn = _drawn(pixels, self.max_rows, np.random.default_rng(self.seed))
-        features = self.scattering.features(drawn, shape)
-        standard = _STANDARDISE.fit(features)
-        count = min(wanted, *features.shape)
-        projection = _projection(features, standard, _gram(features, standard), count, count)
-        return ImageProjection(self.scattering, shape, projection)
+    wanted = min(round(2.0 * len(pixels) ** 0.5), _MAX_IMAGE_SCORES)
+    drawn = _drawn(pixels, _MAX_IMAGES, np.random.default_rng(0))
+    features = scattering_features(drawn, shape)
+    standard = _STANDARDISE.fit(features)
+    count = min(wanted, *features.shape)
+    return ImageProjection(shape, _projection(features, standard, _gram(features, standard), count, count))
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,9 +211,6 @@ class FittedReduction:
 
     def transform(self, covariates: FloatArray) -> FloatArray:
         """The flat matrix (n, p) reduced to (n, q), in its own precision."""
-        width = self.source.n_covariates
-        if covariates.ndim != 2 or covariates.shape[1] != width:
-            raise DataError(f"covariates have shape {covariates.shape}. Pass the flat matrix of {width} columns.")
         if not self.projections:
             return covariates
         blocks = self.schema.blocks
@@ -281,11 +235,11 @@ class FittedReduction:
 class BlockReduction:
     """Reduce every wide vector block of a data set to its leading scores, and every block of images to theirs.
 
+    Vector blocks of fewer than 16 columns stay, and so does one in which no component exceeds noise: columns related to
+    no other may each matter.
+
     Args:
-        rule: how many components a vector block keeps.
-        min_width: narrower vector blocks stay, and so does one in which no component exceeds noise: columns related to
-            no other may each matter.
-        images: how images are reduced; None leaves them as they are.
+        images: whether images are reduced.
 
     >>> rng = np.random.default_rng(0)
     >>> proxy = rng.normal(size=(100, 2)) @ rng.normal(size=(2, 40)) + rng.normal(size=(100, 40))
@@ -299,24 +253,17 @@ class BlockReduction:
     (100, 2)
     """
 
-    rule: ParallelAnalysis = ParallelAnalysis()
-    min_width: int = 16
-    images: ImageScores | None = ImageScores()
-
-    def __post_init__(self) -> None:
-        """Refuse a width that no block can have."""
-        if self.min_width < 1:
-            raise ConfigError(f"min_width is {self.min_width}; choose 1 or more.")
+    images: bool = True
 
     def fit(self, data: IVData) -> FittedReduction:
-        """Fit the rules on each wide vector block and each block of images of the training rows."""
+        """Find the components of each wide vector block and each block of images of the training rows."""
         projections: dict[str, Projection | ImageProjection] = {}
         for block in data.schema.blocks:
             values = data.covariates[:, block.start : block.stop]
-            if block.holds_pixels and self.images is not None:
-                projections[block.name] = self.images.fit(values, block.shape or ())
-            elif block.kind == BlockKind.vector and block.width >= self.min_width:
-                projection = self.rule.fit(values)
+            if block.holds_pixels and self.images:
+                projections[block.name] = image_scores(values, block.shape or ())
+            elif block.kind == BlockKind.vector and block.width >= _MIN_WIDTH:
+                projection = leading_components(values)
                 if projection.structured:
                     projections[block.name] = projection
         return FittedReduction(data.schema, projections)
@@ -330,20 +277,19 @@ def _drawn(values: NDArray[Any], max_rows: int, rng: np.random.Generator) -> NDA
 def _gram(values: NDArray[Any], standard: Affine) -> NDArray[np.float64]:
     """ZᵀZ/n, or ZZᵀ/n if that is smaller; their eigenvalues other than zero are the same."""
     n_rows, width = values.shape
-    gram = np.zeros((min(n_rows, width),) * 2)
-    if width <= n_rows:
-        for rows in row_pieces(values):
-            z = (values[rows] - standard.shift) / standard.scale
-            gram += z.T @ z
-    else:
-        for _, z in _column_pieces(values, standard):
-            gram += z @ z.T
+    if width > n_rows:
+        z = _standardised(values, standard)
+        return z @ z.T / n_rows
+    gram = np.zeros((width, width))
+    for rows in row_pieces(values):
+        z = _standardised(values[rows], standard)
+        gram += z.T @ z
     return gram / n_rows
 
 
-def _column_pieces(values: NDArray[Any], standard: Affine) -> Iterator[tuple[slice, NDArray[np.float64]]]:
-    for columns in row_pieces(values.T):
-        yield columns, (values[:, columns] - standard.shift[columns]) / standard.scale[columns]
+def _standardised(values: NDArray[Any], standard: Affine) -> NDArray[np.float64]:
+    # Not Affine.transform, which is in single precision.
+    return np.asarray((values - standard.shift) / standard.scale, np.float64)
 
 
 def _projection(
@@ -357,10 +303,8 @@ def _projection(
         # Rounding would let a constant column in, which has no spread to tame later rows that differ.
         loadings = np.where(np.diag(gram)[:, None] > 0, vectors, 0.0)
     else:
-        loadings = np.empty((width, count))
         lengths = np.sqrt(n_rows * np.where(eigenvalues > 0, eigenvalues, 1.0))
-        for columns, z in _column_pieces(values, standard):
-            loadings[columns] = z.T @ vectors / lengths
+        loadings = _standardised(values, standard).T @ vectors / lengths
     # Either sign is an eigenvector: the largest loading is made positive, the first of those that tie.
     size = np.abs(loadings)
     first = np.argmax(size >= size.max(axis=0) * (1.0 - 1e-6), axis=0)
@@ -373,11 +317,6 @@ def _projection(
         explained=min(1.0, float(eigenvalues.sum()) / total) if total else 0.0,
         above_noise=above_noise,
     )
-
-
-_MAX_ROWS = 4000
-# Of the largest variance: what is less is none.
-_ROUNDING = 1e-10
 
 
 def choose_noise(columns: NDArray[Any], targets: NDArray[Any], levels: Sequence[float]) -> float:
@@ -394,7 +333,8 @@ def choose_noise(columns: NDArray[Any], targets: NDArray[Any], levels: Sequence[
     """
     n = min(len(columns), _MAX_ROWS)
     rows = np.sort(np.random.default_rng(0).choice(len(columns), n, replace=False))
-    z, t = (_standard(values[rows]) for values in (columns, targets))
+    z, t = (np.asarray(values[rows], np.float64) for values in (columns, targets))
+    z, t = (_standardised(values, _STANDARDISE.fit(values)) for values in (z, t))
     # Variances along the principal directions, and what of each target lies along their scores; by the smaller of both
     # matrices of products, as blocks may be wider than there are rows.
     if z.shape[1] <= n:
@@ -411,10 +351,3 @@ def choose_noise(columns: NDArray[Any], targets: NDArray[Any], levels: Sequence[
         left_over = max(1.0 - (kept.sum() + 1.0) / n, 1e-3)
         scores.append(float(np.sum(residual)) / left_over**2)
     return float(levels[int(np.argmin(scores))])
-
-
-def _standard(values: NDArray[Any]) -> NDArray[np.float64]:
-    array = values.astype(np.float64)
-    spread = array.std(axis=0)
-    standard: NDArray[np.float64] = (array - array.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
-    return standard

@@ -13,7 +13,6 @@ Analysis and Machine Intelligence 35(8).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from math import log2, pi
 from typing import Any, NamedTuple
@@ -22,9 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
-from bgmiv.errors import ConfigError
-
-__all__ = ["Scattering"]
+__all__ = ["scattering_features"]
 
 _AT_ONCE = 128
 # The finest wavelet's width in pixels and frequency, of Bruna and Mallat (2013): scales then cover all frequencies.
@@ -40,49 +37,36 @@ class _Bank(NamedTuple):
     low: Filters
 
 
-@dataclass(frozen=True)
-class Scattering:
-    """How images become features.
+def scattering_features(
+    pixels: NDArray[Any], shape: tuple[int, ...], scales: int | None = None, directions: int = 8
+) -> NDArray[np.float32]:
+    """Features `(n, q)` of flat images `(n, height · width · channels)`, channel by channel.
 
     Args:
-        scales: J, the number of dyadic scales; None leaves about four by four places (`scales_of`).
+        pixels: the images.
+        shape: height, width and channels.
+        scales: J, the number of dyadic scales; None leaves about four by four places: 1 for 8 by 8 pixels, 2 for 16
+            by 16, 3 for 28 by 28.
         directions: of the wavelets, over half a turn.
     """
-
-    scales: int | None = None
-    directions: int = 8
-
-    def __post_init__(self) -> None:
-        """Refuse numbers without a meaning."""
-        if (self.scales is not None and self.scales < 1) or self.directions < 1:
-            raise ConfigError(
-                f"scattering needs scales >= 1 (or None) and directions >= 1, got {self.scales} and {self.directions}."
-            )
-
-    def scales_of(self, shape: tuple[int, ...]) -> int:
-        """J for images of a shape: 1 for 8 by 8 pixels, 2 for 16 by 16, 3 for 28 by 28."""
-        return self.scales or max(1, round(log2(min(shape[:2]) / 4.0)))
-
-    def features(self, pixels: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float32]:
-        """Features `(n, q)` of flat images `(n, height · width · channels)`, channel by channel."""
-        height, width, channels = shape
-        scales = self.scales_of(shape)
-        step = 2**scales
-        size = tuple(-(-side // step) * step for side in (height, width))
-        bank = _bank(scales, self.directions, *size)
-        spare = (size[0] - height, size[1] - width)
-        margins = [(more // 2, more - more // 2) for more in spare]
-        n_paths = 1 + scales * self.directions + self.directions**2 * scales * (scales - 1) // 2
-        found = np.empty((len(pixels), channels, n_paths, size[0] // step, size[1] // step), np.float32)
-        for start in range(0, len(pixels), _AT_ONCE):
-            part = pixels[start : start + _AT_ONCE].reshape(-1, height, width, channels).astype(np.float32)
-            images = np.pad(np.moveaxis(part, 3, 1), ((0, 0), (0, 0), *margins))
-            _scatter(images, bank, found[start : start + _AT_ONCE])
-        return found.reshape(len(pixels), -1)
+    height, width, channels = shape
+    scales = scales or max(1, round(log2(min(height, width) / 4.0)))
+    step = 2**scales
+    size = tuple(-(-side // step) * step for side in (height, width))
+    bank = _bank(scales, directions, *size)
+    spare = (size[0] - height, size[1] - width)
+    margins = [(more // 2, more - more // 2) for more in spare]
+    n_paths = 1 + scales * directions + directions**2 * scales * (scales - 1) // 2
+    features = np.empty((len(pixels), channels, n_paths, size[0] // step, size[1] // step), np.float32)
+    for start in range(0, len(pixels), _AT_ONCE):
+        part = pixels[start : start + _AT_ONCE].reshape(-1, height, width, channels).astype(np.float32)
+        images = np.pad(np.moveaxis(part, 3, 1), ((0, 0), (0, 0), *margins))
+        _scatter(images, bank, features[start : start + _AT_ONCE])
+    return features.reshape(len(pixels), -1)
 
 
-def _scatter(images: NDArray[np.float32], bank: _Bank, found: NDArray[np.float32]) -> None:
-    """Fill `found` `(..., paths, h, w)` with the features of images `(..., height, width)`."""
+def _scatter(images: NDArray[np.float32], bank: _Bank, features: NDArray[np.float32]) -> None:
+    """Fill `features` `(..., paths, h, w)` with the features of images `(..., height, width)`."""
     scales, directions = bank.directed.shape[:2]
     spectrum = fft.fft2(images)
     path = 0
@@ -91,7 +75,7 @@ def _scatter(images: NDArray[np.float32], bank: _Bank, found: NDArray[np.float32
         nonlocal path
         count = spectra.shape[-3]
         averaged = _coarser(spectra * _folded(bank.low, scale), scales - scale)
-        found[..., path : path + count, :, :] = fft.ifft2(averaged).real
+        features[..., path : path + count, :, :] = fft.ifft2(averaged).real
         path += count
 
     keep(spectrum[..., None, :, :], 0)

@@ -241,16 +241,23 @@
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
     return "Saved";
   };
-  for (const button of all("[data-do]")) {
-    const name = button.dataset.table;
+  const kinds = { csv: "Copy as CSV", latex: "Copy as LaTeX", file: "Download the data" };
+  for (const place of all(".tools")) {
+    const { table: name, what, only } = place.dataset;
     const table = data.tables[name];
-    const text = button.textContent;
-    button.toggleAttribute("hidden", !table);
-    button.addEventListener("click", async () => {
-      const kind = button.dataset.do;
-      button.textContent = kind === "file" ? saved(csv(table), `${name}.csv`) : await copied(kind === "csv" ? csv(table) : latex(table));
-      setTimeout(() => { button.textContent = text; }, 1500);
-    });
+    for (const [kind, text] of Object.entries(kinds)) {
+      if (!table || (only && kind !== only)) continue;
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = text;
+      button.setAttribute("aria-label", `${text}: ${what}`);
+      Object.assign(button.dataset, { table: name, do: kind });
+      button.addEventListener("click", async () => {
+        button.textContent = kind === "file" ? saved(csv(table), `${name}.csv`) : await copied(kind === "csv" ? csv(table) : latex(table));
+        setTimeout(() => { button.textContent = text; }, 1500);
+      });
+      place.append(button);
+    }
   }
 
   document.documentElement.classList.add("js");

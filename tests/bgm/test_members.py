@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bgmiv.bgm import members as ensemble
+from bgmiv.bgm import members as members_module
 from bgmiv.bgm.config import EGM, Alternating
 from bgmiv.bgm.members import Start, members_of, train
 from bgmiv.data.folds import Folds, draw_folds
@@ -104,7 +104,7 @@ def test_rows_of_one_group_are_not_left_out() -> None:
     ],
 )
 def test_failed_members_are_not_finite_or_far_above_the_median(losses: list[float], failed: list[int]) -> None:
-    assert np.flatnonzero(ensemble.failed(losses)).tolist() == failed
+    assert np.flatnonzero(members_module.failed(losses)).tolist() == failed
 
 
 WARM = EGM(iterations=6, batch_size=8, critic_steps=1, critic_hidden=(8,), integration=GaussHermite(2))
@@ -135,6 +135,6 @@ def test_without_an_initial_phase_latents_come_from_the_prior(tiny: Any, monkeyp
         begun.append(state)
         return state, ()
 
-    monkeypatch.setattr(ensemble, "run_phase", run_nothing)
+    monkeypatch.setattr(members_module, "run_phase", run_nothing)
     train(EGM(iterations=0), ALTERNATING, start)
     np.testing.assert_array_equal(begun[0].latents.z, tiny.model.layout.sample_prior(keys[1], 24))
