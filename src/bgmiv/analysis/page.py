@@ -25,7 +25,7 @@ from bgmiv.errors import ConfigError, StoreError
 from bgmiv.intervals import ANDERSON_RUBIN, Source
 from bgmiv.numerals import robust_set_text
 
-__all__ = ["check_path", "compact_factors", "payload", "report_page", "safe_json", "tables", "write_report"]
+__all__ = ["check_path", "compact_factors", "payload", "report_page", "tables", "write_report"]
 
 _N_QUANTILES = 200
 _DIGITS = 7
