@@ -23,7 +23,7 @@ from bgmiv.designs import StructuralGrid, make_design
 from bgmiv.effects import predict
 from bgmiv.errors import BGMIVError
 from bgmiv.estimators.fitted import judge_fit
-from bgmiv.executors import Done, Executor
+from bgmiv.executors import Executor
 from bgmiv.fitted import FittedMethod
 from bgmiv.progress import Reporter, silent
 from bgmiv.registry import NO_INSTRUMENT, make_config
@@ -282,7 +282,7 @@ def run_plan(keys: Sequence[RunKey], store: RowStore, executor: Executor) -> Ite
         try:
             for outcome in executor.map(run_key, claimed()):
                 key = outcome.item
-                row = outcome.result if isinstance(outcome, Done) else failed_row(key, outcome.reason, outcome.attempts)
+                row = failed_row(key, outcome.lost, attempts=2) if outcome.lost else outcome.result
                 store.write(row)
                 store.release(claims.pop(key))
                 del left[key]

@@ -111,13 +111,13 @@ def demo(
 def _fit(specs: Sequence[RunSpec]) -> list[DemoResult]:
     """Fit in as many processes as there are cores, at most two: 2SLS is done in a moment."""
     from bgmiv.errors import BGMIVError
-    from bgmiv.executors import Died, LocalPool, available_cores
+    from bgmiv.executors import LocalPool, available_cores
 
     results: dict[RunSpec, DemoResult] = {}
     for outcome in counted(LocalPool(min(2, available_cores())).map(run_spec, specs), len(specs)):
         label = method_label(outcome.item.method)
-        if isinstance(outcome, Died):
-            raise BGMIVError(f"{label}: {outcome.reason}")
+        if outcome.lost:
+            raise BGMIVError(f"{label}: {outcome.lost}")
         row = outcome.result.row
         echo(f"  {label}: {f'done in {row.seconds:.1f} s' if row.status == 'ok' else f'failed: {row.error}'}", err=True)
         results[row.spec] = outcome.result
