@@ -86,9 +86,9 @@ class LocalPool:
         theirs, ours = Pipe(duplex=False)
 
         def submit(item: Any) -> Future[Any]:
-            before = next((future for future in pools if future.done()), None)
-            pool = pools.pop(before) if before else None
-            if pool is None or isinstance(before.exception(), BrokenProcessPool):
+            done = [future for future in pools if future.done()]
+            pool = pools.pop(done[0]) if done else None
+            if pool is None or isinstance(done[0].exception(), BrokenProcessPool):
                 pool = _started(theirs)
             future = pool.submit(task, item)
             pools[future] = pool
@@ -149,7 +149,7 @@ class RayCluster:
                 # An autoscaler may start one when it is asked.
                 warnings.warn(f"{message}: waiting for one to join, lower cpus or gpus if none does", BGMIVWarning, 2)
             # Lost workers are counted below, as of any executor.
-            remote = ray.remote(lambda item: task(item)).options(name="bgmiv", max_retries=0, **needs)
+            remote: Any = ray.remote(lambda item: task(item)).options(name="bgmiv", max_retries=0, **needs)
             running: set[Any] = set()
 
             def submit(item: Any) -> Future[Any]:

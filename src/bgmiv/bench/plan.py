@@ -6,6 +6,7 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -18,7 +19,10 @@ from bgmiv.designs.base import check_draw
 from bgmiv.errors import ConfigError
 from bgmiv.registry import find_method, nearest_preset
 
-__all__ = ["PLANS", "Plan", "RunKey", "RunSpec", "Sweep", "canonical_json", "identify", "load_plan", "ready_plans"]
+__all__ = [
+    "PLANS", "Plan", "RunKey", "RunSpec", "Sweep", "canonical_json", "identify", "load_plan", "ready_plans",
+    "todays_key",
+]  # fmt: skip
 
 PLANS = Path(str(files("bgmiv.bench"))) / "plans"
 """The folder of the ready plans."""
@@ -91,6 +95,13 @@ def identify(spec: RunSpec) -> RunKey:
         1
     """
     return RunKey(spec, find_method(spec.method).version_of(spec.preset), find_design(spec.design).algorithm_version)
+
+
+def todays_key(spec: RunSpec) -> RunKey | None:
+    """The same; None for designs and methods that this version does not know."""
+    with suppress(ConfigError):
+        return identify(spec)
+    return None
 
 
 @dataclass(frozen=True)

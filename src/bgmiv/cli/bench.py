@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from bgmiv.bench.plan import Plan, RunKey
-    from bgmiv.bench.store import Row, RowStore, StoreState
+    from bgmiv.bench.store import RowStore, StoreState
     from bgmiv.executors import Executor
 
 __all__ = ["gc", "merge", "plans", "report", "run", "show", "status"]
@@ -46,7 +46,7 @@ def run(
     gpus: Annotated[float, typer.Option(help="GPUs a fit asks Ray for.")] = 0.0,
 ) -> None:
     """Run fits and store one row each. The same command resumes: rows that exist are kept."""
-    lists = {"--design": design, "--n": n, "--rho": rho, "--preset": preset, "--methods": methods}
+    lists = {"designs": design, "n": n, "rho": rho, "presets": preset, "methods": methods}
     wanted = _chosen_plan(plan, lists, repeats, seed)
     where = _executor(executor, workers, address, cpus, gpus)
     usable_folder(store, "--store")
@@ -60,9 +60,9 @@ def run(
     keys = [identify(spec) for spec in wanted.specs]
     state = rows.state(keys)
     _echo_problems(state)
-    total, left = len(keys), len(state.left)
+    left = len(state.left)
     elsewhere = f", {len(state.running)} of them running elsewhere" if state.running else ""
-    echo(f"{total} fits: {total - left} done before, {left} to run{elsewhere}.", err=True)
+    echo(f"{len(keys)} fits: {len(state.done)} done before, {left} to run{elsewhere}.", err=True)
     failed = 0
     try:
         for row, ours in counted(run_plan(state.left, rows, where), left):
@@ -150,15 +150,15 @@ def report(
         raise typer.Exit(1)
     table = Summary(frame)
     table.to_csv(out / "table.csv")
-    files = {"table.tex": table.to_latex().encode()}
+    write_whole(out / "table.tex", table.to_latex().encode())
+    names = ["table.csv", "table.tex"]
     for design in frame["design"].unique():
         figure = error_figure(frame, design)
         for kind in ("png", "pdf"):
             figure.savefig(content := BytesIO(), format=kind, dpi=150)
-            files[f"{safe_name(design)}.{kind}"] = content.getvalue()
-    for name, written in files.items():
-        write_whole(out / name, written)
-    for name in ("table.csv", *files):
+            names.append(f"{safe_name(design)}.{kind}")
+            write_whole(out / names[-1], content.getvalue())
+    for name in names:
         echo(f"wrote {out / name}")
 
 
@@ -168,12 +168,14 @@ def gc(
     failed: Annotated[bool, typer.Option(help="Also rows of failed fits.")] = False,
 ) -> None:
     """Remove what crashes left behind: temporary files, locks, damaged lines."""
+    from bgmiv.bench.plan import todays_key
+
     store = _opened(folder)
     echo(f"{store.clean()} damaged lines removed.")
     if foreign := store.contents().damaged:
         echo(f"{len(foreign)} lines of another version are kept.")
     if other_versions:
-        echo(f"{store.clean(lambda row: not _is_current(row))} rows of other versions removed.")
+        echo(f"{store.clean(lambda row: row.key != todays_key(row.spec))} rows of other versions removed.")
     if failed:
         echo(f"{store.clean(lambda row: row.status != 'ok')} failed rows removed.")
 
@@ -198,26 +200,24 @@ def _chosen_plan(
     """The plan that the options of `run` stand for; the error for a bad one names its option."""
     from bgmiv.bench.plan import Plan, Sweep, load_plan
 
-    fields = {"--design": "designs", "--n": "n", "--rho": "rho", "--preset": "presets", "--methods": "methods"}
-    chosen: dict[str, Any] = {}
-    for option, texts in lists.items():
-        if texts:
-            chosen[option] = [_number(text) for text in split_commas(texts)]
     if plan is None:
         sweep = Sweep(["demand"], [1000], [0.5], ["bgm-iv"], repeats=repeats or 1, seed=seed or 0)
-        for option, values in chosen.items():
-            with naming_option(option):
-                sweep = replace(sweep, **{fields[option]: values})
-        return Plan("options", "from the command line", (sweep,))
-    for option, value in (("--design", chosen.get("--design")), ("--seed", seed)):
-        if value is not None:
-            raise option_error("the plan sets it; leave it out, or run without a plan", option)
-    with naming_option("PLAN"):
-        whole = load_plan(plan)
-    for option, values in chosen.items():
-        with naming_option(option):
-            whole = whole.part(**{fields[option]: values})
-    return whole.part(repeats=repeats)
+        wanted = Plan("options", "from the command line", (sweep,))
+    else:
+        for option, value in (("--design", lists["designs"]), ("--seed", seed)):
+            if value not in (None, []):
+                raise option_error("the plan sets it; leave it out, or run without a plan", option)
+        with naming_option("PLAN"):
+            wanted = load_plan(plan)
+    for name, texts in lists.items():
+        if texts:
+            values: Any = [_number(text) for text in split_commas(texts)]
+            with naming_option({"designs": "--design", "presets": "--preset"}.get(name, f"--{name}")):
+                if plan is None:
+                    wanted = replace(wanted, sweeps=(replace(wanted.sweeps[0], **{name: values}),))
+                else:
+                    wanted = wanted.part(**{name: values})
+    return wanted.part(repeats=repeats)
 
 
 def _number(text: str) -> int | float | str:
@@ -260,16 +260,6 @@ def _opened(folder: Path) -> RowStore:
     return RowStore(folder)
 
 
-def _is_current(row: Row) -> bool:
-    from bgmiv.bench.plan import identify
-    from bgmiv.errors import ConfigError
-
-    try:
-        return identify(row.spec) == row.key
-    except ConfigError:
-        return False
-
-
 def _print_status(plan: Plan, keys: Sequence[RunKey], store: RowStore) -> None:
     state = store.state(keys)
     parts = (keys, state.done, state.running, state.failed, state.missing)
@@ -286,9 +276,5 @@ def _print_cells(design: str, preset: str, cells: pd.DataFrame) -> None:
     from bgmiv.bench.show import unit_text
 
     shown = cells[["method", "n", "rho", "fits", "failed", "mean", "sd", "inside", "outside", "seconds"]]
-    texts = shown.map(lambda value: f"{value:.4g}" if isinstance(value, float) else str(value))
-    print_table(
-        f"{design}, preset {preset}: {unit_text(design)}, over seeds",
-        tuple(shown),
-        texts.replace("nan", "-").to_numpy(),
-    )
+    texts = shown.map(lambda value: f"{value:.4g}" if isinstance(value, float) else str(value)).replace("nan", "-")
+    print_table(f"{design}, preset {preset}: {unit_text(design)}, over seeds", tuple(shown), texts.to_numpy())

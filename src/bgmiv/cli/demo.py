@@ -17,7 +17,7 @@ from bgmiv.cli.output import counted, echo, print_json, print_table
 from bgmiv.registry import method_label
 
 if TYPE_CHECKING:
-    from bgmiv.analysis.analysis import Analysis, MethodRow
+    from bgmiv.analysis.analysis import Analysis
     from bgmiv.bench.evaluate import StructuralError
     from bgmiv.bench.plan import RunSpec
     from bgmiv.bench.store import Row
@@ -29,23 +29,17 @@ __all__ = [
 
 # The quickest first, so that both long fits run side by side; tables end with it.
 _METHODS = ("tsls", "bgm-iv", "bgm-iv-noiv")
-_NOTES = {"bgm-iv-noiv": "no-instrument", "tsls": "line"}
 
 
 class DemoResult(NamedTuple):
-    """A fit's row, and what it says of the average effect and curve.
-
-    Methods that an analyst would show have an analysis as well; nothing but the row is known of a fit that failed.
-    """
+    """A fit's row and its analysis; a fit that failed has none."""
 
     row: Row
-    answer: MethodRow | None = None
     analysis: Analysis | None = None
 
 
 def run_spec(spec: RunSpec) -> DemoResult:
     """Fit and evaluate; a function of this module so that worker processes can import it."""
-    from bgmiv.analysis.compare import compare
     from bgmiv.bench.evaluate import evaluate
     from bgmiv.errors import BGMIVWarning
 
@@ -57,18 +51,10 @@ def run_spec(spec: RunSpec) -> DemoResult:
     with warnings.catch_warnings():
         # The page says what there is to warn of.
         warnings.simplefilter("ignore", BGMIVWarning)
-        answer = compare({method_label(spec.method): model}).methods[0]
-        analysis = None
-        if spec.method in ("bgm-iv", "tsls"):
-            analysis = model.analysis(
-                by="time",
-                title="What would demand be if we set the price?",
-                source="a simulated market",
-                units="flights",
-                # The no-instrument version is one of the demo's own fits.
-                no_instrument=False,
-            )
-    return DemoResult(row, replace(answer, note=_NOTES.get(spec.method, "")), analysis)
+        title = "What would demand be if we set the price?"
+        # The no-instrument version is one of the demo's own fits.
+        shown = {"title": title, "source": "a simulated market", "units": "flights", "no_instrument": False}
+        return DemoResult(row, model.analysis(by="time", **shown))
 
 
 def demo(
@@ -142,10 +128,11 @@ def demo_files(results: Sequence[DemoResult]) -> dict[str, bytes]:
     rows = [result.row for result in results]
     record = {"rows": [asdict(row) for row in rows], "constant_predictor": constant_error(rows[0])._asdict()}
     files = {"results.json": (json.dumps(record, indent=2, allow_nan=False) + "\n").encode()}
-    shown = next((result.analysis for result in results if result.analysis is not None), None)
+    analyses = {result.row.method: result.analysis for result in results if result.analysis}
+    shown = analyses.get("bgm-iv", analyses.get("tsls"))
     if shown is not None:
         known = {row.name for row in shown.methods}
-        others = tuple(result.answer for result in results if result.answer and result.answer.name not in known)
+        others = (analysis.methods[0] for analysis in analyses.values() if analysis.methods[0].name not in known)
         shown = replace(shown, methods=(shown.methods[0], *others, *shown.methods[1:]))
         files["report.html"] = report_page(with_truth(shown, rows[0])).encode()
     return files
@@ -160,11 +147,10 @@ def with_truth(analysis: Analysis, row: Row) -> Analysis:
     from bgmiv.designs.demand import demand
     from bgmiv.intervals import NO_INTERVAL, Interval
 
-    data = make_design(row.design).sample(row.n, row.rho, row.seed)
-    values = dict(zip(data.schema.flat_names, data.covariates.T, strict=True))
+    covariates = make_design(row.design).sample(row.n, row.rho, row.seed).covariates.T
     first = analysis.effects[0]
-    prices = np.array([first.t0, first.t1, *analysis.curves[0].treatment])
-    before, after, *curve = (float(np.mean(demand(price, values["time"], values["group"]))) for price in prices)
+    prices = (first.t0, first.t1, *analysis.curves[0].treatment)
+    before, after, *curve = (float(np.mean(demand(price, *covariates))) for price in prices)
     effect = Interval(after - before, np.nan, np.nan, analysis.level, {}, method=NO_INTERVAL)
     truth = MethodRow("the truth", effect, tuple(curve), "truth")
     return replace(analysis, methods=(*analysis.methods, truth))

@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import os
 import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,8 +14,8 @@ from typing import ClassVar, Literal, NamedTuple, get_args
 import numpy as np
 
 from bgmiv._io import cache_path, check_writable, write_whole
-from bgmiv.designs.base import stream
-from bgmiv.designs.demand import GROUPS, DemandFamily
+from bgmiv.designs.base import Columns, stream
+from bgmiv.designs.demand import GROUPS, DemandDesign
 from bgmiv.errors import FetchError, MissingExtraError, StoreError
 
 __all__ = ["ImageSet", "MnistDesign", "MnistHDDesign", "MnistImages", "digits", "load_mnist", "store_mnist"]
@@ -53,7 +52,7 @@ _TRAINING_IMAGE, _GRID_IMAGE, _TRAINING_NUISANCE, _GRID_NUISANCE = range(500, 50
 
 
 @dataclass(frozen=True)
-class MnistDesign(DemandFamily):
+class MnistDesign(DemandDesign):
     """Demand with an image of the digit S in place of the group S.
 
     Every row of a sample has a random training image of its digit, every grid point a random test image, both drawn
@@ -72,16 +71,16 @@ class MnistDesign(DemandFamily):
     """
 
     name: ClassVar[str] = "mnist"
-    kinds: ClassVar = {"image": "image"}
+    kinds: ClassVar = {"time": "continuous", "image": "image"}
     choices: ClassVar = {"images": get_args(ImageSet)}
 
     images: ImageSet = "mnist"
     feature_seed: int = 42
 
-    def observed(self, group: np.ndarray, seed: int | None) -> Mapping[str, np.ndarray]:
-        """An image of each row's digit; on the grid, one of the test images."""
+    def observed(self, covariates: Columns, seed: int | None) -> Columns:
+        """The time, and an image of each row's digit; on the grid, one of the test images."""
         rng = stream(self.feature_seed, _GRID_IMAGE) if seed is None else stream(seed, _TRAINING_IMAGE)
-        return {"image": self.pictures(group, rng, test=seed is None)}
+        return {"time": covariates["time"], "image": self.pictures(covariates["group"], rng, test=seed is None)}
 
     def pictures(self, group: np.ndarray, rng: np.random.Generator, *, test: bool = False) -> np.ndarray:
         """A random picture of each row's digit, `(n, 28, 28)`, from the training or the test images."""
@@ -111,15 +110,15 @@ class MnistHDDesign(MnistDesign):
     """
 
     name: ClassVar[str] = "mnist-hd"
-    kinds: ClassVar = {"image": "image", "nuisance": "vector"}
+    kinds: ClassVar = {"time": "continuous", "image": "image", "nuisance": "vector"}
 
     nuisance_dim: int = 215
 
-    def observed(self, group: np.ndarray, seed: int | None) -> Mapping[str, np.ndarray]:
-        """An image of each row's digit, and nuisance."""
+    def observed(self, covariates: Columns, seed: int | None) -> Columns:
+        """The time, an image of each row's digit, and nuisance."""
         rng = stream(self.feature_seed, _GRID_NUISANCE) if seed is None else stream(seed, _TRAINING_NUISANCE)
-        nuisance = rng.normal(size=(len(group), self.nuisance_dim))
-        return {**super().observed(group, seed), "nuisance": nuisance}
+        nuisance = rng.normal(size=(len(covariates["time"]), self.nuisance_dim))
+        return {**super().observed(covariates, seed), "nuisance": nuisance}
 
 
 class MnistImages(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import expit
 
 from bgmiv.designs import base
-from bgmiv.designs.demand import DemandDraw, DemandFamily, VectorProxyDesign, demand, draw_demand
+from bgmiv.designs.demand import DemandDesign, VectorProxyDesign
 from bgmiv.designs.mnist import ImageSet, MnistDesign
 from bgmiv.errors import ConfigError
 
@@ -192,7 +192,7 @@ def _population(design: NoisyDesign) -> _Population:
 
 
 @dataclass(frozen=True)
-class NoisyDemandDesign(DemandFamily):
+class NoisyDemandDesign(DemandDesign):
     """The demand design with its disturbance scaled, judged at prices and covariates of its population.
 
     The group is observed, or stands behind a vector or a picture. var(g) / var(Y) at ρ = 0.9 is 0.95, 0.57 and 0.32 at
@@ -224,28 +224,20 @@ class NoisyDemandDesign(DemandFamily):
 
     @property
     def kinds(self) -> Mapping[str, str]:
-        """That of the proxy."""
-        return {self.proxy: {"group": "continuous"}.get(self.proxy, self.proxy)}
+        """That of the time, and that of the proxy."""
+        return {"time": "continuous", self.proxy: "continuous" if self.proxy == "group" else self.proxy}
 
-    def draw(self, n: int, rho: float, seed: int) -> DemandDraw:
-        """The rows of the demand design with the same seed, the disturbance of the outcome scaled."""
-        return draw_demand(n, rho, seed).scaled(self.disturbance)
-
-    def observed(self, group: np.ndarray, seed: int | None) -> Mapping[str, np.ndarray]:
-        """The group, or what stands for it."""
+    def observed(self, covariates: base.Columns, seed: int | None) -> base.Columns:
+        """The time, and the group or what stands for it."""
+        time, group = covariates["time"], covariates["group"]
         rng = base.stream(base.GRID_SEED if seed is None else seed, _OTHERS)
         if self.proxy == "vector":
-            return {"vector": VectorProxyDesign(self.vector_dim).proxy(group, rng)}
+            return {"time": time, "vector": VectorProxyDesign(self.vector_dim).proxy(group, rng)}
         if self.proxy == "image":
-            return {"image": MnistDesign(self.images).pictures(group, rng, test=seed is None)}
-        return {"group": group}
+            return {"time": time, "image": MnistDesign(self.images).pictures(group, rng, test=seed is None)}
+        return covariates
 
     def grid(self) -> base.StructuralGrid:
         """2,800 rows of the population whose price lies between its 5% and 95% quantiles."""
-        drawn = draw_demand(2 * base.GRID_ROWS, 0.0, base.GRID_SEED)
-        quantiles = np.quantile(drawn.price, base.QUANTILES).tolist()
-        kept = base.usual_rows(drawn.price, quantiles)
-        price, group = drawn.price[kept], drawn.group[kept]
-        covariates = {"time": drawn.time[kept], **self.observed(group, None)}
-        functionals = base.contrast_and_slope(price, quantiles, half_step=0.5)
-        return base.grid_of(lambda p, t, _: demand(p, t, group), price, covariates, functionals=functionals)
+        prices = self.draw(2 * base.GRID_ROWS, base.GRID_SEED).treatment
+        return base.population_grid(self, np.quantile(prices, base.QUANTILES).tolist(), half_step=0.5)
