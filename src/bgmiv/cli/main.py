@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 
+from bgmiv.executors import THREAD_VARIABLES
+
 # One thread is cheaper for networks this small and bitwise repeatable, with --workers 0 as in worker processes; JAX and
 # the linear algebra libraries read these when they are imported.
-os.environ.update(
-    dict.fromkeys(
-        ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
-    )
-    | os.environ
-)
+os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1") | os.environ)
 
 from typing import Annotated
 
