@@ -51,10 +51,15 @@ def run_spec(spec: RunSpec) -> DemoResult:
     with warnings.catch_warnings():
         # The page says what there is to warn of.
         warnings.simplefilter("ignore", BGMIVWarning)
-        title = "What would demand be if we set the price?"
-        # The no-instrument version is one of the demo's own fits.
-        shown = {"title": title, "source": "a simulated market", "units": "flights", "no_instrument": False}
-        return DemoResult(row, model.analysis(by="time", **shown))
+        analysis = model.analysis(
+            by="time",
+            title="What would demand be if we set the price?",
+            source="a simulated market",
+            units="flights",
+            # The no-instrument version is one of the demo's own fits.
+            no_instrument=False,
+        )
+    return DemoResult(row, analysis)
 
 
 def demo(

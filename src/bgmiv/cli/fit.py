@@ -19,17 +19,7 @@ if TYPE_CHECKING:
     from bgmiv.data.table import Table
     from bgmiv.estimators.base import IVEstimator
 
-__all__ = ["COMPARE_EPILOG", "EPILOG", "compare", "fit"]
-
-EPILOG = """Example: bgmiv fit card.csv --formula 'lwage ~ exper + \\[educ ~ nearc4]' --out card-fit --report card.html
-
-Or by names: bgmiv fit card.csv --outcome lwage --treatment educ --instruments nearc4 --covariates exper,black --out fit
-
-Exit codes: 0 fine; 1 bad data; 2 bad usage; 3 the fit failed its held-out checks (files are written); 130 Ctrl-C."""
-
-COMPARE_EPILOG = """Example: bgmiv compare card.csv --formula 'lwage ~ exper + \\[educ ~ nearc4]' --methods tsls,bgm-iv
-
-Exit codes: 0 fine; 1 bad data; 2 bad usage; 130 Ctrl-C."""
+__all__ = ["compare", "fit"]
 
 
 @options.with_options(form=options.csv_format, roles=options.column_roles)

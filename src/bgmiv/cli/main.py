@@ -22,24 +22,36 @@ from bgmiv.cli.output import Commands
 
 __all__ = ["app", "main"]
 
-_EPILOG = """Example: bgmiv data card; then bgmiv fit card.csv --formula '...' --out card-fit --report card.html
-
-Exit codes: 0 fine; 1 bad data or a bad model folder; 2 bad usage; 3 the fit failed its held-out checks; 130 Ctrl-C."""
-
 app = typer.Typer(
     name="bgmiv",
     cls=Commands,
     help="Instrumental-variable analysis by Bayesian generative modelling (BGM-IV).",
-    epilog=_EPILOG,
+    epilog="Example: bgmiv data card; then bgmiv fit card.csv --formula '...' --out card-fit --report card.html\n\n"
+    "Exit codes: 0 fine; 1 bad data or a bad model folder; 2 bad usage; 3 the fit failed its held-out checks; "
+    "130 Ctrl-C.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("fit", epilog=fit.EPILOG)(fit.fit)
-for _verb in (saved.predict, saved.effect, saved.diagnose, saved.report):
-    app.command(_verb.__name__, epilog=saved.EPILOGS[_verb.__name__])(_verb)
-app.command("compare", epilog=fit.COMPARE_EPILOG)(fit.compare)
-app.command("demo", epilog="Example: bgmiv demo --n 1000 --rho 0.5 --out out/demo")(demo)
+
+_SAVED = "Exit codes: 0 fine; 1 bad data or a bad model folder; 2 bad usage; 3 the fit failed its held-out checks."
+_EPILOGS = {
+    fit.fit: "Example: bgmiv fit card.csv --formula 'lwage ~ exper + \\[educ ~ nearc4]' --out card-fit "
+    "--report card.html\n\n"
+    "Or by names: bgmiv fit card.csv --outcome lwage --treatment educ --instruments nearc4 --covariates exper,black "
+    "--out fit\n\n"
+    "Exit codes: 0 fine; 1 bad data; 2 bad usage; 3 the fit failed its held-out checks (files are written); "
+    "130 Ctrl-C.",
+    saved.predict: f"Example: bgmiv predict card-fit new.csv --treatment 16 --out predicted.csv\n\n{_SAVED}",
+    saved.effect: f"Example: bgmiv effect card-fit --t0 12 --t1 16 --by black\n\n{_SAVED}",
+    saved.diagnose: f"Example: bgmiv diagnose card-fit\n\n{_SAVED}",
+    saved.report: f"Example: bgmiv report card-fit --out card.html --open\n\n{_SAVED}",
+    fit.compare: "Example: bgmiv compare card.csv --formula 'lwage ~ exper + \\[educ ~ nearc4]' --methods tsls,bgm-iv"
+    "\n\nExit codes: 0 fine; 1 bad data; 2 bad usage; 130 Ctrl-C.",
+    demo: "Example: bgmiv demo --n 1000 --rho 0.5 --out out/demo",
+}
+for _command, _epilog in _EPILOGS.items():
+    app.command(_command.__name__, epilog=_epilog)(_command)
 
 _bench = typer.Typer(help="Benchmarks on designs with a known truth: run, store and report fits.", no_args_is_help=True)
 for _command in (run, plans, status, show, report, gc, merge):

@@ -44,11 +44,11 @@ def choice(known: Sequence[str]) -> dict[str, Any]:
     """Arguments of `typer.Option` for an option with some known values, or a list of them with commas between."""
 
     def check(value: Any) -> Any:
-        given = split_commas(value) if isinstance(value, list) else value
-        for name in given if isinstance(given, list) else [value]:
-            if name is not None and name not in known:
+        given = split_commas(value) if isinstance(value, list) else [value]
+        for name in given:
+            if name not in (None, *known):
                 raise option_error(f"{name!r} is unknown; there are {', '.join(known)}")
-        return given
+        return given if isinstance(value, list) else value
 
     def complete(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
@@ -85,11 +85,11 @@ def with_options(**groups: Callable[..., Any]) -> Callable[[Callable[..., None]]
     shared = {name: inspect.signature(group, eval_str=True).parameters for name, group in groups.items()}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command, eval_str=True).parameters
         options: dict[str, inspect.Parameter] = {}
-        for parameters in reversed(shared.values()):
+        for parameters in (*reversed(shared.values()), inspect.signature(command, eval_str=True).parameters):
             options |= parameters
-        options |= {name: option for name, option in own.items() if name not in groups}
+        for name in groups:
+            del options[name]
 
         @functools.wraps(command)
         def run(**given: Any) -> None:

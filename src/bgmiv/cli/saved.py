@@ -19,15 +19,7 @@ if TYPE_CHECKING:
     from bgmiv.estimators.base import IVEstimator
     from bgmiv.intervals import Interval
 
-__all__ = ["EPILOGS", "diagnose", "effect", "predict", "read_treatment", "report"]
-
-_CODES = "Exit codes: 0 fine; 1 bad data or a bad model folder; 2 bad usage; 3 the fit failed its held-out checks."
-EPILOGS = {
-    "predict": f"Example: bgmiv predict card-fit new.csv --treatment 16 --out predicted.csv\n\n{_CODES}",
-    "effect": f"Example: bgmiv effect card-fit --t0 12 --t1 16 --by black\n\n{_CODES}",
-    "diagnose": f"Example: bgmiv diagnose card-fit\n\n{_CODES}",
-    "report": f"Example: bgmiv report card-fit --out card.html --open\n\n{_CODES}",
-}
+__all__ = ["diagnose", "effect", "predict", "read_treatment", "report"]
 
 Folder = Annotated[Path, typer.Argument(help="The folder of a saved model.", show_default=False)]
 
@@ -198,15 +190,12 @@ def _stored_effects(
             raise DataError(f"the fit has stored no curves by {by!r} (it has: {known or 'none'}). Give --data DATA.")
     # The summary's contrast is stored: its share of rows with both treatments in support (else it is at most that), and
     # its ends, which may be those of a robust set.
-    stored = {row.group: row for row in analysis.effects if (row.t0, row.t1) == (t0, t1)}
+    stored = {row.group: row.interval for row in analysis.effects if (row.t0, row.t1) == (t0, t1)}
     effects = []
     for curve in curves:
         interval, interpolated = contrast(curve, t0, t1, level)
-        row = stored.get(curve.group)
-        if row is not None:
-            interval = replace(interval, in_support=row.interval.in_support)
-            if row.interval.method == ANDERSON_RUBIN and level == analysis.level:
-                interval = row.interval
+        shown = stored.get(curve.group, interval)
+        interval = shown if level == shown.level else replace(interval, in_support=shown.in_support)
         if analysis.weak and interval.method != ANDERSON_RUBIN:
             interval = replace(interval, note=WEAK_NOTE)
         effects.append(_Row(curve.group.label, curve.group.n_rows, interval, interpolated))
