@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bgmiv.adapters import fit_arguments, named_columns, one_column, unfitted_copy, unused_name
 from bgmiv.data.blocks import level_codes
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.messages import check_finite, numeric
+from bgmiv.data.messages import finite_columns
 from bgmiv.data.table import check_known, is_table, read_column
 from bgmiv.diagnostics.moments import conditions_of, moment_risk
 from bgmiv.errors import ConfigError, DataError, MissingExtraError, NotFittedError
@@ -142,12 +142,14 @@ class IVRegressor(*_BASES):  # type: ignore[misc]
         seen: IVData = self.estimator_.data_
         variable = seen.schema.outcome
         x, v = seen.schema.check_query(*self._query(features))
-        w = np.column_stack([_numbers(features[name], f"instrument {name!r}") for name in self.roles_.instruments])
+        names = self.roles_.instruments
+        instruments = [read_column(features[name], name)[0].values for name in names]
+        w = finite_columns(instruments, [f"instrument {name!r}" for name in names])
         column, _ = read_column(one_column(y, "y"), "outcome")
         if variable.levels:
             outcome = level_codes(column, variable.levels, "outcome").astype(np.float64)
         else:
-            outcome = _numbers(column.values, "outcome")
+            outcome = finite_columns([column.values], ["outcome"])[:, 0]
         data = IVData(outcome, x, v, w, seen.schema)
         rows = np.unique(np.linspace(0, data.n_rows - 1, min(data.n_rows, _MAX_SCORED)).astype(int))
         conditions = conditions_of(data.take(rows))
@@ -201,23 +203,15 @@ class IVRegressor(*_BASES):  # type: ignore[misc]
 def _places(places: Place | Sequence[Place], names: tuple[str, ...], argument: str) -> list[str]:
     """The names of columns given by name or position."""
     found = []
-    for place in places if isinstance(places, Iterable) and not isinstance(places, str) else [places]:
-        if isinstance(place, str):
-            try:
-                check_known(place, names)
-            except DataError as error:
-                raise ConfigError(f"{argument}: {error}") from None
-            found.append(place)
-        elif isinstance(place, bool) or not isinstance(place, int | np.integer):
+    for place in [places] if isinstance(places, str) or np.ndim(places) == 0 else places:
+        if isinstance(place, bool) or not isinstance(place, str | int | np.integer):
             raise ConfigError(f"{argument} must be names or positions of columns, got {place!r}.")
-        elif not -len(names) <= place < len(names):
-            raise ConfigError(f"{argument}: there is no column {place}, X has {len(names)}.")
-        else:
-            found.append(names[place])
+        try:
+            if isinstance(place, str):
+                check_known(place, names)
+            found.append(place if isinstance(place, str) else names[place])
+        except DataError as error:
+            raise ConfigError(f"{argument}: {error}") from None
+        except IndexError:
+            raise ConfigError(f"{argument}: there is no column {place}, X has {len(names)}.") from None
     return found
-
-
-def _numbers(values: Any, name: str) -> NDArray[np.float64]:
-    array = np.asarray(numeric(read_column(values, name)[0].values, name), np.float64)
-    check_finite(array[:, None], [name])
-    return array

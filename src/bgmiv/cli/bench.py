@@ -9,41 +9,39 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Exit, Option
 
 from bgmiv.cli.options import choice, naming_option, option_error, split_commas, usable_folder
 from bgmiv.cli.output import INTERRUPTED, counted, echo, print_json, print_table
+from bgmiv.executors import Executor, InProcess, LocalPool, RayCluster
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from bgmiv.bench.plan import Plan, RunKey
     from bgmiv.bench.store import RowStore, StoreState
-    from bgmiv.executors import Executor
-
 __all__ = ["gc", "merge", "plans", "report", "run", "show", "status"]
 
-Folder = Annotated[Path, typer.Argument(help="The folder given to --store.", metavar="DIR")]
+Folder = Annotated[Path, Argument(help="The folder given to --store.", metavar="DIR")]
 
 
 def run(
-    store: Annotated[Path, typer.Option(help="Folder for the rows; made if absent.")],
+    store: Annotated[Path, Option(help="Folder for the rows; made if absent.")],
     plan: Annotated[
-        str | None,
-        typer.Argument(help="A ready plan (bgmiv bench plans) or a TOML file; without it the options say all."),
+        str | None, Argument(help="A ready plan (bgmiv bench plans) or a TOML file; without it the options say all.")
     ] = None,
-    design: Annotated[list[str] | None, typer.Option(help="Designs: repeat it or list them; demand.")] = None,
-    n: Annotated[list[str] | None, typer.Option(help="Sample sizes, 1000,5000; with a plan: only these.")] = None,
-    rho: Annotated[list[str] | None, typer.Option(help="Confounding levels; with a plan: only these.")] = None,
-    methods: Annotated[list[str] | None, typer.Option(help="Methods, bgm-iv,tsls; with a plan: only these.")] = None,
-    preset: Annotated[list[str] | None, typer.Option(help="Presets, default,paper; with a plan: only these.")] = None,
-    repeats: Annotated[int | None, typer.Option(help="Fits a cell; with a plan: at most this many.", min=1)] = None,
-    seed: Annotated[int | None, typer.Option(help="The first seed, without a plan; 0.", min=0)] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes at once, 1; 0 runs in this one.", min=0)] = None,
-    executor: Annotated[str, typer.Option(help="local, or ray for a cluster.", **choice(("local", "ray")))] = "local",
-    address: Annotated[str | None, typer.Option(help="Address of the Ray cluster; auto finds a running one.")] = None,
-    cpus: Annotated[float, typer.Option(help="CPUs a fit asks Ray for.")] = 1.0,
-    gpus: Annotated[float, typer.Option(help="GPUs a fit asks Ray for.")] = 0.0,
+    design: Annotated[list[str] | None, Option(help="Designs: repeat it or list them; demand.")] = None,
+    n: Annotated[list[str] | None, Option(help="Sample sizes, 1000,5000; with a plan: only these.")] = None,
+    rho: Annotated[list[str] | None, Option(help="Confounding levels; with a plan: only these.")] = None,
+    methods: Annotated[list[str] | None, Option(help="Methods, bgm-iv,tsls; with a plan: only these.")] = None,
+    preset: Annotated[list[str] | None, Option(help="Presets, default,paper; with a plan: only these.")] = None,
+    repeats: Annotated[int | None, Option(help="Fits a cell; with a plan: at most this many.", min=1)] = None,
+    seed: Annotated[int | None, Option(help="The first seed, without a plan; 0.", min=0)] = None,
+    workers: Annotated[int | None, Option(help="Processes at once, 1; 0 runs in this one.", min=0)] = None,
+    executor: Annotated[str, Option(help="local, or ray for a cluster.", **choice(("local", "ray")))] = "local",
+    address: Annotated[str | None, Option(help="Address of the Ray cluster; auto finds a running one.")] = None,
+    cpus: Annotated[float, Option(help="CPUs a fit asks Ray for.")] = 1.0,
+    gpus: Annotated[float, Option(help="GPUs a fit asks Ray for.")] = 0.0,
 ) -> None:
     """Run fits and store one row each. The same command resumes: rows that exist are kept."""
     lists = {"designs": design, "n": n, "rho": rho, "presets": preset, "methods": methods}
@@ -72,10 +70,10 @@ def run(
             echo(f"  {row.spec}: {result} ({maker})", err=True)
     except KeyboardInterrupt:
         echo(f"Interrupted. Finished rows are kept in {store}; run the same command again to go on.", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+        raise Exit(INTERRUPTED) from None
     if failed:
         echo(f"{failed} of {left} fits failed; run the same command again to try them again.", err=True)
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def plans() -> None:
@@ -89,7 +87,7 @@ def plans() -> None:
 
 def status(
     folder: Folder,
-    plan: Annotated[str | None, typer.Option(help="A ready plan or a TOML file; else the plans run into it.")] = None,
+    plan: Annotated[str | None, Option(help="A ready plan or a TOML file; else the plans run into it.")] = None,
 ) -> None:
     """Show the progress of a store: what is done or running, and what failed, is missing or is damaged."""
     from bgmiv.bench.plan import identify, load_plan
@@ -107,9 +105,7 @@ def status(
     _echo_problems(state)
 
 
-def show(
-    folder: Folder, as_json: Annotated[bool, typer.Option("--json", help="Every row, as a JSON list.")] = False
-) -> None:
+def show(folder: Folder, as_json: Annotated[bool, Option("--json", help="Every row, as a JSON list.")] = False) -> None:
     """Show mean and standard deviation over seeds for each cell of a store."""
     stored = _opened(folder).rows()
     if as_json:
@@ -133,7 +129,7 @@ def show(
 
 
 def report(
-    folder: Folder, out: Annotated[Path, typer.Option(help="Folder for the table and the figures; made if absent.")]
+    folder: Folder, out: Annotated[Path, Option(help="Folder for the table and the figures; made if absent.")]
 ) -> None:
     """Write the table of a store, as CSV and LaTeX, and a figure of each design, as PNG and PDF."""
     store = _opened(folder)
@@ -147,7 +143,7 @@ def report(
     frame = read_rows(store.rows())
     if frame.empty:
         echo(f"No rows in {folder} yet, so there is nothing to report; bgmiv bench run makes them.", err=True)
-        raise typer.Exit(1)
+        raise Exit(1)
     table = Summary(frame)
     table.to_csv(out / "table.csv")
     write_whole(out / "table.tex", table.to_latex().encode())
@@ -164,8 +160,8 @@ def report(
 
 def gc(
     folder: Folder,
-    other_versions: Annotated[bool, typer.Option(help="Also rows of other algorithm versions.")] = False,
-    failed: Annotated[bool, typer.Option(help="Also rows of failed fits.")] = False,
+    other_versions: Annotated[bool, Option(help="Also rows of other algorithm versions.")] = False,
+    failed: Annotated[bool, Option(help="Also rows of failed fits.")] = False,
 ) -> None:
     """Remove what crashes left behind: temporary files, locks, damaged lines."""
     from bgmiv.bench.plan import todays_key
@@ -181,8 +177,8 @@ def gc(
 
 
 def merge(
-    target: Annotated[Path, typer.Argument(help="The store that takes the rows; made if absent.")],
-    sources: Annotated[list[Path], typer.Argument(help="Stores whose rows it takes.")],
+    target: Annotated[Path, Argument(help="The store that takes the rows; made if absent.")],
+    sources: Annotated[list[Path], Argument(help="Stores whose rows it takes.")],
 ) -> None:
     """Copy rows and plans of other stores into one; a run with two different results is refused."""
     from bgmiv.bench.store import RowStore
@@ -229,8 +225,6 @@ def _number(text: str) -> int | float | str:
 
 
 def _executor(name: str, workers: int | None, address: str | None, cpus: float, gpus: float) -> Executor:
-    from bgmiv.executors import InProcess, LocalPool, RayCluster
-
     if name == "ray":
         if workers is not None:
             raise option_error("Ray decides that by --cpus; leave it out", "--workers")

@@ -9,11 +9,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-import typer
+from typer import Exit, Option
 
 from bgmiv._io import write_whole
 from bgmiv.cli.options import AsJson, Overwrite, Preset, Seed, make_model, naming_option, usable_folder, writable_file
 from bgmiv.cli.output import counted, echo, print_json, print_table
+from bgmiv.errors import BGMIVError, BGMIVWarning
+from bgmiv.executors import LocalPool, available_cores
 from bgmiv.registry import method_label
 
 if TYPE_CHECKING:
@@ -41,7 +43,6 @@ class DemoResult(NamedTuple):
 def run_spec(spec: RunSpec) -> DemoResult:
     """Fit and evaluate; a function of this module so that worker processes can import it."""
     from bgmiv.bench.evaluate import evaluate
-    from bgmiv.errors import BGMIVWarning
 
     row, fitted, data = evaluate(spec)
     if fitted is None or data is None:
@@ -63,13 +64,13 @@ def run_spec(spec: RunSpec) -> DemoResult:
 
 
 def demo(
-    n: Annotated[int, typer.Option(help="Rows to simulate.", min=20)] = 1000,
+    n: Annotated[int, Option(help="Rows to simulate.", min=20)] = 1000,
     rho: Annotated[
-        float, typer.Option(help="Confounding: correlation of the price shock with demand.", min=-1.0, max=1.0)
+        float, Option(help="Confounding: correlation of the price shock with demand.", min=-1.0, max=1.0)
     ] = 0.9,
     seed: Seed = 0,
     preset: Preset = "default",
-    out: Annotated[Path, typer.Option(help="Folder for the page and the results.")] = Path("out/demo"),
+    out: Annotated[Path, Option(help="Folder for the page and the results.")] = Path("out/demo"),
 ) -> None:
     """Fit a simulated market, and write a page with the results.
 
@@ -96,13 +97,11 @@ def demo(
         write_whole(out / name, content)
         echo(f"wrote {out / name}")
     if any(result.row.status != "ok" for result in results):
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def _fit(specs: Sequence[RunSpec]) -> list[DemoResult]:
     """Fit in as many processes as there are cores, at most two: 2SLS is done in a moment."""
-    from bgmiv.errors import BGMIVError
-    from bgmiv.executors import LocalPool, available_cores
 
     results: dict[RunSpec, DemoResult] = {}
     for outcome in counted(LocalPool(min(2, available_cores())).map(run_spec, specs), len(specs)):
@@ -188,7 +187,7 @@ EMPIRICAL = {
 
 def mnist(
     path: Annotated[
-        Path | None, typer.Option(help="Folder with the four files of MNIST, as they are or .gz: check and copy them.")
+        Path | None, Option(help="Folder with the four files of MNIST, as they are or .gz: check and copy them.")
     ] = None,
 ) -> None:
     """Fetch the images of MNIST for the designs mnist and mnist-hd, check them, and keep them.
@@ -205,7 +204,7 @@ def empirical_command(name: str) -> Callable[..., None]:
     """The command that writes one of the real data sets."""
 
     def write(
-        out: Annotated[Path | None, typer.Option(help="The CSV file; by default one of this name here.")] = None,
+        out: Annotated[Path | None, Option(help="The CSV file; by default one of this name here.")] = None,
         overwrite: Overwrite = False,
         as_json: AsJson = False,
     ) -> None:

@@ -10,9 +10,10 @@ from bgmiv.executors import THREAD_VARIABLES
 # the linear algebra libraries read these when they are imported.
 os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1") | os.environ)
 
+from collections.abc import Callable
 from typing import Annotated
 
-import typer
+from typer import Exit, Option, Typer, echo
 
 from bgmiv._version import VERSION
 from bgmiv.cli import fit, saved
@@ -22,7 +23,7 @@ from bgmiv.cli.output import Commands
 
 __all__ = ["app", "main"]
 
-app = typer.Typer(
+app = Typer(
     name="bgmiv",
     cls=Commands,
     help="Instrumental-variable analysis by Bayesian generative modelling (BGM-IV).",
@@ -35,7 +36,7 @@ app = typer.Typer(
 )
 
 _SAVED = "Exit codes: 0 fine; 1 bad data or a bad model folder; 2 bad usage; 3 the fit failed its held-out checks."
-_EPILOGS = {
+_EPILOGS: dict[Callable[..., None], str] = {
     fit.fit: "Example: bgmiv fit card.csv --formula 'lwage ~ exper + \\[educ ~ nearc4]' --out card-fit "
     "--report card.html\n\n"
     "Or by names: bgmiv fit card.csv --outcome lwage --treatment educ --instruments nearc4 --covariates exper,black "
@@ -53,12 +54,12 @@ _EPILOGS = {
 for _command, _epilog in _EPILOGS.items():
     app.command(_command.__name__, epilog=_epilog)(_command)
 
-_bench = typer.Typer(help="Benchmarks on designs with a known truth: run, store and report fits.", no_args_is_help=True)
+_bench = Typer(help="Benchmarks on designs with a known truth: run, store and report fits.", no_args_is_help=True)
 for _command in (run, plans, status, show, report, gc, merge):
     _bench.command()(_command)
 app.add_typer(_bench, name="bench")
 
-_data = typer.Typer(help="Data sets: real ones as CSV files, and the images of MNIST.", no_args_is_help=True)
+_data = Typer(help="Data sets: real ones as CSV files, and the images of MNIST.", no_args_is_help=True)
 for _name in EMPIRICAL:
     _data.command(_name, epilog=f"Example: bgmiv data {_name} --out {_name}.csv")(empirical_command(_name))
 _data.command(epilog="Example: bgmiv data mnist")(mnist)
@@ -67,14 +68,14 @@ app.add_typer(_data, name="data")
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"bgmiv {VERSION}")
-        raise typer.Exit
+        echo(f"bgmiv {VERSION}")
+        raise Exit
 
 
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and stop.")
+        bool, Option("--version", callback=_show_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
     pass

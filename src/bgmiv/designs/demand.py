@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
-from bgmiv.designs import base
-from bgmiv.designs.base import AdditiveDesign, Columns, Draw, StructuralGrid, stream
+from bgmiv.designs.base import AdditiveDesign, Columns, Draw, StructuralGrid, normals, product, stream
 
 __all__ = [
     "GROUPS", "DemandConfoundedDesign", "DemandDesign", "VectorProxyDesign", "demand", "demand_grid", "draw_demand",
@@ -59,7 +58,7 @@ def draw_demand(n: int, seed: int) -> Draw:
     """
     group = stream(seed, _GROUP).integers(1, GROUPS + 1, size=n).astype(np.float64)
     time = stream(seed, _TIME).uniform(0.0, 10.0, size=n)
-    cost, shock, noise = base.normals(n, seed, _COST, _SHOCK, _NOISE)
+    cost, shock, noise = normals(n, seed, _COST, _SHOCK, _NOISE)
     price = 25.0 + (cost + 3.0) * season(time) + shock
     return Draw(price, {"cost": cost}, {"time": time, "group": group}, shock, noise)
 
@@ -67,7 +66,7 @@ def draw_demand(n: int, seed: int) -> Draw:
 def demand_grid() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The evaluation grid: (price, time, group) of 20 prices × 20 times × 7 groups, price slowest."""
     axes = np.linspace(10.0, 25.0, 20), np.linspace(0.0, 10.0, 20), np.arange(1.0, GROUPS + 1.0)
-    price, time, group = base.product(*axes)
+    price, time, group = product(*axes)
     return price, time, group
 
 
