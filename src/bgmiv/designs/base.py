@@ -119,8 +119,8 @@ class AdditiveDesign(CheckedSettings):
 
     @property
     def kinds(self) -> Mapping[str, str]:
-        """The kind of each covariate."""
-        raise NotImplementedError
+        """The kinds of covariates that are not what their columns look like."""
+        return {}
 
     @property
     def disturbance(self) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -92,11 +91,6 @@ class DemandDesign(AdditiveDesign):
         return "demand"
 
     @property
-    def kinds(self) -> Mapping[str, str]:
-        """The kind of each covariate."""
-        return {"time": "continuous", "group": "continuous"}
-
-    @property
     def disturbance(self) -> float:
         """The standard deviation of the outcome around the structural function."""
         return 1.0
@@ -160,7 +154,6 @@ class VectorProxyDesign(DemandDesign):
     """
 
     name: ClassVar[str] = "vector-proxy"
-    kinds: ClassVar = {"time": "continuous", "proxy": "vector"}
 
     vector_dim: int = 784
     noise: float = 0.5

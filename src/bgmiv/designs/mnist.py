@@ -71,7 +71,6 @@ class MnistDesign(DemandDesign):
     """
 
     name: ClassVar[str] = "mnist"
-    kinds: ClassVar = {"time": "continuous", "image": "image"}
     choices: ClassVar = {"images": get_args(ImageSet)}
 
     images: ImageSet = "mnist"
@@ -110,7 +109,6 @@ class MnistHDDesign(MnistDesign):
     """
 
     name: ClassVar[str] = "mnist-hd"
-    kinds: ClassVar = {"time": "continuous", "image": "image", "nuisance": "vector"}
 
     nuisance_dim: int = 215
 

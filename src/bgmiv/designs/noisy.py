@@ -41,7 +41,6 @@ _DEGREES = 5.0
 _CONTINUOUS = 5
 # The Cholesky factor of correlations 0.5^|i - j|.
 _ROOT = np.linalg.cholesky(0.5 ** np.abs(np.subtract.outer(np.arange(_CONTINUOUS), np.arange(_CONTINUOUS))))
-_KINDS = {f"v{i}": "binary" if i in (6, 7) else "continuous" for i in range(1, 11)}
 
 
 class _Population(NamedTuple):
@@ -122,7 +121,7 @@ class NoisyDesign(AdditiveDesign):
     @property
     def kinds(self) -> Mapping[str, str]:
         """Two are binary."""
-        return _KINDS
+        return {"v6": "binary", "v7": "binary"}
 
     @property
     def treatment_kind(self) -> str:
@@ -180,7 +179,8 @@ class NoisyDesign(AdditiveDesign):
         if self.binary_treatment:
             x = (x > 0.0).astype(np.float64)
         instruments = {f"w{i}": column for i, column in enumerate(w.T, start=1)}
-        return Draw(x, instruments, dict(zip(_KINDS, v.T, strict=True)), shock, noise)
+        covariates = {f"v{i}": column for i, column in enumerate(v.T, start=1)}
+        return Draw(x, instruments, covariates, shock, noise)
 
     def _instrumented(self, w: np.ndarray, first: np.ndarray) -> np.ndarray:
         """f(w, v): of mean zero given v, and variance one."""
@@ -235,11 +235,6 @@ class NoisyDemandDesign(DemandDesign):
     def name(self) -> str:
         """By the proxy, with the other settings that are not the usual ones."""
         return name_with_settings(_PROXIES[self.proxy], self, NoisyDemandDesign(proxy=self.proxy))
-
-    @property
-    def kinds(self) -> Mapping[str, str]:
-        """That of the time, and that of the proxy."""
-        return {"time": "continuous", self.proxy: "continuous" if self.proxy == "group" else self.proxy}
 
     def observed(self, covariates: Columns, seed: int | None) -> Columns:
         """The time, and the group or what stands for it."""
