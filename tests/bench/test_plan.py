@@ -149,7 +149,7 @@ def test_ready_plans_are_whole() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("title = ", "not valid TOML"),
+        ("title = ", "cannot be read as a plan in TOML"),
         ('title = "a"', r"no \[\[sweep\]\] table"),
         ("title = 3\n" + PLAN.split("\n", 2)[2], "holds the title 3; it takes"),
         (PLAN + "\nbudget = 3", "sweep 2: .* unexpected keyword argument 'budget'"),

@@ -54,7 +54,7 @@ def test_rows_of_other_versions_do_not_count(tmp_path: Path, fitted: list[int]) 
     old = replace(run_one(KEYS[0].spec), method_version=0)
     store.write(old)
     assert run(store, KEYS[:1]) == [(0, "ok", True)]
-    assert store.state(KEYS[:1]).other == (old,)
+    assert store.state(KEYS[:1]).other == [old]
 
 
 def test_workers_give_the_same_rows(tmp_path: Path) -> None:

@@ -25,12 +25,10 @@ from bgmiv.errors import BGMIVError
 from bgmiv.estimators.fitted import judge_fit
 from bgmiv.executors import Executor
 from bgmiv.fitted import FittedMethod
-from bgmiv.progress import Reporter, silent
 from bgmiv.registry import NO_INSTRUMENT, make_config
 
 __all__ = [
     "PAPER_FIXED_SCALING",
-    "Evaluation",
     "Outcome",
     "StructuralError",
     "benchmark_config",
@@ -101,14 +99,6 @@ def functional_errors(fitted: FittedMethod, grid: StructuralGrid) -> dict[str, f
     return errors
 
 
-class Evaluation(NamedTuple):
-    """A row; if the fit did not fail, also the fitted method and the data."""
-
-    row: Row
-    fitted: FittedMethod | None = None
-    data: IVData | None = None
-
-
 def benchmark_config(design: str, method: str, preset: str = "default") -> Any:
     """The config of a method's preset as the benchmark of that design runs it.
 
@@ -139,21 +129,19 @@ def run_one(spec: RunSpec) -> Row:
         >>> row.status, row.structural_mse > 0
         ('ok', True)
     """
-    return evaluate(spec).row
+    return evaluate(spec)[0]
 
 
-def evaluate(spec: RunSpec, reporter: Reporter = silent) -> Evaluation:
-    """As :func:`run_one`, with the fit and its data."""
+def evaluate(spec: RunSpec) -> tuple[Row, FittedMethod | None, IVData]:
+    """As :func:`run_one`, with the fit, unless it failed, and its data."""
     key, design = identify(spec), make_design(spec.design)
     config = benchmark_config(spec.design, spec.method, spec.preset)
     grid = design.grid()
     data = design.sample(spec.n, spec.rho, spec.seed)
     began = (time.perf_counter(), time.process_time())
     try:
-        fitted = config.fit(data, spec.seed, reporter)
-        reporter.start("grid prediction", 1)
+        fitted = config.fit(data, spec.seed)
         predicted = predict(fitted, grid.treatment, grid.covariates)
-        reporter.finish()
         times = _since(began)
         averages = functional_errors(fitted, grid)
         if count := int((~np.isfinite(predicted)).sum()):
@@ -170,7 +158,7 @@ def evaluate(spec: RunSpec, reporter: Reporter = silent) -> Evaluation:
         # FitInterrupted is also an Exception; an interrupted fit is not a failed one.
         raise
     except Exception as error:
-        return Evaluation(replace(failed_row(key, f"{type(error).__name__}: {error}"), **_since(began)))
+        return replace(failed_row(key, f"{type(error).__name__}: {error}"), **_since(began)), None, data
     # A part of the grid without points has no error; files hold finite numbers only.
     errors = [None if np.isnan(error) else error for error in structural_error(predicted, grid)]
     row = replace(
@@ -183,7 +171,7 @@ def evaluate(spec: RunSpec, reporter: Reporter = silent) -> Evaluation:
         functional_errors=averages,
         **times,
     )
-    return Evaluation(row, fitted, data)
+    return row, fitted, data
 
 
 def failed_row(key: RunKey, error: str, attempts: int = 1) -> Row:

@@ -45,7 +45,7 @@ def run_spec(spec: RunSpec) -> DemoResult:
     from bgmiv.bench.evaluate import evaluate
 
     row, fitted, data = evaluate(spec)
-    if fitted is None or data is None:
+    if fitted is None:
         return DemoResult(row)
     model = make_model(spec.method, spec.preset, spec.seed, {})
     model._keep(fitted, data, model._config(), spec.seed)
