@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-__all__ = [
-    "HistoryRow", "Prefixed", "Reporter", "RichReporter", "in_notebook", "mean_history",
-    "reporter_for", "silent",
-]  # fmt: skip
+__all__ = ["HistoryRow", "Reporter", "RichReporter", "in_notebook", "mean_history", "reporter_for", "silent"]
 
 
 class HistoryRow(NamedTuple):
@@ -52,26 +49,6 @@ class Reporter:
 
 
 silent = Reporter()
-
-
-class Prefixed(Reporter):
-    """Reports to another reporter, with a word before each phase that says what it belongs to."""
-
-    def __init__(self, reporter: Reporter, prefix: str) -> None:
-        """Nothing is reported yet."""
-        self._reporter, self._prefix = reporter, prefix
-
-    def start(self, phase: str, total: int) -> None:
-        """The other reporter starts the phase under its longer name."""
-        self._reporter.start(self._prefix + phase, total)
-
-    def advance(self, steps: int, metrics: Mapping[str, float]) -> None:
-        """Passed on as it is."""
-        self._reporter.advance(steps, metrics)
-
-    def finish(self) -> None:
-        """Passed on as it is."""
-        self._reporter.finish()
 
 
 def in_notebook() -> bool:

@@ -270,5 +270,5 @@ def _print_cells(design: str, preset: str, cells: pd.DataFrame) -> None:
     from bgmiv.bench.show import unit_text
 
     shown = cells[["method", "n", "rho", "fits", "failed", "mean", "sd", "inside", "outside", "seconds"]]
-    texts = shown.map(lambda value: f"{value:.4g}" if isinstance(value, float) else str(value)).replace("nan", "-")
-    print_table(f"{design}, preset {preset}: {unit_text(design)}, over seeds", tuple(shown), texts.to_numpy())
+    title = f"{design}, preset {preset}: {unit_text(design)}, over seeds"
+    print_table(title, tuple(shown), shown.itertuples(index=False))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,7 +34,7 @@ from bgmiv.cli.options import (
     with_options,
     writable_file,
 )
-from bgmiv.cli.output import INTERRUPTED, echo, exit_if_failed, plain, print_json, print_result, warnings_shown
+from bgmiv.cli.output import INTERRUPTED, echo, exit_if_failed, print_json, print_result, warnings_shown
 from bgmiv.cli.saved import read_treatment
 from bgmiv.errors import BGMIVError, printable
 
@@ -75,13 +76,15 @@ def fit(
     if not units.strip():
         raise option_error("say what the rows are called, such as flights", "--units")
     check_outputs({"--out": out, "--report": report, "--checkpoint": checkpoint}, data)
+    from bgmiv.data.table import select_columns
+    from bgmiv.persist.folder import check_free
+
     if out is not None:
-        _check_free(out, overwrite)
+        # What `save` would refuse once the fit is done.
+        with naming_option("--out"):
+            check_free(usable_folder(out, "--out"), overwrite=overwrite)
     if report is not None:
         writable_file(report, "--report", overwrite=overwrite)
-
-    from bgmiv.data.table import select_columns
-
     table = read_data(data, form)
     with warnings_shown():
         with naming_option("--method"):
@@ -113,17 +116,17 @@ class _AfterFit:
         self.model = model
         self.analysis: Analysis | None = None
         self.written: dict[str, str] = {}
-        self.failure = ""
-        self.code = 0
+        self.failure, self.code = "", 0
 
     @contextmanager
     def step(self, what: str) -> Iterator[None]:
         try:
             yield
         except (Exception, KeyboardInterrupt) as error:
-            why = str(error) if isinstance(error, BGMIVError) else f"{type(error).__name__}: {error}"
-            self.failure = self.failure or f"{what} failed: {why}"
-            self.code = self.code or (INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1)
+            if not self.failure:
+                why = str(error) if isinstance(error, BGMIVError) else f"{type(error).__name__}: {error}"
+                self.failure = f"{what} failed: {why}"
+                self.code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
 
     def rescue(self) -> None:
         """Save the fit in a new folder, if a step failed and it is saved nowhere."""
@@ -135,14 +138,12 @@ class _AfterFit:
 
     def print(self, as_json: bool) -> None:
         """Print the analysis and what was written; end with the exit code of what failed."""
-        from bgmiv.analysis.text import summary_text
-
         verdict = self.model.verdict_
         if as_json:
             analysis = {} if self.analysis is None else {"analysis": _record(self.analysis)}
             print_result({**self.written, **analysis}, verdict)
         elif self.analysis is not None:
-            echo(summary_text(self.analysis))
+            echo(self.analysis)
         for what, path in self.written.items():
             echo(f"{what}: {path}", err=True)
         if self.failure:
@@ -163,21 +164,12 @@ def _groups_shown(model: IVEstimator, labels: Table, table: Any, roles: ColumnRo
 
 def _record(analysis: Analysis) -> dict[str, Any]:
     """The analysis without the factors of its curves, which only code needs."""
-    record: dict[str, Any] = plain(analysis)
+    record = asdict(analysis)
     for kind in ("effects", "methods"):
-        record[kind] = plain([row.to_dict() for row in getattr(analysis, kind)])
+        record[kind] = [row.to_dict() for row in getattr(analysis, kind)]
     for curve in record["curves"]:
-        curve.pop("sources", None)
+        del curve["sources"]
     return record
-
-
-def _check_free(out: Path, overwrite: bool) -> None:
-    """Refuse a folder that `save` would refuse once the fit is done."""
-    from bgmiv.persist.folder import check_free
-
-    usable_folder(out, "--out")
-    with naming_option("--out"):
-        check_free(out, overwrite=overwrite)
 
 
 @with_options(form=csv_format, roles=column_roles)

@@ -150,9 +150,8 @@ def load_mnist(path: str | Path | None = None) -> MnistImages:
 
 def store_mnist(path: str | Path | None = None) -> Path:
     """Put the four files that `load_mnist` finds into the cache; return their folder."""
-    folder, given = _cache(), path or os.environ.get("BGMIV_MNIST")
-    contents = _contents(given)
-    if given:
+    folder, contents = _cache(), _contents(path)
+    if path or os.environ.get("BGMIV_MNIST"):
         for name, content in contents.items():
             write_whole(folder / name, content, _ADVICE)
     return folder
@@ -169,13 +168,13 @@ def digits() -> MnistImages:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise MissingExtraError("images='digits' needs scikit-learn: pip install 'pybgmiv[sklearn]'") from error
-    found = load_digits()
-    size = found.images.shape[1]
+    small = load_digits()
+    size = small.images.shape[1]
     # The weights of linear interpolation between the centres of pixels.
     position = np.clip((np.arange(_SIDE) + 0.5) * size / _SIDE - 0.5, 0.0, size - 1.0)
     weights = np.maximum(0.0, 1.0 - np.abs(position[:, None] - np.arange(size)))
-    grey = weights @ (found.images * (255.0 / 16.0)) @ weights.T
-    images, labels = np.rint(grey).astype(np.uint8), found.target.astype(np.uint8)
+    grey = weights @ (small.images * (255.0 / 16.0)) @ weights.T
+    images, labels = np.rint(grey).astype(np.uint8), small.target.astype(np.uint8)
     for array in (images, labels):
         array.setflags(write=False)
     return MnistImages(images[:-450], labels[:-450], images[-450:], labels[-450:])
@@ -191,17 +190,21 @@ def _contents(path: str | Path | None) -> dict[str, bytes]:
     folder = Path(given).expanduser() if given else _cache()
     contents = {}
     for name in _FILES:
-        stored = next((file for file in (folder / name, folder / f"{name}.gz") if file.is_file()), None)
-        if given and stored is None:
-            raise StoreError(f"{folder} lacks {name} (as it is, or with .gz)")
         try:
-            contents[name] = _checked(name, stored) if stored else _fetch(name, folder)
+            contents[name] = _stored(name, folder)
         except StoreError:
-            # A damaged file in the cache is fetched again.
-            if given or stored is None:
+            # A file that is damaged in the cache, or is not there, is fetched.
+            if given:
                 raise
             contents[name] = _fetch(name, folder)
     return contents
+
+
+def _stored(name: str, folder: Path) -> bytes:
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.is_file():
+            return _checked(name, path)
+    raise StoreError(f"{folder} lacks {name} (as it is, or with .gz)")
 
 
 def _checked(name: str, path: Path) -> bytes:
