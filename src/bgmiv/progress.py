@@ -71,22 +71,14 @@ class RichReporter(Reporter):
 
     def __init__(self, label: str = "") -> None:
         """`label` stands before the phase's name."""
-        from rich import progress
         from rich.console import Console
+        from rich.progress import Progress, TextColumn
 
         self._notebook = in_notebook()
         console = Console(width=100, color_system=None, force_jupyter=False) if self._notebook else Console(stderr=True)
-        self._progress = progress.Progress(
-            progress.TextColumn("{task.description}"),
-            progress.BarColumn(bar_width=28),
-            progress.TaskProgressColumn(),
-            progress.TextColumn("{task.fields[loss]}", style="dim"),
-            progress.TimeElapsedColumn(),
-            progress.TextColumn("left", style="dim"),
-            progress.TimeRemainingColumn(),
-            console=console,
-            disable=self._notebook,
-        )
+        # Phase, bar, share and time left, then the loss.
+        columns = (*Progress.get_default_columns(), TextColumn("{task.fields[loss]}", style="dim"))
+        self._progress = Progress(*columns, console=console, disable=self._notebook)
         self._label = f"{label}: " if label else ""
         self._task: TaskID | None = None
         self._output: Any = None

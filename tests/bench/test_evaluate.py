@@ -33,6 +33,7 @@ class Constant:
     closed_form: bool = False
     is_linear: bool = False
     first_stage_f: float | None = None
+    use_instrument: bool = True
 
     @property
     def verdict(self) -> Verdict | None:

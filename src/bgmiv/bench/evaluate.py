@@ -151,7 +151,7 @@ def evaluate(spec: RunSpec) -> tuple[Row, FittedMethod | None, IVData]:
             data,
             Rows(data.covariates, data.weights),
             lambda part: config.fit(part, spec.seed),
-            use_instrument=getattr(config, "use_instrument", True),
+            use_instrument=config.use_instrument,
             seed=spec.seed,
         )
     except KeyboardInterrupt:
@@ -176,6 +176,7 @@ def evaluate(spec: RunSpec) -> tuple[Row, FittedMethod | None, IVData]:
 
 def failed_row(key: RunKey, error: str, attempts: int = 1) -> Row:
     """The row of a run that gave no result."""
+    jax = sys.modules.get("jax")
     return Row(
         **asdict(key.spec),
         method_version=key.method_version,
@@ -188,7 +189,8 @@ def failed_row(key: RunKey, error: str, attempts: int = 1) -> Row:
         structural_mse_outside=None,
         seconds=0.0,
         cpu_seconds=0.0,
-        compilation_cache=_has_compilation_cache(),
+        # A fit without JAX has no programs to keep.
+        compilation_cache=jax is not None and jax.config.values.get("jax_compilation_cache_dir") is not None,
         versions={"python": platform.python_version()} | versions(*_LIBRARIES),
         timestamp=datetime.now(UTC).isoformat(timespec="seconds"),
     )
@@ -208,12 +210,6 @@ def _evidence(fitted: FittedMethod) -> dict[str, float | int | None]:
     # Why networks were not trained is a text; how much may have been left for them is the number behind it.
     known.pop("networks")
     return {name: value if value is None or np.isfinite(value) else None for name, value in known.items()}
-
-
-def _has_compilation_cache() -> bool:
-    """Whether programs that were compiled are kept; a fit without JAX has none."""
-    jax = sys.modules.get("jax")
-    return jax is not None and jax.config.values.get("jax_compilation_cache_dir") is not None
 
 
 class Outcome(NamedTuple):

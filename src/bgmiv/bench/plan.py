@@ -173,6 +173,11 @@ class Plan:
         """The runs of all sweeps, each once."""
         return tuple(dict.fromkeys(spec for sweep in self.sweeps for spec in sweep.specs()))
 
+    @property
+    def keys(self) -> list[RunKey]:
+        """Their keys under this version's algorithms."""
+        return [identify(spec) for spec in self.specs]
+
     def part(
         self,
         *,

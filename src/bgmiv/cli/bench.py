@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Exit, Option
 
 from bgmiv.cli.options import choice, naming_option, option_error, split_commas, usable_folder
-from bgmiv.cli.output import INTERRUPTED, counted, echo, print_json, print_table
+from bgmiv.cli.output import counted, echo, print_json, print_table
 from bgmiv.executors import Executor, InProcess, LocalPool, RayCluster
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from bgmiv.bench.plan import Plan, RunKey
+    from bgmiv.bench.plan import Plan
     from bgmiv.bench.store import RowStore, StoreState
 __all__ = ["gc", "merge", "plans", "report", "run", "show", "status"]
 
@@ -50,17 +48,15 @@ def run(
     usable_folder(store, "--store")
 
     from bgmiv.bench.evaluate import run_plan
-    from bgmiv.bench.plan import identify
     from bgmiv.bench.store import RowStore
 
     rows = RowStore(store)
     rows.keep_plan(wanted)
-    keys = [identify(spec) for spec in wanted.specs]
-    state = rows.state(keys)
+    state = rows.state(wanted.keys)
     _echo_problems(state)
     left = len(state.left)
     elsewhere = f", {len(state.running)} of them running elsewhere" if state.running else ""
-    echo(f"{len(keys)} fits: {len(state.done)} done before, {left} to run{elsewhere}.", err=True)
+    echo(f"{len(state.done) + left} fits: {len(state.done)} done before, {left} to run{elsewhere}.", err=True)
     failed = 0
     try:
         for row, ours in counted(run_plan(state.left, rows, where), left):
@@ -69,8 +65,8 @@ def run(
             maker = f"{row.seconds:.1f} s" if ours else "by another runner"
             echo(f"  {row.spec}: {result} ({maker})", err=True)
     except KeyboardInterrupt:
-        echo(f"Interrupted. Finished rows are kept in {store}; run the same command again to go on.", err=True)
-        raise Exit(INTERRUPTED) from None
+        advice = f"Interrupted. Finished rows are kept in {store}; run the same command again to go on."
+        raise KeyboardInterrupt(advice) from None
     if failed:
         echo(f"{failed} of {left} fits failed; run the same command again to try them again.", err=True)
         raise Exit(1)
@@ -90,7 +86,7 @@ def status(
     plan: Annotated[str | None, Option(help="A ready plan or a TOML file; else the plans run into it.")] = None,
 ) -> None:
     """Show the progress of a store: what is done or running, and what failed, is missing or is damaged."""
-    from bgmiv.bench.plan import identify, load_plan
+    from bgmiv.bench.plan import load_plan
 
     store = _opened(folder)
     with naming_option("--plan"):
@@ -98,8 +94,8 @@ def status(
     if not wanted:
         echo(f"{len(store.contents().rows)} rows in {folder}, and no plan: name one with --plan.")
     for each in wanted:
-        _print_status(each, [identify(spec) for spec in each.specs], store)
-    state = store.state(identify(spec) for each in wanted for spec in each.specs)
+        _print_status(each, store)
+    state = store.state(key for each in wanted for key in each.keys)
     for row in state.failed:
         echo(f"failed: {row.spec}: {row.error}")
     _echo_problems(state)
@@ -114,10 +110,12 @@ def show(folder: Folder, as_json: Annotated[bool, Option("--json", help="Every r
     if not stored:
         echo(f"No rows in {folder} yet; bgmiv bench run --store {folder} makes them.")
         return
-    from bgmiv.bench.show import Summary, read_rows
+    from bgmiv.bench.show import Summary, read_rows, unit_text
 
+    names = ["method", "n", "rho", "fits", "failed", "mean", "sd", "inside", "outside", "seconds"]
     for (design, preset), cells in Summary(read_rows(stored)).to_frame().groupby(["design", "preset"], sort=False):
-        _print_cells(design, preset, cells)
+        title = f"{design}, preset {preset}: {unit_text(design)}, over seeds"
+        print_table(title, names, cells[names].itertuples(index=False))
     for row in stored:
         if row.status != "ok":
             echo(f"{row.spec} failed: {row.error}")
@@ -254,9 +252,9 @@ def _opened(folder: Path) -> RowStore:
     return RowStore(folder)
 
 
-def _print_status(plan: Plan, keys: Sequence[RunKey], store: RowStore) -> None:
-    state = store.state(keys)
-    parts = (keys, state.done, state.running, state.failed, state.missing)
+def _print_status(plan: Plan, store: RowStore) -> None:
+    state = store.state(plan.keys)
+    parts = (plan.keys, state.done, state.running, state.failed, state.missing)
     counts = [Counter(each.spec.cell for each in part) for part in parts]
     lines: list[tuple[object, ...]] = []
     for cell in counts[0]:
@@ -264,11 +262,3 @@ def _print_status(plan: Plan, keys: Sequence[RunKey], store: RowStore) -> None:
         lines.append((f"{design} n={size} rho={level:g} {method} ({preset})", *(count[cell] for count in counts)))
     lines.append(("all", *map(len, parts)))
     print_table(f"{plan.name}: {plan.title}", ("cell", "planned", "done", "running", "failed", "missing"), lines)
-
-
-def _print_cells(design: str, preset: str, cells: pd.DataFrame) -> None:
-    from bgmiv.bench.show import unit_text
-
-    shown = cells[["method", "n", "rho", "fits", "failed", "mean", "sd", "inside", "outside", "seconds"]]
-    title = f"{design}, preset {preset}: {unit_text(design)}, over seeds"
-    print_table(title, tuple(shown), shown.itertuples(index=False))

@@ -157,11 +157,8 @@ class ColumnRoles(NamedTuple):
         from bgmiv.data.formula import formula_columns
         from bgmiv.data.table import complete_rows
 
-        columns = {**self.names, "sample_weight": self.shared["sample_weight"], "clusters": self.shared["clusters"]}
-        if self.formula is not None:
-            columns["formula"] = formula_columns(self.formula, table)
-        used: list[str] = []
-        for names in columns.values():
+        used = [] if self.formula is None else [*formula_columns(self.formula, table)]
+        for names in (*self.names.values(), self.shared["sample_weight"], self.shared["clusters"]):
             used += [names] if isinstance(names, str) else names or []
         return complete_rows(table, dict.fromkeys(used))
 

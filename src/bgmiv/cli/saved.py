@@ -176,7 +176,12 @@ def effect(
             effects = _effects_of_rows(model, table, pair, by, rows, sample_weight, level)
     if as_json:
         record = {"outcome": outcome, "treatment": variable.name, "t0": pair[0], "t1": pair[1], "level": level}
-        print_result({**record, "effects": [_effect_record(effect) for effect in effects]}, model.verdict_)
+        parts = [
+            {"group": row.group, "n_rows": row.n_rows, **row.interval.to_dict(), "note": row.interval.note}
+            | {"interpolated": row.interpolated}
+            for row in effects
+        ]
+        print_result({**record, "effects": parts}, model.verdict_)
     else:
         _print_effects(effects, outcome, variable, pair, level)
     exit_if_failed(model.verdict_)
@@ -271,11 +276,6 @@ def _holds_rows_of(model: IVEstimator, table: Any) -> bool:
     return bool(np.isclose(effective_f, saved.diagnosis["effective-f"].numbers["effective_f"], rtol=1e-6))
 
 
-def _effect_record(row: _Row) -> dict[str, Any]:
-    parts = {**row.interval.to_dict(), "note": row.interval.note, "interpolated": row.interpolated}
-    return {"group": row.group, "n_rows": row.n_rows, **parts}
-
-
 def _print_effects(rows: list[_Row], outcome: str, variable: Variable, pair: tuple[Any, Any], level: float) -> None:
     import numpy as np
 
@@ -287,22 +287,20 @@ def _print_effects(rows: list[_Row], outcome: str, variable: Variable, pair: tup
         estimate, lower, upper = (", ".join(f"{value:.4g}" for value in np.atleast_1d(part)) for part in ends)
         interval = row.interval.set_text or f"{lower} to {upper}"
         lines.append((row.group, f"{row.n_rows:,}", estimate, interval, f"{float(row.interval.in_support):.0%}"))
-    notes = {
-        "Intervals are Anderson-Rubin sets, which are robust to weak instruments.": any(
-            row.interval.method == ANDERSON_RUBIN for row in rows
-        ),
-        "The instruments are too weak for these intervals, which are too narrow: give --data with the rows of the fit.":
-            any(row.interval.note for row in rows),
-        "Interpolated between points of the stored curve; --data DATA computes the exact value.": any(
-            row.interpolated for row in rows
-        ),
-    }  # fmt: skip
+    notes = []
+    if any(row.interval.method == ANDERSON_RUBIN for row in rows):
+        notes.append("Intervals are Anderson-Rubin sets, which are robust to weak instruments.")
+    if any(row.interval.note for row in rows):
+        notes.append("The instruments are too weak for these intervals, which are too narrow:")
+        notes.append("give --data with the rows of the fit.")
+    if any(row.interpolated for row in rows):
+        notes.append("Interpolated between points of the stored curve; --data DATA computes the exact value.")
     t0, t1 = (value if variable.levels else f"{value:g}" for value in pair)
     print_table(
         f"Average effect of {variable.name} {t1} instead of {t0} on {outcome}",
         ("group", "rows", "effect", f"{percent(level)} interval", "in support"),
         lines,
-        caption="\n".join(note for note, holds in notes.items() if holds),
+        caption="\n".join(notes),
     )
 
 
