@@ -78,8 +78,8 @@ def demand(name: str) -> Callable[[int, int], Sample]:
     """A design of the paper: the season moves price and demand, the group demand alone."""
 
     def sample(n: int, seed: int) -> Sample:
-        draw = draw_demand(n, 0.5, seed)
-        parts = {"shared": draw.time[:, None], "outcome-only": np.asarray(draw.group, float)[:, None]}
+        covariates = draw_demand(n, seed).covariates
+        parts = {"shared": covariates["time"][:, None], "outcome-only": covariates["group"][:, None]}
         return Sample(make_design(name).sample(n, 0.5, seed), parts)
 
     return sample

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bgmiv.bench import InProcess, Plan, Row, RowStore, Sweep, identify, run_plan
-from bgmiv.executors import Done, Executor, RayCluster
+from bgmiv.executors import Executor, RayCluster
 
 NODES = 4
 PLAN = Plan(
@@ -62,7 +62,7 @@ def main() -> None:
     try:
         away = RayCluster(address=cluster.address)
         probes = away.map(ray_nodes.node_of, range(2 * NODES))
-        used = {probe.result for probe in probes if isinstance(probe, Done)}
+        used = {probe.result for probe in probes if not probe.lost}
         with tempfile.TemporaryDirectory() as folder:
             start = time.perf_counter()
             there = rows_by(away, Path(folder) / "ray")

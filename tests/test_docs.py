@@ -64,6 +64,14 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert broken == []
 
 
+def test_the_files_that_a_contributor_is_sent_to_exist() -> None:
+    named = re.findall(r"`([\w./-]+(?:\.(?:py|md|toml)|/))`", (ROOT / "CONTRIBUTING.md").read_text())
+    places = (ROOT, ROOT / "src" / "bgmiv")
+    missing = [name for name in named if not any((place / name).exists() for place in places)]
+    assert len(named) > 50
+    assert [name for name in missing if "NAME" not in name] == []
+
+
 def test_every_page_is_in_a_table_of_contents() -> None:
     listed = {DOCS / "index.md"}
     for page in PAGES:

@@ -69,14 +69,7 @@ _HOMES = {
     "bgmiv.adapters.sklearn": "IVRegressor",
     "bgmiv.analysis.analysis": "Analysis",
     "bgmiv.analysis.compare": "Comparison compare",
-    "bgmiv.baselines.control_function": "ControlFunction",
-    "bgmiv.baselines.deepgmm": "DeepGMM",
-    "bgmiv.baselines.deepiv": "DeepIV",
-    "bgmiv.baselines.dfiv": "DFIV",
-    "bgmiv.baselines.kiv": "KIV",
-    "bgmiv.baselines.npiv": "NPIV",
-    "bgmiv.baselines.tsls": "TSLS",
-    "bgmiv.bgm.estimator": "BGMIV BGMIVConfig FittedBGMIV",
+    "bgmiv.bgm.estimator": "BGMIVConfig FittedBGMIV",
     "bgmiv.data": "BlockSpec FixedAffine IVData Identity RoleScaling Standardise",
     "bgmiv.data.files": "read_table",
     "bgmiv.designs.empirical": "load_empirical",
@@ -97,9 +90,14 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return VERSION
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'bgmiv' has no attribute '{name}'")
-    return getattr(import_module(_HOME_OF[name]), name)
+    if name in _HOME_OF:
+        return getattr(import_module(_HOME_OF[name]), name)
+    from bgmiv.registry import METHODS
+
+    for method in METHODS.values():
+        if method.estimator == name:
+            return method.estimator_class()
+    raise AttributeError(f"module 'bgmiv' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:

@@ -73,7 +73,8 @@ def write_whole(path: Path, content: bytes, advice: str = _ADVICE) -> None:
     Raises:
         StoreError: it cannot be written, or is no file; the old file is as it was.
     """
-    path = _behind_links(path)
+    with writing(path):
+        path = Path(os.path.realpath(path))
     if os.path.lexists(path) and not path.is_file():
         raise StoreError(f"{path} is no file, and is not replaced. Name a file.")
     temporary = path.with_name(f".{path.name[:100]}-{secrets.token_hex(6)}.tmp")
@@ -121,11 +122,6 @@ def append_lines(path: Path, lines: Iterable[bytes], advice: str = _ADVICE) -> N
             raise
 
 
-def _behind_links(path: Path) -> Path:
-    with writing(path):
-        return Path(os.path.realpath(path))
-
-
 def safe_name(name: str) -> str:
     """A name for files and anchors: a design's name may come from a stranger's store."""
     return "".join(sign if sign.isascii() and (sign.isalnum() or sign in "-_") else "-" for sign in name)[:80]
@@ -133,7 +129,7 @@ def safe_name(name: str) -> str:
 
 def remove_strays(path: Path, older_than: float = 600.0) -> None:
     """Remove what killed processes have left of writing that file: a write takes milliseconds, not so many seconds."""
-    path = _behind_links(path)
+    path = Path(os.path.realpath(path))
     for stray in path.parent.glob(f".{glob.escape(path.name[:100])}-{'[0-9a-f]' * 12}.tmp"):
         with suppress(OSError):
             if time.time() - stray.stat().st_mtime >= older_than:
@@ -200,10 +196,8 @@ def enable_compilation_cache() -> None:
     folder = cache_folder()
     if folder is None or jax.config.values.get("jax_compilation_cache_dir") is not None:
         return
-    try:
+    with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return
     if not os.access(folder, os.W_OK):
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))

@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-__all__ = [
-    "HistoryRow", "Prefixed", "Reporter", "RichReporter", "in_notebook", "mean_history",
-    "reporter_for", "silent",
-]  # fmt: skip
+__all__ = ["HistoryRow", "Reporter", "RichReporter", "in_notebook", "mean_history", "reporter_for", "silent"]
 
 
 class HistoryRow(NamedTuple):
@@ -54,26 +51,6 @@ class Reporter:
 silent = Reporter()
 
 
-class Prefixed(Reporter):
-    """Reports to another reporter, with a word before each phase that says what it belongs to."""
-
-    def __init__(self, reporter: Reporter, prefix: str) -> None:
-        """Nothing is reported yet."""
-        self._reporter, self._prefix = reporter, prefix
-
-    def start(self, phase: str, total: int) -> None:
-        """The other reporter starts the phase under its longer name."""
-        self._reporter.start(self._prefix + phase, total)
-
-    def advance(self, steps: int, metrics: Mapping[str, float]) -> None:
-        """Passed on as it is."""
-        self._reporter.advance(steps, metrics)
-
-    def finish(self) -> None:
-        """Passed on as it is."""
-        self._reporter.finish()
-
-
 def in_notebook() -> bool:
     """Whether this is the process of a Jupyter kernel."""
     ipython = sys.modules.get("IPython")
@@ -94,22 +71,14 @@ class RichReporter(Reporter):
 
     def __init__(self, label: str = "") -> None:
         """`label` stands before the phase's name."""
-        from rich import progress
         from rich.console import Console
+        from rich.progress import Progress, TextColumn
 
         self._notebook = in_notebook()
         console = Console(width=100, color_system=None, force_jupyter=False) if self._notebook else Console(stderr=True)
-        self._progress = progress.Progress(
-            progress.TextColumn("{task.description}"),
-            progress.BarColumn(bar_width=28),
-            progress.TaskProgressColumn(),
-            progress.TextColumn("{task.fields[loss]}", style="dim"),
-            progress.TimeElapsedColumn(),
-            progress.TextColumn("left", style="dim"),
-            progress.TimeRemainingColumn(),
-            console=console,
-            disable=self._notebook,
-        )
+        # Phase, bar, share and time left, then the loss.
+        columns = (*Progress.get_default_columns(), TextColumn("{task.fields[loss]}", style="dim"))
+        self._progress = Progress(*columns, console=console, disable=self._notebook)
         self._label = f"{label}: " if label else ""
         self._task: TaskID | None = None
         self._output: Any = None

@@ -45,12 +45,11 @@ class Method:
     estimator: str  # the class that users construct
     style: PlotStyle  # how it is drawn
     presets: tuple[str, ...] = ("default", "paper")  # the keys of `PRESETS`
-    preset_versions: Mapping[str, int] = field(default_factory=dict)  # of presets that changed when others did not
-    algorithm_version: int = 1  # of the other presets
+    versions: Mapping[str, int] = field(default_factory=dict)  # of the presets whose estimates have changed
 
     def version_of(self, preset: str) -> int:
         """The algorithm version of a preset."""
-        return self.preset_versions.get(preset, self.algorithm_version)
+        return self.versions.get(preset, 1)
 
     def estimator_class(self) -> Any:
         """The class that users construct."""
@@ -82,15 +81,15 @@ _ENTRIES = (
     Method("kiv", "KIV", "baselines.kiv", "KIV", PlotStyle("#CC79A7", (0, (3, 1, 1, 1)), marker="D")),
     Method(
         "deepiv", "DeepIV", "baselines.deepiv", "DeepIV", PlotStyle("#56B4E9", (0, (7, 1)), marker="^"),
-        preset_versions=_SECOND,
+        versions=_SECOND,
     ),
     Method(
         "dfiv", "DFIV", "baselines.dfiv", "DFIV", PlotStyle("#E69F00", (0, (8, 2, 2, 2)), marker="s"),
-        preset_versions=_SECOND,
+        versions=_SECOND,
     ),
     Method(
         "deepgmm", "DeepGMM", "baselines.deepgmm", "DeepGMM",
-        PlotStyle("#7F7F7F", (0, (4, 1, 1, 1, 1, 1)), marker="P"), preset_versions=_SECOND,
+        PlotStyle("#7F7F7F", (0, (4, 1, 1, 1, 1, 1)), marker="P"), versions=_SECOND,
     ),
 )  # fmt: skip
 
@@ -99,10 +98,10 @@ METHODS: dict[str, Method] = {entry.name: entry for entry in _ENTRIES}
 
 def find_method(name: str) -> Method:
     """The entry of a method, also by the name of its no-instrument version; an unknown name is a `ConfigError`."""
-    known = name.removesuffix(NO_INSTRUMENT)
-    if known not in METHODS:
+    method = METHODS.get(name.removesuffix(NO_INSTRUMENT))
+    if method is None:
         raise ConfigError(f"unknown method '{name}'; known methods: {', '.join(method_names())}.")
-    return METHODS[known]
+    return method
 
 
 def load(folder: str | Path) -> IVEstimator:

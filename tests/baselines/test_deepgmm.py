@@ -19,12 +19,12 @@ from bgmiv.baselines.deepgmm import (
     residuals_of,
     violation,
 )
-from bgmiv.baselines.members import CovariateNet
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import ScaledData
 from bgmiv.designs import VectorProxyDesign
 from bgmiv.effects import predict
 from bgmiv.errors import ConfigError, DivergedError
+from bgmiv.estimators.members import CovariateNet
 from bgmiv.nn.settings import FeatureConfig
 from bgmiv.training import TrainingData, training_data
 

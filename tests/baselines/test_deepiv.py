@@ -20,13 +20,13 @@ from bgmiv.baselines.deepiv import (
     pair_loss,
     paper_preset,
 )
-from bgmiv.baselines.members import Best, CovariateNet, Learner
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import ScaledData
 from bgmiv.data.schema import BlockKind, CovariateBlock
 from bgmiv.designs import VectorProxyDesign
 from bgmiv.effects import predict
 from bgmiv.errors import ConfigError
+from bgmiv.estimators.members import Best, CovariateNet, Learner
 from bgmiv.likelihood import Bernoulli, GaussianMixture
 from bgmiv.nn.settings import FeatureConfig
 from bgmiv.training import Row, training_data

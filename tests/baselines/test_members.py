@@ -12,12 +12,12 @@ import bgmiv
 from bgmiv.baselines.deepgmm import DeepGMM
 from bgmiv.baselines.deepiv import DeepIV
 from bgmiv.baselines.dfiv import DFIV
-from bgmiv.baselines.members import FittedMembers, Member, MemberRows, NetworkConfig
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.schema import Schema
 from bgmiv.designs import VectorProxyDesign
 from bgmiv.effects import predict
 from bgmiv.errors import ConfigError, DivergedError
+from bgmiv.estimators.members import FittedMembers, Member, MemberRows, NetworkConfig
 from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.progress import HistoryRow, Reporter
 

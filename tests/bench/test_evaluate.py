@@ -33,6 +33,7 @@ class Constant:
     closed_form: bool = False
     is_linear: bool = False
     first_stage_f: float | None = None
+    use_instrument: bool = True
 
     @property
     def verdict(self) -> Verdict | None:
@@ -72,12 +73,11 @@ def test_a_row_holds_what_was_measured_and_is_repeatable() -> None:
 
 
 def test_the_fit_and_its_data_come_with_the_row() -> None:
-    evaluation = evaluate(SPEC)
-    assert evaluation.data is not None
-    assert evaluation.data.n_rows == SPEC.n
-    assert evaluation.fitted is not None
+    _, fitted, data = evaluate(SPEC)
+    assert data.n_rows == SPEC.n
+    assert fitted is not None
     covariates = {"time": np.array([5.0, 5.0]), "group": np.array([1.0, 2.0])}
-    assert predict(evaluation.fitted, np.array([15.0, 20.0]), covariates).shape == (2,)
+    assert predict(fitted, np.array([15.0, 20.0]), covariates).shape == (2,)
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,8 @@ def test_whole_and_decimal_numbers_name_the_same_run() -> None:
 def test_a_run_is_its_specification_and_the_algorithm_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = RunSpec("demand", 100, 0.5, "tsls-noiv", "default", 0)
     key = identify(spec)
-    assert (key.spec, key.method_version, key.design_version) == (spec, METHODS["tsls"].algorithm_version, 1)
-    monkeypatch.setitem(METHODS, "tsls", replace(METHODS["tsls"], algorithm_version=7))
+    assert (key.spec, key.method_version, key.design_version) == (spec, METHODS["tsls"].version_of("default"), 1)
+    monkeypatch.setitem(METHODS, "tsls", replace(METHODS["tsls"], versions={"default": 7}))
     monkeypatch.setitem(DESIGNS, "demand", replace(DESIGNS["demand"], algorithm_version=3))
     later = identify(spec)
     assert later == replace(key, method_version=7, design_version=3)
@@ -149,7 +149,7 @@ def test_ready_plans_are_whole() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("title = ", "not valid TOML"),
+        ("title = ", "cannot be read as a plan in TOML"),
         ('title = "a"', r"no \[\[sweep\]\] table"),
         ("title = 3\n" + PLAN.split("\n", 2)[2], "holds the title 3; it takes"),
         (PLAN + "\nbudget = 3", "sweep 2: .* unexpected keyword argument 'budget'"),

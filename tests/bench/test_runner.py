@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from bgmiv.bench.evaluate import failed_row, run_one, run_plan
 from bgmiv.bench.plan import RunKey, RunSpec, identify
 from bgmiv.bench.store import Row, RowStore
 from bgmiv.errors import BGMIVError
-from bgmiv.executors import Died, Done, InProcess, LocalPool, Task
+from bgmiv.executors import Done, InProcess, LocalPool
 
 KEYS = tuple(identify(RunSpec("demand", 100, 0.5, "tsls", "default", seed)) for seed in range(4))
 
@@ -54,7 +54,7 @@ def test_rows_of_other_versions_do_not_count(tmp_path: Path, fitted: list[int]) 
     old = replace(run_one(KEYS[0].spec), method_version=0)
     store.write(old)
     assert run(store, KEYS[:1]) == [(0, "ok", True)]
-    assert store.state(KEYS[:1]).other == (old,)
+    assert store.state(KEYS[:1]).other == [old]
 
 
 def test_workers_give_the_same_rows(tmp_path: Path) -> None:
@@ -121,9 +121,9 @@ def test_other_algorithms_than_at_the_start_are_an_error(tmp_path: Path) -> None
 def test_a_lost_worker_gives_a_failed_row(tmp_path: Path) -> None:
     @dataclass(frozen=True)
     class Dying(InProcess):
-        def map(self, task: Task, items: Iterable[Any]) -> Iterator[Done | Died]:
+        def map(self, task: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Done]:
             for item in items:
-                yield Died(item, "the worker process ended", 2)
+                yield Done(item, lost="the worker process ended")
 
     ((row, _),) = run_plan(KEYS[:1], RowStore(tmp_path), Dying())
     assert (row.status, row.attempts, row.error) == ("failed", 2, "the worker process ended")

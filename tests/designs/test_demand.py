@@ -16,40 +16,43 @@ def test_season_and_demand_by_hand() -> None:
 
 
 def test_equations_hold_row_by_row() -> None:
-    draw = draw_demand(500, rho=1.0, seed=2)
-    np.testing.assert_allclose(draw.price, 25 + (draw.cost + 3) * season(draw.time) + draw.shock, rtol=1e-14)
+    draw, data = draw_demand(500, seed=2), DemandDesign().sample(500, rho=1.0, seed=2)
+    time, group, cost = draw.covariates["time"], draw.covariates["group"], draw.instruments["cost"]
+    np.testing.assert_allclose(draw.treatment, 25 + (cost + 3) * season(time) + draw.shock, rtol=1e-14)
     # With rho = 1 the disturbance is the price shock itself.
-    np.testing.assert_allclose(draw.outcome - demand(draw.price, draw.time, draw.group), draw.shock, atol=1e-10)
-    np.testing.assert_array_equal(draw_demand(10, 1.0, 2).outcome, draw.outcome[:10])
+    np.testing.assert_allclose(data.outcome - demand(draw.treatment, time, group), draw.shock, atol=1e-10)
+    np.testing.assert_array_equal(DemandDesign().sample(10, 1.0, 2).outcome, data.outcome[:10])
 
 
 def test_distributions() -> None:
-    draw = draw_demand(70_000, rho=0.6, seed=0)
-    values, counts = np.unique(draw.group, return_counts=True)
+    draw, data = draw_demand(70_000, seed=0), DemandDesign().sample(70_000, 0.6, 0)
+    time, group, cost = draw.covariates["time"], draw.covariates["group"], draw.instruments["cost"]
+    values, counts = np.unique(group, return_counts=True)
     np.testing.assert_array_equal(values, np.arange(1, 8))
     assert np.abs(counts / 10_000 - 1).max() < 0.05
-    assert 0 <= draw.time.min() < 0.01 < 9.99 < draw.time.max() <= 10
-    disturbance = draw.outcome - demand(draw.price, draw.time, draw.group)
+    assert 0 <= time.min() < 0.01 < 9.99 < time.max() <= 10
+    disturbance = data.outcome - demand(draw.treatment, time, group)
     assert disturbance.std() == pytest.approx(1.0, abs=0.02)
     assert np.corrcoef(disturbance, draw.shock)[0, 1] == pytest.approx(0.6, abs=0.02)
-    assert abs(np.corrcoef(disturbance, draw.cost)[0, 1]) < 0.02
-    assert abs(np.corrcoef(draw.cost, draw.shock)[0, 1]) < 0.02
+    assert abs(np.corrcoef(disturbance, cost)[0, 1]) < 0.02
+    assert abs(np.corrcoef(cost, draw.shock)[0, 1]) < 0.02
 
 
 def test_support_covers_99_percent_of_prices_at_every_season() -> None:
-    draw = draw_demand(200_000, 0.5, 1)
-    low, high = price_support(draw.time)
-    inside = (low <= draw.price) & (draw.price <= high)
+    draw = draw_demand(200_000, 1)
+    time = draw.covariates["time"]
+    low, high = price_support(time)
+    inside = (low <= draw.treatment) & (draw.treatment <= high)
     for start in range(10):
-        assert inside[np.floor(draw.time) == start].mean() == pytest.approx(0.99, abs=0.004)
+        assert inside[np.floor(time) == start].mean() == pytest.approx(0.99, abs=0.004)
 
 
 def test_demand_confounded_scales_the_disturbance_alone() -> None:
-    plain, data = draw_demand(300, 0.9, 4), DemandConfoundedDesign().sample(300, 0.9, 4)
-    structural = demand(plain.price, plain.time, plain.group)
+    plain, data = DemandDesign().sample(300, 0.9, 4), DemandConfoundedDesign().sample(300, 0.9, 4)
+    structural = demand(plain.treatment, *plain.covariates.T)
     np.testing.assert_allclose(data.outcome - structural, 50.0 * (plain.outcome - structural), atol=1e-9)
-    np.testing.assert_array_equal(data.treatment, plain.price)
-    np.testing.assert_array_equal(data.instruments[:, 0], plain.cost)
+    np.testing.assert_array_equal(data.treatment, plain.treatment)
+    np.testing.assert_array_equal(data.instruments, plain.instruments)
     np.testing.assert_array_equal(DemandConfoundedDesign().grid().truth, DemandDesign().grid().truth)
 
 
@@ -74,7 +77,7 @@ def test_noise_around_prototypes_is_fresh_in_samples_and_on_the_grid_even_when_t
     design = VectorProxyDesign(vector_dim=64, feature_seed=3)
     prototypes = design.prototypes()
     grid_noise = design.grid().covariates["proxy"] - prototypes[demand_grid()[2].astype(int) - 1]
-    group = draw_demand(2800, 0.5, seed=3).group.astype(int)
+    group = draw_demand(2800, seed=3).covariates["group"].astype(int)
     train_noise = design.sample(2800, 0.5, seed=3).covariates[:, 1:] - prototypes[group - 1]
     for noise in (grid_noise, train_noise):
         assert noise.std() == pytest.approx(0.5, rel=0.02)

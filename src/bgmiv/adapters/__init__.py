@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from bgmiv.data.table import is_table, read_columns
 from bgmiv.errors import ConfigError, DataError
 
-__all__ = ["fit_arguments", "matrix_columns", "named_columns", "one_column", "unfitted_copy", "unused_name"]
+__all__ = ["fitted_copy", "given", "matrix_columns", "named_columns", "one_column", "unfitted_copy"]
 
 
 def named_columns(values: Any, argument: str, prefix: str) -> dict[str, Any]:
@@ -56,13 +56,6 @@ def one_column(values: Any, argument: str) -> Any:
     return columns[0]
 
 
-def unused_name(name: str, taken: Container[str]) -> str:
-    """The name, with underscores appended until it is new."""
-    while name in taken:
-        name += "_"
-    return name
-
-
 def unfitted_copy(estimator: Any) -> Any:
     """A bgmiv method with the same arguments, or `BGMIV()` for None."""
     if estimator is None:
@@ -74,11 +67,22 @@ def unfitted_copy(estimator: Any) -> Any:
     return type(estimator)(**deepcopy(estimator.get_params(deep=False)))
 
 
-def fit_arguments(data: dict[str, Any], sample_weight: Any, clusters: Any) -> dict[str, str]:
-    """Add weights and clusters, where given, to the columns, and name them as arguments of `fit_table`."""
-    names = {}
-    for argument, values in (("sample_weight", sample_weight), ("clusters", clusters)):
-        if values is not None:
-            names[argument] = unused_name(argument, data)
-            data[names[argument]] = values
-    return names
+def fitted_copy(estimator: Any, blocks: Mapping[str, Any] | None, roles: Mapping[str, Mapping[str, Any]]) -> Any:
+    """A copy of a bgmiv method, fitted on columns by their roles; equal names of columns are told apart."""
+    data: dict[str, Any] = {}
+    names: dict[str, Any] = {}
+    for role, columns in roles.items():
+        names[role] = []
+        for name, values in columns.items():
+            while name in data:
+                name += "_"
+            data[name] = values
+            names[role].append(name)
+        if role not in ("instruments", "covariates"):
+            (names[role],) = names[role]
+    return unfitted_copy(estimator).fit_table(data, blocks=blocks, **names)
+
+
+def given(**columns: Any) -> dict[str, dict[str, Any]]:
+    """Roles of one column each, without those that are None."""
+    return {role: {role: values} for role, values in columns.items() if values is not None}

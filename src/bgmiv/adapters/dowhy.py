@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import norm
 
 from bgmiv.adapters import unfitted_copy
@@ -114,12 +113,11 @@ class DoWhyEstimator(_BASE):  # type: ignore[misc]
         """
         self.update_input(treatment_value, control_value, target_units)
         self._asked = self._units(data, target_units)
-        effects = self._effects(self._asked)
+        effects = np.asarray(self.fitted.effect(**self._question(self._asked)), np.float64)
         conditional = None
         if self.need_conditional_estimates and self._effect_modifier_names:
-            rows = self._asked.reset_index(drop=True)
             conditional = self._estimate_conditional_effects(
-                rows.copy(), lambda part: float(effects[part.index].mean()), self._effect_modifier_names
+                self._asked.reset_index(drop=True), lambda part: float(effects[part.index].mean())
             )
         estimate = CausalEstimate(
             data=data,
@@ -159,17 +157,14 @@ class DoWhyEstimator(_BASE):  # type: ignore[misc]
         if units not in ("att", "atc"):
             raise ConfigError(f"target_units must be 'ate', 'att', 'atc', a function or a table, got {units!r}.")
         value = self._treatment_value if units == "att" else self._control_value
-        found = data[data[self._target_estimand.treatment_variable[0]] == value]
-        if not len(found):
+        chosen = data[data[self._target_estimand.treatment_variable[0]] == value]
+        if not len(chosen):
             raise ConfigError(f"target_units {units!r}: no row has the treatment {value!r}.")
-        return found
+        return chosen
 
     def _question(self, units: Any) -> dict[str, Any]:
         rows = units if self._names else None
         return {"covariates": rows, "t0": self._control_value, "t1": self._treatment_value}
-
-    def _effects(self, units: Any) -> NDArray[np.float64]:
-        return np.asarray(self.fitted.effect(**self._question(units)), np.float64)
 
     def _interval(self, level: float) -> Any:
         try:
@@ -183,13 +178,11 @@ class DoWhyEstimator(_BASE):  # type: ignore[misc]
         return float(np.mean(self.fitted.predict(x, rows if self._names else None)))
 
     def _estimate_effect_fn(self, data_df: Any) -> float:
-        return float(self._effects(data_df).mean())
+        return float(np.mean(self.fitted.effect(**self._question(data_df))))
 
-    def _estimate_confidence_intervals(
-        self, confidence_level: float | None = None, method: Any = None, **_: Any
-    ) -> tuple[float, float]:
-        found = self._interval(confidence_level or self.confidence_level)
-        return float(found.lower), float(found.upper)
+    def _estimate_confidence_intervals(self, confidence_level: float, **_: Any) -> tuple[float, float]:
+        lower, upper = self._interval(confidence_level)
+        return float(lower), float(upper)
 
     def _estimate_std_error(self, method: Any = None, **_: Any) -> float:
         return float(self._interval(self.confidence_level).std_error)

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.adapters import fit_arguments, matrix_columns, one_column, unfitted_copy, unused_name
+from bgmiv.adapters import fitted_copy, given, matrix_columns, one_column
 from bgmiv.errors import ConfigError, DataError, NotFittedError
 from bgmiv.estimators.arguments import checked_arguments
 
@@ -42,14 +42,10 @@ class EconMLEstimator:
         features, controls = matrix_columns(X, "X"), matrix_columns(W, "W")
         if shared := [name for name in features if name in controls]:
             raise DataError(f"both X and W have a column {shared[0]!r}. Pass it in one of them.")
-        data = features | controls
-        instruments = {unused_name(name, data): values for name, values in matrix_columns(Z, "Z").items()}
-        roles: dict[str, Any] = {"covariates": [*data], "instruments": [*instruments], "blocks": self.blocks}
-        data |= instruments
-        roles |= {"outcome": unused_name("Y", data), "treatment": unused_name("T", data)}
-        data |= {roles["outcome"]: one_column(Y, "Y"), roles["treatment"]: one_column(T, "T")}
-        roles |= fit_arguments(data, sample_weight, clusters)
-        self.estimator_ = unfitted_copy(self.estimator).fit_table(data, **roles)
+        roles = {"covariates": features | controls, "instruments": matrix_columns(Z, "Z")}
+        roles |= {"outcome": {"Y": one_column(Y, "Y")}, "treatment": {"T": one_column(T, "T")}}
+        roles |= given(sample_weight=sample_weight, clusters=clusters)
+        self.estimator_ = fitted_copy(self.estimator, self.blocks, roles)
         self._features, self._as_matrix = tuple(features), np.ndim(Y) == 2
         n, most = len(T), _MAX_CONTROLS if features else _MAX_CONTROLS_WITHOUT_X
         picked = np.unique(np.linspace(0, n - 1, min(n, most)).astype(np.int64))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.adapters import fit_arguments, named_columns, one_column, unfitted_copy, unused_name
+from bgmiv.adapters import fitted_copy, given, named_columns, one_column
 from bgmiv.data.blocks import level_codes
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.messages import check_finite, numeric
+from bgmiv.data.messages import FloatArray, finite_columns
 from bgmiv.data.table import check_known, is_table, read_column
 from bgmiv.diagnostics.moments import conditions_of, moment_risk
 from bgmiv.errors import ConfigError, DataError, MissingExtraError, NotFittedError
@@ -30,12 +30,6 @@ _MAX_SCORED = 4000
 _BASES: tuple[Any, ...] = (RegressorMixin, BaseEstimator) if BaseEstimator is not None else (object,)
 
 Place = str | int
-
-
-class _Roles(NamedTuple):
-    treatment: str
-    instruments: list[str]
-    covariates: list[str]
 
 
 class IVRegressor(*_BASES):  # type: ignore[misc]
@@ -108,18 +102,10 @@ class IVRegressor(*_BASES):  # type: ignore[misc]
         """
         features = named_columns(X, "X", "x")
         roles = self._roles(tuple(features))
-        used = [roles.treatment, *roles.instruments, *roles.covariates]
-        outcome = unused_name("outcome" if getattr(y, "name", None) is None else str(y.name), features)
-        data = {name: features[name] for name in used} | {outcome: one_column(y, "y")}
-        self.estimator_ = unfitted_copy(self.estimator).fit_table(
-            data,
-            outcome=outcome,
-            treatment=roles.treatment,
-            instruments=roles.instruments,
-            covariates=roles.covariates,
-            blocks=self.blocks,
-            **fit_arguments(data, sample_weight, clusters),
-        )
+        columns = {role: {name: features[name] for name in names} for role, names in roles.items()}
+        outcome = "outcome" if getattr(y, "name", None) is None else str(y.name)
+        columns |= {"outcome": {outcome: one_column(y, "y")}, **given(sample_weight=sample_weight, clusters=clusters)}
+        self.estimator_ = fitted_copy(self.estimator, self.blocks, columns)
         self.roles_ = roles
         self.n_features_in_ = len(features)
         if is_table(X):
@@ -142,12 +128,14 @@ class IVRegressor(*_BASES):  # type: ignore[misc]
         seen: IVData = self.estimator_.data_
         variable = seen.schema.outcome
         x, v = seen.schema.check_query(*self._query(features))
-        w = np.column_stack([_numbers(features[name], f"instrument {name!r}") for name in self.roles_.instruments])
+        names = self.roles_["instruments"]
+        instruments = [read_column(features[name], name)[0].values for name in names]
+        w = finite_columns(instruments, [f"instrument {name!r}" for name in names])
         column, _ = read_column(one_column(y, "y"), "outcome")
         if variable.levels:
-            outcome = level_codes(column, variable.levels, "outcome").astype(np.float64)
+            outcome: FloatArray = level_codes(column, variable.levels, "outcome").astype(np.float64)
         else:
-            outcome = _numbers(column.values, "outcome")
+            outcome = finite_columns([column.values], ["outcome"])[:, 0]
         data = IVData(outcome, x, v, w, seen.schema)
         rows = np.unique(np.linspace(0, data.n_rows - 1, min(data.n_rows, _MAX_SCORED)).astype(int))
         conditions = conditions_of(data.take(rows))
@@ -164,7 +152,7 @@ class IVRegressor(*_BASES):  # type: ignore[misc]
         tags.target_tags.required = True
         return tags
 
-    def _roles(self, names: tuple[str, ...]) -> _Roles:
+    def _roles(self, names: tuple[str, ...]) -> dict[str, list[str]]:
         """The columns of each role, every column once."""
         treatment = _places(self.treatment, names, "treatment")
         if len(treatment) != 1:
@@ -177,10 +165,10 @@ class IVRegressor(*_BASES):  # type: ignore[misc]
         used = [*treatment, *instruments, *covariates]
         if repeated := [name for name in used if used.count(name) > 1]:
             raise ConfigError(f"the column {repeated[0]!r} has two roles. Name each column once.")
-        return _Roles(treatment[0], instruments, covariates)
+        return {"treatment": treatment, "instruments": instruments, "covariates": covariates}
 
     def _query(self, features: dict[str, Any]) -> tuple[Any, dict[str, Any] | None]:
-        treatment, _, covariates = self.roles_
+        (treatment,), _, covariates = self.roles_.values()
         return features[treatment], {name: features[name] for name in covariates} or None
 
     def _features(self, X: Any) -> dict[str, Any]:
@@ -189,7 +177,7 @@ class IVRegressor(*_BASES):  # type: ignore[misc]
             raise NotFittedError("this IVRegressor is not fitted yet: call fit(X, y) first.")
         features = named_columns(X, "X", "x")
         if hasattr(self, "feature_names_in_") and is_table(X):
-            for name in (self.roles_.treatment, *self.roles_.covariates):
+            for name in self.roles_["treatment"] + self.roles_["covariates"]:
                 check_known(name, tuple(features))
         elif len(features) != self.n_features_in_:
             raise DataError(f"X has {len(features)} features, but IVRegressor was fitted on {self.n_features_in_}.")
@@ -202,22 +190,14 @@ def _places(places: Place | Sequence[Place], names: tuple[str, ...], argument: s
     """The names of columns given by name or position."""
     found = []
     for place in places if isinstance(places, Iterable) and not isinstance(places, str) else [places]:
-        if isinstance(place, str):
-            try:
-                check_known(place, names)
-            except DataError as error:
-                raise ConfigError(f"{argument}: {error}") from None
-            found.append(place)
-        elif isinstance(place, bool) or not isinstance(place, int | np.integer):
+        if isinstance(place, bool) or not isinstance(place, str | int | np.integer):
             raise ConfigError(f"{argument} must be names or positions of columns, got {place!r}.")
-        elif not -len(names) <= place < len(names):
-            raise ConfigError(f"{argument}: there is no column {place}, X has {len(names)}.")
-        else:
-            found.append(names[place])
+        try:
+            if isinstance(place, str):
+                check_known(place, names)
+            found.append(place if isinstance(place, str) else names[place])
+        except DataError as error:
+            raise ConfigError(f"{argument}: {error}") from None
+        except IndexError:
+            raise ConfigError(f"{argument}: there is no column {place}, X has {len(names)}.") from None
     return found
-
-
-def _numbers(values: Any, name: str) -> NDArray[np.float64]:
-    array = np.asarray(numeric(read_column(values, name)[0].values, name), np.float64)
-    check_finite(array[:, None], [name])
-    return array

@@ -18,7 +18,10 @@ import numpy as np
 import optax
 from jax import Array
 
-from bgmiv.baselines.members import (
+from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, treatment_as_columns
+from bgmiv.data.schema import Schema
+from bgmiv.estimators.fitted import chosen_preset
+from bgmiv.estimators.members import (
     DEFAULT_FEATURES,
     CovariateNet,
     FittedMembers,
@@ -30,9 +33,6 @@ from bgmiv.baselines.members import (
     Schedule,
     step_factor,
 )
-from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, treatment_as_columns
-from bgmiv.data.schema import Schema
-from bgmiv.estimators.fitted import chosen_preset
 from bgmiv.nn.settings import FeatureConfig, check_bounds, check_choice
 from bgmiv.progress import Reporter
 from bgmiv.training import RandomNumbers, Row, TrainingData, run_phase, training_data

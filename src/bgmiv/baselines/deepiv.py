@@ -16,7 +16,10 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from bgmiv.baselines.members import (
+from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, treatment_as_columns
+from bgmiv.data.schema import BlockKind, Schema
+from bgmiv.estimators.fitted import chosen_preset
+from bgmiv.estimators.members import (
     DEFAULT_FEATURES,
     Best,
     CovariateNet,
@@ -31,9 +34,6 @@ from bgmiv.baselines.members import (
     in_pieces,
     step_factor,
 )
-from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, treatment_as_columns
-from bgmiv.data.schema import BlockKind, Schema
-from bgmiv.estimators.fitted import chosen_preset
 from bgmiv.likelihood import Bernoulli, FiniteHead, GaussianMixture, Head, Levels
 from bgmiv.nn.settings import FeatureConfig, check_bounds, check_choice
 from bgmiv.progress import HistoryRow, Reporter

@@ -25,7 +25,12 @@ from jax import Array
 from jax.scipy.linalg import cho_factor, cho_solve
 from numpy.typing import NDArray
 
-from bgmiv.baselines.members import (
+from bgmiv.data.folds import row_folds
+from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, treatment_as_columns
+from bgmiv.data.schema import Schema
+from bgmiv.errors import DataError
+from bgmiv.estimators.fitted import chosen_preset
+from bgmiv.estimators.members import (
     DEFAULT_FEATURES,
     Best,
     FittedMembers,
@@ -37,11 +42,6 @@ from bgmiv.baselines.members import (
     has_wide_block,
     in_pieces,
 )
-from bgmiv.data.folds import row_folds
-from bgmiv.data.scaling import Identity, RoleScaling, ScaledData, treatment_as_columns
-from bgmiv.data.schema import Schema
-from bgmiv.errors import DataError
-from bgmiv.estimators.fitted import chosen_preset
 from bgmiv.nn.features import BlockFeatures, build_features
 from bgmiv.nn.settings import FeatureConfig, check_bounds
 from bgmiv.progress import HistoryRow, Reporter

@@ -23,14 +23,12 @@ from bgmiv.designs import StructuralGrid, make_design
 from bgmiv.effects import predict
 from bgmiv.errors import BGMIVError
 from bgmiv.estimators.fitted import judge_fit
-from bgmiv.executors import Done, Executor
+from bgmiv.executors import Executor
 from bgmiv.fitted import FittedMethod
-from bgmiv.progress import Reporter, silent
 from bgmiv.registry import NO_INSTRUMENT, make_config
 
 __all__ = [
     "PAPER_FIXED_SCALING",
-    "Evaluation",
     "Outcome",
     "StructuralError",
     "benchmark_config",
@@ -101,14 +99,6 @@ def functional_errors(fitted: FittedMethod, grid: StructuralGrid) -> dict[str, f
     return errors
 
 
-class Evaluation(NamedTuple):
-    """A row; if the fit did not fail, also the fitted method and the data."""
-
-    row: Row
-    fitted: FittedMethod | None = None
-    data: IVData | None = None
-
-
 def benchmark_config(design: str, method: str, preset: str = "default") -> Any:
     """The config of a method's preset as the benchmark of that design runs it.
 
@@ -139,21 +129,19 @@ def run_one(spec: RunSpec) -> Row:
         >>> row.status, row.structural_mse > 0
         ('ok', True)
     """
-    return evaluate(spec).row
+    return evaluate(spec)[0]
 
 
-def evaluate(spec: RunSpec, reporter: Reporter = silent) -> Evaluation:
-    """As :func:`run_one`, with the fit and its data."""
+def evaluate(spec: RunSpec) -> tuple[Row, FittedMethod | None, IVData]:
+    """As :func:`run_one`, with the fit, unless it failed, and its data."""
     key, design = identify(spec), make_design(spec.design)
     config = benchmark_config(spec.design, spec.method, spec.preset)
     grid = design.grid()
     data = design.sample(spec.n, spec.rho, spec.seed)
     began = (time.perf_counter(), time.process_time())
     try:
-        fitted = config.fit(data, spec.seed, reporter)
-        reporter.start("grid prediction", 1)
+        fitted = config.fit(data, spec.seed)
         predicted = predict(fitted, grid.treatment, grid.covariates)
-        reporter.finish()
         times = _since(began)
         averages = functional_errors(fitted, grid)
         if count := int((~np.isfinite(predicted)).sum()):
@@ -163,14 +151,14 @@ def evaluate(spec: RunSpec, reporter: Reporter = silent) -> Evaluation:
             data,
             Rows(data.covariates, data.weights),
             lambda part: config.fit(part, spec.seed),
-            use_instrument=getattr(config, "use_instrument", True),
+            use_instrument=config.use_instrument,
             seed=spec.seed,
         )
     except KeyboardInterrupt:
         # FitInterrupted is also an Exception; an interrupted fit is not a failed one.
         raise
     except Exception as error:
-        return Evaluation(replace(failed_row(key, f"{type(error).__name__}: {error}"), **_since(began)))
+        return replace(failed_row(key, f"{type(error).__name__}: {error}"), **_since(began)), None, data
     # A part of the grid without points has no error; files hold finite numbers only.
     errors = [None if np.isnan(error) else error for error in structural_error(predicted, grid)]
     row = replace(
@@ -183,11 +171,12 @@ def evaluate(spec: RunSpec, reporter: Reporter = silent) -> Evaluation:
         functional_errors=averages,
         **times,
     )
-    return Evaluation(row, fitted, data)
+    return row, fitted, data
 
 
 def failed_row(key: RunKey, error: str, attempts: int = 1) -> Row:
     """The row of a run that gave no result."""
+    jax = sys.modules.get("jax")
     return Row(
         **asdict(key.spec),
         method_version=key.method_version,
@@ -200,7 +189,8 @@ def failed_row(key: RunKey, error: str, attempts: int = 1) -> Row:
         structural_mse_outside=None,
         seconds=0.0,
         cpu_seconds=0.0,
-        compilation_cache=_has_compilation_cache(),
+        # A fit without JAX has no programs to keep.
+        compilation_cache=jax is not None and jax.config.values.get("jax_compilation_cache_dir") is not None,
         versions={"python": platform.python_version()} | versions(*_LIBRARIES),
         timestamp=datetime.now(UTC).isoformat(timespec="seconds"),
     )
@@ -220,12 +210,6 @@ def _evidence(fitted: FittedMethod) -> dict[str, float | int | None]:
     # Why networks were not trained is a text; how much may have been left for them is the number behind it.
     known.pop("networks")
     return {name: value if value is None or np.isfinite(value) else None for name, value in known.items()}
-
-
-def _has_compilation_cache() -> bool:
-    """Whether programs that were compiled are kept; a fit without JAX has none."""
-    jax = sys.modules.get("jax")
-    return jax is not None and jax.config.values.get("jax_compilation_cache_dir") is not None
 
 
 class Outcome(NamedTuple):
@@ -282,7 +266,7 @@ def run_plan(keys: Sequence[RunKey], store: RowStore, executor: Executor) -> Ite
         try:
             for outcome in executor.map(run_key, claimed()):
                 key = outcome.item
-                row = outcome.result if isinstance(outcome, Done) else failed_row(key, outcome.reason, outcome.attempts)
+                row = failed_row(key, outcome.lost, attempts=2) if outcome.lost else outcome.result
                 store.write(row)
                 store.release(claims.pop(key))
                 del left[key]

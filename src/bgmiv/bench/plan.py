@@ -6,6 +6,7 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -18,7 +19,10 @@ from bgmiv.designs.base import check_draw
 from bgmiv.errors import ConfigError
 from bgmiv.registry import find_method, nearest_preset
 
-__all__ = ["PLANS", "Plan", "RunKey", "RunSpec", "Sweep", "canonical_json", "identify", "load_plan", "ready_plans"]
+__all__ = [
+    "PLANS", "Plan", "RunKey", "RunSpec", "Sweep", "canonical_json", "identify", "load_plan", "ready_plans",
+    "todays_key",
+]  # fmt: skip
 
 PLANS = Path(str(files("bgmiv.bench"))) / "plans"
 """The folder of the ready plans."""
@@ -93,6 +97,13 @@ def identify(spec: RunSpec) -> RunKey:
     return RunKey(spec, find_method(spec.method).version_of(spec.preset), find_design(spec.design).algorithm_version)
 
 
+def todays_key(spec: RunSpec) -> RunKey | None:
+    """The same; None for designs and methods that this version does not know."""
+    with suppress(ConfigError):
+        return identify(spec)
+    return None
+
+
 @dataclass(frozen=True)
 class Sweep:
     """Every combination of its lists, each with `repeats` consecutive seeds from `seed`.
@@ -162,6 +173,11 @@ class Plan:
         """The runs of all sweeps, each once."""
         return tuple(dict.fromkeys(spec for sweep in self.sweeps for spec in sweep.specs()))
 
+    @property
+    def keys(self) -> list[RunKey]:
+        """Their keys under this version's algorithms."""
+        return [identify(spec) for spec in self.specs]
+
     def part(
         self,
         *,
@@ -202,7 +218,6 @@ class Plan:
         return replace(self, sweeps=tuple(sweeps))
 
 
-@cache
 def ready_plans() -> tuple[str, ...]:
     """The names of the plans that come with the package: the paper's first.
 
@@ -210,21 +225,21 @@ def ready_plans() -> tuple[str, ...]:
         >>> "noisy" in ready_plans()
         True
     """
-    others = sorted(path.stem for path in PLANS.glob("*.toml") if path.stem != "paper")
-    return (*(plan.name for plan in _paper_plans()), *others)
+    return tuple(_ready_plans())
 
 
 @cache
-def _paper_plans() -> tuple[Plan, ...]:
-    """A plan for each table and figure of the paper that needs fits."""
+def _ready_plans() -> dict[str, Plan]:
+    """Those of the paper, one for each table and figure that needs fits, and those of other files."""
     content = _toml(PLANS / "paper.toml")
-    fits = {name: tuple(Sweep(**sweep) for sweep in sweeps) for name, sweeps in content["fits"].items()}
-    plans = []
+    plans = {}
     for name, entry in content["exhibit"].items():
         if "fits" in entry:
             title = f"{name.replace('-', ' ').capitalize()} of the paper: {entry['title']}"
-            plans.append(Plan(f"paper/{name}", title, fits[entry["fits"]]))
-    return tuple(plans)
+            sweeps = tuple(Sweep(**sweep) for sweep in content["fits"][entry["fits"]])
+            plans[f"paper/{name}"] = Plan(f"paper/{name}", title, sweeps)
+    others = [_read_plan(path) for path in sorted(PLANS.glob("*.toml")) if path.stem != "paper"]
+    return plans | {plan.name: plan for plan in others}
 
 
 def load_plan(source: str | Path) -> Plan:
@@ -239,14 +254,15 @@ def load_plan(source: str | Path) -> Plan:
         >>> load_plan("paper/table-1").sweeps[0].n
         (1000, 5000, 10000)
     """
-    for plan in _paper_plans():
-        if str(source) == plan.name:
-            return plan
-    path = PLANS / f"{source}.toml" if str(source) in ready_plans() else Path(source)
-    if not path.is_file():
-        raise ConfigError(
-            f"there is no plan {str(source)!r}: no such file, and the ready plans are {', '.join(ready_plans())}"
-        )
+    ready = _ready_plans()
+    if str(source) in ready:
+        return ready[str(source)]
+    if not Path(source).is_file():
+        raise ConfigError(f"there is no plan {str(source)!r}: no such file, and the ready plans are {', '.join(ready)}")
+    return _read_plan(Path(source))
+
+
+def _read_plan(path: Path) -> Plan:
     content = _toml(path)
     title, entries = content.pop("title", path.stem), content.pop("sweep", None)
     if not isinstance(title, str) or content:
@@ -266,10 +282,9 @@ def load_plan(source: str | Path) -> Plan:
 def _toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read as a plan: {error}") from error
+    # Text of another encoding and what is no TOML are ValueErrors.
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read as a plan in TOML: {error}") from error
 
 
 def _typed(name: str, value: Any, kind: type) -> Any:

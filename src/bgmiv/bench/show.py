@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from bgmiv.bench.plan import RunSpec, identify
+from bgmiv.bench.plan import todays_key
 from bgmiv.bench.store import Row
 from bgmiv.data.files import Tabular
-from bgmiv.designs import DESIGNS, NoisyDemandDesign, find_design
+from bgmiv.designs import DESIGNS, NoisyDemandDesign, find_design, make_design
 from bgmiv.designs.base import DesignEntry
 from bgmiv.errors import ConfigError
 from bgmiv.registry import METHODS, NO_INSTRUMENT, method_label, method_style, preset_names
@@ -54,14 +53,26 @@ def read_rows(rows: Iterable[Row]) -> pd.DataFrame:
     - `outdated`: whether another version of method or design made it than today's.
 
     Example:
-        >>> from bgmiv.bench import run_one
+        >>> from bgmiv.bench import RunSpec, run_one
         >>> rows = [run_one(RunSpec("demand", 500, 0.5, "tsls", "default", seed=seed)) for seed in (1, 2)]
         >>> read_rows(rows)[["seed", "ok", "current"]].to_numpy().tolist()
         [[1, True, True], [2, True, True]]
     """
-    frame = pd.DataFrame(sorted((_line(row) for row in rows), key=_row_order))
+    rows = sorted(rows, key=_row_order)
+    frame = pd.DataFrame([asdict(row) for row in rows])
     if frame.empty:
         return frame
+    units = frame["design"].map(design_unit)
+    errors = {"mse": "structural_mse", "inside": "structural_mse_in_support", "outside": "structural_mse_outside"}
+    for name, field in errors.items():
+        frame[name] = frame[field].astype(float) / units
+    libraries = [dict(sorted(row.versions.items())) for row in rows]
+    frame = frame.assign(
+        ok=frame["status"] == "ok",
+        versions=libraries,
+        libraries=[", ".join(f"{name} {number}" for name, number in each.items()) for each in libraries],
+        outdated=[todays_key(row.spec) not in (None, row.key) for row in rows],
+    )
     time = pd.to_datetime(frame["timestamp"], utc=True, errors="coerce", format="ISO8601")
     versions = ["method_version", "design_version"]
     ordered = frame.assign(time=time, todays=~frame["outdated"]).sort_values(
@@ -72,47 +83,15 @@ def read_rows(rows: Iterable[Row]) -> pd.DataFrame:
     return frame.assign(current=newest.reindex(frame.index, fill_value=False))
 
 
-def _line(row: Row) -> dict[str, Any]:
-    fields = asdict(row)
-    ok, unit = row.status == "ok", design_unit(row.design)
-    errors = {"mse": "structural_mse", "inside": "structural_mse_in_support", "outside": "structural_mse_outside"}
-    scaled = {
-        name: fields[field] / unit if ok and fields[field] is not None else float("nan")
-        for name, field in errors.items()
-    }
-    libraries = dict(sorted(row.versions.items()))
-    made_by = row.method_version, row.design_version
-    return {
-        **fields,
-        **scaled,
-        "ok": ok,
-        "versions": libraries,
-        "libraries": ", ".join(f"{name} {number}" for name, number in libraries.items()),
-        "outdated": _todays(row.design, row.method, row.preset) not in (None, made_by),
-    }
-
-
-@cache
-def _todays(design: str, method: str, preset: str) -> tuple[int, int] | None:
-    """Today's versions of method and design; None for those that this version does not know."""
-    with suppress(ConfigError):
-        key = identify(RunSpec(design, 1, 0.0, method, preset, 0))
-        return key.method_version, key.design_version
-    return None
-
-
 def design_title(design: str) -> str:
     """The design's name in headings; an unknown one goes by its own name."""
-    entry = _entry(design)
-    return entry.title if entry else design
+    return _entry(design).title
 
 
 @cache
 def design_unit(design: str) -> float:
     """What structural errors of the design are divided by: 1e4, 1, or the variance of g on its grid."""
     entry = _entry(design)
-    if entry is None:
-        return 1.0
     if entry.unit is not None:
         return entry.unit
     made = entry.make()
@@ -121,18 +100,18 @@ def design_unit(design: str) -> float:
     return float(np.var(made.grid().truth))
 
 
-def _entry(design: str) -> DesignEntry | None:
-    """The design's entry; None for one that this version does not know."""
-    with suppress(ConfigError):
+def _entry(design: str) -> DesignEntry:
+    """The design's entry, also one for a design that this version does not know."""
+    try:
         return find_design(design)
-    return None
+    except ConfigError:
+        return DesignEntry(design, design, partial(make_design, design))
 
 
 def unit_text(design: str) -> str:
     """What the errors of a design are, in words."""
-    entry = _entry(design)
-    unit = 1.0 if entry is None else entry.unit
-    return {None: "structural MSE / variance of g", 1e4: "structural MSE / 1e4"}.get(unit, "structural MSE")
+    texts = {None: "structural MSE / variance of g", 1e4: "structural MSE / 1e4"}
+    return texts.get(_entry(design).unit, "structural MSE")
 
 
 def add_labels(frame: pd.DataFrame) -> pd.DataFrame:
@@ -148,10 +127,10 @@ def method_order(method: str, preset: str = "") -> tuple[int, str, bool, int, st
     return (place, base, method != base, presets.index(preset), preset)
 
 
-def _row_order(line: Mapping[str, Any]) -> tuple[Any, ...]:
-    designs = [*DESIGNS, line["design"].partition(":")[0]]
-    setting = (designs.index(designs[-1]), line["design"], line["rho"], line["n"])
-    return (*setting, *method_order(line["method"], line["preset"]), line["seed"])
+def _row_order(row: Row) -> tuple[Any, ...]:
+    designs = [*DESIGNS, row.design.partition(":")[0]]
+    setting = (designs.index(designs[-1]), row.design, row.rho, row.n)
+    return (*setting, *method_order(row.method, row.preset), row.seed)
 
 
 @dataclass(frozen=True)
@@ -162,7 +141,7 @@ class Summary(Tabular):
         rows: what :func:`read_rows` gives.
 
     Example:
-        >>> from bgmiv.bench import run_one
+        >>> from bgmiv.bench import RunSpec, run_one
         >>> rows = [run_one(RunSpec("demand", 500, 0.5, "tsls", "default", seed=seed)) for seed in (1, 2)]
         >>> Summary(read_rows(rows)).to_frame()[["method", "fits", "failed"]].to_numpy().tolist()
         [['tsls', 2, 0]]
@@ -190,7 +169,7 @@ def error_figure(rows: pd.DataFrame, design: str) -> Figure:
         design: whose rows are drawn.
 
     Example:
-        >>> from bgmiv.bench import run_one
+        >>> from bgmiv.bench import RunSpec, run_one
         >>> rows = read_rows([run_one(RunSpec("demand", 500, 0.5, "tsls", "default", seed=1))])
         >>> [panel.get_title() for panel in error_figure(rows, "demand").axes]
         ['rho = 0.5']

@@ -95,17 +95,17 @@ class Contents(NamedTuple):
 class StoreState(NamedTuple):
     """Where a list of runs stands."""
 
-    done: tuple[Row, ...]
-    failed: tuple[Row, ...]
-    running: tuple[RunKey, ...]  # claimed by a live process
-    missing: tuple[RunKey, ...]  # neither done, failed nor running; damaged lines are among them
+    done: list[Row]
+    failed: list[Row]
+    running: list[RunKey]  # claimed by a live process
+    missing: list[RunKey]  # neither done, failed nor running; damaged lines are among them
     damaged: tuple[str, ...]  # what is wrong with each line of the store that is no row
-    other: tuple[Row, ...]  # rows of the same specifications with other algorithm versions
+    other: list[Row]  # rows of the same specifications with other algorithm versions
 
     @property
-    def left(self) -> tuple[RunKey, ...]:
+    def left(self) -> list[RunKey]:
         """All that is not done."""
-        return (*(row.key for row in self.failed), *self.running, *self.missing)
+        return [*(row.key for row in self.failed), *self.running, *self.missing]
 
 
 class _Line(NamedTuple):
@@ -189,14 +189,14 @@ class RowStore:
 
     def contents(self) -> Contents:
         """Every row, ordered by specification and versions, and what is wrong with each line that is none."""
-        if not self.folder.is_dir():
-            raise StoreError(f"{self.folder} is not a folder; name the folder given to --store")
         lines = [line for path in self._files() for line in _lines(path)]
         rows = tuple(row for _, row in sorted(_by_key(lines).items()))
         return Contents(rows, tuple(line.problem for line in lines if line.problem))
 
     def rows(self) -> tuple[Row, ...]:
         """Every row, ordered by specification and versions; a damaged line is a StoreError."""
+        if not self.folder.is_dir():
+            raise StoreError(f"{self.folder} is not a folder; name the folder given to --store")
         rows, damaged = self.contents()
         if damaged:
             raise StoreError(f"{damaged[0]}; run the bench again to replace it, and remove it: bgmiv bench gc")
@@ -204,19 +204,19 @@ class RowStore:
 
     def state(self, keys: Iterable[RunKey]) -> StoreState:
         """Where these runs stand."""
-        contents = self.contents() if self.folder.is_dir() else Contents((), ())
-        by_key = {row.key: row for row in contents.rows}
-        wanted = dict.fromkeys(keys)
+        rows, damaged = self.contents()
+        by_key, wanted = {row.key: row for row in rows}, dict.fromkeys(keys)
         specs = {key.spec for key in wanted}
-        found = [by_key[key] for key in wanted if key in by_key]
-        waiting = {key: self.is_claimed(key) for key in wanted if key not in by_key}
+        stored = [by_key[key] for key in wanted if key in by_key]
+        absent = [key for key in wanted if key not in by_key]
+        running = [key for key in absent if self.is_claimed(key)]
         return StoreState(
-            done=tuple(row for row in found if row.status == "ok"),
-            failed=tuple(row for row in found if row.status != "ok"),
-            running=tuple(key for key, claimed in waiting.items() if claimed),
-            missing=tuple(key for key, claimed in waiting.items() if not claimed),
-            damaged=contents.damaged,
-            other=tuple(row for key, row in by_key.items() if row.spec in specs and key not in wanted),
+            done=[row for row in stored if row.status == "ok"],
+            failed=[row for row in stored if row.status != "ok"],
+            running=running,
+            missing=[key for key in absent if key not in running],
+            damaged=damaged,
+            other=[row for row in rows if row.spec in specs and row.key not in wanted],
         )
 
     def clean(self, unwanted: Callable[[Row], bool] = lambda row: False) -> int:

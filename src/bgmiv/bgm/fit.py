@@ -23,7 +23,7 @@ from bgmiv.estimators.fitted import check_instrument
 from bgmiv.fitted import FitEvidence, Networks
 from bgmiv.linear_iv import strength_of
 from bgmiv.preprocess.reduction import FittedReduction
-from bgmiv.progress import Prefixed, Reporter, silent
+from bgmiv.progress import Reporter, silent
 from bgmiv.support import LinearSupport
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def fit_bgmiv(config: BGMIVConfig, data: IVData, seed: int, reporter: Reporter =
     from bgmiv.bgm.uncertainty import fit_model_support, tangent_directions
 
     enable_compilation_cache()
-    key, reporter = jax.random.key(seed), Prefixed(reporter, "networks: ")
+    key = jax.random.key(seed)
     rows = TrainingRows.of(config, reduced, key)
     config = resolve(config, reduced, np.random.default_rng(np.asarray(jax.random.key_data(key))))
 

@@ -3,66 +3,60 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Exit, Option
 
 from bgmiv.cli.options import choice, naming_option, option_error, split_commas, usable_folder
-from bgmiv.cli.output import INTERRUPTED, counted, echo, print_json, print_table
+from bgmiv.cli.output import counted, echo, print_json, print_table
+from bgmiv.executors import Executor, InProcess, LocalPool, RayCluster
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from bgmiv.bench.plan import Plan, RunKey
-    from bgmiv.bench.store import Row, RowStore, StoreState
-    from bgmiv.executors import Executor
-
+    from bgmiv.bench.plan import Plan
+    from bgmiv.bench.store import RowStore, StoreState
 __all__ = ["gc", "merge", "plans", "report", "run", "show", "status"]
 
-Folder = Annotated[Path, typer.Argument(help="The folder given to --store.", metavar="DIR")]
+Folder = Annotated[Path, Argument(help="The folder given to --store.", metavar="DIR")]
 
 
 def run(
-    store: Annotated[Path, typer.Option(help="Folder for the rows; made if absent.")],
+    store: Annotated[Path, Option(help="Folder for the rows; made if absent.")],
     plan: Annotated[
-        str | None,
-        typer.Argument(help="A ready plan (bgmiv bench plans) or a TOML file; without it the options say all."),
+        str | None, Argument(help="A ready plan (bgmiv bench plans) or a TOML file; without it the options say all.")
     ] = None,
-    design: Annotated[list[str] | None, typer.Option(help="Designs: repeat it or list them; demand.")] = None,
-    n: Annotated[list[str] | None, typer.Option(help="Sample sizes, 1000,5000; with a plan: only these.")] = None,
-    rho: Annotated[list[str] | None, typer.Option(help="Confounding levels; with a plan: only these.")] = None,
-    methods: Annotated[list[str] | None, typer.Option(help="Methods, bgm-iv,tsls; with a plan: only these.")] = None,
-    preset: Annotated[list[str] | None, typer.Option(help="Presets, default,paper; with a plan: only these.")] = None,
-    repeats: Annotated[int | None, typer.Option(help="Fits a cell; with a plan: at most this many.", min=1)] = None,
-    seed: Annotated[int | None, typer.Option(help="The first seed, without a plan; 0.", min=0)] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes at once, 1; 0 runs in this one.", min=0)] = None,
-    executor: Annotated[str, typer.Option(help="local, or ray for a cluster.", **choice(("local", "ray")))] = "local",
-    address: Annotated[str | None, typer.Option(help="Address of the Ray cluster; auto finds a running one.")] = None,
-    cpus: Annotated[float, typer.Option(help="CPUs a fit asks Ray for.")] = 1.0,
-    gpus: Annotated[float, typer.Option(help="GPUs a fit asks Ray for.")] = 0.0,
+    design: Annotated[list[str] | None, Option(help="Designs: repeat it or list them; demand.")] = None,
+    n: Annotated[list[str] | None, Option(help="Sample sizes, 1000,5000; with a plan: only these.")] = None,
+    rho: Annotated[list[str] | None, Option(help="Confounding levels; with a plan: only these.")] = None,
+    methods: Annotated[list[str] | None, Option(help="Methods, bgm-iv,tsls; with a plan: only these.")] = None,
+    preset: Annotated[list[str] | None, Option(help="Presets, default,paper; with a plan: only these.")] = None,
+    repeats: Annotated[int | None, Option(help="Fits a cell; with a plan: at most this many.", min=1)] = None,
+    seed: Annotated[int | None, Option(help="The first seed, without a plan; 0.", min=0)] = None,
+    workers: Annotated[int | None, Option(help="Processes at once, 1; 0 runs in this one.", min=0)] = None,
+    executor: Annotated[str, Option(help="local, or ray for a cluster.", **choice(("local", "ray")))] = "local",
+    address: Annotated[str | None, Option(help="Address of the Ray cluster; auto finds a running one.")] = None,
+    cpus: Annotated[float, Option(help="CPUs a fit asks Ray for.")] = 1.0,
+    gpus: Annotated[float, Option(help="GPUs a fit asks Ray for.")] = 0.0,
 ) -> None:
     """Run fits and store one row each. The same command resumes: rows that exist are kept."""
-    lists = {"--design": design, "--n": n, "--rho": rho, "--preset": preset, "--methods": methods}
+    lists = {"designs": design, "n": n, "rho": rho, "presets": preset, "methods": methods}
     wanted = _chosen_plan(plan, lists, repeats, seed)
     where = _executor(executor, workers, address, cpus, gpus)
     usable_folder(store, "--store")
 
     from bgmiv.bench.evaluate import run_plan
-    from bgmiv.bench.plan import identify
     from bgmiv.bench.store import RowStore
 
     rows = RowStore(store)
     rows.keep_plan(wanted)
-    keys = [identify(spec) for spec in wanted.specs]
-    state = rows.state(keys)
+    state = rows.state(wanted.keys)
     _echo_problems(state)
-    total, left = len(keys), len(state.left)
+    left = len(state.left)
     elsewhere = f", {len(state.running)} of them running elsewhere" if state.running else ""
-    echo(f"{total} fits: {total - left} done before, {left} to run{elsewhere}.", err=True)
+    echo(f"{len(state.done) + left} fits: {len(state.done)} done before, {left} to run{elsewhere}.", err=True)
     failed = 0
     try:
         for row, ours in counted(run_plan(state.left, rows, where), left):
@@ -71,11 +65,11 @@ def run(
             maker = f"{row.seconds:.1f} s" if ours else "by another runner"
             echo(f"  {row.spec}: {result} ({maker})", err=True)
     except KeyboardInterrupt:
-        echo(f"Interrupted. Finished rows are kept in {store}; run the same command again to go on.", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+        advice = f"Interrupted. Finished rows are kept in {store}; run the same command again to go on."
+        raise KeyboardInterrupt(advice) from None
     if failed:
         echo(f"{failed} of {left} fits failed; run the same command again to try them again.", err=True)
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def plans() -> None:
@@ -89,10 +83,10 @@ def plans() -> None:
 
 def status(
     folder: Folder,
-    plan: Annotated[str | None, typer.Option(help="A ready plan or a TOML file; else the plans run into it.")] = None,
+    plan: Annotated[str | None, Option(help="A ready plan or a TOML file; else the plans run into it.")] = None,
 ) -> None:
     """Show the progress of a store: what is done or running, and what failed, is missing or is damaged."""
-    from bgmiv.bench.plan import identify, load_plan
+    from bgmiv.bench.plan import load_plan
 
     store = _opened(folder)
     with naming_option("--plan"):
@@ -100,16 +94,14 @@ def status(
     if not wanted:
         echo(f"{len(store.contents().rows)} rows in {folder}, and no plan: name one with --plan.")
     for each in wanted:
-        _print_status(each, [identify(spec) for spec in each.specs], store)
-    state = store.state(identify(spec) for each in wanted for spec in each.specs)
+        _print_status(each, store)
+    state = store.state(key for each in wanted for key in each.keys)
     for row in state.failed:
         echo(f"failed: {row.spec}: {row.error}")
     _echo_problems(state)
 
 
-def show(
-    folder: Folder, as_json: Annotated[bool, typer.Option("--json", help="Every row, as a JSON list.")] = False
-) -> None:
+def show(folder: Folder, as_json: Annotated[bool, Option("--json", help="Every row, as a JSON list.")] = False) -> None:
     """Show mean and standard deviation over seeds for each cell of a store."""
     stored = _opened(folder).rows()
     if as_json:
@@ -118,10 +110,12 @@ def show(
     if not stored:
         echo(f"No rows in {folder} yet; bgmiv bench run --store {folder} makes them.")
         return
-    from bgmiv.bench.show import Summary, read_rows
+    from bgmiv.bench.show import Summary, read_rows, unit_text
 
+    names = ["method", "n", "rho", "fits", "failed", "mean", "sd", "inside", "outside", "seconds"]
     for (design, preset), cells in Summary(read_rows(stored)).to_frame().groupby(["design", "preset"], sort=False):
-        _print_cells(design, preset, cells)
+        title = f"{design}, preset {preset}: {unit_text(design)}, over seeds"
+        print_table(title, names, cells[names].itertuples(index=False))
     for row in stored:
         if row.status != "ok":
             echo(f"{row.spec} failed: {row.error}")
@@ -133,7 +127,7 @@ def show(
 
 
 def report(
-    folder: Folder, out: Annotated[Path, typer.Option(help="Folder for the table and the figures; made if absent.")]
+    folder: Folder, out: Annotated[Path, Option(help="Folder for the table and the figures; made if absent.")]
 ) -> None:
     """Write the table of a store, as CSV and LaTeX, and a figure of each design, as PNG and PDF."""
     store = _opened(folder)
@@ -147,40 +141,42 @@ def report(
     frame = read_rows(store.rows())
     if frame.empty:
         echo(f"No rows in {folder} yet, so there is nothing to report; bgmiv bench run makes them.", err=True)
-        raise typer.Exit(1)
+        raise Exit(1)
     table = Summary(frame)
     table.to_csv(out / "table.csv")
-    files = {"table.tex": table.to_latex().encode()}
+    write_whole(out / "table.tex", table.to_latex().encode())
+    names = ["table.csv", "table.tex"]
     for design in frame["design"].unique():
         figure = error_figure(frame, design)
         for kind in ("png", "pdf"):
             figure.savefig(content := BytesIO(), format=kind, dpi=150)
-            files[f"{safe_name(design)}.{kind}"] = content.getvalue()
-    for name, written in files.items():
-        write_whole(out / name, written)
-    for name in ("table.csv", *files):
+            names.append(f"{safe_name(design)}.{kind}")
+            write_whole(out / names[-1], content.getvalue())
+    for name in names:
         echo(f"wrote {out / name}")
 
 
 def gc(
     folder: Folder,
-    other_versions: Annotated[bool, typer.Option(help="Also rows of other algorithm versions.")] = False,
-    failed: Annotated[bool, typer.Option(help="Also rows of failed fits.")] = False,
+    other_versions: Annotated[bool, Option(help="Also rows of other algorithm versions.")] = False,
+    failed: Annotated[bool, Option(help="Also rows of failed fits.")] = False,
 ) -> None:
     """Remove what crashes left behind: temporary files, locks, damaged lines."""
+    from bgmiv.bench.plan import todays_key
+
     store = _opened(folder)
     echo(f"{store.clean()} damaged lines removed.")
     if foreign := store.contents().damaged:
         echo(f"{len(foreign)} lines of another version are kept.")
     if other_versions:
-        echo(f"{store.clean(lambda row: not _is_current(row))} rows of other versions removed.")
+        echo(f"{store.clean(lambda row: row.key != todays_key(row.spec))} rows of other versions removed.")
     if failed:
         echo(f"{store.clean(lambda row: row.status != 'ok')} failed rows removed.")
 
 
 def merge(
-    target: Annotated[Path, typer.Argument(help="The store that takes the rows; made if absent.")],
-    sources: Annotated[list[Path], typer.Argument(help="Stores whose rows it takes.")],
+    target: Annotated[Path, Argument(help="The store that takes the rows; made if absent.")],
+    sources: Annotated[list[Path], Argument(help="Stores whose rows it takes.")],
 ) -> None:
     """Copy rows and plans of other stores into one; a run with two different results is refused."""
     from bgmiv.bench.store import RowStore
@@ -198,26 +194,24 @@ def _chosen_plan(
     """The plan that the options of `run` stand for; the error for a bad one names its option."""
     from bgmiv.bench.plan import Plan, Sweep, load_plan
 
-    fields = {"--design": "designs", "--n": "n", "--rho": "rho", "--preset": "presets", "--methods": "methods"}
-    chosen: dict[str, Any] = {}
-    for option, texts in lists.items():
-        if texts:
-            chosen[option] = [_number(text) for text in split_commas(texts)]
     if plan is None:
         sweep = Sweep(["demand"], [1000], [0.5], ["bgm-iv"], repeats=repeats or 1, seed=seed or 0)
-        for option, values in chosen.items():
-            with naming_option(option):
-                sweep = replace(sweep, **{fields[option]: values})
-        return Plan("options", "from the command line", (sweep,))
-    for option, value in (("--design", chosen.get("--design")), ("--seed", seed)):
-        if value is not None:
-            raise option_error("the plan sets it; leave it out, or run without a plan", option)
-    with naming_option("PLAN"):
-        whole = load_plan(plan)
-    for option, values in chosen.items():
-        with naming_option(option):
-            whole = whole.part(**{fields[option]: values})
-    return whole.part(repeats=repeats)
+        wanted = Plan("options", "from the command line", (sweep,))
+    else:
+        for option, value in (("--design", lists["designs"]), ("--seed", seed)):
+            if value not in (None, []):
+                raise option_error("the plan sets it; leave it out, or run without a plan", option)
+        with naming_option("PLAN"):
+            wanted = load_plan(plan)
+    for name, texts in lists.items():
+        if texts:
+            values: Any = [_number(text) for text in split_commas(texts)]
+            with naming_option({"designs": "--design", "presets": "--preset"}.get(name, f"--{name}")):
+                if plan is None:
+                    wanted = replace(wanted, sweeps=(replace(wanted.sweeps[0], **{name: values}),))
+                else:
+                    wanted = wanted.part(**{name: values})
+    return wanted.part(repeats=repeats)
 
 
 def _number(text: str) -> int | float | str:
@@ -229,8 +223,6 @@ def _number(text: str) -> int | float | str:
 
 
 def _executor(name: str, workers: int | None, address: str | None, cpus: float, gpus: float) -> Executor:
-    from bgmiv.executors import InProcess, LocalPool, RayCluster
-
     if name == "ray":
         if workers is not None:
             raise option_error("Ray decides that by --cpus; leave it out", "--workers")
@@ -260,19 +252,9 @@ def _opened(folder: Path) -> RowStore:
     return RowStore(folder)
 
 
-def _is_current(row: Row) -> bool:
-    from bgmiv.bench.plan import identify
-    from bgmiv.errors import ConfigError
-
-    try:
-        return identify(row.spec) == row.key
-    except ConfigError:
-        return False
-
-
-def _print_status(plan: Plan, keys: Sequence[RunKey], store: RowStore) -> None:
-    state = store.state(keys)
-    parts = (keys, state.done, state.running, state.failed, state.missing)
+def _print_status(plan: Plan, store: RowStore) -> None:
+    state = store.state(plan.keys)
+    parts = (plan.keys, state.done, state.running, state.failed, state.missing)
     counts = [Counter(each.spec.cell for each in part) for part in parts]
     lines: list[tuple[object, ...]] = []
     for cell in counts[0]:
@@ -280,15 +262,3 @@ def _print_status(plan: Plan, keys: Sequence[RunKey], store: RowStore) -> None:
         lines.append((f"{design} n={size} rho={level:g} {method} ({preset})", *(count[cell] for count in counts)))
     lines.append(("all", *map(len, parts)))
     print_table(f"{plan.name}: {plan.title}", ("cell", "planned", "done", "running", "failed", "missing"), lines)
-
-
-def _print_cells(design: str, preset: str, cells: pd.DataFrame) -> None:
-    from bgmiv.bench.show import unit_text
-
-    shown = cells[["method", "n", "rho", "fits", "failed", "mean", "sd", "inside", "outside", "seconds"]]
-    texts = shown.map(lambda value: f"{value:.4g}" if isinstance(value, float) else str(value))
-    print_table(
-        f"{design}, preset {preset}: {unit_text(design)}, over seeds",
-        tuple(shown),
-        texts.replace("nan", "-").to_numpy(),
-    )

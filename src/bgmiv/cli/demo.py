@@ -9,15 +9,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-import typer
+from typer import Exit, Option
 
 from bgmiv._io import write_whole
 from bgmiv.cli.options import AsJson, Overwrite, Preset, Seed, make_model, naming_option, usable_folder, writable_file
 from bgmiv.cli.output import counted, echo, print_json, print_table
+from bgmiv.errors import BGMIVError, BGMIVWarning
+from bgmiv.executors import LocalPool, available_cores
 from bgmiv.registry import method_label
 
 if TYPE_CHECKING:
-    from bgmiv.analysis.analysis import Analysis, MethodRow
+    from bgmiv.analysis.analysis import Analysis
     from bgmiv.bench.evaluate import StructuralError
     from bgmiv.bench.plan import RunSpec
     from bgmiv.bench.store import Row
@@ -29,56 +31,46 @@ __all__ = [
 
 # The quickest first, so that both long fits run side by side; tables end with it.
 _METHODS = ("tsls", "bgm-iv", "bgm-iv-noiv")
-_NOTES = {"bgm-iv-noiv": "no-instrument", "tsls": "line"}
 
 
 class DemoResult(NamedTuple):
-    """A fit's row, and what it says of the average effect and curve.
-
-    Methods that an analyst would show have an analysis as well; nothing but the row is known of a fit that failed.
-    """
+    """A fit's row and its analysis; a fit that failed has none."""
 
     row: Row
-    answer: MethodRow | None = None
     analysis: Analysis | None = None
 
 
 def run_spec(spec: RunSpec) -> DemoResult:
     """Fit and evaluate; a function of this module so that worker processes can import it."""
-    from bgmiv.analysis.compare import compare
     from bgmiv.bench.evaluate import evaluate
-    from bgmiv.errors import BGMIVWarning
 
     row, fitted, data = evaluate(spec)
-    if fitted is None or data is None:
+    if fitted is None:
         return DemoResult(row)
     model = make_model(spec.method, spec.preset, spec.seed, {})
     model._keep(fitted, data, model._config(), spec.seed)
     with warnings.catch_warnings():
         # The page says what there is to warn of.
         warnings.simplefilter("ignore", BGMIVWarning)
-        answer = compare({method_label(spec.method): model}).methods[0]
-        analysis = None
-        if spec.method in ("bgm-iv", "tsls"):
-            analysis = model.analysis(
-                by="time",
-                title="What would demand be if we set the price?",
-                source="a simulated market",
-                units="flights",
-                # The no-instrument version is one of the demo's own fits.
-                no_instrument=False,
-            )
-    return DemoResult(row, replace(answer, note=_NOTES.get(spec.method, "")), analysis)
+        analysis = model.analysis(
+            by="time",
+            title="What would demand be if we set the price?",
+            source="a simulated market",
+            units="flights",
+            # The no-instrument version is one of the demo's own fits.
+            no_instrument=False,
+        )
+    return DemoResult(row, analysis)
 
 
 def demo(
-    n: Annotated[int, typer.Option(help="Rows to simulate.", min=20)] = 1000,
+    n: Annotated[int, Option(help="Rows to simulate.", min=20)] = 1000,
     rho: Annotated[
-        float, typer.Option(help="Confounding: correlation of the price shock with demand.", min=-1.0, max=1.0)
+        float, Option(help="Confounding: correlation of the price shock with demand.", min=-1.0, max=1.0)
     ] = 0.9,
     seed: Seed = 0,
     preset: Preset = "default",
-    out: Annotated[Path, typer.Option(help="Folder for the page and the results.")] = Path("out/demo"),
+    out: Annotated[Path, Option(help="Folder for the page and the results.")] = Path("out/demo"),
 ) -> None:
     """Fit a simulated market, and write a page with the results.
 
@@ -105,19 +97,17 @@ def demo(
         write_whole(out / name, content)
         echo(f"wrote {out / name}")
     if any(result.row.status != "ok" for result in results):
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def _fit(specs: Sequence[RunSpec]) -> list[DemoResult]:
     """Fit in as many processes as there are cores, at most two: 2SLS is done in a moment."""
-    from bgmiv.errors import BGMIVError
-    from bgmiv.executors import Died, LocalPool, available_cores
 
     results: dict[RunSpec, DemoResult] = {}
     for outcome in counted(LocalPool(min(2, available_cores())).map(run_spec, specs), len(specs)):
         label = method_label(outcome.item.method)
-        if isinstance(outcome, Died):
-            raise BGMIVError(f"{label}: {outcome.reason}")
+        if outcome.lost:
+            raise BGMIVError(f"{label}: {outcome.lost}")
         row = outcome.result.row
         echo(f"  {label}: {f'done in {row.seconds:.1f} s' if row.status == 'ok' else f'failed: {row.error}'}", err=True)
         results[row.spec] = outcome.result
@@ -142,10 +132,11 @@ def demo_files(results: Sequence[DemoResult]) -> dict[str, bytes]:
     rows = [result.row for result in results]
     record = {"rows": [asdict(row) for row in rows], "constant_predictor": constant_error(rows[0])._asdict()}
     files = {"results.json": (json.dumps(record, indent=2, allow_nan=False) + "\n").encode()}
-    shown = next((result.analysis for result in results if result.analysis is not None), None)
+    analyses = {result.row.method: result.analysis for result in results if result.analysis}
+    shown = analyses.get("bgm-iv", analyses.get("tsls"))
     if shown is not None:
         known = {row.name for row in shown.methods}
-        others = tuple(result.answer for result in results if result.answer and result.answer.name not in known)
+        others = (analysis.methods[0] for analysis in analyses.values() if analysis.methods[0].name not in known)
         shown = replace(shown, methods=(shown.methods[0], *others, *shown.methods[1:]))
         files["report.html"] = report_page(with_truth(shown, rows[0])).encode()
     return files
@@ -160,11 +151,10 @@ def with_truth(analysis: Analysis, row: Row) -> Analysis:
     from bgmiv.designs.demand import demand
     from bgmiv.intervals import NO_INTERVAL, Interval
 
-    data = make_design(row.design).sample(row.n, row.rho, row.seed)
-    values = dict(zip(data.schema.flat_names, data.covariates.T, strict=True))
+    covariates = make_design(row.design).sample(row.n, row.rho, row.seed).covariates.T
     first = analysis.effects[0]
-    prices = np.array([first.t0, first.t1, *analysis.curves[0].treatment])
-    before, after, *curve = (float(np.mean(demand(price, values["time"], values["group"]))) for price in prices)
+    prices = (first.t0, first.t1, *analysis.curves[0].treatment)
+    before, after, *curve = (float(np.mean(demand(price, *covariates))) for price in prices)
     effect = Interval(after - before, np.nan, np.nan, analysis.level, {}, method=NO_INTERVAL)
     truth = MethodRow("the truth", effect, tuple(curve), "truth")
     return replace(analysis, methods=(*analysis.methods, truth))
@@ -197,7 +187,7 @@ EMPIRICAL = {
 
 def mnist(
     path: Annotated[
-        Path | None, typer.Option(help="Folder with the four files of MNIST, as they are or .gz: check and copy them.")
+        Path | None, Option(help="Folder with the four files of MNIST, as they are or .gz: check and copy them.")
     ] = None,
 ) -> None:
     """Fetch the images of MNIST for the designs mnist and mnist-hd, check them, and keep them.
@@ -214,7 +204,7 @@ def empirical_command(name: str) -> Callable[..., None]:
     """The command that writes one of the real data sets."""
 
     def write(
-        out: Annotated[Path | None, typer.Option(help="The CSV file; by default one of this name here.")] = None,
+        out: Annotated[Path | None, Option(help="The CSV file; by default one of this name here.")] = None,
         overwrite: Overwrite = False,
         as_json: AsJson = False,
     ) -> None:

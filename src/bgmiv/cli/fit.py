@@ -5,12 +5,36 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Exit, Option
 
-from bgmiv.cli import options, output
+from bgmiv.cli.options import (
+    METHOD_CHOICE,
+    AsJson,
+    ColumnRoles,
+    CSVFileFormat,
+    Data,
+    Level,
+    Overwrite,
+    Preset,
+    Seed,
+    check_outputs,
+    column_roles,
+    csv_format,
+    make_model,
+    method_help,
+    naming_option,
+    option_error,
+    read_data,
+    split_commas,
+    usable_folder,
+    with_options,
+    writable_file,
+)
+from bgmiv.cli.output import INTERRUPTED, echo, exit_if_failed, print_json, print_result, warnings_shown
 from bgmiv.cli.saved import read_treatment
 from bgmiv.errors import BGMIVError, printable
 
@@ -19,63 +43,54 @@ if TYPE_CHECKING:
     from bgmiv.data.table import Table
     from bgmiv.estimators.base import IVEstimator
 
-__all__ = ["COMPARE_EPILOG", "EPILOG", "compare", "fit"]
-
-EPILOG = """Example: bgmiv fit card.csv --formula 'lwage ~ exper + \\[educ ~ nearc4]' --out card-fit --report card.html
-
-Or by names: bgmiv fit card.csv --outcome lwage --treatment educ --instruments nearc4 --covariates exper,black --out fit
-
-Exit codes: 0 fine; 1 bad data; 2 bad usage; 3 the fit failed its held-out checks (files are written); 130 Ctrl-C."""
-
-COMPARE_EPILOG = """Example: bgmiv compare card.csv --formula 'lwage ~ exper + \\[educ ~ nearc4]' --methods tsls,bgm-iv
-
-Exit codes: 0 fine; 1 bad data; 2 bad usage; 130 Ctrl-C."""
+__all__ = ["compare", "fit"]
 
 
-@options.with_options(form=options.csv_format, roles=options.column_roles)
+@with_options(form=csv_format, roles=column_roles)
 def fit(
-    data: options.Data,
-    roles: options.ColumnRoles,
-    form: options.CSVFileFormat,
-    out: Annotated[Path | None, typer.Option(help="Folder for the model and its analysis.")] = None,
-    report: Annotated[Path | None, typer.Option(help="Also write the analysis as one HTML page.")] = None,
-    method: Annotated[str, typer.Option(help=f"One of {options.method_help()}.", **options.METHOD_CHOICE)] = "bgm-iv",
-    preset: options.Preset = "default",
-    by: Annotated[list[str] | None, typer.Option(help="Columns whose levels are reported separately.")] = None,
-    level: options.Level = 0.95,
-    title: Annotated[str | None, typer.Option(help="Title of the analysis.")] = None,
-    units: Annotated[str, typer.Option(help="What the page calls the rows, such as flights.")] = "rows",
-    seed: options.Seed = 0,
+    data: Data,
+    roles: ColumnRoles,
+    form: CSVFileFormat,
+    out: Annotated[Path | None, Option(help="Folder for the model and its analysis.")] = None,
+    report: Annotated[Path | None, Option(help="Also write the analysis as one HTML page.")] = None,
+    method: Annotated[str, Option(help=f"One of {method_help()}.", **METHOD_CHOICE)] = "bgm-iv",
+    preset: Preset = "default",
+    by: Annotated[list[str] | None, Option(help="Columns whose levels are reported separately.")] = None,
+    level: Level = 0.95,
+    title: Annotated[str | None, Option(help="Title of the analysis.")] = None,
+    units: Annotated[str, Option(help="What the page calls the rows, such as flights.")] = "rows",
+    seed: Seed = 0,
     members: Annotated[
-        int | None, typer.Option(help="Number of ensemble members of bgm-iv; by default that of the preset.", min=1)
+        int | None, Option(help="Number of ensemble members of bgm-iv; by default that of the preset.", min=1)
     ] = None,
     networks: Annotated[
-        bool | None, typer.Option(help="Whether bgm-iv trains networks; by default where something is left for them.")
+        bool | None, Option(help="Whether bgm-iv trains networks; by default where something is left for them.")
     ] = None,
     checkpoint: Annotated[
-        Path | None,
-        typer.Option(help="Folder for the state of an unfinished fit of bgm-iv; the same command resumes it."),
+        Path | None, Option(help="Folder for the state of an unfinished fit of bgm-iv; the same command resumes it.")
     ] = None,
-    overwrite: options.Overwrite = False,
-    as_json: options.AsJson = False,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
 ) -> None:
     """Fit a causal curve to a CSV or Parquet file, save it, and report the results and whether to trust them."""
     if not units.strip():
-        raise options.option_error("say what the rows are called, such as flights", "--units")
-    options.check_outputs({"--out": out, "--report": report, "--checkpoint": checkpoint}, data)
-    if out is not None:
-        _check_free(out, overwrite)
-    if report is not None:
-        options.writable_file(report, "--report", overwrite=overwrite)
-
+        raise option_error("say what the rows are called, such as flights", "--units")
+    check_outputs({"--out": out, "--report": report, "--checkpoint": checkpoint}, data)
     from bgmiv.data.table import select_columns
+    from bgmiv.persist.folder import check_free
 
-    table = options.read_data(data, form)
-    with output.warnings_shown():
-        with options.naming_option("--method"):
+    if out is not None:
+        # What `save` would refuse once the fit is done.
+        with naming_option("--out"):
+            check_free(usable_folder(out, "--out"), overwrite=overwrite)
+    if report is not None:
+        writable_file(report, "--report", overwrite=overwrite)
+    table = read_data(data, form)
+    with warnings_shown():
+        with naming_option("--method"):
             own = {"members": members, "networks": networks, "checkpoint": checkpoint}
-            model = options.make_model(method, preset, seed, roles.settings, **own)
-        labels = select_columns(table, options.split_commas(by))
+            model = make_model(method, preset, seed, roles.settings, **own)
+        labels = select_columns(table, split_commas(by))
         done = _AfterFit(roles.fit(model, table))
         with done.step("the analysis of the fit"):
             groups = _groups_shown(model, labels, table, roles)
@@ -101,17 +116,17 @@ class _AfterFit:
         self.model = model
         self.analysis: Analysis | None = None
         self.written: dict[str, str] = {}
-        self.failure = ""
-        self.code = 0
+        self.failure, self.code = "", 0
 
     @contextmanager
     def step(self, what: str) -> Iterator[None]:
         try:
             yield
         except (Exception, KeyboardInterrupt) as error:
-            why = str(error) if isinstance(error, BGMIVError) else f"{type(error).__name__}: {error}"
-            self.failure = self.failure or f"{what} failed: {why}"
-            self.code = self.code or (output.INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1)
+            if not self.failure:
+                why = str(error) if isinstance(error, BGMIVError) else f"{type(error).__name__}: {error}"
+                self.failure = f"{what} failed: {why}"
+                self.code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
 
     def rescue(self) -> None:
         """Save the fit in a new folder, if a step failed and it is saved nowhere."""
@@ -123,23 +138,21 @@ class _AfterFit:
 
     def print(self, as_json: bool) -> None:
         """Print the analysis and what was written; end with the exit code of what failed."""
-        from bgmiv.analysis.text import summary_text
-
         verdict = self.model.verdict_
         if as_json:
             analysis = {} if self.analysis is None else {"analysis": _record(self.analysis)}
-            output.print_result({**self.written, **analysis}, verdict)
+            print_result({**self.written, **analysis}, verdict)
         elif self.analysis is not None:
-            output.echo(summary_text(self.analysis))
+            echo(self.analysis)
         for what, path in self.written.items():
-            output.echo(f"{what}: {path}", err=True)
+            echo(f"{what}: {path}", err=True)
         if self.failure:
-            output.echo(f"Error: {self.failure}", err=True)
-            raise typer.Exit(self.code)
-        output.exit_if_failed(verdict)
+            echo(f"Error: {self.failure}", err=True)
+            raise Exit(self.code)
+        exit_if_failed(verdict)
 
 
-def _groups_shown(model: IVEstimator, labels: Table, table: Any, roles: options.ColumnRoles) -> Any:
+def _groups_shown(model: IVEstimator, labels: Table, table: Any, roles: ColumnRoles) -> Any:
     """What `analysis` takes as `by`: names of covariates, or labels of each row where a name is none of them."""
     if not labels.columns:
         return None
@@ -151,60 +164,49 @@ def _groups_shown(model: IVEstimator, labels: Table, table: Any, roles: options.
 
 def _record(analysis: Analysis) -> dict[str, Any]:
     """The analysis without the factors of its curves, which only code needs."""
-    record: dict[str, Any] = output.plain(analysis)
+    record = asdict(analysis)
     for kind in ("effects", "methods"):
-        record[kind] = output.plain([row.to_dict() for row in getattr(analysis, kind)])
+        record[kind] = [row.to_dict() for row in getattr(analysis, kind)]
     for curve in record["curves"]:
-        curve.pop("sources", None)
+        del curve["sources"]
     return record
 
 
-def _check_free(out: Path, overwrite: bool) -> None:
-    """Refuse a folder that `save` would refuse once the fit is done."""
-    from bgmiv.persist.folder import check_free
-
-    options.usable_folder(out, "--out")
-    with options.naming_option("--out"):
-        check_free(out, overwrite=overwrite)
-
-
-@options.with_options(form=options.csv_format, roles=options.column_roles)
+@with_options(form=csv_format, roles=column_roles)
 def compare(
-    data: options.Data,
-    roles: options.ColumnRoles,
-    form: options.CSVFileFormat,
+    data: Data,
+    roles: ColumnRoles,
+    form: CSVFileFormat,
     methods: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             help="Methods: tsls,kiv or repeat the option; NAME-noiv ignores the instrument. "
             "By default tsls,tsls-noiv,bgm-iv.",
-            **options.METHOD_CHOICE,
+            **METHOD_CHOICE,
         ),
     ] = None,
-    preset: options.Preset = "default",
-    t0: Annotated[str | None, typer.Option(help="Treatment to compare with; by default the lower quartile.")] = None,
-    t1: Annotated[
-        str | None, typer.Option(help="Treatment whose effect is wanted; by default the upper quartile.")
-    ] = None,
-    level: options.Level = 0.95,
-    seed: options.Seed = 0,
-    as_json: options.AsJson = False,
+    preset: Preset = "default",
+    t0: Annotated[str | None, Option(help="Treatment to compare with; by default the lower quartile.")] = None,
+    t1: Annotated[str | None, Option(help="Treatment whose effect is wanted; by default the upper quartile.")] = None,
+    level: Level = 0.95,
+    seed: Seed = 0,
+    as_json: AsJson = False,
 ) -> None:
     """The same average effect by several methods, side by side."""
     if methods == []:
-        raise options.option_error("name one or more", "--methods")
+        raise option_error("name one or more", "--methods")
     if (t0 is None) != (t1 is None):
-        raise options.option_error("give both --t0 and --t1, or none", "--t0")
+        raise option_error("give both --t0 and --t1, or none", "--t0")
 
     from bgmiv.analysis.compare import compare as compared
 
-    table = options.read_data(data, form)
-    with output.warnings_shown():
+    table = read_data(data, form)
+    with warnings_shown():
         models: dict[str, IVEstimator] = {}
         failure = ""
         for name in dict.fromkeys(methods or ("tsls", "tsls-noiv", "bgm-iv")):
             try:
-                models[name] = roles.fit(options.make_model(name, preset, seed, roles.settings), table)
+                models[name] = roles.fit(make_model(name, preset, seed, roles.settings), table)
             # Fits that are done took time: they are compared without this one.
             except (BGMIVError, KeyboardInterrupt) as error:
                 if not models:
@@ -218,9 +220,9 @@ def compare(
             treatments = {"t0": read_treatment(t0, variable, "--t0"), "t1": read_treatment(t1, variable, "--t1")}
         comparison = compared(models, level=level, **treatments)
     if as_json:
-        output.print_json(comparison.to_dict())
+        print_json(comparison.to_dict())
     else:
-        output.echo(str(comparison))
+        echo(str(comparison))
     if failure:
-        output.echo(f"Error: {failure}", err=True)
-        raise typer.Exit(1)
+        echo(f"Error: {failure}", err=True)
+        raise Exit(1)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import typer
+from typer import Argument, BadParameter, Option
 
 from bgmiv._io import check_writable
 from bgmiv.errors import BGMIVError, printable
@@ -26,9 +26,9 @@ __all__ = [
 ]  # fmt: skip
 
 
-def option_error(message: str, option: str | None = None) -> typer.BadParameter:
+def option_error(message: str, option: str | None = None) -> BadParameter:
     """The error for a value that is refused, which names its option; one that is raised in a callback needs no name."""
-    return typer.BadParameter(printable(message), param_hint=option)
+    return BadParameter(printable(message), param_hint=option)
 
 
 @contextmanager
@@ -44,11 +44,11 @@ def choice(known: Sequence[str]) -> dict[str, Any]:
     """Arguments of `typer.Option` for an option with some known values, or a list of them with commas between."""
 
     def check(value: Any) -> Any:
-        given = split_commas(value) if isinstance(value, list) else value
-        for name in given if isinstance(given, list) else [value]:
-            if name is not None and name not in known:
+        given = split_commas(value) if isinstance(value, list) else [value]
+        for name in given:
+            if name not in (None, *known):
                 raise option_error(f"{name!r} is unknown; there are {', '.join(known)}")
-        return given
+        return given if isinstance(value, list) else value
 
     def complete(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
@@ -72,12 +72,12 @@ def _check_level(value: float) -> float:
     return value
 
 
-Data = Annotated[Path, typer.Argument(help="A CSV or Parquet file.", show_default=False)]
-Preset = Annotated[str, typer.Option(help="Settings of the methods.", **choice(preset_names()))]
-Seed = Annotated[int, typer.Option(help="Random seed: the same seed gives the same result.", min=0)]
-Level = Annotated[float, typer.Option(help="Level of the intervals.", callback=_check_level)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+Data = Annotated[Path, Argument(help="A CSV or Parquet file.", show_default=False)]
+Preset = Annotated[str, Option(help="Settings of the methods.", **choice(preset_names()))]
+Seed = Annotated[int, Option(help="Random seed: the same seed gives the same result.", min=0)]
+Level = Annotated[float, Option(help="Level of the intervals.", callback=_check_level)]
+AsJson = Annotated[bool, Option("--json", help="Print one JSON object.")]
+Overwrite = Annotated[bool, Option("--overwrite", help="Replace what is there.")]
 
 
 def with_options(**groups: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -85,11 +85,11 @@ def with_options(**groups: Callable[..., Any]) -> Callable[[Callable[..., None]]
     shared = {name: inspect.signature(group, eval_str=True).parameters for name, group in groups.items()}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command, eval_str=True).parameters
         options: dict[str, inspect.Parameter] = {}
-        for parameters in reversed(shared.values()):
+        for parameters in (*reversed(shared.values()), inspect.signature(command, eval_str=True).parameters):
             options |= parameters
-        options |= {name: option for name, option in own.items() if name not in groups}
+        for name in groups:
+            del options[name]
 
         @functools.wraps(command)
         def run(**given: Any) -> None:
@@ -110,12 +110,12 @@ CSVFileFormat = Any
 
 
 def csv_format(
-    encoding: Annotated[str, typer.Option(help="Encoding of a CSV file, such as latin-1.")] = "utf-8",
-    delimiter: Annotated[str, typer.Option(help="Field separator of a CSV file, such as ';' or '\\t'.")] = ",",
-    decimal: Annotated[str, typer.Option(help="Decimal mark of a CSV file, '.' or ','.")] = ".",
+    encoding: Annotated[str, Option(help="Encoding of a CSV file, such as latin-1.")] = "utf-8",
+    delimiter: Annotated[str, Option(help="Field separator of a CSV file, such as ';' or '\\t'.")] = ",",
+    decimal: Annotated[str, Option(help="Decimal mark of a CSV file, '.' or ','.")] = ".",
     na: Annotated[
         list[str] | None,
-        typer.Option(help="Another code for missing values, such as '.' or -9, besides NA, NaN, null. Repeatable."),
+        Option(help="Another code for missing values, such as '.' or -9, besides NA, NaN, null. Repeatable."),
     ] = None,
 ) -> CSVFileFormat:
     """How the options say that a file is written."""
@@ -157,11 +157,8 @@ class ColumnRoles(NamedTuple):
         from bgmiv.data.formula import formula_columns
         from bgmiv.data.table import complete_rows
 
-        columns = {**self.names, "sample_weight": self.shared["sample_weight"], "clusters": self.shared["clusters"]}
-        if self.formula is not None:
-            columns["formula"] = formula_columns(self.formula, table)
-        used: list[str] = []
-        for names in columns.values():
+        used = [] if self.formula is None else [*formula_columns(self.formula, table)]
+        for names in (*self.names.values(), self.shared["sample_weight"], self.shared["clusters"]):
             used += [names] if isinstance(names, str) else names or []
         return complete_rows(table, dict.fromkeys(used))
 
@@ -169,32 +166,31 @@ class ColumnRoles(NamedTuple):
 def column_roles(
     formula: Annotated[
         str | None,
-        typer.Option(help="'outcome ~ covariates + \\[treatment ~ instruments]', instead of the next four options."),
+        Option(help="'outcome ~ covariates + \\[treatment ~ instruments]', instead of the next four options."),
     ] = None,
-    outcome: Annotated[str | None, typer.Option(help="Column of the outcome.")] = None,
-    treatment: Annotated[str | None, typer.Option(help="Column of the treatment.")] = None,
+    outcome: Annotated[str | None, Option(help="Column of the outcome.")] = None,
+    treatment: Annotated[str | None, Option(help="Column of the treatment.")] = None,
     instruments: Annotated[
-        list[str] | None, typer.Option(help="Columns of the instruments: a,b or repeat the option.")
+        list[str] | None, Option(help="Columns of the instruments: a,b or repeat the option.")
     ] = None,
-    covariates: Annotated[list[str] | None, typer.Option(help="Columns of the covariates, likewise.")] = None,
-    sample_weight: Annotated[str | None, typer.Option(help="Column of sample weights.")] = None,
+    covariates: Annotated[list[str] | None, Option(help="Columns of the covariates, likewise.")] = None,
+    sample_weight: Annotated[str | None, Option(help="Column of sample weights.")] = None,
     clusters: Annotated[
         list[str] | None,
-        typer.Option(help="Column of clusters: rows that are not independent. Two columns, a,b: clusters two ways."),
+        Option(help="Column of clusters: rows that are not independent. Two columns, a,b: clusters two ways."),
     ] = None,
     covariance: Annotated[
         str,
-        typer.Option(
+        Option(
             help="What standard errors and tests allow for: auto, classical, robust or cluster.",
             **choice(("auto", "classical", "robust", "cluster")),
         ),
     ] = "auto",
     missing: Annotated[
-        str, typer.Option(help="raise: refuse missing values; drop: drop such rows.", **choice(("raise", "drop")))
+        str, Option(help="raise: refuse missing values; drop: drop such rows.", **choice(("raise", "drop")))
     ] = "raise",
     kind: Annotated[
-        list[str] | None,
-        typer.Option(help="COLUMN=KIND to declare a column: continuous, binary or categorical. Repeatable."),
+        list[str] | None, Option(help="COLUMN=KIND to declare a column: continuous, binary or categorical. Repeatable.")
     ] = None,
 ) -> ColumnRoles:
     """The roles that the options stand for; a bad option is named before the file is read."""

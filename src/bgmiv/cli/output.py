@@ -67,21 +67,12 @@ def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> None:
     """Print a table whose first column is text and whose others are numbers."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    import pandas as pd
 
-    # No box and narrow gaps: the widest row must fit a terminal of 80 columns.
-    table = Table(title=Text(printable(f"\n{title}")), title_justify="left", box=None, padding=(0, 2, 0, 0))
-    table.caption, table.caption_justify = Text(printable(caption)) if caption else None, "left"
-    for position, name in enumerate(columns):
-        table.add_column(name, justify="left" if position == 0 else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    console = Console()
-    # A file or a pipe has no width of its own; a narrow guess would cut numbers off.
-    width = console.width if console.is_terminal else max(console.width, 120)
-    console.print(table, width=width)
+    first, *_ = columns
+    frame = pd.DataFrame(list(rows), columns=list(columns)).set_index(first).rename_axis(index=None, columns=first)
+    text = frame.to_string(float_format="{:.4g}".format, na_rep="-")
+    echo(f"\n{title}\n{text}\n{caption}", nl=bool(caption))
 
 
 def counted(fits: Iterable[T], total: int) -> Iterator[T]:

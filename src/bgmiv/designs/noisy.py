@@ -10,8 +10,22 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from scipy.special import expit
 
-from bgmiv.designs import base
-from bgmiv.designs.demand import DemandDraw, DemandFamily, VectorProxyDesign, demand, draw_demand
+from bgmiv.designs.base import (
+    GRID_ROWS,
+    GRID_SEED,
+    QUANTILES,
+    REFERENCE_ROWS,
+    REFERENCE_SEED,
+    AdditiveDesign,
+    Columns,
+    Draw,
+    StructuralGrid,
+    name_with_settings,
+    normals,
+    population_grid,
+    stream,
+)
+from bgmiv.designs.demand import DemandDesign, VectorProxyDesign
 from bgmiv.designs.mnist import ImageSet, MnistDesign
 from bgmiv.errors import ConfigError
 
@@ -27,7 +41,6 @@ _DEGREES = 5.0
 _CONTINUOUS = 5
 # The Cholesky factor of correlations 0.5^|i - j|.
 _ROOT = np.linalg.cholesky(0.5 ** np.abs(np.subtract.outer(np.arange(_CONTINUOUS), np.arange(_CONTINUOUS))))
-_KINDS = {f"v{i}": "binary" if i in (6, 7) else "continuous" for i in range(1, 11)}
 
 
 class _Population(NamedTuple):
@@ -36,7 +49,7 @@ class _Population(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NoisyDesign(base.AdditiveDesign):
+class NoisyDesign(AdditiveDesign):
     r"""Ten ordinary covariates, one to four instruments, and an outcome that is mostly noise.
 
     V1 to V5 are normal with correlations $0.5^{|i-j|}$, V6 and V7 binary, V8 and V9 counts, V10 normal; V4, V5, V7, V9
@@ -103,12 +116,12 @@ class NoisyDesign(base.AdditiveDesign):
     @property
     def name(self) -> str:
         """`"noisy-"`, the shape, and the other settings that are not the usual ones."""
-        return base.name_with_settings(f"noisy-{self.shape}", self, NoisyDesign(self.shape))
+        return name_with_settings(f"noisy-{self.shape}", self, NoisyDesign(self.shape))
 
     @property
     def kinds(self) -> Mapping[str, str]:
         """Two are binary."""
-        return _KINDS
+        return {"v6": "binary", "v7": "binary"}
 
     @property
     def treatment_kind(self) -> str:
@@ -143,30 +156,31 @@ class NoisyDesign(base.AdditiveDesign):
         main = 0.3 * v1 + 0.2 * v2 - 0.2 * v3 + 0.3 * (v6 - 0.4) + 0.1 * (v8 - 2.0)
         return np.asarray(shapes[self.shape] + main, np.float64)
 
-    def draw(self, n: int, seed: int) -> base.Draw:
+    def draw(self, n: int, seed: int) -> Draw:
         """All variables of `n` rows but the outcome: observed and hidden."""
-        normal = base.stream(seed, _NORMALS).normal(size=(n, _CONTINUOUS)) @ _ROOT.T
-        uniform, other, last = (base.stream(seed, _OTHERS, i) for i in range(3))
+        normal = stream(seed, _NORMALS).normal(size=(n, _CONTINUOUS)) @ _ROOT.T
+        uniform, other, last = (stream(seed, _OTHERS, i) for i in range(3))
         v6 = uniform.random(n) < 0.4
         v7 = normal[:, 4] + other.normal(size=n) > 0.0
-        v8 = base.stream(seed, _OTHERS, 3).poisson(2.0, size=n)
-        v9 = base.stream(seed, _OTHERS, 4).poisson(np.exp(0.5 + 0.3 * normal[:, 3]))
+        v8 = stream(seed, _OTHERS, 3).poisson(2.0, size=n)
+        v9 = stream(seed, _OTHERS, 4).poisson(np.exp(0.5 + 0.3 * normal[:, 3]))
         v = np.column_stack([normal, v6, v7, v8, v9, last.normal(size=n)]).astype(np.float64)
-        w = base.stream(seed, _INSTRUMENTS).normal(size=(n, self.n_instruments))
+        w = stream(seed, _INSTRUMENTS).normal(size=(n, self.n_instruments))
         if self.instruments == "binary":
             w = np.where(w > 0.0, 1.0, -1.0)
-        shock, noise = base.normals(n, seed, _SHOCK, _NOISE)
+        shock, noise = normals(n, seed, _SHOCK, _NOISE)
         if self.errors == "heteroskedastic":
             scale = np.sqrt((1.0 + v[:, 0] ** 2) / 2.0)
             shock, noise = shock * scale, noise * scale
         elif self.errors == "heavy-tailed":
-            noise = base.stream(seed, _NOISE).standard_t(_DEGREES, size=n) / np.sqrt(_DEGREES / (_DEGREES - 2.0))
+            noise = stream(seed, _NOISE).standard_t(_DEGREES, size=n) / np.sqrt(_DEGREES / (_DEGREES - 2.0))
         main = 0.6 * v[:, 0] + 0.4 * v[:, 1] + 0.5 * (v[:, 5] - 0.4) + 0.15 * (v[:, 7] - 2.0)
         x = np.sqrt(self.partial_r2 / (1.0 - self.partial_r2)) * self._instrumented(w, v[:, 0]) + main + shock
         if self.binary_treatment:
             x = (x > 0.0).astype(np.float64)
         instruments = {f"w{i}": column for i, column in enumerate(w.T, start=1)}
-        return base.Draw(x, instruments, dict(zip(_KINDS, v.T, strict=True)), shock, noise)
+        covariates = {f"v{i}": column for i, column in enumerate(v.T, start=1)}
+        return Draw(x, instruments, covariates, shock, noise)
 
     def _instrumented(self, w: np.ndarray, first: np.ndarray) -> np.ndarray:
         """f(w, v): of mean zero given v, and variance one."""
@@ -178,21 +192,21 @@ class NoisyDesign(base.AdditiveDesign):
         variance = 1.25 if self.instruments == "binary" else 1.5
         return (line + square + 0.5 * w[:, 0] * first) / np.sqrt(variance)
 
-    def grid(self) -> base.StructuralGrid:
+    def grid(self) -> StructuralGrid:
         """2,800 rows of the population whose treatment lies between its 5% and 95% quantiles."""
-        return base.population_grid(self, _population(self).quantiles, 0.05 * self.treatment_scale)
+        return population_grid(self, _population(self).quantiles, 0.05 * self.treatment_scale)
 
 
 @cache
 def _population(design: NoisyDesign) -> _Population:
     """The variance of g and quantiles of the treatment, from 200,000 rows."""
-    rows = design.draw(base.REFERENCE_ROWS, base.REFERENCE_SEED)
+    rows = design.draw(REFERENCE_ROWS, REFERENCE_SEED)
     variance = float(design.structural(rows.treatment, *rows.covariates.values()).var())
-    return _Population(variance, tuple(np.quantile(rows.treatment, base.QUANTILES).tolist()))
+    return _Population(variance, tuple(np.quantile(rows.treatment, QUANTILES).tolist()))
 
 
 @dataclass(frozen=True)
-class NoisyDemandDesign(DemandFamily):
+class NoisyDemandDesign(DemandDesign):
     """The demand design with its disturbance scaled, judged at prices and covariates of its population.
 
     The group is observed, or stands behind a vector or a picture. var(g) / var(Y) at ρ = 0.9 is 0.95, 0.57 and 0.32 at
@@ -220,32 +234,19 @@ class NoisyDemandDesign(DemandFamily):
     @property
     def name(self) -> str:
         """By the proxy, with the other settings that are not the usual ones."""
-        return base.name_with_settings(_PROXIES[self.proxy], self, NoisyDemandDesign(proxy=self.proxy))
+        return name_with_settings(_PROXIES[self.proxy], self, NoisyDemandDesign(proxy=self.proxy))
 
-    @property
-    def kinds(self) -> Mapping[str, str]:
-        """That of the proxy."""
-        return {self.proxy: {"group": "continuous"}.get(self.proxy, self.proxy)}
-
-    def draw(self, n: int, rho: float, seed: int) -> DemandDraw:
-        """The rows of the demand design with the same seed, the disturbance of the outcome scaled."""
-        return draw_demand(n, rho, seed).scaled(self.disturbance)
-
-    def observed(self, group: np.ndarray, seed: int | None) -> Mapping[str, np.ndarray]:
-        """The group, or what stands for it."""
-        rng = base.stream(base.GRID_SEED if seed is None else seed, _OTHERS)
+    def observed(self, covariates: Columns, seed: int | None) -> Columns:
+        """The time, and the group or what stands for it."""
+        time, group = covariates["time"], covariates["group"]
+        rng = stream(GRID_SEED if seed is None else seed, _OTHERS)
         if self.proxy == "vector":
-            return {"vector": VectorProxyDesign(self.vector_dim).proxy(group, rng)}
+            return {"time": time, "vector": VectorProxyDesign(self.vector_dim).proxy(group, rng)}
         if self.proxy == "image":
-            return {"image": MnistDesign(self.images).pictures(group, rng, test=seed is None)}
-        return {"group": group}
+            return {"time": time, "image": MnistDesign(self.images).pictures(group, rng, test=seed is None)}
+        return covariates
 
-    def grid(self) -> base.StructuralGrid:
+    def grid(self) -> StructuralGrid:
         """2,800 rows of the population whose price lies between its 5% and 95% quantiles."""
-        drawn = draw_demand(2 * base.GRID_ROWS, 0.0, base.GRID_SEED)
-        quantiles = np.quantile(drawn.price, base.QUANTILES).tolist()
-        kept = base.usual_rows(drawn.price, quantiles)
-        price, group = drawn.price[kept], drawn.group[kept]
-        covariates = {"time": drawn.time[kept], **self.observed(group, None)}
-        functionals = base.contrast_and_slope(price, quantiles, half_step=0.5)
-        return base.grid_of(lambda p, t, _: demand(p, t, group), price, covariates, functionals=functionals)
+        prices = self.draw(2 * GRID_ROWS, GRID_SEED).treatment
+        return population_grid(self, np.quantile(prices, QUANTILES).tolist(), half_step=0.5)

@@ -27,7 +27,7 @@ from bgmiv.diagnostics.checks import Change, changes_of
 from bgmiv.effects import Average, FitRows, average, effect_of, estimate_at, require_intervals
 from bgmiv.errors import BGMIVError, ConfigError, DataError
 from bgmiv.estimators.fitted import FitOnRows, MethodConfig
-from bgmiv.executors import Died, Executor
+from bgmiv.executors import Executor
 from bgmiv.fitted import FittedMethod
 from bgmiv.intervals import ANDERSON_RUBIN, Estimate, Floats, Interval, check_level, interval_of
 from bgmiv.linear_iv import strength_of
@@ -201,7 +201,7 @@ def calibrate(own: FitOnRows, t0: Any, t1: Any, *, repeats: int, level: float, e
             one = (config, draw(rng), (seed + number + 1) % 2**32)
             yield _Repeat(number, *one, doses, truth, data.treatment, level)
 
-    done = {one.item.number: None if isinstance(one, Died) else one.result for one in executor.map(_run, items())}
+    done = {one.item.number: one.result for one in executor.map(_run, items())}
     wanted = [done[number] for number in range(repeats)]
     held = [one for one in wanted if one is not None]
     if not held:
