@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bgmiv.bgm.config import BGMIVConfig, LatentMap, LatentPosterior
 from bgmiv.bgm.heldout import learned_means
 from bgmiv.bgm.last_stage import LAST_STAGE_INTERVALS, FittedBGMIV, fit_sieve_stage, sieve_without
-from bgmiv.bgm.latents import latent_draws, latents_of, padded_size, structural_at_draws, structural_means
+from bgmiv.bgm.latents import latent_draws, latents_of, structural_at_draws, structural_means
 from bgmiv.bgm.members import Member
 from bgmiv.bgm.model import BGMIVModel
 from bgmiv.bgm.uncertainty import MAX_BLOCK, MAX_POINTS, Directions, ModelSupport, log_density, tangent_factors
@@ -31,6 +31,7 @@ from bgmiv.likelihood import Levels
 from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.progress import HistoryRow, mean_history
 from bgmiv.sieve.bases import SieveFunction
+from bgmiv.training import padded_size
 
 __all__ = ["FittedNetworks"]
 

@@ -21,7 +21,7 @@ from scipy.stats import gaussian_kde, norm
 
 from bgmiv.bgm.config import BGMIVConfig, JointTraining
 from bgmiv.bgm.last_stage import LastStage
-from bgmiv.bgm.latents import in_blocks, latents_of, padded_size, structural_means
+from bgmiv.bgm.latents import latents_of, structural_means
 from bgmiv.bgm.model import BGMIVModel, encode_rows, iv_means, square_errors
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import ScaledData, Scaler
@@ -32,7 +32,7 @@ from bgmiv.integrate import IntegrationRule, ResidualNodes, residual_nodes, rule
 from bgmiv.likelihood import Gaussian, Levels
 from bgmiv.linear_iv import strength_of
 from bgmiv.sieve.fit import Learned
-from bgmiv.training import Row, TrainingData
+from bgmiv.training import Row, TrainingData, in_blocks, padded_size
 
 if TYPE_CHECKING:
     from bgmiv.bgm.members import Member, TrainingRows

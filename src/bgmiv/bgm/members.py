@@ -25,7 +25,6 @@ from bgmiv.bgm.model import BGMIVModel, build_model, encode_rows
 from bgmiv.data.folds import Folds, draw_folds
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import ScaledData, Scaler
-from bgmiv.data.schema import BlockKind
 from bgmiv.errors import DivergedError
 from bgmiv.integrate import rule_for
 from bgmiv.progress import HistoryRow, Reporter, silent
@@ -177,8 +176,7 @@ def _linear_losses(config: BGMIVConfig, rows: TrainingRows) -> np.ndarray:
     """
     scaled, schema, sizes = rows.scaled, rows.data.schema, rows.folds.sizes
     losses = np.full(len(sizes), np.inf)
-    wide = any(block.kind in (BlockKind.vector, BlockKind.image) for block in schema.blocks)
-    if config.last_stage is None or wide or not rows.folds.hold_out or schema.outcome.discrete:
+    if config.last_stage is None or schema.has_wide_block or not rows.folds.hold_out or schema.outcome.discrete:
         return losses
     columns = np.column_stack([np.ones(len(scaled.x)), scaled.v, scaled.w]).astype(np.float64)
     if len(columns) - sizes.max() < 4 * columns.shape[1]:

@@ -46,13 +46,13 @@ from scipy.linalg import eigh
 from scipy.optimize import brentq
 
 from bgmiv.bgm.config import BGMIVConfig, LatentMap, LatentPosterior
-from bgmiv.bgm.latents import in_blocks, latents_of, padded_size
+from bgmiv.bgm.latents import latents_of
 from bgmiv.bgm.members import Member, TrainingRows
 from bgmiv.bgm.model import BGMIVModel, iv_means
 from bgmiv.integrate import IntegrationRule, rule_for
 from bgmiv.likelihood import Categorical, FiniteHead
 from bgmiv.support import OUTSIDE, Novelty, fit_novelty
-from bgmiv.training import Row
+from bgmiv.training import Row, in_blocks, padded_size
 
 __all__ = [
     "MAX_BLOCK",
