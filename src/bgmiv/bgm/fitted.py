@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 
 from bgmiv.bgm.config import BGMIVConfig, LatentMap, LatentPosterior
 from bgmiv.bgm.heldout import learned_means
-from bgmiv.bgm.last_stage import LAST_STAGE_INTERVALS, FittedBGMIV, fit_sieve_stage, sieve_without
+from bgmiv.bgm.last_stage import LAST_STAGE_INTERVALS, FittedBGMIV, fit_sieve_stage
 from bgmiv.bgm.latents import latent_draws, latents_of, structural_at_draws, structural_means
 from bgmiv.bgm.members import Member
 from bgmiv.bgm.model import BGMIVModel
-from bgmiv.bgm.uncertainty import MAX_BLOCK, MAX_POINTS, Directions, ModelSupport, log_density, tangent_factors
+from bgmiv.bgm.uncertainty import MAX_BLOCK, MAX_POINTS, Directions, ModelSupport, tangent_factors
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query, Rows, rows_of
 from bgmiv.data.scaling import Scaler
 from bgmiv.data.schema import Schema
-from bgmiv.diagnostics.held_out import cross_fitted, held_out_values
+from bgmiv.diagnostics.held_out import held_out_values
 from bgmiv.fitted import HeldOutPredictions
 from bgmiv.intervals import Floats, Source
 from bgmiv.likelihood import Levels
@@ -242,7 +242,7 @@ class FittedNetworks(FittedBGMIV):
 
         def inside(x: np.ndarray, rows: np.ndarray, size: int) -> np.ndarray:
             some = [z[rows] for z in latents]
-            density = log_density(models, x, some, support.instruments, support.shares, size)
+            density = support.log_density(models, x, some, size)
             return usual[rows] & (density >= support.min_log_density)
 
         return self._collect(query, inside, MAX_BLOCK)
@@ -254,7 +254,7 @@ class FittedNetworks(FittedBGMIV):
         last stage cannot be fitted without a fold.
         """
         if not self.uses_networks:
-            return cross_fitted(data, partial(sieve_without, self.config, self.reduction), max_rows)
+            return super().held_out_predictions(data, rows, max_rows)
         parts = [member.held_out_rows for member in self.members]
         if not all(len(part) for part in parts):
             return None
@@ -268,13 +268,7 @@ class FittedNetworks(FittedBGMIV):
         for part in parts:
             rest = np.isfinite(learned.own)
             rest[part] = False
-            assert self.config.last_stage is not None
-            stage = fit_sieve_stage(
-                self.config.last_stage,
-                reduced.take(rest),
-                use_instrument=self.config.use_instrument,
-                learned=learned.take(rest),
-            )
+            stage = fit_sieve_stage(self.config, reduced.take(rest), learned.take(rest))
             if stage is None:
                 return None
             functions.append(stage.function)
