@@ -22,7 +22,7 @@ from jax import Array
 from jax.scipy.special import ndtri
 
 from bgmiv.bgm.config import EGM, JointTraining
-from bgmiv.bgm.heldout import outcome_loss
+from bgmiv.bgm.heldout import evaluate_fold
 from bgmiv.bgm.model import BGMIVModel, integrated_outcome, iv_means, square_errors
 from bgmiv.integrate import IntegrationRule, rule_for
 from bgmiv.likelihood import Gaussian
@@ -281,7 +281,7 @@ class JointProgram(JointTraining):
     def evaluate(self, state: JointState, data: TrainingData) -> JointState:
         """Keep the model unless its IV outcome loss on held-out rows is clearly above the lowest so far."""
         model = state.model
-        loss = outcome_loss(model, self.integration, data)
+        loss = evaluate_fold(model, self.integration, data).outcome_loss
         # Training goes on for a reason: what a few held-out rows say must be clear to stop before its end.
         # The loss of a discrete outcome is mostly its own chance, of which every share hides what can be learned.
         tolerance = self.tolerance if isinstance(model.outcome_head, Gaussian) else 1.0

@@ -161,12 +161,14 @@ def _mean_leverage(residuals: Sequence[np.ndarray], owners: Sequence[np.ndarray]
     """How much larger residuals are where rows were left out, on the same rows where there is more than one member."""
     if not np.any(owners):
         return None
-    squares, left_out = np.sum(np.stack(residuals) ** 2, axis=2), np.stack(owners)
-    out = squares[left_out].sum()
-    if len(squares) > 1:
-        inside = (squares.sum(axis=0) - squares)[left_out].sum() / (len(squares) - 1)
+    squares = [np.sum(values**2, axis=1) for values in residuals]
+    pairs = list(zip(squares, owners, strict=True))
+    out = sum(square[owner].sum() for square, owner in pairs)
+    if len(pairs) > 1:
+        total = np.sum(squares, axis=0)
+        inside = sum((total - square)[owner].sum() / (len(pairs) - 1) for square, owner in pairs)
     else:
-        inside = squares[~left_out].mean() * left_out.sum()
+        inside = squares[0][~owners[0]].mean() * owners[0].sum()
     return float(np.clip(1.0 - np.sqrt(inside / max(out, np.finfo(float).tiny)), *_LEVERAGES))
 
 
