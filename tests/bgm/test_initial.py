@@ -14,7 +14,7 @@ import pytest
 from scipy.stats import norm
 
 from bgmiv.bgm.config import CovariateConfig, JointTraining
-from bgmiv.bgm.covariates import build_dense
+from bgmiv.bgm.covariates import build_covariates
 from bgmiv.bgm.heldout import evaluate_fold
 from bgmiv.bgm.initial import EGMProgram, JointProgram, JointState, critic_loss, joint_loss, sliced_distance
 from bgmiv.bgm.model import BGMIVModel
@@ -35,7 +35,8 @@ FIT_PARTS = {"egm": ("covariates", "treatment", "outcome"), "joint": ("loss",)}
 def run(request: pytest.FixtureRequest, tiny: Any) -> Any:
     """Name, program, state before, state after and history of a whole phase."""
     program = PROGRAMS[request.param]
-    before = jax.jit(program.init)(tiny.model, jax.random.key(1))
+    given = jax.random.key(1) if request.param == "egm" else jnp.asarray(jnp.inf)
+    before = jax.jit(program.init)(tiny.model, given)
     after, history = run_phase(program, before, tiny.data, jax.random.key(2))
     return request.param, program, before, after, history
 
@@ -94,7 +95,7 @@ def test_critic_loss_of_a_linear_critic() -> None:
 
 
 def test_egm_needs_no_covariates(tiny: Any) -> None:
-    without = build_dense(0, 4, CovariateConfig(dense_hidden=(8,)), key=jax.random.key(0))
+    without = build_covariates((), 4, CovariateConfig(dense_hidden=(8,)), key=jax.random.key(0))
     bare = eqx.tree_at(lambda m: m.covariates, tiny.model, without)
     rows = tiny.data.rows._replace(v=jnp.zeros((24, 0)))
     state = PROGRAMS["egm"].init(bare, jax.random.key(1))
@@ -170,7 +171,7 @@ def held(tiny: Any) -> TrainingData:
 
 
 def begin(program: JointTraining, model: BGMIVModel) -> JointState:
-    return INIT(program, model, jax.random.key(0))
+    return INIT(program, model, jnp.asarray(jnp.inf))
 
 
 class TestEvaluation:
