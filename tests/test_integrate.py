@@ -19,7 +19,7 @@ from scipy.special import expit, logsumexp
 from scipy.stats import norm
 
 from bgmiv.bgm.config import CovariateConfig, LatentLayout
-from bgmiv.bgm.covariates import build_dense
+from bgmiv.bgm.covariates import build_covariates
 from bgmiv.bgm.model import BGMIVModel, log_p_iv
 from bgmiv.integrate import FiniteMixture, GaussHermite, IntegrationRule, MonteCarlo, QuasiMonteCarlo, log_integral
 from bgmiv.likelihood import Bernoulli, Categorical, Gaussian, Head, Levels
@@ -61,7 +61,7 @@ def _affine(weights: Array, bias: float, sd: Array) -> MLP:
 
 
 def _model(treatment: MLP, outcome: MLP, treatment_head: Head, outcome_head: Head) -> BGMIVModel:
-    covariates = build_dense(1, LAYOUT.dim, CovariateConfig(dense_hidden=(2,)), key=jax.random.key(0))
+    covariates = build_covariates((), LAYOUT.dim, CovariateConfig(dense_hidden=(2,)), key=jax.random.key(0))
     return BGMIVModel(covariates, treatment, outcome, LAYOUT, treatment_head, outcome_head)
 
 

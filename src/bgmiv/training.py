@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from math import prod
@@ -37,6 +37,7 @@ from bgmiv.errors import ConfigError, DataError, DivergedError, FitInterrupted, 
 from bgmiv.progress import HistoryRow, Reporter, silent
 
 __all__ = [
+    "MAX_ROWS",
     "Checkpoint",
     "EarlyStopping",
     "Program",
@@ -47,13 +48,20 @@ __all__ = [
     "TrainingData",
     "bucket_size",
     "fingerprint",
+    "in_blocks",
     "pad_rows",
+    "padded_size",
     "run_once",
     "run_phase",
     "training_data",
 ]  # fmt: skip
 
 _WORDS = 2**32
+# Similar numbers of rows share a compiled program: few rows are padded to so many.
+_MIN_ROWS = 64
+
+MAX_ROWS = 4096
+"""Rows that a trained network is evaluated on together, unless images would need too much memory."""
 
 run_once = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 """`jax.jit` for programs that run once a fit: drawing weights compiles in a sixth of the time, and runs as long."""
@@ -74,6 +82,21 @@ def bucket_size(n: int, multiple: int = 1) -> int:
 def pad_rows(values: np.ndarray, n_padded: int) -> np.ndarray:
     """Rows of zeros appended up to `n_padded`."""
     return np.pad(values, [(0, n_padded - len(values))] + [(0, 0)] * (values.ndim - 1))
+
+
+def padded_size(n: int, max_rows: int = MAX_ROWS) -> int:
+    """The size of the blocks in which n rows are computed, so that similar numbers of rows share a compiled program."""
+    return max(min(_MIN_ROWS, max_rows), bucket_size(min(n, max_rows)))
+
+
+def in_blocks(function: Callable[..., Array], arrays: Sequence[np.ndarray], size: int) -> np.ndarray:
+    """A compiled function of rows, `(n, ...)`, in blocks of `size` rows, of which the last one is padded."""
+    n, parts = len(arrays[0]), []
+    for start in range(0, n, size):
+        block = [np.asarray(values[start : start + size], np.float32) for values in arrays]
+        on_device = [jax.device_put(pad_rows(values, size)) for values in block]
+        parts.append(np.asarray(function(*on_device))[: n - start])
+    return np.concatenate(parts)
 
 
 class RandomNumbers:

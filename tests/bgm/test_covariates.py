@@ -12,7 +12,7 @@ from scipy.special import expit, log_softmax
 from scipy.stats import bernoulli, norm
 
 from bgmiv.bgm.config import CovariateConfig
-from bgmiv.bgm.covariates import CovariateModule, build_blocks, build_covariates, build_dense
+from bgmiv.bgm.covariates import CovariateModule, build_covariates
 from bgmiv.data import BlockKind, CovariateBlock, IVData, Schema
 from bgmiv.likelihood import Bernoulli, Categorical, Gaussian
 from bgmiv.nn.settings import FeatureConfig, ImageConfig
@@ -32,7 +32,7 @@ Z = np.asarray([0.5, -0.2, 1.3], np.float32)
 def module(dropout: float = 0.5, **changes: Any) -> CovariateModule:
     features = FeatureConfig(vector_features=(7, 4), dropout=dropout)
     config = CovariateConfig(**{**SMALL, "features": features, **changes})
-    return build_blocks(BLOCKS, LATENT, config, key=jax.random.key(0))
+    return build_covariates(BLOCKS, LATENT, config, key=jax.random.key(0))
 
 
 class Evaluated(NamedTuple):
@@ -140,9 +140,8 @@ def test_dropout_keeps_the_features_mean() -> None:
 def test_dense_module_is_one_gaussian_over_all_columns() -> None:
     v = np.asarray([0.3, -1.0], np.float32)
     for shared in (False, True):
-        built = build_dense(
-            2, LATENT, CovariateConfig(dense_hidden=(4,), shared_variance=shared), key=jax.random.key(0)
-        )
+        config = CovariateConfig(dense_hidden=(4,), shared_variance=shared)
+        built = build_covariates(BLOCKS[:1], LATENT, config, key=jax.random.key(0))
         got = jax.tree.map(np.asarray, _evaluate(built, v, Z))
         (raw,) = got.raws
         deviation = np.sqrt(_softplus(raw[2:]))
@@ -152,7 +151,7 @@ def test_dense_module_is_one_gaussian_over_all_columns() -> None:
 
 
 def test_without_covariates_every_term_is_zero() -> None:
-    built = build_dense(0, LATENT, CovariateConfig(dense_hidden=(4,)), key=jax.random.key(0))
+    built = build_covariates((), LATENT, CovariateConfig(dense_hidden=(4,)), key=jax.random.key(0))
     got = jax.tree.map(np.asarray, _evaluate(built, np.zeros(0, np.float32), Z))
     assert got.mean.shape == (0,)
     assert got.encoded.shape == (LATENT,)
@@ -168,7 +167,7 @@ def schema(covariates: Any, **blocks: str) -> Schema:
 
 def shapes(schema: Schema, latent_dim: int, config: CovariateConfig) -> CovariateModule:
     """The module with shapes in place of arrays: nothing is drawn or compiled."""
-    return jax.eval_shape(lambda key: build_covariates(schema, latent_dim, config, key=key), jax.random.key(0))
+    return jax.eval_shape(lambda key: build_covariates(schema.blocks, latent_dim, config, key=key), jax.random.key(0))
 
 
 def widths(net: Any) -> list[int]:
@@ -213,7 +212,7 @@ def test_columns_that_are_latents_are_their_own_generators_whatever_their_kind(w
         FeatureConfig(vector_features=(8, 2)), latent_features=(2, 0, 1, 4, 3, 5, 6)[: 5 + 2 * wide]
     )
     of = schema({**covariates, **proxy}, r="categorical")
-    built = build_covariates(of, len(config.latent_features), config, key=jax.random.key(0))
+    built = build_covariates(of.blocks, len(config.latent_features), config, key=jax.random.key(0))
     assert not jax.tree.leaves(built.decoder.nets[:3])
     row = jnp.linspace(-1.0, 1.0, of.n_covariates)
     assert built.mean(built.encode(row))[:5].tolist() == row[:5].tolist()

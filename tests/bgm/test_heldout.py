@@ -13,7 +13,7 @@ import pytest
 from scipy.stats import norm
 
 from bgmiv.bgm.config import CovariateConfig, LatentLayout, ModelConfig
-from bgmiv.bgm.heldout import HeldOutLosses, evaluate_fold, gather_evidence, outcome_loss
+from bgmiv.bgm.heldout import HeldOutLosses, evaluate_fold, gather_evidence
 from bgmiv.bgm.model import BGMIVModel, build_model
 from bgmiv.data import IVData, RoleScaling
 from bgmiv.diagnostics.held_out import held_out_rows
@@ -96,12 +96,6 @@ def test_rows_outside_the_fold_and_padding_do_not_matter(tiny: Any, fold: tuple[
 
     dirty = tiny.data._replace(rows=jax.tree.map(garbage, tiny.data.rows))
     assert evaluate(tiny.model, with_fold(dirty, *fold)) == evaluate(tiny.model, with_fold(tiny.data, *fold))
-
-
-def test_the_loss_of_early_stopping_is_the_same(tiny: Any) -> None:
-    data = with_fold(tiny.data, 6, 8)
-    alone = jax.jit(outcome_loss, static_argnums=1)(tiny.model, RULE, data)
-    assert float(alone) == pytest.approx(evaluate(tiny.model, data).outcome_loss, rel=1e-6)
 
 
 @pytest.mark.parametrize(("bias", "share"), [(-20.0, 1.0), (-9.3, 1.0), (-9.1, 0.0), (0.0, 0.0)])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bgmiv.bgm.config import CovariateConfig
-from bgmiv.bgm.covariates import ConvDecoder, CovariateModule, build_blocks
+from bgmiv.bgm.covariates import ConvDecoder, CovariateModule, build_covariates
 from bgmiv.data import BlockKind, CovariateBlock
 from bgmiv.likelihood import Bernoulli
 from bgmiv.nn.features import ImageFeatures, build_features, rows_at_once
@@ -52,7 +52,7 @@ def module(kind: str = "conv", shift: int = 0, noise: float = 0.0) -> CovariateM
         ),
         image_filters=FILTERS,
     )
-    return jax.jit(lambda key: build_blocks(blocks, LATENT, config, key=key))(jax.random.key(0))
+    return jax.jit(lambda key: build_covariates(blocks, LATENT, config, key=key))(jax.random.key(0))
 
 
 V = np.random.default_rng(0).random(65).astype(np.float32)

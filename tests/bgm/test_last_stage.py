@@ -39,8 +39,11 @@ def learned_from(function: np.ndarray, treatment: np.ndarray, noise: np.ndarray)
     return Learned(function + noise, function, treatment[:, None])
 
 
-def fit(data: IVData, learned: Learned | None) -> Any:
-    return with_networks(SieveConfig(), data, fit_sieve_stage(SieveConfig(), data), learned)
+CONFIG = BGMIVConfig(last_stage=SieveConfig())
+
+
+def fit(data: IVData, learned: Learned) -> Any:
+    return with_networks(CONFIG, data, fit_sieve_stage(CONFIG, data), learned)
 
 
 def test_useless_networks_leave_linear_two_stage_least_squares() -> None:
@@ -103,7 +106,8 @@ def test_a_table_too_small_to_hold_rows_out_has_the_linear_estimate(
 def test_networks_that_know_too_few_rows_are_not_used() -> None:
     data = table(0)
     own = np.where(np.arange(N) < 0.4 * N, 1.0, np.nan)
-    found, without = fit(data, Learned(own, own, own[:, None])), fit(data, None)
+    found, without = fit(data, Learned(own, own, own[:, None])), fit_sieve_stage(CONFIG, data)
+    assert without is not None
     assert found.function.weight == 0.0
     np.testing.assert_array_equal(found.function.coefficients, without.function.coefficients)
 

@@ -13,7 +13,7 @@ import pytest
 
 from bgmiv.bgm.alternating import LatentAdamState, init_latents, step_latents
 from bgmiv.bgm.config import CovariateConfig, LatentMap
-from bgmiv.bgm.covariates import build_dense
+from bgmiv.bgm.covariates import build_covariates
 from bgmiv.bgm.latents import latents_of, structural_means
 from bgmiv.bgm.model import BGMIVModel, covariate_log_posterior
 
@@ -80,7 +80,7 @@ def test_many_rows_agree_with_small_pieces(model: BGMIVModel) -> None:
 
 def test_without_covariates_all_rows_share_their_latents(model: BGMIVModel) -> None:
     bare = BGMIVModel(
-        build_dense(0, 4, CovariateConfig(dense_hidden=(8,)), key=jax.random.key(0)),
+        build_covariates((), 4, CovariateConfig(dense_hidden=(8,)), key=jax.random.key(0)),
         model.treatment,
         model.outcome,
         model.layout,

@@ -7,6 +7,7 @@ import pytest
 
 from bgmiv.baselines.control_function import ControlFunctionConfig
 from bgmiv.baselines.npiv import NPIVConfig
+from bgmiv.bgm.config import BGMIVConfig
 from bgmiv.bgm.last_stage import fit_sieve_stage
 from bgmiv.data import IVData
 from bgmiv.data.query import Query, Rows
@@ -76,7 +77,7 @@ def test_any_pattern_of_indicators_is_fitted(pattern: str, sampled: str) -> None
         assert 0.1 < found.estimate < 2.0
         assert 0.1 < found.upper - found.lower < 1.5
         assert np.ptp(fitted.at(query)) < 4.0
-    last = fit_sieve_stage(SieveConfig(), data)
+    last = fit_sieve_stage(BGMIVConfig(last_stage=SieveConfig()), data)
     assert last is not None
     assert np.isfinite(last.function.coefficients).all()
     assert np.abs(last.function.roots["sampling"]).max() < 1e3

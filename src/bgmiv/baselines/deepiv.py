@@ -30,7 +30,6 @@ from bgmiv.estimators.members import (
     NetworkConfig,
     NetworkEstimator,
     Schedule,
-    has_wide_block,
     in_pieces,
     step_factor,
 )
@@ -271,7 +270,7 @@ class DeepIVConfig(NetworkConfig):
         n = len(rows.train.x)
         hidden, dropout = self.hidden, self.dropout
         if hidden is None:
-            hidden = (32,) if has_wide_block(schema) else (128, 64, 32)
+            hidden = (32,) if schema.has_wide_block else (128, 64, 32)
         if dropout is None:
             dropout = min(1000.0 / (1000.0 + n), 0.5)
         network = partial(CovariateNet, schema.blocks, self.covariates, hidden=hidden, dropout=dropout)

@@ -39,7 +39,6 @@ from bgmiv.estimators.members import (
     MemberRows,
     NetworkConfig,
     NetworkEstimator,
-    has_wide_block,
     in_pieces,
 )
 from bgmiv.nn.features import BlockFeatures, build_features
@@ -503,7 +502,7 @@ class DFIVConfig(NetworkConfig):
 
     def build(self, schema: Schema, key: Array) -> Networks:
         """Fresh networks for a data set."""
-        shapes = self.after_vector if has_wide_block(schema) else None
+        shapes = self.after_vector if schema.has_wide_block else None
         key_psi, key_phi, key_phi_blocks, key_xi, key_xi_blocks = jax.random.split(key, 5)
         phi = xi = None
         if self.use_instrument:

@@ -7,13 +7,13 @@ from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from itertools import accumulate, pairwise
 from math import log, pi
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import RoleScaling
 from bgmiv.errors import ConfigError
 from bgmiv.integrate import GaussHermite, IntegrationRule, MonteCarlo, ObservedTreatment, QuasiMonteCarlo
-from bgmiv.nn.settings import FeatureConfig
+from bgmiv.nn.settings import FeatureConfig, check_bounds
 from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.progress import Reporter, silent
 from bgmiv.sieve.fit import SieveConfig
@@ -25,10 +25,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EGM", "PRESETS", "Alternating", "BGMIVConfig", "CovariateConfig", "Ensemble", "JointTraining", "LatentLayout",
-    "LatentMap", "LatentPosterior", "ModelConfig", "default_preset", "paper_preset", "paper_qmc_preset",
+    "LatentMap", "LatentPosterior", "ModelConfig", "default_preset", "paper_preset", "paper_qmc_preset", "whole_number",
 ]  # fmt: skip
 
-_MAX_CHAINS = 32
+
+def whole_number(name: str, value: Any, minimum: int) -> int:
+    """A setting that counts something; anything but a whole number of at least `minimum` is refused by its name."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < minimum:
+        raise ConfigError(f"{name} must be a whole number of at least {minimum}, got {value!r}.")
+    return int(value)
 
 
 @dataclass(frozen=True)
@@ -55,9 +60,8 @@ class LatentLayout:
 
     def __post_init__(self) -> None:
         """Refuse negative sizes and an empty latent space."""
-        sizes = astuple(self)
-        if any(isinstance(size, bool) or not hasattr(size, "__index__") or size < 0 for size in sizes):
-            raise ConfigError(f"latent_layout: sizes must be whole numbers of at least 0, got {sizes}.")
+        for size in astuple(self):
+            whole_number("each size in latent_layout", size, 0)
         if self.dim == 0:
             raise ConfigError("latent_layout is empty: give at least one of the four parts a size above 0.")
 
@@ -197,11 +201,8 @@ class LatentPosterior:
     def __post_init__(self) -> None:
         """Refuse settings that cannot run, or whose draws could not be judged."""
         for name, minimum in (("n_chains", 2), ("n_warmup", 20), ("n_draws", 4), ("seed", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not hasattr(value, "__index__") or value < minimum:
-                raise ConfigError(f"{name} must be a whole number of at least {minimum}, got {value!r}.")
-        if self.n_chains > _MAX_CHAINS:
-            raise ConfigError(f"n_chains must be at most {_MAX_CHAINS}, got {self.n_chains}.")
+            whole_number(name, getattr(self, name), minimum)
+        check_bounds(self, n_chains=(2, 32))
         if not 0.0 < self.acceptance < 1.0:
             raise ConfigError(f"acceptance must lie between 0 and 1, got {self.acceptance}.")
 
@@ -221,8 +222,7 @@ class Ensemble:
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot train."""
-        if not 0.0 <= self.held_out <= 0.5:
-            raise ConfigError(f"held_out must lie between 0 and 0.5, got {self.held_out}.")
+        check_bounds(self, held_out=(0, 0.5))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from bgmiv.bgm.config import CovariateConfig
-from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
+from bgmiv.data.schema import BlockKind, CovariateBlock
 from bgmiv.likelihood import Bernoulli, Categorical, Gaussian, Head
 from bgmiv.nn.features import BlockFeatures, Noised, Raw, Shape, build_features, rows_at_once
 from bgmiv.nn.layers import MLP, Conv, Dense, TransposedConv, leaky_relu
@@ -29,9 +29,7 @@ __all__ = [
     "Encoder",
     "OwnLatents",
     "Selection",
-    "build_blocks",
     "build_covariates",
-    "build_dense",
 ]
 
 
@@ -209,26 +207,6 @@ def _places(latent_features: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted(range(len(latent_features)), key=latent_features.__getitem__))
 
 
-def build_dense(
-    n_covariates: int, latent_dim: int, config: CovariateConfig, *, key: Array, features: BlockFeatures | None = None
-) -> CovariateModule:
-    """The paper's generic module: one MLP each way over all columns together; `features` are by default the columns."""
-    key_encoder, key_decoder = jax.random.split(key)
-    head = Gaussian(n_covariates, shared_variance=config.shared_variance)
-    # Without covariates there is no block to describe: latents are then the encoder's constant.
-    spans = ((0, n_covariates),) if n_covariates else ()
-    net: MLP | Selection = Selection(config.latent_features)
-    decoder: BranchNet = OwnLatents(_places(config.latent_features), head.raw_dims[1])
-    if not config.latent_features:
-        net = MLP(n_covariates, config.dense_hidden, latent_dim, key=key_encoder)
-        decoder = MLP(latent_dim, config.dense_hidden, head.raw_dim, key=key_decoder)
-    return CovariateModule(
-        Encoder(features or BlockFeatures(tuple(Raw(n_covariates) for _ in spans), spans), net),
-        Decoder(tuple(decoder for _ in spans)),
-        tuple(Branch(*span, head) for span in spans),
-    )
-
-
 def _head(block: CovariateBlock, config: CovariateConfig) -> Head:
     if block.kind is BlockKind.binary or block.holds_pixels:
         return Bernoulli(block.width)
@@ -249,37 +227,63 @@ def _decoder(block: CovariateBlock, head: Head, latent_dim: int, config: Covaria
     return MLP(latent_dim, hidden, head.raw_dims if isinstance(head, Gaussian) else head.raw_dim, key=key)
 
 
-def build_blocks(
+def build_covariates(
     blocks: Sequence[CovariateBlock], latent_dim: int, config: CovariateConfig, *, key: Array
 ) -> CovariateModule:
-    """A module with one feature extractor and one decoder branch a block."""
-    key_features, key_net, *keys = jax.random.split(key, 2 + len(blocks))
-    features = build_features(blocks, config.features, key=key_features)
-    branches: list[Branch] = []
-    decoders: list[BranchNet] = []
-    places, seen = _places(config.latent_features), 0
-    for block, part, key_decoder in zip(blocks, features.parts, keys, strict=True):
-        own = places[seen : seen + part.width] if isinstance(part, Raw | Noised) else ()
-        head = Gaussian(block.width) if own else _head(block, config)
-        branches.append(Branch(block.start, block.stop, head, config.block_reduction))
-        decoders.append(OwnLatents(own, block.width) if own else _decoder(block, head, latent_dim, config, key_decoder))
-        seen += part.width
-    net: MLP | Selection = Selection(config.latent_features)
-    if not config.latent_features:
-        net = MLP(features.width, config.block_encoder_hidden, latent_dim, key=key_net)
+    """Encoder and generator: one network each way over all columns, or features and a decoder branch of each block.
+
+    The former is the paper's generic module, for continuous columns and narrow vectors. Columns that are latents
+    themselves are generated as numbers, also those with levels.
+    """
+    chosen = config.latent_features
+    columns = {BlockKind.continuous, *((BlockKind.binary, BlockKind.categorical) if chosen else ())}
+    if all(config.features.is_narrow(block) or block.kind in columns for block in blocks):
+        key_net, key_decoder = jax.random.split(key)
+        features, hidden = _column_features(blocks, config, key), config.dense_hidden
+        branches, decoders = _dense_branch(features.width, latent_dim, config, key_decoder)
+    else:
+        key_features, key_net, *keys = jax.random.split(key, 2 + len(blocks))
+        features, hidden = build_features(blocks, config.features, key=key_features), config.block_encoder_hidden
+        branches, decoders = _block_branches(blocks, features, latent_dim, config, keys)
+    net = Selection(chosen) if chosen else MLP(features.width, hidden, latent_dim, key=key_net)
     return CovariateModule(Encoder(features, net), Decoder(tuple(decoders)), tuple(branches))
 
 
-def build_covariates(schema: Schema, latent_dim: int, config: CovariateConfig, *, key: Array) -> CovariateModule:
-    """Dense when every covariate is a continuous column or in a narrow vector, else one branch a block.
+def _column_features(blocks: Sequence[CovariateBlock], config: CovariateConfig, key: Array) -> BlockFeatures:
+    """All columns as they are; without a narrow vector, which is noised, in one piece."""
+    if not blocks or any(config.features.is_narrow(block) for block in blocks):
+        return build_features(blocks, config.features, key=key)
+    width = blocks[-1].stop
+    return BlockFeatures((Raw(width),), ((0, width),))
 
-    Columns that are latents themselves are generated as numbers, also those with levels.
-    """
-    narrow = [config.features.is_narrow(block) for block in schema.blocks]
-    columns = {BlockKind.continuous}
+
+def _dense_branch(
+    width: int, latent_dim: int, config: CovariateConfig, key: Array
+) -> tuple[list[Branch], list[BranchNet]]:
+    """One network to all columns; none without columns: latents are then the encoder's constant."""
+    if not width:
+        return [], []
+    head = Gaussian(width, shared_variance=config.shared_variance)
     if config.latent_features:
-        columns |= {BlockKind.binary, BlockKind.categorical}
-    if all(is_narrow or block.kind in columns for block, is_narrow in zip(schema.blocks, narrow, strict=True)):
-        features = build_features(schema.blocks, config.features, key=key) if any(narrow) else None
-        return build_dense(schema.n_covariates, latent_dim, config, key=key, features=features)
-    return build_blocks(schema.blocks, latent_dim, config, key=key)
+        return [Branch(0, width, head)], [OwnLatents(_places(config.latent_features), head.raw_dims[1])]
+    return [Branch(0, width, head)], [MLP(latent_dim, config.dense_hidden, head.raw_dim, key=key)]
+
+
+def _block_branches(
+    blocks: Sequence[CovariateBlock],
+    features: BlockFeatures,
+    latent_dim: int,
+    config: CovariateConfig,
+    keys: Sequence[Array],
+) -> tuple[list[Branch], list[BranchNet]]:
+    """One network a block; none to columns that are latents."""
+    branches: list[Branch] = []
+    decoders: list[BranchNet] = []
+    places, seen = _places(config.latent_features), 0
+    for block, part, key in zip(blocks, features.parts, keys, strict=True):
+        own = places[seen : seen + part.width] if isinstance(part, Raw | Noised) else ()
+        head = Gaussian(block.width) if own else _head(block, config)
+        branches.append(Branch(block.start, block.stop, head, config.block_reduction))
+        decoders.append(OwnLatents(own, block.width) if own else _decoder(block, head, latent_dim, config, key))
+        seen += part.width
+    return branches, decoders

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from bgmiv.bgm.config import PRESETS, BGMIVConfig, Ensemble, LatentLayout, LatentMap, LatentPosterior
+from bgmiv.bgm.config import PRESETS, BGMIVConfig, Ensemble, LatentLayout, LatentMap, LatentPosterior, whole_number
 from bgmiv.bgm.last_stage import FittedBGMIV, FittedWithoutNetworks
 from bgmiv.data.query import Query, query_at
 from bgmiv.data.scaling import RoleScaling
@@ -156,59 +155,59 @@ class BGMIV(SeededEstimator):
 
     def _config(self) -> BGMIVConfig:
         config = chosen_preset(PRESETS, self.preset)
-        initial, alternating, layout = config.initial, config.alternating, config.layout
-        if self.iterations is not None:
-            initial = replace(initial, iterations=_whole("iterations", self.iterations, 0))
-        if self.epochs is not None:
-            alternating = replace(alternating, epochs=_whole("epochs", self.epochs, 0))
-        if self.integration is not None:
-            if not hasattr(self.integration, "nodes"):
-                raise ConfigError(f"integration must be a rule such as GaussHermite(8), got {self.integration!r}.")
-            alternating = replace(alternating, integration=self.integration)
+        given = {
+            name: whole_number(name, getattr(self, name), minimum)
+            for name, minimum in (("batch_size", 2), ("members", 1), ("iterations", 0), ("epochs", 0))
+            if getattr(self, name) is not None
+        }
+        if self.integration is not None and not hasattr(self.integration, "nodes"):
+            raise ConfigError(f"integration must be a rule such as GaussHermite(8), got {self.integration!r}.")
         if self.scaling is not None and not isinstance(self.scaling, RoleScaling):
             raise ConfigError(f"scaling must be a RoleScaling, got {self.scaling!r}.")
         if self.latents is not None and self.latents not in _LATENT_RULES:
             raise ConfigError(f"latents is 'encoder', 'map' or 'posterior', got {self.latents!r}.")
         if self.checkpoint is not None and self.random_state is None:
             raise ConfigError("a checkpoint needs a random_state: without a fixed seed no two fits are the same.")
-        if self.latent_layout is not None:
-            sizes = tuple(self.latent_layout) if isinstance(self.latent_layout, Iterable) else (self.latent_layout,)
-            if len(sizes) != 4:
-                raise ConfigError(
-                    f"latent_layout holds four sizes (shared, outcome-only, treatment-only, nuisance), got {sizes}."
-                )
-            layout = LatentLayout(*sizes)
-        ensemble = self._ensemble(config.ensemble, last_stage=config.last_stage is not None)
+        ensemble = self._ensemble(config, given.get("members", config.ensemble.members))
         config = replace(
             config,
             networks=self.networks,
-            layout=layout,
-            batch_size=config.batch_size if self.batch_size is None else _whole("batch_size", self.batch_size, 2),
+            layout=self._layout(),
+            batch_size=given.get("batch_size", config.batch_size),
             scaling=self.scaling or config.scaling,
             ensemble=ensemble,
-            initial=initial,
-            alternating=alternating,
+            initial=replace(config.initial, iterations=given.get("iterations", config.initial.iterations)),
+            alternating=replace(
+                config.alternating,
+                epochs=given.get("epochs", config.alternating.epochs),
+                integration=self.integration or config.alternating.integration,
+            ),
             latents=config.latents if self.latents is None else _LATENT_RULES[self.latents],
             last_stage=config.last_stage if ensemble.held_out else None,
             checkpoint=None if self.checkpoint is None else str(self.checkpoint),
         )
         return config if self.use_instrument else config.without_instrument()
 
-    def _ensemble(self, ensemble: Ensemble, *, last_stage: bool) -> Ensemble:
-        members = ensemble.members if self.members is None else _whole("members", self.members, 1)
+    def _layout(self) -> LatentLayout | None:
+        if self.latent_layout is None:
+            return None
+        try:
+            return LatentLayout(*self.latent_layout)
+        except TypeError:
+            raise ConfigError(
+                "latent_layout holds four sizes (shared, outcome-only, treatment-only, nuisance), got "
+                f"{self.latent_layout}."
+            ) from None
+
+    def _ensemble(self, config: BGMIVConfig, members: int) -> Ensemble:
         held_out = self.held_out
         if held_out is None:
             # The last stage needs every row left out by some member; one alone cannot, which the fit refuses.
-            held_out = 1.0 / members if last_stage and members > 1 else ensemble.held_out
-        elif isinstance(held_out, bool) or not isinstance(held_out, int | float | np.number):
+            by_all = config.last_stage is not None and members > 1
+            return Ensemble(members, 1.0 / members if by_all else config.ensemble.held_out)
+        if isinstance(held_out, bool) or not isinstance(held_out, int | float | np.number):
             raise ConfigError(f"held_out must be a share of the rows such as 0.1, got {held_out!r}.")
         return Ensemble(members, float(held_out))
-
-
-def _whole(name: str, value: Any, minimum: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < minimum:
-        raise ConfigError(f"{name} must be a whole number of at least {minimum}, got {value!r}.")
-    return int(value)
 
 
 def _arviz_data(fitted: FittedNetworks, query: Query, settings: LatentPosterior, member: int) -> Any:

@@ -27,7 +27,7 @@ from bgmiv.progress import Reporter, silent
 from bgmiv.support import LinearSupport
 
 if TYPE_CHECKING:
-    from bgmiv.bgm.members import Member, TrainingRows
+    from bgmiv.bgm.members import Member
     from bgmiv.training import Checkpoint
 
 __all__ = ["fit_bgmiv", "open_checkpoint"]
@@ -44,6 +44,9 @@ def fit_bgmiv(config: BGMIVConfig, data: IVData, seed: int, reporter: Reporter =
         DivergedError: every member diverged.
     """
     _check(config, data)
+    if data.schema.outcome.kind is BlockKind.categorical:
+        # The last stage is that of an outcome that is a number or has two levels.
+        config = replace(config, last_stage=None)
     used = data if config.use_instrument else data.without_instruments()
     reduction = config.reduction.fit(used) if config.reduction else FittedReduction(used.schema, {})
     reduced = reduction.apply(used)
@@ -66,7 +69,7 @@ def fit_bgmiv(config: BGMIVConfig, data: IVData, seed: int, reporter: Reporter =
     import jax
 
     from bgmiv.bgm.fitted import FittedNetworks
-    from bgmiv.bgm.heldout import network_evidence, residual_rule
+    from bgmiv.bgm.heldout import learned_means, network_evidence, residual_rule
     from bgmiv.bgm.members import TrainingRows, train_members
     from bgmiv.bgm.resolve import resolve
     from bgmiv.bgm.uncertainty import fit_model_support, tangent_directions
@@ -78,7 +81,11 @@ def fit_bgmiv(config: BGMIVConfig, data: IVData, seed: int, reporter: Reporter =
 
     def train(config: BGMIVConfig, checkpoint: Checkpoint | None = None) -> tuple[tuple[Member, ...], LastStage | None]:
         members = train_members(config, rows, key, reporter, checkpoint)
-        return members, _last_stage(config, rows, sieve, members)
+        if config.last_stage is None or not rows.folds.hold_out:
+            # Without held-out rows nothing could tell whether networks are of use.
+            return members, sieve
+        learned = learned_means(members, config.initial.integration, rows.scaled, rows.scaler)
+        return members, with_networks(config, rows.data, sieve, learned)
 
     with open_checkpoint(config, used, seed) as checkpoint:
         members, last = train(config, checkpoint)
@@ -126,18 +133,12 @@ def _check(config: BGMIVConfig, data: IVData) -> None:
         )
 
 
-def _has_last_stage(config: BGMIVConfig, schema: Schema) -> bool:
-    """Whether there is a last regression: of an outcome that is a number or has two levels."""
-    return config.last_stage is not None and schema.outcome.kind is not BlockKind.categorical
-
-
 def _sieve(config: BGMIVConfig, reduced: IVData, reporter: Reporter) -> LastStage | None:
     """The last stage without networks; None where they are the whole estimate, or where it cannot be fitted."""
-    if not _has_last_stage(config, reduced.schema):
+    if config.last_stage is None:
         return None
-    assert config.last_stage is not None
     reporter.start("sieve", 1)
-    sieve = fit_sieve_stage(config.last_stage, reduced, use_instrument=config.use_instrument)
+    sieve = fit_sieve_stage(config, reduced)
     reporter.advance(1, {})
     reporter.finish()
     if sieve is None and config.networks is False:
@@ -179,24 +180,6 @@ def open_checkpoint(config: BGMIVConfig, data: IVData, seed: int) -> AbstractCon
         return nullcontext()
     arrays = (data.outcome, data.treatment, data.covariates, data.instruments, data.weights, data.groups)
     return Checkpoint(config.checkpoint, fingerprint(replace(config, checkpoint=None), data.schema, seed, *arrays))
-
-
-def _last_stage(
-    config: BGMIVConfig, rows: TrainingRows, sieve: LastStage | None, members: Sequence[Member]
-) -> LastStage | None:
-    """The last regression, with what the networks have learned.
-
-    Where rows are too few for any to be held out, nothing could tell whether networks are of use, and it does without.
-    """
-    from bgmiv.bgm.heldout import learned_means
-
-    if not _has_last_stage(config, rows.data.schema):
-        return None
-    assert config.last_stage is not None
-    learned = None
-    if rows.folds.hold_out:
-        learned = learned_means(members, config.initial.integration, rows.scaled, rows.scaler)
-    return with_networks(config.last_stage, rows.data, sieve, learned, use_instrument=config.use_instrument)
 
 
 def _mean_loss(members: Sequence[Member]) -> float:

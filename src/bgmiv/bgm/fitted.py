@@ -14,23 +14,24 @@ from numpy.typing import NDArray
 
 from bgmiv.bgm.config import BGMIVConfig, LatentMap, LatentPosterior
 from bgmiv.bgm.heldout import learned_means
-from bgmiv.bgm.last_stage import LAST_STAGE_INTERVALS, FittedBGMIV, fit_sieve_stage, sieve_without
-from bgmiv.bgm.latents import latent_draws, latents_of, padded_size, structural_at_draws, structural_means
+from bgmiv.bgm.last_stage import LAST_STAGE_INTERVALS, FittedBGMIV, fit_sieve_stage
+from bgmiv.bgm.latents import latent_draws, latents_of, structural_at_draws, structural_means
 from bgmiv.bgm.members import Member
 from bgmiv.bgm.model import BGMIVModel
-from bgmiv.bgm.uncertainty import MAX_BLOCK, MAX_POINTS, Directions, ModelSupport, log_density, tangent_factors
+from bgmiv.bgm.uncertainty import MAX_BLOCK, MAX_POINTS, Directions, ModelSupport, tangent_factors
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query, Rows, rows_of
 from bgmiv.data.scaling import Scaler
 from bgmiv.data.schema import Schema
-from bgmiv.diagnostics.held_out import cross_fitted, held_out_values
+from bgmiv.diagnostics.held_out import held_out_values
 from bgmiv.fitted import HeldOutPredictions
 from bgmiv.intervals import Floats, Source
 from bgmiv.likelihood import Levels
 from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.progress import HistoryRow, mean_history
 from bgmiv.sieve.bases import SieveFunction
+from bgmiv.training import padded_size
 
 __all__ = ["FittedNetworks"]
 
@@ -112,9 +113,9 @@ class FittedNetworks(FittedBGMIV):
     @property
     def interval_kind(self) -> str:
         """What the intervals are."""
-        if self.last_stage is not None:
-            return LAST_STAGE_INTERVALS + (_OF_NETWORKS if self.uses_networks else "")
-        return _QUASI_POSTERIOR
+        if self.last_stage is None:
+            return _QUASI_POSTERIOR
+        return LAST_STAGE_INTERVALS + _OF_NETWORKS * self.uses_networks
 
     @property
     def encoding_key(self) -> object:
@@ -137,29 +138,25 @@ class FittedNetworks(FittedBGMIV):
         """Flat covariates as the networks see them: reduced and scaled."""
         return self.scaler.covariates.transform(self.reduction.transform(v))
 
+    def _reduced(self, data: IVData) -> IVData:
+        """Rows as training saw them before they were scaled."""
+        return self.reduction.apply(data if self.config.use_instrument else data.without_instruments())
+
     def latents(self, covariates: Any, member: int = 0) -> np.ndarray:
         """Test-time latents from covariates alone under one member, `(n, d)`."""
         return self._latents(rows_of(self.schema, covariates))[member]
 
     def at(self, query: Query) -> Floats:
         """The structural function in units of the outcome (eq. structural_prediction), averaged over members."""
-        return self._with_last_stage(query, self._each(query).mean(axis=0) if self.uses_networks else None)
-
-    def members_at(self, query: Query) -> Floats:
-        """The structural function of each member, `(members, m, n)` or `(members, m, n, K)`."""
-        if not self.uses_networks:
-            return np.stack([self.at(query)] * len(self.members))
-        return np.stack([self._with_last_stage(query, learned) for learned in self._each(query)])
-
-    def _each(self, query: Query) -> Floats:
-        """What the networks of each member say, without the last stage."""
-        return np.stack([self._member_at(i, query) for i in range(len(self.members))])
-
-    def _with_last_stage(self, query: Query, learned: Floats | None) -> Floats:
+        learned = self.members_at(query).mean(axis=0) if self.uses_networks else None
         if self.last_stage is None:
             assert learned is not None
             return learned
         return self.last_stage.at(query, query.rows.encoded_by(self)[len(self.members) :], learned)
+
+    def members_at(self, query: Query) -> Floats:
+        """What the networks of each member say, without a last stage: `(members, m, n)` or `(members, m, n, K)`."""
+        return np.stack([self._member_at(i, query) for i in range(len(self.members))])
 
     def _member_at(self, i: int, query: Query) -> Floats:
         model = self.members[i].model
@@ -194,7 +191,7 @@ class FittedNetworks(FittedBGMIV):
         more would change. "latent" (only with `latents="posterior"`) is what the covariates leave open about the
         latents.
         """
-        each = self._each(query) if self.uses_networks else None
+        each = self.members_at(query) if self.uses_networks else None
         last: tuple[Source, ...] = ()
         weight, k = 1.0, len(self.members)
         if self.last_stage is not None:
@@ -241,7 +238,7 @@ class FittedNetworks(FittedBGMIV):
 
         def inside(x: np.ndarray, rows: np.ndarray, size: int) -> np.ndarray:
             some = [z[rows] for z in latents]
-            density = log_density(models, x, some, support.instruments, support.shares, size)
+            density = support.log_density(models, x, some, size)
             return usual[rows] & (density >= support.min_log_density)
 
         return self._collect(query, inside, MAX_BLOCK)
@@ -253,34 +250,28 @@ class FittedNetworks(FittedBGMIV):
         last stage cannot be fitted without a fold.
         """
         if not self.uses_networks:
-            return cross_fitted(data, partial(sieve_without, self.config, self.reduction), max_rows)
+            return super().held_out_predictions(data, rows, max_rows)
         parts = [member.held_out_rows for member in self.members]
         if not all(len(part) for part in parts):
             return None
         query = Query(data.treatment[None], rows)
         if self.last_stage is None:
             return held_out_values(parts, query, self.members_at, max_rows)
-        reduced = self.reduction.apply(data if self.config.use_instrument else data.without_instruments())
-        scaled, integration = self.scaler.transform(reduced), self.config.initial.integration
-        learned = learned_means(self.members, integration, scaled, self.scaler)
+        reduced = self._reduced(data)
+        scaled = self.scaler.transform(reduced)
+        learned = learned_means(self.members, self.config.initial.integration, scaled, self.scaler)
         functions = []
         for part in parts:
             rest = np.isfinite(learned.own)
             rest[part] = False
-            assert self.config.last_stage is not None
-            stage = fit_sieve_stage(
-                self.config.last_stage,
-                reduced.take(rest),
-                use_instrument=self.config.use_instrument,
-                learned=learned.take(rest),
-            )
+            stage = fit_sieve_stage(self.config, reduced.take(rest), learned.take(rest))
             if stage is None:
                 return None
             functions.append(stage.function)
 
         def members_at(query: Query) -> Floats:
             v = self.reduction.transform(query.rows.covariates)
-            each = zip(functions, self._each(query), strict=True)
+            each = zip(functions, self.members_at(query), strict=True)
             return np.stack([one.at(query, one.encode(self.reduction.schema, v), learned) for one, learned in each])
 
         return held_out_values(parts, query, members_at, max_rows)
@@ -297,15 +288,14 @@ class FittedNetworks(FittedBGMIV):
         if not self.schema.blocks or not self.uses_networks:
             return None
         chosen = np.random.default_rng(seed).permutation(data.n_rows)[:_MAX_USAGE_ROWS]
-        part = data.take(chosen) if self.config.use_instrument else data.take(chosen).without_instruments()
-        scaled, schema = self.scaler.transform(self.reduction.apply(part)), self.schema
+        scaled, schema = self.scaler.transform(self._reduced(data.take(chosen))), self.schema
         w, x, z = (jax.device_put(values) for values in (scaled.w, scaled.x, self._latents(rows)[0][chosen]))
         # Probabilities are in units of their own.
-        scales = [
-            np.ones(1) if schema.treatment.discrete else scaled.x.std(keepdims=True),
-            np.ones(1) if schema.outcome.discrete else scaled.y.std(keepdims=True),
-            scaled.v.std(axis=0),
-        ]
+        scales = {
+            "treatment": 1.0 if schema.treatment.discrete else scaled.x.std(),
+            "outcome": 1.0 if schema.outcome.discrete else scaled.y.std(),
+            "covariates": scaled.v.std(axis=0),
+        }
         order = np.roll(np.arange(len(chosen)), 1)
         before = _predicted(self.model, w, x, z)
         usage: dict[str, float] = {}
@@ -313,9 +303,9 @@ class FittedNetworks(FittedBGMIV):
             if columns.start == columns.stop:
                 continue
             after = _predicted(self.model, w, x, z.at[:, columns].set(z[order, columns]))
-            for i, target in enumerate(("treatment", "outcome", "covariates")):
-                scale = np.where(scales[i] > 0, scales[i], 1.0)
-                usage[f"{name}.{target}"] = float(np.mean(np.abs(np.asarray(after[i]) - np.asarray(before[i])) / scale))
+            for (target, scale), old, new in zip(scales.items(), before, after, strict=True):
+                change = np.abs(np.asarray(new) - np.asarray(old)) / np.where(scale > 0, scale, 1.0)
+                usage[f"{name}.{target}"] = float(np.mean(change))
         return usage
 
 

@@ -21,7 +21,7 @@ from scipy.stats import gaussian_kde, norm
 
 from bgmiv.bgm.config import BGMIVConfig, JointTraining
 from bgmiv.bgm.last_stage import LastStage
-from bgmiv.bgm.latents import in_blocks, latents_of, padded_size, structural_means
+from bgmiv.bgm.latents import latents_of, structural_means
 from bgmiv.bgm.model import BGMIVModel, encode_rows, iv_means, square_errors
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import ScaledData, Scaler
@@ -32,14 +32,14 @@ from bgmiv.integrate import IntegrationRule, ResidualNodes, residual_nodes, rule
 from bgmiv.likelihood import Gaussian, Levels
 from bgmiv.linear_iv import strength_of
 from bgmiv.sieve.fit import Learned
-from bgmiv.training import Row, TrainingData
+from bgmiv.training import Row, TrainingData, in_blocks, padded_size
 
 if TYPE_CHECKING:
     from bgmiv.bgm.members import Member, TrainingRows
 
 __all__ = [
     "MAX_EVIDENCE_ROWS", "HeldOutLosses", "LeftOutResiduals", "density_gain", "evaluate_fold", "gather_evidence",
-    "learned_means", "left_out_residuals", "network_evidence", "nodes_unless_normal", "outcome_loss", "residual_rule",
+    "learned_means", "left_out_residuals", "network_evidence", "nodes_unless_normal", "residual_rule",
 ]  # fmt: skip
 
 MAX_EVIDENCE_ROWS = 1500
@@ -80,21 +80,6 @@ class HeldOutLosses(NamedTuple):
     latent_spread: Any
 
 
-def outcome_loss(model: BGMIVModel, integration: IntegrationRule, data: TrainingData) -> Array:
-    """The mean square of y - E[y | w, z] at the encoder's latents of the fold's rows, 2048 of them at most."""
-    rows, weights = data.held_out(min(len(data.rows.x), _MAX_EVALUATED))
-    z = jax.vmap(model.covariates.encode)(rows.v)
-    return _outcome_loss(model, integration, rows, weights, jax.vmap(model.treatment_raw)(rows.w, z), z)
-
-
-def _outcome_loss(
-    model: BGMIVModel, integration: IntegrationRule, rows: Row, weights: Array, raw_x: Array, z: Array
-) -> Array:
-    # The same key every time: a rule with randomness is then compared with itself.
-    y_hat = iv_means(model, rule_for(integration, model.treatment_head), rows, raw_x, z, jax.random.key(0))
-    return jnp.sum(weights * square_errors(model, rows.y, y_hat))
-
-
 @partial(jax.jit, static_argnames="integration")
 def evaluate_fold(model: BGMIVModel, integration: IntegrationRule, data: TrainingData) -> HeldOutLosses:
     """The losses on the fold of `data`, 2048 rows of it at most, at the encoder's latents."""
@@ -104,6 +89,8 @@ def evaluate_fold(model: BGMIVModel, integration: IntegrationRule, data: Trainin
     centre = jnp.sum(weights[:, None] * z, axis=0)
     events = jax.vmap(model.outcome_event)(rows.y)
     y_mean = jnp.sum(weights[:, None] * events, axis=0)
+    # The same key every time: a rule with randomness is then compared with itself.
+    y_hat = iv_means(model, rule_for(integration, model.treatment_head), rows, raw_x, z, jax.random.key(0))
 
     def scores(w: Array) -> Array:
         raw = jax.vmap(model.treatment_raw)(w, z)
@@ -120,7 +107,7 @@ def evaluate_fold(model: BGMIVModel, integration: IntegrationRule, data: Trainin
         variances = jax.vmap(model.treatment_head.variance)(raw_x)[:, 0]
         near_floor = jnp.sum(weights * (variances < _NEAR_FLOOR * model.treatment_head.floor))
     return HeldOutLosses(
-        outcome_loss=_outcome_loss(model, integration, rows, weights, raw_x, z),
+        outcome_loss=jnp.sum(weights * square_errors(model, rows.y, y_hat)),
         outcome_variance=jnp.sum(weights[:, None] * (events - y_mean) ** 2),
         treatment_score=jnp.sum(weights * informed),
         first_stage_gain=jnp.sum(weights * (informed - averaged)),
@@ -131,16 +118,17 @@ def evaluate_fold(model: BGMIVModel, integration: IntegrationRule, data: Trainin
 
 def learned_means(members: Sequence[Member], integration: IntegrationRule, rows: ScaledData, scaler: Scaler) -> Learned:
     """What the networks say of each row, in units of the data."""
-    values, treatments = [], []
-    for member in members:
-        means = in_blocks(partial(_means_of, member.model, integration), tuple(rows), padded_size(len(rows.x)))
-        values.append(scaler.outcome.inverse(means[:, 0]))
-        treatments.append(scaler.treatment.inverse(means[:, 1:]))
-    own, first = np.full(len(rows.x), np.nan), np.full(treatments[0].shape, np.nan)
-    for member, outcome, treatment in zip(members, values, treatments, strict=True):
-        left_out = member.held_out_rows
-        own[left_out], first[left_out] = outcome[left_out], treatment[left_out]
-    return Learned(own, np.mean(values, axis=0), first)
+    size = padded_size(len(rows.x))
+    means = np.stack([in_blocks(partial(_means_of, one.model, integration), tuple(rows), size) for one in members])
+    left_out = np.full(means.shape[1:], np.nan)
+    for member, values in zip(members, means, strict=True):
+        left_out[member.held_out_rows] = values[member.held_out_rows]
+    outcome = scaler.outcome.inverse
+    return Learned(
+        own=outcome(left_out[:, 0]),
+        averaged=outcome(means[..., 0]).mean(axis=0),
+        treatment=scaler.treatment.inverse(left_out[:, 1:]),
+    )
 
 
 @partial(jax.jit, static_argnames="integration")
@@ -172,14 +160,7 @@ def network_evidence(
         last: the last stage, if there is one.
         left: what may be left for networks, where that was asked.
     """
-    evidence = FitEvidence(
-        n_steps=min(member.steps_of(config.initial.name) for member in members) or None,
-        n_members=len(members),
-        n_failed=config.ensemble.members - len(members),
-        networks="trained",
-        left_for_networks=left,
-        n_penalised=0 if last is None else last.fit.n_shrunk,
-    )
+    evidence = FitEvidence(n_members=len(members))
     pairs = [(member.held_out, member.training) for member in members if member.held_out and member.training]
     if pairs:
         positions, owner = held_out_rows([member.held_out_rows for member in members], MAX_EVIDENCE_ROWS)
@@ -188,7 +169,15 @@ def network_evidence(
         # What the last stage adds to the networks is the same for all members.
         values = rows.scaler.outcome.inverse(np.stack(each)) * (1.0 if last is None else last.function.weight)
         options = {"uses_instrument": config.use_instrument, "networks_alone": last is None}
-        evidence = gather_evidence(rows.data, positions, owner, values, pairs, known=evidence, **options)
+        evidence = gather_evidence(rows.data, positions, owner, values, pairs, **options)
+    evidence = replace(
+        evidence,
+        n_steps=min(member.steps_of(config.initial.name) for member in members) or None,
+        n_failed=config.ensemble.members - len(members),
+        networks="trained",
+        left_for_networks=left,
+        n_penalised=0 if last is None else last.fit.n_shrunk,
+    )
     if last is None:
         return evidence
     strength = strength_of(data, last.function.first_stage_f) if config.use_instrument else None
@@ -204,9 +193,8 @@ def gather_evidence(
     *,
     uses_instrument: bool = True,
     networks_alone: bool = True,
-    known: FitEvidence = FitEvidence(),  # noqa: B008
 ) -> FitEvidence:
-    """What is `known` of a fit, with the evidence of held-out rows; averages are weighted by the data's weights.
+    """The evidence of held-out rows; averages are weighted by the data's weights.
 
     `members` has g of every member there, `(members, len(rows))`, in units of the outcome; for an outcome of K levels
     `(members, len(rows), K)` probabilities, of which everything is summed over indicators. `losses` has each member's
@@ -217,7 +205,7 @@ def gather_evidence(
     own = members[owner, np.arange(len(rows))]
     variance = sum(variance_of(part.outcome, data.weights) for part in data.outcome_parts())
     spread = max(variance**0.5, np.finfo(float).tiny)
-    held_out, in_sample = (_means([pair[i] for pair in losses]) for i in (0, 1))
+    held_out, in_sample = (HeldOutLosses(*np.mean(part, axis=0).tolist()) for part in zip(*losses, strict=True))
     explained = 1.0 - held_out.outcome_loss / max(held_out.outcome_variance, np.finfo(float).tiny)
     linear = flexible = gain = None
     risks: tuple[float | None, ...] = (None, None, None)
@@ -225,8 +213,7 @@ def gather_evidence(
         (linear, flexible, *alone), comparison = beside_simple(data, rows, own if networks_alone else None)
         gain = max(linear, flexible) - max(alone) if data.schema.blocks else None
         risks = risks if comparison is None else comparison
-    return replace(
-        known,
+    return FitEvidence(
         n_held_out=len(rows),
         outcome_explained=explained,
         linear_explained=linear,
@@ -251,10 +238,6 @@ def _disagreement(members: Floats, weights: NDArray[np.floating] | None) -> floa
     """Root mean square difference of members from their mean, from `(members, m)` or `(members, m, K)`."""
     variances = np.sum(np.var(members, axis=0).reshape(members.shape[1], -1), axis=1)
     return float(np.sqrt(np.average(variances, weights=weights)))
-
-
-def _means(losses: Sequence[HeldOutLosses]) -> HeldOutLosses:
-    return HeldOutLosses(*(float(np.mean(values)) for values in zip(*losses, strict=True)))
 
 
 class LeftOutResiduals(NamedTuple):
@@ -284,17 +267,14 @@ def left_out_residuals(
     members: Sequence[Member], rows: ScaledData, weights: NDArray[np.floating] | None = None
 ) -> LeftOutResiduals:
     """The residuals of up to 5000 of the rows that members were not trained on."""
-    most = max(_MAX_RESIDUALS // len(members), 1)
-    positions = [member.held_out_rows[:most] for member in members]
-    values = []
-    for member, own in zip(members, positions, strict=True):
+    positions, owner = held_out_rows([member.held_out_rows for member in members], _MAX_RESIDUALS)
+    values = np.empty(len(positions))
+    for i, member in enumerate(members):
+        own = positions[owner == i]
         part = [columns[own] for columns in (rows.v, rows.w, rows.x)]
-        standardised = in_blocks(partial(_standardised, member.model), part, padded_size(len(own)))
-        values.append(standardised.astype(np.float64))
-    owner = np.repeat(np.arange(len(members)), [len(own) for own in positions])
-    chosen = np.concatenate(positions)
-    counted = np.ones(len(chosen)) if weights is None else np.asarray(weights, np.float64)[chosen]
-    return LeftOutResiduals(np.concatenate(values), owner, counted)
+        values[owner == i] = in_blocks(partial(_standardised, member.model), part, padded_size(len(own)))
+    counted = np.ones(len(positions)) if weights is None else np.asarray(weights, np.float64)[positions]
+    return LeftOutResiduals(values, owner, counted)
 
 
 def density_gain(residuals: LeftOutResiduals) -> float:

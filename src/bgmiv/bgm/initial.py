@@ -22,7 +22,7 @@ from jax import Array
 from jax.scipy.special import ndtri
 
 from bgmiv.bgm.config import EGM, JointTraining
-from bgmiv.bgm.heldout import outcome_loss
+from bgmiv.bgm.heldout import evaluate_fold
 from bgmiv.bgm.model import BGMIVModel, integrated_outcome, iv_means, square_errors
 from bgmiv.integrate import IntegrationRule, rule_for
 from bgmiv.likelihood import Gaussian
@@ -219,11 +219,6 @@ def sliced_distance(z: Array, directions: Array) -> Array:
     return jnp.mean((projected - ndtri((jnp.arange(n) + 0.5) / n)[ranks]) ** 2)
 
 
-def _prior_distance(model: BGMIVModel, z: Array, directions: Array) -> Array:
-    """The distance to the prior; none where there is no encoder to train."""
-    return sliced_distance(z, directions) if model.covariates.learns_latents else jnp.zeros(())
-
-
 def joint_loss(
     model: BGMIVModel,
     rule: IntegrationRule,
@@ -240,8 +235,10 @@ def joint_loss(
     # The generator explains what the encoder has seen. Were it to explain the row without the noise, it would shrink
     # towards the mean, and the MAP would overshoot the encoder's latents to make up for it.
     seen = jax.vmap(model.covariates.encoder.features.noised)(rows.v, noise)
+    trained = model.covariates.learns_latents
     parts = {
-        "prior": config.prior_weight * _prior_distance(model, z, directions),
+        # Without an encoder to train the latents are as far from the prior as they are.
+        "prior": config.prior_weight * sliced_distance(z, directions) if trained else jnp.zeros(()),
         "covariates": -config.covariate_weight * jnp.mean(jax.vmap(model.covariates.log_prob)(seen, z)),
         "treatment": -jnp.mean(jax.vmap(model.treatment_head.log_prob)(raw_x, rows.x[:, None])),
         "outcome": jnp.mean(square_errors(model, rows.y, y_hat)),
@@ -257,10 +254,10 @@ class JointProgram(JointTraining):
         schedule = optax.cosine_decay_schedule(self.learning_rate, max(self.n_steps, 1))
         return adam(schedule, weight_decay=self.weight_decay, decayed=_generator_kernels)
 
-    def init(self, model: BGMIVModel, key: Array) -> JointState:
+    def init(self, model: BGMIVModel, linear_loss: Array) -> JointState:
         """A fresh optimiser beside the model."""
-        none, zero = jnp.asarray(jnp.inf), jnp.zeros((), jnp.int32)
-        return JointState(model, self._optimiser().init(model), model, none, zero, zero, none)
+        zero = jnp.zeros((), jnp.int32)
+        return JointState(model, self._optimiser().init(model), model, jnp.asarray(jnp.inf), zero, zero, linear_loss)
 
     def step(self, state: JointState, data: TrainingData, key: Array) -> tuple[JointState, dict[str, Array]]:
         """One joint step of encoder and generators."""
@@ -281,7 +278,7 @@ class JointProgram(JointTraining):
     def evaluate(self, state: JointState, data: TrainingData) -> JointState:
         """Keep the model unless its IV outcome loss on held-out rows is clearly above the lowest so far."""
         model = state.model
-        loss = outcome_loss(model, self.integration, data)
+        loss = evaluate_fold(model, self.integration, data).outcome_loss
         # Training goes on for a reason: what a few held-out rows say must be clear to stop before its end.
         # The loss of a discrete outcome is mostly its own chance, of which every share hides what can be learned.
         tolerance = self.tolerance if isinstance(model.outcome_head, Gaussian) else 1.0

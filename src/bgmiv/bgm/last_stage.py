@@ -5,10 +5,8 @@ Where no networks were trained, it is the whole fit.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -24,11 +22,10 @@ from bgmiv.estimators.fitted import FittedSieve
 from bgmiv.fitted import FittedMethod, HeldOutPredictions
 from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.sieve.bases import SieveFunction
-from bgmiv.sieve.fit import Learned, SieveConfig, SieveFit, fit_sieve, left_out_errors, min_rows
+from bgmiv.sieve.fit import Learned, SieveFit, fit_sieve, left_out_errors, min_rows
 
 __all__ = [
-    "LAST_STAGE_INTERVALS", "FittedBGMIV", "FittedWithoutNetworks", "LastStage", "fit_sieve_stage",
-    "sieve_without", "with_networks",
+    "LAST_STAGE_INTERVALS", "FittedBGMIV", "FittedWithoutNetworks", "LastStage", "fit_sieve_stage", "with_networks",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
@@ -57,34 +54,31 @@ class LastStage(NamedTuple):
         return 1.0 - float(squares) / variance_of(self.rows.outcome, self.rows.weights)
 
 
-def fit_sieve_stage(
-    config: SieveConfig, data: IVData, *, use_instrument: bool = True, learned: Learned | None = None
-) -> LastStage | None:
+def fit_sieve_stage(config: BGMIVConfig, data: IVData, learned: Learned | None = None) -> LastStage | None:
     """The last stage without networks, or with what they have learned in place of the terms beyond a line.
 
     Args:
-        config: of the sieve.
+        config: of a fit with a last stage.
         data: the rows of the fit, wide blocks reduced; those without a weight are left out.
-        use_instrument: False for a regression on the observed treatment.
         learned: what the networks say of these rows.
 
     Returns:
         None if there are too few rows, or if the first stage does not identify the treatment.
     """
+    assert config.last_stage is not None
     if data.weights is not None:
         positive = data.weights > 0
         data, learned = data.take(positive), None if learned is None else learned.take(positive)
     if data.n_rows < min_rows(data.instruments.shape[1]):
         return None
     try:
-        return LastStage(data, fit_sieve(config, data, use_instrument=use_instrument, learned=learned))
+        fit = fit_sieve(config.last_stage, data, use_instrument=config.use_instrument, learned=learned)
     except NotIdentifiedError:
         return None
+    return LastStage(data, fit)
 
 
-def with_networks(
-    config: SieveConfig, data: IVData, sieve: LastStage | None, learned: Learned | None, *, use_instrument: bool = True
-) -> LastStage | None:
+def with_networks(config: BGMIVConfig, data: IVData, sieve: LastStage | None, learned: Learned) -> LastStage | None:
     r"""The last stage where networks were trained: $g = a + b x + c^\top v + d f$, f of the networks, or the sieve.
 
     It is the networks if d is positive and they predict held-out rows better than the sieve, by more than one standard
@@ -92,43 +86,27 @@ def with_networks(
     leaves of the treatment; so both stages count. A sieve none of whose terms enters is linear two-stage least squares.
 
     Args:
-        config: of the sieve.
+        config: of a fit with a last stage.
         data: the rows of the fit, wide blocks reduced.
         sieve: the last stage without networks; None if it cannot be fitted.
-        learned: what the networks say of these rows; not a number where every member was trained on the row. None, or
-            numbers of less than half of the rows: they are not used.
-        use_instrument: False for a regression on the observed treatment.
+        learned: what the networks say of these rows; not a number where every member was trained on the row. Numbers of
+            less than half of the rows are not used.
 
     Returns:
         None if neither first stage identifies the treatment.
     """
-    if learned is None or 2 * np.isfinite(learned.own).sum() < data.n_rows:
-        return sieve
     known = np.isfinite(learned.own)
+    if 2 * known.sum() < data.n_rows:
+        return sieve
     rows = data.take(known)
-    fit = partial(fit_sieve_stage, config, use_instrument=use_instrument)
-    networks = fit(rows, learned=learned.take(known))
+    networks = fit_sieve_stage(config, rows, learned.take(known))
     # Of a weight that is not positive not their function predicts, but what their first stage adds to a line.
     if networks is None or networks.function.weight <= 0.0:
         return sieve
     if sieve is not None and sieve.rows.n_rows != networks.rows.n_rows:
         # Both are compared on the same rows.
-        sieve = fit(rows)
+        sieve = fit_sieve_stage(config, rows)
     return networks if sieve is None or _better(networks, sieve) else sieve
-
-
-def sieve_without(config: BGMIVConfig, reduction: FittedReduction, part: IVData) -> Callable[[Query], Floats]:
-    """The last stage without networks, its terms chosen anew, of some rows of the data: the function of a query."""
-    assert config.last_stage is not None
-    stage = fit_sieve_stage(config.last_stage, reduction.apply(part), use_instrument=config.use_instrument)
-    if stage is None:
-        raise NotIdentifiedError("the sieve cannot be fitted without a fold of the rows.")
-
-    def at(query: Query) -> Floats:
-        reduced = reduction.transform(query.rows.covariates)
-        return stage.function.at(query, stage.function.encode(reduction.schema, reduced))
-
-    return at
 
 
 def _better(networks: LastStage, sieve: LastStage) -> bool:
@@ -158,6 +136,7 @@ class FittedBGMIV(FittedMethod):
 
     Attributes:
         config: the config; resolved where networks were trained.
+        reduction: how wide vector blocks are reduced.
 
     Example:
         >>> import numpy as np
@@ -170,11 +149,33 @@ class FittedBGMIV(FittedMethod):
     """
 
     config: BGMIVConfig
+    reduction: FittedReduction
 
     @property
-    @abstractmethod
     def uses_networks(self) -> bool:
         """Whether the estimate depends on networks; trained ones have no part in it where held-out rows do without."""
+        return False
+
+    @property
+    def interval_kind(self) -> str:
+        """What the intervals are."""
+        return LAST_STAGE_INTERVALS
+
+    def held_out_predictions(self, data: IVData, rows: Rows, max_rows: int) -> HeldOutPredictions | None:
+        """g at rows of the fit, each by a last stage without networks, fitted anew without the row's fold."""
+
+        def without_fold(part: IVData) -> Callable[[Query], Floats]:
+            stage = fit_sieve_stage(self.config, self.reduction.apply(part))
+            if stage is None:
+                raise NotIdentifiedError("the sieve cannot be fitted without a fold of the rows.")
+
+            def at(query: Query) -> Floats:
+                v = self.reduction.transform(query.rows.covariates)
+                return stage.function.at(query, stage.function.encode(self.reduction.schema, v))
+
+            return at
+
+        return cross_fitted(data, without_fold, max_rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,20 +193,6 @@ class FittedWithoutNetworks(FittedSieve, FittedBGMIV):
     closed_form = False
 
     @property
-    def uses_networks(self) -> bool:
-        """It has none."""
-        return False
-
-    @property
     def last_stage(self) -> SieveFunction:
         """The line or the sieve."""
         return self.function
-
-    @property
-    def interval_kind(self) -> str:
-        """What the intervals are."""
-        return LAST_STAGE_INTERVALS
-
-    def held_out_predictions(self, data: IVData, rows: Rows, max_rows: int) -> HeldOutPredictions | None:
-        """g at rows of the fit, each by a sieve fitted anew without the row's fold."""
-        return cross_fitted(data, partial(sieve_without, self.config, self.reduction), max_rows)

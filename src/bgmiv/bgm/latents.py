@@ -10,7 +10,7 @@ converged. Chains are written for one row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -29,11 +29,11 @@ from bgmiv.data.messages import warn_user
 from bgmiv.data.scaling import unique_rows
 from bgmiv.errors import ConfigError
 from bgmiv.nn.layers import adam
-from bgmiv.training import bucket_size, pad_rows
+from bgmiv.training import MAX_ROWS, bucket_size, in_blocks, padded_size
 
 __all__ = [
-    "Chains", "LatentDraws", "check_sampled", "convergence", "in_blocks", "infer_latents", "latent_draws", "latents_of",
-    "nuts_chains", "padded_size", "sample_latents", "structural_at_draws", "structural_means",
+    "Chains", "LatentDraws", "check_sampled", "convergence", "infer_latents", "latent_draws", "latents_of",
+    "nuts_chains", "sample_latents", "structural_at_draws", "structural_means",
 ]  # fmt: skip
 
 LogDensity = Callable[[Array], Array]
@@ -52,8 +52,6 @@ _AT_ONCE = 8
 _MAX_RHAT = 1.01
 _MIN_DRAWS = 100
 _SHARE = 0.1
-# Rows and points that are computed together.
-_MAX_ROWS, _MIN_ROWS = 4096, 64
 
 
 @partial(jax.jit, static_argnames="config")
@@ -76,21 +74,6 @@ def infer_latents(model: BGMIVModel, v: Array, config: LatentMap) -> Array:
     return z
 
 
-def padded_size(n: int, max_rows: int = _MAX_ROWS) -> int:
-    """The size of the blocks in which n rows are computed, so that similar numbers of rows share a compiled program."""
-    return max(min(_MIN_ROWS, max_rows), bucket_size(min(n, max_rows)))
-
-
-def in_blocks(function: Callable[..., Array], arrays: Sequence[np.ndarray], size: int) -> np.ndarray:
-    """A compiled function of rows, `(n, ...)`, in blocks of `size` rows, of which the last one is padded."""
-    n, parts = len(arrays[0]), []
-    for start in range(0, n, size):
-        block = [np.asarray(values[start : start + size], np.float32) for values in arrays]
-        on_device = [jax.device_put(pad_rows(values, size)) for values in block]
-        parts.append(np.asarray(function(*on_device))[: n - start])
-    return np.concatenate(parts)
-
-
 def latents_of(model: BGMIVModel, v: np.ndarray, rule: LatentMap | LatentPosterior) -> np.ndarray:
     """Latents of scaled covariate rows, `(n, d)`; equal rows are computed once.
 
@@ -98,7 +81,7 @@ def latents_of(model: BGMIVModel, v: np.ndarray, rule: LatentMap | LatentPosteri
     """
     rule = rule if isinstance(rule, LatentMap) else LatentMap(steps=0)
     unique, inverse = unique_rows(v)
-    size = padded_size(len(unique), model.covariates.rows_at_once(_MAX_ROWS))
+    size = padded_size(len(unique), model.covariates.rows_at_once(MAX_ROWS))
     return in_blocks(partial(infer_latents, model, config=rule), (unique,), size)[inverse]
 
 

@@ -19,13 +19,12 @@ from jax import Array
 from bgmiv.bgm.alternating import AlternatingProgram
 from bgmiv.bgm.config import EGM, Alternating, BGMIVConfig, JointTraining
 from bgmiv.bgm.heldout import HeldOutLosses, evaluate_fold
-from bgmiv.bgm.initial import EGMProgram, JointProgram, JointState
+from bgmiv.bgm.initial import EGMProgram, JointProgram
 from bgmiv.bgm.latents import check_sampled
 from bgmiv.bgm.model import BGMIVModel, build_model, encode_rows
 from bgmiv.data.folds import Folds, draw_folds
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import ScaledData, Scaler
-from bgmiv.data.schema import BlockKind
 from bgmiv.errors import DivergedError
 from bgmiv.integrate import rule_for
 from bgmiv.progress import HistoryRow, Reporter, silent
@@ -86,7 +85,7 @@ class TrainingRows(NamedTuple):
 class Start(NamedTuple):
     """Where training begins: a drawn model, scaled rows, the keys of the phases, and what a line has on held-out rows.
 
-    Networks must go below `linear_loss` to be trained to the end (`JointState`); None for all to be.
+    Networks must go below `linear_loss` to be trained to the end (`JointState`), which EGM does not ask for.
     """
 
     model: BGMIVModel
@@ -116,7 +115,6 @@ def train_members(
     start = _start(config, rows, key if n_members == 1 else jax.random.split(key, n_members))
     together = train(config.initial, config.alternating, start, reporter, checkpoint)
     members: list[Member] = []
-    losses: list[float] = []
     failure = DivergedError(config.initial.name, 0)
     for i, trained in enumerate(members_of(together) if n_members > 1 else (together,)):
         if isinstance(trained, DivergedError):
@@ -126,7 +124,7 @@ def train_members(
         if rows.folds.hold_out:
             held_out, training = _evaluated(config, start.data, rows.folds, i, trained.model)
         members.append(Member(trained.model, trained.history, rows.folds.rows(i), held_out, training))
-        losses.append(held_out.outcome_loss if held_out else 1.0)
+    losses = [member.held_out.outcome_loss if member.held_out else 1.0 for member in members]
     kept = tuple(member for member, bad in zip(members, failed(losses), strict=True) if not bad)
     if not kept:
         if members and members[0].history:
@@ -177,8 +175,7 @@ def _linear_losses(config: BGMIVConfig, rows: TrainingRows) -> np.ndarray:
     """
     scaled, schema, sizes = rows.scaled, rows.data.schema, rows.folds.sizes
     losses = np.full(len(sizes), np.inf)
-    wide = any(block.kind in (BlockKind.vector, BlockKind.image) for block in schema.blocks)
-    if config.last_stage is None or wide or not rows.folds.hold_out or schema.outcome.discrete:
+    if config.last_stage is None or schema.has_wide_block or not rows.folds.hold_out or schema.outcome.discrete:
         return losses
     columns = np.column_stack([np.ones(len(scaled.x)), scaled.v, scaled.w]).astype(np.float64)
     if len(columns) - sizes.max() < 4 * columns.shape[1]:
@@ -247,10 +244,8 @@ def train(
     if initial.iterations:
         program: Any = (EGMProgram if isinstance(initial, EGM) else JointProgram)(**vars(initial))
         keys = over(jax.random.split)(start.key_initial)
-        state = _begin(program, model, keys[..., 0], several=several)
-        if isinstance(state, JointState) and start.linear_loss is not None:
-            state = state._replace(linear_loss=start.linear_loss)
-        state, history = run(program, state, key=keys[..., 1])
+        given = keys[..., 0] if isinstance(initial, EGM) else start.linear_loss
+        state, history = run(program, _begin(program, model, given, several=several), key=keys[..., 1])
         model = program.result(state)
     if alternating.epochs:
         if initial.iterations:
@@ -266,7 +261,7 @@ def train(
 
 @partial(run_once, static_argnames=("program", "several"))
 def _begin(
-    program: EGMProgram | JointProgram | AlternatingProgram, model: BGMIVModel, given: Array, *, several: bool
+    program: EGMProgram | JointProgram | AlternatingProgram, model: BGMIVModel, given: Array | None, *, several: bool
 ) -> Any:
     """The first state of a phase, by one program: leaf by leaf its optimisers would compile dozens."""
     return jax.vmap(program.init)(model, given) if several else program.init(model, given)

@@ -115,12 +115,10 @@ def build_model(schema: Schema, n_instruments: int, config: ModelConfig, *, key:
     embedding = _embedding(layout, config.embedding, key=jax.random.fold_in(key_covariates, 1))
     seen = layout if embedding is None else embedding.outputs
     treatment_head, outcome_head = _head_of(schema.treatment, Levels), _head_of(schema.outcome, Categorical)
-    treatment_trunk = _trunk(seen.treatment_dim, config.treatment_trunk, key_treatment)
-    outcome_trunk = _trunk(seen.outcome_dim, config.outcome_trunk, key_outcome)
-    treatment_dim = seen.treatment_dim if treatment_trunk is None else config.treatment_trunk[-1]
-    outcome_dim = seen.outcome_dim if outcome_trunk is None else config.outcome_trunk[-1]
+    treatment_trunk, treatment_dim = _trunk(seen.treatment_dim, config.treatment_trunk, key_treatment)
+    outcome_trunk, outcome_dim = _trunk(seen.outcome_dim, config.outcome_trunk, key_outcome)
     return BGMIVModel(
-        covariates=build_covariates(schema, layout.dim, config.covariates, key=key_covariates),
+        covariates=build_covariates(schema.blocks, layout.dim, config.covariates, key=key_covariates),
         treatment=MLP(
             treatment_dim + n_instruments, config.treatment_hidden, treatment_head.raw_dim, key=key_treatment
         ),
@@ -139,17 +137,17 @@ def _embedding(layout: LatentLayout, widths: tuple[int, ...], *, key: Array) -> 
     sizes = (layout.shared, layout.outcome_only, layout.treatment_only)
     if not widths or not any(sizes):
         return None
-    shared, outcome_only, treatment_only = (min(size, widths[-1]) for size in sizes)
-    outputs = LatentLayout(shared, outcome_only, treatment_only, 0)
-    found = zip(sizes, (shared, outcome_only, treatment_only), jax.random.split(key, 3), strict=True)
-    return Embedding(tuple(MLP(n, widths[:-1], k, key=own) for n, k, own in found if n), layout, outputs)
+    outputs = [min(size, widths[-1]) for size in sizes]
+    parts = zip(sizes, outputs, jax.random.split(key, 3), strict=True)
+    nets = tuple(MLP(n, widths[:-1], k, key=own) for n, k, own in parts if n)
+    return Embedding(nets, layout, LatentLayout(*outputs, nuisance=0))
 
 
-def _trunk(n_in: int, widths: tuple[int, ...], key: Array) -> MLP | None:
-    """A network from latents to features; none without widths or latents."""
+def _trunk(n_in: int, widths: tuple[int, ...], key: Array) -> tuple[MLP | None, int]:
+    """A network from latents to features, and their number; without widths or latents, no network and the latents."""
     if not widths or not n_in:
-        return None
-    return MLP(n_in, widths[:-1], widths[-1], key=jax.random.fold_in(key, 1))
+        return None, n_in
+    return MLP(n_in, widths[:-1], widths[-1], key=jax.random.fold_in(key, 1)), widths[-1]
 
 
 @jax.jit

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.data.folds import row_folds
+from bgmiv.data.folds import row_folds, some_rows
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.within import Within
+from bgmiv.diagnostics.moments import variance_of
 from bgmiv.sieve.bases import sieve_columns
 from bgmiv.sieve.fit import SieveFit, left_out_errors
 
@@ -51,11 +52,13 @@ def left_for_networks(data: IVData, sieve: SieveFit, *, use_instrument: bool = T
     absorbed = Within.of(data.schema, data.covariates).names
     told = data.instruments if use_instrument else data.schema.treatment.columns(data.treatment)
     inputs = np.hstack([np.asarray(told, np.float64), sieve_columns(data.schema, data.covariates, absorbed)])
-    spread = np.average((y - np.average(y, weights=weights)) ** 2, weights=weights)
+    spread = variance_of(y, weights)
     if np.average(errors**2, weights=weights) < _NO_ERROR * spread:
         return 0.0
     rng = np.random.default_rng(0)
-    some = _some_rows(len(y), max(inputs.shape[1], 1), data.groups, rng)
+    size = min(_MAX_ROWS, max(_SOME_ROWS, _MAX_NUMBERS // max(inputs.shape[1], 1)))
+    # Of two groups at least, since a fold needs others.
+    some = some_rows(len(y), size, rng, data.groups, min_groups=2)
     groups = None if data.groups is None else data.groups[some]
     codes, own, errors = _bins(inputs[some]), weights[some], errors[some]
     fold = row_folds(len(some), _N_FOLDS, rng, groups)
@@ -66,20 +69,6 @@ def left_for_networks(data: IVData, sieve: SieveFit, *, use_instrument: bool = T
     total = gains if groups is None else np.bincount(groups, gains)
     upper = gains.sum() + _N_ERRORS * np.sqrt(np.sum((total - total.mean()) ** 2))
     return float(upper / max(own.sum() * spread, _TINY))
-
-
-def _some_rows(n: int, n_columns: int, groups: NDArray[np.integer] | None, rng: np.random.Generator) -> Ints:
-    """Enough rows, in whole groups."""
-    size = min(n, _MAX_ROWS, max(_SOME_ROWS, _MAX_NUMBERS // n_columns))
-    if size == n:
-        return np.arange(n)
-    if groups is None:
-        return np.sort(rng.permutation(n)[:size])
-    counts = np.bincount(groups)
-    order = rng.permutation(len(counts))
-    # At least two, since a fold needs others.
-    kept = order[: max(2, int(np.searchsorted(np.cumsum(counts[order]), size, side="right")))]
-    return np.flatnonzero(np.isin(groups, kept))
 
 
 def _bins(columns: Floats) -> Ints:

@@ -51,7 +51,7 @@ def resolve(config: BGMIVConfig, data: IVData, rng: np.random.Generator) -> BGMI
         rng: decides which rows show the latent partition, and permutes them.
     """
     covariates, initial, layout = config.model.covariates, config.initial, config.layout
-    wide = any(block.kind in (BlockKind.vector, BlockKind.image) for block in data.schema.blocks)
+    wide = data.schema.has_wide_block
     if layout is None and config.latents_are_features:
         layout, latent_features = choose_layout(data, covariates.features, rng)
         covariates = replace(covariates, latent_features=latent_features)

@@ -29,10 +29,10 @@ Reference:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import log
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -46,13 +46,14 @@ from scipy.linalg import eigh
 from scipy.optimize import brentq
 
 from bgmiv.bgm.config import BGMIVConfig, LatentMap, LatentPosterior
-from bgmiv.bgm.latents import in_blocks, latents_of, padded_size
+from bgmiv.bgm.latents import latents_of
 from bgmiv.bgm.members import Member, TrainingRows
 from bgmiv.bgm.model import BGMIVModel, iv_means
+from bgmiv.data.folds import some_rows
 from bgmiv.integrate import IntegrationRule, rule_for
-from bgmiv.likelihood import Categorical, FiniteHead
+from bgmiv.likelihood import FiniteHead
 from bgmiv.support import OUTSIDE, Novelty, fit_novelty
-from bgmiv.training import Row
+from bgmiv.training import Row, in_blocks, padded_size
 
 __all__ = [
     "MAX_BLOCK",
@@ -62,7 +63,6 @@ __all__ = [
     "Directions",
     "ModelSupport",
     "fit_model_support",
-    "log_density",
     "tangent_directions",
     "tangent_factors",
 ]
@@ -107,8 +107,8 @@ def tangent_directions(
     """
     n, weights = len(rows.scaled.x), rows.data.weights
     rng = np.random.default_rng(0)
-    codes = np.arange(n) if groups is None else np.asarray(groups)
-    chosen = _some(codes, rng)
+    codes = np.arange(n) if groups is None else np.unique(groups, return_inverse=True)[1]
+    chosen = some_rows(n, _MAX_ROWS, rng, codes)[: 2 * _MAX_ROWS]
     scaled = rows.at(chosen)
     # The generators see latents in place of covariates.
     part = Row(*(jax.device_put(values) for values in scaled._replace(v=scaled.v[:, :0])))
@@ -126,9 +126,12 @@ def tangent_directions(
     leverage = _mean_leverage([spectrum.residuals for spectrum in spectra], owners)
     precision = PRIOR_PRECISION if leverage is None else _precision(spectra, leverage / share)
     count = -(-N_DIRECTIONS // len(members))
-    noise = [_noise(spectrum, precision, share, multipliers) for spectrum in spectra]
-    bias = [_bias(one, precision, share, rng.normal(size=(count, one.jacobian.shape[1]))) for one in spectra]
-    return Directions(*(np.asarray(np.stack(part) * np.sqrt(share), np.float32) for part in (noise, bias)))
+    draws = []
+    for spectrum in spectra:
+        prior = rng.normal(size=(count, spectrum.jacobian.shape[1]))
+        draws.append(_draws(spectrum, precision, share, multipliers, prior))
+    noise, bias = (np.stack(part) * np.sqrt(share) for part in zip(*draws, strict=True))
+    return Directions(noise.astype(np.float32), bias.astype(np.float32))
 
 
 class _Spectrum(NamedTuple):
@@ -156,18 +159,16 @@ def _spectrum(jacobian: Array, residuals: Array, importance: np.ndarray) -> _Spe
 
 def _mean_leverage(residuals: Sequence[np.ndarray], owners: Sequence[np.ndarray]) -> float | None:
     """How much larger residuals are where rows were left out, on the same rows where there is more than one member."""
-    if not any(owner.any() for owner in owners):
+    if not np.any(owners):
         return None
-    squares = [np.sum(r**2, axis=1) for r in residuals]
-    out = sum(float(square[owner].sum()) for square, owner in zip(squares, owners, strict=True))
-    if len(squares) > 1:
+    squares = [np.sum(values**2, axis=1) for values in residuals]
+    pairs = list(zip(squares, owners, strict=True))
+    out = sum(square[owner].sum() for square, owner in pairs)
+    if len(pairs) > 1:
         total = np.sum(squares, axis=0)
-        inside = sum(
-            float((total - square)[owner].sum()) / (len(squares) - 1)
-            for square, owner in zip(squares, owners, strict=True)
-        )
+        inside = sum((total - square)[owner].sum() / (len(pairs) - 1) for square, owner in pairs)
     else:
-        inside = float(squares[0][~owners[0]].mean() * owners[0].sum())
+        inside = squares[0][~owners[0]].mean() * owners[0].sum()
     return float(np.clip(1.0 - np.sqrt(inside / max(out, np.finfo(float).tiny)), *_LEVERAGES))
 
 
@@ -184,19 +185,6 @@ def _precision(members: Sequence[_Spectrum], leverage: float) -> float:
     return float(10.0 ** brentq(excess, low, high)) if excess(high) < 0.0 else float(10.0**high)
 
 
-def _some(codes: NDArray[Any], rng: np.random.Generator) -> NDArray[np.int64]:
-    """About a thousand rows: all of the groups they are of."""
-    if len(codes) <= _MAX_ROWS:
-        return np.arange(len(codes))
-    kinds, place, counts = np.unique(codes, return_inverse=True, return_counts=True)
-    order = rng.permutation(len(kinds))
-    within = np.cumsum(counts[order]) <= _MAX_ROWS
-    # The first group is taken however large it is.
-    within[0] = True
-    kept = np.isin(place, order[within])
-    return np.flatnonzero(kept)[: 2 * _MAX_ROWS]
-
-
 @partial(jax.jit, static_argnames="integration")
 def _at_rows(model: BGMIVModel, rows: Row, z: Array, integration: IntegrationRule) -> tuple[Array, Array]:
     """The Jacobian of the integrated mean in the outcome's weights, `(n, K, weights)`, and residuals `(n, K)`."""
@@ -211,32 +199,32 @@ def _at_rows(model: BGMIVModel, rows: Row, z: Array, integration: IntegrationRul
             moved = eqx.tree_at(lambda m: m.outcome, model, unflatten(flat))
             return jnp.atleast_1d(iv_means(moved, rule, batch, raw, z[None], jax.random.key(0))[0])
 
-        y = model.outcome_event(row.y) if isinstance(model.outcome_head, Categorical) else row.y[None]
-        return jax.jacrev(mean)(flat), y - mean(flat)
+        return jax.jacrev(mean)(flat), model.outcome_event(row.y) - mean(flat)
 
     return jax.lax.map(lambda pair: one(*pair), (rows, z), batch_size=_AT_ONCE)
 
 
-def _left_out(member: _Spectrum, precision: float, share: float) -> np.ndarray:
-    """Residuals as they would be if their rows were left out."""
-    leverages = np.minimum(share * member.leverages(precision), _LEVERAGES[1])
-    return np.asarray(member.residuals.reshape(-1) / (1.0 - leverages))
+def _draws(
+    member: _Spectrum, precision: float, share: float, multipliers: np.ndarray, prior: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    r"""One member's directions: of the noise, and of the bias.
 
-
-def _noise(member: _Spectrum, precision: float, share: float, multipliers: np.ndarray) -> np.ndarray:
-    """$A^{-1} \\tfrac1n \\sum_i \\xi_i r_i J_i$ for each column of multipliers, through the rows' kernel matrix."""
+    $A^{-1} \tfrac1n \sum_i \xi_i r_i J_i$ for each column of multipliers $\xi$, with residuals as they would be if
+    their rows were left out; and $\lambda A^{-1} \omega$ for draws of $\omega$ from the prior, given as standard
+    normal rows.
+    """
     n, k = member.residuals.shape
-    scores = _left_out(member, precision, share)[:, None] * np.repeat(multipliers, k, axis=0)
-    solved = (member.vectors / (member.values + precision)) @ (member.vectors.T @ scores)
-    return np.asarray((member.jacobian.T @ solved / n).T)
+    leverages = np.minimum(share * member.leverages(precision), _LEVERAGES[1])
+    left_out = member.residuals.ravel() / (1.0 - leverages)
 
+    def solved(columns: np.ndarray) -> np.ndarray:
+        """$A^{-1} \tfrac1n J^\top$ of some columns, through the rows' kernel matrix."""
+        weights = (member.vectors / (member.values + precision)) @ (member.vectors.T @ columns)
+        return np.asarray((member.jacobian.T @ weights / n).T)
 
-def _bias(member: _Spectrum, precision: float, share: float, draws: np.ndarray) -> np.ndarray:
-    """$\\lambda A^{-1} \\omega$ for draws of $\\omega$ from the prior, given as standard normal rows."""
-    n = len(member.residuals)
-    variance = float(np.mean(_left_out(member, precision, share) ** 2)) / (n * precision)
-    solved = (member.vectors / (member.values + precision)) @ (member.vectors.T @ (member.jacobian @ draws.T))
-    return np.asarray((draws - (member.jacobian.T @ solved / n).T) * np.sqrt(variance))
+    noise = solved(left_out[:, None] * np.repeat(multipliers, k, axis=0))
+    variance = float(np.mean(left_out**2)) / (n * precision)
+    return noise, (prior - solved(member.jacobian @ prior.T)) * np.sqrt(variance)
 
 
 @jax.jit
@@ -289,6 +277,17 @@ class ModelSupport:
     novelty: Novelty
     min_log_density: float
 
+    def log_density(
+        self, models: Sequence[BGMIVModel], x: np.ndarray, latents: Sequence[np.ndarray], size: int
+    ) -> NDArray[np.float64]:
+        r"""$\log p(x \mid z)$, averaged over typical instruments and members, `(n,)`, in blocks of `size` points."""
+        w, shares = self.instruments.astype(np.float32), self.shares.astype(np.float32)
+        each = [
+            in_blocks(partial(_densities, model, w, shares), (x, z), size)
+            for model, z in zip(models, latents, strict=True)
+        ]
+        return np.asarray(np.logaddexp.reduce(each, axis=0) - log(len(each)), np.float64)
+
 
 def fit_model_support(
     rule: LatentMap | LatentPosterior, rows: TrainingRows, models: Sequence[BGMIVModel]
@@ -296,29 +295,12 @@ def fit_model_support(
     """The support of a fit, from some of its rows and each member's latents of them."""
     most = _MAX_SUPPORT_MAPS if isinstance(rule, LatentMap) and rule.steps else _MAX_SUPPORT_ROWS
     part = rows.at(np.random.default_rng(0).permutation(rows.data.n_rows)[:most])
-    instruments, shares = _typical(np.asarray(part.w, np.float64))
     latents = [latents_of(model, part.v, rule) for model in models]
-    limit = log(OUTSIDE)
-    if not isinstance(models[0].treatment_head, FiniteHead):
-        size = padded_size(len(part.x), MAX_BLOCK)
-        limit = float(np.quantile(log_density(models, part.x, latents, instruments, shares, size), OUTSIDE))
-    return ModelSupport(instruments, shares, fit_novelty(latents[0]), limit)
-
-
-def log_density(
-    models: Sequence[BGMIVModel],
-    x: np.ndarray,
-    latents: Sequence[np.ndarray],
-    instruments: NDArray[np.float64],
-    shares: NDArray[np.float64],
-    size: int,
-) -> NDArray[np.float64]:
-    r"""$\log p(x \mid z)$, averaged over typical instruments and members, `(n,)`, in blocks of `size` points."""
-    w, shares = instruments.astype(np.float32), shares.astype(np.float32)
-    each = [
-        in_blocks(partial(_densities, model, w, shares), (x, z), size) for model, z in zip(models, latents, strict=True)
-    ]
-    return np.asarray(np.logaddexp.reduce(each, axis=0) - log(len(each)), np.float64)
+    support = ModelSupport(*_typical(np.asarray(part.w, np.float64)), fit_novelty(latents[0]), log(OUTSIDE))
+    if isinstance(models[0].treatment_head, FiniteHead):
+        return support
+    density = support.log_density(models, part.x, latents, padded_size(len(part.x), MAX_BLOCK))
+    return replace(support, min_log_density=float(np.quantile(density, OUTSIDE)))
 
 
 def _typical(w: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from jax import Array
 
-__all__ = ["MIN_HELD_OUT", "Folds", "draw_folds", "row_folds"]
+__all__ = ["MIN_HELD_OUT", "Folds", "draw_folds", "row_folds", "some_rows"]
 
 MIN_HELD_OUT = 20
 """Fewer held-out rows tell nothing, and none is held out."""
@@ -36,6 +36,26 @@ def row_folds(
         fold_of[group] = np.argmin(filled)
         filled[fold_of[group]] += counts[group]
     return fold_of[codes]
+
+
+def some_rows(
+    n: int, size: int, rng: np.random.Generator, groups: NDArray[np.integer] | None = None, *, min_groups: int = 1
+) -> NDArray[np.intp]:
+    """Positions of about `size` of `n` rows drawn at random, in their order: all rows of as many whole groups.
+
+    `groups` are codes from 0 on. At least `min_groups` are taken, however large they are.
+
+    Example:
+        >>> some_rows(6, 3, np.random.default_rng(0), np.array([0, 0, 0, 1, 2, 2]))
+        array([0, 1, 2])
+    """
+    if n <= size:
+        return np.arange(n)
+    codes = np.arange(n) if groups is None else groups
+    counts = np.bincount(codes)
+    order = rng.permutation(len(counts))
+    n_groups = np.searchsorted(np.cumsum(counts[order]), size, side="right")
+    return np.flatnonzero(np.isin(codes, order[: max(min_groups, int(n_groups))]))
 
 
 class Folds(NamedTuple):

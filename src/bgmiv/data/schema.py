@@ -236,6 +236,11 @@ class Schema:
         """Names of the p columns of the flat matrix."""
         return tuple(name for block in self.blocks for name in block.flat_names)
 
+    @property
+    def has_wide_block(self) -> bool:
+        """Whether there is a vector or image block."""
+        return any(block.kind in (BlockKind.vector, BlockKind.image) for block in self.blocks)
+
     def check_query(self, treatment: Any, covariates: Any = None) -> tuple[FloatArray, FloatArray]:
         """Treatment (m,) and covariates (m, p) of a prediction, validated; a scalar is repeated for every row."""
         if _is_scalar(treatment):

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from bgmiv.data.folds import row_folds
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
-from bgmiv.data.schema import BlockKind
 from bgmiv.diagnostics.control import errors_given_control
 from bgmiv.diagnostics.ill_posedness import visible_shapes
 from bgmiv.diagnostics.moments import (
@@ -142,7 +141,7 @@ def held_out_evidence(
     known = known.with_strength(strength)
     if predictions is None or len(predictions.rows) < 2:
         return known
-    if any(block.kind in (BlockKind.vector, BlockKind.image) for block in data.schema.blocks):
+    if data.schema.has_wide_block:
         data = BlockReduction().fit(data).apply(data)
     if not np.isfinite(predictions.values).all():
         return replace(known, n_held_out=len(predictions.rows), moment_p=float("nan"))

@@ -27,7 +27,7 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query, Rows
 from bgmiv.data.scaling import RoleScaling, ScaledData, Scaler
-from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
+from bgmiv.data.schema import CovariateBlock, Schema
 from bgmiv.diagnostics.held_out import held_out_values
 from bgmiv.errors import DivergedError
 from bgmiv.estimators.base import SeededEstimator
@@ -40,11 +40,11 @@ from bgmiv.nn.settings import FeatureConfig, ImageConfig, check_bounds
 from bgmiv.preprocess.reduction import BlockReduction, FittedReduction
 from bgmiv.progress import HistoryRow, Reporter, mean_history, silent
 from bgmiv.support import LinearSupport
-from bgmiv.training import bucket_size, pad_rows
+from bgmiv.training import MAX_ROWS, in_blocks, padded_size
 
 __all__ = [
     "DEFAULT_FEATURES", "Best", "CovariateNet", "FittedMembers", "Learner", "Member", "MemberRows", "NetMember",
-    "NetworkConfig", "NetworkEstimator", "Schedule", "has_wide_block", "in_pieces", "step_factor",
+    "NetworkConfig", "NetworkEstimator", "Schedule", "in_pieces", "step_factor",
 ]  # fmt: skip
 
 DEFAULT_FEATURES = FeatureConfig(
@@ -57,8 +57,6 @@ through its own layers. Images, where they are not reduced, are seen through den
 shifted by up to 2 pixels and noised in training.
 """
 
-# Rows evaluated together, unless convolutions would need too much memory.
-_MAX_ROWS, _MIN_ROWS = 4096, 64
 # Where the key of the folds branches off from the fit's key.
 _FOLDS = 1_000_001
 _HELD_OUT_SHARE = 0.1
@@ -172,23 +170,12 @@ def step_factor(schedule: Schedule, done: Array, total: int) -> Array:
     return jnp.ones(()) if schedule == "constant" else 0.5 * (1.0 + jnp.cos(jnp.pi * done / total))
 
 
-def has_wide_block(schema: Schema) -> bool:
-    """Whether there is a vector or image block."""
-    return any(block.kind in (BlockKind.vector, BlockKind.image) for block in schema.blocks)
-
-
 def in_pieces(function: Callable[..., Array], arrays: Sequence[np.ndarray], cells: int = 0) -> np.ndarray:
     """A compiled function of rows, in pieces padded so that memory is bounded and similar sizes share a compilation.
 
     `cells` are the numbers in the largest array that one row needs.
     """
-    n, max_rows = len(arrays[0]), rows_at_once(cells, _MAX_ROWS)
-    size = max(min(_MIN_ROWS, max_rows), bucket_size(min(n, max_rows)))
-    parts = []
-    for start in range(0, n, size):
-        piece = (jax.device_put(pad_rows(values[start : start + size], size)) for values in arrays)
-        parts.append(np.asarray(function(*piece))[: n - start])
-    return np.concatenate(parts)
+    return in_blocks(function, arrays, padded_size(len(arrays[0]), rows_at_once(cells, MAX_ROWS)))
 
 
 class Member(ABC):
@@ -284,7 +271,7 @@ class FittedMembers(FittedMethod):
             columns = self.schema.treatment.columns(self.scaler.treatment.transform(x))
             return self.members[i].structural(columns, encoded[i][rows])
 
-        each = [query.collect(partial(values, i), _MAX_ROWS) for i in range(len(self.members))]
+        each = [query.collect(partial(values, i), MAX_ROWS) for i in range(len(self.members))]
         return np.stack([self.scaler.outcome.inverse(one) for one in each])
 
     def held_out_predictions(self, data: IVData, rows: Rows, max_rows: int) -> HeldOutPredictions | None:
@@ -365,7 +352,7 @@ class NetworkConfig(MethodConfig):
         used = reduced if self.use_instrument else reduced.without_instruments()
         scaler = self.scaling.fit(used)
         rows = scaler.transform(used)
-        share = _HELD_OUT_SHARE * (not has_wide_block(data.schema)) if self.held_out is None else self.held_out
+        share = _HELD_OUT_SHARE * (not data.schema.has_wide_block) if self.held_out is None else self.held_out
         folds = draw_folds(data.n_rows, self.members, share, jax.random.fold_in(key, _FOLDS), data.groups)
         members: dict[int, Member] = {}
         for i, own_key in enumerate([key] if self.members == 1 else jax.random.split(key, self.members)):
