@@ -70,7 +70,7 @@ def test_both_stages_are_the_direct_penalised_solves(weighted: bool) -> None:
     weights = rng.uniform(0.5, 2.0, n) if weighted else np.ones(n)
     folds = [slice(0, 100), slice(100, 200), slice(200, 300)]
     sampling = Sampling(weights if weighted else None, None, folds)
-    first = first_stage(lambda rows: [linear[rows], rich[rows]], x[:, None], 0, sampling, 4.0)
+    first = first_stage(lambda rows: [linear[rows], rich[rows]], x[:, None], sampling, 4.0)
 
     def left(values: np.ndarray) -> np.ndarray:
         return (

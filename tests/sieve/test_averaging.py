@@ -13,7 +13,7 @@ from bgmiv.data.query import query_along
 from bgmiv.effects import average, contrast, fieller_set
 from bgmiv.linear_iv import LinearIV
 from bgmiv.sieve.first_stage import FirstStage, first_stage
-from bgmiv.sieve.penalties import Evidence, Prior, Shape, average_priors, priors_of
+from bgmiv.sieve.penalties import Evidence, Moments, Prior, average_priors, priors_of
 from bgmiv.sieve.sampling import Sampling
 from bgmiv.sieve.second_stage import Regression, second_stage
 
@@ -32,7 +32,7 @@ def test_probabilities_are_those_of_bayes_rule() -> None:
     y = columns @ [1.0, -1.0, 0.4, 0.0, 0.3, -0.2] + rng.normal(size=60)
     gram, moments = columns.T @ columns, columns.T @ y
     priors = [[Prior(np.zeros(2), 0.4), Prior(np.array([0.1, 0.3]), 0.6)], [Prior(np.full(2, 0.2), 1.0)]]
-    evidence = Evidence.of(gram, moments, gram, np.array([0.0, 0.0, *[np.inf] * 4]), np.arange(2, 6))
+    evidence = Evidence.of(Moments(gram, moments, gram, np.array([0.0, 0.0, *[np.inf] * 4])), np.arange(2, 6))
     found = average_priors(evidence, priors)
     densities = []
     for chosen in product(*priors):
@@ -47,7 +47,7 @@ def test_probabilities_are_those_of_bayes_rule() -> None:
 
 
 def test_priors_of_a_block_add_up_to_one() -> None:
-    found = priors_of([Shape(np.array([0.5, 0.5]), 0.4), Shape(np.array([1.0, 0.0]), 0.2)], 2.0)
+    found = priors_of([Prior(np.array([0.5, 0.5]), 0.4), Prior(np.array([1.0, 0.0]), 0.2)], 2.0)
     assert sum(prior.probability for prior in found) == pytest.approx(1.0)
     assert found[0].probability == pytest.approx(0.4)
     assert not found[0].variances.any()
@@ -62,7 +62,7 @@ def test_a_row_is_predicted_by_the_other_rows(weighted: bool) -> None:
     weights = rng.uniform(0.5, 2.0, n) if weighted else None
     sampling = Sampling(weights, None, [slice(0, n)])
     w = np.ones(n) if weights is None else weights
-    first = first_stage(lambda rows: [linear[rows], rich[rows]], x[:, None], 0, sampling, 4.0)
+    first = first_stage(lambda rows: [linear[rows], rich[rows]], x[:, None], sampling, 4.0)
     free = np.linalg.lstsq(linear * np.sqrt(w)[:, None], np.column_stack([rich, x]) * np.sqrt(w)[:, None], rcond=None)[
         0
     ]

@@ -5,7 +5,7 @@ import pytest
 
 from bgmiv import NPIV, TSLS
 from bgmiv.sieve.control import Observed, standardised
-from bgmiv.sieve.penalties import BlockEvidence, Evidence, Posterior, Prior, Shape, average_priors
+from bgmiv.sieve.penalties import BlockEvidence, Evidence, Moments, Posterior, Prior, average_priors
 from bgmiv.sieve.sampling import Sampling
 
 pytestmark = pytest.mark.filterwarnings("ignore::bgmiv.errors.WeakInstrumentWarning")
@@ -49,12 +49,11 @@ def test_a_block_alone_has_the_same_likelihood() -> None:
     columns = rng.normal(size=(80, 4))
     columns[:, 3] -= columns[:, [2]] @ np.linalg.lstsq(columns[:, [2]], columns[:, 3], rcond=None)[0]
     y = columns @ [1.0, -1.0, 0.3, 0.2] + rng.normal(size=80)
-    gram, moments, ridges = columns.T @ columns, columns.T @ y, np.array([0.0, 0.0, np.inf, np.inf])
+    gram = columns.T @ columns
+    known = Moments(gram, columns.T @ y, gram, np.array([0.0, 0.0, np.inf, np.inf]))
     priors = np.array([0.05, 0.5])
-    alone = BlockEvidence.of(gram, moments, gram, ridges, slice(2, 4), np.diag(gram)).gains(priors) / 2.0
-    joint = Evidence.of(gram, moments, gram, ridges, np.arange(2, 4)).log_likelihoods(
-        np.outer([0.0, *priors], np.ones(2))
-    )
+    alone = BlockEvidence.of(known, slice(2, 4)).gains(priors) / 2.0
+    joint = Evidence.of(known, np.arange(2, 4)).posterior(np.outer([0.0, *priors], np.ones(2))).logs
     np.testing.assert_allclose(alone, joint[1:] - joint[0], rtol=1e-6)
 
 
@@ -101,7 +100,7 @@ def test_residuals_of_varying_size_are_made_alike() -> None:
 def test_with_few_rows_it_says_nothing() -> None:
     rng = np.random.default_rng(4)
     columns = rng.normal(size=(20, 6))
-    observed = Observed(columns[:, :1], columns[:, 1:3], Shape(np.ones(2), 0.5), lambda rows: [columns[rows, 3:]])
+    observed = Observed(lambda rows: [columns[rows, 3:]], columns[:, :1], columns[:, 1:3], Prior(np.ones(2), 0.5))
     sampling = Sampling(None, None, [slice(0, 20)])
     assert observed.fit(columns[:, 0], sampling, np.zeros(3)) is None
     assert observed.fit(columns[:, 0], sampling, np.array([0.0, np.inf, np.inf])) is not None

@@ -166,13 +166,8 @@ class ControlFunctionConfig(MethodConfig):
         lines = treatment(columns.x)[:, : treatment.n_linear]
         if not self.use_instrument:
             return FirstStage.exogenous(lines), Controls(lines[:, :0], lines[:, :0]), False
-        within = columns.within
-        regressors = within.net(
-            instrument_blocks(columns, _FOURIER_FEATURES, rng, max_unpenalised=_MAX_FREE)(columns.w)
-        )
-        first = first_stage(regressors, within.residual(lines), 0, sampling, _MIN_GAIN * columns.correction)
-        if within:
-            first = first._replace(predicted=lines - first.residuals)
+        regressors = instrument_blocks(columns, _FOURIER_FEATURES, rng, max_unpenalised=_MAX_FREE)(columns.w)
+        first = columns.first_stage(regressors, lines, _MIN_GAIN * columns.correction)
         if treatment.levels:
             step = 1e-4
             low, now, high = (
@@ -210,9 +205,9 @@ def _residual_size(columns: Columns, residuals: Floats, sampling: Sampling, rng:
         return [parts["constant"], parts["linear"], bent, column_products(parts["moderators"], v)]
 
     sizes = np.abs(residuals)
-    usual = first_stage(of_covariates, sizes, 0, sampling, _MIN_GAIN).predicted
+    usual = first_stage(of_covariates, sizes, sampling, _MIN_GAIN).predicted
     relative = sizes / np.maximum(usual, _MIN_SIZE * sizes.mean())
-    found = first_stage(of_instruments, relative, 0, sampling, _MIN_GAIN)
+    found = first_stage(of_instruments, relative, sampling, _MIN_GAIN)
     return np.clip(found.predicted, _MIN_SIZE, 1.0 / _MIN_SIZE) if found.kept[0][1:].any() else None
 
 

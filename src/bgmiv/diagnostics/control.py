@@ -27,7 +27,7 @@ from bgmiv.errors import DataError
 from bgmiv.sieve.bases import term_columns
 from bgmiv.sieve.control import ControlTerms, generalised_residual, standardised
 from bgmiv.sieve.design_matrix import Columns, instrument_blocks
-from bgmiv.sieve.first_stage import FirstStage, first_stage
+from bgmiv.sieve.first_stage import FirstStage
 
 __all__ = ["ErrorOfCurve", "errors_given_control"]
 
@@ -80,9 +80,7 @@ class _Control(NamedTuple):
         """Of all rows."""
         functions, n = columns.treatment(columns.x), columns.treatment.n_linear
         blocks_at, targets = instrument_blocks(columns, _FOURIER_FEATURES, rng)(columns.w), functions[:, :n]
-        within = columns.within
-        first = first_stage(within.net(blocks_at), within.residual(targets), n, columns.sampling, _MIN_GAIN)
-        return cls(columns, functions, first)
+        return cls(columns, functions, columns.first_stage(blocks_at, targets, _MIN_GAIN))
 
     def values(self, change: Floats) -> Floats:
         """The control variables where the first stage's predictions `(n, k)` are larger by some numbers `(k,)`."""

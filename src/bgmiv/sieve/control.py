@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from bgmiv.sieve.bases import Spline, column_products
-from bgmiv.sieve.penalties import BlockEvidence, Evidence, Posterior, Shape, penalised_solve, priors_of
+from bgmiv.sieve.penalties import BlockEvidence, Evidence, Moments, Posterior, Prior, penalised_solve, priors_of
 from bgmiv.sieve.sampling import BlocksAt, Sampling
 
 __all__ = ["ControlTerms", "Observed", "Sizes", "generalised_residual", "standardised"]
@@ -55,77 +55,63 @@ class Observed(NamedTuple):
     """The regression of the outcome on the observed treatment, covariates and control variables.
 
     Attributes:
+        terms: the terms of the structural function, in blocks, by rows.
         linear: `(n, k)` control variables, without a penalty.
         curves: `(n, m)` functions of them on which the outcome's error may depend.
         shape: of the prior of the latter.
-        terms: the terms of the structural function, in blocks, by rows.
     """
 
+    terms: BlocksAt
     linear: Floats
     curves: Floats
-    shape: Shape
-    terms: BlocksAt
+    shape: Prior
 
-    def fit(self, outcome: Floats, sampling: Sampling, ridges: Floats, n_residuals: int = 0) -> Sizes | None:
-        """The regression of an outcome `(n,)`, None with few rows.
-
-        Ridges are those of the second stage's columns: so many residuals of the first stage, then the terms.
-        """
+    def fit(self, outcome: Floats, sampling: Sampling, ridges: Floats) -> Sizes | None:
+        """The regression of an outcome `(n,)` with these ridges of the terms' columns, None with few rows."""
 
         def blocks_at(rows: Any) -> list[Floats]:
-            return [self.linear[rows], self.curves[rows], *self.terms(rows), outcome[rows, None]]
+            return [*self.terms(rows), self.linear[rows], self.curves[rows], outcome[rows, None]]
 
-        total = np.asarray(sum(sampling.grams(blocks_at)))
+        total = sampling.grams(blocks_at).sum(axis=0)
         gram, moments = total[:-1, :-1], total[:-1, -1]
-        n_controls = len(moments) - len(ridges) + n_residuals
-        penalties = np.concatenate([np.zeros(n_controls), ridges[n_residuals:]])
-        n_used = int(np.isfinite(penalties).sum())
+        ridges = np.append(ridges, np.zeros(len(moments) - len(ridges)))
+        n_used = int(np.isfinite(ridges).sum())
         if sampling.n_rows < _MIN_ROWS_A_COLUMN * n_used:
             return None
-        coefficients = penalised_solve(gram, moments, penalties)
         some = sampling.some_rows()
-        columns = np.hstack(blocks_at(some)) * sampling.root(some)
-        errors = columns[:, -1] - columns[:, :-1] @ coefficients
-        covariance = sampling.covariance(lambda _: [(columns[:, :-1], errors)], [some])
+        columns = sampling.columns(blocks_at, some)
+        regressors = columns[:, :-1]
+        errors = columns[:, -1] - regressors @ penalised_solve(gram, moments, ridges)
+        covariance = sampling.covariance([(some, [(regressors, errors)])])
         covariance *= sampling.n_rows / len(some) * sampling.n_rows / (sampling.n_rows - n_used)
-        return Sizes(gram, moments, covariance, penalties, self.shape, n_controls, n_controls - n_residuals)
+        return Sizes(Moments(gram, moments, covariance, ridges), self.shape)
 
 
 class Sizes(NamedTuple):
     """What a regression on the observed treatment says of how large functions are.
 
     Attributes:
-        gram, moments, covariance: of all columns, and the covariance of the moments.
-        ridges: of all columns.
-        shape: of the prior of the control variables' curves, which come last of the controls.
-        n_controls: how many columns come before those of the terms.
-        shift: the positions of these less those in the second stage.
+        moments: of the regression; the terms come first, the control variables' curves last.
+        shape: of the prior of the latter.
     """
 
-    gram: Floats
-    moments: Floats
-    covariance: Floats
-    ridges: Floats
-    shape: Shape
-    n_controls: int
-    shift: int
+    moments: Moments
+    shape: Prior
 
     def likelihoods(self, block: slice, variances: Floats) -> Floats:
-        """Log likelihoods of prior variances `(m,)` of a block of the second stage, less that of none."""
-        own = slice(block.start + self.shift, block.stop + self.shift)
-        known = self.gram, self.moments, self.covariance, self.ridges
-        return BlockEvidence.of(*known, own, np.diag(self.gram)).gains(variances) / 2.0
+        """Log likelihoods of prior variances `(m,)` of a block, less that of none."""
+        return BlockEvidence.of(self.moments, block).gains(variances) / 2.0
 
-    def joint(self, places: NDArray[np.intp], deviation: float) -> Callable[[Floats], Posterior]:
+    def joint(self, own: NDArray[np.intp], deviation: float) -> Callable[[Floats], Posterior]:
         """Gives the posterior of some columns of terms for prior variances `(m, k)`, averaged over confounding.
 
         Args:
-            places: the columns, in the second stage.
+            own: the columns.
             deviation: the standard deviation of the outcome beyond a linear model.
         """
-        curves = np.arange(self.n_controls - len(self.shape.variances), self.n_controls)
-        own = np.concatenate([places + self.shift, curves])
-        evidence = Evidence.of(self.gram, self.moments, self.covariance, self.ridges, own)
+        n = len(self.moments.ridges)
+        curves = np.arange(n - len(self.shape.variances), n)
+        evidence = Evidence.of(self.moments, np.concatenate([own, curves]))
         # Every other size is enough of what is only averaged over.
         controls = priors_of([self.shape], deviation, step=2)
 
@@ -135,7 +121,7 @@ class Sizes(NamedTuple):
                 both = np.hstack([variances, np.tile(prior.variances, (len(variances), 1))])
                 given = evidence.posterior(both)
                 logs.append(np.log(prior.probability) + given.logs)
-                squares.append(given.squares[:, : len(places)])
+                squares.append(given.squares[:, : len(own)])
             total = np.logaddexp.reduce(logs, axis=0)
             return Posterior(total, np.einsum("jm,jmk->mk", np.exp(np.array(logs) - total), np.array(squares)))
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.within import Within
 from bgmiv.sieve.bases import TERMS, UNPENALISED, ColumnBasis, TreatmentBasis, column_products, sieve_columns
+from bgmiv.sieve.first_stage import FirstStage, first_stage
 from bgmiv.sieve.sampling import BlocksAt, Sampling
 
 __all__ = ["MIN_ROWS_A_COLUMN", "Columns", "instrument_blocks"]
@@ -107,8 +108,17 @@ class Columns(NamedTuple):
         """Which of these absorbed indicators do not determine, `(p,)`."""
         return np.any(self.within.residual(self.linear) != 0.0, axis=0)
 
-    def terms(self) -> tuple[tuple[str, ...], int]:
-        """The terms that have columns, and not too many; and how many of them, the first ones, are not penalised."""
+    def first_stage(self, blocks_at: BlocksAt, functions: Floats, min_gain: float) -> FirstStage:
+        """Functions of the treatment `(n, k)`, predicted by regressors; both net of absorbed indicators."""
+        first = first_stage(self.within.net(blocks_at), self.within.residual(functions), self.sampling, min_gain)
+        # Products with covariates need predictions that contain the absorbed indicators' part.
+        return first._replace(predicted=functions - first.residuals)
+
+    def terms(self, min_gain: float = 0.0) -> tuple[tuple[str, ...], int]:
+        """The terms that have columns, and not too many; and how many of them, the first ones, are not penalised.
+
+        There are no others where no gain is enough to enter.
+        """
         kinds = {kind: part.shape[1] for kind, part in self.covariates(self.v[:1]).items()}
         sizes = {name: term.width(self.treatment.sizes) * kinds[term.kind] for name, term in TERMS.items()}
         if len(self.covariates.moderators) > _FEW_COVARIATES:
@@ -116,9 +126,10 @@ class Columns(NamedTuple):
         if self.within:
             sizes["constant"] = 0
         terms = tuple(
-            name for name, size in sizes.items() if 0 < size <= _MAX_COLUMNS or (size and name in UNPENALISED)
+            name for name, size in sizes.items() if 0 < size <= (np.inf if name in UNPENALISED else _MAX_COLUMNS)
         )
-        return terms, sum(name in UNPENALISED for name in terms) - (self.wide and "covariates" in terms)
+        n_unpenalised = sum(name in UNPENALISED for name in terms) - (self.wide and "covariates" in terms)
+        return terms if np.isfinite(min_gain) else terms[:n_unpenalised], n_unpenalised
 
 
 def instrument_blocks(

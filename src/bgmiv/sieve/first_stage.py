@@ -6,7 +6,7 @@ hundreds of columns need little memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 from bgmiv.sieve.penalties import choose_penalties, penalised_solve, ridges_of
 from bgmiv.sieve.sampling import BlocksAt, Sampling
 
-__all__ = ["FirstStage", "LeftOut", "first_stage", "one_thread", "slices_of"]
+__all__ = ["FirstStage", "LeftOut", "first_stage", "left_out_errors", "one_thread", "slices_of"]
 
 Floats = NDArray[np.float64]
 
@@ -43,7 +43,6 @@ class FirstStage(NamedTuple):
         kept: for each target, which columns of the regressors were used.
         inverses: for each target the inverse of their Gram matrix with its ridges.
         coefficients: `(columns, k)` of all regressors, from all rows.
-        n_controls: how many of the residuals, the first ones, are regressors of the second stage.
     """
 
     predicted: Floats
@@ -52,18 +51,15 @@ class FirstStage(NamedTuple):
     kept: tuple[NDArray[np.bool_], ...]
     inverses: tuple[Floats, ...]
     coefficients: Floats
-    n_controls: int
 
     @classmethod
     def exogenous(cls, targets: Floats) -> FirstStage:
         """The targets as they are, for a regression without instruments."""
-        return cls(targets, np.zeros_like(targets), lambda rows: [targets[rows, :0]], (), (), targets[:0], 0)
+        return cls(targets, np.zeros_like(targets), lambda rows: [targets[rows, :0]], (), (), targets[:0])
 
 
 @one_thread()
-def first_stage(
-    blocks_at: BlocksAt, targets: Floats, n_controls: int, sampling: Sampling, min_gain: float
-) -> FirstStage:
+def first_stage(blocks_at: BlocksAt, targets: Floats, sampling: Sampling, min_gain: float) -> FirstStage:
     r"""Predict the targets by the instruments.
 
     The first block is a linear regression on all rows, as in two-stage least squares. What it leaves of the targets is
@@ -74,7 +70,6 @@ def first_stage(
     Args:
         blocks_at: the regressors.
         targets: `(n, k)`.
-        n_controls: how many residuals are regressors of the second stage.
         sampling: weights, groups and folds.
         min_gain: as in :func:`~bgmiv.sieve.penalties.choose_penalties`.
     """
@@ -86,48 +81,38 @@ def first_stage(
         return [*blocks_at(rows), targets[rows]]
 
     grams = sampling.grams(columns_at)
-    whole = np.asarray(sum(grams))
+    whole = grams.sum(axis=0)
     linear = penalised_solve(whole[:n_first, :n_first], whole[:n_first, n_first:], np.zeros(n_first))
     # From [first block, other blocks, targets] to what the first block leaves of the latter two.
     clear = np.vstack([-linear, np.eye(size + n_targets)])
-    cleared = [clear.T @ gram @ clear for gram in grams]
-    total = np.asarray(sum(cleared))
+    cleared = clear.T @ grams @ clear
+    total = cleared.sum(axis=0)
+    gram, squares = total[:size, :size], np.diag(whole)[n_first : n_first + size]
     some = sampling.some_rows()
-    left = (np.hstack(columns_at(some)) @ clear) * sampling.root(some)
+    left = sampling.columns(columns_at, some) @ clear
 
-    def ridges_by_column(target: int) -> Floats:
+    def ridges_of_target(target: int) -> Floats:
         def noise(coefficients: Floats) -> tuple[Floats, float]:
             errors = left[:, target] - left[:, :size] @ coefficients
-            covariance = sampling.covariance(lambda _: [(left[:, :size], errors)], [some])
+            covariance = sampling.covariance([(some, [(left[:, :size], errors)])])
             return sampling.n_rows / len(some) * covariance, float(np.mean(errors**2))
 
-        gram, moments, squares = total[:size, :size], total[:size, target], np.diag(whole)[n_first : n_first + size]
-        penalties = choose_penalties(gram, moments, blocks, noise, min_gain, squares=squares)
+        penalties = choose_penalties(gram, total[:size, target], blocks, noise, min_gain, squares=squares)
         return ridges_of(blocks, penalties.ridges, np.zeros(size))
 
-    ridges = [ridges_by_column(size + j) for j in range(n_targets)]
-    left_out = []
-    for j, of_target in enumerate(ridges):
-        used = np.flatnonzero(np.isfinite(of_target))
-        inverse = penalised_solve(total[np.ix_(used, used)], np.eye(len(used)), of_target[used])
+    left_out, kept, inverses, coefficients = [], [], [], np.zeros((n_first + size, n_targets))
+    for j in range(n_targets):
+        ridges = ridges_of_target(size + j)
+        used = np.flatnonzero(np.isfinite(ridges))
+        inverse = penalised_solve(total[np.ix_(used, used)], np.eye(len(used)), ridges[used])
         left_out.append(LeftOut.of(used, inverse @ total[used, size + j], inverse, size + j, cleared))
-    predicted = np.empty_like(targets)
-    for i, fold in enumerate(sampling.folds):
-        for piece in sampling.pieces(fold):
-            columns, root = np.hstack(columns_at(piece)), sampling.root(piece)
-            rest = (columns @ clear) * root
-            fitted = [one.predict(rest, rest[:, size + j], i) for j, one in enumerate(left_out)]
-            predicted[piece] = columns[:, :n_first] @ linear[:, size:] + np.column_stack(fitted) / root
-    kept, inverses, coefficients = [], [], np.zeros((n_first + size, n_targets))
-    for j, of_target in enumerate(ridges):
-        by_column = np.concatenate([np.zeros(n_first), of_target])
-        used = np.isfinite(by_column)
-        inverse = penalised_solve(whole[np.ix_(used, used)], np.eye(int(used.sum())), by_column[used])
-        kept.append(used)
-        inverses.append(inverse)
-        coefficients[used, j] = inverse @ whole[: len(used), n_first + size + j][used]
-    residuals = targets - predicted
-    return FirstStage(predicted, residuals, blocks_at, tuple(kept), tuple(inverses), coefficients, n_controls)
+        ridges = np.concatenate([np.zeros(n_first), ridges])
+        kept.append(np.isfinite(ridges))
+        used = np.flatnonzero(kept[j])
+        inverses.append(penalised_solve(whole[np.ix_(used, used)], np.eye(len(used)), ridges[used]))
+        coefficients[used, j] = inverses[j] @ whole[used, n_first + size + j]
+    residuals = left_out_errors(left_out, lambda rows: sampling.columns(columns_at, rows) @ clear, sampling)
+    return FirstStage(targets - residuals, residuals, blocks_at, tuple(kept), tuple(inverses), coefficients)
 
 
 class LeftOut(NamedTuple):
@@ -140,40 +125,54 @@ class LeftOut(NamedTuple):
         used: the columns that enter.
         coefficients: β, `(k,)`.
         inverse: B.
-        by_fold: $\beta_f$ of each fold, `(folds, k)`; of one fold that is all rows, β.
+        target: the position of the target among the columns.
+        by_fold: $\beta_f$ of each fold, `(folds, k)`; None where every row is a fold of its own.
     """
 
     used: NDArray[np.intp]
     coefficients: Floats
     inverse: Floats
-    by_fold: Floats
+    target: int
+    by_fold: Floats | None
 
     @classmethod
-    def of(
-        cls, used: NDArray[np.intp], coefficients: Floats, inverse: Floats, target: int, grams: Sequence[Floats]
-    ) -> LeftOut:
-        """From the Gram matrix of columns and target of each fold; `target` is its position."""
-        by_fold = [coefficients]
-        if len(grams) > 1:
-            none = np.zeros(len(used))
-            precision = penalised_solve(inverse, np.eye(len(used)), none)
-            by_fold = []
-            for gram in grams:
-                own = gram[np.ix_(used, used)]
-                errors = gram[used, target] - own @ coefficients
-                by_fold.append(coefficients - penalised_solve(precision - own, errors, none))
-        return cls(used, coefficients, inverse, np.stack(by_fold))
+    def of(cls, used: NDArray[np.intp], coefficients: Floats, inverse: Floats, target: int, grams: Floats) -> LeftOut:
+        """From the Gram matrices of columns and target of each fold."""
+        if len(grams) == 1:
+            return cls(used, coefficients, inverse, target, None)
+        none = np.zeros(len(used))
+        precision = penalised_solve(inverse, np.eye(len(used)), none)
+        by_fold = []
+        for gram in grams:
+            own = gram[np.ix_(used, used)]
+            moved = penalised_solve(precision - own, gram[used, target] - own @ coefficients, none)
+            by_fold.append(coefficients - moved)
+        return cls(used, coefficients, inverse, target, np.array(by_fold))
 
-    def predict(self, columns: Floats, target: Floats, fold: int, n_controls: int = 0) -> Floats:
-        """Of rows of a fold, `(n,)`, without the part of the first columns; rows are times the roots of weights."""
-        columns = columns[:, self.used]
-        controls = columns[:, :n_controls]
-        if len(self.by_fold) > 1:
-            return columns[:, n_controls:] @ self.by_fold[fold][n_controls:]
+    def errors(self, columns: Floats, fold: int, n_controls: int = 0) -> Floats:
+        """The target of rows of a fold less its prediction, `(n,)`, in which the last columns have no part."""
+        target, columns = columns[:, self.target], columns[:, self.used]
+        n_used = len(self.used) - n_controls
+        if self.by_fold is not None:
+            return np.asarray(target - columns[:, :n_used] @ self.by_fold[fold, :n_used], np.float64)
         leverage = np.sum((columns @ self.inverse) * columns, axis=1)
         errors = (target - columns @ self.coefficients) / np.maximum(1.0 - leverage, _MIN_LEFT_OUT)
-        moved = np.sum((controls @ self.inverse[:n_controls]) * columns, axis=1) * errors
-        return np.asarray(target - errors - (controls @ self.coefficients[:n_controls] - moved), np.float64)
+        controls = columns[:, n_used:]
+        moved = np.sum((controls @ self.inverse[n_used:]) * columns, axis=1) * errors
+        return np.asarray(errors + controls @ self.coefficients[n_used:] - moved, np.float64)
+
+
+def left_out_errors(
+    fits: Sequence[LeftOut], columns_at: Callable[[slice], Floats], sampling: Sampling, n_controls: int = 0
+) -> Floats:
+    """Those of the targets of some fits to the same columns, which come times the roots of weights, `(n, k)`."""
+    errors = np.empty((sampling.n_rows, len(fits)))
+    for i, fold in enumerate(sampling.folds):
+        for rows in sampling.pieces(fold):
+            columns = columns_at(rows)
+            own = [fit.errors(columns, i, n_controls) for fit in fits]
+            errors[rows] = np.column_stack(own) / sampling.root(rows)
+    return errors
 
 
 def slices_of(blocks: Sequence[Floats]) -> list[slice]:

@@ -19,8 +19,8 @@ from bgmiv.intervals import STRENGTH
 from bgmiv.sieve.bases import LINEAR, NONLINEAR, SieveFunction, term_columns, term_sums
 from bgmiv.sieve.control import ControlTerms, Observed, standardised
 from bgmiv.sieve.design_matrix import MIN_ROWS_A_COLUMN, Columns, instrument_blocks
-from bgmiv.sieve.first_stage import FirstStage, first_stage
-from bgmiv.sieve.penalties import Shape
+from bgmiv.sieve.first_stage import FirstStage
+from bgmiv.sieve.penalties import Prior
 from bgmiv.sieve.sampling import BlocksAt
 from bgmiv.sieve.second_stage import FunctionSizes, Regression, SecondStage, second_stage
 
@@ -152,28 +152,26 @@ def fit_sieve(
     columns = Columns.of(data, rng, fourier_features=config.fourier_features, splines=_SPLINES)
     if learned is not None:
         return _fit_learned(config, columns, learned.take(columns.order), use_instrument)
-    within, min_gain = columns.within, config.min_gain * columns.correction
+    min_gain = config.min_gain * columns.correction
     functions, n_linear = columns.treatment(columns.x), columns.treatment.n_linear
     first, strength = FirstStage.exogenous(functions), None
     if use_instrument:
         regressors = instrument_blocks(columns, config.fourier_features, rng)
-        targets = within.residual(functions)
-        first = first_stage(within.net(regressors(columns.w)), targets, n_linear, columns.sampling, min_gain)
-        # Products with covariates need predictions that contain the absorbed indicators' part.
-        first = first._replace(predicted=functions - first.residuals if within else first.predicted)
+        first = columns.first_stage(regressors(columns.w), functions, min_gain)
         columns = _with_expected_treatment(columns, first.predicted[:, :n_linear], min_gain)
         own = first.predicted[:, :n_linear]
         own = own - _by_covariates(columns, regressors, first.coefficients[:, :n_linear], rng)
         # The linear part of the prediction has seen the row itself.
         strength = _first_stage_f(columns, own, functions) / columns.w.shape[1]
+    n_controls = n_linear if use_instrument else 0
     _check_relevance(columns, first.predicted[:, :n_linear])
-    terms, n_unpenalised = columns.terms()
+    terms, n_unpenalised = columns.terms(min_gain)
     known = FunctionSizes(
         _variances(columns, functions, terms[n_unpenalised:]),
         _averaged_terms(columns, functions, terms[n_unpenalised:]),
         _observed(columns, functions, first, terms) if use_instrument else None,
     )
-    second = second_stage(_regression(columns, first, terms), n_unpenalised, min_gain, known)
+    second = second_stage(_regression(columns, first, terms, n_controls), n_unpenalised, min_gain, known)
     function = replace(sieve_function(columns, terms, n_unpenalised, second), first_stage_f=strength)
     return _in_order(columns, function, first, second)
 
@@ -186,12 +184,13 @@ def _fit_learned(config: SieveConfig, columns: Columns, learned: Learned, use_in
     if use_instrument:
         predicted = (learned.treatment - treatment.shift) / treatment.scale
         residuals = within.residual(functions - predicted)
-        first = first._replace(predicted=predicted, residuals=residuals, n_controls=treatment.n_linear)
+        first = first._replace(predicted=predicted, residuals=residuals)
         strength = _first_stage_f(columns, predicted, functions)
+    n_controls = treatment.n_linear if use_instrument else 0
     _check_relevance(columns, first.predicted)
-    offered, n_unpenalised = columns.terms()
+    offered, n_unpenalised = columns.terms(config.min_gain)
     terms = tuple(name for name in offered if name in LINEAR)
-    problem = _regression(columns, first, terms)
+    problem = _regression(columns, first, terms, n_controls)
     own = within.residual((learned.own - learned.centre) / learned.scale)
 
     def predicted_at(rows: Any) -> list[Floats]:
@@ -259,24 +258,24 @@ def _with_expected_treatment(columns: Columns, predicted: Floats, min_gain: floa
     of the prediction among the regressors, only what the instruments add to the covariates identifies the effect, not
     the shape in which covariates move the treatment.
     """
-    covariates, within = columns.covariates, columns.within
+    covariates = columns.covariates
     if columns.wide or not columns.v.shape[1]:
         return columns
     varying = columns.varying
 
     def blocks_at(rows: Any) -> list[Floats]:
         parts = covariates(columns.v[rows])
-        linear = np.hstack([parts["constant"][:, : 0 if within else 1], parts["linear"][:, varying]])
+        linear = np.hstack([parts["constant"][:, : 0 if columns.within else 1], parts["linear"][:, varying]])
         return [linear, *(parts[kind] for kind in NONLINEAR if parts[kind].shape[1])]
 
-    found = first_stage(within.net(blocks_at), within.residual(predicted), 0, columns.sampling, min_gain)
+    found = columns.first_stage(blocks_at, predicted, min_gain)
     beyond = found.coefficients[blocks_at(slice(0, 1))[0].shape[1] :]
     beyond = beyond[:, np.any(beyond != 0.0, axis=0)]
     return columns._replace(covariates=covariates._replace(expected=beyond))
 
 
-def _regression(columns: Columns, first: FirstStage, terms: Sequence[str]) -> Regression:
-    """The second stage on a standardised outcome."""
+def _regression(columns: Columns, first: FirstStage, terms: Sequence[str], n_controls: int) -> Regression:
+    """The second stage on a standardised outcome, with so many of the first stage's residuals."""
     covariates, sizes = columns.covariates, columns.treatment.sizes
 
     def predicted_at(rows: Any) -> list[Floats]:
@@ -286,7 +285,7 @@ def _regression(columns: Columns, first: FirstStage, terms: Sequence[str]) -> Re
         return term_sums(terms, beta, covariates(columns.v[rows]), sizes)[1]
 
     outcome = (columns.y - columns.centre) / columns.scale
-    return Regression(columns.within.net(predicted_at), slopes_at, outcome, first, columns.sampling)
+    return Regression(columns.within.net(predicted_at), slopes_at, outcome, first, columns.sampling, n_controls)
 
 
 def _observed(columns: Columns, functions: Floats, first: FirstStage, terms: Sequence[str]) -> Observed:
@@ -295,19 +294,19 @@ def _observed(columns: Columns, functions: Floats, first: FirstStage, terms: Seq
     Control variables are the first stage's residuals of the treatment's linear terms; the outcome's error may depend on
     splines of them, and on their products with covariates.
     """
-    within, sizes, n = columns.within, columns.treatment.sizes, first.n_controls
+    within, sizes, n = columns.within, columns.treatment.sizes, columns.treatment.n_linear
     v = columns.linear
     linear = standardised(first.residuals[:, :n], first.predicted[:, :n], v)
     controls = ControlTerms.of(linear, v[:, columns.covariates.moderators], curved=columns.treatment.spline is not None)
     both = [part for part in (controls.splines, controls.products) if part.size]
     parts = [np.full(part.shape[1], 1.0 / np.sum(np.var(part, axis=0))) for part in both]
-    shape = Shape(np.concatenate([np.zeros(0), *parts]), _NOT_LINEAR)
+    shape = Prior(np.concatenate([np.zeros(0), *parts]), _NOT_LINEAR)
 
     def terms_at(rows: Any) -> list[Floats]:
         return term_columns(terms, functions[rows], columns.covariates(columns.v[rows]), sizes)
 
     curves = within.residual(np.hstack([controls.splines, controls.products]))
-    return Observed(within.residual(linear), curves, shape, within.net(terms_at))
+    return Observed(within.net(terms_at), within.residual(linear), curves, shape)
 
 
 def _variances(columns: Columns, functions: Floats, penalised: Sequence[str]) -> Floats:
@@ -318,7 +317,7 @@ def _variances(columns: Columns, functions: Floats, penalised: Sequence[str]) ->
     return np.array([np.sum(np.mean(block**2, axis=0)) for block in blocks])
 
 
-def _averaged_terms(columns: Columns, functions: Floats, penalised: Sequence[str]) -> dict[int, list[Shape]]:
+def _averaged_terms(columns: Columns, functions: Floats, penalised: Sequence[str]) -> dict[int, list[Prior]]:
     """The terms whose prior variances are averaged over, by position, and the shapes of their priors.
 
     A curve is most likely a smooth one, mostly of the smoothest function: the prior standard deviation of a function
@@ -337,12 +336,12 @@ def _averaged_terms(columns: Columns, functions: Floats, penalised: Sequence[str
             shares[2] = np.append(1.0 - _S_SHAPED, _S_SHAPED * others)
         probabilities = _STEPS if columns.treatment.ordered else _CURVES
         averaged[penalised.index("curve")] = [
-            Shape(share / share.sum() / variances, probability, smooth=share is shares[0])
+            Prior(share / share.sum() / variances, probability, smooth=share is shares[0])
             for share, probability in zip(shares, probabilities, strict=True)
         ]
     if "slopes by covariate" in penalised:
         k = n_linear * len(columns.covariates.moderators)
-        averaged[penalised.index("slopes by covariate")] = [Shape(np.full(k, 1.0 / k), _SLOPES)]
+        averaged[penalised.index("slopes by covariate")] = [Prior(np.full(k, 1.0 / k), _SLOPES)]
     return averaged
 
 

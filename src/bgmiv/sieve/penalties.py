@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 __all__ = [
-    "Averaged", "BlockEvidence", "Evidence", "Penalties", "Posterior", "Prior", "Shape", "average_priors",
+    "Averaged", "BlockEvidence", "Evidence", "Moments", "Penalties", "Posterior", "Prior", "average_priors",
     "choose_penalties", "penalised_solve", "priors_of", "ridges_of",
 ]  # fmt: skip
 
@@ -75,6 +75,52 @@ def ridges_of(blocks: Sequence[slice], ridges: Floats, others: Floats) -> Floats
     return by_column
 
 
+class Moments(NamedTuple):
+    """The moments of a regression, and their covariance.
+
+    Attributes:
+        gram, moments: `(p, p)` and `(p,)`, of all columns.
+        covariance: the robust one of the moments.
+        ridges: of all columns; infinite for those that are left out.
+    """
+
+    gram: Floats
+    moments: Floats
+    covariance: Floats
+    ridges: Floats
+
+    def cleared(self, own: NDArray[np.intp], least: float) -> Cleared:
+        """Some columns cleared of all others; directions in which less is left of their Gram matrix are none.
+
+        Ridges of these columns do not count.
+        """
+        others = self.ridges.copy()
+        others[own] = np.inf
+        fits = penalised_solve(self.gram, self.gram[:, own], others)
+        values, vectors = np.linalg.eigh(self.gram[np.ix_(own, own)] - self.gram[own] @ fits)
+        values, vectors = values[values > least], vectors[:, values > least]
+        weights = -fits @ vectors
+        weights[own] = vectors
+        used = np.isfinite(others)
+        used[own] = True
+        noise = weights[used].T @ self.covariance[np.ix_(used, used)] @ weights[used]
+        return Cleared(values, vectors, weights.T @ self.moments, noise)
+
+
+class Cleared(NamedTuple):
+    """Some columns cleared of all others, along the eigenvectors of what is left of their Gram matrix.
+
+    Attributes:
+        values, vectors: the eigenvalues and the eigenvectors.
+        moments, noise: what is left of the moments, and the covariance of that.
+    """
+
+    values: Floats
+    vectors: Floats
+    moments: Floats
+    noise: Floats
+
+
 class BlockEvidence(NamedTuple):
     r"""What the moments say of one block given the others at their ridges, along the eigenvectors of its Gram matrix.
 
@@ -91,35 +137,20 @@ class BlockEvidence(NamedTuple):
     noise: Floats
 
     @classmethod
-    def of(
-        cls, gram: Floats, moments: Floats, covariance: Floats, ridges: Floats, own: slice, squares: Floats
-    ) -> BlockEvidence:
-        """From all columns.
+    def of(cls, known: Moments, own: slice, squares: Floats | None = None) -> BlockEvidence:
+        """Of the moments of all columns.
 
         Args:
-            gram, moments, covariance: of all columns, and the covariance of the moments.
-            ridges: `(p,)` of all columns; those of the block do not count.
+            known: these moments.
             own: the columns of the block.
-            squares: `(p,)` sums of squares of the columns, which tell rounding errors from what is left of them.
+            squares: `(p,)` sums of squares of the columns, which tell rounding errors from what is left of them; None:
+                they are those of the Gram matrix.
         """
-        others = ridges.copy()
-        others[own] = np.inf
-        kept = np.isfinite(others)
-        fits = np.zeros((0, own.stop - own.start))
-        if kept.any():
-            fits = _solve(gram[np.ix_(kept, kept)] + np.diag(others[kept]), gram[kept, own])
-        values, vectors = np.linalg.eigh(gram[own, own] - gram[own, kept] @ fits)
-        there = values > _NEGLIGIBLE * np.max(squares[own], initial=_TINY)
-        vectors = vectors[:, there]
-        along = (moments[own] - fits.T @ moments[kept]) @ vectors
-        weights = np.zeros((len(moments), vectors.shape[1]))
-        weights[own], weights[kept] = vectors, -fits @ vectors
-        used = kept.copy()
-        used[own] = True
-        weights = weights[used]
-        noise = np.sum(weights * (covariance[np.ix_(used, used)] @ weights), axis=0)
+        squares = np.diag(known.gram) if squares is None else squares
+        left = known.cleared(np.arange(own.start, own.stop), _NEGLIGIBLE * np.max(squares[own], initial=_TINY))
+        noise = np.diag(left.noise)
         real = noise > 0.0
-        return cls(values[there][real], along[real], noise[real])
+        return cls(left.values[real], left.moments[real], noise[real])
 
     def gains(self, priors: Floats) -> Floats:
         """Twice the gains in log likelihood of prior variances `(m,)`."""
@@ -180,13 +211,14 @@ class Penalties(NamedTuple):
     Attributes:
         ridges: by block; infinite for a block that is left out.
         gains: by block, twice the gain in log evidence when it entered; for one left out, what it would have gained.
-        covariance, variance: of the moments, and of an error, at these ridges.
+        moments: with these ridges, and the covariance at them.
+        variance: of an error.
         left_out: what the moments say of the blocks that are left out.
     """
 
     ridges: Floats
     gains: Floats
-    covariance: Floats
+    moments: Moments
     variance: float
     left_out: dict[int, BlockEvidence]
 
@@ -230,7 +262,6 @@ def choose_penalties(
         >>> np.isfinite(found.ridges), bool(5.0 < found.ridges[0] < 20.0)
         (array([ True, False]), True)
     """
-    squares = np.diag(gram) if squares is None else squares
     others = np.zeros(len(moments)) if others is None else others
     units = np.full(len(blocks), np.inf) if units is None else units
     ridges, gains = np.full(len(blocks), np.inf), np.zeros(len(blocks))
@@ -238,19 +269,19 @@ def choose_penalties(
     while True:
         by_column = ridges_of(blocks, ridges, others)
         covariance, variance = noise(penalised_solve(gram, moments, by_column))
+        known = Moments(gram, moments, covariance, by_column)
         left_out, priors = {}, np.zeros(len(blocks))
         for i in np.flatnonzero(np.isinf(ridges)).tolist():
-            left_out[i] = BlockEvidence.of(gram, moments, covariance, by_column, blocks[i], squares)
+            left_out[i] = BlockEvidence.of(known, blocks[i], squares)
             priors[i], gains[i] = left_out[i].best(variance, float(units[i]))
         chosen = max(left_out, key=lambda block: gains[block], default=None)
         if chosen is None or priors[chosen] == 0.0 or gains[chosen] < min_gain:
-            return Penalties(ridges, gains, covariance, variance, left_out)
+            return Penalties(ridges, gains, known, variance, left_out)
         ridges[chosen] = variance / priors[chosen]
         entered.append(chosen)
         for i in entered * _ROUNDS:
-            by_column = ridges_of(blocks, ridges, others)
-            evidence = BlockEvidence.of(gram, moments, covariance, by_column, blocks[i], squares)
-            prior, _ = evidence.best(variance, float(units[i]))
+            known = known._replace(ridges=ridges_of(blocks, ridges, others))
+            prior, _ = BlockEvidence.of(known, blocks[i], squares).best(variance, float(units[i]))
             ridges[i] = variance / prior if prior else np.inf
 
 
@@ -261,23 +292,15 @@ def _shares() -> Floats:
 
 
 class Prior(NamedTuple):
-    """Prior variances of the coefficients of a block `(k,)`, all 0 where it has no function, and their probability.
+    """Prior variances of the coefficients of a block, all 0 where it has no function.
 
-    Only functions that are smooth may be hidden from a regression on the observed treatment.
-    """
-
-    variances: Floats
-    probability: float
-    smooth: bool = True
-
-
-class Shape(NamedTuple):
-    """How the prior variance of a function is shared among its coefficients, and the probability of this share.
+    A function's shape is its prior whose variance is 1.
 
     Attributes:
-        variances: `(k,)`, such that the variance of the function is 1.
-        probability: those of a block's shapes add up to less than 1; what is left is the probability of no function.
-        smooth: as in :class:`Prior`.
+        variances: `(k,)`.
+        probability: of this prior. Those of a block's shapes add up to less than 1: what is left is the probability of
+            no function.
+        smooth: only functions that are smooth may be hidden from a regression on the observed treatment.
     """
 
     variances: Floats
@@ -285,7 +308,7 @@ class Shape(NamedTuple):
     smooth: bool = True
 
 
-def priors_of(shapes: Sequence[Shape], deviation: float, step: int = 1) -> list[Prior]:
+def priors_of(shapes: Sequence[Prior], deviation: float, step: int = 1) -> list[Prior]:
     """Priors of a block: no function, or one of each shape whose standard deviation has a half-normal prior.
 
     Args:
@@ -294,15 +317,12 @@ def priors_of(shapes: Sequence[Shape], deviation: float, step: int = 1) -> list[
         step: 2 for every other size.
     """
     none = 1.0 - sum(shape.probability for shape in shapes)
-    found = [Prior(np.zeros_like(shapes[0].variances), none)]
+    priors = [Prior(np.zeros_like(shapes[0].variances), none)]
     sizes, shares = (_DEVIATIONS * deviation)[::step] ** 2, _shares()[::step]
     for shape in shapes:
-        pairs = zip(sizes, shares / shares.sum(), strict=True)
-        found += [
-            Prior(variance * shape.variances, float(share) * shape.probability, shape.smooth)
-            for variance, share in pairs
-        ]
-    return found
+        for size, share in zip(sizes, shares / shares.sum(), strict=True):
+            priors.append(Prior(size * shape.variances, float(share) * shape.probability, shape.smooth))
+    return priors
 
 
 class Evidence(NamedTuple):
@@ -317,33 +337,13 @@ class Evidence(NamedTuple):
     slopes: Floats
 
     @classmethod
-    def of(cls, gram: Floats, moments: Floats, covariance: Floats, ridges: Floats, own: NDArray[np.intp]) -> Evidence:
-        """From the moments of all columns and their robust covariance.
-
-        Args:
-            gram, moments, covariance: of all columns, and the covariance of the moments.
-            ridges: `(p,)` of all columns; those of the columns asked about do not count.
-            own: the columns asked about.
-        """
-        others = np.isfinite(ridges)
-        others[own] = False
-        fits = np.zeros((0, len(own)))
-        if others.any():
-            fits = _solve(gram[np.ix_(others, others)] + np.diag(ridges[others]), gram[np.ix_(others, own)])
-        left = gram[np.ix_(own, own)] - gram[np.ix_(own, others)] @ fits
-        values, vectors = np.linalg.eigh(left)
-        vectors = vectors[:, values > _REAL * max(np.max(np.diag(gram)[own]), _TINY)]
-        weights = np.zeros((len(moments), vectors.shape[1]))
-        weights[own], weights[others] = vectors, -fits @ vectors
-        noise = weights.T @ covariance @ weights
+    def of(cls, known: Moments, own: NDArray[np.intp]) -> Evidence:
+        """Of the moments of all columns, for some of these."""
+        values, vectors, moments, noise = known.cleared(own, _REAL * max(np.max(np.diag(known.gram)[own]), _TINY))
         variances, axes = np.linalg.eigh(noise)
         real = variances > _REAL * max(np.max(variances, initial=0.0), _TINY)
         whiten = axes[:, real].T / np.sqrt(variances[real])[:, None]
-        return cls(whiten @ (weights.T @ moments), whiten @ vectors.T @ left)
-
-    def log_likelihoods(self, variances: Floats) -> Floats:
-        """Of prior variances `(m, k)` of the coefficients, but for a constant, `(m,)`."""
-        return self.posterior(variances).logs
+        return cls(whiten @ moments, (whiten * values) @ vectors.T)
 
     def posterior(self, variances: Floats) -> Posterior:
         """Given prior variances `(m, k)` of the coefficients."""
@@ -416,7 +416,7 @@ def average_priors(
         hidden = shares * [all(one.smooth for one in chosen) for chosen in combinations]
         shares = np.concatenate([_MISLEADING * hidden / hidden.sum(), (1.0 - _MISLEADING) * totals])
     with np.errstate(divide="ignore"):
-        logs = np.log(shares) + evidence.log_likelihoods(allowed)
+        logs = np.log(shares) + evidence.posterior(allowed).logs
     probabilities = np.exp(logs - np.max(logs))
     probabilities /= probabilities.sum()
     kept = np.flatnonzero(probabilities >= _MIN_PROBABILITY)

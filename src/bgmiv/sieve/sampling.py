@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -13,13 +13,13 @@ from bgmiv.covariance import ROBUST, Errors, cluster_sums, errors_of
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.within import Within
 
-__all__ = ["PIECE", "BlocksAt", "PartsAt", "Sampling"]
+__all__ = ["PIECE", "BlocksAt", "Sampling", "Scores"]
 
 Floats = NDArray[np.float64]
 BlocksAt = Callable[[Any], list[Floats]]
 """The regressors at some rows (a slice or positions), in blocks."""
-PartsAt = Callable[[Any], list[tuple[Floats, Floats]]]
-"""Scores at some rows: a row's is the sum over parts of its columns `(n, p)` times its residual `(n,)`."""
+Scores = tuple[Any, list[tuple[Floats, Floats]]]
+"""Some rows, and their scores: a row's is the sum over parts of its columns `(n, p)` times its residual `(n,)`."""
 
 PIECE = 4096
 """How many rows are in memory at a time."""
@@ -73,11 +73,6 @@ class Sampling(NamedTuple):
         """How many there are."""
         return self.folds[-1].stop
 
-    @property
-    def leave_one_out(self) -> bool:
-        """Whether predictions of a row leave out that row alone, instead of its fold."""
-        return len(self.folds) == 1
-
     def root(self, rows: Any) -> Floats:
         """By which rows are multiplied, `(n, 1)`: the roots of their weights."""
         return np.ones((1, 1)) if self.weights is None else np.sqrt(self.weights[rows])[:, None]
@@ -88,16 +83,17 @@ class Sampling(NamedTuple):
             for start in range(each.start, each.stop, PIECE):
                 yield slice(start, min(start + PIECE, each.stop))
 
-    def grams(self, columns_at: Callable[[Any], Sequence[Floats]]) -> list[Floats]:
-        """For each fold the weighted Gram matrix of columns, which are given in blocks."""
+    def columns(self, blocks_at: BlocksAt, rows: Any) -> Floats:
+        """Columns that are given in blocks, side by side and times the roots of weights."""
+        return np.hstack(blocks_at(rows)) * self.root(rows)
+
+    def grams(self, blocks_at: BlocksAt) -> Floats:
+        """For each fold the weighted Gram matrix of columns, `(folds, p, p)`."""
         found = []
         for fold in self.folds:
-            gram: Any = 0.0
-            for rows in self.pieces(fold):
-                columns = np.hstack(columns_at(rows)) * self.root(rows)
-                gram = gram + columns.T @ columns
-            found.append(gram)
-        return found
+            pieces = (self.columns(blocks_at, rows) for rows in self.pieces(fold))
+            found.append(sum(columns.T @ columns for columns in pieces))
+        return np.array(found, np.float64)
 
     def some_rows(self) -> NDArray[np.intp]:
         """Evenly spread rows, or whole groups, that stand for all in a covariance."""
@@ -108,30 +104,30 @@ class Sampling(NamedTuple):
         sizes = np.cumsum(np.bincount(self.groups))
         return np.flatnonzero(self.groups <= np.searchsorted(sizes, _MAX_NOISE_ROWS))
 
-    def covariance(self, parts_at: PartsAt, pieces: Sequence[Any]) -> Floats:
-        """Of the sum over rows of scores, as :data:`PartsAt` gives them, in pieces of the rows.
+    def covariance(self, pieces: Iterable[Scores]) -> Floats:
+        """Of the sum over rows of scores, which come in pieces of the rows.
 
         It has no small-sample correction, and CR1 in the place of the jackknife.
         """
-        errors = self.errors
         middle: Any = 0.0
-        sums: list[Any] = [0.0 for _ in errors.ways]
+        sums: list[Any] = [0.0 for _ in self.errors.ways]
         noise: Any = 0.0
-        for rows in pieces:
-            parts = parts_at(rows)
-            if errors.classical:
+        count = 0
+        for rows, parts in pieces:
+            if self.errors.classical:
                 left = np.column_stack([residuals for _, residuals in parts])
                 stacked = np.stack([columns for columns, _ in parts])
                 middle = middle + np.einsum("anp,bnq->abpq", stacked, stacked, optimize=True)
-                noise = noise + np.vstack([left.T @ left, np.full(left.shape[1], float(len(left)))])
+                noise = noise + left.T @ left
+                count += len(left)
                 continue
             scores = np.asarray(sum(columns * residuals[:, None] for columns, residuals in parts), np.float64)
-            if not errors.ways:
+            if not sums:
                 middle = middle + scores.T @ scores
-            for i, way in enumerate(errors.ways):
+            for i, way in enumerate(self.errors.ways):
                 sums[i] = sums[i] + cluster_sums(scores, way.codes[rows], way.n_clusters)
-        if errors.classical:
-            return np.asarray(np.einsum("ab,abpq->pq", noise[:-1] / noise[-1], middle), np.float64)
-        for total, way in zip(sums, errors.ways, strict=True):
+        if self.errors.classical:
+            return np.asarray(np.einsum("ab,abpq->pq", noise / count, middle), np.float64)
+        for total, way in zip(sums, self.errors.ways, strict=True):
             middle = middle + way.sign * (total.T @ total)
         return np.asarray(middle, np.float64)

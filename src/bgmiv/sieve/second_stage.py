@@ -2,7 +2,7 @@ r"""The second stage of penalised instrumental variables: its coefficients, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,19 +11,19 @@ from numpy.typing import NDArray
 
 from bgmiv.covariance import Errors, left_out_score, mended, tell_mended
 from bgmiv.intervals import BOUND, SMOOTHING, STRENGTH
-from bgmiv.sieve.control import Observed, Sizes
-from bgmiv.sieve.first_stage import FirstStage, LeftOut, one_thread, slices_of
+from bgmiv.sieve.control import Observed
+from bgmiv.sieve.first_stage import FirstStage, LeftOut, left_out_errors, one_thread, slices_of
 from bgmiv.sieve.penalties import (
+    Averaged,
     Evidence,
-    Penalties,
-    Shape,
+    Prior,
     average_priors,
     choose_penalties,
     penalised_solve,
     priors_of,
     ridges_of,
 )
-from bgmiv.sieve.sampling import PIECE, BlocksAt, Sampling
+from bgmiv.sieve.sampling import PIECE, BlocksAt, Sampling, Scores
 
 __all__ = ["FunctionSizes", "Regression", "SecondStage", "second_stage"]
 
@@ -81,6 +81,7 @@ class Regression(NamedTuple):
         outcome: `(n,)`.
         first: the first stage.
         sampling: weights, groups and folds.
+        n_controls: how many of the first stage's residuals, the first ones, are regressors.
         noisy: if given, the first predicted column m is a noisy version of this regressor f `(n,)`, which contains the
             rows' own errors (:func:`second_stage`).
     """
@@ -90,19 +91,43 @@ class Regression(NamedTuple):
     outcome: Floats
     first: FirstStage
     sampling: Sampling
+    n_controls: int = 0
     noisy: Floats | None = None
 
     def blocks(self, rows: Any) -> list[Floats]:
-        """The residuals, then the predicted regressors."""
-        return [self.first.residuals[rows, : self.first.n_controls], *self.predicted_at(rows)]
+        """The predicted regressors, the residuals, the outcome, and the regressor that has a noisy version."""
+        targets = [self.outcome] if self.noisy is None else [self.outcome, self.noisy]
+        residuals = self.first.residuals[rows, : self.n_controls]
+        return [*self.predicted_at(rows), residuals, *(target[rows, None] for target in targets)]
 
-    def columns(self, rows: Any) -> Floats:
-        """All of them, times the roots of weights."""
-        return np.hstack(self.blocks(rows)) * self.sampling.root(rows)
+    def piece(self, rows: Any) -> _Piece:
+        """Some rows."""
+        columns, regressors = (self.sampling.columns(blocks, rows) for blocks in (self.blocks, self.first.regressors))
+        return _Piece(rows, columns, regressors, self.first.residuals[rows] * self.sampling.root(rows))
 
-    def outcomes(self, rows: Any) -> Floats:
-        """Times the roots of weights."""
-        return self.outcome[rows] * self.sampling.root(rows)[:, 0]
+
+class _Piece(NamedTuple):
+    """Some rows of a regression, times the roots of their weights.
+
+    Attributes:
+        rows: which.
+        columns: regressors, outcome, and the regressor that has a noisy version.
+        instruments: regressors of the first stage.
+        residuals: of the first stage, `(n, k)`.
+    """
+
+    rows: Any
+    columns: Floats
+    instruments: Floats
+    residuals: Floats
+
+    def errors(self, coefficients: Floats) -> Floats:
+        """What these coefficients leave of the outcome."""
+        size = len(coefficients)
+        return np.asarray(self.columns[:, size] - self.columns[:, :size] @ coefficients, np.float64)
+
+
+_Pieces = Callable[[], Iterable[_Piece]]
 
 
 class FunctionSizes(NamedTuple):
@@ -115,7 +140,7 @@ class FunctionSizes(NamedTuple):
     """
 
     variances: Floats
-    averaged: Mapping[int, Sequence[Shape]]
+    averaged: Mapping[int, Sequence[Prior]]
     observed: Observed | None
 
 
@@ -141,8 +166,8 @@ class _Scores(NamedTuple):
 
     problem: Regression
     coefficients: Floats
-    kept: NDArray[np.bool_]
-    pieces: Sequence[Any]
+    kept: NDArray[np.intp]
+    pieces: _Pieces
     share: float
     width: int
     moves: list[Floats]
@@ -150,30 +175,23 @@ class _Scores(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        problem: Regression,
-        coefficients: Floats,
-        kept: NDArray[np.bool_],
-        pieces: Sequence[Any],
-        *,
-        strength: bool,
+        cls, problem: Regression, coefficients: Floats, kept: NDArray[np.intp], pieces: _Pieces, *, strength: bool
     ) -> _Scores:
         """From the rows of some pieces."""
-        first, root = problem.first, problem.sampling.root
+        first, n_terms, size = problem.first, len(coefficients) - problem.n_controls, len(kept)
         gamma = np.zeros(first.predicted.shape[1])
-        gamma[: first.n_controls] = coefficients[: first.n_controls]
-        size = int(kept.sum())
+        gamma[: problem.n_controls] = coefficients[n_terms:]
         width = 2 * size if strength else size
         moves = [np.zeros((width, int(used.sum()))) for used in first.kept]
         square, count = 0.0, 0
-        for rows in pieces:
-            columns, z = problem.columns(rows), np.hstack(first.regressors(rows)) * root(rows)
-            change = gamma - problem.slopes_at(rows, coefficients[first.n_controls :])
+        for piece in pieces():
+            columns = piece.columns[:, kept]
+            change = gamma - problem.slopes_at(piece.rows, coefficients[:n_terms])
             for k, used in enumerate(first.kept):
-                moves[k][:size] += (columns[:, kept] * change[:, [k]]).T @ z[:, used]
+                moves[k][:size] += (columns * change[:, [k]]).T @ piece.instruments[:, used]
             if strength and moves:
-                moves[0][size:] -= columns[:, kept].T @ z[:, first.kept[0]]
-            square += float(np.sum((problem.outcomes(rows) - columns @ coefficients) ** 2))
+                moves[0][size:] -= columns.T @ piece.instruments[:, first.kept[0]]
+            square += float(np.sum(piece.errors(coefficients) ** 2))
             count += len(columns)
         share = problem.sampling.n_rows / count
         moves = [share * each for each in moves]
@@ -181,22 +199,21 @@ class _Scores(NamedTuple):
 
     def covariance(self, errors: Errors | None = None) -> Floats:
         """Of the sum over rows, without corrections for small samples."""
-        problem, first = self.problem, self.problem.first
-        size = int(self.kept.sum())
+        first, sampling = self.problem.first, self.problem.sampling
         passed = [moves @ inverse for moves, inverse in zip(self.moves, first.inverses, strict=True)]
 
-        def parts_at(rows: Any) -> list[tuple[Floats, Floats]]:
-            columns, root = problem.columns(rows), problem.sampling.root(rows)
-            z, left = np.hstack(first.regressors(rows)) * root, first.residuals[rows] * root
-            own = np.zeros((len(columns), self.width))
-            own[:, :size] = columns[:, self.kept]
-            parts = [(own, problem.outcomes(rows) - columns @ self.coefficients)]
-            for k, used in enumerate(first.kept):
-                parts.append((z[:, used] @ passed[k].T, left[:, k]))
-            return parts
+        def scores() -> Iterator[Scores]:
+            for piece in self.pieces():
+                own = np.zeros((len(piece.columns), self.width))
+                own[:, : len(self.kept)] = piece.columns[:, self.kept]
+                parts = [(own, piece.errors(self.coefficients))]
+                for k, used in enumerate(first.kept):
+                    parts.append((piece.instruments[:, used] @ passed[k].T, piece.residuals[:, k]))
+                yield piece.rows, parts
 
-        sampling = problem.sampling if errors is None else problem.sampling._replace(errors=errors)
-        return self.share * sampling.covariance(parts_at, self.pieces)
+        if errors is not None:
+            sampling = sampling._replace(errors=errors)
+        return self.share * sampling.covariance(scores())
 
     def corrected(self, inverse: Floats, correction: float) -> Floats:
         """The same with corrections: CR1 of clusters, or the jackknife of both stages.
@@ -229,19 +246,19 @@ class _Scores(NamedTuple):
 
         The first stage's coefficients change, which moves the scores, and then those of the second.
         """
-        problem, first, size = self.problem, self.problem.first, len(inverse)
+        first, size = self.problem.first, len(inverse)
         gram, score = np.zeros_like(inverse), np.zeros(2 * size)
         grams = [np.zeros_like(each) for each in first.inverses]
         sums = [np.zeros(len(each)) for each in first.inverses]
-        for start in range(0, len(cluster), PIECE):
-            rows = cluster[start : start + PIECE]
-            columns, root = problem.columns(rows), problem.sampling.root(rows)
-            z, left = np.hstack(first.regressors(rows)) * root, first.residuals[rows] * root
-            gram += columns[:, self.kept].T @ columns[:, self.kept]
-            score[:size] += columns[:, self.kept].T @ (problem.outcomes(rows) - columns @ self.coefficients)
+        for rows in np.array_split(cluster, range(PIECE, len(cluster), PIECE)):
+            piece = self.problem.piece(rows)
+            columns = piece.columns[:, self.kept]
+            gram += columns.T @ columns
+            score[:size] += columns.T @ piece.errors(self.coefficients)
             for k, used in enumerate(first.kept):
-                grams[k] += z[:, used].T @ z[:, used]
-                sums[k] += z[:, used].T @ left[:, k]
+                z = piece.instruments[:, used]
+                grams[k] += z.T @ z
+                sums[k] += z.T @ piece.residuals[:, k]
         for k, own in enumerate(first.inverses):
             score += self.moves[k] @ (own @ left_out_score(grams[k], sums[k], own))
         return left_out_score(gram, score.reshape(2, size).T, inverse).T.ravel()
@@ -271,187 +288,127 @@ def second_stage(
         problem: the regression. Columns without a penalty that are all zero have the coefficient 0: net of absorbed
             indicators, covariates that do not vary within levels are zero.
         n_unpenalised: how many of its first blocks are not penalised.
-        min_gain: as in :func:`~bgmiv.sieve.penalties.choose_penalties`; infinite for no penalised block at all.
+        min_gain: as in :func:`~bgmiv.sieve.penalties.choose_penalties`.
         known: how large functions are; None: every prior variance is possible, and none is averaged over.
     """
-    sampling, n_controls = problem.sampling, problem.first.n_controls
-    targets = [problem.outcome] if problem.noisy is None else [problem.outcome, problem.noisy]
-
-    def columns_at(rows: Any) -> list[Floats]:
-        return [*problem.blocks(rows), *(target[rows, None] for target in targets)]
-
-    grams = sampling.grams(columns_at)
-    total = np.asarray(sum(grams))
-    # The first block holds the residuals.
-    edges = slices_of(problem.blocks(slice(0, 2)))
-    blocks, size = edges[1 + n_unpenalised :], edges[-1].stop
+    sampling = problem.sampling
+    terms = slices_of(problem.predicted_at(slice(0, 2)))
+    blocks, n_terms = terms[n_unpenalised:], terms[-1].stop
+    size = n_terms + problem.n_controls
+    grams = sampling.grams(problem.blocks)
+    total = grams.sum(axis=0)
     gram, moments = total[:size, :size], total[:size, size]
-    n_outside = blocks[0].start if blocks else size
-    outside = np.zeros(size)
-    outside[n_controls:n_outside][np.diag(gram)[n_controls:n_outside] == 0.0] = np.inf
+    unpenalised = np.where(np.diag(gram) == 0.0, np.inf, 0.0)
     some = sampling.some_rows()
+    sample = [problem.piece(some)]
 
     def noise(coefficients: Floats) -> tuple[Floats, float]:
-        scores = _Scores.of(problem, coefficients, np.ones(size, bool), [some], strength=False)
+        scores = _Scores.of(problem, coefficients, np.arange(size), lambda: sample, strength=False)
         return scores.covariance(), scores.variance
 
     def unexplained(ridges: Floats) -> float:
         """What columns with the ridges of blocks leave of the outcome's mean square."""
-        coefficients = penalised_solve(gram, moments, ridges_of(blocks, ridges, outside))
+        coefficients = penalised_solve(gram, moments, ridges_of(blocks, ridges, unpenalised))
         square = total[size, size]
         left = square - 2.0 * coefficients @ moments + coefficients @ gram @ coefficients
         share = float(left) / square
         return share if share > _ROUNDING else 0.0
 
-    units = None
+    units, averaged = None, {}
     if known is not None:
         units = unexplained(np.full(len(blocks), np.inf)) / np.maximum(known.variances, _TINY)
-    penalties = choose_penalties(gram, moments, blocks, noise, min_gain, others=outside, units=units)
-    averaged = {} if known is None or not np.isfinite(min_gain) else dict(known.averaged)
+        averaged = dict(known.averaged)
+    penalties = choose_penalties(gram, moments, blocks, noise, min_gain, others=unpenalised, units=units)
     sizes = None
-    if known is not None and known.observed is not None and np.isfinite(min_gain):
+    if known is not None and known.observed is not None:
         # Averaged blocks have no penalty in it.
         of_blocks = penalties.ridges.copy()
         of_blocks[list(averaged)] = 0.0
-        sizes = known.observed.fit(problem.outcome, sampling, ridges_of(blocks, of_blocks, outside), n_controls)
-    priors = _priors(penalties, blocks, units, sizes, min_gain)
-    ridges = ridges_of(blocks, penalties.ridges, outside)
-    models = [_Model(1.0, ridges, np.zeros(size))]
-    if averaged:
-        without = penalties.ridges.copy()
-        without[list(averaged)] = np.inf
-        shapes = [(blocks[i], of_block) for i, of_block in averaged.items()]
-        models = _models(gram, moments, penalties, ridges, shapes, np.sqrt(unexplained(without)), sizes)
-    kept = np.any([np.isfinite(model.ridges) for model in models], axis=0)
-    inner, n_kept = gram[np.ix_(kept, kept)], int(kept.sum())
-    inverses = [penalised_solve(inner, np.eye(n_kept), model.ridges[kept]) for model in models]
-    each = [inverse @ moments[kept] for inverse in inverses]
-    shares = np.array([model.probability for model in models])
-    mean, inverse = np.tensordot(shares, each, 1), np.tensordot(shares, inverses, 1)
-    coefficients = np.zeros(size)
-    coefficients[kept] = mean
-    effective = float(np.sum((inverse * inner)[n_controls:]))
-    correction = sampling.n_rows / max(sampling.n_rows - effective, 1.0)
-    pieces = list(sampling.pieces())
-    middle = _Scores.of(problem, coefficients, kept, pieces, strength=True).corrected(inverse, correction)
-    turned, spread = np.zeros_like(middle), np.zeros((n_kept, n_kept))
-    for share, own, beta, model in zip(shares, inverses, each, models, strict=True):
-        both = np.kron(np.eye(2), own)
-        turned += share * both @ middle @ both.T
-        spread += share * np.outer(beta - mean, beta - mean)
-        varied = model.variances > 0.0
-        # What a coefficient of each averaged column adds to the expected estimates, less itself.
-        moved = own @ inner[:, varied[kept]] - np.eye(n_kept)[:, varied[kept]]
-        spread += share * correction * (moved * model.variances[varied]) @ moved.T
-
-    def expanded(rows: Floats) -> Floats:
-        full = np.zeros((size, rows.shape[1]))
-        full[kept] = rows
-        return full
-
-    def bias_of(block: slice, prior: float) -> Floats:
-        weights = expanded(inverse @ gram[kept, block])
-        weights[block] -= np.eye(block.stop - block.start)
-        return weights * np.sqrt(prior * correction)
-
-    empty = np.zeros((size, 0))
-    fixed = [(block, float(priors[i])) for i, block in enumerate(blocks) if i not in averaged]
-    averages = np.tensordot(shares, [model.variances for model in models], 1)
-    means = [(blocks[i], float(np.mean(averages[blocks[i]]))) for i in averaged]
-    smoothing = [empty, *(bias_of(block, prior) for block, prior in fixed if prior > 0.0)]
-    counted = [(block, prior * (block.stop - block.start)) for block, prior in fixed + means]
-    bound = [empty, *(bias_of(block, prior) for block, prior in counted if prior > 0.0)]
-    if len(models) > 1:
-        smoothing.append(expanded(_root(spread)))
-    root = _root(turned)
-    turn = np.eye(size) if problem.noisy is None else _without_noise(total, kept, inverse, n_controls)
-    turn = turn[n_controls:]
-    return SecondStage(
-        coefficients=turn @ coefficients,
-        roots={
-            "sampling": turn[:, kept] @ root[:n_kept],
-            SMOOTHING: turn @ np.hstack(smoothing),
-            BOUND: turn @ np.hstack(bound),
-            STRENGTH: turn[:, kept] @ root[n_kept:],
-        },
-        ridges=penalties.ridges,
-        gains=penalties.gains,
-        priors=priors,
-        left_out=_left_out_outcomes(problem, LeftOut.of(np.flatnonzero(kept), mean, inverse, size, grams)),
-        probabilities={
-            i: float(sum(model.probability for model in models if model.variances[blocks[i]].any())) for i in averaged
-        },
-    )
-
-
-def _priors(
-    penalties: Penalties, blocks: Sequence[slice], units: Floats | None, sizes: Sizes | None, min_gain: float
-) -> Floats:
-    """The prior variances of the blocks' coefficients, also of those that gain something but too little to enter."""
+        sizes = known.observed.fit(problem.outcome, sampling, ridges_of(blocks, of_blocks, unpenalised)[:n_terms])
     priors = penalties.variance / penalties.ridges
-    if np.isinf(min_gain):
-        return priors
     for i, evidence in penalties.left_out.items():
+        # Also of those that gain something but too little to enter.
         if units is None:
             priors[i] = evidence.likely(penalties.variance)
         else:
             seen = None if sizes is None else partial(sizes.likelihoods, blocks[i])
             priors[i] = evidence.expected(penalties.variance, float(units[i]), seen)
-    return priors
+    models = [Averaged(1.0, np.zeros(0), np.zeros(0))]
+    own = np.concatenate([np.zeros(0, np.intp), *(np.arange(blocks[i].start, blocks[i].stop) for i in averaged)])
+    if averaged:
+        without = penalties.ridges.copy()
+        without[list(averaged)] = np.inf
+        deviation = np.sqrt(unexplained(without))
+        each_block = [priors_of(shapes, deviation) for shapes in averaged.values()]
+        joint = None if sizes is None else sizes.joint(own, deviation)
+        models = average_priors(Evidence.of(penalties.moments, own), each_block, joint)
+    variances, ridges = np.zeros((len(models), size)), np.tile(penalties.moments.ridges, (len(models), 1))
+    variances[:, own] = [model.allowed for model in models]
+    with np.errstate(divide="ignore"):
+        ridges[:, own] = penalties.variance / np.array([model.expected for model in models])
 
+    kept = np.flatnonzero(np.isfinite(ridges).any(axis=0))
+    inner, identity = gram[np.ix_(kept, kept)], np.eye(len(kept))
+    inverses = [penalised_solve(inner, identity, of_model[kept]) for of_model in ridges]
+    each = [inverse @ moments[kept] for inverse in inverses]
+    shares = np.array([model.probability for model in models])
+    mean, inverse = np.tensordot(shares, each, 1), np.tensordot(shares, inverses, 1)
+    coefficients = np.zeros(size)
+    coefficients[kept] = mean
+    effective = float(np.sum((inverse * inner)[kept < n_terms]))
+    correction = sampling.n_rows / max(sampling.n_rows - effective, 1.0)
 
-class _Model(NamedTuple):
-    """A combination of priors: its probability, the ridge of each column, and prior variances of averaged columns."""
+    def pieces() -> Iterable[_Piece]:
+        return sample if len(some) == sampling.n_rows else map(problem.piece, sampling.pieces())
 
-    probability: float
-    ridges: Floats
-    variances: Floats
+    middle = _Scores.of(problem, coefficients, kept, pieces, strength=True).corrected(inverse, correction)
+    turned, spread = np.zeros_like(middle), np.zeros_like(inner)
+    for share, of_model, beta, variance in zip(shares, inverses, each, variances[:, kept], strict=True):
+        both = np.kron(np.eye(2), of_model)
+        turned += share * both @ middle @ both.T
+        spread += share * np.outer(beta - mean, beta - mean)
+        varied = variance > 0.0
+        # What a coefficient of each averaged column adds to the expected estimates, less itself.
+        moved = of_model @ inner[:, varied] - identity[:, varied]
+        spread += share * correction * (moved * variance[varied]) @ moved.T
+    # The same of each column, with the averaged inverse.
+    bias = -np.eye(size)
+    bias[kept] += inverse @ gram[kept]
 
+    def biases(of_blocks: Sequence[tuple[slice, float]]) -> list[Floats]:
+        return [bias[:, :0], *(bias[:, block] * np.sqrt(prior * correction) for block, prior in of_blocks if prior > 0)]
 
-def _models(
-    gram: Floats,
-    moments: Floats,
-    penalties: Penalties,
-    ridges: Floats,
-    averaged: Sequence[tuple[slice, Sequence[Shape]]],
-    deviation: float,
-    sizes: Sizes | None,
-) -> list[_Model]:
-    """The combinations of priors of the averaged blocks that the data make likely, with the ridges of all columns."""
-    own = np.concatenate([np.arange(block.start, block.stop) for block, _ in averaged])
-    priors = [priors_of(shapes, deviation) for _, shapes in averaged]
-    evidence = Evidence.of(gram, moments, penalties.covariance, ridges, own)
-    models = []
-    for one in average_priors(evidence, priors, None if sizes is None else sizes.joint(own, deviation)):
-        variances, by_column = np.zeros(len(moments)), ridges.copy()
-        variances[own] = one.allowed
-        with np.errstate(divide="ignore"):
-            by_column[own] = penalties.variance / one.expected
-        models.append(_Model(one.probability, by_column, variances))
-    return models
-
-
-def _without_noise(total: Floats, kept: NDArray[np.bool_], inverse: Floats, first: int) -> Floats:
-    """Turns the coefficients of all columns into those with the regressor in the place of its noisy version."""
-    size = len(kept)
-    calibration = np.zeros(size)
-    calibration[kept] = inverse @ total[:size, size + 1][kept]
-    reliability = min(max(float(calibration[first]), _MIN_RELIABILITY), 1.0)
+    fixed = [(block, float(priors[i])) for i, block in enumerate(blocks) if i not in averaged]
+    means = [(blocks[i], float(np.mean(shares @ variances[:, blocks[i]]))) for i in averaged]
+    smoothing = biases(fixed)
+    if len(models) > 1:
+        smoothing.append(np.eye(size)[:, kept] @ _root(spread))
+    bound = biases([(block, prior * (block.stop - block.start)) for block, prior in fixed + means])
     turn = np.eye(size)
-    turn[:, first] -= calibration / reliability
-    turn[first, first] = 1.0 / reliability
-    return turn
-
-
-def _left_out_outcomes(problem: Regression, left_out: LeftOut) -> Floats:
-    """Each row's outcome by coefficients of the other rows or folds, without the residuals' part."""
-    sampling = problem.sampling
-    predicted = np.empty(sampling.n_rows)
-    for i, fold in enumerate(sampling.folds):
-        for piece in sampling.pieces(fold):
-            values = left_out.predict(problem.columns(piece), problem.outcomes(piece), i, problem.first.n_controls)
-            predicted[piece] = values / sampling.root(piece)[:, 0]
-    return predicted
+    if problem.noisy is not None:
+        calibration = np.zeros(size)
+        calibration[kept] = inverse @ total[kept, size + 1]
+        reliability = min(max(float(calibration[0]), _MIN_RELIABILITY), 1.0)
+        turn[:, 0] -= calibration / reliability
+        turn[0, 0] = 1.0 / reliability
+    turn, root = turn[:n_terms], _root(turned)
+    left_out = LeftOut.of(kept, mean, inverse, size, grams)
+    n_controls = int(np.sum(kept >= n_terms))
+    errors = left_out_errors([left_out], partial(sampling.columns, problem.blocks), sampling, n_controls)
+    return SecondStage(
+        coefficients=turn @ coefficients,
+        roots={
+            "sampling": turn[:, kept] @ root[: len(kept)],
+            SMOOTHING: turn @ np.hstack(smoothing),
+            BOUND: turn @ np.hstack(bound),
+            STRENGTH: turn[:, kept] @ root[len(kept) :],
+        },
+        ridges=penalties.ridges,
+        gains=penalties.gains,
+        priors=priors,
+        left_out=problem.outcome - errors[:, 0],
+        probabilities={i: float(shares @ variances[:, blocks[i]].any(axis=1)) for i in averaged},
+    )
 
 
 def _root(covariance: Floats) -> Floats:
