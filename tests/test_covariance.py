@@ -358,8 +358,8 @@ class TestTwoWays:
         for seed in range(200):
             rng = np.random.default_rng(seed)
             a, b = np.divmod(np.arange(9), 3)
-            x = np.column_stack([np.ones(9), rng.normal(size=(9, 3))])
-            found = fit_linear(rng.normal(size=9), x, errors=Errors.of("cluster", a, b))
+            x = rng.normal(size=(9, 3))
+            found = fit_linear(rng.normal(size=9), np.ones((9, 1)), x, errors=Errors.of("cluster", a, b))
             assert np.linalg.eigvalsh(found.covariance)[0] >= -1e-12 * np.abs(found.covariance).max()
             if found.mended:
                 break

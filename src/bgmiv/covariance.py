@@ -120,11 +120,6 @@ class Errors:
         """In a word: classical, robust or clustered."""
         return "clustered" if self.ways else "classical" if self.classical else "robust"
 
-    @property
-    def jackknife(self) -> bool:
-        """Whether some part of the covariance is the jackknife's."""
-        return any(way.jackknife for way in self.ways)
-
     def without_jackknife(self) -> Errors:
         """The same by CR1 alone."""
         return Errors(self.classical, tuple(way._replace(jackknife=False) for way in self.ways))
@@ -174,21 +169,40 @@ def cluster_sums(scores: Floats, codes: NDArray[np.int64], count: int) -> Floats
     return np.asarray(csr_array(entries, shape=(count, len(scores))) @ scores, np.float64)
 
 
-def score_covariance(errors: Errors, scores: Floats, n_parameters: float = 0.0) -> Floats:
-    """The covariance of the sum of scores `(n, p)` by HC1 or CR1, whatever the errors say of the jackknife."""
-    n = len(scores)
+def score_covariance(
+    errors: Errors, scores: Floats, n_parameters: float = 0.0, left_out: Callable[[Clusters], Floats] | None = None
+) -> Floats:
+    """The covariance of the sum of scores `(n, p)` by HC1 or CR1; with `left_out`, by CR3 where errors ask for it.
+
+    Args:
+        errors: what is assumed of them; classical ones count as robust.
+        scores: of each row.
+        n_parameters: how many coefficients there are.
+        left_out: how the coefficients change without each cluster `(G, p)`, for the jackknife.
+    """
+    n, k = scores.shape
     left = max(n - n_parameters, 1.0)
     if not errors.ways:
         return np.asarray(scores.T @ scores * (n / left), np.float64)
-    total = np.zeros((scores.shape[1], scores.shape[1]))
+    total = np.zeros((k, k))
     for way in errors.ways:
-        sums = cluster_sums(scores, way.codes, way.n_clusters)
-        total += way.sign * way.n_clusters / (way.n_clusters - 1) * (n - 1) / left * (sums.T @ sums)
+        count = way.n_clusters
+        if way.jackknife and left_out is not None:
+            sums, factor = left_out(way), (count - 1) / count
+        else:
+            sums, factor = cluster_sums(scores, way.codes, count), count / (count - 1) * (n - 1) / left
+        total += way.sign * factor * (sums.T @ sums)
     return total
 
 
 def coefficient_covariance(
-    errors: Errors, columns: Floats, residuals: Floats, n_parameters: int, left_out: Callable[[Clusters], Floats]
+    errors: Errors,
+    columns: Floats,
+    residuals: Floats,
+    n_parameters: int,
+    regressors: Floats,
+    basis: Floats | None = None,
+    wanted: Floats | None = None,
 ) -> tuple[Floats, bool]:
     """The covariance of the coefficients of orthonormal columns, and whether it had to be mended.
 
@@ -197,18 +211,16 @@ def coefficient_covariance(
         columns: `(n, k)` effective regressors, orthonormal.
         residuals: `(n,)`.
         n_parameters: how many coefficients there are, others than these among them.
-        left_out: how the coefficients change without each cluster `(G, k)`, for the jackknife.
+        regressors, basis, wanted: as in :func:`left_out_changes`, for the jackknife; the columns are the last k.
     """
-    n, k = columns.shape
+    k = columns.shape[1]
     if errors.classical:
-        return np.eye(k) * (float(residuals @ residuals) / max(n - n_parameters, 1)), False
-    scores = columns * residuals[:, None]
-    plain = Errors(ways=tuple(way for way in errors.ways if not way.jackknife))
-    total = np.zeros((k, k)) if errors.ways and not plain.ways else score_covariance(plain, scores, n_parameters)
-    for way in errors.ways:
-        if way.jackknife:
-            changes = left_out(way)
-            total += way.sign * (way.n_clusters - 1) / way.n_clusters * (changes.T @ changes)
+        return np.eye(k) * (float(residuals @ residuals) / max(len(columns) - n_parameters, 1)), False
+
+    def left_out(way: Clusters) -> Floats:
+        return left_out_changes(way, regressors, residuals, basis, wanted)[:, -k:]
+
+    total = score_covariance(errors, columns * residuals[:, None], n_parameters, left_out)
     return mended(total) if len(errors.ways) > 1 else (total, False)
 
 
@@ -238,81 +250,75 @@ class LinearFit(NamedTuple):
 
     Attributes:
         coefficients, covariance: of the regressors, `(k,)` and `(k, k)`.
-        residuals: `(n,)` of the outcome, not weighted.
         dof: degrees of freedom of the covariance.
         mended: whether negative eigenvalues were set to 0 in the covariance of two-way clusters.
     """
 
     coefficients: Floats
     covariance: Floats
-    residuals: Floats
     dof: float
     mended: bool
 
 
 def fit_linear(
     outcome: Floats,
-    regressors: Floats,
+    exogenous: Floats,
+    treatment: Floats,
     instruments: Floats | None = None,
     *,
     weights: Floats | None = None,
     errors: Errors = ROBUST,
     n_absorbed: int = 0,
-    interest: slice | None = None,
 ) -> LinearFit:
     """Two-stage least squares, or least squares without instruments; the units of columns do not matter.
 
+    Regressors are the exogenous columns and, last, those of the treatment, which have to be identified without any one
+    of the clusters if the jackknife is asked for.
+
     Args:
         outcome: `(n,)`.
-        regressors: `(n, k)`; the first column is the constant.
-        instruments: `(n, l)`, the exogenous regressors among them; the first column is the constant.
+        exogenous: `(n, p)`; the first column is the constant.
+        treatment: `(n, m)`.
+        instruments: `(n, q)`, beside the exogenous columns.
         weights: `(n,)` positive.
         errors: what is assumed of them.
         n_absorbed: coefficients of columns that were taken out of all of these before, for degrees of freedom.
-        interest: regressors that have to be identified without any one of the clusters, for the jackknife.
 
     Raises:
         LinAlgError: some columns are linear combinations of others.
-        NotIdentifiedError: without some cluster the regressors of interest are not identified.
+        NotIdentifiedError: without some cluster the effects of the treatment are not identified.
 
     Example:
         >>> rng = np.random.default_rng(0)
-        >>> w, u = rng.normal(size=(2, 5000))
-        >>> x, z = (np.column_stack([np.ones(5000), column]) for column in (w + u, 1e-9 * w))
-        >>> found = fit_linear(2.0 * x[:, 1] - u, x, z)
-        >>> found.coefficients.round(1) + 0.0, found.dof
+        >>> w, u = rng.normal(size=(2, 5000, 1))
+        >>> fit = fit_linear(2.0 * w[:, 0] + u[:, 0], np.ones((5000, 1)), w + u, 1e-9 * w)
+        >>> fit.coefficients.round(1) + 0.0, fit.dof
         (array([0., 2.]), 4998.0)
     """
-    n, k = regressors.shape
-    share = np.ones(n) if weights is None else np.asarray(weights, np.float64)
+    share = np.ones(len(outcome)) if weights is None else np.asarray(weights, np.float64)
     root = np.sqrt(share)[:, None]
-    x, back = _standard(regressors, share)
+    x, back = _standard(np.hstack([exogenous, treatment]), share)
     x, y = x * root, np.asarray(outcome, np.float64) * root[:, 0]
+    basis = None
     if instruments is None:
-        basis, inner = np.linalg.qr(x)
-        effective = basis
+        effective, inner = np.linalg.qr(x)
     else:
-        basis, first = np.linalg.qr(_standard(instruments, share)[0] * root)
+        basis, first = np.linalg.qr(_standard(np.hstack([exogenous, instruments]), share)[0] * root)
         _check_rank(first, "instruments and covariates")
         turn, inner = np.linalg.qr(basis.T @ x)
         effective = basis @ turn
     _check_rank(inner, "regressors, or what the instruments predict of them,")
-    inverse = solve_triangular(inner, np.eye(k))
+    inverse = solve_triangular(inner, np.eye(len(back)))
     beta = inverse @ (effective.T @ y)
     residuals = y - x @ beta
-    n_parameters, half = k + n_absorbed, back @ inverse
-
-    def left_out(way: Clusters) -> Floats:
-        wanted = None if interest is None else half[interest] / np.linalg.norm(half[interest], axis=1, keepdims=True)
-        whitened = effective if instruments is None else x @ inverse
-        return left_out_changes(way, whitened, residuals, None if instruments is None else basis, wanted)
-
-    middle, was_mended = coefficient_covariance(errors, effective, residuals, n_parameters, left_out)
+    n_parameters, half = len(back) + n_absorbed, back @ inverse
+    wanted = half[exogenous.shape[1] :]
+    wanted = wanted / np.linalg.norm(wanted, axis=1, keepdims=True)
+    middle, was_mended = coefficient_covariance(errors, effective, residuals, n_parameters, x @ inverse, basis, wanted)
     return LinearFit(
         coefficients=back @ beta,
         covariance=np.asarray(half @ middle @ half.T, np.float64),
-        residuals=residuals / root[:, 0],
-        dof=errors.dof(n - n_parameters),
+        dof=errors.dof(len(y) - n_parameters),
         mended=was_mended,
     )
 
@@ -354,7 +360,7 @@ def left_out_changes(
         wanted: `(m, k)` combinations of the coefficients that have to be identified.
     """
     order = np.argsort(way.codes, kind="stable")
-    ends = np.cumsum(np.bincount(way.codes, minlength=way.n_clusters))[:-1]
+    ends = np.cumsum(np.bincount(way.codes))[:-1]
     z = regressors if basis is None else basis
     right = np.column_stack([regressors, residuals])
     gram, cross = np.eye(z.shape[1]), z.T @ right

@@ -21,7 +21,7 @@ from bgmiv.data.schema import BlockKind
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.fitted import MAX_FACTOR_POINTS, FittedMethod, in_parts
 from bgmiv.intervals import ANDERSON_RUBIN, SMOOTHING, STRENGTH, Estimate, Floats, Interval, Source, interval_of
-from bgmiv.linear_iv import LinearIV, Pieces, scaled
+from bgmiv.linear_iv import LinearIV, Pieces, robust_set, scaled, union
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -291,7 +291,7 @@ def effect_of(
         pieces = fieller_set(change, size, q * float(f_distribution.ppf(level, q, min(dof, n - q))))
     if change.sources and not fitted.is_line:
         # What the robust set knows of the curve is not more than what the usual interval does.
-        pieces = _union(pieces, ((float(usual.lower), float(usual.upper)),))
+        pieces = union([*pieces, (float(usual.lower), float(usual.upper))])
     lower, upper = (pieces[0][0], pieces[-1][1]) if pieces else (np.nan, np.nan)
     return replace(usual, lower=lower, upper=upper, method=ANDERSON_RUBIN, pieces=pieces)
 
@@ -337,26 +337,8 @@ def fieller_set(change: Estimate, size: float, critical: float) -> Pieces:
     factors = {source.name: source.factors for source in change.sources}
     estimate, sampling, strength = float(change.values), factors["sampling"], factors[STRENGTH] / size
     error = float(np.sum(sampling**2) + np.sum(factors.get(SMOOTHING, np.zeros(1)) ** 2))
-    square = 1.0 - critical * float(np.sum(strength**2))
-    half = critical * float(np.sum(sampling * strength))
-    discriminant = half**2 + square * critical * error
-    if square == 0.0 or (square < 0.0 and discriminant <= 0.0):
-        return ((-np.inf, np.inf),)
-    root = np.sqrt(discriminant)
-    low, high = sorted((estimate + (half - root) / square, estimate + (half + root) / square))
-    return ((low, high),) if square > 0.0 else ((-np.inf, low), (high, np.inf))
-
-
-def _union(*sets: Pieces) -> Pieces:
-    """The union of sets, each of intervals, as disjoint ones in increasing order.
-
-    >>> _union(((0.0, 1.0), (3.0, 4.0)), ((0.5, 2.0),))
-    ((0.0, 2.0), (3.0, 4.0))
-    """
-    union: list[tuple[float, float]] = []
-    for lower, upper in sorted(piece for one in sets for piece in one):
-        if union and lower <= union[-1][1]:
-            union[-1] = (union[-1][0], max(union[-1][1], upper))
-        else:
-            union.append((lower, upper))
-    return tuple(union)
+    # Of the distance from the estimate, in standard errors.
+    unit, one = np.sqrt(error) or 1.0, np.ones((1, 1))
+    known = error / unit**2, -np.sum(sampling / unit * strength), np.sum(strength**2)
+    pieces = robust_set(np.zeros(1), np.ones(1), tuple(value * one for value in known), critical)
+    return tuple((estimate + lower * unit, estimate + upper * unit) for lower, upper in pieces)

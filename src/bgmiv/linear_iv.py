@@ -18,29 +18,23 @@ References:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from statistics import NormalDist
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve, eigvals, eigvalsh, solve_triangular
+from scipy.linalg import eigvals, eigvalsh, solve_triangular
 from scipy.optimize import brentq
 from scipy.stats import chi2, ncx2, norm
 from scipy.stats import f as f_distribution
 from scipy.stats import t as student
 
-from bgmiv.covariance import (
-    Clusters,
-    Errors,
-    LinearFit,
-    coefficient_covariance,
-    fit_linear,
-    left_out_changes,
-    score_covariance,
-)
+from bgmiv.covariance import LinearFit, coefficient_covariance, fit_linear, score_covariance
 from bgmiv.data.ivdata import IVData
 from bgmiv.design_matrix import DesignMatrix, design_matrix
 from bgmiv.errors import DataError
@@ -48,13 +42,16 @@ from bgmiv.intervals import check_level
 from bgmiv.numerals import percent
 
 __all__ = [
-    "VERY_WEAK", "FirstStage", "LinearEstimate", "LinearIV", "Pieces", "Strength", "critical_effective_f", "scaled",
-    "strength_of", "tf_critical_value",
+    "VERY_WEAK", "FirstStage", "LinearEstimate", "LinearIV", "Pieces", "Strength", "critical_effective_f", "robust_set",
+    "scaled", "strength_of", "tf_critical_value", "union",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
 Pieces = tuple[tuple[float, float], ...]
 """A set of effects: disjoint intervals in increasing order, whose ends may be infinite; it may be empty."""
+
+EVERY_EFFECT: Pieces = ((-np.inf, np.inf),)
+"""The set of all effects."""
 
 VERY_WEAK = 10.0
 """The old rule of thumb: below this effective F instruments have failed."""
@@ -250,12 +247,12 @@ class LinearIV:
         design = self.design
         return fit_linear(
             target,
-            np.hstack([design.exogenous, design.treatment]),
-            np.hstack([design.exogenous, design.instruments]) if use_instruments else None,
+            design.exogenous,
+            design.treatment,
+            design.instruments if use_instruments else None,
             weights=design.weights,
             errors=design.errors,
             n_absorbed=design.absorbed_by_errors,
-            interest=slice(design.exogenous.shape[1], None),
         )
 
     def estimate(self, level: float = 0.95) -> LinearEstimate | None:
@@ -285,21 +282,18 @@ class LinearIV:
             tf=tf,
         )
 
-    def _reduced_form(self, target: Floats, *, classical: bool = False) -> tuple[Floats, Floats]:
+    def _reduced_form(self, target: Floats) -> tuple[Floats, Floats]:
         """Coefficients of Z, and their covariance, in a regression of a target that is net of the exogenous columns."""
         coefficients = self.instruments.T @ target
-        residuals = target - self.instruments @ coefficients
-        n_exogenous = self._exogenous.shape[1]
-
-        def left_out(way: Clusters) -> Floats:
-            """Without a cluster the exogenous columns have other coefficients too."""
-            both = np.hstack([self._exogenous, self.instruments])
-            return left_out_changes(way, both, residuals)[:, n_exogenous:]
-
-        errors = Errors(classical=True) if classical else self.design.errors
-        absorbed = self.design.absorbed if classical else self.design.absorbed_by_errors
-        n_parameters = n_exogenous + self.n_instruments + absorbed
-        covariance, _ = coefficient_covariance(errors, self.instruments, residuals, n_parameters, left_out)
+        # Without a cluster the exogenous columns have other coefficients too.
+        both = np.hstack([self._exogenous, self.instruments])
+        covariance, _ = coefficient_covariance(
+            self.design.errors,
+            self.instruments,
+            target - self.instruments @ coefficients,
+            both.shape[1] + self.design.absorbed_by_errors,
+            both,
+        )
         return coefficients, covariance
 
     @cached_property
@@ -312,18 +306,18 @@ class LinearIV:
         return tuple(self._stage(column) for column in self.treatment.T)
 
     def _stage(self, treatment: Floats) -> FirstStage:
-        q = self.n_instruments
+        q, dof = self.n_instruments, self.design.rows_left
         if q == 0:
             return FirstStage(0.0, 0.0, 0.0, critical_effective_f(np.eye(1)), 0.0)
-        f = _wald(*self._reduced_form(treatment, classical=True)) / q
         coefficients, covariance = self._reduced_form(treatment)
-        noise = float(np.trace(covariance))
+        square, noise = float(coefficients @ coefficients), float(np.trace(covariance))
+        left = float(np.sum((treatment - self.instruments @ coefficients) ** 2))
         return FirstStage(
-            f=f,
+            f=_wald(coefficients, np.eye(q) * left / dof) / q,
             robust_f=_wald(coefficients, covariance) / q,
-            effective_f=float(coefficients @ coefficients) / noise if noise > 0 else float("inf"),
+            effective_f=square / noise if noise > 0 else np.inf,
             critical=critical_effective_f(covariance),
-            partial_r2=1.0 if np.isinf(f) else f * q / (f * q + self.design.rows_left),
+            partial_r2=square / (square + left),
         )
 
     @property
@@ -419,15 +413,16 @@ class LinearIV:
         """
         q = self.n_instruments
         if q == 0:
-            return ((-np.inf, np.inf),)
-        y, unit = self.outcomes[:, 0], self.design.unit
+            return EVERY_EFFECT
+        y, x, unit = self.outcomes[:, 0], self.treatment[:, 0], self.design.unit
         if outcome is not None:
             root = self.design.root_weights[:, 0]
             y = self._net(self.design.net(outcome - np.average(outcome, weights=root**2)) * root)
             scale = float(np.sqrt(np.mean(y**2))) or 1.0
             y, unit = y / scale, scale / self.design.treatment_scale
         critical = q * float(f_distribution.ppf(level, q, self.design.dof))
-        return scaled(self._kept(y, critical), unit)
+        (pi_y, v_y), (pi_x, v_x), (_, v_sum) = map(self._reduced_form, (y, x, y + x))
+        return scaled(robust_set(pi_y, pi_x, (v_y, (v_sum - v_y - v_x) / 2.0, v_x), critical), unit)
 
     def likelihood_ratio_set(self, level: float = 0.95) -> Pieces:
         r"""Every linear effect that the conditional likelihood ratio test keeps, for errors with equal variance.
@@ -442,14 +437,13 @@ class LinearIV:
         """
         q = self.n_instruments
         if q == 0:
-            return ((-np.inf, np.inf),)
+            return EVERY_EFFECT
         both = np.column_stack([self.outcomes[:, 0], self.treatment[:, 0]])
         explained = self.instruments.T @ both
         left = both - self.instruments @ explained
         omega = left.T @ left / self.design.rows_left
         # Without noise in y - x b for some b, a little keeps the matrix invertible.
-        omega += _LITTLE * np.trace(omega) * np.eye(2)
-        values = eigvalsh(explained.T @ explained, omega)
+        values = eigvalsh(explained.T @ explained, omega + _LITTLE * np.trace(omega) * np.eye(2))
         largest, smallest = float(values[1]), max(float(values[0]), 0.0)
 
         def beyond(c: float) -> float:
@@ -458,47 +452,8 @@ class LinearIV:
         # Nothing is rejected if even Q_T = 0 is kept.
         limit = 0.0 if beyond(0.0) >= 0.0 else float(brentq(beyond, 0.0, largest))
         critical = min(largest - limit, _ratio_quantile(limit, q, level)) + smallest
-        return scaled(self._kept(self.outcomes[:, 0], critical, classical=True), self.design.unit)
-
-    def _kept(self, outcome: Floats, critical: float, *, classical: bool = False) -> Pieces:
-        r"""The b with $m(b)^\top V(b)^{-1} m(b)$ up to a critical value.
-
-        Both sides are quadratic in b, so the set ends at real roots of $\det\{c V(b) - m(b) m(b)^\top\}$, a quadratic
-        eigenvalue problem; no grid is involved.
-        """
-        treatment = self.treatment[:, 0]
-        pi_y, v_y = self._reduced_form(outcome, classical=classical)
-        pi_x, v_x = self._reduced_form(treatment, classical=classical)
-        _, v_sum = self._reduced_form(outcome + treatment, classical=classical)
-        cross = (v_sum - v_y - v_x) / 2.0
-
-        def kept(b: float) -> bool:
-            m, v = pi_y - b * pi_x, v_y - 2.0 * b * cross + b**2 * v_x
-            try:
-                return bool(m @ cho_solve(cho_factor(v), m) <= critical)
-            except np.linalg.LinAlgError:
-                return bool(m @ np.linalg.lstsq(v, m, rcond=1e-13)[0] <= critical)
-
-        ends = _sign_changes(
-            critical * v_y - np.outer(pi_y, pi_y),
-            -2.0 * critical * cross + np.outer(pi_y, pi_x) + np.outer(pi_x, pi_y),
-            critical * v_x - np.outer(pi_x, pi_x),
-        )
-        if len(ends) == 0:
-            return ((-np.inf, np.inf),) if kept(0.0) else ()
-        reach = 1.0 + float(np.ptp(ends))
-        inner = [float(ends[0]) - reach, *((ends[1:] + ends[:-1]) / 2.0).tolist(), float(ends[-1]) + reach]
-        outer = [-np.inf, *ends.tolist(), np.inf]
-        pieces: list[tuple[float, float]] = []
-        for lower, upper, middle in zip(outer[:-1], outer[1:], inner, strict=True):
-            if kept(middle):
-                joined = bool(pieces) and pieces[-1][1] == lower
-                pieces.append((pieces.pop()[0] if joined else lower, upper))
-        if not pieces and self.n_instruments == 1 and abs(float(pi_x[0])) > 0:
-            # One instrument never rejects the estimate itself; without noise nothing else is left.
-            point = float(pi_y[0] / pi_x[0])
-            return ((point, point),)
-        return tuple(pieces)
+        covariances = tuple(omega[i, j] * np.eye(q) for i, j in ((0, 0), (0, 1), (1, 1)))
+        return scaled(robust_set(explained[:, 0], explained[:, 1], covariances, critical), self.design.unit)
 
 
 _MADE: WeakKeyDictionary[IVData, LinearIV] = WeakKeyDictionary()
@@ -510,16 +465,65 @@ def scaled(pieces: Pieces, factor: float) -> Pieces:
     return tuple(sorted((lower, upper) for lower, upper in ends))
 
 
+def union(pieces: Iterable[tuple[float, float]]) -> Pieces:
+    """The union of intervals as disjoint ones in increasing order.
+
+    Example:
+        >>> union([(0.0, 1.0), (3.0, 4.0), (0.5, 2.0)])
+        ((0.0, 2.0), (3.0, 4.0))
+    """
+    disjoint: list[tuple[float, float]] = []
+    for lower, upper in sorted(pieces):
+        if disjoint and lower <= disjoint[-1][1]:
+            disjoint[-1] = (disjoint[-1][0], max(disjoint[-1][1], upper))
+        else:
+            disjoint.append((lower, upper))
+    return tuple(disjoint)
+
+
+def robust_set(pi_y: Floats, pi_x: Floats, covariances: tuple[Floats, ...], critical: float) -> Pieces:
+    r"""The b with $m(b)^\top V(b)^{-1} m(b)$ up to a critical value, where $m(b) = \pi_y - b\, \pi_x$.
+
+    Both sides are quadratic in b, so the set ends at real roots of $\det\{c V(b) - m(b) m(b)^\top\}$, a quadratic
+    eigenvalue problem; no grid is involved.
+
+    Args:
+        pi_y, pi_x: coefficients of outcome and treatment, `(q,)`.
+        covariances: $V_y$, $C$ and $V_x$ of $V(b) = V_y - 2 b\, C + b^2\, V_x$, `(q, q)` each.
+        critical: the value.
+    """
+    v_y, cross, v_x = covariances
+
+    def kept(b: float) -> bool:
+        return _wald(pi_y - b * pi_x, v_y - 2.0 * b * cross + b**2 * v_x) <= critical
+
+    ends = _sign_changes(
+        critical * v_y - np.outer(pi_y, pi_y),
+        -2.0 * critical * cross + np.outer(pi_y, pi_x) + np.outer(pi_x, pi_y),
+        critical * v_x - np.outer(pi_x, pi_x),
+    )
+    beyond = 2.0 * (1.0 + float(np.ptp(ends)))
+    middles = np.convolve([ends[0] - beyond, *ends, ends[-1] + beyond], [0.5, 0.5], "valid")
+    borders = pairwise([-np.inf, *ends.tolist(), np.inf])
+    pieces = union(piece for piece, middle in zip(borders, middles.tolist(), strict=True) if kept(middle))
+    if not pieces and len(pi_x) == 1 and abs(float(pi_x[0])) > 0:
+        # One instrument never rejects the estimate itself; without noise nothing else is left.
+        point = float(pi_y[0] / pi_x[0])
+        return ((point, point),)
+    return pieces
+
+
 def _sign_changes(a0: Floats, a1: Floats, a2: Floats) -> Floats:
     """Where det(a0 + a1 b + a2 b²) may change its sign, in increasing order.
 
-    Real parts of complex roots are included: they split an interval needlessly, but no double root is lost.
+    Real parts of complex roots are included: they split an interval needlessly, but no double root is lost. Without any
+    the line is split at zero.
     """
     one, zero = np.eye(len(a0)), np.zeros_like(a0)
     left, right = np.block([[zero, one], [-a0, -a1]]), np.block([[one, zero], [zero, a2]])
     alpha, beta = eigvals(left, right, homogeneous_eigvals=True)
     finite = np.abs(beta) > 1e-13 * np.abs(alpha)
-    return np.unique((alpha[finite] / beta[finite]).real)
+    return np.unique((alpha[finite] / beta[finite]).real) if finite.any() else np.zeros(1)
 
 
 def _wald(coefficients: Floats, covariance: Floats) -> float:

@@ -202,7 +202,8 @@ def instrument_views(data: IVData, level: float, *, linear: bool) -> InstrumentV
 
 def _least_squares(target: Floats, right: Floats, columns: DesignMatrix) -> LinearFit:
     """By CR1 where rows are clustered: pictures do not need the jackknife."""
-    return fit_linear(target, right, weights=columns.weights, errors=columns.errors.without_jackknife())
+    errors = columns.errors.without_jackknife()
+    return fit_linear(target, right[:, :1], right[:, 1:], weights=columns.weights, errors=errors)
 
 
 def _binned(name: str, along: str, values: Floats, place: Floats, columns: DesignMatrix, level: float) -> BinnedMeans:

@@ -299,12 +299,10 @@ def _spread_effects(schema: Schema, effects: LevelEffects, own: np.ndarray, coef
 def _regression(data: IVData, outcome: np.ndarray, columns: _Columns, n_absorbed: int) -> LinearFit:
     """Constant, covariates and treatment in this order; refuses columns that others determine."""
     exogenous = np.column_stack([np.ones(data.n_rows), columns.covariates])
-    x = np.column_stack([exogenous, columns.treatments])
-    z = None if columns.instruments is None else np.column_stack([exogenous, columns.instruments])
     weights = None if data.weights is None else np.asarray(data.weights, np.float64)
-    errors, interest = errors_of(data), slice(exogenous.shape[1], None)
+    options: dict[str, Any] = {"weights": weights, "errors": errors_of(data), "n_absorbed": n_absorbed}
     try:
-        fit = fit_linear(outcome, x, z, weights=weights, errors=errors, n_absorbed=n_absorbed, interest=interest)
+        fit = fit_linear(outcome, exogenous, columns.treatments, columns.instruments, **options)
     except np.linalg.LinAlgError as error:
         raise DataError(
             f"two-stage least squares cannot be computed: {error}. Some columns are exact linear "
