@@ -14,15 +14,14 @@ import numpy as np
 from filelock import FileLock
 
 from bgmiv._version import versions
+from bgmiv.analysis.build import FitOnRows
 from bgmiv.bench.plan import RunKey, RunSpec, identify
 from bgmiv.bench.store import Row, RowStore
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.query import Rows
 from bgmiv.data.scaling import FixedAffine, Identity, RoleScaling
 from bgmiv.designs import StructuralGrid, make_design
 from bgmiv.effects import predict
 from bgmiv.errors import BGMIVError
-from bgmiv.estimators.fitted import judge_fit
 from bgmiv.executors import Done, Executor
 from bgmiv.fitted import FittedMethod
 from bgmiv.progress import Reporter, silent
@@ -158,14 +157,7 @@ def evaluate(spec: RunSpec, reporter: Reporter = silent) -> Evaluation:
         averages = functional_errors(fitted, grid)
         if count := int((~np.isfinite(predicted)).sum()):
             raise ValueError(f"{count} of {len(grid)} grid predictions are not finite")
-        fitted = judge_fit(
-            fitted,
-            data,
-            Rows(data.covariates, data.weights),
-            lambda part: config.fit(part, spec.seed),
-            use_instrument=getattr(config, "use_instrument", True),
-            seed=spec.seed,
-        )
+        fitted = FitOnRows(fitted, data, config, spec.seed).judged
     except KeyboardInterrupt:
         # FitInterrupted is also an Exception; an interrupted fit is not a failed one.
         raise

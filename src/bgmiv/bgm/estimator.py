@@ -138,7 +138,7 @@ class BGMIV(SeededEstimator):
         Warns:
             BGMIVWarning: chains have not converged (R-hat above 1.01, or too few effective draws).
         """
-        fitted = self._completed()
+        fitted = self._fitted()
         if isinstance(fitted, FittedWithoutNetworks):
             raise ConfigError(
                 "networks were not trained, and without them there are no latents to draw. Fit "
