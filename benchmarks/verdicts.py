@@ -23,13 +23,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bgmiv.analysis.build import FitOnRows
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.query import Rows
 from bgmiv.diagnostics.control import SIZE, errors_given_control
 from bgmiv.diagnostics.verdict import MOMENT_EXCESS, verdict_of
 from bgmiv.effects import predict
 from bgmiv.errors import BGMIVWarning
-from bgmiv.estimators.fitted import judge_fit
 from bgmiv.registry import make_config
 from interval_coverage import EVERY, sample_of
 from report import make_design
@@ -110,13 +109,9 @@ def fit(cell: Cell, sample: Sample, method: str, seed: int) -> Row:
     """The error of a method's default fit, and its verdict."""
     start, config = time.process_time(), make_config(method, "default")
 
-    def refit(data: IVData) -> Any:
-        return config.fit(data, seed)
-
-    fitted = refit(sample.data)
+    fitted = config.fit(sample.data, seed)
     error = float(np.mean((predict(fitted, sample.treatment, sample.covariates) - sample.truth) ** 2))
-    rows = Rows(sample.data.covariates, sample.data.weights)
-    verdict = verdict_of(judge_fit(fitted, sample.data, rows, refit, use_instrument=True, seed=seed))
+    verdict = verdict_of(FitOnRows(fitted, sample.data, config, seed).judged)
     known = verdict.evidence
     return {
         "error": float(f"{error:.6g}"),

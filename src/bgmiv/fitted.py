@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,12 @@ from bgmiv.data.query import Encoded, Query, Rows
 from bgmiv.data.schema import Schema
 from bgmiv.intervals import Floats, Source
 from bgmiv.linear_iv import Strength
-from bgmiv.progress import HistoryRow
+from bgmiv.progress import HistoryRow, Reporter, silent
 from bgmiv.support import LinearSupport
 
 __all__ = [
-    "MAX_FACTOR_POINTS", "FitEvidence", "FittedMethod", "HeldOutPredictions", "Networks", "average_in_parts",
-    "in_parts",
+    "MAX_FACTOR_POINTS", "FitEvidence", "FittedMethod", "HeldOutPredictions", "MethodConfig", "Networks",
+    "average_in_parts", "in_parts",
 ]  # fmt: skip
 
 MAX_FACTOR_POINTS = 50_000
@@ -232,10 +232,6 @@ class FittedMethod(_WithEvidence, ABC):
         """Where the data show such a treatment at such covariates, `(m, n)`."""
         return self.support.inside(query.treatment, query.rows.covariates)
 
-    def with_uncertainty(self, data: IVData, rows: Rows) -> Self:
-        """The same fit with what its intervals need of the data it was fitted on, whose covariates `rows` holds."""
-        return self
-
     def held_out_predictions(self, data: IVData, rows: Rows, max_rows: int) -> HeldOutPredictions | None:
         """g at rows of the fit, each by a model that has not seen the row; None if every model has seen every row."""
         return None
@@ -243,6 +239,17 @@ class FittedMethod(_WithEvidence, ABC):
     def latent_usage(self, data: IVData, rows: Rows, seed: int) -> dict[str, float] | None:
         """How much each part of the latents matters to the treatment and the outcome; None without latents."""
         return None
+
+
+class MethodConfig(Protocol):
+    """A method: a frozen config that fits; a dataclass with the field `use_instrument`, or one that replaces less."""
+
+    def fit(self, data: IVData, seed: int = 0, reporter: Reporter = silent) -> FittedMethod:
+        """Fit on validated data; the same seed gives the same fit."""
+
+    def without_instrument(self) -> Self:
+        """The same method with its instruments ignored."""
+        return replace(cast(Any, self), use_instrument=False)
 
 
 def in_parts(query: Query, max_rows: int) -> Iterator[tuple[slice, Query]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from platform import python_version
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,17 +30,19 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
 from bgmiv.diagnostics.checks import Diagnosis, changes_of
+from bgmiv.diagnostics.held_out import cross_fitted, held_out_evidence
+from bgmiv.diagnostics.moments import MAX_TESTED
 from bgmiv.diagnostics.verdict import verdict_of
-from bgmiv.effects import Average, FitRows, average, effect_of
+from bgmiv.effects import Average, FitRows, average, effect_of, robust_interval
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.fitted import FittedMethod
-from bgmiv.intervals import ANDERSON_RUBIN, NO_INTERVAL, Band, Interval, interval_of
+from bgmiv.fitted import FitEvidence, FittedMethod, MethodConfig
+from bgmiv.intervals import NO_INTERVAL, Band, Interval, interval_of
 from bgmiv.linear_iv import scaled, strength_of
-from bgmiv.progress import HistoryRow
+from bgmiv.progress import HistoryRow, reporter_for
 
 __all__ = [
-    "Grid", "GroupRows", "Subject", "averaged", "build_analysis", "grid_of", "groups_by_treatment", "groups_of",
-    "interval_by", "method_row",
+    "Answered", "FitOnRows", "Grid", "GroupRows", "answered", "build_analysis", "grid_of", "groups_by_treatment",
+    "groups_of", "method_row",
 ]  # fmt: skip
 
 _N_DOSES = 41
@@ -61,9 +64,10 @@ class Grid(NamedTuple):
     level: float
 
     @property
-    def places(self) -> NDArray[np.intp]:
+    def places(self) -> tuple[int, int]:
         """Where the two treatments stand among the doses."""
-        return np.searchsorted(self.doses, [self.t0, self.t1])
+        first, last = np.searchsorted(self.doses, [self.t0, self.t1]).tolist()
+        return first, last
 
 
 def grid_of(schema: Schema, data: IVData | None, request: AnalysisRequest) -> Grid:
@@ -181,35 +185,90 @@ def _thirds(name: str, values: NDArray[np.float64]) -> list[GroupRows]:
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
-    """A fitted method with what an analysis shows of it."""
+class FitOnRows:
+    """A fit and the rows it was made of, with what is worked out of both when it is first asked for.
 
-    fitted: FittedMethod  # with what intervals need
-    data: IVData  # the rows of the fit
-    rows: Rows  # their covariates with what was computed of them
-    estimator: str  # the name of its class
-    settings: dict[str, str]  # its arguments that differ from their defaults, as texts
+    Attributes:
+        fitted, data, config, seed: the fit, its rows, its method, and its seed.
+        estimator: the name of its class.
+        settings: its arguments that differ from their defaults, as texts.
+        formula: of the fit, if it had one.
+        n_dropped: rows left out for missing values.
+        progress: whether other fits show progress bars; None for notebooks only.
+    """
+
+    fitted: FittedMethod
+    data: IVData
+    config: MethodConfig
     seed: int
-    use_instrument: bool = True  # False for a no-instrument version
+    estimator: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
     formula: str = ""
-    n_dropped: int = 0  # rows left out for missing values
+    n_dropped: int = 0
+    progress: bool | None = None
+
+    @property
+    def use_instrument(self) -> bool:
+        """False for a fit that ignores its instruments."""
+        return getattr(self.config, "use_instrument", True)
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The covariates of the rows, with what was computed of them."""
+        return Rows(self.data.covariates, self.data.weights, self.data.index)
+
+    @property
+    def own(self) -> FitRows | None:
+        """The rows, if the fit uses their instruments."""
+        return FitRows(self.data, self.rows) if self.use_instrument else None
+
+    @property
+    def weak(self) -> bool:
+        """Whether the instruments are so weak that an average effect has a robust set."""
+        return self.own is not None and self.own.weak_for(self.fitted)
+
+    @cached_property
+    def judged(self) -> FittedMethod:
+        """The fit with all that held-out rows say of it; one in closed form holds rows out now."""
+        fitted, data = self.fitted, self.data
+        known = fitted.evidence or FitEvidence()
+        if self.use_instrument:
+            known = replace(known, linear=known.linear or fitted.is_linear)
+            predicted = fitted.held_out_predictions(data, self.rows, MAX_TESTED)
+            if predicted is None and fitted.closed_form:
+                predicted = cross_fitted(data, lambda part: self.config.fit(part, self.seed).at, MAX_TESTED)
+            strength = strength_of(data, fitted.first_stage_f)
+            known = held_out_evidence(known, predicted, data, self.seed, strength)
+        return replace(fitted, evidence=known)
+
+    @property
+    def known(self) -> FittedMethod:
+        """The fit, with what held-out rows say of it if that was asked for."""
+        return self.judged if "judged" in vars(self) else self.fitted
+
+    def refit_config(self, **changes: Any) -> MethodConfig:
+        """The method for another fit, which keeps no unfinished fit; settings that it does not have stay out."""
+        settings = {"checkpoint": None} | changes
+        own = {name: value for name, value in settings.items() if hasattr(self.config, name)}
+        return cast(MethodConfig, replace(cast(Any, self.config), **own))
+
+    @cached_property
+    def without_instrument(self) -> FittedMethod | None:
+        """The same method fitted without the instruments; None if this one ignores them already."""
+        if not self.use_instrument:
+            return None
+        evidence = self.fitted.evidence
+        # The two are compared: nothing but the instruments may differ between them.
+        without_networks = evidence is not None and evidence.networks not in (None, "trained")
+        config = self.refit_config(**({"networks": False} if without_networks else {}))
+        with reporter_for(self.progress, f"{self.estimator} (no instrument)") as reporter:
+            return config.without_instrument().fit(self.data, self.seed, reporter)
 
     @property
     def label(self) -> str:
         """What the method is called."""
         name = _LABELS.get(self.estimator, self.estimator)
         return name if self.use_instrument else f"{name} without the instrument"
-
-    @property
-    def own(self) -> FitRows | None:
-        """Its rows, if it uses their instruments."""
-        return FitRows(self.data, self.rows) if self.use_instrument else None
-
-    @property
-    def weak(self) -> bool:
-        """Whether a robust set is preferable to its usual interval."""
-        strength = strength_of(self.data, self.fitted.first_stage_f) if self.use_instrument else None
-        return strength is not None and strength.usual_is_too_short
 
     @property
     def note(self) -> str:
@@ -220,67 +279,76 @@ class Subject:
 
 def build_analysis(
     request: AnalysisRequest,
-    subject: Subject,
+    fit: FitOnRows,
     diagnosis: Diagnosis,
     no_instrument: FittedMethod | None = None,
-    others: Mapping[str, Subject] | None = None,
+    others: Mapping[str, FitOnRows] | None = None,
 ) -> Analysis:
     """Everything that is shown of a fitted method.
 
     Args:
-        request, subject, diagnosis: what is asked for, of which fitted method, and its checks.
+        request, fit, diagnosis: what is asked for, of which fit, and its checks.
         no_instrument: the same method fitted without the instruments, if it is to be compared.
-        others: other fitted methods by name, which are asked the same.
+        others: other fits by name, which are asked the same.
 
     Raises:
         DataError: another method was fitted on another outcome or treatment.
     """
-    data, fitted = subject.data, subject.fitted
-    grid = grid_of(data.schema, data, request)
-    groups = [(Group("", f"all {request.units}", data.n_rows), subject.rows)]
+    data, schema, fitted = fit.data, fit.data.schema, fit.judged
+    grid = grid_of(schema, data, request)
+    groups = [(Group("", f"all {request.units}", data.n_rows), fit.rows)]
     chosen = [*groups_by_treatment(data), *groups_of(data, request)]
-    groups += [(group, subject.rows.take(positions)) for group, positions in chosen]
-    averages = [(group, averaged(fitted, rows, grid)) for group, rows in groups]
-    weak = subject.weak
-    intervals = [interval_by(found, grid, fitted, subject.own, weak) for _, found in averages]
-    methods = [method_row(subject.label, fitted, averages[0][1], intervals[0], subject.note)]
-    methods += _beside(subject, diagnosis, no_instrument, grid)
+    groups += [(group, fit.rows.take(positions)) for group, positions in chosen]
+    answers = [answered(fitted, rows, fit.own, grid) for _, rows in groups]
+    methods = [method_row(fit.label, fitted, answers[0], fit.note), *_beside(fit, diagnosis, no_instrument, grid)]
     for name, other in (others or {}).items():
-        schema, own = other.fitted.schema, data.schema
-        if schema.treatment != own.treatment or schema.outcome.name != own.outcome.name:
+        asked = other.data.schema
+        if asked.treatment != schema.treatment or asked.outcome.name != schema.outcome.name:
             raise DataError(f"{name!r} was fitted on another outcome or treatment. Compare fits of the same columns.")
-        found = averaged(other.fitted, other.rows, grid)
         methods = [row for row in methods if row is methods[0] or row.name != name]
-        interval = interval_by(found, grid, other.fitted, other.own, other.weak)
-        methods.append(method_row(name, other.fitted, found, interval, other.note))
+        answer = answered(other.judged, other.rows, other.own, grid)
+        methods.append(method_row(name, other.judged, answer, other.note))
+    curves, effects = [], []
+    for (group, _), (found, interval) in zip(groups, answers, strict=True):
+        curves.append(_curve(group, found, grid, schema.outcome.discrete))
+        effects.append(EffectRow(group, grid.t0, grid.t1, interval))
     return Analysis(
         request=replace(request, labels=()),
-        title=request.title or f"The effect of {data.schema.treatment.name} on {data.schema.outcome.name}",
-        question=_question(subject, request.source),
-        method=subject.label,
-        settings={name: text for name, text in subject.settings.items() if name not in _NOT_SHOWN},
+        title=request.title or f"The effect of {schema.treatment.name} on {schema.outcome.name}",
+        question=_question(fit, request.source),
+        method=fit.label,
+        settings={name: text for name, text in fit.settings.items() if name not in _NOT_SHOWN},
         level=request.level,
         interval_kind=fitted.interval_kind,
-        curves=tuple(_curve(group, found, grid, data.schema.outcome.discrete) for group, found in averages),
-        effects=tuple(
-            EffectRow(group, grid.t0, grid.t1, each) for (group, _), each in zip(averages, intervals, strict=True)
-        ),
+        curves=tuple(curves),
+        effects=tuple(effects),
         diagnosis=diagnosis,
         verdict=verdict_of(fitted),
         methods=tuple(methods),
         history=_history(fitted.history),
         versions={"Python": python_version()} | versions(*_PACKAGES),
-        seed=subject.seed,
+        seed=fit.seed,
         estimand=_estimand(data),
         instruments=instrument_views(data, request.level, linear=diagnosis.linear is not None),
         made=datetime.now(UTC).date().isoformat(),
     )
 
 
-def averaged(fitted: FittedMethod, rows: Rows, grid: Grid) -> Average:
-    """g along the grid over rows; of an outcome of several levels, the probability of the first."""
+Answered = tuple[Average, Interval]
+"""g along a grid averaged over rows, and the average effect."""
+
+
+def answered(fitted: FittedMethod, rows: Rows, own: FitRows | None, grid: Grid) -> Answered:
+    """As `dose_response_interval` and `ate_interval` answer; of an outcome of several levels, about the first.
+
+    `own` is None where the fit ignores its instruments or its rows are not known.
+    """
     found = average(fitted, Query(grid.doses[:, None], rows), intervals=bool(fitted.interval_kind))
-    return found._replace(estimate=found.estimate.map(_first_level))
+    found = found._replace(estimate=found.estimate.map(_first_level))
+    interval = effect_of(found, grid.places, grid.t1 - grid.t0, fitted, grid.level, own)
+    if not found.estimate.sources:
+        interval = replace(interval, lower=np.nan, upper=np.nan, method=NO_INTERVAL)
+    return found, interval
 
 
 def _first_level(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -292,44 +360,36 @@ def _curve(group: Group, found: Average, grid: Grid, discrete: bool) -> Curve:
     if not found.estimate.sources:
         return Curve(group, doses, values, (), (), shares)
     ends, band = (interval_of(found.estimate, grid.level, probability=discrete, band=kind) for kind in get_args(Band))
-    inner, outer = ((_plain(found.lower), _plain(found.upper)) for found in (ends, band))
-    return Curve(group, doses, values, *inner, shares, found.estimate.pointwise().sources, *outer)
+    lower, upper, band_lower, band_upper = map(_plain, (*ends, *band))
+    sources = found.estimate.pointwise().sources
+    return Curve(group, doses, values, lower, upper, shares, sources, band_lower, band_upper)
 
 
-def interval_by(found: Average, grid: Grid, fitted: FittedMethod, own: FitRows | None, weak: bool) -> Interval:
-    """As `ate_interval` answers; `own` is None where the fit ignores its instruments or the rows are not known."""
-    first, last = map(int, grid.places)
-    interval = effect_of(found, (first, last), grid.t1 - grid.t0, fitted, grid.level, own, weak=weak)
-    return interval if found.estimate.sources else replace(interval, lower=np.nan, upper=np.nan, method=NO_INTERVAL)
-
-
-def method_row(name: str, fitted: FittedMethod, found: Average, interval: Interval, note: str = "") -> MethodRow:
-    """What a fitted method says: its average effect, its curve, and what held-out rows say about it."""
+def method_row(name: str, fitted: FittedMethod, answer: Answered, note: str = "") -> MethodRow:
+    """What a fitted method answers, and what held-out rows say about it."""
     verdict = verdict_of(fitted)
     severity, n_held_out = (None, 0) if verdict is None else (verdict.severity, verdict.evidence.n_held_out)
+    found, interval = answer
     return MethodRow(name, interval, _plain(found.estimate.values), note, severity, n_held_out)
 
 
-def _beside(subject: Subject, diagnosis: Diagnosis, no_instrument: FittedMethod | None, grid: Grid) -> list[MethodRow]:
+def _beside(fit: FitOnRows, diagnosis: Diagnosis, no_instrument: FittedMethod | None, grid: Grid) -> list[MethodRow]:
     """What the diagnosis has fitted beside the method: its no-instrument version, and straight lines."""
-    data, linear, change = subject.data, diagnosis.linear, grid.t1 - grid.t0
+    data, linear, change = fit.data, diagnosis.linear, grid.t1 - grid.t0
     rows = []
     if no_instrument is not None:
-        values = _first_level(average(no_instrument, Query(grid.doses[:, None], subject.rows)).estimate.values)
-        before, after = values[grid.places]
-        name = f"{subject.label} without the instrument"
+        values = _first_level(average(no_instrument, Query(grid.doses[:, None], fit.rows)).estimate.values)
+        before, after = values[list(grid.places)]
         point = Interval(float(after - before), np.nan, np.nan, grid.level, {}, method=NO_INTERVAL)
-        rows.append(MethodRow(name, point, _plain(values), "no-instrument"))
-    if linear is None or data.schema.outcome.width > 1 or subject.estimator == "TSLS":
+        rows.append(MethodRow(f"{fit.label} without the instrument", point, _plain(values), "no-instrument"))
+    if linear is None or data.schema.outcome.width > 1 or fit.estimator == "TSLS":
         return rows
     x, y = (float(np.average(values, weights=data.weights)) for values in (data.treatment, data.outcome))
     line, ols = (_plain(y + slope * (grid.doses - x)) for slope in (linear.coefficient, linear.ols))
     two_stage = _linear_effect(linear.coefficient, linear.std_error, (linear.lower, linear.upper), change, grid.level)
     strength = strength_of(data)
     if strength is not None and strength.usual_is_too_short:
-        pieces = scaled(linear.robust_set, change)
-        lower, upper = (pieces[0][0], pieces[-1][1]) if pieces else (np.nan, np.nan)
-        two_stage = replace(two_stage, lower=lower, upper=upper, method=ANDERSON_RUBIN, pieces=pieces)
+        two_stage = robust_interval(two_stage, scaled(linear.robust_set, change))
     rows.append(MethodRow("2SLS", two_stage, line, "line"))
     least_squares = _linear_effect(linear.ols, linear.ols_std_error, linear.ols_interval, change, grid.level)
     rows.append(MethodRow("OLS", least_squares, ols, "line-without-instrument"))
@@ -342,8 +402,8 @@ def _linear_effect(slope: float, error: float, ends: tuple[float, float], change
     return Interval(slope * change, lower, upper, level, {"sampling": abs(error * change)})
 
 
-def _question(subject: Subject, source: str) -> Question:
-    data = subject.data
+def _question(fit: FitOnRows, source: str) -> Question:
+    data = fit.data
     schema, outcome = data.schema, data.schema.outcome
     meaning = f"the mean of {outcome.name}"
     if outcome.discrete:
@@ -357,10 +417,10 @@ def _question(subject: Subject, source: str) -> Question:
         covariates=tuple(name for block in schema.blocks for name in block.input_names),
         outcome_meaning=meaning,
         treatment_levels=tuple(str(each) for each in schema.treatment.levels or ()),
-        formula=" ".join(subject.formula.split()),
+        formula=" ".join(fit.formula.split()),
         source=source,
         n_rows=data.n_rows,
-        n_dropped=subject.n_dropped,
+        n_dropped=fit.n_dropped,
         weights=data.weights_name if data.weights is not None else "",
         groups=" and ".join(name for name in (data.groups_name, data.second_groups_name) if name),
         columns=_columns(data),

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from bgmiv.analysis.analysis import AnalysisRequest, MethodRow
-from bgmiv.analysis.build import averaged, grid_of, interval_by, method_row
+from bgmiv.analysis.build import answered, grid_of, method_row
 from bgmiv.analysis.markup import clean, element
 from bgmiv.analysis.text import html_table, method_table, text_table
 from bgmiv.data.files import Tabular
@@ -132,13 +132,12 @@ def compare(
     grid = grid_of(schema, data, asked)
     rows = []
     for name, model in named.items():
-        fitted, asked_rows = model._completed(), model._fit_rows()
+        fitted, asked_rows = model._fitted(), model._fit_rows()
         if covariates is not None or not schema.blocks:
             asked_rows = rows_of(fitted.schema, model._read(covariates), n_rows=None if schema.blocks else 1)
         elif asked_rows is None:
             raise ConfigError(f"model {name!r} was loaded and holds no rows. Give the rows asked about as covariates.")
-        found, own = averaged(fitted, asked_rows, grid), model._instrumented_rows()
-        rows.append(method_row(name, fitted, found, interval_by(found, grid, fitted, own, model._weak())))
+        rows.append(method_row(name, fitted, answered(fitted, asked_rows, model._instrumented_rows(), grid)))
     return Comparison(
         outcome=schema.outcome.name,
         treatment=schema.treatment.name,

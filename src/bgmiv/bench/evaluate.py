@@ -14,15 +14,14 @@ import numpy as np
 from filelock import FileLock
 
 from bgmiv._version import versions
+from bgmiv.analysis.build import FitOnRows
 from bgmiv.bench.plan import RunKey, RunSpec, identify
 from bgmiv.bench.store import Row, RowStore
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.query import Rows
 from bgmiv.data.scaling import FixedAffine, Identity, RoleScaling
 from bgmiv.designs import StructuralGrid, make_design
 from bgmiv.effects import predict
 from bgmiv.errors import BGMIVError
-from bgmiv.estimators.fitted import judge_fit
 from bgmiv.executors import Executor
 from bgmiv.fitted import FittedMethod
 from bgmiv.registry import NO_INSTRUMENT, make_config
@@ -146,14 +145,7 @@ def evaluate(spec: RunSpec) -> tuple[Row, FittedMethod | None, IVData]:
         averages = functional_errors(fitted, grid)
         if count := int((~np.isfinite(predicted)).sum()):
             raise ValueError(f"{count} of {len(grid)} grid predictions are not finite")
-        fitted = judge_fit(
-            fitted,
-            data,
-            Rows(data.covariates, data.weights),
-            lambda part: config.fit(part, spec.seed),
-            use_instrument=config.use_instrument,
-            seed=spec.seed,
-        )
+        fitted = FitOnRows(fitted, data, config, spec.seed).judged
     except KeyboardInterrupt:
         # FitInterrupted is also an Exception; an interrupted fit is not a failed one.
         raise

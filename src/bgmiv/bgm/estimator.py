@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
@@ -137,7 +137,7 @@ class BGMIV(SeededEstimator):
         Warns:
             BGMIVWarning: chains have not converged (R-hat above 1.01, or too few effective draws).
         """
-        fitted = self._completed()
+        fitted = self._fitted()
         if isinstance(fitted, FittedWithoutNetworks):
             raise ConfigError(
                 "networks were not trained, and without them there are no latents to draw. Fit "
@@ -155,7 +155,7 @@ class BGMIV(SeededEstimator):
 
     def _config(self) -> BGMIVConfig:
         config = chosen_preset(PRESETS, self.preset)
-        given = {
+        given: dict[str, Any] = {
             name: whole_number(name, getattr(self, name), minimum)
             for name, minimum in (("batch_size", 2), ("members", 1), ("iterations", 0), ("epochs", 0))
             if getattr(self, name) is not None
@@ -176,7 +176,7 @@ class BGMIV(SeededEstimator):
             batch_size=given.get("batch_size", config.batch_size),
             scaling=self.scaling or config.scaling,
             ensemble=ensemble,
-            initial=replace(config.initial, iterations=given.get("iterations", config.initial.iterations)),
+            initial=replace(cast(Any, config.initial), iterations=given.get("iterations", config.initial.iterations)),
             alternating=replace(
                 config.alternating,
                 epochs=given.get("epochs", config.alternating.epochs),

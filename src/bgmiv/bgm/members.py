@@ -261,7 +261,7 @@ def train(
 
 @partial(run_once, static_argnames=("program", "several"))
 def _begin(
-    program: EGMProgram | JointProgram | AlternatingProgram, model: BGMIVModel, given: Array | None, *, several: bool
+    program: EGMProgram | JointProgram | AlternatingProgram, model: BGMIVModel, given: Any, *, several: bool
 ) -> Any:
     """The first state of a phase, by one program: leaf by leaf its optimisers would compile dozens."""
     return jax.vmap(program.init)(model, given) if several else program.init(model, given)

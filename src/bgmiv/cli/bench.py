@@ -254,7 +254,7 @@ def _opened(folder: Path) -> RowStore:
 
 def _print_status(plan: Plan, store: RowStore) -> None:
     state = store.state(plan.keys)
-    parts = (plan.keys, state.done, state.running, state.failed, state.missing)
+    parts: tuple[Any, ...] = (plan.keys, state.done, state.running, state.failed, state.missing)
     counts = [Counter(each.spec.cell for each in part) for part in parts]
     lines: list[tuple[object, ...]] = []
     for cell in counts[0]:

@@ -48,10 +48,11 @@ def run_spec(spec: RunSpec) -> DemoResult:
     if fitted is None:
         return DemoResult(row)
     model = make_model(spec.method, spec.preset, spec.seed, {})
-    model._keep(fitted, data, model._config(), spec.seed)
+    model._keep(fitted, spec.seed, None, "", 0, {})
     with warnings.catch_warnings():
         # The page says what there is to warn of.
         warnings.simplefilter("ignore", BGMIVWarning)
+        model._attach(data, model._config())
         analysis = model.analysis(
             by="time",
             title="What would demand be if we set the price?",

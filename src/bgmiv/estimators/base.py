@@ -12,19 +12,19 @@ import numpy as np
 
 from bgmiv._io import check_process
 from bgmiv.analysis.analysis import Analysis, AnalysisRequest
+from bgmiv.analysis.build import FitOnRows
 from bgmiv.covariance import check_clusters
 from bgmiv.data.formula import FormulaReader, formula_file, from_formula
 from bgmiv.data.ivdata import Covariance, IVData, from_frame
 from bgmiv.data.messages import warn_user
 from bgmiv.data.schema import RoleKind
-from bgmiv.data.table import ColumnReader, Missing, is_table, table_rows
+from bgmiv.data.table import ColumnReader, Missing, table_rows
 from bgmiv.diagnostics.verdict import verdict_of
-from bgmiv.errors import ArgumentError, ConfigError, FitWarning, ModelFileError, NotFittedError, WeakInstrumentWarning
+from bgmiv.errors import ArgumentError, ConfigError, FitWarning, ModelFileError, WeakInstrumentWarning
 from bgmiv.estimators.arguments import checked_arguments, unknown_argument
-from bgmiv.estimators.fitted import FitOnRows, MethodConfig
 from bgmiv.estimators.questions import QuestionsMixin
 from bgmiv.estimators.saved import SavedModel, data_again, fitted_name, reader_of, saved_model, to_save, write_saved
-from bgmiv.fitted import FittedMethod
+from bgmiv.fitted import FittedMethod, MethodConfig
 from bgmiv.persist.folder import ModelFiles, read_model
 from bgmiv.progress import HistoryRow, reporter_for
 
@@ -60,7 +60,6 @@ class IVEstimator(QuestionsMixin):
     outcome_kind: RoleKind = "auto"
     covariance: Covariance = "auto"
 
-    reader_: ColumnReader | FormulaReader | None
     sampling_: dict[str, str]
     """Names of the columns of weights and clusters, where there are any: "weights", "groups", "second_groups"."""
 
@@ -296,8 +295,8 @@ class IVEstimator(QuestionsMixin):
         model = saved.estimator
         if not isinstance(model, cls):
             raise ModelFileError(f"{folder} holds no {cls.__name__}. bgmiv.load opens models of any method.")
-        model._keep(saved.fitted, None, model._config(), saved.seed, reader_of(saved), saved.formula, saved.n_dropped)
-        model.sampling_, model.saved_analysis_ = saved.sampling, saved.analysis
+        model._keep(saved.fitted, saved.seed, reader_of(saved), saved.formula, saved.n_dropped, saved.sampling)
+        model.saved_analysis_ = saved.analysis
         return model
 
     def attach_data(self, data: Any) -> Self:
@@ -315,11 +314,8 @@ class IVEstimator(QuestionsMixin):
         Warns:
             WeakInstrumentWarning: the instruments are too weak for usual intervals.
         """
-        fitted = self._fitted()
-        self.data_ = data_again(fitted.schema, self.sampling_, self.formula_, data, self.covariance)
-        config = type(self)(**self.fit_params_)._config()
-        self._on_rows, self._answers = FitOnRows(fitted, self.data_, config, self.seed_), {}
-        self._warn_weak()
+        rows = data_again(self._fitted().schema, self.sampling_, self.formula_, data, self.covariance)
+        self._attach(rows, type(self)(**self.fit_params_)._config())
         return self
 
     def _kinds(self) -> dict[str, Any]:
@@ -340,15 +336,24 @@ class IVEstimator(QuestionsMixin):
         seed = self._seed()
         with reporter_for(self.progress, type(self).__name__) as reporter:
             fitted = config.fit(data, seed, reporter)
-        self._keep(fitted, data, config, seed, reader, formula, n_dropped)
+        names = {name: getattr(data, f"{name}_name") for name in ("weights", "groups", "second_groups")}
+        sampling = {argument: name for argument, name in names.items() if name}
+        self._keep(fitted, seed, reader, formula, n_dropped, sampling)
+        self._attach(data, config)
         verdict = verdict_of(fitted)
         if verdict is not None and verdict.severity in ("doubtful", "failed"):
             warn_user(verdict.sentence, FitWarning)
-        self._warn_weak()
         return self
 
-    def _warn_weak(self) -> None:
-        if self._weak():
+    def _attach(self, data: IVData, config: MethodConfig) -> None:
+        """Take these rows for those of the fit; what was worked out of others is forgotten."""
+        settings = {name: repr(value)[:200] for name, value in self._changed(self.fit_params_).items()}
+        method, formula, n_dropped = type(self).__name__, self.formula_, self.n_dropped_
+        self.data_, self._answers = data, {}
+        self._on_rows = FitOnRows(
+            self.fitted_, data, config, self.seed_, method, settings, formula, n_dropped, self.progress
+        )
+        if self._on_rows.weak:
             warn_user(
                 "the instruments are too weak for usual intervals. ate_interval() gives a robust set where there is "
                 "one; other intervals are too narrow and say so. diagnose() says how weak the instruments are.",
@@ -358,37 +363,17 @@ class IVEstimator(QuestionsMixin):
     def _keep(
         self,
         fitted: FittedMethod,
-        data: IVData | None,
-        config: MethodConfig,
         seed: int,
-        reader: ColumnReader | FormulaReader | None = None,
-        formula: str = "",
-        n_dropped: int = 0,
+        reader: ColumnReader | FormulaReader | None,
+        formula: str,
+        n_dropped: int,
+        sampling: dict[str, str],
     ) -> None:
         """Take a fitted result for this estimator's own; what was worked out of an earlier one is forgotten."""
-        self.fitted_, self.seed_, self.data_, self.reader_ = fitted, seed, data, reader
+        self.fitted_, self.seed_, self.reader_, self.sampling_ = fitted, seed, reader, sampling
         self.formula_, self.n_dropped_, self.fit_params_ = formula, n_dropped, self.get_params()
-        names = {name: getattr(data, f"{name}_name", "") for name in ("weights", "groups", "second_groups")}
-        self.sampling_ = {argument: name for argument, name in names.items() if name}
-        self._on_rows = None if data is None else FitOnRows(fitted, data, config, seed)
-        self.saved_analysis_, self._answers = None, {}
-
-    def _read(self, covariates: Any) -> Any:
-        """Covariates as the fit saw them: those of a table by name, through the terms of a formula if there was one."""
-        reader = self.reader_
-        if reader is None or covariates is None or not is_table(covariates):
-            return covariates
-        return reader.covariates(covariates)
-
-    def _fitted(self) -> FittedMethod:
-        if not hasattr(self, "fitted_"):
-            raise NotFittedError(
-                f"this {type(self).__name__} is not fitted yet: call fit(outcome, treatment, instruments=..., "
-                "covariates=...) first."
-            )
-        if self.fitted_.compiled:
-            check_process()
-        return self.fitted_
+        self.data_ = self._on_rows = self.saved_analysis_ = None
+        self._answers = {}
 
     @property
     def history_(self) -> tuple[HistoryRow, ...]:

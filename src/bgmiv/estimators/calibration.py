@@ -20,17 +20,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bgmiv.analysis.build import FitOnRows
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind
 from bgmiv.diagnostics.checks import Change, changes_of
 from bgmiv.effects import Average, FitRows, average, effect_of, estimate_at, require_intervals
 from bgmiv.errors import BGMIVError, ConfigError, DataError
-from bgmiv.estimators.fitted import FitOnRows, MethodConfig
 from bgmiv.executors import Executor
-from bgmiv.fitted import FittedMethod
+from bgmiv.fitted import FittedMethod, MethodConfig
 from bgmiv.intervals import ANDERSON_RUBIN, Estimate, Floats, Interval, check_level, interval_of
-from bgmiv.linear_iv import strength_of
 from bgmiv.numerals import percent
 from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.sieve.fit import SieveConfig, fit_sieve
@@ -183,7 +182,7 @@ def calibrate(own: FitOnRows, t0: Any, t1: Any, *, repeats: int, level: float, e
     require_intervals(own.fitted)
     if not own.use_instrument:
         raise DataError("this fit ignores its instruments. Calibrate one that uses them.")
-    fitted, change = own.complete, changes_of(data)[0]
+    fitted, change = own.fitted, changes_of(data)[0]
     if t0 is not None:
         first, last = (float(data.schema.check_treatment(t, 1)[0]) for t in (t0, t1))
         change = Change(first, last, f"from {t0} to {t1}")
@@ -219,13 +218,10 @@ def _run(item: _Repeat) -> Ratios | None:
     except BGMIVError:
         return None
     own = FitRows(item.data, Rows(item.data.covariates, item.data.weights))
-    fitted = fitted.with_uncertainty(*own)
     averages, points = _answers(fitted, item.data, item.doses, item.observed)
-    strength = strength_of(item.data, fitted.first_stage_f)
-    size, weak = float(item.doses[1] - item.doses[0]), strength is not None and strength.usual_is_too_short
+    size = float(item.doses[1] - item.doses[0])
     default, usual = (
-        effect_of(averages, (0, 1), size, fitted, item.level, own, method=method, weak=weak)
-        for method in ("auto", "usual")
+        effect_of(averages, (0, 1), size, fitted, item.level, own, method=method) for method in ("auto", "usual")
     )
     curve = averages.estimate.map(lambda values: values[2:])
     return {

@@ -1,11 +1,10 @@
-"""What a method gives: a frozen config that fits, and a fitted result that answers questions."""
+"""What methods share: presets, checks of their data, and a fitted function that is linear in its coefficients."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Protocol, Self, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -14,25 +13,18 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray, role_label
 from bgmiv.data.query import Encoded, Query, Rows
 from bgmiv.data.schema import Schema
-from bgmiv.diagnostics.held_out import cross_fitted, held_out_evidence
-from bgmiv.diagnostics.moments import MAX_TESTED
-from bgmiv.effects import FitRows
 from bgmiv.errors import ConfigError, DataError
-from bgmiv.fitted import FitEvidence, FittedMethod
+from bgmiv.fitted import FittedMethod, MethodConfig
 from bgmiv.intervals import Floats, Source
-from bgmiv.linear_iv import strength_of
 from bgmiv.preprocess.reduction import FittedReduction
-from bgmiv.progress import Reporter, silent
 from bgmiv.sieve.bases import SieveFunction
 from bgmiv.support import LinearSupport
 
 __all__ = [
-    "FitOnRows", "FittedSieve", "MethodConfig", "check_instrument", "check_no_weights", "check_one_number",
-    "chosen_preset", "judge_fit",
+    "FittedSieve", "MethodConfig", "check_instrument", "check_no_weights", "check_one_number", "chosen_preset",
 ]  # fmt: skip
 
 C = TypeVar("C")
-F = TypeVar("F", bound="FittedMethod")
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,113 +81,6 @@ class FittedSieve(FittedMethod):
         no_rows = np.zeros((1, 0))
         found = middle.factors(Query(query.treatment, Rows(no_rows)), (no_rows, no_rows, no_rows, no_rows))
         return tuple(source._replace(factors=source.factors[..., 0]) for source in found)
-
-
-class MethodConfig(Protocol):
-    """A method: a frozen config that fits; a dataclass with the field `use_instrument`, or one that replaces less."""
-
-    def fit(self, data: IVData, seed: int = 0, reporter: Reporter = silent) -> FittedMethod:
-        """Fit on validated data; the same seed gives the same fit."""
-
-    def without_instrument(self) -> Self:
-        """The same method with its instruments ignored."""
-        return replace(cast(Any, self), use_instrument=False)
-
-
-def judge_fit(
-    fitted: F, data: IVData, rows: Rows, refit: Callable[[IVData], FittedMethod], *, use_instrument: bool, seed: int = 0
-) -> F:
-    """The same fit with all that held-out rows say of it.
-
-    Args:
-        fitted: the fit.
-        data: the rows of the fit, whose covariates `rows` holds.
-        rows: see `data`.
-        refit: the same method on other rows, for one in closed form: it holds rows out afterwards.
-        use_instrument: False for a fit that ignores its instruments, of which their checks say nothing.
-        seed: of the moment test's bootstrap.
-    """
-    known = FitEvidence() if fitted.evidence is None else fitted.evidence
-    if not use_instrument:
-        return replace(cast(Any, fitted), evidence=known)
-    known = replace(known, linear=known.linear or fitted.is_linear)
-    found = fitted.held_out_predictions(data, rows, MAX_TESTED)
-    if found is None and fitted.closed_form:
-        found = cross_fitted(data, lambda part: refit(part).at, MAX_TESTED)
-    evidence = held_out_evidence(known, found, data, seed, strength_of(data, fitted.first_stage_f))
-    return replace(cast(Any, fitted), evidence=evidence)
-
-
-class FitOnRows:
-    """A fit and the rows it was made of, with what is worked out of both when it is first asked for.
-
-    Args:
-        fitted: the fit.
-        data: its rows.
-        config: its method.
-        seed: of the fit.
-    """
-
-    def __init__(self, fitted: FittedMethod, data: IVData, config: MethodConfig, seed: int) -> None:
-        """Nothing is worked out yet."""
-        self.fitted, self.data, self.config, self.seed = fitted, data, config, seed
-        self.use_instrument: bool = getattr(config, "use_instrument", True)
-
-    @cached_property
-    def rows(self) -> Rows:
-        """The covariates of the rows, with what was computed of them."""
-        return Rows(self.data.covariates, self.data.weights, self.data.index)
-
-    @cached_property
-    def complete(self) -> FittedMethod:
-        """The fit with what intervals need."""
-        return self.fitted.with_uncertainty(self.data, self.rows)
-
-    @cached_property
-    def judged(self) -> FittedMethod:
-        """The complete fit with all that held-out rows say of it."""
-        return judge_fit(
-            self.complete,
-            self.data,
-            self.rows,
-            lambda part: self.config.fit(part, self.seed),
-            use_instrument=self.use_instrument,
-            seed=self.seed,
-        )
-
-    @property
-    def known(self) -> FittedMethod:
-        """The complete fit, with what held-out rows say of it if that was asked for."""
-        return self.judged if "judged" in vars(self) else self.complete
-
-    @property
-    def instrumented(self) -> FitRows | None:
-        """The rows, if the fit uses their instruments."""
-        return FitRows(self.data, self.rows) if self.use_instrument else None
-
-    @cached_property
-    def weak(self) -> bool:
-        """Whether the instruments are so weak that an average effect has a robust set."""
-        if not self.use_instrument:
-            return False
-        strength = strength_of(self.data, self.fitted.first_stage_f)
-        return strength is not None and strength.usual_is_too_short
-
-    def refit_config(self, **changes: Any) -> MethodConfig:
-        """The method for another fit, which keeps no unfinished fit; settings that it does not have stay out."""
-        settings = {"checkpoint": None} | changes
-        own = {name: value for name, value in settings.items() if hasattr(self.config, name)}
-        return cast(MethodConfig, replace(cast(Any, self.config), **own))
-
-    def without_instrument(self, reporter: Reporter) -> FittedMethod | None:
-        """The same method fitted without the instruments; None if this one ignores them already."""
-        if not self.use_instrument:
-            return None
-        evidence = self.fitted.evidence
-        # The two are compared: nothing but the instruments may differ between them.
-        without_networks = evidence is not None and evidence.networks not in (None, "trained")
-        config = self.refit_config(**({"networks": False} if without_networks else {}))
-        return config.without_instrument().fit(self.data, self.seed, reporter)
 
 
 def chosen_preset(presets: Mapping[str, Callable[[], C]], name: str) -> C:

@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, get_args
 
 import numpy as np
 
+from bgmiv._io import check_process
 from bgmiv.analysis import plots
 from bgmiv.analysis.analysis import Analysis, AnalysisArguments, AnalysisRequest
-from bgmiv.analysis.build import Subject, build_analysis
+from bgmiv.analysis.build import FitOnRows, build_analysis
 from bgmiv.analysis.page import check_path, write_report
+from bgmiv.data.formula import FormulaReader
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import warn_user
 from bgmiv.data.query import Query, Rows, query_along, query_at, rows_of
-from bgmiv.data.table import Table
+from bgmiv.data.table import ColumnReader, Table, is_table
 from bgmiv.diagnostics.checks import Diagnosis, diagnose
 from bgmiv.diagnostics.sensitivity import Sensitivity, sensitivity
 from bgmiv.diagnostics.verdict import Verdict, verdict_of
 from bgmiv.effects import DoseResponse, FitRows, Method, average_effect, contrast, estimate_at, interval_at, slope_query
 from bgmiv.effects import average as average_over
-from bgmiv.errors import ConfigError, DataError, SupportWarning, WeakInstrumentWarning
+from bgmiv.errors import ConfigError, DataError, NotFittedError, SupportWarning, WeakInstrumentWarning
 from bgmiv.estimators.arguments import checked_arguments, unknown_argument
 from bgmiv.estimators.calibration import Calibration, calibrate
-from bgmiv.estimators.fitted import FitOnRows
 from bgmiv.executors import Executor, InProcess
 from bgmiv.fitted import FittedMethod
 from bgmiv.intervals import ANDERSON_RUBIN, Band, Estimate, Interval, check_level, interval_of
-from bgmiv.progress import reporter_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,7 +53,7 @@ _NO_ROWS = (
 )
 
 
-class QuestionsMixin(ABC):
+class QuestionsMixin:
     """`predict`, `effect`, `ate`, `marginal_effect`, `dose_response`, each with an `_interval`, and `in_support`.
 
     Averages (`ate`, `dose_response`) are taken over the rows of the fit unless other covariates are given. Beyond
@@ -70,29 +69,30 @@ class QuestionsMixin(ABC):
     formula_: str
     n_dropped_: int
     fit_params_: dict[str, Any]
-    progress: bool | None
+    reader_: ColumnReader | FormulaReader | None
     saved_analysis_: Analysis | None
     """The analysis that a loaded model was saved with."""
     _on_rows: FitOnRows | None = None
     _answers: dict[Any, Any]
     """Diagnoses and analyses of this fit, by what was asked."""
 
-    @abstractmethod
     def _fitted(self) -> FittedMethod:
-        """The fitted result; raises `NotFittedError` if there is none."""
+        """The fitted result."""
+        if not hasattr(self, "fitted_"):
+            raise NotFittedError(
+                f"this {type(self).__name__} is not fitted yet: call fit(outcome, treatment, instruments=..., "
+                "covariates=...) first."
+            )
+        if self.fitted_.compiled:
+            check_process()
+        return self.fitted_
 
-    @abstractmethod
     def _read(self, covariates: Any) -> Any:
-        """Covariates as the fit saw them."""
-
-    @abstractmethod
-    def _changed(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Those of these arguments that differ from their defaults."""
-
-    def _completed(self) -> FittedMethod:
-        """The fitted result with what intervals need."""
-        fitted = self._fitted()
-        return fitted if self._on_rows is None else self._on_rows.complete
+        """Covariates as the fit saw them: those of a table by name, through the terms of a formula if there was one."""
+        reader = self.reader_
+        if reader is None or covariates is None or not is_table(covariates):
+            return covariates
+        return reader.covariates(covariates)
 
     def _with_rows(self) -> FitOnRows:
         """The fit with its rows; raises `DataError` if this is a loaded model without any."""
@@ -107,7 +107,7 @@ class QuestionsMixin(ABC):
 
     def _instrumented_rows(self) -> FitRows | None:
         """The rows of the fit, if the estimator still has them and uses their instruments."""
-        return None if self._on_rows is None else self._on_rows.instrumented
+        return None if self._on_rows is None else self._on_rows.own
 
     def _weak(self) -> bool:
         """Whether the instruments of these rows are so weak that an average effect has a robust set."""
@@ -126,18 +126,14 @@ class QuestionsMixin(ABC):
         Warns:
             SupportWarning: most rows lie where the data show nothing, so that the answer is an extrapolation.
         """
-        query = self._query_at(treatment, covariates)
-        self._warn_outside(query)
-        return np.asarray(estimate_at(self._fitted(), query).values[0])
+        return self._of_rows(self._query_at(treatment, covariates), _first)
 
     def predict_interval(
         self, treatment: Any, covariates: Any = None, *, level: float = 0.95, band: Band = "pointwise"
     ) -> Interval:
         """`predict` with an interval at each row, or with a uniform band that holds g at all rows at once."""
-        query = self._query_at(treatment, covariates)
-        fitted = self._completed()
-        shown: dict[str, Any] = {"probability": fitted.schema.outcome.discrete, "band": band}
-        return self._of_rows(interval_at(fitted, query, level, _first, **shown))
+        query, discrete = self._query_at(treatment, covariates), self._fitted().schema.outcome.discrete
+        return self._interval_of_rows(query, _first, level, probability=discrete, band=band)
 
     def effect(self, covariates: Any = None, *, t0: Any, t1: Any) -> np.ndarray:
         """g(t1, v) - g(t0, v) for every row: what setting the treatment to t1 instead of t0 would change.
@@ -146,13 +142,11 @@ class QuestionsMixin(ABC):
             covariates: the rows; by default those of the fit.
             t0, t1: a treatment for all rows or one a row.
         """
-        query = self._query_pair(t0, t1, covariates)
-        self._warn_outside(query)
-        return contrast(estimate_at(self._fitted(), query)).values
+        return self._of_rows(self._query_pair(t0, t1, covariates), contrast)
 
     def effect_interval(self, covariates: Any = None, *, t0: Any, t1: Any, level: float = 0.95) -> Interval:
         """`effect` with an interval at each row."""
-        return self._of_rows(interval_at(self._completed(), self._query_pair(t0, t1, covariates), level, contrast))
+        return self._interval_of_rows(self._query_pair(t0, t1, covariates), contrast, level)
 
     @checked_arguments
     def ate(
@@ -206,14 +200,14 @@ class QuestionsMixin(ABC):
             WeakInstrumentWarning: the robust set is wanted, and this is a loaded model without the rows of it.
         """
         query = self._query_average(t0, t1, covariates, sample_weight, rows)
-        own, fitted, weak = self._instrumented_rows(), self._completed(), self._weak()
-        if weak and own is None and method == "auto":
+        own, fitted = self._instrumented_rows(), self._fitted()
+        if own is None and method == "auto" and self._weak():
             warn_user(
                 "the instruments are too weak for this interval: it is too narrow, and a loaded model has no rows for "
                 "the robust set. Give them with attach_data(table).",
                 WeakInstrumentWarning,
             )
-        found = average_effect(fitted, query, level, own, method=method, weak=weak)
+        found = average_effect(fitted, query, level, own, method=method)
         self._warn_share(float(found.in_support))
         # Where the robust set could have been given and was not, the usual interval is good enough.
         schema = fitted.schema
@@ -222,20 +216,15 @@ class QuestionsMixin(ABC):
 
     def marginal_effect(self, treatment: Any, covariates: Any = None, *, step: float) -> np.ndarray:
         """The slope of g in the treatment at each row, over a step in units of the treatment."""
-        query = self._query_slope(treatment, covariates, step)
-        self._warn_outside(query)
-        return contrast(estimate_at(self._fitted(), query)).values / step
+        query = slope_query(self._fitted(), treatment, self._read(covariates), step)
+        return self._of_rows(query, contrast) / step
 
     def marginal_effect_interval(
         self, treatment: Any, covariates: Any = None, *, step: float, level: float = 0.95
     ) -> Interval:
         """`marginal_effect` with an interval at each row."""
-        query = self._query_slope(treatment, covariates, step)
-        return self._of_rows(
-            interval_at(
-                self._completed(), query, level, lambda found: contrast(found).map(lambda values: values / step)
-            )
-        )
+        query = slope_query(self._fitted(), treatment, self._read(covariates), step)
+        return self._interval_of_rows(query, lambda pair: contrast(pair).map(lambda change: change / step), level)
 
     @checked_arguments
     def dose_response(
@@ -271,7 +260,7 @@ class QuestionsMixin(ABC):
         `in_support` is, for an average, the share of rows for which the data show the treatment.
         """
         query = self._query_along(treatments, covariates, sample_weight)
-        fitted = self._completed()
+        fitted = self._fitted()
         labels = tuple(np.atleast_1d(np.asarray(treatments)).tolist())
         shown: dict[str, Any] = {"probability": fitted.schema.outcome.discrete, "labels": labels, "band": band}
         if not average:
@@ -309,44 +298,18 @@ class QuestionsMixin(ABC):
             if name not in AnalysisArguments.__annotations__:
                 raise unknown_argument("analysis", name, AnalysisArguments.__annotations__)
         given: dict[str, Any] = {name: value for name, value in request.items() if value is not None}
-        others = {str(name): other._subject() for name, other in given.get("compare", {}).items()}
+        others = {str(name): other._with_rows() for name, other in given.get("compare", {}).items()}
         asked = AnalysisRequest.of(**given)
         self._fitted()
         saved = self.saved_analysis_
         if self._on_rows is None and saved is not None and (not given or replace(asked, labels=()) == saved.request):
             return saved
-        self._with_rows()
-        key = (asked, *others.values())
+        own, key = self._with_rows(), (asked, *others.values())
         if key not in self._answers:
             diagnosis = self.diagnose(no_instrument=asked.no_instrument, level=asked.level)
-            other = self._no_instrument_fit() if asked.no_instrument else None
-            self._answers[key] = build_analysis(asked, self._subject(), diagnosis, other, others)
+            other = own.without_instrument if asked.no_instrument else None
+            self._answers[key] = build_analysis(asked, own, diagnosis, other, others)
         return cast(Analysis, self._answers[key])
-
-    def _subject(self) -> Subject:
-        """The fitted method with what an analysis shows of it; the same object for the same fit."""
-        own = self._with_rows()
-        if "subject" not in self._answers:
-            self._answers["subject"] = Subject(
-                fitted=own.judged,
-                data=own.data,
-                rows=own.rows,
-                estimator=type(self).__name__,
-                settings={name: repr(value)[:200] for name, value in self._changed(self.fit_params_).items()},
-                seed=self.seed_,
-                use_instrument=own.use_instrument,
-                formula=self.formula_,
-                n_dropped=self.n_dropped_,
-            )
-        return cast(Subject, self._answers["subject"])
-
-    def _no_instrument_fit(self) -> FittedMethod | None:
-        """The same method fitted without the instruments; None if this one ignores them already."""
-        own = self._with_rows()
-        if "no instrument" not in self._answers:
-            with reporter_for(self.progress, f"{type(self).__name__} (no instrument)") as reporter:
-                self._answers["no instrument"] = own.without_instrument(reporter)
-        return cast("FittedMethod | None", self._answers["no instrument"])
 
     @property
     def verdict_(self) -> Verdict:
@@ -393,7 +356,7 @@ class QuestionsMixin(ABC):
         own = self._with_rows()
         key = ("diagnosis", no_instrument is None or bool(no_instrument), 0.95 if level is None else float(level))
         if key not in self._answers:
-            other = self._no_instrument_fit() if key[1] else None
+            other = own.without_instrument if key[1] else None
             found = diagnose(own.data, own.rows, own.judged, no_instrument=other, level=key[2], seed=self.seed_)
             self._answers[key] = found
         return cast(Diagnosis, self._answers[key])
@@ -419,7 +382,7 @@ class QuestionsMixin(ABC):
             (1.7, 2.3)
         """
         own = self._with_rows()
-        return sensitivity(own.data, gamma, level=level, fitted=own.complete, rows=own.rows)
+        return sensitivity(own.data, gamma, level=level, fitted=own.fitted, rows=own.rows)
 
     def calibrate(
         self,
@@ -560,9 +523,6 @@ class QuestionsMixin(ABC):
     def _query_along(self, treatments: Any, covariates: Any, weights: Any = None) -> Query:
         return query_along(self._fitted().schema, treatments, self._rows(covariates, weights))
 
-    def _query_slope(self, treatment: Any, covariates: Any, step: float) -> Query:
-        return slope_query(self._fitted(), treatment, self._read(covariates), step)
-
     def _rows(self, covariates: Any, weights: Any, *, n_rows: int = 1) -> Rows:
         """The rows asked about: those given, or those of the fit."""
         schema, own = self._fitted().schema, self._fit_rows()
@@ -570,12 +530,17 @@ class QuestionsMixin(ABC):
             return rows_of(schema, own, weights=weights)
         return rows_of(schema, self._read(covariates), n_rows=None if schema.blocks else n_rows, weights=weights)
 
-    def _warn_outside(self, query: Query) -> None:
+    def _of_rows(self, query: Query, change: Callable[[Estimate], Estimate]) -> np.ndarray:
+        """A function of g at each row, with a warning where most are extrapolations."""
         few = query.drawn(_MAX_SUPPORT_ROWS)
         self._warn_share(float(np.mean(self._fitted().in_support(few) @ few.rows.shares)))
+        return np.asarray(change(estimate_at(self._fitted(), query)).values)
 
-    def _of_rows(self, found: Interval) -> Interval:
-        """Intervals of single rows, with a warning where most are extrapolations."""
+    def _interval_of_rows(
+        self, query: Query, change: Callable[[Estimate], Estimate], level: float, **shown: Any
+    ) -> Interval:
+        """The same with an interval at each row."""
+        found = interval_at(self._fitted(), query, level, change, **shown)
         self._warn_share(float(np.mean(found.in_support)))
         return self._noted(found, "row")
 
