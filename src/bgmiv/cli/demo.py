@@ -12,8 +12,20 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 from typer import Exit, Option
 
 from bgmiv._io import write_whole
-from bgmiv.cli.options import AsJson, Overwrite, Preset, Seed, make_model, naming_option, usable_folder, writable_file
-from bgmiv.cli.output import counted, echo, print_json, print_table
+from bgmiv.cli.shared import (
+    AsJson,
+    Overwrite,
+    Preset,
+    Seed,
+    counted,
+    echo,
+    make_model,
+    naming_option,
+    print_json,
+    print_table,
+    usable_folder,
+    writable_file,
+)
 from bgmiv.errors import BGMIVError, BGMIVWarning
 from bgmiv.executors import LocalPool, available_cores
 from bgmiv.registry import method_label

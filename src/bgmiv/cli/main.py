@@ -19,7 +19,7 @@ from bgmiv._version import VERSION
 from bgmiv.cli import fit, saved
 from bgmiv.cli.bench import gc, merge, plans, report, run, show, status
 from bgmiv.cli.demo import EMPIRICAL, demo, empirical_command, mnist
-from bgmiv.cli.output import Commands
+from bgmiv.cli.shared import Commands
 
 __all__ = ["app", "main"]
 
