@@ -146,25 +146,26 @@ def read_data(file: Path, form: Any) -> Any:
 class ColumnRoles(NamedTuple):
     """What the columns of a table are, as the estimators take it."""
 
-    formula: str | None
-    names: dict[str, Any]  # of the columns by their roles; empty with a formula
+    names: dict[str, Any]  # the formula, or the columns by their roles
     shared: dict[str, Any]  # what `fit_formula` and `fit_table` both take
     settings: dict[str, str]  # what the estimator takes: kinds and covariance
 
     def fit(self, model: IVEstimator, table: Any) -> IVEstimator:
         """The estimator fitted on the table, by formula or by names."""
-        if self.formula is not None:
-            return model.fit_formula(self.formula, table, **self.shared)
-        return model.fit_table(table, **self.names, **self.shared)
+        fit = model.fit_formula if "formula" in self.names else model.fit_table
+        return fit(data=table, **self.names, **self.shared)
 
     def complete_rows(self, table: Any) -> Any:
         """Which rows of the table have a value in every column that the fit uses."""
         from bgmiv.data.formula import formula_columns
         from bgmiv.data.table import complete_rows
 
-        used = [] if self.formula is None else [*formula_columns(self.formula, table)]
-        for names in (*self.names.values(), self.shared["sample_weight"], self.shared["clusters"]):
-            used += [names] if isinstance(names, str) else names or []
+        used: list[str] = []
+        for role, names in (self.names | self.shared).items():
+            if role == "formula":
+                used += formula_columns(names, table)
+            elif role not in ("missing", "blocks"):
+                used += [names] if isinstance(names, str) else names or []
         return complete_rows(table, dict.fromkeys(used))
 
 
@@ -225,25 +226,20 @@ def column_roles(
     elif given:
         raise option_error(f"give a formula or {given[0]}, not both", "--formula")
     else:
-        names = {}
+        names = {"formula": formula}
         with naming_option("--formula"):
             outcome, treatment, *_ = split_formula(formula)
-    kinds = _declared_kinds(kind)
+    kinds = {}
+    for entry in split_commas(kind):
+        name, _, declared = entry.rpartition("=")
+        if not name or declared not in ("continuous", "binary", "categorical"):
+            raise option_error(f"{entry!r} is not COLUMN=KIND with continuous, binary or categorical", "--kind")
+        kinds[name] = declared
     roles = {"treatment_kind": str(treatment), "outcome_kind": str(outcome)}
     settings = {role: kinds.pop(name) for role, name in roles.items() if name in kinds}
     name_settings(functools.partial(_as_option, roles))
     shared = {"sample_weight": sample_weight, "clusters": split_commas(clusters) or None, "missing": missing}
-    return ColumnRoles(formula, names, {**shared, "blocks": kinds or None}, {**settings, "covariance": covariance})
-
-
-def _declared_kinds(declarations: list[str] | None) -> dict[str, str]:
-    kinds = {}
-    for entry in split_commas(declarations):
-        name, _, kind = entry.rpartition("=")
-        if not name or kind not in ("continuous", "binary", "categorical"):
-            raise option_error(f"{entry!r} is not COLUMN=KIND with continuous, binary or categorical", "--kind")
-        kinds[name] = kind
-    return kinds
+    return ColumnRoles(names, {**shared, "blocks": kinds or None}, {**settings, "covariance": covariance})
 
 
 def _as_option(roles: Mapping[str, str], name: str, value: object, column: str) -> str:
@@ -283,11 +279,8 @@ METHOD_CHOICE = choice(method_names())
 
 def usable_folder(path: Path, option: str) -> Path:
     """Refuse a path that is a file, or that lies under one or where nothing can be written."""
-    nearest = next(parent for parent in (path.absolute(), *path.absolute().parents) if os.path.exists(parent))
-    if not nearest.is_dir():
-        raise option_error(f"{nearest} is a file; name a folder", option)
     with naming_option(option):
-        check_writable(nearest)
+        check_writable(path)
     return path
 
 
