@@ -47,7 +47,6 @@ def read_rows(rows: Iterable[Row]) -> pd.DataFrame:
 
     - `ok`: whether the fit gave a result;
     - `mse`, `inside`, `outside`: structural errors in the design's unit, missing where the fit failed;
-    - `versions`: of the libraries, by name; `libraries`: the same as one text;
     - `current`: whether tables use the row. A cell (design, n, rho, method, preset) never mixes versions of method and
       design: where it has rows of today's they are used alone, and otherwise those of the version that made its newest;
     - `outdated`: whether another version of method or design made it than today's.
@@ -66,13 +65,8 @@ def read_rows(rows: Iterable[Row]) -> pd.DataFrame:
     errors = {"mse": "structural_mse", "inside": "structural_mse_in_support", "outside": "structural_mse_outside"}
     for name, field in errors.items():
         frame[name] = frame[field].astype(float) / units
-    libraries = [dict(sorted(row.versions.items())) for row in rows]
-    frame = frame.assign(
-        ok=frame["status"] == "ok",
-        versions=libraries,
-        libraries=[", ".join(f"{name} {number}" for name, number in each.items()) for each in libraries],
-        outdated=[todays_key(row.spec) not in (None, row.key) for row in rows],
-    )
+    frame["ok"] = frame["status"] == "ok"
+    frame["outdated"] = [todays_key(row.spec) not in (None, row.key) for row in rows]
     time = pd.to_datetime(frame["timestamp"], utc=True, errors="coerce", format="ISO8601")
     versions = ["method_version", "design_version"]
     ordered = frame.assign(time=time, todays=~frame["outdated"]).sort_values(
@@ -185,15 +179,15 @@ def error_figure(rows: pd.DataFrame, design: str) -> Figure:
         for (method, preset, label), fits in own[own["rho"] == rho].groupby(["method", "preset", "label"], sort=False):
             errors = fits.groupby("n")["mse"].agg(["mean", "std", "min"]).fillna(0.0)
             below = np.minimum(errors["std"], errors["mean"] - errors["min"])
-            style, variant = method_style(method), presets.index(preset)
+            (colour, marker), variant = method_style(method), presets.index(preset)
             lines[label.replace("$", r"\$")] = panel.errorbar(
                 errors.index,
                 errors["mean"],
                 [below, errors["std"]],
                 capsize=3,
                 mfc="white" if variant else None,
-                color=style.colour,
-                marker=style.marker,
+                color=colour,
+                marker=marker,
                 linestyle=_DASHES[variant % len(_DASHES)],
             )
         panel.set(title=f"rho = {rho:g}", xlabel="sample size n", xscale="log", yscale="log")
