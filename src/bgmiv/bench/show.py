@@ -171,12 +171,12 @@ def error_figure(rows: pd.DataFrame, design: str) -> Figure:
     from matplotlib.figure import Figure
 
     own = add_labels(rows[(rows["design"] == design) & rows["current"] & rows["ok"]])
-    levels, presets = sorted(own["rho"].unique()), sorted(own["preset"].unique())
+    levels, presets = own.groupby("rho"), sorted(own["preset"].unique())
     figure = Figure(figsize=(2.0 + 3.0 * len(levels), 4.0), layout="constrained")
+    panels = figure.subplots(1, max(1, len(levels)), sharey=True, squeeze=False)[0]
     lines: dict[str, Any] = {}
-    for place, rho in enumerate(levels, 1):
-        panel = figure.add_subplot(1, len(levels), place, sharey=figure.axes[0] if figure.axes else None)
-        for (method, preset, label), fits in own[own["rho"] == rho].groupby(["method", "preset", "label"], sort=False):
+    for panel, (rho, part) in zip(panels, levels, strict=False):
+        for (method, preset, label), fits in part.groupby(["method", "preset", "label"], sort=False):
             errors = fits.groupby("n")["mse"].agg(["mean", "std", "min"]).fillna(0.0)
             below = np.minimum(errors["std"], errors["mean"] - errors["min"])
             (colour, marker), variant = method_style(method), presets.index(preset)
@@ -191,8 +191,8 @@ def error_figure(rows: pd.DataFrame, design: str) -> Figure:
                 linestyle=_DASHES[variant % len(_DASHES)],
             )
         panel.set(title=f"rho = {rho:g}", xlabel="sample size n", xscale="log", yscale="log")
+    panels[0].set_ylabel(unit_text(design))
     if lines:
-        figure.axes[0].set_ylabel(unit_text(design))
         figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=4, frameon=False)
     figure.suptitle(design_title(design).replace("$", r"\$"))
     return figure

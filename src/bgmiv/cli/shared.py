@@ -108,7 +108,6 @@ def with_options(**groups: Callable[..., Any]) -> Callable[[Callable[..., None]]
 
         keywords = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in options.values()]
         run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
-        run.__annotations__ = {name: option.annotation for name, option in options.items()}
         return run
 
     return decorate
@@ -264,14 +263,12 @@ def make_model(method: str, preset: str, seed: int, settings: Mapping[str, Any],
     """An estimator of a method, under its nearest preset, that shows its progress; others have no `only_bgm`."""
     estimator = find_method(method).estimator_class()
     known = estimator().get_params()
-    given = {name: value for name, value in only_bgm.items() if value is not None}
-    for name in given:
-        if name not in known:
+    for name, value in only_bgm.items():
+        if value is not None and name not in known:
             raise option_error(f"{method} has none; it is for bgm-iv", f"--{name}")
-    shared = {"preset": nearest_preset(method, preset), "random_state": seed, "progress": True, **given}
-    arguments = {name: value for name, value in shared.items() if name in known}
-    model: IVEstimator = estimator(**settings, **arguments, use_instrument=not method.endswith(NO_INSTRUMENT))
-    return model
+    shared = {"preset": nearest_preset(method, preset), "random_state": seed, "progress": True, **only_bgm, **settings}
+    arguments = {name: value for name, value in shared.items() if name in known and value is not None}
+    return estimator(**arguments, use_instrument=not method.endswith(NO_INSTRUMENT))
 
 
 METHOD_CHOICE = choice(method_names())
