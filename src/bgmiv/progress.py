@@ -28,11 +28,11 @@ def mean_history(histories: Sequence[tuple[HistoryRow, ...]]) -> tuple[HistoryRo
         >>> mean_history([(HistoryRow("a", 1, {"loss": 1.0}),), (HistoryRow("a", 1, {"loss": 3.0}),)])
         (HistoryRow(phase='a', step=1, metrics={'loss': 2.0}),)
     """
-    found = []
+    chunks = []
     for rows in zip(*histories, strict=False):
         means = {name: sum(row.metrics[name] for row in rows) / len(rows) for name in rows[0].metrics}
-        found.append(HistoryRow(rows[0].phase, rows[0].step, means))
-    return tuple(found)
+        chunks.append(rows[0]._replace(metrics=means))
+    return tuple(chunks)
 
 
 class Reporter:

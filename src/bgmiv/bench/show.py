@@ -149,8 +149,8 @@ class Summary(Tabular):
         times = used[["seconds", "cpu_seconds"]].where(used["ok"])
         cells = used.assign(failed=~used["ok"], **times).groupby(_CELL, sort=False)
         means = cells[["inside", "outside", "seconds", "cpu_seconds"]].mean()
-        found = cells.agg(fits=("ok", "size"), failed=("failed", "sum"), mean=("mse", "mean"), sd=("mse", "std"))
-        return found.join(means).join(cells["outdated"].any()).reset_index()
+        errors = cells.agg(fits=("ok", "size"), failed=("failed", "sum"), mean=("mse", "mean"), sd=("mse", "std"))
+        return errors.join(means).join(cells["outdated"].any()).reset_index()
 
 
 def error_figure(rows: pd.DataFrame, design: str) -> Figure:

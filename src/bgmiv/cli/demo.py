@@ -114,7 +114,6 @@ def demo(
 
 def _fit(specs: Sequence[RunSpec]) -> list[DemoResult]:
     """Fit in as many processes as there are cores, at most two: 2SLS is done in a moment."""
-
     results: dict[RunSpec, DemoResult] = {}
     for outcome in counted(LocalPool(min(2, available_cores())).map(run_spec, specs), len(specs)):
         label = method_label(outcome.item.method)
