@@ -38,6 +38,9 @@ def mean_history(histories: Sequence[tuple[HistoryRow, ...]]) -> tuple[HistoryRo
 class Reporter:
     """What a training phase calls at its start, at every chunk's end and at its end; this one reports nothing."""
 
+    def stage(self, name: str) -> None:
+        """All phases that follow belong to this stage of the fit."""
+
     def start(self, phase: str, total: int) -> None:
         """A phase of `total` steps begins."""
 
@@ -89,6 +92,10 @@ class RichReporter(Reporter):
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
+
+    def stage(self, name: str) -> None:
+        """The stage's name stands before those of its phases."""
+        self._label += f"{name}: "
 
     def start(self, phase: str, total: int) -> None:
         """Add a bar for the phase."""

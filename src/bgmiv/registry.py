@@ -111,8 +111,7 @@ def load(folder: str | Path) -> IVEstimator:
     files = read_model(Path(folder))
     for entry in METHODS.values():
         if entry.estimator == files.method:
-            found: IVEstimator = entry.estimator_class()._opened(Path(folder), files)
-            return found
+            return entry.estimator_class()._opened(Path(folder), files)
     raise ModelFileError(f"{folder} holds a model of an unknown method, {files.method[:40]!r}.")
 
 
