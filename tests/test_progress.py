@@ -28,6 +28,13 @@ def test_bars_show_phase_and_loss_on_stderr(capfd: pytest.CaptureFixture[str]) -
         assert word in err
 
 
+def test_a_stage_stands_before_its_phases(capfd: pytest.CaptureFixture[str]) -> None:
+    with RichReporter("demand") as reporter:
+        reporter.stage("networks")
+        drive(reporter)
+    assert "demand: networks: warm start" in capfd.readouterr().err
+
+
 def test_a_phase_without_a_loss_is_shown_too(capfd: pytest.CaptureFixture[str]) -> None:
     with RichReporter() as reporter:
         reporter.start("2SLS", 1)

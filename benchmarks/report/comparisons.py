@@ -17,7 +17,7 @@ from bgmiv.bench.show import OURS, add_labels
 from bgmiv.designs import make_design
 from bgmiv.registry import NO_INSTRUMENT, method_label
 from report.filled import family_of
-from report.frame import FAILED, MIXED, OTHER, cell_marks, column_order, instrumental
+from report.frame import FAILED, MIXED, OTHER, cell_marks, column_order, instrumental, libraries
 from report.printed import printed_results
 from report.published import TabCFDesign
 from report.tables import DASH, Table, digits_for, spread_text
@@ -296,7 +296,7 @@ def _errors(pair: pd.DataFrame) -> dict[str, Any]:
 def _pair_marks(ours: pd.DataFrame, theirs: pd.DataFrame) -> str:
     """Marks of either side, also mixed if their libraries differ; versions count only within a method."""
     marks = cell_marks(ours) + cell_marks(theirs)
-    if pd.concat([ours, theirs])["libraries"].nunique() > 1:
+    if libraries(pd.concat([ours, theirs])).nunique() > 1:
         marks += MIXED
     return "".join(sign for sign in (MIXED, FAILED, OTHER) if sign in marks)
 

@@ -17,8 +17,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from bgmiv.bench.show import add_labels, design_title, method_order, unit_text
-from bgmiv.registry import PlotStyle, method_label, method_style
+from bgmiv.bench.show import OURS, add_labels, design_title, method_order, unit_text
+from bgmiv.registry import NO_INSTRUMENT, method_label, method_style
 from report.frame import ABLATED
 from report.printed import paper_values
 
@@ -28,6 +28,17 @@ __all__ = [
 ]  # fmt: skip
 
 _DASHES: tuple[Any, ...] = ((0, (4, 1.5)), (0, (1.5, 1.5)), (0, (6, 1, 1, 1, 1, 1)))
+# Of each method's first preset in a figure; the no-instrument versions have finer ones.
+_METHOD_DASHES: dict[str, Any] = {
+    "tsls": ":",
+    "npiv": (0, (6, 2, 1, 2)),
+    "control-function": (0, (5, 1, 1, 1)),
+    "kiv": (0, (3, 1, 1, 1)),
+    "deepiv": (0, (7, 1)),
+    "dfiv": (0, (8, 2, 2, 2)),
+    "deepgmm": (0, (4, 1, 1, 1, 1, 1)),
+}
+_FINE_DASHES = (0, (2, 2))
 _MARKERS = ("<", ">", "d", "p")
 _HATCHES = ("", "////", "....", "xxxx")
 _STAR: dict[str, Any] = {"linestyle": "", "marker": "*", "markersize": 8, "markerfacecolor": "white"}
@@ -52,28 +63,34 @@ class Series:
     """One method under one preset in a figure."""
 
     label: str  # as in the legend
-    style: PlotStyle  # of the method
+    method: str
     variant: int  # 0 for the method's first preset in the figure; later ones have other dashes, markers and hatches
     errors: pd.DataFrame  # columns rho, n and mse, a row a repeat
     paper: pd.DataFrame  # the paper's means at the same settings: columns rho, n and mean
 
     @property
+    def colour(self) -> str:
+        """That of the method."""
+        return method_style(self.method)[0]
+
+    @property
     def line(self) -> dict[str, Any]:
         """How its line and its points are drawn, in panels and in the legend."""
         first, k = self.variant == 0, self.variant
+        dashes = _FINE_DASHES if self.method.endswith(NO_INSTRUMENT) else _METHOD_DASHES.get(self.method, "-")
         return {
-            "color": self.style.colour,
-            "linestyle": self.style.dashes if first else _DASHES[(k - 1) % len(_DASHES)],
-            "linewidth": self.style.width,
-            "marker": self.style.marker if k < 2 else _MARKERS[(k - 2) % len(_MARKERS)],
-            "markerfacecolor": self.style.colour if first else "white",
+            "color": self.colour,
+            "linestyle": dashes if first else _DASHES[(k - 1) % len(_DASHES)],
+            "linewidth": 2.2 if self.method.removesuffix(NO_INSTRUMENT) == OURS else 1.8,
+            "marker": method_style(self.method)[1] if k < 2 else _MARKERS[(k - 2) % len(_MARKERS)],
+            "markerfacecolor": self.colour if first else "white",
             "markersize": 5.5,
         }
 
     @property
     def box(self) -> dict[str, Any]:
         """How its boxes are filled."""
-        colour, hatch = self.style.colour, _HATCHES[self.variant % len(_HATCHES)]
+        colour, hatch = self.colour, _HATCHES[self.variant % len(_HATCHES)]
         return {"facecolor": to_rgba(colour, 0.35), "edgecolor": colour, "hatch": hatch}
 
 
@@ -90,7 +107,7 @@ def make_series(rows: pd.DataFrame) -> list[Series]:
             # The authors' code makes one iteration when told 0: this is what they print.
             printed = paper.ablation if preset.endswith(ABLATED[1]) else paper.ablation.iloc[:0]
         printed = printed.merge(own[["design", "rho", "n"]].drop_duplicates())
-        found.append(Series(label, method_style(method), seen.setdefault(method, 0), own[["rho", "n", "mse"]], printed))
+        found.append(Series(label, method, seen.setdefault(method, 0), own[["rho", "n", "mse"]], printed))
         seen[method] += 1
     return found
 
@@ -171,7 +188,7 @@ def time_bars(times: pd.DataFrame, title: str) -> Figure:
         here = times.xs(line, level="settings").reindex(methods)
         places = np.arange(len(methods)) + (k - (len(lines) - 1) / 2) * width
         ends = [here["mean"] - here["min"], here["max"] - here["mean"]]
-        colours = [to_rgba(method_style(name).colour, (0.25, 0.6, 1.0)[k % 3]) for name in methods]
+        colours = [to_rgba(method_style(name)[0], (0.25, 0.6, 1.0)[k % 3]) for name in methods]
         panel.bar(places, here["mean"], 0.9 * width, yerr=ends, capsize=2, hatch=_HATCHES[k % 4], color=colours)
         for place, value in zip(places, here["max"], strict=True):
             shown = line if np.isfinite(value) else f"{line}: none"
@@ -244,9 +261,9 @@ def _line(panel: Axes, one: Series, here: pd.DataFrame) -> None:
     low = np.maximum(mean - sd, here["min"])
     if len(here) > 1:
         alpha = 0.16 if one.variant == 0 else 0.08
-        panel.fill_between(here.index, low, mean + sd, color=one.style.colour, alpha=alpha, linewidth=0, zorder=1)
+        panel.fill_between(here.index, low, mean + sd, color=one.colour, alpha=alpha, linewidth=0, zorder=1)
     else:
-        panel.errorbar(here.index, mean, [mean - low, sd], color=one.style.colour, capsize=3, zorder=2)
+        panel.errorbar(here.index, mean, [mean - low, sd], color=one.colour, capsize=3, zorder=2)
     panel.plot(here.index, mean, zorder=3, **one.line)
 
 
@@ -258,17 +275,17 @@ def _box(panel: Axes, one: Series, x: float, values: np.ndarray, width: float) -
     drawn = panel.boxplot([values], positions=[x], widths=width, manage_ticks=False, patch_artist=True)
     drawn["boxes"][0].set(**one.box)
     for artist in (*drawn["whiskers"], *drawn["caps"]):
-        artist.set_color(one.style.colour)
+        artist.set_color(one.colour)
     for artist in drawn["medians"]:
         artist.set(color="#111111", linewidth=1.3)
     for artist in drawn["fliers"]:
-        artist.set(marker=".", markersize=3.5, markeredgecolor=one.style.colour, markerfacecolor=one.style.colour)
+        artist.set(marker=".", markersize=3.5, markeredgecolor=one.colour, markerfacecolor=one.colour)
     return True
 
 
 def _stars(panel: Axes, one: Series, x: Any, means: Any) -> None:
     """The paper's means, a little to the right, where they hide no mean that agrees with them."""
-    panel.plot(x, means, color=one.style.colour, zorder=4, **_STAR)
+    panel.plot(x, means, color=one.colour, zorder=4, **_STAR)
 
 
 def _dress(panel: Axes, title: str) -> None:

@@ -10,7 +10,8 @@ from bgmiv.bench.show import method_order
 from bgmiv.registry import NO_INSTRUMENT
 
 __all__ = [
-    "ABLATED", "FAILED", "MIXED", "OTHER", "cell_marks", "column_order", "instrumental", "mixed_versions", "ranges",
+    "ABLATED", "FAILED", "MIXED", "OTHER", "cell_marks", "column_order", "instrumental", "libraries", "mixed_versions",
+    "ranges",
 ]  # fmt: skip
 
 ABLATED = ("-no-egm", "-egm0")
@@ -31,6 +32,11 @@ def cell_marks(rows: pd.DataFrame) -> str:
     """The marks of a cell made of these rows."""
     marks = {MIXED: mixed_versions(rows), FAILED: not rows["ok"].all(), OTHER: rows["outdated"].any()}
     return "".join(sign for sign, holds in marks.items() if holds)
+
+
+def libraries(rows: pd.DataFrame) -> pd.Series:
+    """The versions of the libraries behind each row as one text."""
+    return rows["versions"].map(lambda known: ", ".join(f"{name} {known[name]}" for name in sorted(known)))
 
 
 def mixed_versions(rows: pd.DataFrame) -> list[str]:

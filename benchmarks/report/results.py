@@ -18,7 +18,7 @@ from bgmiv.registry import method_label
 from report import comparisons, figures, paper, tables
 from report.exhibits import paper_exhibits
 from report.figures import Picture
-from report.frame import cell_marks, instrumental, mixed_versions, ranges
+from report.frame import cell_marks, instrumental, libraries, mixed_versions, ranges
 from report.paper import Part
 from report.tables import DASH, Table, markdown_text, spread_text
 
@@ -282,16 +282,16 @@ def _mixture_table(frame: pd.DataFrame) -> Table | None:
 
 def _version_table(every: pd.DataFrame) -> Table:
     """Which libraries the rows of each method ran under, how many rows are in use, and how many are older."""
-    groups = every.groupby(["method", "preset", "libraries"])["current"]
+    groups = every.assign(libraries=libraries(every)).groupby(["method", "preset", "libraries"])["current"]
     lines = [
         {
             "method": method_label(method),
             "preset": preset,
             "fits": int(used.sum()),
             "older rows": int((~used).sum()),
-            "libraries": libraries,
+            "libraries": under,
         }
-        for (method, preset, libraries), used in sorted(groups, key=lambda item: method_order(*item[0][:2]))
+        for (method, preset, under), used in sorted(groups, key=lambda item: method_order(*item[0][:2]))
     ]
     note = "Older rows: of earlier versions of the method; their cells have newer ones, and no table uses them."
     title = "Versions of the libraries behind the rows"

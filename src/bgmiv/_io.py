@@ -59,6 +59,8 @@ def check_writable(folder: Path, advice: str = _ADVICE) -> None:
     with writing(folder, advice):
         above = (folder.absolute(), *folder.absolute().parents)
         nearest = next(parent for parent in above if os.path.lexists(parent))
+        if nearest.is_file():
+            raise StoreError(f"{nearest} is a file; name a folder")
         with tempfile.TemporaryFile(dir=nearest) as file:
             file.write(bytes(_ROOM))
             file.flush()

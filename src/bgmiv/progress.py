@@ -28,15 +28,18 @@ def mean_history(histories: Sequence[tuple[HistoryRow, ...]]) -> tuple[HistoryRo
         >>> mean_history([(HistoryRow("a", 1, {"loss": 1.0}),), (HistoryRow("a", 1, {"loss": 3.0}),)])
         (HistoryRow(phase='a', step=1, metrics={'loss': 2.0}),)
     """
-    found = []
+    chunks = []
     for rows in zip(*histories, strict=False):
         means = {name: sum(row.metrics[name] for row in rows) / len(rows) for name in rows[0].metrics}
-        found.append(HistoryRow(rows[0].phase, rows[0].step, means))
-    return tuple(found)
+        chunks.append(rows[0]._replace(metrics=means))
+    return tuple(chunks)
 
 
 class Reporter:
     """What a training phase calls at its start, at every chunk's end and at its end; this one reports nothing."""
+
+    def stage(self, name: str) -> None:
+        """All phases that follow belong to this stage of the fit."""
 
     def start(self, phase: str, total: int) -> None:
         """A phase of `total` steps begins."""
@@ -89,6 +92,10 @@ class RichReporter(Reporter):
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
+
+    def stage(self, name: str) -> None:
+        """The stage's name stands before those of its phases."""
+        self._label += f"{name}: "
 
     def start(self, phase: str, total: int) -> None:
         """Add a bar for the phase."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from bgmiv.errors import ConfigError, ModelFileError
 
@@ -18,21 +18,12 @@ if TYPE_CHECKING:
     from bgmiv.estimators.base import IVEstimator
 
 __all__ = [
-    "METHODS", "NO_INSTRUMENT", "Method", "PlotStyle", "find_method", "load", "make_config", "method_label",
+    "METHODS", "NO_INSTRUMENT", "Method", "find_method", "load", "make_config", "method_label",
     "method_names", "method_style", "nearest_preset", "preset_names",
 ]  # fmt: skip
 
 NO_INSTRUMENT = "-noiv"
 """A method's name with this ending means the method with its instruments ignored."""
-
-
-class PlotStyle(NamedTuple):
-    """How a method is drawn: told apart by colour (those of Okabe and Ito), by dashes and by marker."""
-
-    colour: str
-    dashes: Any = "-"
-    width: float = 1.8
-    marker: str = "o"
 
 
 @dataclass(frozen=True)
@@ -43,7 +34,8 @@ class Method:
     label: str  # what tables and figures call it
     module: str  # under `bgmiv`, where its estimator and `PRESETS` (name to a function that gives the config) are
     estimator: str  # the class that users construct
-    style: PlotStyle  # how it is drawn
+    colour: str  # in figures, one of those of Okabe and Ito
+    marker: str = "o"
     presets: tuple[str, ...] = ("default", "paper")  # the keys of `PRESETS`
     versions: Mapping[str, int] = field(default_factory=dict)  # of the presets whose estimates have changed
 
@@ -65,32 +57,17 @@ _ONE = ("default",)
 _SECOND = {"default": 2}
 
 _ENTRIES = (
+    Method("bgm-iv", "BGM-IV", "bgm.estimator", "BGMIV", "#0072B2", presets=_BGM, versions={"default": 7}),
+    Method("tsls", "2SLS", "baselines.tsls", "TSLS", "#009E73", "v", _ONE),
+    Method("npiv", "Sieve IV", "baselines.npiv", "NPIV", "#D55E00", ">", _ONE, {"default": 3}),
     Method(
-        "bgm-iv", "BGM-IV", "bgm.estimator", "BGMIV", PlotStyle("#0072B2", width=2.2), _BGM,
-        {"default": 7},
+        "control-function", "Control function", "baselines.control_function", "ControlFunction", "#882255", "<", _ONE,
+        {"default": 3},
     ),
-    Method("tsls", "2SLS", "baselines.tsls", "TSLS", PlotStyle("#009E73", ":", marker="v"), _ONE),
-    Method(
-        "npiv", "Sieve IV", "baselines.npiv", "NPIV", PlotStyle("#D55E00", (0, (6, 2, 1, 2)), marker=">"),
-        _ONE, {"default": 3},
-    ),
-    Method(
-        "control-function", "Control function", "baselines.control_function", "ControlFunction",
-        PlotStyle("#882255", (0, (5, 1, 1, 1)), marker="<"), _ONE, {"default": 3},
-    ),
-    Method("kiv", "KIV", "baselines.kiv", "KIV", PlotStyle("#CC79A7", (0, (3, 1, 1, 1)), marker="D")),
-    Method(
-        "deepiv", "DeepIV", "baselines.deepiv", "DeepIV", PlotStyle("#56B4E9", (0, (7, 1)), marker="^"),
-        versions=_SECOND,
-    ),
-    Method(
-        "dfiv", "DFIV", "baselines.dfiv", "DFIV", PlotStyle("#E69F00", (0, (8, 2, 2, 2)), marker="s"),
-        versions=_SECOND,
-    ),
-    Method(
-        "deepgmm", "DeepGMM", "baselines.deepgmm", "DeepGMM",
-        PlotStyle("#7F7F7F", (0, (4, 1, 1, 1, 1, 1)), marker="P"), versions=_SECOND,
-    ),
+    Method("kiv", "KIV", "baselines.kiv", "KIV", "#CC79A7", "D"),
+    Method("deepiv", "DeepIV", "baselines.deepiv", "DeepIV", "#56B4E9", "^", versions=_SECOND),
+    Method("dfiv", "DFIV", "baselines.dfiv", "DFIV", "#E69F00", "s", versions=_SECOND),
+    Method("deepgmm", "DeepGMM", "baselines.deepgmm", "DeepGMM", "#7F7F7F", "P", versions=_SECOND),
 )  # fmt: skip
 
 METHODS: dict[str, Method] = {entry.name: entry for entry in _ENTRIES}
@@ -134,8 +111,7 @@ def load(folder: str | Path) -> IVEstimator:
     files = read_model(Path(folder))
     for entry in METHODS.values():
         if entry.estimator == files.method:
-            found: IVEstimator = entry.estimator_class()._opened(Path(folder), files)
-            return found
+            return entry.estimator_class()._opened(Path(folder), files)
     raise ModelFileError(f"{folder} holds a model of an unknown method, {files.method[:40]!r}.")
 
 
@@ -157,12 +133,12 @@ def method_label(name: str) -> str:
     return f"{entry.label} without the instrument" if name.endswith(NO_INSTRUMENT) else entry.label
 
 
-def method_style(name: str) -> PlotStyle:
-    """How a method is drawn; its no-instrument version has its colour, finer dashes and a cross."""
+def method_style(name: str) -> tuple[str, str]:
+    """The colour and the marker of a method in figures; its no-instrument version has a cross."""
     entry = METHODS.get(name.removesuffix(NO_INSTRUMENT))
     if entry is None:
-        return PlotStyle("#000000")
-    return entry.style._replace(dashes=(0, (2, 2)), marker="X") if name.endswith(NO_INSTRUMENT) else entry.style
+        return "#000000", "o"
+    return entry.colour, "X" if name.endswith(NO_INSTRUMENT) else entry.marker
 
 
 def preset_names() -> tuple[str, ...]:

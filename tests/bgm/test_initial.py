@@ -21,6 +21,7 @@ from bgmiv.bgm.model import BGMIVModel
 from bgmiv.errors import FitInterrupted
 from bgmiv.integrate import GaussHermite
 from bgmiv.nn.layers import MLP
+from bgmiv.progress import Reporter
 from bgmiv.training import Checkpoint, TrainingData, run_phase
 
 PROGRAMS = {
@@ -243,7 +244,7 @@ def by_hand(tiny: Any, data: TrainingData, key: jax.Array) -> tuple[int, BGMIVMo
     raise AssertionError("the example must stop early")
 
 
-class Interrupt:
+class Interrupt(Reporter):
     """A reporter that raises Ctrl-C after some chunks."""
 
     def __init__(self, chunks: int) -> None:

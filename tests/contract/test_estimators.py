@@ -24,6 +24,7 @@ from bgmiv.data.query import Query, Rows, query_along, query_at
 from bgmiv.errors import ConfigError, DataError, ForkedProcessError, NotFittedError, SupportWarning
 from bgmiv.estimators.base import IVEstimator
 from bgmiv.intervals import Estimate
+from bgmiv.progress import Reporter
 from bgmiv.registry import METHODS
 
 from .conftest import PROBLEMS, N
@@ -214,7 +215,7 @@ def test_parameters(method: str, tiny: Tiny) -> None:
 
 
 @dataclass
-class Spy:
+class Spy(Reporter):
     """A reporter that writes down the phases."""
 
     phases: list[str] = field(default_factory=list)

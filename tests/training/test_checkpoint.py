@@ -16,13 +16,13 @@ from bgmiv import BGMIV, FitInterrupted
 from bgmiv.bgm.config import CovariateConfig, ModelConfig
 from bgmiv.errors import ConfigError, StoreError
 from bgmiv.integrate import GaussHermite
-from bgmiv.progress import HistoryRow
+from bgmiv.progress import HistoryRow, Reporter
 from bgmiv.training import Checkpoint
 
 FILE = "unfinished-fit.checkpoint"
 
 
-class InterruptAfter:
+class InterruptAfter(Reporter):
     """A reporter that raises Ctrl-C after some chunks of a phase."""
 
     def __init__(self, phase: str, chunks: int) -> None:

@@ -17,16 +17,13 @@ __all__ = ["fitted_copy", "given", "matrix_columns", "named_columns", "one_colum
 
 def named_columns(values: Any, argument: str, prefix: str) -> dict[str, Any]:
     """The columns of a table or array by name; those of an array are called `{prefix}0`, `{prefix}1`, ..."""
+    # This refuses duplicated names and sparse matrices, with a message that says so.
+    read_columns(values, argument, "column")
     if is_table(values):
-        # This refuses duplicated names, with a message that lists them.
-        read_columns(values, argument, "column")
-        if isinstance(values, Mapping):
-            return {str(name): column for name, column in values.items()}
         # Column by column: an array of the whole table need not keep the type of each.
-        frame = nw.from_native(values, eager_only=True)
-        return {str(series.name): series.to_native() for series in frame.iter_columns()}
-    if hasattr(values, "toarray") and hasattr(values, "nnz"):
-        raise DataError(f"{argument} is a sparse matrix. Pass its .toarray().")
+        mapping = isinstance(values, Mapping)
+        columns = values if mapping else nw.from_native(values, eager_only=True).to_dict(as_series=True)
+        return {str(name): nw.to_native(column, pass_through=True) for name, column in columns.items()}
     array = np.asarray(values)
     if array.ndim != 2:
         raise DataError(f"{argument} must have two dimensions, got shape {array.shape}. Pass one row a unit.")

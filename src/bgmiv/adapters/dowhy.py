@@ -12,7 +12,7 @@ from bgmiv.adapters import unfitted_copy
 from bgmiv.errors import ConfigError, MissingExtraError, NotFittedError
 
 try:
-    from dowhy.causal_estimator import CausalEstimate, CausalEstimator, RealizedEstimand
+    from dowhy.causal_estimator import CausalEstimate, CausalEstimator
 except ImportError:  # the class still exists, to say what is missing
     CausalEstimator = None
 
@@ -134,18 +134,14 @@ class DoWhyEstimator(_BASE):  # type: ignore[misc]
         estimate.add_estimator(self)
         return estimate
 
-    def construct_symbolic_estimator(self, estimand: Any) -> Any:
-        """The estimand and its assumptions, for DoWhy's summary."""
+    def construct_symbolic_estimator(self, estimand: Any) -> str:
+        """What is estimated, for DoWhy's summary, which lists the assumptions before it."""
         instruments, others = ", ".join(self.estimating_instrument_names), ", ".join(self._names)
-        name = f"structural function by bgmiv.{type(self.fitted).__name__}"
-        realized = RealizedEstimand(estimand, estimator_name=name)
-        identified = (estimand.estimands or {}).get("iv") or {}
-        realized.update_assumptions(dict(identified.get("assumptions", {})))
-        realized.update_estimand_expression(
-            f"E[g(treated, v) - g(control, v)], E[{estimand.outcome_variable[0]} - "
-            f"g({estimand.treatment_variable[0]}, v) | {instruments}, v] = 0, v = ({others})"
+        return (
+            f"structural function by bgmiv.{type(self.fitted).__name__}: E[g(treated, v) - g(control, v)], "
+            f"E[{estimand.outcome_variable[0]} - g({estimand.treatment_variable[0]}, v) | {instruments}, v] = 0, "
+            f"v = ({others})"
         )
-        return realized
 
     def _units(self, data: Any, units: Any) -> Any:
         if units is None or (isinstance(units, str) and units == "ate"):

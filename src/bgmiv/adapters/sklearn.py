@@ -188,16 +188,16 @@ class IVRegressor(*_BASES):  # type: ignore[misc]
 
 def _places(places: Place | Sequence[Place], names: tuple[str, ...], argument: str) -> list[str]:
     """The names of columns given by name or position."""
-    found = []
+    chosen = []
     for place in places if isinstance(places, Iterable) and not isinstance(places, str) else [places]:
         if isinstance(place, bool) or not isinstance(place, str | int | np.integer):
             raise ConfigError(f"{argument} must be names or positions of columns, got {place!r}.")
         try:
             if isinstance(place, str):
                 check_known(place, names)
-            found.append(place if isinstance(place, str) else names[place])
+            chosen.append(place if isinstance(place, str) else names[place])
         except DataError as error:
             raise ConfigError(f"{argument}: {error}") from None
         except IndexError:
             raise ConfigError(f"{argument}: there is no column {place}, X has {len(names)}.") from None
-    return found
+    return chosen

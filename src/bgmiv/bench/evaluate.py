@@ -233,7 +233,7 @@ def run_plan(keys: Sequence[RunKey], store: RowStore, executor: Executor) -> Ite
         >>> from bgmiv.bench import InProcess, RunSpec, identify
         >>> keys = [identify(RunSpec("demand", 500, 0.5, "tsls", "default", seed=seed)) for seed in (1, 2)]
         >>> with tempfile.TemporaryDirectory() as place:
-        ...     [found.row.status for found in run_plan(keys, RowStore(place), InProcess())]
+        ...     [outcome.row.status for outcome in run_plan(keys, RowStore(place), InProcess())]
         ['ok', 'ok']
     """
     before = {key: store.find(key) for key in keys}
@@ -267,9 +267,9 @@ def run_plan(keys: Sequence[RunKey], store: RowStore, executor: Executor) -> Ite
             while claims:
                 store.release(claims.popitem()[1])
         for key in tuple(left):
-            found = store.find(key)
-            if found is not None and found != before[key]:
+            theirs = store.find(key)
+            if theirs is not None and theirs != before[key]:
                 del left[key]
-                yield Outcome(found, ours=False)
+                yield Outcome(theirs, ours=False)
         if len(left) == count:
             time.sleep(_WAIT_SECONDS)

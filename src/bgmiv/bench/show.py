@@ -47,7 +47,6 @@ def read_rows(rows: Iterable[Row]) -> pd.DataFrame:
 
     - `ok`: whether the fit gave a result;
     - `mse`, `inside`, `outside`: structural errors in the design's unit, missing where the fit failed;
-    - `versions`: of the libraries, by name; `libraries`: the same as one text;
     - `current`: whether tables use the row. A cell (design, n, rho, method, preset) never mixes versions of method and
       design: where it has rows of today's they are used alone, and otherwise those of the version that made its newest;
     - `outdated`: whether another version of method or design made it than today's.
@@ -66,13 +65,8 @@ def read_rows(rows: Iterable[Row]) -> pd.DataFrame:
     errors = {"mse": "structural_mse", "inside": "structural_mse_in_support", "outside": "structural_mse_outside"}
     for name, field in errors.items():
         frame[name] = frame[field].astype(float) / units
-    libraries = [dict(sorted(row.versions.items())) for row in rows]
-    frame = frame.assign(
-        ok=frame["status"] == "ok",
-        versions=libraries,
-        libraries=[", ".join(f"{name} {number}" for name, number in each.items()) for each in libraries],
-        outdated=[todays_key(row.spec) not in (None, row.key) for row in rows],
-    )
+    frame["ok"] = frame["status"] == "ok"
+    frame["outdated"] = [todays_key(row.spec) not in (None, row.key) for row in rows]
     time = pd.to_datetime(frame["timestamp"], utc=True, errors="coerce", format="ISO8601")
     versions = ["method_version", "design_version"]
     ordered = frame.assign(time=time, todays=~frame["outdated"]).sort_values(
@@ -155,8 +149,8 @@ class Summary(Tabular):
         times = used[["seconds", "cpu_seconds"]].where(used["ok"])
         cells = used.assign(failed=~used["ok"], **times).groupby(_CELL, sort=False)
         means = cells[["inside", "outside", "seconds", "cpu_seconds"]].mean()
-        found = cells.agg(fits=("ok", "size"), failed=("failed", "sum"), mean=("mse", "mean"), sd=("mse", "std"))
-        return found.join(means).join(cells["outdated"].any()).reset_index()
+        errors = cells.agg(fits=("ok", "size"), failed=("failed", "sum"), mean=("mse", "mean"), sd=("mse", "std"))
+        return errors.join(means).join(cells["outdated"].any()).reset_index()
 
 
 def error_figure(rows: pd.DataFrame, design: str) -> Figure:
@@ -177,28 +171,28 @@ def error_figure(rows: pd.DataFrame, design: str) -> Figure:
     from matplotlib.figure import Figure
 
     own = add_labels(rows[(rows["design"] == design) & rows["current"] & rows["ok"]])
-    levels, presets = sorted(own["rho"].unique()), sorted(own["preset"].unique())
+    levels, presets = own.groupby("rho"), sorted(own["preset"].unique())
     figure = Figure(figsize=(2.0 + 3.0 * len(levels), 4.0), layout="constrained")
+    panels = figure.subplots(1, max(1, len(levels)), sharey=True, squeeze=False)[0]
     lines: dict[str, Any] = {}
-    for place, rho in enumerate(levels, 1):
-        panel = figure.add_subplot(1, len(levels), place, sharey=figure.axes[0] if figure.axes else None)
-        for (method, preset, label), fits in own[own["rho"] == rho].groupby(["method", "preset", "label"], sort=False):
+    for panel, (rho, part) in zip(panels, levels, strict=False):
+        for (method, preset, label), fits in part.groupby(["method", "preset", "label"], sort=False):
             errors = fits.groupby("n")["mse"].agg(["mean", "std", "min"]).fillna(0.0)
             below = np.minimum(errors["std"], errors["mean"] - errors["min"])
-            style, variant = method_style(method), presets.index(preset)
+            (colour, marker), variant = method_style(method), presets.index(preset)
             lines[label.replace("$", r"\$")] = panel.errorbar(
                 errors.index,
                 errors["mean"],
                 [below, errors["std"]],
                 capsize=3,
                 mfc="white" if variant else None,
-                color=style.colour,
-                marker=style.marker,
+                color=colour,
+                marker=marker,
                 linestyle=_DASHES[variant % len(_DASHES)],
             )
         panel.set(title=f"rho = {rho:g}", xlabel="sample size n", xscale="log", yscale="log")
+    panels[0].set_ylabel(unit_text(design))
     if lines:
-        figure.axes[0].set_ylabel(unit_text(design))
         figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=4, frameon=False)
     figure.suptitle(design_title(design).replace("$", r"\$"))
     return figure

@@ -177,8 +177,8 @@ class RowStore:
         count = 0
         for path, own in groupby(rows, lambda row: self.path(row.design)):
             with self._lock("write"):
-                found = _rows(path)
-                new = [row for row in own if row.key not in found or found[row.key].status != "ok"]
+                stored = _rows(path)
+                new = [row for row in own if row.key not in stored or stored[row.key].status != "ok"]
                 append_lines(path, [_encode(_ROW, asdict(row)) for row in new], _ADVICE)
             count += len(new)
         return count
@@ -245,15 +245,15 @@ class RowStore:
 
     def plans(self) -> tuple[Plan, ...]:
         """The plans that were run into this store, without those of other versions; damage is a StoreError."""
-        found = []
+        plans = []
         for line in _lines(self.folder / "plans.jsonl"):
             if line.content is None:
                 raise StoreError(f"{line.problem}; run its plan again to replace it, and remove it: bgmiv bench gc")
             with suppress(ConfigError, TypeError, KeyError):
                 content: Any = line.content
                 sweeps = tuple(Sweep(**sweep) for sweep in content["sweeps"])
-                found.append(Plan(content["name"], content["title"], sweeps))
-        return tuple(sorted(found, key=lambda plan: plan.name))
+                plans.append(Plan(content["name"], content["title"], sweeps))
+        return tuple(sorted(plans, key=lambda plan: plan.name))
 
     def merge(self, other: RowStore) -> int:
         """Copy every row and plan of another store, and say how many rows were new.
@@ -315,8 +315,8 @@ def _lines(path: Path) -> list[_Line]:
     if not path.exists():
         return []
     *texts, last = path.read_bytes().split(b"\n")
-    found = [_line(text, f"{path}, line {number}") for number, text in enumerate(texts, 1)]
-    return [*found, _Line(last, None, f"{path} is damaged: its last line is torn")] if last else found
+    lines = [_line(text, f"{path}, line {number}") for number, text in enumerate(texts, 1)]
+    return [*lines, _Line(last, None, f"{path} is damaged: its last line is torn")] if last else lines
 
 
 def _line(text: bytes, where: str) -> _Line:

@@ -75,6 +75,7 @@ def fit_bgmiv(config: BGMIVConfig, data: IVData, seed: int, reporter: Reporter =
     from bgmiv.bgm.uncertainty import fit_model_support, tangent_directions
 
     enable_compilation_cache()
+    reporter.stage("networks")
     key = jax.random.key(seed)
     rows = TrainingRows.of(config, reduced, key)
     config = resolve(config, reduced, np.random.default_rng(np.asarray(jax.random.key_data(key))))

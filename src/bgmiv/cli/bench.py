@@ -11,8 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Exit, Option
 
-from bgmiv.cli.options import choice, naming_option, option_error, split_commas, usable_folder
-from bgmiv.cli.output import counted, echo, print_json, print_table
+from bgmiv.cli.shared import (
+    choice,
+    counted,
+    echo,
+    naming_option,
+    option_error,
+    print_json,
+    print_table,
+    split_commas,
+    usable_folder,
+)
 from bgmiv.executors import Executor, InProcess, LocalPool, RayCluster
 
 if TYPE_CHECKING:
@@ -254,7 +263,7 @@ def _opened(folder: Path) -> RowStore:
 
 def _print_status(plan: Plan, store: RowStore) -> None:
     state = store.state(plan.keys)
-    parts: tuple[Any, ...] = (plan.keys, state.done, state.running, state.failed, state.missing)
+    parts: tuple[list[Any], ...] = (plan.keys, state.done, state.running, state.failed, state.missing)
     counts = [Counter(each.spec.cell for each in part) for part in parts]
     lines: list[tuple[object, ...]] = []
     for cell in counts[0]:

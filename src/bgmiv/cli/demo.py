@@ -12,8 +12,20 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 from typer import Exit, Option
 
 from bgmiv._io import write_whole
-from bgmiv.cli.options import AsJson, Overwrite, Preset, Seed, make_model, naming_option, usable_folder, writable_file
-from bgmiv.cli.output import counted, echo, print_json, print_table
+from bgmiv.cli.shared import (
+    AsJson,
+    Overwrite,
+    Preset,
+    Seed,
+    counted,
+    echo,
+    make_model,
+    naming_option,
+    print_json,
+    print_table,
+    usable_folder,
+    writable_file,
+)
 from bgmiv.errors import BGMIVError, BGMIVWarning
 from bgmiv.executors import LocalPool, available_cores
 from bgmiv.registry import method_label
@@ -103,7 +115,6 @@ def demo(
 
 def _fit(specs: Sequence[RunSpec]) -> list[DemoResult]:
     """Fit in as many processes as there are cores, at most two: 2SLS is done in a moment."""
-
     results: dict[RunSpec, DemoResult] = {}
     for outcome in counted(LocalPool(min(2, available_cores())).map(run_spec, specs), len(specs)):
         label = method_label(outcome.item.method)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Exit, Option
 
-from bgmiv.cli.options import (
+from bgmiv.cli.saved import read_treatment
+from bgmiv.cli.shared import (
     METHOD_CHOICE,
     AsJson,
     ColumnRoles,
-    CSVFileFormat,
     Data,
     Level,
     Overwrite,
@@ -24,19 +24,22 @@ from bgmiv.cli.options import (
     check_outputs,
     column_roles,
     csv_format,
+    echo,
+    exit_if_failed,
     make_model,
-    method_help,
     naming_option,
     option_error,
+    print_json,
+    print_result,
     read_data,
     split_commas,
     usable_folder,
+    warnings_shown,
     with_options,
     writable_file,
 )
-from bgmiv.cli.output import INTERRUPTED, echo, exit_if_failed, print_json, print_result, warnings_shown
-from bgmiv.cli.saved import read_treatment
 from bgmiv.errors import BGMIVError, printable
+from bgmiv.registry import METHODS
 
 if TYPE_CHECKING:
     from bgmiv.analysis.analysis import Analysis
@@ -50,10 +53,10 @@ __all__ = ["compare", "fit"]
 def fit(
     data: Data,
     roles: ColumnRoles,
-    form: CSVFileFormat,
+    form: Any,
     out: Annotated[Path | None, Option(help="Folder for the model and its analysis.")] = None,
     report: Annotated[Path | None, Option(help="Also write the analysis as one HTML page.")] = None,
-    method: Annotated[str, Option(help=f"One of {method_help()}.", **METHOD_CHOICE)] = "bgm-iv",
+    method: Annotated[str, Option(help=f"One of {', '.join(METHODS)}.", **METHOD_CHOICE)] = "bgm-iv",
     preset: Preset = "default",
     by: Annotated[list[str] | None, Option(help="Columns whose levels are reported separately.")] = None,
     level: Level = 0.95,
@@ -126,7 +129,7 @@ class _AfterFit:
             if not self.failure:
                 why = str(error) if isinstance(error, BGMIVError) else f"{type(error).__name__}: {error}"
                 self.failure = f"{what} failed: {why}"
-                self.code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+                self.code = 130 if isinstance(error, KeyboardInterrupt) else 1
 
     def rescue(self) -> None:
         """Save the fit in a new folder, if a step failed and it is saved nowhere."""
@@ -176,7 +179,7 @@ def _record(analysis: Analysis) -> dict[str, Any]:
 def compare(
     data: Data,
     roles: ColumnRoles,
-    form: CSVFileFormat,
+    form: Any,
     methods: Annotated[
         list[str] | None,
         Option(

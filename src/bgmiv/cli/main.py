@@ -13,13 +13,13 @@ os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1") | os.environ)
 from collections.abc import Callable
 from typing import Annotated
 
-from typer import Exit, Option, Typer, echo
+from typer import Exit, Option, Typer
 
 from bgmiv._version import VERSION
 from bgmiv.cli import fit, saved
 from bgmiv.cli.bench import gc, merge, plans, report, run, show, status
 from bgmiv.cli.demo import EMPIRICAL, demo, empirical_command, mnist
-from bgmiv.cli.output import Commands
+from bgmiv.cli.shared import Commands, echo
 
 __all__ = ["app", "main"]
 

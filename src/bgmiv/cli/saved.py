@@ -12,21 +12,25 @@ import typer
 from typer import Argument, Option
 
 from bgmiv._io import write_whole
-from bgmiv.cli.options import (
+from bgmiv.cli.shared import (
     AsJson,
-    CSVFileFormat,
     Data,
     Level,
     Overwrite,
     check_outputs,
     choice,
     csv_format,
+    echo,
+    exit_if_failed,
     option_error,
+    plain,
+    print_result,
+    print_table,
     read_data,
+    warnings_shown,
     with_options,
     writable_file,
 )
-from bgmiv.cli.output import echo, exit_if_failed, plain, print_result, print_table, warnings_shown
 from bgmiv.errors import DataError, ModelFileError, WeakInstrumentWarning
 from bgmiv.numerals import percent
 
@@ -47,7 +51,7 @@ _MAX_GROUPS = 50
 def predict(
     folder: Folder,
     data: Data,
-    form: CSVFileFormat,
+    form: Any,
     treatment: Annotated[str | None, Option(help="One treatment for all rows.")] = None,
     treatment_column: Annotated[
         str | None, Option(help="The column with each row's treatment; by default the one of the fit.")
@@ -138,7 +142,7 @@ class _Row(NamedTuple):
 @with_options(form=csv_format)
 def effect(
     folder: Folder,
-    form: CSVFileFormat,
+    form: Any,
     t0: Annotated[str, Option(help="Treatment to compare with.", show_default=False)],
     t1: Annotated[str, Option(help="Treatment whose effect is wanted.", show_default=False)],
     data: Annotated[
@@ -153,7 +157,12 @@ def effect(
         ),
     ] = "all",
     sample_weight: Annotated[
-        str | None, Option(help="The column of sample weights in --data; by default that of the fit, if there.")
+        str | None,
+        Option(
+            "--sample-weight",
+            "--weights",
+            help="The column of sample weights in --data; by default that of the fit, if there.",
+        ),
     ] = None,
     level: Level = 0.95,
     as_json: AsJson = False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -272,8 +272,7 @@ def population_grid(design: AdditiveDesign, quantiles: Sequence[float], half_ste
 
 def name_with_settings(name: str, design: Any, usual: Any) -> str:
     """A name followed by the settings in which a design differs from the usual one: `noisy-linear:r2=0.1`."""
-    changed = {one.name: getattr(design, one.name) for one in fields(usual)}
-    changed = {key: value for key, value in changed.items() if value != getattr(usual, key)}
+    changed = {key: vars(design)[key] for key, value in vars(usual).items() if vars(design)[key] != value}
     texts = [f"{key}={f'{value:g}' if isinstance(value, float) else value}" for key, value in changed.items()]
     return f"{name}:{','.join(texts)}" if texts else name
 
@@ -284,7 +283,7 @@ def with_settings(design: Any, text: str) -> Any:
     Raises:
         ConfigError: it has no such setting, or the value cannot be read.
     """
-    known = {one.name: getattr(design, one.name) for one in fields(design)}
+    known = vars(design)
     changed: dict[str, Any] = {}
     for part in text.split(","):
         key, sign, value = part.partition("=")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 from scipy.special import expit
@@ -41,11 +41,6 @@ _DEGREES = 5.0
 _CONTINUOUS = 5
 # The Cholesky factor of correlations 0.5^|i - j|.
 _ROOT = np.linalg.cholesky(0.5 ** np.abs(np.subtract.outer(np.arange(_CONTINUOUS), np.arange(_CONTINUOUS))))
-
-
-class _Population(NamedTuple):
-    variance: float
-    quantiles: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -139,7 +134,8 @@ class NoisyDesign(AdditiveDesign):
     @property
     def disturbance(self) -> float:
         """σ, the standard deviation of the outcome around g."""
-        return float(np.sqrt(_population(self).variance * (1.0 / self.r2 - 1.0)))
+        variance, _ = _population(self)
+        return float(np.sqrt(variance * (1.0 / self.r2 - 1.0)))
 
     def structural(self, treatment: np.ndarray, *covariates: np.ndarray) -> np.ndarray:
         """g₀(x, v) at treatments and the ten covariates."""
@@ -194,15 +190,15 @@ class NoisyDesign(AdditiveDesign):
 
     def grid(self) -> StructuralGrid:
         """2,800 rows of the population whose treatment lies between its 5% and 95% quantiles."""
-        return population_grid(self, _population(self).quantiles, 0.05 * self.treatment_scale)
+        return population_grid(self, _population(self)[1], 0.05 * self.treatment_scale)
 
 
 @cache
-def _population(design: NoisyDesign) -> _Population:
+def _population(design: NoisyDesign) -> tuple[float, list[float]]:
     """The variance of g and quantiles of the treatment, from 200,000 rows."""
     rows = design.draw(REFERENCE_ROWS, REFERENCE_SEED)
     variance = float(design.structural(rows.treatment, *rows.covariates.values()).var())
-    return _Population(variance, tuple(np.quantile(rows.treatment, QUANTILES).tolist()))
+    return variance, np.quantile(rows.treatment, QUANTILES).tolist()
 
 
 @dataclass(frozen=True)

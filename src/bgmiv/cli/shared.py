@@ -1,28 +1,37 @@
-"""Options that several commands have, and the checks of their values."""
+"""What the commands share: options and the checks of their values, what is printed, errors and exit codes."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import copy_context
+from dataclasses import asdict, is_dataclass
+from math import isfinite, isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
+import typer
 from typer import Argument, BadParameter, Option
+from typer.core import TyperGroup
 
 from bgmiv._io import check_writable
-from bgmiv.errors import BGMIVError, printable
-from bgmiv.registry import METHODS, NO_INSTRUMENT, find_method, method_names, nearest_preset, preset_names
+from bgmiv.errors import BGMIVError, BGMIVWarning, KindWarning, printable
+from bgmiv.registry import NO_INSTRUMENT, find_method, method_names, nearest_preset, preset_names
 
 if TYPE_CHECKING:
+    from bgmiv.diagnostics.verdict import Verdict
     from bgmiv.estimators.base import IVEstimator
 
 __all__ = [
-    "METHOD_CHOICE", "AsJson", "CSVFileFormat", "ColumnRoles", "Data", "Level", "Overwrite", "Preset", "Seed",
-    "check_outputs", "choice", "column_roles", "csv_format", "make_model", "method_help", "naming_option",
-    "option_error", "read_data", "split_commas", "usable_folder", "with_options", "writable_file",
+    "METHOD_CHOICE", "AsJson", "ColumnRoles", "Commands", "Data", "Level", "Overwrite", "Preset", "Seed",
+    "check_outputs", "choice", "column_roles", "counted", "csv_format", "echo", "exit_if_failed", "make_model",
+    "naming_option", "option_error", "plain", "print_json", "print_result", "print_table", "read_data", "split_commas",
+    "usable_folder", "warnings_shown", "with_options", "writable_file",
 ]  # fmt: skip
 
 
@@ -99,14 +108,9 @@ def with_options(**groups: Callable[..., Any]) -> Callable[[Callable[..., None]]
 
         keywords = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in options.values()]
         run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
-        run.__annotations__ = {name: option.annotation for name, option in options.items()}
         return run
 
     return decorate
-
-
-CSVFileFormat = Any
-"""A `CSVFormat`: how a CSV file is written."""
 
 
 def csv_format(
@@ -117,7 +121,7 @@ def csv_format(
         list[str] | None,
         Option(help="Another code for missing values, such as '.' or -9, besides NA, NaN, null. Repeatable."),
     ] = None,
-) -> CSVFileFormat:
+) -> Any:
     """How the options say that a file is written."""
     from bgmiv.data.files import CSVFormat
     from bgmiv.data.messages import name_settings
@@ -127,7 +131,7 @@ def csv_format(
         return CSVFormat(encoding, delimiter.replace("\\t", "\t"), decimal, tuple(na or ()))
 
 
-def read_data(file: Path, form: CSVFileFormat) -> Any:
+def read_data(file: Path, form: Any) -> Any:
     """The table of a file; messages of this command call its rows by their lines."""
     from bgmiv.data.files import read_file
     from bgmiv.data.messages import name_rows
@@ -141,25 +145,26 @@ def read_data(file: Path, form: CSVFileFormat) -> Any:
 class ColumnRoles(NamedTuple):
     """What the columns of a table are, as the estimators take it."""
 
-    formula: str | None
-    names: dict[str, Any]  # of the columns by their roles; empty with a formula
+    names: dict[str, Any]  # the formula, or the columns by their roles
     shared: dict[str, Any]  # what `fit_formula` and `fit_table` both take
     settings: dict[str, str]  # what the estimator takes: kinds and covariance
 
     def fit(self, model: IVEstimator, table: Any) -> IVEstimator:
         """The estimator fitted on the table, by formula or by names."""
-        if self.formula is not None:
-            return model.fit_formula(self.formula, table, **self.shared)
-        return model.fit_table(table, **self.names, **self.shared)
+        fit = model.fit_formula if "formula" in self.names else model.fit_table
+        return fit(data=table, **self.names, **self.shared)
 
     def complete_rows(self, table: Any) -> Any:
         """Which rows of the table have a value in every column that the fit uses."""
         from bgmiv.data.formula import formula_columns
         from bgmiv.data.table import complete_rows
 
-        used = [] if self.formula is None else [*formula_columns(self.formula, table)]
-        for names in (*self.names.values(), self.shared["sample_weight"], self.shared["clusters"]):
-            used += [names] if isinstance(names, str) else names or []
+        used: list[str] = []
+        for role, names in (self.names | self.shared).items():
+            if role == "formula":
+                used += formula_columns(names, table)
+            elif role not in ("missing", "blocks"):
+                used += [names] if isinstance(names, str) else names or []
         return complete_rows(table, dict.fromkeys(used))
 
 
@@ -174,10 +179,16 @@ def column_roles(
         list[str] | None, Option(help="Columns of the instruments: a,b or repeat the option.")
     ] = None,
     covariates: Annotated[list[str] | None, Option(help="Columns of the covariates, likewise.")] = None,
-    sample_weight: Annotated[str | None, Option(help="Column of sample weights.")] = None,
+    sample_weight: Annotated[
+        str | None, Option("--sample-weight", "--weights", help="Column of sample weights.")
+    ] = None,
     clusters: Annotated[
         list[str] | None,
-        Option(help="Column of clusters: rows that are not independent. Two columns, a,b: clusters two ways."),
+        Option(
+            "--clusters",
+            "--groups",
+            help="Column of clusters: rows that are not independent. Two columns, a,b: clusters two ways.",
+        ),
     ] = None,
     covariance: Annotated[
         str,
@@ -214,25 +225,20 @@ def column_roles(
     elif given:
         raise option_error(f"give a formula or {given[0]}, not both", "--formula")
     else:
-        names = {}
+        names = {"formula": formula}
         with naming_option("--formula"):
             outcome, treatment, *_ = split_formula(formula)
-    kinds = _declared_kinds(kind)
+    kinds = {}
+    for entry in split_commas(kind):
+        name, _, declared = entry.rpartition("=")
+        if not name or declared not in ("continuous", "binary", "categorical"):
+            raise option_error(f"{entry!r} is not COLUMN=KIND with continuous, binary or categorical", "--kind")
+        kinds[name] = declared
     roles = {"treatment_kind": str(treatment), "outcome_kind": str(outcome)}
     settings = {role: kinds.pop(name) for role, name in roles.items() if name in kinds}
     name_settings(functools.partial(_as_option, roles))
     shared = {"sample_weight": sample_weight, "clusters": split_commas(clusters) or None, "missing": missing}
-    return ColumnRoles(formula, names, {**shared, "blocks": kinds or None}, {**settings, "covariance": covariance})
-
-
-def _declared_kinds(declarations: list[str] | None) -> dict[str, str]:
-    kinds = {}
-    for entry in split_commas(declarations):
-        name, _, kind = entry.rpartition("=")
-        if not name or kind not in ("continuous", "binary", "categorical"):
-            raise option_error(f"{entry!r} is not COLUMN=KIND with continuous, binary or categorical", "--kind")
-        kinds[name] = kind
-    return kinds
+    return ColumnRoles(names, {**shared, "blocks": kinds or None}, {**settings, "covariance": covariance})
 
 
 def _as_option(roles: Mapping[str, str], name: str, value: object, column: str) -> str:
@@ -257,19 +263,12 @@ def make_model(method: str, preset: str, seed: int, settings: Mapping[str, Any],
     """An estimator of a method, under its nearest preset, that shows its progress; others have no `only_bgm`."""
     estimator = find_method(method).estimator_class()
     known = estimator().get_params()
-    given = {name: value for name, value in only_bgm.items() if value is not None}
-    for name in given:
-        if name not in known:
+    for name, value in only_bgm.items():
+        if value is not None and name not in known:
             raise option_error(f"{method} has none; it is for bgm-iv", f"--{name}")
-    shared = {"preset": nearest_preset(method, preset), "random_state": seed, "progress": True, **given}
-    arguments = {name: value for name, value in shared.items() if name in known}
-    model: IVEstimator = estimator(**settings, **arguments, use_instrument=not method.endswith(NO_INSTRUMENT))
-    return model
-
-
-def method_help() -> str:
-    """The methods there are, for help texts."""
-    return ", ".join(METHODS)
+    shared = {"preset": nearest_preset(method, preset), "random_state": seed, "progress": True, **only_bgm, **settings}
+    arguments = {name: value for name, value in shared.items() if name in known and value is not None}
+    return estimator(**arguments, use_instrument=not method.endswith(NO_INSTRUMENT))
 
 
 METHOD_CHOICE = choice(method_names())
@@ -277,11 +276,8 @@ METHOD_CHOICE = choice(method_names())
 
 def usable_folder(path: Path, option: str) -> Path:
     """Refuse a path that is a file, or that lies under one or where nothing can be written."""
-    nearest = next(parent for parent in (path.absolute(), *path.absolute().parents) if os.path.exists(parent))
-    if not nearest.is_dir():
-        raise option_error(f"{nearest} is a file; name a folder", option)
     with naming_option(option):
-        check_writable(nearest)
+        check_writable(path)
     return path
 
 
@@ -331,3 +327,105 @@ def check_outputs(outputs: Mapping[str, Path | None], *inputs: Path) -> None:
             if real.is_relative_to(place) or place.is_relative_to(real):
                 raise option_error(f"{path} and {other} {place} are in one place; keep them apart", option)
         written[option] = real
+
+
+T = TypeVar("T")
+
+
+class Commands(TyperGroup):
+    """All commands: expected errors are one clear line on stderr and exit code 1."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        try:
+            # What messages call the rows of a file ends with the command.
+            return copy_context().run(super().invoke, ctx)
+        except KeyboardInterrupt as stopped:
+            echo(str(stopped) or "Interrupted.", err=True)
+            # By the shell's convention.
+            raise typer.Exit(130) from None
+        except (BGMIVError, OSError) as error:
+            echo(f"Error: {error}", err=True)
+            raise typer.Exit(1) from error
+
+
+def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
+    """Print a text; nothing in it that came from data can act on the terminal."""
+    typer.echo(printable(text), err=err, nl=nl)
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> None:
+    """Print a table whose first column is text and whose others are numbers."""
+    import pandas as pd
+
+    first, *_ = columns
+    frame = pd.DataFrame(list(rows), columns=list(columns)).set_index(first).rename_axis(index=None, columns=first)
+    text = frame.to_string(float_format="{:.4g}".format, na_rep="-")
+    echo(f"\n{title}\n{text}\n{caption}", nl=bool(caption))
+
+
+def counted(fits: Iterable[T], total: int) -> Iterator[T]:
+    """The fits as they are done, with a bar on the terminal; lines that are printed meanwhile stand above it."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    return iter(track(fits, "all fits", total, console=console, disable=not console.is_terminal))
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON holds it: numbers that are not finite become null or the words "inf" and "-inf".
+
+    >>> plain({"a": (1.0, float("inf")), "b": float("nan")})
+    {'a': [1.0, 'inf'], 'b': None}
+    """
+    import numpy as np
+
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    if isinstance(value, dict):
+        return {str(name): plain(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, float) and not isfinite(value):
+        return None if isnan(value) else str(value)
+    return value
+
+
+def print_json(record: Any) -> None:
+    """One JSON value on stdout."""
+    typer.echo(printable(json.dumps(plain(record), indent=2, allow_nan=False, ensure_ascii=False), escape=True))
+
+
+def print_result(record: dict[str, Any], verdict: Verdict | None) -> None:
+    """One JSON object on stdout, with the verdict on the fit it comes from."""
+    names = ("severity", "reasons", "not_measured")
+    judged = None if verdict is None else {name: getattr(verdict, name) for name in names}
+    print_json({**record, "verdict": judged})
+
+
+def exit_if_failed(verdict: Verdict | None) -> None:
+    """Say on stderr what the verdict holds against a fit; one that failed ends the command with its exit code."""
+    if verdict is None or verdict.severity in ("good", "note"):
+        return
+    echo(f"Warning: {verdict.sentence}", err=True)
+    if verdict.severity == "failed":
+        raise typer.Exit(3)
+
+
+@contextmanager
+def warnings_shown() -> Iterator[None]:
+    """Warnings of the library as one line each on stderr."""
+
+    def show(message: Warning | str, *_: Any) -> None:
+        label = "Note" if isinstance(message, KindWarning) else "Warning"
+        echo(f"{label}: {message}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", BGMIVWarning)
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield
