@@ -20,8 +20,8 @@ from bgmiv.data.query import Query, Rows, query_at, rows_of
 from bgmiv.data.schema import BlockKind
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.fitted import MAX_FACTOR_POINTS, FittedMethod, in_parts
-from bgmiv.intervals import ANDERSON_RUBIN, SMOOTHING, STRENGTH, Estimate, Floats, Interval, Source, interval_of
-from bgmiv.linear_iv import LinearIV, Pieces, robust_set, scaled, union
+from bgmiv.intervals import SMOOTHING, STRENGTH, Estimate, Floats, Interval, Source, interval_of
+from bgmiv.linear_iv import LinearIV, Pieces, robust_set, scaled, strength_of, union
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -228,15 +228,14 @@ class FitRows(NamedTuple):
     data: IVData
     rows: Rows
 
+    def prefer_robust(self, fitted: FittedMethod) -> bool:
+        """Whether a robust set is preferable to the usual interval of an average effect."""
+        strength = strength_of(self.data, fitted.first_stage_f)
+        return strength is not None and strength.usual_is_too_short
+
 
 def average_effect(
-    fitted: FittedMethod,
-    query: Query,
-    level: float,
-    own: FitRows | None,
-    *,
-    method: Method = "auto",
-    weak: bool = False,
+    fitted: FittedMethod, query: Query, level: float, own: FitRows | None, *, method: Method = "auto"
 ) -> Interval:
     """The average effect of the second of two treatments against the first, with an interval.
 
@@ -246,15 +245,15 @@ def average_effect(
         level: of the interval.
         own: the rows of the fit; None if they are not known, or the fit ignores its instruments.
         method: "usual", by the method's own sources of uncertainty; "robust", the ends of the Anderson-Rubin set;
-            "auto", robust where that is preferable and the set can be made, and otherwise usual.
-        weak: whether it is (`bgmiv.linear_iv.Strength.usual_is_too_short`).
+            "auto", robust where that is preferable (`bgmiv.linear_iv.Strength.usual_is_too_short`) and the set can be
+            made, and otherwise usual.
     """
     if method not in get_args(Method):
         raise ConfigError(f"method must be one of {', '.join(get_args(Method))}, got {method!r}.")
     averages = average(fitted, query, intervals=method != "robust" or bool(fitted.interval_kind))
     treatments = np.broadcast_to(query.treatment, query.shape) @ query.rows.shares
     size = float(treatments[1] - treatments[0])
-    return effect_of(averages, (0, 1), size, fitted, level, own, method=method, weak=weak)
+    return effect_of(averages, (0, 1), size, fitted, level, own, method=method)
 
 
 def effect_of(
@@ -266,22 +265,22 @@ def effect_of(
     own: FitRows | None,
     *,
     method: Method = "auto",
-    weak: bool = False,
 ) -> Interval:
     """As :func:`average_effect`, of averages, the positions of two of their treatments, and the mean difference."""
     change = contrast(averages.estimate.map(lambda values: values[list(places)]))
     support = averages.support_of(*places)
     usual = interval_of(change, level, in_support=support, name="average effect")
     schema = fitted.schema
-    one_effect = own is not None and bool(own.data.schema.instruments)
-    one_effect = one_effect and schema.treatment.width == schema.outcome.width == 1
-    if method == "robust" and not one_effect:
-        raise DataError(
-            "the robust set needs the rows of the fit with instruments that it uses, and a single effect: a treatment "
-            "and an outcome of one number or two levels. Use method='usual'."
-        )
-    wanted = method == "robust" or (method == "auto" and weak and bool(change.sources))
-    if own is None or not one_effect or not wanted or size == 0.0:
+    one_effect = schema.treatment.width == schema.outcome.width == 1
+    if own is None or not own.data.schema.instruments or not one_effect:
+        if method == "robust":
+            raise DataError(
+                "the robust set needs the rows of the fit with instruments that it uses, and a single effect: a "
+                "treatment and an outcome of one number or two levels. Use method='usual'."
+            )
+        return usual
+    wanted = method == "robust" or (method == "auto" and bool(change.sources) and own.prefer_robust(fitted))
+    if not wanted or size == 0.0:
         return usual
     if fitted.is_line or not any(source.name == STRENGTH for source in change.sources):
         pieces = average_effect_set(fitted, own, float(usual.estimate), size, level)
@@ -292,8 +291,7 @@ def effect_of(
     if change.sources and not fitted.is_line:
         # What the robust set knows of the curve is not more than what the usual interval does.
         pieces = union([*pieces, (float(usual.lower), float(usual.upper))])
-    lower, upper = (pieces[0][0], pieces[-1][1]) if pieces else (np.nan, np.nan)
-    return replace(usual, lower=lower, upper=upper, method=ANDERSON_RUBIN, pieces=pieces)
+    return usual.with_set(pieces)
 
 
 def average_effect_set(fitted: FittedMethod, own: FitRows, estimate: float, size: float, level: float) -> Pieces:

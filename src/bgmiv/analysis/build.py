@@ -33,7 +33,7 @@ from bgmiv.diagnostics.verdict import verdict_of
 from bgmiv.effects import Average, FitRows, average, effect_of
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.fitted import FittedMethod
-from bgmiv.intervals import ANDERSON_RUBIN, NO_INTERVAL, Band, Interval, interval_of
+from bgmiv.intervals import NO_INTERVAL, Band, Interval, interval_of
 from bgmiv.linear_iv import scaled, strength_of
 from bgmiv.progress import HistoryRow
 
@@ -206,12 +206,6 @@ class Subject:
         return FitRows(self.data, self.rows) if self.use_instrument else None
 
     @property
-    def weak(self) -> bool:
-        """Whether a robust set is preferable to its usual interval."""
-        strength = strength_of(self.data, self.fitted.first_stage_f) if self.use_instrument else None
-        return strength is not None and strength.usual_is_too_short
-
-    @property
     def note(self) -> str:
         """The key of what to know of it, as in `MethodRow`."""
         line = "line" if self.estimator == "TSLS" else ""
@@ -241,8 +235,7 @@ def build_analysis(
     chosen = [*groups_by_treatment(data), *groups_of(data, request)]
     groups += [(group, subject.rows.take(positions)) for group, positions in chosen]
     averages = [(group, averaged(fitted, rows, grid)) for group, rows in groups]
-    weak = subject.weak
-    intervals = [interval_by(found, grid, fitted, subject.own, weak) for _, found in averages]
+    intervals = [interval_by(found, grid, fitted, subject.own) for _, found in averages]
     methods = [method_row(subject.label, fitted, averages[0][1], intervals[0], subject.note)]
     methods += _beside(subject, diagnosis, no_instrument, grid)
     for name, other in (others or {}).items():
@@ -251,7 +244,7 @@ def build_analysis(
             raise DataError(f"{name!r} was fitted on another outcome or treatment. Compare fits of the same columns.")
         found = averaged(other.fitted, other.rows, grid)
         methods = [row for row in methods if row is methods[0] or row.name != name]
-        interval = interval_by(found, grid, other.fitted, other.own, other.weak)
+        interval = interval_by(found, grid, other.fitted, other.own)
         methods.append(method_row(name, other.fitted, found, interval, other.note))
     return Analysis(
         request=replace(request, labels=()),
@@ -296,10 +289,10 @@ def _curve(group: Group, found: Average, grid: Grid, discrete: bool) -> Curve:
     return Curve(group, doses, values, *inner, shares, found.estimate.pointwise().sources, *outer)
 
 
-def interval_by(found: Average, grid: Grid, fitted: FittedMethod, own: FitRows | None, weak: bool) -> Interval:
+def interval_by(found: Average, grid: Grid, fitted: FittedMethod, own: FitRows | None) -> Interval:
     """As `ate_interval` answers; `own` is None where the fit ignores its instruments or the rows are not known."""
     first, last = map(int, grid.places)
-    interval = effect_of(found, (first, last), grid.t1 - grid.t0, fitted, grid.level, own, weak=weak)
+    interval = effect_of(found, (first, last), grid.t1 - grid.t0, fitted, grid.level, own)
     return interval if found.estimate.sources else replace(interval, lower=np.nan, upper=np.nan, method=NO_INTERVAL)
 
 
@@ -327,9 +320,7 @@ def _beside(subject: Subject, diagnosis: Diagnosis, no_instrument: FittedMethod 
     two_stage = _linear_effect(linear.coefficient, linear.std_error, (linear.lower, linear.upper), change, grid.level)
     strength = strength_of(data)
     if strength is not None and strength.usual_is_too_short:
-        pieces = scaled(linear.robust_set, change)
-        lower, upper = (pieces[0][0], pieces[-1][1]) if pieces else (np.nan, np.nan)
-        two_stage = replace(two_stage, lower=lower, upper=upper, method=ANDERSON_RUBIN, pieces=pieces)
+        two_stage = two_stage.with_set(scaled(linear.robust_set, change))
     rows.append(MethodRow("2SLS", two_stage, line, "line"))
     least_squares = _linear_effect(linear.ols, linear.ols_std_error, linear.ols_interval, change, grid.level)
     rows.append(MethodRow("OLS", least_squares, ols, "line-without-instrument"))

@@ -88,8 +88,8 @@ class Comparison(Tabular):
         intervals = [row.interval for row in self.methods]
         columns = {name: [getattr(each, name) for each in intervals] for name in ("estimate", "lower", "upper")}
         columns["held_out"] = [row.severity or "not checked" for row in self.methods]
-        if any(each.set_cell for each in intervals):
-            columns["set"] = [each.set_cell for each in intervals]
+        if any(each.set_text for each in intervals):
+            columns["set"] = [each.set_text for each in intervals]
         return pd.DataFrame(columns, index=pd.Index([row.name for row in self.methods], name="method"))
 
     def to_dict(self) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def compare(
         elif asked_rows is None:
             raise ConfigError(f"model {name!r} was loaded and holds no rows. Give the rows asked about as covariates.")
         found, own = averaged(fitted, asked_rows, grid), model._instrumented_rows()
-        rows.append(method_row(name, fitted, found, interval_by(found, grid, fitted, own, model._weak())))
+        rows.append(method_row(name, fitted, found, interval_by(found, grid, fitted, own)))
     return Comparison(
         outcome=schema.outcome.name,
         treatment=schema.treatment.name,

@@ -8,44 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from bgmiv.diagnostics.explanations import html_table
+from bgmiv.diagnostics.explanations import SEVERITIES, Limits, Severity, html_table, worst
 from bgmiv.fitted import FitEvidence, FittedMethod
 from bgmiv.linear_iv import VERY_WEAK
 
 __all__ = [
-    "FINDINGS", "FIRST_STAGE_GAIN", "MOMENT_EXCESS", "NOT_MEASURED", "SEVERITIES", "Finding", "Limits", "Severity",
-    "Verdict", "judge", "not_measured_remark", "verdict_of", "worst",
+    "FINDINGS", "FIRST_STAGE_GAIN", "MOMENT_EXCESS", "NOT_MEASURED", "Finding", "Verdict", "judge",
+    "not_measured_remark", "verdict_of",
 ]  # fmt: skip
-
-Severity = Literal["good", "note", "doubtful", "failed"]
-
-SEVERITIES: tuple[Severity, ...] = ("good", "note", "doubtful", "failed")
-"""The one scale of all checks and verdicts, best first; a note is neither for nor against a fit."""
-
-
-def worst(severities: Iterable[Severity]) -> Severity:
-    """The worst of these; good if there are none."""
-    return max(severities, key=SEVERITIES.index, default="good")
-
-
-class Limits(NamedTuple):
-    """Beyond which values a measurement is doubtful, and beyond which the fit has failed.
-
-    They are upper limits if failing is above being doubtful, and lower limits otherwise.
-    """
-
-    doubtful: float
-    failed: float
-
-    def severity(self, value: float) -> Severity:
-        """The severity of a measurement; one that is not a number has failed."""
-        sign = 1 if self.failed > self.doubtful else -1
-        if sign * value <= sign * self.doubtful:
-            return "good"
-        return "doubtful" if sign * value <= sign * self.failed else "failed"
-
 
 FIRST_STAGE_GAIN = Limits(0.02, 0.005)
 """Of what the instruments add to the treatment's log-likelihood."""

@@ -30,7 +30,6 @@ from bgmiv.estimators.fitted import FitOnRows, MethodConfig
 from bgmiv.executors import Died, Executor
 from bgmiv.fitted import FittedMethod
 from bgmiv.intervals import ANDERSON_RUBIN, Estimate, Floats, Interval, check_level, interval_of
-from bgmiv.linear_iv import strength_of
 from bgmiv.numerals import percent
 from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.sieve.fit import SieveConfig, fit_sieve
@@ -221,11 +220,9 @@ def _run(item: _Repeat) -> Ratios | None:
     own = FitRows(item.data, Rows(item.data.covariates, item.data.weights))
     fitted = fitted.with_uncertainty(*own)
     averages, points = _answers(fitted, item.data, item.doses, item.observed)
-    strength = strength_of(item.data, fitted.first_stage_f)
-    size, weak = float(item.doses[1] - item.doses[0]), strength is not None and strength.usual_is_too_short
+    size = float(item.doses[1] - item.doses[0])
     default, usual = (
-        effect_of(averages, (0, 1), size, fitted, item.level, own, method=method, weak=weak)
-        for method in ("auto", "usual")
+        effect_of(averages, (0, 1), size, fitted, item.level, own, method=method) for method in ("auto", "usual")
     )
     curve = averages.estimate.map(lambda values: values[2:])
     return {

@@ -176,10 +176,7 @@ class FitOnRows:
     @cached_property
     def weak(self) -> bool:
         """Whether the instruments are so weak that an average effect has a robust set."""
-        if not self.use_instrument:
-            return False
-        strength = strength_of(self.data, self.fitted.first_stage_f)
-        return strength is not None and strength.usual_is_too_short
+        return self.instrumented is not None and self.instrumented.prefer_robust(self.fitted)
 
     def refit_config(self, **changes: Any) -> MethodConfig:
         """The method for another fit, which keeps no unfinished fit; settings that it does not have stay out."""

@@ -206,14 +206,14 @@ class QuestionsMixin(ABC):
             WeakInstrumentWarning: the robust set is wanted, and this is a loaded model without the rows of it.
         """
         query = self._query_average(t0, t1, covariates, sample_weight, rows)
-        own, fitted, weak = self._instrumented_rows(), self._completed(), self._weak()
-        if weak and own is None and method == "auto":
+        own, fitted = self._instrumented_rows(), self._completed()
+        if own is None and method == "auto" and self._weak():
             warn_user(
                 "the instruments are too weak for this interval: it is too narrow, and a loaded model has no rows for "
                 "the robust set. Give them with attach_data(table).",
                 WeakInstrumentWarning,
             )
-        found = average_effect(fitted, query, level, own, method=method, weak=weak)
+        found = average_effect(fitted, query, level, own, method=method)
         self._warn_share(float(found.in_support))
         # Where the robust set could have been given and was not, the usual interval is good enough.
         schema = fitted.schema
