@@ -125,14 +125,10 @@ def interval_at(
         inside = fitted.in_support(some)
         changed = change(estimate_at(fitted, some, intervals=True))
         parts.append(interval_of(changed, level, in_support=inside.all(axis=0) if axis == 0 else inside, **shown))
-    if len(parts) == 1:
-        return parts[0]
-
-    def joined(arrays: list[Any]) -> Any:
-        return np.concatenate(arrays, axis=axis)
-
-    arrays = {name: joined([getattr(part, name) for part in parts]) for name in _ARRAYS}
-    errors = {name: joined([part.std_errors[name] for part in parts]) for name in parts[0].std_errors}
+    arrays = {name: np.concatenate([getattr(part, name) for part in parts], axis=axis) for name in _ARRAYS}
+    errors = {
+        name: np.concatenate([part.std_errors[name] for part in parts], axis=axis) for name in parts[0].std_errors
+    }
     return replace(parts[0], std_errors=errors, **arrays)
 
 

@@ -209,9 +209,9 @@ class LinearIV:
         root = design.root_weights
         self.design = design
         self._exogenous = np.linalg.qr(design.exogenous * root)[0]
-        self.instruments, self._factor = np.linalg.qr(self._net(design.instruments * root))
-        self.treatment = self._net(design.treatment * root)
-        self.outcomes = self._net(design.outcomes * root)
+        self.instruments, self._factor = np.linalg.qr(self.residual(design.instruments * root))
+        self.treatment = self.residual(design.treatment * root)
+        self.outcomes = self.residual(design.outcomes * root)
 
     @classmethod
     def of(cls, data: IVData) -> LinearIV:
@@ -224,7 +224,8 @@ class LinearIV:
             _MADE[data] = cls(design_matrix(data))
         return _MADE[data]
 
-    def _net(self, columns: Floats) -> Floats:
+    def residual(self, columns: Floats) -> Floats:
+        """What the exogenous columns leave of others, each row times the root of its weight."""
         return np.asarray(columns - self._exogenous @ (self._exogenous.T @ columns), np.float64)
 
     @property
@@ -417,7 +418,7 @@ class LinearIV:
         y, x, unit = self.outcomes[:, 0], self.treatment[:, 0], self.design.unit
         if outcome is not None:
             root = self.design.root_weights[:, 0]
-            y = self._net(self.design.net(outcome - np.average(outcome, weights=root**2)) * root)
+            y = self.residual(self.design.net(outcome - np.average(outcome, weights=root**2)) * root)
             scale = float(np.sqrt(np.mean(y**2))) or 1.0
             y, unit = y / scale, scale / self.design.treatment_scale
         critical = q * float(f_distribution.ppf(level, q, self.design.dof))

@@ -68,7 +68,7 @@ def fit_novelty(columns: ArrayLike) -> Novelty:
     known = Novelty(values.mean(axis=0), np.where(spread > 0, spread, 1.0), np.eye(width), np.inf)
     z = known.standardised(values)
     covariance = (1.0 - _SHRINKAGE) * (z.T @ z) / len(z) + _SHRINKAGE * np.eye(width)
-    known = replace(known, precision=np.linalg.inv(covariance))
+    known = replace(known, precision=np.asarray(np.linalg.inv(covariance), np.float64))
     return replace(known, limit=float(np.quantile(known.distances(values), 1.0 - OUTSIDE)))
 
 
@@ -104,7 +104,7 @@ class LinearSupport:
         loadings = _leading_components(v) if v.shape[1] > _MAX_COLUMNS else np.zeros((0, 0))
         v = v @ loadings if loadings.size else v
         novelty = fit_novelty(v)
-        columns = _with_constant(novelty.standardised(v))
+        columns = np.insert(novelty.standardised(v), 0, 1.0, axis=1)
         ridge = np.sqrt(_SHRINKAGE * len(rows)) * np.eye(columns.shape[1])
         ridge[0] = 0.0
         target = np.concatenate([x, np.zeros(columns.shape[1])])
@@ -122,7 +122,7 @@ class LinearSupport:
         usual = self.novelty.usual(columns)
         if len(self.levels):
             return usual & (self.levels[treatment.astype(np.int64)] >= OUTSIDE)
-        residuals = treatment - _with_constant(self.novelty.standardised(columns)) @ self.coefficients
+        residuals = treatment - np.insert(self.novelty.standardised(columns), 0, 1.0, axis=1) @ self.coefficients
         return usual & (np.searchsorted(self._ends, residuals, side="right") % 2 == 1)
 
     @cached_property
@@ -165,7 +165,3 @@ def _leading_components(v: Floats) -> Floats:
     basis = z @ (z.T @ np.linalg.qr(basis)[0])
     right = np.linalg.svd(np.linalg.qr(basis)[0].T @ z, full_matrices=False)[2][:k]
     return np.asarray(right.T / spread[:, None], np.float64)
-
-
-def _with_constant(columns: Floats) -> Floats:
-    return np.hstack([np.ones((len(columns), 1)), columns])

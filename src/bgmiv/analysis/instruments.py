@@ -202,8 +202,9 @@ def instrument_views(data: IVData, level: float, *, linear: bool) -> InstrumentV
 
 def _direct_effect(instrument: str, effect: LinearEffect) -> DirectEffect:
     (variance, covariance), (_, slope_variance) = effect.covariance.tolist()
-    slopes = effect.slopes.tolist()
-    return DirectEffect(instrument, float(effect.scales[0]), *slopes, variance, covariance, slope_variance, effect.dof)
+    estimate, slope = effect.slopes.tolist()
+    scale = float(effect.scales[0])
+    return DirectEffect(instrument, scale, estimate, slope, variance, covariance, slope_variance, effect.dof)
 
 
 def _least_squares(target: Floats, right: Floats, columns: DesignMatrix) -> LinearFit:
@@ -225,7 +226,7 @@ def _binned(name: str, along: str, values: Floats, place: Floats, columns: Desig
     _, codes = np.unique(codes, return_inverse=True)
     bins = np.eye(int(codes.max()) + 1)[codes]
     covariates = columns.exogenous[:, 1:]
-    weights = np.ones(n) if columns.weights is None else columns.weights
+    weights = columns.weights
     places = (weights * place) @ bins / (weights @ bins)
 
     def at_mean(part: Floats) -> Floats:

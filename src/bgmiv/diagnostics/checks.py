@@ -19,7 +19,7 @@ from bgmiv.diagnostics.ill_posedness import Shapes, visible_shapes
 from bgmiv.diagnostics.moments import MAX_TESTED, moment_test_of_levels
 from bgmiv.diagnostics.verdict import FIRST_STAGE_GAIN, MOMENT_EXCESS, Verdict, verdict_of
 from bgmiv.effects import average, contrast
-from bgmiv.fitted import FitEvidence, FittedMethod
+from bgmiv.fitted import FitEvidence, FittedMethod, HeldOutPredictions
 from bgmiv.linear_iv import VERY_WEAK, LinearEstimate, LinearIV
 
 if TYPE_CHECKING:
@@ -221,21 +221,16 @@ def _smallest(tests: Sequence[dict[str, float]], by: str) -> dict[str, float]:
 
 def _moment(fitted: FittedMethod, data: IVData, rows: Rows, evidence: FitEvidence, seed: int) -> Check:
     """The test of the fitted g's conditional moment: on held-out rows, or else on those of the fit."""
-    if evidence.moment_p is not None and evidence.moment_statistic is not None:
-        return _moment_check(evidence.moment_p, evidence.moment_statistic, evidence.n_held_out, held_out=True)
-    held_out = fitted.held_out_predictions(data, rows, MAX_TESTED)
-    if held_out is not None:
-        some, values = held_out
-    else:
-        some = np.sort(np.random.default_rng(0).permutation(data.n_rows)[:MAX_TESTED])
-        values = fitted.at(Query(data.treatment[None], rows).take(some))[0]
-    if not np.isfinite(values).all():
-        return Check("moment-test", "failed", {})
-    test = moment_test_of_levels(data.take(some), values, seed)
-    return _moment_check(test.p_value, test.statistic, test.n_rows, held_out=held_out is not None)
-
-
-def _moment_check(p: float, statistic: float, n_rows: int, *, held_out: bool) -> Check:
+    p, statistic, n_rows, held_out = evidence.moment_p, evidence.moment_statistic, evidence.n_held_out, True
+    if p is None or statistic is None:
+        predictions = fitted.held_out_predictions(data, rows, MAX_TESTED)
+        held_out = predictions is not None
+        if predictions is None:
+            some = np.sort(np.random.default_rng(0).permutation(data.n_rows)[:MAX_TESTED])
+            predictions = HeldOutPredictions(some, fitted.at(Query(data.treatment[None], rows).take(some))[0])
+        if not np.isfinite(predictions.values).all():
+            return Check("moment-test", "failed", {})
+        statistic, p, n_rows = moment_test_of_levels(data.take(predictions.rows), predictions.values, seed)
     severity: Severity = "good" if p >= 0.05 else "doubtful"
     if p < 0.01 and statistic > MOMENT_EXCESS.failed:
         severity = "failed"

@@ -107,7 +107,7 @@ def beside_simple(data: IVData, rows: NDArray[np.int64], own: Floats | None) -> 
             risks.append(moment_shares(part, rows, own.reshape(len(rows), -1)[:, k], simple))
             variances.append(max(variance_of(part.outcome, data.weights), tiny))
     # A share of its own indicator's variance each, hence weighed by it.
-    averages = np.average(risks, axis=0, weights=variances).tolist() if risks else []
+    averages = np.average(np.array(risks), axis=0, weights=variances).tolist() if risks else []
     return (1.0 - errors / max(total, tiny)).tolist(), MomentRisks(*averages)
 
 
