@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, lapack, qr, solve_triangular
 from scipy.sparse import csr_array
 
-from bgmiv.data.ivdata import Covariance, IVData
+from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import role_label, setting, warn_user
 from bgmiv.errors import DataError, FitWarning, NotIdentifiedError
 
@@ -80,41 +80,6 @@ class Errors:
     classical: bool = False
     ways: tuple[Clusters, ...] = ()
 
-    @classmethod
-    def of(
-        cls,
-        covariance: Covariance = "auto",
-        groups: NDArray[np.int64] | None = None,
-        second: NDArray[np.int64] | None = None,
-        label: str = "clusters",
-    ) -> Errors:
-        """The errors that an argument `covariance` stands for, given one or two clusterings of the rows.
-
-        Raises:
-            DataError: clusters are asked for and there are none, or fewer than three.
-        """
-        if covariance in ("classical", "robust"):
-            return cls(covariance == "classical")
-        if groups is None:
-            if covariance == "cluster":
-                one, other = (setting("covariance", name) for name in ("cluster", "robust"))
-                raise DataError(f"{one} needs clusters: pass clusters=, or use {other}.")
-            return cls()
-        both = [np.unique(codes, return_inverse=True)[1] for codes in (groups, second) if codes is not None]
-        few = min(int(codes.max()) + 1 for codes in both)
-        if few < _MIN_CLUSTERS:
-            raise DataError(
-                f"{label}: {few} clusters do not tell how much estimates vary between clusters. Pass finer ones, at "
-                f"least {_MIN_CLUSTERS} of them, or leave clusters out to treat rows as independent."
-            )
-        signs = [1.0] * len(both)
-        if len(both) == 2:
-            both.append(np.unique(both[0] * (int(both[1].max()) + 1) + both[1], return_inverse=True)[1])
-            signs.append(-1.0)
-        counts = [int(codes.max()) + 1 for codes in both]
-        small = [covariance == "auto" and count <= _MAX_JACKKNIFE for count in counts]
-        return cls(False, tuple(map(Clusters, both, counts, signs, small)))
-
     @property
     def name(self) -> ErrorsName:
         """In a word: classical, robust or clustered."""
@@ -140,8 +105,31 @@ ROBUST = Errors()
 
 
 def errors_of(data: IVData) -> Errors:
-    """What is assumed of the errors of a data set, by its groups and the covariance that was asked for."""
-    return Errors.of(data.covariance, data.groups, data.second_groups, role_label("clusters", data.groups_name))
+    """What is assumed of the errors of a data set, by its groups and the covariance that was asked for.
+
+    Raises:
+        DataError: clusters are asked for and there are none, or fewer than three.
+    """
+    if data.covariance in ("classical", "robust"):
+        return Errors(data.covariance == "classical")
+    groups, second = data.groups, data.second_groups
+    if groups is None:
+        if data.covariance == "cluster":
+            one, other = (setting("covariance", name) for name in ("cluster", "robust"))
+            raise DataError(f"{one} needs clusters: pass clusters=, or use {other}.")
+        return Errors()
+    labels = [groups] if second is None else [groups, second, groups * (int(second.max()) + 1) + second]
+    codes = [np.unique(each, return_inverse=True)[1] for each in labels]
+    counts = [int(each.max()) + 1 for each in codes]
+    # Intersections are no fewer than either.
+    if min(counts) < _MIN_CLUSTERS:
+        raise DataError(
+            f"{role_label('clusters', data.groups_name)}: {min(counts)} clusters do not tell how much estimates vary "
+            f"between clusters. Pass finer ones, at least {_MIN_CLUSTERS} of them, or leave clusters out to treat rows "
+            "as independent."
+        )
+    small = [data.covariance == "auto" and count <= _MAX_JACKKNIFE for count in counts]
+    return Errors(ways=tuple(map(Clusters, codes, counts, (1.0, 1.0, -1.0), small)))
 
 
 def check_clusters(data: IVData) -> None:

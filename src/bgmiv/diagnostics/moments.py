@@ -16,6 +16,7 @@ from scipy.spatial.distance import pdist, squareform
 
 from bgmiv.data.folds import row_folds
 from bgmiv.data.ivdata import IVData
+from bgmiv.data.query import Rows
 from bgmiv.data.scaling import RoleScaling
 from bgmiv.data.schema import BlockKind
 from bgmiv.errors import DataError
@@ -172,15 +173,12 @@ def moment_test_of_levels(data: IVData, predicted: Floats, seed: int) -> MomentT
 
 def row_weights(data: IVData) -> Floats:
     """The rows' weights, with mean 1."""
-    if data.weights is None:
-        return np.ones(data.n_rows)
-    return np.asarray(data.weights, np.float64) / np.mean(data.weights)
+    return Rows(data.covariates, data.weights).shares * data.n_rows
 
 
 def variance_of(values: NDArray[np.floating], weights: NDArray[np.floating] | None) -> float:
     """The variance of some numbers, weighted if there are weights."""
-    numbers = values.astype(np.float64)
-    return float(np.average((numbers - np.average(numbers, weights=weights)) ** 2, weights=weights))
+    return float(np.cov(values.astype(np.float64), aweights=weights, ddof=0))
 
 
 def _kernel(data: IVData) -> Floats:
