@@ -16,7 +16,7 @@ from scipy.stats import f as f_distribution
 
 from bgmiv.data.files import Tabular
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.query import Query, Rows, query_at, rows_of
+from bgmiv.data.query import Query, Rows, query_at
 from bgmiv.data.schema import BlockKind
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.fitted import MAX_FACTOR_POINTS, FittedMethod, in_parts
@@ -125,11 +125,13 @@ def interval_at(
         inside = fitted.in_support(some)
         changed = change(estimate_at(fitted, some, intervals=True))
         parts.append(interval_of(changed, level, in_support=inside.all(axis=0) if axis == 0 else inside, **shown))
-    arrays = {name: np.concatenate([getattr(part, name) for part in parts], axis=axis) for name in _ARRAYS}
-    errors = {
+    whole: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts], axis=axis) for name in _ARRAYS
+    }
+    whole["std_errors"] = {
         name: np.concatenate([part.std_errors[name] for part in parts], axis=axis) for name in parts[0].std_errors
     }
-    return replace(parts[0], std_errors=errors, **arrays)
+    return replace(parts[0], **whole)
 
 
 class Average(NamedTuple):
@@ -166,7 +168,7 @@ def average(fitted: FittedMethod, query: Query, *, intervals: bool = False) -> A
     whole = query.positive()
     rows = whole.drawn(_MAX_AVERAGED)
     each = fitted.at(rows)
-    values = _averaged(each, rows.rows.shares)
+    values = np.tensordot(each, rows.rows.shares, axes=(1, 0))
     few = whole.drawn(fitted.max_factor_rows)
     sources = fitted.average_factors(few) if intervals else ()
     if intervals and rows is not whole:
@@ -187,11 +189,6 @@ def _rows_left_out(around: Floats, whole: Query) -> Source:
     variances, vectors = np.linalg.eigh(flat @ flat.T)
     factors = np.sqrt(np.maximum(variances, 0.0))[:, None] * vectors.T
     return Source("rows", factors.reshape(-1, *weighted.shape[:-1]), np.inf)
-
-
-def _averaged(values: Floats, shares: Floats) -> Floats:
-    """The weighted mean over the second axis of `(m, n, ...)`."""
-    return np.asarray(np.tensordot(values, shares, axes=(1, 0)), np.float64)
 
 
 def contrast(estimate: Estimate) -> Estimate:
@@ -215,7 +212,7 @@ def slope_query(fitted: FittedMethod, treatment: Any, covariates: Any, step: flo
         raise DataError(f"step must be a number above 0, got {step!r}.")
     centre = query_at(fitted.schema, treatment, covariates)
     x = centre.treatment[0]
-    return Query(np.stack([x - step / 2.0, x + step / 2.0]), rows_of(fitted.schema, centre.rows))
+    return Query(np.stack([x - step / 2.0, x + step / 2.0]), centre.rows)
 
 
 class FitRows(NamedTuple):

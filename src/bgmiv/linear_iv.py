@@ -334,10 +334,8 @@ class LinearIV:
 
     def predicted(self, treatment: Floats) -> Floats:
         """What the instruments, as they are in the data, predict of a treatment column `(n,)`, up to a constant."""
-        coefficients = solve_triangular(
-            self._factor, self.instruments.T @ (treatment[:, None] * self.design.root_weights)
-        )
-        return np.asarray(self.design.instruments @ coefficients[:, 0], np.float64)
+        moments = self.instruments.T @ (treatment * self.design.root_weights[:, 0])
+        return np.asarray(self.design.instruments @ solve_triangular(self._factor, moments), np.float64)
 
     @cached_property
     def overidentification(self) -> tuple[dict[str, float], ...]:
@@ -437,8 +435,6 @@ class LinearIV:
         one both tests are the same.
         """
         q = self.n_instruments
-        if q == 0:
-            return EVERY_EFFECT
         both = np.column_stack([self.outcomes[:, 0], self.treatment[:, 0]])
         explained = self.instruments.T @ both
         left = both - self.instruments @ explained
