@@ -154,7 +154,7 @@ def check_clusters(data: IVData) -> None:
 def cluster_sums(scores: Floats, codes: NDArray[np.int64], count: int) -> Floats:
     """Sums of rows `(n, p)` over clusters, `(count, p)`."""
     entries = (np.ones(len(scores)), (codes, np.arange(len(scores))))
-    return np.asarray(csr_array(entries, shape=(count, len(scores))) @ scores, np.float64)
+    return csr_array(entries, shape=(count, len(scores))) @ scores
 
 
 def score_covariance(
@@ -171,7 +171,7 @@ def score_covariance(
     n, k = scores.shape
     left = max(n - n_parameters, 1.0)
     if not errors.ways:
-        return np.asarray(scores.T @ scores * (n / left), np.float64)
+        return scores.T @ scores * (n / left)
     total = np.zeros((k, k))
     for way in errors.ways:
         count = way.n_clusters
@@ -217,7 +217,7 @@ def mended(matrix: Floats) -> tuple[Floats, bool]:
     values, vectors = np.linalg.eigh(matrix)
     if values[0] >= -1e-12 * max(values[-1], 0.0):
         return matrix, False
-    return np.asarray((vectors * np.maximum(values, 0.0)) @ vectors.T, np.float64), True
+    return (vectors * np.maximum(values, 0.0)) @ vectors.T, True
 
 
 def tell_mended() -> None:
@@ -305,7 +305,7 @@ def fit_linear(
     middle, was_mended = coefficient_covariance(errors, effective, residuals, n_parameters, x @ inverse, basis, wanted)
     return LinearFit(
         coefficients=back @ beta,
-        covariance=np.asarray(half @ middle @ half.T, np.float64),
+        covariance=half @ middle @ half.T,
         dof=errors.dof(len(y) - n_parameters),
         mended=was_mended,
     )
@@ -368,7 +368,7 @@ def _solve(matrix: Floats, right: Floats, wanted: Floats | None = None) -> Float
     try:
         factor = cho_factor(matrix, lower=True)
         if np.diag(factor[0]).min() ** 2 > _ALONE:
-            return np.asarray(cho_solve(factor, right), np.float64)
+            return cho_solve(factor, right)
     except np.linalg.LinAlgError:
         pass
     values, vectors = np.linalg.eigh(matrix)
@@ -379,7 +379,7 @@ def _solve(matrix: Floats, right: Floats, wanted: Floats | None = None) -> Float
             "this cluster alone. Pass finer groups, or other instruments; "
             f"{setting('covariance', 'cluster')} does not refuse it."
         )
-    return np.asarray(vectors[:, known] @ ((vectors[:, known].T @ right) / values[known, None]), np.float64)
+    return vectors[:, known] @ ((vectors[:, known].T @ right) / values[known, None])
 
 
 def left_out_score(gram: Floats, score: Floats, inverse: Floats) -> Floats:
@@ -400,8 +400,8 @@ def left_out_score(gram: Floats, score: Floats, inverse: Floats) -> Floats:
     matrix = np.eye(len(gram)) - gram @ inverse
     factor, pivots, failed = lapack.dgetrf(matrix)
     if not failed and lapack.dgecon(factor, np.abs(matrix).sum(axis=0).max())[0] > _ALONE:
-        return np.asarray(lapack.dgetrs(factor, pivots, score)[0], np.float64)
-    return np.asarray(np.linalg.lstsq(matrix, score, rcond=_ALONE)[0], np.float64)
+        return lapack.dgetrs(factor, pivots, score)[0]
+    return np.linalg.lstsq(matrix, score, rcond=_ALONE)[0]
 
 
 def covariance_root(covariance: Floats) -> Floats:
@@ -415,4 +415,4 @@ def covariance_root(covariance: Floats) -> Floats:
     scale = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     unit = np.where(scale > 0.0, scale, 1.0)
     values, vectors = np.linalg.eigh(covariance / unit / unit[:, None])
-    return np.asarray(scale[:, None] * vectors * np.sqrt(np.maximum(values, 0.0)), np.float64)
+    return scale[:, None] * vectors * np.sqrt(np.maximum(values, 0.0))

@@ -189,7 +189,7 @@ def _partialled_out(within: Within, exogenous: Pieces, few_v: Floats, share: Flo
 
 def _residuals(columns: Floats, given: Floats) -> Floats:
     """What least squares on other columns leaves of some."""
-    return np.asarray(columns - given @ np.linalg.lstsq(given, columns, rcond=1e-10)[0], np.float64)
+    return columns - given @ np.linalg.lstsq(given, columns, rcond=1e-10)[0]
 
 
 def _exogenous(data: IVData, within: Within, share: Floats, prepared: dict[str, float]) -> Pieces:
@@ -237,7 +237,7 @@ def _factor(columns: Pieces, share: Floats) -> Floats:
     for rows in _pieces(len(share)):
         weighted = columns(rows) * np.sqrt(share[rows])[:, None]
         both = weighted if factor is None else np.vstack([factor, weighted])
-        factor = np.asarray(np.linalg.qr(both, mode="r"), np.float64) if len(both) > both.shape[1] else both
+        factor = np.linalg.qr(both, mode="r") if len(both) > both.shape[1] else both
     return np.zeros((0, 0)) if factor is None else factor
 
 
@@ -246,7 +246,7 @@ def _moments(columns: Pieces, share: Floats) -> tuple[Floats, Floats]:
     centre = sum(share[rows] @ columns(rows) for rows in _pieces(len(share)))
     scale = np.sqrt(sum(share[rows] @ (columns(rows) - centre) ** 2 for rows in _pieces(len(share))))
     constant = scale <= 1e-12 * np.maximum(np.abs(centre), np.finfo(float).tiny)
-    return np.asarray(centre, np.float64), np.where(constant, 1.0, scale)
+    return centre, np.where(constant, 1.0, scale)
 
 
 def _standard(columns: NDArray[np.floating], share: Floats) -> tuple[Floats, Floats]:
@@ -260,7 +260,7 @@ def _components(columns: Floats, max_components: int) -> Floats:
     """The directions of the leading principal components, for scores with standard deviation 1."""
     lengths, directions = np.linalg.svd(columns, full_matrices=False)[1:]
     count = min(max_components, int(np.sum(lengths**2 > 1e-10 * lengths[0] ** 2)))
-    return np.asarray((directions[:count] / lengths[:count, None]).T, np.float64)
+    return (directions[:count] / lengths[:count, None]).T
 
 
 def _independent(columns: Floats) -> NDArray[np.int64]:

@@ -85,7 +85,7 @@ def require_intervals(fitted: FittedMethod) -> None:
 
 def predict(fitted: FittedMethod, treatment: Any, covariates: Any = None) -> Floats:
     """g at one treatment for all rows or one a row, `(n,)` or `(n, K)`."""
-    return np.asarray(estimate_at(fitted, query_at(fitted.schema, treatment, covariates)).values[0])
+    return estimate_at(fitted, query_at(fitted.schema, treatment, covariates)).values[0]
 
 
 def estimate_at(fitted: FittedMethod, query: Query, *, intervals: bool = False) -> Estimate:
@@ -150,7 +150,7 @@ class Average(NamedTuple):
     @property
     def support(self) -> Floats:
         """The share of rows for which the data show each treatment, `(m,)`."""
-        return np.asarray(self.inside @ self.shares, np.float64)
+        return self.inside @ self.shares
 
     def support_of(self, *treatments: int) -> float:
         """The share of rows for which the data show all of these treatments, given by position."""

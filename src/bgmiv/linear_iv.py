@@ -226,7 +226,7 @@ class LinearIV:
 
     def residual(self, columns: Floats) -> Floats:
         """What the exogenous columns leave of others, each row times the root of its weight."""
-        return np.asarray(columns - self._exogenous @ (self._exogenous.T @ columns), np.float64)
+        return columns - self._exogenous @ (self._exogenous.T @ columns)
 
     @property
     def n_instruments(self) -> int:
@@ -335,7 +335,7 @@ class LinearIV:
     def predicted(self, treatment: Floats) -> Floats:
         """What the instruments, as they are in the data, predict of a treatment column `(n,)`, up to a constant."""
         moments = self.instruments.T @ (treatment * self.design.root_weights[:, 0])
-        return np.asarray(self.design.instruments @ solve_triangular(self._factor, moments), np.float64)
+        return self.design.instruments @ solve_triangular(self._factor, moments)
 
     @cached_property
     def overidentification(self) -> tuple[dict[str, float], ...]:

@@ -50,7 +50,7 @@ class Novelty:
     def distances(self, columns: ArrayLike) -> Floats:
         """Squared distances of rows `(n, d)`."""
         z = self.standardised(columns)
-        return np.asarray(np.sum((z @ self.precision) * z, axis=1), np.float64)
+        return np.sum((z @ self.precision) * z, axis=1)
 
     def usual(self, columns: ArrayLike) -> NDArray[np.bool_]:
         """Which rows are within the limit."""
@@ -58,7 +58,7 @@ class Novelty:
 
     def standardised(self, columns: ArrayLike) -> Floats:
         """Rows `(n, d)` in standard deviations from the centre."""
-        return np.asarray((np.asarray(columns, np.float64) - self.centre) / self.spread, np.float64)
+        return (np.asarray(columns, np.float64) - self.centre) / self.spread
 
 
 def fit_novelty(columns: ArrayLike) -> Novelty:
@@ -164,4 +164,4 @@ def _leading_components(v: Floats) -> Floats:
     basis = z @ np.random.default_rng(0).standard_normal((z.shape[1], k + 10), np.float32)
     basis = z @ (z.T @ np.linalg.qr(basis)[0])
     right = np.linalg.svd(np.linalg.qr(basis)[0].T @ z, full_matrices=False)[2][:k]
-    return np.asarray(right.T / spread[:, None], np.float64)
+    return right.T / spread[:, None]

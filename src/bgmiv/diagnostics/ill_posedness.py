@@ -65,7 +65,7 @@ def visible_shapes(data: IVData) -> Shapes | None:
     def net(part: NDArray[np.float64]) -> NDArray[np.float64]:
         part = design.net(part) * root
         lengths = np.maximum(np.linalg.norm(part, axis=0), np.finfo(float).tiny)
-        return np.asarray(orth(linear.residual(part / lengths), rcond=1e-6), np.float64)
+        return orth(linear.residual(part / lengths), rcond=1e-6)
 
     left, right = net(functions), net(shown)
     values = np.minimum(svdvals(left.T @ right), 1.0)

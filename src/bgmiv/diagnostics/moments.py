@@ -293,11 +293,11 @@ def _standard(values: NDArray[np.floating], train: NDArray[np.int64], weights: F
         return array
     centre = np.average(array[train], axis=0, weights=weights[train])
     spread = np.sqrt(np.average((array[train] - centre) ** 2, axis=0, weights=weights[train]))
-    return np.asarray((array - centre) / np.where(spread > 0, spread, 1.0), np.float64)
+    return (array - centre) / np.where(spread > 0, spread, 1.0)
 
 
 def _coefficients(columns: Floats, target: Floats) -> Floats:
-    return np.asarray(np.linalg.lstsq(columns, target, rcond=1e-8)[0], np.float64)
+    return np.linalg.lstsq(columns, target, rcond=1e-8)[0]
 
 
 def _kernel_ridge(
