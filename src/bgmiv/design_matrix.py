@@ -237,7 +237,7 @@ def _factor(columns: Pieces, share: Floats) -> Floats:
     for rows in _pieces(len(share)):
         weighted = columns(rows) * np.sqrt(share[rows])[:, None]
         both = weighted if factor is None else np.vstack([factor, weighted])
-        factor = np.linalg.qr(both, mode="r") if len(both) > both.shape[1] else both
+        factor = np.asarray(np.linalg.qr(both, mode="r"), np.float64) if len(both) > both.shape[1] else both
     return np.zeros((0, 0)) if factor is None else factor
 
 
@@ -246,7 +246,7 @@ def _moments(columns: Pieces, share: Floats) -> tuple[Floats, Floats]:
     centre = sum(share[rows] @ columns(rows) for rows in _pieces(len(share)))
     scale = np.sqrt(sum(share[rows] @ (columns(rows) - centre) ** 2 for rows in _pieces(len(share))))
     constant = scale <= 1e-12 * np.maximum(np.abs(centre), np.finfo(float).tiny)
-    return centre, np.where(constant, 1.0, scale)
+    return np.asarray(centre, np.float64), np.where(constant, 1.0, scale)
 
 
 def _standard(columns: NDArray[np.floating], share: Floats) -> tuple[Floats, Floats]:
