@@ -15,7 +15,7 @@ from linearmodels.iv import IV2SLS, IVGMM
 
 from bgmiv import NPIV, TSLS, BGMIVWarning, load
 from bgmiv.baselines.tsls import TSLSConfig
-from bgmiv.covariance import Errors, fit_linear, left_out_score
+from bgmiv.covariance import errors_of, fit_linear, left_out_score
 from bgmiv.data.ivdata import Covariance, IVData
 from bgmiv.errors import ConfigError, DataError, FitWarning, NotIdentifiedError
 from bgmiv.linear_iv import LinearIV
@@ -358,8 +358,10 @@ class TestTwoWays:
         for seed in range(200):
             rng = np.random.default_rng(seed)
             a, b = np.divmod(np.arange(9), 3)
-            x = rng.normal(size=(9, 3))
-            found = fit_linear(rng.normal(size=9), np.ones((9, 1)), x, errors=Errors.of("cluster", a, b))
+            x, y = rng.normal(size=(9, 3)), rng.normal(size=9)
+            data = IVData.from_arrays(y, x[:, 0], instruments=x[:, 1])
+            errors = errors_of(replace(data, covariance="cluster", groups=a, second_groups=b))
+            found = fit_linear(y, np.ones((9, 1)), x, errors=errors)
             assert np.linalg.eigvalsh(found.covariance)[0] >= -1e-12 * np.abs(found.covariance).max()
             if found.mended:
                 break

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from bgmiv.data import BlockSpec, FixedAffine, Identity, IVData, RoleScaling, Standardise
     from bgmiv.data.files import read_table
     from bgmiv.designs.empirical import load_empirical
-    from bgmiv.diagnostics.checks import Check, Diagnosis
+    from bgmiv.diagnostics.checks import Diagnosis
+    from bgmiv.diagnostics.explanations import Check
     from bgmiv.diagnostics.sensitivity import Sensitivity
     from bgmiv.diagnostics.verdict import Verdict
     from bgmiv.effects import DoseResponse
@@ -73,7 +74,8 @@ _HOMES = {
     "bgmiv.data": "BlockSpec FixedAffine IVData Identity RoleScaling Standardise",
     "bgmiv.data.files": "read_table",
     "bgmiv.designs.empirical": "load_empirical",
-    "bgmiv.diagnostics.checks": "Check Diagnosis",
+    "bgmiv.diagnostics.checks": "Diagnosis",
+    "bgmiv.diagnostics.explanations": "Check",
     "bgmiv.diagnostics.sensitivity": "Sensitivity",
     "bgmiv.diagnostics.verdict": "Verdict",
     "bgmiv.effects": "DoseResponse",

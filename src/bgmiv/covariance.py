@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, lapack, qr, solve_triangular
 from scipy.sparse import csr_array
 
-from bgmiv.data.ivdata import Covariance, IVData
+from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import role_label, setting, warn_user
 from bgmiv.errors import DataError, FitWarning, NotIdentifiedError
 
@@ -80,41 +80,6 @@ class Errors:
     classical: bool = False
     ways: tuple[Clusters, ...] = ()
 
-    @classmethod
-    def of(
-        cls,
-        covariance: Covariance = "auto",
-        groups: NDArray[np.int64] | None = None,
-        second: NDArray[np.int64] | None = None,
-        label: str = "clusters",
-    ) -> Errors:
-        """The errors that an argument `covariance` stands for, given one or two clusterings of the rows.
-
-        Raises:
-            DataError: clusters are asked for and there are none, or fewer than three.
-        """
-        if covariance in ("classical", "robust"):
-            return cls(covariance == "classical")
-        if groups is None:
-            if covariance == "cluster":
-                one, other = (setting("covariance", name) for name in ("cluster", "robust"))
-                raise DataError(f"{one} needs clusters: pass clusters=, or use {other}.")
-            return cls()
-        both = [np.unique(codes, return_inverse=True)[1] for codes in (groups, second) if codes is not None]
-        few = min(int(codes.max()) + 1 for codes in both)
-        if few < _MIN_CLUSTERS:
-            raise DataError(
-                f"{label}: {few} clusters do not tell how much estimates vary between clusters. Pass finer ones, at "
-                f"least {_MIN_CLUSTERS} of them, or leave clusters out to treat rows as independent."
-            )
-        signs = [1.0] * len(both)
-        if len(both) == 2:
-            both.append(np.unique(both[0] * (int(both[1].max()) + 1) + both[1], return_inverse=True)[1])
-            signs.append(-1.0)
-        counts = [int(codes.max()) + 1 for codes in both]
-        small = [covariance == "auto" and count <= _MAX_JACKKNIFE for count in counts]
-        return cls(False, tuple(map(Clusters, both, counts, signs, small)))
-
     @property
     def name(self) -> ErrorsName:
         """In a word: classical, robust or clustered."""
@@ -140,8 +105,31 @@ ROBUST = Errors()
 
 
 def errors_of(data: IVData) -> Errors:
-    """What is assumed of the errors of a data set, by its groups and the covariance that was asked for."""
-    return Errors.of(data.covariance, data.groups, data.second_groups, role_label("clusters", data.groups_name))
+    """What is assumed of the errors of a data set, by its groups and the covariance that was asked for.
+
+    Raises:
+        DataError: clusters are asked for and there are none, or fewer than three.
+    """
+    if data.covariance in ("classical", "robust"):
+        return Errors(data.covariance == "classical")
+    groups, second = data.groups, data.second_groups
+    if groups is None:
+        if data.covariance == "cluster":
+            one, other = (setting("covariance", name) for name in ("cluster", "robust"))
+            raise DataError(f"{one} needs clusters: pass clusters=, or use {other}.")
+        return Errors()
+    labels = [groups] if second is None else [groups, second, groups * (int(second.max()) + 1) + second]
+    codes = [np.unique(each, return_inverse=True)[1] for each in labels]
+    counts = [int(each.max()) + 1 for each in codes]
+    # Intersections are no fewer than either.
+    if min(counts) < _MIN_CLUSTERS:
+        raise DataError(
+            f"{role_label('clusters', data.groups_name)}: {min(counts)} clusters do not tell how much estimates vary "
+            f"between clusters. Pass finer ones, at least {_MIN_CLUSTERS} of them, or leave clusters out to treat rows "
+            "as independent."
+        )
+    small = [data.covariance == "auto" and count <= _MAX_JACKKNIFE for count in counts]
+    return Errors(ways=tuple(map(Clusters, codes, counts, (1.0, 1.0, -1.0), small)))
 
 
 def check_clusters(data: IVData) -> None:
@@ -166,7 +154,7 @@ def check_clusters(data: IVData) -> None:
 def cluster_sums(scores: Floats, codes: NDArray[np.int64], count: int) -> Floats:
     """Sums of rows `(n, p)` over clusters, `(count, p)`."""
     entries = (np.ones(len(scores)), (codes, np.arange(len(scores))))
-    return np.asarray(csr_array(entries, shape=(count, len(scores))) @ scores, np.float64)
+    return csr_array(entries, shape=(count, len(scores))) @ scores
 
 
 def score_covariance(
@@ -183,7 +171,7 @@ def score_covariance(
     n, k = scores.shape
     left = max(n - n_parameters, 1.0)
     if not errors.ways:
-        return np.asarray(scores.T @ scores * (n / left), np.float64)
+        return scores.T @ scores * (n / left)
     total = np.zeros((k, k))
     for way in errors.ways:
         count = way.n_clusters
@@ -229,7 +217,7 @@ def mended(matrix: Floats) -> tuple[Floats, bool]:
     values, vectors = np.linalg.eigh(matrix)
     if values[0] >= -1e-12 * max(values[-1], 0.0):
         return matrix, False
-    return np.asarray((vectors * np.maximum(values, 0.0)) @ vectors.T, np.float64), True
+    return (vectors * np.maximum(values, 0.0)) @ vectors.T, True
 
 
 def tell_mended() -> None:
@@ -317,7 +305,7 @@ def fit_linear(
     middle, was_mended = coefficient_covariance(errors, effective, residuals, n_parameters, x @ inverse, basis, wanted)
     return LinearFit(
         coefficients=back @ beta,
-        covariance=np.asarray(half @ middle @ half.T, np.float64),
+        covariance=half @ middle @ half.T,
         dof=errors.dof(len(y) - n_parameters),
         mended=was_mended,
     )
@@ -380,7 +368,7 @@ def _solve(matrix: Floats, right: Floats, wanted: Floats | None = None) -> Float
     try:
         factor = cho_factor(matrix, lower=True)
         if np.diag(factor[0]).min() ** 2 > _ALONE:
-            return np.asarray(cho_solve(factor, right), np.float64)
+            return cho_solve(factor, right)
     except np.linalg.LinAlgError:
         pass
     values, vectors = np.linalg.eigh(matrix)
@@ -391,7 +379,7 @@ def _solve(matrix: Floats, right: Floats, wanted: Floats | None = None) -> Float
             "this cluster alone. Pass finer groups, or other instruments; "
             f"{setting('covariance', 'cluster')} does not refuse it."
         )
-    return np.asarray(vectors[:, known] @ ((vectors[:, known].T @ right) / values[known, None]), np.float64)
+    return vectors[:, known] @ ((vectors[:, known].T @ right) / values[known, None])
 
 
 def left_out_score(gram: Floats, score: Floats, inverse: Floats) -> Floats:
@@ -412,7 +400,7 @@ def left_out_score(gram: Floats, score: Floats, inverse: Floats) -> Floats:
     matrix = np.eye(len(gram)) - gram @ inverse
     factor, pivots, failed = lapack.dgetrf(matrix)
     if not failed and lapack.dgecon(factor, np.abs(matrix).sum(axis=0).max())[0] > _ALONE:
-        return np.asarray(lapack.dgetrs(factor, pivots, score)[0], np.float64)
+        return lapack.dgetrs(factor, pivots, score)[0]
     return np.asarray(np.linalg.lstsq(matrix, score, rcond=_ALONE)[0], np.float64)
 
 
@@ -427,4 +415,4 @@ def covariance_root(covariance: Floats) -> Floats:
     scale = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     unit = np.where(scale > 0.0, scale, 1.0)
     values, vectors = np.linalg.eigh(covariance / unit / unit[:, None])
-    return np.asarray(scale[:, None] * vectors * np.sqrt(np.maximum(values, 0.0)), np.float64)
+    return scale[:, None] * vectors * np.sqrt(np.maximum(values, 0.0))

@@ -15,6 +15,7 @@ from scipy.linalg import qr
 
 from bgmiv.covariance import Errors, errors_of
 from bgmiv.data.ivdata import IVData
+from bgmiv.data.query import Rows
 from bgmiv.data.within import Within, ordinary_columns
 from bgmiv.errors import DataError
 from bgmiv.preprocess.reduction import BlockReduction
@@ -45,7 +46,7 @@ class DesignMatrix:
         exogenous: (n, p): a constant, and the covariates or their leading principal components; the constant alone
             where covariates are partialled out.
         instruments: (n, q), without those that the others and the covariates determine.
-        weights: (n,) or None.
+        weights: (n,), with mean 1.
         errors: what is assumed of them: independent, or clustered.
         outcome_scale, treatment_scale, instrument_scale: their standard deviations in the data: of the first column of
             outcome and treatment, and (q,).
@@ -63,7 +64,7 @@ class DesignMatrix:
     treatment: Floats
     exogenous: Floats
     instruments: Floats
-    weights: Floats | None
+    weights: Floats
     errors: Errors
     outcome_scale: float
     treatment_scale: float
@@ -84,7 +85,7 @@ class DesignMatrix:
     @property
     def root_weights(self) -> Floats:
         """The root of each row's weight, `(n, 1)`."""
-        return np.ones((len(self.outcomes), 1)) if self.weights is None else np.sqrt(self.weights)[:, None]
+        return np.sqrt(self.weights)[:, None]
 
     @property
     def rows_left(self) -> int:
@@ -114,10 +115,9 @@ def design_matrix(data: IVData) -> DesignMatrix:
     n = data.n_rows
     if not data.instruments.shape[1]:
         raise DataError("instruments are missing, and nothing can be diagnosed without them. Pass at least one.")
-    weights = None if data.weights is None else np.asarray(data.weights, np.float64) / np.mean(data.weights)
-    share = np.full(n, 1.0 / n) if weights is None else weights / weights.sum()
+    share = Rows(data.covariates, data.weights).shares
     prepared: dict[str, float] = {}
-    within = Within.of(data.schema, data.covariates, weights)
+    within = Within.of(data.schema, data.covariates, data.weights)
     if within:
         prepared |= {"absorbed": float(len(within.names)), "absorbed_levels": float(sum(within.sizes))}
     exogenous = _exogenous(data, within, share, prepared)
@@ -155,7 +155,7 @@ def design_matrix(data: IVData) -> DesignMatrix:
         treatment=x,
         exogenous=np.ones((n, 1)) if n_exogenous == 1 else exogenous(slice(None)),
         instruments=w[:, chosen],
-        weights=weights,
+        weights=share * n,
         errors=errors,
         outcome_scale=float(y_scale[0]),
         treatment_scale=float(x_scale[0]),
@@ -189,7 +189,7 @@ def _partialled_out(within: Within, exogenous: Pieces, few_v: Floats, share: Flo
 
 def _residuals(columns: Floats, given: Floats) -> Floats:
     """What least squares on other columns leaves of some."""
-    return np.asarray(columns - given @ np.linalg.lstsq(given, columns, rcond=1e-10)[0], np.float64)
+    return columns - given @ np.linalg.lstsq(given, columns, rcond=1e-10)[0]
 
 
 def _exogenous(data: IVData, within: Within, share: Floats, prepared: dict[str, float]) -> Pieces:
@@ -218,17 +218,13 @@ def _exogenous(data: IVData, within: Within, share: Floats, prepared: dict[str, 
     if len(kept) > most:
         directions = _components(few, min(_MAX_COMPONENTS, max(n // 10, 1)))
         prepared |= {"covariate_columns": float(len(kept)), "components": float(directions.shape[1])}
-        return lambda rows: _with_constant(net(rows)[0] @ directions)
+        return lambda rows: np.insert(net(rows)[0] @ directions, 0, 1.0, axis=1)
     if len(kept) > _MAX_SHARE * (n - within.dof()):
         prepared["many_covariates"] = float(len(kept))
     independent = _independent(few)
     if len(independent) < len(kept):
         prepared["redundant_covariates"] = float(len(kept) - len(independent))
-    return lambda rows: _with_constant(net(rows)[0][:, independent])
-
-
-def _with_constant(columns: Floats) -> Floats:
-    return np.hstack([np.ones((len(columns), 1)), columns])
+    return lambda rows: np.insert(net(rows)[0][:, independent], 0, 1.0, axis=1)
 
 
 def _pieces(n: int) -> Iterator[slice]:
@@ -264,7 +260,7 @@ def _components(columns: Floats, max_components: int) -> Floats:
     """The directions of the leading principal components, for scores with standard deviation 1."""
     lengths, directions = np.linalg.svd(columns, full_matrices=False)[1:]
     count = min(max_components, int(np.sum(lengths**2 > 1e-10 * lengths[0] ** 2)))
-    return np.asarray((directions[:count] / lengths[:count, None]).T, np.float64)
+    return (directions[:count] / lengths[:count, None]).T
 
 
 def _independent(columns: Floats) -> NDArray[np.int64]:

@@ -16,11 +16,11 @@ from scipy.stats import f as f_distribution
 
 from bgmiv.data.files import Tabular
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.query import Query, Rows, query_at, rows_of
+from bgmiv.data.query import Query, Rows, query_at
 from bgmiv.data.schema import BlockKind
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.fitted import MAX_FACTOR_POINTS, FittedMethod, in_parts
-from bgmiv.intervals import ANDERSON_RUBIN, SMOOTHING, STRENGTH, Estimate, Floats, Interval, Source, interval_of
+from bgmiv.intervals import SMOOTHING, STRENGTH, Estimate, Floats, Interval, Source, interval_of
 from bgmiv.linear_iv import LinearIV, Pieces, robust_set, scaled, strength_of, union
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Average", "DoseResponse", "FitRows", "Method", "average", "average_effect", "average_effect_set",
     "contrast", "effect_of", "estimate_at", "fieller_set", "interval_at", "predict", "require_intervals",
-    "robust_interval", "slope_query",
+    "slope_query",
 ]  # fmt: skip
 
 Method = Literal["auto", "usual", "robust"]
@@ -86,7 +86,7 @@ def require_intervals(fitted: FittedMethod) -> None:
 
 def predict(fitted: FittedMethod, treatment: Any, covariates: Any = None) -> Floats:
     """g at one treatment for all rows or one a row, `(n,)` or `(n, K)`."""
-    return np.asarray(estimate_at(fitted, query_at(fitted.schema, treatment, covariates)).values[0])
+    return estimate_at(fitted, query_at(fitted.schema, treatment, covariates)).values[0]
 
 
 def estimate_at(fitted: FittedMethod, query: Query, *, intervals: bool = False) -> Estimate:
@@ -126,15 +126,13 @@ def interval_at(
         inside = fitted.in_support(some)
         changed = change(estimate_at(fitted, some, intervals=True))
         parts.append(interval_of(changed, level, in_support=inside.all(axis=0) if axis == 0 else inside, **shown))
-    if len(parts) == 1:
-        return parts[0]
-
-    def joined(arrays: list[Any]) -> Any:
-        return np.concatenate(arrays, axis=axis)
-
-    arrays = {name: joined([getattr(part, name) for part in parts]) for name in _ARRAYS}
-    errors = {name: joined([part.std_errors[name] for part in parts]) for name in parts[0].std_errors}
-    return replace(parts[0], std_errors=errors, **arrays)
+    whole: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts], axis=axis) for name in _ARRAYS
+    }
+    whole["std_errors"] = {
+        name: np.concatenate([part.std_errors[name] for part in parts], axis=axis) for name in parts[0].std_errors
+    }
+    return replace(parts[0], **whole)
 
 
 class Average(NamedTuple):
@@ -153,7 +151,7 @@ class Average(NamedTuple):
     @property
     def support(self) -> Floats:
         """The share of rows for which the data show each treatment, `(m,)`."""
-        return np.asarray(self.inside @ self.shares, np.float64)
+        return self.inside @ self.shares
 
     def support_of(self, *treatments: int) -> float:
         """The share of rows for which the data show all of these treatments, given by position."""
@@ -171,7 +169,7 @@ def average(fitted: FittedMethod, query: Query, *, intervals: bool = False) -> A
     whole = query.positive()
     rows = whole.drawn(_MAX_AVERAGED)
     each = fitted.at(rows)
-    values = _averaged(each, rows.rows.shares)
+    values = np.tensordot(each, rows.rows.shares, axes=(1, 0))
     few = whole.drawn(fitted.max_factor_rows)
     sources = fitted.average_factors(few) if intervals else ()
     if intervals and rows is not whole:
@@ -192,11 +190,6 @@ def _rows_left_out(around: Floats, whole: Query) -> Source:
     variances, vectors = np.linalg.eigh(flat @ flat.T)
     factors = np.sqrt(np.maximum(variances, 0.0))[:, None] * vectors.T
     return Source("rows", factors.reshape(-1, *weighted.shape[:-1]), np.inf)
-
-
-def _averaged(values: Floats, shares: Floats) -> Floats:
-    """The weighted mean over the second axis of `(m, n, ...)`."""
-    return np.asarray(np.tensordot(values, shares, axes=(1, 0)), np.float64)
 
 
 def contrast(estimate: Estimate) -> Estimate:
@@ -220,7 +213,7 @@ def slope_query(fitted: FittedMethod, treatment: Any, covariates: Any, step: flo
         raise DataError(f"step must be a number above 0, got {step!r}.")
     centre = query_at(fitted.schema, treatment, covariates)
     x = centre.treatment[0]
-    return Query(np.stack([x - step / 2.0, x + step / 2.0]), rows_of(fitted.schema, centre.rows))
+    return Query(np.stack([x - step / 2.0, x + step / 2.0]), centre.rows)
 
 
 class FitRows(NamedTuple):
@@ -229,8 +222,8 @@ class FitRows(NamedTuple):
     data: IVData
     rows: Rows
 
-    def weak_for(self, fitted: FittedMethod) -> bool:
-        """Whether their instruments are so weak that a robust set is preferable to the usual interval."""
+    def prefer_robust(self, fitted: FittedMethod) -> bool:
+        """Whether a robust set is preferable to the usual interval of an average effect."""
         strength = strength_of(self.data, fitted.first_stage_f)
         return strength is not None and strength.usual_is_too_short
 
@@ -272,16 +265,16 @@ def effect_of(
     support = averages.support_of(*places)
     usual = interval_of(change, level, in_support=support, name="average effect")
     schema = fitted.schema
-    one_effect = own is not None and bool(own.data.schema.instruments)
-    one_effect = one_effect and schema.treatment.width == schema.outcome.width == 1
-    if method == "robust" and not one_effect:
-        raise DataError(
-            "the robust set needs the rows of the fit with instruments that it uses, and a single effect: a treatment "
-            "and an outcome of one number or two levels. Use method='usual'."
-        )
-    if own is None or not one_effect or method == "usual" or size == 0.0:
+    one_effect = schema.treatment.width == schema.outcome.width == 1
+    if own is None or not own.data.schema.instruments or not one_effect:
+        if method == "robust":
+            raise DataError(
+                "the robust set needs the rows of the fit with instruments that it uses, and a single effect: a "
+                "treatment and an outcome of one number or two levels. Use method='usual'."
+            )
         return usual
-    if method == "auto" and not (change.sources and own.weak_for(fitted)):
+    wanted = method == "robust" or (method == "auto" and bool(change.sources) and own.prefer_robust(fitted))
+    if not wanted or size == 0.0:
         return usual
     if fitted.is_line or not any(source.name == STRENGTH for source in change.sources):
         pieces = average_effect_set(fitted, own, float(usual.estimate), size, level)
@@ -292,13 +285,7 @@ def effect_of(
     if change.sources and not fitted.is_line:
         # What the robust set knows of the curve is not more than what the usual interval does.
         pieces = union([*pieces, (float(usual.lower), float(usual.upper))])
-    return robust_interval(usual, pieces)
-
-
-def robust_interval(usual: Interval, pieces: Pieces) -> Interval:
-    """An interval of one number with an Anderson-Rubin set in the place of its usual ends."""
-    lower, upper = (pieces[0][0], pieces[-1][1]) if pieces else (np.nan, np.nan)
-    return replace(usual, lower=lower, upper=upper, method=ANDERSON_RUBIN, pieces=pieces)
+    return usual.with_set(pieces)
 
 
 def average_effect_set(fitted: FittedMethod, own: FitRows, estimate: float, size: float, level: float) -> Pieces:

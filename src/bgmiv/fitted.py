@@ -265,13 +265,9 @@ def in_parts(query: Query, max_rows: int) -> Iterator[tuple[slice, Query]]:
 
 def average_in_parts(factors: Callable[[Query], tuple[Source, ...]], query: Query) -> tuple[Source, ...]:
     """Factors `(k, m, n)` of a query's rows as those of weighted averages `(k, m)`, some rows at a time."""
-    shares = query.rows.shares
-    total: tuple[Source, ...] = ()
+    shares, parts = query.rows.shares, []
     for some, part in in_parts(query, MAX_FACTOR_POINTS // len(query.treatment)):
         sources = factors(part)
-        means = [np.tensordot(source.factors, shares[some], axes=(2, 0)) for source in sources]
-        before = [source.factors for source in total] or [np.zeros(1)] * len(means)
-        total = tuple(
-            source._replace(factors=sums + part) for source, sums, part in zip(sources, before, means, strict=True)
-        )
-    return total
+        parts.append([np.tensordot(source.factors, shares[some], axes=(2, 0)) for source in sources])
+    totals = [np.sum(means, axis=0) for means in zip(*parts, strict=True)]
+    return tuple(source._replace(factors=total) for source, total in zip(sources, totals, strict=True))

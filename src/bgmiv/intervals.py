@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
-from scipy.stats import norm
+from scipy.special import ndtr, ndtri
+from scipy.stats import ncx2, norm
 from scipy.stats import t as student
 
 from bgmiv.data.files import Tabular
@@ -45,7 +45,7 @@ NO_INTERVAL = "none"
 
 # From which the largest of many t statistics is known to about a per cent.
 _DRAWS, _SEED = 4000, 0
-_HALVINGS = 40
+_FAR = 100.0
 
 
 class Source(NamedTuple):
@@ -147,15 +147,15 @@ class Interval(Tabular):
         return ((float(self.lower), float(self.upper)),)
 
     @property
-    def set_text(self) -> str | None:
-        """The set in words, where two ends do not tell it: an empty one, or one of several pieces."""
+    def set_text(self) -> str:
+        """The set in words where two ends do not tell it, an empty one or one of several pieces; else no words."""
         told = self.method != ANDERSON_RUBIN or len(self.pieces) == 1
-        return None if told else robust_set_text(self.pieces)
+        return "" if told else robust_set_text(self.pieces)
 
-    @property
-    def set_cell(self) -> str:
-        """The same for a cell of a table, empty where two ends tell it."""
-        return self.set_text or ""
+    def with_set(self, pieces: tuple[tuple[float, float], ...]) -> Interval:
+        """The same estimate with a set that is robust to weak instruments in the place of its interval."""
+        lower, upper = (pieces[0][0], pieces[-1][1]) if pieces else (np.nan, np.nan)
+        return replace(self, lower=lower, upper=upper, method=ANDERSON_RUBIN, pieces=pieces)
 
     def to_dict(self) -> dict[str, Any]:
         """What is kept of an interval of one number in a record of plain values; ends that do not exist are None."""
@@ -182,8 +182,8 @@ class Interval(Tabular):
         parts["in_support"] = inside
         columns = {name: np.ravel(np.broadcast_to(part, shape)) for name, part in parts.items()}
         frame = pd.DataFrame(columns, index=self._index(shape))
-        if not shape and self.set_cell:
-            frame["set"] = self.set_cell
+        if not shape and self.set_text:
+            frame["set"] = self.set_text
         if self.note:
             frame["note"] = self.note
         return frame
@@ -335,10 +335,8 @@ def biased_quantile(bias: Floats, quantile: float) -> Floats:
         >>> biased_quantile(np.array([0.0, 1.0, 5.0]), 1.96).round(2)
         array([1.96, 2.65, 6.64])
     """
-    level = 2.0 * ndtr(quantile) - 1.0
-    low, high = np.zeros_like(bias), bias + quantile
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2.0
-        enough = ndtr(middle - bias) - ndtr(-middle - bias) >= level
-        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-    return np.asarray(high, np.float64)
+    beyond = 2.0 * ndtr(-quantile)
+    # Far from zero one side alone counts, and the other distribution fails.
+    far = bias > _FAR
+    near = np.sqrt(ncx2.isf(beyond, 1, np.where(far, 0.0, bias) ** 2))
+    return np.where(far, bias - ndtri(beyond), near)

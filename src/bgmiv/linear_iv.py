@@ -209,9 +209,9 @@ class LinearIV:
         root = design.root_weights
         self.design = design
         self._exogenous = np.linalg.qr(design.exogenous * root)[0]
-        self.instruments, self._factor = np.linalg.qr(self._net(design.instruments * root))
-        self.treatment = self._net(design.treatment * root)
-        self.outcomes = self._net(design.outcomes * root)
+        self.instruments, self._factor = np.linalg.qr(self.residual(design.instruments * root))
+        self.treatment = self.residual(design.treatment * root)
+        self.outcomes = self.residual(design.outcomes * root)
 
     @classmethod
     def of(cls, data: IVData) -> LinearIV:
@@ -224,8 +224,9 @@ class LinearIV:
             _MADE[data] = cls(design_matrix(data))
         return _MADE[data]
 
-    def _net(self, columns: Floats) -> Floats:
-        return np.asarray(columns - self._exogenous @ (self._exogenous.T @ columns), np.float64)
+    def residual(self, columns: Floats) -> Floats:
+        """What the exogenous columns leave of others, each row times the root of its weight."""
+        return columns - self._exogenous @ (self._exogenous.T @ columns)
 
     @property
     def n_instruments(self) -> int:
@@ -333,10 +334,8 @@ class LinearIV:
 
     def predicted(self, treatment: Floats) -> Floats:
         """What the instruments, as they are in the data, predict of a treatment column `(n,)`, up to a constant."""
-        coefficients = solve_triangular(
-            self._factor, self.instruments.T @ (treatment[:, None] * self.design.root_weights)
-        )
-        return np.asarray(self.design.instruments @ coefficients[:, 0], np.float64)
+        moments = self.instruments.T @ (treatment * self.design.root_weights[:, 0])
+        return self.design.instruments @ solve_triangular(self._factor, moments)
 
     @cached_property
     def overidentification(self) -> tuple[dict[str, float], ...]:
@@ -417,7 +416,7 @@ class LinearIV:
         y, x, unit = self.outcomes[:, 0], self.treatment[:, 0], self.design.unit
         if outcome is not None:
             root = self.design.root_weights[:, 0]
-            y = self._net(self.design.net(outcome - np.average(outcome, weights=root**2)) * root)
+            y = self.residual(self.design.net(outcome - np.average(outcome, weights=root**2)) * root)
             scale = float(np.sqrt(np.mean(y**2))) or 1.0
             y, unit = y / scale, scale / self.design.treatment_scale
         critical = q * float(f_distribution.ppf(level, q, self.design.dof))
@@ -436,8 +435,6 @@ class LinearIV:
         one both tests are the same.
         """
         q = self.n_instruments
-        if q == 0:
-            return EVERY_EFFECT
         both = np.column_stack([self.outcomes[:, 0], self.treatment[:, 0]])
         explained = self.instruments.T @ both
         left = both - self.instruments @ explained

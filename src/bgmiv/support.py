@@ -11,6 +11,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq
 
 from bgmiv.data.ivdata import IVData
 
@@ -27,8 +28,8 @@ _MAX_COMPONENTS = 50
 # Weight of the identity in the covariance of standardised columns: nearly collinear columns keep a finite precision.
 _SHRINKAGE = 0.05
 # Ends of what is inside are looked for between points so far apart, in widths of the kernel, and no further beyond the
-# residuals than where a kernel falls below one residual in `_MAX_ROWS`; and then halved so often.
-_STEP, _REACH, _HALVINGS = 0.25, 4.0, 50
+# residuals than where a kernel falls below one residual in `_MAX_ROWS`.
+_STEP, _REACH, _EXACT = 0.25, 4.0, 1e-300
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +50,7 @@ class Novelty:
     def distances(self, columns: ArrayLike) -> Floats:
         """Squared distances of rows `(n, d)`."""
         z = self.standardised(columns)
-        return np.asarray(np.sum((z @ self.precision) * z, axis=1), np.float64)
+        return np.sum((z @ self.precision) * z, axis=1)
 
     def usual(self, columns: ArrayLike) -> NDArray[np.bool_]:
         """Which rows are within the limit."""
@@ -57,20 +58,18 @@ class Novelty:
 
     def standardised(self, columns: ArrayLike) -> Floats:
         """Rows `(n, d)` in standard deviations from the centre."""
-        return np.asarray((np.asarray(columns, np.float64) - self.centre) / self.spread, np.float64)
+        return (np.asarray(columns, np.float64) - self.centre) / self.spread
 
 
 def fit_novelty(columns: ArrayLike) -> Novelty:
     """The novelty measure of rows `(n, d)`."""
     values = np.asarray(columns, np.float64)
-    spread = values.std(axis=0)
-    novelty = Novelty(values.mean(axis=0), np.where(spread > 0, spread, 1.0), np.eye(values.shape[1]), np.inf)
-    z = novelty.standardised(values)
-    covariance = (1.0 - _SHRINKAGE) * (z.T @ z) / max(len(z), 1) + _SHRINKAGE * np.eye(z.shape[1])
-    novelty = replace(novelty, precision=np.asarray(np.linalg.inv(covariance), np.float64))
-    return (
-        replace(novelty, limit=float(np.quantile(novelty.distances(values), 1.0 - OUTSIDE))) if z.shape[1] else novelty
-    )
+    spread, width = values.std(axis=0), values.shape[1]
+    known = Novelty(values.mean(axis=0), np.where(spread > 0, spread, 1.0), np.eye(width), np.inf)
+    z = known.standardised(values)
+    covariance = (1.0 - _SHRINKAGE) * (z.T @ z) / len(z) + _SHRINKAGE * np.eye(width)
+    known = replace(known, precision=np.asarray(np.linalg.inv(covariance), np.float64))
+    return replace(known, limit=float(np.quantile(known.distances(values), 1.0 - OUTSIDE)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +104,7 @@ class LinearSupport:
         loadings = _leading_components(v) if v.shape[1] > _MAX_COLUMNS else np.zeros((0, 0))
         v = v @ loadings if loadings.size else v
         novelty = fit_novelty(v)
-        columns = _with_constant(novelty.standardised(v))
+        columns = np.insert(novelty.standardised(v), 0, 1.0, axis=1)
         ridge = np.sqrt(_SHRINKAGE * len(rows)) * np.eye(columns.shape[1])
         ridge[0] = 0.0
         target = np.concatenate([x, np.zeros(columns.shape[1])])
@@ -120,10 +119,10 @@ class LinearSupport:
     def inside(self, x: ArrayLike, v: ArrayLike) -> NDArray[np.bool_]:
         """Which points lie inside: `(n,)`, or `(m, n)` for m treatments per row."""
         treatment, columns = np.asarray(x, np.float64), self._columns(np.asarray(v))
-        usual = self.novelty.usual(columns) if columns.shape[1] else np.ones(len(columns), bool)
+        usual = self.novelty.usual(columns)
         if len(self.levels):
             return usual & (self.levels[treatment.astype(np.int64)] >= OUTSIDE)
-        residuals = treatment - _with_constant(self.novelty.standardised(columns)) @ self.coefficients
+        residuals = treatment - np.insert(self.novelty.standardised(columns), 0, 1.0, axis=1) @ self.coefficients
         return usual & (np.searchsorted(self._ends, residuals, side="right") % 2 == 1)
 
     @cached_property
@@ -132,19 +131,13 @@ class LinearSupport:
         step = _STEP * self.width
         cells = np.floor(self.residuals[[0, -1]] / step) + np.array([-_REACH, _REACH]) / _STEP
         points = step * np.arange(cells[0], cells[1] + 1.0)
-        above = self._density(points) >= self.min_density
-        begins = np.flatnonzero(above[1:] & ~above[:-1]) + 1
-        stops = np.flatnonzero(above[:-1] & ~above[1:])
-        low = self._between(points[begins - 1], points[begins])
-        return np.sort(np.concatenate([low, self._between(points[stops + 1], points[stops])]))
 
-    def _between(self, outside: Floats, inside: Floats) -> Floats:
-        """Where the density passes its minimum between points outside and points inside."""
-        for _ in range(_HALVINGS):
-            middle = (outside + inside) / 2.0
-            above = self._density(middle) >= self.min_density
-            outside, inside = np.where(above, outside, middle), np.where(above, middle, inside)
-        return inside
+        def excess(residual: float) -> float:
+            return float(self._density(np.array([residual]))[0]) - self.min_density
+
+        above = self._density(points) >= self.min_density
+        changes = np.flatnonzero(above[1:] != above[:-1])
+        return np.array([brentq(excess, points[i], points[i + 1], xtol=_EXACT) for i in changes])
 
     def _columns(self, v: NDArray[np.floating]) -> Floats:
         if not self.loadings.size:
@@ -171,8 +164,4 @@ def _leading_components(v: Floats) -> Floats:
     basis = z @ np.random.default_rng(0).standard_normal((z.shape[1], k + 10), np.float32)
     basis = z @ (z.T @ np.linalg.qr(basis)[0])
     right = np.linalg.svd(np.linalg.qr(basis)[0].T @ z, full_matrices=False)[2][:k]
-    return np.asarray(right.T / spread[:, None], np.float64)
-
-
-def _with_constant(columns: Floats) -> Floats:
-    return np.hstack([np.ones((len(columns), 1)), columns])
+    return right.T / spread[:, None]

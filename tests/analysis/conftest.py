@@ -24,7 +24,8 @@ from bgmiv.analysis.analysis import (
     contrast,
 )
 from bgmiv.analysis.instruments import Balance, BinnedMeans, DirectEffect, InstrumentViews
-from bgmiv.diagnostics.checks import Check, Diagnosis
+from bgmiv.diagnostics.checks import Diagnosis
+from bgmiv.diagnostics.explanations import Check
 from bgmiv.diagnostics.verdict import judge
 from bgmiv.fitted import FitEvidence
 from bgmiv.intervals import NO_INTERVAL, Estimate, Interval, Source, interval_of

@@ -11,8 +11,9 @@ from bgmiv.analysis.analysis import Analysis, EffectRow
 from bgmiv.analysis.markup import sentence, shortened
 from bgmiv.analysis.page import report_page
 from bgmiv.analysis.text import answer, cautions, checks_of, headline, summary_html, summary_text, trust
-from bgmiv.diagnostics.checks import Check, Diagnosis
-from bgmiv.diagnostics.verdict import Severity, Verdict, judge
+from bgmiv.diagnostics.checks import Diagnosis
+from bgmiv.diagnostics.explanations import Check, Severity
+from bgmiv.diagnostics.verdict import Verdict, judge
 from bgmiv.fitted import FitEvidence
 from bgmiv.numerals import percent, share, together
 

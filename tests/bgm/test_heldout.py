@@ -196,9 +196,9 @@ def test_evidence_by_hand(sample: IVData) -> None:
         linear_explained=linear,
         flexible_explained=flexible,
         covariates_gain=max(linear, flexible) - max(alone),
-        moment_risk=risks.fit,
-        linear_moment_risk=risks.linear,
-        treatment_moment_risk=risks.treatment_only,
+        moment_risk=risks.moment_risk,
+        linear_moment_risk=risks.linear_moment_risk,
+        treatment_moment_risk=risks.treatment_moment_risk,
         outcome_gap=0.3 / 0.2,
         treatment_gap=-1.0 - -1.2,
         first_stage_gain=0.5,
@@ -275,6 +275,6 @@ def test_levels_count_by_their_indicators(sample: IVData) -> None:
     total = sum(part.outcome.var() for part in parts)
     own = members[OWNER, np.arange(len(ROWS))]
     risks = [moment_shares(part, ROWS, own[:, k], fits[k]) for k, part in enumerate(parts)]
-    by_hand = sum(risk.fit * part.outcome.var() for risk, part in zip(risks, parts, strict=True)) / total
+    by_hand = sum(risk.moment_risk * part.outcome.var() for risk, part in zip(risks, parts, strict=True)) / total
     assert got.moment_risk == pytest.approx(by_hand)
     assert got.disagreement == pytest.approx(np.sqrt(2.0 * np.var([0.0, 0.1, 0.0]) / total))

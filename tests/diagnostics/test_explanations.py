@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bgmiv.diagnostics.checks import Check, Diagnosis
-from bgmiv.diagnostics.explanations import CHECKS, preparation_text
-from bgmiv.diagnostics.verdict import SEVERITIES, Severity, worst
+from bgmiv.diagnostics.checks import Diagnosis
+from bgmiv.diagnostics.explanations import CHECKS, SEVERITIES, Check, Severity, preparation_text, worst
 from bgmiv.linear_iv import LinearEstimate
 
 INF = float("inf")

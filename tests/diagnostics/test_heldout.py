@@ -128,7 +128,7 @@ def test_moment_shares_are_moment_risks_over_the_variance() -> None:
     # Predictions that are not numbers have no risk.
     predicted[5] = np.inf
     broken = moment_shares(data, held_out, predicted, simple)
-    assert np.isnan(broken.fit)
+    assert np.isnan(broken.moment_risk)
     assert broken[1:] == got[1:]
 
 

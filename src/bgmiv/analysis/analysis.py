@@ -14,7 +14,8 @@ from bgmiv.analysis.instruments import InstrumentViews, records_of
 from bgmiv.analysis.markup import shortened
 from bgmiv.data.files import Tabular
 from bgmiv.diagnostics.checks import Diagnosis
-from bgmiv.diagnostics.verdict import Severity, Verdict
+from bgmiv.diagnostics.explanations import Severity
+from bgmiv.diagnostics.verdict import Verdict
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.intervals import (
     ANDERSON_RUBIN,
@@ -401,7 +402,7 @@ class Analysis(Tabular):
 
     def records(self) -> list[dict[str, Any]]:
         """The average effects, a row for each group of rows; `set` is there where two ends do not tell an interval."""
-        shown = any(row.interval.set_cell for row in self.effects)
+        shown = any(row.interval.set_text for row in self.effects)
         return [
             {
                 "column": row.group.column,
@@ -414,7 +415,7 @@ class Analysis(Tabular):
                 "lower": row.interval.lower,
                 "upper": row.interval.upper,
                 "in_support": row.in_support,
-                **({"set": row.interval.set_cell} if shown else {}),
+                **({"set": row.interval.set_text} if shown else {}),
             }
             for row in self.effects
         ]

@@ -33,7 +33,7 @@ from bgmiv.diagnostics.checks import Diagnosis, changes_of
 from bgmiv.diagnostics.held_out import cross_fitted, held_out_evidence
 from bgmiv.diagnostics.moments import MAX_TESTED
 from bgmiv.diagnostics.verdict import verdict_of
-from bgmiv.effects import Average, FitRows, average, effect_of, robust_interval
+from bgmiv.effects import Average, FitRows, average, effect_of
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.fitted import FitEvidence, FittedMethod, MethodConfig
 from bgmiv.intervals import NO_INTERVAL, Band, Interval, interval_of
@@ -225,7 +225,7 @@ class FitOnRows:
     @property
     def weak(self) -> bool:
         """Whether the instruments are so weak that an average effect has a robust set."""
-        return self.own is not None and self.own.weak_for(self.fitted)
+        return self.own is not None and self.own.prefer_robust(self.fitted)
 
     @cached_property
     def judged(self) -> FittedMethod:
@@ -389,7 +389,7 @@ def _beside(fit: FitOnRows, diagnosis: Diagnosis, no_instrument: FittedMethod | 
     two_stage = _linear_effect(linear.coefficient, linear.std_error, (linear.lower, linear.upper), change, grid.level)
     strength = strength_of(data)
     if strength is not None and strength.usual_is_too_short:
-        two_stage = robust_interval(two_stage, scaled(linear.robust_set, change))
+        two_stage = two_stage.with_set(scaled(linear.robust_set, change))
     rows.append(MethodRow("2SLS", two_stage, line, "line"))
     least_squares = _linear_effect(linear.ols, linear.ols_std_error, linear.ols_interval, change, grid.level)
     rows.append(MethodRow("OLS", least_squares, ols, "line-without-instrument"))

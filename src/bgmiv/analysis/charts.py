@@ -13,7 +13,7 @@ from bgmiv.analysis.analysis import Analysis, Curve, HistoryLine
 from bgmiv.analysis.axes import MIN_SUPPORT, Axis, axis_over, curve_axes, effect_axis, method_curves, outside_support
 from bgmiv.analysis.instruments import BinnedMeans
 from bgmiv.analysis.markup import Markup, clean, element, filled, joined, sentence
-from bgmiv.diagnostics.checks import Check
+from bgmiv.diagnostics.explanations import Check
 from bgmiv.numerals import aligned, number, percent, share
 
 __all__ = [

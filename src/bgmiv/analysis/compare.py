@@ -88,8 +88,8 @@ class Comparison(Tabular):
         intervals = [row.interval for row in self.methods]
         columns = {name: [getattr(each, name) for each in intervals] for name in ("estimate", "lower", "upper")}
         columns["held_out"] = [row.severity or "not checked" for row in self.methods]
-        if any(each.set_cell for each in intervals):
-            columns["set"] = [each.set_cell for each in intervals]
+        if any(each.set_text for each in intervals):
+            columns["set"] = [each.set_text for each in intervals]
         return pd.DataFrame(columns, index=pd.Index([row.name for row in self.methods], name="method"))
 
     def to_dict(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Rows
 from bgmiv.data.schema import BlockKind
 from bgmiv.design_matrix import DesignMatrix
-from bgmiv.diagnostics.sensitivity import direct_effect
+from bgmiv.diagnostics.sensitivity import LinearEffect
 from bgmiv.linear_iv import LinearIV
 
 __all__ = ["Balance", "BinnedMeans", "DirectEffect", "InstrumentViews", "instrument_views", "records_of"]
@@ -171,7 +171,7 @@ def instrument_views(data: IVData, level: float, *, linear: bool) -> InstrumentV
     if not columns.names:
         return InstrumentViews()
     direct = tuple(
-        DirectEffect(columns.names[j], *direct_effect(model, j))
+        _direct_effect(columns.names[j], LinearEffect(model, level, [j]))
         for j in range(min(len(columns.names), _MAX_INSTRUMENTS if linear else 0))
     )
     used = data if data.weights is None else data.take(data.weights > 0)
@@ -200,6 +200,13 @@ def instrument_views(data: IVData, level: float, *, linear: bool) -> InstrumentV
     return InstrumentViews(tuple(means), tuple(balance for balance in tested if balance is not None), direct)
 
 
+def _direct_effect(instrument: str, effect: LinearEffect) -> DirectEffect:
+    (variance, covariance), (_, slope_variance) = effect.covariance.tolist()
+    estimate, slope = effect.slopes.tolist()
+    scale = float(effect.scales[0])
+    return DirectEffect(instrument, scale, estimate, slope, variance, covariance, slope_variance, effect.dof)
+
+
 def _least_squares(target: Floats, right: Floats, columns: DesignMatrix) -> LinearFit:
     """By CR1 where rows are clustered: pictures do not need the jackknife."""
     errors = columns.errors.without_jackknife()
@@ -219,7 +226,7 @@ def _binned(name: str, along: str, values: Floats, place: Floats, columns: Desig
     _, codes = np.unique(codes, return_inverse=True)
     bins = np.eye(int(codes.max()) + 1)[codes]
     covariates = columns.exogenous[:, 1:]
-    weights = np.ones(n) if columns.weights is None else columns.weights
+    weights = columns.weights
     places = (weights * place) @ bins / (weights @ bins)
 
     def at_mean(part: Floats) -> Floats:

@@ -118,10 +118,10 @@ def tables(analysis: Analysis) -> dict[str, list[dict[str, Any]]]:
         names = {"method": method.name, "group": first.group.label}
         points = zip(first.treatment, method.curve, strict=True)
         curves += [names | {"treatment": t, "estimate": value} for t, value in points]
-    several = any(row.interval.set_cell for row in analysis.methods)
+    several = any(row.interval.set_text for row in analysis.methods)
     methods = [
         {"name": row.name, "estimate": row.estimate, "lower": row.lower, "upper": row.upper}
-        | ({"set": row.interval.set_cell} if several else {})
+        | ({"set": row.interval.set_text} if several else {})
         for row in analysis.methods
     ]
     history: list[dict[str, Any]] = []

@@ -42,7 +42,7 @@ from bgmiv.analysis.text import (
     trust,
     weights_text,
 )  # fmt: skip
-from bgmiv.diagnostics.checks import Check
+from bgmiv.diagnostics.explanations import Check
 from bgmiv.intervals import ANDERSON_RUBIN
 from bgmiv.linear_iv import LinearEstimate
 from bgmiv.numerals import aligned, number, percent, robust_set_text, share, together

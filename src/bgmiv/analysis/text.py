@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from bgmiv.analysis.analysis import Analysis, Answer, MethodRow
 from bgmiv.analysis.markup import Markup, asset, clean, element, filled, sentence, shortened
-from bgmiv.diagnostics.checks import Check
-from bgmiv.diagnostics.verdict import Severity, not_measured_remark, worst
+from bgmiv.diagnostics.explanations import Check, Severity, worst
+from bgmiv.diagnostics.verdict import not_measured_remark
 from bgmiv.intervals import ANDERSON_RUBIN
 from bgmiv.linear_iv import LinearEstimate
 from bgmiv.numerals import aligned, percent, robust_set_text, set_text, share, together

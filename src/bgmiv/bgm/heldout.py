@@ -26,7 +26,7 @@ from bgmiv.bgm.model import BGMIVModel, encode_rows, iv_means, square_errors
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.scaling import ScaledData, Scaler
 from bgmiv.diagnostics.held_out import beside_simple, held_out_rows, weights_at
-from bgmiv.diagnostics.moments import variance_of
+from bgmiv.diagnostics.moments import MomentRisks, variance_of
 from bgmiv.fitted import FitEvidence
 from bgmiv.integrate import IntegrationRule, ResidualNodes, residual_nodes, rule_for
 from bgmiv.likelihood import Gaussian, Levels
@@ -208,20 +208,17 @@ def gather_evidence(
     held_out, in_sample = (HeldOutLosses(*np.mean(part, axis=0).tolist()) for part in zip(*losses, strict=True))
     explained = 1.0 - held_out.outcome_loss / max(held_out.outcome_variance, np.finfo(float).tiny)
     linear = flexible = gain = None
-    risks: tuple[float | None, ...] = (None, None, None)
+    risks = MomentRisks()
     if uses_instrument:
-        (linear, flexible, *alone), comparison = beside_simple(data, rows, own if networks_alone else None)
+        (linear, flexible, *alone), risks = beside_simple(data, rows, own if networks_alone else None)
         gain = max(linear, flexible) - max(alone) if data.schema.blocks else None
-        risks = risks if comparison is None else comparison
     return FitEvidence(
         n_held_out=len(rows),
         outcome_explained=explained,
         linear_explained=linear,
         flexible_explained=flexible,
         covariates_gain=gain,
-        moment_risk=risks[0],
-        linear_moment_risk=risks[1],
-        treatment_moment_risk=risks[2],
+        **risks._asdict(),
         outcome_gap=held_out.outcome_loss / max(in_sample.outcome_loss, np.finfo(float).tiny),
         treatment_gap=in_sample.treatment_score - held_out.treatment_score,
         first_stage_gain=held_out.first_stage_gain if uses_instrument else None,

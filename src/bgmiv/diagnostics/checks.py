@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from textwrap import fill
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,75 +14,20 @@ from bgmiv.data.files import Tabular
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind
-from bgmiv.diagnostics.explanations import Explanation, explain, html_table
+from bgmiv.diagnostics.explanations import Check, Limits, Severity, html_table, worst
 from bgmiv.diagnostics.ill_posedness import Shapes, visible_shapes
 from bgmiv.diagnostics.moments import MAX_TESTED, moment_test_of_levels
-from bgmiv.diagnostics.verdict import FIRST_STAGE_GAIN, MOMENT_EXCESS, Limits, Severity, Verdict, verdict_of, worst
+from bgmiv.diagnostics.verdict import FIRST_STAGE_GAIN, MOMENT_EXCESS, Verdict, verdict_of
 from bgmiv.effects import average, contrast
-from bgmiv.errors import printable
-from bgmiv.fitted import FitEvidence, FittedMethod
+from bgmiv.fitted import FitEvidence, FittedMethod, HeldOutPredictions
 from bgmiv.linear_iv import VERY_WEAK, LinearEstimate, LinearIV
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Change", "Check", "Diagnosis", "changes_of", "diagnose"]
+__all__ = ["Change", "Diagnosis", "changes_of", "diagnose"]
 
 _COLUMNS = ("key", "title", "severity", "value", "reading")
-
-
-@dataclass(frozen=True)
-class Check:
-    """The result of one check.
-
-    Args:
-        key: its fixed name, such as "effective-f".
-        severity: "good", "note" (neither for nor against), "doubtful" or "failed".
-        numbers: the figures, by name.
-        labels: names that the sentences need, such as the level of the treatment.
-
-    Example:
-        >>> check = Check("effective-f", "doubtful", {"effective_f": 14.2, "critical": 23.1, "instruments": 1.0})
-        >>> check.title, check.value
-        ('Instrument strength (effective F)', '14.2; critical value 23.1')
-    """
-
-    key: str
-    severity: Severity
-    numbers: dict[str, float]
-    labels: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def explanation(self) -> Explanation:
-        """The check in words."""
-        return explain(self.key, self.severity, self.numbers, self.labels)
-
-    @property
-    def title(self) -> str:
-        """What was checked."""
-        return self.explanation.title
-
-    @property
-    def value(self) -> str:
-        """The main figures as shown."""
-        return self.explanation.value
-
-    @property
-    def reading(self) -> str:
-        """What the result means for the analysis, and what to do."""
-        return self.explanation.reading
-
-    @property
-    def reference(self) -> str:
-        """Where the method is published."""
-        return self.explanation.reference
-
-    def __str__(self) -> str:
-        """Title, value, what it means, and the reference."""
-        lines = [fill(f"[{self.severity}] {self.title}: {self.value}", 80)]
-        for part in (self.reading, f"({self.reference})"):
-            lines.append(fill(part, 80, initial_indent="    ", subsequent_indent="    "))
-        return printable("\n".join(lines))
 
 
 @dataclass(frozen=True)
@@ -276,21 +221,16 @@ def _smallest(tests: Sequence[dict[str, float]], by: str) -> dict[str, float]:
 
 def _moment(fitted: FittedMethod, data: IVData, rows: Rows, evidence: FitEvidence, seed: int) -> Check:
     """The test of the fitted g's conditional moment: on held-out rows, or else on those of the fit."""
-    if evidence.moment_p is not None and evidence.moment_statistic is not None:
-        return _moment_check(evidence.moment_p, evidence.moment_statistic, evidence.n_held_out, held_out=True)
-    held_out = fitted.held_out_predictions(data, rows, MAX_TESTED)
-    if held_out is not None:
-        some, values = held_out
-    else:
-        some = np.sort(np.random.default_rng(0).permutation(data.n_rows)[:MAX_TESTED])
-        values = fitted.at(Query(data.treatment[None], rows).take(some))[0]
-    if not np.isfinite(values).all():
-        return Check("moment-test", "failed", {})
-    test = moment_test_of_levels(data.take(some), values, seed)
-    return _moment_check(test.p_value, test.statistic, test.n_rows, held_out=held_out is not None)
-
-
-def _moment_check(p: float, statistic: float, n_rows: int, *, held_out: bool) -> Check:
+    p, statistic, n_rows, held_out = evidence.moment_p, evidence.moment_statistic, evidence.n_held_out, True
+    if p is None or statistic is None:
+        predictions = fitted.held_out_predictions(data, rows, MAX_TESTED)
+        held_out = predictions is not None
+        if predictions is None:
+            some = np.sort(np.random.default_rng(0).permutation(data.n_rows)[:MAX_TESTED])
+            predictions = HeldOutPredictions(some, fitted.at(Query(data.treatment[None], rows).take(some))[0])
+        if not np.isfinite(predictions.values).all():
+            return Check("moment-test", "failed", {})
+        statistic, p, n_rows = moment_test_of_levels(data.take(predictions.rows), predictions.values, seed)
     severity: Severity = "good" if p >= 0.05 else "doubtful"
     if p < 0.01 and statistic > MOMENT_EXCESS.failed:
         severity = "failed"

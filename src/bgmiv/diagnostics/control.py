@@ -188,8 +188,14 @@ def errors_given_control(
     if columns.treatment.spline is not None:
         low, high = np.quantile(x, [_OUTER, 1.0 - _OUTER])
         usual = (low <= x) & (x <= high)
-    regression = _Regression.of(within.residual(np.hstack([sought, terms])), sought.shape[1], weights[own], usual)
-    return [regression.error(within.residual(np.asarray(one, np.float64)), slopes, control, own) for one in errors]
+    functions, k, weights = within.residual(np.hstack([sought, terms])), sought.shape[1], weights[own]
+    scale = np.sqrt(np.mean(functions**2, axis=0))
+    scale = np.where(scale > 0.0, scale, 1.0)
+    functions = functions / scale
+    some, share = functions[usual, :k], weights[usual] / weights[usual].sum()
+    size = some.T @ (share[:, None] * some)
+    regression = _Regression(functions, weights, size, slopes / scale[k:], control, own)
+    return [regression.error(within.residual(np.asarray(one, np.float64))) for one in errors]
 
 
 class _Regression(NamedTuple):
@@ -198,49 +204,41 @@ class _Regression(NamedTuple):
     Attributes:
         columns: `(n, p)`, of length about one each.
         weights: `(n,)`.
-        inverse: of their Gram matrix.
         size: the mean of products of the functions that are sought, `(k, k)`.
-        scale: by which the columns were divided.
+        slopes: of the functions of control variables by each of the first stage's predictions, `(m, n, p - k)`.
+        control: the control variables, of more rows.
+        own: positions of these rows among them.
     """
 
     columns: Floats
     weights: Floats
-    inverse: Floats
     size: Floats
-    scale: Floats
+    slopes: Floats
+    control: _Control
+    own: NDArray[np.intp]
 
-    @classmethod
-    def of(cls, columns: Floats, n_sought: int, weights: Floats, counted: NDArray[np.bool_]) -> _Regression:
-        scale = np.sqrt(np.mean(columns**2, axis=0))
-        scale = np.where(scale > 0.0, scale, 1.0)
-        columns = columns / scale
-        gram = columns.T @ (weights[:, None] * columns)
-        inverse = np.asarray(np.linalg.pinv(gram, rcond=_REAL, hermitian=True), np.float64)
-        some, share = columns[counted, :n_sought], weights[counted] / weights[counted].sum()
-        return cls(columns, weights, inverse, some.T @ (share[:, None] * some), scale)
-
-    def error(self, outcome: Floats, slopes: Floats, control: _Control, own: NDArray[np.intp]) -> ErrorOfCurve:
-        """The size of what is found of an outcome, where the control variables are those of rows `own`."""
-        k, first, regressors = len(self.size), control.first, np.hstack(control.first.regressors(slice(None)))
-        influence = (self.weights[:, None] * self.columns) @ self.inverse
+    def error(self, outcome: Floats) -> ErrorOfCurve:
+        """The size of what the regression says of an outcome."""
+        k, first, sampling = len(self.size), self.control.first, self.control.columns.sampling
+        regressors, weighted = np.hstack(first.regressors(slice(None))), self.weights[:, None] * self.columns
+        influence = weighted @ np.linalg.pinv(self.columns.T @ weighted, rcond=_REAL, hermitian=True)
         beta = influence.T @ outcome
         leverage = np.minimum(np.sum(influence * self.columns, axis=1), 1.0 - _MIN_LEFT)
         influence = influence[:, :k]
         scores = np.zeros((len(regressors), k))
-        scores[own] = influence * ((outcome - self.columns @ beta) / (1.0 - leverage))[:, None]
-        given = control.columns.sampling.weights
-        left = first.residuals if given is None else first.residuals * given[:, None]
+        scores[self.own] = influence * ((outcome - self.columns @ beta) / (1.0 - leverage))[:, None]
+        left = first.residuals if sampling.weights is None else first.residuals * sampling.weights[:, None]
         for j, (used, inverse) in enumerate(zip(first.kept, first.inverses, strict=True)):
             z = regressors[:, used]
-            by_first = (influence * (slopes[j] @ (beta[k:] / self.scale[k:]))[:, None]).T @ z[own] @ inverse
+            by_first = (influence * (self.slopes[j] @ beta[k:])[:, None]).T @ z[self.own] @ inverse
             scores -= (z * left[:, [j]]) @ by_first.T
-        covariance = score_covariance(control.columns.sampling.errors, scores)
+        covariance = score_covariance(sampling.errors, scores)
         values, vectors = np.linalg.eigh(self.size)
         half = vectors * np.sqrt(np.maximum(values, 0.0))
         noise = np.maximum(np.linalg.eigvalsh(half.T @ covariance @ half), 0.0)
         total, squares = max(float(noise.sum()), _TINY), float(beta[:k] @ self.size @ beta[:k])
         # Satterthwaite's approximation of a sum of squares of different variances.
-        dof = total**2 / max(float(noise @ noise), _TINY**2), control.columns.sampling.errors.dof(len(own) - len(beta))
+        dof = total**2 / max(float(noise @ noise), _TINY**2), sampling.errors.dof(len(self.own) - len(beta))
         reference = f_distribution(*dof)
         return ErrorOfCurve(
             size=squares - total,

@@ -16,7 +16,7 @@ from bgmiv.data.query import Query, Rows
 from bgmiv.diagnostics.control import errors_given_control
 from bgmiv.diagnostics.ill_posedness import visible_shapes
 from bgmiv.diagnostics.moments import (
-    Comparison,
+    MomentRisks,
     compared_within,
     cross_fits,
     explained_beyond,
@@ -89,27 +89,25 @@ def held_out_values(
     return HeldOutPredictions(unique, values[owner[first], np.arange(len(unique))])
 
 
-def beside_simple(data: IVData, rows: NDArray[np.int64], own: Floats | None) -> tuple[list[float], Comparison | None]:
+def beside_simple(data: IVData, rows: NDArray[np.int64], own: Floats | None) -> tuple[list[float], MomentRisks]:
     """Shares explained by simple models, and moment risks of g = `own` and of theirs; all on rows they have not seen.
 
     The shares are of a linear and a kernel regression on instruments and covariates, and of the same on instruments
     alone. Those of several indicators of an outcome's levels are shares of their sum.
     """
-    parts, weights = data.outcome_parts(), weights_at(data, rows)
-    tiny = np.finfo(float).tiny
-    variances = np.asarray([max(variance_of(part.outcome, data.weights), tiny) for part in parts])
-    total, errors, risks = 0.0, np.zeros(4), []
-    for k, part in enumerate(parts):
+    weights, tiny = weights_at(data, rows), np.finfo(float).tiny
+    total, errors, risks, variances = 0.0, np.zeros(4), [], []
+    for k, part in enumerate(data.outcome_parts()):
         simple = cross_fits(part, rows)
         y = part.outcome[rows].astype(np.float64)
-        fits = (simple.outcome, simple.flexible, simple.linear_instruments, simple.flexible_instruments)
-        errors += [float(np.average((y - values) ** 2, weights=weights)) for values in fits]
+        errors += [float(np.average((y - values) ** 2, weights=weights)) for values in simple[:4]]
         total += variance_of(y, weights)
         if own is not None:
             risks.append(moment_shares(part, rows, own.reshape(len(rows), -1)[:, k], simple))
+            variances.append(max(variance_of(part.outcome, data.weights), tiny))
     # A share of its own indicator's variance each, hence weighed by it.
-    shares = Comparison(*np.average(risks, axis=0, weights=variances).tolist()) if risks else None
-    return (1.0 - errors / max(total, tiny)).tolist(), shares
+    averages = np.average(np.array(risks), axis=0, weights=variances).tolist() if risks else []
+    return (1.0 - errors / max(total, tiny)).tolist(), MomentRisks(*averages)
 
 
 def weights_at(data: IVData, rows: NDArray[np.int64]) -> NDArray[np.floating] | None:
@@ -130,6 +128,7 @@ def held_out_evidence(
         seed: of the bootstrap of the moment test.
         strength: of the instruments.
     """
+    known = replace(known, discrete_outcome=data.schema.outcome.discrete).with_strength(strength)
     try:
         shapes = visible_shapes(data)
     except DataError:
@@ -137,66 +136,55 @@ def held_out_evidence(
         shapes = None
     if shapes is not None:
         known = replace(known, visible_shapes=shapes.visible, shapes=shapes.possible)
-    known = replace(known, discrete_outcome=data.schema.outcome.discrete)
-    known = known.with_strength(strength)
     if predictions is None or len(predictions.rows) < 2:
         return known
+    rows, values = predictions
+    if not np.isfinite(values).all():
+        return replace(known, n_held_out=len(rows), moment_p=float("nan"))
     if data.schema.has_wide_block:
         data = BlockReduction().fit(data).apply(data)
-    if not np.isfinite(predictions.values).all():
-        return replace(known, n_held_out=len(predictions.rows), moment_p=float("nan"))
-    shares, risks = beside_simple(data, predictions.rows, predictions.values)
-    assert risks is not None
-    parts = data.take(predictions.rows).outcome_parts()
-    columns = predictions.values.reshape(len(predictions.rows), -1).T
+    shares, risks = beside_simple(data, rows, values)
+    outcomes = [np.asarray(part.outcome, np.float64)[rows] for part in data.outcome_parts()]
+    errors = [outcome - column for outcome, column in zip(outcomes, values.reshape(len(rows), -1).T, strict=True)]
     explained = known.outcome_explained
     if explained is None:
-        weights = weights_at(data, predictions.rows)
-        total = sum(variance_of(part.outcome, weights) for part in parts)
-        wrong = sum(
-            explained_beyond(data, predictions.rows, np.asarray(part.outcome, np.float64) - column)
-            for part, column in zip(parts, columns, strict=True)
-        )
+        weights = weights_at(data, rows)
+        total = sum(variance_of(outcome, weights) for outcome in outcomes)
+        wrong = sum(explained_beyond(data, rows, error) for error in errors)
         explained = max(shares[0], shares[1]) - wrong / max(total, np.finfo(float).tiny)
     try:
-        test = moment_test_of_levels(data.take(predictions.rows), predictions.values, seed)
+        test = moment_test_of_levels(data.take(rows), values, seed)
         known = replace(known, moment_p=test.p_value, moment_statistic=test.statistic)
     except DataError:
         # Fewer than three groups.
         pass
-    known = _given_control(known, data, predictions.rows, columns, strength)
+    # With weak instruments the regression given a control variable is about as noisy as the moments.
+    if strength is not None and not strength.weak:
+        known = _given_control(known, data, rows, errors)
     return replace(
         known,
-        n_held_out=max(known.n_held_out, len(predictions.rows)),
+        n_held_out=max(known.n_held_out, len(rows)),
         outcome_explained=explained,
         linear_explained=shares[0],
         flexible_explained=shares[1],
-        moment_risk=risks.fit,
-        linear_moment_risk=risks.linear,
-        treatment_moment_risk=risks.treatment_only,
+        **risks._asdict(),
     )
 
 
-def _given_control(
-    known: FitEvidence, data: IVData, rows: NDArray[np.int64], values: Floats, strength: Strength | None
-) -> FitEvidence:
-    """The evidence with what the regression given a control variable says of curves `(K, n)` at held-out rows.
+def _given_control(known: FitEvidence, data: IVData, rows: NDArray[np.int64], errors: Sequence[Floats]) -> FitEvidence:
+    """The evidence with what the regression given a control variable says of the errors of curves at held-out rows.
 
-    Nothing with weak instruments, where it is about as noisy as the moments. Of several indicators of an outcome's
-    levels the one with the smallest p-value counts, which is multiplied by their number.
+    Of several indicators of an outcome's levels the one with the smallest p-value counts, which is multiplied by their
+    number.
     """
-    if strength is None or strength.weak:
-        return known
-    outcomes = [np.asarray(part.outcome, np.float64) for part in data.outcome_parts()]
-    errors = [outcome[rows] - column for outcome, column in zip(outcomes, values, strict=True)]
     estimates = errors_given_control(data, rows, errors)
     if estimates is None:
         return known
-    worst = min(range(len(estimates)), key=lambda i: estimates[i].p_value)
-    variance = max(variance_of(outcomes[worst], data.weights), float(np.finfo(float).tiny))
+    worst, part = min(zip(estimates, data.outcome_parts(), strict=True), key=lambda pair: pair[0].p_value)
+    variance = max(variance_of(part.outcome, data.weights), float(np.finfo(float).tiny))
     return replace(
         known,
-        control_error=estimates[worst].size / variance,
-        control_p=min(1.0, estimates[worst].p_value * len(estimates)),
-        control_visible=estimates[worst].visible / variance,
+        control_error=worst.size / variance,
+        control_p=min(1.0, worst.p_value * len(estimates)),
+        control_visible=worst.visible / variance,
     )

@@ -53,25 +53,24 @@ def visible_shapes(data: IVData) -> Shapes | None:
         >>> shapes.values[:2].round(1), shapes.visible, shapes.possible
         (array([0.9, 0.9]), 6, 7)
     """
-    design = LinearIV.of(data).design
+    linear = LinearIV.of(data)
+    design = linear.design
     if data.schema.treatment.kind is not BlockKind.continuous or not design.names:
         return None
     treatment, root = np.asarray(data.treatment[design.rows], np.float64), design.root_weights
     functions = TreatmentBasis.fit(treatment, 0, _N_SMOOTH)(treatment)
     basis = ColumnBasis.fit(design.instruments, np.random.default_rng(0), fourier_features=1)(design.instruments)
     shown = np.hstack([basis[kind] for kind in ("linear", "splines", "products")])
-    known = orth(design.exogenous * root)
 
     def net(part: NDArray[np.float64]) -> NDArray[np.float64]:
         part = design.net(part) * root
-        left = part - known @ (known.T @ part)
         lengths = np.maximum(np.linalg.norm(part, axis=0), np.finfo(float).tiny)
-        return np.asarray(orth(left / lengths, rcond=1e-6), np.float64)
+        return orth(linear.residual(part / lengths), rcond=1e-6)
 
     left, right = net(functions), net(shown)
     values = np.minimum(svdvals(left.T @ right), 1.0)
     q = right.shape[1]
-    dof = max(len(treatment) - known.shape[1] - design.absorbed - q, 1)
+    dof = max(design.rows_left + linear.n_instruments - q, 1)
     with np.errstate(divide="ignore"):
         strength = (values**2 / q) / ((1.0 - values**2) / dof)
-    return Shapes(np.asarray(values, np.float64), int(np.sum(strength > _VISIBLE_F)), left.shape[1])
+    return Shapes(values, int(np.sum(strength > _VISIBLE_F)), left.shape[1])

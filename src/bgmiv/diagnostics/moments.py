@@ -6,7 +6,7 @@ fitted on the other rows say what a fit is to be compared with; weights count ev
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,13 +16,14 @@ from scipy.spatial.distance import pdist, squareform
 
 from bgmiv.data.folds import row_folds
 from bgmiv.data.ivdata import IVData
+from bgmiv.data.query import Rows
 from bgmiv.data.scaling import RoleScaling
 from bgmiv.data.schema import BlockKind
 from bgmiv.errors import DataError
 from bgmiv.kernels import GaussianKernel, fit_features, median_lengthscales
 
 __all__ = [
-    "MAX_TESTED", "Comparison", "MomentTest", "SimpleFits", "compared_within", "conditions_of", "cross_fits",
+    "MAX_TESTED", "MomentRisks", "MomentTest", "SimpleFits", "compared_within", "conditions_of", "cross_fits",
     "explained_beyond", "moment_risk", "moment_shares", "moment_test", "moment_test_of_levels", "row_weights",
     "simple_fits", "variance_of",
 ]  # fmt: skip
@@ -121,7 +122,7 @@ class MomentTest(NamedTuple):
     n_rows: int
 
 
-def moment_test(data: IVData, predicted: ArrayLike, *, draws: int = 1000, seed: int = 0) -> MomentTest:
+def moment_test(data: IVData, predicted: Floats, *, draws: int = 1000, seed: int = 0) -> MomentTest:
     r"""Test $E[y - g(x, v) \mid w, v] = 0$ on rows that g was not fitted on.
 
     $$T = \frac{1}{|P|} \sum_{(i, j) \in P} r_i\, r_j\, k(c_i, c_j),$$
@@ -132,30 +133,28 @@ def moment_test(data: IVData, predicted: ArrayLike, *, draws: int = 1000, seed: 
     change their signs at random, all rows of a group together. g is taken as known: with enough rows every error of g
     counts as a violation, however small. On rows that g was fitted on the test rejects too rarely.
 
+    Args:
+        data: rows that g was not fitted on, `MAX_TESTED` at most.
+        predicted: g at these rows, `(n,)`, finite.
+        draws: of the bootstrap.
+        seed: of the same.
+
     Raises:
-        DataError: predictions do not fit the rows or are not finite, or there are fewer than three groups.
+        DataError: there are fewer than three groups.
 
     References:
         That of `moment_risk`, and M. A. Delgado, M. A. Domínguez, P. Lavergne (2006), Consistent tests of conditional
         moment restrictions, Annales d'Économie et de Statistique 81, 33-67.
     """
-    values = np.asarray(predicted, np.float64)
-    if values.shape != (data.n_rows,) or not np.isfinite(values).all():
-        raise DataError(f"predicted must hold one finite number for each of {data.n_rows} rows, got {values.shape}.")
-    rng = np.random.default_rng(seed)
-    if data.n_rows > MAX_TESTED:
-        rows = np.sort(rng.permutation(data.n_rows)[:MAX_TESTED])
-        data, values = data.take(rows), values[rows]
     y, weights = np.asarray(data.outcome, np.float64), row_weights(data)
-    residuals = weights * (y - values)
-    groups = data.groups
-    codes = np.arange(len(y)) if groups is None else np.unique(groups, return_inverse=True)[1]
+    residuals = weights * (y - predicted)
+    codes = np.arange(len(y)) if data.groups is None else np.unique(data.groups, return_inverse=True)[1]
     n_groups = int(codes.max()) + 1
     if n_groups < 3:
         raise DataError(f"the moment test needs at least three groups of rows, got {n_groups}.")
     pairs = codes[:, None] != codes[None, :]
     matrix = np.where(pairs, _kernel(data), 0.0)
-    signs = rng.choice(np.array([-1.0, 1.0]), size=(draws, n_groups))[:, codes] * residuals
+    signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(draws, n_groups))[:, codes] * residuals
     statistic = float(residuals @ matrix @ residuals)
     null = np.einsum("ij,ij->i", signs @ matrix, signs)
     # Signs that equal or mirror the observed ones give the same number up to rounding.
@@ -174,15 +173,12 @@ def moment_test_of_levels(data: IVData, predicted: Floats, seed: int) -> MomentT
 
 def row_weights(data: IVData) -> Floats:
     """The rows' weights, with mean 1."""
-    if data.weights is None:
-        return np.ones(data.n_rows)
-    return np.asarray(data.weights, np.float64) / np.mean(data.weights)
+    return Rows(data.covariates, data.weights).shares * data.n_rows
 
 
 def variance_of(values: NDArray[np.floating], weights: NDArray[np.floating] | None) -> float:
     """The variance of some numbers, weighted if there are weights."""
-    numbers = values.astype(np.float64)
-    return float(np.average((numbers - np.average(numbers, weights=weights)) ** 2, weights=weights))
+    return float(np.cov(values.astype(np.float64), aweights=weights, ddof=0))
 
 
 def _kernel(data: IVData) -> Floats:
@@ -231,12 +227,15 @@ class SimpleFits(NamedTuple):
     treatment_only: Floats
 
 
-class Comparison(NamedTuple):
-    """Moment risks on held-out rows as shares of the outcome's variance."""
+class MomentRisks(NamedTuple):
+    """Moment risks on held-out rows as shares of the outcome's variance, by their names in `FitEvidence`.
 
-    fit: float
-    linear: float
-    treatment_only: float
+    They are those of a fit, of linear 2SLS, and of a cubic in the treatment alone; None where they are not asked for.
+    """
+
+    moment_risk: float | None = None
+    linear_moment_risk: float | None = None
+    treatment_moment_risk: float | None = None
 
 
 def simple_fits(data: IVData, train: NDArray[np.int64], held_out: NDArray[np.int64]) -> SimpleFits:
@@ -270,7 +269,7 @@ def _regressions(
     return linear[held_out] @ beta, _kernel_ridge(columns, y, root, train, held_out)
 
 
-def moment_shares(data: IVData, held_out: NDArray[np.int64], predicted: Floats, simple: SimpleFits) -> Comparison:
+def moment_shares(data: IVData, held_out: NDArray[np.int64], predicted: Floats, simple: SimpleFits) -> MomentRisks:
     """Held-out moment risks of a fit and of the simple models, on 1500 rows at most."""
     rows = held_out[:MAX_TESTED]
     part = data.take(rows)
@@ -285,7 +284,7 @@ def moment_shares(data: IVData, held_out: NDArray[np.int64], predicted: Floats, 
             return float("nan")
         return moment_risk(residuals, conditions) / variance
 
-    return Comparison(share(predicted), share(simple.structural), share(simple.treatment_only))
+    return MomentRisks(share(predicted), share(simple.structural), share(simple.treatment_only))
 
 
 def _standard(values: NDArray[np.floating], train: NDArray[np.int64], weights: Floats) -> Floats:
@@ -294,7 +293,7 @@ def _standard(values: NDArray[np.floating], train: NDArray[np.int64], weights: F
         return array
     centre = np.average(array[train], axis=0, weights=weights[train])
     spread = np.sqrt(np.average((array[train] - centre) ** 2, axis=0, weights=weights[train]))
-    return np.asarray((array - centre) / np.where(spread > 0, spread, 1.0), np.float64)
+    return (array - centre) / np.where(spread > 0, spread, 1.0)
 
 
 def _coefficients(columns: Floats, target: Floats) -> Floats:
@@ -341,15 +340,22 @@ def cross_fits(data: IVData, rows: NDArray[np.int64]) -> SimpleFits:
     rng = np.random.default_rng(0)
     others = rng.permutation(np.setdiff1d(np.arange(data.n_rows), rows))
     pool = np.concatenate([rows, others[: max(0, _MAX_SIMPLE - len(rows))]])
-    fold = row_folds(len(pool), _N_FOLDS, rng, None if data.groups is None else data.groups[pool])
     predicted = np.full((len(SimpleFits._fields), len(rows)), np.nan)
-    for each in range(int(fold.max()) + 1):
-        train = rng.permutation(pool[fold != each])
-        own = np.flatnonzero(fold[: len(rows)] == each)
-        if len(own) and len(train):
+    for others, fold in _folds(data.take(pool), rng):
+        train, own = pool[others], fold[fold < len(rows)]
+        if len(own):
             values = np.stack(simple_fits(data, train, rows[own]))
             predicted[:, own] = compared_within(data, train, rows[own], values)
     return SimpleFits(*predicted)
+
+
+def _folds(data: IVData, rng: np.random.Generator) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """The other rows of each of five folds, whole groups, in random order, and those of the fold."""
+    fold = row_folds(data.n_rows, _N_FOLDS, rng, data.groups)
+    for each in range(int(fold.max()) + 1):
+        others = rng.permutation(np.flatnonzero(fold != each))
+        if len(others):
+            yield others, np.flatnonzero(fold == each)
 
 
 def compared_within(data: IVData, train: NDArray[np.int64], rows: NDArray[np.int64], values: Floats) -> Floats:
@@ -377,13 +383,9 @@ def explained_beyond(data: IVData, rows: NDArray[np.int64], residuals: Floats) -
     The better of a linear and a kernel regression, in squared units of the residuals; 0 where neither explains any.
     """
     part = data.take(rows)
-    rng, weights = np.random.default_rng(0), row_weights(part)
-    fold = row_folds(len(rows), _N_FOLDS, rng, part.groups)
+    weights = row_weights(part)
     root, predicted = np.sqrt(weights), np.zeros((2, len(rows)))
-    for each in range(int(fold.max()) + 1):
-        train, own = rng.permutation(np.flatnonzero(fold != each)), np.flatnonzero(fold == each)
-        if not len(train):
-            continue
+    for train, own in _folds(part, np.random.default_rng(0)):
         columns = np.hstack([_standard(a, train, weights) for a in (part.instruments, part.covariates)])
         predicted[:, own] = _regressions(residuals, columns, root, train, own)
     gains = np.average(residuals**2 - (residuals - predicted) ** 2, axis=1, weights=weights)

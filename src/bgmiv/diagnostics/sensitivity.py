@@ -33,7 +33,7 @@ from bgmiv.numerals import percent
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Sensitivity", "direct_effect", "sensitivity"]
+__all__ = ["LinearEffect", "Sensitivity", "sensitivity"]
 
 Floats = NDArray[np.float64]
 
@@ -173,10 +173,11 @@ def sensitivity(
     design = linear.design
     if not design.names:
         raise DataError("the covariates determine the instruments, so there is no effect. Pass fewer covariates.")
-    effect = _LinearEffect(linear, level)
+    effect = LinearEffect(linear, level)
     chosen = tuple(bounds[name] for name in design.names)
-    lower, upper = effect.union(np.asarray(chosen))
-    local_lower, local_upper = effect.local(np.asarray(chosen))
+    box = np.asarray(chosen)
+    lower, upper = effect.union(box)
+    local_lower, local_upper = effect.local(box)
     fit_breakdown = None
     if fitted is not None and rows is not None:
         change = changes_of(data)[0]
@@ -202,36 +203,36 @@ def sensitivity(
     )
 
 
-def direct_effect(linear: LinearIV, instrument: int) -> tuple[float, float, float, float, float, float, float]:
-    """What decides the interval of the linear effect under a direct effect of one instrument, in units of the data.
+class LinearEffect:
+    """The linear effect and its interval as a function of the direct effects, in units of the data.
 
-    Returns:
-        The instrument's standard deviation; the linear effect without a direct effect, and how it changes with one; the
-        variances of the two with their covariance between; degrees of freedom.
+    Args:
+        linear: the model.
+        level: of the interval.
+        chosen: positions of the instruments that may have direct effects; all by default.
+
+    Attributes:
+        scales: standard deviations of these instruments.
+        slopes: the linear effect without direct effects, and how it changes with each.
+        covariance: of these.
+        dof: degrees of freedom of the covariance.
     """
-    effect = _LinearEffect(linear, 0.95, [instrument])
-    (variance, covariance), (_, slope_variance) = effect.covariance.tolist()
-    estimate, slope = effect.slopes.tolist()
-    return float(effect.scales[0]), estimate, slope, variance, covariance, slope_variance, effect.dof
-
-
-class _LinearEffect:
-    """The linear effect and its interval as a function of the direct effects, in units of the data."""
 
     def __init__(self, linear: LinearIV, level: float, chosen: Sequence[int] | None = None) -> None:
+        """Fit the outcome and the instruments."""
         design = linear.design
-        some = range(len(design.names)) if chosen is None else chosen
-        targets = [design.outcomes[:, 0], *(design.instruments[:, j] for j in some)]
+        some = list(range(len(design.names)) if chosen is None else chosen)
+        targets = np.column_stack([design.outcomes[:, 0], design.instruments[:, some]]).T
         fits = [linear.fit(target) for target in targets]
-        covariance = np.diag([float(fit.covariance[-1, -1]) for fit in fits])
+        covariance = np.diag([fit.covariance[-1, -1] for fit in fits])
         # Covariances of the targets' slopes, by polarisation.
         for i, j in combinations(range(len(targets)), 2):
-            both = float(linear.fit(targets[i] + targets[j]).covariance[-1, -1])
+            both = linear.fit(targets[i] + targets[j]).covariance[-1, -1]
             covariance[i, j] = covariance[j, i] = (both - covariance[i, i] - covariance[j, j]) / 2.0
-        self.scales = design.instrument_scale[list(some)]
+        self.scales = design.instrument_scale[some]
         # A direct effect is subtracted from the outcome.
         units = design.unit * np.concatenate([[1.0], -self.scales / design.outcome_scale])
-        self.slopes = units * [float(fit.coefficients[-1]) for fit in fits]
+        self.slopes = units * [fit.coefficients[-1] for fit in fits]
         self.covariance = covariance * np.outer(units, units)
         self.dof = fits[0].dof
         self.quantile = float(student.ppf(0.5 + level / 2.0, self.dof))

@@ -7,52 +7,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from bgmiv.diagnostics.explanations import html_table
+from bgmiv.diagnostics.explanations import SEVERITIES, Limits, Severity, html_table, worst
 from bgmiv.fitted import FitEvidence, FittedMethod
 from bgmiv.linear_iv import VERY_WEAK
 
 __all__ = [
-    "FINDINGS", "FIRST_STAGE_GAIN", "MOMENT_EXCESS", "NOT_MEASURED", "SEVERITIES", "Finding", "Limits", "Severity",
-    "Verdict", "judge", "not_measured_remark", "verdict_of", "worst",
+    "FINDINGS", "FIRST_STAGE_GAIN", "MOMENT_EXCESS", "NOT_MEASURED", "Finding", "Verdict", "judge",
+    "not_measured_remark", "verdict_of",
 ]  # fmt: skip
-
-Severity = Literal["good", "note", "doubtful", "failed"]
-
-SEVERITIES: tuple[Severity, ...] = ("good", "note", "doubtful", "failed")
-"""The one scale of all checks and verdicts, best first; a note is neither for nor against a fit."""
-
-
-def worst(severities: Iterable[Severity]) -> Severity:
-    """The worst of these; good if there are none."""
-    return max(severities, key=SEVERITIES.index, default="good")
-
-
-class Limits(NamedTuple):
-    """Beyond which values a measurement is doubtful, and beyond which the fit has failed.
-
-    They are upper limits if failing is above being doubtful, and lower limits otherwise.
-    """
-
-    doubtful: float
-    failed: float
-
-    def severity(self, value: float) -> Severity:
-        """The severity of a measurement; one that is not a number has failed."""
-        sign = 1 if self.failed > self.doubtful else -1
-        if sign * value <= sign * self.doubtful:
-            return "good"
-        return "doubtful" if sign * value <= sign * self.failed else "failed"
-
 
 FIRST_STAGE_GAIN = Limits(0.02, 0.005)
 """Of what the instruments add to the treatment's log-likelihood."""
 MOMENT_EXCESS = Limits(0.002, 0.02)
 """Of a moment risk beyond that of a simple model, as a share of the outcome's variance."""
 # Of an outcome's variance: a smaller share is not told from chance.
-_MIN_EXPLAINED = 0.02
+_MIN_EXPLAINED, _EVERYTHING = 0.02, 1.0 - 1e-6
 # Below two, a line alone: the instruments could not have shown any curvature.
 _MIN_VISIBLE = 2
 # A curve's error, as a share of the outcome's variance, that has to be visible for a line to be called enough.
@@ -268,15 +240,19 @@ def judge(evidence: FitEvidence) -> Verdict:
     e = evidence
     n_tried = e.n_failed + e.n_members
     networks_alone = e.network_weight is None and e.n_steps is not None
+    # A model that explains everything is no benchmark.
+    linear, flexible = (
+        None if other is None or other > _EVERYTHING else other for other in (e.linear_explained, e.flexible_explained)
+    )
     measured = {
         "held_out": e.n_held_out,
         "steps": e.n_steps,
         "instrument_f": e.instrument_f,
         "first_stage_gain": e.first_stage_gain,
         "explained": e.outcome_explained if networks_alone else None,
-        "behind_linear": _behind(e.outcome_explained, e.linear_explained),
-        "behind_flexible": _behind(e.outcome_explained, e.flexible_explained),
-        "missed": _missed(e.outcome_explained, e.linear_explained, e.flexible_explained),
+        "behind_linear": _behind(e.outcome_explained, linear),
+        "behind_flexible": _behind(e.outcome_explained, flexible),
+        "missed": _missed(e.outcome_explained, linear, flexible),
         "covariates_gain": e.covariates_gain,
         "moment_linear": _excess(e.moment_risk, e.linear_moment_risk),
         "moment_p": e.moment_p,
@@ -300,24 +276,22 @@ def judge(evidence: FitEvidence) -> Verdict:
         if value is not None and limits[key].severity(value) != "good"
     )
     unseen = e.linear and e.visible_shapes is not None and e.visible_shapes < _MIN_VISIBLE and not _shown(e)
-    incomplete = any(getattr(e, name) is None for name in NOT_MEASURED)
-    least: Severity = "note" if unseen or incomplete else "good"
-    return Verdict(worst([least, *(finding.severity for finding in findings)]), findings, evidence)
+    verdict = Verdict("good", findings, evidence)
+    least: Severity = "note" if unseen or verdict.not_measured else "good"
+    return replace(verdict, severity=worst([least, *(finding.severity for finding in findings)]))
 
 
 def _behind(own: float | None, other: float | None) -> float | None:
-    """The ratio of unexplained shares; None beside a model that explains everything, which is no benchmark."""
-    if own is None or other is None or other > 1.0 - 1e-6:
-        return None
-    return (1.0 - own) / (1.0 - other)
+    """The ratio of unexplained shares; None without a benchmark."""
+    return None if own is None or other is None else (1.0 - own) / (1.0 - other)
 
 
 def _missed(own: float | None, *others: float | None) -> float | None:
-    """The share of what the best of others explains that a fit does not; None where that is next to nothing or all.
+    """The share of what the best of others explains that a fit does not; None where that is next to nothing.
 
     With much noise this shows what the ratio of unexplained shares does not.
     """
-    best = max((other for other in others if other is not None and other <= 1.0 - 1e-6), default=0.0)
+    best = max((other for other in others if other is not None), default=0.0)
     return None if own is None or not best > _MIN_EXPLAINED else (best - own) / best
 
 
