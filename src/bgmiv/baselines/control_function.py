@@ -270,12 +270,12 @@ def _second_stage(
         ridges=second.ridges[:n_penalised],
         gains=second.gains[:n_penalised],
     )
-    other = None
+    others = None
     if columns.within:
         # Controls have mean zero over all rows, but not at each level.
         gamma = second.coefficients[of_controls]
-        other = columns.scale * np.hstack(blocks_at(slice(None)))[:, of_controls] @ gamma
-    return sieve_function(columns, terms, n_linear, found, other=other), loss
+        others = columns.scale * np.hstack(blocks_at(slice(None)))[:, of_controls] @ gamma
+    return sieve_function(columns, terms, found, others=others), loss
 
 
 PRESETS = {"default": ControlFunctionConfig}

@@ -9,7 +9,7 @@ from bgmiv.data.folds import row_folds
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.within import Within
 from bgmiv.sieve.bases import sieve_columns
-from bgmiv.sieve.fit import SieveFit, left_out_errors
+from bgmiv.sieve.fit import SieveFit
 
 __all__ = ["boosted_trees", "left_for_networks"]
 
@@ -47,7 +47,7 @@ def left_for_networks(data: IVData, sieve: SieveFit, *, use_instrument: bool = T
     """
     weights = np.ones(data.n_rows) if data.weights is None else np.asarray(data.weights, np.float64)
     y = np.asarray(data.outcome, np.float64)
-    errors = left_out_errors(y, sieve.left_out, sieve.residuals[:, : sieve.function.treatment.n_linear], weights)
+    errors = sieve.left_out_errors(data)
     absorbed = Within.of(data.schema, data.covariates).names
     told = data.instruments if use_instrument else data.schema.treatment.columns(data.treatment)
     inputs = np.hstack([np.asarray(told, np.float64), sieve_columns(data.schema, data.covariates, absorbed)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +10,15 @@ from numpy.typing import NDArray
 
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.within import Within
-from bgmiv.sieve.bases import TERMS, UNPENALISED, ColumnBasis, TreatmentBasis, column_products, sieve_columns
+from bgmiv.sieve.bases import (
+    TERMS,
+    UNPENALISED,
+    ColumnBasis,
+    TreatmentBasis,
+    column_products,
+    sieve_columns,
+    term_columns,
+)
 from bgmiv.sieve.first_stage import FirstStage, first_stage
 from bgmiv.sieve.sampling import BlocksAt, Sampling
 
@@ -80,6 +88,16 @@ class Columns(NamedTuple):
     def scale(self) -> float:
         """The standard deviation of the rest."""
         return float(np.std(self.y - self.centre))
+
+    @property
+    def outcome(self) -> Floats:
+        """The outcome, standardised."""
+        return np.asarray((self.y - self.centre) / self.scale, np.float64)
+
+    def blocks(self, terms: Sequence[str], functions: Floats) -> BlocksAt:
+        """The columns of terms, by rows, of functions of the treatment `(n, k)`."""
+        sizes = self.treatment.sizes
+        return lambda rows: term_columns(terms, functions[rows], self.covariates(self.v[rows]), sizes)
 
     @property
     def correction(self) -> float:
