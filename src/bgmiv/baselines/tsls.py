@@ -15,7 +15,7 @@ from bgmiv.data.ivdata import Covariance, IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
 from bgmiv.data.schema import BlockKind, RoleKind, Schema, Variable
-from bgmiv.data.within import LevelEffects, Within, ordinary_columns
+from bgmiv.data.within import LevelEffects, Within, level_slices, ordinary_columns
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.base import IVEstimator
 from bgmiv.estimators.fitted import MethodConfig, check_instrument, check_one_number
@@ -286,13 +286,12 @@ class _Columns(NamedTuple):
 
 def _spread_effects(schema: Schema, effects: LevelEffects, own: np.ndarray, coefficients: np.ndarray) -> float:
     """Set the coefficients of absorbed indicators, relative to each first level; their sum is the intercept."""
-    intercept, start = 0.0, 0
+    intercept = 0.0
     blocks = {block.name: block for block in schema.blocks}
-    for name, size in zip(effects.names, effects.sizes, strict=True):
-        block, of_levels = blocks[name], own[start : start + size]
+    for name, levels in zip(effects.names, level_slices(effects.sizes), strict=True):
+        block, of_levels = blocks[name], own[levels]
         coefficients[block.start : block.stop] = of_levels - of_levels[0]
         intercept += float(of_levels[0])
-        start += size
     return intercept
 
 
