@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 
 from bgmiv.data.folds import row_folds
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.within import Within
-from bgmiv.sieve.bases import sieve_columns
+from bgmiv.data.within import absorbed_blocks, ordinary_covariates
 from bgmiv.sieve.fit import SieveFit
 
 __all__ = ["boosted_trees", "left_for_networks"]
@@ -48,9 +47,9 @@ def left_for_networks(data: IVData, sieve: SieveFit, *, use_instrument: bool = T
     weights = np.ones(data.n_rows) if data.weights is None else np.asarray(data.weights, np.float64)
     y = np.asarray(data.outcome, np.float64)
     errors = sieve.left_out_errors(data)
-    absorbed = Within.of(data.schema, data.covariates).names
+    absorbed = [block.name for block in absorbed_blocks(data.schema, data.n_rows)]
     told = data.instruments if use_instrument else data.schema.treatment.columns(data.treatment)
-    inputs = np.hstack([np.asarray(told, np.float64), sieve_columns(data.schema, data.covariates, absorbed)])
+    inputs = np.hstack([np.asarray(told, np.float64), ordinary_covariates(data.schema, data.covariates, absorbed)])
     spread = np.average((y - np.average(y, weights=weights)) ** 2, weights=weights)
     if np.average(errors**2, weights=weights) < _NO_ERROR * spread:
         return 0.0

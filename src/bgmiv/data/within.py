@@ -19,7 +19,10 @@ from bgmiv.data.blocks import BlockKind, CovariateBlock
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.schema import Schema
 
-__all__ = ["LevelEffects", "Within", "absorbed_blocks", "level_codes", "level_slices", "ordinary_columns"]
+__all__ = [
+    "LevelEffects", "Within", "absorbed_blocks", "level_codes", "level_slices", "ordinary_columns",
+    "ordinary_covariates",
+]  # fmt: skip
 
 Floats = NDArray[np.float64]
 ColumnsAt = Callable[[Any], list[Floats]]
@@ -55,6 +58,12 @@ def ordinary_columns(schema: Schema, absorbed: Sequence[str] = ()) -> list[int]:
         if block.name not in absorbed:
             columns += range(block.start + (block.kind is BlockKind.categorical), block.stop)
     return columns
+
+
+def ordinary_covariates(schema: Schema, covariates: FloatArray, absorbed: Sequence[str] = ()) -> Floats:
+    """These columns in double precision, without a copy if they are all: long tables are large."""
+    kept = ordinary_columns(schema, absorbed)
+    return np.asarray(covariates[:, kept] if len(kept) < schema.n_covariates else covariates, np.float64)
 
 
 @dataclass(frozen=True, eq=False)

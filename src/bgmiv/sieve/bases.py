@@ -13,12 +13,12 @@ from scipy.interpolate import BSpline, CubicSpline
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
 from bgmiv.data.schema import Schema
-from bgmiv.data.within import LevelEffects, ordinary_columns
+from bgmiv.data.within import LevelEffects, ordinary_covariates
 from bgmiv.intervals import STRENGTH, Source
 
 __all__ = [
     "LINEAR", "NONLINEAR", "TERMS", "UNPENALISED", "ColumnBasis", "SieveFunction", "Spline", "Term", "TreatmentBasis",
-    "column_products", "sieve_columns", "term_columns", "term_sums",
+    "column_products", "term_columns", "term_sums",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
@@ -329,7 +329,6 @@ def _linear(values: np.ndarray, levels: int) -> Floats:
 class Term(NamedTuple):
     """A block of the sieve: functions of the treatment, which may be the constant, times functions of covariates."""
 
-    name: str
     factor: Literal["constant", "linear", "spline"]
     kind: str
     max_functions: int = 1000
@@ -346,25 +345,22 @@ UNPENALISED = ("constant", "treatment", "expected treatment", "covariates")
 """The terms without a penalty."""
 
 TERMS = {
-    term.name: term
-    for term in (
-        Term("constant", "constant", "constant"),
-        Term("treatment", "linear", "constant"),
-        Term("expected treatment", "constant", "expected"),
-        Term("covariates", "constant", "linear"),
-        Term("curve", "spline", "constant"),
-        Term("slopes by covariate", "linear", "moderators"),
-        Term("curves by covariate", "spline", "moderators", 4),
-        Term("covariate curves", "constant", "splines"),
-        Term("slopes by covariate curves", "linear", "splines"),
-        Term("covariate products", "constant", "products"),
-        Term("slopes by covariate products", "linear", "products"),
-        Term("covariate curve interactions", "constant", "spline interactions"),
-        Term("slopes by curve interactions", "linear", "spline interactions"),
-        Term("covariate surface", "constant", "fourier features"),
-        Term("slopes by surface", "linear", "fourier features"),
-        Term("curves by surface", "spline", "fourier features", 3),
-    )
+    "constant": Term("constant", "constant"),
+    "treatment": Term("linear", "constant"),
+    "expected treatment": Term("constant", "expected"),
+    "covariates": Term("constant", "linear"),
+    "curve": Term("spline", "constant"),
+    "slopes by covariate": Term("linear", "moderators"),
+    "curves by covariate": Term("spline", "moderators", 4),
+    "covariate curves": Term("constant", "splines"),
+    "slopes by covariate curves": Term("linear", "splines"),
+    "covariate products": Term("constant", "products"),
+    "slopes by covariate products": Term("linear", "products"),
+    "covariate curve interactions": Term("constant", "spline interactions"),
+    "slopes by curve interactions": Term("linear", "spline interactions"),
+    "covariate surface": Term("constant", "fourier features"),
+    "slopes by surface": Term("linear", "fourier features"),
+    "curves by surface": Term("spline", "fourier features", 3),
 }
 """All terms of a structural function g(x, v), by name."""
 
@@ -418,12 +414,6 @@ def _n_distinct(values: Floats) -> int:
     """How many distinct values there are, exactly if they are few."""
     found = len(np.unique(_thinned(values)))
     return found if found > _FEW_VALUES else len(np.unique(values))
-
-
-def sieve_columns(schema: Schema, covariates: FloatArray, absorbed: Sequence[str] = ()) -> Floats:
-    """Covariates without the reference level of each categorical block, and without the blocks that are absorbed."""
-    kept = ordinary_columns(schema, absorbed)
-    return np.asarray(covariates[:, kept] if len(kept) < schema.n_covariates else covariates, np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -490,7 +480,7 @@ class SieveFunction:
             covariates: `(n, p)`, wide blocks reduced.
         """
         effects = self.effects
-        columns = sieve_columns(schema, covariates, () if effects is None else effects.names)
+        columns = ordinary_covariates(schema, covariates, () if effects is None else effects.names)
         base, slopes = term_sums(self.terms, self.coefficients, self.covariates(columns), self.treatment.sizes)
         if effects is None:
             return columns, base, slopes, np.zeros((len(columns), 0), np.int64)
