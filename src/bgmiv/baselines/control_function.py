@@ -205,7 +205,7 @@ def _residual_size(columns: Columns, residuals: Floats, rng: np.random.Generator
     usual = first_stage(of_covariates, sizes, sampling, _MIN_GAIN).predicted
     relative = sizes / np.maximum(usual, _MIN_SIZE * sizes.mean())
     found = first_stage(of_instruments, relative, sampling, _MIN_GAIN)
-    return np.clip(found.predicted, _MIN_SIZE, 1.0 / _MIN_SIZE) if found.kept[0][1:].any() else None
+    return np.clip(found.predicted, _MIN_SIZE, 1.0 / _MIN_SIZE) if len(found.kept[0]) > 1 else None
 
 
 def _second_stage(columns: Columns, first: FirstStage, controls: Controls) -> tuple[SieveFunction, float]:

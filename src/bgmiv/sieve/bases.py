@@ -94,7 +94,7 @@ class Spline(NamedTuple):
             roughness = second.T @ second * step
         share = np.sqrt(counts / counts.sum())[:, None]
         with_constant = np.column_stack([np.ones(len(points)), points])
-        columns = _b_splines(knots, points, degree)
+        columns = BSpline.design_matrix(points, knots, degree).toarray()
         line = np.linalg.lstsq(with_constant * share, columns * share, rcond=None)[0]
         rest = (columns - with_constant @ line) * share
         variances, axes = np.linalg.eigh(rest.T @ rest)
@@ -112,7 +112,8 @@ class Spline(NamedTuple):
         """The functions at `(n,)` values, `(n, m)`."""
         inside = np.clip(np.asarray(values, np.float64), self.knots[0], self.knots[-1])
         line = np.column_stack([np.ones(len(inside)), inside]) @ self.line
-        return (_b_splines(self.knots, inside, self.degree) - line) @ self.rotation
+        columns = BSpline.design_matrix(inside, self.knots, self.degree).toarray()
+        return np.asarray((columns - line) @ self.rotation, np.float64)
 
     @property
     def degree(self) -> int:
@@ -397,12 +398,6 @@ def term_sums(
 def column_products(left: Floats, right: Floats) -> Floats:
     """Every column of one matrix times every column of the other, `(n, a · b)`, the first column of `left` first."""
     return (left[:, :, None] * right[:, None, :]).reshape(len(left), -1)
-
-
-def _b_splines(knots: Floats, values: Floats, degree: int) -> Floats:
-    """All B-splines at `(n,)` values, `(n, k)`, which add up to one; beyond the outer knots they are constant."""
-    inside = np.clip(values, knots[0], knots[-1])
-    return np.asarray(BSpline.design_matrix(inside, knots, degree).toarray(), np.float64)
 
 
 def _thinned(rows: Floats) -> Floats:

@@ -145,7 +145,8 @@ def fit_sieve(
         learned: f, which then takes the place of all terms but the linear ones, and of the first stage.
     """
     rng = np.random.default_rng(_SEED)
-    columns = Columns.of(data, rng, fourier_features=config.fourier_features, splines=_SPLINES)
+    splines = _SPLINES if learned is None else 0
+    columns = Columns.of(data, rng, fourier_features=config.fourier_features, splines=splines)
     if learned is not None:
         return _fit_learned(config, columns, learned.take(columns.order), use_instrument)
     min_gain = config.min_gain * columns.correction
@@ -173,7 +174,6 @@ def fit_sieve(
 
 def _fit_learned(config: SieveConfig, columns: Columns, learned: Learned, use_instrument: bool) -> SieveFit:
     """The fit of a learned function beside linear terms."""
-    columns = columns._replace(treatment=columns.treatment._replace(spline=None))
     within, treatment, functions = columns.within, columns.treatment, columns.treatment(columns.x)
     first, strength = FirstStage.exogenous(functions), None
     if use_instrument:

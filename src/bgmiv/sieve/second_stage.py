@@ -182,7 +182,7 @@ class _Scores(NamedTuple):
         gamma = np.zeros(first.predicted.shape[1])
         gamma[: problem.n_controls] = coefficients[n_terms:]
         width = 2 * size if strength else size
-        moves = [np.zeros((width, int(used.sum()))) for used in first.kept]
+        moves = [np.zeros((width, len(used))) for used in first.kept]
         square, count = 0.0, 0
         for piece in pieces():
             columns = piece.columns[:, kept]
