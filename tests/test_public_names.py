@@ -109,7 +109,7 @@ def _undocumented(owner: str, value: Any, declared: Set[str]) -> list[str]:
     fields = getattr(value, "_fields", ())
     for name, member in _members(value):
         inner = member.__func__ if isinstance(member, classmethod | staticmethod) else member
-        if name not in fields and name not in declared and not (inner.__doc__ or "").strip():
+        if name not in fields and name not in declared and not (inspect.getdoc(inner) or "").strip():
             missing.append(f"{owner}.{name}")
     return missing
 

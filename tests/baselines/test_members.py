@@ -131,6 +131,6 @@ def test_refuses_bad_settings(method: Any, bad: dict[str, Any]) -> None:
 
 def test_the_published_settings_have_one_member_and_hold_nothing_out() -> None:
     for method in TINY:
-        config = method("paper")._config()
+        config = method(preset="paper")._config()
         assert (config.members, config.held_out, config.reduction) == (1, 0.0, None)
-        assert replace(config, members=3) == method("paper", members=3)._config()
+        assert replace(config, members=3) == method(preset="paper", members=3)._config()

@@ -21,12 +21,7 @@ REFUSED: dict[type, dict[str, tuple[Any, ...]]] = {
         "shift": (1.5,),
         "noise": (-0.1,),
     },
-    FeatureConfig: {
-        "dropout": (1.0,),
-        "vector_noise": (-0.1,),
-        "block_noise": ((("a", -1.0),),),
-        "vector_features": ((0, 4),),
-    },
+    FeatureConfig: {"dropout": (1.0,), "vector_noise": (-0.1,), "vector_features": ((0, 4),)},
 }
 
 

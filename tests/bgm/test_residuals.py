@@ -17,7 +17,6 @@ from bgmiv.bgm import fit as fit_module
 from bgmiv.bgm import last_stage
 from bgmiv.bgm.config import PRESETS, BGMIVConfig
 from bgmiv.bgm.heldout import LeftOutResiduals, density_gain, nodes_unless_normal
-from bgmiv.errors import ConfigError
 from bgmiv.integrate import GaussHermite, ResidualNodes, residual_nodes
 from bgmiv.likelihood import Gaussian
 
@@ -59,10 +58,6 @@ class TestNodes:
         weights = RNG.integers(1, 4, size=300)
         one, two = residual_nodes(values, 3, weights), residual_nodes(np.repeat(values, weights), 3)
         np.testing.assert_allclose(one.points, two.points, atol=0.02)
-
-    def test_no_points_are_refused(self) -> None:
-        with pytest.raises(ConfigError, match="at least 1"):
-            ResidualNodes(())
 
 
 class TestChoice:

@@ -43,10 +43,9 @@ SETTINGS: dict[str, tuple[Callable[..., IVEstimator], dict[str, Any], str]] = {
     "unknown kind of treatment": (TSLS, {"treatment_kind": "ordinal"}, "treatment_kind must be one of .*'ordinal'"),
     "unknown kind of outcome": (TSLS, {"outcome_kind": "counts"}, "outcome_kind must be one of .*'counts'"),
     "binary treatment of many values": (TSLS, {"treatment_kind": "binary"}, "treatment is binary but has"),
-    "negative seed": (KIV, {"random_state": -1}, r"random_state must lie in \[0, 2\*\*32\), got -1"),
-    "seed with a fraction": (KIV, {"random_state": 0.5}, "random_state must be a whole number or None, got 0.5"),
-    "a generator as seed": (KIV, {"random_state": np.random.default_rng(0)}, "random_state must be a whole number"),
-    "true as seed": (KIV, {"random_state": True}, "random_state must be a whole number or None, got True"),
+    "negative seed": (KIV, {"random_state": -1}, r"random_state must be None, a whole number .* got -1"),
+    "seed with a fraction": (KIV, {"random_state": 0.5}, r"random_state must be None, a whole number .* got 0\.5"),
+    "true as seed": (KIV, {"random_state": True}, r"random_state must be None, a whole number .* got True"),
 }
 
 AGE = V[:2]

@@ -37,7 +37,10 @@ from bgmiv.nn.settings import FeatureConfig, check_bounds, check_choice
 from bgmiv.progress import Reporter
 from bgmiv.training import RandomNumbers, Row, TrainingData, run_phase, training_data
 
-__all__ = ["PRESETS", "DeepGMM", "DeepGMMConfig", "FittedDeepGMM", "MomentGame", "paper_preset"]
+__all__ = [
+    "PRESETS", "DeepGMM", "DeepGMMConfig", "FittedDeepGMM", "GameRows", "GameState", "MomentGame", "best_round",
+    "critic_of", "paper_preset", "residuals_of", "violation",
+]  # fmt: skip
 
 # The critic's learning rate as a multiple of that of g.
 _CRITIC_RATE = 5.0

@@ -39,7 +39,10 @@ from bgmiv.nn.settings import FeatureConfig, check_bounds, check_choice
 from bgmiv.progress import HistoryRow, Reporter
 from bgmiv.training import RandomNumbers, Row, TrainingData, run_phase, training_data
 
-__all__ = ["PRESETS", "DeepIV", "DeepIVConfig", "FittedDeepIV", "paper_preset"]
+__all__ = [
+    "PRESETS", "DeepIV", "DeepIVConfig", "FittedDeepIV", "OutcomeObjective", "Stage", "StageRows", "StageState",
+    "TreatmentObjective", "pair_loss", "paper_preset",
+]  # fmt: skip
 
 # Held-out rows are few and their draws are made only once: more of them steady the comparison of epochs.
 _HELD_OUT_FACTOR = 8

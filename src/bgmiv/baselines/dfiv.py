@@ -47,7 +47,12 @@ from bgmiv.nn.settings import FeatureConfig, check_bounds
 from bgmiv.progress import HistoryRow, Reporter
 from bgmiv.training import RandomNumbers, bucket_size, pad_rows, run_once, run_phase
 
-__all__ = ["DFIV", "PRESETS", "DFIVConfig", "DeepFeatures", "FittedDFIV", "LayerShape", "paper_preset"]
+__all__ = [
+    "DFIV", "PRESETS", "DFIVConfig", "DFIVMember", "DeepFeatures", "FeatureNet", "FeatureRows", "FeatureState",
+    "FittedDFIV", "Head", "Inputs", "LayerShape", "Moments", "Networks", "Stages", "expectation", "first_stage_loss",
+    "held_out_loss", "masked_features", "paper_preset", "ridge_loss", "ridge_map", "second_stage_loss", "solve_head",
+    "stages_of",
+]  # fmt: skip
 
 _VARIANCE_FLOOR = 1e-5
 # Updates of phi and of xi in an epoch.

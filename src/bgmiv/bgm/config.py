@@ -42,6 +42,7 @@ class LatentLayout:
         nuisance: $Z_3$, explains covariates alone.
 
     Example:
+        >>> import numpy as np
         >>> layout = LatentLayout(2, 2, 1, 2)
         >>> layout.dim, layout.for_outcome(np.arange(7)).tolist(), layout.for_treatment(np.arange(7)).tolist()
         (7, [0, 1, 2, 3], [0, 1, 4])

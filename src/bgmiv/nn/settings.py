@@ -31,6 +31,8 @@ def check_bounds(config: object, *positive: str, **limits: float | tuple[float, 
         low, high = limit if isinstance(limit, tuple) else (limit, float_info.max)
         if name in limits:
             rule = f"lie between {low} and {high}" if isinstance(limit, tuple) else f"be at least {low}"
+        if value == ():
+            raise ConfigError(f"{name} must hold at least one number.")
         for number in value if isinstance(value, tuple) else (value,):
             if number is None or low < number <= high or (name in limits and number == low):
                 continue
@@ -72,6 +74,8 @@ class ImageConfig:
         check_bounds(self, filters=1, conv_features=1, dense_features=1, dropout=(0, 0.99), shift=0, noise=0)
         if len(self.filters) != 2:
             raise ConfigError(f"filters of images must hold 2 numbers, got {self.filters}.")
+        if self.shift % 1:
+            raise ConfigError(f"shift must be a whole number of pixels, got {self.shift}.")
 
 
 @dataclass(frozen=True)
