@@ -204,8 +204,8 @@ def _residual_size(columns: Columns, residuals: Floats, rng: np.random.Generator
     sizes, sampling = np.abs(residuals), columns.sampling
     usual = first_stage(of_covariates, sizes, sampling, _MIN_GAIN).predicted
     relative = sizes / np.maximum(usual, _MIN_SIZE * sizes.mean())
-    found = first_stage(of_instruments, relative, sampling, _MIN_GAIN)
-    return np.clip(found.predicted, _MIN_SIZE, 1.0 / _MIN_SIZE) if len(found.kept[0]) > 1 else None
+    first = first_stage(of_instruments, relative, sampling, _MIN_GAIN)
+    return np.clip(first.predicted, _MIN_SIZE, 1.0 / _MIN_SIZE) if len(first.kept[0]) > 1 else None
 
 
 def _second_stage(columns: Columns, first: FirstStage, controls: Controls) -> tuple[SieveFunction, float]:
@@ -249,17 +249,17 @@ def _second_stage(columns: Columns, first: FirstStage, controls: Controls) -> tu
     def slopes_at(rows: Any, beta: Floats) -> Floats:
         """How the prediction moves with those of the first stage: the control variables are estimated."""
         values, slopes, gamma = controls.values[rows], controls.slopes[rows], beta[~structural]
-        found, now = np.zeros((len(values), first.predicted.shape[1])), np.hstack(control_blocks(rows, values))
+        derivatives, now = np.zeros((len(values), first.predicted.shape[1])), np.hstack(control_blocks(rows, values))
         for k in range(values.shape[1]):
             step = _STEP * np.eye(values.shape[1])[k] * slopes
-            found[:, k] = (np.hstack(control_blocks(rows, values + step)) - now) @ gamma / _STEP
-        return found
+            derivatives[:, k] = (np.hstack(control_blocks(rows, values + step)) - now) @ gamma / _STEP
+        return derivatives
 
     problem = Regression(columns.within.net(blocks_at), slopes_at, columns.outcome, first, sampling)
     second = second_stage(problem, n_unpenalised + 1, _MIN_GAIN * columns.correction)
     loss = float(np.average((problem.outcome - second.left_out) ** 2, weights=weights))
     n_penalised = len(terms) - n_unpenalised
-    found = second._replace(
+    own = second._replace(
         coefficients=second.coefficients[structural],
         roots={name: root[structural] for name, root in second.roots.items()},
         ridges=second.ridges[:n_penalised],
@@ -270,7 +270,7 @@ def _second_stage(columns: Columns, first: FirstStage, controls: Controls) -> tu
         # Controls have mean zero over all rows, but not at each level.
         gamma = second.coefficients[~structural]
         others = columns.scale * np.hstack(blocks_at(slice(None)))[:, ~structural] @ gamma
-    return sieve_function(columns, terms, found, others=others), loss
+    return sieve_function(columns, terms, own, others=others), loss
 
 
 PRESETS = {"default": ControlFunctionConfig}

@@ -222,7 +222,7 @@ class ColumnBasis(NamedTuple):
         interactions = [part * z[:, [k]] for j, part in splines.items() for k in range(z.shape[1]) if k != j]
         if sum(part.shape[1] for part in interactions) > _MAX_INTERACTIONS:
             interactions = []
-        found = {
+        functions = {
             "constant": np.ones((len(z), 1)),
             "linear": linear,
             "moderators": z,
@@ -233,8 +233,8 @@ class ColumnBasis(NamedTuple):
             "expected": empty,
         }
         if self.expected.size:
-            found["expected"] = np.hstack([found[kind] for kind in NONLINEAR]) @ self.expected
-        return found
+            functions["expected"] = np.hstack([functions[kind] for kind in NONLINEAR]) @ self.expected
+        return functions
 
 
 def _standard(columns: Floats) -> tuple[Floats, Floats]:
@@ -407,8 +407,8 @@ def _thinned(rows: Floats) -> Floats:
 
 def _n_distinct(values: Floats) -> int:
     """How many distinct values there are, exactly if they are few."""
-    found = len(np.unique(_thinned(values)))
-    return found if found > _FEW_VALUES else len(np.unique(values))
+    count = len(np.unique(_thinned(values)))
+    return count if count > _FEW_VALUES else len(np.unique(values))
 
 
 @dataclass(frozen=True, eq=False)

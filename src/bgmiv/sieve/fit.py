@@ -251,8 +251,8 @@ def _with_expected_treatment(columns: Columns, predicted: Floats, min_gain: floa
         linear = np.hstack([parts["constant"][:, : 0 if columns.within else 1], parts["linear"][:, varying]])
         return [linear, *(parts[kind] for kind in NONLINEAR if parts[kind].shape[1])]
 
-    found = columns.first_stage(blocks_at, predicted, min_gain)
-    beyond = found.coefficients[blocks_at(slice(0, 1))[0].shape[1] :]
+    coefficients = columns.first_stage(blocks_at, predicted, min_gain).coefficients
+    beyond = coefficients[blocks_at(slice(0, 1))[0].shape[1] :]
     beyond = beyond[:, np.any(beyond != 0.0, axis=0)]
     return columns._replace(covariates=covariates._replace(expected=beyond))
 

@@ -420,13 +420,12 @@ def average_priors(
 
 def _solve(matrix: Floats, right: Floats) -> Floats:
     size = np.sqrt(np.maximum(np.diag(matrix), _TINY))
-    matrix = matrix / np.outer(size, size)
-    right = right / (size if right.ndim == 1 else size[:, None])
+    matrix, right = matrix / np.outer(size, size), (right.T / size).T
     try:
         factor = cho_factor(matrix)
         regular = np.diag(factor[0]).min() ** 2 > _SINGULAR
     except LinAlgError:
         regular = False
     # With columns that are combinations of others: the shortest of the coefficients that fit equally well.
-    found = cho_solve(factor, right) if regular else np.linalg.pinv(matrix, rcond=_SINGULAR, hermitian=True) @ right
-    return np.asarray(found / (size if right.ndim == 1 else size[:, None]), np.float64)
+    solved = cho_solve(factor, right) if regular else np.linalg.pinv(matrix, rcond=_SINGULAR, hermitian=True) @ right
+    return np.asarray((solved.T / size).T, np.float64)

@@ -91,11 +91,11 @@ class Sampling(NamedTuple):
 
     def grams(self, blocks_at: BlocksAt) -> Floats:
         """For each fold the weighted Gram matrix of columns, `(folds, p, p)`."""
-        found = []
+        grams = []
         for fold in self.folds:
             pieces = (self.columns(blocks_at, rows) for rows in self.pieces(fold))
-            found.append(sum(columns.T @ columns for columns in pieces))
-        return np.array(found, np.float64)
+            grams.append(sum(columns.T @ columns for columns in pieces))
+        return np.array(grams, np.float64)
 
     def some_rows(self) -> NDArray[np.intp]:
         """Evenly spread rows, or whole groups, that stand for all in a covariance."""
