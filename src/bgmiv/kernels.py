@@ -47,15 +47,16 @@ def median_lengthscales(values: Floats, groups: Sequence[slice]) -> Floats:
             squares = pdist(chosen, "sqeuclidean")
         else:
             squares = _square_distances(chosen, chosen)[np.triu_indices(len(chosen), 1)]
-        scales[group] = _median(np.sqrt(squares), counts) or 1.0
+        median = _median(np.sqrt(squares), counts)
+        scales[group] = median if median > 0.0 else 1.0
     return scales
 
 
 def _median(distances: Floats, counts: NDArray[np.int64] | None) -> float:
     """The median of distances between points, or between points that occur so often; zeros do not count if most are."""
     if counts is None:
-        median = np.median(distances)
-        return float(np.median(distances[distances > 0.0]) if median == 0.0 and distances.any() else median)
+        apart = distances.any() and np.median(distances) == 0.0
+        return float(np.median(distances[distances > 0.0] if apart else distances))
     order = np.argsort(distances)
     pairs = np.outer(counts, counts)[np.triu_indices(len(counts), 1)][order]
     equal = int(counts @ (counts - 1)) // 2
