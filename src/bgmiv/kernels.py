@@ -20,6 +20,8 @@ _DIRECT_WIDTH = 16
 _TOLERANCE = 1e-12
 # Medians over more rows change nothing that matters and cost the square of their number.
 _MEDIAN_ROWS = 2000
+# Values of a column whose pairs are counted instead of compared row by row.
+_FEW_VALUES = 20
 # New rows are mapped in pieces of about this many kernel entries (128 MB).
 _PIECE = 1 << 24
 
@@ -36,17 +38,35 @@ def median_lengthscales(values: Floats, groups: Sequence[slice]) -> Floats:
     """
     scales = np.ones(values.shape[1])
     for group in groups:
-        chosen = np.ascontiguousarray(values[:_MEDIAN_ROWS, group])
+        # Of the few values of an indicator or a scale, each pair once, however many rows have it.
+        chosen, counts = np.ascontiguousarray(values[:_MEDIAN_ROWS, group]), None
+        if chosen.shape[1] == 1 and len(np.unique(chosen)) <= _FEW_VALUES:
+            chosen, counts = np.unique(chosen, return_counts=True)
+            chosen = chosen[:, None]
         if chosen.shape[1] <= _DIRECT_WIDTH:
             squares = pdist(chosen, "sqeuclidean")
         else:
             squares = _square_distances(chosen, chosen)[np.triu_indices(len(chosen), 1)]
-        distances = np.sqrt(squares)
-        median = np.median(distances)
-        if median == 0.0 and distances.any():
-            median = np.median(distances[distances > 0.0])
+        median = _median(np.sqrt(squares), counts)
         scales[group] = median if median > 0.0 else 1.0
     return scales
+
+
+def _median(distances: Floats, counts: NDArray[np.int64] | None) -> float:
+    """The median of distances between points, or between points that occur so often; zeros do not count if most are."""
+    if counts is None:
+        apart = distances.any() and np.median(distances) == 0.0
+        return float(np.median(distances[distances > 0.0] if apart else distances))
+    order = np.argsort(distances)
+    pairs = np.outer(counts, counts)[np.triu_indices(len(counts), 1)][order]
+    equal = int(counts @ (counts - 1)) // 2
+    for first in (equal, 0):
+        cumulative = np.cumsum([first, *pairs])
+        middle = np.searchsorted(cumulative, [(cumulative[-1] - 1) // 2, cumulative[-1] // 2], side="right")
+        median = float(np.append(0.0, distances[order])[np.minimum(middle, len(pairs))].mean())
+        if median > 0.0:
+            break
+    return median
 
 
 @dataclass(frozen=True, eq=False)

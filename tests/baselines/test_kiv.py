@@ -228,3 +228,11 @@ def test_features_of_repeated_rows() -> None:
     assert phi.shape[1] == 6
     np.testing.assert_allclose(phi @ phi.T, GaussianKernel(np.array([0.2]))(rows, rows), atol=1e-11)
     np.testing.assert_allclose(features(rows), phi, atol=1e-8)
+
+
+@pytest.mark.parametrize("values", [[0, 0, 0, 1], [0, 1, 1, 1, 0, 0, 0, 0, 1], [2, 2, 2], [0, 1], [0, 1, 3, 3, 7] * 9])
+def test_the_median_of_few_values_is_that_of_all_pairs(values: list[int]) -> None:
+    column = np.array(values, float)
+    distances = np.abs(column[:, None] - column)[np.triu_indices(len(column), 1)]
+    median = np.median(distances) or (np.median(distances[distances > 0.0]) if distances.any() else 1.0)
+    np.testing.assert_allclose(median_lengthscales(column[:, None], [slice(0, 1)]), median, rtol=1e-15)

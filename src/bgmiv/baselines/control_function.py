@@ -18,12 +18,11 @@ from bgmiv.estimators.fitted import FittedSieve, MethodConfig, check_instrument,
 from bgmiv.intervals import Floats
 from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.progress import Reporter, silent
-from bgmiv.sieve.bases import ColumnBasis, SieveFunction, TreatmentBasis, column_products, term_columns
+from bgmiv.sieve.bases import ColumnBasis, SieveFunction, TreatmentBasis, column_products
 from bgmiv.sieve.control import generalised_residual
 from bgmiv.sieve.design_matrix import Columns, instrument_blocks
 from bgmiv.sieve.first_stage import FirstStage, first_stage
 from bgmiv.sieve.fit import sieve_function, warn_of_shrunk
-from bgmiv.sieve.sampling import Sampling
 from bgmiv.sieve.second_stage import Regression, second_stage
 from bgmiv.support import LinearSupport
 
@@ -49,6 +48,7 @@ _MAX_FREE = 10
 _N_SMOOTHEST = 4
 # Of the mean size of a residual.
 _MIN_SIZE = 0.2
+_STEP = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,11 +95,11 @@ class ControlFunctionConfig(MethodConfig):
     Residuals are divided by their estimated size where the data show that it varies with the instruments: u is what is
     independent of them. For a treatment with levels they are the generalised residuals of a probit model whose
     probabilities are estimated freely, one for each level but the first; beyond two levels this is an approximation.
-    They enter as lines and in products with the treatment (switching regressions).
+    They enter linearly and in products with the treatment (switching regressions).
 
     Terms, penalties and their choice by marginal likelihood are those of penalised sieve IV (`NPIVConfig`), with more
-    bends of the treatment; lines of treatment and residual have no penalty. Standard errors are robust or clustered,
-    and count that residuals are estimated. Wide blocks and images are reduced to scores first; indicators of
+    splines of the treatment; treatment and residual themselves have no penalty. Standard errors are robust or
+    clustered, and count that residuals are estimated. Wide blocks and images are reduced to scores first; indicators of
     categorical covariates with many levels are absorbed, as in `NPIVConfig`.
 
     Args:
@@ -139,11 +139,12 @@ class ControlFunctionConfig(MethodConfig):
         reporter.start("control function", 2)
         rng = np.random.default_rng([0, seed])
         reduction = self.reduction.fit(data)
-        rows, settings = reduction.apply(data), {"splines": _SPLINES, "segments": _SEGMENTS}
-        columns = Columns.of(rows, rng, fourier_features=_FOURIER_FEATURES, **settings)
-        first, controls, standardised = self._first_stage(columns, columns.sampling, rng)
+        columns = Columns.of(
+            reduction.apply(data), rng, fourier_features=_FOURIER_FEATURES, splines=_SPLINES, segments=_SEGMENTS
+        )
+        first, controls, standardised = self._first_stage(columns, rng)
         reporter.advance(1, {})
-        function, loss = _second_stage(columns, columns.sampling, first, controls)
+        function, loss = _second_stage(columns, first, controls)
         reporter.advance(1, {"loss": loss})
         reporter.finish()
         warn_of_shrunk(columns.n_shrunk)
@@ -158,26 +159,22 @@ class ControlFunctionConfig(MethodConfig):
             errors=errors_of(data).name,
         )
 
-    def _first_stage(
-        self, columns: Columns, sampling: Sampling, rng: np.random.Generator
-    ) -> tuple[FirstStage, Controls, bool]:
+    def _first_stage(self, columns: Columns, rng: np.random.Generator) -> tuple[FirstStage, Controls, bool]:
         """The first stage, the control variables, and whether these are standardised."""
         treatment = columns.treatment
-        lines = treatment(columns.x)[:, : treatment.n_linear]
+        linear = treatment(columns.x)[:, : treatment.n_linear]
         if not self.use_instrument:
-            return FirstStage.exogenous(lines), Controls(lines[:, :0], lines[:, :0]), False
+            return FirstStage.exogenous(linear), Controls(linear[:, :0], linear[:, :0]), False
         regressors = instrument_blocks(columns, _FOURIER_FEATURES, rng, max_unpenalised=_MAX_FREE)(columns.w)
-        first = columns.first_stage(regressors, lines, _MIN_GAIN * columns.correction)
+        first = columns.first_stage(regressors, linear, _MIN_GAIN * columns.correction)
         if treatment.levels:
-            step = 1e-4
             low, now, high = (
-                generalised_residual(*(part * treatment.scale + treatment.shift for part in (lines, probability)))
-                for probability in (first.predicted - step, first.predicted, first.predicted + step)
+                generalised_residual(*(part * treatment.scale + treatment.shift for part in (linear, probability)))
+                for probability in (first.predicted - _STEP, first.predicted, first.predicted + _STEP)
             )
-            controls = Controls(now, (high - low) / (2.0 * step))
-            return first, controls, False
-        controls = Controls(first.residuals, -np.ones_like(lines))
-        size = _residual_size(columns, first.residuals, sampling, rng)
+            return first, Controls(now, (high - low) / (2.0 * _STEP)), False
+        controls = Controls(first.residuals, -np.ones_like(linear))
+        size = _residual_size(columns, first.residuals, rng)
         return (first, controls, False) if size is None else (first, Controls(*(c / size for c in controls)), True)
 
 
@@ -188,7 +185,7 @@ class Controls(NamedTuple):
     slopes: Floats
 
 
-def _residual_size(columns: Columns, residuals: Floats, sampling: Sampling, rng: np.random.Generator) -> Floats | None:
+def _residual_size(columns: Columns, residuals: Floats, rng: np.random.Generator) -> Floats | None:
     """How the size of residuals depends on the instruments: its factor at each row, or None where it does not.
 
     What depends on the covariates alone is left as it is: all is meant given the covariates.
@@ -201,81 +198,79 @@ def _residual_size(columns: Columns, residuals: Floats, sampling: Sampling, rng:
 
     def of_instruments(rows: Any) -> list[Floats]:
         parts, v = own(columns.w[rows]), covariates(columns.v[rows])["moderators"]
-        bent = np.hstack([parts["splines"], parts["products"]])
-        return [parts["constant"], parts["linear"], bent, column_products(parts["moderators"], v)]
+        curved = np.hstack([parts["splines"], parts["products"]])
+        return [parts["constant"], parts["linear"], curved, column_products(parts["moderators"], v)]
 
-    sizes = np.abs(residuals)
+    sizes, sampling = np.abs(residuals), columns.sampling
     usual = first_stage(of_covariates, sizes, sampling, _MIN_GAIN).predicted
     relative = sizes / np.maximum(usual, _MIN_SIZE * sizes.mean())
-    found = first_stage(of_instruments, relative, sampling, _MIN_GAIN)
-    return np.clip(found.predicted, _MIN_SIZE, 1.0 / _MIN_SIZE) if found.kept[0][1:].any() else None
+    first = first_stage(of_instruments, relative, sampling, _MIN_GAIN)
+    return np.clip(first.predicted, _MIN_SIZE, 1.0 / _MIN_SIZE) if len(first.kept[0]) > 1 else None
 
 
-def _second_stage(
-    columns: Columns, sampling: Sampling, first: FirstStage, controls: Controls
-) -> tuple[SieveFunction, float]:
+def _second_stage(columns: Columns, first: FirstStage, controls: Controls) -> tuple[SieveFunction, float]:
     """The structural function, and the mean squared error on left-out folds in units of the outcome's variance.
 
     Functions of the control variables have mean zero over the rows, so that their products with functions of the
     treatment and the covariates vanish in the average over the control variables: g is what is left.
     """
-    treatment, covariates, sizes = columns.treatment, columns.covariates, columns.treatment.sizes
-    terms, n_linear = columns.terms()
-    n_lines, n_bent = sizes["linear"], sizes["linear"] + min(sizes["spline"], _N_SMOOTHEST)
-    # Generalised residuals enter as lines: their mean given the treatment is what confounds.
-    splines = 0 if treatment.levels else _SPLINES_OF_CONTROL
+    sampling, n_linear = columns.sampling, columns.treatment.n_linear
+    functions = columns.treatment(columns.x)
+    terms, n_unpenalised = columns.terms()
+    terms_at = columns.blocks(terms, functions)
+    # Generalised residuals enter linearly: their mean given the treatment is what confounds.
+    splines = 0 if columns.treatment.levels else _SPLINES_OF_CONTROL
     bases = [TreatmentBasis.fit(values, 0, splines) for values in controls.values.T]
 
-    def functions(values: Floats) -> tuple[Floats, Floats]:
+    def of_controls(values: Floats) -> tuple[Floats, Floats]:
         made = [basis(column) for basis, column in zip(bases, values.T, strict=True)]
-        empty = np.zeros((len(values), 0))
-        return np.hstack([empty, *(part[:, :1] for part in made)]), np.hstack([empty, *(part[:, 1:] for part in made)])
+        return np.hstack([values[:, :0], *(part[:, :1] for part in made)]), np.hstack(
+            [values[:, :0], *(part[:, 1:] for part in made)]
+        )
 
     weights = np.ones(len(columns.y)) if sampling.weights is None else sampling.weights
-    centres = [weights @ part / weights.sum() for part in functions(controls.values)]
+    centres = [weights @ part / weights.sum() for part in of_controls(controls.values)]
 
     def control_blocks(rows: Any, values: Floats) -> list[Floats]:
-        lines, bent = (part - centre for part, centre in zip(functions(values), centres, strict=True))
-        x, v = treatment(columns.x[rows]), covariates(columns.v[rows])["moderators"]
-        curved = [column_products(lines, x[:, n_lines:n_bent]), column_products(bent[:, :_N_SMOOTHEST], x[:, :n_lines])]
-        return [lines, bent, column_products(lines, x[:, :n_lines]), np.hstack(curved), column_products(lines, v)]
+        linear, curved = (part - centre for part, centre in zip(of_controls(values), centres, strict=True))
+        x, curves = functions[rows, :n_linear], functions[rows, n_linear:][:, :_N_SMOOTHEST]
+        v = columns.covariates(columns.v[rows])["moderators"]
+        products = [column_products(linear, curves), column_products(curved[:, :_N_SMOOTHEST], x)]
+        return [linear, curved, column_products(linear, x), np.hstack(products), column_products(linear, v)]
 
     def blocks_at(rows: Any) -> list[Floats]:
-        own = term_columns(terms, treatment(columns.x[rows]), covariates(columns.v[rows]), sizes)
-        lines, *others = control_blocks(rows, controls.values[rows])
-        return [*own[:n_linear], lines, *own[n_linear:], *others]
+        own, (linear, *others) = terms_at(rows), control_blocks(rows, controls.values[rows])
+        return [*own[:n_unpenalised], linear, *own[n_unpenalised:], *others]
 
     widths = np.array([block.shape[1] for block in blocks_at(slice(0, 2))])
     places = np.arange(len(widths))
-    structural = (places != n_linear) & (places <= len(terms))
-    of_controls = np.repeat(~structural, widths)
+    structural = np.repeat((places != n_unpenalised) & (places <= len(terms)), widths)
 
     def slopes_at(rows: Any, beta: Floats) -> Floats:
         """How the prediction moves with those of the first stage: the control variables are estimated."""
-        values, slopes, gamma = controls.values[rows], controls.slopes[rows], beta[of_controls]
-        found, now = np.zeros((len(values), first.predicted.shape[1])), np.hstack(control_blocks(rows, values))
+        values, slopes, gamma = controls.values[rows], controls.slopes[rows], beta[~structural]
+        derivatives, now = np.zeros((len(values), first.predicted.shape[1])), np.hstack(control_blocks(rows, values))
         for k in range(values.shape[1]):
-            step = 1e-4 * np.eye(values.shape[1])[k] * slopes
-            found[:, k] = (np.hstack(control_blocks(rows, values + step)) - now) @ gamma / 1e-4
-        return found
+            step = _STEP * np.eye(values.shape[1])[k] * slopes
+            derivatives[:, k] = (np.hstack(control_blocks(rows, values + step)) - now) @ gamma / _STEP
+        return derivatives
 
-    outcome = (columns.y - columns.centre) / columns.scale
-    problem = Regression(columns.within.net(blocks_at), slopes_at, outcome, first, sampling)
-    second = second_stage(problem, n_linear + 1, _MIN_GAIN * columns.correction)
-    loss = float(np.average((outcome - second.left_out) ** 2, weights=weights))
-    n_penalised, own = len(terms) - n_linear, ~of_controls
-    found = second._replace(
-        coefficients=second.coefficients[own],
-        roots={name: root[own] for name, root in second.roots.items()},
+    problem = Regression(columns.within.net(blocks_at), slopes_at, columns.outcome, first, sampling)
+    second = second_stage(problem, n_unpenalised + 1, _MIN_GAIN * columns.correction)
+    loss = float(np.average((problem.outcome - second.left_out) ** 2, weights=weights))
+    n_penalised = len(terms) - n_unpenalised
+    own = second._replace(
+        coefficients=second.coefficients[structural],
+        roots={name: root[structural] for name, root in second.roots.items()},
         ridges=second.ridges[:n_penalised],
         gains=second.gains[:n_penalised],
     )
-    other = None
+    others = None
     if columns.within:
         # Controls have mean zero over all rows, but not at each level.
-        gamma = second.coefficients[of_controls]
-        other = columns.scale * np.hstack(blocks_at(slice(None)))[:, of_controls] @ gamma
-    return sieve_function(columns, terms, n_linear, found, other=other), loss
+        gamma = second.coefficients[~structural]
+        others = columns.scale * np.hstack(blocks_at(slice(None)))[:, ~structural] @ gamma
+    return sieve_function(columns, terms, own, others=others), loss
 
 
 PRESETS = {"default": ControlFunctionConfig}

@@ -57,7 +57,7 @@ class NPIVConfig(SieveConfig, MethodConfig):
 
     The indicators of a categorical covariate with more than 20 levels, or more than an eighth of the rows, are
     absorbed: they have no penalty, and all columns of both stages are taken net of them (`bgmiv.data.within`).
-    Functions of the treatment do not interact with them. Lines of other covariates have no penalty up to a quarter of
+    Functions of the treatment do not interact with them. Linear terms of others have no penalty up to a quarter of
     the rows; beyond that they are penalised, and a `FitWarning` says so.
 
     Wide vector blocks and images are reduced to scores first. Sample weights are those of weighted least squares;
@@ -95,11 +95,11 @@ class NPIVConfig(SieveConfig, MethodConfig):
         self._check(data)
         reporter.start("NPIV", 1)
         reduction = self.reduction.fit(data) if self.reduction else FittedReduction(data.schema, {})
-        found = fit_sieve(self, reduction.apply(data), use_instrument=self.use_instrument)
+        fit = fit_sieve(self, reduction.apply(data), use_instrument=self.use_instrument)
         reporter.advance(1, {})
         reporter.finish()
-        warn_of_shrunk(found.n_shrunk)
-        return FittedNPIV(data.schema, LinearSupport.fit(data), reduction, found.function, errors_of(data).name)
+        warn_of_shrunk(fit.n_shrunk)
+        return FittedNPIV(data.schema, LinearSupport.fit(data), reduction, fit.function, errors_of(data).name)
 
     def _check(self, data: IVData) -> None:
         n_instruments = data.instruments.shape[1]

@@ -15,7 +15,7 @@ from bgmiv.data.ivdata import Covariance, IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
 from bgmiv.data.schema import BlockKind, RoleKind, Schema, Variable
-from bgmiv.data.within import LevelEffects, Within, ordinary_columns
+from bgmiv.data.within import LevelEffects, Within, level_slices, ordinary_columns, ordinary_covariates
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.base import IVEstimator
 from bgmiv.estimators.fitted import MethodConfig, check_instrument, check_one_number
@@ -101,8 +101,8 @@ class FittedTSLS(FittedMethod):
     def factors(self, query: Query) -> tuple[Source, ...]:
         """The sampling uncertainty, by the covariance of the coefficients."""
         effects, treatment, values = self.effects, self.schema.treatment, query.rows.covariates
-        kept = ordinary_columns(self.schema, () if effects is None else effects.names)
-        covariates, root = _ordinary(self.schema, values, kept), covariance_root(self.covariance)
+        covariates = ordinary_covariates(self.schema, values, () if effects is None else effects.names)
+        root = covariance_root(self.covariance)
         places = np.zeros((0, 0), np.int64) if effects is None else effects.places(self.schema, values)
 
         def moved(x: FloatArray, rows: np.ndarray) -> np.ndarray:
@@ -158,7 +158,7 @@ class TSLSConfig(MethodConfig):
         self._check(data, within, len(kept))
         reporter.start("2SLS", 1)
         outcome = np.asarray(data.outcome, np.float64)
-        covariates = _ordinary(schema, data.covariates, kept)
+        covariates = ordinary_covariates(schema, data.covariates, within.names)
         treatments = _treatment_columns(schema.treatment, np.asarray(data.treatment, np.float64))
         instruments = np.asarray(data.instruments, np.float64) if self.use_instrument else None
         columns = _Columns(
@@ -269,13 +269,6 @@ def _treatment_columns(treatment: Variable, values: np.ndarray) -> np.ndarray:
     return np.asarray(values[:, None] == np.arange(1, len(levels)) if levels else values[:, None], dtype=np.float64)
 
 
-def _ordinary(schema: Schema, covariates: np.ndarray, kept: Sequence[int]) -> np.ndarray:
-    """The covariates that enter the regression as columns, in double precision."""
-    # Without a copy if these are all: long tables are large.
-    columns = covariates[:, kept] if len(kept) < schema.n_covariates else covariates
-    return np.asarray(columns, dtype=np.float64)
-
-
 class _Columns(NamedTuple):
     """Columns of the regression, net of absorbed indicators; there are no instruments in ordinary least squares."""
 
@@ -286,13 +279,12 @@ class _Columns(NamedTuple):
 
 def _spread_effects(schema: Schema, effects: LevelEffects, own: np.ndarray, coefficients: np.ndarray) -> float:
     """Set the coefficients of absorbed indicators, relative to each first level; their sum is the intercept."""
-    intercept, start = 0.0, 0
+    intercept = 0.0
     blocks = {block.name: block for block in schema.blocks}
-    for name, size in zip(effects.names, effects.sizes, strict=True):
-        block, of_levels = blocks[name], own[start : start + size]
+    for name, levels in zip(effects.names, level_slices(effects.sizes), strict=True):
+        block, of_levels = blocks[name], own[levels]
         coefficients[block.start : block.stop] = of_levels - of_levels[0]
         intercept += float(of_levels[0])
-        start += size
     return intercept
 
 

@@ -22,7 +22,7 @@ from bgmiv.estimators.fitted import FittedSieve
 from bgmiv.fitted import FittedMethod, HeldOutPredictions
 from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.sieve.bases import SieveFunction
-from bgmiv.sieve.fit import Learned, SieveFit, fit_sieve, left_out_errors, min_rows
+from bgmiv.sieve.fit import Learned, SieveFit, fit_sieve, min_rows
 
 __all__ = [
     "LAST_STAGE_INTERVALS", "FittedBGMIV", "FittedWithoutNetworks", "LastStage", "fit_sieve_stage", "with_networks",
@@ -113,13 +113,7 @@ def _better(networks: LastStage, sieve: LastStage) -> bool:
     """Whether the networks predict left-out rows better, by more than one standard error."""
     data = networks.rows
     weights = np.ones(data.n_rows) if data.weights is None else np.asarray(data.weights, np.float64)
-    y = np.asarray(data.outcome, np.float64)
-
-    def errors(fit: SieveFit) -> Floats:
-        controls = fit.residuals[:, : fit.function.treatment.n_linear]
-        return left_out_errors(y, fit.left_out, controls, weights)
-
-    gains = weights * (errors(sieve.fit) ** 2 - errors(networks.fit) ** 2)
+    gains = weights * (sieve.fit.left_out_errors(data) ** 2 - networks.fit.left_out_errors(data) ** 2)
     if data.groups is not None:
         gains = np.asarray(np.bincount(data.groups, gains), np.float64)
     return bool(gains.sum() > np.sqrt(np.sum((gains - gains.mean()) ** 2)))

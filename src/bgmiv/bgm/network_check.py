@@ -7,10 +7,9 @@ from numpy.typing import NDArray
 
 from bgmiv.data.folds import row_folds, some_rows
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.within import Within
+from bgmiv.data.within import absorbed_blocks, ordinary_covariates
 from bgmiv.diagnostics.moments import variance_of
-from bgmiv.sieve.bases import sieve_columns
-from bgmiv.sieve.fit import SieveFit, left_out_errors
+from bgmiv.sieve.fit import SieveFit
 
 __all__ = ["boosted_trees", "left_for_networks"]
 
@@ -48,10 +47,10 @@ def left_for_networks(data: IVData, sieve: SieveFit, *, use_instrument: bool = T
     """
     weights = np.ones(data.n_rows) if data.weights is None else np.asarray(data.weights, np.float64)
     y = np.asarray(data.outcome, np.float64)
-    errors = left_out_errors(y, sieve.left_out, sieve.residuals[:, : sieve.function.treatment.n_linear], weights)
-    absorbed = Within.of(data.schema, data.covariates).names
+    errors = sieve.left_out_errors(data)
+    absorbed = [block.name for block in absorbed_blocks(data.schema, data.n_rows)]
     told = data.instruments if use_instrument else data.schema.treatment.columns(data.treatment)
-    inputs = np.hstack([np.asarray(told, np.float64), sieve_columns(data.schema, data.covariates, absorbed)])
+    inputs = np.hstack([np.asarray(told, np.float64), ordinary_covariates(data.schema, data.covariates, absorbed)])
     spread = variance_of(y, weights)
     if np.average(errors**2, weights=weights) < _NO_ERROR * spread:
         return 0.0

@@ -7,8 +7,8 @@ Only sums by level are kept, so that memory stays small whatever the number of r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,10 @@ from bgmiv.data.blocks import BlockKind, CovariateBlock
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.schema import Schema
 
-__all__ = ["LevelEffects", "Within", "absorbed_blocks", "ordinary_columns"]
+__all__ = [
+    "LevelEffects", "Within", "absorbed_blocks", "level_codes", "level_slices", "ordinary_columns",
+    "ordinary_covariates",
+]  # fmt: skip
 
 Floats = NDArray[np.float64]
 ColumnsAt = Callable[[Any], list[Floats]]
@@ -50,13 +53,17 @@ def ordinary_columns(schema: Schema, absorbed: Sequence[str] = ()) -> list[int]:
 
     A full set of indicators adds up to the constant; its first level is the reference.
     """
-    left_out: set[int] = set()
+    columns: list[int] = []
     for block in schema.blocks:
-        if block.name in absorbed:
-            left_out.update(range(block.start, block.stop))
-        elif block.kind is BlockKind.categorical:
-            left_out.add(block.start)
-    return [column for column in range(schema.n_covariates) if column not in left_out]
+        if block.name not in absorbed:
+            columns += range(block.start + (block.kind is BlockKind.categorical), block.stop)
+    return columns
+
+
+def ordinary_covariates(schema: Schema, covariates: FloatArray, absorbed: Sequence[str] = ()) -> Floats:
+    """These columns in double precision, without a copy if they are all: long tables are large."""
+    kept = ordinary_columns(schema, absorbed)
+    return np.asarray(covariates[:, kept] if len(kept) < schema.n_covariates else covariates, np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +74,7 @@ class Within:
         names: of the covariates, that with the most levels first; empty if nothing is absorbed.
         sizes: how many levels each has.
         places: `(n, k)` the position of each row's levels among the levels of all of them.
-        weights: `(n,)`, or None for one each.
+        weights: `(n,)`.
         counts: `(L,)` the sum of weights of each level.
         pairs: `(L_1, L - L_1)` the same of each level of the first covariate with each of the others.
         inverse: the pseudo-inverse of what the first covariate's indicators leave of the products of the others.
@@ -82,7 +89,7 @@ class Within:
     names: tuple[str, ...]
     sizes: tuple[int, ...]
     places: NDArray[np.intp]
-    weights: Floats | None
+    weights: Floats
     counts: Floats
     pairs: Floats
     inverse: Floats
@@ -92,48 +99,34 @@ class Within:
     def of(cls, schema: Schema, covariates: FloatArray, weights: Any = None) -> Within:
         """The transform by the covariates that are absorbed (:func:`absorbed_blocks`), perhaps none."""
         blocks = absorbed_blocks(schema, len(covariates))
-        weights = None if weights is None else np.asarray(weights, np.float64)
-        return cls.fit(
-            tuple(block.name for block in blocks),
-            tuple(block.width for block in blocks),
-            _codes(blocks, covariates),
-            weights,
-        )
+        names, sizes = tuple(block.name for block in blocks), tuple(block.width for block in blocks)
+        return cls.fit(names, sizes, level_codes(blocks, covariates), weights)
 
     @classmethod
     def fit(
-        cls, names: tuple[str, ...], sizes: tuple[int, ...], codes: NDArray[np.intp], weights: Floats | None = None
+        cls, names: tuple[str, ...], sizes: tuple[int, ...], codes: NDArray[np.intp], weights: Any = None
     ) -> Within:
         """The transform by codes `(n, k)` of covariates with these numbers of levels, the largest first."""
+        weights = np.ones(len(codes)) if weights is None else np.asarray(weights, np.float64)
         places = codes + np.cumsum([0, *sizes])[:-1].astype(np.intp)
-        n_first, n_levels = (sizes[0] if sizes else 0), sum(sizes)
-        counts = np.zeros(n_levels)
-        for column in places.T:
-            counts += np.bincount(column, weights, n_levels)
-        found = cls(names, sizes, places, weights, counts, np.zeros((n_first, 0)), np.zeros((0, 0)), 0)
+        n_first = sum(sizes[:1])
+        indicators = _indicators(places, sum(sizes))
+        counts = indicators @ weights
         rank = int(np.sum(counts[:n_first] > 0.0))
         if len(sizes) < 2:
-            return replace(found, rank=rank)
-        indicators = csr_array((np.ones(places.size), (places.ravel(), np.repeat(np.arange(len(places)), len(sizes)))))
-        indicators.resize((n_levels, len(places)))
-        weighted = indicators if weights is None else indicators * weights
-        products = (weighted @ indicators.T).tocsr()
+            return cls(names, sizes, places, weights, counts, np.zeros((n_first, 0)), np.zeros((0, 0)), rank)
+        products = (indicators * weights @ indicators.T).tocsr()
         pairs, rest = products[:n_first, n_first:].toarray(), products[n_first:, n_first:].toarray()
         scale = np.sqrt(np.maximum(np.diag(rest), np.finfo(float).tiny))
         left = (rest - pairs.T @ (pairs / _positive(counts[:n_first])[:, None])) / np.outer(scale, scale)
         values, vectors = np.linalg.eigh(left)
         there = values > _REDUNDANT
         root = vectors[:, there] / np.sqrt(values[there]) / scale[:, None]
-        return replace(found, pairs=pairs, inverse=root @ root.T, rank=rank + int(there.sum()))
+        return cls(names, sizes, places, weights, counts, pairs, root @ root.T, rank + int(there.sum()))
 
     def __bool__(self) -> bool:
         """Whether anything is absorbed."""
         return bool(self.names)
-
-    def take(self, rows: Any) -> Within:
-        """All rows in another order; the levels' sums stay those of the same rows."""
-        weights = None if self.weights is None else self.weights[rows]
-        return replace(self, places=self.places[rows], weights=weights)
 
     def dof(self, groups: NDArray[np.int64] | None = None) -> int:
         """The degrees of freedom that the indicators take, that of the constant among them; 0 if there are none.
@@ -141,38 +134,16 @@ class Within:
         With groups (clusters, one or several columns), a covariate each of whose levels lies in one group counts as
         one: the clustered covariance allows for its effects (the default of pyfixest and fixest).
         """
-        found = self.rank
+        count = self.rank
         if groups is None:
-            return found
+            return count
         by_column = groups.reshape(len(groups), -1).T
         for column in self.places.T:
             n_levels = len(np.unique(column))
-            if any(_nested(column, group, n_levels) for group in by_column):
-                found -= n_levels - 1
-        return found
-
-    def unit(self) -> NDArray[np.int64] | None:
-        """The code of each row's level of the largest covariate absorbed, for folds of whole units; None without."""
-        return self.places[:, 0].astype(np.int64) if self else None
-
-    def indicators(self) -> Floats:
-        """All indicators but the first level's of each covariate, `(n, L - k)`, for what needs them themselves."""
-        first = np.cumsum([0, *self.sizes])[:-1]
-        columns = np.zeros((len(self.places), len(self.counts)))
-        for column in self.places.T:
-            columns[np.arange(len(columns)), column] = 1.0
-        return np.delete(columns, first, axis=1)
-
-    def coefficients(self, columns_at: ColumnsAt) -> Floats:
-        """Those of every level in the least-squares fit of columns, `(L, c)`.
-
-        With one covariate these are means by level. A level without rows gets the mean of the others.
-        """
-        return self._fitted(columns_at)[0]
-
-    def fitted(self, coefficients: Floats, rows: Any = slice(None)) -> Floats:
-        """What levels with these coefficients `(L, ...)` give at rows."""
-        return np.asarray(coefficients[self.places[rows]].sum(axis=1), np.float64)
+            # As many levels as pairs with a group: each level lies in one.
+            if any(len(np.unique(column * (group.max() + 1) + group)) == n_levels for group in by_column):
+                count -= n_levels - 1
+        return count
 
     def residual(self, columns: Floats) -> Floats:
         """What the indicators leave of columns `(n,)` or `(n, c)`; the columns themselves if nothing is absorbed."""
@@ -184,53 +155,37 @@ class Within:
 
     def net(self, columns_at: ColumnsAt) -> ColumnsAt:
         """The columns, in blocks and by rows, net of the indicators; what is rounding of a column is exactly zero."""
-        if not self:
-            return columns_at
-        coefficients, rounding = self._fitted(columns_at)
+        return self.split(columns_at)[1] if self else columns_at
 
-        def net_at(rows: Any) -> list[Floats]:
-            blocks = columns_at(rows)
-            fitted = self.fitted(coefficients, rows)
-            left, start = [], 0
-            for block in blocks:
-                own = slice(start, start + block.shape[1])
-                left.append(np.where(rounding[own], 0.0, block - fitted[:, own]))
-                start = own.stop
-            return left
+    def split(self, columns_at: ColumnsAt) -> tuple[Floats, ColumnsAt]:
+        """The coefficients of every level in the least-squares fit of columns `(L, c)`, and what that leaves.
 
-        return net_at
-
-    def _fitted(self, columns_at: ColumnsAt) -> tuple[Floats, NDArray[np.bool_]]:
-        """The coefficients of columns, and which of these the indicators determine."""
+        With one covariate coefficients are means by level. A level without rows gets the mean of the others.
+        """
         sums: Any = 0.0
         squares: Any = 0.0
-        for start in range(0, len(self.places), _PIECE):
-            rows = slice(start, min(start + _PIECE, len(self.places)))
+        for rows in _pieces(len(self.places)):
             columns = np.hstack(columns_at(rows))
-            weighted = columns if self.weights is None else columns * self.weights[rows, None]
+            weighted = columns * self.weights[rows, None]
             squares = squares + np.sum(weighted * columns, axis=0)
-            sums = sums + self._sums(weighted, self.places[rows])
+            sums = sums + _indicators(self.places[rows], len(self.counts)) @ weighted
         first = self.sizes[0]
         own = sums / _positive(self.counts)[:, None]
         if len(self.sizes) > 1:
             own[first:] = self.inverse @ (sums[first:] - self.pairs.T @ own[:first])
             own[:first] -= (self.pairs / _positive(self.counts[:first])[:, None]) @ own[first:]
-        left = squares - np.sum(sums * own, axis=0)
-        return self._filled(own), left <= _ROUNDING * squares
+        rounding = squares - np.sum(sums * own, axis=0) <= _ROUNDING * squares
+        for levels in level_slices(self.sizes):
+            counts = self.counts[levels]
+            own[levels][counts <= 0.0] = counts @ own[levels] / counts.sum()
 
-    def _sums(self, columns: Floats, places: NDArray[np.intp]) -> Floats:
-        n, k = places.shape
-        entries = (np.ones(n * k), (places.ravel(), np.repeat(np.arange(n), k)))
-        return np.asarray(csr_array(entries, shape=(len(self.counts), n)) @ columns, np.float64)
+        def net_at(rows: Any) -> list[Floats]:
+            blocks = columns_at(rows)
+            left = np.hstack(blocks) - own[self.places[rows]].sum(axis=1)
+            left[:, rounding] = 0.0
+            return np.split(left, np.cumsum([block.shape[1] for block in blocks])[:-1], axis=1)
 
-    def _filled(self, coefficients: Floats) -> Floats:
-        start = 0
-        for size in self.sizes:
-            own = slice(start, start + size)
-            empty = self.counts[own] <= 0.0
-            coefficients[own][empty] = self.counts[own] @ coefficients[own] / self.counts[own].sum()
-            start = own.stop
-        return coefficients
+        return own, net_at
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,33 +227,24 @@ class LevelEffects:
         def both(rows: Any) -> list[Floats]:
             return [outcome[rows, None], *columns_at(rows)]
 
-        of_levels = within.coefficients(both)
-        net = within.net(both)
-        weights = np.ones(len(outcome)) if within.weights is None else within.weights
-        square = 0.0
-        for start in range(0, len(outcome), _PIECE):
-            rows = slice(start, start + _PIECE)
-            own, *others = net(rows)
+        of_levels, net_at = within.split(both)
+        weights, counts, square = within.weights, within.counts, 0.0
+        for rows in _pieces(len(outcome)):
+            own, *others = net_at(rows)
             square += float(weights[rows] @ (own[:, 0] - np.hstack(others) @ coefficients) ** 2)
         variance = square / weights.sum() * len(outcome) / max(dof, 1.0)
-        shares = np.zeros(len(within.counts))
-        for column in within.places.T:
-            shares += np.bincount(column, weights**2, len(shares))
-        errors = np.sqrt(variance * shares) / _positive(within.counts)
+        errors = np.sqrt(variance * (_indicators(within.places, len(counts)) @ weights**2)) / _positive(counts)
         # Nothing is known of a level without rows but how much levels differ.
-        start = 0
-        for size in within.sizes:
-            own_levels = slice(start, start + size)
-            there = within.counts[own_levels] > 0.0
-            spread = float(np.std((of_levels[own_levels, 0] - of_levels[own_levels, 1:] @ coefficients)[there]))
-            errors[own_levels] = np.where(there, errors[own_levels], np.hypot(spread, np.sqrt(variance)))
-            start = own_levels.stop
+        effects = of_levels[:, 0] - of_levels[:, 1:] @ coefficients
+        for levels in level_slices(within.sizes):
+            there = counts[levels] > 0.0
+            errors[levels][~there] = np.hypot(np.std(effects[levels][there]), np.sqrt(variance))
         return cls(within.names, within.sizes, of_levels[:, 0], of_levels[:, 1:], errors)
 
     def places(self, schema: Schema, covariates: FloatArray) -> NDArray[np.int64]:
         """The positions of rows' levels among all levels, `(n, k)`."""
         blocks = {block.name: block for block in schema.blocks}
-        codes = _codes([blocks[name] for name in self.names], covariates)
+        codes = level_codes([blocks[name] for name in self.names], covariates)
         return codes.astype(np.int64) + np.cumsum([0, *self.sizes])[:-1]
 
     def own_effects(self, coefficients: Floats) -> Floats:
@@ -326,7 +272,7 @@ class LevelEffects:
         return np.repeat(factors[:, None], n_treatments, axis=1)
 
 
-def _codes(blocks: Sequence[CovariateBlock], covariates: FloatArray) -> NDArray[np.intp]:
+def level_codes(blocks: Sequence[CovariateBlock], covariates: FloatArray) -> NDArray[np.intp]:
     """The level of each row in each block `(n, k)`, read from the indicators."""
     codes = np.zeros((len(covariates), len(blocks)), np.intp)
     for j, block in enumerate(blocks):
@@ -334,11 +280,21 @@ def _codes(blocks: Sequence[CovariateBlock], covariates: FloatArray) -> NDArray[
     return codes
 
 
+def level_slices(sizes: Sequence[int]) -> list[slice]:
+    """Where the levels of each covariate are among those of all."""
+    stops = np.cumsum(sizes).tolist()
+    return [slice(stop - size, stop) for size, stop in zip(sizes, stops, strict=True)]
+
+
+def _indicators(places: NDArray[np.intp], n_levels: int) -> csr_array:
+    """Of every level, a row each, `(L, n)`."""
+    n, k = places.shape
+    return csr_array((np.ones(n * k), (places.ravel(), np.repeat(np.arange(n), k))), shape=(n_levels, n))
+
+
+def _pieces(n_rows: int) -> Iterator[slice]:
+    return (slice(start, min(start + _PIECE, n_rows)) for start in range(0, n_rows, _PIECE))
+
+
 def _positive(counts: Floats) -> Floats:
     return np.where(counts > 0.0, counts, 1.0)
-
-
-def _nested(codes: NDArray[np.intp], groups: NDArray[Any], n_levels: int) -> bool:
-    """Whether each level lies in one group."""
-    both = codes.astype(np.int64) * (int(groups.max()) + 1) + groups
-    return len(np.unique(both)) == n_levels

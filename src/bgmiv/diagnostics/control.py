@@ -24,7 +24,6 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.within import Within
 from bgmiv.diagnostics.moments import row_weights
 from bgmiv.errors import DataError
-from bgmiv.sieve.bases import term_columns
 from bgmiv.sieve.control import ControlTerms, generalised_residual, standardised
 from bgmiv.sieve.design_matrix import Columns, instrument_blocks
 from bgmiv.sieve.first_stage import FirstStage
@@ -113,11 +112,10 @@ class _Control(NamedTuple):
 
     def sought(self, rows: NDArray[np.intp], n_controls: int) -> Floats | None:
         """Functions of treatment and covariates in which errors are looked for; None with too few rows for them."""
-        columns, n = self.columns, len(rows)
-        of_covariates, sizes = columns.covariates(columns.v[rows]), columns.treatment.sizes
-        found = np.hstack(term_columns(_ALWAYS, self.functions[rows], of_covariates, sizes))
+        n = len(rows)
+        found = np.hstack(self.columns.blocks(_ALWAYS, self.functions)(rows))
         for name, rows_a_column in _FURTHER.items():
-            more = term_columns((name,), self.functions[rows], of_covariates, sizes)[0]
+            (more,) = self.columns.blocks((name,), self.functions)(rows)
             if rows_a_column * (found.shape[1] + more.shape[1] + n_controls) <= n:
                 found = np.hstack([found, more])
         return found if _MIN_ROWS_A_COLUMN * (found.shape[1] + n_controls) <= n else None

@@ -13,12 +13,12 @@ from scipy.interpolate import BSpline, CubicSpline
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
 from bgmiv.data.schema import Schema
-from bgmiv.data.within import LevelEffects, ordinary_columns
+from bgmiv.data.within import LevelEffects, ordinary_covariates
 from bgmiv.intervals import STRENGTH, Source
 
 __all__ = [
     "LINEAR", "NONLINEAR", "TERMS", "UNPENALISED", "ColumnBasis", "SieveFunction", "Spline", "Term", "TreatmentBasis",
-    "column_products", "sieve_columns", "term_columns", "term_sums",
+    "column_products", "term_columns", "term_sums",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
@@ -94,7 +94,7 @@ class Spline(NamedTuple):
             roughness = second.T @ second * step
         share = np.sqrt(counts / counts.sum())[:, None]
         with_constant = np.column_stack([np.ones(len(points)), points])
-        columns = _b_splines(knots, points, degree)
+        columns = BSpline.design_matrix(points, knots, degree).toarray()
         line = np.linalg.lstsq(with_constant * share, columns * share, rcond=None)[0]
         rest = (columns - with_constant @ line) * share
         variances, axes = np.linalg.eigh(rest.T @ rest)
@@ -112,7 +112,8 @@ class Spline(NamedTuple):
         """The functions at `(n,)` values, `(n, m)`."""
         inside = np.clip(np.asarray(values, np.float64), self.knots[0], self.knots[-1])
         line = np.column_stack([np.ones(len(inside)), inside]) @ self.line
-        return (_b_splines(self.knots, inside, self.degree) - line) @ self.rotation
+        columns = BSpline.design_matrix(inside, self.knots, self.degree).toarray()
+        return np.asarray((columns - line) @ self.rotation, np.float64)
 
     @property
     def degree(self) -> int:
@@ -221,7 +222,7 @@ class ColumnBasis(NamedTuple):
         interactions = [part * z[:, [k]] for j, part in splines.items() for k in range(z.shape[1]) if k != j]
         if sum(part.shape[1] for part in interactions) > _MAX_INTERACTIONS:
             interactions = []
-        found = {
+        functions = {
             "constant": np.ones((len(z), 1)),
             "linear": linear,
             "moderators": z,
@@ -232,8 +233,8 @@ class ColumnBasis(NamedTuple):
             "expected": empty,
         }
         if self.expected.size:
-            found["expected"] = np.hstack([found[kind] for kind in NONLINEAR]) @ self.expected
-        return found
+            functions["expected"] = np.hstack([functions[kind] for kind in NONLINEAR]) @ self.expected
+        return functions
 
 
 def _standard(columns: Floats) -> tuple[Floats, Floats]:
@@ -329,7 +330,6 @@ def _linear(values: np.ndarray, levels: int) -> Floats:
 class Term(NamedTuple):
     """A block of the sieve: functions of the treatment, which may be the constant, times functions of covariates."""
 
-    name: str
     factor: Literal["constant", "linear", "spline"]
     kind: str
     max_functions: int = 1000
@@ -346,25 +346,22 @@ UNPENALISED = ("constant", "treatment", "expected treatment", "covariates")
 """The terms without a penalty."""
 
 TERMS = {
-    term.name: term
-    for term in (
-        Term("constant", "constant", "constant"),
-        Term("treatment", "linear", "constant"),
-        Term("expected treatment", "constant", "expected"),
-        Term("covariates", "constant", "linear"),
-        Term("curve", "spline", "constant"),
-        Term("slopes by covariate", "linear", "moderators"),
-        Term("curves by covariate", "spline", "moderators", 4),
-        Term("covariate curves", "constant", "splines"),
-        Term("slopes by covariate curves", "linear", "splines"),
-        Term("covariate products", "constant", "products"),
-        Term("slopes by covariate products", "linear", "products"),
-        Term("covariate curve interactions", "constant", "spline interactions"),
-        Term("slopes by curve interactions", "linear", "spline interactions"),
-        Term("covariate surface", "constant", "fourier features"),
-        Term("slopes by surface", "linear", "fourier features"),
-        Term("curves by surface", "spline", "fourier features", 3),
-    )
+    "constant": Term("constant", "constant"),
+    "treatment": Term("linear", "constant"),
+    "expected treatment": Term("constant", "expected"),
+    "covariates": Term("constant", "linear"),
+    "curve": Term("spline", "constant"),
+    "slopes by covariate": Term("linear", "moderators"),
+    "curves by covariate": Term("spline", "moderators", 4),
+    "covariate curves": Term("constant", "splines"),
+    "slopes by covariate curves": Term("linear", "splines"),
+    "covariate products": Term("constant", "products"),
+    "slopes by covariate products": Term("linear", "products"),
+    "covariate curve interactions": Term("constant", "spline interactions"),
+    "slopes by curve interactions": Term("linear", "spline interactions"),
+    "covariate surface": Term("constant", "fourier features"),
+    "slopes by surface": Term("linear", "fourier features"),
+    "curves by surface": Term("spline", "fourier features", 3),
 }
 """All terms of a structural function g(x, v), by name."""
 
@@ -403,12 +400,6 @@ def column_products(left: Floats, right: Floats) -> Floats:
     return (left[:, :, None] * right[:, None, :]).reshape(len(left), -1)
 
 
-def _b_splines(knots: Floats, values: Floats, degree: int) -> Floats:
-    """All B-splines at `(n,)` values, `(n, k)`, which add up to one; beyond the outer knots they are constant."""
-    inside = np.clip(values, knots[0], knots[-1])
-    return np.asarray(BSpline.design_matrix(inside, knots, degree).toarray(), np.float64)
-
-
 def _thinned(rows: Floats) -> Floats:
     few = min(len(rows), _MAX_ROWS)
     return rows[np.linspace(0, len(rows) - 1, few).round().astype(np.intp)]
@@ -416,14 +407,8 @@ def _thinned(rows: Floats) -> Floats:
 
 def _n_distinct(values: Floats) -> int:
     """How many distinct values there are, exactly if they are few."""
-    found = len(np.unique(_thinned(values)))
-    return found if found > _FEW_VALUES else len(np.unique(values))
-
-
-def sieve_columns(schema: Schema, covariates: FloatArray, absorbed: Sequence[str] = ()) -> Floats:
-    """Covariates without the reference level of each categorical block, and without the blocks that are absorbed."""
-    kept = ordinary_columns(schema, absorbed)
-    return np.asarray(covariates[:, kept] if len(kept) < schema.n_covariates else covariates, np.float64)
+    count = len(np.unique(_thinned(values)))
+    return count if count > _FEW_VALUES else len(np.unique(values))
 
 
 @dataclass(frozen=True, eq=False)
@@ -490,7 +475,7 @@ class SieveFunction:
             covariates: `(n, p)`, wide blocks reduced.
         """
         effects = self.effects
-        columns = sieve_columns(schema, covariates, () if effects is None else effects.names)
+        columns = ordinary_covariates(schema, covariates, () if effects is None else effects.names)
         base, slopes = term_sums(self.terms, self.coefficients, self.covariates(columns), self.treatment.sizes)
         if effects is None:
             return columns, base, slopes, np.zeros((len(columns), 0), np.int64)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.within import Within
-from bgmiv.sieve.bases import TERMS, UNPENALISED, ColumnBasis, TreatmentBasis, column_products, sieve_columns
+from bgmiv.data.within import Within, ordinary_covariates
+from bgmiv.sieve.bases import TERMS, UNPENALISED, ColumnBasis, TreatmentBasis, column_products, term_columns
 from bgmiv.sieve.first_stage import FirstStage, first_stage
 from bgmiv.sieve.sampling import BlocksAt, Sampling
 
@@ -65,7 +65,7 @@ class Columns(NamedTuple):
         sampling, data, order = Sampling.draw(data, rng)
         y, x, w = (np.asarray(column, np.float64) for column in (data.outcome, data.treatment, data.instruments))
         within = Within.of(data.schema, data.covariates, data.weights)
-        v = sieve_columns(data.schema, data.covariates, within.names)
+        v = ordinary_covariates(data.schema, data.covariates, within.names)
         levels = max(2, data.schema.treatment.width) if data.schema.treatment.discrete else 0
         treatment = TreatmentBasis.fit(x, levels, splines, segments=segments)
         covariates = ColumnBasis.fit(v, rng, fourier_features=fourier_features)
@@ -80,6 +80,16 @@ class Columns(NamedTuple):
     def scale(self) -> float:
         """The standard deviation of the rest."""
         return float(np.std(self.y - self.centre))
+
+    @property
+    def outcome(self) -> Floats:
+        """The outcome, standardised."""
+        return np.asarray((self.y - self.centre) / self.scale, np.float64)
+
+    def blocks(self, terms: Sequence[str], functions: Floats) -> BlocksAt:
+        """The columns of terms, by rows, of functions of the treatment `(n, k)`."""
+        sizes = self.treatment.sizes
+        return lambda rows: term_columns(terms, functions[rows], self.covariates(self.v[rows]), sizes)
 
     @property
     def correction(self) -> float:

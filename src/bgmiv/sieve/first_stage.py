@@ -40,7 +40,7 @@ class FirstStage(NamedTuple):
         predicted: `(n, k)`.
         residuals: `(n, k)` what is left of the targets.
         regressors: in blocks, by rows.
-        kept: for each target, which columns of the regressors were used.
+        kept: for each target, the positions of the regressors that were used.
         inverses: for each target the inverse of their Gram matrix with its ridges.
         coefficients: `(columns, k)` of all regressors, from all rows.
     """
@@ -48,7 +48,7 @@ class FirstStage(NamedTuple):
     predicted: Floats
     residuals: Floats
     regressors: BlocksAt
-    kept: tuple[NDArray[np.bool_], ...]
+    kept: tuple[NDArray[np.intp], ...]
     inverses: tuple[Floats, ...]
     coefficients: Floats
 
@@ -107,8 +107,8 @@ def first_stage(blocks_at: BlocksAt, targets: Floats, sampling: Sampling, min_ga
         inverse = penalised_solve(total[np.ix_(used, used)], np.eye(len(used)), ridges[used])
         left_out.append(LeftOut.of(used, inverse @ total[used, size + j], inverse, size + j, cleared))
         ridges = np.concatenate([np.zeros(n_first), ridges])
-        kept.append(np.isfinite(ridges))
-        used = np.flatnonzero(kept[j])
+        used = np.flatnonzero(np.isfinite(ridges))
+        kept.append(used)
         inverses.append(penalised_solve(whole[np.ix_(used, used)], np.eye(len(used)), ridges[used]))
         coefficients[used, j] = inverses[j] @ whole[used, n_first + size + j]
     residuals = left_out_errors(left_out, lambda rows: sampling.columns(columns_at, rows) @ clear, sampling)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import InitVar, dataclass, replace
-from itertools import pairwise
+from dataclasses import InitVar, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ from bgmiv.data.messages import warn_user
 from bgmiv.data.within import LevelEffects
 from bgmiv.errors import ConfigError, FitWarning, NotIdentifiedError
 from bgmiv.intervals import STRENGTH
-from bgmiv.sieve.bases import LINEAR, NONLINEAR, SieveFunction, term_columns, term_sums
+from bgmiv.sieve.bases import LINEAR, NONLINEAR, SieveFunction, term_sums
 from bgmiv.sieve.control import ControlTerms, Observed, standardised
 from bgmiv.sieve.design_matrix import MIN_ROWS_A_COLUMN, Columns, instrument_blocks
 from bgmiv.sieve.first_stage import FirstStage
@@ -25,7 +24,7 @@ from bgmiv.sieve.sampling import BlocksAt
 from bgmiv.sieve.second_stage import FunctionSizes, Regression, SecondStage, second_stage
 
 __all__ = [
-    "Learned", "SieveConfig", "SieveFit", "fit_sieve", "left_out_errors", "min_rows", "sieve_function",
+    "Learned", "SieveConfig", "SieveFit", "fit_sieve", "min_rows", "sieve_function",
     "warn_of_shrunk",
 ]  # fmt: skip
 
@@ -94,16 +93,6 @@ class Learned(NamedTuple):
         """Some rows, or all in another order."""
         return Learned(*(np.asarray(part[rows], np.float64) for part in self))
 
-    @property
-    def centre(self) -> float:
-        """The mean of `own`."""
-        return float(self.own.mean())
-
-    @property
-    def scale(self) -> float:
-        """Its standard deviation."""
-        return max(float(self.own.std()), _TINY)
-
 
 class SieveFit(NamedTuple):
     """A fitted function, and what it says of the rows it was fitted on.
@@ -111,7 +100,7 @@ class SieveFit(NamedTuple):
     Attributes:
         function: the structural function.
         left_out: `(n,)` E[y | w, v] of each row by coefficients of the other folds.
-        residuals: `(n, k)` what the first stage leaves of each function of the treatment.
+        residuals: `(n, k)` what the first stage leaves of the treatment's linear terms.
         n_shrunk: how many covariate columns are penalised because they are too many for the rows.
     """
 
@@ -119,6 +108,13 @@ class SieveFit(NamedTuple):
     left_out: Floats
     residuals: Floats
     n_shrunk: int = 0
+
+    def left_out_errors(self, data: IVData) -> Floats:
+        """Errors of left-out predictions given, as in the regression itself, the first stage's residuals too."""
+        root = np.ones((data.n_rows, 1)) if data.weights is None else np.sqrt(data.weights, dtype=np.float64)[:, None]
+        controls, errors = np.column_stack([np.ones(data.n_rows), self.residuals]), data.outcome - self.left_out
+        fitted = controls @ np.linalg.lstsq(controls * root, errors * root[:, 0], rcond=None)[0]
+        return np.asarray(errors - fitted, np.float64)
 
 
 def min_rows(n_instruments: int) -> int:
@@ -149,7 +145,8 @@ def fit_sieve(
         learned: f, which then takes the place of all terms but the linear ones, and of the first stage.
     """
     rng = np.random.default_rng(_SEED)
-    columns = Columns.of(data, rng, fourier_features=config.fourier_features, splines=_SPLINES)
+    splines = _SPLINES if learned is None else 0
+    columns = Columns.of(data, rng, fourier_features=config.fourier_features, splines=splines)
     if learned is not None:
         return _fit_learned(config, columns, learned.take(columns.order), use_instrument)
     min_gain = config.min_gain * columns.correction
@@ -158,12 +155,11 @@ def fit_sieve(
     if use_instrument:
         regressors = instrument_blocks(columns, config.fourier_features, rng)
         first = columns.first_stage(regressors(columns.w), functions, min_gain)
-        columns = _with_expected_treatment(columns, first.predicted[:, :n_linear], min_gain)
-        own = first.predicted[:, :n_linear]
-        own = own - _by_covariates(columns, regressors, first.coefficients[:, :n_linear], rng)
+        predicted = first.predicted[:, :n_linear]
+        columns = _with_expected_treatment(columns, predicted, min_gain)
+        own = predicted - _by_covariates(columns, regressors, first.coefficients[:, :n_linear], rng)
         # The linear part of the prediction has seen the row itself.
         strength = _first_stage_f(columns, own, functions) / columns.w.shape[1]
-    n_controls = n_linear if use_instrument else 0
     _check_relevance(columns, first.predicted[:, :n_linear])
     terms, n_unpenalised = columns.terms(min_gain)
     known = FunctionSizes(
@@ -171,55 +167,42 @@ def fit_sieve(
         _averaged_terms(columns, functions, terms[n_unpenalised:]),
         _observed(columns, functions, first, terms) if use_instrument else None,
     )
-    second = second_stage(_regression(columns, first, terms, n_controls), n_unpenalised, min_gain, known)
-    function = replace(sieve_function(columns, terms, n_unpenalised, second), first_stage_f=strength)
-    return _in_order(columns, function, first, second)
+    problem = _regression(columns, first, terms, n_linear if use_instrument else 0)
+    second = second_stage(problem, n_unpenalised, min_gain, known)
+    return _in_order(columns, sieve_function(columns, terms, second, strength=strength), first, second)
 
 
 def _fit_learned(config: SieveConfig, columns: Columns, learned: Learned, use_instrument: bool) -> SieveFit:
     """The fit of a learned function beside linear terms."""
-    columns = columns._replace(treatment=columns.treatment._replace(spline=None))
     within, treatment, functions = columns.within, columns.treatment, columns.treatment(columns.x)
     first, strength = FirstStage.exogenous(functions), None
     if use_instrument:
         predicted = (learned.treatment - treatment.shift) / treatment.scale
-        residuals = within.residual(functions - predicted)
-        first = first._replace(predicted=predicted, residuals=residuals)
+        first = first._replace(predicted=predicted, residuals=within.residual(functions - predicted))
         strength = _first_stage_f(columns, predicted, functions)
-    n_controls = treatment.n_linear if use_instrument else 0
     _check_relevance(columns, first.predicted)
     offered, n_unpenalised = columns.terms(config.min_gain)
     terms = tuple(name for name in offered if name in LINEAR)
-    problem = _regression(columns, first, terms, n_controls)
-    own = within.residual((learned.own - learned.centre) / learned.scale)
-
-    def predicted_at(rows: Any) -> list[Floats]:
-        return [own[rows, None], *problem.predicted_at(rows)]
-
+    problem = _regression(columns, first, terms, treatment.n_linear if use_instrument else 0)
+    own, averaged = (
+        within.residual((part - learned.own.mean()) / columns.scale) for part in (learned.own, learned.averaged)
+    )
     beside = problem._replace(
-        predicted_at=predicted_at,
+        predicted_at=lambda rows: [own[rows, None], *problem.predicted_at(rows)],
         slopes_at=lambda rows, beta: problem.slopes_at(rows, beta[1:]),
-        noisy=within.residual((learned.averaged - learned.centre) / learned.scale),
+        noisy=averaged,
     )
     known = FunctionSizes(_variances(columns, functions, terms[n_unpenalised:]), {}, None)
     second = second_stage(beside, n_unpenalised + 1, config.min_gain * columns.correction, known)
-    function = sieve_function(columns, terms, n_unpenalised, second, learned=learned)
-    return _in_order(columns, replace(function, first_stage_f=strength), first, second)
+    return _in_order(columns, sieve_function(columns, terms, second, learned, strength=strength), first, second)
 
 
 def _in_order(columns: Columns, function: SieveFunction, first: FirstStage, second: SecondStage) -> SieveFit:
     """What the fit says of the rows, in the order in which they were given."""
     place = np.argsort(columns.order)
     left_out = columns.centre + columns.scale * second.left_out
-    return SieveFit(function, left_out[place], first.residuals[place], columns.n_shrunk)
-
-
-def left_out_errors(outcome: Floats, left_out: Floats, residuals: Floats, weights: Floats | None) -> Floats:
-    """Errors of left-out predictions given, as in the regression itself, the first stage's residuals too."""
-    root = np.ones((len(outcome), 1)) if weights is None else np.sqrt(weights)[:, None]
-    controls, errors = np.column_stack([np.ones(len(outcome)), residuals]), outcome - left_out
-    fitted = controls @ np.linalg.lstsq(controls * root, errors * root[:, 0], rcond=None)[0]
-    return np.asarray(errors - fitted, np.float64)
+    residuals = first.residuals[place, : columns.treatment.n_linear]
+    return SieveFit(function, left_out[place], residuals, columns.n_shrunk)
 
 
 def _by_covariates(
@@ -268,24 +251,20 @@ def _with_expected_treatment(columns: Columns, predicted: Floats, min_gain: floa
         linear = np.hstack([parts["constant"][:, : 0 if columns.within else 1], parts["linear"][:, varying]])
         return [linear, *(parts[kind] for kind in NONLINEAR if parts[kind].shape[1])]
 
-    found = columns.first_stage(blocks_at, predicted, min_gain)
-    beyond = found.coefficients[blocks_at(slice(0, 1))[0].shape[1] :]
+    coefficients = columns.first_stage(blocks_at, predicted, min_gain).coefficients
+    beyond = coefficients[blocks_at(slice(0, 1))[0].shape[1] :]
     beyond = beyond[:, np.any(beyond != 0.0, axis=0)]
     return columns._replace(covariates=covariates._replace(expected=beyond))
 
 
 def _regression(columns: Columns, first: FirstStage, terms: Sequence[str], n_controls: int) -> Regression:
     """The second stage on a standardised outcome, with so many of the first stage's residuals."""
-    covariates, sizes = columns.covariates, columns.treatment.sizes
-
-    def predicted_at(rows: Any) -> list[Floats]:
-        return term_columns(terms, first.predicted[rows], covariates(columns.v[rows]), sizes)
 
     def slopes_at(rows: Any, beta: Floats) -> Floats:
-        return term_sums(terms, beta, covariates(columns.v[rows]), sizes)[1]
+        return term_sums(terms, beta, columns.covariates(columns.v[rows]), columns.treatment.sizes)[1]
 
-    outcome = (columns.y - columns.centre) / columns.scale
-    return Regression(columns.within.net(predicted_at), slopes_at, outcome, first, columns.sampling, n_controls)
+    predicted_at = columns.within.net(columns.blocks(terms, first.predicted))
+    return Regression(predicted_at, slopes_at, columns.outcome, first, columns.sampling, n_controls)
 
 
 def _observed(columns: Columns, functions: Floats, first: FirstStage, terms: Sequence[str]) -> Observed:
@@ -294,27 +273,20 @@ def _observed(columns: Columns, functions: Floats, first: FirstStage, terms: Seq
     Control variables are the first stage's residuals of the treatment's linear terms; the outcome's error may depend on
     splines of them, and on their products with covariates.
     """
-    within, sizes, n = columns.within, columns.treatment.sizes, columns.treatment.n_linear
-    v = columns.linear
+    within, n, v = columns.within, columns.treatment.n_linear, columns.linear
     linear = standardised(first.residuals[:, :n], first.predicted[:, :n], v)
     controls = ControlTerms.of(linear, v[:, columns.covariates.moderators], curved=columns.treatment.spline is not None)
     both = [part for part in (controls.splines, controls.products) if part.size]
     parts = [np.full(part.shape[1], 1.0 / np.sum(np.var(part, axis=0))) for part in both]
     shape = Prior(np.concatenate([np.zeros(0), *parts]), _NOT_LINEAR)
-
-    def terms_at(rows: Any) -> list[Floats]:
-        return term_columns(terms, functions[rows], columns.covariates(columns.v[rows]), sizes)
-
     curves = within.residual(np.hstack([controls.splines, controls.products]))
-    return Observed(within.net(terms_at), within.residual(linear), curves, shape)
+    return Observed(within.net(columns.blocks(terms, functions)), within.residual(linear), curves, shape)
 
 
 def _variances(columns: Columns, functions: Floats, penalised: Sequence[str]) -> Floats:
     """The variance of each term's function for coefficients of variance 1, from some rows."""
     some = np.linspace(0, len(functions) - 1, min(len(functions), _MAX_VARIANCE_ROWS)).astype(np.intp)
-    of_covariates = columns.covariates(columns.v[some])
-    blocks = term_columns(penalised, functions[some], of_covariates, columns.treatment.sizes)
-    return np.array([np.sum(np.mean(block**2, axis=0)) for block in blocks])
+    return np.array([np.sum(np.mean(block**2, axis=0)) for block in columns.blocks(penalised, functions)(some)])
 
 
 def _averaged_terms(columns: Columns, functions: Floats, penalised: Sequence[str]) -> dict[int, list[Prior]]:
@@ -348,71 +320,75 @@ def _averaged_terms(columns: Columns, functions: Floats, penalised: Sequence[str
 def sieve_function(
     columns: Columns,
     terms: Sequence[str],
-    n_unpenalised: int,
     second: SecondStage,
-    *,
     learned: Learned | None = None,
-    other: Floats | None = None,
+    *,
+    others: Floats | None = None,
+    strength: float | None = None,
 ) -> SieveFunction:
     """The function in units of the outcome, without the terms that neither the estimate nor its intervals have.
 
-    Where indicators are absorbed, its covariance allows for their number. `other` is a part of the outcome `(n,)`, in
-    its units, that is none of the structural function.
+    Where indicators are absorbed, its covariance allows for their number.
+
+    Args:
+        columns: of the fit.
+        terms: the columns of the second stage, after that of the learned function.
+        second: the coefficients.
+        learned: this function, if there is one.
+        others: a part of the outcome `(n,)`, in its units, that is none of the structural function.
+        strength: of the first stage.
     """
-    scale, within = columns.scale, columns.within
+    within, functions = columns.within, columns.treatment(columns.x)
 
     def scaled(values: Floats) -> Floats:
         """In units of the outcome; the weight of the learned function comes first, 0 without one, then the terms."""
-        full = scale * values
         if learned is None:
-            return np.concatenate([np.zeros_like(full[:1]), full])
-        full[0] /= learned.scale
+            return np.concatenate([np.zeros_like(values[:1]), columns.scale * values])
+        full = np.concatenate([values[:1], columns.scale * values[1:]])
         if not within:
-            full[1] -= full[0] * learned.centre
+            full[1] -= full[0] * learned.own.mean()
         return full
 
     mean = scaled(second.coefficients)
     if not within:
-        mean[1] += columns.y.mean()
+        mean[1] += columns.centre
     roots = {name: np.sqrt(columns.correction) * scaled(root) for name, root in second.roots.items()}
     # By one unit of the slope in units of the data, not by one of standardised variables.
-    roots[STRENGTH] = roots[STRENGTH] * (float(columns.treatment.scale[0]) / scale)
-    few = columns.treatment(columns.x[:1]), columns.covariates(columns.v[:1])
-    widths = [block.shape[1] for block in term_columns(terms, *few, columns.treatment.sizes)]
+    roots[STRENGTH] = roots[STRENGTH] * (float(columns.treatment.scale[0]) / columns.scale)
+    widths = [block.shape[1] for block in columns.blocks(terms, functions)(slice(0, 1))]
     matters = np.abs(mean) + sum(np.abs(root).sum(axis=1) for root in roots.values()) > 0.0
-    shown = [bool(matters[start:stop].any()) for start, stop in pairwise(np.cumsum([1, *widths]))]
+    shown = [bool(part.any()) for part in np.split(matters, np.cumsum([1, *widths]))[1:-1]]
     rows = np.append(True, np.repeat(shown, widths))
-    kept = tuple(name for name, is_shown in zip(terms, shown, strict=True) if is_shown)
-    penalised = terms[n_unpenalised:]
-    ridges, gains = (dict(zip(penalised, part.tolist(), strict=True)) for part in (second.ridges, second.gains))
+    kept = [name for name, show in zip(terms, shown, strict=True) if show]
+    penalised = terms[len(terms) - len(second.ridges) :]
+    ridges = dict(zip(penalised, second.ridges.tolist(), strict=True))
+    effects = None
+    if within:
+        # At the treatments that were observed.
+        kept_at = columns.blocks(kept, functions)
+        f = np.zeros(len(columns.y)) if learned is None else learned.averaged
+        left = len(columns.y) - within.dof(columns.data.groups) - int(np.count_nonzero(mean[rows]))
+        effects = LevelEffects.fit(
+            within,
+            columns.y if others is None else columns.y - others,
+            lambda some: [f[some, None], *kept_at(some)],
+            mean[rows],
+            left,
+        )
     return SieveFunction(
         treatment=columns.treatment,
         covariates=columns.covariates,
-        terms=kept,
+        terms=tuple(kept),
         coefficients=mean[rows][1:],
         weight=float(mean[0]),
         roots={name: root[rows] for name, root in roots.items()},
         penalties={name: ridge for name, ridge in ridges.items() if np.isfinite(ridge)},
-        gains=gains,
+        gains=dict(zip(penalised, second.gains.tolist(), strict=True)),
         probabilities={penalised[i]: probability for i, probability in second.probabilities.items()},
-        effects=_level_effects(columns, kept, mean[rows], learned, other) if within else None,
+        effects=effects,
         dof=errors_of(columns.data).dof(),
+        first_stage_f=strength,
     )
-
-
-def _level_effects(
-    columns: Columns, terms: Sequence[str], coefficients: Floats, learned: Learned | None, other: Floats | None
-) -> LevelEffects:
-    """Of the absorbed indicators, at the treatments that were observed."""
-    first = np.zeros(len(columns.y)) if learned is None else learned.averaged
-
-    def columns_at(rows: Any) -> list[Floats]:
-        functions = columns.treatment(columns.x[rows]), columns.covariates(columns.v[rows])
-        return [first[rows, None], *term_columns(terms, *functions, columns.treatment.sizes)]
-
-    y = columns.y if other is None else columns.y - other
-    left = len(y) - columns.within.dof(columns.data.groups) - int(np.count_nonzero(coefficients))
-    return LevelEffects.fit(columns.within, y, columns_at, coefficients, left)
 
 
 def _check_relevance(columns: Columns, predicted: Floats) -> None:

@@ -37,6 +37,8 @@ _ROUNDS = 2
 # half-normal scale of their prior.
 _DEVIATIONS = np.geomspace(0.03, 2.4, 9)
 _SCALE = 1.0
+_DENSITY = np.exp(-0.5 * (_DEVIATIONS / _SCALE) ** 2) * np.gradient(_DEVIATIONS)
+_SHARES = _DENSITY / _DENSITY.sum()
 # The prior probability of a term whose prior is not averaged over; there are a dozen of them.
 _OTHER = 0.2
 # Combinations of priors that the data make less likely than this do not matter.
@@ -190,7 +192,7 @@ class BlockEvidence(NamedTuple):
             return 0.0
         # Beyond the largest of the ratios to the noise only rounding errors are left to tell.
         possible = np.minimum(_DEVIATIONS**2 * unit, priors[-1])
-        shares = np.append(1.0 - _OTHER, _OTHER * _shares())
+        shares = np.append(1.0 - _OTHER, _OTHER * _SHARES)
         logs = np.append(0.0, self.gains(possible) / 2.0)
         if seen is not None:
             known = np.append(0.0, seen(possible))
@@ -285,12 +287,6 @@ def choose_penalties(
             ridges[i] = variance / prior if prior else np.inf
 
 
-def _shares() -> Floats:
-    """Prior probabilities of the standard deviations of a function."""
-    density = np.exp(-0.5 * (_DEVIATIONS / _SCALE) ** 2) * np.gradient(_DEVIATIONS)
-    return np.asarray(density / density.sum(), np.float64)
-
-
 class Prior(NamedTuple):
     """Prior variances of the coefficients of a block, all 0 where it has no function.
 
@@ -318,7 +314,7 @@ def priors_of(shapes: Sequence[Prior], deviation: float, step: int = 1) -> list[
     """
     none = 1.0 - sum(shape.probability for shape in shapes)
     priors = [Prior(np.zeros_like(shapes[0].variances), none)]
-    sizes, shares = (_DEVIATIONS * deviation)[::step] ** 2, _shares()[::step]
+    sizes, shares = (_DEVIATIONS * deviation)[::step] ** 2, _SHARES[::step]
     for shape in shapes:
         for size, share in zip(sizes, shares / shares.sum(), strict=True):
             priors.append(Prior(size * shape.variances, float(share) * shape.probability, shape.smooth))
@@ -403,15 +399,13 @@ def average_priors(
     shares = np.array([np.prod([one.probability for one in chosen]) for chosen in combinations])
     allowed = variances
     if seen is not None:
-        found = seen(variances)
-        likely = shares * np.exp(found.logs - found.logs.max())
-        likely /= likely.sum()
-        has_function = np.array([[bool(one.variances.any()) for one in chosen] for chosen in combinations])
+        posterior = seen(variances)
+        likely = shares * np.exp(posterior.logs - posterior.logs.max())
+        has_function = [[bool(one.variances.any()) for one in chosen] for chosen in combinations]
         groups, group_of = np.unique(has_function, axis=0, return_inverse=True)
-        members = np.ravel(group_of) == np.arange(len(groups))[:, None]
-        weights = members * likely
+        weights = (np.ravel(group_of) == np.arange(len(groups))[:, None]) * likely / likely.sum()
         totals = weights.sum(axis=1)
-        sizes = weights @ found.squares / np.maximum(totals, _TINY)[:, None]
+        sizes = weights @ posterior.squares / np.maximum(totals, _TINY)[:, None]
         variances, allowed = np.vstack([variances, sizes]), np.vstack([variances, _ALLOWANCE * sizes])
         hidden = shares * [all(one.smooth for one in chosen) for chosen in combinations]
         shares = np.concatenate([_MISLEADING * hidden / hidden.sum(), (1.0 - _MISLEADING) * totals])
@@ -426,13 +420,12 @@ def average_priors(
 
 def _solve(matrix: Floats, right: Floats) -> Floats:
     size = np.sqrt(np.maximum(np.diag(matrix), _TINY))
-    matrix = matrix / np.outer(size, size)
-    right = right / (size if right.ndim == 1 else size[:, None])
+    matrix, right = matrix / np.outer(size, size), (right.T / size).T
     try:
         factor = cho_factor(matrix)
         regular = np.diag(factor[0]).min() ** 2 > _SINGULAR
     except LinAlgError:
         regular = False
     # With columns that are combinations of others: the shortest of the coefficients that fit equally well.
-    found = cho_solve(factor, right) if regular else np.linalg.pinv(matrix, rcond=_SINGULAR, hermitian=True) @ right
-    return np.asarray(found / (size if right.ndim == 1 else size[:, None]), np.float64)
+    solved = cho_solve(factor, right) if regular else np.linalg.pinv(matrix, rcond=_SINGULAR, hermitian=True) @ right
+    return np.asarray((solved.T / size).T, np.float64)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bgmiv.covariance import ROBUST, Errors, cluster_sums, errors_of
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.within import Within
+from bgmiv.data.within import absorbed_blocks, level_codes
 
 __all__ = ["PIECE", "BlocksAt", "Sampling", "Scores"]
 
@@ -54,7 +54,9 @@ class Sampling(NamedTuple):
         Rows of a group are in one fold. Without groups, rows of a level of the largest covariate that is absorbed are:
         net of its mean, a row contains the others' errors.
         """
-        units = Within.of(data.schema, data.covariates).unit() if data.groups is None else data.groups
+        units, absorbed = data.groups, absorbed_blocks(data.schema, data.n_rows)
+        if units is None and absorbed:
+            units = level_codes(absorbed[:1], data.covariates)[:, 0]
         if units is not None:
             fold = (rng.permutation(int(units.max()) + 1) % _FOLDS)[units]
         elif data.n_rows <= _MAX_LEAVE_ONE_OUT:
@@ -89,11 +91,11 @@ class Sampling(NamedTuple):
 
     def grams(self, blocks_at: BlocksAt) -> Floats:
         """For each fold the weighted Gram matrix of columns, `(folds, p, p)`."""
-        found = []
+        grams = []
         for fold in self.folds:
             pieces = (self.columns(blocks_at, rows) for rows in self.pieces(fold))
-            found.append(sum(columns.T @ columns for columns in pieces))
-        return np.array(found, np.float64)
+            grams.append(sum(columns.T @ columns for columns in pieces))
+        return np.array(grams, np.float64)
 
     def some_rows(self) -> NDArray[np.intp]:
         """Evenly spread rows, or whole groups, that stand for all in a covariance."""

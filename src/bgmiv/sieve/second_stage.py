@@ -16,6 +16,7 @@ from bgmiv.sieve.first_stage import FirstStage, LeftOut, left_out_errors, one_th
 from bgmiv.sieve.penalties import (
     Averaged,
     Evidence,
+    Penalties,
     Prior,
     average_priors,
     choose_penalties,
@@ -182,7 +183,7 @@ class _Scores(NamedTuple):
         gamma = np.zeros(first.predicted.shape[1])
         gamma[: problem.n_controls] = coefficients[n_terms:]
         width = 2 * size if strength else size
-        moves = [np.zeros((width, int(used.sum()))) for used in first.kept]
+        moves = [np.zeros((width, len(used))) for used in first.kept]
         square, count = 0.0, 0
         for piece in pieces():
             columns = piece.columns[:, kept]
@@ -298,60 +299,15 @@ def second_stage(
     grams = sampling.grams(problem.blocks)
     total = grams.sum(axis=0)
     gram, moments = total[:size, :size], total[:size, size]
-    unpenalised = np.where(np.diag(gram) == 0.0, np.inf, 0.0)
     some = sampling.some_rows()
     sample = [problem.piece(some)]
-
-    def noise(coefficients: Floats) -> tuple[Floats, float]:
-        scores = _Scores.of(problem, coefficients, np.arange(size), lambda: sample, strength=False)
-        return scores.covariance(), scores.variance
-
-    def unexplained(ridges: Floats) -> float:
-        """What columns with the ridges of blocks leave of the outcome's mean square."""
-        coefficients = penalised_solve(gram, moments, ridges_of(blocks, ridges, unpenalised))
-        square = total[size, size]
-        left = square - 2.0 * coefficients @ moments + coefficients @ gram @ coefficients
-        share = float(left) / square
-        return share if share > _ROUNDING else 0.0
-
-    units, averaged = None, {}
-    if known is not None:
-        units = unexplained(np.full(len(blocks), np.inf)) / np.maximum(known.variances, _TINY)
-        averaged = dict(known.averaged)
-    penalties = choose_penalties(gram, moments, blocks, noise, min_gain, others=unpenalised, units=units)
-    sizes = None
-    if known is not None and known.observed is not None:
-        # Averaged blocks have no penalty in it.
-        of_blocks = penalties.ridges.copy()
-        of_blocks[list(averaged)] = 0.0
-        sizes = known.observed.fit(problem.outcome, sampling, ridges_of(blocks, of_blocks, unpenalised)[:n_terms])
-    priors = penalties.variance / penalties.ridges
-    for i, evidence in penalties.left_out.items():
-        # Also of those that gain something but too little to enter.
-        if units is None:
-            priors[i] = evidence.likely(penalties.variance)
-        else:
-            seen = None if sizes is None else partial(sizes.likelihoods, blocks[i])
-            priors[i] = evidence.expected(penalties.variance, float(units[i]), seen)
-    models = [Averaged(1.0, np.zeros(0), np.zeros(0))]
-    own = np.concatenate([np.zeros(0, np.intp), *(np.arange(blocks[i].start, blocks[i].stop) for i in averaged)])
-    if averaged:
-        without = penalties.ridges.copy()
-        without[list(averaged)] = np.inf
-        deviation = np.sqrt(unexplained(without))
-        each_block = [priors_of(shapes, deviation) for shapes in averaged.values()]
-        joint = None if sizes is None else sizes.joint(own, deviation)
-        models = average_priors(Evidence.of(penalties.moments, own), each_block, joint)
-    variances, ridges = np.zeros((len(models), size)), np.tile(penalties.moments.ridges, (len(models), 1))
-    variances[:, own] = [model.allowed for model in models]
-    with np.errstate(divide="ignore"):
-        ridges[:, own] = penalties.variance / np.array([model.expected for model in models])
-
+    penalties, averaged, priors, shares, ridges, variances = _choose(
+        problem, total[: size + 1, : size + 1], blocks, sample, min_gain, known
+    )
     kept = np.flatnonzero(np.isfinite(ridges).any(axis=0))
     inner, identity = gram[np.ix_(kept, kept)], np.eye(len(kept))
     inverses = [penalised_solve(inner, identity, of_model[kept]) for of_model in ridges]
     each = [inverse @ moments[kept] for inverse in inverses]
-    shares = np.array([model.probability for model in models])
     mean, inverse = np.tensordot(shares, each, 1), np.tensordot(shares, inverses, 1)
     coefficients = np.zeros(size)
     coefficients[kept] = mean
@@ -381,7 +337,7 @@ def second_stage(
     fixed = [(block, float(priors[i])) for i, block in enumerate(blocks) if i not in averaged]
     means = [(blocks[i], float(np.mean(shares @ variances[:, blocks[i]]))) for i in averaged]
     smoothing = biases(fixed)
-    if len(models) > 1:
+    if len(shares) > 1:
         smoothing.append(np.eye(size)[:, kept] @ _root(spread))
     bound = biases([(block, prior * (block.stop - block.start)) for block, prior in fixed + means])
     turn = np.eye(size)
@@ -409,6 +365,97 @@ def second_stage(
         left_out=problem.outcome - errors[:, 0],
         probabilities={i: float(shares @ variances[:, blocks[i]].any(axis=1)) for i in averaged},
     )
+
+
+class _Choice(NamedTuple):
+    """The penalties of a regression, and the combinations of priors that its estimate averages over.
+
+    Attributes:
+        penalties: of the blocks.
+        averaged: the blocks whose priors are averaged over.
+        priors: by block, the prior variance of its coefficients, also of one that was left out.
+        shares: `(m,)` the probabilities of the combinations.
+        ridges: `(m, p)` of all columns.
+        variances: `(m, p)` for which intervals allow, of the averaged columns.
+    """
+
+    penalties: Penalties
+    averaged: list[int]
+    priors: Floats
+    shares: Floats
+    ridges: Floats
+    variances: Floats
+
+
+def _choose(
+    problem: Regression,
+    total: Floats,
+    blocks: Sequence[slice],
+    sample: Sequence[_Piece],
+    min_gain: float,
+    known: FunctionSizes | None,
+) -> _Choice:
+    """The penalties of blocks, and the priors of those that are averaged over.
+
+    Args:
+        problem: the regression.
+        total: the Gram matrix of all columns and the outcome.
+        blocks: the penalised columns.
+        sample: rows that stand for all.
+        min_gain, known: as in :func:`second_stage`.
+    """
+    gram, moments, square = total[:-1, :-1], total[:-1, -1], total[-1, -1]
+    unpenalised = np.where(np.diag(gram) == 0.0, np.inf, 0.0)
+
+    def noise(coefficients: Floats) -> tuple[Floats, float]:
+        scores = _Scores.of(problem, coefficients, np.arange(len(moments)), lambda: sample, strength=False)
+        return scores.covariance(), scores.variance
+
+    def unexplained(ridges: Floats) -> float:
+        """What columns with the ridges of blocks leave of the outcome's mean square."""
+        coefficients = penalised_solve(gram, moments, ridges_of(blocks, ridges, unpenalised))
+        left = square - 2.0 * coefficients @ moments + coefficients @ gram @ coefficients
+        share = float(left) / square
+        return share if share > _ROUNDING else 0.0
+
+    units, averaged = None, {}
+    if known is not None:
+        units = unexplained(np.full(len(blocks), np.inf)) / np.maximum(known.variances, _TINY)
+        averaged = dict(known.averaged)
+    penalties = choose_penalties(gram, moments, blocks, noise, min_gain, others=unpenalised, units=units)
+    sizes = None
+    if known is not None and known.observed is not None:
+        # Averaged blocks have no penalty in it.
+        of_blocks = penalties.ridges.copy()
+        of_blocks[list(averaged)] = 0.0
+        sizes = known.observed.fit(
+            problem.outcome,
+            problem.sampling,
+            ridges_of(blocks, of_blocks, unpenalised)[: len(moments) - problem.n_controls],
+        )
+    priors = penalties.variance / penalties.ridges
+    for i, evidence in penalties.left_out.items():
+        # Also of those that gain something but too little to enter.
+        if units is None:
+            priors[i] = evidence.likely(penalties.variance)
+        else:
+            seen = None if sizes is None else partial(sizes.likelihoods, blocks[i])
+            priors[i] = evidence.expected(penalties.variance, float(units[i]), seen)
+    models = [Averaged(1.0, np.zeros(0), np.zeros(0))]
+    own = np.concatenate([np.zeros(0, np.intp), *(np.arange(blocks[i].start, blocks[i].stop) for i in averaged)])
+    if averaged:
+        without = penalties.ridges.copy()
+        without[list(averaged)] = np.inf
+        deviation = np.sqrt(unexplained(without))
+        each_block = [priors_of(shapes, deviation) for shapes in averaged.values()]
+        joint = None if sizes is None else sizes.joint(own, deviation)
+        models = average_priors(Evidence.of(penalties.moments, own), each_block, joint)
+    variances, ridges = np.zeros((len(models), len(moments))), np.tile(penalties.moments.ridges, (len(models), 1))
+    variances[:, own] = [model.allowed for model in models]
+    with np.errstate(divide="ignore"):
+        ridges[:, own] = penalties.variance / np.array([model.expected for model in models])
+    shares = np.array([model.probability for model in models])
+    return _Choice(penalties, list(averaged), priors, shares, ridges, variances)
 
 
 def _root(covariance: Floats) -> Floats:
