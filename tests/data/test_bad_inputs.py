@@ -99,7 +99,7 @@ ONE_ROLE = [
     case("instruments of no width", ["instruments", "at least one"], instruments=np.zeros((N, 0))),
     case("no instrument columns", ["instruments", "at least one"], instruments={}),
     case("deep instrument", ["instruments", "'z'", "(6, 2)"], instruments={"z": V}),
-    case("string instrument", ["instruments", "'q'", "0/1 columns"], instruments={"q": list("abcabc")}),
+    case("string instrument", ["instrument", "'q'", "0/1 columns"], instruments={"q": list("abcabc")}),
     case(
         "index",
         ["treatment", "outcome", "indexes", "reset_index"],

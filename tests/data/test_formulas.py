@@ -15,8 +15,7 @@ import pytest
 from linearmodels.iv import IV2SLS
 
 from bgmiv import TSLS
-from bgmiv.data.formula import from_formula
-from bgmiv.data.formula_terms import split_formula
+from bgmiv.data.formula import from_formula, split_formula
 from bgmiv.errors import BGMIVWarning, DataError
 
 rng = np.random.default_rng(1)
@@ -53,7 +52,7 @@ def kinds(formula: str, table: Any = FRAME) -> list[tuple[str, str]]:
     ],
 )
 def test_the_bracket_is_split_off(formula: str, covariates: str) -> None:
-    assert split_formula(formula) == ("y", "x", "w", covariates)
+    assert list(split_formula(formula).values()) == ["y", "x", "w", covariates]
 
 
 @pytest.mark.parametrize(

@@ -166,8 +166,8 @@ def test_weights_that_are_the_outcome_or_the_instrument_are_refused() -> None:
         ({"sample_weight": "near"}, "'near' is given both as sample_weight and as instruments"),
         ({"clusters": "educ"}, "'educ' is given both as clusters and as treatment"),
         ({"sample_weight": "pww"}, "no column 'pww'. Did you mean 'pw'"),
-        ({"clusters": 3}, "clusters must be the name of a column of the table, got int"),
-        ({"sample_weight": np.ones(N)}, "sample_weight must be the name of a column of the table, got ndarray"),
+        ({"clusters": 3}, "clusters must be names of columns of the table, got"),
+        ({"sample_weight": np.ones(N)}, "sample_weight must be names of columns of the table, got"),
     ],
 )
 def test_names_are_checked(arguments: dict[str, Any], message: str) -> None:

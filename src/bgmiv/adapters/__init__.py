@@ -19,7 +19,7 @@ def named_columns(values: Any, argument: str, prefix: str) -> dict[str, Any]:
     """The columns of a table or array by name; those of an array are called `{prefix}0`, `{prefix}1`, ..."""
     if is_table(values):
         # This refuses duplicated names, with a message that lists them.
-        read_columns(values, argument, "column")
+        read_columns(values, argument)
         if isinstance(values, Mapping):
             return {str(name): column for name, column in values.items()}
         # Column by column: an array of the whole table need not keep the type of each.

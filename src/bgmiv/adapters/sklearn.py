@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bgmiv.adapters import fit_arguments, named_columns, one_column, unfitted_copy, unused_name
 from bgmiv.data.blocks import level_codes
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.messages import check_finite, numeric
+from bgmiv.data.messages import finite_columns
 from bgmiv.data.table import check_known, is_table, read_column
 from bgmiv.diagnostics.moments import conditions_of, moment_risk
 from bgmiv.errors import ConfigError, DataError, MissingExtraError, NotFittedError
@@ -143,9 +143,9 @@ class IVRegressor(*_BASES):  # type: ignore[misc]
         variable = seen.schema.outcome
         x, v = seen.schema.check_query(*self._query(features))
         w = np.column_stack([_numbers(features[name], f"instrument {name!r}") for name in self.roles_.instruments])
-        column, _ = read_column(one_column(y, "y"), "outcome")
+        (column,) = read_column(one_column(y, "y"), "outcome").columns
         if variable.levels:
-            outcome = level_codes(column, variable.levels, "outcome").astype(np.float64)
+            outcome = level_codes(column, variable.levels).astype(np.float64)
         else:
             outcome = _numbers(column.values, "outcome")
         data = IVData(outcome, x, v, w, seen.schema)
@@ -218,6 +218,4 @@ def _places(places: Place | Sequence[Place], names: tuple[str, ...], argument: s
 
 
 def _numbers(values: Any, name: str) -> NDArray[np.float64]:
-    array = np.asarray(numeric(read_column(values, name)[0].values, name), np.float64)
-    check_finite(array[:, None], [name])
-    return array
+    return finite_columns(read_column(values, name).columns)[:, 0].astype(np.float64)

@@ -568,7 +568,7 @@ class QuestionsMixin(ABC):
         schema, own = self._fitted().schema, self._fit_rows()
         if covariates is None and schema.blocks and own is not None:
             return rows_of(schema, own, weights=weights)
-        return rows_of(schema, self._read(covariates), n_rows=None if schema.blocks else n_rows, weights=weights)
+        return rows_of(schema, self._read(covariates), n_rows=n_rows, weights=weights)
 
     def _warn_outside(self, query: Query) -> None:
         few = query.drawn(_MAX_SUPPORT_ROWS)
