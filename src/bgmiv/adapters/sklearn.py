@@ -12,7 +12,7 @@ from bgmiv.adapters import fit_arguments, named_columns, one_column, unfitted_co
 from bgmiv.data.blocks import level_codes
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import finite_columns
-from bgmiv.data.table import check_known, is_table, read_column
+from bgmiv.data.table import check_known, is_table, read_column, read_columns
 from bgmiv.diagnostics.moments import conditions_of, moment_risk
 from bgmiv.errors import ConfigError, DataError, MissingExtraError, NotFittedError
 from bgmiv.estimators.arguments import checked_arguments
@@ -142,12 +142,13 @@ class IVRegressor(*_BASES):  # type: ignore[misc]
         seen: IVData = self.estimator_.data_
         variable = seen.schema.outcome
         x, v = seen.schema.check_query(*self._query(features))
-        w = np.column_stack([_numbers(features[name], f"instrument {name!r}") for name in self.roles_.instruments])
+        instruments = read_columns({name: features[name] for name in self.roles_.instruments}, "instruments")
+        w = finite_columns(instruments.columns).astype(np.float64)
         (column,) = read_column(one_column(y, "y"), "outcome").columns
         if variable.levels:
             outcome = level_codes(column, variable.levels).astype(np.float64)
         else:
-            outcome = _numbers(column.values, "outcome")
+            outcome = finite_columns([column])[:, 0].astype(np.float64)
         data = IVData(outcome, x, v, w, seen.schema)
         rows = np.unique(np.linspace(0, data.n_rows - 1, min(data.n_rows, _MAX_SCORED)).astype(int))
         conditions = conditions_of(data.take(rows))
@@ -215,7 +216,3 @@ def _places(places: Place | Sequence[Place], names: tuple[str, ...], argument: s
         else:
             found.append(names[place])
     return found
-
-
-def _numbers(values: Any, name: str) -> NDArray[np.float64]:
-    return finite_columns(read_column(values, name).columns)[:, 0].astype(np.float64)

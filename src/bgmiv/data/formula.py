@@ -11,7 +11,6 @@ import ast
 import math
 import re
 import warnings
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -36,14 +35,9 @@ from bgmiv.data.table import (
 from bgmiv.errors import DataError
 
 __all__ = [
-    "FormulaFile",
-    "FormulaReader",
-    "formula_columns",
-    "formula_file",
-    "formula_reader",
-    "from_formula",
+    "FormulaFile", "FormulaReader", "formula_columns", "formula_file", "formula_reader", "from_formula",
     "split_formula",
-]
+]  # fmt: skip
 
 _FORM = "Write it as 'outcome ~ covariates + [treatment ~ instruments]'"
 
@@ -75,15 +69,10 @@ State = NDArray[np.float64] | tuple[float, ...] | None | bool | int | float | st
 
 
 class Factor(NamedTuple):
-    """A factor of a term.
+    """A factor of a term: the name of a column, or an expression, as formulaic writes it.
 
-    Attributes:
-        text: as formulaic writes it.
-        is_column: whether it is the name of a column; otherwise it is an expression.
-        columns: the table's columns that it uses.
-        numbers: those of them that it computes with.
-        levels_of: the column of `C(column)`, else None.
-        width: how many columns an expression makes at most, if it does not make levels.
+    `columns` are the table's columns that it uses, `numbers` those of them that it computes with, `levels_of` is the
+    column of `C(column)`, and `width` how many columns an expression makes at most, if it does not make levels.
     """
 
     text: str
@@ -138,27 +127,18 @@ class FormulaReader:
     """
 
     side: Side
+    names: tuple[str, ...]
     levels: Mapping[str, tuple[Level, ...]]
     spec: Any = None
     words: frozenset[str] = frozenset()
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The covariates' names."""
-        names: list[str] = []
-        for term in self.side.terms:
-            names += [term.name] if term.column is not None else self.spec.column_names[_slices(self.spec)[term.name]]
-        return tuple(map(str, names))
-
     def covariates(self, data: Any) -> Table:
         """The covariates of a table; one without columns if the formula has none."""
         table = check_no_missing(select_columns(data, self.side.columns))
-        if self.spec is None:
-            return _assembled(self.side.terms, table, None)
-        for column in table.columns:
+        for column in table.columns if self.spec is not None else ():
             if column.name in self.levels:
                 level_codes(column._replace(role="covariates"), self.levels[column.name])
-        return _assembled(self.side.terms, table, _computed(self.spec, table, self.side))
+        return _side_table(self.side, table, spec=self.spec)[0]
 
 
 def formula_columns(formula: str, data: Any) -> tuple[str, ...]:
@@ -211,30 +191,34 @@ def from_formula(
     read = {name: _side_table(side, table) for name, side in sides.items() if name != "instruments"}
     read["instruments"] = _side_table(sides["instruments"], table, as_indicators=levels["instruments"])
     for name in ("outcome", "treatment"):
-        n_columns = len(read[name][0].columns)
-        if n_columns != 1:
+        if (n_columns := len(read[name][0].columns)) != 1:
             raise DataError(f"the formula's {name} makes {n_columns} columns; there must be one.")
+    covariates, spec = read["covariates"]
     given: dict[str, Any] = {name: side_table for name, (side_table, _) in read.items()}
     given |= {argument: table.part(names) for argument, names in sampling.items()}
     words = frozenset(c.name for c in table.columns if c.name in levels["covariates"] and is_categorical(c))
-    reader = FormulaReader(sides["covariates"], levels["covariates"], read["covariates"][1], words)
+    reader = FormulaReader(sides["covariates"], covariates.names, levels["covariates"], spec, words)
     return IVData.from_arrays(**given, blocks=blocks, **options), reader
 
 
 def split_formula(formula: str) -> dict[str, str]:
-    """The four sides of a formula, taken apart at its bracket and its tildes; that of the covariates may be empty.
+    """The four sides of a formula, taken apart at its bracket and its tildes; that of the covariates with a constant.
 
     >>> split_formula("lwage ~ exper + [educ ~ nearc4] + black")
-    {'outcome': 'lwage', 'treatment': 'educ', 'instruments': 'nearc4', 'covariates': 'exper + black'}
+    {'outcome': 'lwage', 'treatment': 'educ', 'instruments': 'nearc4', 'covariates': '1 + exper + black'}
     """
     if not isinstance(formula, str):
         raise DataError(f"a formula is a string, got {type(formula).__name__}. {_FORM}.")
     if len(formula) > _MAX_TYPED:
         raise DataError(f"the formula is longer than {_MAX_TYPED} characters. Use fit_table instead.")
+
+    def blank(match: re.Match[str]) -> str:
+        return "_" * len(match[0])
+
     # Names in backticks, texts and what stands in parentheses may hold tildes and brackets of their own.
-    masked, n_masked = re.sub(r"`[^`]*`|'[^']*'|\"[^\"]*\"", _blank, formula), 1
+    masked, n_masked = re.sub(r"`[^`]*`|'[^']*'|\"[^\"]*\"", blank, formula), 1
     while n_masked:
-        masked, n_masked = re.subn(r"\([^()]*\)", _blank, masked)
+        masked, n_masked = re.subn(r"\([^()]*\)", blank, masked)
     n_brackets = masked.count("[")
     if n_brackets != 1:
         problem = "no bracket" if not n_brackets else f"{n_brackets} brackets, and there is one treatment"
@@ -247,17 +231,8 @@ def split_formula(formula: str) -> dict[str, str]:
     )
     if (before and not before.endswith("+")) or (after and after[0] not in "+-"):
         raise DataError(f"the formula's bracket is a term of its own: put + before and after it. {_FORM}.")
-    before = before.removesuffix("+").strip()
-    covariates = f"{before} {after}".strip() if before else after.removeprefix("+").strip()
-    sides = {"outcome": outcome, "treatment": treatment, "instruments": instruments, "covariates": covariates}
-    for side, text in sides.items():
-        if not text and side != "covariates":
-            raise DataError(f"the formula names no {side}. {_FORM}.")
-    return sides
-
-
-def _blank(match: re.Match[str]) -> str:
-    return "_" * len(match[0])
+    covariates = f"{f'1 + {before}'.rstrip(' +')} {after}".strip()
+    return {"outcome": outcome, "treatment": treatment, "instruments": instruments, "covariates": covariates}
 
 
 def _read_sides(formula: str, known: Sequence[str]) -> dict[str, Side]:
@@ -282,7 +257,7 @@ def _read_sides(formula: str, known: Sequence[str]) -> dict[str, Side]:
 
 def _read_side(text: str, known: Sequence[str], name: str) -> Side:
     """One side of a formula for a table with these columns, found harmless."""
-    from formulaic import Formula
+    from formulaic import Formula, ModelSpec
     from formulaic.parser import DefaultFormulaParser
     from formulaic.parser.algos.tokenize import tokenize
 
@@ -309,7 +284,7 @@ def _read_side(text: str, known: Sequence[str], name: str) -> Side:
             terms.append(_read_term(str(term), factors, known))
     if not has_constant:
         raise DataError(f"the formula's {name} leave the constant out (0 or -1), which no method can. Drop that.")
-    return Side(parsed, tuple(terms))
+    return Side(ModelSpec.from_spec(parsed, na_action="ignore", output="pandas"), tuple(terms))
 
 
 def _check_size(tree: Any, text: str) -> None:
@@ -499,22 +474,31 @@ def _check_width(terms: Sequence[Term], levels: Mapping[str, Sequence[Level]], s
             raise DataError(f"{where} by the term {_cut(term.name)!r}. Use fewer levels, degrees or interactions.")
 
 
-def _side_table(side: Side, table: Table, *, as_indicators: Iterable[str] = ()) -> tuple[Table, Any]:
-    """The columns of one side, and formulaic's specification of what it computed of them.
+def _side_table(side: Side, table: Table, *, spec: Any = None, as_indicators: Iterable[str] = ()) -> tuple[Table, Any]:
+    """The columns of one side, those of the table as they are, and formulaic's specification of the computed ones.
 
-    Levels of the columns in `as_indicators` become indicators of all but the first.
+    `spec` is an earlier specification. Levels of the columns in `as_indicators` become indicators of all but the first.
     """
+    columns = {column.name: column for column in table.columns}
     terms = [term._replace(column=None) if (term.column or "") in as_indicators else term for term in side.terms]
-    if all(term.column is not None for term in terms):
-        return _assembled(terms, table, None), None
-    matrix = _computed(side.parsed, table, side)
-    return _assembled(terms, table, matrix), matrix.model_spec
+    read: list[Column] = []
+    matrix = None if all(term.column is not None for term in terms) else _computed(spec or side.parsed, table, side)
+    places = {} if matrix is None else {str(term): place for term, place in matrix.model_spec.term_slices.items()}
+    for term in terms:
+        if term.column is None:
+            part = matrix.iloc[:, places[term.name]]
+            read += [Column(str(name), np.asarray(part.iloc[:, i])) for i, name in enumerate(part.columns)]
+        elif term.factors[0].is_column:
+            read.append(columns[term.column])
+        else:
+            # C() of a column.
+            read.append(columns[term.column]._replace(name=term.name, categorical=True, source=term.column))
+    return Table(tuple(read), table.n_rows, bool(read), table.index), None if matrix is None else matrix.model_spec
 
 
 def _computed(spec: Any, table: Table, side: Side) -> Any:
     """Formulaic's matrix of a side as it was read, or of an earlier matrix's specification."""
     import pandas as pd
-    from formulaic import ModelSpec
     from formulaic.materializers import PandasMaterializer
 
     numbers = {name: factor.text for factor in side.factors for name in factor.numbers}
@@ -534,38 +518,16 @@ def _computed(spec: Any, table: Table, side: Side) -> Any:
             values = values.astype(np.float64)
         entries[column.name] = values
     frame = pd.DataFrame(entries, index=pd.RangeIndex(table.n_rows))
-    options = {} if isinstance(spec, ModelSpec) else {"na_action": "ignore", "output": "pandas"}
     functions = {name: getattr(np, name) for name in _FUNCTIONS}
     try:
         # Numbers that are not finite are reported with their column's name when the data are validated.
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
-            return PandasMaterializer(frame, context=functions).get_model_matrix(spec, **options)
+            return PandasMaterializer(frame, context=functions).get_model_matrix(spec)
     # A transform may raise anything on data it cannot take.
     except Exception as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(f"a term of the formula cannot be computed: {first}") from error
-
-
-def _assembled(terms: Sequence[Term], table: Table, matrix: Any) -> Table:
-    """The terms' columns: those of the table as they are, and those of formulaic's matrix."""
-    raw = {column.name: column for column in table.columns}
-    slices = {} if matrix is None else _slices(matrix.model_spec)
-    columns: list[Column] = []
-    for term in terms:
-        if term.column is not None:
-            column, marked = raw[term.column], term.factors[0].levels_of is not None
-            source = column.name if marked else ""
-            columns.append(Column(term.name, column.values, "data", column.categorical or marked, source))
-        else:
-            part = matrix.iloc[:, slices[term.name]]
-            columns += [Column(str(name), np.asarray(part.iloc[:, i])) for i, name in enumerate(part.columns)]
-    return Table(tuple(columns), table.n_rows, bool(columns), table.index)
-
-
-def _slices(spec: Any) -> dict[str, slice]:
-    """Where the columns of each term are in formulaic's matrix."""
-    return {str(term): place for term, place in spec.term_slices.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -615,13 +577,12 @@ def formula_reader(file: FormulaFile) -> FormulaReader:
     if not set(file.words) <= set(file.levels) <= set(file.columns) or not all(file.levels.values()):
         raise DataError("the saved formula's levels are not those of its columns.")
     _check_width(side.terms, file.levels, "covariates")
-    spec = None
-    if any(term.column is None for term in side.terms):
-        spec = _computed(side.parsed, _made_up(file), side).model_spec
+    table, spec = _side_table(side, _made_up(file))
+    if spec is not None:
         spec = spec.update(transform_state=_restored(file.state, spec.transform_state))
     elif file.state:
         raise DataError("the saved formula has the state of a transform, and none of its terms is one.")
-    return FormulaReader(side, file.levels, spec, frozenset(file.words))
+    return FormulaReader(side, table.names, file.levels, spec, frozenset(file.words))
 
 
 def _plain(side: Side) -> tuple[tuple[tuple[str, bool], ...], ...]:
@@ -658,10 +619,10 @@ def _learnt(state: Mapping[Any, Any], path: Path = ()) -> Iterator[tuple[Path, S
             raise DataError(f"a transform keeps a {type(value).__name__}, which cannot be saved.")
 
 
-def _restored(state: Iterable[tuple[Path, State]], made_up: Mapping[str, Any]) -> dict[str, Any]:
+def _restored(state: Sequence[tuple[Path, State]], made_up: Mapping[str, Any]) -> dict[str, Any]:
     """The transforms' state; under the names, and of the types, that they have when they learn from made-up data."""
-    expected = Counter((path, type(value)) for path, value in _learnt(made_up))
-    if Counter((path, type(value)) for path, value in state) != expected:
+    expected = {path: type(value) for path, value in _learnt(made_up)}
+    if len(state) != len(expected) or {path: type(value) for path, value in state} != expected:
         raise DataError("the saved formula's state is not that of its transforms.")
     restored: dict[Any, Any] = {name: {} for name in made_up}
     for path, value in state:

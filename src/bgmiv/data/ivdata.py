@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -401,14 +401,18 @@ def _check_determined(y: FloatArray, x: FloatArray, v: FloatArray, w: FloatArray
     n_columns = 1 + n_instruments + len(plain)
     if n < n_columns + 2 or n_columns > _MAX_DETERMINING:
         return
-    instruments = [role_label("instruments", name) for name in schema.instruments]
     covariates = [role_label("covariates", schema.flat_names[j]) for j in plain]
-    eps = max(float(np.finfo(values.dtype).eps) for values in (y, x, v, w))
+    instruments = [role_label("instruments", name) for name in schema.instruments]
     outcome, treatment = role_label("outcome", schema.outcome.name), role_label("treatment", schema.treatment.name)
+    eps = max(float(np.finfo(values.dtype).eps) for values in (y, x, v, w))
     advice = "Drop the column that was computed from it, or that it was computed from."
 
-    exogenous = [(v, plain)]
-    everything = [(w, list(range(n_instruments))), *exogenous]
+    def exogenous(rows: Any) -> FloatArray:
+        return np.asarray(v[rows][:, plain], np.float64)
+
+    def everything(rows: Any) -> FloatArray:
+        return np.column_stack([w[rows], exogenous(rows)]).astype(np.float64)
+
     for part in schema.outcome.columns(y).T if plain else ():
         if determined := _explained(part, exogenous, covariates, _EXPLAINED, eps):
             why = "so the treatment has nothing to explain"
@@ -429,28 +433,24 @@ def _check_determined(y: FloatArray, x: FloatArray, v: FloatArray, w: FloatArray
 
 
 def _explained(
-    part: FloatArray, parts: Sequence[tuple[FloatArray, list[int]]], labels: Sequence[str], limit: float, eps: float
+    part: FloatArray, columns_at: Callable[[Any], FloatArray], labels: Sequence[str], limit: float, eps: float
 ) -> tuple[str, float] | None:
-    """Which columns of matrices predict a column but for this share of its standard deviation, and what they leave."""
-    part = part.astype(np.float64)
-
-    def design(rows: NDArray[np.intp] | slice) -> NDArray[np.float64]:
-        chosen = [matrix[rows][:, columns] for matrix, columns in parts]
-        return np.column_stack([np.ones(len(part[rows])), *chosen]).astype(np.float64)
-
-    # Some rows nearly always show that they do not; all of them are needed to show that they do.
-    n_some = min(len(part), 4 * (len(labels) + 1) + 1000)
-    some = np.linspace(0, len(part) - 1, n_some).astype(np.intp)
-    few = design(some)
-    scale = np.maximum(np.abs(few).max(axis=0), np.finfo(np.float64).tiny)
-    coefficients = np.linalg.lstsq(few / scale, part[some], rcond=1e-12)[0] / scale
+    """Which columns predict another but for this share of its standard deviation, and what share they leave."""
+    n, part = len(part), part.astype(np.float64)
     most = limit * part.std() + 4.0 * eps * np.abs(part).max()
-    if np.sqrt(np.mean((part[some] - few @ coefficients) ** 2)) > most:
-        return None
-    left = float(np.sqrt(np.mean((part - design(slice(None)) @ coefficients) ** 2)))
-    if left > most:
-        return None
-    moved = np.abs(coefficients * few.std(axis=0))[1:]
+    some = np.linspace(0, n - 1, min(n, 4 * (len(labels) + 1) + 1000)).astype(np.intp)
+    few = columns_at(some)
+    scale = np.maximum(np.abs(few).max(axis=0), np.finfo(np.float64).tiny)
+    design = np.column_stack([np.ones(len(few)), few / scale])
+    constant, *slopes = np.linalg.lstsq(design, part[some], rcond=1e-12)[0]
+    coefficients = np.array(slopes) / scale
+    left = 0.0
+    # Some rows nearly always show that they do not; all of them are needed to show that they do.
+    for rows in (some, slice(None)):
+        left = float(np.sqrt(np.mean((part[rows] - constant - columns_at(rows) @ coefficients) ** 2)))
+        if left > most:
+            return None
+    moved = np.abs(coefficients * few.std(axis=0))
     names = [labels[i] for i in np.flatnonzero(moved > max(1e-6, limit) * moved.max()).tolist()]
     return listed(names), left / part.std()
 
