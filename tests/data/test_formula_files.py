@@ -148,7 +148,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a term of many": ({"terms": (tuple((f"I(age + {i})", False) for i in range(11)),)}, "11 factors"),
     "a term twice": ({"terms": (GOOD.terms[0], GOOD.terms[0])}, "not those that it says"),
     "a long formula": ({"terms": tuple(((f"np.log(age + {i})", False),) for i in range(9000))}, "longer than"),
-    "columns without end": ({"columns": (*GOOD.columns, *map(str, range(9)))}, "not those of its terms"),
+    "columns without end": ({"columns": (*GOOD.columns, *map(str, range(9)))}, "not those that it says"),
     "levels of no column": ({"levels": {"place": ("a",), **GOOD.levels}}, "not those of its columns"),
     "no levels": ({"levels": {"region": ()}}, "not those of its columns"),
     "words without levels": ({"words": ("age",)}, "not those of its columns"),

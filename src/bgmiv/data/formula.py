@@ -21,17 +21,9 @@ from numpy.typing import NDArray
 
 from bgmiv.data.blocks import Declaration, Level, category_entries, level_codes, ordered_levels
 from bgmiv.data.ivdata import IVData, check_sampling, column_arguments
-from bgmiv.data.messages import Column, naming_rows
+from bgmiv.data.messages import Column, cut, naming_rows
 from bgmiv.data.schema import is_categorical, with_levels
-from bgmiv.data.table import (
-    Missing,
-    Table,
-    check_known,
-    check_no_missing,
-    column_names,
-    select_columns,
-    without_missing,
-)
+from bgmiv.data.table import ColumnReader, Missing, Table, check_known, column_names, select_columns, without_missing
 from bgmiv.errors import DataError
 
 __all__ = [
@@ -113,6 +105,11 @@ class Side(NamedTuple):
         return tuple(dict.fromkeys(name for factor in self.factors for name in factor.columns))
 
     @property
+    def plain(self) -> tuple[tuple[tuple[str, bool], ...], ...]:
+        """The texts of the factors of each term, and whether they are columns."""
+        return tuple(tuple((factor.text, factor.is_column) for factor in term.factors) for term in self.terms)
+
+    @property
     def marked(self) -> set[str]:
         """The columns in `C()`."""
         return {factor.levels_of for factor in self.factors if factor.levels_of is not None}
@@ -134,7 +131,7 @@ class FormulaReader:
 
     def covariates(self, data: Any) -> Table:
         """The covariates of a table; one without columns if the formula has none."""
-        table = check_no_missing(select_columns(data, self.side.columns))
+        table = ColumnReader(self.side.columns).covariates(data)
         for column in table.columns if self.spec is not None else ():
             if column.name in self.levels:
                 level_codes(column._replace(role="covariates"), self.levels[column.name])
@@ -188,14 +185,11 @@ def from_formula(
     levels = {name: _levels(sides[name], table) for name in ("instruments", "covariates")}
     for name, side in sides.items():
         _check_width(side.terms, levels.get(name, {}), name)
-    read = {name: _side_table(side, table) for name, side in sides.items() if name != "instruments"}
-    read["instruments"] = _side_table(sides["instruments"], table, as_indicators=levels["instruments"])
-    for name in ("outcome", "treatment"):
-        if (n_columns := len(read[name][0].columns)) != 1:
-            raise DataError(f"the formula's {name} makes {n_columns} columns; there must be one.")
+    indicators = {"instruments": levels["instruments"]}
+    read = {name: _side_table(side, table, as_indicators=indicators.get(name, ())) for name, side in sides.items()}
     covariates, spec = read["covariates"]
-    given: dict[str, Any] = {name: side_table for name, (side_table, _) in read.items()}
-    given |= {argument: table.part(names) for argument, names in sampling.items()}
+    given: dict[str, Any] = {argument: table.part(names) for argument, names in sampling.items()}
+    given |= {name: columns_of_side for name, (columns_of_side, _) in read.items()}
     words = frozenset(c.name for c in table.columns if c.name in levels["covariates"] and is_categorical(c))
     reader = FormulaReader(sides["covariates"], covariates.names, levels["covariates"], spec, words)
     return IVData.from_arrays(**given, blocks=blocks, **options), reader
@@ -211,28 +205,25 @@ def split_formula(formula: str) -> dict[str, str]:
         raise DataError(f"a formula is a string, got {type(formula).__name__}. {_FORM}.")
     if len(formula) > _MAX_TYPED:
         raise DataError(f"the formula is longer than {_MAX_TYPED} characters. Use fit_table instead.")
-
-    def blank(match: re.Match[str]) -> str:
-        return "_" * len(match[0])
-
     # Names in backticks, texts and what stands in parentheses may hold tildes and brackets of their own.
-    masked, n_masked = re.sub(r"`[^`]*`|'[^']*'|\"[^\"]*\"", blank, formula), 1
+    masked, n_masked = re.sub(r"`[^`]*`|'[^']*'|\"[^\"]*\"", _blank, formula), 1
     while n_masked:
-        masked, n_masked = re.subn(r"\([^()]*\)", blank, masked)
-    n_brackets = masked.count("[")
-    if n_brackets != 1:
+        masked, n_masked = re.subn(r"\([^()]*\)", _blank, masked)
+    if (n_brackets := masked.count("[")) != 1:
         problem = "no bracket" if not n_brackets else f"{n_brackets} brackets, and there is one treatment"
         raise DataError(f"the formula has {problem}. {_FORM}.")
     places = re.fullmatch(r"([^~]*)~([^~\]]*)\[([^~\]]*)~([^~\]]*)\]([^~\]]*)", masked)
     if places is None:
         raise DataError(f"the formula needs one ~ before the bracket and one inside it, which is closed. {_FORM}.")
-    outcome, before, treatment, instruments, after = (
-        formula[slice(*places.span(group))].strip() for group in range(1, 6)
-    )
+    outcome, before, treatment, instruments, after = (formula[slice(*places.span(i))].strip() for i in range(1, 6))
     if (before and not before.endswith("+")) or (after and after[0] not in "+-"):
         raise DataError(f"the formula's bracket is a term of its own: put + before and after it. {_FORM}.")
     covariates = f"{f'1 + {before}'.rstrip(' +')} {after}".strip()
     return {"outcome": outcome, "treatment": treatment, "instruments": instruments, "covariates": covariates}
+
+
+def _blank(match: re.Match[str]) -> str:
+    return "_" * len(match[0])
 
 
 def _read_sides(formula: str, known: Sequence[str]) -> dict[str, Side]:
@@ -267,7 +258,7 @@ def _read_side(text: str, known: Sequence[str], name: str) -> Side:
     try:
         # To read what stands before a tilde, formulaic evaluates it.
         if any(token.token in ("~", "|") for token in tokenize(text)):
-            raise DataError(f"the formula's {_cut(text)!r} has several parts. {_FORM}.")
+            raise DataError(f"the formula's {cut(text)!r} has several parts. {_FORM}.")
         _check_size(DefaultFormulaParser().get_ast(text), text)
         parsed = Formula(text)
     except DataError:
@@ -275,14 +266,11 @@ def _read_side(text: str, known: Sequence[str], name: str) -> Side:
     # Formulaic has exceptions of its own and lets Python's through.
     except Exception as error:
         first = re.sub(r"⧛\[[\d;]*m|\x1b\[[\d;]*m|⧚", "", str(error)).splitlines() or [type(error).__name__]
-        raise DataError(f"the formula's {_cut(text)!r} cannot be read: {first[0]}") from None
-    terms, has_constant = [], False
-    for term in parsed:
-        factors = [factor for factor in term.factors if factor.eval_method.value != "literal"]
-        has_constant = has_constant or not factors
-        if factors:
-            terms.append(_read_term(str(term), factors, known))
-    if not has_constant:
+        raise DataError(f"the formula's {cut(text)!r} cannot be read: {first[0]}") from None
+    factors = {term: [factor for factor in term.factors if factor.eval_method.value != "literal"] for term in parsed}
+    terms = [_read_term(str(term), own, known) for term, own in factors.items() if own]
+    # That of numbers only is the constant.
+    if all(factors.values()):
         raise DataError(f"the formula's {name} leave the constant out (0 or -1), which no method can. Drop that.")
     return Side(ModelSpec.from_spec(parsed, na_action="ignore", output="pandas"), tuple(terms))
 
@@ -300,28 +288,28 @@ def _check_size(tree: Any, text: str) -> None:
         if operator in ("**", "^"):
             power = str(node.args[1])
             if power not in "123456789":
-                raise DataError(f"the formula's {_cut(text)!r} has a power above {_MAX_POWER} or no number. Use fewer.")
+                raise DataError(f"the formula's {cut(text)!r} has a power above {_MAX_POWER} or no number. Use fewer.")
             counts[id(node)] = parts[0] ** int(power)
         else:
             counts[id(node)] = sum(parts) + (0 if operator in ("+", "-") else math.prod(parts))
         if counts[id(node)] > _MAX_TERMS:
-            raise DataError(f"the formula's {_cut(text)!r} has more than {_MAX_TERMS} terms. Use fewer, or fit_table.")
+            raise DataError(f"the formula's {cut(text)!r} has more than {_MAX_TERMS} terms. Use fewer, or fit_table.")
 
 
 def _read_term(name: str, factors: Sequence[Any], known: Sequence[str]) -> Term:
-    read = []
-    for factor in factors:
-        text = factor.expr
-        if factor.eval_method.value == "lookup":
-            check_known(text, known)
-            read.append(Factor(text, True, (text,)))
-        else:
-            read.append(_Expression(text, known).factor())
+    read = tuple(_read_factor(factor, known) for factor in factors)
     if len(read) > _MAX_FACTORS:
-        raise DataError(f"the formula's term {_cut(name)!r} has {len(read)} factors, more than {_MAX_FACTORS}.")
+        raise DataError(f"the formula's term {cut(name)!r} has {len(read)} factors, more than {_MAX_FACTORS}.")
     if not any(factor.columns for factor in read):
         raise DataError(f"the formula's term {name!r} uses no column of the table. Leave it out.")
-    return Term(name, tuple(read), read[0].column if len(read) == 1 else None)
+    return Term(name, read, read[0].column if len(read) == 1 else None)
+
+
+def _read_factor(factor: Any, known: Sequence[str]) -> Factor:
+    if factor.eval_method.value != "lookup":
+        return _Expression(factor.expr, known).factor()
+    check_known(factor.expr, known)
+    return Factor(factor.expr, True, (factor.expr,))
 
 
 class _Expression:
@@ -347,7 +335,7 @@ class _Expression:
         except DataError:
             raise
         except (SyntaxError, ValueError, RecursionError, MemoryError, IndexError) as error:
-            raise DataError(f"the formula's {_cut(self.text)!r} cannot be read: {error}.") from None
+            raise DataError(f"the formula's {cut(self.text)!r} cannot be read: {error}.") from None
         is_levels = isinstance(tree, ast.Call) and ast.unparse(tree.func) == "C"
         levels_of = next(iter(self.columns)) if is_levels else None
         return Factor(self.text, False, tuple(self.columns), tuple(self.numbers), levels_of, self.width)
@@ -361,14 +349,17 @@ class _Expression:
                 self.columns[name] = None
                 if as_number:
                     self.numbers[name] = None
-            case ast.Constant(value=bool() | int() | float()):
-                pass
-            case ast.Constant(value=str()) if not as_number:
+            case ast.Constant(value=value) if isinstance(value, int | float if as_number else int | float | str):
                 pass
             case ast.UnaryOp() if isinstance(node.op, _SIGNS):
                 self.check(node.operand)
             case ast.BinOp(op=ast.Pow()):
-                self.check_power(node)
+                # Powers of constants may be numbers without end.
+                power = _literal(node.right)
+                small = isinstance(power, int | float) and abs(power) <= _MAX_POWER
+                if not small or not any(isinstance(part, ast.Name) for part in ast.walk(node.left)):
+                    self.refuse(f"has a power other than of a column to a number up to {_MAX_POWER}")
+                self.check(node.left)
             case ast.BinOp() if isinstance(node.op, _OPERATORS):
                 self.check(node.left)
                 self.check(node.right)
@@ -379,21 +370,16 @@ class _Expression:
             case ast.Call():
                 self.check_call(node)
             case _:
-                self.refuse(f"has {_cut(ast.unparse(node), 40)!r}")
-
-    def check_power(self, node: ast.BinOp) -> None:
-        """Powers of constants may be numbers without end."""
-        power = _literal(node.right)
-        small = isinstance(power, int | float) and abs(power) <= _MAX_POWER
-        if not small or not any(isinstance(part, ast.Name) for part in ast.walk(node.left)):
-            self.refuse(f"has a power other than of a column to a number up to {_MAX_POWER}")
-        self.check(node.left)
+                self.refuse(f"has {cut(ast.unparse(node), 40)!r}")
 
     def check_call(self, node: ast.Call) -> None:
         """A function on the list, with arguments that are expressions, or settings that are written out."""
         name = ast.unparse(node.func)
-        if name not in _FUNCTIONS | _TRANSFORMS | {"np.clip", "np.where"} and not _is_ufunc(name):
-            self.refuse(f"calls {_cut(name, 40)}")
+        function = getattr(np, name.removeprefix("np."), None) if name.startswith("np.") else None
+        # A function with a signature does not handle each row by itself.
+        by_row = isinstance(function, np.ufunc) and function.signature is None
+        if not by_row and name not in _FUNCTIONS | _TRANSFORMS | {"np.clip", "np.where"}:
+            self.refuse(f"calls {cut(name, 40)}")
         if not node.args or any(keyword.arg not in _ARGUMENTS for keyword in node.keywords):
             self.refuse(f"calls {name} with no argument or one that it may not have")
         if name == "C":
@@ -418,7 +404,7 @@ class _Expression:
                 self.refuse(f"gives {name} a setting that is computed")
             size = len(value) if isinstance(value, list | tuple) else value
             if isinstance(size, int | float):
-                if not isinstance(size, bool) and not 1 <= size <= _MAX_SETTING:
+                if not 1 <= size <= _MAX_SETTING and not isinstance(size, bool):
                     self.refuse(f"has a setting below 1 or above {_MAX_SETTING}")
                 width += size
         self.width *= math.ceil(width)
@@ -427,15 +413,9 @@ class _Expression:
         """An error that says what formulas may call."""
         allowed = ", ".join([*sorted(_FUNCTIONS), *sorted(_TRANSFORMS)])
         raise DataError(
-            f"the formula's {_cut(self.text)!r} {what}, which formulas may not. They may call functions of numpy by "
+            f"the formula's {cut(self.text)!r} {what}, which formulas may not. They may call functions of numpy by "
             f"row, such as np.log, and {allowed}. Compute anything else as a column of the table first."
         )
-
-
-def _is_ufunc(name: str) -> bool:
-    """Whether it is a function of numpy that handles each row by itself."""
-    function = getattr(np, name.removeprefix("np."), None) if name.startswith("np.") else None
-    return isinstance(function, np.ufunc) and function.signature is None
 
 
 def _literal(node: ast.expr) -> Any:
@@ -444,11 +424,6 @@ def _literal(node: ast.expr) -> Any:
         return ast.literal_eval(node)
     except (ValueError, TypeError):
         return ...
-
-
-def _cut(text: str, max_length: int = 80) -> str:
-    """The beginning of a text that is too long for a message."""
-    return text if len(text) <= max_length else text[:max_length] + "..."
 
 
 def _levels(side: Side, table: Table) -> dict[str, tuple[Level, ...]]:
@@ -471,7 +446,7 @@ def _check_width(terms: Sequence[Term], levels: Mapping[str, Sequence[Level]], s
         total += width
         if total > _MAX_COLUMNS:
             where = f"the formula's {side} make more than {_MAX_COLUMNS} columns"
-            raise DataError(f"{where} by the term {_cut(term.name)!r}. Use fewer levels, degrees or interactions.")
+            raise DataError(f"{where} by the term {cut(term.name)!r}. Use fewer levels, degrees or interactions.")
 
 
 def _side_table(side: Side, table: Table, *, spec: Any = None, as_indicators: Iterable[str] = ()) -> tuple[Table, Any]:
@@ -511,7 +486,7 @@ def _computed(spec: Any, table: Table, side: Side) -> Any:
         if is_categorical(column):
             if column.name in numbers:
                 text = numbers[column.name]
-                raise DataError(f"the formula's {_cut(text)!r} computes with {column.name!r}, which holds words.")
+                raise DataError(f"the formula's {cut(text)!r} computes with {column.name!r}, which holds words.")
             values = values.astype(object)
         elif values.dtype.kind in "biuf" and column.name in measured:
             # Powers of whole numbers overflow, and booleans have no arithmetic.
@@ -549,18 +524,14 @@ class FormulaFile:
 
 def formula_file(reader: FormulaReader) -> FormulaFile | None:
     """The reader as plain values; None if they would not give the same reader again."""
+    side, words = reader.side, tuple(sorted(reader.words))
     try:
-        file = FormulaFile(
-            reader.side.columns,
-            _plain(reader.side),
-            dict(reader.levels),
-            tuple(sorted(reader.words)),
-            () if reader.spec is None else tuple(_learnt(reader.spec.transform_state)),
-        )
+        state = () if reader.spec is None else tuple(_learnt(reader.spec.transform_state))
+        file = FormulaFile(side.columns, side.plain, dict(reader.levels), words, state)
         again = formula_reader(file)
     except DataError:
         return None
-    return file if again.side.terms == reader.side.terms and again.names == reader.names else None
+    return file if again.side.terms == side.terms and again.names == reader.names else None
 
 
 def formula_reader(file: FormulaFile) -> FormulaReader:
@@ -570,23 +541,15 @@ def formula_reader(file: FormulaFile) -> FormulaReader:
     if len(text) > _MAX_SAVED:
         raise DataError(f"the saved formula is longer than {_MAX_SAVED} letters.")
     side = _read_side(text, file.columns, "covariates")
-    if _plain(side) != file.terms:
-        raise DataError("the terms of the saved formula are not those that it says.")
-    if file.columns != side.columns:
-        raise DataError("the columns of the saved formula are not those of its terms.")
+    if side.plain != file.terms or side.columns != file.columns:
+        raise DataError("the terms and columns of the saved formula are not those that it says.")
     if not set(file.words) <= set(file.levels) <= set(file.columns) or not all(file.levels.values()):
         raise DataError("the saved formula's levels are not those of its columns.")
     _check_width(side.terms, file.levels, "covariates")
     table, spec = _side_table(side, _made_up(file))
-    if spec is not None:
-        spec = spec.update(transform_state=_restored(file.state, spec.transform_state))
-    elif file.state:
-        raise DataError("the saved formula has the state of a transform, and none of its terms is one.")
+    state = _restored(file.state, {} if spec is None else spec.transform_state)
+    spec = None if spec is None else spec.update(transform_state=state)
     return FormulaReader(side, table.names, file.levels, spec, frozenset(file.words))
-
-
-def _plain(side: Side) -> tuple[tuple[tuple[str, bool], ...], ...]:
-    return tuple(tuple((factor.text, factor.is_column) for factor in term.factors) for term in side.terms)
 
 
 def _made_up(file: FormulaFile) -> Table:

@@ -21,6 +21,7 @@ __all__ = [
     "check_binary",
     "check_finite",
     "counted",
+    "cut",
     "finite_columns",
     "float_matrix",
     "is_number",
@@ -208,10 +209,14 @@ def numeric(column: Column, advice: str = _TO_NUMBERS) -> NDArray[Any]:
     raise DataError(f"{what}: use .astype(float) if these are numbers, otherwise {advice}.")
 
 
+def cut(text: str, max_length: int = 80) -> str:
+    """The beginning of a text that is too long for a message."""
+    return text if len(text) <= max_length else f"{text[: max_length - 3]}..."
+
+
 def shown(entry: object) -> str:
     """An entry as messages show it, cut if it is long."""
-    text = repr(entry)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return cut(repr(entry))
 
 
 def is_number(entry: object) -> bool:
