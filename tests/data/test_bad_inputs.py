@@ -344,7 +344,7 @@ FILES = {
     "identifiers": ({"region": list("abcdefghijkl")}, {}, "'region' holds strings, 12 different ones in 12 rows"),
     "negative weight": ({"pw": [-1]}, {"sample_weight": "pw"}, r"'pw': 1 negative value \(row 0\)"),
     "missing group": ({"pw": [""]}, {"clusters": "pw"}, r"missing values in 'pw' \(1\)"),
-    "outcome again": ({"pw": FILE["wage"]}, {"covariates": ["pw"]}, "'wage' is identical to covariates column 'pw'"),
+    "outcome again": ({"pw": FILE["wage"]}, {"covariates": ["pw"]}, "column 'pw' is identical to outcome 'wage'"),
     "unknown outcome": ({}, {"outcome": "wages"}, r"no column 'wages'\. Did you mean 'wage'"),
 }
 

@@ -135,8 +135,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "clusters 'second clusters' has 1 missing value",
     ),
     "second groups short": ({"clusters": [STATES, STATES[:3]]}, "second clusters have 3 rows but outcome has 12"),
-    "second groups are the outcome": ({"clusters": [STATES, OUTCOME]}, "'second clusters': identical to the outcome"),
-    "groups are the treatment": ({"clusters": TREATMENT}, "clusters: identical to the treatment"),
+    "second groups are the outcome": ({"clusters": [STATES, OUTCOME]}, "'second clusters' is identical to outcome"),
+    "groups are the treatment": ({"clusters": TREATMENT}, "clusters is identical to treatment"),
 }
 
 
@@ -149,9 +149,9 @@ def test_bad_ones_are_refused(case: str) -> None:
 
 def test_weights_that_are_the_outcome_or_the_instrument_are_refused() -> None:
     positive = np.abs(OUTCOME) + 0.1
-    with pytest.raises(DataError, match="sample_weight: identical to the outcome"):
+    with pytest.raises(DataError, match="sample_weight is identical to outcome"):
         IVData.from_arrays(positive, TREATMENT, instruments=INSTRUMENT, sample_weight=positive)
-    with pytest.raises(DataError, match="sample_weight: identical to the instruments"):
+    with pytest.raises(DataError, match="sample_weight is identical to instrument"):
         IVData.from_arrays(OUTCOME, TREATMENT, instruments=positive, sample_weight=positive)
     named = pd.Series(positive, name="wage")
     with pytest.raises(DataError, match="'wage' is given both as sample_weight and as outcome"):

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgmiv.data.blocks import Declaration, Level, category_entries, level_codes, ordered_levels
-from bgmiv.data.ivdata import IVData, check_sampling, column_arguments
+from bgmiv.data.ivdata import IVData, check_names, column_arguments
 from bgmiv.data.messages import Column, cut, naming_rows
 from bgmiv.data.schema import is_categorical, with_levels
 from bgmiv.data.table import ColumnReader, Missing, Table, check_known, column_names, select_columns, without_missing
@@ -175,8 +175,8 @@ def from_formula(
     sides = _read_sides(formula, column_names(data))
     roles = {name: side.columns for name, side in sides.items()}
     sampling = column_arguments(sample_weight=sample_weight, clusters=clusters)
-    for argument, names in sampling.items():
-        check_sampling(argument, names, roles)
+    # Instruments and covariates may share columns, in different terms.
+    check_names({**roles, **sampling, "covariates": ()})
     used = [name for names in (*roles.values(), *sampling.values()) for name in names]
     table = without_missing(select_columns(data, used), missing)
     declared = {*(blocks or ()), *sides["covariates"].marked}

@@ -36,7 +36,7 @@ from bgmiv.data.table import (
 )
 from bgmiv.errors import ConfigError, DataError, FitWarning, KindWarning, printable
 
-__all__ = ["Covariance", "IVData", "check_sampling", "column_arguments", "from_frame"]
+__all__ = ["Covariance", "IVData", "check_names", "column_arguments", "from_frame"]
 
 Covariance = Literal["auto", "classical", "robust", "cluster"]
 """What standard errors and tests allow for: errors of equal variance, of any variance, or dependent within groups."""
@@ -45,9 +45,16 @@ _ARRAYS = ("outcome", "treatment", "covariates", "instruments", "weights", "grou
 _FLOAT32_TINY = float(np.finfo(np.float32).tiny)
 # Rows at which two columns are compared before all of them are.
 _N_PROBES = 64
-# Roles that weights and clusters may not have besides. Clustering on a covariate or an instrument is common, and so
-# is a covariate that decides the sampling.
-_FORBIDDEN = {"sample_weight": ("outcome", "treatment", "instruments"), "clusters": ("outcome", "treatment")}
+# Roles whose columns another may not have. Clustering on a covariate or an instrument is common, and so is a covariate
+# that decides the sampling.
+_FORBIDDEN = {
+    "treatment": ("outcome",),
+    "instruments": ("outcome", "treatment"),
+    "covariates": ("outcome", "treatment", "instruments"),
+    "sample_weight": ("outcome", "treatment", "instruments"),
+    "clusters": ("outcome", "treatment"),
+    "second clusters": ("outcome", "treatment"),
+}
 # Columns that are looked at one by one, as opposed to pixels and embeddings, and how many of them at most.
 _PLAIN = (BlockKind.continuous, BlockKind.binary, BlockKind.categorical)
 _MAX_DETERMINING = 500
@@ -171,7 +178,7 @@ class IVData:
             else clusterings | {"sample_weight": read_column(sample_weight, "sample_weight")}
         )
         _check_rows(roles | sampling)
-        _check_names(roles)
+        check_names({role: table.names if table.named else () for role, table in (roles | sampling).items()})
 
         kinds = {"outcome": outcome_kind, "treatment": treatment_kind}
         values: dict[str, FloatArray] = {}
@@ -194,9 +201,15 @@ class IVData:
                 _check_varies(v[:, block.start : block.stop], labels, "Drop it.")
         _tell_binary([roles[role].columns[0] for role in kinds if kinds[role] == "auto"], known.columns, blocks or {})
         schema = Schema(**variables, instruments=roles["instruments"].names, blocks=layout, named=known.named)
-        _check_overlap(y, x, v, w, schema)
-        for table in sampling.values():
-            _check_other_roles(table, roles, {"outcome": y[:, None], "treatment": x[:, None], "instruments": w})
+        columns = [(role, roles[role].columns[0].label, values[role]) for role in kinds]
+        columns += [("instruments", column.label, w[:, i]) for i, column in enumerate(roles["instruments"].columns)]
+        _check_same_numbers(columns, "covariates", v, [role_label("covariates", name) for name in schema.flat_names])
+        for i, (role, label, numbers) in enumerate(columns):
+            _check_same_numbers(columns[:i], role, numbers[:, None], [label])
+        for role, table in sampling.items():
+            (column,) = table.columns
+            if column.values.dtype.kind in "biuf":
+                _check_same_numbers(columns, role, column.values[:, None], [column.label])
         weighting = sampling.get("sample_weight")
         weights = None if weighting is None else _read_weights(weighting.columns[0])
         used = slice(None) if weights is None else weights > 0
@@ -358,30 +371,22 @@ def _check_varies(values: FloatArray, labels: Sequence[str], fix: str = "Use one
         )
 
 
-def _check_names(tables: Mapping[str, Table]) -> None:
-    """Refuse a name that came with two arguments."""
-    seen: dict[str, str] = {}
-    for argument, table in tables.items():
-        names = table.names if table.named else ()
-        for name in (name for name in names if name in seen):
-            role = "among the covariates" if argument == "covariates" else f"as {argument}"
-            raise DataError(f"{name!r} is given both as {seen[name]} and {role}. Drop one of them.")
-        seen.update(dict.fromkeys(names, argument))
+def check_names(roles: Mapping[str, Iterable[str]]) -> None:
+    """Refuse a column that two roles have that may not share one."""
+    for role, others in _FORBIDDEN.items():
+        for other in others:
+            for name in set(roles.get(role, ())) & set(roles.get(other, ())):
+                raise DataError(f"{name!r} is given both as {role} and as {other}. Use another column for one of them.")
 
 
-def _check_overlap(y: FloatArray, x: FloatArray, v: FloatArray, w: FloatArray, schema: Schema) -> None:
-    """Refuse columns with the same numbers in two roles."""
-    columns = [(role_label("outcome", schema.outcome.name), y), (role_label("treatment", schema.treatment.name), x)]
-    columns += [(role_label("instruments", name), w[:, i]) for i, name in enumerate(schema.instruments)]
-    for i, (label, values) in enumerate(columns):
-        # Instruments are compared with the outcome and the treatment, not with one another.
-        for other, others in columns[: min(i, 2)]:
-            if _find_equal(values, others[:, None]) is not None:
-                raise DataError(f"{label} is identical to {other} in every row. Pass the right columns.")
-        position = _find_equal(values, v)
+def _check_same_numbers(
+    columns: Iterable[tuple[str, str, FloatArray]], role: str, matrix: NDArray[Any], labels: Sequence[str]
+) -> None:
+    """Refuse a matrix of a role one of whose columns has the numbers of a column (role, label, numbers) it may not."""
+    for other, label, values in columns:
+        position = _find_equal(values, matrix) if other in _FORBIDDEN[role] else None
         if position is not None:
-            name = schema.flat_names[position]
-            raise DataError(f"{label} is identical to covariates column {name!r} in every row. Drop the covariate.")
+            raise DataError(f"{labels[position]} is identical to {label} in every row. Pass the right columns.")
 
 
 def _check_determined(y: FloatArray, x: FloatArray, v: FloatArray, w: FloatArray, schema: Schema) -> None:
@@ -501,22 +506,3 @@ def _read_clusterings(clusters: Any) -> dict[str, Table]:
         raise DataError("clusters must be one column, or two to cluster two ways. Pass a one-dimensional array or two.")
     named = zip(("clusters", "second clusters"), tables, strict=False)
     return {name: table if table.named else table.renamed(name) for name, table in named}
-
-
-def check_sampling(argument: str, names: Iterable[str], roles: Mapping[str, Iterable[str]]) -> None:
-    """Refuse weights or clusters by columns whose role forbids it."""
-    for role in _FORBIDDEN[argument]:
-        for name in set(names) & set(roles.get(role, ())):
-            fix = f"Use another column for {argument}."
-            raise DataError(f"{name!r} is given both as {argument} and as {role}. {fix}")
-
-
-def _check_other_roles(table: Table, roles: Mapping[str, Table], numbers: Mapping[str, FloatArray]) -> None:
-    """Refuse weights or clusters that are a column of a role that forbids it, by name or by numbers `(n, k)`."""
-    (column,) = table.columns
-    named = {role: other.names for role, other in roles.items() if other.named}
-    check_sampling(column.role, table.names if table.named else (), named)
-    for role in _FORBIDDEN[column.role]:
-        plain = column.values.dtype.kind in "biuf"
-        if plain and _find_equal(column.values.astype(np.float64), numbers[role]) is not None:
-            raise DataError(f"{column.label}: identical to the {role} in every row. Pass the right column.")
