@@ -240,12 +240,8 @@ class _Reader:
         """An object of a listed class: the declared one, or one that derives from it or stands for a protocol."""
         name = raw.get(_CLASS) if isinstance(raw, dict) else None
         kind = self.codec.classes.get(name) if isinstance(name, str) else None
-        fits = (
-            hint is Any
-            or getattr(hint, "_is_protocol", False)
-            or (isinstance(hint, type) and kind is not None and issubclass(kind, hint))
-        )
-        if kind is None or not fits:
+        is_open = hint is Any or getattr(hint, "_is_protocol", False)
+        if kind is None or not (is_open or issubclass(kind, get_origin(hint) or hint)):
             _refuse(where, f"a {getattr(hint, '__name__', hint)}", raw)
         hints = _hints(kind)
         absent, extra = sorted(set(hints) - set(raw)), sorted(set(raw) - set(hints) - {_CLASS})

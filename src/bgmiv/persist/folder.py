@@ -91,7 +91,7 @@ def _read_file(path: Path, max_bytes: float = float("inf")) -> bytes:
     except ModelFileError:
         raise
     except (OSError, ValueError) as error:
-        raise ModelFileError(f"{path} cannot be read: {_reason(error)}.") from error
+        raise ModelFileError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
     if len(data) != status.st_size:
         raise ModelFileError(f"{path} changed while it was read; read it again.")
     return data
@@ -100,10 +100,13 @@ def _read_file(path: Path, max_bytes: float = float("inf")) -> bytes:
 def write_model(
     folder: Path, method: str, raw: Any, arrays: Mapping[str, NDArray[Any]], *, overwrite: bool, check: Check
 ) -> None:
-    """Write a model's JSON and arrays to a folder, which is read back by `check` before it takes its place.
+    """Write a model's JSON and arrays to a folder: all of it, or nothing.
+
+    They are written to a new folder beside, which takes the place of `folder` once it is whole and `check` has read it.
+    `check_free` says what it may replace.
 
     Raises:
-        ModelFileError: it cannot be saved, or the folder may not be replaced.
+        ModelFileError: it cannot be saved or written, or the folder may not be replaced.
     """
     for name, array in arrays.items():
         if not np.isfinite(array).all():
@@ -122,7 +125,34 @@ def write_model(
         text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1).encode()
     except UnicodeEncodeError as error:
         raise ModelFileError(f"a name of a column or a level is no text: {error}. Rename it and fit again.") from error
-    _write_folder(folder, {_ARRAYS: data, _JSON: text}, overwrite=overwrite, check=check)
+    try:
+        target = Path(os.path.realpath(folder))
+        check_free(target, overwrite=overwrite)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for left in _siblings(target, "new"):
+            # Another process may have removed it by now.
+            with suppress(FileNotFoundError):
+                if time.time() - left.lstat().st_mtime >= _STRAY_SECONDS:
+                    shutil.rmtree(left, ignore_errors=True)
+        new = target.with_name(f".{target.name}.{secrets.token_hex(6)}.new")
+        try:
+            new.mkdir()
+            for name, content in {_ARRAYS: data, _JSON: text}.items():
+                with (new / name).open("xb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+            check(new)
+            check_free(target, overwrite=overwrite)
+            _take_place(new, target)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+    except ModelFileError:
+        raise
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        fix = "Nothing was changed; choose another folder or make room."
+        raise ModelFileError(f"{folder} cannot be written: {why}. {fix}") from error
 
 
 def _is_model(folder: Path) -> bool:
@@ -214,45 +244,6 @@ def _fingerprint(data: bytes) -> dict[str, Any]:
     return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
-def _write_folder(folder: Path, files: Mapping[str, bytes], *, overwrite: bool, check: Check) -> None:
-    """Write a folder of files: all of them, or nothing.
-
-    They are written to a new folder beside, which takes the place of `folder` once it is whole and `check` has read it.
-    `check_free` says what it may replace.
-
-    Raises:
-        ModelFileError: there is a folder that may not be replaced, or the files cannot be written.
-    """
-    try:
-        target = Path(os.path.realpath(folder))
-        check_free(target, overwrite=overwrite)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        for left in _siblings(target, "new"):
-            # Another process may have removed it by now.
-            with suppress(FileNotFoundError):
-                if time.time() - left.lstat().st_mtime >= _STRAY_SECONDS:
-                    shutil.rmtree(left, ignore_errors=True)
-        new = target.with_name(f".{target.name}.{secrets.token_hex(6)}.new")
-        try:
-            new.mkdir()
-            for name, data in files.items():
-                with (new / name).open("xb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-            check(new)
-            check_free(target, overwrite=overwrite)
-            _take_place(new, target)
-        finally:
-            shutil.rmtree(new, ignore_errors=True)
-    except ModelFileError:
-        raise
-    except (OSError, ValueError) as error:
-        raise ModelFileError(
-            f"{folder} cannot be written: {_reason(error)}. Nothing was changed; choose another folder or make room."
-        ) from error
-
-
 def check_free(folder: Path, *, overwrite: bool) -> None:
     """Refuse a folder that no model may be written to.
 
@@ -299,7 +290,3 @@ def _siblings(target: Path, kind: str) -> list[Path]:
     pattern = f".{glob.escape(target.name)}.{'[0-9a-f]' * 12}.{kind}"
     # Path.glob raises for a name that is too long.
     return list(target.parent.glob(pattern)) if os.path.isdir(target.parent) else []
-
-
-def _reason(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
