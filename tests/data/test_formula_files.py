@@ -111,6 +111,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "an attribute": (term("age.__class__"), "which formulas may not"),
     "a call of open": (term("open('exploded', 'w')"), "calls open"),
     "a side of its own": (term("open('exploded', 'w').close()} ~ {age"), "several parts"),
+    "a side after a sum": (term("open('exploded', 'w').close()} +~ {age"), "several parts"),
     "a side of its own in a column": (term("age` + {open('exploded', 'w').close()} ~ `age", True), "several parts"),
     "several terms": (term("age} + (age + region)**2 + {age"), "not those that it says"),
     "terms without end": (term("age} + (age + region + scale(age))**9 + {age"), "more than 3000 terms"),

@@ -257,7 +257,7 @@ def _read_side(text: str, known: Sequence[str], name: str) -> Side:
         raise DataError(f"a formula cannot use the column {odd.pop()!r} by its name. Rename it, or use fit_table.")
     try:
         # To read what stands before a tilde, formulaic evaluates it.
-        if any(token.token in ("~", "|") for token in tokenize(text)):
+        if any(token.kind.value == "operator" and {"~", "|"} & set(token.token) for token in tokenize(text)):
             raise DataError(f"the formula's {cut(text)!r} has several parts. {_FORM}.")
         _check_size(DefaultFormulaParser().get_ast(text), text)
         parsed = Formula(text)
