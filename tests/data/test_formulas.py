@@ -52,7 +52,7 @@ def kinds(formula: str, table: Any = FRAME) -> list[tuple[str, str]]:
     ],
 )
 def test_the_bracket_is_split_off(formula: str, covariates: str) -> None:
-    assert list(split_formula(formula).values()) == ["y", "x", "w", covariates]
+    assert [side.strip() for side in split_formula(formula).values()] == ["y", "x", "w", covariates]
 
 
 @pytest.mark.parametrize(

@@ -218,7 +218,7 @@ def split_formula(formula: str) -> dict[str, str]:
     outcome, before, treatment, instruments, after = (formula[slice(*places.span(i))].strip() for i in range(1, 6))
     if (before and not before.endswith("+")) or (after and after[0] not in "+-"):
         raise DataError(f"the formula's bracket is a term of its own: put + before and after it. {_FORM}.")
-    covariates = f"{f'1 + {before}'.rstrip(' +')} {after}".strip()
+    covariates = f"1 + {before}".strip().removesuffix("+") + after
     return {"outcome": outcome, "treatment": treatment, "instruments": instruments, "covariates": covariates}
 
 
