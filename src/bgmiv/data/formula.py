@@ -457,7 +457,9 @@ def _side_table(side: Side, table: Table, *, spec: Any = None, as_indicators: It
     columns = {column.name: column for column in table.columns}
     terms = [term._replace(column=None) if (term.column or "") in as_indicators else term for term in side.terms]
     read: list[Column] = []
-    matrix = None if all(term.column is not None for term in terms) else _computed(spec or side.parsed, table, side)
+    matrix: Any = (
+        None if all(term.column is not None for term in terms) else _computed(spec or side.parsed, table, side)
+    )
     places = {} if matrix is None else {str(term): place for term, place in matrix.model_spec.term_slices.items()}
     for term in terms:
         if term.column is None:

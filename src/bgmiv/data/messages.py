@@ -177,8 +177,8 @@ def missing_rows(values: NDArray[Any]) -> NDArray[np.bool_]:
 
     # Pandas does not know NumPy's types of raw bytes.
     missing = pd.isna(values) if values.dtype.kind != "V" else np.zeros(values.shape, dtype=bool)
-    rows: NDArray[np.bool_] = np.asarray(missing).reshape(len(values), math.prod(values.shape[1:])).any(axis=1)
-    return rows
+    by_row = np.asarray(missing).reshape(len(values), math.prod(values.shape[1:]))
+    return np.logical_or.reduce(by_row, axis=1, dtype=bool)
 
 
 def numeric(column: Column, advice: str = _TO_NUMBERS) -> NDArray[Any]:

@@ -163,7 +163,7 @@ class _Reader:
         self.codec, self.arrays = codec, arrays
         self.used: set[str] = set()
         self.readers: dict[Any, Callable[[Any, tuple[Any, ...], str], Any]] = {
-            Union: self.union, UnionType: self.union, tuple: self.tuple, dict: self.pairs, Mapping: self.pairs,
+            Union: self.union, UnionType: self.union, tuple: self.sequence, dict: self.pairs, Mapping: self.pairs,
             Literal: self.one_of, Callable: self.function, np.ndarray: self.array,
         }  # fmt: skip
         self.readers |= dict.fromkeys(_of_networks("jax", "Array"), self.device_array)
@@ -226,7 +226,7 @@ class _Reader:
         entries = {self.value(k, key, f"{where}.key"): self.value(v, value, f"{where}.{str(k)[:40]}") for k, v in raw}
         return entries if len(entries) == len(raw) else _refuse(where, "a list of pairs with different keys", raw)
 
-    def tuple(self, raw: Any, hints: tuple[Any, ...], where: str) -> tuple[Any, ...]:
+    def sequence(self, raw: Any, hints: tuple[Any, ...], where: str) -> tuple[Any, ...]:
         """A tuple of given or of any length."""
         if not isinstance(raw, list):
             _refuse(where, "a list", raw)
