@@ -89,7 +89,7 @@ FITS = [
         changed("cost", lambda old: ["a", "b"] * 30),
         BY_NAME,
         1,
-        "instruments column 'cost' holds strings",
+        "instrument 'cost' holds strings",
     ),
     Bad("ragged", GOOD + "1,2\n", BY_FORMULA, 1, "cannot be read as csv: line 62 has 2 fields"),
     Bad(

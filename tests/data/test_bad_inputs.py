@@ -99,7 +99,7 @@ ONE_ROLE = [
     case("instruments of no width", ["instruments", "at least one"], instruments=np.zeros((N, 0))),
     case("no instrument columns", ["instruments", "at least one"], instruments={}),
     case("deep instrument", ["instruments", "'z'", "(6, 2)"], instruments={"z": V}),
-    case("string instrument", ["instruments", "'q'", "0/1 columns"], instruments={"q": list("abcabc")}),
+    case("string instrument", ["instrument", "'q'", "0/1 columns"], instruments={"q": list("abcabc")}),
     case(
         "index",
         ["treatment", "outcome", "indexes", "reset_index"],
@@ -344,7 +344,7 @@ FILES = {
     "identifiers": ({"region": list("abcdefghijkl")}, {}, "'region' holds strings, 12 different ones in 12 rows"),
     "negative weight": ({"pw": [-1]}, {"sample_weight": "pw"}, r"'pw': 1 negative value \(row 0\)"),
     "missing group": ({"pw": [""]}, {"clusters": "pw"}, r"missing values in 'pw' \(1\)"),
-    "outcome again": ({"pw": FILE["wage"]}, {"covariates": ["pw"]}, "'wage' is identical to covariates column 'pw'"),
+    "outcome again": ({"pw": FILE["wage"]}, {"covariates": ["pw"]}, "column 'pw' is identical to outcome 'wage'"),
     "unknown outcome": ({}, {"outcome": "wages"}, r"no column 'wages'\. Did you mean 'wage'"),
 }
 

@@ -15,8 +15,7 @@ import pytest
 from linearmodels.iv import IV2SLS
 
 from bgmiv import TSLS
-from bgmiv.data.formula import from_formula
-from bgmiv.data.formula_terms import split_formula
+from bgmiv.data.formula import from_formula, split_formula
 from bgmiv.errors import BGMIVWarning, DataError
 
 rng = np.random.default_rng(1)
@@ -43,17 +42,17 @@ def kinds(formula: str, table: Any = FRAME) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("formula", "covariates"),
     [
-        ("y ~ a + [x ~ w]", "a"),
-        ("y~[x~w]", ""),
-        ("y ~ [x ~ w] + a", "a"),
-        ("y ~ 1 + a + [x ~ w] + C(b):a", "1 + a + C(b):a"),
-        ("y ~ a + [x ~ w] - b", "a - b"),
-        ("y ~ `a ~ [b]` + [x ~ w]", "`a ~ [b]`"),
-        ("y ~ bs(a, knots=[1, 2]) + [x ~ w]", "bs(a, knots=[1, 2])"),
+        ("y ~ a + [x ~ w]", "1 + a"),
+        ("y~[x~w]", "1"),
+        ("y ~ [x ~ w] + a", "1 + a"),
+        ("y ~ 1 + a + [x ~ w] + C(b):a", "1 + 1 + a + C(b):a"),
+        ("y ~ a + [x ~ w] - b", "1 + a - b"),
+        ("y ~ `a ~ [b]` + [x ~ w]", "1 + `a ~ [b]`"),
+        ("y ~ bs(a, knots=[1, 2]) + [x ~ w]", "1 + bs(a, knots=[1, 2])"),
     ],
 )
 def test_the_bracket_is_split_off(formula: str, covariates: str) -> None:
-    assert split_formula(formula) == ("y", "x", "w", covariates)
+    assert [side.strip() for side in split_formula(formula).values()] == ["y", "x", "w", covariates]
 
 
 @pytest.mark.parametrize(
@@ -65,8 +64,8 @@ def test_the_bracket_is_split_off(formula: str, covariates: str) -> None:
         ("y ~ age + x ~ w]", "no bracket"),
         ("y ~ log(age + [x ~ w])", "no bracket"),
         ("y ~ `age + [x ~ w]", "cannot be read: Formula ended before quote context was closed"),
-        ("~ age + [x ~ w]", "names no outcome"),
-        ("y ~ age + [~ w]", "names no treatment"),
+        ("~ age + [x ~ w]", r"0 outcomes \(none\); there must be one"),
+        ("y ~ age + [~ w]", r"0 treatments \(none\); there must be one"),
         ("y ~ age + [x ~ ]", "names no instruments"),
         ("y ~ age + [x ~ 1]", "names no instruments"),
         ("y ~ age + [x]", "needs one ~ before the bracket and one inside"),
@@ -93,7 +92,7 @@ def test_the_bracket_is_split_off(formula: str, covariates: str) -> None:
         ("y ~ age + 'text' + [x ~ w]", "cannot be read: String literals"),
         ("y ~ C(age + 1) + [x ~ w]", "C\\(\\) takes one column"),
         ("y ~ C(region, age) + [x ~ w]", "C\\(\\) takes one column"),
-        ("poly(y, 2) ~ age + [x ~ w]", "makes 2 columns; there must be one"),
+        ("poly(y, 2) ~ age + [x ~ w]", r"outcome must be one column, got shape \(60, 2\)"),
         ("y ~ np.log(region) + [x ~ w]", "computes with 'region', which holds words"),
         ("y ~ np.log(age, bad=1) + [x ~ w]", "one that it may not have"),
         ("y ~ np.log(age - 40) + [x ~ w]", r"'np.log\(age - 40\)' has \d+ missing values"),

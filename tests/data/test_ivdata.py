@@ -114,7 +114,7 @@ def test_overlap_is_found_between_the_probed_rows():
     treatment = rng.normal(size=n)
     shared = (np.arange(n) % 100 == 50).astype(float)
     covariates = np.column_stack([np.arange(n), 2.0 - shared, shared])
-    with pytest.raises(ValueError, match="identical to covariates column 'covariate_2'"):
+    with pytest.raises(ValueError, match="covariates column 'covariate_2' is identical to"):
         IVData.from_arrays(
             rng.normal(size=n),
             treatment,

@@ -90,10 +90,10 @@ def test_what_users_ask() -> None:
     for treatments in ([], [[1.0]]):
         with pytest.raises(DataError, match="treatments have shape"):
             query_along(SCHEMA, treatments, DATA)
-    words = (["a", "b"], "sample_weight must be numbers")
+    words = (["a", "b"], "sample_weight holds strings")
     for weights, message in (
         words,
-        ([1.0], "for each of the 2 rows"),
+        ([1.0], "sample_weight has 1 row but the averaged rows have 2"),
         ([-1, 2], "at least 0"),
         ([0, 0], "not all of them 0"),
     ):

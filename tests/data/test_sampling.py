@@ -135,8 +135,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "clusters 'second clusters' has 1 missing value",
     ),
     "second groups short": ({"clusters": [STATES, STATES[:3]]}, "second clusters have 3 rows but outcome has 12"),
-    "second groups are the outcome": ({"clusters": [STATES, OUTCOME]}, "'second clusters': identical to the outcome"),
-    "groups are the treatment": ({"clusters": TREATMENT}, "clusters: identical to the treatment"),
+    "second groups are the outcome": ({"clusters": [STATES, OUTCOME]}, "'second clusters' is identical to outcome"),
+    "groups are the treatment": ({"clusters": TREATMENT}, "clusters is identical to treatment"),
 }
 
 
@@ -149,9 +149,9 @@ def test_bad_ones_are_refused(case: str) -> None:
 
 def test_weights_that_are_the_outcome_or_the_instrument_are_refused() -> None:
     positive = np.abs(OUTCOME) + 0.1
-    with pytest.raises(DataError, match="sample_weight: identical to the outcome"):
+    with pytest.raises(DataError, match="sample_weight is identical to outcome"):
         IVData.from_arrays(positive, TREATMENT, instruments=INSTRUMENT, sample_weight=positive)
-    with pytest.raises(DataError, match="sample_weight: identical to the instruments"):
+    with pytest.raises(DataError, match="sample_weight is identical to instrument"):
         IVData.from_arrays(OUTCOME, TREATMENT, instruments=positive, sample_weight=positive)
     named = pd.Series(positive, name="wage")
     with pytest.raises(DataError, match="'wage' is given both as sample_weight and as outcome"):
@@ -166,8 +166,8 @@ def test_weights_that_are_the_outcome_or_the_instrument_are_refused() -> None:
         ({"sample_weight": "near"}, "'near' is given both as sample_weight and as instruments"),
         ({"clusters": "educ"}, "'educ' is given both as clusters and as treatment"),
         ({"sample_weight": "pww"}, "no column 'pww'. Did you mean 'pw'"),
-        ({"clusters": 3}, "clusters must be the name of a column of the table, got int"),
-        ({"sample_weight": np.ones(N)}, "sample_weight must be the name of a column of the table, got ndarray"),
+        ({"clusters": 3}, "clusters must be names of columns of the table, got"),
+        ({"sample_weight": np.ones(N)}, "sample_weight must be names of columns of the table, got"),
     ],
 )
 def test_names_are_checked(arguments: dict[str, Any], message: str) -> None:

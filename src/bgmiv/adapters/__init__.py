@@ -18,7 +18,7 @@ __all__ = ["fitted_copy", "given", "matrix_columns", "named_columns", "one_colum
 def named_columns(values: Any, argument: str, prefix: str) -> dict[str, Any]:
     """The columns of a table or array by name; those of an array are called `{prefix}0`, `{prefix}1`, ..."""
     # This refuses duplicated names and sparse matrices, with a message that says so.
-    read_columns(values, argument, "column")
+    read_columns(values, argument)
     if is_table(values):
         # Column by column: an array of the whole table need not keep the type of each.
         mapping = isinstance(values, Mapping)

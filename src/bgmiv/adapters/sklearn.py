@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from bgmiv.adapters import fitted_copy, given, named_columns, one_column
 from bgmiv.data.blocks import level_codes
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.messages import FloatArray, finite_columns
-from bgmiv.data.table import check_known, is_table, read_column
+from bgmiv.data.messages import finite_columns
+from bgmiv.data.table import check_known, is_table, read_column, read_columns
 from bgmiv.diagnostics.moments import conditions_of, moment_risk
 from bgmiv.errors import ConfigError, DataError, MissingExtraError, NotFittedError
 from bgmiv.estimators.arguments import checked_arguments
@@ -129,13 +129,13 @@ class IVRegressor(*_BASES):  # type: ignore[misc]
         variable = seen.schema.outcome
         x, v = seen.schema.check_query(*self._query(features))
         names = self.roles_["instruments"]
-        instruments = [read_column(features[name], name)[0].values for name in names]
-        w = finite_columns(instruments, [f"instrument {name!r}" for name in names])
-        column, _ = read_column(one_column(y, "y"), "outcome")
+        instruments = read_columns({name: features[name] for name in names}, "instruments")
+        w = finite_columns(instruments.columns).astype(np.float64)
+        (column,) = read_column(one_column(y, "y"), "outcome").columns
         if variable.levels:
-            outcome: FloatArray = level_codes(column, variable.levels, "outcome").astype(np.float64)
+            outcome = level_codes(column, variable.levels).astype(np.float64)
         else:
-            outcome = finite_columns([column.values], ["outcome"])[:, 0]
+            outcome = finite_columns([column])[:, 0].astype(np.float64)
         data = IVData(outcome, x, v, w, seen.schema)
         rows = np.unique(np.linspace(0, data.n_rows - 1, min(data.n_rows, _MAX_SCORED)).astype(int))
         conditions = conditions_of(data.take(rows))

@@ -134,7 +134,7 @@ def compare(
     for name, model in named.items():
         fitted, asked_rows = model._fitted(), model._fit_rows()
         if covariates is not None or not schema.blocks:
-            asked_rows = rows_of(fitted.schema, model._read(covariates), n_rows=None if schema.blocks else 1)
+            asked_rows = rows_of(fitted.schema, model._read(covariates))
         elif asked_rows is None:
             raise ConfigError(f"model {name!r} was loaded and holds no rows. Give the rows asked about as covariates.")
         rows.append(method_row(name, fitted, answered(fitted, asked_rows, model._instrumented_rows(), grid)))

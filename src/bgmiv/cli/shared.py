@@ -205,7 +205,7 @@ def column_roles(
     ] = None,
 ) -> ColumnRoles:
     """The roles that the options stand for; a bad option is named before the file is read."""
-    from bgmiv.data.formula_terms import split_formula
+    from bgmiv.data.formula import split_formula
     from bgmiv.data.messages import name_settings
 
     names: dict[str, Any] = {

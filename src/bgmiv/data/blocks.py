@@ -1,4 +1,4 @@
-"""Typed blocks of covariates: their kinds, how a user declares them, and how a table's columns become blocks."""
+"""Typed blocks of covariates: their kinds, how a user declares them, and the matrix that a table becomes by them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,29 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import count
+from itertools import count, groupby
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.data.messages import counted, is_missing, is_zero_one, listed, numeric, setting
-from bgmiv.data.table import Column, Table
+from bgmiv.data.messages import (
+    Column,
+    FloatArray,
+    check_binary,
+    check_finite,
+    counted,
+    float_matrix,
+    is_zero_one,
+    listed,
+    missing_rows,
+    numeric,
+    quoted,
+    role_label,
+    setting,
+    warn_user,
+)
+from bgmiv.data.table import Table
 from bgmiv.errors import DataError
 
 __all__ = [
@@ -24,7 +39,7 @@ __all__ = [
     "Declaration",
     "Level",
     "category_entries",
-    "covariate_label",
+    "encode",
     "is_flag",
     "level_codes",
     "ordered_levels",
@@ -147,37 +162,29 @@ class CovariateBlock:
         return self.kind not in (BlockKind.binary, BlockKind.categorical, BlockKind.image)
 
 
-def covariate_label(name: str) -> str:
-    """How messages call a covariate."""
-    return f"covariates column {name!r}"
-
-
-def category_entries(column: Column, label: str) -> list[Level]:
+def category_entries(column: Column) -> list[Level]:
     """The entries of a categorical column as Python scalars, none missing or infinite."""
+    label = column.label
     if column.values.dtype.kind in "Mmc":
-        numeric(column.values, label)
-    entries = column.values.tolist()
-    if any(issubclass(kind, np.generic) for kind in set(map(type, entries))):
-        entries = [entry.item() if isinstance(entry, np.generic) else entry for entry in entries]
-    types = set(map(type, entries))
-    words = {entry for entry in entries if isinstance(entry, str)}
+        numeric(column)
+    missing = missing_rows(column.values)
+    if missing.any():
+        have = counted(missing, "missing value")
+        raise DataError(f"{label} has {have}. Drop these rows, or give them their own level.")
+    entries = [entry.item() if isinstance(entry, np.generic) else entry for entry in column.values.tolist()]
+    odd = sorted(kind.__name__ for kind in set(map(type, entries)) if not issubclass(kind, Level))
+    if odd:
+        raise DataError(f"{label} holds entries of type {', '.join(odd)}. Convert it with .astype(str).")
+    levels = set(entries)
+    words = [level for level in levels if isinstance(level, str)]
     if any(word.endswith("\0") for word in words):
         raise DataError(f"{label} has words that end in a zero byte, which NumPy leaves out. Remove it.")
     try:
         "".join(words).encode()
     except UnicodeEncodeError:
         raise DataError(f"{label} has words that are no text (a broken encoding). Read it in its encoding.") from None
-    if types <= {str, int, bool}:
-        return entries
-    missing = np.array([is_missing(entry) for entry in entries], dtype=bool)
-    if missing.any():
-        count = counted(missing, "missing value")
-        raise DataError(f"{label} has {count}. Drop these rows, or give them their own level.")
-    odd = sorted(kind.__name__ for kind in types if not issubclass(kind, Level))
-    if odd:
-        raise DataError(f"{label} holds entries of type {', '.join(odd)}. Convert it with .astype(str).")
-    infinite = np.array([isinstance(entry, float) and math.isinf(entry) for entry in entries], dtype=bool)
-    if infinite.any():
+    if levels & {math.inf, -math.inf}:
+        infinite = np.array([entry in (math.inf, -math.inf) for entry in entries])
         raise DataError(f"{label} has {counted(infinite, 'infinite value')}. Drop or fill these rows first.")
     return entries
 
@@ -188,19 +195,18 @@ def ordered_levels(entries: Sequence[Level]) -> tuple[Level, ...]:
     return tuple(level for level, _ in Counter(entries).most_common())
 
 
-def level_codes(column: Column, levels: tuple[Level, ...], label: str) -> NDArray[np.intp]:
+def level_codes(column: Column, levels: tuple[Level, ...]) -> NDArray[np.intp]:
     """Each entry's place among the levels; another level is an error that lists the known ones."""
     code = {level: i for i, level in enumerate(levels)}
-    entries = category_entries(column, label)
-    try:
-        return np.array([code[entry] for entry in entries], dtype=np.intp)
-    except KeyError:
-        unseen = np.array([entry not in code for entry in entries], dtype=bool)
+    entries = category_entries(column)
+    codes = np.array([code.get(entry, -1) for entry in entries], dtype=np.intp)
+    if (unseen := codes < 0).any():
         new = sorted({repr(entry) for entry in entries if entry not in code})[:5]
         raise DataError(
-            f"{label} has levels unseen at fit, {', '.join(new)}, in {counted(unseen, 'row')}. Drop these rows or "
-            f"recode them to the known levels: {listed(map(repr, levels), 20)}."
-        ) from None
+            f"{column.label} has levels unseen at fit, {', '.join(new)}, in {counted(unseen, 'row')}. Drop these rows "
+            f"or recode them to the known levels: {quoted(levels, 20)}."
+        )
+    return codes
 
 
 def plan_blocks(table: Table, declared: Mapping[str, Declaration] | None) -> tuple[CovariateBlock, ...]:
@@ -212,27 +218,23 @@ def plan_blocks(table: Table, declared: Mapping[str, Declaration] | None) -> tup
     """
     specs = _declarations(declared)
     groups = _groups(table, specs)
-    # A run of plain columns has no name at first, but a kind; its name is found last.
-    runs: list[tuple[tuple[str | None, BlockKind], BlockSpec, list[Column]]] = []
-    for column in table.columns:
+
+    def block_of(column: Column) -> tuple[str, BlockSpec]:
         name = groups.get(column.name, column.name)
         spec = specs.get(name) or BlockSpec(_default_kind(column))
-        kind, single = BlockKind(spec.kind), column.name not in groups and column.values.ndim == 1
-        plain = single and (kind is BlockKind.continuous or (name not in specs and is_flag(column)))
-        run = (None if plain else name, kind)
-        if runs and runs[-1][0] == run:
-            runs[-1][2].append(column)
-        else:
-            runs.append((run, spec, [column]))
+        single = column.name not in groups and column.values.ndim == 1
+        plain = single and (spec.kind is BlockKind.continuous or (name not in specs and is_flag(column)))
+        return "" if plain else name, spec
+
     blocks: list[CovariateBlock] = []
-    taken = set(table.names) | set(specs)
-    for (own, _), spec, columns in runs:
-        name = columns[0].name if own is None else own
-        if own is None and len(columns) > 1:
+    taken = {*table.names, *specs}
+    for (name, spec), run in groupby(table.columns, block_of):
+        columns = list(run)
+        if not name and len(columns) > 1:
             free = ("covariates" if i == 1 else f"covariates_{i}" for i in count(1))
             name = next(each for each in free if each not in taken)
             taken.add(name)
-        blocks.append(_block(name, spec, columns, blocks[-1].stop if blocks else 0))
+        blocks.append(_block(name or columns[0].name, spec, columns, blocks[-1].stop if blocks else 0))
     return tuple(blocks)
 
 
@@ -300,33 +302,26 @@ def _block(name: str, spec: BlockSpec, columns: Sequence[Column], start: int) ->
     if kind == BlockKind.categorical:
         if len(columns) > 1 or first.values.ndim > 1:
             raise DataError(f"blocks[{name!r}]: a categorical block is one column. Declare them one by one.")
-        levels = _levels(first)
+        levels = ordered_levels(category_entries(first))
+        kinds = sorted({type(level).__name__ for level in levels})
+        if "str" in kinds and len(kinds) > 1:
+            raise DataError(f"{first.label} mixes levels of types {', '.join(kinds)}. Convert it with .astype(str).")
+        if len(levels) > _MAX_LEVELS:
+            have = f"{first.label} has {len(levels)} levels, more than {_MAX_LEVELS}"
+            raise DataError(f"{have}. Group them into fewer, or drop the column if it is an identifier.")
         stop = start + len(levels)
         return CovariateBlock(name, kind, (first.name,), start, stop, levels=levels, source=first.source)
     inner = first.values.shape[1:]
     width = math.prod(inner) if inner else len(columns)
     if width == 0:
-        raise DataError(f"{covariate_label(name)} has shape {first.values.shape}, no columns. Leave it out.")
+        raise DataError(f"{first.label} has shape {first.values.shape}, no columns. Leave it out.")
     names = tuple(f"{name}[{i}]" for i in range(width)) if inner else tuple(column.name for column in columns)
     source = first.source if len(columns) == 1 else ""
     block = CovariateBlock(name, kind, names, start, start + width, from_array=bool(inner), source=source)
     if kind != BlockKind.image:
         return block
-    return replace(block, shape=_shape(name, spec, inner, width), pixel_max=_pixel_max(columns))
-
-
-def _levels(column: Column) -> tuple[Level, ...]:
-    label = covariate_label(column.name)
-    levels = ordered_levels(category_entries(column, label))
-    kinds = sorted({type(level).__name__ for level in levels})
-    if "str" in kinds and len(kinds) > 1:
-        raise DataError(f"{label} mixes levels of types {', '.join(kinds)}. Convert it with .astype(str).")
-    if len(levels) > _MAX_LEVELS:
-        raise DataError(
-            f"{label} has {len(levels)} levels, more than {_MAX_LEVELS}. Group them into fewer, or drop the column if "
-            "it is an identifier."
-        )
-    return levels
+    brightest = max(float(numeric(column).max(initial=0)) for column in columns)
+    return replace(block, shape=_shape(name, spec, inner, width), pixel_max=255.0 if brightest > 1 else 1.0)
 
 
 def _shape(name: str, spec: BlockSpec, inner: tuple[int, ...], width: int) -> tuple[int, ...]:
@@ -342,7 +337,49 @@ def _shape(name: str, spec: BlockSpec, inner: tuple[int, ...], width: int) -> tu
     return shape
 
 
-def _pixel_max(columns: Sequence[Column]) -> float:
-    """The value of a white pixel: 255 if any pixel exceeds 1."""
-    arrays = [numeric(column.values, covariate_label(column.name)) for column in columns]
-    return 255.0 if max(float(array.max(initial=0)) for array in arrays) > 1 else 1.0
+def encode(table: Table, blocks: Sequence[CovariateBlock], *, at_fit: bool = True) -> FloatArray:
+    """The flat matrix (n, p) of a table whose columns are the blocks' columns, in order; after the fit kinds are fixed.
+
+    Pixels are divided by their block's `pixel_max`, so that they lie between 0 and 1.
+    """
+    parts = [np.zeros((table.n_rows, 0), dtype=bool)]
+    position = 0
+    for block in blocks:
+        # A plain matrix carries an array block as that many columns.
+        flat_array = block.from_array and table.columns[position].values.ndim == 1
+        stop = position + (block.width if flat_array else len(block.input_names))
+        for column in table.columns[position:stop]:
+            declare = f"declare it with {setting('blocks', 'categorical', column.name)}, or drop it"
+            advice = declare if at_fit else "correct them, or leave such rows out: it held numbers at the fit"
+            if block.levels is None:
+                parts.append(numeric(column, advice).reshape(table.n_rows, -1))
+            else:
+                parts.append(level_codes(column, block.levels)[:, None] == np.arange(block.width))
+        position = stop
+    flat = float_matrix(parts)
+    labels = [role_label("covariates", name) for block in blocks for name in block.flat_names]
+    check_finite(flat, labels)
+    for block in blocks:
+        if block.kind is BlockKind.binary:
+            for i in range(block.start, block.stop):
+                check_binary(flat[:, i], labels[i], f"Recode it as 0 and 1{', or declare another kind' * at_fit}.")
+        if block.holds_pixels:
+            _scale_pixels(flat[:, block.start : block.stop], block)
+    return flat
+
+
+def _scale_pixels(pixels: FloatArray, block: CovariateBlock) -> None:
+    """Divide the pixels of a block by its `pixel_max`, in place."""
+    outside = (pixels.min(axis=1) < 0) | (pixels.max(axis=1) > block.pixel_max)
+    if outside.any():
+        raise DataError(
+            f"covariates block {block.name!r} holds images with pixels below 0 or above {block.pixel_max:g} in "
+            f"{counted(outside, 'row')}. Pass pixels from 0 to {block.pixel_max:g} as at the fit, perhaps divided by "
+            "255, or declare the block as 'vector' if these are not pixels."
+        )
+    if block.pixel_max != 1 and pixels.max() <= 1 and (pixels % 1 != 0).any():
+        warn_user(
+            f"covariates block {block.name!r}: no pixel exceeds 1, and the images of the fit have pixels from 0 to "
+            f"{block.pixel_max:g}, so these are nearly black. Multiply them by {block.pixel_max:g} if their white is 1."
+        )
+    pixels /= block.pixel_max

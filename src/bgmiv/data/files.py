@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ from bgmiv.errors import DataError, MissingExtraError, printable
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["LATEX_SIGNS", "CSVContent", "CSVFormat", "Tabular", "guarded", "read_csv", "read_file", "read_table"]
+__all__ = ["LATEX_SIGNS", "CSVFormat", "Tabular", "guarded", "read_csv", "read_file", "read_table"]
 
 _MISSING = ("", "NA", "N/A", "n/a", "<NA>", "NaN", "nan", "null", "NULL", "None")
 _SUFFIXES = {".csv": "csv", ".csv.gz": "csv", ".parquet": "parquet", ".pq": "parquet"}
@@ -152,15 +152,8 @@ class CSVFormat:
             raise DataError(f"delimiter and decimal are both ','. {fix}")
 
 
-class CSVContent(NamedTuple):
-    """The table of a file, and the line that each row begins in."""
-
-    table: pd.DataFrame
-    lines: NDArray[np.int64]
-
-
-def read_csv(file: Path, form: CSVFormat) -> CSVContent:
-    """The columns of a file, and where its rows are.
+def read_csv(file: Path, form: CSVFormat) -> tuple[pd.DataFrame, NDArray[np.int64]]:
+    """The table of a file, and the line that each row begins in.
 
     Whole numbers, numbers and booleans are columns of these; missing values among numbers are NaN. Other columns are
     strings, or objects where booleans are missing.
@@ -182,7 +175,7 @@ def read_csv(file: Path, form: CSVFormat) -> CSVContent:
         identifiers = [name for name in large if exact[name].str.strip(" +-").str.isdigit().any()]
         table = table.assign(**{name: exact[name] for name in identifiers})
     # A first column without a name holds row labels, as pandas and R write them.
-    return CSVContent(table.drop(columns="", errors="ignore"), lines)
+    return table.drop(columns="", errors="ignore"), lines
 
 
 def _values(file: Path, form: CSVFormat, missing: set[str], **more: Any) -> tuple[pd.DataFrame, NDArray[np.int64]]:

@@ -1,40 +1,118 @@
 """Formulas such as `lwage ~ exper + C(region) + [educ ~ nearc4]`.
 
-From a table to `IVData`, from later tables to the same covariates, and to plain values that a file can hold.
+From a table to `IVData`, from later tables to the same covariates, and to plain values that a file can hold. Formulaic
+evaluates expressions as Python. Terms are arithmetic of columns and a fixed list of functions; anything else is refused
+before that, and so is what would make terms or columns without end.
 """
 
 from __future__ import annotations
 
+import ast
+import math
+import re
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.data.blocks import Declaration, Level, category_entries, covariate_label, level_codes, ordered_levels
-from bgmiv.data.formula_terms import FORM, FUNCTIONS, FormulaParts, Term, cut, read_terms, split_formula
-from bgmiv.data.ivdata import IVData, checked_sampling
-from bgmiv.data.messages import naming_rows
-from bgmiv.data.schema import holds_words, with_levels
-from bgmiv.data.table import Column, Missing, Table, check_no_missing, column_names, select_columns, without_missing
+from bgmiv.data.blocks import Declaration, Level, category_entries, level_codes, ordered_levels
+from bgmiv.data.ivdata import IVData, check_names, column_arguments
+from bgmiv.data.messages import Column, cut, naming_rows
+from bgmiv.data.schema import is_categorical, with_levels
+from bgmiv.data.table import ColumnReader, Missing, Table, check_known, column_names, select_columns, without_missing
 from bgmiv.errors import DataError
 
-__all__ = ["FormulaFile", "FormulaReader", "formula_columns", "formula_file", "formula_reader", "from_formula"]
+__all__ = [
+    "FormulaFile", "FormulaReader", "formula_columns", "formula_file", "formula_reader", "from_formula",
+    "split_formula",
+]  # fmt: skip
 
-# Of one side of a formula; at twice as many the made-up table of a saved one would take a gigabyte.
-_MAX_COLUMNS = 3000
+_FORM = "Write it as 'outcome ~ covariates + [treatment ~ instruments]'"
+
+# Functions of numpy that may be written without `np.`; with it, all of one row at a time may.
+_FUNCTIONS = frozenset(["log", "log2", "log10", "exp", "exp2", "sqrt", "abs", "log1p", "expm1"])
+# Formulaic's own; what they learn from the data of the fit (means, knots) is used again at prediction.
+_SPLINES = frozenset(["bs", "cc", "cr", "cs", "poly"])
+_TRANSFORMS = _SPLINES | {"C", "I", "center", "scale", "standardize"}
+_BOUNDS = frozenset(["lower_bound", "upper_bound", "a_min", "a_max"])
+_ARGUMENTS = _BOUNDS | {
+    "center", "constraints", "ddof", "degree", "df", "extrapolation", "include_intercept", "knots", "raw", "scale",
+}  # fmt: skip
+_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.BitAnd, ast.BitOr)
+_SIGNS = (ast.UAdd, ast.USub, ast.Invert)
+_COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+
+_MAX_POWER = 9
+# Degrees, degrees of freedom, knots.
+_MAX_SETTING = 100
+# Of one side of a formula; at twice as many columns the made-up table of a saved one would take a gigabyte.
+_MAX_TERMS, _MAX_FACTORS, _MAX_COLUMNS = 3000, 10, 3000
 # A typed formula is shorter; a saved one is written out term by term.
-_MAX_CHARACTERS = 100_000
+_MAX_TYPED, _MAX_SAVED = 10_000, 100_000
 # More than twice the degrees and knots that a transform may have.
 _MIN_ROWS = 250
 
-Sides = dict[str, tuple[Term, ...]]
 Path = tuple[str | int, ...]
 State = NDArray[np.float64] | tuple[float, ...] | None | bool | int | float | str
+
+
+class Factor(NamedTuple):
+    """A factor of a term: the name of a column, or an expression, as formulaic writes it.
+
+    `columns` are the table's columns that it uses, `numbers` those of them that it computes with, `levels_of` is the
+    column of `C(column)`, and `width` how many columns an expression makes at most, if it does not make levels.
+    """
+
+    text: str
+    is_column: bool
+    columns: tuple[str, ...]
+    numbers: tuple[str, ...] = ()
+    levels_of: str | None = None
+    width: int = 1
+
+    @property
+    def column(self) -> str | None:
+        """The column that it is, or of which it is the levels."""
+        return self.text if self.is_column else self.levels_of
+
+
+class Term(NamedTuple):
+    """One term of a formula; its name is its text, and `column` the column that it is, or `C()` of, if it is one."""
+
+    name: str
+    factors: tuple[Factor, ...]
+    column: str | None = None
+
+
+class Side(NamedTuple):
+    """One side of a formula: as formulaic has read it, and its terms, found harmless."""
+
+    parsed: Any
+    terms: tuple[Term, ...]
+
+    @property
+    def factors(self) -> list[Factor]:
+        """The factors of all terms."""
+        return [factor for term in self.terms for factor in term.factors]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The table's columns that it uses."""
+        return tuple(dict.fromkeys(name for factor in self.factors for name in factor.columns))
+
+    @property
+    def plain(self) -> tuple[tuple[tuple[str, bool], ...], ...]:
+        """The texts of the factors of each term, and whether they are columns."""
+        return tuple(tuple((factor.text, factor.is_column) for factor in term.factors) for term in self.terms)
+
+    @property
+    def marked(self) -> set[str]:
+        """The columns in `C()`."""
+        return {factor.levels_of for factor in self.factors if factor.levels_of is not None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,34 +123,25 @@ class FormulaReader:
     without `C()`. `spec` is formulaic's specification of the computed terms with their state, None without any.
     """
 
-    terms: tuple[Term, ...]
+    side: Side
+    names: tuple[str, ...]
     levels: Mapping[str, tuple[Level, ...]]
     spec: Any = None
     words: frozenset[str] = frozenset()
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The covariates' names."""
-        names: list[str] = []
-        for term in self.terms:
-            names += [term.name] if term.column is not None else self.spec.column_names[_slices(self.spec)[term.name]]
-        return tuple(map(str, names))
-
     def covariates(self, data: Any) -> Table:
         """The covariates of a table; one without columns if the formula has none."""
-        table = check_no_missing(select_columns(data, _columns(self.terms)))
-        if self.spec is None:
-            return _assembled(self.terms, table, None)
-        for column in table.columns:
+        table = ColumnReader(self.side.columns).covariates(data)
+        for column in table.columns if self.spec is not None else ():
             if column.name in self.levels:
-                level_codes(column, self.levels[column.name], covariate_label(column.name))
-        return _assembled(self.terms, table, _computed(self.spec, table, self.terms))
+                level_codes(column._replace(role="covariates"), self.levels[column.name])
+        return _side_table(self.side, table, spec=self.spec)[0]
 
 
 def formula_columns(formula: str, data: Any) -> tuple[str, ...]:
     """The columns of a table that a formula uses."""
-    sides = _read_sides(split_formula(formula), column_names(data))
-    return tuple(dict.fromkeys(name for terms in sides.values() for name in _columns(terms)))
+    sides = _read_sides(formula, column_names(data))
+    return tuple(dict.fromkeys(name for side in sides.values() for name in side.columns))
 
 
 @naming_rows
@@ -103,80 +172,266 @@ def from_formula(
     >>> from_formula("np.log(wage) ~ age + I(age**2) + [educ ~ near]", table)[0]
     IVData(4 rows: np.log(wage), educ, near | age, I(age ** 2))
     """
-    parts = split_formula(formula)
-    sides = _read_sides(parts, column_names(data))
-    _check_roles(sides)
-    roles = {side: _columns(terms) for side, terms in sides.items()}
-    sampling = checked_sampling(sample_weight, clusters, roles)
+    sides = _read_sides(formula, column_names(data))
+    roles = {name: side.columns for name, side in sides.items()}
+    sampling = column_arguments(sample_weight=sample_weight, clusters=clusters)
+    # Instruments and covariates may share columns, in different terms.
+    check_names({**roles, **sampling, "covariates": ()})
     used = [name for names in (*roles.values(), *sampling.values()) for name in names]
     table = without_missing(select_columns(data, used), missing)
-    index, declared = table.index, set(blocks or ())
-    levelled = declared.union(*(term.marked for term in sides["covariates"]))
-    columns = [with_levels(c, levelled) if c.name in roles["covariates"] else c for c in table.columns]
-    table = table._replace(columns=tuple(columns), index=None)
-    levels = {side: _levels(sides[side], table) for side in ("instruments", "covariates")}
-    for side, terms in sides.items():
-        _check_width(terms, levels.get(side, {}), side)
-    outcome, _ = _side(sides["outcome"], parts.outcome, table)
-    treatment, _ = _side(sides["treatment"], parts.treatment, table)
-    for side, single in (("outcome", outcome), ("treatment", treatment)):
-        if len(single.columns) != 1:
-            raise DataError(f"the formula's {side} makes {len(single.columns)} columns; there must be one.")
-    instruments, _ = _side(sides["instruments"], parts.instruments, table, as_indicators=levels["instruments"])
-    covariates, spec = _side(sides["covariates"], parts.covariates, table)
-    words = frozenset(c.name for c in table.columns if c.name in levels["covariates"] and _is_categorical(c))
-    options |= {argument: table.part(names) for argument, names in sampling.items()}
-    ivdata = IVData.from_arrays(
-        outcome,
-        treatment,
-        instruments=instruments,
-        covariates=covariates if covariates.columns else None,
-        blocks=blocks,
-        **options,
-    )
-    return replace(ivdata, index=index), FormulaReader(sides["covariates"], levels["covariates"], spec, words)
+    declared = {*(blocks or ()), *sides["covariates"].marked}
+    columns = [with_levels(c, declared) if c.name in roles["covariates"] else c for c in table.columns]
+    table = table._replace(columns=tuple(columns))
+    levels = {name: _levels(sides[name], table) for name in ("instruments", "covariates")}
+    for name, side in sides.items():
+        _check_width(side.terms, levels.get(name, {}), name)
+    indicators = {"instruments": levels["instruments"]}
+    read = {name: _side_table(side, table, as_indicators=indicators.get(name, ())) for name, side in sides.items()}
+    covariates, spec = read["covariates"]
+    given: dict[str, Any] = {argument: table.part(names) for argument, names in sampling.items()}
+    given |= {name: columns_of_side for name, (columns_of_side, _) in read.items()}
+    words = frozenset(c.name for c in table.columns if c.name in levels["covariates"] and is_categorical(c))
+    reader = FormulaReader(sides["covariates"], covariates.names, levels["covariates"], spec, words)
+    return IVData.from_arrays(**given, blocks=blocks, **options), reader
 
 
-def _read_sides(parts: FormulaParts, known: Sequence[str]) -> Sides:
-    sides = {side: read_terms(text, side, known) if text else () for side, text in parts._asdict().items()}
-    for side in ("outcome", "treatment"):
-        terms = sides[side]
+def split_formula(formula: str) -> dict[str, str]:
+    """The four sides of a formula, taken apart at its bracket and its tildes; that of the covariates with a constant.
+
+    >>> split_formula("lwage ~ exper + [educ ~ nearc4] + black")
+    {'outcome': 'lwage', 'treatment': 'educ', 'instruments': 'nearc4', 'covariates': '1 + exper + black'}
+    """
+    if not isinstance(formula, str):
+        raise DataError(f"a formula is a string, got {type(formula).__name__}. {_FORM}.")
+    if len(formula) > _MAX_TYPED:
+        raise DataError(f"the formula is longer than {_MAX_TYPED} characters. Use fit_table instead.")
+    # Names in backticks, texts and what stands in parentheses may hold tildes and brackets of their own.
+    masked, n_masked = re.sub(r"`[^`]*`|'[^']*'|\"[^\"]*\"", _blank, formula), 1
+    while n_masked:
+        masked, n_masked = re.subn(r"\([^()]*\)", _blank, masked)
+    if (n_brackets := masked.count("[")) != 1:
+        problem = "no bracket" if not n_brackets else f"{n_brackets} brackets, and there is one treatment"
+        raise DataError(f"the formula has {problem}. {_FORM}.")
+    places = re.fullmatch(r"([^~]*)~([^~\]]*)\[([^~\]]*)~([^~\]]*)\]([^~\]]*)", masked)
+    if places is None:
+        raise DataError(f"the formula needs one ~ before the bracket and one inside it, which is closed. {_FORM}.")
+    outcome, before, treatment, instruments, after = (formula[slice(*places.span(i))].strip() for i in range(1, 6))
+    if (before and not before.endswith("+")) or (after and after[0] not in "+-"):
+        raise DataError(f"the formula's bracket is a term of its own: put + before and after it. {_FORM}.")
+    covariates = f"1 + {before}".strip().removesuffix("+") + after
+    return {"outcome": outcome, "treatment": treatment, "instruments": instruments, "covariates": covariates}
+
+
+def _blank(match: re.Match[str]) -> str:
+    return "_" * len(match[0])
+
+
+def _read_sides(formula: str, known: Sequence[str]) -> dict[str, Side]:
+    """The sides of a formula for a table with these columns, each column and term in one role."""
+    sides = {name: _read_side(text or "1", known, name) for name, text in split_formula(formula).items()}
+    for name in ("outcome", "treatment"):
+        terms = sides[name].terms
         if len(terms) != 1:
-            names = ", ".join(_names(terms)) or "none"
-            raise DataError(f"the formula has {len(terms)} {side}s ({names}); there must be one. {FORM}.")
-    if not sides["instruments"]:
-        raise DataError(f"the formula names no instruments. {FORM}.")
+            names = ", ".join(term.name for term in terms) or "none"
+            raise DataError(f"the formula has {len(terms)} {name}s ({names}); there must be one. {_FORM}.")
+    if not sides["instruments"].terms:
+        raise DataError(f"the formula names no instruments. {_FORM}.")
+    for (one, side), (other, another) in combinations(sides.items(), 2):
+        shared = set(side.columns) & set(another.columns)
+        if one == "instruments":
+            # A column may be in several of their terms.
+            shared = {term.name for term in side.terms} & {term.name for term in another.terms}
+        if shared:
+            raise DataError(f"{min(shared)!r} is in the {one} and also in the {other}. Use it in one of them.")
     return sides
 
 
-def _check_roles(sides: Sides) -> None:
-    """Refuse a column of the outcome or the treatment, and a term of the instruments, that stands elsewhere too."""
-    for (one, terms), (other, others) in combinations(sides.items(), 2):
-        names: Callable[[Iterable[Term]], list[str]] = _names if one == "instruments" else _columns
-        shared = sorted(set(names(terms)) & set(names(others)))
-        if shared:
-            raise DataError(f"{shared[0]!r} is in the {one} and also in the {other}. Use it in one of them.")
+def _read_side(text: str, known: Sequence[str], name: str) -> Side:
+    """One side of a formula for a table with these columns, found harmless."""
+    from formulaic import Formula, ModelSpec
+    from formulaic.parser import DefaultFormulaParser
+    from formulaic.parser.algos.tokenize import tokenize
+
+    # Formulaic takes these for the constant, backticks or not.
+    if odd := {"", "1"} & set(text.split("`")[1::2]):
+        raise DataError(f"a formula cannot use the column {odd.pop()!r} by its name. Rename it, or use fit_table.")
+    try:
+        # To read what stands before a tilde, formulaic evaluates it.
+        if any(token.kind.value == "operator" and {"~", "|"} & set(token.token) for token in tokenize(text)):
+            raise DataError(f"the formula's {cut(text)!r} has several parts. {_FORM}.")
+        _check_size(DefaultFormulaParser().get_ast(text), text)
+        parsed = Formula(text)
+    except DataError:
+        raise
+    # Formulaic has exceptions of its own and lets Python's through.
+    except Exception as error:
+        first = re.sub(r"⧛\[[\d;]*m|\x1b\[[\d;]*m|⧚", "", str(error)).splitlines() or [type(error).__name__]
+        raise DataError(f"the formula's {cut(text)!r} cannot be read: {first[0]}") from None
+    factors = {term: [factor for factor in term.factors if factor.eval_method.value != "literal"] for term in parsed}
+    terms = [_read_term(str(term), own, known) for term, own in factors.items() if own]
+    # That of numbers only is the constant.
+    if all(factors.values()):
+        raise DataError(f"the formula's {name} leave the constant out (0 or -1), which no method can. Drop that.")
+    return Side(ModelSpec.from_spec(parsed, na_action="ignore", output="pandas"), tuple(terms))
 
 
-def _columns(terms: Iterable[Term]) -> list[str]:
-    return [name for term in terms for name in term.columns]
+def _check_size(tree: Any, text: str) -> None:
+    """Refuse sums, products and powers of terms that would be expanded into too many, before they are."""
+    nodes = [tree]
+    for node in nodes:
+        # What has no arguments is a name, a number or an expression.
+        nodes += [part for part in getattr(node, "args", ()) if hasattr(part, "args")]
+    counts: dict[int, int] = {}
+    for node in reversed(nodes):
+        parts = [counts.get(id(part), 1) for part in getattr(node, "args", ())]
+        operator = str(getattr(node, "operator", "+"))
+        if operator in ("**", "^"):
+            power = str(node.args[1])
+            if power not in "123456789":
+                raise DataError(f"the formula's {cut(text)!r} has a power above {_MAX_POWER} or no number. Use fewer.")
+            counts[id(node)] = parts[0] ** int(power)
+        else:
+            counts[id(node)] = sum(parts) + (0 if operator in ("+", "-") else math.prod(parts))
+        if counts[id(node)] > _MAX_TERMS:
+            raise DataError(f"the formula's {cut(text)!r} has more than {_MAX_TERMS} terms. Use fewer, or fit_table.")
 
 
-def _names(terms: Iterable[Term]) -> list[str]:
-    return [term.name for term in terms]
+def _read_term(name: str, factors: Sequence[Any], known: Sequence[str]) -> Term:
+    read = tuple(_read_factor(factor, known) for factor in factors)
+    if len(read) > _MAX_FACTORS:
+        raise DataError(f"the formula's term {cut(name)!r} has {len(read)} factors, more than {_MAX_FACTORS}.")
+    if not any(factor.columns for factor in read):
+        raise DataError(f"the formula's term {name!r} uses no column of the table. Leave it out.")
+    return Term(name, read, read[0].column if len(read) == 1 else None)
 
 
-def _is_categorical(column: Column) -> bool:
-    return column.categorical or holds_words(column)
+def _read_factor(factor: Any, known: Sequence[str]) -> Factor:
+    if factor.eval_method.value != "lookup":
+        return _Expression(factor.expr, known).factor()
+    check_known(factor.expr, known)
+    return Factor(factor.expr, True, (factor.expr,))
 
 
-def _levels(terms: Sequence[Term], table: Table) -> dict[str, tuple[Level, ...]]:
+class _Expression:
+    """One expression: what it uses and makes, once all of it is found harmless; odd names in it stand in backticks."""
+
+    def __init__(self, text: str, known: Sequence[str]) -> None:
+        self.text, self.known = text, known
+        # Which identifiers stand for oddly named columns.
+        self.aliases: dict[str, str] = {}
+        self.columns: dict[str, None] = {}
+        self.numbers: dict[str, None] = {}
+        self.width = 1
+
+    def factor(self) -> Factor:
+        """The factor of a term that it is."""
+        from formulaic.utils.code import sanitize_variable_names
+
+        try:
+            # The very tree that formulaic evaluates.
+            code = sanitize_variable_names(self.text, dict.fromkeys(self.known, 0), self.aliases)
+            tree = ast.parse(code, mode="eval").body
+            self.check(tree)
+        except DataError:
+            raise
+        except (SyntaxError, ValueError, RecursionError, MemoryError, IndexError) as error:
+            raise DataError(f"the formula's {cut(self.text)!r} cannot be read: {error}.") from None
+        is_levels = isinstance(tree, ast.Call) and ast.unparse(tree.func) == "C"
+        levels_of = next(iter(self.columns)) if is_levels else None
+        return Factor(self.text, False, tuple(self.columns), tuple(self.numbers), levels_of, self.width)
+
+    def check(self, node: ast.expr, *, as_number: bool = True) -> None:
+        """Refuse what is not on the list; a name or a text that is not used as a number may hold words."""
+        match node:
+            case ast.Name():
+                name = self.aliases.get(node.id, node.id)
+                check_known(name, self.known)
+                self.columns[name] = None
+                if as_number:
+                    self.numbers[name] = None
+            case ast.Constant(value=value) if isinstance(value, int | float if as_number else int | float | str):
+                pass
+            case ast.UnaryOp() if isinstance(node.op, _SIGNS):
+                self.check(node.operand)
+            case ast.BinOp(op=ast.Pow()):
+                # Powers of constants may be numbers without end.
+                power = _literal(node.right)
+                small = isinstance(power, int | float) and abs(power) <= _MAX_POWER
+                if not small or not any(isinstance(part, ast.Name) for part in ast.walk(node.left)):
+                    self.refuse(f"has a power other than of a column to a number up to {_MAX_POWER}")
+                self.check(node.left)
+            case ast.BinOp() if isinstance(node.op, _OPERATORS):
+                self.check(node.left)
+                self.check(node.right)
+            case ast.Compare(ops=[operator]) if isinstance(operator, _COMPARISONS):
+                self.width *= 2
+                self.check(node.left, as_number=False)
+                self.check(node.comparators[0], as_number=False)
+            case ast.Call():
+                self.check_call(node)
+            case _:
+                self.refuse(f"has {cut(ast.unparse(node), 40)!r}")
+
+    def check_call(self, node: ast.Call) -> None:
+        """A function on the list, with arguments that are expressions, or settings that are written out."""
+        name = ast.unparse(node.func)
+        function = getattr(np, name.removeprefix("np."), None) if name.startswith("np.") else None
+        # A function with a signature does not handle each row by itself.
+        by_row = isinstance(function, np.ufunc) and function.signature is None
+        if not by_row and name not in _FUNCTIONS | _TRANSFORMS | {"np.clip", "np.where"}:
+            self.refuse(f"calls {cut(name, 40)}")
+        if not node.args or any(keyword.arg not in _ARGUMENTS for keyword in node.keywords):
+            self.refuse(f"calls {name} with no argument or one that it may not have")
+        if name == "C":
+            if len(node.args) > 1 or node.keywords or not isinstance(node.args[0], ast.Name):
+                raise DataError(f"the formula's {self.text!r}: C() takes one column of the table and nothing else.")
+            return self.check(node.args[0], as_number=False)
+        given = dict.fromkeys(node.args[1:], "") | {keyword.value: str(keyword.arg) for keyword in node.keywords}
+        if name in _SPLINES:
+            self.check_settings(name, [_literal(value) for value, argument in given.items() if argument not in _BOUNDS])
+        self.check(node.args[0])
+        for value, argument in given.items():
+            if not argument or _literal(value) is ...:
+                self.check(value)
+        return None
+
+    def check_settings(self, name: str, settings: Sequence[Any]) -> None:
+        """What decides how many columns a spline or a polynomial makes."""
+        # Knots and a degree, which is 3 by default, with a constant.
+        width = 4.0
+        for value in settings:
+            if value is ...:
+                self.refuse(f"gives {name} a setting that is computed")
+            size = len(value) if isinstance(value, list | tuple) else value
+            if isinstance(size, int | float):
+                if not 1 <= size <= _MAX_SETTING and not isinstance(size, bool):
+                    self.refuse(f"has a setting below 1 or above {_MAX_SETTING}")
+                width += size
+        self.width *= math.ceil(width)
+
+    def refuse(self, what: str) -> NoReturn:
+        """An error that says what formulas may call."""
+        allowed = ", ".join([*sorted(_FUNCTIONS), *sorted(_TRANSFORMS)])
+        raise DataError(
+            f"the formula's {cut(self.text)!r} {what}, which formulas may not. They may call functions of numpy by "
+            f"row, such as np.log, and {allowed}. Compute anything else as a column of the table first."
+        )
+
+
+def _literal(node: ast.expr) -> Any:
+    """The value of what is written out; an ellipsis for what is computed."""
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError):
+        return ...
+
+
+def _levels(side: Side, table: Table) -> dict[str, tuple[Level, ...]]:
     """The levels of each column that terms use as categories."""
-    used, marked = set(_columns(terms)), set[str]().union(*(term.marked for term in terms))
     return {
-        column.name: ordered_levels(category_entries(column, covariate_label(column.name)))
+        column.name: ordered_levels(category_entries(column._replace(role="covariates")))
         for column in table.columns
-        if column.name in used and (column.name in marked or _is_categorical(column))
+        if column.name in side.columns and (column.name in side.marked or is_categorical(column))
     }
 
 
@@ -194,35 +449,43 @@ def _check_width(terms: Sequence[Term], levels: Mapping[str, Sequence[Level]], s
             raise DataError(f"{where} by the term {cut(term.name)!r}. Use fewer levels, degrees or interactions.")
 
 
-def _side(terms: Sequence[Term], text: str, table: Table, *, as_indicators: Iterable[str] = ()) -> tuple[Table, Any]:
-    """The columns of one side, and formulaic's specification of what it computed of them.
+def _side_table(side: Side, table: Table, *, spec: Any = None, as_indicators: Iterable[str] = ()) -> tuple[Table, Any]:
+    """The columns of one side, those of the table as they are, and formulaic's specification of the computed ones.
 
-    Levels of the columns in `as_indicators` become indicators of all but the first.
+    `spec` is an earlier specification. Levels of the columns in `as_indicators` become indicators of all but the first.
     """
-    shown = [term._replace(column=None) if (term.column or "") in as_indicators else term for term in terms]
-    if all(term.column is not None for term in shown):
-        return _assembled(shown, table, None), None
-    matrix = _computed(text, table, terms)
-    return _assembled(shown, table, matrix), matrix.model_spec
+    columns = {column.name: column for column in table.columns}
+    terms = [term._replace(column=None) if (term.column or "") in as_indicators else term for term in side.terms]
+    read: list[Column] = []
+    matrix: Any = (
+        None if all(term.column is not None for term in terms) else _computed(spec or side.parsed, table, side)
+    )
+    places = {} if matrix is None else {str(term): place for term, place in matrix.model_spec.term_slices.items()}
+    for term in terms:
+        if term.column is None:
+            part = matrix.iloc[:, places[term.name]]
+            read += [Column(str(name), np.asarray(part.iloc[:, i])) for i, name in enumerate(part.columns)]
+        elif term.factors[0].is_column:
+            read.append(columns[term.column])
+        else:
+            # C() of a column.
+            read.append(columns[term.column]._replace(name=term.name, categorical=True, source=term.column))
+    return Table(tuple(read), table.n_rows, bool(read), table.index), None if matrix is None else matrix.model_spec
 
 
-def _computed(spec: Any, table: Table, terms: Sequence[Term]) -> Any:
-    """Formulaic's matrix of a formula's text, or of an earlier matrix's specification.
-
-    The text must have been through `read_terms`: formulaic evaluates it as Python.
-    """
+def _computed(spec: Any, table: Table, side: Side) -> Any:
+    """Formulaic's matrix of a side as it was read, or of an earlier matrix's specification."""
     import pandas as pd
     from formulaic.materializers import PandasMaterializer
 
-    factors = [factor for term in terms for factor in term.factors]
-    numbers = {name: factor.text for factor in factors for name in factor.numbers}
-    measured = {name for factor in factors if factor.levels_of is None for name in factor.columns}
+    numbers = {name: factor.text for factor in side.factors for name in factor.numbers}
+    measured = {name for factor in side.factors if factor.levels_of is None for name in factor.columns}
     entries: dict[str, Any] = {}
     for column in table.columns:
         values = column.values
         if values.ndim > 1:
             raise DataError(f"column {column.name!r} is an array, which formulas cannot transform. Use fit_table.")
-        if _is_categorical(column):
+        if is_categorical(column):
             if column.name in numbers:
                 text = numbers[column.name]
                 raise DataError(f"the formula's {cut(text)!r} computes with {column.name!r}, which holds words.")
@@ -232,38 +495,16 @@ def _computed(spec: Any, table: Table, terms: Sequence[Term]) -> Any:
             values = values.astype(np.float64)
         entries[column.name] = values
     frame = pd.DataFrame(entries, index=pd.RangeIndex(table.n_rows))
-    options = {"na_action": "ignore", "output": "pandas"} if isinstance(spec, str) else {}
-    functions = {name: getattr(np, name) for name in FUNCTIONS}
+    functions = {name: getattr(np, name) for name in _FUNCTIONS}
     try:
         # Numbers that are not finite are reported with their column's name when the data are validated.
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
-            return PandasMaterializer(frame, context=functions).get_model_matrix(spec, **options)
+            return PandasMaterializer(frame, context=functions).get_model_matrix(spec)
     # A transform may raise anything on data it cannot take.
     except Exception as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(f"a term of the formula cannot be computed: {first}") from error
-
-
-def _assembled(terms: Sequence[Term], table: Table, matrix: Any) -> Table:
-    """The terms' columns: those of the table as they are, and those of formulaic's matrix."""
-    raw = {column.name: column for column in table.columns}
-    slices = {} if matrix is None else _slices(matrix.model_spec)
-    columns: list[Column] = []
-    for term in terms:
-        if term.column is not None:
-            column, marked = raw[term.column], bool(term.marked)
-            source = column.name if marked else ""
-            columns.append(Column(term.name, column.values, column.categorical or marked, source))
-        else:
-            part = matrix.iloc[:, slices[term.name]]
-            columns += [Column(str(name), np.asarray(part.iloc[:, i])) for i, name in enumerate(part.columns)]
-    return Table(tuple(columns), table.n_rows, bool(columns), table.index)
-
-
-def _slices(spec: Any) -> dict[str, slice]:
-    """Where the columns of each term are in formulaic's matrix."""
-    return {str(term): place for term, place in spec.term_slices.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,45 +526,32 @@ class FormulaFile:
 
 def formula_file(reader: FormulaReader) -> FormulaFile | None:
     """The reader as plain values; None if they would not give the same reader again."""
+    side, words = reader.side, tuple(sorted(reader.words))
     try:
-        file = FormulaFile(
-            tuple(dict.fromkeys(_columns(reader.terms))),
-            _plain(reader.terms),
-            dict(reader.levels),
-            tuple(sorted(reader.words)),
-            () if reader.spec is None else tuple(_learnt(reader.spec.transform_state)),
-        )
+        state = () if reader.spec is None else tuple(_learnt(reader.spec.transform_state))
+        file = FormulaFile(side.columns, side.plain, dict(reader.levels), words, state)
         again = formula_reader(file)
     except DataError:
         return None
-    return file if again.terms == reader.terms and again.names == reader.names else None
+    return file if again.side.terms == side.terms and again.names == reader.names else None
 
 
 def formula_reader(file: FormulaFile) -> FormulaReader:
     """The reader of plain values that anyone may have written; those that no formula gives are refused."""
     parts = [":".join(f"`{text}`" if is_column else f"{{{text}}}" for text, is_column in term) for term in file.terms]
     text = " + ".join(["1", *parts])
-    if len(text) > _MAX_CHARACTERS:
-        raise DataError(f"the saved formula is longer than {_MAX_CHARACTERS} letters.")
-    terms = read_terms(text, "covariates", file.columns) if file.terms else ()
-    if _plain(terms) != file.terms:
-        raise DataError("the terms of the saved formula are not those that it says.")
-    if file.columns != tuple(dict.fromkeys(_columns(terms))):
-        raise DataError("the columns of the saved formula are not those of its terms.")
+    if len(text) > _MAX_SAVED:
+        raise DataError(f"the saved formula is longer than {_MAX_SAVED} letters.")
+    side = _read_side(text, file.columns, "covariates")
+    if side.plain != file.terms or side.columns != file.columns:
+        raise DataError("the terms and columns of the saved formula are not those that it says.")
     if not set(file.words) <= set(file.levels) <= set(file.columns) or not all(file.levels.values()):
         raise DataError("the saved formula's levels are not those of its columns.")
-    _check_width(terms, file.levels, "covariates")
-    spec = None
-    if any(term.column is None for term in terms):
-        spec = _computed(text, _made_up(file), terms).model_spec
-        spec = spec.update(transform_state=_restored(file.state, spec.transform_state))
-    elif file.state:
-        raise DataError("the saved formula has the state of a transform, and none of its terms is one.")
-    return FormulaReader(terms, file.levels, spec, frozenset(file.words))
-
-
-def _plain(terms: Iterable[Term]) -> tuple[tuple[tuple[str, bool], ...], ...]:
-    return tuple(tuple((factor.text, factor.is_column) for factor in term.factors) for term in terms)
+    _check_width(side.terms, file.levels, "covariates")
+    table, spec = _side_table(side, _made_up(file))
+    state = _restored(file.state, {} if spec is None else spec.transform_state)
+    spec = None if spec is None else spec.update(transform_state=state)
+    return FormulaReader(side, table.names, file.levels, spec, frozenset(file.words))
 
 
 def _made_up(file: FormulaFile) -> Table:
@@ -334,7 +562,7 @@ def _made_up(file: FormulaFile) -> Table:
         if name in file.levels:
             is_words = name in file.words
             kept = np.array(file.levels[name], dtype=object if is_words else None)
-            columns.append(Column(name, kept[np.arange(n) % len(kept)], is_words))
+            columns.append(Column(name, kept[np.arange(n) % len(kept)], categorical=is_words))
         else:
             columns.append(Column(name, np.linspace(0.1, 0.9, n)))
     return Table(tuple(columns), n, True)
@@ -356,10 +584,10 @@ def _learnt(state: Mapping[Any, Any], path: Path = ()) -> Iterator[tuple[Path, S
             raise DataError(f"a transform keeps a {type(value).__name__}, which cannot be saved.")
 
 
-def _restored(state: Iterable[tuple[Path, State]], made_up: Mapping[str, Any]) -> dict[str, Any]:
+def _restored(state: Sequence[tuple[Path, State]], made_up: Mapping[str, Any]) -> dict[str, Any]:
     """The transforms' state; under the names, and of the types, that they have when they learn from made-up data."""
-    expected = Counter((path, type(value)) for path, value in _learnt(made_up))
-    if Counter((path, type(value)) for path, value in state) != expected:
+    expected = {path: type(value) for path, value in _learnt(made_up)}
+    if len(state) != len(expected) or {path: type(value) for path, value in state} != expected:
         raise DataError("the saved formula's state is not that of its transforms.")
     restored: dict[Any, Any] = {name: {} for name in made_up}
     for path, value in state:

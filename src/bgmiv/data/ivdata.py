@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.data.blocks import BlockKind, BlockSpec, Declaration, category_entries, covariate_label, is_flag, plan_blocks
-from bgmiv.data.messages import FloatArray, counted, finite_columns, listed, naming_rows, role_label, setting, warn_user
-from bgmiv.data.schema import RoleKind, Schema, Variable, encode, read_role, with_levels
-from bgmiv.data.table import (
+from bgmiv.data.blocks import BlockKind, BlockSpec, Declaration, category_entries, encode, is_flag, plan_blocks
+from bgmiv.data.messages import (
     Column,
+    FloatArray,
+    counted,
+    finite_columns,
+    listed,
+    naming_rows,
+    quoted,
+    role_label,
+    setting,
+    shown,
+    warn_user,
+)
+from bgmiv.data.schema import RoleKind, Schema, Variable, read_role, with_levels
+from bgmiv.data.table import (
     Missing,
     Table,
     check_same_rows,
+    first_index,
     read_column,
     read_columns,
     select_columns,
@@ -24,7 +36,7 @@ from bgmiv.data.table import (
 )
 from bgmiv.errors import ConfigError, DataError, FitWarning, KindWarning, printable
 
-__all__ = ["Covariance", "IVData", "checked_sampling", "from_frame"]
+__all__ = ["Covariance", "IVData", "check_names", "column_arguments", "from_frame"]
 
 Covariance = Literal["auto", "classical", "robust", "cluster"]
 """What standard errors and tests allow for: errors of equal variance, of any variance, or dependent within groups."""
@@ -33,10 +45,16 @@ _ARRAYS = ("outcome", "treatment", "covariates", "instruments", "weights", "grou
 _FLOAT32_TINY = float(np.finfo(np.float32).tiny)
 # Rows at which two columns are compared before all of them are.
 _N_PROBES = 64
-# Roles that weights and clusters may not have besides. Clustering on a covariate or an instrument is common, and so
-# is a covariate that decides the sampling.
-_FORBIDDEN = {"sample_weight": ("outcome", "treatment", "instruments"), "clusters": ("outcome", "treatment")}
-_CLUSTERINGS = ("clusters", "second clusters")
+# Roles whose columns another may not have. Clustering on a covariate or an instrument is common, and so is a covariate
+# that decides the sampling.
+_FORBIDDEN = {
+    "treatment": ("outcome",),
+    "instruments": ("outcome", "treatment"),
+    "covariates": ("outcome", "treatment", "instruments"),
+    "sample_weight": ("outcome", "treatment", "instruments"),
+    "clusters": ("outcome", "treatment"),
+    "second clusters": ("outcome", "treatment"),
+}
 # Columns that are looked at one by one, as opposed to pixels and embeddings, and how many of them at most.
 _PLAIN = (BlockKind.continuous, BlockKind.binary, BlockKind.categorical)
 _MAX_DETERMINING = 500
@@ -149,58 +167,66 @@ class IVData:
         """
         if covariance not in get_args(Covariance):
             raise ConfigError(f"covariance must be one of {', '.join(get_args(Covariance))}, got {covariance!r}.")
-        outcome_column, outcome_table = read_column(outcome, "outcome")
-        treatment_column, treatment_table = read_column(treatment, "treatment")
-        tables = {"outcome": outcome_table, "treatment": treatment_table}
-        tables["instruments"] = _read_instruments(instruments)
-        table = read_columns({} if covariates is None else covariates, "covariates", "covariate")
-        if table.columns:
-            tables["covariates"] = table
-        columns = {} if sample_weight is None else {"sample_weight": read_column(sample_weight, "sample_weight")}
-        columns |= {} if clusters is None else _read_clusterings(clusters)
-        _check_rows(tables | {name: table for name, (_, table) in columns.items()})
-        _check_names(tables)
+        roles = {"outcome": read_column(outcome, "outcome"), "treatment": read_column(treatment, "treatment")}
+        roles["instruments"] = _read_instruments(instruments)
+        known = read_columns({} if covariates is None else covariates, "covariates")
+        roles |= {"covariates": known} if known.columns else {}
+        clusterings = {} if clusters is None else _read_clusterings(clusters)
+        sampling = (
+            clusterings
+            if sample_weight is None
+            else clusterings | {"sample_weight": read_column(sample_weight, "sample_weight")}
+        )
+        _check_rows(roles | sampling)
+        check_names({role: table.names if table.named else () for role, table in (roles | sampling).items()})
 
-        y, outcome_variable = read_role(outcome_column, "outcome", outcome_kind)
-        x, treatment_variable = read_role(treatment_column, "treatment", treatment_kind)
-        for argument, values, variable in (("outcome", y, outcome_variable), ("treatment", x, treatment_variable)):
-            _check_varies(values[:, None], [role_label(argument, variable.name)])
-        labels = [f"instruments column {name!r}" for name in tables["instruments"].names]
-        w = finite_columns([column.values for column in tables["instruments"].columns], labels, _INDICATORS)
-        _check_varies(w, labels)
-
-        known = tables.get("covariates", Table((), len(y), False))
+        kinds = {"outcome": outcome_kind, "treatment": treatment_kind}
+        values: dict[str, FloatArray] = {}
+        variables: dict[str, Variable] = {}
+        for role, kind in kinds.items():
+            (column,) = roles[role].columns
+            values[role], variables[role] = read_role(column, kind)
+            _check_varies(values[role][:, None], [column.label])
+        y, x = values.values()
+        w = finite_columns(roles["instruments"].columns, _INDICATORS)
+        _check_varies(w, [column.label for column in roles["instruments"].columns])
         layout = plan_blocks(known, blocks)
-        v = encode(known, layout)
+        v = encode(known._replace(n_rows=len(y)), layout)
         for block in layout:
             if block.levels is not None and len(block.levels) == 1:
-                label = covariate_label(block.name)
-                raise DataError(f"{label} is constant, {block.levels[0]!r} in every row, and tells nothing. Drop it.")
+                have = f"{role_label('covariates', block.name)} is constant, {block.levels[0]!r} in every row"
+                raise DataError(f"{have}, and tells nothing. Drop it.")
             if block.kind in (BlockKind.continuous, BlockKind.binary):
-                labels = [covariate_label(name) for name in block.flat_names]
+                labels = [role_label("covariates", name) for name in block.flat_names]
                 _check_varies(v[:, block.start : block.stop], labels, "Drop it.")
-        roles = (("outcome", outcome_column, outcome_kind), ("treatment", treatment_column, treatment_kind))
-        _tell_binary({role: column for role, column, kind in roles if kind == "auto"}, known.columns, blocks or {})
-        schema = Schema(outcome_variable, treatment_variable, tables["instruments"].names, layout, known.named)
-        _check_overlap(y, x, v, w, schema)
-        _check_sampling(columns, tables, {"outcome": y[:, None], "treatment": x[:, None], "instruments": w})
-        sampling = {name: column for name, (column, _) in columns.items()}
-        counts = _read_weights(sampling["sample_weight"]) if "sample_weight" in sampling else None
-        used = slice(None) if counts is None else counts > 0
+        _tell_binary([roles[role].columns[0] for role in kinds if kinds[role] == "auto"], known.columns, blocks or {})
+        schema = Schema(**variables, instruments=roles["instruments"].names, blocks=layout, named=known.named)
+        columns = [(role, roles[role].columns[0].label, values[role]) for role in kinds]
+        columns += [("instruments", column.label, w[:, i]) for i, column in enumerate(roles["instruments"].columns)]
+        _check_same_numbers(columns, "covariates", v, [role_label("covariates", name) for name in schema.flat_names])
+        for i, (role, label, numbers) in enumerate(columns):
+            _check_same_numbers(columns[:i], role, numbers[:, None], [label])
+        for role, table in sampling.items():
+            (column,) = table.columns
+            if column.values.dtype.kind in "biuf":
+                _check_same_numbers(columns, role, column.values[:, None], [column.label])
+        weighting = sampling.get("sample_weight")
+        weights = None if weighting is None else _read_weights(weighting.columns[0])
+        used = slice(None) if weights is None else weights > 0
         _check_determined(y[used], x[used], v[used], w[used], schema)
-        codes = [(_read_clusters(sampling[name]), sampling[name].name) for name in _CLUSTERINGS if name in sampling]
-        codes.sort(key=lambda each: int(each[0].max()))
-        first, second = [*codes, (None, ""), (None, "")][:2]
+        groups = [(_read_clusters(table.columns[0]), table.names[0]) for table in clusterings.values()]
+        groups.sort(key=lambda each: int(each[0].max()))
+        first, second = [*groups, (None, ""), (None, "")][:2]
         return cls(
             *(y, x, v, w, schema),
-            weights=counts,
+            weights=weights,
             groups=first[0],
-            weights_name=sampling["sample_weight"].name if "sample_weight" in sampling else "",
+            weights_name="" if weighting is None else weighting.names[0],
             groups_name=first[1],
             second_groups=second[0],
             second_groups_name=second[1],
             covariance=covariance,
-            index=next((table.index for table in tables.values() if table.index is not None), None),
+            index=first_index(roles.values()),
         )
 
     @property
@@ -264,45 +290,57 @@ def from_frame(
             instruments too.
         **options: treatment_kind, outcome_kind and covariance, as in `IVData.from_arrays`.
     """
-    asked = {"instruments": _names(instruments, "instruments"), "covariates": _names(covariates, "covariates")}
     for argument, name in (("outcome", outcome), ("treatment", treatment)):
         if not isinstance(name, str):
             raise DataError(f"{argument} must be the name of a column of the table, got {name!r}.")
-    sampling = checked_sampling(sample_weight, clusters, {"outcome": [outcome], "treatment": [treatment], **asked})
-    used = (outcome, treatment, *asked["instruments"], *asked["covariates"])
-    used += tuple(name for names in sampling.values() for name in names)
-    table = without_missing(select_columns(data, used), missing)
-    options |= {argument: table.part(names) for argument, names in sampling.items()}
-    known = table.part(asked["covariates"])
-    known = known._replace(columns=tuple(with_levels(column, blocks or ()) for column in known.columns))
-    return IVData.from_arrays(
-        table.part([outcome]),
-        table.part([treatment]),
-        instruments=table.part(asked["instruments"]),
-        covariates=known if known.columns else None,
-        blocks=blocks,
-        **options,
+    names = column_arguments(
+        outcome=outcome,
+        treatment=treatment,
+        instruments=instruments,
+        covariates=covariates,
+        sample_weight=sample_weight,
+        clusters=clusters,
     )
+    table = without_missing(select_columns(data, [name for each in names.values() for name in each]), missing)
+    given: dict[str, Any] = {argument: table.part(each) for argument, each in names.items()}
+    if "covariates" in given:
+        columns = tuple(with_levels(column, blocks or ()) for column in given["covariates"].columns)
+        given["covariates"] = given["covariates"]._replace(columns=columns)
+    return IVData.from_arrays(**given, blocks=blocks, **options)
 
 
-def _tell_binary(roles: Mapping[str, Column], covariates: Sequence[Column], blocks: Mapping[str, Declaration]) -> None:
+def column_arguments(**arguments: Any) -> dict[str, tuple[str, ...]]:
+    """The names of columns, one or several each, that those of the arguments hold which are not None."""
+    names: dict[str, tuple[str, ...]] = {}
+    for argument, given in arguments.items():
+        if given is None:
+            continue
+        several = isinstance(given, Iterable) and not isinstance(given, str)
+        names[argument] = tuple(given) if several else (given,)
+        for name in names[argument]:
+            if not isinstance(name, str):
+                raise DataError(f"{argument} must be names of columns of the table, got {shown(name)} among them.")
+            if names[argument].count(name) > 1:
+                raise DataError(f"{argument} name the column {name!r} twice. Name it once.")
+    return names
+
+
+def _tell_binary(roles: Sequence[Column], covariates: Sequence[Column], blocks: Mapping[str, Declaration]) -> None:
     """One line on all undeclared columns of numbers that were taken for binary."""
     declared = set(blocks)
     for spec in blocks.values():
         declared.update(spec.columns or () if isinstance(spec, BlockSpec) else ())
+    told = [(column.label, setting(f"{column.role}_kind", "continuous")) for column in roles if is_flag(column)]
     flags = [column.name for column in covariates if column.name not in declared and is_flag(column)]
-    labels = {f"{role}_kind": role_label(role, column.name) for role, column in roles.items() if is_flag(column)}
-    fixes = [setting(argument, "continuous") for argument in labels]
     if flags:
-        labels["blocks"] = f"covariates {listed(map(repr, flags))}"
-        fixes.append(setting("blocks", "continuous", flags[0]))
-    if labels:
-        which, how = "; ".join(labels.values()), " or ".join(fixes)
+        told.append((f"covariates {quoted(flags, 5)}", setting("blocks", "continuous", flags[0])))
+    if told:
+        which, how = "; ".join(label for label, _ in told), " or ".join(fix for _, fix in told)
         warn_user(f"taken as binary, for they hold only 0 and 1: {which}. To change it say {how}.", KindWarning)
 
 
 def _read_instruments(instruments: Any) -> Table:
-    table = None if instruments is None else read_columns(instruments, "instruments", "instrument")
+    table = None if instruments is None else read_columns(instruments, "instruments")
     if table is None or not table.columns:
         raise DataError("instruments are missing: there must be at least one. Pass one or more columns.")
     for column in table.columns:
@@ -333,30 +371,22 @@ def _check_varies(values: FloatArray, labels: Sequence[str], fix: str = "Use one
         )
 
 
-def _check_names(tables: Mapping[str, Table]) -> None:
-    """Refuse a name that came with two arguments."""
-    seen: dict[str, str] = {}
-    for argument, table in tables.items():
-        names = table.names if table.named else ()
-        for name in (name for name in names if name in seen):
-            role = "among the covariates" if argument == "covariates" else f"as {argument}"
-            raise DataError(f"{name!r} is given both as {seen[name]} and {role}. Drop one of them.")
-        seen.update(dict.fromkeys(names, argument))
+def check_names(roles: Mapping[str, Iterable[str]]) -> None:
+    """Refuse a column that two roles have that may not share one."""
+    for role, others in _FORBIDDEN.items():
+        for other in others:
+            for name in set(roles.get(role, ())) & set(roles.get(other, ())):
+                raise DataError(f"{name!r} is given both as {role} and as {other}. Use another column for one of them.")
 
 
-def _check_overlap(y: FloatArray, x: FloatArray, v: FloatArray, w: FloatArray, schema: Schema) -> None:
-    """Refuse columns with the same numbers in two roles."""
-    columns = [(role_label("outcome", schema.outcome.name), y), (role_label("treatment", schema.treatment.name), x)]
-    columns += [(role_label("instrument", name), w[:, i]) for i, name in enumerate(schema.instruments)]
-    for i, (label, values) in enumerate(columns):
-        # Instruments are compared with the outcome and the treatment, not with one another.
-        for other, others in columns[: min(i, 2)]:
-            if _find_equal(values, others[:, None]) is not None:
-                raise DataError(f"{label} is identical to {other} in every row. Pass the right columns.")
-        position = _find_equal(values, v)
+def _check_same_numbers(
+    columns: Iterable[tuple[str, str, FloatArray]], role: str, matrix: NDArray[Any], labels: Sequence[str]
+) -> None:
+    """Refuse a matrix of a role one of whose columns has the numbers of a column (role, label, numbers) it may not."""
+    for other, label, values in columns:
+        position = _find_equal(values, matrix) if other in _FORBIDDEN[role] else None
         if position is not None:
-            name = schema.flat_names[position]
-            raise DataError(f"{label} is identical to covariates column {name!r} in every row. Drop the covariate.")
+            raise DataError(f"{labels[position]} is identical to {label} in every row. Pass the right columns.")
 
 
 def _check_determined(y: FloatArray, x: FloatArray, v: FloatArray, w: FloatArray, schema: Schema) -> None:
@@ -376,14 +406,18 @@ def _check_determined(y: FloatArray, x: FloatArray, v: FloatArray, w: FloatArray
     n_columns = 1 + n_instruments + len(plain)
     if n < n_columns + 2 or n_columns > _MAX_DETERMINING:
         return
-    instruments = [role_label("instrument", name) for name in schema.instruments]
-    covariates = [covariate_label(schema.flat_names[j]) for j in plain]
-    eps = max(float(np.finfo(values.dtype).eps) for values in (y, x, v, w))
+    covariates = [role_label("covariates", schema.flat_names[j]) for j in plain]
+    instruments = [role_label("instruments", name) for name in schema.instruments]
     outcome, treatment = role_label("outcome", schema.outcome.name), role_label("treatment", schema.treatment.name)
+    eps = max(float(np.finfo(values.dtype).eps) for values in (y, x, v, w))
     advice = "Drop the column that was computed from it, or that it was computed from."
 
-    exogenous = [(v, plain)]
-    everything = [(w, list(range(n_instruments))), *exogenous]
+    def exogenous(rows: Any) -> FloatArray:
+        return np.asarray(v[rows][:, plain], np.float64)
+
+    def everything(rows: Any) -> FloatArray:
+        return np.column_stack([w[rows], exogenous(rows)]).astype(np.float64)
+
     for part in schema.outcome.columns(y).T if plain else ():
         if determined := _explained(part, exogenous, covariates, _EXPLAINED, eps):
             why = "so the treatment has nothing to explain"
@@ -404,28 +438,24 @@ def _check_determined(y: FloatArray, x: FloatArray, v: FloatArray, w: FloatArray
 
 
 def _explained(
-    part: FloatArray, parts: Sequence[tuple[FloatArray, list[int]]], labels: Sequence[str], limit: float, eps: float
+    part: FloatArray, columns_at: Callable[[Any], FloatArray], labels: Sequence[str], limit: float, eps: float
 ) -> tuple[str, float] | None:
-    """Which columns of matrices predict a column but for this share of its standard deviation, and what they leave."""
-    part = part.astype(np.float64)
-
-    def design(rows: NDArray[np.intp] | slice) -> NDArray[np.float64]:
-        chosen = [matrix[rows][:, columns] for matrix, columns in parts]
-        return np.column_stack([np.ones(len(part[rows])), *chosen]).astype(np.float64)
-
-    # Some rows nearly always show that they do not; all of them are needed to show that they do.
-    n_some = min(len(part), 4 * (len(labels) + 1) + 1000)
-    some = np.linspace(0, len(part) - 1, n_some).astype(np.intp)
-    few = design(some)
-    scale = np.maximum(np.abs(few).max(axis=0), np.finfo(np.float64).tiny)
-    coefficients = np.linalg.lstsq(few / scale, part[some], rcond=1e-12)[0] / scale
+    """Which columns predict another but for this share of its standard deviation, and what share they leave."""
+    n, part = len(part), part.astype(np.float64)
     most = limit * part.std() + 4.0 * eps * np.abs(part).max()
-    if np.sqrt(np.mean((part[some] - few @ coefficients) ** 2)) > most:
-        return None
-    left = float(np.sqrt(np.mean((part - design(slice(None)) @ coefficients) ** 2)))
-    if left > most:
-        return None
-    moved = np.abs(coefficients * few.std(axis=0))[1:]
+    some = np.linspace(0, n - 1, min(n, 4 * (len(labels) + 1) + 1000)).astype(np.intp)
+    few = columns_at(some)
+    scale = np.maximum(np.abs(few).max(axis=0), np.finfo(np.float64).tiny)
+    design = np.column_stack([np.ones(len(few)), few / scale])
+    constant, *slopes = np.linalg.lstsq(design, part[some], rcond=1e-12)[0]
+    coefficients = np.array(slopes) / scale
+    left = 0.0
+    # Some rows nearly always show that they do not; all of them are needed to show that they do.
+    for rows in (some, slice(None)):
+        left = float(np.sqrt(np.mean((part[rows] - constant - columns_at(rows) @ coefficients) ** 2)))
+        if left > most:
+            return None
+    moved = np.abs(coefficients * few.std(axis=0))
     names = [labels[i] for i in np.flatnonzero(moved > max(1e-6, limit) * moved.max()).tolist()]
     return listed(names), left / part.std()
 
@@ -443,15 +473,15 @@ def _find_equal(values: FloatArray, matrix: FloatArray) -> int | None:
 
 def _read_weights(column: Column) -> FloatArray:
     """Sample weights `(n,)` of mean one: numbers of at least zero, two or more of them positive."""
-    label = role_label("sample_weight", column.name)
-    values = finite_columns([column.values], [label])[:, 0].astype(np.float64)
+    values = finite_columns([column])[:, 0].astype(np.float64)
     if (values < 0).any():
         raise DataError(
-            f"{label}: {counted(values < 0, 'negative value')}. A weight says how many rows a row stands for: pass "
-            "numbers of at least 0."
+            f"{column.label}: {counted(values < 0, 'negative value')}. A weight says how many rows a row stands for: "
+            "pass numbers of at least 0."
         )
     if np.count_nonzero(values) < 2:
-        raise DataError(f"{label}: fewer than two rows have a positive weight. Give one to the rows to be used.")
+        fix = "Give one to the rows to be used."
+        raise DataError(f"{column.label}: fewer than two rows have a positive weight. {fix}")
     # The largest is divided out first, so that their sum does not overflow.
     values = values / values.max()
     return values / np.mean(values)
@@ -459,79 +489,20 @@ def _read_weights(column: Column) -> FloatArray:
 
 def _read_clusters(column: Column) -> NDArray[np.int64]:
     """The cluster of each row `(n,)` as a code from 0, in order of appearance; there are two or more."""
-    label = role_label("clusters", column.name)
-    codes: dict[Any, int] = {}
-    entries = category_entries(column, label)
-    found = np.array([codes.setdefault(entry, len(codes)) for entry in entries], dtype=np.int64)
+    entries = category_entries(column)
+    codes = {entry: i for i, entry in enumerate(dict.fromkeys(entries))}
     if len(codes) < 2:
-        raise DataError(f"{label}: every row is in one cluster, {entries[0]!r}. Pass at least two clusters, or none.")
-    return found
+        have = f"{column.label}: every row is in one cluster, {entries[0]!r}"
+        raise DataError(f"{have}. Pass at least two clusters, or none.")
+    return np.array([codes[entry] for entry in entries], dtype=np.int64)
 
 
-def _read_clusterings(clusters: Any) -> dict[str, tuple[Column, Table]]:
+def _read_clusterings(clusters: Any) -> dict[str, Table]:
     """One or two columns of clusters: one container, or a list of two columns."""
     pair = isinstance(clusters, list | tuple) and len(clusters) == 2 and all(np.ndim(each) == 1 for each in clusters)
-    if pair:
-        tables = [read_columns(each, "clusters", "clusters") for each in clusters]
-    else:
-        table = read_columns(clusters, "clusters", "clusters")
-        tables = [table._replace(columns=(column,), matrix=None) for column in table.columns]
-    if not 1 <= len(tables) <= 2 or any(len(table.columns) != 1 for table in tables):
+    read = [read_columns(each, "clusters") for each in (clusters if pair else [clusters])]
+    tables = [table._replace(columns=(column,)) for table in read for column in table.columns]
+    if not 1 <= len(tables) <= 2 or any(table.columns[0].values.ndim != 1 for table in tables):
         raise DataError("clusters must be one column, or two to cluster two ways. Pass a one-dimensional array or two.")
-    found = {}
-    for name, table in zip(_CLUSTERINGS, tables, strict=False):
-        column = table.columns[0] if table.named else table.columns[0]._replace(name=name)
-        if column.values.ndim != 1:
-            raise DataError(
-                f"{name} must be one column, got shape {column.values.shape}. Pass a one-dimensional array."
-            )
-        found[name] = column, table
-    return found
-
-
-def checked_sampling(
-    sample_weight: str | None, clusters: str | Sequence[str] | None, roles: Mapping[str, Iterable[str]]
-) -> dict[str, tuple[str, ...]]:
-    """The columns of sample weights and of clusters by argument; none may have a role that forbids it."""
-    given: dict[str, tuple[Any, ...]] = {} if sample_weight is None else {"sample_weight": (sample_weight,)}
-    if clusters is not None:
-        given["clusters"] = tuple(clusters) if isinstance(clusters, list | tuple) else (clusters,)
-    for argument, names in given.items():
-        for name in names:
-            if not isinstance(name, str):
-                raise DataError(f"{argument} must be the name of a column of the table, got {type(name).__name__}.")
-            for role in _FORBIDDEN[argument]:
-                if name in roles.get(role, ()):
-                    fix = f"Use another column for {argument}."
-                    raise DataError(f"{name!r} is given both as {argument} and as {role}. {fix}")
-        if argument == "clusters" and not (1 <= len(names) <= 2 and len(set(names)) == len(names)):
-            raise DataError(f"clusters must name one column, or two to cluster two ways, got {list(names)!r}.")
-    return given
-
-
-def _check_sampling(
-    sampling: Mapping[str, tuple[Column, Table]], tables: Mapping[str, Table], numbers: Mapping[str, FloatArray]
-) -> None:
-    """Refuse weights or clusters that are a column of a role that forbids it, by name or by numbers `(n, k)`."""
-    for name, (column, table) in sampling.items():
-        argument = "clusters" if name in _CLUSTERINGS else name
-        for role in _FORBIDDEN[argument]:
-            if table.named and tables[role].named and column.name in tables[role].names:
-                fix = f"Use another column for {argument}."
-                raise DataError(f"{column.name!r} is given both as {argument} and as {role}. {fix}")
-            plain = column.values.dtype.kind in "biuf"
-            if plain and _find_equal(column.values.astype(np.float64), numbers[role]) is not None:
-                label = role_label(argument, column.name)
-                raise DataError(f"{label}: identical to the {role} in every row. Pass the right column.")
-
-
-def _names(names: str | Sequence[str] | None, argument: str) -> tuple[str, ...]:
-    if names is None:
-        return ()
-    listed = (names,) if isinstance(names, str) else tuple(names)
-    for name in listed:
-        if not isinstance(name, str):
-            raise DataError(f"{argument} must be names of columns of the table, got {name!r} among them.")
-        if listed.count(name) > 1:
-            raise DataError(f"{argument} name the column {name!r} twice. Name it once.")
-    return listed
+    named = zip(("clusters", "second clusters"), tables, strict=False)
+    return {name: table if table.named else table.renamed(name) for name, table in named}

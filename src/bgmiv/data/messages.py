@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import math
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from contextvars import ContextVar, copy_context
-from typing import Any, ParamSpec, TypeVar
+from contextvars import ContextVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,21 +16,24 @@ from numpy.typing import NDArray
 from bgmiv.errors import BGMIVWarning, DataError, printable
 
 __all__ = [
+    "Column",
     "FloatArray",
     "check_binary",
     "check_finite",
-    "common_float",
     "counted",
+    "cut",
     "finite_columns",
-    "is_missing",
+    "float_matrix",
     "is_number",
     "is_zero_one",
     "listed",
+    "missing_rows",
     "name_rows",
     "name_settings",
     "naming_rows",
     "numeric",
     "plural",
+    "quoted",
     "role_label",
     "row_names",
     "setting",
@@ -44,6 +48,8 @@ T = TypeVar("T")
 _LARGEST = float(np.finfo(np.float32).max)
 _SHOWN = 5
 _TO_NUMBERS = "convert it to numbers first"
+# What messages call one column of a role.
+_ROLES = {"instruments": "instrument", "covariates": "covariates column", "data": "column"}
 # What messages call a row, and the number of each; without these, the position.
 _rows: ContextVar[tuple[str, NDArray[np.integer[Any]] | None] | None] = ContextVar("rows", default=None)
 
@@ -71,15 +77,44 @@ def name_settings(written: Callable[[str, object, str], str]) -> None:
     _setting.set(written)
 
 
-def role_label(argument: str, name: str) -> str:
-    """How messages call the outcome, the treatment or an instrument."""
-    return argument if name == argument else f"{argument} {name!r}"
+class Column(NamedTuple):
+    """A named column (n,), or (n, ...) for an array entry of a mapping.
+
+    `role` is the argument it came with. It is categorical if its dtype says so; `source` is its name in the table, if
+    that is another one.
+
+    >>> Column("educ", np.arange(3), "treatment").label, Column("age", np.arange(3), "covariates").label
+    ("treatment 'educ'", "covariates column 'age'")
+    """
+
+    name: str
+    values: NDArray[Any]
+    role: str = "data"
+    categorical: bool = False
+    source: str = ""
+
+    @property
+    def label(self) -> str:
+        """How messages call it."""
+        return role_label(self.role, self.name)
+
+
+def role_label(role: str, name: str) -> str:
+    """How messages call a column of a role."""
+    if name == role:
+        return role
+    return f"{_ROLES.get(role, role)} {name!r}"
 
 
 def listed(names: Iterable[object], max_shown: int = _SHOWN) -> str:
     """Names joined by commas, the first few if there are many."""
     texts = [str(name) for name in names]
     return ", ".join(texts[:max_shown]) + (", ..." if len(texts) > max_shown else "")
+
+
+def quoted(names: Iterable[object], max_shown: int = 10) -> str:
+    """Names in quotes, joined by commas, the first few if there are many."""
+    return listed(map(repr, names), max_shown)
 
 
 def plural(number: int, what: str) -> str:
@@ -90,13 +125,13 @@ def plural(number: int, what: str) -> str:
 def naming_rows(function: Callable[P, T]) -> Callable[P, T]:
     """A function inside which `name_rows` has effect, and no longer."""
 
-    def inside(*args: P.args, **kwargs: P.kwargs) -> T:
-        _rows.set(_rows.get() or ("row", None))
-        return function(*args, **kwargs)
-
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        return copy_context().run(inside, *args, **kwargs)
+        before = _rows.set(_rows.get() or ("row", None))
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _rows.reset(before)
 
     return run
 
@@ -136,17 +171,20 @@ def warn_user(message: str, category: type[Warning] = BGMIVWarning) -> None:
     warnings.warn(printable(message), category, stacklevel=depth)
 
 
-def is_missing(value: object) -> bool:
-    """Whether an entry of an object column stands for "no value": None, NaN, NaT or pandas' NA."""
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):
-        return True
-    return isinstance(value, float | np.floating) and bool(value != value)
+def missing_rows(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which rows have an entry that stands for "no value": None, NaN, NaT or pandas' NA."""
+    import pandas as pd
+
+    # Pandas does not know NumPy's types of raw bytes.
+    missing = pd.isna(values) if values.dtype.kind != "V" else np.zeros(values.shape, dtype=bool)
+    by_row = np.asarray(missing).reshape(len(values), math.prod(values.shape[1:]))
+    return np.logical_or.reduce(by_row, axis=1, dtype=bool)
 
 
-def numeric(values: NDArray[Any], label: str, advice: str = _TO_NUMBERS) -> NDArray[Any]:
-    """The values if they are booleans, integers or floats, otherwise an error with what to do about strings."""
-    kind = values.dtype.kind
-    if kind in "biuf":
+def numeric(column: Column, advice: str = _TO_NUMBERS) -> NDArray[Any]:
+    """The values of booleans, integers or floats; of anything else an error, with what to do about strings."""
+    values, label, kind = column.values, column.label, column.values.dtype.kind
+    if kind in "biuf" or not values.size:
         return values
     if kind == "V" and values.dtype.names is None and "float" in values.dtype.name:
         return values.astype(np.float32)
@@ -157,29 +195,28 @@ def numeric(values: NDArray[Any], label: str, advice: str = _TO_NUMBERS) -> NDAr
         raise DataError(f"{label} holds {what} ({values.dtype}). Convert it to a number of days, say.")
     if kind not in "USTO":
         raise DataError(f"{label} has dtype {values.dtype}, which is not numeric: {_TO_NUMBERS}.")
-    entries = values.reshape(len(values), -1)
-    if kind != "O" or any(isinstance(entry, str) for entry in entries.ravel().tolist()):
-        raise DataError(_explain_strings(entries, label, advice))
-    missing = np.array([any(is_missing(entry) for entry in row) for row in entries.tolist()], dtype=bool)
+    entries = values.ravel().tolist()
+    strings = [i for i, entry in enumerate(entries) if isinstance(entry, str | bytes)]
+    if strings:
+        blamed = next((i for i in strings if not is_number(entries[i])), strings[0])
+        where = row_names(np.arange(len(values)) == blamed * len(values) // len(entries))
+        raise DataError(f"{label} holds strings, such as {shown(entries[blamed])} in {where}: {advice}.")
+    missing = missing_rows(values)
     if missing.any():
         raise DataError(_missing_message(label, missing))
-    names = sorted({type(entry).__name__ for entry in entries.ravel().tolist()})[:4]
+    names = sorted({type(entry).__name__ for entry in entries})[:4]
     what = f"{label} has object dtype (entries of type {', '.join(names)})"
     raise DataError(f"{what}: use .astype(float) if these are numbers, otherwise {advice}.")
 
 
-def _explain_strings(entries: NDArray[Any], label: str, advice: str) -> str:
-    """Name the first string that is no number, or the first one."""
-    texts = [(i, entry) for i, row in enumerate(entries.tolist()) for entry in row if isinstance(entry, str | bytes)]
-    row, text = next((each for each in texts if not is_number(each[1])), texts[0] if texts else (0, ""))
-    where = row_names(np.arange(max(1, len(entries))) == row)
-    return f"{label} holds strings, such as {shown(text)} in {where}: {advice}."
+def cut(text: str, max_length: int = 80) -> str:
+    """The beginning of a text that is too long for a message."""
+    return text if len(text) <= max_length else f"{text[: max_length - 3]}..."
 
 
 def shown(entry: object) -> str:
     """An entry as messages show it, cut if it is long."""
-    text = repr(entry)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return cut(repr(entry))
 
 
 def is_number(entry: object) -> bool:
@@ -231,20 +268,18 @@ def check_binary(values: NDArray[Any], label: str, otherwise: str) -> None:
         raise DataError(f"{label} is binary but has {counted(bad, 'value')} other than 0 and 1. {otherwise}")
 
 
-def common_float(arrays: Sequence[NDArray[Any]]) -> np.dtype[Any]:
-    """The floating dtype that holds all arrays: single precision if given so, otherwise double."""
-    dtypes = [array.dtype for array in arrays]
-    if any(dtype.kind == "f" for dtype in dtypes) and np.result_type(np.float32, *dtypes) == np.float32:
-        return np.dtype(np.float32)
-    return np.dtype(np.float64)
-
-
-def finite_columns(columns: Sequence[NDArray[Any]], labels: Sequence[str], advice: str = _TO_NUMBERS) -> FloatArray:
+def finite_columns(columns: Sequence[Column], advice: str = _TO_NUMBERS) -> FloatArray:
     """Columns `(n,)` as one matrix `(n, k)` of finite numbers; `advice` is what to do with strings."""
-    arrays = [numeric(values, label, advice) for values, label in zip(columns, labels, strict=True)]
-    flat = np.empty((len(arrays[0]), len(arrays)), dtype=common_float(arrays))
-    with np.errstate(over="ignore"):
-        for i, values in enumerate(arrays):
-            flat[:, i] = values
-    check_finite(flat, labels)
+    flat = float_matrix([numeric(column, advice)[:, None] for column in columns])
+    check_finite(flat, [column.label for column in columns])
     return flat
+
+
+def float_matrix(parts: Sequence[NDArray[Any]]) -> FloatArray:
+    """Matrices of as many rows side by side, in single precision if they are given so, otherwise in double."""
+    dtypes = [part.dtype for part in parts]
+    single = any(dtype.kind == "f" for dtype in dtypes) and np.result_type(np.float32, *dtypes) == np.float32
+    flat = np.empty((len(parts[0]), sum(part.shape[1] for part in parts)), np.float32 if single else np.float64)
+    # Numbers that overflow are refused afterwards, with the name of their column.
+    with np.errstate(over="ignore"):
+        return np.concatenate(parts, axis=1, out=flat, casting="unsafe")

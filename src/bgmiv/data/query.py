@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.messages import FloatArray
+from bgmiv.data.messages import FloatArray, numeric
 from bgmiv.data.schema import Schema
-from bgmiv.data.table import read_column, read_columns
+from bgmiv.data.table import Table, check_same_rows, read_column, read_columns
 from bgmiv.errors import DataError
 
 __all__ = ["Encoded", "Encoder", "Query", "Rows", "query_along", "query_at", "rows_of"]
@@ -102,18 +102,9 @@ class Rows:
 
     def with_weights(self, weights: Any) -> Rows:
         """The same rows with other weights; what was computed of them is kept."""
-        column, table = read_column(weights, "sample_weight")
-        if table.index is not None and self.index is not None and not table.index.equals(self.index):
-            raise DataError(
-                "sample_weight and the rows averaged over have different pandas indexes, so they may not match. Align "
-                "them, or pass sample_weight.to_numpy() if the order is right."
-            )
-        try:
-            values = np.asarray(column.values, np.float64)
-        except (TypeError, ValueError) as error:
-            raise DataError(f"sample_weight must be numbers: {error}. Convert them first.") from None
-        if values.shape != (len(self),):
-            raise DataError(f"sample_weight has shape {values.shape}; pass one for each of the {len(self)} rows.")
+        table = read_column(weights, "sample_weight")
+        check_same_rows({"the averaged rows": Table((), len(self), True, self.index), "sample_weight": table})
+        values = np.asarray(numeric(table.columns[0]), np.float64)
         if not np.all(np.isfinite(values)) or values.min() < 0.0 or not values.max() > 0.0:
             raise DataError("sample_weight must be numbers of at least 0, not all of them 0.")
         # The largest is divided out, so that their sum does not overflow.
@@ -190,19 +181,19 @@ class Query:
         return self.treatment.shape[1] == 1
 
 
-def rows_of(schema: Schema, covariates: Any, *, n_rows: int | None = None, weights: Any = None) -> Rows:
+def rows_of(schema: Schema, covariates: Any, *, n_rows: int = 1, weights: Any = None) -> Rows:
     """Rows from covariates as `predict` takes them or from the data of a fit; `Rows` as they are.
 
-    `n_rows` is how many rows there must be; for a fit without covariates, how many there are. `weights`, if given, take
-    the place of those that rows have.
+    `n_rows` is how many there are for a fit without covariates. `weights`, if given, take the place of those that rows
+    have.
     """
     if isinstance(covariates, Rows):
         rows = covariates
     elif isinstance(covariates, IVData):
         rows = Rows(covariates.covariates, covariates.weights, covariates.index)
     else:
-        table = None if covariates is None else read_columns(covariates, "covariates", "covariate")
-        flat = schema.check_covariates(table, n_rows=n_rows)
+        table = None if covariates is None else read_columns(covariates, "covariates")
+        flat = schema.check_covariates(table, n_rows)
         rows = Rows(flat, index=None if table is None else table.index)
     return rows if weights is None else rows.with_weights(weights)
 
@@ -224,5 +215,5 @@ def query_along(schema: Schema, treatments: Any, covariates: Any = None, *, weig
         raise DataError(f"treatments are no array: {error}. Pass one or more values in a row.") from None
     if doses.ndim != 1 or not len(doses):
         raise DataError(f"treatments have shape {doses.shape}. Pass one or more values in a row.")
-    rows = rows_of(schema, covariates, n_rows=None if schema.blocks else 1, weights=weights)
+    rows = rows_of(schema, covariates, weights=weights)
     return Query(schema.check_treatment(doses, len(doses))[:, None], rows)

@@ -76,12 +76,10 @@ def unique_rows(v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     if v.shape[1] == 0:
         return v[:1], np.zeros(len(v), dtype=np.intp)
-    packed = np.ascontiguousarray(v).view(np.dtype((np.void, v.dtype.itemsize * v.shape[1]))).ravel()
+    packed = np.ascontiguousarray(v).view(f"V{v.dtype.itemsize * v.shape[1]}").ravel()
     _, first, inverse = np.unique(packed, return_index=True, return_inverse=True)
     order = np.argsort(first)
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    return v[first[order]], place[inverse]
+    return v[first[order]], np.argsort(order)[inverse]
 
 
 class Rule(Protocol):

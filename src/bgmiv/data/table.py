@@ -12,58 +12,53 @@ import narwhals as nw
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.data.messages import counted, is_missing, listed, name_rows, plural, row_names, setting, warn_user
+from bgmiv.data.messages import (
+    Column,
+    counted,
+    missing_rows,
+    name_rows,
+    plural,
+    quoted,
+    role_label,
+    row_names,
+    setting,
+    warn_user,
+)
 from bgmiv.errors import DataError
 
 __all__ = [
-    "Column",
     "ColumnReader",
     "Missing",
     "Table",
-    "check_distinct",
     "check_known",
     "check_no_missing",
     "check_same_rows",
     "column_names",
     "complete_rows",
+    "first_index",
     "is_table",
     "read_column",
     "read_columns",
     "select_columns",
     "table_rows",
     "without_missing",
-    "wrapped",
 ]
 
 Missing = Literal["raise", "drop"]
 
 _SHOWN = 10
+# What pandas calls columns of numbers.
+_NUMBERS = ("boolean", "integer", "floating", "mixed-integer-float")
 _AT_PREDICT = "Fill them, or leave such rows out of the table."
 
 
-class Column(NamedTuple):
-    """A named column (n,), or (n, ...) for an array entry of a mapping.
-
-    It is categorical if its dtype says so; `source` is its name in the table, if that is another one.
-    """
-
-    name: str
-    values: NDArray[Any]
-    categorical: bool = False
-    source: str = ""
-
-
 class Table(NamedTuple):
-    """What a container holds: its columns, and whether their names came with it.
-
-    `index` are pandas' row labels, `matrix` all columns at once if the container was one array.
-    """
+    """What a container holds: its columns, and whether their names came with it; `index` are pandas' row labels."""
 
     columns: tuple[Column, ...]
     n_rows: int
     named: bool
     index: Any = None
-    matrix: NDArray[Any] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -73,40 +68,53 @@ class Table(NamedTuple):
     def part(self, names: Iterable[str]) -> Table:
         """The columns of these names, in this order, as a table of their own."""
         known = {column.name: column for column in self.columns}
-        return self._replace(columns=tuple(known[name] for name in names), named=True, matrix=None)
+        return self._replace(columns=tuple(known[name] for name in names))
+
+    def renamed(self, name: str) -> Table:
+        """The one column there is under another name."""
+        return self._replace(columns=(self.columns[0]._replace(name=name),))
 
 
-def read_columns(values: Any, argument: str, prefix: str) -> Table:
-    """The columns of an array, list, series, data frame, or mapping of names to arrays; a `Table` as it is.
+def read_columns(values: Any, argument: str) -> Table:
+    """The columns of an array, list, series, data frame, or mapping of names to arrays, or of a `Table`.
 
-    Messages call it by its `argument`; unnamed columns are `{prefix}_0`, `{prefix}_1`, ...
+    Messages call them by this argument; unnamed columns of `covariates` are `covariate_0`, `covariate_1`, ...
     """
     if isinstance(values, Table):
-        return values
-    if isinstance(values, Mapping):
-        _check_names(values, argument)
-        return _from_mapping(values, argument)
-    read = wrapped(values, argument)
-    if isinstance(read, nw.DataFrame):
-        _check_names(read.columns, argument)
-        columns = [_series_column(str(s.name), s, f"{argument} column {str(s.name)!r}") for s in read.iter_columns()]
-        return Table(tuple(columns), len(read), bool(columns), _row_labels(values))
-    if isinstance(read, nw.Series):
+        return values._replace(columns=tuple(column._replace(role=argument) for column in values.columns))
+    read, unnamed = _wrapped(values, argument), f"{argument.removesuffix('s')}_"
+    if isinstance(read, nw.DataFrame | Mapping):
+        entries = _entries(values, argument)
+        n_rows, named = (len(read) if isinstance(read, nw.DataFrame) else 0), bool(entries)
+    elif isinstance(read, nw.Series):
         name = "" if read.name is None else str(read.name)
-        label = f"{argument} {name!r}" if name else argument
-        column = _series_column(name or f"{prefix}_0", read, label)
-        return Table((column,), len(column.values), bool(name), _row_labels(values))
-    return _from_array(values, argument, prefix)
+        entries, n_rows, named = {name or f"{unnamed}0": read}, len(read), bool(name)
+    else:
+        entries = {f"{unnamed}{i}": column for i, column in enumerate(_array_columns(values, argument))}
+        n_rows, named = len(values), False
+    columns, tables = [], {}
+    for name, entry in entries.items():
+        column, index = _read_entry(name, entry, argument)
+        columns.append(column)
+        tables[column.label] = Table((), len(column.values), named, index)
+    if not columns:
+        return Table((), n_rows, named)
+    check_same_rows(tables)
+    return Table(tuple(columns), len(columns[0].values), named, first_index(tables.values()))
 
 
-def read_column(values: Any, argument: str) -> tuple[Column, Table]:
+def read_column(values: Any, argument: str) -> Table:
     """Read a container that must hold one column; its default name is the argument's."""
-    table = read_columns(values, argument, argument)
+    table = read_columns(values, argument)
     if len(table.columns) != 1 or table.columns[0].values.ndim != 1:
         shape = (table.n_rows, len(table.columns))
         raise DataError(f"{argument} must be one column, got shape {shape}. Pass a one-dimensional array.")
-    column = table.columns[0] if table.named else table.columns[0]._replace(name=argument)
-    return column, table
+    return table if table.named else table.renamed(argument)
+
+
+def first_index(tables: Iterable[Table]) -> Any:
+    """Pandas' row labels of the first table that has some."""
+    return next((table.index for table in tables if table.index is not None), None)
 
 
 def check_same_rows(tables: Mapping[str, Table]) -> None:
@@ -114,7 +122,7 @@ def check_same_rows(tables: Mapping[str, Table]) -> None:
     (first, reference), *others = tables.items()
     for argument, table in others:
         if table.n_rows != reference.n_rows:
-            turned = len(table.columns) == reference.n_rows and table.matrix is not None
+            turned = len(table.columns) == reference.n_rows and not table.named
             fix = "It looks transposed: pass its .T." if turned else "Pass the same rows for both."
             have = f"{argument} {_has(argument)} {plural(table.n_rows, 'row')}"
             raise DataError(f"{have} but {first} {_has(first)} {reference.n_rows}. {fix}")
@@ -131,75 +139,67 @@ def _has(argument: str) -> str:
     return "have" if argument.endswith("s") else "has"
 
 
-def wrapped(values: Any, label: str) -> Any:
+def _wrapped(values: Any, label: str) -> Any:
     """A data frame or series of any library in narwhals' clothes; anything else as it is."""
     try:
         return nw.from_native(values, eager_only=True, allow_series=True, pass_through=True)
     except nw.exceptions.DuplicateError:
-        check_distinct(values.column_names if hasattr(values, "column_names") else values.columns, label)
+        _check_distinct(values.column_names if hasattr(values, "column_names") else values.columns, label)
         raise
 
 
-def check_distinct(names: Iterable[Any], argument: str) -> None:
+def _check_distinct(names: Iterable[Any], argument: str) -> None:
     """Refuse names of which two are the same, also if one is a number and the other a string."""
     repeated = [name for name, count in Counter(map(str, names)).items() if count > 1]
     if repeated:
-        raise DataError(f"{argument}: duplicated column names, {listed(map(repr, repeated))}. Rename or drop them.")
+        raise DataError(f"{argument}: duplicated column names, {quoted(repeated)}. Rename or drop them.")
 
 
-def _check_names(names: Iterable[Any], argument: str) -> None:
-    check_distinct(names, argument)
-    for name in map(str, names):
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            raise DataError(
-                f"{argument}: the column name {name!r} is no text (a broken encoding). Rename it."
-            ) from None
+def _entries(data: Any, argument: str = "data") -> dict[str, Any]:
+    """The columns of a table as they are, by the text of their names."""
+    table = _wrapped(data, argument)
+    if isinstance(table, nw.DataFrame):
+        entries = dict(zip(table.columns, table.iter_columns(), strict=True))
+    elif isinstance(table, Mapping):
+        entries = dict(table)
+    else:
+        hint = " Call .collect() on it first." if hasattr(data, "collect") else ""
+        what = "data must be a pandas, polars or pyarrow table, or a mapping of names to columns"
+        raise DataError(f"{what}, got {type(data).__name__}.{hint}")
+    _check_distinct(entries, argument)
+    return {str(name): entry for name, entry in entries.items()}
 
 
-def _row_labels(values: Any) -> Any:
-    index = getattr(values, "index", None)
-    return index if hasattr(index, "equals") else None
-
-
-def _series_column(name: str, series: nw.Series[Any], label: str) -> Column:
-    if series.dtype.is_nested():
-        raise DataError(f"{label} is nested ({series.dtype}). Pass {{'name': array}} with a 2-D array instead.")
-    categorical = series.dtype in (nw.Categorical, nw.Enum)
+def _read_entry(name: str, entry: Any, argument: str) -> tuple[Column, Any]:
+    """A column that is a series, an array or a list, and its pandas row labels."""
+    label = role_label(argument, name)
     try:
-        values = (series.cast(nw.Float64) if series.dtype.is_decimal() else series).to_numpy()
+        name.encode()
+    except UnicodeEncodeError:
+        raise DataError(f"{argument}: the column name {name!r} is no text (a broken encoding). Rename it.") from None
+    read = _wrapped(entry, label)
+    if isinstance(read, nw.DataFrame | Mapping):
+        raise DataError(f"{label} is a table. Pass its columns as entries of their own.")
+    if not isinstance(read, nw.Series):
+        array = _array(entry, label)
+        if not 1 <= array.ndim <= 4:
+            raise DataError(f"{label} has {array.ndim} dimensions. Pass (n,), (n, d), (n, H, W) or (n, H, W, C).")
+        return Column(name, array, argument), None
+    if read.dtype.is_nested():
+        raise DataError(f"{label} is nested ({read.dtype}). Pass {{'name': array}} with a 2-D array instead.")
+    try:
+        values = (read.cast(nw.Float64) if read.dtype.is_decimal() else read).to_numpy()
     # Each library has exceptions of its own, and none of them names the column.
     except Exception as error:
-        raise DataError(f"{label} of type {series.dtype} cannot be read: {error}. Cast it to float.") from error
+        raise DataError(f"{label} of type {read.dtype} cannot be read: {error}. Cast it to float.") from error
     # Levels that are numbers must not pass for measurements.
-    return Column(name, values.astype(object) if categorical else values, categorical)
+    categorical = read.dtype in (nw.Categorical, nw.Enum)
+    column = Column(name, values.astype(object) if categorical else values, argument, categorical)
+    return column, nw.maybe_get_index(read)
 
 
-def _from_mapping(entries: Mapping[Any, Any], argument: str) -> Table:
-    columns, tables = [], {}
-    for key, entry in entries.items():
-        label = f"{argument} entry {str(key)!r}"
-        read = wrapped(entry, label)
-        if isinstance(read, (nw.DataFrame, Mapping)):
-            raise DataError(f"{label} is a table. Pass its columns as entries of their own.")
-        if isinstance(read, nw.Series):
-            column = _series_column(str(key), read, label)
-        else:
-            column = Column(str(key), _array(entry, label))
-        depth = column.values.ndim
-        if depth == 0 or depth > 4:
-            raise DataError(f"{label} has {depth} dimensions. Pass (n,), (n, d), (n, H, W) or (n, H, W, C).")
-        columns.append(column)
-        tables[label] = Table((), len(column.values), False, _row_labels(entry))
-    if not columns:
-        return Table((), 0, False)
-    check_same_rows(tables)
-    index = next((table.index for table in tables.values() if table.index is not None), None)
-    return Table(tuple(columns), len(columns[0].values), True, index)
-
-
-def _from_array(values: Any, argument: str, prefix: str) -> Table:
+def _array_columns(values: Any, argument: str) -> list[Any]:
+    """The columns of an array or a list, arrays or lists themselves."""
     matrix = _array(values, argument)
     if matrix.ndim == 0:
         hint = " Call .collect() on it first." if hasattr(values, "collect") else " Pass an array or a table."
@@ -209,14 +209,11 @@ def _from_array(values: Any, argument: str, prefix: str) -> Table:
         hint = images if argument == "covariates" else "Pass one column, or a matrix of columns."
         raise DataError(f"{argument} {_has(argument)} {matrix.ndim} dimensions, shape {matrix.shape}. {hint}")
     if matrix.ndim == 1:
-        matrix = matrix[:, None]
-    arrays = list(matrix.T)
-    if isinstance(values, (list, tuple)) and matrix.dtype.kind not in "biuf":
+        return [values if isinstance(values, list | tuple) else matrix]
+    if isinstance(values, list | tuple) and matrix.dtype.kind not in "biuf":
         # NumPy gives a list of mixed rows one dtype for all its columns; each column has its own.
-        rows = values if np.ndim(values[0]) else [[value] for value in values]
-        arrays = [_array(list(column), argument) for column in zip(*rows, strict=True)]
-    columns = tuple(Column(f"{prefix}_{i}", array) for i, array in enumerate(arrays))
-    return Table(columns, len(matrix), False, None, matrix)
+        return [list(column) for column in zip(*values, strict=True)]
+    return list(matrix.T)
 
 
 def _array(values: Any, label: str) -> NDArray[Any]:
@@ -226,7 +223,7 @@ def _array(values: Any, label: str) -> NDArray[Any]:
         # Of NumPy's subclasses only the mask matters; np.matrix would keep two dimensions for ever.
         array = values if isinstance(values, np.ma.MaskedArray) else np.asarray(values)
     except (ValueError, TypeError, RuntimeError) as error:
-        ragged = "inhomogeneous" in str(error)
+        ragged = isinstance(error, ValueError) and isinstance(values, list | tuple)
         fix = "has rows of different lengths. Make them equal." if ragged else f"is not an array: {error}"
         raise DataError(f"{label} {fix}") from error
     if not isinstance(array, np.ma.MaskedArray):
@@ -240,17 +237,18 @@ def _array(values: Any, label: str) -> NDArray[Any]:
 
 def is_table(data: Any) -> bool:
     """Whether the columns of a container have names: a data frame or a mapping."""
-    return isinstance(data, Mapping) or isinstance(wrapped(data, "data"), nw.DataFrame)
+    return isinstance(_wrapped(data, "data"), nw.DataFrame | Mapping)
 
 
 def column_names(data: Any) -> tuple[str, ...]:
     """The names of a table's columns."""
-    return tuple(_original_names(data))
+    return tuple(_entries(data))
 
 
 def table_rows(data: Any) -> int:
     """How many rows a table has."""
-    return select_columns(data, ()).n_rows
+    first = next(iter(_entries(data).values()), ())
+    return len(first) if isinstance(first, nw.Series) else len(_array(first, "data"))
 
 
 def check_known(name: str, known: Sequence[str]) -> None:
@@ -260,39 +258,19 @@ def check_known(name: str, known: Sequence[str]) -> None:
     folded = {other.casefold(): other for other in known}
     close = [folded[match] for match in difflib.get_close_matches(name.casefold(), list(folded), 3, 0.6)]
     hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
-    shown = f": {listed(map(repr, known), _SHOWN)}" if known else ""
+    shown = f": {quoted(known)}" if known else ""
     raise DataError(f"the table has no column {name!r}.{hint} It has {plural(len(known), 'column')}{shown}.")
 
 
 def select_columns(data: Any, names: Iterable[str]) -> Table:
     """The columns of these names, each once, in this order."""
-    original = _original_names(data)
-    wanted = list(dict.fromkeys(names))
+    entries = _entries(data)
+    wanted = tuple(dict.fromkeys(names))
     for name in wanted:
-        check_known(name, tuple(original))
-    if not isinstance(data, Mapping):
-        frame = wrapped(data, "data")
-        # By place: names need not be strings.
-        places = [list(original).index(name) for name in wanted]
-        return read_columns(frame[:, places].to_native(), "data", "column")._replace(n_rows=len(frame))
-    # Without any column wanted, one says how many rows there are.
-    read = read_columns({name: data[original[name]] for name in wanted or list(original)[:1]}, "data", "column")
-    return read.part(wanted)
-
-
-def _original_names(data: Any) -> dict[str, Any]:
-    """The names of a table's columns as they are, by their text."""
-    if isinstance(data, Mapping):
-        names = list(data)
-    else:
-        frame = wrapped(data, "data")
-        if not isinstance(frame, nw.DataFrame):
-            hint = " Call .collect() on it first." if hasattr(data, "collect") else ""
-            what = "data must be a pandas, polars or pyarrow table, or a mapping of names to columns"
-            raise DataError(f"{what}, got {type(data).__name__}.{hint}")
-        names = list(frame.columns)
-    check_distinct(names, "data")
-    return {str(name): name for name in names}
+        check_known(name, tuple(entries))
+    if not wanted:
+        return Table((), table_rows(data), named=False)
+    return read_columns({name: entries[name] for name in wanted}, "data")
 
 
 def complete_rows(data: Any, names: Iterable[str]) -> NDArray[np.bool_]:
@@ -321,12 +299,9 @@ def without_missing(table: Table, missing: Missing) -> Table:
         dropped = f"{table.n_rows - len(kept)} of {table.n_rows} rows are dropped for missing values in {where}"
         warn_user(f"{dropped}; {len(kept)} are left.")
         name_rows(kept)
-        table = Table(
-            tuple(column._replace(values=column.values[kept]) for column in table.columns),
-            len(kept),
-            table.named,
-            None if table.index is None else table.index[kept],
-        )
+        columns = tuple(column._replace(values=column.values[kept]) for column in table.columns)
+        index = None if table.index is None else table.index[kept]
+        table = Table(columns, len(kept), table.named, index)
     table = check_no_missing(table, f"Fill them, or leave such rows out with {setting('missing', 'drop')}.")
     if table.n_rows < 2:
         raise DataError(f"the table has {'one row' if table.n_rows else 'no rows: it is empty'}. Pass at least two.")
@@ -335,37 +310,21 @@ def without_missing(table: Table, missing: Missing) -> Table:
 
 def _missing_values(table: Table) -> tuple[NDArray[np.bool_], str]:
     """Which rows have a missing value, and how many there are in which columns."""
-    masks = {column.name: _missing_rows(column.values) for column in table.columns}
+    masks = {column.name: missing_rows(column.values) for column in table.columns}
     counts = [f"{name!r} ({int(mask.sum())})" for name, mask in masks.items() if mask.any()]
     more = f" and {len(counts) - _SHOWN} more columns" if len(counts) > _SHOWN else ""
     rows = np.logical_or.reduce([np.zeros(table.n_rows, dtype=bool), *masks.values()])
     return rows, ", ".join(counts[:_SHOWN]) + more
 
 
-def _missing_rows(values: NDArray[Any]) -> NDArray[np.bool_]:
-    match values.dtype.kind:
-        case "f" | "c":
-            missing = np.isnan(values)
-        case "M" | "m":
-            missing = np.isnat(values)
-        case "O" | "T":
-            missing = np.array(list(map(is_missing, values.ravel().tolist())), dtype=bool).reshape(values.shape)
-        case _:
-            return np.zeros(len(values), dtype=bool)
-    return np.asarray(missing.reshape(len(values), -1).any(axis=1)) if missing.size else np.zeros(len(values), bool)
-
-
 def _with_plain_numbers(column: Column) -> Column:
     """The column, with numbers that a library gave as objects, because some were missing, as numbers."""
-    if column.categorical or column.values.dtype.kind != "O" or column.values.ndim > 1 or len(column.values) == 0:
+    import pandas as pd
+
+    values = column.values
+    if column.categorical or values.dtype.kind != "O" or pd.api.types.infer_dtype(values) not in _NUMBERS:
         return column
-    entries = column.values.tolist()
-    numbers = all(isinstance(entry, bool | int | float | np.number | np.bool_) for entry in entries)
-    try:
-        return column._replace(values=np.array(entries)) if numbers else column
-    # A subclass of numbers may do as it likes; the column is then refused by its name.
-    except Exception:
-        return column
+    return column._replace(values=pd.Series(values).infer_objects().to_numpy())
 
 
 @dataclass(frozen=True)

@@ -528,7 +528,7 @@ class QuestionsMixin:
         schema, own = self._fitted().schema, self._fit_rows()
         if covariates is None and schema.blocks and own is not None:
             return rows_of(schema, own, weights=weights)
-        return rows_of(schema, self._read(covariates), n_rows=None if schema.blocks else n_rows, weights=weights)
+        return rows_of(schema, self._read(covariates), n_rows=n_rows, weights=weights)
 
     def _of_rows(self, query: Query, change: Callable[[Estimate], Estimate]) -> np.ndarray:
         """A function of g at each row, with a warning where most are extrapolations."""

@@ -29,6 +29,16 @@ Arrays = dict[str, NDArray[Any]]
 
 _CLASS, _ARRAY = "is", "array"
 _MAX_INTEGER = 2**64
+# What values without parts are called, and the types of JSON that they may have.
+_PLAIN: dict[Any, tuple[str, tuple[type, ...]]] = {
+    bool: ("a boolean", (bool,)),
+    int: ("a whole number", (int,)),
+    float: ("a number", (int, float)),
+    str: ("a text", (str,)),
+    Path: ("a text", (str,)),
+    NoneType: ("nothing", (NoneType,)),
+    Any: ("a plain value", (NoneType, bool, int, float, str)),
+}
 _SPECIAL = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
 
@@ -82,8 +92,8 @@ class Codec:
 
     def __init__(self, classes: Iterable[type], functions: Mapping[str, Callable[..., Any]] | None = None) -> None:
         """Keep the lists."""
-        self._classes = {kind.__name__: kind for kind in dict.fromkeys(classes)}
-        self._functions = dict(functions or {})
+        self.classes = {kind.__name__: kind for kind in dict.fromkeys(classes)}
+        self.functions = dict(functions or {})
 
     def encode(self, value: Any) -> tuple[Any, Arrays]:
         """The JSON of a value and the arrays it refers to.
@@ -96,27 +106,31 @@ class Codec:
 
     def _written(self, value: Any, where: str, arrays: Arrays) -> Any:
         value = value.item() if isinstance(value, np.generic) else value
-        if value is None or isinstance(value, bool | str | Enum | Path):
-            return value.value if isinstance(value, Enum) else (str(value) if isinstance(value, Path) else value)
+        if isinstance(value, Enum):
+            return value.value
+        if value is None or isinstance(value, bool | str):
+            return value
+        if isinstance(value, Path) or (isinstance(value, int | float) and not isfinite(value)):
+            return str(value)
         if isinstance(value, int | float):
-            return value if isfinite(value) else str(value)
-        if type(value).__name__ in self._classes and type(value) is self._classes[type(value).__name__]:
-            kept = {
-                name: self._written(getattr(value, name), f"{where}.{name}", arrays) for name in _hints(type(value))
-            }
-            return {_CLASS: type(value).__name__} | kept
+            return value
+        kind = type(value)
+        if kind is self.classes.get(kind.__name__):
+            names = _hints(kind)
+            kept = {name: self._written(getattr(value, name), f"{where}.{name}", arrays) for name in names}
+            return {_CLASS: kind.__name__} | kept
         if isinstance(value, (np.ndarray, *_of_networks("jax", "Array"))):
             return self._written_array(np.asarray(value), where, arrays)
         if isinstance(value, tuple | list):
             return [self._written(entry, f"{where}.{i}", arrays) for i, entry in enumerate(value)]
         if isinstance(value, Mapping):
-            pairs = enumerate(value.items())
-            return [[name, self._written(entry, f"{where}.{i}", arrays)] for i, (name, entry) in pairs]
-        for name, function in self._functions.items():
+            entries = self._written(tuple(value.values()), where, arrays)
+            return [list(pair) for pair in zip(value, entries, strict=True)]
+        for name, function in self.functions.items():
             if value is function:
                 return name
         raise ModelFileError(
-            f"{where} is a {type(value).__name__} and cannot be saved; only plain values and bgmiv's own classes can."
+            f"{where} is a {kind.__name__} and cannot be saved; only plain values and bgmiv's own classes can."
         )
 
     @staticmethod
@@ -134,8 +148,8 @@ class Codec:
         Raises:
             ModelFileError: it is not of that type, or its class refuses it.
         """
-        reader = _Reader(self._classes, self._functions, arrays)
-        value = reader.structure(raw, kind, "model")
+        reader = _Reader(self, arrays)
+        value = reader.value(raw, kind, "model")
         spare = set(arrays) - reader.used
         if spare:
             raise ModelFileError(f"the arrays {', '.join(sorted(spare)[:5])} belong to nothing in the model.")
@@ -143,142 +157,128 @@ class Codec:
 
 
 class _Reader:
-    """One reading, which knows where it stands."""
+    """One reading: a method for each kind of type, which takes the JSON, the type's arguments, and where it stands."""
 
-    def __init__(
-        self, classes: Mapping[str, type], functions: Mapping[str, Callable[..., Any]], arrays: Arrays
-    ) -> None:
-        self.classes, self.functions, self.arrays = classes, functions, arrays
+    def __init__(self, codec: Codec, arrays: Arrays) -> None:
+        self.codec, self.arrays = codec, arrays
         self.used: set[str] = set()
-        self.path: list[str] = []
+        self.readers: dict[Any, Callable[[Any, tuple[Any, ...], str], Any]] = {
+            Union: self.union, UnionType: self.union, tuple: self.sequence, dict: self.pairs, Mapping: self.pairs,
+            Literal: self.one_of, Callable: self.function, np.ndarray: self.array,
+        }  # fmt: skip
+        self.readers |= dict.fromkeys(_of_networks("jax", "Array"), self.device_array)
 
-    def structure(self, raw: Any, hint: Any, name: str) -> Any:
-        """The value of JSON; errors say where it stands."""
-        self.path.append(name)
-        try:
-            return self.value(raw, hint)
-        finally:
-            self.path.pop()
-
-    def refuse(self, wanted: str, raw: Any) -> NoReturn:
-        """An error that says where and what."""
-        tag = raw.get(_CLASS) if isinstance(raw, dict) else raw
-        shown = repr(tag[:60] if isinstance(tag, str) else tag)[:80]
-        raise ModelFileError(f"{'.'.join(self.path)} must be {wanted}, got {shown}.")
-
-    def value(self, raw: Any, hint: Any) -> Any:
-        """The value of JSON where the reading stands."""
-        origin = get_origin(hint) or hint
-        if origin in (Union, UnionType):
-            return self.union(raw, hint)
-        if origin is tuple:
-            return self.tuple(raw, get_args(hint))
-        if origin in (dict, Mapping):
-            return self.pairs(raw, *(get_args(hint) or (str, Any)))
-        if origin in (np.ndarray, *_of_networks("jax", "Array")):
-            return self.array(raw, hint)
-        if origin is Literal:
-            return self.one_of(raw, get_args(hint))
-        if origin is Callable:
-            return self.functions[self.one_of(raw, tuple(self.functions))]
+    def value(self, raw: Any, hint: Any, where: str) -> Any:
+        """The value of JSON, of a declared type."""
+        reader = self.readers.get(get_origin(hint) or hint)
+        if reader is not None:
+            return reader(raw, get_args(hint), where)
         if isinstance(hint, type) and issubclass(hint, Enum):
-            return hint(self.one_of(raw, tuple(entry.value for entry in hint)))
-        if hint in (bool, int, float, str, Path, NoneType) or (hint is Any and not isinstance(raw, dict)):
-            return self.plain(raw, hint)
-        return self.object(raw, hint)
+            return hint(self.one_of(raw, tuple(entry.value for entry in hint), where))
+        if hint in _PLAIN and not (hint is Any and isinstance(raw, dict)):
+            return self.plain(raw, hint, where)
+        return self.object(raw, hint, where)
 
-    def plain(self, raw: Any, hint: Any) -> Any:
+    def plain(self, raw: Any, hint: Any, where: str) -> Any:
         """A value without parts; floats that JSON does not have are texts."""
         if hint is float and isinstance(raw, str) and raw in _SPECIAL:
             return _SPECIAL[raw]
-        is_whole = type(raw) is int and abs(raw) < _MAX_INTEGER
-        is_number = is_whole or (type(raw) is float and isfinite(raw))
-        is_text = type(raw) is str and not any("\ud800" <= letter <= "\udfff" for letter in raw)
-        kinds = {
-            bool: ("a boolean", type(raw) is bool),
-            int: ("a whole number", is_whole),
-            float: ("a number", is_number),
-            str: ("a text", is_text),
-            Path: ("a text", is_text),
-            NoneType: ("nothing", raw is None),
-            Any: ("a plain value", raw is None or type(raw) is bool or is_text or is_number),
-        }
-        wanted, fits = kinds[hint]
+        wanted, kinds = _PLAIN[hint]
+        fits = type(raw) in kinds
+        if type(raw) is int:
+            fits = fits and abs(raw) < _MAX_INTEGER
+        elif type(raw) is float:
+            fits = fits and isfinite(raw)
+        elif type(raw) is str:
+            fits = fits and not any("\ud800" <= letter <= "\udfff" for letter in raw)
         if not fits:
-            self.refuse(wanted, raw)
+            _refuse(where, wanted, raw)
         return hint(raw) if hint in (float, Path) else raw
 
-    def one_of(self, raw: Any, known: tuple[Any, ...]) -> Any:
+    def one_of(self, raw: Any, known: tuple[Any, ...], where: str) -> Any:
         """One of a few values."""
         for value in known:
             if type(value) is type(raw) and value == raw:
                 return value
-        return self.refuse(f"one of {', '.join(map(repr, known))}", raw)
+        return _refuse(where, f"one of {', '.join(map(repr, known))}", raw)
 
-    def union(self, raw: Any, hint: Any) -> Any:
+    def function(self, raw: Any, _: tuple[Any, ...], where: str) -> Any:
+        """A function of the list."""
+        return self.codec.functions[self.one_of(raw, tuple(self.codec.functions), where)]
+
+    def union(self, raw: Any, hints: tuple[Any, ...], where: str) -> Any:
         """The first alternative that fits; an object is that of its class."""
-        arms = [arm for arm in get_args(hint) if (arm is NoneType) == (raw is None)]
+        arms = [arm for arm in hints if (arm is NoneType) == (raw is None)]
         tag = raw.get(_CLASS) if isinstance(raw, dict) else None
         arms = [arm for arm in arms if tag is not None and getattr(arm, "__name__", "") == tag] or arms
         if len(arms) == 1:
-            return self.value(raw, arms[0])
+            return self.value(raw, arms[0], where)
         for arm in arms:
             with suppress(ModelFileError):
-                return self.value(raw, arm)
-        return self.refuse(" or ".join(getattr(arm, "__name__", str(arm)) for arm in get_args(hint)), raw)
+                return self.value(raw, arm, where)
+        return _refuse(where, " or ".join(getattr(arm, "__name__", str(arm)) for arm in hints), raw)
 
-    def pairs(self, raw: Any, key: Any, value: Any) -> dict[Any, Any]:
+    def pairs(self, raw: Any, hints: tuple[Any, ...], where: str) -> dict[Any, Any]:
         """A dictionary."""
         if not isinstance(raw, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in raw):
-            self.refuse("a list of pairs", raw)
-        entries = {self.structure(k, key, "key"): self.structure(v, value, str(k)[:40]) for k, v in raw}
-        return entries if len(entries) == len(raw) else self.refuse("a list of pairs with different keys", raw)
+            _refuse(where, "a list of pairs", raw)
+        key, value = hints or (str, Any)
+        entries = {self.value(k, key, f"{where}.key"): self.value(v, value, f"{where}.{str(k)[:40]}") for k, v in raw}
+        return entries if len(entries) == len(raw) else _refuse(where, "a list of pairs with different keys", raw)
 
-    def tuple(self, raw: Any, arms: tuple[Any, ...]) -> tuple[Any, ...]:
+    def sequence(self, raw: Any, hints: tuple[Any, ...], where: str) -> tuple[Any, ...]:
         """A tuple of given or of any length."""
         if not isinstance(raw, list):
-            self.refuse("a list", raw)
-        if len(arms) == 2 and arms[1] is Ellipsis:
-            arms = (arms[0],) * len(raw)
-        arms = arms or (Any,) * len(raw)
-        if len(arms) != len(raw):
-            self.refuse(f"a list of {len(arms)} entries", len(raw))
-        return tuple(self.structure(entry, arm, str(i)) for i, (entry, arm) in enumerate(zip(raw, arms, strict=True)))
+            _refuse(where, "a list", raw)
+        if not hints or hints[-1] is Ellipsis:
+            hints = (*hints, Any)[:1] * len(raw)
+        if len(hints) != len(raw):
+            _refuse(where, f"a list of {len(hints)} entries", len(raw))
+        return tuple(self.value(entry, hints[i], f"{where}.{i}") for i, entry in enumerate(raw))
 
-    def object(self, raw: Any, hint: Any) -> Any:
+    def object(self, raw: Any, hint: Any, where: str) -> Any:
         """An object of a listed class: the declared one, or one that derives from it or stands for a protocol."""
         name = raw.get(_CLASS) if isinstance(raw, dict) else None
-        kind = self.classes.get(name) if isinstance(name, str) else None
-        if kind is None or not (hint in (Any, kind) or getattr(hint, "_is_protocol", False) or _derives(kind, hint)):
-            self.refuse(f"a {getattr(hint, '__name__', hint)}", raw)
+        kind = self.codec.classes.get(name) if isinstance(name, str) else None
+        is_open = hint is Any or getattr(hint, "_is_protocol", False)
+        if kind is None or not (is_open or issubclass(kind, get_origin(hint) or hint)):
+            _refuse(where, f"a {getattr(hint, '__name__', hint)}", raw)
         hints = _hints(kind)
         absent, extra = sorted(set(hints) - set(raw)), sorted(set(raw) - set(hints) - {_CLASS})
         if absent or extra:
             parts = [f"lacks {', '.join(absent)}"] if absent else []
             parts += [f"has the unknown {', '.join(repr(name[:40]) for name in extra[:5])}"] if extra else []
-            raise ModelFileError(f"{'.'.join(self.path)} {' and '.join(parts)}.")
-        values = {name: self.structure(raw[name], declared, name) for name, declared in hints.items()}
+            raise ModelFileError(f"{where} {' and '.join(parts)}.")
+        values = {name: self.value(raw[name], declared, f"{where}.{name}") for name, declared in hints.items()}
         try:
             return _assembled(kind, values)
         except (BGMIVError, TypeError, ValueError, ArithmeticError) as error:
-            raise ModelFileError(f"{'.'.join(self.path)} is refused: {error}") from error
+            raise ModelFileError(f"{where} is refused: {error}") from error
 
-    def array(self, raw: Any, hint: Any) -> Any:
+    def array(self, raw: Any, _: tuple[Any, ...], where: str) -> NDArray[Any]:
         """An array of the table, each for one place."""
         name = raw.get(_ARRAY) if isinstance(raw, dict) else None
         if not isinstance(name, str) or name not in self.arrays or set(raw) - {_ARRAY, "order"}:
-            self.refuse("an array", raw)
+            _refuse(where, "an array", raw)
         if name in self.used:
-            raise ModelFileError(f"{'.'.join(self.path)}: the array {name!r} is used twice.")
+            raise ModelFileError(f"{where}: the array {name!r} is used twice.")
         self.used.add(name)
         array = self.arrays[name]
-        if hint in _of_networks("jax", "Array"):
-            return sys.modules["jax"].device_put(array)
         return np.asfortranarray(array) if raw.get("order") == "F" else array
+
+    def device_array(self, raw: Any, _: tuple[Any, ...], where: str) -> Any:
+        """An array of JAX."""
+        return sys.modules["jax"].device_put(np.ascontiguousarray(self.array(raw, (), where)))
+
+
+def _refuse(where: str, wanted: str, raw: Any) -> NoReturn:
+    tag = raw.get(_CLASS) if isinstance(raw, dict) else raw
+    shown = repr(tag[:60] if isinstance(tag, str) else tag)[:80]
+    raise ModelFileError(f"{where} must be {wanted}, got {shown}.")
 
 
 def _assembled(kind: Any, values: dict[str, Any]) -> Any:
-    if not any(_derives(kind, module) for module in _of_networks("equinox", "Module")):
+    if not issubclass(kind, _of_networks("equinox", "Module")):
         return kind(**values)
     # The constructors of modules draw weights; what is read here has them.
     module = object.__new__(kind)
@@ -296,14 +296,6 @@ def _hints(kind: Any) -> dict[str, Any]:
     )
     hints: dict[str, Any] = get_type_hints(kind)
     return {name: hints[name] for name in names}
-
-
-def _derives(kind: Any, base: Any) -> bool:
-    """Whether a class derives from another; false where Python cannot tell, as for protocols with data."""
-    try:
-        return issubclass(kind, base)
-    except TypeError:
-        return False
 
 
 def _of_networks(module: str, name: str) -> tuple[Any, ...]:

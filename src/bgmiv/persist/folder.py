@@ -6,7 +6,6 @@ import glob
 import hashlib
 import json
 import os
-import re
 import secrets
 import shutil
 import stat
@@ -30,7 +29,6 @@ __all__ = ["DTYPES", "ModelFiles", "check_free", "parse_json", "read_model", "wr
 _FORMAT, _VERSION = "bgmiv model", 9
 _JSON, _ARRAYS = "model.json", "arrays.safetensors"
 _MAX_JSON = 1 << 26
-_MAX_NESTED = 60
 # A save takes seconds: an older folder beside is that of a process that was killed.
 _STRAY_SECONDS = 600.0
 _MAX_READS = 10
@@ -40,12 +38,9 @@ DTYPES = ("float32", "float64", "int64", "int32", "bool")
 
 Check = Callable[[Path], None]
 
-# Strings are skipped whole; one that never ends is skipped to the end of the text.
-_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|([\[{])|([\]}])', re.DOTALL)
-
 
 def parse_json(data: bytes, where: str) -> Any:
-    """JSON of a stranger: UTF-8, no key twice, no numbers that are not finite, and no nesting beyond a depth.
+    """JSON of a stranger: UTF-8, no key twice, no numbers that are not finite, and not nested without end.
 
     Raises:
         ModelFileError: it is none of this.
@@ -67,18 +62,15 @@ def parse_json(data: bytes, where: str) -> Any:
             entries[name] = value
         return entries
 
-    depth = 0
-    for token in _TOKENS.finditer(data):
-        depth += (token[1] is not None) - (token[2] is not None)
-        if depth > _MAX_NESTED:
-            refuse(f"lists and objects are nested more than {_MAX_NESTED} deep")
     try:
         return json.loads(
             data.decode("utf-8"),
             object_pairs_hook=no_key_twice,
             parse_constant=lambda name: refuse(f"{name} is no number"),
         )
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        refuse("lists and objects are nested too deep")
+    except ValueError as error:
         refuse(str(error)[:200])
 
 
@@ -99,7 +91,7 @@ def _read_file(path: Path, max_bytes: float = float("inf")) -> bytes:
     except ModelFileError:
         raise
     except (OSError, ValueError) as error:
-        raise ModelFileError(f"{path} cannot be read: {_reason(error)}.") from error
+        raise ModelFileError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
     if len(data) != status.st_size:
         raise ModelFileError(f"{path} changed while it was read; read it again.")
     return data
@@ -108,10 +100,13 @@ def _read_file(path: Path, max_bytes: float = float("inf")) -> bytes:
 def write_model(
     folder: Path, method: str, raw: Any, arrays: Mapping[str, NDArray[Any]], *, overwrite: bool, check: Check
 ) -> None:
-    """Write a model's JSON and arrays to a folder, which is read back by `check` before it takes its place.
+    """Write a model's JSON and arrays to a folder: all of it, or nothing.
+
+    They are written to a new folder beside, which takes the place of `folder` once it is whole and `check` has read it.
+    `check_free` says what it may replace.
 
     Raises:
-        ModelFileError: it cannot be saved, or the folder may not be replaced.
+        ModelFileError: it cannot be saved or written, or the folder may not be replaced.
     """
     for name, array in arrays.items():
         if not np.isfinite(array).all():
@@ -130,7 +125,34 @@ def write_model(
         text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1).encode()
     except UnicodeEncodeError as error:
         raise ModelFileError(f"a name of a column or a level is no text: {error}. Rename it and fit again.") from error
-    _write_folder(Path(folder), {_ARRAYS: data, _JSON: text}, overwrite=overwrite, check=check)
+    try:
+        target = Path(os.path.realpath(folder))
+        check_free(target, overwrite=overwrite)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for left in _siblings(target, "new"):
+            # Another process may have removed it by now.
+            with suppress(FileNotFoundError):
+                if time.time() - left.lstat().st_mtime >= _STRAY_SECONDS:
+                    shutil.rmtree(left, ignore_errors=True)
+        new = target.with_name(f".{target.name}.{secrets.token_hex(6)}.new")
+        try:
+            new.mkdir()
+            for name, content in {_ARRAYS: data, _JSON: text}.items():
+                with (new / name).open("xb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+            check(new)
+            check_free(target, overwrite=overwrite)
+            _take_place(new, target)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+    except ModelFileError:
+        raise
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        fix = "Nothing was changed; choose another folder or make room."
+        raise ModelFileError(f"{folder} cannot be written: {why}. {fix}") from error
 
 
 def _is_model(folder: Path) -> bool:
@@ -210,48 +232,16 @@ def _check_document(document: Any, path: Path) -> None:
         raise ModelFileError(f"{path} has version {str(number)[:20]} of the format, not {_VERSION}. {fix}.")
     if set(document) != {*_ENTRIES}:
         raise ModelFileError(f"{path} must hold {', '.join(_ENTRIES)}, nothing else.")
-    if document["sha256"] != _checksum(document):
+    try:
+        checksum = _checksum(document)
+    except RecursionError:
+        checksum = ""
+    if document["sha256"] != checksum:
         raise ModelFileError(f"{path} is damaged or was changed: its checksum does not match.")
 
 
 def _fingerprint(data: bytes) -> dict[str, Any]:
     return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-
-
-def _write_folder(folder: Path, files: Mapping[str, bytes], *, overwrite: bool, check: Check) -> None:
-    """Write a folder of files: all of them, or nothing.
-
-    They are written to a new folder beside, which takes the place of `folder` once it is whole and `check` has read it.
-    `check_free` says what it may replace.
-
-    Raises:
-        ModelFileError: there is a folder that may not be replaced, or the files cannot be written.
-    """
-    try:
-        target = Path(os.path.realpath(folder))
-        check_free(target, overwrite=overwrite)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        for left in _siblings(target, "new", _STRAY_SECONDS):
-            shutil.rmtree(left, ignore_errors=True)
-        new = target.with_name(f".{target.name}.{secrets.token_hex(6)}.new")
-        try:
-            new.mkdir()
-            for name, data in files.items():
-                with (new / name).open("xb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-            check(new)
-            check_free(target, overwrite=overwrite)
-            _take_place(new, target)
-        finally:
-            shutil.rmtree(new, ignore_errors=True)
-    except ModelFileError:
-        raise
-    except (OSError, ValueError) as error:
-        raise ModelFileError(
-            f"{folder} cannot be written: {_reason(error)}. Nothing was changed; choose another folder or make room."
-        ) from error
 
 
 def check_free(folder: Path, *, overwrite: bool) -> None:
@@ -295,17 +285,8 @@ def _take_place(new: Path, target: Path) -> None:
         shutil.rmtree(left, ignore_errors=True)
 
 
-def _siblings(target: Path, kind: str, older_than: float = -float("inf")) -> list[Path]:
-    """What savings of this folder have left beside it for so many seconds, the newest first."""
-    found = []
+def _siblings(target: Path, kind: str) -> list[Path]:
+    """What savings of this folder have left beside it."""
     pattern = f".{glob.escape(target.name)}.{'[0-9a-f]' * 12}.{kind}"
     # Path.glob raises for a name that is too long.
-    for path in target.parent.glob(pattern) if os.path.isdir(target.parent) else ():
-        # Another process may have removed it by now.
-        with suppress(FileNotFoundError):
-            found.append((time.time() - path.lstat().st_mtime, path))
-    return [path for age, path in sorted(found) if age >= older_than]
-
-
-def _reason(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    return list(target.parent.glob(pattern)) if os.path.isdir(target.parent) else []
