@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 if TYPE_CHECKING:
@@ -49,6 +49,14 @@ class Reporter:
 
     def finish(self) -> None:
         """The phase is over, whether whole or interrupted."""
+
+    @contextmanager
+    def task(self, name: str) -> Iterator[None]:
+        """A phase of one step, which is what is done in the context."""
+        self.start(name, 1)
+        yield
+        self.advance(1, {})
+        self.finish()
 
 
 silent = Reporter()

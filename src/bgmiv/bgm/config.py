@@ -68,7 +68,7 @@ class LatentLayout:
     @property
     def dim(self) -> int:
         """All latent coordinates."""
-        return self.shared + self.outcome_only + self.treatment_only + self.nuisance
+        return sum(astuple(self))
 
     @property
     def parts(self) -> dict[str, slice]:

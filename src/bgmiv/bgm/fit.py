@@ -21,7 +21,6 @@ from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.errors import ConfigError, DataError, FitWarning
 from bgmiv.estimators.fitted import check_instrument
 from bgmiv.fitted import FitEvidence, Networks
-from bgmiv.linear_iv import strength_of
 from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.progress import Prefixed, Reporter, silent
 from bgmiv.support import LinearSupport
@@ -54,11 +53,9 @@ def fit_bgmiv(config: BGMIVConfig, data: IVData, seed: int, reporter: Reporter =
     sieve = _sieve(config, reduced, reporter)
     networks, left = _networks(config, used.schema, sieve, reporter)
     if sieve is not None and networks != "trained":
-        strength = strength_of(data, sieve.function.first_stage_f) if config.use_instrument else None
         # The explained share is of predictions without the row itself.
-        evidence = FitEvidence(
-            n_held_out=sieve.rows.n_rows, networks=networks, left_for_networks=left, n_penalised=sieve.fit.n_shrunk
-        ).with_last_stage(sieve.explained, 0.0, sieve.function.is_linear, strength)
+        evidence = FitEvidence(n_held_out=sieve.rows.n_rows, networks=networks, left_for_networks=left)
+        evidence = sieve.added_to(evidence, config, data)
         errors = errors_of(sieve.rows).name
         support = LinearSupport.fit(used)
         return FittedWithoutNetworks(
@@ -137,10 +134,8 @@ def _sieve(config: BGMIVConfig, reduced: IVData, reporter: Reporter) -> LastStag
     """The last stage without networks; None where they are the whole estimate, or where it cannot be fitted."""
     if config.last_stage is None:
         return None
-    reporter.start("sieve", 1)
-    sieve = fit_sieve_stage(config, reduced)
-    reporter.advance(1, {})
-    reporter.finish()
+    with reporter.task("sieve"):
+        sieve = fit_sieve_stage(config, reduced)
     if sieve is None and config.networks is False:
         raise DataError(
             "the sieve cannot be fitted, and networks=False leaves nothing else: there are too few rows, or the "
@@ -165,10 +160,8 @@ def _networks(
     if round(config.ensemble.held_out * sieve.rows.n_rows) < MIN_HELD_OUT:
         # None could tell whether the estimate should use them.
         return "few rows", None
-    reporter.start("check for networks", 1)
-    left = left_for_networks(sieve.rows, sieve.fit, use_instrument=config.use_instrument)
-    reporter.advance(1, {})
-    reporter.finish()
+    with reporter.task("check for networks"):
+        left = left_for_networks(sieve.rows, sieve.fit, use_instrument=config.use_instrument)
     return ("nothing left" if left <= 0.0 else "trained"), left
 
 

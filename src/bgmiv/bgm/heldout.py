@@ -30,7 +30,6 @@ from bgmiv.diagnostics.moments import variance_of
 from bgmiv.fitted import FitEvidence
 from bgmiv.integrate import IntegrationRule, ResidualNodes, residual_nodes, rule_for
 from bgmiv.likelihood import Gaussian, Levels
-from bgmiv.linear_iv import strength_of
 from bgmiv.sieve.fit import Learned
 from bgmiv.training import Row, TrainingData, in_blocks, padded_size
 
@@ -176,12 +175,8 @@ def network_evidence(
         n_failed=config.ensemble.members - len(members),
         networks="trained",
         left_for_networks=left,
-        n_penalised=0 if last is None else last.fit.n_shrunk,
     )
-    if last is None:
-        return evidence
-    strength = strength_of(data, last.function.first_stage_f) if config.use_instrument else None
-    return evidence.with_last_stage(last.explained, last.function.weight, last.function.is_linear, strength)
+    return evidence if last is None else last.added_to(evidence, config, data)
 
 
 def gather_evidence(

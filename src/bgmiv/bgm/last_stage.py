@@ -6,7 +6,7 @@ Where no networks were trained, it is the whole fit.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -19,7 +19,8 @@ from bgmiv.diagnostics.held_out import cross_fitted
 from bgmiv.diagnostics.moments import variance_of
 from bgmiv.errors import NotIdentifiedError
 from bgmiv.estimators.fitted import FittedSieve
-from bgmiv.fitted import FittedMethod, HeldOutPredictions
+from bgmiv.fitted import FitEvidence, FittedMethod, HeldOutPredictions
+from bgmiv.linear_iv import strength_of
 from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.sieve.bases import SieveFunction
 from bgmiv.sieve.fit import Learned, SieveFit, fit_sieve, left_out_errors, min_rows
@@ -52,6 +53,13 @@ class LastStage(NamedTuple):
         """Share of the outcome's variance that E[y | w, v] explains in rows that it was not fitted on."""
         squares = np.average((self.rows.outcome - self.fit.left_out) ** 2, weights=self.rows.weights)
         return 1.0 - float(squares) / variance_of(self.rows.outcome, self.rows.weights)
+
+    def added_to(self, evidence: FitEvidence, config: BGMIVConfig, data: IVData) -> FitEvidence:
+        """The evidence on a fit to `data` with what it has of this last stage."""
+        function = self.function
+        strength = strength_of(data, function.first_stage_f) if config.use_instrument else None
+        evidence = replace(evidence, n_penalised=self.fit.n_shrunk)
+        return evidence.with_last_stage(self.explained, function.weight, function.is_linear, strength)
 
 
 def fit_sieve_stage(config: BGMIVConfig, data: IVData, learned: Learned | None = None) -> LastStage | None:
