@@ -26,7 +26,7 @@ import numpy as np
 
 from bgmiv.bgm.config import BGMIVConfig, default_preset
 from bgmiv.bgm.fitted import FittedNetworks
-from bgmiv.bgm.heldout import density_gain, left_out_residuals, nodes_unless_normal
+from bgmiv.bgm.members import density_gain, left_out_residuals, nodes_unless_normal
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import query_at
 from bgmiv.designs import base

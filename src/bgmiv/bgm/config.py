@@ -279,7 +279,7 @@ class JointTraining:
             share of the step size.
         integration: nodes of the outcome's mean.
         residual_nodes: how many quantiles of the treatment's residuals take their place, in a second training, where
-            held-out residuals are not normal (`bgmiv.bgm.heldout`); 0 for never.
+            held-out residuals are not normal (`bgmiv.bgm.members`); 0 for never.
         chunk: iterations between two reports, and between two evaluations on held-out rows where there are any.
         tolerance: a model is clearly worse than another if its held-out loss is more than this many times the other's;
             with a discrete outcome, if it is higher at all.

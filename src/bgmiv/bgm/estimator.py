@@ -168,6 +168,11 @@ class BGMIV(SeededEstimator):
             raise ConfigError(f"latents is 'encoder', 'map' or 'posterior', got {self.latents!r}.")
         if self.checkpoint is not None and self.random_state is None:
             raise ConfigError("a checkpoint needs a random_state: without a fixed seed no two fits are the same.")
+        initial, alternating = config.initial, config.alternating
+        if "iterations" in given:
+            initial = replace(initial, iterations=given["iterations"])
+        if "epochs" in given:
+            alternating = replace(alternating, epochs=given["epochs"])
         ensemble = self._ensemble(config, given.get("members", config.ensemble.members))
         config = replace(
             config,
@@ -176,12 +181,8 @@ class BGMIV(SeededEstimator):
             batch_size=given.get("batch_size", config.batch_size),
             scaling=self.scaling or config.scaling,
             ensemble=ensemble,
-            initial=replace(config.initial, iterations=given.get("iterations", config.initial.iterations)),
-            alternating=replace(
-                config.alternating,
-                epochs=given.get("epochs", config.alternating.epochs),
-                integration=self.integration or config.alternating.integration,
-            ),
+            initial=initial,
+            alternating=replace(alternating, integration=self.integration or alternating.integration),
             latents=config.latents if self.latents is None else _LATENT_RULES[self.latents],
             last_stage=config.last_stage if ensemble.held_out else None,
             checkpoint=None if self.checkpoint is None else str(self.checkpoint),

@@ -66,8 +66,7 @@ def fit_bgmiv(config: BGMIVConfig, data: IVData, seed: int, reporter: Reporter =
     import jax
 
     from bgmiv.bgm.fitted import FittedNetworks
-    from bgmiv.bgm.heldout import learned_means, network_evidence, residual_rule
-    from bgmiv.bgm.members import TrainingRows, train_members
+    from bgmiv.bgm.members import TrainingRows, learned_means, network_evidence, residual_rule, train_members
     from bgmiv.bgm.resolve import resolve
     from bgmiv.bgm.uncertainty import fit_model_support, tangent_directions
 

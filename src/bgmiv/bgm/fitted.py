@@ -13,10 +13,9 @@ from jax import Array
 from numpy.typing import NDArray
 
 from bgmiv.bgm.config import BGMIVConfig, LatentMap, LatentPosterior
-from bgmiv.bgm.heldout import learned_means
 from bgmiv.bgm.last_stage import LAST_STAGE_INTERVALS, FittedBGMIV, fit_sieve_stage
 from bgmiv.bgm.latents import latent_draws, latents_of, structural_at_draws, structural_means
-from bgmiv.bgm.members import Member
+from bgmiv.bgm.members import Member, learned_means
 from bgmiv.bgm.model import BGMIVModel
 from bgmiv.bgm.uncertainty import MAX_BLOCK, MAX_POINTS, Directions, ModelSupport, tangent_factors
 from bgmiv.data.ivdata import IVData

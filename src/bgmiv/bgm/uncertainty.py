@@ -50,7 +50,7 @@ from bgmiv.bgm.latents import latents_of
 from bgmiv.bgm.members import Member, TrainingRows
 from bgmiv.bgm.model import BGMIVModel, iv_means
 from bgmiv.data.folds import some_rows
-from bgmiv.integrate import IntegrationRule, rule_for
+from bgmiv.integrate import IntegrationRule
 from bgmiv.likelihood import FiniteHead
 from bgmiv.support import OUTSIDE, Novelty, fit_novelty
 from bgmiv.training import Row, in_blocks, padded_size
@@ -188,7 +188,6 @@ def _precision(members: Sequence[_Spectrum], leverage: float) -> float:
 @partial(jax.jit, static_argnames="integration")
 def _at_rows(model: BGMIVModel, rows: Row, z: Array, integration: IntegrationRule) -> tuple[Array, Array]:
     """The Jacobian of the integrated mean in the outcome's weights, `(n, K, weights)`, and residuals `(n, K)`."""
-    rule = rule_for(integration, model.treatment_head)
     flat, unflatten = ravel_pytree(model.outcome)
 
     def one(row: Row, z: Array) -> tuple[Array, Array]:
@@ -197,7 +196,7 @@ def _at_rows(model: BGMIVModel, rows: Row, z: Array, integration: IntegrationRul
 
         def mean(flat: Array) -> Array:
             moved = eqx.tree_at(lambda m: m.outcome, model, unflatten(flat))
-            return jnp.atleast_1d(iv_means(moved, rule, batch, raw, z[None], jax.random.key(0))[0])
+            return jnp.atleast_1d(iv_means(moved, integration, batch, raw, z[None])[0])
 
         return jax.jacrev(mean)(flat), model.outcome_event(row.y) - mean(flat)
 
