@@ -122,7 +122,7 @@ def measured(name: str, seed: int) -> dict[str, Any]:
     row: dict[str, Any] = {"case": name, "seed": seed, "usual": described(first, case), "kept": "usual"}
     row["usual"]["cpu"] = process_time() - begun
     scaled = first.scaler.transform(first.reduction.apply(data))
-    residuals = left_out_residuals(first.members, scaled)
+    residuals = left_out_residuals(first.members, scaled, data.full_weights)
     row["density_gain"] = density_gain(residuals)
     rule = nodes_unless_normal(residuals, N_NODES)
     if rule is None:

@@ -102,7 +102,7 @@ def fit_bgmiv(config: BGMIVConfig, data: IVData, seed: int, reporter: Reporter =
         reduction=reduction,
         scaler=rows.scaler,
         members=members,
-        model_support=fit_model_support(config.latents, rows, [member.model for member in members]),
+        model_support=fit_model_support(config.latents, rows, members),
         directions=directions,
         last_stage=None if last is None else last.function,
         evidence=network_evidence(config, used, rows, members, last, left),
@@ -160,7 +160,7 @@ def _networks(
         # None could tell whether the estimate should use them.
         return "few rows", None
     with reporter.task("check for networks"):
-        left = left_for_networks(sieve.rows, sieve.fit, use_instrument=config.use_instrument)
+        left = left_for_networks(sieve, use_instrument=config.use_instrument)
     return ("nothing left" if left <= 0.0 else "trained"), left
 
 

@@ -231,13 +231,11 @@ class FittedNetworks(FittedBGMIV):
 
     def in_support(self, query: Query) -> NDArray[np.bool_]:
         """Where the fit's treatment model and its latents place the data, `(m, n)`."""
-        latents, models = self._latents(query.rows), [member.model for member in self.members]
-        support = self.model_support
+        latents, support = self._latents(query.rows), self.model_support
         usual = support.novelty.usual(latents[0])
 
         def inside(x: np.ndarray, rows: np.ndarray, size: int) -> np.ndarray:
-            some = [z[rows] for z in latents]
-            density = support.log_density(models, x, some, size)
+            density = support.log_density(self.members, x, [z[rows] for z in latents], size)
             return usual[rows] & (density >= support.min_log_density)
 
         return self._collect(query, inside, MAX_BLOCK)

@@ -54,6 +54,13 @@ class LastStage(NamedTuple):
         squares = np.average((self.rows.outcome - self.fit.left_out) ** 2, weights=self.rows.weights)
         return 1.0 - float(squares) / variance_of(self.rows.outcome, self.rows.weights)
 
+    @property
+    def left_out_errors(self) -> Floats:
+        """Errors of E[y | w, v] in rows that it was not fitted on, given, linearly, what the first stage leaves."""
+        linear = self.fit.residuals[:, : self.function.treatment.n_linear]
+        outcome = np.asarray(self.rows.outcome, np.float64)
+        return left_out_errors(outcome, self.fit.left_out, linear, self.rows.full_weights)
+
     def added_to(self, evidence: FitEvidence, config: BGMIVConfig, data: IVData) -> FitEvidence:
         """The evidence on a fit to `data` with what it has of this last stage."""
         function = self.function
@@ -119,17 +126,10 @@ def with_networks(config: BGMIVConfig, data: IVData, sieve: LastStage | None, le
 
 def _better(networks: LastStage, sieve: LastStage) -> bool:
     """Whether the networks predict left-out rows better, by more than one standard error."""
-    data = networks.rows
-    weights = np.ones(data.n_rows) if data.weights is None else np.asarray(data.weights, np.float64)
-    y = np.asarray(data.outcome, np.float64)
-
-    def errors(fit: SieveFit) -> Floats:
-        controls = fit.residuals[:, : fit.function.treatment.n_linear]
-        return left_out_errors(y, fit.left_out, controls, weights)
-
-    gains = weights * (errors(sieve.fit) ** 2 - errors(networks.fit) ** 2)
-    if data.groups is not None:
-        gains = np.asarray(np.bincount(data.groups, gains), np.float64)
+    groups = networks.rows.groups
+    gains = networks.rows.full_weights * (sieve.left_out_errors**2 - networks.left_out_errors**2)
+    if groups is not None:
+        gains = np.asarray(np.bincount(groups, gains), np.float64)
     return bool(gains.sum() > np.sqrt(np.sum((gains - gains.mean()) ** 2)))
 
 

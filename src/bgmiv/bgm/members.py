@@ -135,7 +135,7 @@ def train_members(
         DivergedError: every member failed.
     """
     n_members = config.ensemble.members
-    start = _start(config, rows, key if n_members == 1 else jax.random.split(key, n_members))
+    start = _start(config, rows, key[None] if n_members == 1 else jax.random.split(key, n_members))
     together = train(config.initial, config.alternating, start, reporter, checkpoint)
     members: list[Member] = []
     failure = DivergedError(config.initial.name, 0)
@@ -167,27 +167,21 @@ def failed(losses: Sequence[float]) -> np.ndarray:
 
 
 def _start(config: BGMIVConfig, rows: TrainingRows, keys: Array) -> Start:
-    """Where training begins, for one key or for many."""
+    """Where training begins; one member has no member axis."""
     data, folds = rows.data, rows.folds
-    n_instruments, several = data.instruments.shape[1], bool(keys.ndim)
-    if several:
-        split = jax.vmap(partial(jax.random.split, num=4))(keys)
-        drawn = [build_model(data.schema, n_instruments, config.model, key=key) for key in split[:, 0]]
+    split = jax.vmap(partial(jax.random.split, num=4))(keys)
+    drawn = [build_model(data.schema, data.instruments.shape[1], config.model, key=key) for key in split[:, 0]]
+    model, own = drawn[0], 0 if len(drawn) == 1 else slice(None)
+    if len(drawn) > 1:
         model = jax.device_put(jax.tree.map(lambda *leaves: np.stack(leaves), *drawn))
-    else:
-        split = jax.random.split(keys, 4)
-        model = build_model(data.schema, n_instruments, config.model, key=split[0])
     for rule in (config.initial.integration, config.alternating.integration):
         rule_for(rule, model.treatment_head)
     check_sampled(model, config.latents)
     weights = None if data.weights is None else data.weights[folds.order]
-    fold: Any = (folds.starts, folds.sizes)
-    losses: Any = _linear_losses(config, rows)
-    if not several:
-        fold, losses = (int(folds.starts[0]), int(folds.sizes[0])), losses[0]
+    fold = (folds.starts[own], folds.sizes[own])
     prepared = training_data(rows.at(folds.order), config.alternating.batch_size, fold, weights)
-    linear_loss = jax.device_put(np.float32(losses))
-    return Start(model, prepared, split[..., 1:], linear_loss)
+    linear_loss = jax.device_put(np.float32(_linear_losses(config, rows)[own]))
+    return Start(model, prepared, split[own, 1:], linear_loss)
 
 
 def _linear_losses(config: BGMIVConfig, rows: TrainingRows) -> np.ndarray:
@@ -203,7 +197,7 @@ def _linear_losses(config: BGMIVConfig, rows: TrainingRows) -> np.ndarray:
     columns = np.column_stack([np.ones(len(scaled.x)), scaled.v, scaled.w]).astype(np.float64)
     if len(columns) - sizes.max() < 4 * columns.shape[1]:
         return losses
-    weights = np.ones(len(columns)) if rows.data.weights is None else np.asarray(rows.data.weights, np.float64)
+    weights = rows.data.full_weights
     for i in range(len(losses)):
         held = np.zeros(len(columns), bool)
         held[rows.folds.rows(i)] = True
@@ -433,9 +427,7 @@ def _standardised(model: BGMIVModel, v: Array, w: Array, x: Array) -> Array:
     return (x - jax.vmap(head.mean)(raw)[:, 0]) / spread
 
 
-def left_out_residuals(
-    members: Sequence[Member], rows: ScaledData, weights: NDArray[np.floating] | None = None
-) -> LeftOutResiduals:
+def left_out_residuals(members: Sequence[Member], rows: ScaledData, weights: Floats) -> LeftOutResiduals:
     """The residuals of up to 5000 of the rows that members were not trained on."""
     positions, owner = held_out_rows([member.held_out_rows for member in members], _MAX_RESIDUALS)
     values = np.empty(len(positions))
@@ -443,8 +435,7 @@ def left_out_residuals(
         own = positions[owner == i]
         part = [columns[own] for columns in (rows.v, rows.w, rows.x)]
         values[owner == i] = in_blocks(partial(_standardised, member.model), part, padded_size(len(own)))
-    counted = np.ones(len(positions)) if weights is None else np.asarray(weights, np.float64)[positions]
-    return LeftOutResiduals(values, owner, counted)
+    return LeftOutResiduals(values, owner, weights[positions])
 
 
 def density_gain(residuals: LeftOutResiduals) -> float:
@@ -477,4 +468,4 @@ def residual_rule(config: BGMIVConfig, rows: TrainingRows, members: Sequence[Mem
     n_nodes = config.initial.residual_nodes if isinstance(config.initial, JointTraining) else 0
     if not n_nodes or not config.use_instrument or not isinstance(members[0].model.treatment_head, Gaussian):
         return None
-    return nodes_unless_normal(left_out_residuals(members, rows.scaled, rows.data.weights), n_nodes)
+    return nodes_unless_normal(left_out_residuals(members, rows.scaled, rows.data.full_weights), n_nodes)
