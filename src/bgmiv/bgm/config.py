@@ -425,7 +425,7 @@ def paper_preset() -> BGMIVConfig:
 
     One line of it is left out, as in the authors' code: the L2 penalty of 1e-4, declared there and never added.
     """
-    return BGMIVConfig(initial=EGM(integration=GaussHermite(1)), alternating=Alternating(integration=MonteCarlo(1000)))
+    return BGMIVConfig()
 
 
 def paper_qmc_preset() -> BGMIVConfig:

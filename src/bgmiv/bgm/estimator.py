@@ -235,19 +235,15 @@ def _arviz_data(fitted: FittedNetworks, query: Query, settings: LatentPosterior,
         for name, part in model.layout.parts.items()
         for i in range(part.stop - part.start)
     ]
-    judged = {name: getattr(sampled, name) for name in ("rhat", "ess", "acceptance", "divergences")}
+    rows = {name: getattr(sampled, name) for name in ("rhat", "ess", "acceptance", "divergences")} | {"treatment": x}
+    structural = {"structural": values, "structural_model": _model_draws(fitted, query, chains, draws, settings.seed)}
     return arviz.from_dict(
-        posterior={
-            "latents": latents,
-            "structural": values,
-            "structural_model": _model_draws(fitted, query, chains, draws, settings.seed),
-        },
-        constant_data={"treatment": x, **judged},
+        posterior={"latents": latents, **structural},
+        constant_data=rows,
         dims={
             "latents": ["row", "latent"],
-            "structural": ["row", *levels],
-            "structural_model": ["row", *levels],
-            **{name: ["row"] for name in ("treatment", *judged)},
+            **{name: ["row", *levels] for name in structural},
+            **{name: ["row"] for name in rows},
         },
         coords={"row": np.arange(n), "latent": names},
     )

@@ -272,15 +272,15 @@ class JointProgram(JointTraining):
         # The loss of a discrete outcome is mostly its own chance, of which every share hides what can be learned.
         tolerance = self.tolerance if isinstance(model.outcome_head, Gaussian) else 1.0
         keep = (loss <= tolerance * state.best_loss) | (data.fold_size == 0)
+        after = state._replace(
+            best=jax.tree.map(lambda new, old: jnp.where(keep, new, old), model, state.best),
+            best_loss=jnp.minimum(loss, state.best_loss),
+            stale=jnp.where(keep, 0, state.stale + 1),
+            evaluations=state.evaluations + 1,
+        )
         # A member that has stopped is still trained while others go on; it is left as a run of its own would leave it.
         over = self.stopped(state)
-        keep = keep & ~over
-        return state._replace(
-            best=jax.tree.map(lambda new, old: jnp.where(keep, new, old), model, state.best),
-            best_loss=jnp.where(over, state.best_loss, jnp.minimum(loss, state.best_loss)),
-            stale=jnp.where(keep, 0, jnp.where(over, state.stale, state.stale + 1)),
-            evaluations=jnp.where(over, state.evaluations, state.evaluations + 1),
-        )
+        return jax.tree.map(lambda old, new: jnp.where(over, old, new), state, after)
 
     def stopped(self, state: JointState) -> Array:
         """Whether `patience` evaluations brought nothing, or the first three none that is better than a line's."""
