@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HistoryRow", "Prefixed", "Reporter", "RichReporter", "in_notebook", "mean_history",
-    "reporter_for", "silent",
+    "reporter_for", "silent", "task",
 ]  # fmt: skip
 
 
@@ -50,16 +50,17 @@ class Reporter:
     def finish(self) -> None:
         """The phase is over, whether whole or interrupted."""
 
-    @contextmanager
-    def task(self, name: str) -> Iterator[None]:
-        """A phase of one step, which is what is done in the context."""
-        self.start(name, 1)
-        yield
-        self.advance(1, {})
-        self.finish()
-
 
 silent = Reporter()
+
+
+@contextmanager
+def task(reporter: Reporter, name: str) -> Iterator[None]:
+    """Report what is done in the context as a phase of one step."""
+    reporter.start(name, 1)
+    yield
+    reporter.advance(1, {})
+    reporter.finish()
 
 
 class Prefixed(Reporter):

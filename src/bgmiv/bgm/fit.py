@@ -22,7 +22,7 @@ from bgmiv.errors import ConfigError, DataError, FitWarning
 from bgmiv.estimators.fitted import check_instrument
 from bgmiv.fitted import FitEvidence, Networks
 from bgmiv.preprocess.reduction import FittedReduction
-from bgmiv.progress import Prefixed, Reporter, silent
+from bgmiv.progress import Prefixed, Reporter, silent, task
 from bgmiv.support import LinearSupport
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _sieve(config: BGMIVConfig, reduced: IVData, reporter: Reporter) -> LastStag
     """The last stage without networks; None where they are the whole estimate, or where it cannot be fitted."""
     if config.last_stage is None:
         return None
-    with reporter.task("sieve"):
+    with task(reporter, "sieve"):
         sieve = fit_sieve_stage(config, reduced)
     if sieve is None and config.networks is False:
         raise DataError(
@@ -159,7 +159,7 @@ def _networks(
     if round(config.ensemble.held_out * sieve.rows.n_rows) < MIN_HELD_OUT:
         # None could tell whether the estimate should use them.
         return "few rows", None
-    with reporter.task("check for networks"):
+    with task(reporter, "check for networks"):
         left = left_for_networks(sieve, use_instrument=config.use_instrument)
     return ("nothing left" if left <= 0.0 else "trained"), left
 
