@@ -50,7 +50,11 @@ def fit_bgmiv(config: BGMIVConfig, data: IVData, seed: int, reporter: Reporter =
     reduction = config.reduction.fit(used) if config.reduction else FittedReduction(used.schema, {})
     reduced = reduction.apply(used)
 
-    sieve = _sieve(config, reduced, reporter)
+    # None where networks are the whole estimate, or where it cannot be fitted.
+    sieve = None
+    if config.last_stage is not None:
+        with task(reporter, "sieve"):
+            sieve = fit_sieve_stage(config, reduced)
     networks, left = _networks(config, used.schema, sieve, reporter)
     if sieve is not None and networks != "trained":
         # The explained share is of predictions without the row itself.
@@ -129,20 +133,6 @@ def _check(config: BGMIVConfig, data: IVData) -> None:
         )
 
 
-def _sieve(config: BGMIVConfig, reduced: IVData, reporter: Reporter) -> LastStage | None:
-    """The last stage without networks; None where they are the whole estimate, or where it cannot be fitted."""
-    if config.last_stage is None:
-        return None
-    with task(reporter, "sieve"):
-        sieve = fit_sieve_stage(config, reduced)
-    if sieve is None and config.networks is False:
-        raise DataError(
-            "the sieve cannot be fitted, and networks=False leaves nothing else: there are too few rows, or the "
-            "instruments do not identify the treatment. Use TSLS, or pass more rows or other instruments."
-        )
-    return sieve
-
-
 def _networks(
     config: BGMIVConfig, schema: Schema, sieve: LastStage | None, reporter: Reporter
 ) -> tuple[Networks, float | None]:
@@ -150,6 +140,11 @@ def _networks(
 
     Schema is that of the covariates before they are reduced: of a wide block a sieve sees some scores only.
     """
+    if sieve is None and config.networks is False:
+        raise DataError(
+            "the sieve cannot be fitted, and networks=False leaves nothing else: there are too few rows, or the "
+            "instruments do not identify the treatment. Use TSLS, or pass more rows or other instruments."
+        )
     widths = [block.width for block in schema.blocks if block.kind in (BlockKind.vector, BlockKind.image)]
     wide = max(widths, default=0) > config.model.covariates.features.narrow_vector
     if sieve is None or config.networks is True or (config.networks == "auto" and wide):

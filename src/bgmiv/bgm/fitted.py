@@ -13,7 +13,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from bgmiv.bgm.config import BGMIVConfig, LatentMap, LatentPosterior
-from bgmiv.bgm.last_stage import LAST_STAGE_INTERVALS, FittedBGMIV, fit_sieve_stage
+from bgmiv.bgm.last_stage import FittedBGMIV, fit_sieve_stage
 from bgmiv.bgm.latents import latent_draws, latents_of, structural_at_draws, structural_means
 from bgmiv.bgm.members import Member, learned_means
 from bgmiv.bgm.model import BGMIVModel
@@ -119,7 +119,7 @@ class FittedNetworks(FittedBGMIV):
         """What the intervals are."""
         if self.last_stage is None:
             return _QUASI_POSTERIOR
-        return LAST_STAGE_INTERVALS + _OF_NETWORKS * self.uses_networks
+        return super().interval_kind + _OF_NETWORKS * self.uses_networks
 
     @property
     def encoding_key(self) -> object:

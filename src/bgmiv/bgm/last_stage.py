@@ -26,7 +26,7 @@ from bgmiv.sieve.bases import SieveFunction
 from bgmiv.sieve.fit import Learned, SieveFit, fit_sieve, left_out_errors, min_rows
 
 __all__ = [
-    "LAST_STAGE_INTERVALS", "FittedBGMIV", "FittedWithoutNetworks", "LastStage", "fit_sieve_stage", "with_networks",
+    "FittedBGMIV", "FittedWithoutNetworks", "LastStage", "fit_sieve_stage", "with_networks",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
@@ -133,12 +133,6 @@ def _better(networks: LastStage, sieve: LastStage) -> bool:
     return bool(gains.sum() > np.sqrt(np.sum((gains - gains.mean()) ** 2)))
 
 
-LAST_STAGE_INTERVALS = (
-    "Intervals from the robust (with groups, clustered) covariance of the last regression's coefficients and the "
-    "smoothing bias that is likely under the prior behind its penalties."
-)
-
-
 class FittedBGMIV(FittedMethod):
     """A fitted BGM-IV, with networks or without.
 
@@ -167,7 +161,10 @@ class FittedBGMIV(FittedMethod):
     @property
     def interval_kind(self) -> str:
         """What the intervals are."""
-        return LAST_STAGE_INTERVALS
+        return (
+            "Intervals from the robust (with groups, clustered) covariance of the last regression's coefficients and "
+            "the smoothing bias that is likely under the prior behind its penalties."
+        )
 
     def held_out_predictions(self, data: IVData, rows: Rows, max_rows: int) -> HeldOutPredictions | None:
         """g at rows of the fit, each by a last stage without networks, fitted anew without the row's fold."""

@@ -11,7 +11,7 @@ converged. Chains are written for one row.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -200,8 +200,7 @@ def nuts_chains(model: BGMIVModel, v: Array, key: Array, plan: LatentPosterior) 
     return Chains(z, jnp.mean(acceptance), jnp.sum(diverged))
 
 
-@dataclass(frozen=True, eq=False)
-class LatentDraws:
+class LatentDraws(NamedTuple):
     """Draws of n rows' latents, and how far they can be trusted.
 
     Attributes:
