@@ -150,7 +150,8 @@ def _embedding(layout: LatentLayout, widths: tuple[int, ...], *, key: Array) -> 
     outputs = [min(size, widths[-1]) for size in sizes]
     parts = zip(sizes, outputs, jax.random.split(key, 3), strict=True)
     nets = tuple(MLP(n, widths[:-1], k, key=own) for n, k, own in parts if n)
-    return Embedding(nets, layout, LatentLayout(*outputs, 0))
+    shared, outcome_only, treatment_only = outputs
+    return Embedding(nets, layout, LatentLayout(shared, outcome_only, treatment_only, 0))
 
 
 def _trunk(n_in: int, widths: tuple[int, ...], key: Array) -> tuple[MLP | None, int]:
