@@ -26,7 +26,7 @@ import numpy as np
 
 from bgmiv.bgm.config import BGMIVConfig, default_preset
 from bgmiv.bgm.fitted import FittedNetworks
-from bgmiv.bgm.heldout import density_gain, left_out_residuals, nodes_unless_normal
+from bgmiv.bgm.members import density_gain, left_out_residuals, nodes_unless_normal
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import query_at
 from bgmiv.designs import base
@@ -122,7 +122,7 @@ def measured(name: str, seed: int) -> dict[str, Any]:
     row: dict[str, Any] = {"case": name, "seed": seed, "usual": described(first, case), "kept": "usual"}
     row["usual"]["cpu"] = process_time() - begun
     scaled = first.scaler.transform(first.reduction.apply(data))
-    residuals = left_out_residuals(first.members, scaled)
+    residuals = left_out_residuals(first.members, scaled, data.full_weights)
     row["density_gain"] = density_gain(residuals)
     rule = nodes_unless_normal(residuals, N_NODES)
     if rule is None:

@@ -31,6 +31,7 @@ import pandas as pd
 
 from bgmiv.baselines.npiv import NPIVConfig
 from bgmiv.bgm.config import default_preset
+from bgmiv.bgm.last_stage import LastStage
 from bgmiv.bgm.network_check import left_for_networks
 from bgmiv.effects import predict
 from bgmiv.preprocess.reduction import BlockReduction
@@ -117,7 +118,7 @@ def checks() -> None:
     for cell, seed in samples("check", {cell.design: cell.n_seeds for cell in CELLS}):
         data = make_design(cell.design).sample(cell.n, cell.rho, seed)
         reduced = BlockReduction().fit(data).apply(data)
-        left = left_for_networks(reduced, fit_sieve(SieveConfig(), reduced))
+        left = left_for_networks(LastStage(reduced, fit_sieve(SieveConfig(), reduced)))
         keep(kind="check", design=cell.design, n=cell.n, seed=seed, left=left, trained=left > 0.0)
 
 

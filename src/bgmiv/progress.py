@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-__all__ = ["HistoryRow", "Reporter", "RichReporter", "in_notebook", "mean_history", "reporter_for", "silent"]
+__all__ = [
+    "HistoryRow", "Reporter", "RichReporter", "in_notebook", "mean_history", "reporter_for", "silent", "task",
+]  # fmt: skip
 
 
 class HistoryRow(NamedTuple):
@@ -52,6 +54,15 @@ class Reporter:
 
 
 silent = Reporter()
+
+
+@contextmanager
+def task(reporter: Reporter, name: str) -> Iterator[None]:
+    """Report what is done in the context as a phase of one step."""
+    reporter.start(name, 1)
+    yield
+    reporter.advance(1, {})
+    reporter.finish()
 
 
 def in_notebook() -> bool:

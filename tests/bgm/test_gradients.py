@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bgmiv.bgm.config import CovariateConfig, JointTraining, LatentLayout, ModelConfig
+from bgmiv.bgm.config import EGM, CovariateConfig, JointTraining, LatentLayout, ModelConfig
 from bgmiv.bgm.initial import critic_loss, egm_loss, joint_loss
 from bgmiv.bgm.model import BGMIVModel, build_model, quasi_log_posterior
 from bgmiv.data import IVData
@@ -126,7 +126,7 @@ def test_egm_loss(kind: str) -> None:
     noise = np.random.default_rng(2).uniform(size=(2 * N, model.covariates.noise_width))
 
     def loss(model: BGMIVModel) -> jax.Array:
-        return egm_loss(model, critic, rule, rows, z, noise, jax.random.key(0), 0.01)[0]
+        return egm_loss(model, critic, rows, z, noise, jax.random.key(0), EGM(integration=rule, spread_penalty=0.01))[0]
 
     check(loss, model)
 
@@ -139,7 +139,7 @@ def test_joint_loss() -> None:
     def loss(model: BGMIVModel) -> jax.Array:
         # One node sits at the mean: with more, the loss withholds the outcome's gradient from the treatment's spread.
         rule = GaussHermite(1)
-        return joint_loss(model, rule, rows, directions, noise, jax.random.key(0), JointTraining())[0]
+        return joint_loss(model, rows, directions, noise, jax.random.key(0), JointTraining(integration=rule))[0]
 
     check(loss, model)
 

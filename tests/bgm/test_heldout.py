@@ -13,8 +13,8 @@ import pytest
 from scipy.stats import norm
 
 from bgmiv.bgm.config import CovariateConfig, LatentLayout, ModelConfig
-from bgmiv.bgm.heldout import HeldOutLosses, evaluate_fold, gather_evidence
-from bgmiv.bgm.model import BGMIVModel, build_model
+from bgmiv.bgm.members import gather_evidence
+from bgmiv.bgm.model import BGMIVModel, HeldOutLosses, build_model, evaluate_fold
 from bgmiv.data import IVData, RoleScaling
 from bgmiv.diagnostics.held_out import held_out_rows
 from bgmiv.diagnostics.moments import cross_fits, moment_shares

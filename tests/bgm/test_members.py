@@ -114,10 +114,10 @@ ALTERNATING = Alternating(epochs=2, batch_size=8, integration=GaussHermite(2))
 def test_members_trained_together_are_the_single_runs(tiny: Any, other: Any) -> None:
     keys = jax.random.split(jax.random.key(0), (2, 3))
     starts = [
-        Start(model, tiny.data, *row) for model, row in zip((tiny.model, other.model), (keys[0], keys[1]), strict=True)
+        Start(model, tiny.data, row) for model, row in zip((tiny.model, other.model), (keys[0], keys[1]), strict=True)
     ]
     models = jax.tree.map(lambda *leaves: jnp.stack(leaves), tiny.model, other.model)
-    together = members_of(train(WARM, ALTERNATING, Start(models, tiny.data, keys[:, 0], keys[:, 1], keys[:, 2])))
+    together = members_of(train(WARM, ALTERNATING, Start(models, tiny.data, keys)))
     for one, start in zip(together, starts, strict=True):
         alone = train(WARM, ALTERNATING, start)
         for a, b in zip(jax.tree.leaves(one.model), jax.tree.leaves(alone.model), strict=True):
@@ -128,7 +128,7 @@ def test_members_trained_together_are_the_single_runs(tiny: Any, other: Any) -> 
 
 def test_without_an_initial_phase_latents_come_from_the_prior(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = jax.random.split(jax.random.key(0), 3)
-    start, begun = Start(tiny.model, tiny.data, *keys), []
+    start, begun = Start(tiny.model, tiny.data, keys), []
     assert train(EGM(iterations=0), Alternating(epochs=0), start) == (tiny.model, ())
 
     def run_nothing(program: Any, state: Any, *rest: Any, **options: Any) -> Any:

@@ -11,6 +11,7 @@ import pytest
 import bgmiv
 from bgmiv import BGMIV, NPIV, ConfigError, DataError
 from bgmiv.bgm import fit as fit_module
+from bgmiv.bgm.last_stage import LastStage
 from bgmiv.bgm.network_check import boosted_trees, left_for_networks
 from bgmiv.data import IVData
 from bgmiv.sieve.fit import SieveConfig, fit_sieve
@@ -29,7 +30,7 @@ def draw(surface: float, seed: int = 0, **roles: Any) -> IVData:
 
 
 def left(data: IVData, **settings: Any) -> float:
-    return left_for_networks(data, fit_sieve(SieveConfig(), data, **settings), **settings)
+    return left_for_networks(LastStage(data, fit_sieve(SieveConfig(), data, **settings)), **settings)
 
 
 def test_trees_learn_from_the_rows_that_have_weight() -> None:

@@ -16,7 +16,7 @@ from bgmiv import BGMIV
 from bgmiv.bgm import fit as fit_module
 from bgmiv.bgm import last_stage
 from bgmiv.bgm.config import PRESETS, BGMIVConfig
-from bgmiv.bgm.heldout import LeftOutResiduals, density_gain, nodes_unless_normal
+from bgmiv.bgm.members import LeftOutResiduals, density_gain, nodes_unless_normal
 from bgmiv.integrate import GaussHermite, ResidualNodes, residual_nodes
 from bgmiv.likelihood import Gaussian
 

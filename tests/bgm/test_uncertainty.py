@@ -64,7 +64,7 @@ def directions_of(model: BGMIVModel, rows: ScaledData, groups: np.ndarray | None
     none = np.zeros(0, np.int64)
     fitted_on: Any = SimpleNamespace(
         scaled=rows,
-        data=SimpleNamespace(weights=None),
+        data=SimpleNamespace(full_weights=np.ones(len(rows.x))),
         at=lambda positions: ScaledData(*(part[positions] for part in rows)),
     )
     return tangent_directions(config, fitted_on, [Member(model, (), none)], groups=groups)

@@ -17,7 +17,6 @@ from jax import Array
 
 from bgmiv.bgm.config import Alternating
 from bgmiv.bgm.model import BGMIVModel, covariate_log_posterior, log_p_iv, log_p_treatment, quasi_log_posterior
-from bgmiv.integrate import rule_for
 from bgmiv.nn.layers import DECAY_1, DECAY_2, EPSILON, adam
 from bgmiv.training import Row, TrainingData
 
@@ -132,7 +131,6 @@ class AlternatingProgram(Alternating):
             # Not the latents' objective below: every row's latent state is its own, whatever the row counts.
             weights = weights * data.weights.training[rows]
         batch, z = jax.tree.map(lambda leaf: leaf[rows], data.rows), state.latents.z[rows]
-        rule = rule_for(self.integration, model.treatment_head)
         key_outcome, key_latents = jax.random.split(key)
         keys_outcome = jax.random.split(key_outcome, self.batch_size)
         keys_latents = jax.random.split(key_latents, self.batch_size)
@@ -144,7 +142,7 @@ class AlternatingProgram(Alternating):
             return -jnp.sum(weights * jax.vmap(log_p_treatment, in_axes=(None, 0, 0))(model, batch, z))
 
         def loss_y(model: BGMIVModel) -> Array:
-            log_p = jax.vmap(log_p_iv, in_axes=(None, None, 0, 0, 0))(model, rule, batch, z, keys_outcome)
+            log_p = jax.vmap(log_p_iv, in_axes=(None, None, 0, 0, 0))(model, self.integration, batch, z, keys_outcome)
             return -jnp.sum(weights * log_p)
 
         model, value_v, theta = self._update(model, lambda m: m.covariates.decoder, loss_v, state.covariate_optimiser)
@@ -155,7 +153,7 @@ class AlternatingProgram(Alternating):
             def one(row: Row, z: Array, key: Array) -> Array:
                 if self.latent_update == "cut":
                     return self.pzv_weight * covariate_log_posterior(model, row.v, z)
-                return quasi_log_posterior(model, rule, row, z, key, self.pzv_weight)
+                return quasi_log_posterior(model, self.integration, row, z, key, self.pzv_weight)
 
             return jnp.sum(real * jax.vmap(one)(batch, z, keys_latents))
 

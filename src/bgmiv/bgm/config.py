@@ -68,7 +68,7 @@ class LatentLayout:
     @property
     def dim(self) -> int:
         """All latent coordinates."""
-        return self.shared + self.outcome_only + self.treatment_only + self.nuisance
+        return sum(astuple(self))
 
     @property
     def parts(self) -> dict[str, slice]:
@@ -279,7 +279,7 @@ class JointTraining:
             share of the step size.
         integration: nodes of the outcome's mean.
         residual_nodes: how many quantiles of the treatment's residuals take their place, in a second training, where
-            held-out residuals are not normal (`bgmiv.bgm.heldout`); 0 for never.
+            held-out residuals are not normal (`bgmiv.bgm.members`); 0 for never.
         chunk: iterations between two reports, and between two evaluations on held-out rows where there are any.
         tolerance: a model is clearly worse than another if its held-out loss is more than this many times the other's;
             with a discrete outcome, if it is higher at all.
@@ -425,7 +425,7 @@ def paper_preset() -> BGMIVConfig:
 
     One line of it is left out, as in the authors' code: the L2 penalty of 1e-4, declared there and never added.
     """
-    return BGMIVConfig(initial=EGM(integration=GaussHermite(1)), alternating=Alternating(integration=MonteCarlo(1000)))
+    return BGMIVConfig()
 
 
 def paper_qmc_preset() -> BGMIVConfig:

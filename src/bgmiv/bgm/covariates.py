@@ -87,10 +87,6 @@ class Branch(eqx.Module):
         """The block's part of a row."""
         return v[self.start : self.stop]
 
-    def reduce(self, terms: Array) -> Array:
-        """Add or average the coordinates."""
-        return jnp.sum(terms) if self.reduction == "sum" or terms.size == 0 else jnp.mean(terms)
-
 
 class Selection(eqx.Module):
     """Latents that are features themselves, by their positions."""
@@ -178,7 +174,8 @@ class CovariateModule(eqx.Module):
         r"""$\log p_\theta(v \mid z)$, each branch weighed by its reduction."""
         total = jnp.zeros((), z.dtype)
         for branch, raw in zip(self.branches, self.decode(z), strict=True):
-            total += branch.reduce(branch.head.log_prob(raw, branch.of(v)))
+            terms = branch.head.log_prob(raw, branch.of(v))
+            total += jnp.mean(terms) if branch.reduction == "mean" and terms.size else jnp.sum(terms)
         return total
 
     def means_of(self, raws: tuple[Array, ...]) -> Array:
@@ -202,51 +199,29 @@ class CovariateModule(eqx.Module):
         return jnp.sum(jnp.stack(penalties)) if penalties else jnp.zeros(())
 
 
-def _places(latent_features: tuple[int, ...]) -> tuple[int, ...]:
-    """Which latent each feature is."""
-    return tuple(sorted(range(len(latent_features)), key=latent_features.__getitem__))
-
-
-def _head(block: CovariateBlock, config: CovariateConfig) -> Head:
-    if block.kind is BlockKind.binary or block.holds_pixels:
-        return Bernoulli(block.width)
-    if block.kind is BlockKind.categorical:
-        return Categorical(block.width)
-    columns = config.shared_variance and block.kind is BlockKind.continuous
-    return Gaussian(block.width, shared_variance=columns)
-
-
-def _decoder(block: CovariateBlock, head: Head, latent_dim: int, config: CovariateConfig, key: Array) -> BranchNet:
-    if block.holds_pixels:
+def _block_branch(
+    block: CovariateBlock, own: tuple[int, ...], latent_dim: int, config: CovariateConfig, key: Array
+) -> tuple[Branch, BranchNet]:
+    """The distribution of one block, and the network that leads to it; columns that are `own` latents have none."""
+    head: Head
+    net: BranchNet
+    if own:
+        head, net = Gaussian(block.width), OwnLatents(own, block.width)
+    elif block.holds_pixels:
         assert block.shape is not None
         height, width, channels = block.shape
         key_net, _ = jax.random.split(key)
-        return ConvDecoder(latent_dim, (height, width, channels), config.image_filters, key=key_net)
-    wide = block.kind in (BlockKind.vector, BlockKind.image)
-    hidden = config.vector_decoder_hidden if wide else config.column_decoder_hidden
-    return MLP(latent_dim, hidden, head.raw_dims if isinstance(head, Gaussian) else head.raw_dim, key=key)
-
-
-def build_covariates(
-    blocks: Sequence[CovariateBlock], latent_dim: int, config: CovariateConfig, *, key: Array
-) -> CovariateModule:
-    """Encoder and generator: one network each way over all columns, or features and a decoder branch of each block.
-
-    The former is the paper's generic module, for continuous columns and narrow vectors. Columns that are latents
-    themselves are generated as numbers, also those with levels.
-    """
-    chosen = config.latent_features
-    columns = {BlockKind.continuous, *((BlockKind.binary, BlockKind.categorical) if chosen else ())}
-    if all(config.features.is_narrow(block) or block.kind in columns for block in blocks):
-        key_net, key_decoder = jax.random.split(key)
-        features, hidden = _column_features(blocks, config, key), config.dense_hidden
-        branches, decoders = _dense_branch(features.width, latent_dim, config, key_decoder)
+        head = Bernoulli(block.width)
+        net = ConvDecoder(latent_dim, (height, width, channels), config.image_filters, key=key_net)
+    elif block.kind in (BlockKind.binary, BlockKind.categorical):
+        head = (Bernoulli if block.kind is BlockKind.binary else Categorical)(block.width)
+        net = MLP(latent_dim, config.column_decoder_hidden, head.raw_dim, key=key)
     else:
-        key_features, key_net, *keys = jax.random.split(key, 2 + len(blocks))
-        features, hidden = build_features(blocks, config.features, key=key_features), config.block_encoder_hidden
-        branches, decoders = _block_branches(blocks, features, latent_dim, config, keys)
-    net = Selection(chosen) if chosen else MLP(features.width, hidden, latent_dim, key=key_net)
-    return CovariateModule(Encoder(features, net), Decoder(tuple(decoders)), tuple(branches))
+        column = block.kind is BlockKind.continuous
+        gaussian = head = Gaussian(block.width, shared_variance=config.shared_variance and column)
+        hidden = config.column_decoder_hidden if column else config.vector_decoder_hidden
+        net = MLP(latent_dim, hidden, gaussian.raw_dims, key=key)
+    return Branch(block.start, block.stop, head, config.block_reduction), net
 
 
 def _column_features(blocks: Sequence[CovariateBlock], config: CovariateConfig, key: Array) -> BlockFeatures:
@@ -257,33 +232,35 @@ def _column_features(blocks: Sequence[CovariateBlock], config: CovariateConfig, 
     return BlockFeatures((Raw(width),), ((0, width),))
 
 
-def _dense_branch(
-    width: int, latent_dim: int, config: CovariateConfig, key: Array
-) -> tuple[list[Branch], list[BranchNet]]:
-    """One network to all columns; none without columns: latents are then the encoder's constant."""
-    if not width:
-        return [], []
-    head = Gaussian(width, shared_variance=config.shared_variance)
-    if config.latent_features:
-        return [Branch(0, width, head)], [OwnLatents(_places(config.latent_features), head.raw_dims[1])]
-    return [Branch(0, width, head)], [MLP(latent_dim, config.dense_hidden, head.raw_dim, key=key)]
+def build_covariates(
+    blocks: Sequence[CovariateBlock], latent_dim: int, config: CovariateConfig, *, key: Array
+) -> CovariateModule:
+    """Encoder and generator: one network each way over all columns, or features and a decoder branch of each block.
 
-
-def _block_branches(
-    blocks: Sequence[CovariateBlock],
-    features: BlockFeatures,
-    latent_dim: int,
-    config: CovariateConfig,
-    keys: Sequence[Array],
-) -> tuple[list[Branch], list[BranchNet]]:
-    """One network a block; none to columns that are latents."""
-    branches: list[Branch] = []
-    decoders: list[BranchNet] = []
-    places, seen = _places(config.latent_features), 0
-    for block, part, key in zip(blocks, features.parts, keys, strict=True):
-        own = places[seen : seen + part.width] if isinstance(part, Raw | Noised) else ()
-        head = Gaussian(block.width) if own else _head(block, config)
-        branches.append(Branch(block.start, block.stop, head, config.block_reduction))
-        decoders.append(OwnLatents(own, block.width) if own else _decoder(block, head, latent_dim, config, key))
-        seen += part.width
-    return branches, decoders
+    The former is the paper's generic module, for continuous columns and narrow vectors. Columns that are latents
+    themselves are generated as numbers, also those with levels.
+    """
+    latent_features = config.latent_features
+    # Which latent each feature is.
+    places = tuple(sorted(range(len(latent_features)), key=latent_features.__getitem__))
+    columns = {BlockKind.continuous, *((BlockKind.binary, BlockKind.categorical) if places else ())}
+    parts: list[tuple[Branch, BranchNet]] = []
+    if all(config.features.is_narrow(block) or block.kind in columns for block in blocks):
+        key_net, key_decoder = jax.random.split(key)
+        features, hidden = _column_features(blocks, config, key), config.dense_hidden
+        # Without columns nothing is generated: latents are then the encoder's constant.
+        if blocks:
+            head = Gaussian(features.width, shared_variance=config.shared_variance)
+            own = OwnLatents(places, head.raw_dims[1])
+            net = own if places else MLP(latent_dim, hidden, head.raw_dim, key=key_decoder)
+            parts.append((Branch(0, features.width, head), net))
+    else:
+        key_features, key_net, *keys = jax.random.split(key, 2 + len(blocks))
+        features, hidden = build_features(blocks, config.features, key=key_features), config.block_encoder_hidden
+        for block, seen, key_decoder in zip(blocks, features.parts, keys, strict=True):
+            as_they_are = places[: seen.width] if isinstance(seen, Raw | Noised) else ()
+            parts.append(_block_branch(block, as_they_are, latent_dim, config, key_decoder))
+            places = places[seen.width :]
+    encode = Selection(latent_features) if latent_features else MLP(features.width, hidden, latent_dim, key=key_net)
+    branches, nets = zip(*parts, strict=True) if parts else ((), ())
+    return CovariateModule(Encoder(features, encode), Decoder(nets), branches)

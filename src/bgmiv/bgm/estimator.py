@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -168,6 +168,11 @@ class BGMIV(SeededEstimator):
             raise ConfigError(f"latents is 'encoder', 'map' or 'posterior', got {self.latents!r}.")
         if self.checkpoint is not None and self.random_state is None:
             raise ConfigError("a checkpoint needs a random_state: without a fixed seed no two fits are the same.")
+        initial, alternating = config.initial, config.alternating
+        if "iterations" in given:
+            initial = replace(initial, iterations=given["iterations"])
+        if "epochs" in given:
+            alternating = replace(alternating, epochs=given["epochs"])
         ensemble = self._ensemble(config, given.get("members", config.ensemble.members))
         config = replace(
             config,
@@ -176,12 +181,8 @@ class BGMIV(SeededEstimator):
             batch_size=given.get("batch_size", config.batch_size),
             scaling=self.scaling or config.scaling,
             ensemble=ensemble,
-            initial=replace(cast(Any, config.initial), iterations=given.get("iterations", config.initial.iterations)),
-            alternating=replace(
-                config.alternating,
-                epochs=given.get("epochs", config.alternating.epochs),
-                integration=self.integration or config.alternating.integration,
-            ),
+            initial=initial,
+            alternating=replace(alternating, integration=self.integration or alternating.integration),
             latents=config.latents if self.latents is None else _LATENT_RULES[self.latents],
             last_stage=config.last_stage if ensemble.held_out else None,
             checkpoint=None if self.checkpoint is None else str(self.checkpoint),
@@ -234,19 +235,15 @@ def _arviz_data(fitted: FittedNetworks, query: Query, settings: LatentPosterior,
         for name, part in model.layout.parts.items()
         for i in range(part.stop - part.start)
     ]
-    judged = {name: getattr(sampled, name) for name in ("rhat", "ess", "acceptance", "divergences")}
+    rows = {name: getattr(sampled, name) for name in ("rhat", "ess", "acceptance", "divergences")} | {"treatment": x}
+    structural = {"structural": values, "structural_model": _model_draws(fitted, query, chains, draws, settings.seed)}
     return arviz.from_dict(
-        posterior={
-            "latents": latents,
-            "structural": values,
-            "structural_model": _model_draws(fitted, query, chains, draws, settings.seed),
-        },
-        constant_data={"treatment": x, **judged},
+        posterior={"latents": latents, **structural},
+        constant_data=rows,
         dims={
             "latents": ["row", "latent"],
-            "structural": ["row", *levels],
-            "structural_model": ["row", *levels],
-            **{name: ["row"] for name in ("treatment", *judged)},
+            **{name: ["row", *levels] for name in structural},
+            **{name: ["row"] for name in rows},
         },
         coords={"row": np.arange(n), "latent": names},
     )

@@ -21,9 +21,8 @@ from bgmiv.data.schema import BlockKind, Schema
 from bgmiv.errors import ConfigError, DataError, FitWarning
 from bgmiv.estimators.fitted import check_instrument
 from bgmiv.fitted import FitEvidence, Networks
-from bgmiv.linear_iv import strength_of
 from bgmiv.preprocess.reduction import FittedReduction
-from bgmiv.progress import Reporter, silent
+from bgmiv.progress import Reporter, silent, task
 from bgmiv.support import LinearSupport
 
 if TYPE_CHECKING:
@@ -51,14 +50,16 @@ def fit_bgmiv(config: BGMIVConfig, data: IVData, seed: int, reporter: Reporter =
     reduction = config.reduction.fit(used) if config.reduction else FittedReduction(used.schema, {})
     reduced = reduction.apply(used)
 
-    sieve = _sieve(config, reduced, reporter)
+    # None where networks are the whole estimate, or where it cannot be fitted.
+    sieve = None
+    if config.last_stage is not None:
+        with task(reporter, "sieve"):
+            sieve = fit_sieve_stage(config, reduced)
     networks, left = _networks(config, used.schema, sieve, reporter)
     if sieve is not None and networks != "trained":
-        strength = strength_of(data, sieve.function.first_stage_f) if config.use_instrument else None
         # The explained share is of predictions without the row itself.
-        evidence = FitEvidence(
-            n_held_out=sieve.rows.n_rows, networks=networks, left_for_networks=left, n_penalised=sieve.fit.n_shrunk
-        ).with_last_stage(sieve.explained, 0.0, sieve.function.is_linear, strength)
+        evidence = FitEvidence(n_held_out=sieve.rows.n_rows, networks=networks, left_for_networks=left)
+        evidence = sieve.added_to(evidence, config, data)
         errors = errors_of(sieve.rows).name
         support = LinearSupport.fit(used)
         return FittedWithoutNetworks(
@@ -69,8 +70,7 @@ def fit_bgmiv(config: BGMIVConfig, data: IVData, seed: int, reporter: Reporter =
     import jax
 
     from bgmiv.bgm.fitted import FittedNetworks
-    from bgmiv.bgm.heldout import learned_means, network_evidence, residual_rule
-    from bgmiv.bgm.members import TrainingRows, train_members
+    from bgmiv.bgm.members import TrainingRows, learned_means, network_evidence, residual_rule, train_members
     from bgmiv.bgm.resolve import resolve
     from bgmiv.bgm.uncertainty import fit_model_support, tangent_directions
 
@@ -107,7 +107,7 @@ def fit_bgmiv(config: BGMIVConfig, data: IVData, seed: int, reporter: Reporter =
         reduction=reduction,
         scaler=rows.scaler,
         members=members,
-        model_support=fit_model_support(config.latents, rows, [member.model for member in members]),
+        model_support=fit_model_support(config.latents, rows, members),
         directions=directions,
         last_stage=None if last is None else last.function,
         evidence=network_evidence(config, used, rows, members, last, left),
@@ -134,22 +134,6 @@ def _check(config: BGMIVConfig, data: IVData) -> None:
         )
 
 
-def _sieve(config: BGMIVConfig, reduced: IVData, reporter: Reporter) -> LastStage | None:
-    """The last stage without networks; None where they are the whole estimate, or where it cannot be fitted."""
-    if config.last_stage is None:
-        return None
-    reporter.start("sieve", 1)
-    sieve = fit_sieve_stage(config, reduced)
-    reporter.advance(1, {})
-    reporter.finish()
-    if sieve is None and config.networks is False:
-        raise DataError(
-            "the sieve cannot be fitted, and networks=False leaves nothing else: there are too few rows, or the "
-            "instruments do not identify the treatment. Use TSLS, or pass more rows or other instruments."
-        )
-    return sieve
-
-
 def _networks(
     config: BGMIVConfig, schema: Schema, sieve: LastStage | None, reporter: Reporter
 ) -> tuple[Networks, float | None]:
@@ -157,6 +141,11 @@ def _networks(
 
     Schema is that of the covariates before they are reduced: of a wide block a sieve sees some scores only.
     """
+    if sieve is None and config.networks is False:
+        raise DataError(
+            "the sieve cannot be fitted, and networks=False leaves nothing else: there are too few rows, or the "
+            "instruments do not identify the treatment. Use TSLS, or pass more rows or other instruments."
+        )
     widths = [block.width for block in schema.blocks if block.kind in (BlockKind.vector, BlockKind.image)]
     wide = max(widths, default=0) > config.model.covariates.features.narrow_vector
     if sieve is None or config.networks is True or (config.networks == "auto" and wide):
@@ -166,10 +155,8 @@ def _networks(
     if round(config.ensemble.held_out * sieve.rows.n_rows) < MIN_HELD_OUT:
         # None could tell whether the estimate should use them.
         return "few rows", None
-    reporter.start("check for networks", 1)
-    left = left_for_networks(sieve.rows, sieve.fit, use_instrument=config.use_instrument)
-    reporter.advance(1, {})
-    reporter.finish()
+    with task(reporter, "check for networks"):
+        left = left_for_networks(sieve, use_instrument=config.use_instrument)
     return ("nothing left" if left <= 0.0 else "trained"), left
 
 

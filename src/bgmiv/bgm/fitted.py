@@ -13,10 +13,9 @@ from jax import Array
 from numpy.typing import NDArray
 
 from bgmiv.bgm.config import BGMIVConfig, LatentMap, LatentPosterior
-from bgmiv.bgm.heldout import learned_means
-from bgmiv.bgm.last_stage import LAST_STAGE_INTERVALS, FittedBGMIV, fit_sieve_stage
+from bgmiv.bgm.last_stage import FittedBGMIV, fit_sieve_stage
 from bgmiv.bgm.latents import latent_draws, latents_of, structural_at_draws, structural_means
-from bgmiv.bgm.members import Member
+from bgmiv.bgm.members import Member, learned_means
 from bgmiv.bgm.model import BGMIVModel
 from bgmiv.bgm.uncertainty import MAX_BLOCK, MAX_POINTS, Directions, ModelSupport, tangent_factors
 from bgmiv.data.ivdata import IVData
@@ -86,9 +85,14 @@ class FittedNetworks(FittedBGMIV):
     compiled = True
 
     @property
+    def network_weight(self) -> float:
+        """The weight of the networks' function in the estimate, which is all of it without a last stage."""
+        return 1.0 if self.last_stage is None else self.last_stage.weight
+
+    @property
     def uses_networks(self) -> bool:
         """Whether the estimate depends on the networks: held-out rows may support a line or a sieve alone."""
-        return self.last_stage is None or self.last_stage.weight != 0.0
+        return self.network_weight != 0.0
 
     @property
     def first_stage_f(self) -> float | None:
@@ -115,7 +119,7 @@ class FittedNetworks(FittedBGMIV):
         """What the intervals are."""
         if self.last_stage is None:
             return _QUASI_POSTERIOR
-        return LAST_STAGE_INTERVALS + _OF_NETWORKS * self.uses_networks
+        return super().interval_kind + _OF_NETWORKS * self.uses_networks
 
     @property
     def encoding_key(self) -> object:
@@ -131,8 +135,10 @@ class FittedNetworks(FittedBGMIV):
             return latents
         return *latents, *self.last_stage.encode(self.reduction.schema, reduced)
 
-    def _latents(self, rows: Rows) -> Encoded:
-        return rows.encoded_by(self)[: len(self.members)]
+    def _encoded(self, rows: Rows) -> tuple[Encoded, Encoded]:
+        """Each member's latents, and what the last stage has computed."""
+        encoded, n_members = rows.encoded_by(self), len(self.members)
+        return encoded[:n_members], encoded[n_members:]
 
     def scaled_covariates(self, v: FloatArray) -> np.ndarray:
         """Flat covariates as the networks see them: reduced and scaled."""
@@ -144,7 +150,7 @@ class FittedNetworks(FittedBGMIV):
 
     def latents(self, covariates: Any, member: int = 0) -> np.ndarray:
         """Test-time latents from covariates alone under one member, `(n, d)`."""
-        return self._latents(rows_of(self.schema, covariates))[member]
+        return self._encoded(rows_of(self.schema, covariates))[0][member]
 
     def at(self, query: Query) -> Floats:
         """The structural function in units of the outcome (eq. structural_prediction), averaged over members."""
@@ -152,7 +158,7 @@ class FittedNetworks(FittedBGMIV):
         if self.last_stage is None:
             assert learned is not None
             return learned
-        return self.last_stage.at(query, query.rows.encoded_by(self)[len(self.members) :], learned)
+        return self.last_stage.at(query, self._encoded(query.rows)[1], learned)
 
     def members_at(self, query: Query) -> Floats:
         """What the networks of each member say, without a last stage: `(members, m, n)` or `(members, m, n, K)`."""
@@ -161,7 +167,7 @@ class FittedNetworks(FittedBGMIV):
     def _member_at(self, i: int, query: Query) -> Floats:
         model = self.members[i].model
         if isinstance(self.config.latents, LatentMap):
-            z = self._latents(query.rows)[i]
+            z = self._encoded(query.rows)[0][i]
             values = self._collect(query, lambda x, rows, size: structural_means(model, x, z[rows], size), 4096)
         else:
             draws = self._draws(i, query)
@@ -191,18 +197,15 @@ class FittedNetworks(FittedBGMIV):
         more would change. "latent" (only with `latents="posterior"`) is what the covariates leave open about the
         latents.
         """
-        each = self.members_at(query) if self.uses_networks else None
         last: tuple[Source, ...] = ()
-        weight, k = 1.0, len(self.members)
+        each = self.members_at(query) if self.uses_networks else None
         if self.last_stage is not None:
             learned = None if each is None else each.mean(axis=0)
-            last = self.last_stage.factors(query, query.rows.encoded_by(self)[k:], learned)
-            weight = self.last_stage.weight
+            last = self.last_stage.factors(query, self._encoded(query.rows)[1], learned)
         if each is None:
             return last
-        latent = self._latent_source(query) if isinstance(self.config.latents, LatentPosterior) else ()
+        k, unit = len(each), self.network_weight * self._unit
         assert self.directions is not None
-        unit = weight * float(np.ravel(self.scaler.outcome.scale)[0])
         moved = partial(self._moved, query)
         noise: Any = sum(map(moved, range(k), self.directions.noise)) / k
         bias = np.concatenate(list(map(moved, range(k), self.directions.bias)))
@@ -210,35 +213,40 @@ class FittedNetworks(FittedBGMIV):
             Source(name, factors * (unit / np.sqrt(len(factors))), len(factors))
             for name, factors in (("weights" if last else "sampling", noise), ("shrinkage", bias))
         ]
-        network = (Source("network", weight * _spread(each), k - 1),) if k > 1 else ()
-        return (*last, *sources, *network, *latent)
+        if k > 1:
+            # Their squares add up to the variance between members.
+            differences = (each - each.mean(axis=0)) / np.sqrt(k - 1)
+            sources.append(Source("network", self.network_weight * differences, k - 1))
+        if isinstance(self.config.latents, LatentPosterior):
+            sources.append(self._latent_source(query))
+        return (*last, *sources)
+
+    @property
+    def _unit(self) -> float:
+        """Of the scaled outcome, in units of the outcome."""
+        return float(np.ravel(self.scaler.outcome.scale)[0])
 
     def _moved(self, query: Query, i: int, directions: np.ndarray) -> Floats:
         """What directions `(k, weights)` change of a member's structural mean on the scaled outcome, `(k, m, n)`."""
-        member, z = self.members[i].model, self._latents(query.rows)[i]
+        member, z = self.members[i].model, self._encoded(query.rows)[0][i]
         return np.moveaxis(self._collect(query, partial(tangent_factors, member, directions, z), MAX_POINTS), 2, 0)
 
-    def _latent_source(self, query: Query) -> tuple[Source, ...]:
+    def _latent_source(self, query: Query) -> Source:
         """What the covariates leave open about the latents, at draws of the first member."""
         draws = self._draws(0, query)
-        chosen = np.linspace(0, draws.shape[1] - 1, _LATENT_DRAWS).round().astype(int)
-
-        some = draws[:, chosen]
-        found = self._collect(query, lambda x, rows, _: structural_at_draws(self.model, x, some[rows]), 256)
-        values = np.moveaxis(found, 2, 0)
-        unit = float(np.ravel(self.scaler.outcome.scale)[0])
-        factors = (values - values.mean(axis=0)) * (unit / np.sqrt(_LATENT_DRAWS))
-        return (Source("latent", np.asarray(factors, np.float64), _LATENT_DRAWS - 1),)
+        some = draws[:, np.linspace(0, draws.shape[1] - 1, _LATENT_DRAWS).round().astype(int)]
+        values = self._collect(query, lambda x, rows, _: structural_at_draws(self.model, x, some[rows]), 256)
+        values = np.moveaxis(values, 2, 0)
+        factors = (values - values.mean(axis=0)) * (self._unit / np.sqrt(_LATENT_DRAWS))
+        return Source("latent", np.asarray(factors, np.float64), _LATENT_DRAWS - 1)
 
     def in_support(self, query: Query) -> NDArray[np.bool_]:
         """Where the fit's treatment model and its latents place the data, `(m, n)`."""
-        latents, models = self._latents(query.rows), [member.model for member in self.members]
-        support = self.model_support
+        latents, support = self._encoded(query.rows)[0], self.model_support
         usual = support.novelty.usual(latents[0])
 
         def inside(x: np.ndarray, rows: np.ndarray, size: int) -> np.ndarray:
-            some = [z[rows] for z in latents]
-            density = support.log_density(models, x, some, size)
+            density = support.log_density(self.members, x, [z[rows] for z in latents], size)
             return usual[rows] & (density >= support.min_log_density)
 
         return self._collect(query, inside, MAX_BLOCK)
@@ -289,7 +297,7 @@ class FittedNetworks(FittedBGMIV):
             return None
         chosen = np.random.default_rng(seed).permutation(data.n_rows)[:_MAX_USAGE_ROWS]
         scaled, schema = self.scaler.transform(self._reduced(data.take(chosen))), self.schema
-        w, x, z = (jax.device_put(values) for values in (scaled.w, scaled.x, self._latents(rows)[0][chosen]))
+        w, x, z = (jax.device_put(values) for values in (scaled.w, scaled.x, self._encoded(rows)[0][0][chosen]))
         # Probabilities are in units of their own.
         scales = {
             "treatment": 1.0 if schema.treatment.discrete else scaled.x.std(),
@@ -326,11 +334,6 @@ class _LatentDraws:
         assert isinstance(rule, LatentPosterior)
         v = self.fitted.scaled_covariates(covariates)
         return (latent_draws(self.fitted.members[self.member].model, v, rule, self.x),)
-
-
-def _spread(values: Floats) -> Floats:
-    """Members' differences from their mean, scaled so that their squares add up to the variance between members."""
-    return np.asarray((values - values.mean(axis=0)) / np.sqrt(len(values) - 1), np.float64)
 
 
 @jax.jit

@@ -22,9 +22,7 @@ from jax import Array
 from jax.scipy.special import ndtri
 
 from bgmiv.bgm.config import EGM, JointTraining
-from bgmiv.bgm.heldout import evaluate_fold
-from bgmiv.bgm.model import BGMIVModel, integrated_outcome, iv_means, square_errors
-from bgmiv.integrate import IntegrationRule, rule_for
+from bgmiv.bgm.model import BGMIVModel, evaluate_fold, integrated_outcome, iv_means, square_errors
 from bgmiv.likelihood import Gaussian
 from bgmiv.nn.layers import MLP, adam
 from bgmiv.training import RandomNumbers, Row, TrainingData
@@ -69,12 +67,11 @@ def critic_loss(critic: MLP, fake: Array, real: Array, mix: Array, gradient_pena
 def egm_loss(
     model: BGMIVModel,
     critic: MLP,
-    rule: IntegrationRule,
     rows: Row,
     z: Array,
     noise: Array,
     key: Array,
-    spread_weight: float,
+    config: EGM,
     variance: Array | None = None,
 ) -> tuple[Array, dict[str, Array]]:
     """The joint loss of encoder and generators on one batch, and its parts; the critic is held fixed.
@@ -97,7 +94,7 @@ def egm_loss(
     around = raw_x
     if variance is not None:
         around = jnp.stack([raw_x[:, 0], jnp.full(n, jnp.log(jnp.expm1(variance)))], axis=1)
-    y_hat, raw_y = integrated_outcome(model, rule, rows, around, z_hat, key)
+    y_hat, raw_y = integrated_outcome(model, config.integration, rows, around, z_hat, key)
     parts = {
         "adversarial": -jnp.mean(jax.vmap(critic)(z_hat)),
         "covariates": jnp.mean(jax.vmap(covariates.cycle_loss)(rows.v, v_cycle)),
@@ -110,7 +107,7 @@ def egm_loss(
         + jnp.mean(jax.vmap(model.treatment_head.spread_penalty)(raw_x))
         + jnp.mean(jax.vmap(jax.vmap(model.outcome_head.spread_penalty))(raw_y))
     )
-    loss = jnp.sum(jnp.stack(list(parts.values()))) + spread_weight * spread
+    loss = jnp.sum(jnp.stack(list(parts.values()))) + config.spread_penalty * spread
     return loss, {"loss": loss, **parts}
 
 
@@ -137,12 +134,11 @@ class EGMProgram(EGM):
         rows = jax.tree.map(lambda leaf: leaf[index], data.rows)
         z = numbers.normal((n, model.layout.dim))
         noise = numbers.uniform((2 * n, model.covariates.noise_width))
-        rule = rule_for(self.integration, model.treatment_head)
         residual = self.treatment_spread == "residual" and isinstance(model.treatment_head, Gaussian)
         # The smallest is far below any noise; at 0 the raw spread would not be finite.
         variance = jnp.clip(state.treatment_error, 1e-4, 1.0) if residual else None
         loss = jax.grad(egm_loss, has_aux=True)
-        grads, metrics = loss(model, critic, rule, rows, z, noise, key_nodes, self.spread_penalty, variance)
+        grads, metrics = loss(model, critic, rows, z, noise, key_nodes, self, variance)
         updates, model_optimiser = self._optimiser().update(grads, state.model_optimiser)
         error = 0.99 * state.treatment_error + 0.01 * metrics["treatment"]
         return EGMState(optax.apply_updates(model, updates), critic, model_optimiser, critic_optimiser, error), metrics
@@ -220,18 +216,12 @@ def sliced_distance(z: Array, directions: Array) -> Array:
 
 
 def joint_loss(
-    model: BGMIVModel,
-    rule: IntegrationRule,
-    rows: Row,
-    directions: Array,
-    noise: Array,
-    key: Array,
-    config: JointTraining,
+    model: BGMIVModel, rows: Row, directions: Array, noise: Array, key: Array, config: JointTraining
 ) -> tuple[Array, dict[str, Array]]:
     """The loss of one batch and its parts."""
     z = jax.vmap(model.covariates.encode)(rows.v, noise)
     raw_x = jax.vmap(model.treatment_raw)(rows.w, z)
-    y_hat = iv_means(model, rule, rows, raw_x, z, key)
+    y_hat = iv_means(model, config.integration, rows, raw_x, z, key)
     # The generator explains what the encoder has seen. Were it to explain the row without the noise, it would shrink
     # towards the mean, and the MAP would overshoot the encoder's latents to make up for it.
     seen = jax.vmap(model.covariates.encoder.features.noised)(rows.v, noise)
@@ -269,9 +259,8 @@ class JointProgram(JointTraining):
         rows = jax.tree.map(lambda leaf: leaf[index], data.rows)
         noise = numbers.uniform((n, width))
         directions = numbers.normal((self.n_directions, latent))
-        rule = rule_for(self.integration, model.treatment_head)
         loss = jax.grad(joint_loss, has_aux=True)
-        grads, metrics = loss(model, rule, rows, directions, noise, key_nodes, self)
+        grads, metrics = loss(model, rows, directions, noise, key_nodes, self)
         updates, optimiser = self._optimiser().update(grads, state.optimiser, model)
         return state._replace(model=optax.apply_updates(model, updates), optimiser=optimiser), metrics
 
@@ -283,15 +272,15 @@ class JointProgram(JointTraining):
         # The loss of a discrete outcome is mostly its own chance, of which every share hides what can be learned.
         tolerance = self.tolerance if isinstance(model.outcome_head, Gaussian) else 1.0
         keep = (loss <= tolerance * state.best_loss) | (data.fold_size == 0)
+        after = state._replace(
+            best=jax.tree.map(lambda new, old: jnp.where(keep, new, old), model, state.best),
+            best_loss=jnp.minimum(loss, state.best_loss),
+            stale=jnp.where(keep, 0, state.stale + 1),
+            evaluations=state.evaluations + 1,
+        )
         # A member that has stopped is still trained while others go on; it is left as a run of its own would leave it.
         over = self.stopped(state)
-        keep = keep & ~over
-        return state._replace(
-            best=jax.tree.map(lambda new, old: jnp.where(keep, new, old), model, state.best),
-            best_loss=jnp.where(over, state.best_loss, jnp.minimum(loss, state.best_loss)),
-            stale=jnp.where(keep, 0, jnp.where(over, state.stale, state.stale + 1)),
-            evaluations=jnp.where(over, state.evaluations, state.evaluations + 1),
-        )
+        return jax.tree.map(lambda old, new: jnp.where(over, old, new), state, after)
 
     def stopped(self, state: JointState) -> Array:
         """Whether `patience` evaluations brought nothing, or the first three none that is better than a line's."""

@@ -6,7 +6,7 @@ Where no networks were trained, it is the whole fit.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -19,13 +19,14 @@ from bgmiv.diagnostics.held_out import cross_fitted
 from bgmiv.diagnostics.moments import variance_of
 from bgmiv.errors import NotIdentifiedError
 from bgmiv.estimators.fitted import FittedSieve
-from bgmiv.fitted import FittedMethod, HeldOutPredictions
+from bgmiv.fitted import FitEvidence, FittedMethod, HeldOutPredictions
+from bgmiv.linear_iv import strength_of
 from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.sieve.bases import SieveFunction
 from bgmiv.sieve.fit import Learned, SieveFit, fit_sieve, min_rows
 
 __all__ = [
-    "LAST_STAGE_INTERVALS", "FittedBGMIV", "FittedWithoutNetworks", "LastStage", "fit_sieve_stage", "with_networks",
+    "FittedBGMIV", "FittedWithoutNetworks", "LastStage", "fit_sieve_stage", "with_networks",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
@@ -52,6 +53,18 @@ class LastStage(NamedTuple):
         """Share of the outcome's variance that E[y | w, v] explains in rows that it was not fitted on."""
         squares = np.average((self.rows.outcome - self.fit.left_out) ** 2, weights=self.rows.weights)
         return 1.0 - float(squares) / variance_of(self.rows.outcome, self.rows.weights)
+
+    @property
+    def left_out_errors(self) -> Floats:
+        """Errors of E[y | w, v] in rows that it was not fitted on, given, linearly, what the first stage leaves."""
+        return self.fit.left_out_errors(self.rows)
+
+    def added_to(self, evidence: FitEvidence, config: BGMIVConfig, data: IVData) -> FitEvidence:
+        """The evidence on a fit to `data` with what it has of this last stage."""
+        function = self.function
+        strength = strength_of(data, function.first_stage_f) if config.use_instrument else None
+        evidence = replace(evidence, n_penalised=self.fit.n_shrunk)
+        return evidence.with_last_stage(self.explained, function.weight, function.is_linear, strength)
 
 
 def fit_sieve_stage(config: BGMIVConfig, data: IVData, learned: Learned | None = None) -> LastStage | None:
@@ -111,18 +124,11 @@ def with_networks(config: BGMIVConfig, data: IVData, sieve: LastStage | None, le
 
 def _better(networks: LastStage, sieve: LastStage) -> bool:
     """Whether the networks predict left-out rows better, by more than one standard error."""
-    data = networks.rows
-    weights = np.ones(data.n_rows) if data.weights is None else np.asarray(data.weights, np.float64)
-    gains = weights * (sieve.fit.left_out_errors(data) ** 2 - networks.fit.left_out_errors(data) ** 2)
-    if data.groups is not None:
-        gains = np.asarray(np.bincount(data.groups, gains), np.float64)
+    groups = networks.rows.groups
+    gains = networks.rows.full_weights * (sieve.left_out_errors**2 - networks.left_out_errors**2)
+    if groups is not None:
+        gains = np.asarray(np.bincount(groups, gains), np.float64)
     return bool(gains.sum() > np.sqrt(np.sum((gains - gains.mean()) ** 2)))
-
-
-LAST_STAGE_INTERVALS = (
-    "Intervals from the robust (with groups, clustered) covariance of the last regression's coefficients and the "
-    "smoothing bias that is likely under the prior behind its penalties."
-)
 
 
 class FittedBGMIV(FittedMethod):
@@ -153,7 +159,10 @@ class FittedBGMIV(FittedMethod):
     @property
     def interval_kind(self) -> str:
         """What the intervals are."""
-        return LAST_STAGE_INTERVALS
+        return (
+            "Intervals from the robust (with groups, clustered) covariance of the last regression's coefficients and "
+            "the smoothing bias that is likely under the prior behind its penalties."
+        )
 
     def held_out_predictions(self, data: IVData, rows: Rows, max_rows: int) -> HeldOutPredictions | None:
         """g at rows of the fit, each by a last stage without networks, fitted anew without the row's fold."""

@@ -11,7 +11,7 @@ converged. Chains are written for one row.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -32,7 +32,7 @@ from bgmiv.nn.layers import adam
 from bgmiv.training import MAX_ROWS, bucket_size, in_blocks, padded_size
 
 __all__ = [
-    "Chains", "LatentDraws", "check_sampled", "convergence", "infer_latents", "latent_draws", "latents_of",
+    "Chains", "LatentDraws", "check_sampled", "infer_latents", "latent_draws", "latents_of",
     "nuts_chains", "sample_latents", "structural_at_draws", "structural_means",
 ]  # fmt: skip
 
@@ -200,24 +200,7 @@ def nuts_chains(model: BGMIVModel, v: Array, key: Array, plan: LatentPosterior) 
     return Chains(z, jnp.mean(acceptance), jnp.sum(diverged))
 
 
-def convergence(values: Array) -> tuple[Array, Array]:
-    """R-hat and bulk effective number of draws of one quantity, from `(n_chains, n_draws)`.
-
-    R-hat is rank-normalised, split and folded. A quantity that never varies has an R-hat of 1 and as many effective
-    draws as draws.
-
-    Reference:
-        A. Vehtari, A. Gelman, D. Simpson, B. Carpenter, P.-C. Bürkner (2021), Rank-normalization, folding, and
-        localization: an improved R-hat for assessing convergence of MCMC, Bayesian Analysis 16(2).
-    """
-    from blackjax.diagnostics import ess_bulk, rhat
-
-    still = jnp.all(values == values[0, 0])
-    return jnp.where(still, 1.0, rhat(values)), jnp.where(still, 1.0 * values.size, ess_bulk(values))
-
-
-@dataclass(frozen=True, eq=False)
-class LatentDraws:
+class LatentDraws(NamedTuple):
     """Draws of n rows' latents, and how far they can be trusted.
 
     Attributes:
@@ -242,13 +225,26 @@ def _chains(model: BGMIVModel, v: Array, keys: Array, plan: LatentPosterior) -> 
 
 @jax.jit
 def _judged(values: Array) -> tuple[Array, Array]:
-    """The largest R-hat and the smallest effective number of draws of each row's quantities, the last axis."""
+    """The largest R-hat and the smallest effective number of draws of each row's quantities, the last axis.
 
-    def one(values: Array) -> tuple[Array, Array]:
-        rhats, sizes = jax.vmap(convergence, in_axes=2)(values)
+    R-hat is rank-normalised, split and folded. A quantity that never varies has an R-hat of 1 and as many effective
+    draws as draws.
+
+    Reference:
+        A. Vehtari, A. Gelman, D. Simpson, B. Carpenter, P.-C. Bürkner (2021), Rank-normalization, folding, and
+        localization: an improved R-hat for assessing convergence of MCMC, Bayesian Analysis 16(2).
+    """
+    from blackjax.diagnostics import ess_bulk, rhat
+
+    def one(quantity: Array) -> tuple[Array, Array]:
+        still = jnp.all(quantity == quantity[0, 0])
+        return jnp.where(still, 1.0, rhat(quantity)), jnp.where(still, 1.0 * quantity.size, ess_bulk(quantity))
+
+    def worst(values: Array) -> tuple[Array, Array]:
+        rhats, sizes = jax.vmap(one, in_axes=2)(values)
         return jnp.max(rhats), jnp.min(sizes)
 
-    return jax.lax.map(one, values, batch_size=_AT_ONCE)
+    return jax.lax.map(worst, values, batch_size=_AT_ONCE)
 
 
 @jax.jit

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
+from math import log
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -12,17 +14,19 @@ from jax import Array
 from bgmiv.bgm.config import LatentLayout, ModelConfig
 from bgmiv.bgm.covariates import CovariateModule, build_covariates
 from bgmiv.data.schema import BlockKind, Schema, Variable
-from bgmiv.integrate import IntegrationRule, log_integral
+from bgmiv.integrate import IntegrationRule, log_integral, rule_for
 from bgmiv.likelihood import Bernoulli, Categorical, FiniteHead, Gaussian, Head, Levels
 from bgmiv.nn.layers import MLP
-from bgmiv.training import Row
+from bgmiv.training import Row, TrainingData
 
 __all__ = [
     "BGMIVModel",
     "Embedding",
+    "HeldOutLosses",
     "build_model",
     "covariate_log_posterior",
     "encode_rows",
+    "evaluate_fold",
     "integrated_outcome",
     "iv_means",
     "log_p_iv",
@@ -31,6 +35,12 @@ __all__ = [
     "quasi_log_posterior",
     "square_errors",
 ]
+
+_MAX_EVALUATED = 2048
+# A variance within this factor of its floor is one that the floor alone keeps up.
+_NEAR_FLOOR = 100.0
+# Instruments of other rows over which the treatment's density is averaged.
+_AVERAGED_OVER = 16
 
 
 class Embedding(eqx.Module):
@@ -140,7 +150,8 @@ def _embedding(layout: LatentLayout, widths: tuple[int, ...], *, key: Array) -> 
     outputs = [min(size, widths[-1]) for size in sizes]
     parts = zip(sizes, outputs, jax.random.split(key, 3), strict=True)
     nets = tuple(MLP(n, widths[:-1], k, key=own) for n, k, own in parts if n)
-    return Embedding(nets, layout, LatentLayout(outputs[0], outputs[1], outputs[2], 0))
+    shared, outcome_only, treatment_only = outputs
+    return Embedding(nets, layout, LatentLayout(shared, outcome_only, treatment_only, 0))
 
 
 def _trunk(n_in: int, widths: tuple[int, ...], key: Array) -> tuple[MLP | None, int]:
@@ -173,9 +184,15 @@ def outcome_raws(model: BGMIVModel, nodes: Array, z: Array) -> Array:
     return jax.vmap(lambda x: model.outcome_raw(context, x))(nodes)
 
 
+def _nodes(model: BGMIVModel, rule: IntegrationRule, raw_x: Array, observed: Array, key: Array) -> tuple[Array, Array]:
+    """Treatments over which the outcome of a row is integrated, and their log-weights."""
+    head = model.treatment_head
+    return rule_for(rule, head).nodes(head, raw_x, observed, key)
+
+
 def log_p_iv(model: BGMIVModel, rule: IntegrationRule, row: Row, z: Array, key: Array) -> Array:
     r"""$\log \int p_\omega(y \mid x, z_0, z_1)\, p_\phi(x \mid w, z_0, z_2)\, dx$ (eq. iv_integrated_likelihood)."""
-    nodes, log_weights = rule.nodes(model.treatment_head, model.treatment_raw(row.w, z), row.x, key)
+    nodes, log_weights = _nodes(model, rule, model.treatment_raw(row.w, z), row.x, key)
     raws = outcome_raws(model, nodes, z)
     event = model.outcome_event(row.y)
     # The head gives one term a coordinate of the event.
@@ -204,8 +221,14 @@ def quasi_log_posterior(
     )
 
 
-def iv_means(model: BGMIVModel, rule: IntegrationRule, rows: Row, raw_x: Array, z: Array, key: Array) -> Array:
-    """The moment E[y | w, z] of each row under the model: `(n,)`, or `(n, K)` for an outcome of K levels."""
+def iv_means(
+    model: BGMIVModel, rule: IntegrationRule, rows: Row, raw_x: Array, z: Array, key: Array | None = None
+) -> Array:
+    """The moment E[y | w, z] of each row under the model: `(n,)`, or `(n, K)` for an outcome of K levels.
+
+    Without a key a rule with randomness has the same numbers every time: it is then compared with itself.
+    """
+    key = jax.random.key(0) if key is None else key
     # The treatment's spread is learned from the treatment alone: the outcome would widen or narrow it to fit better.
     return integrated_outcome(model, rule, rows, _fixed_spread(model.treatment_head, raw_x), z, key)[0]
 
@@ -214,9 +237,7 @@ def integrated_outcome(
     model: BGMIVModel, rule: IntegrationRule, rows: Row, raw_x: Array, z: Array, key: Array
 ) -> tuple[Array, Array]:
     """The outcome's means over treatments with these raw parameters, and its raw parameters at the nodes."""
-    nodes, log_weights = jax.vmap(partial(rule.nodes, model.treatment_head))(
-        raw_x, rows.x, jax.random.split(key, len(rows.x))
-    )
+    nodes, log_weights = jax.vmap(partial(_nodes, model, rule))(raw_x, rows.x, jax.random.split(key, len(rows.x)))
     raw_y = jax.vmap(outcome_raws, in_axes=(None, 0, 0))(model, nodes, z)
     means, weights = jax.vmap(jax.vmap(model.outcome_head.mean))(raw_y), jnp.exp(log_weights)
     if isinstance(model.outcome_head, Categorical):
@@ -236,3 +257,60 @@ def _fixed_spread(head: Head, raw: Array) -> Array:
     if isinstance(head, FiniteHead):
         return raw
     return jnp.concatenate([raw[:, :1], jax.lax.stop_gradient(raw[:, 1:])], axis=1)
+
+
+class HeldOutLosses(NamedTuple):
+    """Means over rows, in units of the scaled variables; arrays on the way, plain numbers once kept.
+
+    Attributes:
+        outcome_loss: of (y - E[y | w, z])^2, summed over the indicators of an outcome of several levels.
+        outcome_variance: of y, likewise.
+        treatment_score: log p(x | w, z).
+        first_stage_gain: by how much that exceeds log p(x | z), the instruments averaged out over those of other rows.
+        near_floor: share of rows whose treatment variance is kept up by its floor alone.
+        latent_spread: of the standard deviations of the latent coordinates.
+    """
+
+    outcome_loss: Any
+    outcome_variance: Any
+    treatment_score: Any
+    first_stage_gain: Any
+    near_floor: Any
+    latent_spread: Any
+
+
+@partial(jax.jit, static_argnames="integration")
+def evaluate_fold(model: BGMIVModel, integration: IntegrationRule, data: TrainingData) -> HeldOutLosses:
+    """The losses on the fold of `data`, 2048 rows of it at most, at the encoder's latents."""
+    rows, weights = data.held_out(min(len(data.rows.x), _MAX_EVALUATED))
+    z = jax.vmap(model.covariates.encode)(rows.v)
+    raw_x = jax.vmap(model.treatment_raw)(rows.w, z)
+    centre = jnp.sum(weights[:, None] * z, axis=0)
+    events = jax.vmap(model.outcome_event)(rows.y)
+    y_mean = jnp.sum(weights[:, None] * events, axis=0)
+    y_hat = iv_means(model, integration, rows, raw_x, z)
+
+    def scores(raw: Array) -> Array:
+        return jax.vmap(model.treatment_head.log_prob)(raw, rows.x[:, None])[:, 0]
+
+    def scores_with(others: Array) -> Array:
+        return scores(jax.vmap(model.treatment_raw)(rows.w[others], z))
+
+    # Rows are in random order, so that turning the fold gives every row the instruments of an unrelated one.
+    size = jnp.minimum(data.fold_size, len(rows.x))
+    turns = size * jnp.arange(1, _AVERAGED_OVER + 1) // (_AVERAGED_OVER + 1)
+    others = (jnp.arange(len(rows.x)) + turns[:, None]) % jnp.maximum(size, 1)
+    averaged = jax.nn.logsumexp(jax.vmap(scores_with)(others), axis=0) - log(_AVERAGED_OVER)
+    informed = scores(raw_x)
+    near_floor = jnp.zeros(())
+    if isinstance(model.treatment_head, Gaussian):
+        variances = jax.vmap(model.treatment_head.variance)(raw_x)[:, 0]
+        near_floor = jnp.sum(weights * (variances < _NEAR_FLOOR * model.treatment_head.floor))
+    return HeldOutLosses(
+        outcome_loss=jnp.sum(weights * square_errors(model, rows.y, y_hat)),
+        outcome_variance=jnp.sum(weights[:, None] * (events - y_mean) ** 2),
+        treatment_score=jnp.sum(weights * informed),
+        first_stage_gain=jnp.sum(weights * (informed - averaged)),
+        near_floor=near_floor,
+        latent_spread=jnp.mean(jnp.sqrt(jnp.sum(weights[:, None] * (z - centre) ** 2, axis=0))),
+    )

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from bgmiv.bgm.last_stage import LastStage
 from bgmiv.data.folds import row_folds, some_rows
-from bgmiv.data.ivdata import IVData
 from bgmiv.data.within import absorbed_blocks, ordinary_covariates
 from bgmiv.diagnostics.moments import variance_of
-from bgmiv.sieve.fit import SieveFit
 
 __all__ = ["boosted_trees", "left_for_networks"]
 
@@ -30,7 +29,7 @@ _MAX_ROWS, _MAX_NUMBERS, _SOME_ROWS = 10_000, 200_000, 1000
 _TINY = float(np.finfo(float).tiny)
 
 
-def left_for_networks(data: IVData, sieve: SieveFit, *, use_instrument: bool = True) -> float:
+def left_for_networks(sieve: LastStage, *, use_instrument: bool = True) -> float:
     r"""How much of the outcome's variance trees may explain of a sieve's left-out errors: three standard errors above.
 
     The errors are those of E[y | w, v], predicted without the row, and net, linearly, of what the first stage leaves of
@@ -41,23 +40,21 @@ def left_for_networks(data: IVData, sieve: SieveFit, *, use_instrument: bool = T
     0 if the errors are next to nothing: then nothing is left for networks.
 
     Args:
-        data: the rows of the sieve, wide blocks reduced.
-        sieve: the fit to them.
+        sieve: the last stage without networks.
         use_instrument: False for a regression on the observed treatment, which takes the instruments' place.
     """
-    weights = np.ones(data.n_rows) if data.weights is None else np.asarray(data.weights, np.float64)
-    y = np.asarray(data.outcome, np.float64)
-    errors = sieve.left_out_errors(data)
+    data, errors = sieve.rows, sieve.left_out_errors
+    weights = data.full_weights
     absorbed = [block.name for block in absorbed_blocks(data.schema, data.n_rows)]
     told = data.instruments if use_instrument else data.schema.treatment.columns(data.treatment)
     inputs = np.hstack([np.asarray(told, np.float64), ordinary_covariates(data.schema, data.covariates, absorbed)])
-    spread = variance_of(y, weights)
+    spread = variance_of(data.outcome, weights)
     if np.average(errors**2, weights=weights) < _NO_ERROR * spread:
         return 0.0
     rng = np.random.default_rng(0)
     size = min(_MAX_ROWS, max(_SOME_ROWS, _MAX_NUMBERS // max(inputs.shape[1], 1)))
     # Of two groups at least, since a fold needs others.
-    some = some_rows(len(y), size, rng, data.groups, min_groups=2)
+    some = some_rows(data.n_rows, size, rng, data.groups, min_groups=2)
     groups = None if data.groups is None else data.groups[some]
     codes, own, errors = _bins(inputs[some]), weights[some], errors[some]
     fold = row_folds(len(some), _N_FOLDS, rng, groups)

@@ -159,23 +159,22 @@ def permutation_scores(
     y = np.asarray(targets, np.float64).reshape(len(values), -1)
     y = (y - y.mean(axis=0)) / np.maximum(y.std(axis=0), np.finfo(float).tiny)
     kernel = GaussianKernel(np.sqrt(len(variables)) * median_lengthscales(values, variables))
-    halves = np.array_split(np.arange(len(values)), 2)
+    fold = np.arange(len(values)) >= (len(values) + 1) // 2
     if groups is not None and len(np.unique(groups)) > 1:
-        fold = row_folds(len(values), 2, rng, groups)
-        halves = [np.flatnonzero(fold == half) for half in (0, 1)]
-    rises: list[list[Floats]] = [[] for _ in variables]
-    for train, test in (halves, halves[::-1]):
+        fold = row_folds(len(values), 2, rng, groups) == 1
+    rises = np.zeros((len(variables), len(values)))
+    for train, test in ((~fold, fold), (fold, ~fold)):
         weights = _ridge_weights(kernel(values[train], values[train]), y[train])
         base = _square_errors(kernel(values[test], values[train]) @ weights, y[test])
         for variable, rise in zip(variables, rises, strict=True):
-            moved = values[test].copy()
+            moved = values[test]
             moved[:, variable] = rng.permutation(moved[:, variable])
-            rise.append(_square_errors(kernel(moved, values[train]) @ weights, y[test]) - base)
-    each = [np.concatenate(rise) for rise in rises]
+            rise[test] = _square_errors(kernel(moved, values[train]) @ weights, y[test]) - base
     if groups is not None:
-        codes = np.unique(groups[np.concatenate([halves[1], halves[0]])], return_inverse=True)[1]
-        each = [np.asarray(np.bincount(codes, one), np.float64) for one in each]
-    return np.asarray([one.mean() / max(one.std() / np.sqrt(len(one)), np.finfo(float).tiny) for one in each])
+        codes = np.unique(groups, return_inverse=True)[1]
+        rises = np.stack([np.bincount(codes, rise) for rise in rises])
+    errors = rises.std(axis=1) / np.sqrt(rises.shape[1])
+    return np.asarray(rises.mean(axis=1) / np.maximum(errors, np.finfo(float).tiny), np.float64)
 
 
 def _square_errors(predicted: Floats, y: Floats) -> Floats:
@@ -186,12 +185,12 @@ def _ridge_weights(gram: Floats, y: Floats) -> Floats:
     """Weights of the training points for each target, with the ridge that has the least leave-one-out error."""
     values, vectors = np.linalg.eigh(gram)
     turned, squares = vectors.T @ y, vectors**2
-    best, found = np.full(y.shape[1], np.inf), np.zeros_like(y)
+    best, chosen = np.full(y.shape[1], np.inf), np.zeros_like(y)
     for ridge in _RIDGES * len(y):
         inverse = 1.0 / (np.maximum(values, 0.0) + ridge)
         weights = vectors @ (inverse[:, None] * turned)
         # The residual of a kernel ridge regression is ridge * weights, and 1 - leverage is ridge * diag(inverse).
         loss = np.mean((weights / (squares @ inverse)[:, None]) ** 2, axis=0)
         better = loss < best
-        best, found = np.where(better, loss, best), np.where(better, weights, found)
-    return found
+        best, chosen = np.where(better, loss, best), np.where(better, weights, chosen)
+    return chosen

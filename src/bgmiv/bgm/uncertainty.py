@@ -50,7 +50,8 @@ from bgmiv.bgm.latents import latents_of
 from bgmiv.bgm.members import Member, TrainingRows
 from bgmiv.bgm.model import BGMIVModel, iv_means
 from bgmiv.data.folds import some_rows
-from bgmiv.integrate import IntegrationRule, rule_for
+from bgmiv.integrate import IntegrationRule
+from bgmiv.intervals import Floats
 from bgmiv.likelihood import FiniteHead
 from bgmiv.support import OUTSIDE, Novelty, fit_novelty
 from bgmiv.training import Row, in_blocks, padded_size
@@ -105,14 +106,14 @@ def tangent_directions(
         members: whose outcome generators.
         groups: codes of groups whose rows may depend on one another; None where each row is its own.
     """
-    n, weights = len(rows.scaled.x), rows.data.weights
+    n = len(rows.scaled.x)
     rng = np.random.default_rng(0)
     codes = np.arange(n) if groups is None else np.unique(groups, return_inverse=True)[1]
     chosen = some_rows(n, _MAX_ROWS, rng, codes)[: 2 * _MAX_ROWS]
     scaled = rows.at(chosen)
     # The generators see latents in place of covariates.
     part = Row(*(jax.device_put(values) for values in scaled._replace(v=scaled.v[:, :0])))
-    importance = np.ones(len(chosen)) if weights is None else np.asarray(weights, np.float64)[chosen]
+    importance = rows.data.full_weights[chosen]
     importance = importance / importance.mean()
     _, place = np.unique(codes[chosen], return_inverse=True)
     multipliers = rng.normal(size=(place.max() + 1, N_DIRECTIONS))[place]
@@ -188,7 +189,6 @@ def _precision(members: Sequence[_Spectrum], leverage: float) -> float:
 @partial(jax.jit, static_argnames="integration")
 def _at_rows(model: BGMIVModel, rows: Row, z: Array, integration: IntegrationRule) -> tuple[Array, Array]:
     """The Jacobian of the integrated mean in the outcome's weights, `(n, K, weights)`, and residuals `(n, K)`."""
-    rule = rule_for(integration, model.treatment_head)
     flat, unflatten = ravel_pytree(model.outcome)
 
     def one(row: Row, z: Array) -> tuple[Array, Array]:
@@ -197,7 +197,7 @@ def _at_rows(model: BGMIVModel, rows: Row, z: Array, integration: IntegrationRul
 
         def mean(flat: Array) -> Array:
             moved = eqx.tree_at(lambda m: m.outcome, model, unflatten(flat))
-            return jnp.atleast_1d(iv_means(moved, rule, batch, raw, z[None], jax.random.key(0))[0])
+            return jnp.atleast_1d(iv_means(moved, integration, batch, raw, z[None])[0])
 
         return jax.jacrev(mean)(flat), model.outcome_event(row.y) - mean(flat)
 
@@ -242,7 +242,7 @@ def _along(model: BGMIVModel, directions: Array, x: Array, z: Array) -> Array:
 
 def tangent_factors(
     model: BGMIVModel, directions: NDArray[np.float32], latents: np.ndarray, x: np.ndarray, rows: np.ndarray, size: int
-) -> NDArray[np.float64]:
+) -> Floats:
     """What each of a member's directions `(k, weights)` changes of its structural mean, on the scaled outcome.
 
     At scaled treatments `(n,)` of some rows of latents, padded to `size`, so that calls share a compiled program:
@@ -272,38 +272,34 @@ class ModelSupport:
             levels the lowest log-probability of one.
     """
 
-    instruments: NDArray[np.float64]
-    shares: NDArray[np.float64]
+    instruments: Floats
+    shares: Floats
     novelty: Novelty
     min_log_density: float
 
-    def log_density(
-        self, models: Sequence[BGMIVModel], x: np.ndarray, latents: Sequence[np.ndarray], size: int
-    ) -> NDArray[np.float64]:
+    def log_density(self, members: Sequence[Member], x: np.ndarray, latents: Sequence[np.ndarray], size: int) -> Floats:
         r"""$\log p(x \mid z)$, averaged over typical instruments and members, `(n,)`, in blocks of `size` points."""
         w, shares = self.instruments.astype(np.float32), self.shares.astype(np.float32)
         each = [
-            in_blocks(partial(_densities, model, w, shares), (x, z), size)
-            for model, z in zip(models, latents, strict=True)
+            in_blocks(partial(_densities, member.model, w, shares), (x, z), size)
+            for member, z in zip(members, latents, strict=True)
         ]
         return np.asarray(np.logaddexp.reduce(each, axis=0) - log(len(each)), np.float64)
 
 
-def fit_model_support(
-    rule: LatentMap | LatentPosterior, rows: TrainingRows, models: Sequence[BGMIVModel]
-) -> ModelSupport:
+def fit_model_support(rule: LatentMap | LatentPosterior, rows: TrainingRows, members: Sequence[Member]) -> ModelSupport:
     """The support of a fit, from some of its rows and each member's latents of them."""
     most = _MAX_SUPPORT_MAPS if isinstance(rule, LatentMap) and rule.steps else _MAX_SUPPORT_ROWS
     part = rows.at(np.random.default_rng(0).permutation(rows.data.n_rows)[:most])
-    latents = [latents_of(model, part.v, rule) for model in models]
+    latents = [latents_of(member.model, part.v, rule) for member in members]
     support = ModelSupport(*_typical(np.asarray(part.w, np.float64)), fit_novelty(latents[0]), log(OUTSIDE))
-    if isinstance(models[0].treatment_head, FiniteHead):
+    if isinstance(members[0].model.treatment_head, FiniteHead):
         return support
-    density = support.log_density(models, part.x, latents, padded_size(len(part.x), MAX_BLOCK))
+    density = support.log_density(members, part.x, latents, padded_size(len(part.x), MAX_BLOCK))
     return replace(support, min_log_density=float(np.quantile(density, OUTSIDE)))
 
 
-def _typical(w: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _typical(w: Floats) -> tuple[Floats, Floats]:
     """Few values that stand for all rows' instruments; a fit without instruments has one of no columns."""
     if w.shape[1] == 0:
         return np.zeros((1, 0)), np.ones(1)

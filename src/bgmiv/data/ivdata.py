@@ -234,6 +234,11 @@ class IVData:
         """Number of rows n."""
         return len(self.outcome)
 
+    @property
+    def full_weights(self) -> NDArray[np.float64]:
+        """The weight of each row, `(n,)`: one without weights."""
+        return np.ones(self.n_rows) if self.weights is None else np.asarray(self.weights, np.float64)
+
     def take(self, rows: NDArray[Any] | Sequence[int] | slice) -> IVData:
         """The same data at the given rows (positions, a mask, or a slice), with their weights and groups as they are.
 
