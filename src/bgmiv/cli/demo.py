@@ -57,7 +57,7 @@ def run_spec(spec: RunSpec) -> DemoResult:
     with warnings.catch_warnings():
         # The page says what there is to warn of.
         warnings.simplefilter("ignore", BGMIVWarning)
-        model._attach(data, model._config())
+        model._attach(data)
         answer = compare({method_label(spec.method): model}).methods[0]
         analysis = None
         if spec.method in ("bgm-iv", "tsls"):
