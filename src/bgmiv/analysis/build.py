@@ -211,14 +211,14 @@ class FitOnRows:
         return Rows(self.data.covariates, self.data.weights, self.data.index)
 
     @property
-    def own(self) -> FitRows | None:
+    def instrumented(self) -> FitRows | None:
         """The rows, if the fit uses their instruments."""
         return FitRows(self.data, self.rows) if self.use_instrument else None
 
     @property
     def weak(self) -> bool:
         """Whether the instruments are so weak that an average effect has a robust set."""
-        return self.own is not None and self.own.weak_for(self.fitted)
+        return self.instrumented is not None and self.instrumented.weak_for(self.fitted)
 
     @cached_property
     def judged(self) -> FittedMethod:
@@ -299,14 +299,14 @@ def build_analysis(request: AnalysisRequest, fit: FitOnRows, others: Mapping[str
     groups = [(Group("", f"all {request.units}", data.n_rows), fit.rows)]
     chosen = [*groups_by_treatment(data), *groups_of(data, request)]
     groups += [(group, fit.rows.take(positions)) for group, positions in chosen]
-    answers = [answered(fitted, rows, fit.own, grid) for _, rows in groups]
+    answers = [answered(fitted, rows, fit.instrumented, grid) for _, rows in groups]
     methods = [method_row(fit.label, fitted, answers[0], fit.note), *_beside(fit, request, grid)]
     for name, other in others.items():
         asked = other.data.schema
         if asked.treatment != schema.treatment or asked.outcome.name != schema.outcome.name:
             raise DataError(f"{name!r} was fitted on another outcome or treatment. Compare fits of the same columns.")
         methods = [row for row in methods if row is methods[0] or row.name != name]
-        answer = answered(other.judged, other.rows, other.own, grid)
+        answer = answered(other.judged, other.rows, other.instrumented, grid)
         methods.append(method_row(name, other.judged, answer, other.note))
     curves, effects = [], []
     for (group, _), (averages, interval) in zip(groups, answers, strict=True):
@@ -328,7 +328,7 @@ def build_analysis(request: AnalysisRequest, fit: FitOnRows, others: Mapping[str
         history=_history(fitted.history),
         versions={"Python": python_version()} | versions(*_PACKAGES),
         seed=fit.seed,
-        estimand=_estimand(data),
+        estimand=_estimand(fit),
         instruments=instrument_views(data, request.level, linear=diagnosis.linear is not None),
         made=datetime.now(UTC).date().isoformat(),
     )
@@ -422,23 +422,26 @@ def _question(fit: FitOnRows, source: str) -> Question:
         n_dropped=fit.n_dropped,
         weights=data.weights_name if data.weights is not None else "",
         groups=" and ".join(name for name in (data.groups_name, data.second_groups_name) if name),
-        columns=_columns(data),
-        n_effective=float(1.0 / np.sum(Rows(data.covariates, data.weights).shares ** 2)),
+        columns=_columns(fit),
+        n_effective=float(1.0 / np.sum(fit.rows.shares**2)),
     )
 
 
-def _estimand(data: IVData) -> Estimand:
-    two = data.instruments.shape[1] == 1 and len(np.unique(data.instruments)) == 2
+def _estimand(fit: FitOnRows) -> Estimand:
+    data, w, shares = fit.data, fit.data.instruments, fit.rows.shares
+    values = np.unique(w)
+    two = w.shape[1] == 1 and len(values) == 2
     if not two or data.schema.treatment.kind is not BlockKind.binary:
         return Estimand(two)
-    shares, w = Rows(data.covariates, data.weights).shares, data.instruments[:, 0]
-    treated = [float(np.average(data.treatment[w == value], weights=shares[w == value])) for value in np.unique(w)]
-    return Estimand(two, (min(treated), max(treated)))
+    low, high = sorted(
+        float(np.average(data.treatment[at], weights=shares[at])) for at in (w[:, 0] == value for value in values)
+    )
+    return Estimand(two, (low, high))
 
 
-def _columns(data: IVData) -> tuple[ColumnSummary, ...]:
+def _columns(fit: FitOnRows) -> tuple[ColumnSummary, ...]:
     """The columns by role, blocks of one kind with levels or of many columns as one."""
-    schema, shares = data.schema, Rows(data.covariates, data.weights).shares
+    data, schema, shares = fit.data, fit.data.schema, fit.rows.shares
     columns = []
 
     def add(name: str, role: str, kind: BlockKind, values: NDArray[Any], levels: Sequence[Any] | None = None) -> None:

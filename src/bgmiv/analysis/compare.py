@@ -12,7 +12,6 @@ from bgmiv.analysis.markup import clean, element
 from bgmiv.analysis.text import html_table, method_table, text_table
 from bgmiv.data.files import Tabular
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.query import rows_of
 from bgmiv.data.schema import Schema
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.numerals import number
@@ -131,12 +130,11 @@ def compare(
     grid = grid_of(schema, data, asked)
     rows = []
     for name, model in named.items():
-        fitted, asked_rows = model._fitted(), model._fit_rows()
-        if covariates is not None or not schema.blocks:
-            asked_rows = rows_of(fitted.schema, model._read(covariates), n_rows=None if schema.blocks else 1)
-        elif asked_rows is None:
+        fitted, own = model._fitted(), model._on_rows
+        if covariates is None and schema.blocks and own is None:
             raise ConfigError(f"model {name!r} was loaded and holds no rows. Give the rows asked about as covariates.")
-        rows.append(method_row(name, fitted, answered(fitted, asked_rows, model._instrumented_rows(), grid)))
+        answer = answered(fitted, model._rows(covariates), own and own.instrumented, grid)
+        rows.append(method_row(name, fitted, answer))
     return Comparison(
         outcome=schema.outcome.name,
         treatment=schema.treatment.name,

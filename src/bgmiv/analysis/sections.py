@@ -103,11 +103,6 @@ def _select(name: str, options: Iterable[tuple[int, str]], anchor: str, chosen: 
     return filled("select", name=name, anchor=anchor, options=made)
 
 
-def _plot(chart: Markup, up: str, across: str) -> Markup:
-    """A chart with the names of its axes."""
-    return filled("plot", chart=chart, up=up, across=across)
-
-
 def _curve(analysis: Analysis) -> Markup | None:
     """The curve with its controls, or a forest plot of levels, and the calculator of contrasts."""
     question, curve = analysis.question, analysis.curves[0]
@@ -118,8 +113,8 @@ def _curve(analysis: Analysis) -> Markup | None:
         band = f"Lines are {level} intervals."
     else:
         meaning = sentence(question.outcome_meaning).rstrip(".")
-        plot = _plot(curve_chart(analysis), meaning, f"{clean(question.treatment)}, set by intervention")
-        drawn = [plot, _reader(analysis)]
+        across = f"{clean(question.treatment)}, set by intervention"
+        drawn = [filled("plot", chart=curve_chart(analysis), up=meaning, across=across), _reader(analysis)]
         note = f"Hatched: the curve is extrapolated; such treatments are in support for fewer than half of the {units}."
         band = f"The shaded area shows pointwise {level} intervals."
         if curve.band_lower:
@@ -263,7 +258,8 @@ def _pictures(analysis: Analysis) -> Markup | None:
     for (table, title), means in zip(titles.items(), analysis.instruments.means, strict=True):
         name, along = shortened(means.name, 40), shortened(means.along, 40)
         along = along or f"{shortened(analysis.question.treatment, 40)}, predicted by the instruments"
-        plot = _plot(binned_chart(means, f"{title}: {name} by {along}"), name, along)
+        chart = binned_chart(means, f"{title}: {name} by {along}")
+        plot = filled("plot", chart=chart, up=name, across=along)
         instrument = means.along or "the instruments"
         figures.append(filled("picture", title=title, means=means, instrument=instrument, plot=plot, table=table))
     adjusted = " adjusted for covariates" if analysis.question.covariates else ""
@@ -373,7 +369,8 @@ def _direct_panel(analysis: Analysis, i: int, direct: DirectEffect, *, hidden: b
     across = axis_over(gamma, margin=0.0)
     chart = lines_chart(gamma, lines, across, up, f"Average effect of {effect} by direct effect of {name}")
     axis = f"direct effect of {name} (units of {outcome} per unit of {name})"
-    plot, unseen = _plot(chart, f"Average effect, {effect}", axis), Markup(" hidden") if hidden else None
+    plot = filled("plot", chart=chart, up=f"Average effect, {effect}", across=axis)
+    unseen = Markup(" hidden") if hidden else None
     return filled("direct-panel", i=i, low=repr(up.low), high=repr(up.high), hidden=unseen, plot=plot, caption=caption)
 
 

@@ -275,7 +275,7 @@ def _generator(fitted: FittedMethod, data: IVData) -> Callable[[np.random.Genera
     def draw(rng: np.random.Generator) -> IVData:
         signs = rng.choice([-1.0, 1.0], int(units.max()) + 1)[units]
         if discrete:
-            ranks = _flipped(_ranks(ends, observed.astype(np.intp), rng), signs)
+            ranks = _ranks(ends, observed.astype(np.intp), rng, signs)
             x = np.minimum(np.sum(ranks[:, None] > ends, axis=1), levels - 1).astype(np.float64)
         else:
             x = observed - left + signs * left
@@ -283,7 +283,7 @@ def _generator(fitted: FittedMethod, data: IVData) -> Callable[[np.random.Genera
             before, after = (np.clip(structural(each), 0.0, 1.0) for each in (observed, x))
             edges = np.column_stack([before, np.ones(n)])
             code = (np.asarray(data.outcome) < 0.5).astype(np.intp)
-            y = (_flipped(_ranks(edges, code, rng), signs) <= after).astype(np.float64)
+            y = (_ranks(edges, code, rng, signs) <= after).astype(np.float64)
         else:
             y = structural(x) + signs * errors
         return replace(data, treatment=x.astype(data.treatment.dtype), outcome=y.astype(data.outcome.dtype))
@@ -291,12 +291,9 @@ def _generator(fitted: FittedMethod, data: IVData) -> Callable[[np.random.Genera
     return draw
 
 
-def _ranks(ends: Floats, codes: NDArray[np.intp], rng: np.random.Generator) -> Floats:
-    """Uniform within what the cumulative probabilities `(n, K)` give to each row's code."""
+def _ranks(ends: Floats, codes: NDArray[np.intp], rng: np.random.Generator, signs: Floats) -> Floats:
+    """U uniform within what the cumulative probabilities `(n, K)` give to each row's code; 1 - U for a sign of -1."""
     rows = np.arange(len(codes))
     low = np.where(codes > 0, ends[rows, codes - 1], 0.0)
-    return np.asarray(low + rng.random(len(codes)) * (ends[rows, codes] - low), np.float64)
-
-
-def _flipped(ranks: Floats, signs: Floats) -> Floats:
+    ranks = low + rng.random(len(codes)) * (ends[rows, codes] - low)
     return np.where(signs > 0.0, ranks, 1.0 - ranks)

@@ -23,7 +23,7 @@ from bgmiv.data.table import ColumnReader, Table, is_table
 from bgmiv.diagnostics.checks import Diagnosis
 from bgmiv.diagnostics.sensitivity import Sensitivity, sensitivity
 from bgmiv.diagnostics.verdict import Verdict, verdict_of
-from bgmiv.effects import DoseResponse, FitRows, Method, average_effect, contrast, estimate_at, interval_at, slope_query
+from bgmiv.effects import DoseResponse, Method, average_effect, contrast, estimate_at, interval_at, slope_query
 from bgmiv.effects import average as average_over
 from bgmiv.errors import ConfigError, DataError, NotFittedError, SupportWarning, WeakInstrumentWarning
 from bgmiv.estimators.arguments import checked_arguments, unknown_argument
@@ -102,14 +102,6 @@ class QuestionsMixin:
         if self._on_rows is None:
             raise DataError(_NO_ROWS)
         return self._on_rows
-
-    def _fit_rows(self) -> Rows | None:
-        """The rows of the fit, if the estimator still has them."""
-        return None if self._on_rows is None else self._on_rows.rows
-
-    def _instrumented_rows(self) -> FitRows | None:
-        """The rows of the fit, if the estimator still has them and uses their instruments."""
-        return None if self._on_rows is None else self._on_rows.own
 
     def _weak(self) -> bool:
         """Whether the instruments of these rows are so weak that an average effect has a robust set."""
@@ -205,7 +197,7 @@ class QuestionsMixin:
             WeakInstrumentWarning: the robust set is wanted, and this is a loaded model without the rows of it.
         """
         query = self._query_average(t0, t1, covariates, sample_weight, rows)
-        own, fitted = self._instrumented_rows(), self._fitted()
+        own, fitted = self._on_rows and self._on_rows.instrumented, self._fitted()
         if own is None and method == "auto" and self._weak():
             warn_user(
                 "the instruments are too weak for this interval: it is too narrow, and a loaded model has no rows for "
@@ -518,11 +510,11 @@ class QuestionsMixin:
     def _query_along(self, treatments: Any, covariates: Any, weights: Any = None) -> Query:
         return query_along(self._fitted().schema, treatments, self._rows(covariates, weights))
 
-    def _rows(self, covariates: Any, weights: Any, *, n_rows: int = 1) -> Rows:
+    def _rows(self, covariates: Any, weights: Any = None, *, n_rows: int = 1) -> Rows:
         """The rows asked about: those given, or those of the fit."""
-        schema, own = self._fitted().schema, self._fit_rows()
+        schema, own = self._fitted().schema, self._on_rows
         if covariates is None and schema.blocks and own is not None:
-            return rows_of(schema, own, weights=weights)
+            return rows_of(schema, own.rows, weights=weights)
         return rows_of(schema, self._read(covariates), n_rows=None if schema.blocks else n_rows, weights=weights)
 
     def _of_rows(self, query: Query, change: Callable[[Estimate], Estimate]) -> np.ndarray:
