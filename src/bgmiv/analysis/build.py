@@ -82,7 +82,7 @@ def grid_of(schema: Schema, data: IVData | None, request: AnalysisRequest) -> Gr
         pair = changes_of(data)[0][:2]
     else:
         raise ConfigError("t0 and t1 are missing, and no model holds its rows. Give both.")
-    if schema.treatment.kind is not BlockKind.continuous:
+    if schema.treatment.discrete:
         doses = np.arange(float(len(schema.treatment.levels or (0, 1))))
     elif request.treatments is not None:
         doses = schema.check_treatment(np.asarray(request.treatments), len(request.treatments))
@@ -115,21 +115,19 @@ def groups_of(data: IVData, request: AnalysisRequest) -> list[GroupRows]:
     Raises:
         DataError: a name is no covariate that divides the rows, or labels do not fit the rows.
     """
-    blocks = data.schema.blocks
-    if request.by is None:
+    columns = {name: (block, name) for block in data.schema.blocks for name in block.columns}
+    names = request.by
+    if names is None:
         few = [
-            (block, column)
-            for block in blocks
-            for column in block.columns
-            if block.kind is BlockKind.binary or (block.levels is not None and 2 <= len(block.levels) <= _MAX_LEVELS)
+            name
+            for name, (block, _) in columns.items()
+            if block.kind is BlockKind.binary or 2 <= len(block.levels or ()) <= _MAX_LEVELS
         ]
-        groups = [group for block, column in few[:_MAX_DEFAULT_COLUMNS] for group in _of_column(data, block, column)]
-        return groups[:_MAX_GROUPS]
-    columns = {name: (block, name) for block in blocks for name in block.columns}
+        names = tuple(few[:_MAX_DEFAULT_COLUMNS])
     # A formula's term such as C(region) also goes by the name of its column.
     columns = {block.source or name: (block, name) for block, name in columns.values()} | columns
     labels, groups = dict(request.labels), []
-    for name in request.by:
+    for name in names:
         if name in labels:
             groups += _by_value(name, np.asarray(labels[name]), data.n_rows)
         elif name in columns:
@@ -137,7 +135,7 @@ def groups_of(data: IVData, request: AnalysisRequest) -> list[GroupRows]:
         else:
             known = ", ".join(repr(each) for each in list(columns)[:10])
             raise DataError(f"by={name!r} is no covariate of the fit. It has {known or 'none'}.")
-    return groups
+    return groups if request.by is not None else groups[:_MAX_GROUPS]
 
 
 def _of_column(data: IVData, block: CovariateBlock, column: str) -> list[GroupRows]:
