@@ -197,7 +197,8 @@ class QuestionsMixin:
             WeakInstrumentWarning: the robust set is wanted, and this is a loaded model without the rows of it.
         """
         query = self._query_average(t0, t1, covariates, sample_weight, rows)
-        own, fitted = self._on_rows and self._on_rows.instrumented, self._fitted()
+        own = None if self._on_rows is None else self._on_rows.instrumented
+        fitted = self._fitted()
         if own is None and method == "auto" and self._weak():
             warn_user(
                 "the instruments are too weak for this interval: it is too narrow, and a loaded model has no rows for "
