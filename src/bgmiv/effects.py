@@ -71,9 +71,6 @@ class DoseResponse(Tabular):
             return pd.DataFrame({"estimate": self.values}, index=index)
         return pd.DataFrame(self.values.reshape(len(self.values), -1), index=index)
 
-    def _repr_html_(self) -> str:
-        return str(self.to_frame().to_html(float_format="{:.4g}".format))
-
 
 def require_intervals(fitted: FittedMethod) -> None:
     """Refuse to give intervals of a method that gives point estimates only."""

@@ -202,9 +202,6 @@ class Interval(Tabular):
         names = self.axes or (None,) * len(shape)
         return pd.Index(each[0], name=names[0]) if len(shape) == 1 else pd.MultiIndex.from_product(each, names=names)
 
-    def _repr_html_(self) -> str:
-        return str(self.to_frame().to_html(float_format="{:.4g}".format))
-
     @property
     def __maketables_coef_table__(self) -> pd.DataFrame:
         frame = self.to_frame()

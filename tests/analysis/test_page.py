@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from bgmiv.analysis.analysis import Analysis, AnalysisRequest, ColumnSummary, Curve, Group, HistoryLine
-from bgmiv.analysis.axes import axis_over, curve_axes, effect_axis, outside_support
+from bgmiv.analysis.charts import axis_over, curve_axes, effect_axis, outside_support
 from bgmiv.analysis.page import compact_factors, payload, report_page, tables, write_report
 from bgmiv.diagnostics.checks import Diagnosis
 from bgmiv.errors import ConfigError, DataError, StoreError

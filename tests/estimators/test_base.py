@@ -80,6 +80,7 @@ def test_fit_returns_itself_and_takes_roles_by_name() -> None:
 def test_params_round_trip() -> None:
     toy = Toy(depth=3, sizes=(1, 2), random_state=5)
     params = {"depth": 3, "sizes": (1, 2), "treatment_kind": "auto", "random_state": 5, "progress": False}
+    params |= {"use_instrument": True, "outcome_kind": "auto", "covariance": "auto"}
     assert toy.get_params() == params
     assert toy.set_params(depth=4, random_state=None) is toy
     assert (toy.depth, toy.random_state) == (4, None)

@@ -106,7 +106,7 @@ def test_a_last_stage_is_checked_by_coefficients_that_have_not_seen_the_row() ->
 @pytest.mark.usefixtures("small_default")
 def test_the_no_instrument_version_is_the_same_method() -> None:
     model = BGMIV(networks=True, random_state=0).fit(Y, X, **ROWS)
-    other = model._no_instrument_fit()
+    other = model._with_rows().without_instrument
     assert other is not None
     assert other.n_members == model.fitted_.n_members == 5
     assert (other.last_stage is None, other.config.use_instrument) == (False, False)

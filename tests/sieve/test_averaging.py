@@ -124,7 +124,7 @@ def test_the_scores_of_a_line_give_the_set_of_anderson_and_rubin() -> None:
     x = 0.15 * w + v + u
     y = x + v + u + e
     model = NPIV(min_gain=np.inf).fit(y, x, instruments=w, covariates=v)
-    query = query_along(model.fitted_.schema, [0.0, 1.0], model._fit_rows())
+    query = query_along(model.fitted_.schema, [0.0, 1.0], model._with_rows().rows)
     change = contrast(average(model.fitted_, query, intervals=True).estimate)
     expected = LinearIV.of(model.data_).anderson_rubin_set()
     np.testing.assert_allclose(fieller_set(change, 1.0, 3.8415), expected, rtol=0.01)

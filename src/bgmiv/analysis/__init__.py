@@ -1,1 +1,1 @@
-"""What is found by a fit, as numbers; and shown: in text, in a notebook, as figures, and as one page."""
+"""What a fit says, as numbers; and shown: in text, in a notebook, as figures, and as one page."""

@@ -46,6 +46,7 @@ __all__ = [
     "MethodRow",
     "Question",
     "contrast",
+    "with_sets",
 ]
 
 
@@ -247,9 +248,6 @@ class Curve(Tabular):
 
         return pd.DataFrame(self.records()).set_index("treatment")
 
-    def _repr_html_(self) -> str:
-        return str(self.to_frame().to_html(float_format="{:.4g}".format))
-
 
 class Answer:
     """An average effect with its interval, as every table and figure shows it."""
@@ -272,6 +270,11 @@ class Answer:
         return None if self.interval.method == NO_INTERVAL else float(self.interval.upper)
 
     @property
+    def robust(self) -> bool:
+        """Whether the interval is a set that is robust to weak instruments."""
+        return self.interval.method == ANDERSON_RUBIN
+
+    @property
     def in_support(self) -> float:
         """The share of the rows for which the data show both treatments."""
         return float(self.interval.in_support)
@@ -280,6 +283,12 @@ class Answer:
         """Plain values, with those of the interval among them."""
         own = {name: value for name, value in vars(self).items() if name != "interval"}
         return own | self.interval.to_dict()
+
+
+def with_sets(records: list[dict[str, Any]], rows: Sequence[Answer]) -> list[dict[str, Any]]:
+    """The rows of a table of these, with a column `set` if two ends do not tell one of the intervals."""
+    cells = [row.interval.set_text for row in rows]
+    return [record | {"set": cell} for record, cell in zip(records, cells, strict=True)] if any(cells) else records
 
 
 @dataclass(frozen=True)
@@ -306,7 +315,7 @@ class MethodRow(Answer):
     Args:
         name: such as "BGM-IV", "2SLS", "BGM-IV without the instrument".
         interval: its average effect of t1 against t0.
-        curve: its average curve at the treatments of the first curve of the analysis; may be empty.
+        curve: its average curve at the treatments of the first curve of the analysis.
         note: what kind it is: "no-instrument", "line", "line-without-instrument", "truth" (of simulated data), or empty
             for a fitted method.
         severity, n_held_out: what held-out rows say about its fit, and how many they are; None and 0 for none.
@@ -396,14 +405,18 @@ class Analysis(Tabular):
         return shortened(self.request.units, 40)
 
     @property
+    def others(self) -> list[tuple[int, MethodRow]]:
+        """The other methods with their numbers; the first method is that of the analysis itself."""
+        return list(enumerate(self.methods))[1:]
+
+    @property
     def weak(self) -> bool:
         """Whether standard errors alone make too narrow intervals: by a check, or as effects have robust sets."""
-        return self.diagnosis.weak_instruments or self.effects[0].interval.method == ANDERSON_RUBIN
+        return self.diagnosis.weak_instruments or self.effects[0].robust
 
     def records(self) -> list[dict[str, Any]]:
         """The average effects, a row for each group of rows; `set` is there where two ends do not tell an interval."""
-        shown = any(row.interval.set_text for row in self.effects)
-        return [
+        records = [
             {
                 "column": row.group.column,
                 "group": row.group.label,
@@ -415,10 +428,10 @@ class Analysis(Tabular):
                 "lower": row.interval.lower,
                 "upper": row.interval.upper,
                 "in_support": row.in_support,
-                **({"set": row.interval.set_text} if shown else {}),
             }
             for row in self.effects
         ]
+        return with_sets(records, self.effects)
 
     def to_frame(self) -> pd.DataFrame:
         """The same as a table."""
@@ -439,12 +452,9 @@ class Analysis(Tabular):
 
     @property
     def __maketables_coef_table__(self) -> pd.DataFrame:
-        rows, change = self.effects, self.question.change_text
+        rows, change, frame = self.effects, self.question.change_text, self.to_frame()
         names = [change(row) + (f", {row.group.label}" if row.group.column else "") for row in rows]
-        estimates, errors, dof = (
-            [getattr(row.interval, name) for row in rows] for name in ("estimate", "std_error", "dof")
-        )
-        return coefficient_table(names, estimates, errors, dof)
+        return coefficient_table(names, frame["estimate"], frame["std_error"], [row.interval.dof for row in rows])
 
     @property
     def __maketables_depvar__(self) -> str:
@@ -469,8 +479,8 @@ def contrast(curve: Curve, t0: float, t1: float, level: float) -> tuple[Interval
 
     Example:
         >>> line = Curve(Group("", "all rows", 10), (0.0, 1.0, 2.0), (0.0, 2.0, 4.0), (), (), (1.0, 1.0, 0.5))
-        >>> found, interpolated = contrast(line, 0.5, 1.5, 0.95)
-        >>> found.estimate, found.in_support, interpolated
+        >>> effect, interpolated = contrast(line, 0.5, 1.5, 0.95)
+        >>> effect.estimate, effect.in_support, interpolated
         (2.0, 0.75, True)
     """
     low, high = curve.treatment[0], curve.treatment[-1]
@@ -483,8 +493,7 @@ def contrast(curve: Curve, t0: float, t1: float, level: float) -> tuple[Interval
     def at(values: Any) -> NDArray[np.float64]:
         return np.interp([t0, t1], curve.treatment, values)
 
-    points = at(curve.estimate)
-    sources = [one._replace(factors=np.asarray([np.diff(at(row))[0] for row in one.factors])) for one in curve.sources]
-    estimate = Estimate(np.asarray(points[1] - points[0]), tuple(sources))
-    found = interval_of(estimate, level, in_support=float(at(curve.in_support).min()), name="average effect")
-    return found, not {t0, t1} <= set(curve.treatment)
+    along = Estimate(np.asarray(curve.estimate), curve.sources)
+    change = along.map(lambda values: np.asarray(np.diff(at(values))[0]))
+    interval = interval_of(change, level, in_support=float(at(curve.in_support).min()), name="average effect")
+    return interval, not {t0, t1} <= set(curve.treatment)

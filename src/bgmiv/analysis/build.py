@@ -29,7 +29,7 @@ from bgmiv.analysis.instruments import instrument_views
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
-from bgmiv.diagnostics.checks import Diagnosis, changes_of
+from bgmiv.diagnostics.checks import Diagnosis, changes_of, diagnose
 from bgmiv.diagnostics.held_out import cross_fitted, held_out_evidence
 from bgmiv.diagnostics.moments import MAX_TESTED
 from bgmiv.diagnostics.verdict import verdict_of
@@ -82,7 +82,7 @@ def grid_of(schema: Schema, data: IVData | None, request: AnalysisRequest) -> Gr
         pair = changes_of(data)[0][:2]
     else:
         raise ConfigError("t0 and t1 are missing, and no model holds its rows. Give both.")
-    if schema.treatment.kind is not BlockKind.continuous:
+    if schema.treatment.discrete:
         doses = np.arange(float(len(schema.treatment.levels or (0, 1))))
     elif request.treatments is not None:
         doses = schema.check_treatment(np.asarray(request.treatments), len(request.treatments))
@@ -115,21 +115,19 @@ def groups_of(data: IVData, request: AnalysisRequest) -> list[GroupRows]:
     Raises:
         DataError: a name is no covariate that divides the rows, or labels do not fit the rows.
     """
-    blocks = data.schema.blocks
-    if request.by is None:
+    columns = {name: (block, name) for block in data.schema.blocks for name in block.columns}
+    names = request.by
+    if names is None:
         few = [
-            (block, column)
-            for block in blocks
-            for column in block.columns
-            if block.kind is BlockKind.binary or (block.levels is not None and 2 <= len(block.levels) <= _MAX_LEVELS)
+            name
+            for name, (block, _) in columns.items()
+            if block.kind is BlockKind.binary or 2 <= len(block.levels or ()) <= _MAX_LEVELS
         ]
-        groups = [group for block, column in few[:_MAX_DEFAULT_COLUMNS] for group in _of_column(data, block, column)]
-        return groups[:_MAX_GROUPS]
-    columns = {name: (block, name) for block in blocks for name in block.columns}
+        names = tuple(few[:_MAX_DEFAULT_COLUMNS])
     # A formula's term such as C(region) also goes by the name of its column.
     columns = {block.source or name: (block, name) for block, name in columns.values()} | columns
     labels, groups = dict(request.labels), []
-    for name in request.by:
+    for name in names:
         if name in labels:
             groups += _by_value(name, np.asarray(labels[name]), data.n_rows)
         elif name in columns:
@@ -137,14 +135,14 @@ def groups_of(data: IVData, request: AnalysisRequest) -> list[GroupRows]:
         else:
             known = ", ".join(repr(each) for each in list(columns)[:10])
             raise DataError(f"by={name!r} is no covariate of the fit. It has {known or 'none'}.")
-    return groups
+    return groups if request.by is not None else groups[:_MAX_GROUPS]
 
 
 def _of_column(data: IVData, block: CovariateBlock, column: str) -> list[GroupRows]:
     name = block.source or column
     if block.levels is not None:
-        indicators = data.covariates[:, block.start : block.stop]
-        return _of_levels(name, block.levels, np.argmax(indicators, axis=1))
+        labels = [f"{name} = {level}" for level in block.levels]
+        return _of_codes(name, labels, np.argmax(data.covariates[:, block.start : block.stop], axis=1))
     if block.kind not in (BlockKind.binary, BlockKind.continuous):
         raise DataError(f"by={name!r} is a {block.kind} block, which does not divide the rows. Name a single column.")
     values = data.covariates[:, block.start + block.columns.index(column)]
@@ -157,31 +155,21 @@ def _by_value(name: str, values: NDArray[Any], n: int) -> list[GroupRows]:
         raise DataError(f"by={name!r} has labels of shape {values.shape}; pass one for each of the {n} rows.")
     numeric = values.dtype.kind in "iuf"
     kinds, codes = np.unique(values if numeric else values.astype(str), return_inverse=True)
+    labels = [f"{name} = {kind:g}" if values.dtype.kind == "f" else f"{name} = {kind}" for kind in kinds]
     if numeric and len(kinds) > _MAX_GROUPS:
-        return _thirds(name, values.astype(np.float64))
-    return _of_levels(name, [f"{kind:g}" if values.dtype.kind == "f" else str(kind) for kind in kinds], codes)
+        low, high = np.quantile(values.astype(np.float64), [1 / 3, 2 / 3])
+        labels = [f"{name} below {low:.4g}", f"{name} {low:.4g} to {high:.4g}", f"{name} above {high:.4g}"]
+        codes = np.add(values >= low, values > high, dtype=np.intp)
+    return _of_codes(name, labels, codes)
 
 
-def _of_levels(name: str, levels: Sequence[Any], codes: NDArray[np.intp]) -> list[GroupRows]:
-    """The largest groups, as many as are shown, in the order of the levels."""
-    counts = np.bincount(codes, minlength=len(levels))
+def _of_codes(name: str, labels: Sequence[str], codes: NDArray[np.intp]) -> list[GroupRows]:
+    """The largest groups, as many as are shown, in the order of their labels."""
+    counts = np.bincount(codes, minlength=len(labels))
     n_groups = int(np.count_nonzero(counts))
-    groups = []
-    for i in np.sort(np.argsort(-counts, kind="stable")[: min(n_groups, _MAX_GROUPS)]):
-        label = f"{name} = {levels[i]}"
-        group = Group(name, label, int(counts[i]), None, n_groups if n_groups > _MAX_GROUPS else 0)
-        groups.append((group, np.flatnonzero(codes == i)))
-    return groups
-
-
-def _thirds(name: str, values: NDArray[np.float64]) -> list[GroupRows]:
-    low, high = np.quantile(values, [1 / 3, 2 / 3])
-    parts = {
-        f"{name} below {low:.4g}": values < low,
-        f"{name} {low:.4g} to {high:.4g}": (values >= low) & (values <= high),
-        f"{name} above {high:.4g}": values > high,
-    }
-    return [(Group(name, label, int(part.sum())), np.flatnonzero(part)) for label, part in parts.items() if part.any()]
+    largest = np.sort(np.argsort(-counts, kind="stable")[: min(n_groups, _MAX_GROUPS)])
+    of = n_groups if n_groups > _MAX_GROUPS else 0
+    return [(Group(name, labels[i], int(counts[i]), None, of), np.flatnonzero(codes == i)) for i in largest]
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,6 +183,7 @@ class FitOnRows:
         formula: of the fit, if it had one.
         n_dropped: rows left out for missing values.
         progress: whether other fits show progress bars; None for notebooks only.
+        diagnoses, analyses: those that were asked for before, by what was asked.
     """
 
     fitted: FittedMethod
@@ -206,6 +195,8 @@ class FitOnRows:
     formula: str = ""
     n_dropped: int = 0
     progress: bool | None = None
+    diagnoses: dict[tuple[bool, float], Diagnosis] = field(default_factory=dict, init=False)
+    analyses: dict[tuple[Any, ...], Analysis] = field(default_factory=dict, init=False)
 
     @property
     def use_instrument(self) -> bool:
@@ -218,14 +209,14 @@ class FitOnRows:
         return Rows(self.data.covariates, self.data.weights, self.data.index)
 
     @property
-    def own(self) -> FitRows | None:
+    def instrumented(self) -> FitRows | None:
         """The rows, if the fit uses their instruments."""
         return FitRows(self.data, self.rows) if self.use_instrument else None
 
     @property
     def weak(self) -> bool:
         """Whether the instruments are so weak that an average effect has a robust set."""
-        return self.own is not None and self.own.prefer_robust(self.fitted)
+        return self.instrumented is not None and self.instrumented.prefer_robust(self.fitted)
 
     @cached_property
     def judged(self) -> FittedMethod:
@@ -246,23 +237,40 @@ class FitOnRows:
         """The fit, with what held-out rows say of it if that was asked for."""
         return self.judged if "judged" in vars(self) else self.fitted
 
-    def refit_config(self, **changes: Any) -> MethodConfig:
-        """The method for another fit, which keeps no unfinished fit; settings that it does not have stay out."""
-        settings = {"checkpoint": None} | changes
-        own = {name: value for name, value in settings.items() if hasattr(self.config, name)}
-        return cast(MethodConfig, replace(cast(Any, self.config), **own))
+    @property
+    def refit_config(self) -> MethodConfig:
+        """The method for another fit, which keeps no unfinished one."""
+        config: Any = self.config
+        return cast(MethodConfig, replace(config, checkpoint=None) if hasattr(config, "checkpoint") else config)
 
     @cached_property
     def without_instrument(self) -> FittedMethod | None:
         """The same method fitted without the instruments; None if this one ignores them already."""
         if not self.use_instrument:
             return None
-        evidence = self.fitted.evidence
-        # The two are compared: nothing but the instruments may differ between them.
-        without_networks = evidence is not None and evidence.networks not in (None, "trained")
-        config = self.refit_config(**({"networks": False} if without_networks else {}))
+        config, evidence = self.refit_config, self.fitted.evidence
+        if evidence is not None and evidence.networks not in (None, "trained"):
+            # The two are compared: nothing but the instruments may differ between them.
+            config = replace(cast(Any, config), networks=False)
         with reporter_for(self.progress, f"{self.estimator} (no instrument)") as reporter:
             return config.without_instrument().fit(self.data, self.seed, reporter)
+
+    def diagnosis(self, *, no_instrument: bool, level: float) -> Diagnosis:
+        """Its checks, with or without the same method fitted without the instruments."""
+        key = (no_instrument, level)
+        if key not in self.diagnoses:
+            other = self.without_instrument if no_instrument else None
+            self.diagnoses[key] = diagnose(
+                self.data, self.rows, self.judged, no_instrument=other, level=level, seed=self.seed
+            )
+        return self.diagnoses[key]
+
+    def analysis(self, request: AnalysisRequest, others: Mapping[str, FitOnRows]) -> Analysis:
+        """What is shown of it, and of other fits by name, which are asked the same."""
+        key = (request, *others.values())
+        if key not in self.analyses:
+            self.analyses[key] = build_analysis(request, self, others)
+        return self.analyses[key]
 
     @property
     def label(self) -> str:
@@ -277,40 +285,30 @@ class FitOnRows:
         return line if self.use_instrument else f"{line}-without-instrument" if line else "no-instrument"
 
 
-def build_analysis(
-    request: AnalysisRequest,
-    fit: FitOnRows,
-    diagnosis: Diagnosis,
-    no_instrument: FittedMethod | None = None,
-    others: Mapping[str, FitOnRows] | None = None,
-) -> Analysis:
-    """Everything that is shown of a fitted method.
-
-    Args:
-        request, fit, diagnosis: what is asked for, of which fit, and its checks.
-        no_instrument: the same method fitted without the instruments, if it is to be compared.
-        others: other fits by name, which are asked the same.
+def build_analysis(request: AnalysisRequest, fit: FitOnRows, others: Mapping[str, FitOnRows]) -> Analysis:
+    """Everything that is shown of a fit, and of other fits by name, which are asked the same.
 
     Raises:
         DataError: another method was fitted on another outcome or treatment.
     """
     data, schema, fitted = fit.data, fit.data.schema, fit.judged
+    diagnosis = fit.diagnosis(no_instrument=request.no_instrument, level=request.level)
     grid = grid_of(schema, data, request)
     groups = [(Group("", f"all {request.units}", data.n_rows), fit.rows)]
     chosen = [*groups_by_treatment(data), *groups_of(data, request)]
     groups += [(group, fit.rows.take(positions)) for group, positions in chosen]
-    answers = [answered(fitted, rows, fit.own, grid) for _, rows in groups]
-    methods = [method_row(fit.label, fitted, answers[0], fit.note), *_beside(fit, diagnosis, no_instrument, grid)]
-    for name, other in (others or {}).items():
+    answers = [answered(fitted, rows, fit.instrumented, grid) for _, rows in groups]
+    methods = [method_row(fit.label, fitted, answers[0], fit.note), *_beside(fit, request, grid)]
+    for name, other in others.items():
         asked = other.data.schema
         if asked.treatment != schema.treatment or asked.outcome.name != schema.outcome.name:
             raise DataError(f"{name!r} was fitted on another outcome or treatment. Compare fits of the same columns.")
         methods = [row for row in methods if row is methods[0] or row.name != name]
-        answer = answered(other.judged, other.rows, other.own, grid)
+        answer = answered(other.judged, other.rows, other.instrumented, grid)
         methods.append(method_row(name, other.judged, answer, other.note))
     curves, effects = [], []
-    for (group, _), (found, interval) in zip(groups, answers, strict=True):
-        curves.append(_curve(group, found, grid, schema.outcome.discrete))
+    for (group, _), (averages, interval) in zip(groups, answers, strict=True):
+        curves.append(_curve(group, averages, grid, schema.outcome.discrete))
         effects.append(EffectRow(group, grid.t0, grid.t1, interval))
     return Analysis(
         request=replace(request, labels=()),
@@ -328,7 +326,7 @@ def build_analysis(
         history=_history(fitted.history),
         versions={"Python": python_version()} | versions(*_PACKAGES),
         seed=fit.seed,
-        estimand=_estimand(data),
+        estimand=_estimand(fit),
         instruments=instrument_views(data, request.level, linear=diagnosis.linear is not None),
         made=datetime.now(UTC).date().isoformat(),
     )
@@ -343,25 +341,27 @@ def answered(fitted: FittedMethod, rows: Rows, own: FitRows | None, grid: Grid) 
 
     `own` is None where the fit ignores its instruments or its rows are not known.
     """
-    found = average(fitted, Query(grid.doses[:, None], rows), intervals=bool(fitted.interval_kind))
-    found = found._replace(estimate=found.estimate.map(_first_level))
-    interval = effect_of(found, grid.places, grid.t1 - grid.t0, fitted, grid.level, own)
-    if not found.estimate.sources:
+    averages = average(fitted, Query(grid.doses[:, None], rows), intervals=bool(fitted.interval_kind))
+    averages = averages._replace(estimate=averages.estimate.map(_first_level))
+    interval = effect_of(averages, grid.places, grid.t1 - grid.t0, fitted, grid.level, own)
+    if not averages.estimate.sources:
         interval = replace(interval, lower=np.nan, upper=np.nan, method=NO_INTERVAL)
-    return found, interval
+    return averages, interval
 
 
 def _first_level(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return values if values.ndim == 1 else values[:, 0]
 
 
-def _curve(group: Group, found: Average, grid: Grid, discrete: bool) -> Curve:
-    doses, values, shares = _plain(grid.doses), _plain(found.estimate.values), _plain(found.support)
-    if not found.estimate.sources:
+def _curve(group: Group, averages: Average, grid: Grid, discrete: bool) -> Curve:
+    doses, values, shares = _plain(grid.doses), _plain(averages.estimate.values), _plain(averages.support)
+    if not averages.estimate.sources:
         return Curve(group, doses, values, (), (), shares)
-    ends, band = (interval_of(found.estimate, grid.level, probability=discrete, band=kind) for kind in get_args(Band))
+    ends, band = (
+        interval_of(averages.estimate, grid.level, probability=discrete, band=kind) for kind in get_args(Band)
+    )
     lower, upper, band_lower, band_upper = map(_plain, (*ends, *band))
-    sources = found.estimate.pointwise().sources
+    sources = averages.estimate.pointwise().sources
     return Curve(group, doses, values, lower, upper, shares, sources, band_lower, band_upper)
 
 
@@ -369,37 +369,34 @@ def method_row(name: str, fitted: FittedMethod, answer: Answered, note: str = ""
     """What a fitted method answers, and what held-out rows say about it."""
     verdict = verdict_of(fitted)
     severity, n_held_out = (None, 0) if verdict is None else (verdict.severity, verdict.evidence.n_held_out)
-    found, interval = answer
-    return MethodRow(name, interval, _plain(found.estimate.values), note, severity, n_held_out)
+    averages, interval = answer
+    return MethodRow(name, interval, _plain(averages.estimate.values), note, severity, n_held_out)
 
 
-def _beside(fit: FitOnRows, diagnosis: Diagnosis, no_instrument: FittedMethod | None, grid: Grid) -> list[MethodRow]:
+def _beside(fit: FitOnRows, request: AnalysisRequest, grid: Grid) -> list[MethodRow]:
     """What the diagnosis has fitted beside the method: its no-instrument version, and straight lines."""
-    data, linear, change = fit.data, diagnosis.linear, grid.t1 - grid.t0
-    rows = []
-    if no_instrument is not None:
-        values = _first_level(average(no_instrument, Query(grid.doses[:, None], fit.rows)).estimate.values)
+    data, change, rows = fit.data, grid.t1 - grid.t0, []
+    linear = fit.diagnosis(no_instrument=request.no_instrument, level=request.level).linear
+    if request.no_instrument and fit.without_instrument is not None:
+        values = _first_level(average(fit.without_instrument, Query(grid.doses[:, None], fit.rows)).estimate.values)
         before, after = values[list(grid.places)]
         point = Interval(float(after - before), np.nan, np.nan, grid.level, {}, method=NO_INTERVAL)
         rows.append(MethodRow(f"{fit.label} without the instrument", point, _plain(values), "no-instrument"))
     if linear is None or data.schema.outcome.width > 1 or fit.estimator == "TSLS":
         return rows
     x, y = (float(np.average(values, weights=data.weights)) for values in (data.treatment, data.outcome))
-    line, ols = (_plain(y + slope * (grid.doses - x)) for slope in (linear.coefficient, linear.ols))
-    two_stage = _linear_effect(linear.coefficient, linear.std_error, (linear.lower, linear.upper), change, grid.level)
+    slopes = (linear.coefficient, linear.std_error, (linear.lower, linear.upper))
     strength = strength_of(data)
-    if strength is not None and strength.usual_is_too_short:
-        two_stage = two_stage.with_set(scaled(linear.robust_set, change))
-    rows.append(MethodRow("2SLS", two_stage, line, "line"))
-    least_squares = _linear_effect(linear.ols, linear.ols_std_error, linear.ols_interval, change, grid.level)
-    rows.append(MethodRow("OLS", least_squares, ols, "line-without-instrument"))
+    for name, note, (slope, error, ends) in (
+        ("2SLS", "line", slopes),
+        ("OLS", "line-without-instrument", (linear.ols, linear.ols_std_error, linear.ols_interval)),
+    ):
+        lower, upper = sorted(end * change for end in ends)
+        interval = Interval(slope * change, lower, upper, grid.level, {"sampling": abs(error * change)})
+        if note == "line" and strength is not None and strength.usual_is_too_short:
+            interval = interval.with_set(scaled(linear.robust_set, change))
+        rows.append(MethodRow(name, interval, _plain(y + slope * (grid.doses - x)), note))
     return rows
-
-
-def _linear_effect(slope: float, error: float, ends: tuple[float, float], change: float, level: float) -> Interval:
-    """The effect of a change of treatment by a slope and its interval."""
-    lower, upper = sorted(end * change for end in ends)
-    return Interval(slope * change, lower, upper, level, {"sampling": abs(error * change)})
 
 
 def _question(fit: FitOnRows, source: str) -> Question:
@@ -423,46 +420,52 @@ def _question(fit: FitOnRows, source: str) -> Question:
         n_dropped=fit.n_dropped,
         weights=data.weights_name if data.weights is not None else "",
         groups=" and ".join(name for name in (data.groups_name, data.second_groups_name) if name),
-        columns=_columns(data),
-        n_effective=float(1.0 / np.sum(Rows(data.covariates, data.weights).shares ** 2)),
+        columns=_columns(fit),
+        n_effective=float(1.0 / np.sum(fit.rows.shares**2)),
     )
 
 
-def _estimand(data: IVData) -> Estimand:
-    two = data.instruments.shape[1] == 1 and len(np.unique(data.instruments)) == 2
+def _estimand(fit: FitOnRows) -> Estimand:
+    data, w, shares = fit.data, fit.data.instruments, fit.rows.shares
+    values = np.unique(w)
+    two = w.shape[1] == 1 and len(values) == 2
     if not two or data.schema.treatment.kind is not BlockKind.binary:
         return Estimand(two)
-    shares, w = Rows(data.covariates, data.weights).shares, data.instruments[:, 0]
-    treated = [float(np.average(data.treatment[w == value], weights=shares[w == value])) for value in np.unique(w)]
-    return Estimand(two, (min(treated), max(treated)))
+    low, high = sorted(
+        float(np.average(data.treatment[at], weights=shares[at])) for at in (w[:, 0] == value for value in values)
+    )
+    return Estimand(two, (low, high))
 
 
-def _columns(data: IVData) -> tuple[ColumnSummary, ...]:
+def _columns(fit: FitOnRows) -> tuple[ColumnSummary, ...]:
     """The columns by role, blocks of one kind with levels or of many columns as one."""
-    schema = data.schema
-    parts: list[tuple[str, str, BlockKind, NDArray[Any], tuple[Any, ...] | None]] = [
-        (schema.outcome.name, "outcome", schema.outcome.kind, data.outcome, schema.outcome.levels),
-        (schema.treatment.name, "treatment", schema.treatment.kind, data.treatment, schema.treatment.levels),
-    ]
+    data, schema, shares = fit.data, fit.data.schema, fit.rows.shares
+    columns = []
+
+    def add(name: str, role: str, kind: BlockKind, values: NDArray[Any], levels: Sequence[Any] | None = None) -> None:
+        columns.append(ColumnSummary(name, role, str(kind.value), _column_text(kind, values, levels, shares)))
+
+    for role, variable, codes in (
+        ("outcome", schema.outcome, data.outcome),
+        ("treatment", schema.treatment, data.treatment),
+    ):
+        add(variable.name, role, variable.kind, codes, variable.levels)
     for name, values in zip(schema.instruments, data.instruments.T, strict=True):
-        parts.append((name, "instrument", BlockKind.continuous, values, None))
+        add(name, "instrument", BlockKind.continuous, values)
     for block in schema.blocks:
         values = data.covariates[:, block.start : block.stop]
         if block.levels is not None:
-            parts.append((block.name, "covariate", block.kind, np.argmax(values, axis=1), block.levels))
+            add(block.name, "covariate", block.kind, np.argmax(values, axis=1), block.levels)
         elif block.kind in (BlockKind.continuous, BlockKind.binary):
-            parts += [(name, "covariate", block.kind, values[:, i], None) for i, name in enumerate(block.columns)]
+            for name, column in zip(block.columns, values.T, strict=True):
+                add(name, "covariate", block.kind, column)
         else:
-            parts.append((block.name, "covariate", block.kind, values, None))
-    shares = Rows(data.covariates, data.weights).shares
-    return tuple(
-        ColumnSummary(name, role, str(kind.value), _column_text(kind, values, levels, shares))
-        for name, role, kind, values, levels in parts
-    )
+            add(block.name, "covariate", block.kind, values)
+    return tuple(columns)
 
 
 def _column_text(
-    kind: BlockKind, values: NDArray[Any], levels: tuple[Any, ...] | None, shares: NDArray[np.float64]
+    kind: BlockKind, values: NDArray[Any], levels: Sequence[Any] | None, shares: NDArray[np.float64]
 ) -> str:
     if values.ndim > 1:
         return f"{values.shape[1]} columns"

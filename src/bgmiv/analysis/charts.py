@@ -1,25 +1,124 @@
-"""Figures of the page as SVG that fits any width: positions are in per cent, lines and letters in pixels."""
+"""Axes, for all figures; and those of the page as SVG that fits any width, with positions in per cent."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from bgmiv.analysis.analysis import Analysis, Curve, HistoryLine
-from bgmiv.analysis.axes import MIN_SUPPORT, Axis, axis_over, curve_axes, effect_axis, method_curves, outside_support
+from bgmiv.analysis.analysis import Analysis, Answer, Curve, HistoryLine
 from bgmiv.analysis.instruments import BinnedMeans
 from bgmiv.analysis.markup import Markup, clean, element, filled, joined, sentence
 from bgmiv.diagnostics.explanations import Check
 from bgmiv.numerals import aligned, number, percent, share
 
 __all__ = [
-    "MARKS", "ForestRow", "Line", "binned_chart", "curve_chart", "forest", "level_charts", "lines_chart", "look_of",
-    "meter", "sample", "shape_bars", "sparkline",
+    "MARKS", "MIN_SUPPORT", "Axis", "ForestRow", "answer_axis", "axis_over", "binned_chart", "curve_axes",
+    "curve_chart", "effect_axis", "forest", "level_charts", "lines_chart", "look_of", "meter",
+    "outside_support", "sample", "shape_bars", "sparkline",
 ]  # fmt: skip
+
+MIN_SUPPORT = 0.5
+"""Where the data show a treatment for a smaller share of the rows, a curve is drawn as an extrapolation."""
+
+_MAX_TICKS = 7
+
+
+class Axis(NamedTuple):
+    """Values from `low` to `high`, and those that are named."""
+
+    low: float
+    high: float
+    ticks: tuple[float, ...]
+
+    def at(self, value: float) -> float:
+        """Where a value lies, in per cent of the way; no further than just outside."""
+        return round(min(max(100.0 * (value - self.low) / (self.high - self.low), -400.0), 500.0), 3)
+
+    def holds(self, value: float) -> bool:
+        """Whether a value lies on the axis."""
+        return self.low <= value <= self.high
+
+    @property
+    def named(self) -> list[tuple[float, str]]:
+        """The named values with their names."""
+        texts = [number(round(tick, 12) + 0.0, 6) if abs(tick) < 1e6 else number(tick) for tick in self.ticks]
+        return list(zip(self.ticks, texts, strict=True))
+
+
+def axis_over(values: Iterable[float], *, margin: float = 0.06) -> Axis:
+    """An axis over all of these values, with round numbers named on it."""
+    finite = [float(value) for value in values if math.isfinite(value)] or [0.0]
+    low, high = min(finite), max(finite)
+    if high - low <= 1e-12 * max(abs(low), abs(high)):
+        width = abs(low) or 1.0
+        low, high = low - width / 2.0, high + width / 2.0
+    gap = margin * (high - low)
+    low, high = low - gap, high + gap
+    power = 10.0 ** math.floor(math.log10((high - low) / (_MAX_TICKS - 1)))
+    for factor in (1.0, 2.0, 2.5, 5.0, 10.0, 20.0):
+        step = factor * power
+        first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+        if last - first < _MAX_TICKS:
+            return Axis(low, high, tuple(k * step for k in range(first, last + 1)))
+    return Axis(low, high, ())
+
+
+def curve_axes(analysis: Analysis) -> tuple[Axis, Axis]:
+    """The axes of treatment and g: bands where the data show the treatment, and every group's estimate.
+
+    Curves of other methods widen it by a quarter at most on each side, and bands where there are no data not at all.
+    """
+    first = analysis.curves[0]
+    values = [_finite(first.estimate)]
+    for curve in analysis.curves:
+        seen = np.asarray(curve.in_support) >= MIN_SUPPORT
+        ends = [curve.estimate]
+        if curve is first and curve.lower:
+            ends += (curve.band_lower or curve.lower, curve.band_upper or curve.upper)
+        values += [_finite(np.asarray(end)[seen if seen.any() else ~seen]) for end in ends]
+    shown = np.concatenate(values)
+    low, high = (shown.min(), shown.max()) if len(shown) else (0.0, 0.0)
+    room = 0.25 * (high - low)
+    others = [np.clip(_finite(row.curve), low - room, high + room) for row in analysis.methods]
+    return axis_over(first.treatment, margin=0.0), axis_over(np.concatenate([[low, high], *others]).tolist())
+
+
+def _finite(values: Any) -> NDArray[np.float64]:
+    numbers = np.asarray(values, np.float64)
+    return numbers[np.isfinite(numbers)]
+
+
+def effect_axis(rows: Sequence[Sequence[float | None]], *, zero: bool = True) -> Axis:
+    """An axis over estimates, the first of each row, and ends of intervals; those far beyond the others run out."""
+    known = [numbers for row in rows if len(numbers := _finite(row))]
+    zeros = [0.0] if zero else []
+    middles = [row[0] for row in known] + zeros
+    if not known:
+        return axis_over(zeros)
+    widths = sorted(float(np.ptp(row)) for row in known if len(row) > 1) or [0.0]
+    reach = 3.0 * max(widths[(len(widths) - 1) // 2], 0.5 * (max(middles) - min(middles)))
+    values = np.concatenate([*known, zeros])
+    return axis_over(np.clip(values, min(middles) - reach, max(middles) + reach) if reach > 0.0 else values)
+
+
+def answer_axis(rows: Sequence[Answer]) -> Axis:
+    """An axis over average effects and their intervals."""
+    return effect_axis([(row.estimate, *(end for piece in row.interval.stretches for end in piece)) for row in rows])
+
+
+def outside_support(curve: Curve) -> list[tuple[float, float]]:
+    """The stretches of treatment that the data show for fewer than half of the rows."""
+    t, above = np.asarray(curve.treatment), np.asarray(curve.in_support) - MIN_SUPPORT
+    i = np.flatnonzero(np.diff(above < 0))
+    crossings = t[i] + (t[i + 1] - t[i]) * above[i] / (above[i] - above[i + 1])
+    ends = np.concatenate([t[:1][above[:1] < 0], crossings, t[-1:][above[-1:] < 0]]).tolist()
+    return list(zip(ends[::2], ends[1::2], strict=True))
+
 
 MARKS = ("circle", "square", "diamond", "up", "down")
 """Shapes that tell methods apart where colours cannot."""
@@ -77,31 +176,34 @@ class _Plane(NamedTuple):
         area = f"{self.path(t, upper)}L{self.path(t[::-1], lower[::-1])[1:]}Z"
         return element("path", d=area, class_=f"band {look}".rstrip(), hidden=hidden)
 
-    def hatched(self, stretches: Sequence[tuple[float, float]], **attributes: object) -> Markup:
-        parts = []
-        for start, end in stretches:
-            width = f"{self.across.at(end) - self.across.at(start):.3f}%"
-            parts.append(filled("hatched", x=self.x(start), width=width))
-        return element("g", *parts, **attributes)
-
     def frame(self) -> Markup:
         """Lines at round numbers, and the numbers."""
-        ticks = []
-        for tick, text in self.up.named:
-            ticks.append(filled("tick-up", y=self.y(tick), look="zero" if tick == 0 else "grid", text=text))
-        for tick, text in self.across.named:
-            ticks.append(filled("tick-across", x=self.x(tick), text=text))
+        ticks = [
+            filled("tick-up", y=self.y(tick), look="grid" if tick else "zero", text=text)
+            for tick, text in self.up.named
+        ]
+        ticks += [filled("tick-across", x=self.x(tick), text=text) for tick, text in self.across.named]
         return filled("frame", ticks=ticks)
+
+    def chart(self, label: str, lines: Sequence[Markup], dots: Sequence[Markup] = ()) -> Markup:
+        """A small chart of lines, which are stretched with it, and dots, which are not."""
+        drawn = filled("stretched", drawn=list(lines))
+        return filled("chart", label=label, frame=self.frame(), lines=drawn, dots=list(dots))
 
 
 def curve_chart(analysis: Analysis) -> Markup:
     """The curves of all groups, the first of them shown, with bands, hatched where data are thin, and other methods."""
     plane, curves = _Plane(*curve_axes(analysis)), analysis.curves
-    shades = [plane.hatched(outside_support(curve), data_curve=i, hidden=i > 0) for i, curve in enumerate(curves)]
-    lines = [element("g", *_curve(curve, plane), data_curve=i, hidden=i > 0) for i, curve in enumerate(curves)]
-    for i, _, values in method_curves(analysis):
-        hidden = analysis.methods[i].note != "truth"
-        lines.append(plane.line(curves[0].treatment, values, look_of(analysis, i), data_method=i, hidden=hidden))
+    shades, lines = [], []
+    for i, curve in enumerate(curves):
+        seen: dict[str, Any] = {"data_curve": i, "hidden": i > 0}
+        ends = [(plane.across.at(start), plane.across.at(end)) for start, end in outside_support(curve)]
+        hatched = [filled("hatched", x=f"{start:.3f}%", width=f"{end - start:.3f}%") for start, end in ends]
+        shades.append(element("g", *hatched, **seen))
+        lines.append(element("g", *_curve(curve, plane), **seen))
+    for i, row in analysis.others:
+        hidden = row.note != "truth"
+        lines.append(plane.line(curves[0].treatment, row.curve, look_of(analysis, i), data_method=i, hidden=hidden))
     return filled(
         "curve-chart",
         label=f"Curve of {clean(analysis.question.outcome_meaning)} along {clean(analysis.question.treatment)}",
@@ -128,22 +230,14 @@ def _curve(curve: Curve, plane: _Plane) -> list[Markup]:
     return parts
 
 
-class Line(NamedTuple):
-    """A line of a chart: its class of style, places and values, and the ends of its band, if it has one."""
-
-    look: str
-    place: Sequence[float]
-    values: Sequence[float]
-    lower: Sequence[float] = ()
-    upper: Sequence[float] = ()
-
-
-def lines_chart(lines: Sequence[Line], across: Axis, up: Axis, label: str) -> Markup:
-    """Lines with their bands behind them."""
+def lines_chart(
+    place: Sequence[float], lines: Mapping[str, Sequence[Sequence[float]]], across: Axis, up: Axis, label: str
+) -> Markup:
+    """Lines by their classes of style, each with the ends of its band behind them, if it has one."""
     plane = _Plane(across, up)
-    drawn = [plane.band(line.place, line.lower, line.upper, line.look) for line in lines if len(line.lower)]
-    drawn += [plane.line(line.place, line.values, line.look) for line in lines]
-    return filled("chart", label=label, frame=plane.frame(), lines=filled("stretched", drawn=drawn), dots=None)
+    drawn = [plane.band(place, ends[0], ends[1], look) for look, (_, *ends) in lines.items() if ends]
+    drawn += [plane.line(place, values, look) for look, (values, *_) in lines.items()]
+    return plane.chart(label, drawn)
 
 
 def binned_chart(means: BinnedMeans, label: str) -> Markup:
@@ -152,21 +246,20 @@ def binned_chart(means: BinnedMeans, label: str) -> Markup:
     if len(means.place) <= 3:
         across = Axis(across.low, across.high, means.place)
     plane, dots = _Plane(across, up), []
-    for row in means.records():
-        top, y, bottom = (plane.y(row[name]) for name in ("upper", "mean", "lower"))
-        dots.append(filled("mean", x=plane.x(row["place"]), y=y, bottom=bottom, top=top))
-    line = filled("stretched", drawn=plane.line(means.place, means.fitted, "m1"))
-    return filled("chart", label=label, frame=plane.frame(), lines=line, dots=dots)
+    for place, *ends in zip(means.place, means.upper, means.mean, means.lower, strict=True):
+        top, y, bottom = map(plane.y, ends)
+        dots.append(filled("mean", x=plane.x(place), y=y, bottom=bottom, top=top))
+    return plane.chart(label, [plane.line(means.place, means.fitted, "m1")], dots)
 
 
 def sparkline(line: HistoryLine) -> Markup:
     """One loss along training, on a log scale where it falls far."""
-    pairs = [(step, value) for step, value in zip(line.steps, line.values, strict=True) if math.isfinite(value)]
-    if not pairs:
+    finite = np.isfinite(line.values)
+    if not finite.any():
         return element("p", "no finite value", class_="soft")
-    steps, values = zip(*pairs, strict=True)
-    log_scale = min(values) > 0.0 and max(values) > 30.0 * min(values)
-    heights = [math.log(value) for value in values] if log_scale else values
+    steps, values = np.asarray(line.steps)[finite].tolist(), np.asarray(line.values)[finite]
+    log_scale = values.min() > 0.0 and values.max() > 30.0 * values.min()
+    heights = (np.log(values) if log_scale else values).tolist()
     path = _Plane(axis_over(steps, margin=0.0), axis_over(heights)).line(steps, heights, "main thin")
     label = f"from {number(values[0])} to {number(values[-1])}" + (", on a log scale" if log_scale else "")
     return filled("spark", name=line.name, label=label, line=filled("stretched", drawn=path))
@@ -207,25 +300,17 @@ class ForestRow:
     look: str = "main"  # a class of style: "main", "m1", ... or "faint"
     mark: str = "circle"  # one of `MARKS`
     curve: int | None = None  # the number of the group it stands for, if it does
-    extra: tuple[tuple[int, float], ...] = ()  # other methods' marks: number and place
+    extra: Sequence[Markup] = ()  # other methods' marks
 
 
-def forest(
-    rows: Sequence[ForestRow], axis: Axis, *, caption: str, head: tuple[str, str], analysis: Analysis | None = None
-) -> Markup:
-    """A table with a drawing of every estimate and interval beside its numbers.
-
-    With an `analysis`, rows are levels of its treatment; without one they are effects, and a line marks zero.
-    """
+def forest(rows: Sequence[ForestRow], axis: Axis, *, caption: str, head: tuple[str, str], zero: bool = True) -> Markup:
+    """A table with a drawing of every estimate and interval beside its numbers, and a line at zero where it is one."""
     lines = [
         filled(
             "forest-row",
             group=None if row.curve is None else Markup(f' data-row="{row.curve:d}"'),
-            label=row.label,
-            detail=row.detail,
-            drawing=_bar(row, axis, analysis),
-            value=row.value,
-            interval=row.interval,
+            row=row,
+            drawing=_bar(row, axis, zero),
         )
         for row in rows
     ]
@@ -235,9 +320,9 @@ def forest(
     return filled("forest", caption=caption, effect=effect, interval=last, rows=lines, ticks=ticks)
 
 
-def _bar(row: ForestRow, axis: Axis, analysis: Analysis | None) -> list[Markup]:
+def _bar(row: ForestRow, axis: Axis, zero: bool) -> list[Markup]:
     parts = []
-    if analysis is None and axis.holds(0.0):
+    if zero and axis.holds(0.0):
         parts.append(filled("zero", x=f"{axis.at(0.0)}%"))
     for low, high in row.stretches:
         start, end = max(axis.at(low), 0.0), min(axis.at(high), 100.0)
@@ -246,9 +331,7 @@ def _bar(row: ForestRow, axis: Axis, analysis: Analysis | None) -> list[Markup]:
             parts.append(_mark(0.0, "left", row.look))
         if high > axis.high:
             parts.append(_mark(100.0, "right", row.look))
-    for i, value in row.extra:
-        if analysis is not None and axis.holds(value):
-            parts.append(_mark(axis.at(value), MARKS[i % len(MARKS)], look_of(analysis, i), method=i))
+    parts += row.extra
     if row.estimate is not None and axis.holds(row.estimate):
         parts.append(_mark(axis.at(row.estimate), row.mark, row.look))
     return parts
@@ -262,29 +345,32 @@ def _mark(x: float, shape: str, look: str, method: int | None = None) -> Markup:
 
 def level_charts(analysis: Analysis) -> Markup:
     """Forest plots of a treatment's levels, one for each group, the first of them shown."""
-    unknown = (math.nan,) * len(analysis.curves[0].treatment)
-    points = [
-        list(zip(one.estimate, one.lower or unknown, one.upper or unknown, strict=True)) for one in analysis.curves
-    ]
-    axis = effect_axis([point for group in points for point in group], zero=False)
+    points = [curve.records() for curve in analysis.curves]
+    numbers = [[(point["estimate"], point["lower"], point["upper"]) for point in group] for group in points]
+    axis = effect_axis([row for group in numbers for row in group], zero=False)
     meaning = clean(analysis.question.outcome_meaning)
     head = (sentence(meaning).rstrip("."), f"{percent(analysis.level)} interval")
     charts = []
-    for i, (curve, group) in enumerate(zip(analysis.curves, points, strict=True)):
-        others = method_curves(analysis) if i == 0 else []
-        rows = [
-            ForestRow(
-                analysis.question.treatment_text(curve.treatment[k]),
-                f"in support for {share(curve.in_support[k])} of {analysis.units}",
-                text,
-                f"{low} to {high}" if curve.lower else "none",
-                curve.estimate[k],
-                ((curve.lower[k], curve.upper[k]),) if curve.lower else (),
-                "main" if curve.in_support[k] >= MIN_SUPPORT else "faint",
-                extra=tuple((j, values[k]) for j, _, values in others),
+    for i, curve in enumerate(analysis.curves):
+        rows = []
+        for k, (point, (text, low, high)) in enumerate(zip(points[i], aligned(numbers[i]), strict=True)):
+            marks = [
+                _mark(axis.at(other.curve[k]), MARKS[j % len(MARKS)], look_of(analysis, j), method=j)
+                for j, other in analysis.others
+                if i == 0 and axis.holds(other.curve[k])
+            ]
+            rows.append(
+                ForestRow(
+                    analysis.question.treatment_text(point["treatment"]),
+                    f"in support for {share(point['in_support'])} of {analysis.units}",
+                    text,
+                    f"{low} to {high}" if curve.lower else "none",
+                    point["estimate"],
+                    ((point["lower"], point["upper"]),) if curve.lower else (),
+                    "main" if point["in_support"] >= MIN_SUPPORT else "faint",
+                    extra=marks,
+                )
             )
-            for k, (text, low, high) in enumerate(aligned(group))
-        ]
-        table = forest(rows, axis, caption=f"{meaning}: {clean(curve.group.label)}", head=head, analysis=analysis)
+        table = forest(rows, axis, caption=f"{meaning}: {clean(curve.group.label)}", head=head, zero=False)
         charts.append(element("div", table, data_curve=i, hidden=i > 0))
     return joined(*charts)

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from bgmiv.analysis.analysis import AnalysisRequest, MethodRow
+from bgmiv.analysis.analysis import AnalysisRequest, MethodRow, with_sets
 from bgmiv.analysis.build import answered, grid_of, method_row
 from bgmiv.analysis.markup import clean, element
 from bgmiv.analysis.text import html_table, method_table, text_table
 from bgmiv.data.files import Tabular
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.query import rows_of
 from bgmiv.data.schema import Schema
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.numerals import number
@@ -41,8 +40,8 @@ class Comparison(Tabular):
         >>> w, u, e = np.random.default_rng(0).normal(size=(3, 500))
         >>> model = TSLS().fit(2 * (w + u) - u + e, w + u, instruments=w)
         >>> naive = TSLS(use_instrument=False).fit(2 * (w + u) - u + e, w + u, instruments=w)
-        >>> found = compare({"2SLS": model, "regression": naive}, t0=0.0, t1=1.0)
-        >>> found.to_frame()["estimate"].round(1).to_dict()
+        >>> comparison = compare({"2SLS": model, "regression": naive}, t0=0.0, t1=1.0)
+        >>> comparison.to_frame()["estimate"].round(1).to_dict()
         {'2SLS': 2.0, 'regression': 1.5}
     """
 
@@ -85,12 +84,11 @@ class Comparison(Tabular):
         """One row for each method: estimate, ends of the interval, and what held-out rows say."""
         import pandas as pd
 
-        intervals = [row.interval for row in self.methods]
-        columns = {name: [getattr(each, name) for each in intervals] for name in ("estimate", "lower", "upper")}
-        columns["held_out"] = [row.severity or "not checked" for row in self.methods]
-        if any(each.set_text for each in intervals):
-            columns["set"] = [each.set_text for each in intervals]
-        return pd.DataFrame(columns, index=pd.Index([row.name for row in self.methods], name="method"))
+        records = []
+        for row in self.methods:
+            ends = {name: getattr(row.interval, name) for name in ("estimate", "lower", "upper")}
+            records.append({"method": row.name, **ends, "held_out": row.severity or "not checked"})
+        return pd.DataFrame(with_sets(records, self.methods)).set_index("method")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -132,12 +130,11 @@ def compare(
     grid = grid_of(schema, data, asked)
     rows = []
     for name, model in named.items():
-        fitted, asked_rows = model._fitted(), model._fit_rows()
-        if covariates is not None or not schema.blocks:
-            asked_rows = rows_of(fitted.schema, model._read(covariates))
-        elif asked_rows is None:
+        fitted, own = model._fitted(), model._on_rows
+        if covariates is None and schema.blocks and own is None:
             raise ConfigError(f"model {name!r} was loaded and holds no rows. Give the rows asked about as covariates.")
-        rows.append(method_row(name, fitted, answered(fitted, asked_rows, model._instrumented_rows(), grid)))
+        answer = answered(fitted, model._rows(covariates), own and own.instrumented, grid)
+        rows.append(method_row(name, fitted, answer))
     return Comparison(
         outcome=schema.outcome.name,
         treatment=schema.treatment.name,
@@ -159,21 +156,20 @@ def _same_schema(schemas: Mapping[str, Schema]) -> Schema:
             "Fit one level at a time, with outcome == level."
         )
     for name, other in schemas.items():
-        for role in ("outcome", "treatment", "instruments", "covariates"):
-            mine, its = _columns_of(schema, role), _columns_of(other, role)
+        for (role, mine), its in zip(_columns(schema).items(), _columns(other).values(), strict=True):
             if mine != its:
                 raise DataError(f"{first!r} and {name!r} were fitted on different {role}: {mine} and {its}.")
     return schema
 
 
-def _columns_of(schema: Schema, role: str) -> list[str]:
-    """Names of a role's columns, and of the levels of an outcome or a treatment."""
-    if role == "covariates":
-        return list(schema.covariate_names)
-    if role == "instruments":
-        return list(schema.instruments)
-    variable = getattr(schema, role)
-    return [variable.name, *map(str, variable.levels or ())]
+def _columns(schema: Schema) -> dict[str, list[str]]:
+    """Names of each role's columns, and of the levels of the outcome and the treatment."""
+    return {
+        "outcome": [schema.outcome.name, *map(str, schema.outcome.levels or ())],
+        "treatment": [schema.treatment.name, *map(str, schema.treatment.levels or ())],
+        "instruments": list(schema.instruments),
+        "covariates": list(schema.covariate_names),
+    }
 
 
 def _same_rows(data: Mapping[str, IVData | None]) -> IVData | None:

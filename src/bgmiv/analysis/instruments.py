@@ -235,16 +235,16 @@ def _binned(name: str, along: str, values: Floats, place: Floats, columns: Desig
 
     target = at_mean(values)
     # The first bin is the constant, and the others are differences from it.
-    found = _least_squares(target, np.hstack([np.ones((n, 1)), at_mean(bins[:, 1:]), covariates]), columns)
+    fit = _least_squares(target, np.hstack([np.ones((n, 1)), at_mean(bins[:, 1:]), covariates]), columns)
     line = _least_squares(target, np.column_stack([np.ones(n), at_mean(place), covariates]), columns)
     k = bins.shape[1]
     levels = np.eye(k)
     levels[:, 0] = 1.0
-    mean, variances = levels @ found.coefficients[:k], levels @ found.covariance[:k, :k] @ levels.T
+    mean, variances = levels @ fit.coefficients[:k], levels @ fit.covariance[:k, :k] @ levels.T
     constant, slope = line.coefficients[:2].tolist()
     # Where a bin's mean is exact, rounding may leave less than nothing.
     errors = np.sqrt(np.maximum(np.diag(variances), 0.0))
-    half = float(student.ppf(0.5 + level / 2.0, found.dof)) * errors
+    half = float(student.ppf(0.5 + level / 2.0, fit.dof)) * errors
     numbers = (places, mean, mean - half, mean + half, constant + slope * places, bins.sum(axis=0).astype(int))
     return BinnedMeans(name, along, *(tuple(part.tolist()) for part in numbers))
 
@@ -267,8 +267,8 @@ def _balance(data: IVData, name: str, raw: Floats, standard: Floats, columns: De
         mean, variance = _moments(v, share)
         scale, gap = np.sqrt(variance), (share * standard) @ (v - mean)
     differences = np.divide(gap, scale, out=np.zeros_like(gap), where=scale > 0)
-    found = _least_squares(standard, right, columns)
-    b, cov = found.coefficients[1:], found.covariance[1:, 1:]
+    fit = _least_squares(standard, right, columns)
+    b, cov = fit.coefficients[1:], fit.covariance[1:, 1:]
     f = float(b @ np.linalg.lstsq(cov, b, rcond=1e-12)[0]) / len(b)
     order = np.argsort(-np.abs(differences))[:_MAX_BALANCE]
     flat = data.schema.flat_names

@@ -6,7 +6,8 @@ import re
 from functools import cache
 from html import escape
 from importlib.resources import files
-from string import Template
+from string import Formatter
+from typing import Any
 
 from bgmiv.errors import printable
 
@@ -54,23 +55,29 @@ def joined(*children: object) -> Markup:
 
 
 def filled(name: str, /, **values: object) -> Markup:
-    """A piece of `report.html` by its name, with values in the places of its `$names`.
+    """A piece of `report.html` by its name, with values in the places of their names in braces.
 
-    Values are as children of `element`, or lists of them: texts are escaped, for attributes as well.
+    Values are as children of `element`, or lists of them: texts are escaped, for attributes as well. A piece may take
+    a part of a value, `{check.title}`, and cut a text to a width, `{title:40}`.
 
     >>> filled("tile", name="Average effect", text="a < b", more="")
     '<div><dt>Average effect</dt><dd>a &lt; b</dd><dd class="soft"></dd></div>'
     """
-    shown = {key: joined(*value) if isinstance(value, list) else joined(value) for key, value in values.items()}
-    return Markup(_pieces()[name].substitute(shown))
+    return Markup(_Filler().vformat(_pieces()[name], (), values))
+
+
+class _Filler(Formatter):
+    def format_field(self, value: Any, width: str) -> str:
+        shown = shortened(value, int(width)) if width else value
+        return joined(*shown) if isinstance(shown, list) else joined(shown)
 
 
 @cache
-def _pieces() -> dict[str, Template]:
+def _pieces() -> dict[str, str]:
     """Those of the page's markup by name, without the white space between elements."""
     lines = "".join(line.strip() for line in asset("report.html").splitlines())
     parts = re.split("<!-- ([a-z-]+) -->", lines)[1:]
-    return {name: Template(text) for name, text in zip(parts[::2], parts[1::2], strict=True)}
+    return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 def clean(text: object, max_letters: int = _MAX_LETTERS) -> str:

@@ -16,13 +16,13 @@ import numpy as np
 from scipy.stats import t as student
 
 from bgmiv._io import check_writable, remove_strays, write_whole
-from bgmiv.analysis.analysis import Analysis, Curve, EffectRow
-from bgmiv.analysis.axes import curve_axes
+from bgmiv.analysis.analysis import Analysis, Curve, EffectRow, with_sets
+from bgmiv.analysis.charts import curve_axes
 from bgmiv.analysis.instruments import DirectEffect
 from bgmiv.analysis.markup import Markup, asset, clean, element, filled
-from bgmiv.analysis.sections import direct_lines, headline, sections
+from bgmiv.analysis.sections import SECTIONS, direct_lines, headline
 from bgmiv.errors import ConfigError, StoreError
-from bgmiv.intervals import ANDERSON_RUBIN, Source
+from bgmiv.intervals import Source
 from bgmiv.numerals import robust_set_text
 
 __all__ = ["check_path", "compact_factors", "payload", "report_page", "tables", "write_report"]
@@ -40,7 +40,7 @@ def report_page(analysis: Analysis) -> str:
     """
     style, script = texts = [asset(name) for name in ("report.css", "report.js")]
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii") for text in texts]
-    shown = {names: section for names, section in sections(analysis).items() if section}
+    sections = [(anchor, name, part) for anchor, name, make in SECTIONS if (part := make(analysis))]
     made = f"Made by bgmiv {analysis.versions.get('bgmiv', '')}".rstrip()
     return filled(
         "page",
@@ -49,9 +49,9 @@ def report_page(analysis: Analysis) -> str:
         title=analysis.title,
         style=Markup(style),
         script=Markup(script),
-        links=[element("li", element("a", name, href=f"#{anchor}")) for anchor, name in shown],
+        links=[element("li", element("a", name, href=f"#{anchor}")) for anchor, name, _ in sections],
         headline=headline(analysis),
-        sections=[element("section", section, id=anchor) for (anchor, _), section in shown.items()],
+        sections=[element("section", section, id=anchor) for anchor, _, section in sections],
         made=made + (f" on {analysis.made}, seed {analysis.seed}" if analysis.made else ""),
         payload=Markup(_safe_json(payload(analysis))),
     )
@@ -114,24 +114,21 @@ def tables(analysis: Analysis) -> dict[str, list[dict[str, Any]]]:
     curves: list[dict[str, Any]] = []
     for one in analysis.curves:
         curves += [{"method": analysis.method, "group": one.group.label} | row for row in one.records()]
-    for method in analysis.methods[1:]:
-        names = {"method": method.name, "group": first.group.label}
-        points = zip(first.treatment, method.curve, strict=True)
-        curves += [names | {"treatment": t, "estimate": value} for t, value in points]
-    several = any(row.interval.set_text for row in analysis.methods)
+    for _, method in analysis.others:
+        for t, value in zip(first.treatment, method.curve, strict=True):
+            curves.append({"method": method.name, "group": first.group.label, "treatment": t, "estimate": value})
     methods = [
-        {"name": row.name, "estimate": row.estimate, "lower": row.lower, "upper": row.upper}
-        | ({"set": row.interval.set_text} if several else {})
-        for row in analysis.methods
+        {"name": row.name, "estimate": row.estimate, "lower": row.lower, "upper": row.upper} for row in analysis.methods
     ]
-    history: list[dict[str, Any]] = []
-    for line in analysis.history:
-        points = zip(line.steps, line.values, strict=True)
-        history += [{"loss": line.name, "phase": line.phase, "step": step, "value": value} for step, value in points]
-    found = {
+    history = [
+        {"loss": line.name, "phase": line.phase, "step": step, "value": value}
+        for line in analysis.history
+        for step, value in zip(line.steps, line.values, strict=True)
+    ]
+    by_name = {
         "curve": curves,
         "effects": analysis.records(),
-        "methods": methods,
+        "methods": with_sets(methods, analysis.methods),
         "linear": [] if linear is None else [asdict(linear)],
         "balance": [{"instrument": each.instrument, **row} for each in views.balance for row in each.records()],
         "direct": [asdict(each) for each in views.direct],
@@ -139,7 +136,7 @@ def tables(analysis: Analysis) -> dict[str, list[dict[str, Any]]]:
         "data": [asdict(column) for column in analysis.question.columns],
         "history": history,
     }
-    return found | {name: means.records() for name, means in zip(_PICTURES, views.means, strict=False)}
+    return by_name | {name: means.records() for name, means in zip(_PICTURES, views.means, strict=False)}
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -163,7 +160,7 @@ def _curve_numbers(curve: Curve, effect: EffectRow) -> dict[str, Any]:
     names = ("estimate", "lower", "upper", "band_lower", "band_upper", "in_support")
     return {name: _rounded(getattr(curve, name)) for name in names} | {
         "label": clean(curve.group.label),
-        "robust": robust_set_text(effect.interval.pieces) if effect.interval.method == ANDERSON_RUBIN else "",
+        "robust": robust_set_text(effect.interval.pieces) if effect.robust else "",
         # As they are: the calculator finds the effect at these treatments, to the last digit.
         "effect": [value if value is not None and math.isfinite(value) else None for value in ends],
         "treatment": curve.treatment,

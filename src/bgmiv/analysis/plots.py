@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from bgmiv.analysis.analysis import Analysis, Answer, Curve, EffectRow, MethodRow
-from bgmiv.analysis.axes import MIN_SUPPORT, answer_axis, method_curves, outside_support
+from bgmiv.analysis.charts import MIN_SUPPORT, answer_axis, outside_support
 from bgmiv.analysis.markup import clean, shortened
 from bgmiv.analysis.text import groups_left_out
 from bgmiv.errors import ConfigError
@@ -47,7 +47,7 @@ def plot_curve(
     the data show it. Other methods' curves (all of them, or those named) are of all rows.
     """
     curve = _chosen(analysis.curves, group)
-    own = ax if ax is not None else _new_axes(6.4, 4.2)
+    own = _axes(ax, 6.4, 4.2)
     others = _others(analysis, methods)
     if analysis.question.level_names:
         _dots(own, analysis, curve, others)
@@ -82,14 +82,13 @@ def plot_diagnosis(analysis: Analysis, *, ax: Axes | None = None) -> Axes:
     checks = analysis.diagnosis.checks
     if not checks:
         raise ConfigError("the analysis has no checks to draw.")
-    own = ax if ax is not None else _new_axes(7.4, 0.5 + 0.5 * len(checks))
+    own = _axes(ax, 7.4, 0.5 + 0.5 * len(checks))
     for i, check in enumerate(checks):
         colour, marker = _LEVELS[check.severity]
         own.plot([0.02], [i], marker=marker, color=colour, markersize=9, linestyle="none", markeredgewidth=2.0)
-        own.text(0.06, i - 0.17, shortened(check.title, 60), va="center", fontsize=9.5, parse_math=False)
-        own.text(
-            0.06, i + 0.2, shortened(check.value, 70), va="center", fontsize=8.5, color="#555555", parse_math=False
-        )
+        title, value = shortened(check.title, 60), shortened(check.value, 70)
+        own.text(0.06, i - 0.17, title, va="center", fontsize=9.5, parse_math=False)
+        own.text(0.06, i + 0.2, value, va="center", fontsize=8.5, color="#555555", parse_math=False)
         own.text(1.0, i, check.severity, va="center", ha="right", fontsize=9.5, color="#444444")
     own.set_xlim(0.0, 1.0)
     own.set_ylim(len(checks) - 0.4, -0.6)
@@ -109,8 +108,9 @@ def plot_history(analysis: Analysis) -> Figure:
     for panel, (phase, lines) in zip(panels[0], phases, strict=True):
         for i, line in enumerate(lines):
             values = np.where(np.isfinite(line.values), line.values, np.nan)
-            scale = np.nanstd(values) if np.isfinite(values).any() else 0.0
-            shown = (values - values[np.isfinite(values)][-1]) / scale if scale > 0.0 else values * 0.0
+            finite = values[np.isfinite(values)]
+            scale = finite.std() if len(finite) else 0.0
+            shown = (values - finite[-1]) / scale if scale > 0.0 else values * 0.0
             colour, dashes, _ = _style(i)
             panel.plot(line.steps, shown, color=colour, linestyle=dashes, linewidth=1.8, label=clean(line.name))
         _name(panel, "step", title=phase)
@@ -131,7 +131,10 @@ def _name(ax: Axes, across: str, up: str = "", title: str = "") -> None:
     ax.set_title(clean(title), loc="left", fontsize=10.5, parse_math=False)
 
 
-def _new_axes(width: float, height: float) -> Axes:
+def _axes(given: Axes | None, width: float, height: float) -> Axes:
+    """The axes given, or new ones of this size."""
+    if given is not None:
+        return given
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(width, height))
@@ -149,18 +152,17 @@ def _chosen(curves: Sequence[Curve], group: str | int) -> Curve:
     raise ConfigError(f"group must be one of {', '.join(map(repr, labels))} or its number, got {group!r}.")
 
 
-def _others(analysis: Analysis, methods: bool | Sequence[str]) -> list[tuple[int, str, tuple[float, ...]]]:
-    curves = method_curves(analysis)
+def _others(analysis: Analysis, methods: bool | Sequence[str]) -> list[tuple[int, MethodRow]]:
     if isinstance(methods, bool):
-        return curves if methods else []
-    wanted, known = {methods} if isinstance(methods, str) else set(methods), [name for _, name, _ in curves]
+        return analysis.others if methods else []
+    wanted, known = {methods} if isinstance(methods, str) else set(methods), [row.name for _, row in analysis.others]
     if unknown := wanted - set(known):
         listed = ", ".join(map(repr, known)) or "none"
         raise ConfigError(f"methods must be among {listed}, got {', '.join(map(repr, sorted(unknown)))}.")
-    return [curve for curve in curves if curve[1] in wanted]
+    return [(i, row) for i, row in analysis.others if row.name in wanted]
 
 
-def _line(ax: Axes, analysis: Analysis, curve: Curve, others: list[tuple[int, str, tuple[float, ...]]]) -> None:
+def _line(ax: Axes, analysis: Analysis, curve: Curve, others: list[tuple[int, MethodRow]]) -> None:
     t, level = curve.treatment, percent(analysis.level)
     for start, end in outside_support(curve):
         ax.axvspan(start, end, facecolor=_SHADE, edgecolor="#B8BEC6", hatch="////", linewidth=0, zorder=0)
@@ -174,23 +176,23 @@ def _line(ax: Axes, analysis: Analysis, curve: Curve, others: list[tuple[int, st
     ax.plot(t, curve.estimate, color=_MAIN, linewidth=1.6, linestyle=(0, (1, 2)), zorder=3)
     seen = np.where(np.asarray(curve.in_support) >= MIN_SUPPORT, curve.estimate, np.nan)
     ax.plot(t, seen, color=_MAIN, linewidth=2.4, label=clean(analysis.method), zorder=4)
-    for i, name, values in others:
+    for i, row in others:
         colour, dashes, _ = _style(i)
-        ax.plot(t, values, color=colour, linestyle=dashes, linewidth=1.9, label=clean(name))
+        ax.plot(t, row.curve, color=colour, linestyle=dashes, linewidth=1.9, label=clean(row.name))
     ax.set_xlim(t[0], t[-1])
 
 
-def _dots(ax: Axes, analysis: Analysis, curve: Curve, others: list[tuple[int, str, tuple[float, ...]]]) -> None:
+def _dots(ax: Axes, analysis: Analysis, curve: Curve, others: list[tuple[int, MethodRow]]) -> None:
     places = range(len(curve.estimate))
     if curve.lower:
         ax.vlines(places, curve.lower, curve.upper, color=_MAIN, linewidth=2.0)
         _tell_weak(ax, analysis)
     faces = [_MAIN if seen >= MIN_SUPPORT else "white" for seen in curve.in_support]
     ax.scatter(places, curve.estimate, 49, faces, edgecolors=_MAIN, zorder=3, label=clean(analysis.method))
-    for i, name, values in others:
+    for i, row in others:
         colour, _, marker = _style(i)
-        beside = np.arange(len(values)) + 0.1 * i
-        ax.plot(beside, values, marker=marker, color=colour, linestyle="none", markersize=6, label=clean(name))
+        beside = np.arange(len(row.curve)) + 0.1 * i
+        ax.plot(beside, row.curve, marker=marker, color=colour, linestyle="none", markersize=6, label=clean(row.name))
     levels = zip(analysis.question.level_names, curve.in_support, strict=True)
     ax.set_xticks(places, [f"{shortened(name, 18)}\n({share(seen)})" for name, seen in levels], parse_math=False)
     ax.set_xlim(-0.5, len(places) - 0.5)
@@ -203,7 +205,7 @@ def _tell_weak(ax: Axes, analysis: Analysis) -> None:
 
 
 def _forest(given: Axes | None, labels: Sequence[str], rows: Sequence[Answer]) -> Axes:
-    axis, ax = answer_axis(rows), given if given is not None else _new_axes(6.4, 0.9 + 0.42 * len(rows))
+    axis, ax = answer_axis(rows), _axes(given, 6.4, 0.9 + 0.42 * len(rows))
     for i, row in enumerate(rows):
         colour, _, marker = _style(i) if isinstance(row, MethodRow) or i == 0 else (_MAIN, "-", "o")
         for piece in row.interval.stretches:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from bgmiv.analysis.analysis import Analysis, Answer
-from bgmiv.analysis.axes import MIN_SUPPORT, answer_axis, axis_over, effect_axis, method_curves
 from bgmiv.analysis.charts import (
     MARKS,
+    MIN_SUPPORT,
     ForestRow,
-    Line,
+    answer_axis,
+    axis_over,
     binned_chart,
     curve_chart,
+    effect_axis,
     forest,
     level_charts,
     lines_chart,
@@ -43,11 +45,10 @@ from bgmiv.analysis.text import (
     weights_text,
 )  # fmt: skip
 from bgmiv.diagnostics.explanations import Check
-from bgmiv.intervals import ANDERSON_RUBIN
 from bgmiv.linear_iv import LinearEstimate
 from bgmiv.numerals import aligned, number, percent, robust_set_text, share, together
 
-__all__ = ["direct_lines", "headline", "sections"]
+__all__ = ["SECTIONS", "direct_lines", "headline"]
 
 _PAPER = "Luo and Liu, BGM-IV: an AI-powered Bayesian generative modeling approach for instrumental variable analysis."
 # Applied work usually takes a standardised difference above a tenth as a sign of imbalance.
@@ -56,34 +57,16 @@ _NOTABLE = 0.1
 _N_POINTS = 101
 
 
-def sections(analysis: Analysis) -> dict[tuple[str, str], Markup | None]:
-    """All sections by their anchors and names; None where there is nothing to say."""
-    return {
-        ("curve-section", "The curve"): _curve(analysis),
-        ("effects", "By group"): _effects(analysis),
-        ("strength", "Instruments"): _strength(analysis),
-        ("sensitivity", "Sensitivity"): _direct(analysis),
-        ("checks", "Checks"): _checks(analysis),
-        ("methods", "Methods"): _methods(analysis),
-        ("assumptions", "Assumptions"): _assumptions(analysis),
-        ("data", "Data"): _data(analysis),
-        ("history", "Training"): _history(analysis),
-        ("again", "Reproduce"): _again(analysis),
-    }
-
-
 def headline(analysis: Analysis) -> Markup:
     """The answer in a sentence, how far to trust it, and what it is about at a glance."""
-    belief, known = trust(analysis), facts(analysis)
+    known = facts(analysis)
     names = ("Outcome", "Treatment", "Instruments", "Covariates", sentence(analysis.units)[:-1], "Method")
     return filled(
         "headline",
-        title=analysis.title,
+        analysis=analysis,
         caution=" ".join(cautions(analysis)),
         answer=answer(analysis),
-        severity=belief.severity,
-        word=belief.word,
-        trust=belief.sentence,
+        trust=trust(analysis),
         tiles=_tiles(analysis),
         facts=_pairs({name: known[name] for name in names}, "facts"),
     )
@@ -94,7 +77,7 @@ def _tiles(analysis: Analysis) -> list[Markup]:
     value, low, high = together(first.estimate, first.lower, first.upper)
     tiles = [("Average effect", value, change + (" (failed fit)" if failed(analysis) else ""))]
     level = f"{percent(analysis.level)} interval"
-    if first.interval.method == ANDERSON_RUBIN:
+    if first.robust:
         robust = "Anderson-Rubin set, robust to weak instruments"
         tiles.append((level, robust_set_text(first.interval.pieces), robust))
     elif first.lower is not None:
@@ -120,11 +103,6 @@ def _select(name: str, options: Iterable[tuple[int, str]], anchor: str, chosen: 
     return filled("select", name=name, anchor=anchor, options=made)
 
 
-def _plot(chart: Markup, up: str, across: str) -> Markup:
-    """A chart with the names of its axes."""
-    return filled("plot", chart=chart, up=up, across=across)
-
-
 def _curve(analysis: Analysis) -> Markup | None:
     """The curve with its controls, or a forest plot of levels, and the calculator of contrasts."""
     question, curve = analysis.question, analysis.curves[0]
@@ -135,8 +113,8 @@ def _curve(analysis: Analysis) -> Markup | None:
         band = f"Lines are {level} intervals."
     else:
         meaning = sentence(question.outcome_meaning).rstrip(".")
-        plot = _plot(curve_chart(analysis), meaning, f"{clean(question.treatment)}, set by intervention")
-        drawn = [plot, _reader(analysis)]
+        across = f"{clean(question.treatment)}, set by intervention"
+        drawn = [filled("plot", chart=curve_chart(analysis), up=meaning, across=across), _reader(analysis)]
         note = f"Hatched: the curve is extrapolated; such treatments are in support for fewer than half of the {units}."
         band = f"The shaded area shows pointwise {level} intervals."
         if curve.band_lower:
@@ -145,7 +123,7 @@ def _curve(analysis: Analysis) -> Markup | None:
     caption = f"{note} {band} {sentence(analysis.interval_kind)}" if curve.lower else note
     return filled(
         "section-curve",
-        treatment=shortened(question.treatment, 40),
+        question=question,
         controls=_controls(analysis),
         drawn=drawn,
         caption=caption,
@@ -162,10 +140,9 @@ def _controls(analysis: Analysis) -> Markup | None:
     if curve.band_lower and not analysis.question.level_names:
         parts.append(filled("pointwise"))
     boxes = []
-    for i, name, _ in method_curves(analysis):
-        checked = Markup(" checked") if analysis.methods[i].note == "truth" else None
-        shown = shortened(name, 40)
-        boxes.append(filled("method-box", i=i, checked=checked, sample=sample(analysis, i), name=shown))
+    for i, row in analysis.others:
+        checked = Markup(" checked") if row.note == "truth" else None
+        boxes.append(filled("method-box", i=i, checked=checked, sample=sample(analysis, i), name=row.name))
     if boxes:
         parts.append(filled("methods-choice", boxes=boxes))
     return filled("controls", parts=parts) if parts else None
@@ -179,8 +156,7 @@ def _reader(analysis: Analysis) -> Markup:
         "reader",
         last=last,
         start=round(0.625 * last),
-        treatment=shortened(analysis.question.treatment, 30),
-        outcome=shortened(analysis.question.outcome_meaning, 40),
+        question=analysis.question,
         interval=f"{percent(analysis.level)} {'band' if curve.band_lower else 'interval'}",
     )
 
@@ -207,54 +183,48 @@ def _field(analysis: Analysis, name: str, word: str, value: float) -> Markup:
 
 def _effects(analysis: Analysis) -> Markup | None:
     """The average effect by group; nothing where there are no groups."""
-    rows, question, units = analysis.effects, analysis.question, analysis.units
+    rows, question = analysis.effects, analysis.question
     if len(rows) < 2:
         return None
-    t0, t1 = (question.treatment_text(t) for t in (rows[0].t0, rows[0].t1))
     same = all(math.isclose(row.estimate, rows[0].estimate, rel_tol=1e-4) for row in rows)
-    names, looks = [], []
+    drawn = []
     for i, row in enumerate(rows):
-        names.append((row.group.label, f"{row.group.n_rows:,} {units}, {share(row.in_support)} in support"))
+        detail = f"{row.group.n_rows:,} {analysis.units}, {share(row.in_support)} in support"
         look = "main" if row.in_support >= MIN_SUPPORT else "faint"
-        looks.append({"look": look, "mark": "circle" if i else "diamond", "curve": i})
-    table = _effect_forest(analysis, rows, names, looks, "Average effects by group")
+        drawn.append((row, row.group.label, detail, look, "circle" if i else "diamond", i))
     return filled(
         "section-effects",
-        outcome=shortened(question.changed, 60),
-        treatment=shortened(question.treatment, 60),
-        t0=t0,
-        t1=t1,
-        units=units,
+        question=question,
+        t0=question.treatment_text(rows[0].t0),
+        t1=question.treatment_text(rows[0].t1),
+        units=analysis.units,
         same=" The fit found no differences between groups." if same else "",
-        table=table,
+        table=_effect_forest(analysis, drawn, "Average effects by group"),
         left_out=" ".join(groups_left_out(analysis)),
     )
 
 
 def _methods(analysis: Analysis) -> Markup | None:
     """The same effect by other methods; nothing where there are none."""
-    rows = analysis.methods
-    if len(rows) < 2:
+    if len(analysis.methods) < 2:
         return None
-    names = [(row.name, NOTES.get(row.note, "")) for row in rows]
-    looks = [{"look": look_of(analysis, i), "mark": MARKS[i % len(MARKS)]} for i in range(len(rows))]
-    table = _effect_forest(analysis, rows, names, looks, "The effect by method")
-    return filled("section-methods", table=table)
+    drawn = [
+        (row, row.name, NOTES.get(row.note, ""), look_of(analysis, i), MARKS[i % len(MARKS)], None)
+        for i, row in enumerate(analysis.methods)
+    ]
+    return filled("section-methods", table=_effect_forest(analysis, drawn, "The effect by method"))
 
 
 def _effect_forest(
-    analysis: Analysis,
-    rows: Sequence[Answer],
-    names: Sequence[tuple[str, str]],
-    looks: Sequence[dict[str, Any]],
-    caption: str,
+    analysis: Analysis, drawn: Sequence[tuple[Answer, str, str, str, str, int | None]], caption: str
 ) -> Markup:
-    """Average effects; of each row a name with a note, and its style, mark and number of a curve."""
-    lines = [
-        ForestRow(*name, *cells, row.estimate, row.interval.stretches, **look)
-        for row, name, cells, look in zip(rows, names, estimate_cells(rows), looks, strict=True)
-    ]
-    return forest(lines, answer_axis(rows), caption=caption, head=("Effect", f"{percent(analysis.level)} interval"))
+    """Average effects; of each its name with a note, its style and mark, and the number of its curve."""
+    answers = [each[0] for each in drawn]
+    rows = []
+    for (row, label, detail, look, mark, curve), cells in zip(drawn, estimate_cells(answers), strict=True):
+        rows.append(ForestRow(label, detail, *cells, row.estimate, row.interval.stretches, look, mark, curve))
+    head = ("Effect", f"{percent(analysis.level)} interval")
+    return forest(rows, answer_axis(answers), caption=caption, head=head)
 
 
 def _strength(analysis: Analysis) -> Markup | None:
@@ -276,17 +246,7 @@ def _cards(checks: Sequence[Check]) -> Markup | None:
     made = []
     for check in checks:
         size = "" if len(check.value) <= 24 else " long" if len(check.value) <= 60 else " prose"
-        card = filled(
-            "check",
-            severity=check.severity,
-            title=check.title,
-            size=size,
-            value=check.value,
-            picture=meter(check) or shape_bars(check),
-            reading=check.reading,
-            reference=check.reference,
-        )
-        made.append(card)
+        made.append(filled("check", check=check, size=size, picture=meter(check) or shape_bars(check)))
     return element("div", *made, class_="cards") if made else None
 
 
@@ -295,12 +255,13 @@ def _pictures(analysis: Analysis) -> Markup | None:
         return None
     figures = []
     titles = {"first-stage": "First stage", "reduced-form": "Reduced form"}
-    for (table, title), each in zip(titles.items(), analysis.instruments.means, strict=True):
-        name, along = shortened(each.name, 40), shortened(each.along, 40)
+    for (table, title), means in zip(titles.items(), analysis.instruments.means, strict=True):
+        name, along = shortened(means.name, 40), shortened(means.along, 40)
         along = along or f"{shortened(analysis.question.treatment, 40)}, predicted by the instruments"
-        plot = _plot(binned_chart(each, f"{title}: {name} by {along}"), name, along)
-        instrument = shortened(each.along, 30) or "the instruments"
-        figures.append(filled("picture", title=title, name=name, instrument=instrument, plot=plot, table=table))
+        chart = binned_chart(means, f"{title}: {name} by {along}")
+        plot = filled("plot", chart=chart, up=name, across=along)
+        instrument = means.along or "the instruments"
+        figures.append(filled("picture", title=title, means=means, instrument=instrument, plot=plot, table=table))
     adjusted = " adjusted for covariates" if analysis.question.covariates else ""
     return filled("pictures", adjusted=adjusted, level=percent(analysis.level), figures=figures)
 
@@ -345,7 +306,7 @@ def _balance_table(balance: Balance) -> Markup:
     more = balance.n_covariates - len(balance.covariates)
     return filled(
         "balance-table",
-        instrument=shortened(balance.instrument, 60),
+        balance=balance,
         table=forest(rows, axis_over([-largest, largest]), caption=caption, head=(head, "")),
         verb="predict" if balance.p < 0.05 else "do not significantly predict",
         f=number(balance.f),
@@ -365,11 +326,9 @@ def _direct(analysis: Analysis) -> Markup | None:
         choice = filled("controls", parts=_select("Instrument", options, "direct-instrument"))
     return filled(
         "section-sensitivity",
-        outcome=shortened(analysis.question.changed, 40),
-        treatment=shortened(analysis.question.treatment, 40),
+        analysis=analysis,
         choice=choice,
         panels=[_direct_panel(analysis, i, each, hidden=i != shown[0][0]) for i, each in shown],
-        method=shortened(analysis.method, 30),
     )
 
 
@@ -389,7 +348,7 @@ def direct_lines(analysis: Analysis, direct: DirectEffect) -> dict[str, Any]:
     largest = 2.0 * min(possible, default=math.sqrt(direct.variance) / abs(direct.slope))
     gamma = largest * np.linspace(-1.0, 1.0, _N_POINTS)
     ends = [estimate]
-    if effect.interval.method != ANDERSON_RUBIN:
+    if not effect.robust:
         ends += [end for pair in effect.interval.stretches for end in pair if math.isfinite(pair[1] - pair[0])]
     return {
         "gamma": gamma,
@@ -402,15 +361,16 @@ def _direct_panel(analysis: Analysis, i: int, direct: DirectEffect, *, hidden: b
     name, outcome = shortened(direct.instrument, 40), shortened(analysis.question.changed, 40)
     effect, values = analysis.question.change_text(analysis.effects[0]), direct_lines(analysis, direct)
     gamma, caption = values["gamma"], _breakdown_text(analysis, direct)
-    lines = [Line("main", gamma, *values["line"])]
+    lines = {"main": values["line"]}
     if not analysis.methods or analysis.methods[0].note != "line":
-        lines = [lines[0]._replace(look="m2"), Line("main", gamma, *values["fit"])]
+        lines = {"m2": values["line"], "main": values["fit"]}
         caption = f"Solid: {shortened(analysis.method, 40)}. Dotted: 2SLS. {caption}"
-    up = axis_over([0.0, *(value for line in lines for part in line[2:] for value in part)])
+    up = axis_over([0.0, *(value for ends in lines.values() for part in ends for value in part)])
     across = axis_over(gamma, margin=0.0)
-    chart = lines_chart(lines, across, up, f"Average effect of {effect} by direct effect of {name}")
+    chart = lines_chart(gamma, lines, across, up, f"Average effect of {effect} by direct effect of {name}")
     axis = f"direct effect of {name} (units of {outcome} per unit of {name})"
-    plot, unseen = _plot(chart, f"Average effect, {effect}", axis), Markup(" hidden") if hidden else None
+    plot = filled("plot", chart=chart, up=f"Average effect, {effect}", across=axis)
+    unseen = Markup(" hidden") if hidden else None
     return filled("direct-panel", i=i, low=repr(up.low), high=repr(up.high), hidden=unseen, plot=plot, caption=caption)
 
 
@@ -450,7 +410,7 @@ def _held_out(analysis: Analysis) -> Markup | None:
     elif not n:
         text = "No rows were held out to check the fit."
     reasons = [element("li", reason) for reason in verdict.lines]
-    return filled("held-out", severity=verdict.severity, text=text, reasons=reasons)
+    return filled("held-out", verdict=verdict, text=text, reasons=reasons)
 
 
 def _assumptions(analysis: Analysis) -> Markup | None:
@@ -498,3 +458,18 @@ def _again(analysis: Analysis) -> Markup | None:
         versions=_pairs(analysis.versions, "pairs"),
         paper=f"{_PAPER} " if analysis.method.startswith("BGM-IV") else "",
     )
+
+
+SECTIONS: tuple[tuple[str, str, Callable[[Analysis], Markup | None]], ...] = (
+    ("curve-section", "The curve", _curve),
+    ("effects", "By group", _effects),
+    ("strength", "Instruments", _strength),
+    ("sensitivity", "Sensitivity", _direct),
+    ("checks", "Checks", _checks),
+    ("methods", "Methods", _methods),
+    ("assumptions", "Assumptions", _assumptions),
+    ("data", "Data", _data),
+    ("history", "Training", _history),
+    ("again", "Reproduce", _again),
+)
+"""The sections in their order: anchor, name, and what makes it; None where there is nothing to say."""

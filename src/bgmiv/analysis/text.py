@@ -5,13 +5,13 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from bgmiv.analysis.analysis import Analysis, Answer, MethodRow
 from bgmiv.analysis.markup import Markup, asset, clean, element, filled, sentence, shortened
 from bgmiv.diagnostics.explanations import Check, Severity, worst
 from bgmiv.diagnostics.verdict import not_measured_remark
-from bgmiv.intervals import ANDERSON_RUBIN
 from bgmiv.linear_iv import LinearEstimate
 from bgmiv.numerals import aligned, percent, robust_set_text, set_text, share, together
 
@@ -58,12 +58,8 @@ def estimate_cells(rows: Sequence[Answer]) -> list[tuple[str, str]]:
     numbers = aligned([(row.estimate, row.lower, row.upper) for row in rows])
     for row, (value, low, high) in zip(rows, numbers, strict=True):
         text = "none" if row.lower is None else f"{low} to {high}"
-        cells.append((value, robust_set_text(row.interval.pieces) if _is_robust(row) else text))
+        cells.append((value, robust_set_text(row.interval.pieces) if row.robust else text))
     return cells
-
-
-def _is_robust(row: Answer) -> bool:
-    return row.interval.method == ANDERSON_RUBIN
 
 
 def headline(analysis: Analysis) -> str:
@@ -91,7 +87,7 @@ def _instead(analysis: Analysis, change: str) -> list[str]:
     """What can be said where the fit's number cannot be used."""
     row, level, linear = analysis.effects[0], percent(analysis.level), analysis.diagnosis.linear
     if analysis.diagnosis.weak_instruments:
-        if _is_robust(row) and not failed(analysis):
+        if row.robust and not failed(analysis):
             return [f"The weak-instrument-robust {level} set for {change}: {robust_set_text(row.interval.pieces)}."]
         if linear is None:
             return []
@@ -112,7 +108,7 @@ def failed(analysis: Analysis) -> bool:
 
 def _with_interval(row: Answer, level: float) -> tuple[str, str]:
     ((value, interval),) = estimate_cells([row])
-    kind = f"weak-instrument-robust {percent(level)} set:" if _is_robust(row) else f"{percent(level)} interval"
+    kind = f"weak-instrument-robust {percent(level)} set:" if row.robust else f"{percent(level)} interval"
     return value, "this method gives no interval" if row.lower is None else f"{kind} {interval}"
 
 
@@ -121,19 +117,19 @@ def cautions(analysis: Analysis) -> list[str]:
     verdict, weak = analysis.verdict, analysis.diagnosis.weak_instruments
     strength, others = checks_of(analysis)
     against = worst(check.severity for check in (others if weak else strength + others))
-    found = []
+    sentences = []
     if failed(analysis):
-        found.append("This fit failed its held-out checks: do not use its estimate.")
+        sentences.append("This fit failed its held-out checks: do not use its estimate.")
     elif against == "failed":
-        found.append("A check failed: do not rely on this estimate.")
+        sentences.append("A check failed: do not rely on this estimate.")
     elif verdict is not None and verdict.severity == "doubtful":
-        found.append("Read with caution: the held-out checks leave this fit in doubt.")
+        sentences.append("Read with caution: the held-out checks leave this fit in doubt.")
     elif against == "doubtful":
-        found.append("Read with caution: a check is in doubt.")
+        sentences.append("Read with caution: a check is in doubt.")
     if weak:
         if failed(analysis):
             text = "the linear estimate needs a weak-instrument-robust set, too"
-        elif _is_robust(analysis.effects[0]):
+        elif analysis.effects[0].robust:
             text = (
                 "report the interval of the average effect, which allows for this, rather than the estimate, and do "
                 "not interpret the shape of the curve"
@@ -145,8 +141,8 @@ def cautions(analysis: Analysis) -> list[str]:
             )
         else:
             text = "the estimate may be far off"
-        found.append(f"The instruments are weak: {text}.")
-    return found
+        sentences.append(f"The instruments are weak: {text}.")
+    return sentences
 
 
 class Trust(NamedTuple):
@@ -159,13 +155,13 @@ class Trust(NamedTuple):
 
 def trust(analysis: Analysis) -> Trust:
     """The worst of checks and verdict, in words."""
-    found = [(check.severity, clean(check.title)) for part in checks_of(analysis) for check in part]
+    judged = [(check.severity, clean(check.title)) for part in checks_of(analysis) for check in part]
     if analysis.verdict is not None:
-        found.append((analysis.verdict.severity, "the fit on held-out rows"))
-    if not found:
+        judged.append((analysis.verdict.severity, "the fit on held-out rows"))
+    if not judged:
         return Trust("note", "not checked", "Nothing was checked.")
-    severity = worst(each for each, _ in found)
-    against = [title for each, title in found if each == severity]
+    severity = worst(each for each, _ in judged)
+    against = [title for each, title in judged if each == severity]
     listed = "; ".join(title[:1].lower() + title[1:] if title[1:2].islower() else title for title in against)
     if severity == "failed":
         return Trust("failed", "do not rely on it", f"Failed: {listed}. {_ACT}")
@@ -326,10 +322,9 @@ def _ruled(line: str, title: str) -> str:
 
 def summary_html(analysis: Analysis) -> str:
     """The summary as a fragment of HTML with a style of its own that touches nothing else; every text is escaped."""
-    belief = trust(analysis)
     written = []
     for section in _sections(analysis):
-        checks = [[one.title, one.value, _badge(one.severity, one.severity), one.reading] for one in section.checks]
+        checks = [[one.title, one.value, filled("level", check=one), one.reading] for one in section.checks]
         parts = [html_table(*section.table, numbers=True)] if section.table else []
         parts += [html_table([], rows) for rows in (checks, list(section.pairs.items())) if rows]
         parts += [element("p", text) for text in section.sentences]
@@ -337,19 +332,13 @@ def summary_html(analysis: Analysis) -> str:
     return filled(
         "summary",
         style=Markup(asset("summary.css")),
-        title=analysis.title,
+        analysis=analysis,
         headline=headline(analysis),
-        severity=belief.severity,
-        word=belief.word,
-        trust=belief.sentence,
+        trust=trust(analysis),
         facts=html_table([], list(facts(analysis).items())),
         sections=written,
         interval_kind=sentence(analysis.interval_kind),
     )
-
-
-def _badge(severity: str, word: str) -> Markup:
-    return filled("level", severity=severity, word=word)
 
 
 def html_table(
@@ -359,8 +348,8 @@ def html_table(
     look = ["n" if numbers and name else None for name in header]
 
     def line(tag: str, texts: Sequence[Any], scope: str | None = None) -> Markup:
-        others = zip(texts, look or [None] * len(texts), strict=True)
-        cells = [element(tag, text, class_=name, scope=scope) for text, name in list(others)[1:]]
+        others = zip_longest(texts[1:], look[1:])
+        cells = [element(tag, text, class_=name, scope=scope) for text, name in others]
         return element("tr", element("th", texts[0], scope=scope or "row"), *cells)
 
     head = element("thead", line("th", header, "col")) if header else None
@@ -374,7 +363,7 @@ def assumptions(analysis: Analysis) -> dict[str, str]:
     listed = shortened(" and ".join(question.instruments), 80)
     s = "" if len(question.instruments) > 1 else "s"
     given = " given the covariates" if question.covariates else ""
-    found = {
+    statements = {
         "Estimand": f"The structural function g: the mean of {outcome}{given} if {treatment} were set by intervention. "
         f"An average effect is the mean difference of g over the {question.n_rows:,} {units}, and its interval is for "
         f"these {units}, not for the population that they were drawn from.",
@@ -385,7 +374,7 @@ def assumptions(analysis: Analysis) -> dict[str, str]:
         f"an average that weights {units} by how much {listed} move{s} their {treatment}.",
     }
     if estimand.binary_instrument:
-        found["Binary instrument"] = (
+        statements["Binary instrument"] = (
             f"For given covariates it identifies one number: the effect on {units} whose {treatment} it moves (the "
             "local average treatment effect), if it moves none the other way (monotonicity). The shape of the curve "
             "comes from the covariates and from assuming smoothness."
@@ -400,21 +389,23 @@ def assumptions(analysis: Analysis) -> dict[str, str]:
             text += f" Noncompliance is one-sided:{condition} the effect on the {units} that it moves is the effect "
             text += f"on the {who}."
             text += _averaged_over(analysis, who, 1.0 if treated else 0.0)
-        found["Compliance"] = text
-    found["Relevance"] = f"{listed} move{s} {treatment}{given}: see the effective F."
+        statements["Compliance"] = text
+    statements["Relevance"] = f"{listed} move{s} {treatment}{given}: see the effective F."
     inside = share(analysis.effects[0].in_support)
-    found["Overlap"] = f"Comparable {units} are observed at both values of {treatment} for {inside} of the {units}."
+    statements["Overlap"] = (
+        f"Comparable {units} are observed at both values of {treatment} for {inside} of the {units}."
+    )
     if any(check.key == "detail" for check in analysis.diagnosis.checks):
-        found["Ill-posedness"] = (
+        statements["Ill-posedness"] = (
             "The instruments show only the mean of g given the instruments, which is smoother than g: sudden changes "
             f"along {treatment} cannot be seen. The check of ill-posedness says how much can."
         )
-    found["If a control function disagrees"] = (
+    statements["If a control function disagrees"] = (
         "It assumes more: that the errors of treatment and outcome are jointly independent of the instruments, and "
         "that a single error drives the treatment. Where this holds it shows sudden changes as well. If the two "
         "answers differ, doubt this assumption or the smoothness assumed here."
     )
-    return found
+    return statements
 
 
 def _averaged_over(analysis: Analysis, who: str, treatment: float) -> str:

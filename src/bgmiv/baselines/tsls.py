@@ -11,10 +11,10 @@ import numpy as np
 
 from bgmiv.covariance import ErrorsName, LinearFit, covariance_root, errors_of, fit_linear, tell_mended
 from bgmiv.data.blocks import Level
-from bgmiv.data.ivdata import Covariance, IVData
+from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
-from bgmiv.data.schema import BlockKind, RoleKind, Schema, Variable
+from bgmiv.data.schema import BlockKind, Schema, Variable
 from bgmiv.data.within import LevelEffects, Within, level_slices, ordinary_columns, ordinary_covariates
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.base import IVEstimator
@@ -241,14 +241,6 @@ class TSLS(IVEstimator):
 
     fitted_class = FittedTSLS
     saved_parts = (TSLSConfig,)
-
-    # Nothing is random here.
-    random_state = 0
-
-    use_instrument: bool = True
-    treatment_kind: RoleKind = "auto"
-    outcome_kind: RoleKind = "auto"
-    covariance: Covariance = "auto"
 
     def _config(self) -> TSLSConfig:
         return TSLSConfig(self.use_instrument)

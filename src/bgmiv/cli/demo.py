@@ -64,7 +64,7 @@ def run_spec(spec: RunSpec) -> DemoResult:
     with warnings.catch_warnings():
         # The page says what there is to warn of.
         warnings.simplefilter("ignore", BGMIVWarning)
-        model._attach(data, model._config())
+        model._attach(data)
         analysis = model.analysis(
             by="time",
             title="What would demand be if we set the price?",

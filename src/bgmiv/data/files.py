@@ -364,6 +364,9 @@ class Tabular(ABC):
     def to_frame(self) -> pd.DataFrame:
         """The result as a table."""
 
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().to_html(float_format="{:.4g}".format))
+
     def to_latex(self, *, digits: int = 4) -> str:
         """The table as a LaTeX tabular with the rules of booktabs; numbers have so many digits."""
         frame = _flat(self.to_frame())

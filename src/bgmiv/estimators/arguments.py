@@ -43,16 +43,17 @@ def checked_arguments(method: Callable[P, T]) -> Callable[P, T]:
             raise ArgumentError(
                 f"{method.__name__} takes {' and '.join(positional)} by position. Name the other arguments: {others}."
             )
-        given: dict[str, Any] = {}
-        for name, value in kwargs.items():
-            current = _RENAMED.get(name, name) if name not in known else name
+        given: dict[str, Any] = dict(kwargs)
+        for name in kwargs:
+            if name in known:
+                continue
+            current = _RENAMED.get(name, name)
             if current not in known:
                 raise unknown_argument(method.__name__, name, known)
-            if current != name:
-                warn_user(f"{name}= is now {current}=; the old name will go.", FutureWarning)
-            if current in given or (current != name and current in kwargs):
+            if current in kwargs:
                 raise ArgumentError(f"both {current}= and {name}=, its old name, are given. Leave out {name}=.")
-            given[current] = value
+            warn_user(f"{name}= is now {current}=; the old name will go.", FutureWarning)
+            given[current] = given.pop(name)
         return method(*args, **cast(Any, given))
 
     return call

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -22,27 +22,30 @@ from bgmiv.data.table import ColumnReader, Missing, table_rows
 from bgmiv.diagnostics.verdict import verdict_of
 from bgmiv.errors import ArgumentError, ConfigError, FitWarning, ModelFileError, WeakInstrumentWarning
 from bgmiv.estimators.arguments import checked_arguments, unknown_argument
-from bgmiv.estimators.questions import QuestionsMixin
+from bgmiv.estimators.questions import QuestionsMixin, RandomState
 from bgmiv.estimators.saved import SavedModel, data_again, fitted_name, reader_of, saved_model, to_save, write_saved
 from bgmiv.fitted import FittedMethod, MethodConfig
 from bgmiv.persist.folder import ModelFiles, read_model
 from bgmiv.progress import HistoryRow, reporter_for
 
-__all__ = ["IVEstimator", "RandomState", "SeededEstimator"]
+__all__ = ["IVEstimator", "SeededEstimator"]
 
 # A row is announced that has more than this share of all weight, and more than so many times the mean weight.
 _HEAVY_SHARE, _HEAVY_WEIGHT = 0.05, 20.0
 _N_SEEDS = 2**32
 
-RandomState = int | np.random.Generator | np.random.SeedSequence | None
-"""Where the seed of a fit comes from."""
 
-
-class IVEstimator(QuestionsMixin):
+@dataclass(eq=False, repr=False, kw_only=True)
+class IVEstimator(QuestionsMixin, ABC):
     """What users call: `fit`, `fit_table`, `fit_formula`, the questions, the reports, `save`, `get_params`.
 
     A final subclass is a dataclass, `@dataclass(eq=False, repr=False, kw_only=True)`, whose fields are the
     constructor's arguments, and gives `_config` and `fitted_class`. Arguments are checked by `fit`.
+
+    Args:
+        use_instrument: False ignores the instruments.
+        treatment_kind, outcome_kind: as in `IVData.from_arrays`.
+        covariance: what standard errors and tests, those of `diagnose` too, allow for, as in `IVData.from_arrays`.
 
     Example:
         >>> from bgmiv import TSLS
@@ -54,14 +57,10 @@ class IVEstimator(QuestionsMixin):
     saved_parts: ClassVar[tuple[type, ...]] = ()
     """Classes that a saved model may hold beside those that the fields of the fitted result declare."""
 
-    random_state: RandomState = None
-    progress: bool | None = None
+    use_instrument: bool = True
     treatment_kind: RoleKind = "auto"
     outcome_kind: RoleKind = "auto"
     covariance: Covariance = "auto"
-
-    sampling_: dict[str, str]
-    """Names of the columns of weights and clusters, where there are any: "weights", "groups", "second_groups"."""
 
     def __new__(cls, *args: Any, **params: Any) -> Self:
         """Explain arguments that the method does not have; their values are checked by `fit`."""
@@ -157,7 +156,7 @@ class IVEstimator(QuestionsMixin):
             The fitted estimator itself.
         """
         config = self._config()
-        found = from_frame(
+        rows = from_frame(
             data,
             outcome=outcome,
             treatment=treatment,
@@ -169,8 +168,8 @@ class IVEstimator(QuestionsMixin):
             clusters=clusters,
             **self._kinds(),
         )
-        names = tuple(name for block in found.schema.blocks for name in block.input_names)
-        return self._fit(config, found, ColumnReader(names), n_dropped=table_rows(data) - found.n_rows)
+        names = tuple(name for block in rows.schema.blocks for name in block.input_names)
+        return self._fit(config, rows, ColumnReader(names), n_dropped=table_rows(data) - rows.n_rows)
 
     @checked_arguments
     def fit_formula(
@@ -207,7 +206,7 @@ class IVEstimator(QuestionsMixin):
             2
         """
         config = self._config()
-        found, reader = from_formula(
+        rows, reader = from_formula(
             formula,
             data,
             missing=missing,
@@ -216,7 +215,7 @@ class IVEstimator(QuestionsMixin):
             clusters=clusters,
             **self._kinds(),
         )
-        return self._fit(config, found, reader, formula=formula, n_dropped=table_rows(data) - found.n_rows)
+        return self._fit(config, rows, reader, formula=formula, n_dropped=table_rows(data) - rows.n_rows)
 
     def save(self, folder: str | Path, *, analysis: Analysis | None = None, overwrite: bool = False) -> None:
         """Save the fit in a folder of its own: `model.json` and `arrays.safetensors`.
@@ -254,9 +253,10 @@ class IVEstimator(QuestionsMixin):
         if reader is not None and kept is None:
             names = ", ".join(repr(name) for name in fitted.schema.covariate_names[:10])
             warn_user(f"the formula's computed terms are not saved: a loaded model takes covariates named {names}.")
-        shown = analysis or self._answers.get((AnalysisRequest(),), self.saved_analysis_)
+        asked = self._on_rows and self._on_rows.analyses.get((AnalysisRequest(),))
+        shown = analysis or asked or self.saved_analysis_
         document = SavedModel(
-            to_save(type(self)(**self.fit_params_), self.seed_),
+            to_save(type(self), self.fit_params_, self.seed_),
             self.seed_,
             fitted,
             kept,
@@ -315,7 +315,7 @@ class IVEstimator(QuestionsMixin):
             WeakInstrumentWarning: the instruments are too weak for usual intervals.
         """
         rows = data_again(self._fitted().schema, self.sampling_, self.formula_, data, self.covariance)
-        self._attach(rows, type(self)(**self.fit_params_)._config())
+        self._attach(rows)
         return self
 
     def _kinds(self) -> dict[str, Any]:
@@ -339,19 +339,26 @@ class IVEstimator(QuestionsMixin):
         names = {name: getattr(data, f"{name}_name") for name in ("weights", "groups", "second_groups")}
         sampling = {argument: name for argument, name in names.items() if name}
         self._keep(fitted, seed, reader, formula, n_dropped, sampling)
-        self._attach(data, config)
+        self._attach(data)
         verdict = verdict_of(fitted)
         if verdict is not None and verdict.severity in ("doubtful", "failed"):
             warn_user(verdict.sentence, FitWarning)
         return self
 
-    def _attach(self, data: IVData, config: MethodConfig) -> None:
+    def _attach(self, data: IVData) -> None:
         """Take these rows for those of the fit; what was worked out of others is forgotten."""
-        settings = {name: repr(value)[:200] for name, value in self._changed(self.fit_params_).items()}
-        method, formula, n_dropped = type(self).__name__, self.formula_, self.n_dropped_
-        self.data_, self._answers = data, {}
+        as_fitted = type(self)(**self.fit_params_)
+        self.data_ = data
         self._on_rows = FitOnRows(
-            self.fitted_, data, config, self.seed_, method, settings, formula, n_dropped, self.progress
+            self.fitted_,
+            data,
+            as_fitted._config(),
+            self.seed_,
+            type(self).__name__,
+            {name: repr(value)[:200] for name, value in as_fitted.changed_params().items()},
+            self.formula_,
+            self.n_dropped_,
+            self.progress,
         )
         if self._on_rows.weak:
             warn_user(
@@ -373,7 +380,6 @@ class IVEstimator(QuestionsMixin):
         self.fitted_, self.seed_, self.reader_, self.sampling_ = fitted, seed, reader, sampling
         self.formula_, self.n_dropped_, self.fit_params_ = formula, n_dropped, self.get_params()
         self.data_ = self._on_rows = self.saved_analysis_ = None
-        self._answers = {}
 
     @property
     def history_(self) -> tuple[HistoryRow, ...]:
@@ -394,12 +400,9 @@ class IVEstimator(QuestionsMixin):
 
     def changed_params(self) -> dict[str, Any]:
         """The arguments that differ from their defaults."""
-        return self._changed(self.get_params())
-
-    def _changed(self, given: dict[str, Any]) -> dict[str, Any]:
         defaults = type(self)().get_params()
         # Of arrays `!=` would be an array.
-        return {name: value for name, value in given.items() if not np.array_equal(value, defaults[name])}
+        return {name: value for name, value in self.get_params().items() if not np.array_equal(value, defaults[name])}
 
     def __repr__(self) -> str:
         """The arguments that differ from their defaults."""
@@ -408,7 +411,7 @@ class IVEstimator(QuestionsMixin):
 
     @classmethod
     def _parameter_names(cls) -> list[str]:
-        names = [one.name for one in fields(cls)]  # type: ignore[arg-type]
+        names = [one.name for one in fields(cls)]
         # The method's own first.
         return sorted(names, key=lambda name: name in SeededEstimator.__dataclass_fields__)
 
@@ -432,17 +435,11 @@ class SeededEstimator(IVEstimator):
     """An estimator whose fit draws at random, with the arguments that all of these have.
 
     Args:
-        use_instrument: False ignores the instruments.
-        treatment_kind, outcome_kind: as in `IVData.from_arrays`.
-        covariance: what standard errors and tests, those of `diagnose` too, allow for, as in `IVData.from_arrays`.
+        use_instrument, treatment_kind, outcome_kind, covariance: as for every method.
         random_state: the seed, or a Generator or SeedSequence that gives one; None draws one. `seed_` keeps it.
         progress: show progress bars; None shows them in notebooks only.
     """
 
-    use_instrument: bool = True
-    treatment_kind: RoleKind = "auto"
-    outcome_kind: RoleKind = "auto"
-    covariance: Covariance = "auto"
     random_state: RandomState = None
     progress: bool | None = None
 

@@ -15,21 +15,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.analysis.build import FitOnRows
+from bgmiv.analysis.analysis import AnalysisRequest
+from bgmiv.analysis.build import FitOnRows, grid_of
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind
-from bgmiv.diagnostics.checks import Change, changes_of
+from bgmiv.diagnostics.checks import changes_of
 from bgmiv.effects import Average, FitRows, average, effect_of, estimate_at, require_intervals
 from bgmiv.errors import BGMIVError, ConfigError, DataError
 from bgmiv.executors import Executor
 from bgmiv.fitted import FittedMethod, MethodConfig
-from bgmiv.intervals import ANDERSON_RUBIN, Estimate, Floats, Interval, check_level, interval_of
+from bgmiv.intervals import ANDERSON_RUBIN, Estimate, Floats, Interval, interval_of
 from bgmiv.numerals import percent
 from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.sieve.fit import SieveConfig, fit_sieve
@@ -46,6 +48,10 @@ _DOSES, _MAX_POINTS = 21, 250
 Ratios = dict[str, list[float]]
 """By question, how far the truth was from the middle of the intervals of one data set, in their half widths; and
 whether the default interval of the average effect was a robust set."""
+
+
+_Repeat = tuple[int, IVData, int]
+"""The number of a data set, the data set, and the seed of its fit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +73,8 @@ class Calibration:
         n_robust: data sets in which the default was a robust set.
 
     Example:
-        >>> found = Calibration(0.9, "from 0 to 1", {"average effect": [[0.5], [0.8], [1.2], [0.3]]}, 0)
-        >>> found.coverage["average effect"], found.factors["average effect"]
+        >>> calibration = Calibration(0.9, "from 0 to 1", {"average effect": [[0.5], [0.8], [1.2], [0.3]]}, 0)
+        >>> calibration.coverage["average effect"], calibration.factors["average effect"]
         (0.75, 1.2)
     """
 
@@ -111,8 +117,8 @@ class Calibration:
             ConfigError: the interval is of another level, or the set of a test, which has no standard error.
 
         Example:
-            >>> found = Calibration(0.95, "from 0 to 1", {"average effect": [[0.5], [1.5]]}, 0)
-            >>> found.widened(Interval(2.0, 1.0, 3.0, 0.95, {"sampling": 0.5}, name="average effect")).upper
+            >>> calibration = Calibration(0.95, "from 0 to 1", {"average effect": [[0.5], [1.5]]}, 0)
+            >>> calibration.widened(Interval(2.0, 1.0, 3.0, 0.95, {"sampling": 0.5}, name="average effect")).upper
             3.5
         """
         if interval.level != self.level:
@@ -145,20 +151,6 @@ class Calibration:
         return "\n".join(lines + [f"{self.n_failed} more could not be fitted."] * (self.n_failed > 0))
 
 
-@dataclass(frozen=True, eq=False)
-class _Repeat:
-    """A data set to be fitted, and what is asked of the fit."""
-
-    number: int
-    config: MethodConfig
-    data: IVData
-    seed: int
-    doses: Floats
-    truth: dict[str, Floats]
-    observed: NDArray[Any]
-    level: float
-
-
 def calibrate(own: FitOnRows, t0: Any, t1: Any, *, repeats: int, level: float, executor: Executor) -> Calibration:
     """Fit data sets drawn from a fit, and see how often intervals hold its g.
 
@@ -173,22 +165,17 @@ def calibrate(own: FitOnRows, t0: Any, t1: Any, *, repeats: int, level: float, e
         ConfigError: the method has no intervals, or an argument cannot be used.
         DataError: the fit ignores its instruments, or the outcome has three or more levels.
     """
-    check_level(level)
+    asked = AnalysisRequest.of(t0=t0, t1=t1, level=level)
     if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 2:
         raise ConfigError(f"repeats must be a whole number of 2 or more, got {repeats!r}.")
-    if (t0 is None) != (t1 is None):
-        raise ConfigError("give both t0 and t1, or neither.")
-    data, seed, config = own.data, own.seed, own.refit_config()
-    require_intervals(own.fitted)
+    fitted, data, seed, config = own.fitted, own.data, own.seed, own.refit_config
+    require_intervals(fitted)
     if not own.use_instrument:
         raise DataError("this fit ignores its instruments. Calibrate one that uses them.")
-    fitted, change = own.fitted, changes_of(data)[0]
-    if t0 is not None:
-        first, last = (float(data.schema.check_treatment(t, 1)[0]) for t in (t0, t1))
-        change = Change(first, last, f"from {t0} to {t1}")
+    grid = grid_of(data.schema, data, asked)
     if data.schema.outcome.width > 1:
         raise DataError(f"outcome {data.schema.outcome.name!r} has three or more levels; calibrate one at a time.")
-    doses = _doses(data, change)
+    doses = np.concatenate([[grid.t0, grid.t1], _curve_doses(data)])
     averages, points = _answers(fitted, data, doses, data.treatment)
     values = averages.estimate.values
     truth = {EFFECT: np.asarray(values[1] - values[0]), POINTS: points.values, CURVE: values[2:]}
@@ -196,39 +183,40 @@ def calibrate(own: FitOnRows, t0: Any, t1: Any, *, repeats: int, level: float, e
 
     def items() -> Iterator[_Repeat]:
         for number in range(repeats):
-            rng = np.random.default_rng([seed, number])
-            one = (config, draw(rng), (seed + number + 1) % 2**32)
-            yield _Repeat(number, *one, doses, truth, data.treatment, level)
+            yield number, draw(np.random.default_rng([seed, number])), (seed + number + 1) % 2**32
 
-    done = {one.item.number: one.result for one in executor.map(_run, items())}
-    wanted = [done[number] for number in range(repeats)]
-    held = [one for one in wanted if one is not None]
+    task = partial(_run, config, doses, truth, data.treatment, level)
+    done = {one.item[0]: one.result for one in executor.map(task, items())}
+    held = [one for number in range(repeats) if (one := done[number]) is not None]
     if not held:
         raise BGMIVError("none of the data sets drawn from this fit could be fitted again.")
     n_robust = round(sum(one[ROBUST][0] for one in held))
     names = (EFFECT, USUAL, POINTS, CURVE) if n_robust else (EFFECT, POINTS, CURVE)
     ratios = {name: [one[name] for one in held] for name in names}
-    return Calibration(level, change.label, ratios, repeats - len(held), n_robust)
+    label = changes_of(data)[0].label if t0 is None else f"from {t0} to {t1}"
+    return Calibration(level, label, ratios, repeats - len(held), n_robust)
 
 
-def _run(item: _Repeat) -> Ratios | None:
-    """Fit one data set; None if that cannot be done."""
+def _run(
+    config: MethodConfig, doses: Floats, truth: dict[str, Floats], observed: NDArray[Any], level: float, item: _Repeat
+) -> Ratios | None:
+    """Fit one data set, and ask of it what is asked of all; None if that cannot be done."""
+    _, data, seed = item
     try:
-        fitted = item.config.fit(item.data, item.seed)
+        fitted = config.fit(data, seed)
     except BGMIVError:
         return None
-    own = FitRows(item.data, Rows(item.data.covariates, item.data.weights))
-    averages, points = _answers(fitted, item.data, item.doses, item.observed)
-    size = float(item.doses[1] - item.doses[0])
+    averages, points = _answers(fitted, data, doses, observed)
+    own, size = FitRows(data, Rows(data.covariates, data.weights)), float(doses[1] - doses[0])
     default, usual = (
-        effect_of(averages, (0, 1), size, fitted, item.level, own, method=method) for method in ("auto", "usual")
+        effect_of(averages, (0, 1), size, fitted, level, own, method=method) for method in ("auto", "usual")
     )
     curve = averages.estimate.map(lambda values: values[2:])
     return {
-        EFFECT: [_ratio(default, float(item.truth[EFFECT]))],
-        USUAL: [_ratio(usual, float(item.truth[EFFECT]))],
-        POINTS: _ratios(interval_of(points, item.level), item.truth[POINTS]).tolist(),
-        CURVE: [float(_ratios(interval_of(curve, item.level, band="uniform"), item.truth[CURVE]).max())],
+        EFFECT: [_ratio(default, float(truth[EFFECT]))],
+        USUAL: [_ratio(usual, float(truth[EFFECT]))],
+        POINTS: _ratios(interval_of(points, level), truth[POINTS]).tolist(),
+        CURVE: [float(_ratios(interval_of(curve, level, band="uniform"), truth[CURVE]).max())],
         ROBUST: [float(default.method == ANDERSON_RUBIN)],
     }
 
@@ -246,14 +234,12 @@ def _ratio(interval: Interval, truth: float) -> float:
     return 0.0 if any(low <= truth <= high for low, high in interval.stretches) else np.inf
 
 
-def _doses(data: IVData, change: Change) -> Floats:
-    """The two treatments compared, then those of the curve."""
+def _curve_doses(data: IVData) -> Floats:
+    """The treatments of the curve."""
     if data.schema.treatment.kind is BlockKind.continuous:
         ends = np.quantile(np.asarray(data.treatment, np.float64), [0.05, 0.95])
-        curve = np.linspace(ends[0], ends[1], _DOSES)
-    else:
-        curve = np.arange(float(max(2, data.schema.treatment.width)))
-    return np.concatenate([[change.t0, change.t1], curve])
+        return np.linspace(ends[0], ends[1], _DOSES)
+    return np.arange(float(max(2, data.schema.treatment.width)))
 
 
 def _answers(fitted: FittedMethod, data: IVData, doses: Floats, observed: NDArray[Any]) -> tuple[Average, Estimate]:
@@ -289,7 +275,7 @@ def _generator(fitted: FittedMethod, data: IVData) -> Callable[[np.random.Genera
     def draw(rng: np.random.Generator) -> IVData:
         signs = rng.choice([-1.0, 1.0], int(units.max()) + 1)[units]
         if discrete:
-            ranks = _flipped(_ranks(ends, observed.astype(np.intp), rng), signs)
+            ranks = _ranks(ends, observed.astype(np.intp), rng, signs)
             x = np.minimum(np.sum(ranks[:, None] > ends, axis=1), levels - 1).astype(np.float64)
         else:
             x = observed - left + signs * left
@@ -297,7 +283,7 @@ def _generator(fitted: FittedMethod, data: IVData) -> Callable[[np.random.Genera
             before, after = (np.clip(structural(each), 0.0, 1.0) for each in (observed, x))
             edges = np.column_stack([before, np.ones(n)])
             code = (np.asarray(data.outcome) < 0.5).astype(np.intp)
-            y = (_flipped(_ranks(edges, code, rng), signs) <= after).astype(np.float64)
+            y = (_ranks(edges, code, rng, signs) <= after).astype(np.float64)
         else:
             y = structural(x) + signs * errors
         return replace(data, treatment=x.astype(data.treatment.dtype), outcome=y.astype(data.outcome.dtype))
@@ -305,12 +291,9 @@ def _generator(fitted: FittedMethod, data: IVData) -> Callable[[np.random.Genera
     return draw
 
 
-def _ranks(ends: Floats, codes: NDArray[np.intp], rng: np.random.Generator) -> Floats:
-    """Uniform within what the cumulative probabilities `(n, K)` give to each row's code."""
+def _ranks(ends: Floats, codes: NDArray[np.intp], rng: np.random.Generator, signs: Floats) -> Floats:
+    """U uniform within what the cumulative probabilities `(n, K)` give to each row's code; 1 - U for a sign of -1."""
     rows = np.arange(len(codes))
     low = np.where(codes > 0, ends[rows, codes - 1], 0.0)
-    return np.asarray(low + rng.random(len(codes)) * (ends[rows, codes] - low), np.float64)
-
-
-def _flipped(ranks: Floats, signs: Floats) -> Floats:
+    ranks = low + rng.random(len(codes)) * (ends[rows, codes] - low)
     return np.where(signs > 0.0, ranks, 1.0 - ranks)

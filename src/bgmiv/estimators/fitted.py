@@ -79,8 +79,8 @@ class FittedSieve(FittedMethod):
         means = {kind: query.rows.shares[None] @ part for kind, part in parts.items()}
         middle = replace(self.function, covariates=cast(Any, lambda _: means))
         no_rows = np.zeros((1, 0))
-        found = middle.factors(Query(query.treatment, Rows(no_rows)), (no_rows, no_rows, no_rows, no_rows))
-        return tuple(source._replace(factors=source.factors[..., 0]) for source in found)
+        sources = middle.factors(Query(query.treatment, Rows(no_rows)), (no_rows, no_rows, no_rows, no_rows))
+        return tuple(source._replace(factors=source.factors[..., 0]) for source in sources)
 
 
 def chosen_preset(presets: Mapping[str, Callable[[], C]], name: str) -> C:

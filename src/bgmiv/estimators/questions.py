@@ -6,24 +6,24 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 import numpy as np
 
 from bgmiv._io import check_process
 from bgmiv.analysis import plots
 from bgmiv.analysis.analysis import Analysis, AnalysisArguments, AnalysisRequest
-from bgmiv.analysis.build import FitOnRows, build_analysis
+from bgmiv.analysis.build import FitOnRows
 from bgmiv.analysis.page import check_path, write_report
 from bgmiv.data.formula import FormulaReader
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import warn_user
 from bgmiv.data.query import Query, Rows, query_along, query_at, rows_of
 from bgmiv.data.table import ColumnReader, Table, is_table
-from bgmiv.diagnostics.checks import Diagnosis, diagnose
+from bgmiv.diagnostics.checks import Diagnosis
 from bgmiv.diagnostics.sensitivity import Sensitivity, sensitivity
 from bgmiv.diagnostics.verdict import Verdict, verdict_of
-from bgmiv.effects import DoseResponse, FitRows, Method, average_effect, contrast, estimate_at, interval_at, slope_query
+from bgmiv.effects import DoseResponse, Method, average_effect, contrast, estimate_at, interval_at, slope_query
 from bgmiv.effects import average as average_over
 from bgmiv.errors import ConfigError, DataError, NotFittedError, SupportWarning, WeakInstrumentWarning
 from bgmiv.estimators.arguments import checked_arguments, unknown_argument
@@ -36,10 +36,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["WEAK_NOTE", "QuestionsMixin", "WhichRows"]
+__all__ = ["WEAK_NOTE", "QuestionsMixin", "RandomState", "WhichRows"]
 
 WhichRows = Literal["all", "treated", "untreated"]
 """The rows of the fit that are averaged over: all, those that have the treatment t1, or those that have t0."""
+
+RandomState = int | np.random.Generator | np.random.SeedSequence | None
+"""Where the seed of a fit comes from."""
 
 WEAK_NOTE = "The instruments are too weak for this interval: it is too narrow."
 """Of intervals that do not allow for weak instruments."""
@@ -65,16 +68,15 @@ class QuestionsMixin:
 
     fitted_: FittedMethod
     data_: IVData | None
-    seed_: int
-    formula_: str
-    n_dropped_: int
-    fit_params_: dict[str, Any]
     reader_: ColumnReader | FormulaReader | None
+    sampling_: dict[str, str]
+    """Names of the columns of weights and clusters, where there are any: "weights", "groups", "second_groups"."""
+    random_state: RandomState = 0
+    """Without meaning where nothing is random."""
+    progress: bool | None = None
     saved_analysis_: Analysis | None
     """The analysis that a loaded model was saved with."""
     _on_rows: FitOnRows | None = None
-    _answers: dict[Any, Any]
-    """Diagnoses and analyses of this fit, by what was asked."""
 
     def _fitted(self) -> FittedMethod:
         """The fitted result."""
@@ -101,17 +103,9 @@ class QuestionsMixin:
             raise DataError(_NO_ROWS)
         return self._on_rows
 
-    def _fit_rows(self) -> Rows | None:
-        """The rows of the fit, if the estimator still has them."""
-        return None if self._on_rows is None else self._on_rows.rows
-
-    def _instrumented_rows(self) -> FitRows | None:
-        """The rows of the fit, if the estimator still has them and uses their instruments."""
-        return None if self._on_rows is None else self._on_rows.own
-
     def _weak(self) -> bool:
         """Whether the instruments of these rows are so weak that an average effect has a robust set."""
-        known = self.saved_analysis_ if self._on_rows is None else self._on_rows
+        known = self._on_rows or self.saved_analysis_
         return known is not None and known.weak
 
     def predict(self, treatment: Any, covariates: Any = None) -> np.ndarray:
@@ -128,6 +122,7 @@ class QuestionsMixin:
         """
         return self._of_rows(self._query_at(treatment, covariates), _first)
 
+    @checked_arguments
     def predict_interval(
         self, treatment: Any, covariates: Any = None, *, level: float = 0.95, band: Band = "pointwise"
     ) -> Interval:
@@ -135,6 +130,7 @@ class QuestionsMixin:
         query, discrete = self._query_at(treatment, covariates), self._fitted().schema.outcome.discrete
         return self._interval_of_rows(query, _first, level, probability=discrete, band=band)
 
+    @checked_arguments
     def effect(self, covariates: Any = None, *, t0: Any, t1: Any) -> np.ndarray:
         """g(t1, v) - g(t0, v) for every row: what setting the treatment to t1 instead of t0 would change.
 
@@ -144,6 +140,7 @@ class QuestionsMixin:
         """
         return self._of_rows(self._query_pair(t0, t1, covariates), contrast)
 
+    @checked_arguments
     def effect_interval(self, covariates: Any = None, *, t0: Any, t1: Any, level: float = 0.95) -> Interval:
         """`effect` with an interval at each row."""
         return self._interval_of_rows(self._query_pair(t0, t1, covariates), contrast, level)
@@ -166,9 +163,9 @@ class QuestionsMixin:
                 given, or this is a loaded model without rows.
         """
         query = self._query_average(t0, t1, covariates, sample_weight, rows)
-        found = average_over(self._fitted(), query)
-        self._warn_share(found.support_of(0, 1))
-        mean = contrast(found.estimate).values
+        averages = average_over(self._fitted(), query)
+        self._warn_share(averages.support_of(0, 1))
+        mean = contrast(averages.estimate).values
         return float(mean) if np.ndim(mean) == 0 else mean
 
     @checked_arguments
@@ -200,25 +197,28 @@ class QuestionsMixin:
             WeakInstrumentWarning: the robust set is wanted, and this is a loaded model without the rows of it.
         """
         query = self._query_average(t0, t1, covariates, sample_weight, rows)
-        own, fitted = self._instrumented_rows(), self._fitted()
+        own = None if self._on_rows is None else self._on_rows.instrumented
+        fitted = self._fitted()
         if own is None and method == "auto" and self._weak():
             warn_user(
                 "the instruments are too weak for this interval: it is too narrow, and a loaded model has no rows for "
                 "the robust set. Give them with attach_data(table).",
                 WeakInstrumentWarning,
             )
-        found = average_effect(fitted, query, level, own, method=method)
-        self._warn_share(float(found.in_support))
+        interval = average_effect(fitted, query, level, own, method=method)
+        self._warn_share(float(interval.in_support))
         # Where the robust set could have been given and was not, the usual interval is good enough.
         schema = fitted.schema
         judged = method == "auto" and own is not None and schema.treatment.width == schema.outcome.width == 1
-        return replace(found, note="") if judged else self._noted(found)
+        return replace(interval, note="") if judged else self._noted(interval)
 
+    @checked_arguments
     def marginal_effect(self, treatment: Any, covariates: Any = None, *, step: float) -> np.ndarray:
         """The slope of g in the treatment at each row, over a step in units of the treatment."""
         query = slope_query(self._fitted(), treatment, self._read(covariates), step)
         return self._of_rows(query, contrast) / step
 
+    @checked_arguments
     def marginal_effect_interval(
         self, treatment: Any, covariates: Any = None, *, step: float, level: float = 0.95
     ) -> Interval:
@@ -265,10 +265,10 @@ class QuestionsMixin:
         shown: dict[str, Any] = {"probability": fitted.schema.outcome.discrete, "labels": labels, "band": band}
         if not average:
             return self._noted(
-                interval_at(fitted, query, level, lambda found: found, axis=1, **shown), "treatment", "row"
+                interval_at(fitted, query, level, lambda estimate: estimate, axis=1, **shown), "treatment", "row"
             )
-        found = average_over(fitted, query, intervals=True)
-        return self._noted(interval_of(found.estimate, level, in_support=found.support, **shown), "treatment")
+        averages = average_over(fitted, query, intervals=True)
+        return self._noted(interval_of(averages.estimate, level, in_support=averages.support, **shown), "treatment")
 
     def in_support(self, treatment: Any, covariates: Any = None) -> np.ndarray:
         """Whether the data show such a treatment at such covariates, for each row; elsewhere g is extrapolated."""
@@ -301,15 +301,10 @@ class QuestionsMixin:
         others = {str(name): other._with_rows() for name, other in given.get("compare", {}).items()}
         asked = AnalysisRequest.of(**given)
         self._fitted()
-        saved = self.saved_analysis_
-        if self._on_rows is None and saved is not None and (not given or replace(asked, labels=()) == saved.request):
+        saved = None if self._on_rows else self.saved_analysis_
+        if saved is not None and (not given or replace(asked, labels=()) == saved.request):
             return saved
-        own, key = self._with_rows(), (asked, *others.values())
-        if key not in self._answers:
-            diagnosis = self.diagnose(no_instrument=asked.no_instrument, level=asked.level)
-            other = own.without_instrument if asked.no_instrument else None
-            self._answers[key] = build_analysis(asked, own, diagnosis, other, others)
-        return cast(Analysis, self._answers[key])
+        return self._with_rows().analysis(asked, others)
 
     @property
     def verdict_(self) -> Verdict:
@@ -341,25 +336,18 @@ class QuestionsMixin:
             >>> from bgmiv import TSLS
             >>> rng = np.random.default_rng(0)
             >>> w, u = rng.normal(size=(2, 500))
-            >>> found = TSLS().fit(2.0 * (w + u) - u, w + u, instruments=w).diagnose()
-            >>> found["effective-f"].severity
+            >>> diagnosis = TSLS().fit(2.0 * (w + u) - u, w + u, instruments=w).diagnose()
+            >>> diagnosis["effective-f"].severity
             'good'
         """
         if level is not None:
             check_level(level)
         self._fitted()
-        saved = self.saved_analysis_
-        if self._on_rows is None and saved is not None:
-            same_fits = no_instrument in (None, saved.request.no_instrument)
-            if same_fits and level in (None, saved.level):
-                return saved.diagnosis
-        own = self._with_rows()
-        key = ("diagnosis", no_instrument is None or bool(no_instrument), 0.95 if level is None else float(level))
-        if key not in self._answers:
-            other = own.without_instrument if key[1] else None
-            found = diagnose(own.data, own.rows, own.judged, no_instrument=other, level=key[2], seed=self.seed_)
-            self._answers[key] = found
-        return cast(Diagnosis, self._answers[key])
+        saved = None if self._on_rows else self.saved_analysis_
+        if saved and no_instrument in (None, saved.request.no_instrument) and level in (None, saved.level):
+            return saved.diagnosis
+        wanted = no_instrument is None or bool(no_instrument)
+        return self._with_rows().diagnosis(no_instrument=wanted, level=0.95 if level is None else float(level))
 
     def sensitivity(self, gamma: Any, *, level: float = 0.95) -> Sensitivity:
         """What is left of the effect if the instruments also act on the outcome directly.
@@ -377,8 +365,8 @@ class QuestionsMixin:
             >>> from bgmiv import TSLS
             >>> rng = np.random.default_rng(0)
             >>> w, u = rng.normal(size=(2, 500))
-            >>> found = TSLS().fit(2.0 * (w + u) - u, w + u, instruments=w).sensitivity(0.2)
-            >>> round(found.lower, 1), round(found.upper, 1)
+            >>> union = TSLS().fit(2.0 * (w + u) - u, w + u, instruments=w).sensitivity(0.2)
+            >>> round(union.lower, 1), round(union.upper, 1)
             (1.7, 2.3)
         """
         own = self._with_rows()
@@ -419,8 +407,8 @@ class QuestionsMixin:
             >>> rng = np.random.default_rng(0)
             >>> w, u = rng.normal(size=(2, 200))
             >>> model = TSLS().fit(2.0 * (w + u) - u, w + u, instruments=w)
-            >>> found = model.calibrate(repeats=20)
-            >>> 0.8 <= found.coverage["average effect"] <= 1.0
+            >>> calibration = model.calibrate(repeats=20)
+            >>> 0.8 <= calibration.coverage["average effect"] <= 1.0
             True
         """
         return calibrate(self._with_rows(), t0, t1, repeats=repeats, level=level, executor=executor or InProcess())
@@ -523,11 +511,11 @@ class QuestionsMixin:
     def _query_along(self, treatments: Any, covariates: Any, weights: Any = None) -> Query:
         return query_along(self._fitted().schema, treatments, self._rows(covariates, weights))
 
-    def _rows(self, covariates: Any, weights: Any, *, n_rows: int = 1) -> Rows:
+    def _rows(self, covariates: Any, weights: Any = None, *, n_rows: int = 1) -> Rows:
         """The rows asked about: those given, or those of the fit."""
-        schema, own = self._fitted().schema, self._fit_rows()
+        schema, own = self._fitted().schema, self._on_rows
         if covariates is None and schema.blocks and own is not None:
-            return rows_of(schema, own, weights=weights)
+            return rows_of(schema, own.rows, weights=weights)
         return rows_of(schema, self._read(covariates), n_rows=n_rows, weights=weights)
 
     def _of_rows(self, query: Query, change: Callable[[Estimate], Estimate]) -> np.ndarray:
@@ -540,16 +528,16 @@ class QuestionsMixin:
         self, query: Query, change: Callable[[Estimate], Estimate], level: float, **shown: Any
     ) -> Interval:
         """The same with an interval at each row."""
-        found = interval_at(self._fitted(), query, level, change, **shown)
-        self._warn_share(float(np.mean(found.in_support)))
-        return self._noted(found, "row")
+        interval = interval_at(self._fitted(), query, level, change, **shown)
+        self._warn_share(float(np.mean(interval.in_support)))
+        return self._noted(interval, "row")
 
-    def _noted(self, found: Interval, *axes: str) -> Interval:
+    def _noted(self, interval: Interval, *axes: str) -> Interval:
         """With the names of its axes, and a note where weak instruments make it too narrow."""
         outcome = self._fitted().schema.outcome
         levels = tuple(outcome.levels or ()) if outcome.width > 1 else ()
-        note = WEAK_NOTE if found.method != ANDERSON_RUBIN and self._weak() else ""
-        return replace(found, note=note, axes=(*axes, "level") if levels else axes, levels=levels)
+        note = WEAK_NOTE if interval.method != ANDERSON_RUBIN and self._weak() else ""
+        return replace(interval, note=note, axes=(*axes, "level") if levels else axes, levels=levels)
 
     def _warn_share(self, share: float) -> None:
         if share < _MIN_SUPPORT:

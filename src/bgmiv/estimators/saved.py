@@ -84,19 +84,19 @@ def saved_model(folder: Path, files: ModelFiles, classes: tuple[type, ...]) -> S
     Raises:
         ModelFileError: the folder holds no such model, or a damaged one.
     """
-    found: SavedModel = _codec(classes).decode(files.raw, files.arrays, SavedModel)
-    schema = found.fitted.schema
+    saved: SavedModel = _codec(classes).decode(files.raw, files.arrays, SavedModel)
+    schema = saved.fitted.schema
     _check_schema(schema, f"{folder}: the schema")
     try:
-        found.estimator._config()
+        saved.estimator._config()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            _ask(found.fitted, schema)
+            _ask(saved.fitted, schema)
     # Whatever JAX or NumPy say of parts that do not fit together: here it becomes an error of the file.
     except Exception as error:
         raise ModelFileError(f"{folder} holds a model whose parts do not fit together: {str(error)[:300]}") from error
-    reader_of(found)
-    return found
+    reader_of(saved)
+    return saved
 
 
 def reader_of(saved: SavedModel) -> ColumnReader | FormulaReader | None:
@@ -128,9 +128,9 @@ def _ask(fitted: FittedMethod, schema: Schema) -> None:
     values, width = np.asarray(fitted.at(query)), schema.outcome.width
     if values.shape != ((2, 3) if width == 1 else (2, 3, width)) or not np.isfinite(values).all():
         raise ModelFileError(f"its answer has shape {values.shape}, or is not finite")
-    for name, shape in [(source.name, source.factors.shape[1:]) for source in fitted.factors(query)]:
-        if shape != values.shape:
-            raise ModelFileError(f"its uncertainty '{name}' has shape {shape}")
+    for source in fitted.factors(query):
+        if source.factors.shape[1:] != values.shape:
+            raise ModelFileError(f"its uncertainty '{source.name}' has shape {source.factors.shape[1:]}")
     if np.shape(fitted.in_support(query)) != (2, 3):
         raise ModelFileError("its support has another shape than its answer")
 
@@ -149,77 +149,52 @@ def _codec(classes: tuple[type, ...]) -> Codec:
     return Codec(reachable(SavedModel, *_PLUGS, *parts, *classes), functions)
 
 
-def to_save(estimator: Any, seed: int) -> Any:
-    """The estimator's arguments without paths of this computer, which are of no use elsewhere, and with its seed."""
-    params = estimator.get_params()
-    if "checkpoint" in params:
-        params["checkpoint"] = None
-    if isinstance(params.get("random_state"), np.random.Generator | np.random.SeedSequence):
-        params["random_state"] = seed
-    return type(estimator)(**params)
-
-
-_ROLE_KINDS = (BlockKind.continuous, BlockKind.binary, BlockKind.categorical)
+def to_save(method: type, params: Mapping[str, Any], seed: int) -> Any:
+    """An estimator with these arguments and this seed, without paths of this computer, which nobody else has."""
+    kept = dict(params)
+    if "checkpoint" in kept:
+        kept["checkpoint"] = None
+    if isinstance(kept.get("random_state"), np.random.Generator | np.random.SeedSequence):
+        kept["random_state"] = seed
+    return method(**kept)
 
 
 def _check_schema(schema: Schema, where: str) -> None:
     """Refuse blocks that overlap or leave gaps, levels that are not unique, and kinds that contradict their parts."""
-    for role in ("outcome", "treatment"):
-        _check_role(getattr(schema, role), f"{where}.{role}")
-    _check_unique([block.name for block in schema.blocks], f"{where}.blocks: their names")
-    start = 0
-    for i, block in enumerate(schema.blocks):
-        if block.start != start:
-            raise ModelFileError(
-                f"{where}.blocks[{i}] begins at column {block.start} where {start} is the next: blocks overlap or "
-                "leave a gap."
-            )
-        _check_block(block, f"{where}.blocks[{i}]")
-        start = block.stop
+    fits = {"the outcome": _variable_fits(schema.outcome), "the treatment": _variable_fits(schema.treatment)}
+    fits["the list of blocks"] = _unique([block.name for block in schema.blocks])
+    starts = [0, *(block.stop for block in schema.blocks)]
+    for i, (block, start) in enumerate(zip(schema.blocks, starts, strict=False)):
+        fits[f"block {i}"] = block.start == start and _block_fits(block)
+    damaged = [name for name, holds in fits.items() if not holds]
+    if damaged:
+        raise ModelFileError(f"{where} is damaged: the parts of {damaged[0]} contradict one another.")
 
 
-def _check_role(variable: Variable, where: str) -> None:
-    if variable.kind not in _ROLE_KINDS:
-        raise ModelFileError(f"{where}.kind is '{variable.kind}', which only covariates can be.")
+def _variable_fits(variable: Variable) -> bool:
     levels = variable.levels
-    if levels is not None:
-        _check_unique(levels, f"{where}.levels")
-    fitting = {
-        BlockKind.continuous: levels is None,
-        BlockKind.binary: levels is None or len(levels) == 2,
-        BlockKind.categorical: levels is not None and len(levels) > 2,
-    }
-    if not fitting[variable.kind]:
-        count = "none" if levels is None else len(levels)
-        raise ModelFileError(f"{where} is {variable.kind} and has {count} levels.")
+    if levels is None:
+        return variable.kind in (BlockKind.continuous, BlockKind.binary)
+    kind = BlockKind.binary if len(levels) == 2 else BlockKind.categorical
+    return variable.kind is kind and len(levels) >= 2 and _unique(levels)
 
 
-def _check_block(block: CovariateBlock, where: str) -> None:
-    if block.width < 1:
-        raise ModelFileError(f"{where} has {block.width} columns; a block has one or more.")
-    if (block.levels is not None) != (block.kind is BlockKind.categorical):
-        raise ModelFileError(f"{where}: levels are for categorical blocks, and these have them; this is {block.kind}.")
-    if (block.shape is not None) != (block.kind is BlockKind.image):
-        raise ModelFileError(f"{where}: a shape is for images, and these have one; this is {block.kind}.")
-    if block.pixel_max not in (1.0, 255.0):
-        raise ModelFileError(f"{where}.pixel_max is {block.pixel_max}; a white pixel is 1 or 255.")
-    if block.levels is not None:
-        _check_unique(block.levels, f"{where}.levels")
-        if len(block.levels) != block.width or len(block.columns) != 1 or block.from_array:
-            raise ModelFileError(
-                f"{where} has {len(block.levels)} levels of {len(block.columns)} columns in {block.width} flat ones."
-            )
-        return
-    _check_unique(block.columns, f"{where}.columns")
-    if len(block.columns) != block.width:
-        raise ModelFileError(f"{where} has {len(block.columns)} names for {block.width} columns.")
-    if block.shape is not None and (len(block.shape) != 3 or min(block.shape) < 1 or prod(block.shape) != block.width):
-        raise ModelFileError(f"{where}.shape is {block.shape}, not the height, width and channels of {block.width}.")
+def _block_fits(block: CovariateBlock) -> bool:
+    levels, shape = block.levels, block.shape
+    names = block.columns if levels is None else levels
+    return (
+        len(names) == block.width >= 1
+        and _unique(names)
+        and (levels is not None) == (block.kind is BlockKind.categorical)
+        and (levels is None or (len(block.columns) == 1 and not block.from_array))
+        and (shape is not None) == (block.kind is BlockKind.image)
+        and (shape is None or (len(shape) == 3 and min(shape) >= 1 and prod(shape) == block.width))
+        and block.pixel_max in (1.0, 255.0)
+    )
 
 
-def _check_unique(names: Sequence[object], where: str) -> None:
-    if len(set(names)) < len(names):
-        raise ModelFileError(f"{where} are not unique.")
+def _unique(names: Sequence[object]) -> bool:
+    return len(set(names)) == len(names)
 
 
 def data_again(
@@ -241,9 +216,9 @@ def data_again(
         "outcome_kind": str(schema.outcome.kind.value),
     }
     if formula:
-        found, _ = from_formula(formula, table, missing="drop", **given)
-        return _recoded(found, schema)
-    found = from_frame(
+        rows, _ = from_formula(formula, table, missing="drop", **given)
+        return _recoded(rows, schema)
+    rows = from_frame(
         table,
         outcome=schema.outcome.name,
         treatment=schema.treatment.name,
@@ -257,7 +232,7 @@ def data_again(
         missing="drop",
         **given,
     )
-    return _recoded(found, schema)
+    return _recoded(rows, schema)
 
 
 def _recoded(data: IVData, schema: Schema) -> IVData:
