@@ -60,7 +60,7 @@ def check_writable(folder: Path, advice: str = _ADVICE) -> None:
         above = (folder.absolute(), *folder.absolute().parents)
         nearest = next(parent for parent in above if os.path.lexists(parent))
         if nearest.is_file():
-            raise StoreError(f"{nearest} is a file; name a folder")
+            raise StoreError(f"{nearest} is a file; name a folder. {advice}")
         with tempfile.TemporaryFile(dir=nearest) as file:
             file.write(bytes(_ROOM))
             file.flush()

@@ -353,13 +353,9 @@ def test_messages_name_the_line_of_the_file(tmp_path: Path) -> None:
 
 
 STEPS = {
-    "analysis": (
-        "bgmiv.estimators.questions.diagnose",
-        ValueError("singular"),
-        "the analysis of the fit failed: ValueError",
-    ),
+    "analysis": ("bgmiv.analysis.build.diagnose", ValueError("singular"), "the analysis of the fit failed: ValueError"),
     "report": ("bgmiv.analysis.page.write_whole", OSError(28, "No space left"), "page.html failed: OSError"),
-    "interrupt": ("bgmiv.estimators.questions.diagnose", KeyboardInterrupt(), "the analysis of the fit"),
+    "interrupt": ("bgmiv.analysis.build.diagnose", KeyboardInterrupt(), "the analysis of the fit"),
 }
 
 

@@ -122,5 +122,5 @@ def test_bad_local_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_an_unusable_cache_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("BGMIV_DATA_CACHE", str(tmp_path / "file"))
-    with pytest.raises(StoreError, match=r"file/mnist cannot be written: Not a directory.*BGMIV_DATA_CACHE"):
+    with pytest.raises(StoreError, match=r"file is a file; name a folder.*BGMIV_DATA_CACHE"):
         load_mnist()

@@ -47,7 +47,7 @@ def some_rows(
 
     Example:
         >>> some_rows(6, 3, np.random.default_rng(0), np.array([0, 0, 0, 1, 2, 2]))
-        array([0, 1, 2])
+        array([4, 5])
     """
     if n <= size:
         return np.arange(n)

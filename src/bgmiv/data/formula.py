@@ -27,8 +27,8 @@ from bgmiv.data.table import ColumnReader, Missing, Table, check_known, column_n
 from bgmiv.errors import DataError
 
 __all__ = [
-    "FormulaFile", "FormulaReader", "formula_columns", "formula_file", "formula_reader", "from_formula",
-    "split_formula",
+    "Factor", "FormulaFile", "FormulaReader", "Side", "Term", "formula_columns", "formula_file", "formula_reader",
+    "from_formula", "split_formula",
 ]  # fmt: skip
 
 _FORM = "Write it as 'outcome ~ covariates + [treatment ~ instruments]'"

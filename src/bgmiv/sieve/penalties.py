@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 __all__ = [
-    "Averaged", "BlockEvidence", "Evidence", "Moments", "Penalties", "Posterior", "Prior", "average_priors",
-    "choose_penalties", "penalised_solve", "priors_of", "ridges_of",
+    "Averaged", "BlockEvidence", "Cleared", "Evidence", "Moments", "Penalties", "Posterior", "Prior",
+    "average_priors", "choose_penalties", "penalised_solve", "priors_of", "ridges_of",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
