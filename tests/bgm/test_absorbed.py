@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bgmiv.bgm.estimator import BGMIV
+from bgmiv.bgm.config import BGMIVConfig
+from bgmiv.bgm.estimator import BGMIV, PRESETS
 from bgmiv.data.formula import from_formula
 from bgmiv.data.query import query_at
 from bgmiv.sieve.fit import Learned, SieveConfig, fit_sieve
@@ -27,8 +28,11 @@ def panel(curve: float) -> tuple[pd.DataFrame, np.ndarray]:
     return pd.DataFrame({"y": y, "x": x, "w": w, "firm": FIRM.astype(str)}), expected
 
 
-def test_a_fit_absorbs_the_levels_in_its_last_stage() -> None:
+def test_a_fit_absorbs_the_levels_in_its_last_stage(
+    small_preset: BGMIVConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table, _ = panel(0.0)
+    monkeypatch.setitem(PRESETS, "default", lambda: small_preset)
     model = BGMIV(networks=True, iterations=20, batch_size=32, random_state=0, progress=False)
     with warnings.catch_warnings():
         # Twenty steps are too few for networks.

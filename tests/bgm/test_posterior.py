@@ -261,7 +261,7 @@ def test_mixed_blocks_agree_with_integration_on_a_grid() -> None:
     model = eqx.tree_at(lambda m: m.covariates.decoder, drawn, decoder)
     v = data.covariates.astype(np.float32)
     result = quietly(model, v, CONFIG, KEY)
-    axis = np.linspace(-6.0, 6.0, 241, dtype=np.float32)
+    axis = np.linspace(-6.0, 6.0, 121, dtype=np.float32)
     grid = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
     height = np.asarray(
         jax.jit(jax.vmap(jax.vmap(covariate_log_posterior, (None, None, 0)), (None, 0, None)))(model, v, grid)

@@ -18,7 +18,7 @@ import pytest
 from bgmiv.bgm import fitted as result_module
 from bgmiv.bgm import latents as posterior
 from bgmiv.bgm.config import BGMIVConfig, LatentPosterior
-from bgmiv.bgm.estimator import BGMIV, PRESETS
+from bgmiv.bgm.estimator import BGMIV
 from bgmiv.bgm.fitted import FittedNetworks
 from bgmiv.bgm.latents import structural_means
 from bgmiv.data import IVData, Schema
@@ -45,10 +45,12 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[Any]:
 
 
 @pytest.fixture
-def model(small: BGMIVConfig, proxy_data: IVData, monkeypatch: pytest.MonkeyPatch) -> BGMIV:
-    monkeypatch.setitem(PRESETS, "default", lambda: small)
+def model(fitted: FittedNetworks, proxy_data: IVData) -> BGMIV:
+    """An estimator with the shared fit that nobody has asked yet."""
     model = BGMIV(random_state=4)
-    return model._fit(model._config(), proxy_data)
+    model._keep(replace(fitted), 4, None, "", 0, {})
+    model._attach(proxy_data)
+    return model
 
 
 QUESTIONS: dict[str, Callable[[BGMIV], Any]] = {

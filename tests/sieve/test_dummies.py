@@ -63,8 +63,8 @@ RARE = ("eight levels", "a level that occurs once", "nested", "a flag of one row
 @pytest.mark.parametrize(
     ("pattern", "sampled"),
     [
-        *((pattern, sampled) for pattern in PATTERNS for sampled in ("plain", "binary treatment")),
-        *((pattern, "groups") for pattern in RARE),
+        *((pattern, "plain") for pattern in PATTERNS),
+        *((pattern, sampled) for pattern in RARE for sampled in ("binary treatment", "groups")),
     ],
 )
 def test_any_pattern_of_indicators_is_fitted(pattern: str, sampled: str) -> None:

@@ -35,26 +35,8 @@ __all__ = [
     "register",
 ]
 
-_ENTRIES = (
-    DesignEntry("demand", "Demand design", DemandDesign, unit=1e4),
-    DesignEntry("vector-proxy", "High-dimensional vector proxy", VectorProxyDesign, unit=1e4),
-    DesignEntry("mnist", "MNIST images", MnistDesign, unit=1e4),
-    DesignEntry("mnist-hd", "MNIST images with nuisance covariates", MnistHDDesign, unit=1e4),
-    DesignEntry("demand-confounded", "Demand design, strongly confounded", DemandConfoundedDesign, unit=1e4),
-    *(
-        DesignEntry(f"noisy-{shape}", f"Ten covariates with noise: {shape}", partial(NoisyDesign, shape), unit=None)
-        for shape in SHAPES
-    ),
-    DesignEntry("noisy-demand", "Demand with noise", NoisyDemandDesign, unit=None),
-    DesignEntry("noisy-vector", "Vector proxy with noise", partial(NoisyDemandDesign, proxy="vector"), unit=None),
-    DesignEntry("noisy-mnist", "MNIST images with noise", partial(NoisyDemandDesign, proxy="image"), unit=None),
-)
-
-DESIGNS: dict[str, DesignEntry] = {entry.name: entry for entry in _ENTRIES}
+DESIGNS: dict[str, DesignEntry] = {}
 """The registered designs by name, in the order of reports."""
-
-_MODULES = "BGMIV_DESIGNS"
-
 
 def register(*entries: DesignEntry) -> None:
     """Add designs of a module of your own.
@@ -70,6 +52,22 @@ def register(*entries: DesignEntry) -> None:
     DESIGNS.update({entry.name: entry for entry in entries})
 
 
+register(
+    DesignEntry("demand", "Demand design", DemandDesign, unit=1e4),
+    DesignEntry("vector-proxy", "High-dimensional vector proxy", VectorProxyDesign, unit=1e4),
+    DesignEntry("mnist", "MNIST images", MnistDesign, unit=1e4),
+    DesignEntry("mnist-hd", "MNIST images with nuisance covariates", MnistHDDesign, unit=1e4),
+    DesignEntry("demand-confounded", "Demand design, strongly confounded", DemandConfoundedDesign, unit=1e4),
+    *(
+        DesignEntry(f"noisy-{shape}", f"Ten covariates with noise: {shape}", partial(NoisyDesign, shape), unit=None)
+        for shape in SHAPES
+    ),
+    DesignEntry("noisy-demand", "Demand with noise", NoisyDemandDesign, unit=None),
+    DesignEntry("noisy-vector", "Vector proxy with noise", partial(NoisyDemandDesign, proxy="vector"), unit=None),
+    DesignEntry("noisy-mnist", "MNIST images with noise", partial(NoisyDemandDesign, proxy="image"), unit=None),
+)
+
+
 def find_design(name: str) -> DesignEntry:
     """The entry of a design, also with settings: `"noisy-concave:r2=0.1,errors=heavy-tailed"`.
 
@@ -82,7 +80,7 @@ def find_design(name: str) -> DesignEntry:
     """
     known, _, settings = name.partition(":")
     if known not in DESIGNS:
-        for module in filter(None, os.environ.get(_MODULES, "").split(",")):
+        for module in filter(None, os.environ.get("BGMIV_DESIGNS", "").split(",")):
             import_module(module)
     if known not in DESIGNS:
         raise ConfigError(f"no design is called {known!r}; the known designs are: {', '.join(DESIGNS)}")
