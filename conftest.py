@@ -80,7 +80,14 @@ def optimised_programs(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 # Files that take more than ten seconds.
-_LONGEST = ("test_robustness.py", "test_tutorials.py", "test_network_check.py", "test_estimators.py")
+_LONGEST = (
+    "test_robustness.py",
+    "test_tutorials.py",
+    "test_estimators.py",
+    "test_estimator.py",
+    "test_posterior.py",
+    "test_network_check.py",
+)
 
 # Folders whose tests fit nothing, or next to nothing.
 _QUICK = ("data", "likelihood", "nn", "persist", "preprocess", "designs")

@@ -59,8 +59,8 @@ def test_early_stopping_fills_the_bar_and_an_error_does_not(capfd: pytest.Captur
     err = capfd.readouterr().err
     assert "100%" in err
     assert "stopped early" in err
-    with pytest.raises(ValueError):
-        _ended(ValueError())
+    with pytest.raises(ValueError, match="no good"):
+        _ended(ValueError("no good"))
     err = capfd.readouterr().err
     assert "70%" in err
     assert "stopped early" not in err

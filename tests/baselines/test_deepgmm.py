@@ -123,7 +123,7 @@ def test_without_held_out_rows_the_last_round_is_taken(confounded: IVData) -> No
 
 
 def test_a_game_that_diverges_is_an_error(confounded: IVData) -> None:
-    with pytest.raises(DivergedError):
+    with pytest.raises(DivergedError, match="training diverged in phase"):
         replace(TINY, game=replace(TINY.game, learning_rate=1e30)).fit(confounded, 0)
 
 

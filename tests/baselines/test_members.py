@@ -96,7 +96,7 @@ def test_with_a_wide_block_nothing_is_held_out_unless_asked() -> None:
 
 def test_members_that_diverge_are_left_out_unless_all_do(data: IVData) -> None:
     assert Means(diverged=3).fit(data, 1).n_members == 1
-    with pytest.raises(DivergedError):
+    with pytest.raises(DivergedError, match="'training' by step 1"):
         Means(diverged=4).fit(data, 1)
 
 

@@ -104,7 +104,7 @@ def test_an_interrupted_fit_is_no_row(monkeypatch: pytest.MonkeyPatch, interrupt
 
 
 def test_unknown_names_are_errors_not_rows() -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="unknown method 'ols'"):
         run_one(RunSpec("demand", 200, 0.5, "ols", "default", 0))
 
 

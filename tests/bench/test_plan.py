@@ -65,8 +65,11 @@ def test_a_run_is_its_specification_and_the_algorithm_versions(monkeypatch: pyte
     later = identify(spec)
     assert later == replace(key, method_version=7, design_version=3)
     assert later.run_id != key.run_id
-    for unknown in (replace(spec, method="ols"), replace(spec, design="airline")):
-        with pytest.raises(ConfigError):
+    for unknown, words in (
+        (replace(spec, method="ols"), "unknown method 'ols'"),
+        (replace(spec, design="airline"), "no design is called 'airline'"),
+    ):
+        with pytest.raises(ConfigError, match=words):
             identify(unknown)
 
 

@@ -28,9 +28,7 @@ def panel(curve: float) -> tuple[pd.DataFrame, np.ndarray]:
     return pd.DataFrame({"y": y, "x": x, "w": w, "firm": FIRM.astype(str)}), expected
 
 
-def test_a_fit_absorbs_the_levels_in_its_last_stage(
-    small_preset: BGMIVConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fit_absorbs_the_levels_in_its_last_stage(small_preset: BGMIVConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     table, _ = panel(0.0)
     monkeypatch.setitem(PRESETS, "default", lambda: small_preset)
     model = BGMIV(networks=True, iterations=20, batch_size=32, random_state=0, progress=False)

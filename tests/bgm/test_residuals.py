@@ -87,7 +87,7 @@ class TestChoice:
 
 @pytest.fixture(scope="module")
 def small_fit(small_preset: BGMIVConfig) -> BGMIVConfig:
-    return replace(small_preset, initial=replace(small_preset.initial, iterations=300, chunk=100))
+    return replace(small_preset, initial=replace(small_preset.initial, iterations=150, chunk=50))
 
 
 @pytest.mark.filterwarnings("ignore::bgmiv.errors.FitWarning")

@@ -159,6 +159,10 @@ def test_tiny_units_warn_by_name():
 def test_settings():
     assert RoleScaling() == RoleScaling()
     assert hash(RoleScaling()) == hash(RoleScaling())
-    for wrong in (lambda: FixedAffine(0.0, 0.0), lambda: FixedAffine(np.nan, 1.0), lambda: Standardise(0.0)):
-        with pytest.raises(ConfigError):
+    for wrong, words in (
+        (lambda: FixedAffine(0.0, 0.0), "a positive scale, got 0.0, 0.0"),
+        (lambda: FixedAffine(np.nan, 1.0), "a finite shift and a positive scale, got nan, 1.0"),
+        (lambda: Standardise(0.0), "min_std must be positive and finite, got 0.0"),
+    ):
+        with pytest.raises(ConfigError, match=words):
             wrong()

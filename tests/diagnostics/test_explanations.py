@@ -109,7 +109,7 @@ def test_a_diagnosis_is_a_table_and_text() -> None:
     html = found._repr_html_()
     assert html.count("<tr>") == 5
     assert "&#x27;high&#x27;" in html
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="verdict"):
         _ = found["verdict"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -70,7 +71,7 @@ class Toy(IVEstimator):
 def test_fit_returns_itself_and_takes_roles_by_name() -> None:
     toy = Toy(random_state=3)
     assert toy.fit(Y, X, instruments=W) is toy
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="fit takes outcome and treatment by position"):
         toy.fit(Y, X, W)  # type: ignore[misc]
     np.testing.assert_array_equal(toy.fitted_.data.outcome, Y)
     np.testing.assert_array_equal(toy.predict(X), X)
@@ -96,7 +97,7 @@ def test_clone_is_unfitted_with_the_same_parameters() -> None:
     copy = clone(toy)
     assert type(copy) is Toy
     assert copy.get_params() == toy.get_params()
-    with pytest.raises(NotFittedError):
+    with pytest.raises(NotFittedError, match="Toy is not fitted yet"):
         copy.predict(X)
 
 
@@ -117,9 +118,9 @@ def test_constructing_checks_nothing_and_a_failed_fit_leaves_nothing_behind() ->
     with pytest.raises(ConfigError, match="depth"):
         Toy(depth=0).fit(Y, X, instruments=W)
     toy = Toy()
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, match="treatment has 3 rows but outcome has 4"):
         toy.fit(Y, X[:3], instruments=W)
-    with pytest.raises(NotFittedError):
+    with pytest.raises(NotFittedError, match="Toy is not fitted yet"):
         toy.predict(X)
 
 
@@ -180,7 +181,7 @@ def test_a_poor_fit_is_a_warning_to_the_caller(monkeypatch: pytest.MonkeyPatch, 
         with warnings.catch_warnings():
             warnings.simplefilter("error", FitWarning)
             again = Toy()
-            with pytest.raises(FitWarning):
+            with pytest.raises(FitWarning, match=re.escape(judge(evidence).sentence)):
                 again.fit(Y, X, instruments=W)
         np.testing.assert_array_equal(again.predict(X), toy.predict(X))
 

@@ -15,6 +15,7 @@ import pytest
 
 import bgmiv
 from bgmiv import NPIV, TSLS, Interval, effects
+from bgmiv.bgm.config import PRESETS, BGMIVConfig
 from bgmiv.data import query
 from bgmiv.data.query import Encoded
 from bgmiv.errors import ConfigError, DataError, FitWarning, SupportWarning, WeakInstrumentWarning
@@ -400,7 +401,10 @@ def test_rows_by_treatment_that_there_are_not(tsls: TSLS, tmp_path: Any) -> None
 
 
 @pytest.mark.parametrize("kind", ["number", "levels of the treatment", "levels of the outcome"])
-def test_weak_instruments_are_told_once_and_by_every_interval(kind: str) -> None:
+def test_weak_instruments_are_told_once_and_by_every_interval(
+    kind: str, small: BGMIVConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PRESETS, "default", lambda: small)
     rng = np.random.default_rng(1)
     w, w2, v, u = rng.normal(size=(4, 300))
     x, y = 0.1 * (w + w2) + u, u + v + rng.normal(size=300)
@@ -409,7 +413,7 @@ def test_weak_instruments_are_told_once_and_by_every_interval(kind: str) -> None
         third[np.digitize(x, [-0.5, 0.5])] if kind == "levels of the treatment" else x,
         third[np.digitize(y, [-1.0, 1.0])] if kind == "levels of the outcome" else y,
     )
-    method: Any = TSLS() if kind != "levels of the outcome" else bgmiv.BGMIV(preset="paper", iterations=0, epochs=0)
+    method: Any = TSLS() if kind != "levels of the outcome" else bgmiv.BGMIV(iterations=0, epochs=0)
     with pytest.warns(WeakInstrumentWarning, match="too weak for usual intervals") as caught:
         model = method.fit(y, x, instruments=np.column_stack([w, w2]), covariates={"v": v})
     assert sum(one.category is WeakInstrumentWarning for one in caught) == 1

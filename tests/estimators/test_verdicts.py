@@ -102,10 +102,16 @@ def test_a_last_stage_is_checked_by_coefficients_that_have_not_seen_the_row() ->
     assert abs(again.values - found.values).max() > 0.01
 
 
-@pytest.mark.filterwarnings("ignore::bgmiv.errors.FitWarning")
 @pytest.mark.usefixtures("small_default")
-def test_the_no_instrument_version_is_the_same_method() -> None:
+def test_with_networks_what_is_known_is_said_and_the_no_instrument_version_is_the_same_method(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
     model = BGMIV(networks=True, random_state=0).fit(Y, X, **ROWS)
+    known = model.fitted_.evidence
+    assert known is not None
+    assert (known.moment_risk, known.linear_explained is None) == (None, False)
+    assert not [warning for warning in recwarn if issubclass(warning.category, FitWarning)]
+    assert model.verdict_.evidence.moment_risk is not None
     other = model._with_rows().without_instrument
     assert other is not None
     assert other.n_members == model.fitted_.n_members == 5
@@ -147,14 +153,3 @@ def test_a_level_that_no_other_row_has_is_compared_within() -> None:
     np.testing.assert_allclose(moved[:5], Y[:5].mean(), rtol=1e-6)
     np.testing.assert_array_equal(moved[5:], 0.0)
     np.testing.assert_array_equal(compared_within(data, np.arange(4, N), rows, np.zeros(20)), 0.0)
-
-
-def test_fit_warns_of_what_it_knows_and_not_of_what_was_not_measured(
-    small_default: None, recwarn: pytest.WarningsRecorder
-) -> None:
-    model = BGMIV(networks=True, random_state=0).fit(Y, X, **ROWS)
-    known = model.fitted_.evidence
-    assert known is not None
-    assert (known.moment_risk, known.linear_explained is None) == (None, False)
-    assert not [warning for warning in recwarn if issubclass(warning.category, FitWarning)]
-    assert model.verdict_.evidence.moment_risk is not None

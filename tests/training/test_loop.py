@@ -163,7 +163,7 @@ def test_one_diverging_member_does_not_stop_the_others() -> None:
     z, t = start(2)
     (_, steps), _ = run_phase(program, (z, t.at[0].set(20)), rows(0), keys)
     np.testing.assert_array_equal(steps, [43, 23])
-    with pytest.raises(DivergedError):
+    with pytest.raises(DivergedError, match="'walk' by step"):
         run_phase(program, (z, t + 20), rows(0), keys)
 
 

@@ -68,7 +68,7 @@ class FittedNetworks(FittedBGMIV):
     Example:
         >>> from bgmiv import BGMIV
         >>> w, v, u = np.random.default_rng(0).normal(size=(3, 400))
-        >>> model = BGMIV(networks=True, iterations=500, members=2, random_state=0)
+        >>> model = BGMIV(networks=True, iterations=50, members=2, random_state=0)
         >>> model = model.fit(v - u + w, w + v + u, instruments=w, covariates=v)
         >>> len(model.fitted_.members), model.fitted_.interval_kind != ""
         (2, True)

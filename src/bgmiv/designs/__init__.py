@@ -38,6 +38,7 @@ __all__ = [
 DESIGNS: dict[str, DesignEntry] = {}
 """The registered designs by name, in the order of reports."""
 
+
 def register(*entries: DesignEntry) -> None:
     """Add designs of a module of your own.
 
