@@ -25,8 +25,7 @@ from sklearn.model_selection import cross_val_predict
 
 from bgmiv._io import write_whole
 from bgmiv.data.ivdata import IVData
-from bgmiv.designs import make_design
-from bgmiv.designs.demand import draw_demand
+from bgmiv.designs import DemandDesign, make_design
 from bgmiv.registry import make_config
 
 ROWS = Path(__file__).with_suffix(".jsonl")
@@ -78,7 +77,7 @@ def demand(name: str) -> Callable[[int, int], Sample]:
     """A design of the paper: the season moves price and demand, the group demand alone."""
 
     def sample(n: int, seed: int) -> Sample:
-        covariates = draw_demand(n, seed).covariates
+        covariates = DemandDesign().draw(n, seed).covariates
         parts = {"shared": covariates["time"][:, None], "outcome-only": covariates["group"][:, None]}
         return Sample(make_design(name).sample(n, 0.5, seed), parts)
 

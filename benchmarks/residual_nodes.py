@@ -88,7 +88,14 @@ def sample(case: Case, seed: int, rho: float = 0.5) -> IVData:
     price = 25.0 + (cost + 3.0) * season(time) + case.scale * shock
     outcome = structural(case.response, price, time, group) + base.confounded(shock, noise, rho)
     known, kinds = {"time": time, "group": group}, {"time": "continuous", "group": "continuous"}
-    return base.as_data({"demand": outcome}, {"price": price}, {"cost": cost}, known, kinds)
+    return IVData.from_arrays(
+        {"demand": outcome},
+        {"price": price},
+        instruments={"cost": cost},
+        covariates=known,
+        blocks=kinds,
+        treatment_kind="continuous",
+    )
 
 
 def error(fitted: FittedNetworks, case: Case) -> float:

@@ -295,7 +295,8 @@ def _agmm_units(design: AdversarialGMMDesign) -> tuple[float, float]:
 
 def _as_data(outcome: np.ndarray, treatment: np.ndarray, instruments: np.ndarray) -> IVData:
     names = [f"instrument_{i}" for i in range(1, instruments.shape[1] + 1)]
-    return base.as_data(outcome, treatment, dict(zip(names, instruments.T, strict=True)))
+    columns = dict(zip(names, instruments.T, strict=True))
+    return IVData.from_arrays(outcome, treatment, instruments=columns, treatment_kind="continuous")
 
 
 register(

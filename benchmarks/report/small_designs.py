@@ -158,7 +158,8 @@ class LowDimDesign(base.CheckedSettings):
         treatment = self.strength * first + (1.0 - self.strength) * confounder + _SMALL * treatment_noise
         disturbance = self.confounding * base.confounded(confounder, shock, rho)
         outcome = self.structural(treatment) + disturbance + _SMALL * outcome_noise
-        return base.as_data(outcome, treatment, {"instrument_1": first, "instrument_2": second})
+        instruments = {"instrument_1": first, "instrument_2": second}
+        return IVData.from_arrays(outcome, treatment, instruments=instruments, treatment_kind="continuous")
 
     def treatment_range(self, coverage: float) -> float:
         """The b for which the treatment lies in [−b, b] with probability `coverage`.
@@ -381,8 +382,15 @@ class BinaryOutcomeDesign(base.CheckedSettings):
         treatment = self.strength * instrument + covariate / 2.0 + shock
         probability = self.structural(treatment, covariate) + rho * self.reach * (2.0 * ndtr(shock) - 1.0)
         outcome = base.stream(seed, _BINARY_OUTCOME + _NOISE).uniform(size=n) < probability
-        covariates, kinds = {"covariate": covariate}, {"covariate": "continuous"}
-        return base.as_data(outcome, treatment, {"instrument": instrument}, covariates, kinds, outcome_kind="binary")
+        return IVData.from_arrays(
+            outcome,
+            treatment,
+            instruments={"instrument": instrument},
+            covariates={"covariate": covariate},
+            blocks={"covariate": "continuous"},
+            treatment_kind="continuous",
+            outcome_kind="binary",
+        )
 
     def grid(self) -> base.StructuralGrid:
         """40 treatments × 70 covariates from -2.2 to 2.2.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bgmiv.designs import DemandConfoundedDesign, DemandDesign, VectorProxyDesign
-from bgmiv.designs.demand import demand, demand_grid, draw_demand, price_support, season
+from bgmiv.designs.demand import demand, demand_grid, price_support, season
 
 
 def test_season_and_demand_by_hand() -> None:
@@ -16,7 +16,7 @@ def test_season_and_demand_by_hand() -> None:
 
 
 def test_equations_hold_row_by_row() -> None:
-    draw, data = draw_demand(500, seed=2), DemandDesign().sample(500, rho=1.0, seed=2)
+    draw, data = DemandDesign().draw(500, seed=2), DemandDesign().sample(500, rho=1.0, seed=2)
     time, group, cost = draw.covariates["time"], draw.covariates["group"], draw.instruments["cost"]
     np.testing.assert_allclose(draw.treatment, 25 + (cost + 3) * season(time) + draw.shock, rtol=1e-14)
     # With rho = 1 the disturbance is the price shock itself.
@@ -25,7 +25,7 @@ def test_equations_hold_row_by_row() -> None:
 
 
 def test_distributions() -> None:
-    draw, data = draw_demand(70_000, seed=0), DemandDesign().sample(70_000, 0.6, 0)
+    draw, data = DemandDesign().draw(70_000, seed=0), DemandDesign().sample(70_000, 0.6, 0)
     time, group, cost = draw.covariates["time"], draw.covariates["group"], draw.instruments["cost"]
     values, counts = np.unique(group, return_counts=True)
     np.testing.assert_array_equal(values, np.arange(1, 8))
@@ -39,7 +39,7 @@ def test_distributions() -> None:
 
 
 def test_support_covers_99_percent_of_prices_at_every_season() -> None:
-    draw = draw_demand(200_000, 1)
+    draw = DemandDesign().draw(200_000, 1)
     time = draw.covariates["time"]
     low, high = price_support(time)
     inside = (low <= draw.treatment) & (draw.treatment <= high)
@@ -77,7 +77,7 @@ def test_noise_around_prototypes_is_fresh_in_samples_and_on_the_grid_even_when_t
     design = VectorProxyDesign(vector_dim=64, feature_seed=3)
     prototypes = design.prototypes()
     grid_noise = design.grid().covariates["proxy"] - prototypes[demand_grid()[2].astype(int) - 1]
-    group = draw_demand(2800, seed=3).covariates["group"].astype(int)
+    group = DemandDesign().draw(2800, seed=3).covariates["group"].astype(int)
     train_noise = design.sample(2800, 0.5, seed=3).covariates[:, 1:] - prototypes[group - 1]
     for noise in (grid_noise, train_noise):
         assert noise.std() == pytest.approx(0.5, rel=0.02)

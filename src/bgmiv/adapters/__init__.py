@@ -8,11 +8,12 @@ from typing import Any
 
 import narwhals as nw
 import numpy as np
+from numpy.typing import NDArray
 
 from bgmiv.data.table import is_table, read_columns
 from bgmiv.errors import ConfigError, DataError
 
-__all__ = ["fitted_copy", "given", "matrix_columns", "named_columns", "one_column", "unfitted_copy"]
+__all__ = ["fitted_copy", "given", "matrix_columns", "named_columns", "one_column", "spaced_rows", "unfitted_copy"]
 
 
 def named_columns(values: Any, argument: str, prefix: str) -> dict[str, Any]:
@@ -78,6 +79,11 @@ def fitted_copy(estimator: Any, blocks: Mapping[str, Any] | None, roles: Mapping
         if role not in ("instruments", "covariates"):
             (names[role],) = names[role]
     return unfitted_copy(estimator).fit_table(data, blocks=blocks, **names)
+
+
+def spaced_rows(n_rows: int, max_rows: int) -> NDArray[np.int64]:
+    """The positions of at most `max_rows` rows, evenly spaced from the first to the last."""
+    return np.linspace(0, n_rows - 1, min(n_rows, max_rows)).astype(np.int64)
 
 
 def given(**columns: Any) -> dict[str, dict[str, Any]]:

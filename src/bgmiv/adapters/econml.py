@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.adapters import fitted_copy, given, matrix_columns, one_column
+from bgmiv.adapters import fitted_copy, given, matrix_columns, one_column, spaced_rows
 from bgmiv.errors import ConfigError, DataError, NotFittedError
 from bgmiv.estimators.arguments import checked_arguments
 
@@ -42,13 +42,16 @@ class EconMLEstimator:
         features, controls = matrix_columns(X, "X"), matrix_columns(W, "W")
         if shared := [name for name in features if name in controls]:
             raise DataError(f"both X and W have a column {shared[0]!r}. Pass it in one of them.")
-        roles = {"covariates": features | controls, "instruments": matrix_columns(Z, "Z")}
-        roles |= {"outcome": {"Y": one_column(Y, "Y")}, "treatment": {"T": one_column(T, "T")}}
-        roles |= given(sample_weight=sample_weight, clusters=clusters)
+        roles = {
+            "covariates": features | controls,
+            "instruments": matrix_columns(Z, "Z"),
+            "outcome": {"Y": one_column(Y, "Y")},
+            "treatment": {"T": one_column(T, "T")},
+            **given(sample_weight=sample_weight, clusters=clusters),
+        }
         self.estimator_ = fitted_copy(self.estimator, self.blocks, roles)
         self._features, self._as_matrix = tuple(features), np.ndim(Y) == 2
-        n, most = len(T), _MAX_CONTROLS if features else _MAX_CONTROLS_WITHOUT_X
-        picked = np.unique(np.linspace(0, n - 1, min(n, most)).astype(np.int64))
+        picked = spaced_rows(len(T), _MAX_CONTROLS if features else _MAX_CONTROLS_WITHOUT_X)
         self._controls = {name: np.asarray(values)[picked] for name, values in controls.items()}
         self._n_controls = len(picked) if controls else 1
         return self
@@ -66,10 +69,9 @@ class EconMLEstimator:
             return self._shaped(lower), self._shaped(upper)
         each = []
         for start in range(0, len(asked["t0"]), k):
-            rows = slice(start, start + k)
-            part = {name: asked[name][rows] for name in ("t0", "t1")}
-            part["covariates"] = {name: values[rows] for name, values in asked["covariates"].items()}
-            each.append([*model.ate_interval(**part, level=1.0 - alpha, method="usual")])
+            covariates = {name: values[start : start + k] for name, values in asked["covariates"].items()}
+            t0, t1 = asked["t0"][start], asked["t1"][start]
+            each.append([*model.ate_interval(covariates, t0=t0, t1=t1, level=1.0 - alpha, method="usual")])
         lower, upper = zip(*each, strict=True)
         return self._shaped(np.stack(lower)), self._shaped(np.stack(upper))
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.adapters import fitted_copy, given, named_columns, one_column
+from bgmiv.adapters import fitted_copy, given, named_columns, one_column, spaced_rows
 from bgmiv.data.blocks import level_codes
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import finite_columns
@@ -137,12 +137,12 @@ class IVRegressor(*_BASES):  # type: ignore[misc]
         else:
             outcome = finite_columns([column])[:, 0].astype(np.float64)
         data = IVData(outcome, x, v, w, seen.schema)
-        rows = np.unique(np.linspace(0, data.n_rows - 1, min(data.n_rows, _MAX_SCORED)).astype(int))
+        rows = spaced_rows(data.n_rows, _MAX_SCORED)
         conditions = conditions_of(data.take(rows))
         errors = variable.columns(data.outcome[rows]) - self.predict(X)[rows].reshape(len(rows), -1)
         risk = sum(moment_risk(error, conditions) for error in errors.T)
         variance = float(np.var(variable.columns(seen.outcome), axis=0, dtype=np.float64).sum())
-        return -float(risk) / max(variance, np.finfo(float).tiny)
+        return -float(risk) / variance
 
     def __sklearn_tags__(self) -> Any:
         """What scikit-learn may ask of it: a regressor that needs `y` and also takes strings."""

@@ -92,8 +92,7 @@ def functional_errors(fitted: FittedMethod, grid: StructuralGrid) -> dict[str, f
     """Estimate minus truth of the grid's functionals, by name."""
     errors = {}
     for name, one in grid.functionals.items():
-        t0, t1 = (np.broadcast_to(np.asarray(t, np.float64), grid.treatment.shape) for t in (one.t0, one.t1))
-        change = predict(fitted, t1, grid.covariates) - predict(fitted, t0, grid.covariates)
+        change = predict(fitted, one.t1, grid.covariates) - predict(fitted, one.t0, grid.covariates)
         errors[name] = float(np.mean(change) / one.scale - one.truth)
     return errors
 
@@ -176,11 +175,6 @@ def failed_row(key: RunKey, error: str, attempts: int = 1) -> Row:
         status="failed",
         error=error,
         attempts=attempts,
-        structural_mse=None,
-        structural_mse_in_support=None,
-        structural_mse_outside=None,
-        seconds=0.0,
-        cpu_seconds=0.0,
         # A fit without JAX has no programs to keep.
         compilation_cache=jax is not None and jax.config.values.get("jax_compilation_cache_dir") is not None,
         versions={"python": platform.python_version()} | versions(*_LIBRARIES),

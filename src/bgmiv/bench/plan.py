@@ -198,17 +198,19 @@ class Plan:
         """
         if repeats is not None and repeats < 1:
             raise ConfigError(f"repeats is {repeats}; choose 1 or more")
-        chosen = {"n": n, "rho": rho, "methods": methods, "presets": presets}
+        lists: dict[str, Any] = {"n": n, "rho": rho, "methods": methods, "presets": presets}
+        chosen = {name: wanted for name, wanted in lists.items() if wanted is not None}
         for name, wanted in chosen.items():
-            planned = {value for sweep in self.sweeps for value in getattr(sweep, name)}
-            for value in wanted or ():
+            planned = sorted({value for sweep in self.sweeps for value in getattr(sweep, name)})
+            for value in wanted:
                 if value not in planned:
-                    listed = ", ".join(str(value) for value in sorted(planned))
-                    raise ConfigError(f"the plan {self.name!r} has no {name} {value}; it has {listed}")
+                    raise ConfigError(
+                        f"the plan {self.name!r} has no {name} {value}; it has {', '.join(map(str, planned))}"
+                    )
         sweeps = []
         for sweep in self.sweeps:
             kept: dict[str, Any] = {
-                name: tuple(value for value in getattr(sweep, name) if wanted is None or value in wanted)
+                name: tuple(value for value in getattr(sweep, name) if value in wanted)
                 for name, wanted in chosen.items()
             }
             if all(kept.values()):

@@ -25,7 +25,7 @@ _ROW, _PLAN = "bgmiv row 4", "bgmiv plan 2"
 _ADVICE = "Make room and run the same command again: all rows so far are kept."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Row:
     """The result of one fit, as it is stored.
 
@@ -63,11 +63,11 @@ class Row:
     status: Literal["ok", "failed"]
     error: str
     attempts: int
-    structural_mse: float | None
-    structural_mse_in_support: float | None
-    structural_mse_outside: float | None
-    seconds: float
-    cpu_seconds: float
+    structural_mse: float | None = None
+    structural_mse_in_support: float | None = None
+    structural_mse_outside: float | None = None
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
     compilation_cache: bool
     versions: Mapping[str, str] = field(hash=False)
     timestamp: str

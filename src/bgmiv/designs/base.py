@@ -13,7 +13,7 @@ from bgmiv.errors import ConfigError
 
 __all__ = [
     "GRID_ROWS", "GRID_SEED", "QUANTILES", "REFERENCE_ROWS", "REFERENCE_SEED", "AdditiveDesign", "CheckedSettings",
-    "Columns", "Design", "DesignEntry", "Draw", "Functional", "StructuralGrid", "as_data", "check_draw", "confounded",
+    "Columns", "Design", "DesignEntry", "Draw", "Functional", "StructuralGrid", "check_draw", "confounded",
     "grid_of", "name_with_settings", "normals", "population_grid", "product", "stream", "with_settings",
 ]  # fmt: skip
 
@@ -156,12 +156,12 @@ class AdditiveDesign(CheckedSettings):
         error = self.disturbance * confounded(rows.shock, rows.noise, rho)
         y = self.structural(rows.treatment, *rows.covariates.values()) + error
         outcome, treatment = self.roles
-        return as_data(
+        return IVData.from_arrays(
             {outcome: y},
             {treatment: rows.treatment},
-            rows.instruments,
-            self.observed(rows.covariates, seed),
-            self.kinds,
+            instruments=rows.instruments,
+            covariates=self.observed(rows.covariates, seed),
+            blocks=self.kinds,
             treatment_kind=self.treatment_kind,
         )
 
@@ -199,25 +199,6 @@ def confounded(shock: np.ndarray, noise: np.ndarray, rho: float) -> np.ndarray:
 def product(*axes: np.ndarray) -> tuple[np.ndarray, ...]:
     """All combinations of the values of several axes, the first axis slowest."""
     return tuple(part.ravel() for part in np.meshgrid(*axes, indexing="ij"))
-
-
-def as_data(
-    outcome: Any,
-    treatment: Any,
-    instruments: Columns,
-    covariates: Columns | None = None,
-    kinds: Mapping[str, str] | None = None,
-    **role_kinds: Any,
-) -> IVData:
-    """Columns as data; `kinds` are those of the covariates, `role_kinds` those of treatment and outcome."""
-    return IVData.from_arrays(
-        outcome,
-        treatment,
-        instruments=instruments,
-        covariates=covariates or None,
-        blocks=kinds or None,
-        **{"treatment_kind": "continuous", **role_kinds},
-    )
 
 
 def grid_of(

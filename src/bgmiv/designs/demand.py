@@ -12,7 +12,7 @@ from scipy.special import ndtri
 from bgmiv.designs.base import AdditiveDesign, Columns, Draw, StructuralGrid, normals, product, stream
 
 __all__ = [
-    "GROUPS", "DemandConfoundedDesign", "DemandDesign", "VectorProxyDesign", "demand", "demand_grid", "draw_demand",
+    "GROUPS", "DemandConfoundedDesign", "DemandDesign", "VectorProxyDesign", "demand", "demand_grid",
     "price_support", "season",
 ]  # fmt: skip
 
@@ -48,25 +48,9 @@ def price_support(time: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     return centre - half, centre + half
 
 
-def draw_demand(n: int, seed: int) -> Draw:
-    """Draw the demand design but for its outcome.
-
-    S ~ Unif{1..7}, T ~ Unif[0, 10], C, U, η ~ N(0, 1), P = 25 + (C + 3)ψ(T) + U.
-
-    Each variable has its own random stream, so a smaller sample is the beginning of a larger one.
-    """
-    group = stream(seed, _GROUP).integers(1, GROUPS + 1, size=n).astype(np.float64)
-    time = stream(seed, _TIME).uniform(0.0, 10.0, size=n)
-    cost, shock, noise = normals(n, seed, _COST, _SHOCK, _NOISE)
-    price = 25.0 + (cost + 3.0) * season(time) + shock
-    return Draw(price, {"cost": cost}, {"time": time, "group": group}, shock, noise)
-
-
-def demand_grid() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def demand_grid() -> tuple[np.ndarray, ...]:
     """The evaluation grid: (price, time, group) of 20 prices × 20 times × 7 groups, price slowest."""
-    axes = np.linspace(10.0, 25.0, 20), np.linspace(0.0, 10.0, 20), np.arange(1.0, GROUPS + 1.0)
-    price, time, group = product(*axes)
-    return price, time, group
+    return product(np.linspace(10.0, 25.0, 20), np.linspace(0.0, 10.0, 20), np.arange(1.0, GROUPS + 1.0))
 
 
 @dataclass(frozen=True)
@@ -96,8 +80,17 @@ class DemandDesign(AdditiveDesign):
         return 1.0
 
     def draw(self, n: int, seed: int) -> Draw:
-        """All variables of `n` rows but the outcome."""
-        return draw_demand(n, seed)
+        """All variables of `n` rows but the outcome.
+
+        S ~ Unif{1..7}, T ~ Unif[0, 10], C, U, η ~ N(0, 1), P = 25 + (C + 3)ψ(T) + U.
+
+        Each variable has its own random stream, so a smaller sample is the beginning of a larger one.
+        """
+        group = stream(seed, _GROUP).integers(1, GROUPS + 1, size=n).astype(np.float64)
+        time = stream(seed, _TIME).uniform(0.0, 10.0, size=n)
+        cost, shock, noise = normals(n, seed, _COST, _SHOCK, _NOISE)
+        price = 25.0 + (cost + 3.0) * season(time) + shock
+        return Draw(price, {"cost": cost}, {"time": time, "group": group}, shock, noise)
 
     def grid(self) -> StructuralGrid:
         """The 2,800 points of `demand_grid`, with the truth.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar
@@ -90,6 +89,7 @@ class NoisyDesign(AdditiveDesign):
         "first_stage": ("linear", "nonlinear"),
         "instruments": ("continuous", "binary"),
     }
+    kinds: ClassVar = {"v6": "binary", "v7": "binary"}
 
     shape: str = "linear"
     r2: float = 0.3
@@ -112,11 +112,6 @@ class NoisyDesign(AdditiveDesign):
     def name(self) -> str:
         """`"noisy-"`, the shape, and the other settings that are not the usual ones."""
         return name_with_settings(f"noisy-{self.shape}", self, NoisyDesign(self.shape))
-
-    @property
-    def kinds(self) -> Mapping[str, str]:
-        """Two are binary."""
-        return {"v6": "binary", "v7": "binary"}
 
     @property
     def treatment_kind(self) -> str:
