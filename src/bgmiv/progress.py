@@ -122,10 +122,12 @@ class RichReporter(Reporter):
 
     def finish(self) -> None:
         """Fill the bar of a phase that stopped early; leave that of an interrupted one as it stands."""
-        task = next((task for task in self._progress.tasks if task.id == self._task), None)
-        if task is not None and task.completed > 0 and not task.finished and sys.exc_info()[0] is None:
-            self._progress.update(task.id, total=task.completed, loss="stopped early")
-            self._show()
+        if self._task is not None and sys.exc_info()[0] is None:
+            # The newest bar is that of the phase.
+            task = self._progress.tasks[-1]
+            if task.completed > 0 and not task.finished:
+                self._progress.update(task.id, total=task.completed, loss="stopped early")
+                self._show()
         self._task = None
 
     def _show(self) -> None:

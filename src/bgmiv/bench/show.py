@@ -48,7 +48,7 @@ def read_rows(rows: Iterable[Row]) -> pd.DataFrame:
     - `ok`: whether the fit gave a result;
     - `mse`, `inside`, `outside`: structural errors in the design's unit, missing where the fit failed;
     - `current`: whether tables use the row. A cell (design, n, rho, method, preset) never mixes versions of method and
-      design: where it has rows of today's they are used alone, and otherwise those of the version that made its newest;
+      design: where it has rows of today's versions it uses only these, otherwise those of its newest row's version;
     - `outdated`: whether another version of method or design made it than today's.
 
     Example:
@@ -179,16 +179,16 @@ def error_figure(rows: pd.DataFrame, design: str) -> Figure:
         for (method, preset, label), fits in part.groupby(["method", "preset", "label"], sort=False):
             errors = fits.groupby("n")["mse"].agg(["mean", "std", "min"]).fillna(0.0)
             below = np.minimum(errors["std"], errors["mean"] - errors["min"])
-            (colour, marker), variant = method_style(method), presets.index(preset)
+            colour, marker = method_style(method)
             lines[label.replace("$", r"\$")] = panel.errorbar(
                 errors.index,
                 errors["mean"],
                 [below, errors["std"]],
                 capsize=3,
-                mfc="white" if variant else None,
+                mfc=None if preset == presets[0] else "white",
                 color=colour,
                 marker=marker,
-                linestyle=_DASHES[variant % len(_DASHES)],
+                linestyle=_DASHES[presets.index(preset) % len(_DASHES)],
             )
         panel.set(title=f"rho = {rho:g}", xlabel="sample size n", xscale="log", yscale="log")
     panels[0].set_ylabel(unit_text(design))

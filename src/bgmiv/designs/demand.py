@@ -130,7 +130,7 @@ class DemandConfoundedDesign(DemandDesign):
 class VectorProxyDesign(DemandDesign):
     """Demand with a noisy vector r = μ_S + σ η in place of the group S.
 
-    The prototypes μ_1..μ_7 ~ N(0, I) depend on `feature_seed` alone and are the same for every sample and for the
+    The prototypes μ_1..μ_7 ~ N(0, I) depend on `feature_seed` only and are the same for every sample and for the
     grid. Training noise (from the sample's seed), grid noise and prototypes (both from `feature_seed`) are three
     separate random streams.
 

@@ -171,8 +171,8 @@ def _read(package: str, file: str) -> pd.DataFrame:
         return import_module(package).data(file)
     frame = import_module(package).data("AER", file)
     if file == "Fertility":
-        words = {name: frame[name] == "yes" for name in ("morekids", "afam", "hispanic", "other")}
-        return frame.assign(samesex=frame["gender1"] == frame["gender2"], **words).drop(columns="rownames")
+        flags = {name: frame[name] == "yes" for name in ("morekids", "afam", "hispanic", "other")}
+        return frame.assign(samesex=frame["gender1"] == frame["gender2"], **flags).drop(columns="rownames")
     late = frame[frame["year"] == 1995]
     prices = late["cpi"]
     return late[["state"]].assign(
