@@ -25,11 +25,11 @@ def wrong_arguments(model: TSLS) -> None:
     """Wrong names and types, each of which mypy must see."""
     y = x = w = np.zeros(9)
     model.fit(y, x, instrument=w)  # type: ignore[call-arg]
-    model.fit(y, x, w, w)  # type: ignore[call-arg, misc]
+    model.fit(y, x, w, w)  # type: ignore[call-arg]
     model.summary(levels=0.9)  # type: ignore[call-arg]
     model.report("report.html", title=3)  # type: ignore[arg-type]
     model.plot_curve(grp=1)  # type: ignore[call-arg]
     model.plot_effects(level="0.9")  # type: ignore[arg-type]
     model.ate(t0=0.0)  # type: ignore[call-arg]
     TSLS(degree=2)  # type: ignore[call-arg]
-    BGMIV("paper")  # type: ignore[misc]
+    BGMIV("paper")  # type: ignore[arg-type]

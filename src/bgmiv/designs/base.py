@@ -156,13 +156,14 @@ class AdditiveDesign(CheckedSettings):
         error = self.disturbance * confounded(rows.shock, rows.noise, rho)
         y = self.structural(rows.treatment, *rows.covariates.values()) + error
         outcome, treatment = self.roles
+        kind: Any = self.treatment_kind
         return IVData.from_arrays(
             {outcome: y},
             {treatment: rows.treatment},
             instruments=rows.instruments,
             covariates=self.observed(rows.covariates, seed),
             blocks=self.kinds,
-            treatment_kind=self.treatment_kind,
+            treatment_kind=kind,
         )
 
 
