@@ -32,4 +32,4 @@ def wrong_arguments(model: TSLS) -> None:
     model.plot_effects(level="0.9")  # type: ignore[arg-type]
     model.ate(t0=0.0)  # type: ignore[call-arg]
     TSLS(degree=2)  # type: ignore[call-arg]
-    BGMIV("paper")  # type: ignore[arg-type]
+    BGMIV("paper")  # type: ignore[arg-type, call-arg]
