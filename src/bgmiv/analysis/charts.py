@@ -22,6 +22,8 @@ __all__ = [
     "outside_support", "sample", "shape_bars", "sparkline",
 ]  # fmt: skip
 
+Values = Sequence[float]
+
 MIN_SUPPORT = 0.5
 """Where the data show a treatment for a smaller share of the rows, a curve is drawn as an extrapolation."""
 
@@ -60,12 +62,11 @@ def axis_over(values: Iterable[float], *, margin: float = 0.06) -> Axis:
     gap = margin * (high - low)
     low, high = low - gap, high + gap
     power = 10.0 ** math.floor(math.log10((high - low) / (_MAX_TICKS - 1)))
-    for factor in (1.0, 2.0, 2.5, 5.0, 10.0, 20.0):
-        step = factor * power
-        first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-        if last - first < _MAX_TICKS:
-            return Axis(low, high, tuple(k * step for k in range(first, last + 1)))
-    return Axis(low, high, ())
+    for step in (power, 2.0 * power, 2.5 * power, 5.0 * power, 10.0 * power, 20.0 * power):
+        ticks = step * np.arange(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+        if len(ticks) <= _MAX_TICKS:
+            break
+    return Axis(low, high, tuple(ticks.tolist()))
 
 
 def curve_axes(analysis: Analysis) -> tuple[Axis, Axis]:
@@ -85,7 +86,7 @@ def curve_axes(analysis: Analysis) -> tuple[Axis, Axis]:
     low, high = (shown.min(), shown.max()) if len(shown) else (0.0, 0.0)
     room = 0.25 * (high - low)
     others = [np.clip(_finite(row.curve), low - room, high + room) for row in analysis.methods]
-    return axis_over(first.treatment, margin=0.0), axis_over(np.concatenate([[low, high], *others]).tolist())
+    return axis_over(first.treatment, margin=0.0), axis_over(np.concatenate([[low, high], *others]))
 
 
 def _finite(values: Any) -> NDArray[np.float64]:
@@ -136,18 +137,17 @@ _SHAPES = {
 
 def look_of(analysis: Analysis, i: int) -> str:
     """The class of style of the method of this number: the analysis's own is 0, others take turns at five."""
-    if i == 0:
-        return "main"
-    return "truth" if analysis.methods[i].note == "truth" else f"m{(i - 1) % 5 + 1}"
+    if analysis.methods[i].note == "truth":
+        return "truth"
+    return f"m{(i - 1) % 5 + 1}" if i else "main"
 
 
 def sample(analysis: Analysis, i: int) -> Markup:
     """A short piece of a method's line, or its mark, for the legend."""
     look = look_of(analysis, i)
-    drawn = filled("sample-line", look=look)
     if analysis.question.level_names:
-        drawn = filled("sample-mark", mark=_mark(50.0, MARKS[i % len(MARKS)], look))
-    return filled("sample", drawn=drawn)
+        return filled("sample-mark", mark=_mark(50.0, MARKS[i % len(MARKS)], look))
+    return filled("sample-line", look=look)
 
 
 class _Plane(NamedTuple):
@@ -162,16 +162,16 @@ class _Plane(NamedTuple):
     def y(self, value: float) -> str:
         return f"{100.0 - self.up.at(value):.3f}%"
 
-    def path(self, t: Sequence[float], values: Sequence[float]) -> str:
+    def path(self, t: Values, values: Values) -> str:
         pairs = [(a, b) for a, b in zip(t, values, strict=True) if math.isfinite(b)]
         points = [f"{10 * self.across.at(a):.1f} {1000 - 10 * self.up.at(b):.1f}" for a, b in pairs]
         return "M" + "L".join(points) if points else "M0 0"
 
-    def line(self, t: Sequence[float], values: Sequence[float], look: str, **attributes: object) -> Markup:
+    def line(self, t: Values, values: Values, look: str, **attributes: object) -> Markup:
         return element("path", d=self.path(t, values), class_=f"line {look}", **attributes)
 
     def band(
-        self, t: Sequence[float], lower: Sequence[float], upper: Sequence[float], look: str, *, hidden: bool = False
+        self, t: Values, lower: Values, upper: Values, look: str, *, hidden: bool = False
     ) -> Markup:
         area = f"{self.path(t, upper)}L{self.path(t[::-1], lower[::-1])[1:]}Z"
         return element("path", d=area, class_=f"band {look}".rstrip(), hidden=hidden)
@@ -231,7 +231,7 @@ def _curve(curve: Curve, plane: _Plane) -> list[Markup]:
 
 
 def lines_chart(
-    place: Sequence[float], lines: Mapping[str, Sequence[Sequence[float]]], across: Axis, up: Axis, label: str
+    place: Values, lines: Mapping[str, Sequence[Values]], across: Axis, up: Axis, label: str
 ) -> Markup:
     """Lines by their classes of style, each with the ends of its band behind them, if it has one."""
     plane = _Plane(across, up)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from bgmiv.analysis.analysis import AnalysisRequest, MethodRow, with_sets
+from bgmiv.analysis.analysis import AnalysisRequest, MethodRow, Names, Numbers, with_sets
 from bgmiv.analysis.build import answered, grid_of, method_row
 from bgmiv.analysis.markup import clean, element
 from bgmiv.analysis.text import html_table, method_table, text_table
@@ -47,12 +47,12 @@ class Comparison(Tabular):
 
     outcome: str
     treatment: str
-    treatment_levels: tuple[str, ...]
+    treatment_levels: Names
     t0: float
     t1: float
     n_rows: int
     level: float
-    treatments: tuple[float, ...]
+    treatments: Numbers
     methods: tuple[MethodRow, ...]
 
     @property

@@ -15,17 +15,16 @@ from typing import Any
 import numpy as np
 from scipy.stats import t as student
 
-from bgmiv._io import check_writable, remove_strays, write_whole
+from bgmiv._io import check_file, remove_strays, write_whole
 from bgmiv.analysis.analysis import Analysis, Curve, EffectRow, with_sets
 from bgmiv.analysis.charts import curve_axes
-from bgmiv.analysis.instruments import DirectEffect
+from bgmiv.analysis.instruments import DirectEffect, Records
 from bgmiv.analysis.markup import Markup, asset, clean, element, filled
 from bgmiv.analysis.sections import SECTIONS, direct_lines, headline
-from bgmiv.errors import ConfigError, StoreError
 from bgmiv.intervals import Source
 from bgmiv.numerals import robust_set_text
 
-__all__ = ["check_path", "compact_factors", "payload", "report_page", "tables", "write_report"]
+__all__ = ["compact_factors", "payload", "report_page", "tables", "write_report"]
 
 _N_QUANTILES = 200
 _DIGITS = 7
@@ -58,33 +57,10 @@ def report_page(analysis: Analysis) -> str:
 
 
 def write_report(analysis: Analysis, path: str | os.PathLike[str]) -> Path:
-    """Write the page to a file, whole or not at all, and give its path; raises as `check_path` does."""
-    target = check_path(path)
+    """Write the page to a file, whole or not at all, and give its path; raises as `check_file` does."""
+    target = check_file(path)
     remove_strays(target)
     write_whole(target, report_page(analysis).encode())
-    return target
-
-
-def check_path(path: str | os.PathLike[str]) -> Path:
-    """The path of a page to write; checked before anything slow is done.
-
-    Raises:
-        ConfigError: the path is a folder, a device or a pipe, or its folder does not exist.
-        StoreError: nothing can be written there.
-    """
-    target = Path(path)
-    try:
-        is_folder = target.is_dir()
-    except OSError as error:
-        raise StoreError(f"{target} cannot be written: {error.strerror}. Choose another name.") from error
-    if is_folder:
-        example = str(target / "report.html")
-        raise ConfigError(f"path {str(target)!r} is a folder. Name a file in it, such as {example!r}.")
-    if os.path.exists(target) and not target.is_file():
-        raise ConfigError(f"path {str(target)!r} is a device or a pipe. Name a file.")
-    if not target.parent.is_dir():
-        raise ConfigError(f"the folder {str(target.parent)!r} of path {str(target)!r} does not exist. Make it first.")
-    check_writable(target.parent)
     return target
 
 
@@ -108,10 +84,10 @@ def payload(analysis: Analysis) -> dict[str, Any]:
     }
 
 
-def tables(analysis: Analysis) -> dict[str, list[dict[str, Any]]]:
+def tables(analysis: Analysis) -> dict[str, Records]:
     """The numbers behind the tables and figures of the page as rows, by the names its buttons know."""
     views, linear, first = analysis.instruments, analysis.diagnosis.linear, analysis.curves[0]
-    curves: list[dict[str, Any]] = []
+    curves: Records = []
     for one in analysis.curves:
         curves += [{"method": analysis.method, "group": one.group.label} | row for row in one.records()]
     for _, method in analysis.others:

@@ -188,10 +188,11 @@ def _effects(analysis: Analysis) -> Markup | None:
         return None
     same = all(math.isclose(row.estimate, rows[0].estimate, rel_tol=1e-4) for row in rows)
     drawn = []
-    for i, row in enumerate(rows):
-        detail = f"{row.group.n_rows:,} {analysis.units}, {share(row.in_support)} in support"
+    for i, (row, cells) in enumerate(zip(rows, estimate_cells(rows), strict=True)):
+        note = f"{row.group.n_rows:,} {analysis.units}, {share(row.in_support)} in support"
         look = "main" if row.in_support >= MIN_SUPPORT else "faint"
-        drawn.append((row, row.group.label, detail, look, "circle" if i else "diamond", i))
+        mark = "circle" if i else "diamond"
+        drawn.append(ForestRow(row.group.label, note, *cells, row.estimate, row.interval.stretches, look, mark, i))
     return filled(
         "section-effects",
         question=question,
@@ -199,32 +200,25 @@ def _effects(analysis: Analysis) -> Markup | None:
         t1=question.treatment_text(rows[0].t1),
         units=analysis.units,
         same=" The fit found no differences between groups." if same else "",
-        table=_effect_forest(analysis, drawn, "Average effects by group"),
+        table=_effect_forest(analysis, rows, drawn, "Average effects by group"),
         left_out=" ".join(groups_left_out(analysis)),
     )
 
 
 def _methods(analysis: Analysis) -> Markup | None:
     """The same effect by other methods; nothing where there are none."""
-    if len(analysis.methods) < 2:
+    rows, drawn = analysis.methods, []
+    if len(rows) < 2:
         return None
-    drawn = [
-        (row, row.name, NOTES.get(row.note, ""), look_of(analysis, i), MARKS[i % len(MARKS)], None)
-        for i, row in enumerate(analysis.methods)
-    ]
-    return filled("section-methods", table=_effect_forest(analysis, drawn, "The effect by method"))
+    for i, (row, cells) in enumerate(zip(rows, estimate_cells(rows), strict=True)):
+        look, mark = look_of(analysis, i), MARKS[i % len(MARKS)]
+        drawn.append(ForestRow(row.name, NOTES.get(row.note, ""), *cells, row.estimate, row.interval.stretches, look, mark))
+    return filled("section-methods", table=_effect_forest(analysis, rows, drawn, "The effect by method"))
 
 
-def _effect_forest(
-    analysis: Analysis, drawn: Sequence[tuple[Answer, str, str, str, str, int | None]], caption: str
-) -> Markup:
-    """Average effects; of each its name with a note, its style and mark, and the number of its curve."""
-    answers = [each[0] for each in drawn]
-    rows = []
-    for (row, label, detail, look, mark, curve), cells in zip(drawn, estimate_cells(answers), strict=True):
-        rows.append(ForestRow(label, detail, *cells, row.estimate, row.interval.stretches, look, mark, curve))
+def _effect_forest(analysis: Analysis, effects: Sequence[Answer], rows: list[ForestRow], caption: str) -> Markup:
     head = ("Effect", f"{percent(analysis.level)} interval")
-    return forest(rows, answer_axis(answers), caption=caption, head=head)
+    return forest(rows, answer_axis(effects), caption=caption, head=head)
 
 
 def _strength(analysis: Analysis) -> Markup | None:

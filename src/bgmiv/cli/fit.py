@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +17,7 @@ from bgmiv.cli.shared import (
     ColumnRoles,
     Data,
     Level,
+    Listed,
     Overwrite,
     Preset,
     Seed,
@@ -58,7 +58,7 @@ def fit(
     report: Annotated[Path | None, Option(help="Also write the analysis as one HTML page.")] = None,
     method: Annotated[str, Option(help=f"One of {', '.join(METHODS)}.", **METHOD_CHOICE)] = "bgm-iv",
     preset: Preset = "default",
-    by: Annotated[list[str] | None, Option(help="Columns whose levels are reported separately.")] = None,
+    by: Annotated[Listed, Option(help="Columns whose levels are reported separately.")] = None,
     level: Level = 0.95,
     title: Annotated[str | None, Option(help="Title of the analysis.")] = None,
     units: Annotated[str, Option(help="What the page calls the rows, such as flights.")] = "rows",
@@ -167,12 +167,8 @@ def _groups_shown(model: IVEstimator, labels: Table, table: Any, roles: ColumnRo
 
 def _record(analysis: Analysis) -> dict[str, Any]:
     """The analysis without the factors of its curves, which only code needs."""
-    record = asdict(analysis)
-    for kind in ("effects", "methods"):
-        record[kind] = [row.to_dict() for row in getattr(analysis, kind)]
-    for curve in record["curves"]:
-        del curve["sources"]
-    return record
+    curves = [{name: part for name, part in vars(curve).items() if name != "sources"} for curve in analysis.curves]
+    return vars(analysis) | {"curves": curves}
 
 
 @with_options(form=csv_format, roles=column_roles)
@@ -181,7 +177,7 @@ def compare(
     roles: ColumnRoles,
     form: Any,
     methods: Annotated[
-        list[str] | None,
+        Listed,
         Option(
             help="Methods: tsls,kiv or repeat the option; NAME-noiv ignores the instrument. "
             "By default tsls,tsls-noiv,bgm-iv.",
