@@ -83,7 +83,7 @@ def check_file(path: str | os.PathLike[str]) -> Path:
         raise ConfigError(f"path {str(target)!r} is a device or a pipe, or links to itself. Name a file.")
     folder = Path(os.path.realpath(target)).parent
     if not folder.is_dir():
-        raise ConfigError(f"the folder {str(folder)!r} of path {str(target)!r} does not exist. Make it first.")
+        raise ConfigError(f"path {str(target)!r}: the folder {folder} does not exist. Make it first.")
     check_writable(folder)
     return target
 

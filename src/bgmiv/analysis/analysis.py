@@ -179,10 +179,6 @@ class Question:
         t0, t1 = (self.treatment_text(t, 24) for t in (row.t0, row.t1))
         return f"{shortened(self.treatment, 24)} {t0} → {t1}"
 
-    def level_or_number(self, treatment: float) -> str | float:
-        """A treatment by the name of its level, or as the number it is."""
-        return self.treatment_levels[int(treatment)] if self.treatment_levels else treatment
-
 
 @dataclass(frozen=True)
 class Estimand:
@@ -419,13 +415,14 @@ class Analysis(Tabular):
 
     def records(self) -> Records:
         """The average effects, a row for each group of rows; `set` is there where two ends do not tell an interval."""
+        levels = self.question.treatment_levels
         records = [
             {
                 "column": row.group.column,
                 "group": row.group.label,
                 "n_rows": row.group.n_rows,
-                "t0": self.question.level_or_number(row.t0),
-                "t1": self.question.level_or_number(row.t1),
+                "t0": levels[int(row.t0)] if levels else row.t0,
+                "t1": levels[int(row.t1)] if levels else row.t1,
                 "estimate": row.estimate,
                 "std_error": float(row.interval.std_error),
                 "lower": row.interval.lower,

@@ -167,7 +167,9 @@ def _of_codes(name: str, labels: Sequence[str], codes: NDArray[np.intp]) -> list
     n_groups = int(np.count_nonzero(counts))
     largest = np.sort(np.argsort(-counts, kind="stable")[:_MAX_GROUPS])
     of = n_groups if n_groups > _MAX_GROUPS else 0
-    return [(Group(name, labels[i], int(counts[i]), None, of), np.flatnonzero(codes == i)) for i in largest if counts[i]]
+    return [
+        (Group(name, labels[i], int(counts[i]), None, of), np.flatnonzero(codes == i)) for i in largest if counts[i]
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -455,9 +457,7 @@ def _columns(fit: FitOnRows) -> tuple[ColumnSummary, ...]:
     )
 
 
-def _column_text(
-    kind: BlockKind, values: NDArray[Any], levels: Sequence[Any] | None, shares: Floats
-) -> str:
+def _column_text(kind: BlockKind, values: NDArray[Any], levels: Sequence[Any] | None, shares: Floats) -> str:
     if values.ndim > 1:
         return f"{values.shape[1]} columns"
     if levels is not None:

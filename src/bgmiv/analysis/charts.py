@@ -170,9 +170,7 @@ class _Plane(NamedTuple):
     def line(self, t: Values, values: Values, look: str, **attributes: object) -> Markup:
         return element("path", d=self.path(t, values), class_=f"line {look}", **attributes)
 
-    def band(
-        self, t: Values, lower: Values, upper: Values, look: str, *, hidden: bool = False
-    ) -> Markup:
+    def band(self, t: Values, lower: Values, upper: Values, look: str, *, hidden: bool = False) -> Markup:
         area = f"{self.path(t, upper)}L{self.path(t[::-1], lower[::-1])[1:]}Z"
         return element("path", d=area, class_=f"band {look}".rstrip(), hidden=hidden)
 
@@ -196,11 +194,12 @@ def curve_chart(analysis: Analysis) -> Markup:
     plane, curves = _Plane(*curve_axes(analysis)), analysis.curves
     shades, lines = [], []
     for i, curve in enumerate(curves):
-        seen: dict[str, Any] = {"data_curve": i, "hidden": i > 0}
-        ends = [(plane.across.at(start), plane.across.at(end)) for start, end in outside_support(curve)]
-        hatched = [filled("hatched", x=f"{start:.3f}%", width=f"{end - start:.3f}%") for start, end in ends]
-        shades.append(element("g", *hatched, **seen))
-        lines.append(element("g", *_curve(curve, plane), **seen))
+        hatched = []
+        for ends in outside_support(curve):
+            start, end = map(plane.across.at, ends)
+            hatched.append(filled("hatched", x=f"{start:.3f}%", width=f"{end - start:.3f}%"))
+        shades.append(element("g", *hatched, data_curve=i, hidden=i > 0))
+        lines.append(element("g", *_curve(curve, plane), data_curve=i, hidden=i > 0))
     for i, row in analysis.others:
         hidden = row.note != "truth"
         lines.append(plane.line(curves[0].treatment, row.curve, look_of(analysis, i), data_method=i, hidden=hidden))
@@ -230,9 +229,7 @@ def _curve(curve: Curve, plane: _Plane) -> list[Markup]:
     return parts
 
 
-def lines_chart(
-    place: Values, lines: Mapping[str, Sequence[Values]], across: Axis, up: Axis, label: str
-) -> Markup:
+def lines_chart(place: Values, lines: Mapping[str, Sequence[Values]], across: Axis, up: Axis, label: str) -> Markup:
     """Lines by their classes of style, each with the ends of its band behind them, if it has one."""
     plane = _Plane(across, up)
     drawn = [plane.band(place, ends[0], ends[1], look) for look, (_, *ends) in lines.items() if ends]
@@ -254,10 +251,7 @@ def binned_chart(means: BinnedMeans, label: str) -> Markup:
 
 def sparkline(line: HistoryLine) -> Markup:
     """One loss along training, on a log scale where it falls far."""
-    finite = np.isfinite(line.values)
-    if not finite.any():
-        return element("p", "no finite value", class_="soft")
-    steps, values = np.asarray(line.steps)[finite].tolist(), np.asarray(line.values)[finite]
+    steps, values = line.steps, np.asarray(line.values)
     log_scale = values.min() > 0.0 and values.max() > 30.0 * values.min()
     heights = (np.log(values) if log_scale else values).tolist()
     path = _Plane(axis_over(steps, margin=0.0), axis_over(heights)).line(steps, heights, "main thin")
@@ -270,9 +264,8 @@ def meter(check: Check) -> Markup | None:
     value, critical = (check.numbers.get(name, math.nan) for name in ("effective_f", "critical"))
     if not (math.isfinite(value) and math.isfinite(critical) and critical > 0.0):
         return None
-    width = round(min(max(50.0 * value / critical, 0.0), 100.0), 2)
-    label = f"critical value {number(critical)}"
-    return filled("meter", value=number(value), label=label, width=width, severity=check.severity)
+    width = round(min(50.0 * value / critical, 100.0), 2)
+    return filled("meter", check=check, value=number(value), critical=number(critical), width=width)
 
 
 def shape_bars(check: Check) -> Markup | None:
@@ -280,9 +273,7 @@ def shape_bars(check: Check) -> Markup | None:
     values = [value for name, value in check.numbers.items() if name.startswith("shape_")]
     if not values:
         return None
-    bars = [
-        filled("shape", y=14 * i, width=f"{100 * value:.2f}", severity=check.severity) for i, value in enumerate(values)
-    ]
+    bars = [filled("shape", y=14 * i, width=f"{100 * value:.2f}", check=check) for i, value in enumerate(values)]
     listed = ", ".join(f"{value:.2f}" for value in values)
     return filled("shapes", listed=listed, height=14 * len(values), bars=bars)
 
@@ -345,15 +336,15 @@ def _mark(x: float, shape: str, look: str, method: int | None = None) -> Markup:
 
 def level_charts(analysis: Analysis) -> Markup:
     """Forest plots of a treatment's levels, one for each group, the first of them shown."""
-    points = [curve.records() for curve in analysis.curves]
-    numbers = [[(point["estimate"], point["lower"], point["upper"]) for point in group] for group in points]
+    numbers = [[(at["estimate"], at["lower"], at["upper"]) for at in curve.records()] for curve in analysis.curves]
     axis = effect_axis([row for group in numbers for row in group], zero=False)
     meaning = clean(analysis.question.outcome_meaning)
     head = (sentence(meaning).rstrip("."), f"{percent(analysis.level)} interval")
     charts = []
     for i, curve in enumerate(analysis.curves):
         rows = []
-        for k, (point, (text, low, high)) in enumerate(zip(points[i], aligned(numbers[i]), strict=True)):
+        for k, (text, low, high) in enumerate(aligned(numbers[i])):
+            estimate, lower, upper = numbers[i][k]
             marks = [
                 _mark(axis.at(other.curve[k]), MARKS[j % len(MARKS)], look_of(analysis, j), method=j)
                 for j, other in analysis.others
@@ -361,13 +352,13 @@ def level_charts(analysis: Analysis) -> Markup:
             ]
             rows.append(
                 ForestRow(
-                    analysis.question.treatment_text(point["treatment"]),
-                    f"in support for {share(point['in_support'])} of {analysis.units}",
+                    analysis.question.treatment_text(curve.treatment[k]),
+                    f"in support for {share(curve.in_support[k])} of {analysis.units}",
                     text,
                     f"{low} to {high}" if curve.lower else "none",
-                    point["estimate"],
-                    ((point["lower"], point["upper"]),) if curve.lower else (),
-                    "main" if point["in_support"] >= MIN_SUPPORT else "faint",
+                    estimate,
+                    ((lower, upper),) if curve.lower else (),
+                    "main" if curve.in_support[k] >= MIN_SUPPORT else "faint",
                     extra=marks,
                 )
             )

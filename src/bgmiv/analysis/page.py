@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from scipy.stats import t as student
 from bgmiv._io import check_file, remove_strays, write_whole
 from bgmiv.analysis.analysis import Analysis, Curve, EffectRow, with_sets
 from bgmiv.analysis.charts import curve_axes
-from bgmiv.analysis.instruments import DirectEffect, Records
+from bgmiv.analysis.instruments import Records
 from bgmiv.analysis.markup import Markup, asset, clean, element, filled
 from bgmiv.analysis.sections import SECTIONS, direct_lines, headline
 from bgmiv.intervals import Source
@@ -27,7 +27,6 @@ from bgmiv.numerals import robust_set_text
 __all__ = ["compact_factors", "payload", "report_page", "tables", "write_report"]
 
 _N_QUANTILES = 200
-_DIGITS = 7
 _PICTURES = ("first-stage", "reduced-form")
 
 
@@ -78,7 +77,10 @@ def payload(analysis: Analysis) -> dict[str, Any]:
         "quantiles": _rounded(student.ppf(0.5 + analysis.level / 2.0, dof)),
         "weak": analysis.weak,
         "units": clean(analysis.units),
-        "direct": [_direct_numbers(analysis, each) for each in analysis.instruments.direct],
+        "direct": [
+            {name: [_rounded(part) for part in np.atleast_2d(values)] for name, values in lines.items()}
+            for lines in (direct_lines(analysis, each) for each in analysis.instruments.direct)
+        ],
         "tables": {name: _table(rows) for name, rows in tables(analysis).items() if rows},
         "curves": [_curve_numbers(*both) for both in zip(analysis.curves, analysis.effects, strict=True)],
     }
@@ -93,9 +95,8 @@ def tables(analysis: Analysis) -> dict[str, Records]:
     for _, method in analysis.others:
         for t, value in zip(first.treatment, method.curve, strict=True):
             curves.append({"method": method.name, "group": first.group.label, "treatment": t, "estimate": value})
-    methods = [
-        {"name": row.name, "estimate": row.estimate, "lower": row.lower, "upper": row.upper} for row in analysis.methods
-    ]
+    names = ("name", "estimate", "lower", "upper")
+    methods = [{name: getattr(row, name) for name in names} for row in analysis.methods]
     history = [
         {"loss": line.name, "phase": line.phase, "step": step, "value": value}
         for line in analysis.history
@@ -129,18 +130,17 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _curve_numbers(curve: Curve, effect: EffectRow) -> dict[str, Any]:
     ends = (effect.t0, effect.t1, effect.estimate, effect.lower, effect.upper, effect.in_support)
-    sources = []
-    for source in curve.sources:
-        factors = [_rounded(row) for row in compact_factors(source)]
-        sources.append({"dof": source.dof if math.isfinite(source.dof) else None, "factors": factors})
     names = ("estimate", "lower", "upper", "band_lower", "band_upper", "in_support")
     return {name: _rounded(getattr(curve, name)) for name in names} | {
         "label": clean(curve.group.label),
         "robust": robust_set_text(effect.interval.pieces) if effect.robust else "",
         # As they are: the calculator finds the effect at these treatments, to the last digit.
-        "effect": [value if value is not None and math.isfinite(value) else None for value in ends],
+        "effect": _rounded(ends, digits=17),
         "treatment": curve.treatment,
-        "sources": sources,
+        "sources": [
+            {"dof": _rounded([source.dof], digits=17)[0], "factors": [_rounded(row) for row in compact_factors(source)]}
+            for source in curve.sources
+        ],
     }
 
 
@@ -153,13 +153,9 @@ def compact_factors(source: Source) -> np.ndarray:
     return np.asarray(sizes[kept, None] * directions[kept])
 
 
-def _direct_numbers(analysis: Analysis, direct: DirectEffect) -> dict[str, Any]:
-    lines = direct_lines(analysis, direct)
-    return {name: [_rounded(part) for part in np.atleast_2d(values)] for name, values in lines.items()}
-
-
-def _rounded(values: Sequence[float] | np.ndarray) -> list[float | None]:
-    return [float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None for value in map(float, values)]
+def _rounded(values: Iterable[float | None], digits: int = 7) -> list[float | None]:
+    """Numbers to so many digits; None where there is none."""
+    return [float(f"{value:.{digits}g}") if value is not None and math.isfinite(value) else None for value in values]
 
 
 def _safe_json(value: Any) -> str:

@@ -212,7 +212,9 @@ def _methods(analysis: Analysis) -> Markup | None:
         return None
     for i, (row, cells) in enumerate(zip(rows, estimate_cells(rows), strict=True)):
         look, mark = look_of(analysis, i), MARKS[i % len(MARKS)]
-        drawn.append(ForestRow(row.name, NOTES.get(row.note, ""), *cells, row.estimate, row.interval.stretches, look, mark))
+        drawn.append(
+            ForestRow(row.name, NOTES.get(row.note, ""), *cells, row.estimate, row.interval.stretches, look, mark)
+        )
     return filled("section-methods", table=_effect_forest(analysis, rows, drawn, "The effect by method"))
 
 
@@ -311,19 +313,16 @@ def _balance_table(balance: Balance) -> Markup:
 
 def _direct(analysis: Analysis) -> Markup | None:
     """What is left of the effect if an instrument also acts on the outcome directly; with a slider."""
-    shown = [(i, each) for i, each in enumerate(analysis.instruments.direct) if direct_lines(analysis, each)]
+    direct = analysis.instruments.direct
+    shown = [i for i, each in enumerate(direct) if direct_lines(analysis, each)]
     if not shown:
         return None
     choice = None
     if len(shown) > 1:
-        options = [(i, shortened(each.instrument, 60)) for i, each in shown]
+        options = [(i, shortened(direct[i].instrument, 60)) for i in shown]
         choice = filled("controls", parts=_select("Instrument", options, "direct-instrument"))
-    return filled(
-        "section-sensitivity",
-        analysis=analysis,
-        choice=choice,
-        panels=[_direct_panel(analysis, i, each, hidden=i != shown[0][0]) for i, each in shown],
-    )
+    panels = [_direct_panel(analysis, i, direct[i], hidden=i != shown[0]) for i in shown]
+    return filled("section-sensitivity", analysis=analysis, choice=choice, panels=panels)
 
 
 def direct_lines(analysis: Analysis, direct: DirectEffect) -> dict[str, Any]:

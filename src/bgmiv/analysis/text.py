@@ -17,6 +17,7 @@ from bgmiv.numerals import aligned, percent, robust_set_text, set_text, share, t
 
 __all__ = [
     "NOTES",
+    "TextTable",
     "Trust",
     "answer",
     "assumptions",
@@ -35,6 +36,9 @@ __all__ = [
     "trust",
     "weights_text",
 ]
+
+TextTable = tuple[list[str], list[list[str]]]
+"""The header and the rows."""
 
 _STRENGTH = ("effective-f", "robust-f", "nonlinear-first-stage", "anderson-rubin", "detail")
 NOTES = {
@@ -185,7 +189,7 @@ class _Section(NamedTuple):
     """A part of the summary, whatever it is written in: a table, checks, names with texts, and sentences."""
 
     title: str
-    table: tuple[list[str], list[list[str]]] | None = None
+    table: TextTable | None = None
     checks: Sequence[Check] = ()
     pairs: Mapping[str, str] = {}
     sentences: Sequence[str] = ()
@@ -273,7 +277,7 @@ def groups_left_out(analysis: Analysis) -> list[str]:
     return [f"{shortened(name, 40)}: the {count} largest of {of} groups." for (name, of), count in cut.items()]
 
 
-def _effect_table(analysis: Analysis) -> tuple[list[str], list[list[str]]]:
+def _effect_table(analysis: Analysis) -> TextTable:
     rows = [
         [clean(row.group.label), f"{row.group.n_rows:,}", *cells, share(row.in_support)]
         for row, cells in zip(analysis.effects, estimate_cells(analysis.effects), strict=True)
@@ -281,7 +285,7 @@ def _effect_table(analysis: Analysis) -> tuple[list[str], list[list[str]]]:
     return ["", shortened(analysis.units, 11), "effect", f"{percent(analysis.level)} interval", "in support"], rows
 
 
-def method_table(methods: Sequence[MethodRow], level: float) -> tuple[list[str], list[list[str]]]:
+def method_table(methods: Sequence[MethodRow], level: float) -> TextTable:
     """The same effect by several methods: name, estimate, interval, and what to know of each."""
     cells = zip(methods, estimate_cells(methods), strict=True)
     rows = [[clean(row.name), *texts, NOTES.get(row.note, "")] for row, texts in cells]

@@ -198,9 +198,7 @@ def merge(
         echo(f"{source.folder}: {added} rows added, {len(source.rows()) - added} were there already.")
 
 
-def _chosen_plan(
-    plan: str | None, lists: Mapping[str, Listed], repeats: int | None, seed: int | None
-) -> Plan:
+def _chosen_plan(plan: str | None, lists: Mapping[str, Listed], repeats: int | None, seed: int | None) -> Plan:
     """The plan that the options of `run` stand for; the error for a bad one names its option."""
     from bgmiv.bench.plan import Plan, Sweep, load_plan
 

@@ -213,13 +213,12 @@ def compare(
                 failure = failure or f"{name} failed: {error or 'interrupted'}"
                 if isinstance(error, KeyboardInterrupt):
                     break
-        treatments: dict[str, Any] = {}
-        if t0 is not None and t1 is not None:
-            variable = next(iter(models.values())).fitted_.schema.treatment
-            treatments = {"t0": read_treatment(t0, variable, "--t0"), "t1": read_treatment(t1, variable, "--t1")}
-        comparison = compared(models, level=level, **treatments)
+        variable = next(iter(models.values())).fitted_.schema.treatment
+        given = {"t0": t0, "t1": t1}.items()
+        asked = {name: read_treatment(text, variable, f"--{name}") for name, text in given if text is not None}
+        comparison = compared(models, level=level, **asked)
     if as_json:
-        print_json(comparison.to_dict())
+        print_json(comparison)
     else:
         echo(str(comparison))
     if failure:

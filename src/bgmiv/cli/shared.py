@@ -122,8 +122,7 @@ def csv_format(
     delimiter: Annotated[str, Option(help="Field separator of a CSV file, such as ';' or '\\t'.")] = ",",
     decimal: Annotated[str, Option(help="Decimal mark of a CSV file, '.' or ','.")] = ".",
     na: Annotated[
-        Listed,
-        Option(help="Another code for missing values, such as '.' or -9, besides NA, NaN, null. Repeatable."),
+        Listed, Option(help="Another code for missing values, such as '.' or -9, besides NA, NaN, null. Repeatable.")
     ] = None,
 ) -> Any:
     """How the options say that a file is written."""
@@ -179,9 +178,7 @@ def column_roles(
     ] = None,
     outcome: Annotated[str | None, Option(help="Column of the outcome.")] = None,
     treatment: Annotated[str | None, Option(help="Column of the treatment.")] = None,
-    instruments: Annotated[
-        Listed, Option(help="Columns of the instruments: a,b or repeat the option.")
-    ] = None,
+    instruments: Annotated[Listed, Option(help="Columns of the instruments: a,b or repeat the option.")] = None,
     covariates: Annotated[Listed, Option(help="Columns of the covariates, likewise.")] = None,
     sample_weight: Annotated[
         str | None, Option("--sample-weight", "--weights", help="Column of sample weights.")
@@ -388,7 +385,11 @@ def print_json(record: Any) -> None:
 
 def print_result(record: dict[str, Any], verdict: Verdict | None) -> None:
     """One JSON object on stdout, with the verdict on the fit it comes from."""
-    judged = verdict and {"severity": verdict.severity, "reasons": verdict.reasons, "not_measured": verdict.not_measured}
+    judged = verdict and {
+        "severity": verdict.severity,
+        "reasons": verdict.reasons,
+        "not_measured": verdict.not_measured,
+    }
     print_json({**record, "verdict": judged})
 
 
