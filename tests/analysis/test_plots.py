@@ -64,7 +64,7 @@ def test_forests(analysis: Analysis, bare: Analysis) -> None:
     ax = plot_methods(analysis)
     assert [text.get_text() for text in ax.get_yticklabels()] == [row.name for row in analysis.methods]
     assert len(plot_diagnosis(analysis).texts) == 3 * len(analysis.diagnosis.checks)
-    for plot in (plot_methods, plot_history, plot_diagnosis):
+    for plot in (plot_history, plot_diagnosis):
         with pytest.raises(ConfigError):
             plot(bare)
 

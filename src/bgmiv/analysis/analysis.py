@@ -119,7 +119,7 @@ class AnalysisRequest:
 
 @dataclass(frozen=True)
 class ColumnSummary:
-    """A column of the data: its role ("outcome", ...), its kind ("continuous", ...), and what it holds in words."""
+    """A column of the data: its role ("outcome", ...), its kind ("continuous", ...), and a text on its values."""
 
     name: str
     role: str
@@ -349,7 +349,7 @@ class Analysis(Tabular):
         level: of every interval, such as 0.95.
         interval_kind: what the intervals are, in a sentence; empty without intervals.
         curves, effects: the first is that of all rows, the others those of chosen groups, in the same order.
-        diagnosis: checks with readings.
+        diagnosis: checks, and what they mean.
         verdict: what held-out rows say about the fit; None for methods without one.
         methods: the same effect by this and other methods.
         history: losses along training.
@@ -410,7 +410,7 @@ class Analysis(Tabular):
 
     @property
     def weak(self) -> bool:
-        """Whether standard errors alone make too narrow intervals: by a check, or as effects have robust sets."""
+        """Whether intervals from standard errors are too narrow: by a check, or because effects have robust sets."""
         return self.diagnosis.weak_instruments or self.effects[0].robust
 
     def records(self) -> Records:

@@ -102,10 +102,10 @@ def groups_by_treatment(data: IVData) -> list[GroupRows]:
     if variable.kind is not BlockKind.binary or not data.schema.blocks:
         return []
     names, groups = variable.levels or (0, 1), []
-    for t, word in ((1.0, "treated"), (0.0, "untreated")):
+    for t, status in ((1.0, "treated"), (0.0, "untreated")):
         rows = np.flatnonzero(data.treatment == t)
         if len(rows):
-            groups.append((Group(variable.name, f"{variable.name} = {names[int(t)]} ({word})", len(rows), t), rows))
+            groups.append((Group(variable.name, f"{variable.name} = {names[int(t)]} ({status})", len(rows), t), rows))
     return groups
 
 

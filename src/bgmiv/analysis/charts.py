@@ -116,8 +116,8 @@ def outside_support(curve: Curve) -> list[tuple[float, float]]:
     """The stretches of treatment that the data show for fewer than half of the rows."""
     t, above = np.asarray(curve.treatment), np.asarray(curve.in_support) - MIN_SUPPORT
     i = np.flatnonzero(np.diff(above < 0))
-    crossings = t[i] + (t[i + 1] - t[i]) * above[i] / (above[i] - above[i + 1])
-    ends = np.concatenate([t[:1][above[:1] < 0], crossings, t[-1:][above[-1:] < 0]]).tolist()
+    limits = t[i] + (t[i + 1] - t[i]) * above[i] / (above[i] - above[i + 1])
+    ends = np.concatenate([t[:1][above[:1] < 0], limits, t[-1:][above[-1:] < 0]]).tolist()
     return list(zip(ends[::2], ends[1::2], strict=True))
 
 
@@ -283,7 +283,7 @@ class ForestRow:
     """A line of a forest plot: texts on the left and on the right of the drawing, and what is drawn."""
 
     label: str
-    detail: str
+    note: str
     value: str
     interval: str
     estimate: float | None  # where the mark is, if there is one

@@ -195,12 +195,12 @@ def instrument_views(data: IVData, level: float, *, linear: bool) -> InstrumentV
         names[0] = f"share with {treatment.name} = {treatment.levels[1]}"
     if used.schema.outcome.width > 1 and used.schema.outcome.levels:
         names[1] = f"share with {names[1]} = {used.schema.outcome.levels[0]}"
-    means = [_binned(name, along, values, place, columns, level) for name, values in zip(names, (x, y), strict=True)]
+    means = (_binned(names[0], along, x, place, columns, level), _binned(names[1], along, y, place, columns, level))
     tested = [
         _balance(used, name, w[:, j], columns.instruments[:, j], columns)
         for j, name in enumerate(columns.names[:_MAX_INSTRUMENTS])
     ]
-    return InstrumentViews(tuple(means), tuple(balance for balance in tested if balance is not None), direct)
+    return InstrumentViews(means, tuple(balance for balance in tested if balance is not None), direct)
 
 
 def _direct_effect(instrument: str, effect: LinearEffect) -> DirectEffect:
@@ -248,7 +248,7 @@ def _binned(name: str, along: str, values: Floats, place: Floats, columns: Desig
     # Where a bin's mean is exact, rounding may leave less than nothing.
     errors = np.sqrt(np.maximum(np.diag(variances), 0.0))
     half = float(student.ppf(0.5 + level / 2.0, fit.dof)) * errors
-    numbers = (places, mean, mean - half, mean + half, constant + slope * places, bins.sum(axis=0).astype(int))
+    numbers = (places, mean, mean - half, mean + half, constant + slope * places, np.bincount(codes))
     return BinnedMeans(name, along, *(tuple(part.tolist()) for part in numbers))
 
 
@@ -263,7 +263,7 @@ def _balance(data: IVData, name: str, raw: Floats, standard: Floats, columns: De
     values = np.unique(raw)
     binary = len(values) == 2
     if binary:
-        low, high = (_moments(v[raw == value], share[raw == value]) for value in values)
+        low, high = (_moments(v, share * (raw == value)) for value in values)
         scale = np.sqrt((low[1] + high[1]) / 2.0)
         gap = high[0] - low[0]
     else:

@@ -39,7 +39,6 @@ def report_page(analysis: Analysis) -> str:
     style, script = texts = [asset(name) for name in ("report.css", "report.js")]
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii") for text in texts]
     sections = [(anchor, name, part) for anchor, name, make in SECTIONS if (part := make(analysis))]
-    made = f"Made by bgmiv {analysis.versions.get('bgmiv', '')}".rstrip()
     return filled(
         "page",
         style_hash=hashes[0],
@@ -50,7 +49,7 @@ def report_page(analysis: Analysis) -> str:
         links=[element("li", element("a", name, href=f"#{anchor}")) for anchor, name, _ in sections],
         headline=headline(analysis),
         sections=[element("section", section, id=anchor) for anchor, _, section in sections],
-        made=made + (f" on {analysis.made}, seed {analysis.seed}" if analysis.made else ""),
+        made=f"Made by bgmiv {analysis.versions.get('bgmiv', '')} on {analysis.made}, seed {analysis.seed}",
         payload=Markup(_safe_json(payload(analysis))),
     )
 

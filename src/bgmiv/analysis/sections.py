@@ -170,9 +170,9 @@ def _contrast_form(analysis: Analysis) -> Markup | None:
     return filled("contrast", fields=fields)
 
 
-def _field(analysis: Analysis, name: str, word: str, value: float) -> Markup:
+def _field(analysis: Analysis, name: str, role: str, value: float) -> Markup:
     levels, grid = analysis.question.level_names, analysis.curves[0].treatment
-    label = f"{shortened(analysis.question.treatment, 30)}, {word}"
+    label = f"{shortened(analysis.question.treatment, 30)}, {role}"
     if levels:
         return _select(label, enumerate(shortened(level, 60) for level in levels), name, int(value))
     # All digits, so that the script knows the treatments of the effect.
@@ -294,8 +294,8 @@ def _balance_table(balance: Balance) -> Markup:
     rows = []
     for name, value in zip(balance.covariates, balance.differences, strict=True):
         notable = abs(value) > _NOTABLE
-        word, look = ("imbalanced", "m1") if notable else ("", "main")
-        rows.append(ForestRow(name, "", f"{value:.2f}", word, value, (), look))
+        remark, look = ("imbalanced", "m1") if notable else ("", "main")
+        rows.append(ForestRow(name, "", f"{value:.2f}", remark, value, (), look))
     largest = max(1.5 * _NOTABLE, *(abs(value) for value in balance.differences))
     head = "Difference of means (standard deviations)" if balance.binary else "Correlation"
     caption = f"Balance of {clean(balance.instrument)} over covariates"
@@ -442,8 +442,7 @@ def _history(analysis: Analysis) -> Markup | None:
 
 def _again(analysis: Analysis) -> Markup | None:
     """Settings, versions, the day, and what to cite."""
-    settings = {"method": analysis.method, "seed": str(analysis.seed), **analysis.settings}
-    settings |= {"made on": analysis.made} if analysis.made else {}
+    settings = {"method": analysis.method, "seed": str(analysis.seed), **analysis.settings, "made on": analysis.made}
     return filled(
         "again",
         version=analysis.versions.get("bgmiv", ""),

@@ -72,7 +72,7 @@ def headline(analysis: Analysis) -> str:
 
 
 def answer(analysis: Analysis) -> str:
-    """What was found for all rows, in a sentence or two that say no more than the checks allow."""
+    """The estimate for all rows, in a sentence or two that say no more than the checks allow."""
     row, question = analysis.effects[0], analysis.question
     treatment, outcome = shortened(question.treatment, 60), shortened(question.changed, 60)
     t0, t1 = (question.treatment_text(t) for t in (row.t0, row.t1))

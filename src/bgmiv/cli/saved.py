@@ -243,14 +243,14 @@ def _effects_of_rows(
     from bgmiv.data.table import column_names, table_rows
 
     n, schema = table_rows(table), model.fitted_.schema
-    name, kept = "all rows", np.arange(n)
+    kept = np.arange(n)
     if which != "all":
         observed = schema.check_treatment(_column(table, schema.treatment.name), n)
         wanted = pair[1] if which == "treated" else pair[0]
-        name, kept = f"{which} rows", np.flatnonzero(observed == schema.check_treatment(wanted, 1)[0])
+        kept = np.flatnonzero(observed == schema.check_treatment(wanted, 1)[0])
         if not len(kept):
             raise DataError(f"the file has no {which} rows: none has the treatment {wanted!r}.")
-    groups = {name: kept}
+    groups = {f"{which} rows": kept}
     if by is not None:
         labels = _column(table, by).astype(str)
         levels = np.unique(labels)
@@ -360,7 +360,7 @@ def report(
 
 
 def _open(folder: Path) -> IVEstimator:
-    """A saved model, which takes its covariates by name from any table.
+    """A saved model, which reads its covariates by name from any table.
 
     Raises:
         ModelFileError: the folder holds no saved model.
