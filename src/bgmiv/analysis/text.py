@@ -213,14 +213,14 @@ def _sections(analysis: Analysis) -> list[_Section]:
 def summary_text(analysis: Analysis) -> str:
     """The summary in lines of at most 80 columns."""
     belief = trust(analysis)
-    parts = [_ruled("=", shortened(analysis.title, _WIDTH)), *_pair_lines(facts(analysis))]
+    parts = [_ruled(shortened(analysis.title, _WIDTH)), *_pair_lines(facts(analysis))]
     for i, section in enumerate(_sections(analysis)):
-        parts.append(_ruled("-", section.title))
+        parts.append(f"\n{section.title}\n{'-' * _WIDTH}")
         parts += [_wrapped(headline(analysis)) + "\n"] if i == 0 else []
         parts += [text_table(*section.table)] if section.table else []
         parts += [*map(_check_text, section.checks), *_pair_lines(section.pairs)]
         parts += [_wrapped(sentence, "- ", "  ") for sentence in section.sentences]
-    parts += ["", _ruled("=", f"Trust: {belief.word}"), _wrapped(belief.sentence)]
+    parts += [_ruled(f"Trust: {belief.word}"), _wrapped(belief.sentence)]
     parts += [_wrapped(sentence(analysis.interval_kind)), "=" * _WIDTH]
     return "\n".join(part for part in parts if part)
 
@@ -320,8 +320,8 @@ def _wrapped(text: str, first: str = "", later: str = "") -> str:
     return textwrap.fill(clean(text), _WIDTH, initial_indent=first, subsequent_indent=later)
 
 
-def _ruled(line: str, title: str) -> str:
-    return f"\n{title}\n{line * _WIDTH}" if line == "-" else f"{line * _WIDTH}\n{title}\n{line * _WIDTH}"
+def _ruled(title: str) -> str:
+    return f"{'=' * _WIDTH}\n{title}\n{'=' * _WIDTH}"
 
 
 def summary_html(analysis: Analysis) -> str:
