@@ -96,7 +96,7 @@ def fit(
         labels = select_columns(table, split_commas(by))
         done = _AfterFit(roles.fit(model, table))
         with done.step("the analysis of the fit"):
-            groups = _groups_shown(model, labels, table, roles)
+            groups = _groups_shown(model, labels)
             source = printable(data.name)
             done.analysis = model.analysis(by=groups, level=level, title=title, source=source, units=units)
         if out is not None:
@@ -155,13 +155,14 @@ class _AfterFit:
         exit_if_failed(verdict)
 
 
-def _groups_shown(model: IVEstimator, labels: Table, table: Any, roles: ColumnRoles) -> Any:
+def _groups_shown(model: IVEstimator, labels: Table) -> Any:
     """What `analysis` takes as `by`: names of covariates, or labels of each row where a name is none of them."""
     if not labels.columns:
         return None
     if set(labels.names) <= set(model.fitted_.schema.covariate_names):
         return list(labels.names)
-    kept = roles.complete_rows(table) if model.n_dropped_ else slice(None)
+    # A table read from a file numbers its rows, and the data of the fit keep the numbers of theirs.
+    kept = model._with_rows().data.index
     return {column.name: column.values[kept] for column in labels.columns}
 
 

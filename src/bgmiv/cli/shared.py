@@ -157,19 +157,6 @@ class ColumnRoles(NamedTuple):
         fit = model.fit_formula if "formula" in self.names else model.fit_table
         return fit(data=table, **self.names, **self.shared)
 
-    def complete_rows(self, table: Any) -> Any:
-        """Which rows of the table have a value in every column that the fit uses."""
-        from bgmiv.data.formula import formula_columns
-        from bgmiv.data.table import complete_rows
-
-        used: list[str] = []
-        for role, names in (self.names | self.shared).items():
-            if role == "formula":
-                used += formula_columns(names, table)
-            elif role not in ("missing", "blocks"):
-                used += [names] if isinstance(names, str) else names or []
-        return complete_rows(table, dict.fromkeys(used))
-
 
 def column_roles(
     formula: Annotated[
