@@ -21,11 +21,11 @@ from typing import Any
 
 from platformdirs import user_cache_path
 
-from bgmiv.errors import BGMIVError, BGMIVWarning, ForkedProcessError, StoreError
+from bgmiv.errors import BGMIVError, BGMIVWarning, ConfigError, ForkedProcessError, StoreError
 
 __all__ = [
-    "append_lines", "cache_folder", "cache_path", "check_process", "check_writable", "enable_compilation_cache",
-    "exchange", "remove_strays", "safe_name", "write_whole", "writing",
+    "append_lines", "cache_folder", "cache_path", "check_file", "check_process", "check_writable",
+    "enable_compilation_cache", "exchange", "remove_strays", "safe_name", "write_whole", "writing",
 ]  # fmt: skip
 
 _VARIABLE = "BGMIV_COMPILATION_CACHE"
@@ -65,6 +65,38 @@ def check_writable(folder: Path, advice: str = _ADVICE) -> None:
             file.write(bytes(_ROOM))
             file.flush()
             os.fsync(file.fileno())
+
+
+def check_file(path: str | os.PathLike[str]) -> Path:
+    """The path of a file to write; checked before anything slow is done.
+
+    Raises:
+        ConfigError: the path is a folder, a device or a pipe, or its folder does not exist.
+        StoreError: nothing can be written there.
+    """
+    target = Path(path)
+    with writing(target, "Choose another name."):
+        is_folder = target.is_dir()
+    if is_folder:
+        raise ConfigError(f"path {str(target)!r} is a folder. Name a file in it.")
+    if (target.exists() and not target.is_file()) or _is_opened(target):
+        raise ConfigError(f"path {str(target)!r} is a device or a pipe, or links to itself. Name a file.")
+    folder = Path(os.path.realpath(target)).parent
+    if not folder.is_dir():
+        raise ConfigError(f"path {str(target)!r}: the folder {folder} does not exist. Make it first.")
+    check_writable(folder)
+    return target
+
+
+def _is_opened(path: Path) -> bool:
+    """Whether it stands for a file that this process has opened, such as /dev/stdout, or leads to itself."""
+    for _ in range(40):
+        if path.absolute().is_relative_to("/proc"):
+            return True
+        if not path.is_symlink():
+            return False
+        path = path.parent / os.readlink(path)
+    return True
 
 
 def write_whole(path: Path, content: bytes, advice: str = _ADVICE) -> None:

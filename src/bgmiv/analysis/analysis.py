@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.analysis.instruments import InstrumentViews, records_of
+from bgmiv.analysis.instruments import InstrumentViews, Numbers, Records, records_of
 from bgmiv.analysis.markup import shortened
 from bgmiv.data.files import Tabular
 from bgmiv.diagnostics.checks import Diagnosis
@@ -50,6 +50,9 @@ __all__ = [
 ]
 
 
+Names = tuple[str, ...]
+
+
 class AnalysisArguments(TypedDict, total=False):
     """The arguments of an estimator's `analysis`, and of all that shows one; None stands for the default."""
 
@@ -77,7 +80,7 @@ class AnalysisRequest:
         ConfigError: only one of t0 and t1 is given, the level is not between 0 and 1, or the units have no name.
     """
 
-    by: tuple[str, ...] | None = None
+    by: Names | None = None
     treatments: tuple[Any, ...] | None = None
     t0: Any = None
     t1: Any = None
@@ -85,7 +88,7 @@ class AnalysisRequest:
     no_instrument: bool = True
     title: str = ""
     source: str = ""
-    compare: tuple[str, ...] = ()
+    compare: Names = ()
     labels: tuple[tuple[str, tuple[Any, ...]], ...] = ()
     units: str = "rows"
 
@@ -116,7 +119,7 @@ class AnalysisRequest:
 
 @dataclass(frozen=True)
 class ColumnSummary:
-    """A column of the data: its role ("outcome", ...), its kind ("continuous", ...), and what it holds in words."""
+    """A column of the data: its role ("outcome", ...), its kind ("continuous", ...), and a text on its values."""
 
     name: str
     role: str
@@ -141,10 +144,10 @@ class Question:
 
     outcome: str
     treatment: str
-    instruments: tuple[str, ...]
-    covariates: tuple[str, ...]
+    instruments: Names
+    covariates: Names
     outcome_meaning: str
-    treatment_levels: tuple[str, ...]
+    treatment_levels: Names
     formula: str
     source: str
     n_rows: int
@@ -155,7 +158,7 @@ class Question:
     n_effective: float = math.nan
 
     @property
-    def level_names(self) -> tuple[str, ...]:
+    def level_names(self) -> Names:
         """The treatment's levels in the order of their codes, "0" and "1" of a binary one; empty for a number."""
         return self.treatment_levels or (("0", "1") if self._kind("treatment") == "binary" else ())
 
@@ -175,10 +178,6 @@ class Question:
         """What is changed, such as "educ 12 → 16"."""
         t0, t1 = (self.treatment_text(t, 24) for t in (row.t0, row.t1))
         return f"{shortened(self.treatment, 24)} {t0} → {t1}"
-
-    def level_or_number(self, treatment: float) -> str | float:
-        """A treatment by the name of its level, or as the number it is."""
-        return self.treatment_levels[int(treatment)] if self.treatment_levels else treatment
 
 
 @dataclass(frozen=True)
@@ -228,16 +227,16 @@ class Curve(Tabular):
     """
 
     group: Group
-    treatment: tuple[float, ...]
-    estimate: tuple[float, ...]
-    lower: tuple[float, ...]
-    upper: tuple[float, ...]
-    in_support: tuple[float, ...]
+    treatment: Numbers
+    estimate: Numbers
+    lower: Numbers
+    upper: Numbers
+    in_support: Numbers
     sources: tuple[Source, ...] = field(default=(), compare=False)
-    band_lower: tuple[float, ...] = ()
-    band_upper: tuple[float, ...] = ()
+    band_lower: Numbers = ()
+    band_upper: Numbers = ()
 
-    def records(self) -> list[dict[str, float]]:
+    def records(self) -> Records:
         """One row for each treatment: estimate, ends of the interval and of the uniform band, share in support."""
         names = ("treatment", "estimate", "lower", "upper", "band_lower", "band_upper", "in_support")
         return records_of(self, names)
@@ -285,7 +284,7 @@ class Answer:
         return own | self.interval.to_dict()
 
 
-def with_sets(records: list[dict[str, Any]], rows: Sequence[Answer]) -> list[dict[str, Any]]:
+def with_sets(records: Records, rows: Sequence[Answer]) -> Records:
     """The rows of a table of these, with a column `set` if two ends do not tell one of the intervals."""
     cells = [row.interval.set_text for row in rows]
     return [record | {"set": cell} for record, cell in zip(records, cells, strict=True)] if any(cells) else records
@@ -323,7 +322,7 @@ class MethodRow(Answer):
 
     name: str
     interval: Interval
-    curve: tuple[float, ...]
+    curve: Numbers
     note: str = ""
     severity: Severity | None = None
     n_held_out: int = 0
@@ -336,7 +335,7 @@ class HistoryLine:
     name: str
     phase: str
     steps: tuple[int, ...]
-    values: tuple[float, ...]
+    values: Numbers
 
 
 @dataclass(frozen=True, repr=False)
@@ -350,7 +349,7 @@ class Analysis(Tabular):
         level: of every interval, such as 0.95.
         interval_kind: what the intervals are, in a sentence; empty without intervals.
         curves, effects: the first is that of all rows, the others those of chosen groups, in the same order.
-        diagnosis: checks with readings.
+        diagnosis: checks, and what they mean.
         verdict: what held-out rows say about the fit; None for methods without one.
         methods: the same effect by this and other methods.
         history: losses along training.
@@ -411,18 +410,19 @@ class Analysis(Tabular):
 
     @property
     def weak(self) -> bool:
-        """Whether standard errors alone make too narrow intervals: by a check, or as effects have robust sets."""
+        """Whether intervals from standard errors are too narrow: by a check, or because effects have robust sets."""
         return self.diagnosis.weak_instruments or self.effects[0].robust
 
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> Records:
         """The average effects, a row for each group of rows; `set` is there where two ends do not tell an interval."""
+        levels = self.question.treatment_levels
         records = [
             {
                 "column": row.group.column,
                 "group": row.group.label,
                 "n_rows": row.group.n_rows,
-                "t0": self.question.level_or_number(row.t0),
-                "t1": self.question.level_or_number(row.t1),
+                "t0": levels[int(row.t0)] if levels else row.t0,
+                "t1": levels[int(row.t1)] if levels else row.t1,
                 "estimate": row.estimate,
                 "std_error": float(row.interval.std_error),
                 "lower": row.interval.lower,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from platform import python_version
-from typing import Any, NamedTuple, cast, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from bgmiv.analysis.analysis import (
     MethodRow,
     Question,
 )
-from bgmiv.analysis.instruments import instrument_views
+from bgmiv.analysis.instruments import Numbers, instrument_views
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind, CovariateBlock, Schema
@@ -36,8 +36,8 @@ from bgmiv.diagnostics.verdict import verdict_of
 from bgmiv.effects import Average, FitRows, average, effect_of
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.fitted import FitEvidence, FittedMethod, MethodConfig
-from bgmiv.intervals import NO_INTERVAL, Band, Interval, interval_of
-from bgmiv.linear_iv import scaled, strength_of
+from bgmiv.intervals import NO_INTERVAL, Band, Floats, Interval, interval_of
+from bgmiv.linear_iv import LinearEstimate, scaled, strength_of
 from bgmiv.progress import HistoryRow, reporter_for
 
 __all__ = [
@@ -58,7 +58,7 @@ _NOT_SHOWN = ("checkpoint", "progress")
 class Grid(NamedTuple):
     """The treatments of the curves in rising order, the two of them that are compared, and the level of intervals."""
 
-    doses: NDArray[np.float64]
+    doses: Floats
     t0: float
     t1: float
     level: float
@@ -77,9 +77,9 @@ def grid_of(schema: Schema, data: IVData | None, request: AnalysisRequest) -> Gr
         ConfigError: there are no rows to choose the treatments by.
     """
     if request.t0 is not None:
-        pair = (float(schema.check_treatment(request.t0, 1)[0]), float(schema.check_treatment(request.t1, 1)[0]))
+        t0, t1 = (float(schema.check_treatment(t, 1)[0]) for t in (request.t0, request.t1))
     elif data is not None:
-        pair = changes_of(data)[0][:2]
+        t0, t1, _ = changes_of(data)[0]
     else:
         raise ConfigError("t0 and t1 are missing, and no model holds its rows. Give both.")
     if schema.treatment.discrete:
@@ -87,9 +87,9 @@ def grid_of(schema: Schema, data: IVData | None, request: AnalysisRequest) -> Gr
     elif request.treatments is not None:
         doses = schema.check_treatment(np.asarray(request.treatments), len(request.treatments))
     else:
-        ends = sorted(pair) if data is None else np.quantile(data.treatment.astype(np.float64), [0.01, 0.99])
-        doses = np.linspace(ends[0], ends[1], _N_DOSES)
-    return Grid(np.unique(np.concatenate([np.asarray(doses, np.float64), pair])), *pair, request.level)
+        low, high = (t0, t1) if data is None else np.quantile(data.treatment.astype(np.float64), [0.01, 0.99]).tolist()
+        doses = np.linspace(low, high, _N_DOSES)
+    return Grid(np.union1d(doses, [t0, t1]), t0, t1, request.level)
 
 
 GroupRows = tuple[Group, NDArray[np.intp]]
@@ -102,10 +102,10 @@ def groups_by_treatment(data: IVData) -> list[GroupRows]:
     if variable.kind is not BlockKind.binary or not data.schema.blocks:
         return []
     names, groups = variable.levels or (0, 1), []
-    for t, word in ((1.0, "treated"), (0.0, "untreated")):
+    for t, status in ((1.0, "treated"), (0.0, "untreated")):
         rows = np.flatnonzero(data.treatment == t)
         if len(rows):
-            groups.append((Group(variable.name, f"{variable.name} = {names[int(t)]} ({word})", len(rows), t), rows))
+            groups.append((Group(variable.name, f"{variable.name} = {names[int(t)]} ({status})", len(rows), t), rows))
     return groups
 
 
@@ -116,14 +116,12 @@ def groups_of(data: IVData, request: AnalysisRequest) -> list[GroupRows]:
         DataError: a name is no covariate that divides the rows, or labels do not fit the rows.
     """
     columns = {name: (block, name) for block in data.schema.blocks for name in block.columns}
-    names = request.by
-    if names is None:
-        few = [
-            name
-            for name, (block, _) in columns.items()
-            if block.kind is BlockKind.binary or 2 <= len(block.levels or ()) <= _MAX_LEVELS
-        ]
-        names = tuple(few[:_MAX_DEFAULT_COLUMNS])
+    few = [
+        name
+        for name, (block, _) in columns.items()
+        if block.kind is BlockKind.binary or 2 <= len(block.levels or ()) <= _MAX_LEVELS
+    ]
+    names = few[:_MAX_DEFAULT_COLUMNS] if request.by is None else request.by
     # A formula's term such as C(region) also goes by the name of its column.
     columns = {block.source or name: (block, name) for block, name in columns.values()} | columns
     labels, groups = dict(request.labels), []
@@ -167,9 +165,11 @@ def _of_codes(name: str, labels: Sequence[str], codes: NDArray[np.intp]) -> list
     """The largest groups, as many as are shown, in the order of their labels."""
     counts = np.bincount(codes, minlength=len(labels))
     n_groups = int(np.count_nonzero(counts))
-    largest = np.sort(np.argsort(-counts, kind="stable")[: min(n_groups, _MAX_GROUPS)])
+    largest = np.sort(np.argsort(-counts, kind="stable")[:_MAX_GROUPS])
     of = n_groups if n_groups > _MAX_GROUPS else 0
-    return [(Group(name, labels[i], int(counts[i]), None, of), np.flatnonzero(codes == i)) for i in largest]
+    return [
+        (Group(name, labels[i], int(counts[i]), None, of), np.flatnonzero(codes == i)) for i in largest if counts[i]
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,10 +238,10 @@ class FitOnRows:
         return self.judged if "judged" in vars(self) else self.fitted
 
     @property
-    def refit_config(self) -> MethodConfig:
+    def refit_config(self) -> Any:
         """The method for another fit, which keeps no unfinished one."""
         config: Any = self.config
-        return cast(MethodConfig, replace(config, checkpoint=None) if hasattr(config, "checkpoint") else config)
+        return replace(config, checkpoint=None) if hasattr(config, "checkpoint") else config
 
     @cached_property
     def without_instrument(self) -> FittedMethod | None:
@@ -251,7 +251,7 @@ class FitOnRows:
         config, evidence = self.refit_config, self.fitted.evidence
         if evidence is not None and evidence.networks not in (None, "trained"):
             # The two are compared: nothing but the instruments may differ between them.
-            config = replace(cast(Any, config), networks=False)
+            config = replace(config, networks=False)
         with reporter_for(self.progress, f"{self.estimator} (no instrument)") as reporter:
             return config.without_instrument().fit(self.data, self.seed, reporter)
 
@@ -298,7 +298,8 @@ def build_analysis(request: AnalysisRequest, fit: FitOnRows, others: Mapping[str
     chosen = [*groups_by_treatment(data), *groups_of(data, request)]
     groups += [(group, fit.rows.take(positions)) for group, positions in chosen]
     answers = [answered(fitted, rows, fit.instrumented, grid) for _, rows in groups]
-    methods = [method_row(fit.label, fitted, answers[0], fit.note), *_beside(fit, request, grid)]
+    beside = _beside(fit, diagnosis.linear, grid, no_instrument=request.no_instrument)
+    methods = [method_row(fit.label, fitted, answers[0], fit.note), *beside]
     for name, other in others.items():
         asked = other.data.schema
         if asked.treatment != schema.treatment or asked.outcome.name != schema.outcome.name:
@@ -349,7 +350,7 @@ def answered(fitted: FittedMethod, rows: Rows, own: FitRows | None, grid: Grid) 
     return averages, interval
 
 
-def _first_level(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _first_level(values: Floats) -> Floats:
     return values if values.ndim == 1 else values[:, 0]
 
 
@@ -357,12 +358,11 @@ def _curve(group: Group, averages: Average, grid: Grid, discrete: bool) -> Curve
     doses, values, shares = _plain(grid.doses), _plain(averages.estimate.values), _plain(averages.support)
     if not averages.estimate.sources:
         return Curve(group, doses, values, (), (), shares)
-    ends, band = (
-        interval_of(averages.estimate, grid.level, probability=discrete, band=kind) for kind in get_args(Band)
-    )
-    lower, upper, band_lower, band_upper = map(_plain, (*ends, *band))
-    sources = averages.estimate.pointwise().sources
-    return Curve(group, doses, values, lower, upper, shares, sources, band_lower, band_upper)
+    ends: list[Numbers] = []
+    for kind in get_args(Band):
+        ends += map(_plain, interval_of(averages.estimate, grid.level, probability=discrete, band=kind))
+    lower, upper, *band = ends
+    return Curve(group, doses, values, lower, upper, shares, averages.estimate.pointwise().sources, *band)
 
 
 def method_row(name: str, fitted: FittedMethod, answer: Answered, note: str = "") -> MethodRow:
@@ -373,11 +373,10 @@ def method_row(name: str, fitted: FittedMethod, answer: Answered, note: str = ""
     return MethodRow(name, interval, _plain(averages.estimate.values), note, severity, n_held_out)
 
 
-def _beside(fit: FitOnRows, request: AnalysisRequest, grid: Grid) -> list[MethodRow]:
+def _beside(fit: FitOnRows, linear: LinearEstimate | None, grid: Grid, *, no_instrument: bool) -> list[MethodRow]:
     """What the diagnosis has fitted beside the method: its no-instrument version, and straight lines."""
     data, change, rows = fit.data, grid.t1 - grid.t0, []
-    linear = fit.diagnosis(no_instrument=request.no_instrument, level=request.level).linear
-    if request.no_instrument and fit.without_instrument is not None:
+    if no_instrument and fit.without_instrument is not None:
         values = _first_level(average(fit.without_instrument, Query(grid.doses[:, None], fit.rows)).estimate.values)
         before, after = values[list(grid.places)]
         point = Interval(float(after - before), np.nan, np.nan, grid.level, {}, method=NO_INTERVAL)
@@ -385,12 +384,12 @@ def _beside(fit: FitOnRows, request: AnalysisRequest, grid: Grid) -> list[Method
     if linear is None or data.schema.outcome.width > 1 or fit.estimator == "TSLS":
         return rows
     x, y = (float(np.average(values, weights=data.weights)) for values in (data.treatment, data.outcome))
-    slopes = (linear.coefficient, linear.std_error, (linear.lower, linear.upper))
     strength = strength_of(data)
-    for name, note, (slope, error, ends) in (
-        ("2SLS", "line", slopes),
-        ("OLS", "line-without-instrument", (linear.ols, linear.ols_std_error, linear.ols_interval)),
-    ):
+    slopes: tuple[tuple[Any, ...], ...] = (
+        ("2SLS", "line", linear.coefficient, linear.std_error, linear.lower, linear.upper),
+        ("OLS", "line-without-instrument", linear.ols, linear.ols_std_error, *linear.ols_interval),
+    )
+    for name, note, slope, error, *ends in slopes:
         lower, upper = sorted(end * change for end in ends)
         interval = Interval(slope * change, lower, upper, grid.level, {"sampling": abs(error * change)})
         if note == "line" and strength is not None and strength.usual_is_too_short:
@@ -431,42 +430,34 @@ def _estimand(fit: FitOnRows) -> Estimand:
     two = w.shape[1] == 1 and len(values) == 2
     if not two or data.schema.treatment.kind is not BlockKind.binary:
         return Estimand(two)
-    low, high = sorted(
-        float(np.average(data.treatment[at], weights=shares[at])) for at in (w[:, 0] == value for value in values)
-    )
+    low, high = sorted(float(np.average(data.treatment, weights=shares * (w[:, 0] == value))) for value in values)
     return Estimand(two, (low, high))
 
 
 def _columns(fit: FitOnRows) -> tuple[ColumnSummary, ...]:
     """The columns by role, blocks of one kind with levels or of many columns as one."""
-    data, schema, shares = fit.data, fit.data.schema, fit.rows.shares
-    columns = []
-
-    def add(name: str, role: str, kind: BlockKind, values: NDArray[Any], levels: Sequence[Any] | None = None) -> None:
-        columns.append(ColumnSummary(name, role, str(kind.value), _column_text(kind, values, levels, shares)))
-
-    for role, variable, codes in (
-        ("outcome", schema.outcome, data.outcome),
-        ("treatment", schema.treatment, data.treatment),
-    ):
-        add(variable.name, role, variable.kind, codes, variable.levels)
+    data, schema = fit.data, fit.data.schema
+    outcome, treatment = schema.outcome, schema.treatment
+    columns: list[tuple[str, str, BlockKind, NDArray[Any], Sequence[Any] | None]] = [
+        (outcome.name, "outcome", outcome.kind, data.outcome, outcome.levels),
+        (treatment.name, "treatment", treatment.kind, data.treatment, treatment.levels),
+    ]
     for name, values in zip(schema.instruments, data.instruments.T, strict=True):
-        add(name, "instrument", BlockKind.continuous, values)
+        columns.append((name, "instrument", BlockKind.continuous, values, None))
     for block in schema.blocks:
         values = data.covariates[:, block.start : block.stop]
-        if block.levels is not None:
-            add(block.name, "covariate", block.kind, np.argmax(values, axis=1), block.levels)
-        elif block.kind in (BlockKind.continuous, BlockKind.binary):
-            for name, column in zip(block.columns, values.T, strict=True):
-                add(name, "covariate", block.kind, column)
+        if block.levels is None and block.kind in (BlockKind.continuous, BlockKind.binary):
+            columns += [(name, "covariate", block.kind, values[:, j], None) for j, name in enumerate(block.columns)]
         else:
-            add(block.name, "covariate", block.kind, values)
-    return tuple(columns)
+            codes = values if block.levels is None else np.argmax(values, axis=1)
+            columns.append((block.name, "covariate", block.kind, codes, block.levels))
+    return tuple(
+        ColumnSummary(name, role, kind.value, _column_text(kind, values, levels, fit.rows.shares))
+        for name, role, kind, values, levels in columns
+    )
 
 
-def _column_text(
-    kind: BlockKind, values: NDArray[Any], levels: Sequence[Any] | None, shares: NDArray[np.float64]
-) -> str:
+def _column_text(kind: BlockKind, values: NDArray[Any], levels: Sequence[Any] | None, shares: Floats) -> str:
     if values.ndim > 1:
         return f"{values.shape[1]} columns"
     if levels is not None:
@@ -490,5 +481,5 @@ def _history(rows: tuple[HistoryRow, ...]) -> tuple[HistoryLine, ...]:
     return tuple(HistoryLine(*names, *zip(*points, strict=True)) for names, points in lines.items())
 
 
-def _plain(values: Any) -> tuple[float, ...]:
+def _plain(values: Any) -> Numbers:
     return tuple(np.asarray(values, np.float64).tolist())

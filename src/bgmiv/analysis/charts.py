@@ -22,6 +22,8 @@ __all__ = [
     "outside_support", "sample", "shape_bars", "sparkline",
 ]  # fmt: skip
 
+Values = Sequence[float]
+
 MIN_SUPPORT = 0.5
 """Where the data show a treatment for a smaller share of the rows, a curve is drawn as an extrapolation."""
 
@@ -60,12 +62,11 @@ def axis_over(values: Iterable[float], *, margin: float = 0.06) -> Axis:
     gap = margin * (high - low)
     low, high = low - gap, high + gap
     power = 10.0 ** math.floor(math.log10((high - low) / (_MAX_TICKS - 1)))
-    for factor in (1.0, 2.0, 2.5, 5.0, 10.0, 20.0):
-        step = factor * power
-        first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-        if last - first < _MAX_TICKS:
-            return Axis(low, high, tuple(k * step for k in range(first, last + 1)))
-    return Axis(low, high, ())
+    for step in (power, 2.0 * power, 2.5 * power, 5.0 * power, 10.0 * power, 20.0 * power):
+        ticks = step * np.arange(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+        if len(ticks) <= _MAX_TICKS:
+            break
+    return Axis(low, high, tuple(ticks.tolist()))
 
 
 def curve_axes(analysis: Analysis) -> tuple[Axis, Axis]:
@@ -85,7 +86,7 @@ def curve_axes(analysis: Analysis) -> tuple[Axis, Axis]:
     low, high = (shown.min(), shown.max()) if len(shown) else (0.0, 0.0)
     room = 0.25 * (high - low)
     others = [np.clip(_finite(row.curve), low - room, high + room) for row in analysis.methods]
-    return axis_over(first.treatment, margin=0.0), axis_over(np.concatenate([[low, high], *others]).tolist())
+    return axis_over(first.treatment, margin=0.0), axis_over(np.concatenate([[low, high], *others]))
 
 
 def _finite(values: Any) -> NDArray[np.float64]:
@@ -115,8 +116,8 @@ def outside_support(curve: Curve) -> list[tuple[float, float]]:
     """The stretches of treatment that the data show for fewer than half of the rows."""
     t, above = np.asarray(curve.treatment), np.asarray(curve.in_support) - MIN_SUPPORT
     i = np.flatnonzero(np.diff(above < 0))
-    crossings = t[i] + (t[i + 1] - t[i]) * above[i] / (above[i] - above[i + 1])
-    ends = np.concatenate([t[:1][above[:1] < 0], crossings, t[-1:][above[-1:] < 0]]).tolist()
+    limits = t[i] + (t[i + 1] - t[i]) * above[i] / (above[i] - above[i + 1])
+    ends = np.concatenate([t[:1][above[:1] < 0], limits, t[-1:][above[-1:] < 0]]).tolist()
     return list(zip(ends[::2], ends[1::2], strict=True))
 
 
@@ -136,18 +137,17 @@ _SHAPES = {
 
 def look_of(analysis: Analysis, i: int) -> str:
     """The class of style of the method of this number: the analysis's own is 0, others take turns at five."""
-    if i == 0:
-        return "main"
-    return "truth" if analysis.methods[i].note == "truth" else f"m{(i - 1) % 5 + 1}"
+    if analysis.methods[i].note == "truth":
+        return "truth"
+    return f"m{(i - 1) % 5 + 1}" if i else "main"
 
 
 def sample(analysis: Analysis, i: int) -> Markup:
     """A short piece of a method's line, or its mark, for the legend."""
     look = look_of(analysis, i)
-    drawn = filled("sample-line", look=look)
     if analysis.question.level_names:
-        drawn = filled("sample-mark", mark=_mark(50.0, MARKS[i % len(MARKS)], look))
-    return filled("sample", drawn=drawn)
+        return filled("sample-mark", mark=_mark(50.0, MARKS[i % len(MARKS)], look))
+    return filled("sample-line", look=look)
 
 
 class _Plane(NamedTuple):
@@ -162,17 +162,15 @@ class _Plane(NamedTuple):
     def y(self, value: float) -> str:
         return f"{100.0 - self.up.at(value):.3f}%"
 
-    def path(self, t: Sequence[float], values: Sequence[float]) -> str:
+    def path(self, t: Values, values: Values) -> str:
         pairs = [(a, b) for a, b in zip(t, values, strict=True) if math.isfinite(b)]
         points = [f"{10 * self.across.at(a):.1f} {1000 - 10 * self.up.at(b):.1f}" for a, b in pairs]
         return "M" + "L".join(points) if points else "M0 0"
 
-    def line(self, t: Sequence[float], values: Sequence[float], look: str, **attributes: object) -> Markup:
+    def line(self, t: Values, values: Values, look: str, **attributes: object) -> Markup:
         return element("path", d=self.path(t, values), class_=f"line {look}", **attributes)
 
-    def band(
-        self, t: Sequence[float], lower: Sequence[float], upper: Sequence[float], look: str, *, hidden: bool = False
-    ) -> Markup:
+    def band(self, t: Values, lower: Values, upper: Values, look: str, *, hidden: bool = False) -> Markup:
         area = f"{self.path(t, upper)}L{self.path(t[::-1], lower[::-1])[1:]}Z"
         return element("path", d=area, class_=f"band {look}".rstrip(), hidden=hidden)
 
@@ -196,11 +194,12 @@ def curve_chart(analysis: Analysis) -> Markup:
     plane, curves = _Plane(*curve_axes(analysis)), analysis.curves
     shades, lines = [], []
     for i, curve in enumerate(curves):
-        seen: dict[str, Any] = {"data_curve": i, "hidden": i > 0}
-        ends = [(plane.across.at(start), plane.across.at(end)) for start, end in outside_support(curve)]
-        hatched = [filled("hatched", x=f"{start:.3f}%", width=f"{end - start:.3f}%") for start, end in ends]
-        shades.append(element("g", *hatched, **seen))
-        lines.append(element("g", *_curve(curve, plane), **seen))
+        hatched = []
+        for ends in outside_support(curve):
+            start, end = map(plane.across.at, ends)
+            hatched.append(filled("hatched", x=f"{start:.3f}%", width=f"{end - start:.3f}%"))
+        shades.append(element("g", *hatched, data_curve=i, hidden=i > 0))
+        lines.append(element("g", *_curve(curve, plane), data_curve=i, hidden=i > 0))
     for i, row in analysis.others:
         hidden = row.note != "truth"
         lines.append(plane.line(curves[0].treatment, row.curve, look_of(analysis, i), data_method=i, hidden=hidden))
@@ -230,9 +229,7 @@ def _curve(curve: Curve, plane: _Plane) -> list[Markup]:
     return parts
 
 
-def lines_chart(
-    place: Sequence[float], lines: Mapping[str, Sequence[Sequence[float]]], across: Axis, up: Axis, label: str
-) -> Markup:
+def lines_chart(place: Values, lines: Mapping[str, Sequence[Values]], across: Axis, up: Axis, label: str) -> Markup:
     """Lines by their classes of style, each with the ends of its band behind them, if it has one."""
     plane = _Plane(across, up)
     drawn = [plane.band(place, ends[0], ends[1], look) for look, (_, *ends) in lines.items() if ends]
@@ -254,10 +251,7 @@ def binned_chart(means: BinnedMeans, label: str) -> Markup:
 
 def sparkline(line: HistoryLine) -> Markup:
     """One loss along training, on a log scale where it falls far."""
-    finite = np.isfinite(line.values)
-    if not finite.any():
-        return element("p", "no finite value", class_="soft")
-    steps, values = np.asarray(line.steps)[finite].tolist(), np.asarray(line.values)[finite]
+    steps, values = line.steps, np.asarray(line.values)
     log_scale = values.min() > 0.0 and values.max() > 30.0 * values.min()
     heights = (np.log(values) if log_scale else values).tolist()
     path = _Plane(axis_over(steps, margin=0.0), axis_over(heights)).line(steps, heights, "main thin")
@@ -270,9 +264,8 @@ def meter(check: Check) -> Markup | None:
     value, critical = (check.numbers.get(name, math.nan) for name in ("effective_f", "critical"))
     if not (math.isfinite(value) and math.isfinite(critical) and critical > 0.0):
         return None
-    width = round(min(max(50.0 * value / critical, 0.0), 100.0), 2)
-    label = f"critical value {number(critical)}"
-    return filled("meter", value=number(value), label=label, width=width, severity=check.severity)
+    width = round(min(50.0 * value / critical, 100.0), 2)
+    return filled("meter", check=check, value=number(value), critical=number(critical), width=width)
 
 
 def shape_bars(check: Check) -> Markup | None:
@@ -280,9 +273,7 @@ def shape_bars(check: Check) -> Markup | None:
     values = [value for name, value in check.numbers.items() if name.startswith("shape_")]
     if not values:
         return None
-    bars = [
-        filled("shape", y=14 * i, width=f"{100 * value:.2f}", severity=check.severity) for i, value in enumerate(values)
-    ]
+    bars = [filled("shape", y=14 * i, width=f"{100 * value:.2f}", check=check) for i, value in enumerate(values)]
     listed = ", ".join(f"{value:.2f}" for value in values)
     return filled("shapes", listed=listed, height=14 * len(values), bars=bars)
 
@@ -292,7 +283,7 @@ class ForestRow:
     """A line of a forest plot: texts on the left and on the right of the drawing, and what is drawn."""
 
     label: str
-    detail: str
+    note: str
     value: str
     interval: str
     estimate: float | None  # where the mark is, if there is one
@@ -345,15 +336,15 @@ def _mark(x: float, shape: str, look: str, method: int | None = None) -> Markup:
 
 def level_charts(analysis: Analysis) -> Markup:
     """Forest plots of a treatment's levels, one for each group, the first of them shown."""
-    points = [curve.records() for curve in analysis.curves]
-    numbers = [[(point["estimate"], point["lower"], point["upper"]) for point in group] for group in points]
+    numbers = [[(at["estimate"], at["lower"], at["upper"]) for at in curve.records()] for curve in analysis.curves]
     axis = effect_axis([row for group in numbers for row in group], zero=False)
     meaning = clean(analysis.question.outcome_meaning)
     head = (sentence(meaning).rstrip("."), f"{percent(analysis.level)} interval")
     charts = []
     for i, curve in enumerate(analysis.curves):
         rows = []
-        for k, (point, (text, low, high)) in enumerate(zip(points[i], aligned(numbers[i]), strict=True)):
+        for k, (text, low, high) in enumerate(aligned(numbers[i])):
+            estimate, lower, upper = numbers[i][k]
             marks = [
                 _mark(axis.at(other.curve[k]), MARKS[j % len(MARKS)], look_of(analysis, j), method=j)
                 for j, other in analysis.others
@@ -361,13 +352,13 @@ def level_charts(analysis: Analysis) -> Markup:
             ]
             rows.append(
                 ForestRow(
-                    analysis.question.treatment_text(point["treatment"]),
-                    f"in support for {share(point['in_support'])} of {analysis.units}",
+                    analysis.question.treatment_text(curve.treatment[k]),
+                    f"in support for {share(curve.in_support[k])} of {analysis.units}",
                     text,
                     f"{low} to {high}" if curve.lower else "none",
-                    point["estimate"],
-                    ((point["lower"], point["upper"]),) if curve.lower else (),
-                    "main" if point["in_support"] >= MIN_SUPPORT else "faint",
+                    estimate,
+                    ((lower, upper),) if curve.lower else (),
+                    "main" if curve.in_support[k] >= MIN_SUPPORT else "faint",
                     extra=marks,
                 )
             )

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from bgmiv.analysis.analysis import AnalysisRequest, MethodRow, with_sets
+from bgmiv.analysis.analysis import AnalysisRequest, MethodRow, Names, with_sets
 from bgmiv.analysis.build import answered, grid_of, method_row
+from bgmiv.analysis.instruments import Numbers
 from bgmiv.analysis.markup import clean, element
-from bgmiv.analysis.text import html_table, method_table, text_table
+from bgmiv.analysis.text import TextTable, html_table, method_table, text_table
 from bgmiv.data.files import Tabular
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.schema import Schema
@@ -47,12 +48,12 @@ class Comparison(Tabular):
 
     outcome: str
     treatment: str
-    treatment_levels: tuple[str, ...]
+    treatment_levels: Names
     t0: float
     t1: float
     n_rows: int
     level: float
-    treatments: tuple[float, ...]
+    treatments: Numbers
     methods: tuple[MethodRow, ...]
 
     @property
@@ -69,7 +70,7 @@ class Comparison(Tabular):
         title, notes = self.asked[:1].upper() + self.asked[1:] + size, [f"{row[0]}: {row[-1]}" for row in rows]
         return "\n".join([title, "-" * 80, text_table(header, rows), "-" * 80, *notes])
 
-    def _table(self) -> tuple[list[str], list[list[str]]]:
+    def _table(self) -> TextTable:
         header, rows = method_table(self.methods, self.level)
         for row, cells in zip(self.methods, rows, strict=True):
             checked = f"{row.severity} in {row.n_held_out:,}" if row.n_held_out else "not checked in"
@@ -156,9 +157,10 @@ def _same_schema(schemas: Mapping[str, Schema]) -> Schema:
             "Fit one level at a time, with outcome == level."
         )
     for name, other in schemas.items():
-        for (role, mine), its in zip(_columns(schema).items(), _columns(other).values(), strict=True):
-            if mine != its:
-                raise DataError(f"{first!r} and {name!r} were fitted on different {role}: {mine} and {its}.")
+        others = _columns(other)
+        for role, mine in _columns(schema).items():
+            if mine != others[role]:
+                raise DataError(f"{first!r} and {name!r} were fitted on different {role}: {mine} and {others[role]}.")
     return schema
 
 

@@ -20,9 +20,13 @@ from bgmiv.design_matrix import DesignMatrix
 from bgmiv.diagnostics.sensitivity import LinearEffect
 from bgmiv.linear_iv import LinearIV
 
-__all__ = ["Balance", "BinnedMeans", "DirectEffect", "InstrumentViews", "instrument_views", "records_of"]
+__all__ = [
+    "Balance", "BinnedMeans", "DirectEffect", "InstrumentViews", "Numbers", "Records", "instrument_views", "records_of",
+]  # fmt: skip
 
 Floats = NDArray[np.float64]
+Numbers = tuple[float, ...]
+Records = list[dict[str, Any]]
 
 _MAX_BINS, _BIN_ROWS = 20, 25
 _MAX_VALUES = 12
@@ -32,12 +36,11 @@ _MAX_BALANCE = 12
 _PLAIN = (BlockKind.continuous, BlockKind.binary, BlockKind.categorical)
 
 
-def records_of(parts: object, names: Sequence[str]) -> list[dict[str, Any]]:
+def records_of(parts: object, names: Sequence[str]) -> Records:
     """Attributes that are columns of equal lengths as rows; one that is empty is not known."""
-    columns = {name: getattr(parts, name) for name in names}
-    unknown = (math.nan,) * len(columns[names[0]])
-    rows = zip(*(column or unknown for column in columns.values()), strict=True)
-    return [dict(zip(names, row, strict=True)) for row in rows]
+    import pandas as pd
+
+    return pd.DataFrame({name: getattr(parts, name) or math.nan for name in names}).to_dict("records")
 
 
 @dataclass(frozen=True)
@@ -55,14 +58,14 @@ class BinnedMeans:
 
     name: str
     along: str
-    place: tuple[float, ...]
-    mean: tuple[float, ...]
-    lower: tuple[float, ...]
-    upper: tuple[float, ...]
-    fitted: tuple[float, ...]
+    place: Numbers
+    mean: Numbers
+    lower: Numbers
+    upper: Numbers
+    fitted: Numbers
     n_rows: tuple[int, ...]
 
-    def records(self) -> list[dict[str, float]]:
+    def records(self) -> Records:
         """One row for each bin."""
         return records_of(self, ("place", "mean", "lower", "upper", "fitted", "n_rows"))
 
@@ -83,15 +86,15 @@ class Balance:
     instrument: str
     binary: bool
     covariates: tuple[str, ...]
-    differences: tuple[float, ...]
+    differences: Numbers
     n_covariates: int
     f: float
     p: float
 
-    def records(self) -> list[dict[str, str | float]]:
+    def records(self) -> Records:
         """One row for each covariate."""
-        both = zip(self.covariates, self.differences, strict=True)
-        return [{"covariate": name, "difference": value} for name, value in both]
+        pairs = zip(self.covariates, self.differences, strict=True)
+        return [{"covariate": name, "difference": value} for name, value in pairs]
 
 
 @dataclass(frozen=True)
@@ -192,12 +195,12 @@ def instrument_views(data: IVData, level: float, *, linear: bool) -> InstrumentV
         names[0] = f"share with {treatment.name} = {treatment.levels[1]}"
     if used.schema.outcome.width > 1 and used.schema.outcome.levels:
         names[1] = f"share with {names[1]} = {used.schema.outcome.levels[0]}"
-    means = [_binned(name, along, values, place, columns, level) for name, values in zip(names, (x, y), strict=True)]
+    means = (_binned(names[0], along, x, place, columns, level), _binned(names[1], along, y, place, columns, level))
     tested = [
         _balance(used, name, w[:, j], columns.instruments[:, j], columns)
         for j, name in enumerate(columns.names[:_MAX_INSTRUMENTS])
     ]
-    return InstrumentViews(tuple(means), tuple(balance for balance in tested if balance is not None), direct)
+    return InstrumentViews(means, tuple(balance for balance in tested if balance is not None), direct)
 
 
 def _direct_effect(instrument: str, effect: LinearEffect) -> DirectEffect:
@@ -245,7 +248,7 @@ def _binned(name: str, along: str, values: Floats, place: Floats, columns: Desig
     # Where a bin's mean is exact, rounding may leave less than nothing.
     errors = np.sqrt(np.maximum(np.diag(variances), 0.0))
     half = float(student.ppf(0.5 + level / 2.0, fit.dof)) * errors
-    numbers = (places, mean, mean - half, mean + half, constant + slope * places, bins.sum(axis=0).astype(int))
+    numbers = (places, mean, mean - half, mean + half, constant + slope * places, np.bincount(codes))
     return BinnedMeans(name, along, *(tuple(part.tolist()) for part in numbers))
 
 
@@ -260,7 +263,7 @@ def _balance(data: IVData, name: str, raw: Floats, standard: Floats, columns: De
     values = np.unique(raw)
     binary = len(values) == 2
     if binary:
-        low, high = (_moments(v[raw == value], share[raw == value]) for value in values)
+        low, high = (_moments(v, share * (raw == value)) for value in values)
         scale = np.sqrt((low[1] + high[1]) / 2.0)
         gap = high[0] - low[0]
     else:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,20 +15,18 @@ from typing import Any
 import numpy as np
 from scipy.stats import t as student
 
-from bgmiv._io import check_writable, remove_strays, write_whole
+from bgmiv._io import check_file, remove_strays, write_whole
 from bgmiv.analysis.analysis import Analysis, Curve, EffectRow, with_sets
 from bgmiv.analysis.charts import curve_axes
-from bgmiv.analysis.instruments import DirectEffect
+from bgmiv.analysis.instruments import Records
 from bgmiv.analysis.markup import Markup, asset, clean, element, filled
 from bgmiv.analysis.sections import SECTIONS, direct_lines, headline
-from bgmiv.errors import ConfigError, StoreError
 from bgmiv.intervals import Source
 from bgmiv.numerals import robust_set_text
 
-__all__ = ["check_path", "compact_factors", "payload", "report_page", "tables", "write_report"]
+__all__ = ["compact_factors", "payload", "report_page", "tables", "write_report"]
 
 _N_QUANTILES = 200
-_DIGITS = 7
 _PICTURES = ("first-stage", "reduced-form")
 
 
@@ -41,7 +39,6 @@ def report_page(analysis: Analysis) -> str:
     style, script = texts = [asset(name) for name in ("report.css", "report.js")]
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii") for text in texts]
     sections = [(anchor, name, part) for anchor, name, make in SECTIONS if (part := make(analysis))]
-    made = f"Made by bgmiv {analysis.versions.get('bgmiv', '')}".rstrip()
     return filled(
         "page",
         style_hash=hashes[0],
@@ -52,39 +49,16 @@ def report_page(analysis: Analysis) -> str:
         links=[element("li", element("a", name, href=f"#{anchor}")) for anchor, name, _ in sections],
         headline=headline(analysis),
         sections=[element("section", section, id=anchor) for anchor, _, section in sections],
-        made=made + (f" on {analysis.made}, seed {analysis.seed}" if analysis.made else ""),
+        made=f"Made by bgmiv {analysis.versions.get('bgmiv', '')} on {analysis.made}, seed {analysis.seed}",
         payload=Markup(_safe_json(payload(analysis))),
     )
 
 
 def write_report(analysis: Analysis, path: str | os.PathLike[str]) -> Path:
-    """Write the page to a file, whole or not at all, and give its path; raises as `check_path` does."""
-    target = check_path(path)
+    """Write the page to a file, whole or not at all, and give its path; raises as `check_file` does."""
+    target = check_file(path)
     remove_strays(target)
     write_whole(target, report_page(analysis).encode())
-    return target
-
-
-def check_path(path: str | os.PathLike[str]) -> Path:
-    """The path of a page to write; checked before anything slow is done.
-
-    Raises:
-        ConfigError: the path is a folder, a device or a pipe, or its folder does not exist.
-        StoreError: nothing can be written there.
-    """
-    target = Path(path)
-    try:
-        is_folder = target.is_dir()
-    except OSError as error:
-        raise StoreError(f"{target} cannot be written: {error.strerror}. Choose another name.") from error
-    if is_folder:
-        example = str(target / "report.html")
-        raise ConfigError(f"path {str(target)!r} is a folder. Name a file in it, such as {example!r}.")
-    if os.path.exists(target) and not target.is_file():
-        raise ConfigError(f"path {str(target)!r} is a device or a pipe. Name a file.")
-    if not target.parent.is_dir():
-        raise ConfigError(f"the folder {str(target.parent)!r} of path {str(target)!r} does not exist. Make it first.")
-    check_writable(target.parent)
     return target
 
 
@@ -102,24 +76,26 @@ def payload(analysis: Analysis) -> dict[str, Any]:
         "quantiles": _rounded(student.ppf(0.5 + analysis.level / 2.0, dof)),
         "weak": analysis.weak,
         "units": clean(analysis.units),
-        "direct": [_direct_numbers(analysis, each) for each in analysis.instruments.direct],
+        "direct": [
+            {name: [_rounded(part) for part in np.atleast_2d(values)] for name, values in lines.items()}
+            for lines in (direct_lines(analysis, each) for each in analysis.instruments.direct)
+        ],
         "tables": {name: _table(rows) for name, rows in tables(analysis).items() if rows},
         "curves": [_curve_numbers(*both) for both in zip(analysis.curves, analysis.effects, strict=True)],
     }
 
 
-def tables(analysis: Analysis) -> dict[str, list[dict[str, Any]]]:
+def tables(analysis: Analysis) -> dict[str, Records]:
     """The numbers behind the tables and figures of the page as rows, by the names its buttons know."""
     views, linear, first = analysis.instruments, analysis.diagnosis.linear, analysis.curves[0]
-    curves: list[dict[str, Any]] = []
+    curves: Records = []
     for one in analysis.curves:
         curves += [{"method": analysis.method, "group": one.group.label} | row for row in one.records()]
     for _, method in analysis.others:
         for t, value in zip(first.treatment, method.curve, strict=True):
             curves.append({"method": method.name, "group": first.group.label, "treatment": t, "estimate": value})
-    methods = [
-        {"name": row.name, "estimate": row.estimate, "lower": row.lower, "upper": row.upper} for row in analysis.methods
-    ]
+    names = ("name", "estimate", "lower", "upper")
+    methods = [{name: getattr(row, name) for name in names} for row in analysis.methods]
     history = [
         {"loss": line.name, "phase": line.phase, "step": step, "value": value}
         for line in analysis.history
@@ -153,18 +129,17 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _curve_numbers(curve: Curve, effect: EffectRow) -> dict[str, Any]:
     ends = (effect.t0, effect.t1, effect.estimate, effect.lower, effect.upper, effect.in_support)
-    sources = []
-    for source in curve.sources:
-        factors = [_rounded(row) for row in compact_factors(source)]
-        sources.append({"dof": source.dof if math.isfinite(source.dof) else None, "factors": factors})
     names = ("estimate", "lower", "upper", "band_lower", "band_upper", "in_support")
     return {name: _rounded(getattr(curve, name)) for name in names} | {
         "label": clean(curve.group.label),
         "robust": robust_set_text(effect.interval.pieces) if effect.robust else "",
         # As they are: the calculator finds the effect at these treatments, to the last digit.
-        "effect": [value if value is not None and math.isfinite(value) else None for value in ends],
+        "effect": _rounded(ends, digits=17),
         "treatment": curve.treatment,
-        "sources": sources,
+        "sources": [
+            {"dof": _rounded([source.dof], digits=17)[0], "factors": [_rounded(row) for row in compact_factors(source)]}
+            for source in curve.sources
+        ],
     }
 
 
@@ -177,13 +152,9 @@ def compact_factors(source: Source) -> np.ndarray:
     return np.asarray(sizes[kept, None] * directions[kept])
 
 
-def _direct_numbers(analysis: Analysis, direct: DirectEffect) -> dict[str, Any]:
-    lines = direct_lines(analysis, direct)
-    return {name: [_rounded(part) for part in np.atleast_2d(values)] for name, values in lines.items()}
-
-
-def _rounded(values: Sequence[float] | np.ndarray) -> list[float | None]:
-    return [float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None for value in map(float, values)]
+def _rounded(values: Iterable[float | None], digits: int = 7) -> list[float | None]:
+    """Numbers to so many digits; None where there is none."""
+    return [float(f"{value:.{digits}g}") if value is not None and math.isfinite(value) else None for value in values]
 
 
 def _safe_json(value: Any) -> str:

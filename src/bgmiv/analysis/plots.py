@@ -1,6 +1,6 @@
 """Figures in matplotlib, fit for a paper: told apart by shape and dashes as well as by the colours of Okabe and Ito.
 
-Each takes an analysis and an optional `ax`, draws, and gives the axes back; none opens a window.
+Each draws an analysis on an optional `ax` and returns the axes; none opens a window.
 """
 
 from __future__ import annotations
@@ -68,11 +68,8 @@ def plot_effects(analysis: Analysis, *, ax: Axes | None = None) -> Axes:
 
 
 def plot_methods(analysis: Analysis | Comparison, *, ax: Axes | None = None) -> Axes:
-    """The same average effect by every method; takes a comparison as well."""
-    rows = analysis.methods
-    if not rows:
-        raise ConfigError("the analysis has no other methods. Ask for them: analysis(compare={'2SLS': model}).")
-    own = _forest(ax, [shortened(row.name, 40) for row in rows], rows)
+    """The same average effect by every method; of an analysis or a comparison."""
+    own = _forest(ax, [shortened(row.name, 40) for row in analysis.methods], analysis.methods)
     _name(own, _effect_name(analysis) if isinstance(analysis, Analysis) else analysis.asked)
     return own
 
@@ -155,10 +152,11 @@ def _chosen(curves: Sequence[Curve], group: str | int) -> Curve:
 def _others(analysis: Analysis, methods: bool | Sequence[str]) -> list[tuple[int, MethodRow]]:
     if isinstance(methods, bool):
         return analysis.others if methods else []
-    wanted, known = {methods} if isinstance(methods, str) else set(methods), [row.name for _, row in analysis.others]
-    if unknown := wanted - set(known):
-        listed = ", ".join(map(repr, known)) or "none"
-        raise ConfigError(f"methods must be among {listed}, got {', '.join(map(repr, sorted(unknown)))}.")
+    wanted = {methods} if isinstance(methods, str) else set(methods)
+    known = {row.name for _, row in analysis.others}
+    if not wanted <= known:
+        listed = ", ".join(map(repr, sorted(known))) or "none"
+        raise ConfigError(f"methods must be among {listed}, got {', '.join(map(repr, sorted(wanted - known)))}.")
     return [(i, row) for i, row in analysis.others if row.name in wanted]
 
 

@@ -170,9 +170,9 @@ def _contrast_form(analysis: Analysis) -> Markup | None:
     return filled("contrast", fields=fields)
 
 
-def _field(analysis: Analysis, name: str, word: str, value: float) -> Markup:
+def _field(analysis: Analysis, name: str, role: str, value: float) -> Markup:
     levels, grid = analysis.question.level_names, analysis.curves[0].treatment
-    label = f"{shortened(analysis.question.treatment, 30)}, {word}"
+    label = f"{shortened(analysis.question.treatment, 30)}, {role}"
     if levels:
         return _select(label, enumerate(shortened(level, 60) for level in levels), name, int(value))
     # All digits, so that the script knows the treatments of the effect.
@@ -188,10 +188,11 @@ def _effects(analysis: Analysis) -> Markup | None:
         return None
     same = all(math.isclose(row.estimate, rows[0].estimate, rel_tol=1e-4) for row in rows)
     drawn = []
-    for i, row in enumerate(rows):
-        detail = f"{row.group.n_rows:,} {analysis.units}, {share(row.in_support)} in support"
+    for i, (row, cells) in enumerate(zip(rows, estimate_cells(rows), strict=True)):
+        note = f"{row.group.n_rows:,} {analysis.units}, {share(row.in_support)} in support"
         look = "main" if row.in_support >= MIN_SUPPORT else "faint"
-        drawn.append((row, row.group.label, detail, look, "circle" if i else "diamond", i))
+        mark = "circle" if i else "diamond"
+        drawn.append(ForestRow(row.group.label, note, *cells, row.estimate, row.interval.stretches, look, mark, i))
     return filled(
         "section-effects",
         question=question,
@@ -199,32 +200,27 @@ def _effects(analysis: Analysis) -> Markup | None:
         t1=question.treatment_text(rows[0].t1),
         units=analysis.units,
         same=" The fit found no differences between groups." if same else "",
-        table=_effect_forest(analysis, drawn, "Average effects by group"),
+        table=_effect_forest(analysis, rows, drawn, "Average effects by group"),
         left_out=" ".join(groups_left_out(analysis)),
     )
 
 
 def _methods(analysis: Analysis) -> Markup | None:
     """The same effect by other methods; nothing where there are none."""
-    if len(analysis.methods) < 2:
+    rows, drawn = analysis.methods, []
+    if len(rows) < 2:
         return None
-    drawn = [
-        (row, row.name, NOTES.get(row.note, ""), look_of(analysis, i), MARKS[i % len(MARKS)], None)
-        for i, row in enumerate(analysis.methods)
-    ]
-    return filled("section-methods", table=_effect_forest(analysis, drawn, "The effect by method"))
+    for i, (row, cells) in enumerate(zip(rows, estimate_cells(rows), strict=True)):
+        look, mark = look_of(analysis, i), MARKS[i % len(MARKS)]
+        drawn.append(
+            ForestRow(row.name, NOTES.get(row.note, ""), *cells, row.estimate, row.interval.stretches, look, mark)
+        )
+    return filled("section-methods", table=_effect_forest(analysis, rows, drawn, "The effect by method"))
 
 
-def _effect_forest(
-    analysis: Analysis, drawn: Sequence[tuple[Answer, str, str, str, str, int | None]], caption: str
-) -> Markup:
-    """Average effects; of each its name with a note, its style and mark, and the number of its curve."""
-    answers = [each[0] for each in drawn]
-    rows = []
-    for (row, label, detail, look, mark, curve), cells in zip(drawn, estimate_cells(answers), strict=True):
-        rows.append(ForestRow(label, detail, *cells, row.estimate, row.interval.stretches, look, mark, curve))
+def _effect_forest(analysis: Analysis, effects: Sequence[Answer], rows: list[ForestRow], caption: str) -> Markup:
     head = ("Effect", f"{percent(analysis.level)} interval")
-    return forest(rows, answer_axis(answers), caption=caption, head=head)
+    return forest(rows, answer_axis(effects), caption=caption, head=head)
 
 
 def _strength(analysis: Analysis) -> Markup | None:
@@ -298,8 +294,8 @@ def _balance_table(balance: Balance) -> Markup:
     rows = []
     for name, value in zip(balance.covariates, balance.differences, strict=True):
         notable = abs(value) > _NOTABLE
-        word, look = ("imbalanced", "m1") if notable else ("", "main")
-        rows.append(ForestRow(name, "", f"{value:.2f}", word, value, (), look))
+        remark, look = ("imbalanced", "m1") if notable else ("", "main")
+        rows.append(ForestRow(name, "", f"{value:.2f}", remark, value, (), look))
     largest = max(1.5 * _NOTABLE, *(abs(value) for value in balance.differences))
     head = "Difference of means (standard deviations)" if balance.binary else "Correlation"
     caption = f"Balance of {clean(balance.instrument)} over covariates"
@@ -317,19 +313,16 @@ def _balance_table(balance: Balance) -> Markup:
 
 def _direct(analysis: Analysis) -> Markup | None:
     """What is left of the effect if an instrument also acts on the outcome directly; with a slider."""
-    shown = [(i, each) for i, each in enumerate(analysis.instruments.direct) if direct_lines(analysis, each)]
+    direct = analysis.instruments.direct
+    shown = [i for i, each in enumerate(direct) if direct_lines(analysis, each)]
     if not shown:
         return None
     choice = None
     if len(shown) > 1:
-        options = [(i, shortened(each.instrument, 60)) for i, each in shown]
+        options = [(i, shortened(direct[i].instrument, 60)) for i in shown]
         choice = filled("controls", parts=_select("Instrument", options, "direct-instrument"))
-    return filled(
-        "section-sensitivity",
-        analysis=analysis,
-        choice=choice,
-        panels=[_direct_panel(analysis, i, each, hidden=i != shown[0][0]) for i, each in shown],
-    )
+    panels = [_direct_panel(analysis, i, direct[i], hidden=i != shown[0]) for i in shown]
+    return filled("section-sensitivity", analysis=analysis, choice=choice, panels=panels)
 
 
 def direct_lines(analysis: Analysis, direct: DirectEffect) -> dict[str, Any]:
@@ -449,8 +442,7 @@ def _history(analysis: Analysis) -> Markup | None:
 
 def _again(analysis: Analysis) -> Markup | None:
     """Settings, versions, the day, and what to cite."""
-    settings = {"method": analysis.method, "seed": str(analysis.seed), **analysis.settings}
-    settings |= {"made on": analysis.made} if analysis.made else {}
+    settings = {"method": analysis.method, "seed": str(analysis.seed), **analysis.settings, "made on": analysis.made}
     return filled(
         "again",
         version=analysis.versions.get("bgmiv", ""),

@@ -17,6 +17,7 @@ from bgmiv.numerals import aligned, percent, robust_set_text, set_text, share, t
 
 __all__ = [
     "NOTES",
+    "TextTable",
     "Trust",
     "answer",
     "assumptions",
@@ -35,6 +36,9 @@ __all__ = [
     "trust",
     "weights_text",
 ]
+
+TextTable = tuple[list[str], list[list[str]]]
+"""The header and the rows."""
 
 _STRENGTH = ("effective-f", "robust-f", "nonlinear-first-stage", "anderson-rubin", "detail")
 NOTES = {
@@ -68,7 +72,7 @@ def headline(analysis: Analysis) -> str:
 
 
 def answer(analysis: Analysis) -> str:
-    """What was found for all rows, in a sentence or two that say no more than the checks allow."""
+    """The estimate for all rows, in a sentence or two that say no more than the checks allow."""
     row, question = analysis.effects[0], analysis.question
     treatment, outcome = shortened(question.treatment, 60), shortened(question.changed, 60)
     t0, t1 = (question.treatment_text(t) for t in (row.t0, row.t1))
@@ -185,7 +189,7 @@ class _Section(NamedTuple):
     """A part of the summary, whatever it is written in: a table, checks, names with texts, and sentences."""
 
     title: str
-    table: tuple[list[str], list[list[str]]] | None = None
+    table: TextTable | None = None
     checks: Sequence[Check] = ()
     pairs: Mapping[str, str] = {}
     sentences: Sequence[str] = ()
@@ -209,14 +213,14 @@ def _sections(analysis: Analysis) -> list[_Section]:
 def summary_text(analysis: Analysis) -> str:
     """The summary in lines of at most 80 columns."""
     belief = trust(analysis)
-    parts = [_ruled("=", shortened(analysis.title, _WIDTH)), *_pair_lines(facts(analysis))]
+    parts = [_ruled(shortened(analysis.title, _WIDTH)), *_pair_lines(facts(analysis))]
     for i, section in enumerate(_sections(analysis)):
-        parts.append(_ruled("-", section.title))
+        parts.append(f"\n{section.title}\n{'-' * _WIDTH}")
         parts += [_wrapped(headline(analysis)) + "\n"] if i == 0 else []
         parts += [text_table(*section.table)] if section.table else []
         parts += [*map(_check_text, section.checks), *_pair_lines(section.pairs)]
         parts += [_wrapped(sentence, "- ", "  ") for sentence in section.sentences]
-    parts += ["", _ruled("=", f"Trust: {belief.word}"), _wrapped(belief.sentence)]
+    parts += [_ruled(f"Trust: {belief.word}"), _wrapped(belief.sentence)]
     parts += [_wrapped(sentence(analysis.interval_kind)), "=" * _WIDTH]
     return "\n".join(part for part in parts if part)
 
@@ -273,7 +277,7 @@ def groups_left_out(analysis: Analysis) -> list[str]:
     return [f"{shortened(name, 40)}: the {count} largest of {of} groups." for (name, of), count in cut.items()]
 
 
-def _effect_table(analysis: Analysis) -> tuple[list[str], list[list[str]]]:
+def _effect_table(analysis: Analysis) -> TextTable:
     rows = [
         [clean(row.group.label), f"{row.group.n_rows:,}", *cells, share(row.in_support)]
         for row, cells in zip(analysis.effects, estimate_cells(analysis.effects), strict=True)
@@ -281,7 +285,7 @@ def _effect_table(analysis: Analysis) -> tuple[list[str], list[list[str]]]:
     return ["", shortened(analysis.units, 11), "effect", f"{percent(analysis.level)} interval", "in support"], rows
 
 
-def method_table(methods: Sequence[MethodRow], level: float) -> tuple[list[str], list[list[str]]]:
+def method_table(methods: Sequence[MethodRow], level: float) -> TextTable:
     """The same effect by several methods: name, estimate, interval, and what to know of each."""
     cells = zip(methods, estimate_cells(methods), strict=True)
     rows = [[clean(row.name), *texts, NOTES.get(row.note, "")] for row, texts in cells]
@@ -316,8 +320,8 @@ def _wrapped(text: str, first: str = "", later: str = "") -> str:
     return textwrap.fill(clean(text), _WIDTH, initial_indent=first, subsequent_indent=later)
 
 
-def _ruled(line: str, title: str) -> str:
-    return f"\n{title}\n{line * _WIDTH}" if line == "-" else f"{line * _WIDTH}\n{title}\n{line * _WIDTH}"
+def _ruled(title: str) -> str:
+    return f"{'=' * _WIDTH}\n{title}\n{'=' * _WIDTH}"
 
 
 def summary_html(analysis: Analysis) -> str:

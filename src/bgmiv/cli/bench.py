@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Exit, Option
 
 from bgmiv.cli.shared import (
+    Listed,
     choice,
     counted,
     echo,
@@ -37,11 +38,11 @@ def run(
     plan: Annotated[
         str | None, Argument(help="A ready plan (bgmiv bench plans) or a TOML file; without it the options say all.")
     ] = None,
-    design: Annotated[list[str] | None, Option(help="Designs: repeat it or list them; demand.")] = None,
-    n: Annotated[list[str] | None, Option(help="Sample sizes, 1000,5000; with a plan: only these.")] = None,
-    rho: Annotated[list[str] | None, Option(help="Confounding levels; with a plan: only these.")] = None,
-    methods: Annotated[list[str] | None, Option(help="Methods, bgm-iv,tsls; with a plan: only these.")] = None,
-    preset: Annotated[list[str] | None, Option(help="Presets, default,paper; with a plan: only these.")] = None,
+    design: Annotated[Listed, Option(help="Designs: repeat it or list them; demand.")] = None,
+    n: Annotated[Listed, Option(help="Sample sizes, 1000,5000; with a plan: only these.")] = None,
+    rho: Annotated[Listed, Option(help="Confounding levels; with a plan: only these.")] = None,
+    methods: Annotated[Listed, Option(help="Methods, bgm-iv,tsls; with a plan: only these.")] = None,
+    preset: Annotated[Listed, Option(help="Presets, default,paper; with a plan: only these.")] = None,
     repeats: Annotated[int | None, Option(help="Fits a cell; with a plan: at most this many.", min=1)] = None,
     seed: Annotated[int | None, Option(help="The first seed, without a plan; 0.", min=0)] = None,
     workers: Annotated[int | None, Option(help="Processes at once, 1; 0 runs in this one.", min=0)] = None,
@@ -197,9 +198,7 @@ def merge(
         echo(f"{source.folder}: {added} rows added, {len(source.rows()) - added} were there already.")
 
 
-def _chosen_plan(
-    plan: str | None, lists: Mapping[str, list[str] | None], repeats: int | None, seed: int | None
-) -> Plan:
+def _chosen_plan(plan: str | None, lists: Mapping[str, Listed], repeats: int | None, seed: int | None) -> Plan:
     """The plan that the options of `run` stand for; the error for a bad one names its option."""
     from bgmiv.bench.plan import Plan, Sweep, load_plan
 

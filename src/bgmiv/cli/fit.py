@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +17,7 @@ from bgmiv.cli.shared import (
     ColumnRoles,
     Data,
     Level,
+    Listed,
     Overwrite,
     Preset,
     Seed,
@@ -58,7 +58,7 @@ def fit(
     report: Annotated[Path | None, Option(help="Also write the analysis as one HTML page.")] = None,
     method: Annotated[str, Option(help=f"One of {', '.join(METHODS)}.", **METHOD_CHOICE)] = "bgm-iv",
     preset: Preset = "default",
-    by: Annotated[list[str] | None, Option(help="Columns whose levels are reported separately.")] = None,
+    by: Annotated[Listed, Option(help="Columns whose levels are reported separately.")] = None,
     level: Level = 0.95,
     title: Annotated[str | None, Option(help="Title of the analysis.")] = None,
     units: Annotated[str, Option(help="What the page calls the rows, such as flights.")] = "rows",
@@ -96,7 +96,7 @@ def fit(
         labels = select_columns(table, split_commas(by))
         done = _AfterFit(roles.fit(model, table))
         with done.step("the analysis of the fit"):
-            groups = _groups_shown(model, labels, table, roles)
+            groups = _groups_shown(model, labels)
             source = printable(data.name)
             done.analysis = model.analysis(by=groups, level=level, title=title, source=source, units=units)
         if out is not None:
@@ -155,24 +155,21 @@ class _AfterFit:
         exit_if_failed(verdict)
 
 
-def _groups_shown(model: IVEstimator, labels: Table, table: Any, roles: ColumnRoles) -> Any:
+def _groups_shown(model: IVEstimator, labels: Table) -> Any:
     """What `analysis` takes as `by`: names of covariates, or labels of each row where a name is none of them."""
     if not labels.columns:
         return None
     if set(labels.names) <= set(model.fitted_.schema.covariate_names):
         return list(labels.names)
-    kept = roles.complete_rows(table) if model.n_dropped_ else slice(None)
+    # A table read from a file numbers its rows, and the data of the fit keep the numbers of theirs.
+    kept = model._with_rows().data.index
     return {column.name: column.values[kept] for column in labels.columns}
 
 
 def _record(analysis: Analysis) -> dict[str, Any]:
     """The analysis without the factors of its curves, which only code needs."""
-    record = asdict(analysis)
-    for kind in ("effects", "methods"):
-        record[kind] = [row.to_dict() for row in getattr(analysis, kind)]
-    for curve in record["curves"]:
-        del curve["sources"]
-    return record
+    curves = [{name: part for name, part in vars(curve).items() if name != "sources"} for curve in analysis.curves]
+    return vars(analysis) | {"curves": curves}
 
 
 @with_options(form=csv_format, roles=column_roles)
@@ -181,7 +178,7 @@ def compare(
     roles: ColumnRoles,
     form: Any,
     methods: Annotated[
-        list[str] | None,
+        Listed,
         Option(
             help="Methods: tsls,kiv or repeat the option; NAME-noiv ignores the instrument. "
             "By default tsls,tsls-noiv,bgm-iv.",
@@ -217,13 +214,12 @@ def compare(
                 failure = failure or f"{name} failed: {error or 'interrupted'}"
                 if isinstance(error, KeyboardInterrupt):
                     break
-        treatments: dict[str, Any] = {}
-        if t0 is not None and t1 is not None:
-            variable = next(iter(models.values())).fitted_.schema.treatment
-            treatments = {"t0": read_treatment(t0, variable, "--t0"), "t1": read_treatment(t1, variable, "--t1")}
-        comparison = compared(models, level=level, **treatments)
+        variable = next(iter(models.values())).fitted_.schema.treatment
+        given = {"t0": t0, "t1": t1}.items()
+        asked = {name: read_treatment(text, variable, f"--{name}") for name, text in given if text is not None}
+        comparison = compared(models, level=level, **asked)
     if as_json:
-        print_json(comparison.to_dict())
+        print_json(comparison)
     else:
         echo(str(comparison))
     if failure:

@@ -23,7 +23,6 @@ from bgmiv.cli.shared import (
     echo,
     exit_if_failed,
     option_error,
-    plain,
     print_result,
     print_table,
     read_data,
@@ -118,9 +117,9 @@ def _predictions(model: IVEstimator, table: Any, treatment: str | None, column: 
     else:
         parts = {"estimate": model.predict(x, covariates)}
         inside = model.in_support(x, covariates)
-    columns: dict[str, Any] = {"row": np.arange(len(x)), "treatment": plain(x)}
-    levels = schema.outcome.levels if schema.outcome.width > 1 else None
-    for k, ending in enumerate([f"_{level}" for level in levels] if levels else [""]):
+    columns: dict[str, Any] = {"row": np.arange(len(x)), "treatment": x}
+    levels = schema.outcome.levels or ()
+    for k, ending in enumerate([f"_{level}" for level in levels] if schema.outcome.width > 1 else [""]):
         for part, values in parts.items():
             columns[part + ending] = np.asarray(values).reshape(len(x), -1)[:, k]
     return pd.DataFrame({**columns, "in_support": np.asarray(inside, bool)})
@@ -186,8 +185,13 @@ def effect(
     if as_json:
         record = {"outcome": outcome, "treatment": variable.name, "t0": pair[0], "t1": pair[1], "level": level}
         parts = [
-            {"group": row.group, "n_rows": row.n_rows, **row.interval.to_dict(), "note": row.interval.note}
-            | {"interpolated": row.interpolated}
+            {
+                "group": row.group,
+                "n_rows": row.n_rows,
+                **row.interval.to_dict(),
+                "note": row.interval.note,
+                "interpolated": row.interpolated,
+            }
             for row in effects
         ]
         print_result({**record, "effects": parts}, model.verdict_)
@@ -239,14 +243,14 @@ def _effects_of_rows(
     from bgmiv.data.table import column_names, table_rows
 
     n, schema = table_rows(table), model.fitted_.schema
-    name, kept = "all rows", np.arange(n)
+    kept = np.arange(n)
     if which != "all":
         observed = schema.check_treatment(_column(table, schema.treatment.name), n)
         wanted = pair[1] if which == "treated" else pair[0]
-        name, kept = f"{which} rows", np.flatnonzero(observed == schema.check_treatment(wanted, 1)[0])
+        kept = np.flatnonzero(observed == schema.check_treatment(wanted, 1)[0])
         if not len(kept):
             raise DataError(f"the file has no {which} rows: none has the treatment {wanted!r}.")
-    groups = {name: kept}
+    groups = {f"{which} rows": kept}
     if by is not None:
         labels = _column(table, by).astype(str)
         levels = np.unique(labels)
@@ -356,7 +360,7 @@ def report(
 
 
 def _open(folder: Path) -> IVEstimator:
-    """A saved model, which takes its covariates by name from any table.
+    """A saved model, which reads its covariates by name from any table.
 
     Raises:
         ModelFileError: the folder holds no saved model.
@@ -376,7 +380,6 @@ def _open(folder: Path) -> IVEstimator:
 
 
 def _analysis(model: IVEstimator, folder: Path) -> Analysis:
-
     if model.saved_analysis_ is None:
         raise ModelFileError(
             f"{folder} holds a model without its analysis. Fit again with: bgmiv fit DATA ... --out DIR"

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
-from dataclasses import asdict, is_dataclass
+from dataclasses import is_dataclass
 from math import isfinite, isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
@@ -19,7 +19,7 @@ import typer
 from typer import Argument, BadParameter, Option
 from typer.core import TyperGroup
 
-from bgmiv._io import check_writable
+from bgmiv._io import check_file, check_writable
 from bgmiv.errors import BGMIVError, BGMIVWarning, KindWarning, printable
 from bgmiv.registry import NO_INSTRUMENT, find_method, method_names, nearest_preset, preset_names
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bgmiv.estimators.base import IVEstimator
 
 __all__ = [
-    "METHOD_CHOICE", "AsJson", "ColumnRoles", "Commands", "Data", "Level", "Overwrite", "Preset", "Seed",
+    "METHOD_CHOICE", "AsJson", "ColumnRoles", "Commands", "Data", "Level", "Listed", "Overwrite", "Preset", "Seed",
     "check_outputs", "choice", "column_roles", "counted", "csv_format", "echo", "exit_if_failed", "make_model",
     "naming_option", "option_error", "plain", "print_json", "print_result", "print_table", "read_data", "split_commas",
     "usable_folder", "warnings_shown", "with_options", "writable_file",
@@ -66,7 +66,11 @@ def choice(known: Sequence[str]) -> dict[str, Any]:
     return {"callback": check, "autocompletion": complete}
 
 
-def split_commas(values: list[str] | None) -> list[str]:
+Listed = list[str] | None
+"""An option that is repeated, or holds a list with commas."""
+
+
+def split_commas(values: Listed) -> list[str]:
     """Split every value at commas: options may be repeated or hold a list.
 
     >>> split_commas(["bgm-iv,tsls", "bgm-iv-noiv"])
@@ -118,8 +122,7 @@ def csv_format(
     delimiter: Annotated[str, Option(help="Field separator of a CSV file, such as ';' or '\\t'.")] = ",",
     decimal: Annotated[str, Option(help="Decimal mark of a CSV file, '.' or ','.")] = ".",
     na: Annotated[
-        list[str] | None,
-        Option(help="Another code for missing values, such as '.' or -9, besides NA, NaN, null. Repeatable."),
+        Listed, Option(help="Another code for missing values, such as '.' or -9, besides NA, NaN, null. Repeatable.")
     ] = None,
 ) -> Any:
     """How the options say that a file is written."""
@@ -154,19 +157,6 @@ class ColumnRoles(NamedTuple):
         fit = model.fit_formula if "formula" in self.names else model.fit_table
         return fit(data=table, **self.names, **self.shared)
 
-    def complete_rows(self, table: Any) -> Any:
-        """Which rows of the table have a value in every column that the fit uses."""
-        from bgmiv.data.formula import formula_columns
-        from bgmiv.data.table import complete_rows
-
-        used: list[str] = []
-        for role, names in (self.names | self.shared).items():
-            if role == "formula":
-                used += formula_columns(names, table)
-            elif role not in ("missing", "blocks"):
-                used += [names] if isinstance(names, str) else names or []
-        return complete_rows(table, dict.fromkeys(used))
-
 
 def column_roles(
     formula: Annotated[
@@ -175,15 +165,13 @@ def column_roles(
     ] = None,
     outcome: Annotated[str | None, Option(help="Column of the outcome.")] = None,
     treatment: Annotated[str | None, Option(help="Column of the treatment.")] = None,
-    instruments: Annotated[
-        list[str] | None, Option(help="Columns of the instruments: a,b or repeat the option.")
-    ] = None,
-    covariates: Annotated[list[str] | None, Option(help="Columns of the covariates, likewise.")] = None,
+    instruments: Annotated[Listed, Option(help="Columns of the instruments: a,b or repeat the option.")] = None,
+    covariates: Annotated[Listed, Option(help="Columns of the covariates, likewise.")] = None,
     sample_weight: Annotated[
         str | None, Option("--sample-weight", "--weights", help="Column of sample weights.")
     ] = None,
     clusters: Annotated[
-        list[str] | None,
+        Listed,
         Option(
             "--clusters",
             "--groups",
@@ -201,7 +189,7 @@ def column_roles(
         str, Option(help="raise: refuse missing values; drop: drop such rows.", **choice(("raise", "drop")))
     ] = "raise",
     kind: Annotated[
-        list[str] | None, Option(help="COLUMN=KIND to declare a column: continuous, binary or categorical. Repeatable.")
+        Listed, Option(help="COLUMN=KIND to declare a column: continuous, binary or categorical. Repeatable.")
     ] = None,
 ) -> ColumnRoles:
     """The roles that the options stand for; a bad option is named before the file is read."""
@@ -282,30 +270,12 @@ def usable_folder(path: Path, option: str) -> Path:
 
 
 def writable_file(path: Path, option: str, *, overwrite: bool) -> Path:
-    """Refuse a path that is a folder, or whose folder cannot be written in; and one that exists unless replaced."""
-    if path.is_dir():
-        raise option_error(f"{path} is a folder; name a file", option)
-    folder = Path(os.path.realpath(path)).parent
-    if (path.exists() and not path.is_file()) or _is_opened(path):
-        raise option_error(f"{path} is a device or a pipe, or links to itself; name a file", option)
-    if not folder.is_dir():
-        raise option_error(f"the folder {folder if path.is_symlink() else path.parent} does not exist", option)
+    """Refuse a path where no file can be written; and one that exists unless replaced."""
     with naming_option(option):
-        check_writable(folder)
+        check_file(path)
     if path.exists() and not overwrite:
         raise option_error(f"{path} exists; name another file or give --overwrite", option)
     return path
-
-
-def _is_opened(path: Path) -> bool:
-    """Whether it stands for a file that this process has opened, such as /dev/stdout, or leads to itself."""
-    for _ in range(40):
-        if path.absolute().is_relative_to("/proc"):
-            return True
-        if not path.is_symlink():
-            return False
-        path = path.parent / os.readlink(path)
-    return True
 
 
 def check_outputs(outputs: Mapping[str, Path | None], *inputs: Path) -> None:
@@ -358,8 +328,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     """Print a table whose first column is text and whose others are numbers."""
     import pandas as pd
 
-    first, *_ = columns
-    frame = pd.DataFrame(list(rows), columns=list(columns)).set_index(first).rename_axis(index=None, columns=first)
+    frame = pd.DataFrame(rows, columns=columns).set_index(columns[0]).rename_axis(index=None, columns=columns[0])
     text = frame.to_string(float_format="{:.4g}".format, na_rep="-")
     echo(f"\n{title}\n{text}\n{caption}", nl=bool(caption))
 
@@ -381,8 +350,8 @@ def plain(value: Any) -> Any:
     """
     import numpy as np
 
-    if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
+    if is_dataclass(value):
+        value = value.to_dict() if hasattr(value, "to_dict") else vars(value)
     if isinstance(value, dict):
         return {str(name): plain(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -403,18 +372,20 @@ def print_json(record: Any) -> None:
 
 def print_result(record: dict[str, Any], verdict: Verdict | None) -> None:
     """One JSON object on stdout, with the verdict on the fit it comes from."""
-    names = ("severity", "reasons", "not_measured")
-    judged = None if verdict is None else {name: getattr(verdict, name) for name in names}
+    judged = verdict and {
+        "severity": verdict.severity,
+        "reasons": verdict.reasons,
+        "not_measured": verdict.not_measured,
+    }
     print_json({**record, "verdict": judged})
 
 
 def exit_if_failed(verdict: Verdict | None) -> None:
     """Say on stderr what the verdict holds against a fit; one that failed ends the command with its exit code."""
-    if verdict is None or verdict.severity in ("good", "note"):
-        return
-    echo(f"Warning: {verdict.sentence}", err=True)
-    if verdict.severity == "failed":
-        raise typer.Exit(3)
+    if verdict is not None and verdict.severity in ("doubtful", "failed"):
+        echo(f"Warning: {verdict.sentence}", err=True)
+        if verdict.severity == "failed":
+            raise typer.Exit(3)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from bgmiv.data.table import ColumnReader, Missing, Table, check_known, column_n
 from bgmiv.errors import DataError
 
 __all__ = [
-    "Factor", "FormulaFile", "FormulaReader", "Side", "Term", "formula_columns", "formula_file", "formula_reader",
+    "Factor", "FormulaFile", "FormulaReader", "Side", "Term", "formula_file", "formula_reader",
     "from_formula", "split_formula",
 ]  # fmt: skip
 
@@ -136,12 +136,6 @@ class FormulaReader:
             if column.name in self.levels:
                 level_codes(column._replace(role="covariates"), self.levels[column.name])
         return _side_table(self.side, table, spec=self.spec)[0]
-
-
-def formula_columns(formula: str, data: Any) -> tuple[str, ...]:
-    """The columns of a table that a formula uses."""
-    sides = _read_sides(formula, column_names(data))
-    return tuple(dict.fromkeys(name for side in sides.values() for name in side.columns))
 
 
 @naming_rows

@@ -34,7 +34,6 @@ __all__ = [
     "check_no_missing",
     "check_same_rows",
     "column_names",
-    "complete_rows",
     "first_index",
     "is_table",
     "read_column",
@@ -271,11 +270,6 @@ def select_columns(data: Any, names: Iterable[str]) -> Table:
     if not wanted:
         return Table((), table_rows(data), named=False)
     return read_columns({name: entries[name] for name in wanted}, "data")
-
-
-def complete_rows(data: Any, names: Iterable[str]) -> NDArray[np.bool_]:
-    """Which rows of a table have a value in each of these columns: those that `missing="drop"` keeps."""
-    return ~_missing_values(select_columns(data, names))[0]
 
 
 def check_no_missing(table: Table, fix: str = _AT_PREDICT) -> Table:

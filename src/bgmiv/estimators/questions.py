@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 import numpy as np
 
-from bgmiv._io import check_process
+from bgmiv._io import check_file, check_process
 from bgmiv.analysis import plots
 from bgmiv.analysis.analysis import Analysis, AnalysisArguments, AnalysisRequest
 from bgmiv.analysis.build import FitOnRows
-from bgmiv.analysis.page import check_path, write_report
+from bgmiv.analysis.page import write_report
 from bgmiv.data.formula import FormulaReader
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import warn_user
@@ -432,7 +432,7 @@ class QuestionsMixin:
             ConfigError: the path is a folder, or its folder does not exist.
             StoreError: nothing can be written there.
         """
-        target = check_path(path)
+        target = check_file(path)
         return write_report(self.analysis(**request), target)
 
     def plot_curve(
