@@ -95,7 +95,7 @@ def test_what_users_ask() -> None:
         words,
         ([1.0], "sample_weight has 1 row but the averaged rows have 2"),
         ([-1, 2], "at least 0"),
-        ([0, 0], "not all of them 0"),
+        ([0, 0], "0 rows with a positive weight"),
     ):
         with pytest.raises(DataError, match=message):
             rows_of(SCHEMA, [[1], [2]], weights=weights)

@@ -159,7 +159,7 @@ class CovariateBlock:
     @property
     def scaled(self) -> bool:
         """Whether scaling applies; zeros and ones, and pixels from 0 to 1, are left as they are."""
-        return self.kind not in (BlockKind.binary, BlockKind.categorical, BlockKind.image)
+        return self.kind in (BlockKind.continuous, BlockKind.vector)
 
 
 def category_entries(column: Column) -> list[Level]:

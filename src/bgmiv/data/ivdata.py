@@ -17,6 +17,7 @@ from bgmiv.data.messages import (
     finite_columns,
     listed,
     naming_rows,
+    plural,
     quoted,
     role_label,
     setting,
@@ -36,7 +37,7 @@ from bgmiv.data.table import (
 )
 from bgmiv.errors import ConfigError, DataError, FitWarning, KindWarning, printable
 
-__all__ = ["Covariance", "IVData", "check_names", "column_arguments", "from_frame"]
+__all__ = ["Covariance", "IVData", "check_names", "column_arguments", "from_frame", "read_weights"]
 
 Covariance = Literal["auto", "classical", "robust", "cluster"]
 """What standard errors and tests allow for: errors of equal variance, of any variance, or dependent within groups."""
@@ -211,7 +212,8 @@ class IVData:
             if column.values.dtype.kind in "biuf":
                 _check_same_numbers(columns, role, column.values[:, None], [column.label])
         weighting = sampling.get("sample_weight")
-        weights = None if weighting is None else _read_weights(weighting.columns[0])
+        weights = None if weighting is None else read_weights(weighting.columns[0], 2)
+        weights = None if weights is None else weights / weights.mean()
         used = slice(None) if weights is None else weights > 0
         _check_determined(y[used], x[used], v[used], w[used], schema)
         groups = [(_read_clusters(table.columns[0]), table.names[0]) for table in clusterings.values()]
@@ -411,31 +413,35 @@ def _check_determined(y: FloatArray, x: FloatArray, v: FloatArray, w: FloatArray
     n_columns = 1 + n_instruments + len(plain)
     if n < n_columns + 2 or n_columns > _MAX_DETERMINING:
         return
-    covariates = [role_label("covariates", schema.flat_names[j]) for j in plain]
-    instruments = [role_label("instruments", name) for name in schema.instruments]
+    labels = [role_label("covariates", schema.flat_names[j]) for j in plain]
+    labels += [role_label("instruments", name) for name in schema.instruments]
     outcome, treatment = role_label("outcome", schema.outcome.name), role_label("treatment", schema.treatment.name)
     eps = max(float(np.finfo(values.dtype).eps) for values in (y, x, v, w))
     advice = "Drop the column that was computed from it, or that it was computed from."
 
-    def exogenous(rows: Any) -> FloatArray:
-        return np.asarray(v[rows][:, plain], np.float64)
+    def columns_at(rows: Any) -> FloatArray:
+        return np.column_stack([v[rows][:, plain], w[rows]]).astype(np.float64)
 
-    def everything(rows: Any) -> FloatArray:
-        return np.column_stack([w[rows], exogenous(rows)]).astype(np.float64)
+    def exogenous(rows: Any) -> FloatArray:
+        return columns_at(rows)[:, : len(plain)]
 
     for part in schema.outcome.columns(y).T if plain else ():
-        if determined := _explained(part, exogenous, covariates, _EXPLAINED, eps):
-            why = "so the treatment has nothing to explain"
-            raise DataError(f"{outcome} is an exact linear combination of {determined[0]}, {why}. {advice}")
+        if explained := _explained(part, exogenous, labels, _EXPLAINED, eps):
+            raise DataError(
+                f"{outcome} is an exact linear combination of {explained[0]}, so the treatment has nothing to explain. "
+                f"{advice}"
+            )
     for part in schema.treatment.columns(x).T:
-        if determined := _explained(part, everything, instruments + covariates, _REDUNDANT, eps):
-            why = "so nothing of it is endogenous and there is nothing to instrument"
-            raise DataError(f"{treatment} is an exact linear combination of {determined[0]}, {why}. {advice}")
+        if explained := _explained(part, columns_at, labels, _REDUNDANT, eps):
+            raise DataError(
+                f"{treatment} is an exact linear combination of {explained[0]}, so nothing of it is endogenous and "
+                f"there is nothing to instrument. {advice}"
+            )
         enough = plain and n >= 4 * n_columns
-        if enough and (determined := _explained(part, exogenous, covariates, _NEARLY_REDUNDANT, eps)):
-            left = determined[1] ** 2
+        if enough and (explained := _explained(part, exogenous, labels, _NEARLY_REDUNDANT, eps)):
+            left = explained[1] ** 2
             warn_user(
-                f"{treatment} is nearly a linear combination of {determined[0]}: the covariates leave {left:.1g} of "
+                f"{treatment} is nearly a linear combination of {explained[0]}: the covariates leave {left:.1g} of "
                 f"its variance (R² {1.0 - left:.6f}), and any effect is an extrapolation from that. Drop the column "
                 "that was computed from it.",
                 FitWarning,
@@ -476,20 +482,19 @@ def _find_equal(values: FloatArray, matrix: FloatArray) -> int | None:
     return None
 
 
-def _read_weights(column: Column) -> FloatArray:
-    """Sample weights `(n,)` of mean one: numbers of at least zero, two or more of them positive."""
+def read_weights(column: Column, min_positive: int = 1) -> FloatArray:
+    """Sample weights `(n,)`, at most one: numbers of at least zero, so many of them positive."""
     values = finite_columns([column])[:, 0].astype(np.float64)
     if (values < 0).any():
         raise DataError(
             f"{column.label}: {counted(values < 0, 'negative value')}. A weight says how many rows a row stands for: "
             "pass numbers of at least 0."
         )
-    if np.count_nonzero(values) < 2:
-        fix = "Give one to the rows to be used."
-        raise DataError(f"{column.label}: fewer than two rows have a positive weight. {fix}")
-    # The largest is divided out first, so that their sum does not overflow.
-    values = values / values.max()
-    return values / np.mean(values)
+    if (n_positive := np.count_nonzero(values)) < min_positive:
+        have = f"{plural(n_positive, 'row')} with a positive weight"
+        raise DataError(f"{column.label}: {have}, at least {min_positive} needed. Give one to the rows to be used.")
+    # The largest is divided out, so that their sum does not overflow.
+    return values / values.max()
 
 
 def _read_clusters(column: Column) -> NDArray[np.int64]:
@@ -510,4 +515,4 @@ def _read_clusterings(clusters: Any) -> dict[str, Table]:
     if not 1 <= len(tables) <= 2 or any(table.columns[0].values.ndim != 1 for table in tables):
         raise DataError("clusters must be one column, or two to cluster two ways. Pass a one-dimensional array or two.")
     named = zip(("clusters", "second clusters"), tables, strict=False)
-    return {name: table if table.named else table.renamed(name) for name, table in named}
+    return {name: table.named_at_least(name) for name, table in named}

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bgmiv.data.ivdata import IVData
-from bgmiv.data.messages import FloatArray, numeric
-from bgmiv.data.schema import Schema
+from bgmiv.data.ivdata import IVData, read_weights
+from bgmiv.data.messages import FloatArray
+from bgmiv.data.schema import Schema, is_scalar
 from bgmiv.data.table import Table, check_same_rows, read_column, read_columns
 from bgmiv.errors import DataError
 
@@ -103,14 +103,14 @@ class Rows:
     def with_weights(self, weights: Any) -> Rows:
         """The same rows with other weights; what was computed of them is kept."""
         table = read_column(weights, "sample_weight")
-        check_same_rows({"the averaged rows": Table((), len(self), True, self.index), "sample_weight": table})
-        values = np.asarray(numeric(table.columns[0]), np.float64)
-        if not np.all(np.isfinite(values)) or values.min() < 0.0 or not values.max() > 0.0:
-            raise DataError("sample_weight must be numbers of at least 0, not all of them 0.")
-        # The largest is divided out, so that their sum does not overflow.
-        same = Rows(self.covariates, values / values.max(), self.index)
+        check_same_rows({"the averaged rows": self._table(), "sample_weight": table})
+        same = Rows(self.covariates, read_weights(table.columns[0]), self.index)
         same._origin = self._origin or (self, np.arange(len(self)))
         return same
+
+    def _table(self) -> Table:
+        """Their number and labels, to be compared with those of something else."""
+        return Table((), len(self), True, self.index)
 
     def encoded_by(self, encoder: Encoder) -> Encoded:
         """What the method computes of these covariates, computed once for them and all rows taken from them.
@@ -200,11 +200,14 @@ def rows_of(schema: Schema, covariates: Any, *, n_rows: int = 1, weights: Any = 
 
 def query_at(schema: Schema, treatment: Any, covariates: Any = None) -> Query:
     """One treatment a row, or one for all rows, as `predict` takes them."""
-    if isinstance(covariates, Rows | IVData):
+    if is_scalar(treatment):
         rows = rows_of(schema, covariates)
         return Query(schema.check_treatment(treatment, len(rows))[None], rows)
-    values, flat = schema.check_query(treatment, covariates)
-    return Query(values[None], Rows(flat))
+    table = read_column(treatment, "treatment")
+    rows = rows_of(schema, covariates, n_rows=table.n_rows)
+    if schema.blocks:
+        check_same_rows({"treatment": table, "covariates": rows._table()})
+    return Query(schema.check_treatment(table, len(rows))[None], rows)
 
 
 def query_along(schema: Schema, treatments: Any, covariates: Any = None, *, weights: Any = None) -> Query:

@@ -109,14 +109,9 @@ class Standardise:
 
     def fit(self, values: NDArray[Any]) -> Affine:
         """Find the mean and the standard deviation of each column of (n, d) values, in two passes."""
-        count = len(values)
-        total, squares = np.zeros(values.shape[1]), np.zeros(values.shape[1])
-        for rows in row_pieces(values):
-            total += values[rows].sum(axis=0, dtype=np.float64)
-        mean = total / count
-        for rows in row_pieces(values):
-            squares += np.square(values[rows] - mean).sum(axis=0)
-        std = np.sqrt(squares / count)
+        mean = values.mean(axis=0, dtype=np.float64)
+        squares = sum(np.square(values[rows] - mean).sum(axis=0) for rows in row_pieces(values))
+        std = np.sqrt(squares / len(values))
         # The mean of a large constant is rounded, which would leave a standard deviation made of nothing.
         constant = values.min(axis=0) == values.max(axis=0)
         shift = np.where(constant, values[0], mean)

@@ -33,7 +33,7 @@ from bgmiv.data.messages import (
     shown,
     warn_user,
 )
-from bgmiv.data.table import Table, check_same_rows, read_column, read_columns
+from bgmiv.data.table import Table, read_column, read_columns
 from bgmiv.errors import DataError
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "Schema",
     "Variable",
     "is_categorical",
+    "is_scalar",
     "read_role",
     "with_levels",
 ]
@@ -224,18 +225,6 @@ class Schema:
         """Whether there is a vector or image block."""
         return any(block.kind in (BlockKind.vector, BlockKind.image) for block in self.blocks)
 
-    def check_query(self, treatment: Any, covariates: Any = None) -> tuple[FloatArray, FloatArray]:
-        """Treatment (m,) and covariates (m, p) of a prediction, validated; a scalar is repeated for every row."""
-        if _is_scalar(treatment):
-            flat = self.check_covariates(covariates)
-            return self.check_treatment(treatment, len(flat)), flat
-        table = read_column(treatment, "treatment")
-        values = self.check_treatment(table, table.n_rows)
-        if self.blocks and covariates is not None:
-            covariates = read_columns(covariates, "covariates")
-            check_same_rows({"treatment": table, "covariates": covariates})
-        return values, self.check_covariates(covariates, table.n_rows)
-
     def check_covariates(self, values: Any, n_rows: int = 1) -> FloatArray:
         """The flat matrix (m, p) of covariates given after the fit, in any container accepted at the fit.
 
@@ -257,7 +246,7 @@ class Schema:
 
     def check_treatment(self, values: Any, n_rows: int) -> FloatArray:
         """The treatment (n_rows,) given after the fit, as codes if it has levels; a scalar is repeated."""
-        table = read_column(np.full(n_rows, values) if _is_scalar(values) else values, "treatment")
+        table = read_column(np.full(n_rows, values) if is_scalar(values) else values, "treatment")
         if table.n_rows == 0:
             raise DataError("treatment has no rows. Pass at least one.")
         if table.n_rows != n_rows:
@@ -313,5 +302,6 @@ def _row_shapes(block: CovariateBlock) -> list[tuple[int, ...]]:
     return [(block.width,), shape, *([shape[:2]] if shape[2] == 1 else [])]
 
 
-def _is_scalar(values: Any) -> bool:
+def is_scalar(values: Any) -> bool:
+    """Whether this is one value, to be repeated for every row."""
     return bool(np.isscalar(values)) or getattr(values, "ndim", None) == 0

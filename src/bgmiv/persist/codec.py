@@ -42,9 +42,9 @@ _PLAIN: dict[Any, tuple[str, tuple[type, ...]]] = {
 _SPECIAL = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
 
-def unsaved(default: Any = None) -> Any:
-    """A dataclass field that is left out of files; a loaded object has the default."""
-    return field(default=default, metadata={"saved": False})
+def unsaved() -> Any:
+    """A dataclass field that is left out of files; it is None in a loaded object."""
+    return field(default=None, metadata={"saved": False})
 
 
 def reachable(*roots: type) -> tuple[type, ...]:
@@ -108,11 +108,9 @@ class Codec:
         value = value.item() if isinstance(value, np.generic) else value
         if isinstance(value, Enum):
             return value.value
-        if value is None or isinstance(value, bool | str):
-            return value
-        if isinstance(value, Path) or (isinstance(value, int | float) and not isfinite(value)):
+        if isinstance(value, Path) or (isinstance(value, float) and not isfinite(value)):
             return str(value)
-        if isinstance(value, int | float):
+        if value is None or isinstance(value, bool | int | float | str):
             return value
         kind = type(value)
         if kind is self.classes.get(kind.__name__):
@@ -120,7 +118,13 @@ class Codec:
             kept = {name: self._written(getattr(value, name), f"{where}.{name}", arrays) for name in names}
             return {_CLASS: kind.__name__} | kept
         if isinstance(value, (np.ndarray, *_of_networks("jax", "Array"))):
-            return self._written_array(np.asarray(value), where, arrays)
+            array = np.asarray(value)
+            if str(array.dtype) not in DTYPES:
+                raise ModelFileError(f"{where} has the type {array.dtype}, which is not saved.")
+            arrays[where] = np.ascontiguousarray(array)
+            # Sums are rounded in another order if a matrix lies otherwise in memory.
+            by_columns = array.ndim > 1 and array.flags.f_contiguous and not array.flags.c_contiguous
+            return {_ARRAY: where} | ({"order": "F"} if by_columns else {})
         if isinstance(value, tuple | list):
             return [self._written(entry, f"{where}.{i}", arrays) for i, entry in enumerate(value)]
         if isinstance(value, Mapping):
@@ -132,15 +136,6 @@ class Codec:
         raise ModelFileError(
             f"{where} is a {kind.__name__} and cannot be saved; only plain values and bgmiv's own classes can."
         )
-
-    @staticmethod
-    def _written_array(array: NDArray[Any], where: str, arrays: Arrays) -> dict[str, str]:
-        if str(array.dtype) not in DTYPES:
-            raise ModelFileError(f"{where} has the type {array.dtype}, which is not saved.")
-        arrays[where] = np.ascontiguousarray(array)
-        # Sums are rounded in another order if a matrix lies otherwise in memory.
-        by_columns = array.ndim > 1 and array.flags.f_contiguous and not array.flags.c_contiguous
-        return {_ARRAY: where} | ({"order": "F"} if by_columns else {})
 
     def decode(self, raw: Any, arrays: Arrays, kind: Any) -> Any:
         """The value of JSON, of a declared type; every array must be used once.
@@ -184,14 +179,10 @@ class _Reader:
         if hint is float and isinstance(raw, str) and raw in _SPECIAL:
             return _SPECIAL[raw]
         wanted, kinds = _PLAIN[hint]
-        fits = type(raw) in kinds
-        if type(raw) is int:
-            fits = fits and abs(raw) < _MAX_INTEGER
-        elif type(raw) is float:
-            fits = fits and isfinite(raw)
-        elif type(raw) is str:
-            fits = fits and not any("\ud800" <= letter <= "\udfff" for letter in raw)
-        if not fits:
+        # JSON from a file has integers without end, infinity for 1e999, and halves of letters.
+        too_large = type(raw) in (int, float) and not abs(raw) < (_MAX_INTEGER if type(raw) is int else np.inf)
+        broken = type(raw) is str and any("\ud800" <= letter <= "\udfff" for letter in raw)
+        if type(raw) not in kinds or too_large or broken:
             _refuse(where, wanted, raw)
         return hint(raw) if hint in (float, Path) else raw
 
@@ -209,8 +200,7 @@ class _Reader:
     def union(self, raw: Any, hints: tuple[Any, ...], where: str) -> Any:
         """The first alternative that fits; an object is that of its class."""
         arms = [arm for arm in hints if (arm is NoneType) == (raw is None)]
-        tag = raw.get(_CLASS) if isinstance(raw, dict) else None
-        arms = [arm for arm in arms if tag is not None and getattr(arm, "__name__", "") == tag] or arms
+        arms = [arm for arm in arms if getattr(arm, "__name__", "") == _tag(raw)] or arms
         if len(arms) == 1:
             return self.value(raw, arms[0], where)
         for arm in arms:
@@ -238,17 +228,16 @@ class _Reader:
 
     def object(self, raw: Any, hint: Any, where: str) -> Any:
         """An object of a listed class: the declared one, or one that derives from it or stands for a protocol."""
-        name = raw.get(_CLASS) if isinstance(raw, dict) else None
-        kind = self.codec.classes.get(name) if isinstance(name, str) else None
+        tag = _tag(raw)
+        kind = self.codec.classes.get(tag) if isinstance(tag, str) else None
         is_open = hint is Any or getattr(hint, "_is_protocol", False)
         if kind is None or not (is_open or issubclass(kind, get_origin(hint) or hint)):
             _refuse(where, f"a {getattr(hint, '__name__', hint)}", raw)
         hints = _hints(kind)
-        absent, extra = sorted(set(hints) - set(raw)), sorted(set(raw) - set(hints) - {_CLASS})
-        if absent or extra:
-            parts = [f"lacks {', '.join(absent)}"] if absent else []
-            parts += [f"has the unknown {', '.join(repr(name[:40]) for name in extra[:5])}"] if extra else []
-            raise ModelFileError(f"{where} {' and '.join(parts)}.")
+        if absent := sorted(set(hints) - set(raw)):
+            raise ModelFileError(f"{where} lacks {', '.join(absent)}.")
+        if extra := sorted(set(raw) - set(hints) - {_CLASS}):
+            raise ModelFileError(f"{where} has the unknown {', '.join(repr(name[:40]) for name in extra[:5])}.")
         values = {name: self.value(raw[name], declared, f"{where}.{name}") for name, declared in hints.items()}
         try:
             return _assembled(kind, values)
@@ -271,8 +260,13 @@ class _Reader:
         return sys.modules["jax"].device_put(np.ascontiguousarray(self.array(raw, (), where)))
 
 
+def _tag(raw: Any) -> Any:
+    """The class that JSON of an object names."""
+    return raw.get(_CLASS) if isinstance(raw, dict) else None
+
+
 def _refuse(where: str, wanted: str, raw: Any) -> NoReturn:
-    tag = raw.get(_CLASS) if isinstance(raw, dict) else raw
+    tag = _tag(raw) if isinstance(raw, dict) else raw
     shown = repr(tag[:60] if isinstance(tag, str) else tag)[:80]
     raise ModelFileError(f"{where} must be {wanted}, got {shown}.")
 
@@ -289,13 +283,10 @@ def _assembled(kind: Any, values: dict[str, Any]) -> Any:
 
 def _hints(kind: Any) -> dict[str, Any]:
     """The saved fields of a dataclass or named tuple, with their types."""
-    names = (
-        [one.name for one in fields(kind) if one.metadata.get("saved", True)]
-        if is_dataclass(kind)
-        else list(getattr(kind, "_fields", ()))
-    )
-    hints: dict[str, Any] = get_type_hints(kind)
-    return {name: hints[name] for name in names}
+    hints = get_type_hints(kind)
+    if not is_dataclass(kind):
+        return {name: hints[name] for name in kind._fields}
+    return {one.name: hints[one.name] for one in fields(kind) if one.metadata.get("saved", True)}
 
 
 def _of_networks(module: str, name: str) -> tuple[Any, ...]:

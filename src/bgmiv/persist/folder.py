@@ -151,8 +151,9 @@ def write_model(
         raise
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        fix = "Nothing was changed; choose another folder or make room."
-        raise ModelFileError(f"{folder} cannot be written: {why}. {fix}") from error
+        raise ModelFileError(
+            f"{folder} cannot be written: {why}. Nothing was changed; choose another folder or make room."
+        ) from error
 
 
 def _is_model(folder: Path) -> bool:
@@ -228,7 +229,8 @@ def _check_document(document: Any, path: Path) -> None:
         raise ModelFileError(f"{path} is not that of a saved model: its format is not '{_FORMAT}'.")
     number = document.get("version")
     if number != _VERSION:
-        fix = "Upgrade bgmiv to open it" if isinstance(number, int) and number > _VERSION else "Fit the model again"
+        newer = isinstance(number, int) and number > _VERSION
+        fix = "Upgrade bgmiv to open it" if newer else "Fit the model again"
         raise ModelFileError(f"{path} has version {str(number)[:20]} of the format, not {_VERSION}. {fix}.")
     if set(document) != {*_ENTRIES}:
         raise ModelFileError(f"{path} must hold {', '.join(_ENTRIES)}, nothing else.")
