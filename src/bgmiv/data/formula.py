@@ -17,11 +17,10 @@ from itertools import combinations
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bgmiv.data.blocks import Declaration, Level, category_entries, level_codes, ordered_levels
 from bgmiv.data.ivdata import IVData, check_names, column_arguments
-from bgmiv.data.messages import Column, cut, naming_rows
+from bgmiv.data.messages import Column, Floats, cut, naming_rows
 from bgmiv.data.schema import is_categorical, with_levels
 from bgmiv.data.table import ColumnReader, Missing, Table, check_known, column_names, select_columns, without_missing
 from bgmiv.errors import DataError
@@ -57,7 +56,7 @@ _MAX_TYPED, _MAX_SAVED = 10_000, 100_000
 _MIN_ROWS = 250
 
 Path = tuple[str | int, ...]
-State = NDArray[np.float64] | tuple[float, ...] | None | bool | int | float | str
+State = Floats | tuple[float, ...] | None | bool | int | float | str
 
 
 class Factor(NamedTuple):
@@ -182,16 +181,17 @@ def from_formula(
     declared = {*(blocks or ()), *sides["covariates"].marked}
     columns = [with_levels(c, declared) if c.name in roles["covariates"] else c for c in table.columns]
     table = table._replace(columns=tuple(columns))
-    levels = {name: _levels(sides[name], table) for name in ("instruments", "covariates")}
-    for name, side in sides.items():
-        _check_width(side.terms, levels.get(name, {}), name)
-    indicators = {"instruments": levels["instruments"]}
-    read = {name: _side_table(side, table, as_indicators=indicators.get(name, ())) for name, side in sides.items()}
-    covariates, spec = read["covariates"]
     given: dict[str, Any] = {argument: table.part(names) for argument, names in sampling.items()}
-    given |= {name: columns_of_side for name, (columns_of_side, _) in read.items()}
-    words = frozenset(c.name for c in table.columns if c.name in levels["covariates"] and is_categorical(c))
-    reader = FormulaReader(sides["covariates"], covariates.names, levels["covariates"], spec, words)
+    for name in ("outcome", "treatment", "instruments"):
+        levels = _levels(sides[name], table, name)
+        _check_width(sides[name].terms, levels, name)
+        given[name], _ = _side_table(sides[name], table, as_indicators=levels if name == "instruments" else ())
+    side = sides["covariates"]
+    levels = _levels(side, table, "covariates")
+    _check_width(side.terms, levels, "covariates")
+    given["covariates"], spec = _side_table(side, table)
+    words = frozenset(c.name for c in table.columns if c.name in levels and is_categorical(c))
+    reader = FormulaReader(side, given["covariates"].names, levels, spec, words)
     return IVData.from_arrays(**given, blocks=blocks, **options), reader
 
 
@@ -426,10 +426,10 @@ def _literal(node: ast.expr) -> Any:
         return ...
 
 
-def _levels(side: Side, table: Table) -> dict[str, tuple[Level, ...]]:
+def _levels(side: Side, table: Table, role: str) -> dict[str, tuple[Level, ...]]:
     """The levels of each column that terms use as categories."""
     return {
-        column.name: ordered_levels(category_entries(column._replace(role="covariates")))
+        column.name: ordered_levels(category_entries(column._replace(role=role)))
         for column in table.columns
         if column.name in side.columns and (column.name in side.marked or is_categorical(column))
     }

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bgmiv.data.blocks import BlockKind, BlockSpec, Declaration, category_entries, encode, is_flag, plan_blocks
 from bgmiv.data.messages import (
+    Array,
+    Codes,
     Column,
     FloatArray,
+    Floats,
     counted,
     finite_columns,
     listed,
@@ -97,11 +99,11 @@ class IVData:
     instruments: FloatArray
     schema: Schema
     weights: FloatArray | None = None
-    groups: NDArray[np.int64] | None = None
+    groups: Codes | None = None
     weights_name: str = ""
     groups_name: str = ""
     index: Any = None
-    second_groups: NDArray[np.int64] | None = None
+    second_groups: Codes | None = None
     second_groups_name: str = ""
     covariance: Covariance = "auto"
 
@@ -171,13 +173,12 @@ class IVData:
         roles = {"outcome": read_column(outcome, "outcome"), "treatment": read_column(treatment, "treatment")}
         roles["instruments"] = _read_instruments(instruments)
         known = read_columns({} if covariates is None else covariates, "covariates")
-        roles |= {"covariates": known} if known.columns else {}
+        if known.columns:
+            roles["covariates"] = known
         clusterings = {} if clusters is None else _read_clusterings(clusters)
-        sampling = (
-            clusterings
-            if sample_weight is None
-            else clusterings | {"sample_weight": read_column(sample_weight, "sample_weight")}
-        )
+        sampling = dict(clusterings)
+        if sample_weight is not None:
+            sampling["sample_weight"] = read_column(sample_weight, "sample_weight")
         _check_rows(roles | sampling)
         check_names({role: table.names if table.named else () for role, table in (roles | sampling).items()})
 
@@ -194,9 +195,9 @@ class IVData:
         layout = plan_blocks(known, blocks)
         v = encode(known._replace(n_rows=len(y)), layout)
         for block in layout:
+            label = role_label("covariates", block.name)
             if block.levels is not None and len(block.levels) == 1:
-                have = f"{role_label('covariates', block.name)} is constant, {block.levels[0]!r} in every row"
-                raise DataError(f"{have}, and tells nothing. Drop it.")
+                raise DataError(f"{label} is constant, {block.levels[0]!r} in every row, and tells nothing. Drop it.")
             if block.kind in (BlockKind.continuous, BlockKind.binary):
                 labels = [role_label("covariates", name) for name in block.flat_names]
                 _check_varies(v[:, block.start : block.stop], labels, "Drop it.")
@@ -211,10 +212,12 @@ class IVData:
             (column,) = table.columns
             if column.values.dtype.kind in "biuf":
                 _check_same_numbers(columns, role, column.values[:, None], [column.label])
-        weighting = sampling.get("sample_weight")
-        weights = None if weighting is None else read_weights(weighting.columns[0], 2)
-        weights = None if weights is None else weights / weights.mean()
-        used = slice(None) if weights is None else weights > 0
+        weights, weights_name = None, ""
+        used: Any = slice(None)
+        if sample_weight is not None:
+            (column,) = sampling["sample_weight"].columns
+            weights, weights_name = read_weights(column, 2), column.name
+            weights, used = weights / weights.mean(), weights > 0
         _check_determined(y[used], x[used], v[used], w[used], schema)
         groups = [(_read_clusters(table.columns[0]), table.names[0]) for table in clusterings.values()]
         groups.sort(key=lambda each: int(each[0].max()))
@@ -223,7 +226,7 @@ class IVData:
             *(y, x, v, w, schema),
             weights=weights,
             groups=first[0],
-            weights_name="" if weighting is None else weighting.names[0],
+            weights_name=weights_name,
             groups_name=first[1],
             second_groups=second[0],
             second_groups_name=second[1],
@@ -237,11 +240,11 @@ class IVData:
         return len(self.outcome)
 
     @property
-    def full_weights(self) -> NDArray[np.float64]:
+    def full_weights(self) -> Floats:
         """The weight of each row, `(n,)`: one without weights."""
         return np.ones(self.n_rows) if self.weights is None else np.asarray(self.weights, np.float64)
 
-    def take(self, rows: NDArray[Any] | Sequence[int] | slice) -> IVData:
+    def take(self, rows: Array | Sequence[int] | slice) -> IVData:
         """The same data at the given rows (positions, a mask, or a slice), with their weights and groups as they are.
 
         >>> data = IVData.from_arrays([1.0, 2.0, 4.0], [0.5, 0.1, 0.2], instruments=[3.0, 1.0, 2.0])
@@ -387,7 +390,7 @@ def check_names(roles: Mapping[str, Iterable[str]]) -> None:
 
 
 def _check_same_numbers(
-    columns: Iterable[tuple[str, str, FloatArray]], role: str, matrix: NDArray[Any], labels: Sequence[str]
+    columns: Iterable[tuple[str, str, FloatArray]], role: str, matrix: Array, labels: Sequence[str]
 ) -> None:
     """Refuse a matrix of a role one of whose columns has the numbers of a column (role, label, numbers) it may not."""
     for other, label, values in columns:
@@ -497,7 +500,7 @@ def read_weights(column: Column, min_positive: int = 1) -> FloatArray:
     return values / values.max()
 
 
-def _read_clusters(column: Column) -> NDArray[np.int64]:
+def _read_clusters(column: Column) -> Codes:
     """The cluster of each row `(n,)` as a code from 0, in order of appearance; there are two or more."""
     entries = category_entries(column)
     codes = {entry: i for i, entry in enumerate(dict.fromkeys(entries))}

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bgmiv.data.ivdata import IVData, read_weights
-from bgmiv.data.messages import FloatArray
+from bgmiv.data.messages import Array, FloatArray, Floats, Positions
 from bgmiv.data.schema import Schema, is_scalar
 from bgmiv.data.table import Table, check_same_rows, read_column, read_columns
 from bgmiv.errors import DataError
@@ -56,15 +55,15 @@ class Rows:
         self.weights = weights
         self.index = index
         self._encoded: dict[int, tuple[object, Encoded]] = {}
-        self._drawn: dict[int, tuple[Rows, NDArray[np.intp]]] = {}
-        self._origin: tuple[Rows, NDArray[Any]] | None = None
+        self._drawn: dict[int, tuple[Rows, Positions]] = {}
+        self._origin: tuple[Rows, Array] | None = None
 
     def __len__(self) -> int:
         """Number of rows."""
         return len(self.covariates)
 
     @property
-    def shares(self) -> NDArray[np.float64]:
+    def shares(self) -> Floats:
         """Each row's share of a weighted average, `(n,)`."""
         weights = np.ones(len(self)) if self.weights is None else np.asarray(self.weights, np.float64)
         return weights / weights.sum()
@@ -78,14 +77,14 @@ class Rows:
         part._origin = (origin, before[positions])
         return part
 
-    def positive(self) -> tuple[Rows, NDArray[np.intp]]:
+    def positive(self) -> tuple[Rows, Positions]:
         """The rows with a weight above zero, and their positions."""
         if self.weights is None or (self.weights > 0.0).all():
             return self, np.arange(len(self))
         positions = np.flatnonzero(self.weights > 0.0)
         return self.take(positions), positions
 
-    def drawn(self, max_rows: int) -> tuple[Rows, NDArray[np.intp]]:
+    def drawn(self, max_rows: int) -> tuple[Rows, Positions]:
         """`max_rows` draws of the rows in proportion to their weights, as rows weighted by how often they were drawn.
 
         The rows are divided, in their order, into as many strata of equal weight, and one row is drawn at random in
@@ -145,7 +144,7 @@ class Query:
         """Treatments and rows (m, n)."""
         return len(self.treatment), len(self.rows)
 
-    def collect(self, function: Callable[[FloatArray, NDArray[np.intp]], np.ndarray], max_points: int) -> np.ndarray:
+    def collect(self, function: Callable[[FloatArray, Positions], np.ndarray], max_points: int) -> np.ndarray:
         """The values `(m, n, ...)` of a function of treatments and row positions.
 
         It is asked for at most `max_points` of the m · n points at a time, the rows of the first treatment first.
@@ -172,7 +171,7 @@ class Query:
         """The same treatments for rows drawn in proportion to their weights, if there are more than `max_rows`."""
         return self if len(self.rows) <= max_rows else self._at(*self.rows.drawn(max_rows))
 
-    def _at(self, rows: Rows, positions: NDArray[np.intp]) -> Query:
+    def _at(self, rows: Rows, positions: Positions) -> Query:
         return Query(self.treatment if self._shared else self.treatment[:, positions], rows)
 
     @property

@@ -10,10 +10,11 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import narwhals as nw
 import numpy as np
-from numpy.typing import NDArray
 
 from bgmiv.data.messages import (
+    Array,
     Column,
+    Mask,
     counted,
     missing_rows,
     name_rows,
@@ -123,10 +124,9 @@ def check_same_rows(tables: Mapping[str, Table]) -> None:
     for argument, table in others:
         if table.n_rows != reference.n_rows:
             turned = len(table.columns) == reference.n_rows and not table.named
-            raise DataError(
-                f"{argument} {_has(argument)} {plural(table.n_rows, 'row')} but {first} {_has(first)} "
-                f"{reference.n_rows}. {'It looks transposed: pass its .T.' if turned else 'Pass the same rows for both.'}"
-            )
+            fix = "It looks transposed: pass its .T." if turned else "Pass the same rows for both."
+            have = f"{argument} {_has(argument)} {plural(table.n_rows, 'row')}"
+            raise DataError(f"{have} but {first} {_has(first)} {reference.n_rows}. {fix}")
     indexed = [argument for argument, table in tables.items() if table.index is not None]
     for argument in indexed[1:]:
         if not tables[argument].index.equals(tables[indexed[0]].index):
@@ -220,7 +220,7 @@ def _array_columns(values: Any, argument: str) -> list[Any]:
     return list(matrix.T)
 
 
-def _array(values: Any, label: str) -> NDArray[Any]:
+def _array(values: Any, label: str) -> Array:
     if hasattr(values, "toarray") and hasattr(values, "nnz"):
         raise DataError(f"{label} is a sparse matrix. Pass its .toarray().")
     try:
@@ -275,7 +275,7 @@ def select_columns(data: Any, names: Iterable[str]) -> Table:
     return read_columns({name: entries[name] for name in wanted}, "data")
 
 
-def complete_rows(data: Any, names: Iterable[str]) -> NDArray[np.bool_]:
+def complete_rows(data: Any, names: Iterable[str]) -> Mask:
     """Which rows of a table have a value in each of these columns: those that `missing="drop"` keeps."""
     return ~_missing_values(select_columns(data, names))[0]
 
@@ -312,7 +312,7 @@ def without_missing(table: Table, missing: Missing) -> Table:
     return table
 
 
-def _missing_values(table: Table) -> tuple[NDArray[np.bool_], str]:
+def _missing_values(table: Table) -> tuple[Mask, str]:
     """Which rows have a missing value, and how many there are in which columns."""
     masks = {column.name: missing_rows(column.values) for column in table.columns}
     counts = [f"{name!r} ({int(mask.sum())})" for name, mask in masks.items() if mask.any()]

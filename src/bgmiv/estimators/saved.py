@@ -238,9 +238,7 @@ def data_again(
 def _recoded(data: IVData, schema: Schema) -> IVData:
     """The data with levels in the order of the fit, in which their codes and indicators stand."""
     own = data.schema
-    names, wanted = (
-        [(block.name, block.kind, block.columns) for block in each.blocks] for each in (own, schema)
-    )
+    names, wanted = ([(block.name, block.kind, block.columns) for block in each.blocks] for each in (own, schema))
     if names != wanted or own.instruments != schema.instruments:
         raise DataError("the rows do not have the columns of the fit. Give those the model was fitted on.")
     order = [np.zeros(0, np.intp)]
