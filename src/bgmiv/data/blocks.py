@@ -270,7 +270,7 @@ def _default_kind(column: Column) -> BlockKind:
 
 def _groups(table: Table, specs: Mapping[str, BlockSpec]) -> dict[str, str]:
     """The block of each column that is declared as one of several."""
-    known = {column.name: column for column in table.columns}
+    known = table.by_name
     groups: dict[str, str] = {}
     for name, spec in specs.items():
         absent = [column for column in spec.columns or (name,) if column not in known]

@@ -56,6 +56,7 @@ _MAX_TYPED, _MAX_SAVED = 10_000, 100_000
 _MIN_ROWS = 250
 
 Path = tuple[str | int, ...]
+PlainTerms = tuple[tuple[tuple[str, bool], ...], ...]
 State = Floats | tuple[float, ...] | None | bool | int | float | str
 
 
@@ -104,7 +105,7 @@ class Side(NamedTuple):
         return tuple(dict.fromkeys(name for factor in self.factors for name in factor.columns))
 
     @property
-    def plain(self) -> tuple[tuple[tuple[str, bool], ...], ...]:
+    def plain(self) -> PlainTerms:
         """The texts of the factors of each term, and whether they are columns."""
         return tuple(tuple((factor.text, factor.is_column) for factor in term.factors) for term in self.terms)
 
@@ -454,13 +455,15 @@ def _side_table(side: Side, table: Table, *, spec: Any = None, as_indicators: It
 
     `spec` is an earlier specification. Levels of the columns in `as_indicators` become indicators of all but the first.
     """
-    columns = {column.name: column for column in table.columns}
+    columns = table.by_name
     terms = [term._replace(column=None) if (term.column or "") in as_indicators else term for term in side.terms]
     read: list[Column] = []
-    matrix: Any = (
-        None if all(term.column is not None for term in terms) else _computed(spec or side.parsed, table, side)
-    )
-    places = {} if matrix is None else {str(term): place for term, place in matrix.model_spec.term_slices.items()}
+    matrix: Any = None
+    places: dict[str, Any] = {}
+    if any(term.column is None for term in terms):
+        matrix = _computed(spec or side.parsed, table, side)
+        spec = matrix.model_spec
+        places = {str(term): place for term, place in spec.term_slices.items()}
     for term in terms:
         if term.column is None:
             part = matrix.iloc[:, places[term.name]]
@@ -470,7 +473,7 @@ def _side_table(side: Side, table: Table, *, spec: Any = None, as_indicators: It
         else:
             # C() of a column.
             read.append(columns[term.column]._replace(name=term.name, categorical=True, source=term.column))
-    return Table(tuple(read), table.n_rows, bool(read), table.index), None if matrix is None else matrix.model_spec
+    return Table(tuple(read), table.n_rows, bool(read), table.index), spec
 
 
 def _computed(spec: Any, table: Table, side: Side) -> Any:
@@ -518,7 +521,7 @@ class FormulaFile:
     """
 
     columns: tuple[str, ...]
-    terms: tuple[tuple[tuple[str, bool], ...], ...]
+    terms: PlainTerms
     levels: dict[str, tuple[Level, ...]]
     words: tuple[str, ...]
     state: tuple[tuple[Path, State], ...]

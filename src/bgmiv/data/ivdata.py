@@ -517,5 +517,5 @@ def _read_clusterings(clusters: Any) -> dict[str, Table]:
     tables = [table._replace(columns=(column,)) for table in read for column in table.columns]
     if not 1 <= len(tables) <= 2 or any(table.columns[0].values.ndim != 1 for table in tables):
         raise DataError("clusters must be one column, or two to cluster two ways. Pass a one-dimensional array or two.")
-    named = zip(("clusters", "second clusters"), tables, strict=False)
-    return {name: table.named_at_least(name) for name, table in named}
+    names = ("clusters", "second clusters")
+    return {name: table.named_at_least(name) for name, table in zip(names, tables, strict=False)}

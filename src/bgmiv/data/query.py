@@ -77,13 +77,6 @@ class Rows:
         part._origin = (origin, before[positions])
         return part
 
-    def positive(self) -> tuple[Rows, Positions]:
-        """The rows with a weight above zero, and their positions."""
-        if self.weights is None or (self.weights > 0.0).all():
-            return self, np.arange(len(self))
-        positions = np.flatnonzero(self.weights > 0.0)
-        return self.take(positions), positions
-
     def drawn(self, max_rows: int) -> tuple[Rows, Positions]:
         """`max_rows` draws of the rows in proportion to their weights, as rows weighted by how often they were drawn.
 
@@ -165,7 +158,8 @@ class Query:
 
     def positive(self) -> Query:
         """The same treatments for the rows with a weight above zero."""
-        return self._at(*self.rows.positive())
+        weights = self.rows.weights
+        return self if weights is None or (weights > 0.0).all() else self.take(weights > 0.0)
 
     def drawn(self, max_rows: int) -> Query:
         """The same treatments for rows drawn in proportion to their weights, if there are more than `max_rows`."""

@@ -66,9 +66,14 @@ class Table(NamedTuple):
         """The columns' names."""
         return tuple(column.name for column in self.columns)
 
+    @property
+    def by_name(self) -> dict[str, Column]:
+        """The columns by their names."""
+        return {column.name: column for column in self.columns}
+
     def part(self, names: Iterable[str]) -> Table:
         """The columns of these names, in this order, as a table of their own."""
-        known = {column.name: column for column in self.columns}
+        known = self.by_name
         return self._replace(columns=tuple(known[name] for name in names))
 
     def named_at_least(self, name: str) -> Table:

@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgmiv.errors import BGMIVError, ModelFileError
-from bgmiv.persist.folder import DTYPES
+from bgmiv.persist.folder import DTYPES, Arrays
 
 __all__ = ["Codec", "reachable", "unsaved"]
 
-Arrays = dict[str, NDArray[Any]]
+Hints = tuple[Any, ...]
 
 _CLASS, _ARRAY = "is", "array"
 _MAX_INTEGER = 2**64
@@ -157,7 +157,7 @@ class _Reader:
     def __init__(self, codec: Codec, arrays: Arrays) -> None:
         self.codec, self.arrays = codec, arrays
         self.used: set[str] = set()
-        self.readers: dict[Any, Callable[[Any, tuple[Any, ...], str], Any]] = {
+        self.readers: dict[Any, Callable[[Any, Hints, str], Any]] = {
             Union: self.union, UnionType: self.union, tuple: self.sequence, dict: self.pairs, Mapping: self.pairs,
             Literal: self.one_of, Callable: self.function, np.ndarray: self.array,
         }  # fmt: skip
@@ -193,11 +193,11 @@ class _Reader:
                 return value
         return _refuse(where, f"one of {', '.join(map(repr, known))}", raw)
 
-    def function(self, raw: Any, _: tuple[Any, ...], where: str) -> Any:
+    def function(self, raw: Any, _: Hints, where: str) -> Any:
         """A function of the list."""
         return self.codec.functions[self.one_of(raw, tuple(self.codec.functions), where)]
 
-    def union(self, raw: Any, hints: tuple[Any, ...], where: str) -> Any:
+    def union(self, raw: Any, hints: Hints, where: str) -> Any:
         """The first alternative that fits; an object is that of its class."""
         arms = [arm for arm in hints if (arm is NoneType) == (raw is None)]
         arms = [arm for arm in arms if getattr(arm, "__name__", "") == _tag(raw)] or arms
@@ -208,7 +208,7 @@ class _Reader:
                 return self.value(raw, arm, where)
         return _refuse(where, " or ".join(getattr(arm, "__name__", str(arm)) for arm in hints), raw)
 
-    def pairs(self, raw: Any, hints: tuple[Any, ...], where: str) -> dict[Any, Any]:
+    def pairs(self, raw: Any, hints: Hints, where: str) -> dict[Any, Any]:
         """A dictionary."""
         if not isinstance(raw, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in raw):
             _refuse(where, "a list of pairs", raw)
@@ -216,7 +216,7 @@ class _Reader:
         entries = {self.value(k, key, f"{where}.key"): self.value(v, value, f"{where}.{str(k)[:40]}") for k, v in raw}
         return entries if len(entries) == len(raw) else _refuse(where, "a list of pairs with different keys", raw)
 
-    def sequence(self, raw: Any, hints: tuple[Any, ...], where: str) -> tuple[Any, ...]:
+    def sequence(self, raw: Any, hints: Hints, where: str) -> tuple[Any, ...]:
         """A tuple of given or of any length."""
         if not isinstance(raw, list):
             _refuse(where, "a list", raw)
@@ -244,7 +244,7 @@ class _Reader:
         except (BGMIVError, TypeError, ValueError, ArithmeticError) as error:
             raise ModelFileError(f"{where} is refused: {error}") from error
 
-    def array(self, raw: Any, _: tuple[Any, ...], where: str) -> NDArray[Any]:
+    def array(self, raw: Any, _: Hints, where: str) -> NDArray[Any]:
         """An array of the table, each for one place."""
         name = raw.get(_ARRAY) if isinstance(raw, dict) else None
         if not isinstance(name, str) or name not in self.arrays or set(raw) - {_ARRAY, "order"}:
@@ -255,7 +255,7 @@ class _Reader:
         array = self.arrays[name]
         return np.asfortranarray(array) if raw.get("order") == "F" else array
 
-    def device_array(self, raw: Any, _: tuple[Any, ...], where: str) -> Any:
+    def device_array(self, raw: Any, _: Hints, where: str) -> Any:
         """An array of JAX."""
         return sys.modules["jax"].device_put(np.ascontiguousarray(self.array(raw, (), where)))
 

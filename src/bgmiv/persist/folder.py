@@ -24,7 +24,7 @@ from bgmiv._version import VERSION
 from bgmiv.data.messages import setting
 from bgmiv.errors import ModelFileError
 
-__all__ = ["DTYPES", "ModelFiles", "check_free", "parse_json", "read_model", "write_model"]
+__all__ = ["DTYPES", "Arrays", "ModelFiles", "check_free", "parse_json", "read_model", "write_model"]
 
 _FORMAT, _VERSION = "bgmiv model", 9
 _JSON, _ARRAYS = "model.json", "arrays.safetensors"
@@ -36,7 +36,7 @@ _ENTRIES = ("format", "version", "written_by", "method", "arrays", "model", "sha
 DTYPES = ("float32", "float64", "int64", "int32", "bool")
 """The types of saved arrays."""
 
-Check = Callable[[Path], None]
+Arrays = dict[str, NDArray[Any]]
 
 
 def parse_json(data: bytes, where: str) -> Any:
@@ -98,7 +98,7 @@ def _read_file(path: Path, max_bytes: float = float("inf")) -> bytes:
 
 
 def write_model(
-    folder: Path, method: str, raw: Any, arrays: Mapping[str, NDArray[Any]], *, overwrite: bool, check: Check
+    folder: Path, method: str, raw: Any, arrays: Arrays, *, overwrite: bool, check: Callable[[Path], None]
 ) -> None:
     """Write a model's JSON and arrays to a folder: all of it, or nothing.
 
@@ -111,7 +111,7 @@ def write_model(
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise ModelFileError(f"{name} holds numbers that are not finite: this fit cannot be saved.")
-    data = bytes(save(dict(arrays)))
+    data = bytes(save(arrays))
     document = {
         "format": _FORMAT,
         "version": _VERSION,
@@ -175,7 +175,7 @@ class ModelFiles(NamedTuple):
 
     method: str
     raw: Any
-    arrays: dict[str, NDArray[Any]]
+    arrays: Arrays
 
 
 def read_model(folder: Path) -> ModelFiles:
