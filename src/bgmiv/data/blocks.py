@@ -176,11 +176,11 @@ def category_entries(column: Column) -> list[Level]:
     if odd:
         raise DataError(f"{label} holds entries of type {', '.join(odd)}. Convert it with .astype(str).")
     levels = set(entries)
-    words = [level for level in levels if isinstance(level, str)]
-    if any(word.endswith("\0") for word in words):
+    texts = [level for level in levels if isinstance(level, str)]
+    if any(text.endswith("\0") for text in texts):
         raise DataError(f"{label} has words that end in a zero byte, which NumPy leaves out. Remove it.")
     try:
-        "".join(words).encode()
+        "".join(texts).encode()
     except UnicodeEncodeError:
         raise DataError(f"{label} has words that are no text (a broken encoding). Read it in its encoding.") from None
     if levels & {math.inf, -math.inf}:

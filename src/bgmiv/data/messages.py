@@ -161,18 +161,18 @@ def name_rows(numbers: Integers, word: str = "") -> None:
         _rows.set((outer[0], numbers if outer[1] is None else outer[1][numbers]))
 
 
-def row_names(bad: Mask) -> str:
+def row_names(marked: Mask) -> str:
     """The first few of the marked rows: `row 1`, `lines 3, 6`."""
     word, numbers = _rows.get() or ("row", None)
-    if numbers is None or len(numbers) != len(bad):
-        word, numbers = "row", np.arange(len(bad))
-    rows = numbers[bad]
+    if numbers is None or len(numbers) != len(marked):
+        word, numbers = "row", np.arange(len(marked))
+    rows = numbers[marked]
     return f"{word}{'s' if len(rows) != 1 else ''} {listed(rows.tolist())}"
 
 
-def counted(bad: Mask, what: str) -> str:
+def counted(marked: Mask, what: str) -> str:
     """Count the marked rows and name the first few: `2 missing values (rows 1, 4)`."""
-    return f"{plural(int(bad.sum()), what)} ({row_names(bad)})"
+    return f"{plural(int(marked.sum()), what)} ({row_names(marked)})"
 
 
 def warn_user(message: str, category: type[Warning] = BGMIVWarning) -> None:
@@ -210,9 +210,9 @@ def numeric(column: Column, advice: str = _TO_NUMBERS) -> Array:
     entries = values.ravel().tolist()
     strings = [i for i, entry in enumerate(entries) if isinstance(entry, str | bytes)]
     if strings:
-        blamed = next((i for i in strings if not is_number(entries[i])), strings[0])
-        where = row_names(np.arange(len(values)) == blamed * len(values) // len(entries))
-        raise DataError(f"{label} holds strings, such as {shown(entries[blamed])} in {where}: {advice}.")
+        first = next((i for i in strings if not is_number(entries[i])), strings[0])
+        where = row_names(np.arange(len(values)) == first * len(values) // len(entries))
+        raise DataError(f"{label} holds strings, such as {shown(entries[first])} in {where}: {advice}.")
     missing = missing_rows(values)
     if missing.any():
         raise DataError(_missing_message(label, missing))
@@ -240,8 +240,8 @@ def is_number(entry: object) -> bool:
     return not isinstance(entry, str) or "_" not in entry
 
 
-def _missing_message(label: str, bad: Mask) -> str:
-    return f"{label} has {counted(bad, 'missing value')}: NaN, None or NA. Drop or fill these rows first."
+def _missing_message(label: str, marked: Mask) -> str:
+    return f"{label} has {counted(marked, 'missing value')}: NaN, None or NA. Drop or fill these rows first."
 
 
 def check_finite(values: FloatArray, labels: Sequence[str]) -> None:
@@ -276,8 +276,8 @@ def is_zero_one(values: Array) -> bool:
 def check_binary(values: Array, label: str, otherwise: str) -> None:
     """Refuse finite values other than 0 and 1."""
     if not is_zero_one(values):
-        bad = (values != 0) & (values != 1)
-        raise DataError(f"{label} is binary but has {counted(bad, 'value')} other than 0 and 1. {otherwise}")
+        marked = (values != 0) & (values != 1)
+        raise DataError(f"{label} is binary but has {counted(marked, 'value')} other than 0 and 1. {otherwise}")
 
 
 def finite_columns(columns: Sequence[Column], advice: str = _TO_NUMBERS) -> FloatArray:

@@ -205,11 +205,6 @@ def query_at(schema: Schema, treatment: Any, covariates: Any = None) -> Query:
 
 def query_along(schema: Schema, treatments: Any, covariates: Any = None, *, weights: Any = None) -> Query:
     """The same m treatments (numbers or levels) for every row; one row for a fit without covariates."""
-    try:
-        doses = np.atleast_1d(np.asarray(treatments))
-    except (TypeError, ValueError) as error:
-        raise DataError(f"treatments are no array: {error}. Pass one or more values in a row.") from None
-    if doses.ndim != 1 or not len(doses):
-        raise DataError(f"treatments have shape {doses.shape}. Pass one or more values in a row.")
+    table = read_column([treatments] if is_scalar(treatments) else treatments, "treatment")
     rows = rows_of(schema, covariates, weights=weights)
-    return Query(schema.check_treatment(doses, len(doses))[:, None], rows)
+    return Query(schema.check_treatment(table, table.n_rows)[:, None], rows)

@@ -168,13 +168,13 @@ def with_levels(column: Column, declared: Container[str]) -> Column:
 def _check_are_levels(entries: Sequence[Level], label: str, fix: str) -> None:
     """Refuse undeclared strings that look like numbers, like numbers with a few odd cells, or like identifiers."""
     levels = set(entries)
-    words = {level for level in levels if not is_number(level)}
-    if not words:
+    texts = {level for level in levels if not is_number(level)}
+    if not texts:
         raise DataError(f"{label} holds strings that are numbers. {fix}")
-    odd = np.array([entry in words for entry in entries], dtype=bool)
-    word = entries[int(odd.argmax())]
-    first = shown(word)
-    if all(_DECIMAL_COMMA.fullmatch(str(word)) for word in words):
+    odd = np.array([entry in texts for entry in entries], dtype=bool)
+    text = entries[int(odd.argmax())]
+    first = shown(text)
+    if all(_DECIMAL_COMMA.fullmatch(str(text)) for text in texts):
         raise DataError(
             f"{label} holds numbers with commas, such as {first}. If these are decimal commas of a file, say "
             f"{setting('decimal', ',')}; else remove them. {fix}"
@@ -182,7 +182,7 @@ def _check_are_levels(entries: Sequence[Level], label: str, fix: str) -> None:
     if 2 * int(odd.sum()) <= len(entries):
         raise DataError(
             f"{label} holds numbers, but {first} is not one: {counted(odd, 'value')} to correct. If it is from a file, "
-            f"{setting('na_values', [str(word)])} reads it as missing. {fix}"
+            f"{setting('na_values', [str(text)])} reads it as missing. {fix}"
         )
     if 2 * len(levels) > len(entries):
         raise DataError(f"{label} holds strings, {len(levels)} different ones in {len(entries)} rows. {fix}")

@@ -238,8 +238,7 @@ def data_again(
 def _recoded(data: IVData, schema: Schema) -> IVData:
     """The data with levels in the order of the fit, in which their codes and indicators stand."""
     own = data.schema
-    names, wanted = ([(block.name, block.kind, block.columns) for block in each.blocks] for each in (own, schema))
-    if names != wanted or own.instruments != schema.instruments:
+    if _columns(own) != _columns(schema):
         raise DataError("the rows do not have the columns of the fit. Give those the model was fitted on.")
     order = [np.zeros(0, np.intp)]
     for block, of_fit in zip(own.blocks, schema.blocks, strict=True):
@@ -254,6 +253,10 @@ def _recoded(data: IVData, schema: Schema) -> IVData:
         covariates=data.covariates[:, np.concatenate(order)],
         schema=schema,
     )
+
+
+def _columns(schema: Schema) -> tuple[Any, ...]:
+    return [(block.name, block.kind, block.columns) for block in schema.blocks], schema.instruments
 
 
 def _codes(values: FloatArray, own: Variable, wanted: Variable) -> FloatArray:

@@ -57,15 +57,15 @@ def reachable(*roots: type) -> tuple[type, ...]:
         >>> [kind.__name__ for kind in reachable(Scaler)]
         ['Scaler', 'Affine']
     """
-    found: dict[type, None] = {}
+    classes: dict[type, None] = {}
     waiting: list[Any] = list(reversed(roots))
     while waiting:
         hint = waiting.pop()
         waiting += get_args(hint)
-        if isinstance(hint, type) and hint not in found and (is_dataclass(hint) or hasattr(hint, "_fields")):
-            found[hint] = None
+        if isinstance(hint, type) and hint not in classes and (is_dataclass(hint) or hasattr(hint, "_fields")):
+            classes[hint] = None
             waiting += reversed(list(_hints(hint).values()))
-    return tuple(found)
+    return tuple(classes)
 
 
 class Codec:
@@ -291,5 +291,5 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 def _of_networks(module: str, name: str) -> tuple[Any, ...]:
     """A class of a library that only networks need: none unless their classes, which import it, are there."""
-    found = sys.modules.get(module)
-    return () if found is None else (getattr(found, name),)
+    library = sys.modules.get(module)
+    return () if library is None else (getattr(library, name),)

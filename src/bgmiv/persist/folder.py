@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from bgmiv._io import exchange
+from bgmiv._io import exchange, write_new
 from bgmiv._version import VERSION
 from bgmiv.data.messages import setting
 from bgmiv.errors import ModelFileError
@@ -138,10 +138,7 @@ def write_model(
         try:
             new.mkdir()
             for name, content in {_ARRAYS: data, _JSON: text}.items():
-                with (new / name).open("xb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
+                write_new(new / name, content)
             check(new)
             check_free(target, overwrite=overwrite)
             _take_place(new, target)
