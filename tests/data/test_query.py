@@ -88,7 +88,7 @@ def test_what_users_ask() -> None:
     assert query_along(SCHEMA, [0.0, 0.5], DATA).shape == (2, 3)
     np.testing.assert_allclose(rows_of(SCHEMA, [[1], [2]], weights=[1, 3]).shares, [0.25, 0.75])
     for treatments in ([], [[1.0, 2.0]]):
-        with pytest.raises(DataError, match="treatment (has no rows|must be one column)"):
+        with pytest.raises(DataError, match=r"treatment (has no rows|must be one column)"):
             query_along(SCHEMA, treatments, DATA)
     words = (["a", "b"], "sample_weight holds strings")
     for weights, message in (

@@ -16,7 +16,6 @@ from bgmiv.data.ivdata import IVData, read_weights
 from bgmiv.data.messages import Array, FloatArray, Floats, Positions
 from bgmiv.data.schema import Schema, is_scalar
 from bgmiv.data.table import Table, check_same_rows, read_column, read_columns
-from bgmiv.errors import DataError
 
 __all__ = ["Encoded", "Encoder", "Query", "Rows", "query_along", "query_at", "rows_of"]
 
