@@ -205,13 +205,9 @@ class IVData:
         schema = Schema(**variables, instruments=roles["instruments"].names, blocks=layout, named=known.named)
         columns = [(role, roles[role].columns[0].label, values[role]) for role in kinds]
         columns += [("instruments", column.label, w[:, i]) for i, column in enumerate(roles["instruments"].columns)]
-        _check_same_numbers(columns, "covariates", v, [role_label("covariates", name) for name in schema.flat_names])
-        for i, (role, label, numbers) in enumerate(columns):
-            _check_same_numbers(columns[:i], role, numbers[:, None], [label])
-        for role, table in sampling.items():
-            (column,) = table.columns
-            if column.values.dtype.kind in "biuf":
-                _check_same_numbers(columns, role, column.values[:, None], [column.label])
+        columns += [("covariates", role_label("covariates", name), v[:, j]) for j, name in enumerate(schema.flat_names)]
+        columns += [(role, table.columns[0].label, table.columns[0].values) for role, table in sampling.items()]
+        _check_distinct_numbers(columns)
         weights, weights_name = None, ""
         used: Any = slice(None)
         if sample_weight is not None:
@@ -389,14 +385,23 @@ def check_names(roles: Mapping[str, Iterable[str]]) -> None:
                 raise DataError(f"{name!r} is given both as {role} and as {other}. Use another column for one of them.")
 
 
-def _check_same_numbers(
-    columns: Iterable[tuple[str, str, FloatArray]], role: str, matrix: Array, labels: Sequence[str]
-) -> None:
-    """Refuse a matrix of a role one of whose columns has the numbers of a column (role, label, numbers) it may not."""
-    for other, label, values in columns:
-        position = _find_equal(values, matrix) if other in _FORBIDDEN[role] else None
-        if position is not None:
-            raise DataError(f"{labels[position]} is identical to {label} in every row. Pass the right columns.")
+def _check_distinct_numbers(columns: Iterable[tuple[str, str, Array]]) -> None:
+    """Refuse a column (role, label, values) with the numbers of one of a role with which it may not share them."""
+    seen: dict[bytes, list[tuple[str, str, Array]]] = {}
+    for role, label, values in columns:
+        if values.dtype.kind not in "biuf":
+            continue
+        # A few rows tell most columns apart; adding zero takes the sign from a negative one.
+        some = values[np.linspace(0, len(values) - 1, _N_PROBES).astype(np.intp)]
+        with np.errstate(over="ignore"):
+            alike = seen.setdefault((some.astype(np.float32) + 0.0).tobytes(), [])
+        for other_role, other, numbers in alike:
+            single = np.float32 in (values.dtype, numbers.dtype)
+            dtype = np.float32 if single else np.float64
+            may_not = other_role in _FORBIDDEN.get(role, ())
+            if may_not and np.array_equal(values.astype(dtype), numbers.astype(dtype)):
+                raise DataError(f"{label} is identical to {other} in every row. Pass the right columns.")
+        alike.append((role, label, values))
 
 
 def _check_determined(y: FloatArray, x: FloatArray, v: FloatArray, w: FloatArray, schema: Schema) -> None:
@@ -472,17 +477,6 @@ def _explained(
     moved = np.abs(coefficients * few.std(axis=0))
     names = [labels[i] for i in np.flatnonzero(moved > max(1e-6, limit) * moved.max()).tolist()]
     return listed(names), left / part.std()
-
-
-def _find_equal(values: FloatArray, matrix: FloatArray) -> int | None:
-    """Which column of a matrix holds the same numbers in every row."""
-    dtype = np.float32 if np.float32 in (values.dtype, matrix.dtype) else np.float64
-    probes = np.linspace(0, len(values) - 1, _N_PROBES).astype(np.intp)
-    same = matrix[probes].astype(dtype) == values[probes, None].astype(dtype)
-    for position in np.flatnonzero(same.all(axis=0)):
-        if np.array_equal(matrix[:, position].astype(dtype), values.astype(dtype)):
-            return int(position)
-    return None
 
 
 def read_weights(column: Column, min_positive: int = 1) -> FloatArray:
