@@ -208,12 +208,14 @@ class IVData:
         columns += [("covariates", role_label("covariates", name), v[:, j]) for j, name in enumerate(schema.flat_names)]
         columns += [(role, table.columns[0].label, table.columns[0].values) for role, table in sampling.items()]
         _check_distinct_numbers(columns)
-        weights, weights_name = None, ""
+        weights: Floats | None = None
+        weights_name = ""
         used: Any = slice(None)
         if sample_weight is not None:
             (column,) = sampling["sample_weight"].columns
             weights, weights_name = read_weights(column, 2), column.name
-            weights, used = weights / weights.mean(), weights > 0
+            weights /= weights.mean()
+            used = weights > 0
         _check_determined(y[used], x[used], v[used], w[used], schema)
         groups = [(_read_clusters(table.columns[0]), table.names[0]) for table in clusterings.values()]
         groups.sort(key=lambda each: int(each[0].max()))
@@ -394,14 +396,15 @@ def _check_distinct_numbers(columns: Iterable[tuple[str, str, Array]]) -> None:
         # A few rows tell most columns apart; adding zero takes the sign from a negative one.
         some = values[np.linspace(0, len(values) - 1, _N_PROBES).astype(np.intp)]
         with np.errstate(over="ignore"):
-            alike = seen.setdefault((some.astype(np.float32) + 0.0).tobytes(), [])
-        for other_role, other, numbers in alike:
-            single = np.float32 in (values.dtype, numbers.dtype)
-            dtype = np.float32 if single else np.float64
+            key = (some.astype(np.float32) + 0.0).tobytes()
+        for other_role, other, numbers in seen.get(key, ()):
+            dtype = np.float32 if np.float32 in (values.dtype, numbers.dtype) else np.float64
             may_not = other_role in _FORBIDDEN.get(role, ())
             if may_not and np.array_equal(values.astype(dtype), numbers.astype(dtype)):
                 raise DataError(f"{label} is identical to {other} in every row. Pass the right columns.")
-        alike.append((role, label, values))
+        # Other roles may share the numbers of covariates, of which there may be thousands.
+        if role != "covariates":
+            seen.setdefault(key, []).append((role, label, values))
 
 
 def _check_determined(y: FloatArray, x: FloatArray, v: FloatArray, w: FloatArray, schema: Schema) -> None:
@@ -479,7 +482,7 @@ def _explained(
     return listed(names), left / part.std()
 
 
-def read_weights(column: Column, min_positive: int = 1) -> FloatArray:
+def read_weights(column: Column, min_positive: int = 1) -> Floats:
     """Sample weights `(n,)`, at most one: numbers of at least zero, so many of them positive."""
     values = finite_columns([column])[:, 0].astype(np.float64)
     if (values < 0).any():
