@@ -180,7 +180,8 @@ class _Reader:
             return _SPECIAL[raw]
         wanted, kinds = _PLAIN[hint]
         # JSON from a file has integers without end, infinity for 1e999, and halves of letters.
-        too_large = type(raw) in (int, float) and not abs(raw) < (_MAX_INTEGER if type(raw) is int else np.inf)
+        limit = _MAX_INTEGER if type(raw) is int else np.inf
+        too_large = isinstance(raw, int | float) and not abs(raw) < limit
         broken = type(raw) is str and any("\ud800" <= letter <= "\udfff" for letter in raw)
         if type(raw) not in kinds or too_large or broken:
             _refuse(where, wanted, raw)
