@@ -25,7 +25,7 @@ from bgmiv.errors import BGMIVError, BGMIVWarning, ConfigError, ForkedProcessErr
 
 __all__ = [
     "append_lines", "cache_folder", "cache_path", "check_file", "check_process", "check_writable",
-    "enable_compilation_cache", "exchange", "remove_strays", "safe_name", "write_whole", "writing",
+    "enable_compilation_cache", "exchange", "remove_strays", "safe_name", "write_new", "write_whole", "writing",
 ]  # fmt: skip
 
 _VARIABLE = "BGMIV_COMPILATION_CACHE"
@@ -115,15 +115,20 @@ def write_whole(path: Path, content: bytes, advice: str = _ADVICE) -> None:
     with writing(path, advice):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            write_new(temporary, content)
             os.replace(temporary, path)
         except BaseException:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
+
+
+def write_new(path: Path, content: bytes) -> None:
+    """Write a file that is not there yet, down to the disk."""
+    with path.open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def append_lines(path: Path, lines: Iterable[bytes], advice: str = _ADVICE) -> None:

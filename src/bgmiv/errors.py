@@ -164,16 +164,16 @@ class DivergedError(BGMIVError, ArithmeticError):
     """
 
     def __init__(self, phase: str, step: int) -> None:
-        """Say where, and what usually helps."""
-        super().__init__(
-            f"training diverged in phase '{phase}' by step {step}: the loss is not finite. Lower the "
-            "learning rate, or look for extreme values in the data."
-        )
+        """Keep the arguments alone, from which a worker's error is made anew in the process that waits for it."""
+        super().__init__(phase, step)
         self.phase, self.step = phase, step
 
-    def __reduce__(self) -> tuple[type[DivergedError], tuple[str, int]]:
-        """Rebuild from the arguments, so that the error survives the way back from a worker process."""
-        return type(self), (self.phase, self.step)
+    def __str__(self) -> str:
+        """Where, and what usually helps."""
+        return (
+            f"training diverged in phase '{self.phase}' by step {self.step}: the loss is not finite. Lower the "
+            "learning rate, or look for extreme values in the data."
+        )
 
 
 class FitInterrupted(BGMIVError, KeyboardInterrupt):

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from bgmiv.data.query import query_at
 from bgmiv.designs import (
     DESIGNS,
     DemandConfoundedDesign,
@@ -68,7 +69,8 @@ def test_the_grid_is_fixed_and_fits_the_training_schema(design: Design) -> None:
     for name, values in grid.covariates.items():
         np.testing.assert_array_equal(values, again.covariates[name])
     data = design.sample(30, 0.5, 0)
-    treatment, covariates = data.schema.check_query(grid.treatment, grid.covariates)
+    query = query_at(data.schema, grid.treatment, grid.covariates)
+    treatment, covariates = query.treatment[0], query.rows.covariates
     assert treatment.shape == (n,)
     assert covariates.shape == (n, data.covariates.shape[1])
 

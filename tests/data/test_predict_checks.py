@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from bgmiv.data import IVData
+from bgmiv.data.query import query_at
 from bgmiv.errors import DataError
 
 rng = np.random.default_rng(3)
@@ -152,9 +153,9 @@ def test_refused_treatments(fitted, values, words):
 )
 def test_query(fitted, treatment, covariates, rows):
     schema = FITS[fitted].schema
-    x, v = schema.check_query(treatment, covariates)
-    assert x.shape == (rows,)
-    assert v.shape == (rows, schema.n_covariates)
+    query = query_at(schema, treatment, covariates)
+    assert query.treatment.shape == (1, rows)
+    assert query.rows.covariates.shape == (rows, schema.n_covariates)
 
 
 @pytest.mark.parametrize(
@@ -167,4 +168,4 @@ def test_query(fitted, treatment, covariates, rows):
 )
 def test_refused_queries(treatment, covariates, words):
     with pytest.raises(DataError, match=words):
-        FITS["matrix"].schema.check_query(treatment, covariates)
+        query_at(FITS["matrix"].schema, treatment, covariates)

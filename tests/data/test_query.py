@@ -87,15 +87,15 @@ def test_what_users_ask() -> None:
     assert query_at(SCHEMA, [0.1, 0.2], {"a": [1, 2]}).shape == (1, 2)
     assert query_along(SCHEMA, [0.0, 0.5], DATA).shape == (2, 3)
     np.testing.assert_allclose(rows_of(SCHEMA, [[1], [2]], weights=[1, 3]).shares, [0.25, 0.75])
-    for treatments in ([], [[1.0]]):
-        with pytest.raises(DataError, match="treatments have shape"):
+    for treatments in ([], [[1.0, 2.0]]):
+        with pytest.raises(DataError, match=r"treatment (has no rows|must be one column)"):
             query_along(SCHEMA, treatments, DATA)
     words = (["a", "b"], "sample_weight holds strings")
     for weights, message in (
         words,
         ([1.0], "sample_weight has 1 row but the averaged rows have 2"),
         ([-1, 2], "at least 0"),
-        ([0, 0], "not all of them 0"),
+        ([0, 0], "0 rows with a positive weight"),
     ):
         with pytest.raises(DataError, match=message):
             rows_of(SCHEMA, [[1], [2]], weights=weights)

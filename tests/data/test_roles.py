@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from bgmiv.data import BlockKind, IVData, RoleScaling
+from bgmiv.data.query import query_at
 from bgmiv.errors import DataError
 
 N = 12
@@ -76,13 +77,14 @@ def test_levels_are_not_scaled():
 
 def test_treatments_are_asked_for_by_name():
     schema = IVData.from_arrays(Y, DOSE, instruments=W).schema
-    np.testing.assert_array_equal(schema.check_query("high")[0], [2])
+    np.testing.assert_array_equal(query_at(schema, "high").treatment, [[2]])
     np.testing.assert_array_equal(schema.check_treatment("low", 3), [1, 1, 1])
-    np.testing.assert_array_equal(schema.check_query(pd.Series(["high", "none"], dtype="category"))[0], [2, 0])
+    later = pd.Series(["high", "none"], dtype="category")
+    np.testing.assert_array_equal(query_at(schema, later).treatment, [[2, 0]])
     with pytest.raises(DataError, match=r"treatment.*'huge'.*1 row \(row 1\).*'none', 'low', 'high'"):
-        schema.check_query(["low", "huge"])
+        query_at(schema, ["low", "huge"])
     with pytest.raises(DataError, match=r"treatment.*unseen.*1.*'none'"):
-        schema.check_query(1)
+        query_at(schema, 1)
 
 
 def test_too_many_levels():

@@ -13,6 +13,10 @@ def indicators(codes: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
     return np.hstack([np.eye(size)[column] for column, size in zip(codes.T, sizes, strict=True)])
 
 
+def places(codes: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
+    return codes + np.cumsum([0, *sizes])[:-1]
+
+
 def drawn_codes(kind: str, rng: np.random.Generator) -> tuple[np.ndarray, tuple[int, ...]]:
     firm = rng.integers(0, 40, size=600)
     second = {
@@ -34,7 +38,7 @@ def test_residuals_are_those_of_least_squares_on_indicators(kind: str, weighted:
     codes, sizes = drawn_codes(kind, rng)
     columns = rng.normal(size=(600, 3)) + 100.0
     weights = rng.uniform(0.2, 3.0, size=600) if weighted else None
-    within = Within.fit(("a", "b", "c")[: len(sizes)], sizes, codes, weights)
+    within = Within.fit(("a", "b", "c")[: len(sizes)], sizes, places(codes, sizes), weights)
     dummies = indicators(codes, sizes)
     root = np.ones((600, 1)) if weights is None else np.sqrt(weights)[:, None]
     slopes = np.linalg.lstsq(dummies * root, columns * root, rcond=1e-10)[0]
@@ -48,14 +52,14 @@ def test_residuals_are_those_of_least_squares_on_indicators(kind: str, weighted:
 def test_columns_that_the_indicators_determine_are_exactly_zero() -> None:
     rng = np.random.default_rng(0)
     codes, sizes = drawn_codes("two", rng)
-    within = Within.fit(("a", "b"), sizes, codes)
+    within = Within.fit(("a", "b"), sizes, places(codes, sizes))
     own = rng.normal(size=40)[codes[:, 0]] + 1e6
     assert not within.residual(own).any()
 
 
 def test_a_covariate_nested_in_the_groups_counts_as_one() -> None:
     codes, sizes = drawn_codes("two", np.random.default_rng(0))
-    within = Within.fit(("a", "b"), sizes, codes)
+    within = Within.fit(("a", "b"), sizes, places(codes, sizes))
     assert within.dof() == 40 + 25 - 1
     assert within.dof(codes[:, 0] // 2) == 1 + 25 - 1
     assert within.dof(codes[:, 1]) == 40 + 1 - 1
@@ -96,8 +100,7 @@ def test_noise_of_a_level_is_that_of_its_mean(n_levels: int) -> None:
     within = Within.fit(("a",), (n_levels,), codes, weights)
     y, x = rng.normal(size=(2, len(codes)))
     effects = LevelEffects.fit(within, y, lambda rows: [x[rows, None]], np.array([0.0]), len(y) - within.dof())
-    places = codes.astype(np.int64)
-    factors = effects.noise(places, 2)
+    factors = effects.noise(codes.astype(np.int64), 2)
     assert factors.shape == (min(n_levels, 100), 2, len(codes))
     total = np.bincount(codes[:, 0], weights, n_levels)
     squares = np.bincount(codes[:, 0], weights**2, n_levels)

@@ -12,6 +12,7 @@ from bgmiv.adapters import fitted_copy, given, named_columns, one_column, spaced
 from bgmiv.data.blocks import level_codes
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import finite_columns
+from bgmiv.data.query import query_at
 from bgmiv.data.table import check_known, is_table, read_column, read_columns
 from bgmiv.diagnostics.moments import conditions_of, moment_risk
 from bgmiv.errors import ConfigError, DataError, MissingExtraError, NotFittedError
@@ -127,7 +128,7 @@ class IVRegressor(*_BASES):  # type: ignore[misc]
         features = self._features(X)
         seen: IVData = self.estimator_.data_
         variable = seen.schema.outcome
-        x, v = seen.schema.check_query(*self._query(features))
+        query = query_at(seen.schema, *self._query(features))
         names = self.roles_["instruments"]
         instruments = read_columns({name: features[name] for name in names}, "instruments")
         w = finite_columns(instruments.columns).astype(np.float64)
@@ -136,7 +137,7 @@ class IVRegressor(*_BASES):  # type: ignore[misc]
             outcome = level_codes(column, variable.levels).astype(np.float64)
         else:
             outcome = finite_columns([column])[:, 0].astype(np.float64)
-        data = IVData(outcome, x, v, w, seen.schema)
+        data = IVData(outcome, query.treatment[0], query.rows.covariates, w, seen.schema)
         rows = spaced_rows(data.n_rows, _MAX_SCORED)
         conditions = conditions_of(data.take(rows))
         errors = variable.columns(data.outcome[rows]) - self.predict(X)[rows].reshape(len(rows), -1)

@@ -11,11 +11,11 @@ from itertools import count, groupby
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bgmiv.data.messages import (
     Column,
     FloatArray,
+    Positions,
     check_binary,
     check_finite,
     counted,
@@ -159,7 +159,7 @@ class CovariateBlock:
     @property
     def scaled(self) -> bool:
         """Whether scaling applies; zeros and ones, and pixels from 0 to 1, are left as they are."""
-        return self.kind not in (BlockKind.binary, BlockKind.categorical, BlockKind.image)
+        return self.kind in (BlockKind.continuous, BlockKind.vector)
 
 
 def category_entries(column: Column) -> list[Level]:
@@ -176,11 +176,11 @@ def category_entries(column: Column) -> list[Level]:
     if odd:
         raise DataError(f"{label} holds entries of type {', '.join(odd)}. Convert it with .astype(str).")
     levels = set(entries)
-    words = [level for level in levels if isinstance(level, str)]
-    if any(word.endswith("\0") for word in words):
+    texts = [level for level in levels if isinstance(level, str)]
+    if any(text.endswith("\0") for text in texts):
         raise DataError(f"{label} has words that end in a zero byte, which NumPy leaves out. Remove it.")
     try:
-        "".join(words).encode()
+        "".join(texts).encode()
     except UnicodeEncodeError:
         raise DataError(f"{label} has words that are no text (a broken encoding). Read it in its encoding.") from None
     if levels & {math.inf, -math.inf}:
@@ -195,7 +195,7 @@ def ordered_levels(entries: Sequence[Level]) -> tuple[Level, ...]:
     return tuple(level for level, _ in Counter(entries).most_common())
 
 
-def level_codes(column: Column, levels: tuple[Level, ...]) -> NDArray[np.intp]:
+def level_codes(column: Column, levels: tuple[Level, ...]) -> Positions:
     """Each entry's place among the levels; another level is an error that lists the known ones."""
     code = {level: i for i, level in enumerate(levels)}
     entries = category_entries(column)
@@ -240,13 +240,16 @@ def plan_blocks(table: Table, declared: Mapping[str, Declaration] | None) -> tup
 
 def _declarations(declared: Any) -> dict[str, BlockSpec]:
     if not isinstance(declared, Mapping | None):
-        kind = type(declared).__name__
-        raise DataError(f"blocks must be a mapping of names to kinds, such as {{'region': 'categorical'}}, got {kind}.")
+        raise DataError(
+            "blocks must be a mapping of names to kinds, such as {'region': 'categorical'}, "
+            f"got {type(declared).__name__}."
+        )
     specs: dict[str, BlockSpec] = {}
     for key, value in (declared or {}).items():
-        if not isinstance(value, str | BlockSpec):
+        spec = BlockSpec(value) if isinstance(value, str) else value
+        if not isinstance(spec, BlockSpec):
             raise DataError(f"blocks[{key!r}] must be a kind such as 'categorical' or a BlockSpec, got {value!r}.")
-        specs[str(key)] = BlockSpec(value) if isinstance(value, str) else value
+        specs[str(key)] = spec
     return specs
 
 
@@ -267,14 +270,15 @@ def _default_kind(column: Column) -> BlockKind:
 
 def _groups(table: Table, specs: Mapping[str, BlockSpec]) -> dict[str, str]:
     """The block of each column that is declared as one of several."""
-    known = {column.name: column for column in table.columns}
+    known = table.by_name
     groups: dict[str, str] = {}
     for name, spec in specs.items():
         absent = [column for column in spec.columns or (name,) if column not in known]
         if absent:
-            there = listed(known, 20) or "none"
-            where = setting("blocks", column=name)
-            raise DataError(f"{where}: no covariate named {', '.join(absent)}; there are {there}.")
+            raise DataError(
+                f"{setting('blocks', column=name)}: no covariate named {', '.join(absent)}; there are "
+                f"{listed(known, 20) or 'none'}."
+            )
         if spec.columns is None:
             continue
         where = f"blocks[{name!r}]"
@@ -291,8 +295,10 @@ def _groups(table: Table, specs: Mapping[str, BlockSpec]) -> dict[str, str]:
                 other = groups.get(column, column)
                 raise DataError(f"blocks: column {column!r} is declared in {other!r} and {name!r}. Keep one.")
             if known[column].values.ndim > 1:
-                fix = f"Declare it as blocks[{column!r}], without columns."
-                raise DataError(f"{where}: {column} is an array, hence a block of its own. {fix}")
+                raise DataError(
+                    f"{where}: {column} is an array, hence a block of its own. Declare it as blocks[{column!r}], "
+                    "without columns."
+                )
             groups[column] = name
     return groups
 
@@ -307,8 +313,10 @@ def _block(name: str, spec: BlockSpec, columns: Sequence[Column], start: int) ->
         if "str" in kinds and len(kinds) > 1:
             raise DataError(f"{first.label} mixes levels of types {', '.join(kinds)}. Convert it with .astype(str).")
         if len(levels) > _MAX_LEVELS:
-            have = f"{first.label} has {len(levels)} levels, more than {_MAX_LEVELS}"
-            raise DataError(f"{have}. Group them into fewer, or drop the column if it is an identifier.")
+            raise DataError(
+                f"{first.label} has {len(levels)} levels, more than {_MAX_LEVELS}. Group them into fewer, or drop the "
+                "column if it is an identifier."
+            )
         stop = start + len(levels)
         return CovariateBlock(name, kind, (first.name,), start, stop, levels=levels, source=first.source)
     inner = first.values.shape[1:]
@@ -328,8 +336,10 @@ def _shape(name: str, spec: BlockSpec, inner: tuple[int, ...], width: int) -> tu
     """Height, width and channels of images, as declared or as the array has them."""
     full = (*inner, 1) if len(inner) == 2 else inner
     if spec.shape is None and len(inner) < 2:
-        fix = "BlockSpec('image', shape=(height, width, channels))"
-        raise DataError(f"blocks[{name!r}]: an image from flat columns needs its shape, {fix}.")
+        raise DataError(
+            f"blocks[{name!r}]: an image from flat columns needs its shape, "
+            "BlockSpec('image', shape=(height, width, channels))."
+        )
     shape = spec.shape or full
     if math.prod(shape) != width or (len(inner) > 1 and full != shape):
         have = f"shape {inner}" if inner else f"{width} columns"

@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bgmiv._io import write_whole
-from bgmiv.data.messages import plural, setting
+from bgmiv.data.messages import Codes, plural, setting
 from bgmiv.errors import DataError, MissingExtraError, printable
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ def read_table(
     return read_file(Path(path), CSVFormat(encoding, delimiter, decimal, words))[0]
 
 
-def read_file(file: Path, form: CSVFormat) -> tuple[Any, NDArray[np.int64] | None]:
+def read_file(file: Path, form: CSVFormat) -> tuple[Any, Codes | None]:
     """The table of a file as `read_table` gives it, and the line of each row of a CSV file."""
     kind = next((kind for suffix, kind in _SUFFIXES.items() if file.name.lower().endswith(suffix)), None)
     if kind is None:
@@ -152,7 +151,7 @@ class CSVFormat:
             raise DataError(f"delimiter and decimal are both ','. {fix}")
 
 
-def read_csv(file: Path, form: CSVFormat) -> tuple[pd.DataFrame, NDArray[np.int64]]:
+def read_csv(file: Path, form: CSVFormat) -> tuple[pd.DataFrame, Codes]:
     """The table of a file, and the line that each row begins in.
 
     Whole numbers, numbers and booleans are columns of these; missing values among numbers are NaN. Other columns are
@@ -163,12 +162,6 @@ def read_csv(file: Path, form: CSVFormat) -> tuple[pd.DataFrame, NDArray[np.int6
     """
     missing = {*_MISSING, *(word.strip() for word in form.na_values)}
     table, lines = _values(file, form, missing)
-    # Blanks may stand around the words for "no value"; around numbers pandas leaves them out itself.
-    words = {text for name in table if table[name].dtype.kind == "O" for text in table[name].unique()}
-    padded = {text for text in words - missing if isinstance(text, str) and text.strip() in missing}
-    if padded:
-        missing |= padded
-        table, _ = _values(file, form, missing)
     large = [name for name in table if _is_large(table[name], missing)]
     if large:
         exact, _ = _values(file, form, missing, dtype=dict.fromkeys(large, object))
@@ -178,14 +171,14 @@ def read_csv(file: Path, form: CSVFormat) -> tuple[pd.DataFrame, NDArray[np.int6
     return table.drop(columns="", errors="ignore"), lines
 
 
-def _values(file: Path, form: CSVFormat, missing: set[str], **more: Any) -> tuple[pd.DataFrame, NDArray[np.int64]]:
+def _values(file: Path, form: CSVFormat, missing: set[str], **more: Any) -> tuple[pd.DataFrame, Codes]:
     """What pandas reads, and the rows' lines."""
     import pandas as pd
 
     if tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1):
         # Later versions read every number exactly.
         more["float_precision"] = "round_trip"
-    rows = _Rows(file, form)
+    rows = _Rows(file, form, missing)
     table = pd.read_csv(
         rows, header=0, names=rows.names, index_col=False, decimal=form.decimal, skip_blank_lines=False,
         keep_default_na=False, na_values=list(missing), low_memory=False, **more,
@@ -207,10 +200,11 @@ class _Rows(io.TextIOBase):
     line of an old Mac.
     """
 
-    def __init__(self, file: Path, form: CSVFormat) -> None:
+    def __init__(self, file: Path, form: CSVFormat, missing: set[str]) -> None:
         rows = _rows(file, form)
         first = next(rows)
         self._rows, self.names = chain([first], rows), first[1]
+        self._missing = missing
         self.lines = array("q")
 
     def read(self, size: int | None = -1, /) -> str:
@@ -218,7 +212,8 @@ class _Rows(io.TextIOBase):
         writer = csv.writer(text)
         for line, row in self._rows:
             self.lines.append(line)
-            writer.writerow(row)
+            # Blanks may stand around the words for "no value"; around numbers pandas leaves them out itself.
+            writer.writerow(["" if field.strip() in self._missing else field for field in row])
             if text.tell() > _CHUNK:
                 break
         return text.getvalue()
@@ -270,15 +265,19 @@ def _check_row(row: Sequence[str], names: Sequence[str], line: int) -> None:
     have = f"line {line} has {plural(len(row), 'field')}, and the file has {plural(len(names), 'column')}"
     if len(row) < len(names):
         raise DataError(f"{have}: it ends before column {names[len(row)]!r}.")
-    extra = f"there is no column for {row[len(names)][:80]!r} after {names[-1]!r}"
-    raise DataError(f"{have}: {extra}. Quote fields that hold the delimiter.")
+    raise DataError(
+        f"{have}: there is no column for {row[len(names)][:80]!r} after {names[-1]!r}. Quote fields that hold the "
+        "delimiter."
+    )
 
 
 def _check_names(names: Sequence[str], line: str) -> None:
     other = next((sign for sign in _OTHER_DELIMITERS if sign in names[0]), None)
     if len(names) == 1 and other is not None:
-        what = f"its fields seem to be separated by {_OTHER_DELIMITERS[other]}"
-        raise DataError(f"{line} has one column, {names[0][:80]!r}: {what}. Say {setting('delimiter', other)}.")
+        raise DataError(
+            f"{line} has one column, {names[0][:80]!r}: its fields seem to be separated by {_OTHER_DELIMITERS[other]}. "
+            f"Say {setting('delimiter', other)}."
+        )
     if len(names) > _MAX_COLUMNS:
         raise DataError(f"{line} has {len(names):,} columns, more than {_MAX_COLUMNS:,}.")
     repeated = next((name for name, count in Counter(names).items() if name and count > 1), None)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+
+from bgmiv.data.messages import Integers, Positions
 
 if TYPE_CHECKING:
     from jax import Array
@@ -16,9 +17,7 @@ MIN_HELD_OUT = 20
 """Fewer held-out rows tell nothing, and none is held out."""
 
 
-def row_folds(
-    n: int, n_folds: int, rng: np.random.Generator, groups: NDArray[np.integer] | None = None
-) -> NDArray[np.intp]:
+def row_folds(n: int, n_folds: int, rng: np.random.Generator, groups: Integers | None = None) -> Positions:
     """The fold of each of `n` rows: folds of about as many rows, whole groups in each, no more than there are groups.
 
     Example:
@@ -39,8 +38,8 @@ def row_folds(
 
 
 def some_rows(
-    n: int, size: int, rng: np.random.Generator, groups: NDArray[np.integer] | None = None, *, min_groups: int = 1
-) -> NDArray[np.intp]:
+    n: int, size: int, rng: np.random.Generator, groups: Integers | None = None, *, min_groups: int = 1
+) -> Positions:
     """Positions of about `size` of `n` rows drawn at random, in their order: all rows of as many whole groups.
 
     `groups` are codes from 0 on. At least `min_groups` are taken, however large they are.
@@ -76,7 +75,7 @@ class Folds(NamedTuple):
         return self.order[start : start + self.sizes[member]]
 
 
-def draw_folds(n: int, members: int, held_out: float, key: Array, groups: NDArray[np.integer] | None = None) -> Folds:
+def draw_folds(n: int, members: int, held_out: float, key: Array, groups: Integers | None = None) -> Folds:
     """Draw which of `n` rows each member leaves out, a share `held_out` of them, and whole `groups`.
 
     No two members leave out the same row as long as `members * held_out` is at most one; where it is one or more, every

@@ -17,11 +17,10 @@ from itertools import combinations
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bgmiv.data.blocks import Declaration, Level, category_entries, level_codes, ordered_levels
 from bgmiv.data.ivdata import IVData, check_names, column_arguments
-from bgmiv.data.messages import Column, cut, naming_rows
+from bgmiv.data.messages import Column, Floats, cut, naming_rows
 from bgmiv.data.schema import is_categorical, with_levels
 from bgmiv.data.table import ColumnReader, Missing, Table, check_known, column_names, select_columns, without_missing
 from bgmiv.errors import DataError
@@ -57,7 +56,8 @@ _MAX_TYPED, _MAX_SAVED = 10_000, 100_000
 _MIN_ROWS = 250
 
 Path = tuple[str | int, ...]
-State = NDArray[np.float64] | tuple[float, ...] | None | bool | int | float | str
+PlainTerms = tuple[tuple[tuple[str, bool], ...], ...]
+State = Floats | tuple[float, ...] | None | bool | int | float | str
 
 
 class Factor(NamedTuple):
@@ -105,7 +105,7 @@ class Side(NamedTuple):
         return tuple(dict.fromkeys(name for factor in self.factors for name in factor.columns))
 
     @property
-    def plain(self) -> tuple[tuple[tuple[str, bool], ...], ...]:
+    def plain(self) -> PlainTerms:
         """The texts of the factors of each term, and whether they are columns."""
         return tuple(tuple((factor.text, factor.is_column) for factor in term.factors) for term in self.terms)
 
@@ -176,16 +176,17 @@ def from_formula(
     declared = {*(blocks or ()), *sides["covariates"].marked}
     columns = [with_levels(c, declared) if c.name in roles["covariates"] else c for c in table.columns]
     table = table._replace(columns=tuple(columns))
-    levels = {name: _levels(sides[name], table) for name in ("instruments", "covariates")}
-    for name, side in sides.items():
-        _check_width(side.terms, levels.get(name, {}), name)
-    indicators = {"instruments": levels["instruments"]}
-    read = {name: _side_table(side, table, as_indicators=indicators.get(name, ())) for name, side in sides.items()}
-    covariates, spec = read["covariates"]
     given: dict[str, Any] = {argument: table.part(names) for argument, names in sampling.items()}
-    given |= {name: columns_of_side for name, (columns_of_side, _) in read.items()}
-    words = frozenset(c.name for c in table.columns if c.name in levels["covariates"] and is_categorical(c))
-    reader = FormulaReader(sides["covariates"], covariates.names, levels["covariates"], spec, words)
+    for name in ("outcome", "treatment", "instruments"):
+        levels = _levels(sides[name], table, name)
+        _check_width(sides[name].terms, levels, name)
+        given[name], _ = _side_table(sides[name], table, as_indicators=levels if name == "instruments" else ())
+    side = sides["covariates"]
+    levels = _levels(side, table, "covariates")
+    _check_width(side.terms, levels, "covariates")
+    given["covariates"], spec = _side_table(side, table)
+    words = frozenset(c.name for c in table.columns if c.name in levels and is_categorical(c))
+    reader = FormulaReader(side, given["covariates"].names, levels, spec, words)
     return IVData.from_arrays(**given, blocks=blocks, **options), reader
 
 
@@ -420,10 +421,10 @@ def _literal(node: ast.expr) -> Any:
         return ...
 
 
-def _levels(side: Side, table: Table) -> dict[str, tuple[Level, ...]]:
+def _levels(side: Side, table: Table, role: str) -> dict[str, tuple[Level, ...]]:
     """The levels of each column that terms use as categories."""
     return {
-        column.name: ordered_levels(category_entries(column._replace(role="covariates")))
+        column.name: ordered_levels(category_entries(column._replace(role=role)))
         for column in table.columns
         if column.name in side.columns and (column.name in side.marked or is_categorical(column))
     }
@@ -448,13 +449,15 @@ def _side_table(side: Side, table: Table, *, spec: Any = None, as_indicators: It
 
     `spec` is an earlier specification. Levels of the columns in `as_indicators` become indicators of all but the first.
     """
-    columns = {column.name: column for column in table.columns}
+    columns = table.by_name
     terms = [term._replace(column=None) if (term.column or "") in as_indicators else term for term in side.terms]
     read: list[Column] = []
-    matrix: Any = (
-        None if all(term.column is not None for term in terms) else _computed(spec or side.parsed, table, side)
-    )
-    places = {} if matrix is None else {str(term): place for term, place in matrix.model_spec.term_slices.items()}
+    matrix: Any = None
+    places: dict[str, Any] = {}
+    if any(term.column is None for term in terms):
+        matrix = _computed(spec or side.parsed, table, side)
+        spec = matrix.model_spec
+        places = {str(term): place for term, place in spec.term_slices.items()}
     for term in terms:
         if term.column is None:
             part = matrix.iloc[:, places[term.name]]
@@ -464,7 +467,7 @@ def _side_table(side: Side, table: Table, *, spec: Any = None, as_indicators: It
         else:
             # C() of a column.
             read.append(columns[term.column]._replace(name=term.name, categorical=True, source=term.column))
-    return Table(tuple(read), table.n_rows, bool(read), table.index), None if matrix is None else matrix.model_spec
+    return Table(tuple(read), table.n_rows, bool(read), table.index), spec
 
 
 def _computed(spec: Any, table: Table, side: Side) -> Any:
@@ -512,7 +515,7 @@ class FormulaFile:
     """
 
     columns: tuple[str, ...]
-    terms: tuple[tuple[tuple[str, bool], ...], ...]
+    terms: PlainTerms
     levels: dict[str, tuple[Level, ...]]
     words: tuple[str, ...]
     state: tuple[tuple[Path, State], ...]

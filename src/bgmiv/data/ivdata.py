@@ -7,16 +7,19 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bgmiv.data.blocks import BlockKind, BlockSpec, Declaration, category_entries, encode, is_flag, plan_blocks
 from bgmiv.data.messages import (
+    Array,
+    Codes,
     Column,
     FloatArray,
+    Floats,
     counted,
     finite_columns,
     listed,
     naming_rows,
+    plural,
     quoted,
     role_label,
     setting,
@@ -36,7 +39,7 @@ from bgmiv.data.table import (
 )
 from bgmiv.errors import ConfigError, DataError, FitWarning, KindWarning, printable
 
-__all__ = ["Covariance", "IVData", "check_names", "column_arguments", "from_frame"]
+__all__ = ["Covariance", "IVData", "check_names", "column_arguments", "from_frame", "read_weights"]
 
 Covariance = Literal["auto", "classical", "robust", "cluster"]
 """What standard errors and tests allow for: errors of equal variance, of any variance, or dependent within groups."""
@@ -96,11 +99,11 @@ class IVData:
     instruments: FloatArray
     schema: Schema
     weights: FloatArray | None = None
-    groups: NDArray[np.int64] | None = None
+    groups: Codes | None = None
     weights_name: str = ""
     groups_name: str = ""
     index: Any = None
-    second_groups: NDArray[np.int64] | None = None
+    second_groups: Codes | None = None
     second_groups_name: str = ""
     covariance: Covariance = "auto"
 
@@ -170,13 +173,12 @@ class IVData:
         roles = {"outcome": read_column(outcome, "outcome"), "treatment": read_column(treatment, "treatment")}
         roles["instruments"] = _read_instruments(instruments)
         known = read_columns({} if covariates is None else covariates, "covariates")
-        roles |= {"covariates": known} if known.columns else {}
+        if known.columns:
+            roles["covariates"] = known
         clusterings = {} if clusters is None else _read_clusterings(clusters)
-        sampling = (
-            clusterings
-            if sample_weight is None
-            else clusterings | {"sample_weight": read_column(sample_weight, "sample_weight")}
-        )
+        sampling = dict(clusterings)
+        if sample_weight is not None:
+            sampling["sample_weight"] = read_column(sample_weight, "sample_weight")
         _check_rows(roles | sampling)
         check_names({role: table.names if table.named else () for role, table in (roles | sampling).items()})
 
@@ -193,9 +195,9 @@ class IVData:
         layout = plan_blocks(known, blocks)
         v = encode(known._replace(n_rows=len(y)), layout)
         for block in layout:
+            label = role_label("covariates", block.name)
             if block.levels is not None and len(block.levels) == 1:
-                have = f"{role_label('covariates', block.name)} is constant, {block.levels[0]!r} in every row"
-                raise DataError(f"{have}, and tells nothing. Drop it.")
+                raise DataError(f"{label} is constant, {block.levels[0]!r} in every row, and tells nothing. Drop it.")
             if block.kind in (BlockKind.continuous, BlockKind.binary):
                 labels = [role_label("covariates", name) for name in block.flat_names]
                 _check_varies(v[:, block.start : block.stop], labels, "Drop it.")
@@ -203,16 +205,17 @@ class IVData:
         schema = Schema(**variables, instruments=roles["instruments"].names, blocks=layout, named=known.named)
         columns = [(role, roles[role].columns[0].label, values[role]) for role in kinds]
         columns += [("instruments", column.label, w[:, i]) for i, column in enumerate(roles["instruments"].columns)]
-        _check_same_numbers(columns, "covariates", v, [role_label("covariates", name) for name in schema.flat_names])
-        for i, (role, label, numbers) in enumerate(columns):
-            _check_same_numbers(columns[:i], role, numbers[:, None], [label])
-        for role, table in sampling.items():
-            (column,) = table.columns
-            if column.values.dtype.kind in "biuf":
-                _check_same_numbers(columns, role, column.values[:, None], [column.label])
-        weighting = sampling.get("sample_weight")
-        weights = None if weighting is None else _read_weights(weighting.columns[0])
-        used = slice(None) if weights is None else weights > 0
+        columns += [("covariates", role_label("covariates", name), v[:, j]) for j, name in enumerate(schema.flat_names)]
+        columns += [(role, table.columns[0].label, table.columns[0].values) for role, table in sampling.items()]
+        _check_distinct_numbers(columns)
+        weights: Floats | None = None
+        weights_name = ""
+        used: Any = slice(None)
+        if sample_weight is not None:
+            (column,) = sampling["sample_weight"].columns
+            weights, weights_name = read_weights(column, 2), column.name
+            weights /= weights.mean()
+            used = weights > 0
         _check_determined(y[used], x[used], v[used], w[used], schema)
         groups = [(_read_clusters(table.columns[0]), table.names[0]) for table in clusterings.values()]
         groups.sort(key=lambda each: int(each[0].max()))
@@ -221,7 +224,7 @@ class IVData:
             *(y, x, v, w, schema),
             weights=weights,
             groups=first[0],
-            weights_name="" if weighting is None else weighting.names[0],
+            weights_name=weights_name,
             groups_name=first[1],
             second_groups=second[0],
             second_groups_name=second[1],
@@ -235,11 +238,11 @@ class IVData:
         return len(self.outcome)
 
     @property
-    def full_weights(self) -> NDArray[np.float64]:
+    def full_weights(self) -> Floats:
         """The weight of each row, `(n,)`: one without weights."""
         return np.ones(self.n_rows) if self.weights is None else np.asarray(self.weights, np.float64)
 
-    def take(self, rows: NDArray[Any] | Sequence[int] | slice) -> IVData:
+    def take(self, rows: Array | Sequence[int] | slice) -> IVData:
         """The same data at the given rows (positions, a mask, or a slice), with their weights and groups as they are.
 
         >>> data = IVData.from_arrays([1.0, 2.0, 4.0], [0.5, 0.1, 0.2], instruments=[3.0, 1.0, 2.0])
@@ -384,14 +387,24 @@ def check_names(roles: Mapping[str, Iterable[str]]) -> None:
                 raise DataError(f"{name!r} is given both as {role} and as {other}. Use another column for one of them.")
 
 
-def _check_same_numbers(
-    columns: Iterable[tuple[str, str, FloatArray]], role: str, matrix: NDArray[Any], labels: Sequence[str]
-) -> None:
-    """Refuse a matrix of a role one of whose columns has the numbers of a column (role, label, numbers) it may not."""
-    for other, label, values in columns:
-        position = _find_equal(values, matrix) if other in _FORBIDDEN[role] else None
-        if position is not None:
-            raise DataError(f"{labels[position]} is identical to {label} in every row. Pass the right columns.")
+def _check_distinct_numbers(columns: Iterable[tuple[str, str, Array]]) -> None:
+    """Refuse a column (role, label, values) with the numbers of one of a role with which it may not share them."""
+    seen: dict[bytes, list[tuple[str, str, Array]]] = {}
+    for role, label, values in columns:
+        if values.dtype.kind not in "biuf":
+            continue
+        # A few rows tell most columns apart; adding zero takes the sign from a negative one.
+        some = values[np.linspace(0, len(values) - 1, _N_PROBES).astype(np.intp)]
+        with np.errstate(over="ignore"):
+            key = (some.astype(np.float32) + 0.0).tobytes()
+        for other_role, other, numbers in seen.get(key, ()):
+            dtype = np.float32 if np.float32 in (values.dtype, numbers.dtype) else np.float64
+            may_not = other_role in _FORBIDDEN.get(role, ())
+            if may_not and np.array_equal(values.astype(dtype), numbers.astype(dtype)):
+                raise DataError(f"{label} is identical to {other} in every row. Pass the right columns.")
+        # Other roles may share the numbers of covariates, of which there may be thousands.
+        if role != "covariates":
+            seen.setdefault(key, []).append((role, label, values))
 
 
 def _check_determined(y: FloatArray, x: FloatArray, v: FloatArray, w: FloatArray, schema: Schema) -> None:
@@ -411,31 +424,35 @@ def _check_determined(y: FloatArray, x: FloatArray, v: FloatArray, w: FloatArray
     n_columns = 1 + n_instruments + len(plain)
     if n < n_columns + 2 or n_columns > _MAX_DETERMINING:
         return
-    covariates = [role_label("covariates", schema.flat_names[j]) for j in plain]
-    instruments = [role_label("instruments", name) for name in schema.instruments]
+    labels = [role_label("covariates", schema.flat_names[j]) for j in plain]
+    labels += [role_label("instruments", name) for name in schema.instruments]
     outcome, treatment = role_label("outcome", schema.outcome.name), role_label("treatment", schema.treatment.name)
     eps = max(float(np.finfo(values.dtype).eps) for values in (y, x, v, w))
     advice = "Drop the column that was computed from it, or that it was computed from."
 
-    def exogenous(rows: Any) -> FloatArray:
-        return np.asarray(v[rows][:, plain], np.float64)
+    def columns_at(rows: Any) -> FloatArray:
+        return np.column_stack([v[rows][:, plain], w[rows]]).astype(np.float64)
 
-    def everything(rows: Any) -> FloatArray:
-        return np.column_stack([w[rows], exogenous(rows)]).astype(np.float64)
+    def exogenous(rows: Any) -> FloatArray:
+        return columns_at(rows)[:, : len(plain)]
 
     for part in schema.outcome.columns(y).T if plain else ():
-        if determined := _explained(part, exogenous, covariates, _EXPLAINED, eps):
-            why = "so the treatment has nothing to explain"
-            raise DataError(f"{outcome} is an exact linear combination of {determined[0]}, {why}. {advice}")
+        if explained := _explained(part, exogenous, labels, _EXPLAINED, eps):
+            raise DataError(
+                f"{outcome} is an exact linear combination of {explained[0]}, so the treatment has nothing to explain. "
+                f"{advice}"
+            )
     for part in schema.treatment.columns(x).T:
-        if determined := _explained(part, everything, instruments + covariates, _REDUNDANT, eps):
-            why = "so nothing of it is endogenous and there is nothing to instrument"
-            raise DataError(f"{treatment} is an exact linear combination of {determined[0]}, {why}. {advice}")
+        if explained := _explained(part, columns_at, labels, _REDUNDANT, eps):
+            raise DataError(
+                f"{treatment} is an exact linear combination of {explained[0]}, so nothing of it is endogenous and "
+                f"there is nothing to instrument. {advice}"
+            )
         enough = plain and n >= 4 * n_columns
-        if enough and (determined := _explained(part, exogenous, covariates, _NEARLY_REDUNDANT, eps)):
-            left = determined[1] ** 2
+        if enough and (explained := _explained(part, exogenous, labels, _NEARLY_REDUNDANT, eps)):
+            left = explained[1] ** 2
             warn_user(
-                f"{treatment} is nearly a linear combination of {determined[0]}: the covariates leave {left:.1g} of "
+                f"{treatment} is nearly a linear combination of {explained[0]}: the covariates leave {left:.1g} of "
                 f"its variance (R² {1.0 - left:.6f}), and any effect is an extrapolation from that. Drop the column "
                 "that was computed from it.",
                 FitWarning,
@@ -465,34 +482,22 @@ def _explained(
     return listed(names), left / part.std()
 
 
-def _find_equal(values: FloatArray, matrix: FloatArray) -> int | None:
-    """Which column of a matrix holds the same numbers in every row."""
-    dtype = np.float32 if np.float32 in (values.dtype, matrix.dtype) else np.float64
-    probes = np.linspace(0, len(values) - 1, _N_PROBES).astype(np.intp)
-    same = matrix[probes].astype(dtype) == values[probes, None].astype(dtype)
-    for position in np.flatnonzero(same.all(axis=0)):
-        if np.array_equal(matrix[:, position].astype(dtype), values.astype(dtype)):
-            return int(position)
-    return None
-
-
-def _read_weights(column: Column) -> FloatArray:
-    """Sample weights `(n,)` of mean one: numbers of at least zero, two or more of them positive."""
+def read_weights(column: Column, min_positive: int = 1) -> Floats:
+    """Sample weights `(n,)`, at most one: numbers of at least zero, so many of them positive."""
     values = finite_columns([column])[:, 0].astype(np.float64)
     if (values < 0).any():
         raise DataError(
             f"{column.label}: {counted(values < 0, 'negative value')}. A weight says how many rows a row stands for: "
             "pass numbers of at least 0."
         )
-    if np.count_nonzero(values) < 2:
-        fix = "Give one to the rows to be used."
-        raise DataError(f"{column.label}: fewer than two rows have a positive weight. {fix}")
-    # The largest is divided out first, so that their sum does not overflow.
-    values = values / values.max()
-    return values / np.mean(values)
+    if (n_positive := int(np.count_nonzero(values))) < min_positive:
+        have = f"{plural(n_positive, 'row')} with a positive weight"
+        raise DataError(f"{column.label}: {have}, at least {min_positive} needed. Give one to the rows to be used.")
+    # The largest is divided out, so that their sum does not overflow.
+    return values / values.max()
 
 
-def _read_clusters(column: Column) -> NDArray[np.int64]:
+def _read_clusters(column: Column) -> Codes:
     """The cluster of each row `(n,)` as a code from 0, in order of appearance; there are two or more."""
     entries = category_entries(column)
     codes = {entry: i for i, entry in enumerate(dict.fromkeys(entries))}
@@ -509,5 +514,5 @@ def _read_clusterings(clusters: Any) -> dict[str, Table]:
     tables = [table._replace(columns=(column,)) for table in read for column in table.columns]
     if not 1 <= len(tables) <= 2 or any(table.columns[0].values.ndim != 1 for table in tables):
         raise DataError("clusters must be one column, or two to cluster two ways. Pass a one-dimensional array or two.")
-    named = zip(("clusters", "second clusters"), tables, strict=False)
-    return {name: table if table.named else table.renamed(name) for name, table in named}
+    names = ("clusters", "second clusters")
+    return {name: table.named_at_least(name) for name, table in zip(names, tables, strict=False)}

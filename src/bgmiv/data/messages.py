@@ -16,8 +16,14 @@ from numpy.typing import NDArray
 from bgmiv.errors import BGMIVWarning, DataError, printable
 
 __all__ = [
+    "Array",
+    "Codes",
     "Column",
     "FloatArray",
+    "Floats",
+    "Integers",
+    "Mask",
+    "Positions",
     "check_binary",
     "check_finite",
     "counted",
@@ -41,7 +47,13 @@ __all__ = [
     "warn_user",
 ]
 
+Array = NDArray[Any]
 FloatArray = NDArray[np.floating[Any]]
+Floats = NDArray[np.float64]
+Integers = NDArray[np.integer[Any]]
+Codes = NDArray[np.int64]
+Positions = NDArray[np.intp]
+Mask = NDArray[np.bool_]
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -51,7 +63,7 @@ _TO_NUMBERS = "convert it to numbers first"
 # What messages call one column of a role.
 _ROLES = {"instruments": "instrument", "covariates": "covariates column", "data": "column"}
 # What messages call a row, and the number of each; without these, the position.
-_rows: ContextVar[tuple[str, NDArray[np.integer[Any]] | None] | None] = ContextVar("rows", default=None)
+_rows: ContextVar[tuple[str, Integers | None] | None] = ContextVar("rows", default=None)
 
 
 def _in_python(name: str, value: object, column: str) -> str:
@@ -88,7 +100,7 @@ class Column(NamedTuple):
     """
 
     name: str
-    values: NDArray[Any]
+    values: Array
     role: str = "data"
     categorical: bool = False
     source: str = ""
@@ -136,7 +148,7 @@ def naming_rows(function: Callable[P, T]) -> Callable[P, T]:
     return run
 
 
-def name_rows(numbers: NDArray[np.integer[Any]], word: str = "") -> None:
+def name_rows(numbers: Integers, word: str = "") -> None:
     """From here on messages call the i-th row by `numbers[i]`: the line of a file, or the place among all rows.
 
     Numbers without a word are places among the rows that were named before, of which these are left; outside of a
@@ -149,18 +161,18 @@ def name_rows(numbers: NDArray[np.integer[Any]], word: str = "") -> None:
         _rows.set((outer[0], numbers if outer[1] is None else outer[1][numbers]))
 
 
-def row_names(bad: NDArray[np.bool_]) -> str:
+def row_names(marked: Mask) -> str:
     """The first few of the marked rows: `row 1`, `lines 3, 6`."""
     word, numbers = _rows.get() or ("row", None)
-    if numbers is None or len(numbers) != len(bad):
-        word, numbers = "row", np.arange(len(bad))
-    rows = numbers[bad]
+    if numbers is None or len(numbers) != len(marked):
+        word, numbers = "row", np.arange(len(marked))
+    rows = numbers[marked]
     return f"{word}{'s' if len(rows) != 1 else ''} {listed(rows.tolist())}"
 
 
-def counted(bad: NDArray[np.bool_], what: str) -> str:
+def counted(marked: Mask, what: str) -> str:
     """Count the marked rows and name the first few: `2 missing values (rows 1, 4)`."""
-    return f"{plural(int(bad.sum()), what)} ({row_names(bad)})"
+    return f"{plural(int(marked.sum()), what)} ({row_names(marked)})"
 
 
 def warn_user(message: str, category: type[Warning] = BGMIVWarning) -> None:
@@ -171,7 +183,7 @@ def warn_user(message: str, category: type[Warning] = BGMIVWarning) -> None:
     warnings.warn(printable(message), category, stacklevel=depth)
 
 
-def missing_rows(values: NDArray[Any]) -> NDArray[np.bool_]:
+def missing_rows(values: Array) -> Mask:
     """Which rows have an entry that stands for "no value": None, NaN, NaT or pandas' NA."""
     import pandas as pd
 
@@ -181,7 +193,7 @@ def missing_rows(values: NDArray[Any]) -> NDArray[np.bool_]:
     return np.logical_or.reduce(by_row, axis=1, dtype=bool)
 
 
-def numeric(column: Column, advice: str = _TO_NUMBERS) -> NDArray[Any]:
+def numeric(column: Column, advice: str = _TO_NUMBERS) -> Array:
     """The values of booleans, integers or floats; of anything else an error, with what to do about strings."""
     values, label, kind = column.values, column.label, column.values.dtype.kind
     if kind in "biuf" or not values.size:
@@ -198,9 +210,9 @@ def numeric(column: Column, advice: str = _TO_NUMBERS) -> NDArray[Any]:
     entries = values.ravel().tolist()
     strings = [i for i, entry in enumerate(entries) if isinstance(entry, str | bytes)]
     if strings:
-        blamed = next((i for i in strings if not is_number(entries[i])), strings[0])
-        where = row_names(np.arange(len(values)) == blamed * len(values) // len(entries))
-        raise DataError(f"{label} holds strings, such as {shown(entries[blamed])} in {where}: {advice}.")
+        first = next((i for i in strings if not is_number(entries[i])), strings[0])
+        where = row_names(np.arange(len(values)) == first * len(values) // len(entries))
+        raise DataError(f"{label} holds strings, such as {shown(entries[first])} in {where}: {advice}.")
     missing = missing_rows(values)
     if missing.any():
         raise DataError(_missing_message(label, missing))
@@ -228,8 +240,8 @@ def is_number(entry: object) -> bool:
     return not isinstance(entry, str) or "_" not in entry
 
 
-def _missing_message(label: str, bad: NDArray[np.bool_]) -> str:
-    return f"{label} has {counted(bad, 'missing value')}: NaN, None or NA. Drop or fill these rows first."
+def _missing_message(label: str, marked: Mask) -> str:
+    return f"{label} has {counted(marked, 'missing value')}: NaN, None or NA. Drop or fill these rows first."
 
 
 def check_finite(values: FloatArray, labels: Sequence[str]) -> None:
@@ -255,17 +267,17 @@ def check_finite(values: FloatArray, labels: Sequence[str]) -> None:
     raise DataError(message)
 
 
-def is_zero_one(values: NDArray[Any]) -> bool:
+def is_zero_one(values: Array) -> bool:
     """Whether every value is 0 or 1."""
     # Most columns are told by their first values.
     return all(bool(((part == 0) | (part == 1)).all()) for part in (values[:1000], values[1000:]))
 
 
-def check_binary(values: NDArray[Any], label: str, otherwise: str) -> None:
+def check_binary(values: Array, label: str, otherwise: str) -> None:
     """Refuse finite values other than 0 and 1."""
     if not is_zero_one(values):
-        bad = (values != 0) & (values != 1)
-        raise DataError(f"{label} is binary but has {counted(bad, 'value')} other than 0 and 1. {otherwise}")
+        marked = (values != 0) & (values != 1)
+        raise DataError(f"{label} is binary but has {counted(marked, 'value')} other than 0 and 1. {otherwise}")
 
 
 def finite_columns(columns: Sequence[Column], advice: str = _TO_NUMBERS) -> FloatArray:
@@ -275,7 +287,7 @@ def finite_columns(columns: Sequence[Column], advice: str = _TO_NUMBERS) -> Floa
     return flat
 
 
-def float_matrix(parts: Sequence[NDArray[Any]]) -> FloatArray:
+def float_matrix(parts: Sequence[Array]) -> FloatArray:
     """Matrices of as many rows side by side, in single precision if they are given so, otherwise in double."""
     dtypes = [part.dtype for part in parts]
     single = any(dtype.kind == "f" for dtype in dtypes) and np.result_type(np.float32, *dtypes) == np.float32

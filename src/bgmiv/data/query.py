@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bgmiv.data.ivdata import IVData
-from bgmiv.data.messages import FloatArray, numeric
-from bgmiv.data.schema import Schema
+from bgmiv.data.ivdata import IVData, read_weights
+from bgmiv.data.messages import Array, FloatArray, Floats, Positions
+from bgmiv.data.schema import Schema, is_scalar
 from bgmiv.data.table import Table, check_same_rows, read_column, read_columns
-from bgmiv.errors import DataError
 
 __all__ = ["Encoded", "Encoder", "Query", "Rows", "query_along", "query_at", "rows_of"]
 
@@ -56,15 +54,15 @@ class Rows:
         self.weights = weights
         self.index = index
         self._encoded: dict[int, tuple[object, Encoded]] = {}
-        self._drawn: dict[int, tuple[Rows, NDArray[np.intp]]] = {}
-        self._origin: tuple[Rows, NDArray[Any]] | None = None
+        self._drawn: dict[int, tuple[Rows, Positions]] = {}
+        self._origin: tuple[Rows, Array] | None = None
 
     def __len__(self) -> int:
         """Number of rows."""
         return len(self.covariates)
 
     @property
-    def shares(self) -> NDArray[np.float64]:
+    def shares(self) -> Floats:
         """Each row's share of a weighted average, `(n,)`."""
         weights = np.ones(len(self)) if self.weights is None else np.asarray(self.weights, np.float64)
         return weights / weights.sum()
@@ -78,14 +76,7 @@ class Rows:
         part._origin = (origin, before[positions])
         return part
 
-    def positive(self) -> tuple[Rows, NDArray[np.intp]]:
-        """The rows with a weight above zero, and their positions."""
-        if self.weights is None or (self.weights > 0.0).all():
-            return self, np.arange(len(self))
-        positions = np.flatnonzero(self.weights > 0.0)
-        return self.take(positions), positions
-
-    def drawn(self, max_rows: int) -> tuple[Rows, NDArray[np.intp]]:
+    def drawn(self, max_rows: int) -> tuple[Rows, Positions]:
         """`max_rows` draws of the rows in proportion to their weights, as rows weighted by how often they were drawn.
 
         The rows are divided, in their order, into as many strata of equal weight, and one row is drawn at random in
@@ -103,14 +94,14 @@ class Rows:
     def with_weights(self, weights: Any) -> Rows:
         """The same rows with other weights; what was computed of them is kept."""
         table = read_column(weights, "sample_weight")
-        check_same_rows({"the averaged rows": Table((), len(self), True, self.index), "sample_weight": table})
-        values = np.asarray(numeric(table.columns[0]), np.float64)
-        if not np.all(np.isfinite(values)) or values.min() < 0.0 or not values.max() > 0.0:
-            raise DataError("sample_weight must be numbers of at least 0, not all of them 0.")
-        # The largest is divided out, so that their sum does not overflow.
-        same = Rows(self.covariates, values / values.max(), self.index)
+        check_same_rows({"the averaged rows": self._table(), "sample_weight": table})
+        same = Rows(self.covariates, read_weights(table.columns[0]), self.index)
         same._origin = self._origin or (self, np.arange(len(self)))
         return same
+
+    def _table(self) -> Table:
+        """Their number and labels, to be compared with those of something else."""
+        return Table((), len(self), True, self.index)
 
     def encoded_by(self, encoder: Encoder) -> Encoded:
         """What the method computes of these covariates, computed once for them and all rows taken from them.
@@ -145,7 +136,7 @@ class Query:
         """Treatments and rows (m, n)."""
         return len(self.treatment), len(self.rows)
 
-    def collect(self, function: Callable[[FloatArray, NDArray[np.intp]], np.ndarray], max_points: int) -> np.ndarray:
+    def collect(self, function: Callable[[FloatArray, Positions], np.ndarray], max_points: int) -> np.ndarray:
         """The values `(m, n, ...)` of a function of treatments and row positions.
 
         It is asked for at most `max_points` of the m · n points at a time, the rows of the first treatment first.
@@ -166,13 +157,14 @@ class Query:
 
     def positive(self) -> Query:
         """The same treatments for the rows with a weight above zero."""
-        return self._at(*self.rows.positive())
+        weights = self.rows.weights
+        return self if weights is None or (weights > 0.0).all() else self.take(weights > 0.0)
 
     def drawn(self, max_rows: int) -> Query:
         """The same treatments for rows drawn in proportion to their weights, if there are more than `max_rows`."""
         return self if len(self.rows) <= max_rows else self._at(*self.rows.drawn(max_rows))
 
-    def _at(self, rows: Rows, positions: NDArray[np.intp]) -> Query:
+    def _at(self, rows: Rows, positions: Positions) -> Query:
         return Query(self.treatment if self._shared else self.treatment[:, positions], rows)
 
     @property
@@ -200,20 +192,18 @@ def rows_of(schema: Schema, covariates: Any, *, n_rows: int = 1, weights: Any = 
 
 def query_at(schema: Schema, treatment: Any, covariates: Any = None) -> Query:
     """One treatment a row, or one for all rows, as `predict` takes them."""
-    if isinstance(covariates, Rows | IVData):
+    if is_scalar(treatment):
         rows = rows_of(schema, covariates)
         return Query(schema.check_treatment(treatment, len(rows))[None], rows)
-    values, flat = schema.check_query(treatment, covariates)
-    return Query(values[None], Rows(flat))
+    table = read_column(treatment, "treatment")
+    rows = rows_of(schema, covariates, n_rows=table.n_rows)
+    if schema.blocks:
+        check_same_rows({"treatment": table, "covariates": rows._table()})
+    return Query(schema.check_treatment(table, len(rows))[None], rows)
 
 
 def query_along(schema: Schema, treatments: Any, covariates: Any = None, *, weights: Any = None) -> Query:
     """The same m treatments (numbers or levels) for every row; one row for a fit without covariates."""
-    try:
-        doses = np.atleast_1d(np.asarray(treatments))
-    except (TypeError, ValueError) as error:
-        raise DataError(f"treatments are no array: {error}. Pass one or more values in a row.") from None
-    if doses.ndim != 1 or not len(doses):
-        raise DataError(f"treatments have shape {doses.shape}. Pass one or more values in a row.")
+    table = read_column([treatments] if is_scalar(treatments) else treatments, "treatment")
     rows = rows_of(schema, covariates, weights=weights)
-    return Query(schema.check_treatment(doses, len(doses))[:, None], rows)
+    return Query(schema.check_treatment(table, table.n_rows)[:, None], rows)

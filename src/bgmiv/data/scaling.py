@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.messages import listed, warn_user
+from bgmiv.data.messages import Array, Floats, listed, warn_user
 from bgmiv.data.schema import Schema
 from bgmiv.errors import ConfigError
 
@@ -31,6 +31,8 @@ __all__ = [
 # Rows are handled in pieces of about this many numbers, so that double precision never doubles a large input.
 _PIECE = 1 << 20
 
+Singles = NDArray[np.float32]
+
 
 class Affine(NamedTuple):
     """The map value -> (value - shift) / scale of each of d columns, computed in double precision.
@@ -42,10 +44,10 @@ class Affine(NamedTuple):
     array([10., 14.])
     """
 
-    shift: NDArray[np.float64]
-    scale: NDArray[np.float64]
+    shift: Floats
+    scale: Floats
 
-    def transform(self, values: ArrayLike) -> NDArray[np.float32]:
+    def transform(self, values: ArrayLike) -> Singles:
         """Scale values of shape (n, d), or (n,) if d is one, to single precision."""
         array = np.atleast_1d(values)
         scaled = np.empty(array.shape, dtype=np.float32)
@@ -53,13 +55,13 @@ class Affine(NamedTuple):
             scaled[rows] = (array[rows] - self.shift) / self.scale
         return scaled.reshape(np.shape(values))
 
-    def inverse(self, values: ArrayLike) -> NDArray[np.float64]:
+    def inverse(self, values: ArrayLike) -> Floats:
         """Bring scaled values of shape (n, d), or (n,) if d is one, back to the original units."""
         array = np.asarray(values, dtype=np.float64)
         return np.asarray(array * self.scale + self.shift).reshape(array.shape)
 
 
-def row_pieces(array: NDArray[Any]) -> Iterator[slice]:
+def row_pieces(array: Array) -> Iterator[slice]:
     """Slices of rows, each of bounded size."""
     step = max(1, _PIECE // max(1, array[:1].size))
     for start in range(0, len(array), step):
@@ -85,7 +87,7 @@ def unique_rows(v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 class Rule(Protocol):
     """How the columns of a role are scaled."""
 
-    def fit(self, values: NDArray[Any]) -> Affine:
+    def fit(self, values: Array) -> Affine:
         """Find shift and scale of each column of (n, d) values."""
 
 
@@ -107,16 +109,11 @@ class Standardise:
         if not 0 < self.min_std < np.inf:
             raise ConfigError(f"min_std must be positive and finite, got {self.min_std}.")
 
-    def fit(self, values: NDArray[Any]) -> Affine:
+    def fit(self, values: Array) -> Affine:
         """Find the mean and the standard deviation of each column of (n, d) values, in two passes."""
-        count = len(values)
-        total, squares = np.zeros(values.shape[1]), np.zeros(values.shape[1])
-        for rows in row_pieces(values):
-            total += values[rows].sum(axis=0, dtype=np.float64)
-        mean = total / count
-        for rows in row_pieces(values):
-            squares += np.square(values[rows] - mean).sum(axis=0)
-        std = np.sqrt(squares / count)
+        mean = values.mean(axis=0, dtype=np.float64)
+        squares = sum(np.square(values[rows] - mean).sum(axis=0) for rows in row_pieces(values))
+        std = np.sqrt(squares / len(values))
         # The mean of a large constant is rounded, which would leave a standard deviation made of nothing.
         constant = values.min(axis=0) == values.max(axis=0)
         shift = np.where(constant, values[0], mean)
@@ -145,7 +142,7 @@ class FixedAffine:
                 f"a fixed scaling needs a finite shift and a positive scale, got {self.shift}, {self.scale}."
             )
 
-    def fit(self, values: NDArray[Any]) -> Affine:
+    def fit(self, values: Array) -> Affine:
         """Repeat the shift and the scale for each column of (n, d) values."""
         width = values.shape[1]
         return Affine(np.full(width, float(self.shift)), np.full(width, float(self.scale)))
@@ -160,7 +157,7 @@ class Identity:
         array([14.], dtype=float32)
     """
 
-    def fit(self, values: NDArray[Any]) -> Affine:
+    def fit(self, values: Array) -> Affine:
         """Shift zero and scale one for each column of (n, d) values."""
         return Affine(np.zeros(values.shape[1]), np.ones(values.shape[1]))
 
@@ -168,10 +165,10 @@ class Identity:
 class ScaledData(NamedTuple):
     """Scaled arrays in single precision: x (n,), y (n,), v (n, p), w (n, q)."""
 
-    x: NDArray[np.float32]
-    y: NDArray[np.float32]
-    v: NDArray[np.float32]
-    w: NDArray[np.float32]
+    x: Singles
+    y: Singles
+    v: Singles
+    w: Singles
 
 
 def treatment_as_columns(rows: ScaledData, schema: Schema) -> ScaledData:
@@ -228,7 +225,7 @@ class RoleScaling:
         )
 
 
-def _fit(rule: Rule, values: NDArray[Any], names: Sequence[str], scaled: Sequence[bool]) -> Affine:
+def _fit(rule: Rule, values: Array, names: Sequence[str], scaled: Sequence[bool]) -> Affine:
     """The rule's map of the columns that are scaled, and the identity of the others."""
     fitted = rule.fit(values)
     affine = Affine(np.where(scaled, fitted.shift, 0.0), np.where(scaled, fitted.scale, 1.0))

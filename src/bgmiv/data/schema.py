@@ -33,7 +33,7 @@ from bgmiv.data.messages import (
     shown,
     warn_user,
 )
-from bgmiv.data.table import Table, check_same_rows, read_column, read_columns
+from bgmiv.data.table import Table, read_column, read_columns
 from bgmiv.errors import DataError
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "Schema",
     "Variable",
     "is_categorical",
+    "is_scalar",
     "read_role",
     "with_levels",
 ]
@@ -167,20 +168,21 @@ def with_levels(column: Column, declared: Container[str]) -> Column:
 def _check_are_levels(entries: Sequence[Level], label: str, fix: str) -> None:
     """Refuse undeclared strings that look like numbers, like numbers with a few odd cells, or like identifiers."""
     levels = set(entries)
-    words = {level for level in levels if not is_number(level)}
-    if not words:
+    texts = {level for level in levels if not is_number(level)}
+    if not texts:
         raise DataError(f"{label} holds strings that are numbers. {fix}")
-    odd = np.array([entry in words for entry in entries], dtype=bool)
-    word = entries[int(odd.argmax())]
-    first = shown(word)
-    if all(_DECIMAL_COMMA.fullmatch(str(word)) for word in words):
-        what = f"{label} holds numbers with commas, such as {first}"
-        say = setting("decimal", ",")
-        raise DataError(f"{what}. If these are decimal commas of a file, say {say}; else remove them. {fix}")
+    odd = np.array([entry in texts for entry in entries], dtype=bool)
+    text = entries[int(odd.argmax())]
+    first = shown(text)
+    if all(_DECIMAL_COMMA.fullmatch(str(text)) for text in texts):
+        raise DataError(
+            f"{label} holds numbers with commas, such as {first}. If these are decimal commas of a file, say "
+            f"{setting('decimal', ',')}; else remove them. {fix}"
+        )
     if 2 * int(odd.sum()) <= len(entries):
         raise DataError(
             f"{label} holds numbers, but {first} is not one: {counted(odd, 'value')} to correct. If it is from a file, "
-            f"{setting('na_values', [str(word)])} reads it as missing. {fix}"
+            f"{setting('na_values', [str(text)])} reads it as missing. {fix}"
         )
     if 2 * len(levels) > len(entries):
         raise DataError(f"{label} holds strings, {len(levels)} different ones in {len(entries)} rows. {fix}")
@@ -224,18 +226,6 @@ class Schema:
         """Whether there is a vector or image block."""
         return any(block.kind in (BlockKind.vector, BlockKind.image) for block in self.blocks)
 
-    def check_query(self, treatment: Any, covariates: Any = None) -> tuple[FloatArray, FloatArray]:
-        """Treatment (m,) and covariates (m, p) of a prediction, validated; a scalar is repeated for every row."""
-        if _is_scalar(treatment):
-            flat = self.check_covariates(covariates)
-            return self.check_treatment(treatment, len(flat)), flat
-        table = read_column(treatment, "treatment")
-        values = self.check_treatment(table, table.n_rows)
-        if self.blocks and covariates is not None:
-            covariates = read_columns(covariates, "covariates")
-            check_same_rows({"treatment": table, "covariates": covariates})
-        return values, self.check_covariates(covariates, table.n_rows)
-
     def check_covariates(self, values: Any, n_rows: int = 1) -> FloatArray:
         """The flat matrix (m, p) of covariates given after the fit, in any container accepted at the fit.
 
@@ -245,8 +235,9 @@ class Schema:
         table = None if values is None else read_columns(values, "covariates")
         if not self.blocks:
             if table is not None and table.columns:
-                have = plural(len(table.columns), "column")
-                raise DataError(f"covariates have {have}, but the fit had none. Leave them out.")
+                raise DataError(
+                    f"covariates have {plural(len(table.columns), 'column')}, but the fit had none. Leave them out."
+                )
             return np.zeros((n_rows, 0))
         if table is None:
             raise DataError(f"covariates are missing. Pass those of the fit: {quoted(self.covariate_names)}.")
@@ -257,12 +248,14 @@ class Schema:
 
     def check_treatment(self, values: Any, n_rows: int) -> FloatArray:
         """The treatment (n_rows,) given after the fit, as codes if it has levels; a scalar is repeated."""
-        table = read_column(np.full(n_rows, values) if _is_scalar(values) else values, "treatment")
+        table = read_column(np.full(n_rows, values) if is_scalar(values) else values, "treatment")
         if table.n_rows == 0:
             raise DataError("treatment has no rows. Pass at least one.")
         if table.n_rows != n_rows:
-            have = f"treatment has {plural(table.n_rows, 'row')} but the covariates have {n_rows}"
-            raise DataError(f"{have}. Pass one value a row, or a single value for all.")
+            raise DataError(
+                f"treatment has {plural(table.n_rows, 'row')} but the covariates have {n_rows}. Pass one value a row, "
+                "or a single value for all."
+            )
         (column,) = table.columns
         if self.treatment.levels:
             return level_codes(column, self.treatment.levels).astype(np.float64)
@@ -280,15 +273,16 @@ class Schema:
             parts = [f"lack {quoted(missing)}"] if missing else []
             parts += [f"have {quoted(extra)}, which the fit had not"] if extra else []
             raise DataError(f"covariates {' and '.join(parts)}. Pass the columns {quoted(expected)}.")
-        columns = {column.name: column for column in table.columns}
-        for block in self.blocks:
-            shapes = _row_shapes(block)
-            for name in block.input_names:
-                rows = columns[name].values.shape[1:]
-                if rows not in shapes:
-                    what = f"covariates entry {name!r} has rows of shape {rows} but the fit had {shapes[-1]}"
-                    raise DataError(f"{what}. Pass rows of that shape.")
-        return table.part(expected)
+        table = table.part(expected)
+        shapes = [_row_shapes(block) for block in self.blocks for _ in block.input_names]
+        for column, known in zip(table.columns, shapes, strict=True):
+            rows = column.values.shape[1:]
+            if rows not in known:
+                raise DataError(
+                    f"covariates entry {column.name!r} has rows of shape {rows} but the fit had {known[-1]}. Pass rows "
+                    "of that shape."
+                )
+        return table
 
     def _by_position(self, table: Table) -> Table:
         """The columns of a table or an array without names, or for a fit without names."""
@@ -297,21 +291,23 @@ class Schema:
             raise DataError("covariates must be an array or a table of single columns, as at the fit.")
         if width != wanted:
             one_row = width == 1 and table.n_rows == wanted
-            fix = "For one row, pass values.reshape(1, -1)." if one_row else "Pass these columns."
-            names = quoted(self.covariate_names)
-            raise DataError(f"covariates have {plural(width, 'column')} but the fit had {wanted}: {names}. {fix}")
+            raise DataError(
+                f"covariates have {plural(width, 'column')} but the fit had {wanted}: {quoted(self.covariate_names)}. "
+                + ("For one row, pass values.reshape(1, -1)." if one_row else "Pass these columns.")
+            )
         return table
 
 
 def _row_shapes(block: CovariateBlock) -> list[tuple[int, ...]]:
     """The shapes that an entry of a block may have in a row, that of the fit last."""
+    flat, shape = (block.width,), block.shape
     if not block.from_array:
         return [()]
-    shape = block.shape
     if shape is None:
-        return [(block.width,)]
-    return [(block.width,), shape, *([shape[:2]] if shape[2] == 1 else [])]
+        return [flat]
+    return [flat, shape, shape[:2]] if shape[2] == 1 else [flat, shape]
 
 
-def _is_scalar(values: Any) -> bool:
+def is_scalar(values: Any) -> bool:
+    """Whether this is one value, to be repeated for every row."""
     return bool(np.isscalar(values)) or getattr(values, "ndim", None) == 0

@@ -10,10 +10,11 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import narwhals as nw
 import numpy as np
-from numpy.typing import NDArray
 
 from bgmiv.data.messages import (
+    Array,
     Column,
+    Mask,
     counted,
     missing_rows,
     name_rows,
@@ -64,14 +65,19 @@ class Table(NamedTuple):
         """The columns' names."""
         return tuple(column.name for column in self.columns)
 
+    @property
+    def by_name(self) -> dict[str, Column]:
+        """The columns by their names."""
+        return {column.name: column for column in self.columns}
+
     def part(self, names: Iterable[str]) -> Table:
         """The columns of these names, in this order, as a table of their own."""
-        known = {column.name: column for column in self.columns}
+        known = self.by_name
         return self._replace(columns=tuple(known[name] for name in names))
 
-    def renamed(self, name: str) -> Table:
-        """The one column there is under another name."""
-        return self._replace(columns=(self.columns[0]._replace(name=name),))
+    def named_at_least(self, name: str) -> Table:
+        """The one column there is, under this name if it came with none."""
+        return self if self.named else self._replace(columns=(self.columns[0]._replace(name=name),))
 
 
 def read_columns(values: Any, argument: str) -> Table:
@@ -82,22 +88,22 @@ def read_columns(values: Any, argument: str) -> Table:
     if isinstance(values, Table):
         return values._replace(columns=tuple(column._replace(role=argument) for column in values.columns))
     read, unnamed = _wrapped(values, argument), f"{argument.removesuffix('s')}_"
+    named = True
     if isinstance(read, nw.DataFrame | Mapping):
         entries = _entries(values, argument)
-        n_rows, named = (len(read) if isinstance(read, nw.DataFrame) else 0), bool(entries)
-    elif isinstance(read, nw.Series):
-        name = "" if read.name is None else str(read.name)
-        entries, n_rows, named = {name or f"{unnamed}0": read}, len(read), bool(name)
+    elif isinstance(read, nw.Series) and read.name not in (None, ""):
+        entries = {str(read.name): read}
     else:
-        entries = {f"{unnamed}{i}": column for i, column in enumerate(_array_columns(values, argument))}
-        n_rows, named = len(values), False
+        named = False
+        parts = [read] if isinstance(read, nw.Series) else _array_columns(values, argument)
+        entries = {f"{unnamed}{i}": part for i, part in enumerate(parts)}
     columns, tables = [], {}
     for name, entry in entries.items():
         column, index = _read_entry(name, entry, argument)
         columns.append(column)
         tables[column.label] = Table((), len(column.values), named, index)
     if not columns:
-        return Table((), n_rows, named)
+        return Table((), 0 if isinstance(read, Mapping) else len(read), False)
     check_same_rows(tables)
     return Table(tuple(columns), len(columns[0].values), named, first_index(tables.values()))
 
@@ -108,7 +114,7 @@ def read_column(values: Any, argument: str) -> Table:
     if len(table.columns) != 1 or table.columns[0].values.ndim != 1:
         shape = (table.n_rows, len(table.columns))
         raise DataError(f"{argument} must be one column, got shape {shape}. Pass a one-dimensional array.")
-    return table if table.named else table.renamed(argument)
+    return table.named_at_least(argument)
 
 
 def first_index(tables: Iterable[Table]) -> Any:
@@ -125,11 +131,11 @@ def check_same_rows(tables: Mapping[str, Table]) -> None:
             fix = "It looks transposed: pass its .T." if turned else "Pass the same rows for both."
             have = f"{argument} {_has(argument)} {plural(table.n_rows, 'row')}"
             raise DataError(f"{have} but {first} {_has(first)} {reference.n_rows}. {fix}")
-    indexed = [(argument, table.index) for argument, table in tables.items() if table.index is not None]
-    for argument, index in indexed[1:]:
-        if not index.equals(indexed[0][1]):
+    indexed = [argument for argument, table in tables.items() if table.index is not None]
+    for argument in indexed[1:]:
+        if not tables[argument].index.equals(tables[indexed[0]].index):
             raise DataError(
-                f"{argument} and {indexed[0][0]} have different pandas indexes, so their rows may not match. "
+                f"{argument} and {indexed[0]} have different pandas indexes, so their rows may not match. "
                 "Align them, or call .reset_index(drop=True) on both if the order is right."
             )
 
@@ -143,7 +149,7 @@ def _wrapped(values: Any, label: str) -> Any:
     try:
         return nw.from_native(values, eager_only=True, allow_series=True, pass_through=True)
     except nw.exceptions.DuplicateError:
-        _check_distinct(values.column_names if hasattr(values, "column_names") else values.columns, label)
+        _check_distinct(getattr(values, "column_names", None) or values.columns, label)
         raise
 
 
@@ -163,8 +169,10 @@ def _entries(data: Any, argument: str = "data") -> dict[str, Any]:
         entries = dict(table)
     else:
         hint = " Call .collect() on it first." if hasattr(data, "collect") else ""
-        what = "data must be a pandas, polars or pyarrow table, or a mapping of names to columns"
-        raise DataError(f"{what}, got {type(data).__name__}.{hint}")
+        raise DataError(
+            "data must be a pandas, polars or pyarrow table, or a mapping of names to columns, "
+            f"got {type(data).__name__}.{hint}"
+        )
     _check_distinct(entries, argument)
     return {str(name): entry for name, entry in entries.items()}
 
@@ -204,8 +212,9 @@ def _array_columns(values: Any, argument: str) -> list[Any]:
         hint = " Call .collect() on it first." if hasattr(values, "collect") else " Pass an array or a table."
         raise DataError(f"{argument} must be an array or a table, got {type(values).__name__}.{hint}")
     if matrix.ndim > 2:
-        images = "Pass images as an entry of a mapping, {'image': array}."
-        hint = images if argument == "covariates" else "Pass one column, or a matrix of columns."
+        hint = "Pass one column, or a matrix of columns."
+        if argument == "covariates":
+            hint = "Pass images as an entry of a mapping, {'image': array}."
         raise DataError(f"{argument} {_has(argument)} {matrix.ndim} dimensions, shape {matrix.shape}. {hint}")
     if matrix.ndim == 1:
         return [values if isinstance(values, list | tuple) else matrix]
@@ -215,23 +224,21 @@ def _array_columns(values: Any, argument: str) -> list[Any]:
     return list(matrix.T)
 
 
-def _array(values: Any, label: str) -> NDArray[Any]:
+def _array(values: Any, label: str) -> Array:
     if hasattr(values, "toarray") and hasattr(values, "nnz"):
         raise DataError(f"{label} is a sparse matrix. Pass its .toarray().")
     try:
-        # Of NumPy's subclasses only the mask matters; np.matrix would keep two dimensions for ever.
-        array = values if isinstance(values, np.ma.MaskedArray) else np.asarray(values)
+        array = np.asarray(values)
     except (ValueError, TypeError, RuntimeError) as error:
         ragged = isinstance(error, ValueError) and isinstance(values, list | tuple)
         fix = "has rows of different lengths. Make them equal." if ragged else f"is not an array: {error}"
         raise DataError(f"{label} {fix}") from error
-    if not isinstance(array, np.ma.MaskedArray):
-        return array
-    mask = np.ma.getmaskarray(array)
+    # Of NumPy's subclasses only the mask matters.
+    mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else np.zeros(0)
     if mask.any():
-        rows = np.asarray(mask.reshape(len(mask), -1).any(axis=1))
+        rows = np.any(mask.reshape(len(mask), -1), axis=1)
         raise DataError(f"{label} has {counted(rows, 'masked row')}. Drop or fill these rows first.")
-    return np.asarray(array.data)
+    return array
 
 
 def is_table(data: Any) -> bool:
@@ -290,8 +297,10 @@ def without_missing(table: Table, missing: Missing) -> Table:
         kept = np.flatnonzero(~incomplete)
         if not len(kept):
             raise DataError(f"every one of the {table.n_rows} rows has a missing value: {where}. Use fewer columns.")
-        dropped = f"{table.n_rows - len(kept)} of {table.n_rows} rows are dropped for missing values in {where}"
-        warn_user(f"{dropped}; {len(kept)} are left.")
+        warn_user(
+            f"{table.n_rows - len(kept)} of {table.n_rows} rows are dropped for missing values in {where}; "
+            f"{len(kept)} are left."
+        )
         name_rows(kept)
         columns = tuple(column._replace(values=column.values[kept]) for column in table.columns)
         index = None if table.index is None else table.index[kept]
@@ -302,7 +311,7 @@ def without_missing(table: Table, missing: Missing) -> Table:
     return table
 
 
-def _missing_values(table: Table) -> tuple[NDArray[np.bool_], str]:
+def _missing_values(table: Table) -> tuple[Mask, str]:
     """Which rows have a missing value, and how many there are in which columns."""
     masks = {column.name: missing_rows(column.values) for column in table.columns}
     counts = [f"{name!r} ({int(mask.sum())})" for name, mask in masks.items() if mask.any()]

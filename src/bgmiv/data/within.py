@@ -12,19 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from bgmiv.data.blocks import BlockKind, CovariateBlock
-from bgmiv.data.messages import FloatArray
+from bgmiv.data.messages import Codes, FloatArray, Floats, Positions
 from bgmiv.data.schema import Schema
 
 __all__ = [
-    "LevelEffects", "Within", "absorbed_blocks", "level_codes", "level_slices", "ordinary_columns",
+    "LevelEffects", "Within", "absorbed_blocks", "level_places", "level_slices", "ordinary_columns",
     "ordinary_covariates",
 ]  # fmt: skip
 
-Floats = NDArray[np.float64]
 ColumnsAt = Callable[[Any], list[Floats]]
 """Columns at some rows (a slice or positions), in blocks."""
 
@@ -88,7 +86,7 @@ class Within:
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]
-    places: NDArray[np.intp]
+    places: Positions
     weights: Floats
     counts: Floats
     pairs: Floats
@@ -100,15 +98,12 @@ class Within:
         """The transform by the covariates that are absorbed (:func:`absorbed_blocks`), perhaps none."""
         blocks = absorbed_blocks(schema, len(covariates))
         names, sizes = tuple(block.name for block in blocks), tuple(block.width for block in blocks)
-        return cls.fit(names, sizes, level_codes(blocks, covariates), weights)
+        return cls.fit(names, sizes, level_places(blocks, covariates), weights)
 
     @classmethod
-    def fit(
-        cls, names: tuple[str, ...], sizes: tuple[int, ...], codes: NDArray[np.intp], weights: Any = None
-    ) -> Within:
-        """The transform by codes `(n, k)` of covariates with these numbers of levels, the largest first."""
-        weights = np.ones(len(codes)) if weights is None else np.asarray(weights, np.float64)
-        places = codes + np.cumsum([0, *sizes])[:-1].astype(np.intp)
+    def fit(cls, names: tuple[str, ...], sizes: tuple[int, ...], places: Positions, weights: Any = None) -> Within:
+        """The transform by the places `(n, k)` of levels of covariates with so many levels, the largest first."""
+        weights = np.ones(len(places)) if weights is None else np.asarray(weights, np.float64)
         n_first = sum(sizes[:1])
         indicators = _indicators(places, sum(sizes))
         counts = indicators @ weights
@@ -128,16 +123,14 @@ class Within:
         """Whether anything is absorbed."""
         return bool(self.names)
 
-    def dof(self, groups: NDArray[np.int64] | None = None) -> int:
+    def dof(self, groups: Codes | None = None) -> int:
         """The degrees of freedom that the indicators take, that of the constant among them; 0 if there are none.
 
         With groups (clusters, one or several columns), a covariate each of whose levels lies in one group counts as
         one: the clustered covariance allows for its effects (the default of pyfixest and fixest).
         """
         count = self.rank
-        if groups is None:
-            return count
-        by_column = groups.reshape(len(groups), -1).T
+        by_column: Any = [] if groups is None else groups.reshape(len(groups), -1).T
         for column in self.places.T:
             n_levels = len(np.unique(column))
             # As many levels as pairs with a group: each level lies in one.
@@ -241,21 +234,20 @@ class LevelEffects:
             errors[levels][~there] = np.hypot(np.std(effects[levels][there]), np.sqrt(variance))
         return cls(within.names, within.sizes, of_levels[:, 0], of_levels[:, 1:], errors)
 
-    def places(self, schema: Schema, covariates: FloatArray) -> NDArray[np.int64]:
+    def places(self, schema: Schema, covariates: FloatArray) -> Codes:
         """The positions of rows' levels among all levels, `(n, k)`."""
         blocks = {block.name: block for block in schema.blocks}
-        codes = level_codes([blocks[name] for name in self.names], covariates)
-        return codes.astype(np.int64) + np.cumsum([0, *self.sizes])[:-1]
+        return level_places([blocks[name] for name in self.names], covariates).astype(np.int64)
 
     def own_effects(self, coefficients: Floats) -> Floats:
         """What each level adds to the structural function with these coefficients, `(L,)`."""
-        return np.asarray(self.outcome - self.columns @ coefficients, np.float64)
+        return self.outcome - self.columns @ coefficients
 
-    def means(self, places: NDArray[np.int64]) -> Floats:
+    def means(self, places: Codes) -> Floats:
         """The part of the columns that the levels determine, `(n, c)`."""
-        return np.asarray(self.columns[places].sum(axis=1), np.float64)
+        return self.columns[places].sum(axis=1)
 
-    def noise(self, places: NDArray[np.int64], n_treatments: int) -> Floats:
+    def noise(self, places: Codes, n_treatments: int) -> Floats:
         """Factors `(k, m, n)` of the noise of the levels' own means, one for each level, the same for all treatments.
 
         More than a hundred levels share as many factors, with signs drawn at random: the variance at a point and the
@@ -272,12 +264,14 @@ class LevelEffects:
         return np.repeat(factors[:, None], n_treatments, axis=1)
 
 
-def level_codes(blocks: Sequence[CovariateBlock], covariates: FloatArray) -> NDArray[np.intp]:
-    """The level of each row in each block `(n, k)`, read from the indicators."""
-    codes = np.zeros((len(covariates), len(blocks)), np.intp)
+def level_places(blocks: Sequence[CovariateBlock], covariates: FloatArray) -> Positions:
+    """Where each row's level of each block stands among the levels of all of them `(n, k)`, by the indicators."""
+    places = np.zeros((len(covariates), len(blocks)), np.intp)
+    first = 0
     for j, block in enumerate(blocks):
-        codes[:, j] = np.argmax(covariates[:, block.start : block.stop], axis=1)
-    return codes
+        places[:, j] = first + np.argmax(covariates[:, block.start : block.stop], axis=1)
+        first += block.width
+    return places
 
 
 def level_slices(sizes: Sequence[int]) -> list[slice]:
@@ -286,7 +280,7 @@ def level_slices(sizes: Sequence[int]) -> list[slice]:
     return [slice(stop - size, stop) for size, stop in zip(sizes, stops, strict=True)]
 
 
-def _indicators(places: NDArray[np.intp], n_levels: int) -> csr_array:
+def _indicators(places: Positions, n_levels: int) -> csr_array:
     """Of every level, a row each, `(L, n)`."""
     n, k = places.shape
     return csr_array((np.ones(n * k), (places.ravel(), np.repeat(np.arange(n), k))), shape=(n_levels, n))

@@ -175,9 +175,8 @@ def errors_given_control(
     if sought is None:
         return None
     absorbed = columns.within
-    codes = absorbed.places[own] - np.cumsum([0, *absorbed.sizes])[:-1].astype(np.intp)
     weights = row_weights(columns.data)
-    within = Within.fit(absorbed.names, absorbed.sizes, codes, weights[own])
+    within = Within.fit(absorbed.names, absorbed.sizes, absorbed.places[own], weights[own])
     known = np.column_stack([np.ones(len(own)), columns.linear[own]])
     root = np.sqrt(weights[own])[:, None]
     terms = terms - known @ np.linalg.lstsq(root * known, root * terms, rcond=None)[0]

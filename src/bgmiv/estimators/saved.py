@@ -238,22 +238,25 @@ def data_again(
 def _recoded(data: IVData, schema: Schema) -> IVData:
     """The data with levels in the order of the fit, in which their codes and indicators stand."""
     own = data.schema
-    names = [(block.name, block.kind, block.columns) for block in own.blocks]
-    wanted = [(block.name, block.kind, block.columns) for block in schema.blocks]
-    if names != wanted or own.instruments != schema.instruments:
+    if _columns(own) != _columns(schema):
         raise DataError("the rows do not have the columns of the fit. Give those the model was fitted on.")
-    covariates = data.covariates.copy()
-    for block, other in zip(own.blocks, schema.blocks, strict=True):
-        if block.levels is not None and other.levels is not None:
-            order = _positions(other.levels, block.levels, block.name)
-            covariates[:, other.start : other.stop] = data.covariates[:, block.start + order]
+    order = [np.zeros(0, np.intp)]
+    for block, of_fit in zip(own.blocks, schema.blocks, strict=True):
+        own_order = np.arange(block.width)
+        if block.levels is not None and of_fit.levels is not None:
+            own_order = _positions(of_fit.levels, block.levels, block.name)
+        order.append(block.start + own_order)
     return replace(
         data,
         outcome=_codes(data.outcome, own.outcome, schema.outcome),
         treatment=_codes(data.treatment, own.treatment, schema.treatment),
-        covariates=covariates,
+        covariates=data.covariates[:, np.concatenate(order)],
         schema=schema,
     )
+
+
+def _columns(schema: Schema) -> tuple[Any, ...]:
+    return [(block.name, block.kind, block.columns) for block in schema.blocks], schema.instruments
 
 
 def _codes(values: FloatArray, own: Variable, wanted: Variable) -> FloatArray:

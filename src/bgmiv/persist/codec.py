@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgmiv.errors import BGMIVError, ModelFileError
-from bgmiv.persist.folder import DTYPES
+from bgmiv.persist.folder import DTYPES, Arrays
 
 __all__ = ["Codec", "reachable", "unsaved"]
 
-Arrays = dict[str, NDArray[Any]]
+Hints = tuple[Any, ...]
 
 _CLASS, _ARRAY = "is", "array"
 _MAX_INTEGER = 2**64
@@ -42,9 +42,9 @@ _PLAIN: dict[Any, tuple[str, tuple[type, ...]]] = {
 _SPECIAL = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
 
-def unsaved(default: Any = None) -> Any:
-    """A dataclass field that is left out of files; a loaded object has the default."""
-    return field(default=default, metadata={"saved": False})
+def unsaved() -> Any:
+    """A dataclass field that is left out of files; it is None in a loaded object."""
+    return field(default=None, metadata={"saved": False})
 
 
 def reachable(*roots: type) -> tuple[type, ...]:
@@ -57,15 +57,15 @@ def reachable(*roots: type) -> tuple[type, ...]:
         >>> [kind.__name__ for kind in reachable(Scaler)]
         ['Scaler', 'Affine']
     """
-    found: dict[type, None] = {}
+    classes: dict[type, None] = {}
     waiting: list[Any] = list(reversed(roots))
     while waiting:
         hint = waiting.pop()
         waiting += get_args(hint)
-        if isinstance(hint, type) and hint not in found and (is_dataclass(hint) or hasattr(hint, "_fields")):
-            found[hint] = None
+        if isinstance(hint, type) and hint not in classes and (is_dataclass(hint) or hasattr(hint, "_fields")):
+            classes[hint] = None
             waiting += reversed(list(_hints(hint).values()))
-    return tuple(found)
+    return tuple(classes)
 
 
 class Codec:
@@ -108,11 +108,9 @@ class Codec:
         value = value.item() if isinstance(value, np.generic) else value
         if isinstance(value, Enum):
             return value.value
-        if value is None or isinstance(value, bool | str):
-            return value
-        if isinstance(value, Path) or (isinstance(value, int | float) and not isfinite(value)):
+        if isinstance(value, Path) or (isinstance(value, float) and not isfinite(value)):
             return str(value)
-        if isinstance(value, int | float):
+        if value is None or isinstance(value, bool | int | float | str):
             return value
         kind = type(value)
         if kind is self.classes.get(kind.__name__):
@@ -120,7 +118,13 @@ class Codec:
             kept = {name: self._written(getattr(value, name), f"{where}.{name}", arrays) for name in names}
             return {_CLASS: kind.__name__} | kept
         if isinstance(value, (np.ndarray, *_of_networks("jax", "Array"))):
-            return self._written_array(np.asarray(value), where, arrays)
+            array = np.asarray(value)
+            if str(array.dtype) not in DTYPES:
+                raise ModelFileError(f"{where} has the type {array.dtype}, which is not saved.")
+            arrays[where] = np.ascontiguousarray(array)
+            # Sums are rounded in another order if a matrix lies otherwise in memory.
+            by_columns = array.ndim > 1 and array.flags.f_contiguous and not array.flags.c_contiguous
+            return {_ARRAY: where} | ({"order": "F"} if by_columns else {})
         if isinstance(value, tuple | list):
             return [self._written(entry, f"{where}.{i}", arrays) for i, entry in enumerate(value)]
         if isinstance(value, Mapping):
@@ -132,15 +136,6 @@ class Codec:
         raise ModelFileError(
             f"{where} is a {kind.__name__} and cannot be saved; only plain values and bgmiv's own classes can."
         )
-
-    @staticmethod
-    def _written_array(array: NDArray[Any], where: str, arrays: Arrays) -> dict[str, str]:
-        if str(array.dtype) not in DTYPES:
-            raise ModelFileError(f"{where} has the type {array.dtype}, which is not saved.")
-        arrays[where] = np.ascontiguousarray(array)
-        # Sums are rounded in another order if a matrix lies otherwise in memory.
-        by_columns = array.ndim > 1 and array.flags.f_contiguous and not array.flags.c_contiguous
-        return {_ARRAY: where} | ({"order": "F"} if by_columns else {})
 
     def decode(self, raw: Any, arrays: Arrays, kind: Any) -> Any:
         """The value of JSON, of a declared type; every array must be used once.
@@ -162,7 +157,7 @@ class _Reader:
     def __init__(self, codec: Codec, arrays: Arrays) -> None:
         self.codec, self.arrays = codec, arrays
         self.used: set[str] = set()
-        self.readers: dict[Any, Callable[[Any, tuple[Any, ...], str], Any]] = {
+        self.readers: dict[Any, Callable[[Any, Hints, str], Any]] = {
             Union: self.union, UnionType: self.union, tuple: self.sequence, dict: self.pairs, Mapping: self.pairs,
             Literal: self.one_of, Callable: self.function, np.ndarray: self.array,
         }  # fmt: skip
@@ -184,14 +179,11 @@ class _Reader:
         if hint is float and isinstance(raw, str) and raw in _SPECIAL:
             return _SPECIAL[raw]
         wanted, kinds = _PLAIN[hint]
-        fits = type(raw) in kinds
-        if type(raw) is int:
-            fits = fits and abs(raw) < _MAX_INTEGER
-        elif type(raw) is float:
-            fits = fits and isfinite(raw)
-        elif type(raw) is str:
-            fits = fits and not any("\ud800" <= letter <= "\udfff" for letter in raw)
-        if not fits:
+        # JSON from a file has integers without end, infinity for 1e999, and halves of letters.
+        limit = _MAX_INTEGER if type(raw) is int else np.inf
+        too_large = isinstance(raw, int | float) and not abs(raw) < limit
+        broken = type(raw) is str and any("\ud800" <= letter <= "\udfff" for letter in raw)
+        if type(raw) not in kinds or too_large or broken:
             _refuse(where, wanted, raw)
         return hint(raw) if hint in (float, Path) else raw
 
@@ -202,15 +194,14 @@ class _Reader:
                 return value
         return _refuse(where, f"one of {', '.join(map(repr, known))}", raw)
 
-    def function(self, raw: Any, _: tuple[Any, ...], where: str) -> Any:
+    def function(self, raw: Any, _: Hints, where: str) -> Any:
         """A function of the list."""
         return self.codec.functions[self.one_of(raw, tuple(self.codec.functions), where)]
 
-    def union(self, raw: Any, hints: tuple[Any, ...], where: str) -> Any:
+    def union(self, raw: Any, hints: Hints, where: str) -> Any:
         """The first alternative that fits; an object is that of its class."""
         arms = [arm for arm in hints if (arm is NoneType) == (raw is None)]
-        tag = raw.get(_CLASS) if isinstance(raw, dict) else None
-        arms = [arm for arm in arms if tag is not None and getattr(arm, "__name__", "") == tag] or arms
+        arms = [arm for arm in arms if getattr(arm, "__name__", "") == _tag(raw)] or arms
         if len(arms) == 1:
             return self.value(raw, arms[0], where)
         for arm in arms:
@@ -218,7 +209,7 @@ class _Reader:
                 return self.value(raw, arm, where)
         return _refuse(where, " or ".join(getattr(arm, "__name__", str(arm)) for arm in hints), raw)
 
-    def pairs(self, raw: Any, hints: tuple[Any, ...], where: str) -> dict[Any, Any]:
+    def pairs(self, raw: Any, hints: Hints, where: str) -> dict[Any, Any]:
         """A dictionary."""
         if not isinstance(raw, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in raw):
             _refuse(where, "a list of pairs", raw)
@@ -226,7 +217,7 @@ class _Reader:
         entries = {self.value(k, key, f"{where}.key"): self.value(v, value, f"{where}.{str(k)[:40]}") for k, v in raw}
         return entries if len(entries) == len(raw) else _refuse(where, "a list of pairs with different keys", raw)
 
-    def sequence(self, raw: Any, hints: tuple[Any, ...], where: str) -> tuple[Any, ...]:
+    def sequence(self, raw: Any, hints: Hints, where: str) -> tuple[Any, ...]:
         """A tuple of given or of any length."""
         if not isinstance(raw, list):
             _refuse(where, "a list", raw)
@@ -238,24 +229,23 @@ class _Reader:
 
     def object(self, raw: Any, hint: Any, where: str) -> Any:
         """An object of a listed class: the declared one, or one that derives from it or stands for a protocol."""
-        name = raw.get(_CLASS) if isinstance(raw, dict) else None
-        kind = self.codec.classes.get(name) if isinstance(name, str) else None
+        tag = _tag(raw)
+        kind = self.codec.classes.get(tag) if isinstance(tag, str) else None
         is_open = hint is Any or getattr(hint, "_is_protocol", False)
         if kind is None or not (is_open or issubclass(kind, get_origin(hint) or hint)):
             _refuse(where, f"a {getattr(hint, '__name__', hint)}", raw)
         hints = _hints(kind)
-        absent, extra = sorted(set(hints) - set(raw)), sorted(set(raw) - set(hints) - {_CLASS})
-        if absent or extra:
-            parts = [f"lacks {', '.join(absent)}"] if absent else []
-            parts += [f"has the unknown {', '.join(repr(name[:40]) for name in extra[:5])}"] if extra else []
-            raise ModelFileError(f"{where} {' and '.join(parts)}.")
+        if absent := sorted(set(hints) - set(raw)):
+            raise ModelFileError(f"{where} lacks {', '.join(absent)}.")
+        if extra := sorted(set(raw) - set(hints) - {_CLASS}):
+            raise ModelFileError(f"{where} has the unknown {', '.join(repr(name[:40]) for name in extra[:5])}.")
         values = {name: self.value(raw[name], declared, f"{where}.{name}") for name, declared in hints.items()}
         try:
             return _assembled(kind, values)
         except (BGMIVError, TypeError, ValueError, ArithmeticError) as error:
             raise ModelFileError(f"{where} is refused: {error}") from error
 
-    def array(self, raw: Any, _: tuple[Any, ...], where: str) -> NDArray[Any]:
+    def array(self, raw: Any, _: Hints, where: str) -> NDArray[Any]:
         """An array of the table, each for one place."""
         name = raw.get(_ARRAY) if isinstance(raw, dict) else None
         if not isinstance(name, str) or name not in self.arrays or set(raw) - {_ARRAY, "order"}:
@@ -266,13 +256,18 @@ class _Reader:
         array = self.arrays[name]
         return np.asfortranarray(array) if raw.get("order") == "F" else array
 
-    def device_array(self, raw: Any, _: tuple[Any, ...], where: str) -> Any:
+    def device_array(self, raw: Any, _: Hints, where: str) -> Any:
         """An array of JAX."""
         return sys.modules["jax"].device_put(np.ascontiguousarray(self.array(raw, (), where)))
 
 
+def _tag(raw: Any) -> Any:
+    """The class that JSON of an object names."""
+    return raw.get(_CLASS) if isinstance(raw, dict) else None
+
+
 def _refuse(where: str, wanted: str, raw: Any) -> NoReturn:
-    tag = raw.get(_CLASS) if isinstance(raw, dict) else raw
+    tag = _tag(raw) if isinstance(raw, dict) else raw
     shown = repr(tag[:60] if isinstance(tag, str) else tag)[:80]
     raise ModelFileError(f"{where} must be {wanted}, got {shown}.")
 
@@ -289,16 +284,13 @@ def _assembled(kind: Any, values: dict[str, Any]) -> Any:
 
 def _hints(kind: Any) -> dict[str, Any]:
     """The saved fields of a dataclass or named tuple, with their types."""
-    names = (
-        [one.name for one in fields(kind) if one.metadata.get("saved", True)]
-        if is_dataclass(kind)
-        else list(getattr(kind, "_fields", ()))
-    )
-    hints: dict[str, Any] = get_type_hints(kind)
-    return {name: hints[name] for name in names}
+    hints = get_type_hints(kind)
+    if not is_dataclass(kind):
+        return {name: hints[name] for name in kind._fields}
+    return {one.name: hints[one.name] for one in fields(kind) if one.metadata.get("saved", True)}
 
 
 def _of_networks(module: str, name: str) -> tuple[Any, ...]:
     """A class of a library that only networks need: none unless their classes, which import it, are there."""
-    found = sys.modules.get(module)
-    return () if found is None else (getattr(found, name),)
+    library = sys.modules.get(module)
+    return () if library is None else (getattr(library, name),)

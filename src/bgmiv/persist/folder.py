@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from bgmiv._io import exchange
+from bgmiv._io import exchange, write_new
 from bgmiv._version import VERSION
 from bgmiv.data.messages import setting
 from bgmiv.errors import ModelFileError
 
-__all__ = ["DTYPES", "ModelFiles", "check_free", "parse_json", "read_model", "write_model"]
+__all__ = ["DTYPES", "Arrays", "ModelFiles", "check_free", "parse_json", "read_model", "write_model"]
 
 _FORMAT, _VERSION = "bgmiv model", 9
 _JSON, _ARRAYS = "model.json", "arrays.safetensors"
@@ -36,7 +36,7 @@ _ENTRIES = ("format", "version", "written_by", "method", "arrays", "model", "sha
 DTYPES = ("float32", "float64", "int64", "int32", "bool")
 """The types of saved arrays."""
 
-Check = Callable[[Path], None]
+Arrays = dict[str, NDArray[Any]]
 
 
 def parse_json(data: bytes, where: str) -> Any:
@@ -98,7 +98,7 @@ def _read_file(path: Path, max_bytes: float = float("inf")) -> bytes:
 
 
 def write_model(
-    folder: Path, method: str, raw: Any, arrays: Mapping[str, NDArray[Any]], *, overwrite: bool, check: Check
+    folder: Path, method: str, raw: Any, arrays: Arrays, *, overwrite: bool, check: Callable[[Path], None]
 ) -> None:
     """Write a model's JSON and arrays to a folder: all of it, or nothing.
 
@@ -111,7 +111,7 @@ def write_model(
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise ModelFileError(f"{name} holds numbers that are not finite: this fit cannot be saved.")
-    data = bytes(save(dict(arrays)))
+    data = bytes(save(arrays))
     document = {
         "format": _FORMAT,
         "version": _VERSION,
@@ -138,10 +138,7 @@ def write_model(
         try:
             new.mkdir()
             for name, content in {_ARRAYS: data, _JSON: text}.items():
-                with (new / name).open("xb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
+                write_new(new / name, content)
             check(new)
             check_free(target, overwrite=overwrite)
             _take_place(new, target)
@@ -151,8 +148,9 @@ def write_model(
         raise
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        fix = "Nothing was changed; choose another folder or make room."
-        raise ModelFileError(f"{folder} cannot be written: {why}. {fix}") from error
+        raise ModelFileError(
+            f"{folder} cannot be written: {why}. Nothing was changed; choose another folder or make room."
+        ) from error
 
 
 def _is_model(folder: Path) -> bool:
@@ -174,7 +172,7 @@ class ModelFiles(NamedTuple):
 
     method: str
     raw: Any
-    arrays: dict[str, NDArray[Any]]
+    arrays: Arrays
 
 
 def read_model(folder: Path) -> ModelFiles:
@@ -228,7 +226,8 @@ def _check_document(document: Any, path: Path) -> None:
         raise ModelFileError(f"{path} is not that of a saved model: its format is not '{_FORMAT}'.")
     number = document.get("version")
     if number != _VERSION:
-        fix = "Upgrade bgmiv to open it" if isinstance(number, int) and number > _VERSION else "Fit the model again"
+        newer = isinstance(number, int) and number > _VERSION
+        fix = "Upgrade bgmiv to open it" if newer else "Fit the model again"
         raise ModelFileError(f"{path} has version {str(number)[:20]} of the format, not {_VERSION}. {fix}.")
     if set(document) != {*_ENTRIES}:
         raise ModelFileError(f"{path} must hold {', '.join(_ENTRIES)}, nothing else.")

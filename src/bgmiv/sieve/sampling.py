@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bgmiv.covariance import ROBUST, Errors, cluster_sums, errors_of
 from bgmiv.data.ivdata import IVData
-from bgmiv.data.within import absorbed_blocks, level_codes
+from bgmiv.data.within import absorbed_blocks, level_places
 
 __all__ = ["PIECE", "BlocksAt", "Sampling", "Scores"]
 
@@ -56,7 +56,7 @@ class Sampling(NamedTuple):
         """
         units, absorbed = data.groups, absorbed_blocks(data.schema, data.n_rows)
         if units is None and absorbed:
-            units = level_codes(absorbed[:1], data.covariates)[:, 0]
+            units = level_places(absorbed[:1], data.covariates)[:, 0]
         if units is not None:
             fold = (rng.permutation(int(units.max()) + 1) % _FOLDS)[units]
         elif data.n_rows <= _MAX_LEAVE_ONE_OUT:
