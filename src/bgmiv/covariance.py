@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, lapack, qr, solve_triangular
 from scipy.sparse import csr_array
 
+from bgmiv.arrays import Floats, Integers
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import role_label, setting, warn_user
 from bgmiv.errors import DataError, FitWarning, NotIdentifiedError
@@ -39,7 +39,6 @@ __all__ = [
     "mended", "score_covariance", "tell_mended",
 ]  # fmt: skip
 
-Floats = NDArray[np.float64]
 ErrorsName = Literal["classical", "robust", "clustered"]
 
 _FEW_CLUSTERS = 20
@@ -62,7 +61,7 @@ class Clusters(NamedTuple):
         jackknife: whether its part of the covariance is the jackknife's (CR3) rather than CR1.
     """
 
-    codes: NDArray[np.int64]
+    codes: Integers
     n_clusters: int
     sign: float
     jackknife: bool
@@ -151,7 +150,7 @@ def check_clusters(data: IVData) -> None:
             )
 
 
-def cluster_sums(scores: Floats, codes: NDArray[np.int64], count: int) -> Floats:
+def cluster_sums(scores: Floats, codes: Integers, count: int) -> Floats:
     """Sums of rows `(n, p)` over clusters, `(count, p)`."""
     entries = (np.ones(len(scores)), (codes, np.arange(len(scores))))
     return csr_array(entries, shape=(count, len(scores))) @ scores
@@ -401,7 +400,7 @@ def left_out_score(gram: Floats, score: Floats, inverse: Floats) -> Floats:
     factor, pivots, failed = lapack.dgetrf(matrix)
     if not failed and lapack.dgecon(factor, np.abs(matrix).sum(axis=0).max())[0] > _ALONE:
         return lapack.dgetrs(factor, pivots, score)[0]
-    return np.asarray(np.linalg.lstsq(matrix, score, rcond=_ALONE)[0], np.float64)
+    return np.linalg.lstsq(matrix, score, rcond=_ALONE)[0]
 
 
 def covariance_root(covariance: Floats) -> Floats:

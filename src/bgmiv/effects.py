@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import f as f_distribution
 
+from bgmiv.arrays import Booleans, Floats
 from bgmiv.data.files import Tabular
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows, query_at
 from bgmiv.data.schema import BlockKind
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.fitted import MAX_FACTOR_POINTS, FittedMethod, in_parts
-from bgmiv.intervals import SMOOTHING, STRENGTH, Estimate, Floats, Interval, Source, interval_of
-from bgmiv.linear_iv import LinearIV, Pieces, robust_set, scaled, strength_of, union
+from bgmiv.intervals import SMOOTHING, STRENGTH, Estimate, Interval, Pieces, Source, interval_of
+from bgmiv.linear_iv import LinearIV, robust_set, scaled, strength_of, union
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -142,7 +142,7 @@ class Average(NamedTuple):
     """
 
     estimate: Estimate
-    inside: NDArray[np.bool_]
+    inside: Booleans
     shares: Floats
 
     @property
@@ -191,7 +191,7 @@ def _rows_left_out(around: Floats, whole: Query) -> Source:
 
 def contrast(estimate: Estimate) -> Estimate:
     """The second of two treatments against the first: g(t1, v) - g(t0, v)."""
-    return estimate.map(lambda values: np.asarray(values[1] - values[0]))
+    return estimate.map(lambda values: values[1] - values[0])
 
 
 def slope_query(fitted: FittedMethod, treatment: Any, covariates: Any, step: float) -> Query:
@@ -303,7 +303,7 @@ def average_effect_set(fitted: FittedMethod, own: FitRows, estimate: float, size
         level: of the set.
     """
     data, linear = own.data, LinearIV.of(own.data)
-    x, y = (np.asarray(values, np.float64) for values in (data.treatment, data.outcome))
+    x, y = (values.astype(np.float64) for values in (data.treatment, data.outcome))
     line = fitted.at(Query(data.treatment[None], own.rows))[0] - estimate / size * x
     return scaled(linear.anderson_rubin_set(level, outcome=(y - line)[linear.design.rows]), size)
 

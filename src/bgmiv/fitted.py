@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bgmiv.arrays import Booleans, Floats, Integers
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query, Rows
 from bgmiv.data.schema import Schema
-from bgmiv.intervals import Floats, Source
+from bgmiv.intervals import Source
 from bgmiv.linear_iv import Strength
 from bgmiv.progress import HistoryRow, Reporter, silent
 from bgmiv.support import LinearSupport
@@ -143,8 +143,8 @@ class FitEvidence:
 class HeldOutPredictions(NamedTuple):
     """g at rows of a fit: their positions in the data, and values `(n,)` or `(n, K)`."""
 
-    rows: NDArray[np.int64]
-    values: NDArray[np.float64]
+    rows: Integers
+    values: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,7 +228,7 @@ class FittedMethod(_WithEvidence, ABC):
         """How many rows the uncertainty of an average is computed of at most: few where networks are differentiated."""
         return _MAX_NETWORK_ROWS if self.history else _MAX_FACTOR_ROWS
 
-    def in_support(self, query: Query) -> NDArray[np.bool_]:
+    def in_support(self, query: Query) -> Booleans:
         """Where the data show such a treatment at such covariates, `(m, n)`."""
         return self.support.inside(query.treatment, query.rows.covariates)
 

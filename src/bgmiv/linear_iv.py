@@ -27,28 +27,24 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import eigvals, eigvalsh, solve_triangular
 from scipy.optimize import brentq
 from scipy.stats import chi2, ncx2, norm
 from scipy.stats import f as f_distribution
 from scipy.stats import t as student
 
+from bgmiv.arrays import TINY, Floats
 from bgmiv.covariance import LinearFit, coefficient_covariance, fit_linear, score_covariance
 from bgmiv.data.ivdata import IVData
 from bgmiv.design_matrix import DesignMatrix, design_matrix
 from bgmiv.errors import DataError
-from bgmiv.intervals import check_level
+from bgmiv.intervals import Pieces, check_level
 from bgmiv.numerals import percent
 
 __all__ = [
-    "VERY_WEAK", "FirstStage", "LinearEstimate", "LinearIV", "Pieces", "Strength", "critical_effective_f", "robust_set",
+    "VERY_WEAK", "FirstStage", "LinearEstimate", "LinearIV", "Strength", "critical_effective_f", "robust_set",
     "scaled", "strength_of", "tf_critical_value", "union",
 ]  # fmt: skip
-
-Floats = NDArray[np.float64]
-Pieces = tuple[tuple[float, float], ...]
-"""A set of effects: disjoint intervals in increasing order, whose ends may be infinite; it may be empty."""
 
 EVERY_EFFECT: Pieces = ((-np.inf, np.inf),)
 """The set of all effects."""
@@ -166,9 +162,9 @@ class LinearEstimate:
     upper: float
     ols: float
     ols_std_error: float
-    robust_set: tuple[tuple[float, float], ...]
+    robust_set: Pieces
     level: float
-    likelihood_ratio_set: tuple[tuple[float, float], ...] = ()
+    likelihood_ratio_set: Pieces = ()
     tf: tuple[float, float] | None = None
 
     def __str__(self) -> str:
@@ -525,7 +521,7 @@ def _sign_changes(a0: Floats, a1: Floats, a2: Floats) -> Floats:
 
 def _wald(coefficients: Floats, covariance: Floats) -> float:
     """b' V^-1 b; infinite if there is no noise."""
-    if not np.diag(covariance).min() > np.finfo(float).tiny:
+    if not np.diag(covariance).min() > TINY:
         return float("inf") if np.abs(coefficients).max() > 0 else 0.0
     return float(coefficients @ np.linalg.lstsq(covariance, coefficients, rcond=1e-14)[0])
 
@@ -533,7 +529,7 @@ def _wald(coefficients: Floats, covariance: Floats) -> float:
 def _efficient_j(zx: Floats, zy: Floats, covariance: Floats) -> float:
     """The smallest value over coefficients of the moments' distance from zero in terms of their covariance."""
     values, vectors = np.linalg.eigh(covariance)
-    known = values > 1e-12 * max(values[-1], np.finfo(float).tiny)
+    known = values > 1e-12 * max(values[-1], TINY)
     half = (vectors[:, known] / np.sqrt(values[known])).T
     left = half @ zy - half @ zx @ np.linalg.lstsq(half @ zx, half @ zy, rcond=None)[0]
     return float(left @ left)

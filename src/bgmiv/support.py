@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 
+from bgmiv.arrays import TINY, Booleans, Floats
 from bgmiv.data.ivdata import IVData
 
 __all__ = ["OUTSIDE", "LinearSupport", "Novelty", "fit_novelty"]
 
-Floats = NDArray[np.float64]
 
 OUTSIDE = 0.01
 """The share of the fitted rows that each of the two densities calls outside."""
@@ -52,7 +52,7 @@ class Novelty:
         z = self.standardised(columns)
         return np.sum((z @ self.precision) * z, axis=1)
 
-    def usual(self, columns: ArrayLike) -> NDArray[np.bool_]:
+    def usual(self, columns: ArrayLike) -> Booleans:
         """Which rows are within the limit."""
         return self.distances(columns) <= self.limit
 
@@ -68,7 +68,7 @@ def fit_novelty(columns: ArrayLike) -> Novelty:
     known = Novelty(values.mean(axis=0), np.where(spread > 0, spread, 1.0), np.eye(width), np.inf)
     z = known.standardised(values)
     covariance = (1.0 - _SHRINKAGE) * (z.T @ z) / len(z) + _SHRINKAGE * np.eye(width)
-    known = replace(known, precision=np.asarray(np.linalg.inv(covariance), np.float64))
+    known = replace(known, precision=np.linalg.inv(covariance))
     return replace(known, limit=float(np.quantile(known.distances(values), 1.0 - OUTSIDE)))
 
 
@@ -110,13 +110,13 @@ class LinearSupport:
         target = np.concatenate([x, np.zeros(columns.shape[1])])
         coefficients = np.linalg.lstsq(np.vstack([columns, ridge]), target, rcond=None)[0]
         residuals = np.sort(x - columns @ coefficients)
-        width = max(1.06 * float(residuals.std()) * len(rows) ** -0.2, np.finfo(float).tiny)
+        width = max(1.06 * float(residuals.std()) * len(rows) ** -0.2, TINY)
         discrete = data.schema.treatment.discrete
         levels = np.bincount(x.astype(np.int64), minlength=2) / len(x) if discrete else np.zeros(0)
         support = cls(loadings, novelty, coefficients, residuals, width, 0.0, levels)
         return replace(support, min_density=float(np.quantile(support._density(residuals), OUTSIDE)))
 
-    def inside(self, x: ArrayLike, v: ArrayLike) -> NDArray[np.bool_]:
+    def inside(self, x: ArrayLike, v: ArrayLike) -> Booleans:
         """Which points lie inside: `(n,)`, or `(m, n)` for m treatments per row."""
         treatment, columns = np.asarray(x, np.float64), self._columns(np.asarray(v))
         usual = self.novelty.usual(columns)

@@ -91,6 +91,11 @@ class Variable:
             return values[:, None]
         return np.asarray(values[:, None] == np.arange(self.width), dtype=values.dtype)
 
+    def regressors(self, values: FloatArray) -> FloatArray:
+        """The same without the first level, the reference of a regression with a constant."""
+        columns = self.columns(values)
+        return columns if self.width == 1 else columns[:, 1:]
+
 
 def read_role(column: Column, declared: str) -> tuple[FloatArray, Variable]:
     """The values `(n,)` of the outcome or the treatment, and what they are.

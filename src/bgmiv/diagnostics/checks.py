@@ -8,8 +8,8 @@ from textwrap import fill
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bgmiv.arrays import TINY, Floats
 from bgmiv.data.files import Tabular
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
@@ -98,7 +98,7 @@ class Change(NamedTuple):
         """By how much the treatment changes."""
         return self.t1 - self.t0
 
-    def effect(self, fitted: FittedMethod, rows: Rows) -> NDArray[np.float64]:
+    def effect(self, fitted: FittedMethod, rows: Rows) -> Floats:
         """Its average effect over rows: one number, or one for each level of the outcome."""
         query = Query(np.array([[self.t0], [self.t1]]), rows)
         return np.atleast_1d(contrast(average(fitted, query).estimate).values)
@@ -117,7 +117,7 @@ def changes_of(data: IVData) -> tuple[Change, ...]:
     variable = data.schema.treatment
     if variable.kind is BlockKind.continuous:
         for share in (0.25, 0.1, 0.0):
-            ends = np.quantile(np.asarray(data.treatment, np.float64), [share, 1.0 - share]).tolist()
+            ends = np.quantile(data.treatment.astype(np.float64), [share, 1.0 - share]).tolist()
             rounded = [float(f"{end:.3g}") for end in ends]
             t0, t1 = rounded if rounded[0] < rounded[1] else ends
             if t0 < t1:
@@ -268,7 +268,7 @@ def _comparison(fitted: FittedMethod, rows: Rows, estimate: LinearEstimate, chan
     """The fit against linear two-stage least squares over the same change of treatment."""
     own = float(change.effect(fitted, rows)[0])
     linear, lower, upper = (end * change.size for end in (estimate.coefficient, estimate.lower, estimate.upper))
-    same = abs(own - linear) <= 1e-6 * max(abs(linear), np.finfo(float).tiny)
+    same = abs(own - linear) <= 1e-6 * max(abs(linear), TINY)
     severity: Severity = "note"
     if not same and lower <= own <= upper:
         severity = "good"

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import f as f_distribution
 
+from bgmiv.arrays import Floats, Integers
 from bgmiv.covariance import score_covariance
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.within import Within
@@ -30,7 +31,6 @@ from bgmiv.sieve.first_stage import FirstStage
 
 __all__ = ["ErrorOfCurve", "errors_given_control"]
 
-Floats = NDArray[np.float64]
 
 SIZE = 0.01
 """Of the test that a curve has no error."""
@@ -91,13 +91,13 @@ class _Control(NamedTuple):
             return generalised_residual(*both)
         return standardised(residuals, linear - residuals, self.columns.linear)
 
-    def skewed(self, rows: NDArray[np.intp]) -> bool:
+    def skewed(self, rows: Integers) -> bool:
         """Whether a residual has a long tail on one side."""
         low, middle, high = np.quantile(self.values(np.zeros(1))[rows], [0.1, 0.5, 0.9], axis=0)
         most = _MAX_SKEWNESS + _BY_CHANCE / np.sqrt(len(rows))
         return bool(np.any(np.abs(low + high - 2.0 * middle) > most * (high - low)))
 
-    def terms(self, rows: NDArray[np.intp]) -> tuple[Floats, Floats]:
+    def terms(self, rows: Integers) -> tuple[Floats, Floats]:
         """Functions of the control variables of rows, `(n, c)`, and their slopes by each prediction, `(k, n, c)`."""
         k = self.first.residuals.shape[1]
         changes = np.vstack([np.zeros(k), _STEP * np.eye(k)])
@@ -110,7 +110,7 @@ class _Control(NamedTuple):
         terms, *moved = np.split(found, k + 1)
         return terms, (np.stack(moved) - terms) / _STEP
 
-    def sought(self, rows: NDArray[np.intp], n_controls: int) -> Floats | None:
+    def sought(self, rows: Integers, n_controls: int) -> Floats | None:
         """Functions of treatment and covariates in which errors are looked for; None with too few rows for them."""
         n = len(rows)
         found = np.hstack(self.columns.blocks(_ALWAYS, self.functions)(rows))
@@ -122,7 +122,7 @@ class _Control(NamedTuple):
 
 
 def errors_given_control(
-    data: IVData, rows: NDArray[np.int64], errors: Sequence[NDArray[np.floating]]
+    data: IVData, rows: Integers, errors: Sequence[NDArray[np.floating]]
 ) -> list[ErrorOfCurve] | None:
     r"""What the regression of held-out errors on treatment and covariates, given control variables, says of curves.
 
@@ -193,7 +193,7 @@ def errors_given_control(
     some, share = functions[usual, :k], weights[usual] / weights[usual].sum()
     size = some.T @ (share[:, None] * some)
     regression = _Regression(functions, weights, size, slopes / scale[k:], control, own)
-    return [regression.error(within.residual(np.asarray(one, np.float64))) for one in errors]
+    return [regression.error(within.residual(one.astype(np.float64))) for one in errors]
 
 
 class _Regression(NamedTuple):
@@ -213,7 +213,7 @@ class _Regression(NamedTuple):
     size: Floats
     slopes: Floats
     control: _Control
-    own: NDArray[np.intp]
+    own: Integers
 
     def error(self, outcome: Floats) -> ErrorOfCurve:
         """The size of what the regression says of an outcome."""

@@ -14,10 +14,10 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import norm
 from scipy.stats import t as student
 
+from bgmiv.arrays import Floats
 from bgmiv.data.files import Tabular
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["LinearEffect", "Sensitivity", "sensitivity"]
 
-Floats = NDArray[np.float64]
 
 _MAX_FREE = 12
 _TITLE = "Sensitivity to direct effects of the instruments"

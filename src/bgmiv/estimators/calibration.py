@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from bgmiv.analysis.analysis import AnalysisRequest
 from bgmiv.analysis.build import FitOnRows, grid_of
+from bgmiv.arrays import TINY, Floats, Integers
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.query import Query, Rows
 from bgmiv.data.schema import BlockKind
@@ -31,7 +32,7 @@ from bgmiv.effects import Average, FitRows, average, effect_of, estimate_at, req
 from bgmiv.errors import BGMIVError, ConfigError, DataError
 from bgmiv.executors import Executor
 from bgmiv.fitted import FittedMethod, MethodConfig
-from bgmiv.intervals import ANDERSON_RUBIN, Estimate, Floats, Interval, interval_of
+from bgmiv.intervals import ANDERSON_RUBIN, Estimate, Interval, interval_of
 from bgmiv.numerals import percent
 from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.sieve.fit import SieveConfig, fit_sieve
@@ -178,7 +179,7 @@ def calibrate(own: FitOnRows, t0: Any, t1: Any, *, repeats: int, level: float, e
     doses = np.concatenate([[grid.t0, grid.t1], _curve_doses(data)])
     averages, points = _answers(fitted, data, doses, data.treatment)
     values = averages.estimate.values
-    truth = {EFFECT: np.asarray(values[1] - values[0]), POINTS: points.values, CURVE: values[2:]}
+    truth = {EFFECT: values[1] - values[0], POINTS: points.values, CURVE: values[2:]}
     draw = _generator(fitted, data)
 
     def items() -> Iterator[_Repeat]:
@@ -223,8 +224,8 @@ def _run(
 
 def _ratios(interval: Interval, truth: Floats) -> Floats:
     lower, upper = (np.ravel(end) for end in interval)
-    half = np.maximum((upper - lower) / 2.0, np.finfo(float).tiny)
-    return np.asarray(np.abs((lower + upper) / 2.0 - np.ravel(truth)) / half, np.float64)
+    half = np.maximum((upper - lower) / 2.0, TINY)
+    return np.abs((lower + upper) / 2.0 - np.ravel(truth)) / half
 
 
 def _ratio(interval: Interval, truth: float) -> float:
@@ -237,7 +238,7 @@ def _ratio(interval: Interval, truth: float) -> float:
 def _curve_doses(data: IVData) -> Floats:
     """The treatments of the curve."""
     if data.schema.treatment.kind is BlockKind.continuous:
-        ends = np.quantile(np.asarray(data.treatment, np.float64), [0.05, 0.95])
+        ends = np.quantile(data.treatment.astype(np.float64), [0.05, 0.95])
         return np.linspace(ends[0], ends[1], _DOSES)
     return np.arange(float(max(2, data.schema.treatment.width)))
 
@@ -253,8 +254,8 @@ def _generator(fitted: FittedMethod, data: IVData) -> Callable[[np.random.Genera
     """Draws data sets."""
     first = fit_sieve(SieveConfig(), BlockReduction().fit(data).apply(data))
     n, rows = data.n_rows, Rows(data.covariates, data.weights)
-    units = np.arange(n) if data.groups is None else np.asarray(data.groups)
-    observed = np.asarray(data.treatment, np.float64)
+    units = np.arange(n) if data.groups is None else data.groups
+    observed = data.treatment.astype(np.float64)
     discrete = data.schema.treatment.discrete
     levels = max(2, data.schema.treatment.width) if discrete else 0
     # The first stage is that of standardised columns.
@@ -270,7 +271,7 @@ def _generator(fitted: FittedMethod, data: IVData) -> Callable[[np.random.Genera
     def structural(x: Floats) -> Floats:
         return fitted.at(Query(x[None], rows))[0]
 
-    errors = np.asarray(data.outcome, np.float64) - structural(observed)
+    errors = data.outcome.astype(np.float64) - structural(observed)
 
     def draw(rng: np.random.Generator) -> IVData:
         signs = rng.choice([-1.0, 1.0], int(units.max()) + 1)[units]
@@ -282,7 +283,7 @@ def _generator(fitted: FittedMethod, data: IVData) -> Callable[[np.random.Genera
         if data.schema.outcome.discrete:
             before, after = (np.clip(structural(each), 0.0, 1.0) for each in (observed, x))
             edges = np.column_stack([before, np.ones(n)])
-            code = (np.asarray(data.outcome) < 0.5).astype(np.intp)
+            code = (data.outcome < 0.5).astype(np.intp)
             y = (_ranks(edges, code, rng, signs) <= after).astype(np.float64)
         else:
             y = structural(x) + signs * errors
@@ -291,7 +292,7 @@ def _generator(fitted: FittedMethod, data: IVData) -> Callable[[np.random.Genera
     return draw
 
 
-def _ranks(ends: Floats, codes: NDArray[np.intp], rng: np.random.Generator, signs: Floats) -> Floats:
+def _ranks(ends: Floats, codes: Integers, rng: np.random.Generator, signs: Floats) -> Floats:
     """U uniform within what the cumulative probabilities `(n, K)` give to each row's code; 1 - U for a sign of -1."""
     rows = np.arange(len(codes))
     low = np.where(codes > 0, ends[rows, codes - 1], 0.0)

@@ -502,7 +502,7 @@ class QuestionsMixin:
             raise DataError(f"rows={rows!r} needs the rows of the fit. Give them with attach_data(table).")
         query = self._query_pair(t0, t1, None, weights)
         wanted = query.treatment[1 if rows == "treated" else 0, 0]
-        chosen = np.flatnonzero(np.asarray(self.data_.treatment) == wanted)
+        chosen = np.flatnonzero(self.data_.treatment == wanted)
         if not len(chosen):
             raise DataError(f"no row of the fit has the treatment {(t1 if rows == 'treated' else t0)!r}.")
         # Without covariates one row stands for all.

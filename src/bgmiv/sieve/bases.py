@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.interpolate import BSpline, CubicSpline
 
+from bgmiv.arrays import Floats, Integers
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
 from bgmiv.data.schema import Schema
@@ -21,7 +21,6 @@ __all__ = [
     "column_products", "term_columns", "term_sums",
 ]  # fmt: skip
 
-Floats = NDArray[np.float64]
 
 _DEGREE = 3
 # Rows by which a basis is set up; evenly spread ones stand for more.
@@ -106,14 +105,14 @@ class Spline(NamedTuple):
         # Either sign is an eigenvector: that which rises at the right end.
         signs = np.sign(rest[np.argmax(points)] @ rotation)
         rotation = rotation * np.where(signs == 0.0, 1.0, signs)
-        return cls(knots, np.asarray(line, np.float64), np.asarray(rotation, np.float64))
+        return cls(knots, line, rotation)
 
     def __call__(self, values: Floats) -> Floats:
         """The functions at `(n,)` values, `(n, m)`."""
-        inside = np.clip(np.asarray(values, np.float64), self.knots[0], self.knots[-1])
+        inside = np.clip(values, self.knots[0], self.knots[-1])
         line = np.column_stack([np.ones(len(inside)), inside]) @ self.line
         columns = BSpline.design_matrix(inside, self.knots, self.degree).toarray()
-        return np.asarray((columns - line) @ self.rotation, np.float64)
+        return (columns - line) @ self.rotation
 
     @property
     def degree(self) -> int:
@@ -127,7 +126,7 @@ def _levels_roughness(points: Floats) -> Floats:
     middle, steps = (second[1:] + second[:-1]) / 2.0, np.diff(points)[:, None]
     # Simpson's rule, which is exact: second derivatives are straight lines between the points.
     ends = second[1:].T @ (steps * second[1:]) + second[:-1].T @ (steps * second[:-1])
-    return np.asarray((ends + 4.0 * middle.T @ (steps * middle)) / 6.0, np.float64)
+    return (ends + 4.0 * middle.T @ (steps * middle)) / 6.0
 
 
 NONLINEAR = ("splines", "products", "fourier features")
@@ -154,12 +153,12 @@ class ColumnBasis(NamedTuple):
             where that is nothing.
     """
 
-    used: NDArray[np.int64]
+    used: Integers
     shift: Floats
     scale: Floats
-    moderators: NDArray[np.int64]
+    moderators: Integers
     splines: tuple[tuple[int, Spline], ...]
-    pairs: NDArray[np.int64]
+    pairs: Integers
     directions: Floats
     phases: Floats
     expected: Floats
@@ -210,7 +209,7 @@ class ColumnBasis(NamedTuple):
 
     def linear(self, columns: Floats) -> Floats:
         """The columns of rows `(n, p)`, standardised and without redundant ones."""
-        return (np.asarray(columns, np.float64)[:, self.used] - self.shift) / self.scale
+        return (columns[:, self.used] - self.shift) / self.scale
 
     def __call__(self, columns: Floats) -> dict[str, Floats]:
         """The functions at rows `(n, p)` by kind; spline interactions are with the linear terms of other columns."""
@@ -243,7 +242,7 @@ def _standard(columns: Floats) -> tuple[Floats, Floats]:
     return columns.mean(axis=0), np.where(spread > 0.0, spread, 1.0)
 
 
-def _independent(z: Floats) -> NDArray[np.int64]:
+def _independent(z: Floats) -> Integers:
     """Positions of standardised columns that are no linear combinations of those before them.
 
     With as many columns as rows the last ones always are, and all are kept: a penalty then decides.
@@ -424,7 +423,6 @@ class SieveFunction:
         roots: by source of uncertainty, roots R of the parts R Rᵀ of the covariance of d and the coefficients
             (`bgmiv.sieve.second_stage.SecondStage`).
         penalties: the ridge of each penalised term that was kept.
-        gains: what each penalised term, kept or not, gains: twice a log likelihood ratio.
         probabilities: of the terms that are averaged over, that there is such a function.
         effects: what is kept of absorbed indicators, with columns for f and for the terms; None if there are none.
         dof: degrees of freedom of the root "sampling".
@@ -438,7 +436,6 @@ class SieveFunction:
     weight: float
     roots: dict[str, Floats]
     penalties: dict[str, float]
-    gains: dict[str, float]
     probabilities: dict[str, float]
     effects: LevelEffects | None = None
     dof: float = np.inf
@@ -495,7 +492,7 @@ class SieveFunction:
         effects, of_covariates = self.effects, self.covariates(v)
         roots = np.hstack(list(self.roots.values()))
 
-        def moved(x: FloatArray, rows: NDArray[np.intp]) -> np.ndarray:
+        def moved(x: FloatArray, rows: Integers) -> np.ndarray:
             known = {kind: part[rows] for kind, part in of_covariates.items()}
             own = np.hstack(term_columns(self.terms, self.treatment(x), known, self.treatment.sizes))
             if effects is not None:

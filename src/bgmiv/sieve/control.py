@@ -13,16 +13,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from bgmiv.arrays import Floats, Integers
 from bgmiv.sieve.bases import Spline, column_products
 from bgmiv.sieve.penalties import BlockEvidence, Evidence, Moments, Posterior, Prior, penalised_solve, priors_of
 from bgmiv.sieve.sampling import BlocksAt, Sampling
 
 __all__ = ["ControlTerms", "Observed", "Sizes", "generalised_residual", "standardised"]
 
-Floats = NDArray[np.float64]
 
 _MIN_ROWS_A_COLUMN = 4
 _SPLINES = 4
@@ -102,7 +101,7 @@ class Sizes(NamedTuple):
         """Log likelihoods of prior variances `(m,)` of a block, less that of none."""
         return BlockEvidence.of(self.moments, block).gains(variances) / 2.0
 
-    def joint(self, own: NDArray[np.intp], deviation: float) -> Callable[[Floats], Posterior]:
+    def joint(self, own: Integers, deviation: float) -> Callable[[Floats], Posterior]:
         """Gives the posterior of some columns of terms for prior variances `(m, k)`, averaged over confounding.
 
         Args:
@@ -133,11 +132,11 @@ def standardised(residuals: Floats, predicted: Floats, covariates: Floats) -> Fl
     known = np.column_stack([np.ones(len(predicted)), predicted, predicted**2, covariates])
     sizes = np.abs(residuals)
     expected = known @ np.linalg.lstsq(known, sizes, rcond=None)[0]
-    return np.asarray(residuals / np.maximum(expected / sizes.mean(axis=0), _MIN_SIZE), np.float64)
+    return residuals / np.maximum(expected / sizes.mean(axis=0), _MIN_SIZE)
 
 
 def generalised_residual(treatment: Floats, probability: Floats) -> Floats:
     r"""$E[u | x, w, v]$ for $x = 1\{q + u > 0\}$, $u$ standard normal, where $\Phi(q)$ is the probability of 1."""
     p = np.clip(probability, _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY)
     density = np.exp(-0.5 * ndtri(p) ** 2) / np.sqrt(2.0 * np.pi)
-    return np.asarray((treatment - p) * density / (p * (1.0 - p)), np.float64)
+    return (treatment - p) * density / (p * (1.0 - p))

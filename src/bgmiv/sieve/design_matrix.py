@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bgmiv.arrays import Booleans, Floats, Integers
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.within import Within, ordinary_covariates
 from bgmiv.sieve.bases import TERMS, UNPENALISED, ColumnBasis, TreatmentBasis, column_products, term_columns
@@ -16,7 +16,6 @@ from bgmiv.sieve.sampling import BlocksAt, Sampling
 
 __all__ = ["MIN_ROWS_A_COLUMN", "Columns", "instrument_blocks"]
 
-Floats = NDArray[np.float64]
 
 # A term with more columns is not offered.
 _MAX_COLUMNS = 200
@@ -40,7 +39,7 @@ class Columns(NamedTuple):
 
     data: IVData
     sampling: Sampling
-    order: NDArray[np.intp]
+    order: Integers
     y: Floats
     x: Floats
     v: Floats
@@ -84,7 +83,7 @@ class Columns(NamedTuple):
     @property
     def outcome(self) -> Floats:
         """The outcome, standardised."""
-        return np.asarray((self.y - self.centre) / self.scale, np.float64)
+        return (self.y - self.centre) / self.scale
 
     def blocks(self, terms: Sequence[str], functions: Floats) -> BlocksAt:
         """The columns of terms, by rows, of functions of the treatment `(n, k)`."""
@@ -114,7 +113,7 @@ class Columns(NamedTuple):
         return self.covariates.linear(self.v)
 
     @property
-    def varying(self) -> NDArray[np.bool_]:
+    def varying(self) -> Booleans:
         """Which of these absorbed indicators do not determine, `(p,)`."""
         return np.any(self.within.residual(self.linear) != 0.0, axis=0)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import InitVar, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bgmiv.arrays import TINY, Floats
 from bgmiv.covariance import errors_of
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import warn_user
@@ -28,7 +29,6 @@ __all__ = [
     "warn_of_shrunk",
 ]  # fmt: skip
 
-Floats = NDArray[np.float64]
 
 _SPLINES = 6
 _MIN_ROWS = 30
@@ -48,7 +48,6 @@ _S_SHAPED = 0.9
 _SLOPES = 0.5
 # That confounding is not linear in the control variables.
 _NOT_LINEAR = 0.5
-_TINY = float(np.finfo(float).tiny)
 
 
 @dataclass(frozen=True)
@@ -58,17 +57,13 @@ class SieveConfig:
     Args:
         min_gain: what a term must gain to enter, as twice a log likelihood ratio; infinite for the linear fit.
         fourier_features: number of random Fourier features of the covariates.
-        waves: the former name of `fourier_features`; refused.
     """
 
     min_gain: float = 4.0
     fourier_features: int = 60
-    waves: InitVar[int | None] = None
 
-    def __post_init__(self, waves: int | None) -> None:
+    def __post_init__(self) -> None:
         """Refuse settings without a meaning."""
-        if waves is not None:
-            raise ConfigError(f"waves is now fourier_features: pass fourier_features={waves}.")
         if not self.min_gain >= 0.0:
             raise ConfigError(f"min_gain must be 0 or more, got {self.min_gain}.")
         if self.fourier_features < 1:
@@ -114,7 +109,7 @@ class SieveFit(NamedTuple):
         root = np.ones((data.n_rows, 1)) if data.weights is None else np.sqrt(data.weights, dtype=np.float64)[:, None]
         controls, errors = np.column_stack([np.ones(data.n_rows), self.residuals]), data.outcome - self.left_out
         fitted = controls @ np.linalg.lstsq(controls * root, errors * root[:, 0], rcond=None)[0]
-        return np.asarray(errors - fitted, np.float64)
+        return errors - fitted
 
 
 def min_rows(n_instruments: int) -> int:
@@ -227,10 +222,10 @@ def _first_stage_f(columns: Columns, predicted: Floats, functions: Floats) -> fl
     statistics = []
     for z, x in zip(*np.split(both.T, 2), strict=True):
         # A prediction that goes the wrong way in rows that it has not seen is none.
-        slope = max(float(z @ x) / max(float(z @ z), _TINY), 0.0)
+        slope = max(float(z @ x) / max(float(z @ z), TINY), 0.0)
         scores = z * (x - z * slope)
         sums = scores if columns.data.groups is None else np.bincount(columns.data.groups, scores)
-        statistics.append((slope * float(z @ z)) ** 2 / max(float(sums @ sums), _TINY))
+        statistics.append((slope * float(z @ z)) ** 2 / max(float(sums @ sums), TINY))
     return min(statistics)
 
 
@@ -383,7 +378,6 @@ def sieve_function(
         weight=float(mean[0]),
         roots={name: root[rows] for name, root in roots.items()},
         penalties={name: ridge for name, ridge in ridges.items() if np.isfinite(ridge)},
-        gains=dict(zip(penalised, second.gains.tolist(), strict=True)),
         probabilities={penalised[i]: probability for i, probability in second.probabilities.items()},
         effects=effects,
         dof=errors_of(columns.data).dof(),

@@ -12,19 +12,18 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
+from bgmiv.arrays import TINY, Floats, Integers
 
 __all__ = [
     "Averaged", "BlockEvidence", "Cleared", "Evidence", "Moments", "Penalties", "Posterior", "Prior",
     "average_priors", "choose_penalties", "penalised_solve", "priors_of", "ridges_of",
 ]  # fmt: skip
 
-Floats = NDArray[np.float64]
 Noise = Callable[[Floats], tuple[Floats, float]]
 """For coefficients, the robust covariance of the moments and the variance of an error."""
 
-_TINY = float(np.finfo(float).tiny)
 _NEGLIGIBLE = 1e-9
 # Of columns cleared of others, and of the covariance of their moments: below this share is rounding.
 _REAL = 1e-8
@@ -91,7 +90,7 @@ class Moments(NamedTuple):
     covariance: Floats
     ridges: Floats
 
-    def cleared(self, own: NDArray[np.intp], least: float) -> Cleared:
+    def cleared(self, own: Integers, least: float) -> Cleared:
         """Some columns cleared of all others; directions in which less is left of their Gram matrix are none.
 
         Ridges of these columns do not count.
@@ -149,7 +148,7 @@ class BlockEvidence(NamedTuple):
                 they are those of the Gram matrix.
         """
         squares = np.diag(known.gram) if squares is None else squares
-        left = known.cleared(np.arange(own.start, own.stop), _NEGLIGIBLE * np.max(squares[own], initial=_TINY))
+        left = known.cleared(np.arange(own.start, own.stop), _NEGLIGIBLE * np.max(squares[own], initial=TINY))
         noise = np.diag(left.noise)
         real = noise > 0.0
         return cls(left.values[real], left.moments[real], noise[real])
@@ -158,7 +157,7 @@ class BlockEvidence(NamedTuple):
         """Twice the gains in log likelihood of prior variances `(m,)`."""
         total = self.noise + priors[:, None] * self.values**2
         gains = self.moments**2 * (1.0 / self.noise - 1.0 / total) - np.log(total / self.noise)
-        return np.asarray(np.sum(gains, axis=1), np.float64)
+        return np.sum(gains, axis=1)
 
     def best(self, variance: float, unit: float = np.inf) -> tuple[float, float]:
         """The prior variance of the largest likelihood, 0 where nothing is left of the block, and twice its gain.
@@ -333,11 +332,11 @@ class Evidence(NamedTuple):
     slopes: Floats
 
     @classmethod
-    def of(cls, known: Moments, own: NDArray[np.intp]) -> Evidence:
+    def of(cls, known: Moments, own: Integers) -> Evidence:
         """Of the moments of all columns, for some of these."""
-        values, vectors, moments, noise = known.cleared(own, _REAL * max(np.max(np.diag(known.gram)[own]), _TINY))
+        values, vectors, moments, noise = known.cleared(own, _REAL * max(np.max(np.diag(known.gram)[own]), TINY))
         variances, axes = np.linalg.eigh(noise)
-        real = variances > _REAL * max(np.max(variances, initial=0.0), _TINY)
+        real = variances > _REAL * max(np.max(variances, initial=0.0), TINY)
         whiten = axes[:, real].T / np.sqrt(variances[real])[:, None]
         return cls(whiten @ moments, (whiten * values) @ vectors.T)
 
@@ -352,7 +351,7 @@ class Evidence(NamedTuple):
         logs = -np.sum(np.log(np.diagonal(factor, axis1=1, axis2=2)), axis=1) - 0.5 * np.sum(signal**2, axis=1)
         means = variances * np.einsum("mr,mrk->mk", signal, slopes)
         left = variances - variances**2 * np.sum(slopes**2, axis=1)
-        return Posterior(np.asarray(logs, np.float64), np.asarray(means**2 + np.maximum(left, 0.0), np.float64))
+        return Posterior(logs, means**2 + np.maximum(left, 0.0))
 
 
 class Averaged(NamedTuple):
@@ -405,7 +404,7 @@ def average_priors(
         groups, group_of = np.unique(has_function, axis=0, return_inverse=True)
         weights = (np.ravel(group_of) == np.arange(len(groups))[:, None]) * likely / likely.sum()
         totals = weights.sum(axis=1)
-        sizes = weights @ posterior.squares / np.maximum(totals, _TINY)[:, None]
+        sizes = weights @ posterior.squares / np.maximum(totals, TINY)[:, None]
         variances, allowed = np.vstack([variances, sizes]), np.vstack([variances, _ALLOWANCE * sizes])
         hidden = shares * [all(one.smooth for one in chosen) for chosen in combinations]
         shares = np.concatenate([_MISLEADING * hidden / hidden.sum(), (1.0 - _MISLEADING) * totals])
@@ -419,7 +418,7 @@ def average_priors(
 
 
 def _solve(matrix: Floats, right: Floats) -> Floats:
-    size = np.sqrt(np.maximum(np.diag(matrix), _TINY))
+    size = np.sqrt(np.maximum(np.diag(matrix), TINY))
     matrix, right = matrix / np.outer(size, size), (right.T / size).T
     try:
         factor = cho_factor(matrix)
@@ -428,4 +427,4 @@ def _solve(matrix: Floats, right: Floats) -> Floats:
         regular = False
     # With columns that are combinations of others: the shortest of the coefficients that fit equally well.
     solved = cho_solve(factor, right) if regular else np.linalg.pinv(matrix, rcond=_SINGULAR, hermitian=True) @ right
-    return np.asarray((solved.T / size).T, np.float64)
+    return (solved.T / size).T

@@ -7,15 +7,14 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bgmiv.arrays import Floats, Integers
 from bgmiv.covariance import ROBUST, Errors, cluster_sums, errors_of
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.within import absorbed_blocks, level_codes
 
 __all__ = ["PIECE", "BlocksAt", "Sampling", "Scores"]
 
-Floats = NDArray[np.float64]
 BlocksAt = Callable[[Any], list[Floats]]
 """The regressors at some rows (a slice or positions), in blocks."""
 Scores = tuple[Any, list[tuple[Floats, Floats]]]
@@ -43,12 +42,12 @@ class Sampling(NamedTuple):
     """
 
     weights: Floats | None
-    groups: NDArray[np.int64] | None
+    groups: Integers | None
     folds: Sequence[slice]
     errors: Errors = ROBUST
 
     @classmethod
-    def draw(cls, data: IVData, rng: np.random.Generator) -> tuple[Sampling, IVData, NDArray[np.intp]]:
+    def draw(cls, data: IVData, rng: np.random.Generator) -> tuple[Sampling, IVData, Integers]:
         """Folds of the rows; the rows sorted by their fold, and their order.
 
         Rows of a group are in one fold. Without groups, rows of a level of the largest covariate that is absorbed are:
@@ -97,7 +96,7 @@ class Sampling(NamedTuple):
             grams.append(sum(columns.T @ columns for columns in pieces))
         return np.array(grams, np.float64)
 
-    def some_rows(self) -> NDArray[np.intp]:
+    def some_rows(self) -> Integers:
         """Evenly spread rows, or whole groups, that stand for all in a covariance."""
         if self.n_rows <= _MAX_NOISE_ROWS:
             return np.arange(self.n_rows)
@@ -123,13 +122,13 @@ class Sampling(NamedTuple):
                 noise = noise + left.T @ left
                 count += len(left)
                 continue
-            scores = np.asarray(sum(columns * residuals[:, None] for columns, residuals in parts), np.float64)
+            scores: Any = sum(columns * residuals[:, None] for columns, residuals in parts)
             if not sums:
                 middle = middle + scores.T @ scores
             for i, way in enumerate(self.errors.ways):
                 sums[i] = sums[i] + cluster_sums(scores, way.codes[rows], way.n_clusters)
         if self.errors.classical:
-            return np.asarray(np.einsum("ab,abpq->pq", noise / count, middle), np.float64)
+            return np.einsum("ab,abpq->pq", noise / count, middle)
         for total, way in zip(sums, self.errors.ways, strict=True):
             middle = middle + way.sign * (total.T @ total)
-        return np.asarray(middle, np.float64)
+        return middle

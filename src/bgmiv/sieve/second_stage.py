@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bgmiv.arrays import TINY, Floats, Integers
 from bgmiv.covariance import Errors, left_out_score, mended, tell_mended
 from bgmiv.intervals import BOUND, SMOOTHING, STRENGTH
 from bgmiv.sieve.control import Observed
@@ -28,9 +28,7 @@ from bgmiv.sieve.sampling import PIECE, BlocksAt, Sampling, Scores
 
 __all__ = ["FunctionSizes", "Regression", "SecondStage", "second_stage"]
 
-Floats = NDArray[np.float64]
 
-_TINY = float(np.finfo(float).tiny)
 # A share of an outcome's mean square below this is what rounding leaves of an outcome without noise.
 _ROUNDING = 1e-10
 # Below this a noisy regressor says next to nothing of what it stands for.
@@ -51,7 +49,6 @@ class SecondStage(NamedTuple):
             `BOUND`: the bias of penalties with each block's prior variance times its number of coefficients, so that
             the length of a row is the largest bias of coefficients that are as long as their prior says.
         ridges: by penalised block; infinite for one that was left out.
-        gains: by penalised block, as in :class:`~bgmiv.sieve.penalties.Penalties`.
         priors: by penalised block, the prior variance of its coefficients, also of one that was left out.
         left_out: `(n,)` each row's outcome as predicted by coefficients of the other rows or folds, the residuals' part
             aside.
@@ -61,7 +58,6 @@ class SecondStage(NamedTuple):
     coefficients: Floats
     roots: dict[str, Floats]
     ridges: Floats
-    gains: Floats
     priors: Floats
     left_out: Floats
     probabilities: dict[int, float]
@@ -125,7 +121,7 @@ class _Piece(NamedTuple):
     def errors(self, coefficients: Floats) -> Floats:
         """What these coefficients leave of the outcome."""
         size = len(coefficients)
-        return np.asarray(self.columns[:, size] - self.columns[:, :size] @ coefficients, np.float64)
+        return self.columns[:, size] - self.columns[:, :size] @ coefficients
 
 
 _Pieces = Callable[[], Iterable[_Piece]]
@@ -167,7 +163,7 @@ class _Scores(NamedTuple):
 
     problem: Regression
     coefficients: Floats
-    kept: NDArray[np.intp]
+    kept: Integers
     pieces: _Pieces
     share: float
     width: int
@@ -176,7 +172,7 @@ class _Scores(NamedTuple):
 
     @classmethod
     def of(
-        cls, problem: Regression, coefficients: Floats, kept: NDArray[np.intp], pieces: _Pieces, *, strength: bool
+        cls, problem: Regression, coefficients: Floats, kept: Integers, pieces: _Pieces, *, strength: bool
     ) -> _Scores:
         """From the rows of some pieces."""
         first, n_terms, size = problem.first, len(coefficients) - problem.n_controls, len(kept)
@@ -236,13 +232,13 @@ class _Scores(NamedTuple):
                 factor = count / (count - 1) * (n - 1) / n * correction
                 middle = middle + way.sign * factor * self.covariance(Errors(ways=(way._replace(sign=1.0),)))
         if len(errors.ways) == 1:
-            return np.asarray(middle, np.float64)
+            return middle
         positive, was_mended = mended(middle)
         if was_mended:
             tell_mended()
         return positive
 
-    def _without(self, cluster: NDArray[np.intp], inverse: Floats) -> Floats:
+    def _without(self, cluster: Integers, inverse: Floats) -> Floats:
         """By how much the scores change without some rows.
 
         The first stage's coefficients change, which moves the scores, and then those of the second.
@@ -360,7 +356,6 @@ def second_stage(
             STRENGTH: turn[:, kept] @ root[len(kept) :],
         },
         ridges=penalties.ridges,
-        gains=penalties.gains,
         priors=priors,
         left_out=problem.outcome - errors[:, 0],
         probabilities={i: float(shares @ variances[:, blocks[i]].any(axis=1)) for i in averaged},
@@ -420,7 +415,7 @@ def _choose(
 
     units, averaged = None, {}
     if known is not None:
-        units = unexplained(np.full(len(blocks), np.inf)) / np.maximum(known.variances, _TINY)
+        units = unexplained(np.full(len(blocks), np.inf)) / np.maximum(known.variances, TINY)
         averaged = dict(known.averaged)
     penalties = choose_penalties(gram, moments, blocks, noise, min_gain, others=unpenalised, units=units)
     sizes = None
@@ -461,5 +456,5 @@ def _choose(
 def _root(covariance: Floats) -> Floats:
     """As few columns R as have the covariance R Rᵀ."""
     values, vectors = np.linalg.eigh(covariance)
-    there = values > 1e-12 * max(values[-1], _TINY)
-    return np.asarray(vectors[:, there] * np.sqrt(values[there]), np.float64)
+    there = values > 1e-12 * max(values[-1], TINY)
+    return vectors[:, there] * np.sqrt(values[there])
