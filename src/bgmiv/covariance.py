@@ -400,7 +400,7 @@ def left_out_score(gram: Floats, score: Floats, inverse: Floats) -> Floats:
     factor, pivots, failed = lapack.dgetrf(matrix)
     if not failed and lapack.dgecon(factor, np.abs(matrix).sum(axis=0).max())[0] > _ALONE:
         return lapack.dgetrs(factor, pivots, score)[0]
-    return np.linalg.lstsq(matrix, score, rcond=_ALONE)[0]
+    return np.asarray(np.linalg.lstsq(matrix, score, rcond=_ALONE)[0], np.float64)
 
 
 def covariance_root(covariance: Floats) -> Floats:

@@ -236,7 +236,7 @@ def _factor(columns: Pieces, share: Floats) -> Floats:
     for rows in _pieces(len(share)):
         weighted = columns(rows) * np.sqrt(share[rows])[:, None]
         both = weighted if factor is None else np.vstack([factor, weighted])
-        factor = np.linalg.qr(both, mode="r") if len(both) > both.shape[1] else both
+        factor = np.linalg.qr(both)[1] if len(both) > both.shape[1] else both
     return np.zeros((0, 0)) if factor is None else factor
 
 

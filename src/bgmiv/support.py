@@ -68,7 +68,7 @@ def fit_novelty(columns: ArrayLike) -> Novelty:
     known = Novelty(values.mean(axis=0), np.where(spread > 0, spread, 1.0), np.eye(width), np.inf)
     z = known.standardised(values)
     covariance = (1.0 - _SHRINKAGE) * (z.T @ z) / len(z) + _SHRINKAGE * np.eye(width)
-    known = replace(known, precision=np.linalg.inv(covariance))
+    known = replace(known, precision=np.linalg.inv(covariance).astype(np.float64))
     return replace(known, limit=float(np.quantile(known.distances(values), 1.0 - OUTSIDE)))
 
 

@@ -69,7 +69,7 @@ def test_both_stages_are_the_direct_penalised_solves(weighted: bool) -> None:
     y = terms @ [1.0, 2.0] + u
     weights = rng.uniform(0.5, 2.0, n) if weighted else np.ones(n)
     folds = [slice(0, 100), slice(100, 200), slice(200, 300)]
-    sampling = Sampling(weights if weighted else None, None, folds)
+    sampling = Sampling(weights, None, folds)
     first = first_stage(lambda rows: [linear[rows], rich[rows]], x[:, None], sampling, 4.0)
 
     def left(values: np.ndarray) -> np.ndarray:
@@ -108,7 +108,7 @@ def test_the_bias_of_blocks_kept_and_left_out_has_the_covariance_of_its_prior() 
     # The third block is correlated with the others, so that leaving it out moves their coefficients.
     second = second + linear[:, [1]] + 0.5 * first
     y = first @ np.full(6, 0.3) + second @ [0.1, -0.1, 0.1, -0.1, 0.1, -0.1] + rng.normal(size=n)
-    sampling = Sampling(None, None, [slice(0, 150), slice(150, 300)])
+    sampling = Sampling(np.ones(n), None, [slice(0, 150), slice(150, 300)])
     problem = Regression(
         lambda rows: [linear[rows], first[rows], second[rows]],
         lambda rows, beta: np.zeros((n, 1))[rows],

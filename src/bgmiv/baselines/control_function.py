@@ -37,7 +37,6 @@ ASSUMPTION = (
 """What estimates and intervals of the control function assume."""
 
 _MIN_ROWS = 20
-_FOURIER_FEATURES = 60
 # What a term must gain to enter, as twice a log likelihood ratio.
 _MIN_GAIN = 4.0
 _SPLINES, _SEGMENTS = 30, 30
@@ -132,9 +131,7 @@ class ControlFunctionConfig(MethodConfig):
         reporter.start("control function", 2)
         rng = np.random.default_rng([0, seed])
         reduction = self.reduction.fit(data)
-        columns = Columns.of(
-            reduction.apply(data), rng, fourier_features=_FOURIER_FEATURES, splines=_SPLINES, segments=_SEGMENTS
-        )
+        columns = Columns.of(reduction.apply(data), rng, splines=_SPLINES, segments=_SEGMENTS)
         first, controls = self._first_stage(columns, rng)
         reporter.advance(1, {})
         function = _second_stage(columns, first, controls)
@@ -156,7 +153,7 @@ class ControlFunctionConfig(MethodConfig):
         linear = treatment(columns.x)[:, : treatment.n_linear]
         if not self.use_instrument:
             return FirstStage.exogenous(linear), Controls(linear[:, :0], linear[:, :0])
-        regressors = instrument_blocks(columns, _FOURIER_FEATURES, rng, max_unpenalised=_MAX_FREE)(columns.w)
+        regressors = instrument_blocks(columns, rng, max_unpenalised=_MAX_FREE)(columns.w)
         first = columns.first_stage(regressors, linear, _MIN_GAIN * columns.correction)
         if treatment.levels:
             low, now, high = (
@@ -219,7 +216,8 @@ def _second_stage(columns: Columns, first: FirstStage, controls: Controls) -> Si
             [values[:, :0], *(part[:, 1:] for part in made)]
         )
 
-    centres = [np.average(part, axis=0, weights=sampling.weights) for part in of_controls(controls.values)]
+    shares = sampling.weights / sampling.weights.sum()
+    centres = [shares @ part for part in of_controls(controls.values)]
 
     def control_blocks(rows: Any, values: Floats) -> list[Floats]:
         linear, curved = (part - centre for part, centre in zip(of_controls(values), centres, strict=True))

@@ -156,7 +156,7 @@ class TSLSConfig(MethodConfig):
         reporter.start("2SLS", 1)
         outcome = data.outcome.astype(np.float64)
         covariates = ordinary_covariates(schema, data.covariates, within.names)
-        treatments = schema.treatment.regressors(data.treatment.astype(np.float64))
+        treatments = schema.treatment.regressors(data.treatment)
         instruments = data.instruments.astype(np.float64) if self.use_instrument else None
         columns = _Columns(
             covariates=within.residual(covariates),

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from bgmiv.arrays import Floats
 from bgmiv.data.blocks import (
     BlockKind,
     BlockSpec,
@@ -91,9 +92,9 @@ class Variable:
             return values[:, None]
         return np.asarray(values[:, None] == np.arange(self.width), dtype=values.dtype)
 
-    def regressors(self, values: FloatArray) -> FloatArray:
-        """The same without the first level, the reference of a regression with a constant."""
-        columns = self.columns(values)
+    def regressors(self, values: FloatArray) -> Floats:
+        """The same in double precision, without the first level, the reference of a regression with a constant."""
+        columns = self.columns(values).astype(np.float64)
         return columns if self.width == 1 else columns[:, 1:]
 
 

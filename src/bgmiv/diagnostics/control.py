@@ -25,7 +25,7 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.within import Within
 from bgmiv.diagnostics.moments import row_weights
 from bgmiv.errors import DataError
-from bgmiv.sieve.control import ControlTerms, generalised_residual, standardised
+from bgmiv.sieve.control import control_curves, generalised_residual, standardised
 from bgmiv.sieve.design_matrix import Columns, instrument_blocks
 from bgmiv.sieve.first_stage import FirstStage
 
@@ -35,7 +35,7 @@ __all__ = ["ErrorOfCurve", "errors_given_control"]
 SIZE = 0.01
 """Of the test that a curve has no error."""
 
-_FOURIER_FEATURES, _SPLINES, _SEED, _MIN_GAIN = 60, 6, 20_240, 4.0
+_SPLINES, _SEED, _MIN_GAIN = 6, 20_240, 4.0
 # Functions in which errors of a curve are looked for; further ones as long as rows are many for each of them.
 _ALWAYS = ("constant", "treatment", "covariates", "curve")
 _FURTHER = {"slopes by covariate": 8, "covariate curves": 40, "slopes by covariate curves": 40}
@@ -78,7 +78,7 @@ class _Control(NamedTuple):
     def of(cls, columns: Columns, rng: np.random.Generator) -> _Control:
         """Of all rows."""
         functions, n = columns.treatment(columns.x), columns.treatment.n_linear
-        blocks_at, targets = instrument_blocks(columns, _FOURIER_FEATURES, rng)(columns.w), functions[:, :n]
+        blocks_at, targets = instrument_blocks(columns, rng)(columns.w), functions[:, :n]
         return cls(columns, functions, columns.first_stage(blocks_at, targets, _MIN_GAIN))
 
     def values(self, change: Floats) -> Floats:
@@ -106,8 +106,8 @@ class _Control(NamedTuple):
         # All in one, so that they have the same knots.
         values = np.vstack([self.values(change)[rows] for change in changes])
         curved = self.columns.treatment.spline is not None
-        found = np.hstack(ControlTerms.of(values, np.tile(v, (k + 1, 1)), curved=curved))
-        terms, *moved = np.split(found, k + 1)
+        curves = control_curves(values, np.tile(v, (k + 1, 1)), curved=curved)
+        terms, *moved = np.split(np.hstack([values, *curves]), k + 1)
         return terms, (np.stack(moved) - terms) / _STEP
 
     def sought(self, rows: Integers, n_controls: int) -> Floats | None:
@@ -161,7 +161,7 @@ def errors_given_control(
     others = rng.permutation(np.setdiff1d(np.flatnonzero(there), rows))
     pool = np.concatenate([rows, others[: max(0, _MAX_ROWS - len(rows))]])
     try:
-        columns = Columns.of(data.take(pool), rng, fourier_features=_FOURIER_FEATURES, splines=_SPLINES)
+        columns = Columns.of(data.take(pool), rng, splines=_SPLINES)
     except DataError:
         # Fewer than three clusters.
         return None
@@ -225,7 +225,7 @@ class _Regression(NamedTuple):
         influence = influence[:, :k]
         scores = np.zeros((len(regressors), k))
         scores[self.own] = influence * ((outcome - self.columns @ beta) / (1.0 - leverage))[:, None]
-        left = first.residuals if sampling.weights is None else first.residuals * sampling.weights[:, None]
+        left = first.residuals * sampling.weights[:, None]
         for j, (used, inverse) in enumerate(zip(first.kept, first.inverses, strict=True)):
             z = regressors[:, used]
             by_first = (influence * (self.slopes[j] @ beta[k:])[:, None]).T @ z[self.own] @ inverse

@@ -297,7 +297,7 @@ def _standard(values: NDArray[np.floating], train: Integers, weights: Floats) ->
 
 
 def _coefficients(columns: Floats, target: Floats) -> Floats:
-    return np.linalg.lstsq(columns, target, rcond=1e-8)[0]
+    return np.asarray(np.linalg.lstsq(columns, target, rcond=1e-8)[0], np.float64)
 
 
 def _kernel_ridge(columns: Floats, y: Floats, root: Floats, train: Integers, held_out: Integers) -> Floats:

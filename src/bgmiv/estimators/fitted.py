@@ -75,13 +75,13 @@ class FittedSieve(FittedMethod):
 
     def average_factors(self, query: Query) -> tuple[Source, ...]:
         """The same of averages: where all rows have the same treatments, columns are averaged before their products."""
-        if query.treatment.shape[1] > 1 or self.function.effects is not None:
+        if query.treatment.shape[1] > 1 or self.function.effects.names:
             return super().average_factors(query)
         parts = self.function.covariates(query.rows.encoded_by(self)[0])
         means = {kind: query.rows.shares[None] @ part for kind, part in parts.items()}
         middle = replace(self.function, covariates=cast(Any, lambda _: means))
-        no_rows = np.zeros((1, 0))
-        sources = middle.factors(Query(query.treatment, Rows(no_rows)), (no_rows, no_rows, no_rows, no_rows))
+        nothing = np.zeros((1, 0), np.int64)
+        sources = middle.factors(Query(query.treatment, Rows(np.zeros((1, 0)))), (nothing,) * 4)
         return tuple(source._replace(factors=source.factors[..., 0]) for source in sources)
 
 

@@ -17,10 +17,13 @@ from bgmiv.data.within import LevelEffects, ordinary_covariates
 from bgmiv.intervals import STRENGTH, Source
 
 __all__ = [
-    "LINEAR", "NONLINEAR", "TERMS", "UNPENALISED", "ColumnBasis", "SieveFunction", "Spline", "Term", "TreatmentBasis",
-    "column_products", "term_columns", "term_sums",
+    "FOURIER_FEATURES", "LINEAR", "NONLINEAR", "TERMS", "UNPENALISED", "ColumnBasis", "SieveFunction", "Spline",
+    "Term", "TreatmentBasis", "column_products", "term_columns", "term_sums",
 ]  # fmt: skip
 
+
+FOURIER_FEATURES = 60
+"""How many random Fourier features there are, unless a configuration says otherwise."""
 
 _DEGREE = 3
 # Rows by which a basis is set up; evenly spread ones stand for more.
@@ -165,7 +168,12 @@ class ColumnBasis(NamedTuple):
 
     @classmethod
     def fit(
-        cls, columns: Floats, rng: np.random.Generator, *, fourier_features: int = 60, max_columns: int = 120
+        cls,
+        columns: Floats,
+        rng: np.random.Generator,
+        *,
+        fourier_features: int = FOURIER_FEATURES,
+        max_columns: int = 120,
     ) -> ColumnBasis:
         """The basis of columns `(n, p)`; of splines and of products there are none rather than more than `max_columns`.
 
@@ -424,7 +432,8 @@ class SieveFunction:
             (`bgmiv.sieve.second_stage.SecondStage`).
         penalties: the ridge of each penalised term that was kept.
         probabilities: of the terms that are averaged over, that there is such a function.
-        effects: what is kept of absorbed indicators, with columns for f and for the terms; None if there are none.
+        effects: what is kept of absorbed indicators, with columns for f and for the terms; of no levels if there are
+            none.
         dof: degrees of freedom of the root "sampling".
         first_stage_f: the effective F of the predicted treatment, as the one instrument; None without instruments.
     """
@@ -437,13 +446,13 @@ class SieveFunction:
     roots: dict[str, Floats]
     penalties: dict[str, float]
     probabilities: dict[str, float]
-    effects: LevelEffects | None = None
+    effects: LevelEffects
     dof: float = np.inf
     first_stage_f: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together: of a file that anyone may have written."""
-        if self.effects is not None and self.effects.columns.shape[1] != 1 + len(self.coefficients):
+        if self.effects.columns.shape[1] != 1 + len(self.coefficients):
             raise ValueError("its levels and coefficients have different sizes.")
 
     @property
@@ -471,13 +480,10 @@ class SieveFunction:
             schema: of the reduced covariates.
             covariates: `(n, p)`, wide blocks reduced.
         """
-        effects = self.effects
-        columns = ordinary_covariates(schema, covariates, () if effects is None else effects.names)
+        columns = ordinary_covariates(schema, covariates, self.effects.names)
         base, slopes = term_sums(self.terms, self.coefficients, self.covariates(columns), self.treatment.sizes)
-        if effects is None:
-            return columns, base, slopes, np.zeros((len(columns), 0), np.int64)
-        places = effects.places(schema, covariates)
-        of_levels = effects.own_effects(np.append(self.weight, self.coefficients))
+        places = self.effects.places(schema, covariates)
+        of_levels = self.effects.own_effects(np.append(self.weight, self.coefficients))
         return columns, base + np.sum(of_levels[places], axis=1), slopes, places
 
     def at(self, query: Query, encoded: Encoded, learned: Floats | None = None) -> Floats:
@@ -495,20 +501,16 @@ class SieveFunction:
         def moved(x: FloatArray, rows: Integers) -> np.ndarray:
             known = {kind: part[rows] for kind, part in of_covariates.items()}
             own = np.hstack(term_columns(self.terms, self.treatment(x), known, self.treatment.sizes))
-            if effects is not None:
-                own -= effects.means(places[rows])[:, 1:]
-            return own @ roots[1:]
+            return (own - effects.means(places[rows])[:, 1:]) @ roots[1:]
 
         moves = np.moveaxis(query.collect(moved, _MAX_POINTS), -1, 0)
         if learned is not None:
-            centre = 0.0 if effects is None else effects.means(places)[:, 0]
-            moves = moves + roots[0][:, None, None] * (learned - centre)
+            moves = moves + roots[0][:, None, None] * (learned - effects.means(places)[:, 0])
         widths = [part.shape[1] for part in self.roots.values()]
         parts = dict(zip(self.roots, np.split(moves, np.cumsum(widths)[:-1]), strict=True))
-        if effects is not None:
-            noise = effects.noise(places, len(query.treatment))
-            parts["sampling"] = np.concatenate([parts["sampling"], noise])
-            # The levels' own means do not move with the slope.
-            parts[STRENGTH] = np.concatenate([parts[STRENGTH], np.zeros_like(noise)])
+        noise = effects.noise(places, len(query.treatment))
+        parts["sampling"] = np.concatenate([parts["sampling"], noise])
+        # The levels' own means do not move with the slope.
+        parts[STRENGTH] = np.concatenate([parts[STRENGTH], np.zeros_like(noise)])
         dofs = dict.fromkeys(parts, np.inf) | {"sampling": self.dof}
         return tuple(Source(name, part, dofs[name]) for name, part in parts.items() if len(part))

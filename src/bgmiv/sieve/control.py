@@ -20,7 +20,7 @@ from bgmiv.sieve.bases import Spline, column_products
 from bgmiv.sieve.penalties import BlockEvidence, Evidence, Moments, Posterior, Prior, penalised_solve, priors_of
 from bgmiv.sieve.sampling import BlocksAt, Sampling
 
-__all__ = ["ControlTerms", "Observed", "Sizes", "generalised_residual", "standardised"]
+__all__ = ["Observed", "Sizes", "control_curves", "generalised_residual", "standardised"]
 
 
 _MIN_ROWS_A_COLUMN = 4
@@ -30,24 +30,19 @@ _MIN_PROBABILITY = 1e-3
 _MIN_SIZE = 0.2
 
 
-class ControlTerms(NamedTuple):
-    """Functions of control variables on which the error of an outcome may depend.
+def control_curves(controls: Floats, covariates: Floats, *, curved: bool) -> tuple[Floats, Floats]:
+    """Functions of control variables `(n, k)`, beside themselves, on which the error of an outcome may depend.
 
-    Attributes:
-        linear: the control variables, `(n, k)`.
-        splines: of each, `(n, c)`; none for a treatment with levels.
-        products: of each with each covariate, `(n, p)`.
+    Args:
+        controls: the control variables.
+        covariates: those by which they are multiplied.
+        curved: False without splines, for a treatment with levels.
+
+    Returns:
+        Splines of each, and products of each with each covariate.
     """
-
-    linear: Floats
-    splines: Floats
-    products: Floats
-
-    @classmethod
-    def of(cls, linear: Floats, covariates: Floats, *, curved: bool) -> ControlTerms:
-        """Those of control variables `(n, k)`, with products with some covariates."""
-        splines = [Spline.fit(values, _SPLINES)(values) for values in linear.T] if curved else []
-        return cls(linear, np.hstack([linear[:, :0], *splines]), column_products(linear, covariates))
+    splines = [Spline.fit(values, _SPLINES)(values) for values in controls.T] if curved else []
+    return np.hstack([controls[:, :0], *splines]), column_products(controls, covariates)
 
 
 class Observed(NamedTuple):

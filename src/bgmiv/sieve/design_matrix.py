@@ -10,7 +10,15 @@ import numpy as np
 from bgmiv.arrays import Booleans, Floats, Integers
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.within import Within, ordinary_covariates
-from bgmiv.sieve.bases import TERMS, UNPENALISED, ColumnBasis, TreatmentBasis, column_products, term_columns
+from bgmiv.sieve.bases import (
+    FOURIER_FEATURES,
+    TERMS,
+    UNPENALISED,
+    ColumnBasis,
+    TreatmentBasis,
+    column_products,
+    term_columns,
+)
 from bgmiv.sieve.first_stage import FirstStage, first_stage
 from bgmiv.sieve.sampling import BlocksAt, Sampling
 
@@ -50,7 +58,13 @@ class Columns(NamedTuple):
 
     @classmethod
     def of(
-        cls, data: IVData, rng: np.random.Generator, *, fourier_features: int, splines: int, segments: int = 9
+        cls,
+        data: IVData,
+        rng: np.random.Generator,
+        *,
+        splines: int,
+        segments: int = 9,
+        fourier_features: int = FOURIER_FEATURES,
     ) -> Columns:
         """The columns of rows, wide blocks reduced, in double precision, and their bases.
 
@@ -142,7 +156,11 @@ class Columns(NamedTuple):
 
 
 def instrument_blocks(
-    columns: Columns, fourier_features: int, rng: np.random.Generator, *, max_unpenalised: float = np.inf
+    columns: Columns,
+    rng: np.random.Generator,
+    *,
+    fourier_features: int = FOURIER_FEATURES,
+    max_unpenalised: float = np.inf,
 ) -> Callable[[Floats], BlocksAt]:
     """The first stage's regressors, for the instruments of each row `(n, k)`; the first block is not penalised.
 

@@ -16,8 +16,8 @@ from bgmiv.data.messages import warn_user
 from bgmiv.data.within import LevelEffects
 from bgmiv.errors import ConfigError, FitWarning, NotIdentifiedError
 from bgmiv.intervals import STRENGTH
-from bgmiv.sieve.bases import LINEAR, NONLINEAR, SieveFunction, term_sums
-from bgmiv.sieve.control import ControlTerms, Observed, standardised
+from bgmiv.sieve.bases import FOURIER_FEATURES, LINEAR, NONLINEAR, SieveFunction, term_sums
+from bgmiv.sieve.control import Observed, control_curves, standardised
 from bgmiv.sieve.design_matrix import MIN_ROWS_A_COLUMN, Columns, instrument_blocks
 from bgmiv.sieve.first_stage import FirstStage
 from bgmiv.sieve.penalties import Prior
@@ -60,7 +60,7 @@ class SieveConfig:
     """
 
     min_gain: float = 4.0
-    fourier_features: int = 60
+    fourier_features: int = FOURIER_FEATURES
 
     def __post_init__(self) -> None:
         """Refuse settings without a meaning."""
@@ -148,7 +148,7 @@ def fit_sieve(
     functions, n_linear = columns.treatment(columns.x), columns.treatment.n_linear
     first, strength = FirstStage.exogenous(functions), None
     if use_instrument:
-        regressors = instrument_blocks(columns, config.fourier_features, rng)
+        regressors = instrument_blocks(columns, rng, fourier_features=config.fourier_features)
         first = columns.first_stage(regressors(columns.w), functions, min_gain)
         predicted = first.predicted[:, :n_linear]
         columns = _with_expected_treatment(columns, predicted, min_gain)
@@ -270,11 +270,10 @@ def _observed(columns: Columns, functions: Floats, first: FirstStage, terms: Seq
     """
     within, n, v = columns.within, columns.treatment.n_linear, columns.linear
     linear = standardised(first.residuals[:, :n], first.predicted[:, :n], v)
-    controls = ControlTerms.of(linear, v[:, columns.covariates.moderators], curved=columns.treatment.spline is not None)
-    both = [part for part in (controls.splines, controls.products) if part.size]
-    parts = [np.full(part.shape[1], 1.0 / np.sum(np.var(part, axis=0))) for part in both]
+    both = control_curves(linear, v[:, columns.covariates.moderators], curved=columns.treatment.spline is not None)
+    parts = [np.full(part.shape[1], 1.0 / np.sum(np.var(part, axis=0))) for part in both if part.size]
     shape = Prior(np.concatenate([np.zeros(0), *parts]), _NOT_LINEAR)
-    curves = within.residual(np.hstack([controls.splines, controls.products]))
+    curves = within.residual(np.hstack(both))
     return Observed(within.net(columns.blocks(terms, functions)), within.residual(linear), curves, shape)
 
 
@@ -357,7 +356,7 @@ def sieve_function(
     kept = [name for name, show in zip(terms, shown, strict=True) if show]
     penalised = terms[len(terms) - len(second.ridges) :]
     ridges = dict(zip(penalised, second.ridges.tolist(), strict=True))
-    effects = None
+    effects = LevelEffects((), (), np.zeros(0), np.zeros((0, rows.sum())), np.zeros(0))
     if within:
         # At the treatments that were observed.
         kept_at = columns.blocks(kept, functions)

@@ -34,14 +34,14 @@ class Sampling(NamedTuple):
     """How rows were drawn, and how they are split.
 
     Attributes:
-        weights: `(n,)`, or None for one each.
+        weights: `(n,)`.
         groups: `(n,)` codes from 0 of rows that belong together, or None.
         folds: slices of rows, one after the other; groups lie within one. Where there is only one, every row is a
             fold of its own.
         errors: what the covariance allows for.
     """
 
-    weights: Floats | None
+    weights: Floats
     groups: Integers | None
     folds: Sequence[slice]
     errors: Errors = ROBUST
@@ -66,7 +66,7 @@ class Sampling(NamedTuple):
         ends = np.cumsum(np.bincount(fold)).tolist()
         folds = [slice(start, stop) for start, stop in pairwise([0, *ends]) if stop > start]
         rows = data.take(order)
-        weights = None if rows.weights is None else np.asarray(rows.weights, np.float64)
+        weights = np.ones(rows.n_rows) if rows.weights is None else rows.weights.astype(np.float64)
         return cls(weights, rows.groups, folds, errors_of(rows)), rows, order
 
     @property
@@ -76,7 +76,7 @@ class Sampling(NamedTuple):
 
     def root(self, rows: Any) -> Floats:
         """By which rows are multiplied, `(n, 1)`: the roots of their weights."""
-        return np.ones((1, 1)) if self.weights is None else np.sqrt(self.weights[rows])[:, None]
+        return np.sqrt(self.weights[rows])[:, None]
 
     def pieces(self, fold: slice | None = None) -> Iterator[slice]:
         """A fold, or all of them, in pieces of rows."""
