@@ -202,7 +202,7 @@ def coefficient_covariance(
     """
     k = columns.shape[1]
     if errors.classical:
-        return np.eye(k) * (float(residuals @ residuals) / max(len(columns) - n_parameters, 1)), False
+        return np.eye(k) * (residuals @ residuals / max(len(columns) - n_parameters, 1)), False
 
     def left_out(way: Clusters) -> Floats:
         return left_out_changes(way, regressors, residuals, basis, wanted)[:, -k:]

@@ -278,7 +278,7 @@ def effect_of(
     else:
         n, q = own.data.instruments.shape
         dof = min(source.dof for source in change.sources if source.name == "sampling")
-        pieces = fieller_set(change, size, q * float(f_distribution.ppf(level, q, min(dof, n - q))))
+        pieces = fieller_set(change, size, q * f_distribution.ppf(level, q, min(dof, n - q)))
     if change.sources and not fitted.is_line:
         # What the robust set knows of the curve is not more than what the usual interval does.
         pieces = union([*pieces, (float(usual.lower), float(usual.upper))])
@@ -325,7 +325,7 @@ def fieller_set(change: Estimate, size: float, critical: float) -> Pieces:
     """
     factors = {source.name: source.factors for source in change.sources}
     estimate, sampling, strength = float(change.values), factors["sampling"], factors[STRENGTH] / size
-    error = float(np.sum(sampling**2) + np.sum(factors.get(SMOOTHING, np.zeros(1)) ** 2))
+    error = np.sum(sampling**2) + np.sum(factors.get(SMOOTHING, np.zeros(1)) ** 2)
     # Of the distance from the estimate, in standard errors.
     unit, one = np.sqrt(error) or 1.0, np.ones((1, 1))
     known = error / unit**2, -np.sum(sampling / unit * strength), np.sum(strength**2)

@@ -14,7 +14,7 @@ from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query, Rows
 from bgmiv.data.schema import Schema
-from bgmiv.intervals import Source
+from bgmiv.intervals import Sources
 from bgmiv.linear_iv import Strength
 from bgmiv.progress import HistoryRow, Reporter, silent
 from bgmiv.support import LinearSupport
@@ -215,11 +215,11 @@ class FittedMethod(_WithEvidence, ABC):
     def at(self, query: Query) -> Floats:
         """g in units of the outcome, `(m, n)`; for an outcome of K > 2 levels `(m, n, K)`, their probabilities."""
 
-    def factors(self, query: Query) -> tuple[Source, ...]:
+    def factors(self, query: Query) -> Sources:
         """Independent sources of uncertainty about `at`, with factors `(k, m, n)` or `(k, m, n, K)`."""
         return ()
 
-    def average_factors(self, query: Query) -> tuple[Source, ...]:
+    def average_factors(self, query: Query) -> Sources:
         """The same of weighted averages of `at` over the rows, with factors `(k, m)` or `(k, m, K)`."""
         return average_in_parts(self.factors, query)
 
@@ -263,7 +263,7 @@ def in_parts(query: Query, max_rows: int) -> Iterator[tuple[slice, Query]]:
         yield some, query.take(some)
 
 
-def average_in_parts(factors: Callable[[Query], tuple[Source, ...]], query: Query) -> tuple[Source, ...]:
+def average_in_parts(factors: Callable[[Query], Sources], query: Query) -> Sources:
     """Factors `(k, m, n)` of a query's rows as those of weighted averages `(k, m)`, some rows at a time."""
     shares, parts = query.rows.shares, []
     for some, part in in_parts(query, MAX_FACTOR_POINTS // len(query.treatment)):

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ANDERSON_RUBIN", "BOUND", "NO_INTERVAL", "SMOOTHING", "STRENGTH", "Band", "Estimate", "Floats", "Interval",
-    "Pieces", "Source", "biased_quantile", "check_level", "coefficient_table", "interval_of", "largest_quantile",
+    "Pieces", "Source", "Sources", "biased_quantile", "check_level", "coefficient_table", "interval_of",
+    "largest_quantile",
 ]  # fmt: skip
 
 Pieces = tuple[tuple[float, float], ...]
@@ -65,11 +66,14 @@ class Source(NamedTuple):
     dof: float
 
 
+Sources = tuple[Source, ...]
+
+
 class Estimate(NamedTuple):
     """A linear function of g's values, and where its uncertainty comes from (nothing, for some methods)."""
 
     values: Floats
-    sources: tuple[Source, ...] = ()
+    sources: Sources = ()
 
     def without(self, *names: str) -> Estimate:
         """Without these sources."""
@@ -325,7 +329,7 @@ def largest_quantile(factors: Floats, std_error: Floats, level: float) -> float:
     scaled = (factors / np.maximum(std_error, TINY)).reshape(len(factors), -1)
     draws = np.random.default_rng(_SEED).normal(size=(_DRAWS, len(factors)))
     largest = np.concatenate([np.abs(part @ scaled).max(axis=1) for part in np.array_split(draws, 50)])
-    return float(np.quantile(largest, level))
+    return np.quantile(largest, level)
 
 
 def biased_quantile(bias: Floats, quantile: float) -> Floats:

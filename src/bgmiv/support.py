@@ -133,7 +133,7 @@ class LinearSupport:
         points = step * np.arange(cells[0], cells[1] + 1.0)
 
         def excess(residual: float) -> float:
-            return float(self._density(np.array([residual]))[0]) - self.min_density
+            return self._density(np.array([residual]))[0] - self.min_density
 
         above = self._density(points) >= self.min_density
         changes = np.flatnonzero(above[1:] != above[:-1])

@@ -5,7 +5,7 @@ It answers where moments are ill-posed, under a stronger assumption than the val
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,7 +98,6 @@ class ControlFunctionConfig(MethodConfig):
     categorical covariates with many levels are absorbed, as in `NPIVConfig`.
 
     Args:
-        reduction: of wide vector blocks and images.
         use_instrument: False ignores the instruments: a regression on treatment and covariates.
 
     Example:
@@ -120,7 +119,6 @@ class ControlFunctionConfig(MethodConfig):
         without additivity, Econometrica 77(5).
     """
 
-    reduction: BlockReduction = field(default_factory=BlockReduction)
     use_instrument: bool = True
 
     def fit(self, data: IVData, seed: int = 0, reporter: Reporter = silent) -> FittedControlFunction:
@@ -130,7 +128,7 @@ class ControlFunctionConfig(MethodConfig):
             raise DataError(f"the control function needs at least {_MIN_ROWS} rows, got {data.n_rows}; pass more rows.")
         reporter.start("control function", 2)
         rng = np.random.default_rng([0, seed])
-        reduction = self.reduction.fit(data)
+        reduction = BlockReduction().fit(data)
         columns = Columns.of(reduction.apply(data), rng, splines=_SPLINES, segments=_SEGMENTS)
         first, controls = self._first_stage(columns, rng)
         reporter.advance(1, {})

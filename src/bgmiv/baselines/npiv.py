@@ -10,7 +10,7 @@ from bgmiv.data.messages import plural
 from bgmiv.errors import DataError
 from bgmiv.estimators.base import SeededEstimator
 from bgmiv.estimators.fitted import FittedSieve, MethodConfig, usable_rows
-from bgmiv.preprocess.reduction import BlockReduction, FittedReduction
+from bgmiv.preprocess.reduction import BlockReduction
 from bgmiv.progress import Reporter, silent
 from bgmiv.sieve.fit import SieveConfig, fit_sieve, min_rows, warn_of_shrunk
 from bgmiv.support import LinearSupport
@@ -65,7 +65,6 @@ class NPIVConfig(SieveConfig, MethodConfig):
 
     Args:
         min_gain, fourier_features: as in `bgmiv.sieve.fit.SieveConfig`.
-        reduction: how wide blocks are reduced; None takes every column as it is.
         use_instrument: False ignores the instruments: penalised regression on treatment and covariates.
 
     Example:
@@ -84,7 +83,6 @@ class NPIVConfig(SieveConfig, MethodConfig):
         S. N. Wood (2017), Generalized additive models, 2nd edition, CRC Press.
     """
 
-    reduction: BlockReduction | None = BlockReduction()
     use_instrument: bool = True
 
     def fit(self, data: IVData, seed: int = 0, reporter: Reporter = silent) -> FittedNPIV:
@@ -98,7 +96,7 @@ class NPIVConfig(SieveConfig, MethodConfig):
                 "fewer it cannot tell a curve from chance. Use TSLS, or pass more rows."
             )
         reporter.start("NPIV", 1)
-        reduction = self.reduction.fit(data) if self.reduction else FittedReduction(data.schema, {})
+        reduction = BlockReduction().fit(data)
         fit = fit_sieve(self, reduction.apply(data), use_instrument=self.use_instrument)
         reporter.advance(1, {})
         reporter.finish()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bgmiv.arrays import Floats
+from bgmiv.arrays import Floats, Integers
 from bgmiv.covariance import ErrorsName, LinearFit, covariance_root, errors_of, fit_linear, tell_mended
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
@@ -20,7 +20,7 @@ from bgmiv.errors import ConfigError, DataError
 from bgmiv.estimators.base import IVEstimator
 from bgmiv.estimators.fitted import MethodConfig, usable_rows
 from bgmiv.fitted import FittedMethod
-from bgmiv.intervals import Source
+from bgmiv.intervals import Source, Sources
 from bgmiv.persist.codec import unsaved
 from bgmiv.progress import Reporter, silent
 from bgmiv.support import LinearSupport
@@ -51,9 +51,9 @@ class FittedTSLS(FittedMethod):
     schema: Schema
     support: LinearSupport
     intercept: float
-    coefficients: np.ndarray
-    treatment_coefficients: np.ndarray
-    covariance: np.ndarray
+    coefficients: Floats
+    treatment_coefficients: Floats
+    covariance: Floats
     dof: float
     errors: ErrorsName
     config: TSLSConfig
@@ -98,14 +98,14 @@ class FittedTSLS(FittedMethod):
         treatment, slopes = self.schema.treatment, self.treatment_coefficients
         return query.collect(lambda x, rows: base[rows] + treatment.regressors(x) @ slopes, _MAX_POINTS)
 
-    def factors(self, query: Query) -> tuple[Source, ...]:
+    def factors(self, query: Query) -> Sources:
         """The sampling uncertainty, by the covariance of the coefficients."""
         effects, treatment, values = self.effects, self.schema.treatment, query.rows.covariates
         covariates = ordinary_covariates(self.schema, values, () if effects is None else effects.names)
         root = covariance_root(self.covariance)
         places = np.zeros((0, 0), np.int64) if effects is None else effects.places(self.schema, values)
 
-        def moved(x: FloatArray, rows: np.ndarray) -> np.ndarray:
+        def moved(x: FloatArray, rows: Integers) -> Floats:
             own = np.hstack([covariates[rows], treatment.regressors(x)])
             if effects is None:
                 return np.hstack([np.ones((len(x), 1)), own]) @ root
@@ -252,12 +252,12 @@ def _treatment_names(treatment: Variable) -> list[str]:
 class _Columns(NamedTuple):
     """Columns of the regression, net of absorbed indicators; there are no instruments in ordinary least squares."""
 
-    covariates: np.ndarray
-    treatments: np.ndarray
-    instruments: np.ndarray | None
+    covariates: Floats
+    treatments: Floats
+    instruments: Floats | None
 
 
-def _spread_effects(schema: Schema, effects: LevelEffects, own: np.ndarray, coefficients: np.ndarray) -> float:
+def _spread_effects(schema: Schema, effects: LevelEffects, own: Floats, coefficients: Floats) -> float:
     """Set the coefficients of absorbed indicators, relative to each first level; their sum is the intercept."""
     intercept = 0.0
     blocks = {block.name: block for block in schema.blocks}
@@ -268,7 +268,7 @@ def _spread_effects(schema: Schema, effects: LevelEffects, own: np.ndarray, coef
     return intercept
 
 
-def _regression(data: IVData, outcome: np.ndarray, columns: _Columns, n_absorbed: int) -> LinearFit:
+def _regression(data: IVData, outcome: Floats, columns: _Columns, n_absorbed: int) -> LinearFit:
     """Constant, covariates and treatment in this order; refuses columns that others determine."""
     exogenous = np.column_stack([np.ones(data.n_rows), columns.covariates])
     options: dict[str, Any] = {"weights": data.weights, "errors": errors_of(data), "n_absorbed": n_absorbed}
@@ -285,7 +285,7 @@ def _regression(data: IVData, outcome: np.ndarray, columns: _Columns, n_absorbed
     return fit
 
 
-def _fit_linearmodels(data: IVData, outcome: np.ndarray, columns: _Columns, kept: Sequence[int]) -> Any:
+def _fit_linearmodels(data: IVData, outcome: Floats, columns: _Columns, kept: Sequence[int]) -> Any:
     import pandas as pd  # a dependency of linearmodels; slow to import, so only here
     from linearmodels.iv import IV2SLS
 

@@ -236,7 +236,7 @@ class _Regression(NamedTuple):
         noise = np.maximum(np.linalg.eigvalsh(half.T @ covariance @ half), 0.0)
         total, squares = max(float(noise.sum()), _TINY), float(beta[:k] @ self.size @ beta[:k])
         # Satterthwaite's approximation of a sum of squares of different variances.
-        dof = total**2 / max(float(noise @ noise), _TINY**2), sampling.errors.dof(len(self.own) - len(beta))
+        dof = total**2 / max(noise @ noise, _TINY**2), sampling.errors.dof(len(self.own) - len(beta))
         reference = f_distribution(*dof)
         return ErrorOfCurve(
             size=squares - total,

@@ -288,11 +288,9 @@ def moment_shares(data: IVData, held_out: Integers, predicted: Floats, simple: S
 
 
 def _standard(values: NDArray[np.floating], train: Integers, weights: Floats) -> Floats:
-    array: Floats = values.astype(np.float64)
-    if not array.shape[1]:
-        return array
-    centre = np.average(array[train], axis=0, weights=weights[train])
-    spread = np.sqrt(np.average((array[train] - centre) ** 2, axis=0, weights=weights[train]))
+    array, shares = values.astype(np.float64), weights[train] / weights[train].sum()
+    centre = shares @ array[train]
+    spread = np.sqrt(shares @ (array[train] - centre) ** 2)
     return (array - centre) / np.where(spread > 0, spread, 1.0)
 
 
@@ -322,7 +320,7 @@ def _kernel_ridge(columns: Floats, y: Floats, root: Floats, train: Integers, hel
         for penalty in _PENALTIES * len(train):
             shrunk = penalty / (values + penalty)
             left = target @ target - np.sum(moments**2 / values * (1.0 - shrunk**2))
-            score = float(left / (len(train) - np.sum(1.0 - shrunk)) ** 2)
+            score = left / (len(train) - np.sum(1.0 - shrunk)) ** 2
             if score < best:
                 best = score
                 predicted = features(columns[held_out]) @ (vectors @ (moments / (values + penalty)))

@@ -244,25 +244,17 @@ def judge(evidence: FitEvidence) -> Verdict:
     linear, flexible = (
         None if other is None or other > _EVERYTHING else other for other in (e.linear_explained, e.flexible_explained)
     )
-    measured = {
+    # Most findings are a measurement by the same name.
+    measured = {key: getattr(e, key, None) for key in FINDINGS} | {
         "held_out": e.n_held_out,
         "steps": e.n_steps,
-        "instrument_f": e.instrument_f,
-        "first_stage_gain": e.first_stage_gain,
         "explained": e.outcome_explained if networks_alone else None,
         "behind_linear": _behind(e.outcome_explained, linear),
         "behind_flexible": _behind(e.outcome_explained, flexible),
         "missed": _missed(e.outcome_explained, linear, flexible),
-        "covariates_gain": e.covariates_gain,
         "moment_linear": _excess(e.moment_risk, e.linear_moment_risk),
-        "moment_p": e.moment_p,
         "control_error": _error_given_control(e),
         "moment_treatment": _excess(e.moment_risk, e.treatment_moment_risk),
-        "outcome_gap": e.outcome_gap,
-        "treatment_gap": e.treatment_gap,
-        "disagreement": e.disagreement,
-        "near_floor": e.near_floor,
-        "latent_spread": e.latent_spread,
         "penalised_covariates": e.n_penalised,
         "failed_members": e.n_failed / n_tried if n_tried else None,
     }

@@ -208,14 +208,14 @@ def _run(
     except BGMIVError:
         return None
     averages, points = _answers(fitted, data, doses, observed)
-    own, size = FitRows(data, Rows(data.covariates, data.weights)), float(doses[1] - doses[0])
+    own, size = FitRows(data, Rows(data.covariates, data.weights)), doses[1] - doses[0]
     default, usual = (
         effect_of(averages, (0, 1), size, fitted, level, own, method=method) for method in ("auto", "usual")
     )
     curve = averages.estimate.map(lambda values: values[2:])
     return {
-        EFFECT: [_ratio(default, float(truth[EFFECT]))],
-        USUAL: [_ratio(usual, float(truth[EFFECT]))],
+        EFFECT: [_ratio(default, truth[EFFECT])],
+        USUAL: [_ratio(usual, truth[EFFECT])],
         POINTS: _ratios(interval_of(points, level), truth[POINTS]).tolist(),
         CURVE: [float(_ratios(interval_of(curve, level, band="uniform"), truth[CURVE]).max())],
         ROBUST: [float(default.method == ANDERSON_RUBIN)],

@@ -16,7 +16,7 @@ from bgmiv.data.query import Encoded, Query, Rows
 from bgmiv.data.schema import Schema
 from bgmiv.errors import ConfigError, DataError
 from bgmiv.fitted import FittedMethod, MethodConfig
-from bgmiv.intervals import Source
+from bgmiv.intervals import Sources
 from bgmiv.preprocess.reduction import FittedReduction
 from bgmiv.sieve.bases import SieveFunction
 from bgmiv.support import LinearSupport
@@ -69,11 +69,11 @@ class FittedSieve(FittedMethod):
         """The structural function in units of the outcome, `(m, n)`."""
         return self.function.at(query, query.rows.encoded_by(self))
 
-    def factors(self, query: Query) -> tuple[Source, ...]:
+    def factors(self, query: Query) -> Sources:
         """Which rows were drawn, by the robust covariance; and the bias of smoothing, by its prior."""
         return self.function.factors(query, query.rows.encoded_by(self))
 
-    def average_factors(self, query: Query) -> tuple[Source, ...]:
+    def average_factors(self, query: Query) -> Sources:
         """The same of averages: where all rows have the same treatments, columns are averaged before their products."""
         if query.treatment.shape[1] > 1 or self.function.effects.names:
             return super().average_factors(query)

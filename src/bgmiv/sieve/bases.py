@@ -14,7 +14,7 @@ from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
 from bgmiv.data.schema import Schema
 from bgmiv.data.within import LevelEffects, ordinary_covariates
-from bgmiv.intervals import STRENGTH, Source
+from bgmiv.intervals import STRENGTH, Source, Sources
 
 __all__ = [
     "FOURIER_FEATURES", "LINEAR", "NONLINEAR", "TERMS", "UNPENALISED", "ColumnBasis", "SieveFunction", "Spline",
@@ -322,13 +322,13 @@ class TreatmentBasis(NamedTuple):
         n_splines = 0 if self.spline is None else self.spline.rotation.shape[1]
         return {"constant": 1, "linear": self.n_linear, "spline": n_splines}
 
-    def __call__(self, values: np.ndarray) -> Floats:
+    def __call__(self, values: Floats) -> Floats:
         """Linear terms, then the spline, at `(n,)` treatments."""
         linear = (_linear(values, self.levels) - self.shift) / self.scale
         return linear if self.spline is None else np.hstack([linear, self.spline(linear[:, 0])])
 
 
-def _linear(values: np.ndarray, levels: int) -> Floats:
+def _linear(values: Floats, levels: int) -> Floats:
     """Numbers as they are, or the indicators of levels but the first, `(n, k)`."""
     column = np.asarray(values, np.float64)[:, None]
     return np.asarray(column == np.arange(1, levels), np.float64) if levels else column
@@ -492,13 +492,13 @@ class SieveFunction:
         own = query.collect(lambda x, rows: base[rows] + np.sum(self.treatment(x) * slopes[rows], axis=1), _MAX_POINTS)
         return own if learned is None else own + self.weight * learned
 
-    def factors(self, query: Query, encoded: Encoded, learned: Floats | None = None) -> tuple[Source, ...]:
+    def factors(self, query: Query, encoded: Encoded, learned: Floats | None = None) -> Sources:
         """Which rows were drawn; the bias of smoothing by its prior, and the largest one; the first stage's noise."""
         v, _, _, places = encoded
         effects, of_covariates = self.effects, self.covariates(v)
         roots = np.hstack(list(self.roots.values()))
 
-        def moved(x: FloatArray, rows: Integers) -> np.ndarray:
+        def moved(x: FloatArray, rows: Integers) -> Floats:
             known = {kind: part[rows] for kind, part in of_covariates.items()}
             own = np.hstack(term_columns(self.terms, self.treatment(x), known, self.treatment.sizes))
             return (own - effects.means(places[rows])[:, 1:]) @ roots[1:]

@@ -92,7 +92,7 @@ class Columns(NamedTuple):
     @property
     def scale(self) -> float:
         """The standard deviation of the rest."""
-        return float(np.std(self.y - self.centre))
+        return np.std(self.y - self.centre)
 
     @property
     def outcome(self) -> Floats:

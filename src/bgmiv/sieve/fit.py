@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bgmiv.arrays import TINY, Floats
 from bgmiv.covariance import errors_of
@@ -84,9 +83,9 @@ class Learned(NamedTuple):
     averaged: Floats
     treatment: Floats
 
-    def take(self, rows: NDArray[Any]) -> Learned:
+    def take(self, rows: Any) -> Learned:
         """Some rows, or all in another order."""
-        return Learned(*(np.asarray(part[rows], np.float64) for part in self))
+        return Learned(*(part[rows].astype(np.float64) for part in self))
 
 
 class SieveFit(NamedTuple):
@@ -222,11 +221,11 @@ def _first_stage_f(columns: Columns, predicted: Floats, functions: Floats) -> fl
     statistics = []
     for z, x in zip(*np.split(both.T, 2), strict=True):
         # A prediction that goes the wrong way in rows that it has not seen is none.
-        slope = max(float(z @ x) / max(float(z @ z), TINY), 0.0)
+        slope = max(z @ x / max(z @ z, TINY), 0.0)
         scores = z * (x - z * slope)
         sums = scores if columns.data.groups is None else np.bincount(columns.data.groups, scores)
-        statistics.append((slope * float(z @ z)) ** 2 / max(float(sums @ sums), TINY))
-    return min(statistics)
+        statistics.append((slope * (z @ z)) ** 2 / max(sums @ sums, TINY))
+    return float(min(statistics))
 
 
 def _with_expected_treatment(columns: Columns, predicted: Floats, min_gain: float) -> Columns:
@@ -348,7 +347,7 @@ def sieve_function(
         mean[1] += columns.centre
     roots = {name: np.sqrt(columns.correction) * scaled(root) for name, root in second.roots.items()}
     # By one unit of the slope in units of the data, not by one of standardised variables.
-    roots[STRENGTH] = roots[STRENGTH] * (float(columns.treatment.scale[0]) / columns.scale)
+    roots[STRENGTH] = roots[STRENGTH] * (columns.treatment.scale[0] / columns.scale)
     widths = [block.shape[1] for block in columns.blocks(terms, functions)(slice(0, 1))]
     matters = np.abs(mean) + sum(np.abs(root).sum(axis=1) for root in roots.values()) > 0.0
     shown = [bool(part.any()) for part in np.split(matters, np.cumsum([1, *widths]))[1:-1]]

@@ -17,7 +17,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from bgmiv.arrays import TINY, Floats, Integers
 
 __all__ = [
-    "Averaged", "BlockEvidence", "Cleared", "Evidence", "Moments", "Penalties", "Posterior", "Prior",
+    "Averaged", "BlockEvidence", "Evidence", "Moments", "Penalties", "Posterior", "Prior",
     "average_priors", "choose_penalties", "penalised_solve", "priors_of", "ridges_of",
 ]  # fmt: skip
 
@@ -90,10 +90,14 @@ class Moments(NamedTuple):
     covariance: Floats
     ridges: Floats
 
-    def cleared(self, own: Integers, least: float) -> Cleared:
+    def cleared(self, own: Integers, least: float) -> tuple[Floats, ...]:
         """Some columns cleared of all others; directions in which less is left of their Gram matrix are none.
 
         Ridges of these columns do not count.
+
+        Returns:
+            The eigenvalues and eigenvectors of what is left of their Gram matrix, what is left of the moments along
+            these, and the covariance of that.
         """
         others = self.ridges.copy()
         others[own] = np.inf
@@ -105,21 +109,7 @@ class Moments(NamedTuple):
         used = np.isfinite(others)
         used[own] = True
         noise = weights[used].T @ self.covariance[np.ix_(used, used)] @ weights[used]
-        return Cleared(values, vectors, weights.T @ self.moments, noise)
-
-
-class Cleared(NamedTuple):
-    """Some columns cleared of all others, along the eigenvectors of what is left of their Gram matrix.
-
-    Attributes:
-        values, vectors: the eigenvalues and the eigenvectors.
-        moments, noise: what is left of the moments, and the covariance of that.
-    """
-
-    values: Floats
-    vectors: Floats
-    moments: Floats
-    noise: Floats
+        return values, vectors, weights.T @ self.moments, noise
 
 
 class BlockEvidence(NamedTuple):
@@ -148,10 +138,11 @@ class BlockEvidence(NamedTuple):
                 they are those of the Gram matrix.
         """
         squares = np.diag(known.gram) if squares is None else squares
-        left = known.cleared(np.arange(own.start, own.stop), _NEGLIGIBLE * np.max(squares[own], initial=TINY))
-        noise = np.diag(left.noise)
+        least = _NEGLIGIBLE * np.max(squares[own], initial=TINY)
+        values, _, moments, covariance = known.cleared(np.arange(own.start, own.stop), least)
+        noise = np.diag(covariance)
         real = noise > 0.0
-        return cls(left.values[real], left.moments[real], noise[real])
+        return cls(values[real], moments[real], noise[real])
 
     def gains(self, priors: Floats) -> Floats:
         """Twice the gains in log likelihood of prior variances `(m,)`."""
@@ -172,7 +163,7 @@ class BlockEvidence(NamedTuple):
             return 0.0, 0.0
         gains = self.gains(priors)
         best = int(np.argmax(gains))
-        return float(priors[best]), float(gains[best])
+        return priors[best], gains[best]
 
     def likely(self, variance: float) -> float:
         """The prior variance of a block that is left out: that of the largest likelihood if it gains anything."""
@@ -196,9 +187,9 @@ class BlockEvidence(NamedTuple):
         if seen is not None:
             known = np.append(0.0, seen(possible))
             likelihoods = np.exp(known - known.max())
-            logs = logs + np.log((1.0 - _MISLEADING) * likelihoods + _MISLEADING * float(shares @ likelihoods))
+            logs = logs + np.log((1.0 - _MISLEADING) * likelihoods + _MISLEADING * (shares @ likelihoods))
         odds = shares * np.exp(logs - logs.max())
-        return float(odds[1:] @ possible / odds.sum())
+        return odds[1:] @ possible / odds.sum()
 
     def _possible(self, variance: float, unit: float) -> Floats:
         if not len(self.values) or variance <= 0.0 or unit == 0.0:
@@ -274,7 +265,7 @@ def choose_penalties(
         left_out, priors = {}, np.zeros(len(blocks))
         for i in np.flatnonzero(np.isinf(ridges)).tolist():
             left_out[i] = BlockEvidence.of(known, blocks[i], squares)
-            priors[i], gains[i] = left_out[i].best(variance, float(units[i]))
+            priors[i], gains[i] = left_out[i].best(variance, units[i])
         chosen = max(left_out, key=lambda block: gains[block], default=None)
         if chosen is None or priors[chosen] == 0.0 or gains[chosen] < min_gain:
             return Penalties(ridges, gains, known, variance, left_out)
@@ -282,7 +273,7 @@ def choose_penalties(
         entered.append(chosen)
         for i in entered * _ROUNDS:
             known = known._replace(ridges=ridges_of(blocks, ridges, others))
-            prior, _ = BlockEvidence.of(known, blocks[i], squares).best(variance, float(units[i]))
+            prior, _ = BlockEvidence.of(known, blocks[i], squares).best(variance, units[i])
             ridges[i] = variance / prior if prior else np.inf
 
 
@@ -316,7 +307,7 @@ def priors_of(shapes: Sequence[Prior], deviation: float, step: int = 1) -> list[
     sizes, shares = (_DEVIATIONS * deviation)[::step] ** 2, _SHARES[::step]
     for shape in shapes:
         for size, share in zip(sizes, shares / shares.sum(), strict=True):
-            priors.append(Prior(size * shape.variances, float(share) * shape.probability, shape.smooth))
+            priors.append(Prior(size * shape.variances, share * shape.probability, shape.smooth))
     return priors
 
 
@@ -413,8 +404,8 @@ def average_priors(
     probabilities = np.exp(logs - np.max(logs))
     probabilities /= probabilities.sum()
     kept = np.flatnonzero(probabilities >= _MIN_PROBABILITY)
-    share = float(probabilities[kept].sum())
-    return [Averaged(float(probabilities[i]) / share, variances[i], allowed[i]) for i in kept]
+    share = probabilities[kept].sum()
+    return [Averaged(probabilities[i] / share, variances[i], allowed[i]) for i in kept]
 
 
 def _solve(matrix: Floats, right: Floats) -> Floats:

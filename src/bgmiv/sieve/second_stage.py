@@ -188,7 +188,7 @@ class _Scores(NamedTuple):
                 moves[k][:size] += (columns * change[:, [k]]).T @ piece.instruments[:, used]
             if strength and moves:
                 moves[0][size:] -= columns.T @ piece.instruments[:, first.kept[0]]
-            square += float(np.sum(piece.errors(coefficients) ** 2))
+            square += np.sum(piece.errors(coefficients) ** 2)
             count += len(columns)
         share = problem.sampling.n_rows / count
         moves = [share * each for each in moves]
@@ -307,7 +307,7 @@ def second_stage(
     mean, inverse = np.tensordot(shares, each, 1), np.tensordot(shares, inverses, 1)
     coefficients = np.zeros(size)
     coefficients[kept] = mean
-    effective = float(np.sum((inverse * inner)[kept < n_terms]))
+    effective = np.sum((inverse * inner)[kept < n_terms])
     correction = sampling.n_rows / max(sampling.n_rows - effective, 1.0)
 
     def pieces() -> Iterable[_Piece]:
@@ -330,8 +330,8 @@ def second_stage(
     def biases(of_blocks: Sequence[tuple[slice, float]]) -> list[Floats]:
         return [bias[:, :0], *(bias[:, block] * np.sqrt(prior * correction) for block, prior in of_blocks if prior > 0)]
 
-    fixed = [(block, float(priors[i])) for i, block in enumerate(blocks) if i not in averaged]
-    means = [(blocks[i], float(np.mean(shares @ variances[:, blocks[i]]))) for i in averaged]
+    fixed = [(block, priors[i]) for i, block in enumerate(blocks) if i not in averaged]
+    means = [(blocks[i], np.mean(shares @ variances[:, blocks[i]])) for i in averaged]
     smoothing = biases(fixed)
     if len(shares) > 1:
         smoothing.append(np.eye(size)[:, kept] @ _root(spread))
@@ -340,7 +340,7 @@ def second_stage(
     if problem.noisy is not None:
         calibration = np.zeros(size)
         calibration[kept] = inverse @ total[kept, size + 1]
-        reliability = min(max(float(calibration[0]), _MIN_RELIABILITY), 1.0)
+        reliability = min(max(calibration[0], _MIN_RELIABILITY), 1.0)
         turn[:, 0] -= calibration / reliability
         turn[0, 0] = 1.0 / reliability
     turn, root = turn[:n_terms], _root(turned)
@@ -410,7 +410,7 @@ def _choose(
         """What columns with the ridges of blocks leave of the outcome's mean square."""
         coefficients = penalised_solve(gram, moments, ridges_of(blocks, ridges, unpenalised))
         left = square - 2.0 * coefficients @ moments + coefficients @ gram @ coefficients
-        share = float(left) / square
+        share = left / square
         return share if share > _ROUNDING else 0.0
 
     units, averaged = None, {}
@@ -435,7 +435,7 @@ def _choose(
             priors[i] = evidence.likely(penalties.variance)
         else:
             seen = None if sizes is None else partial(sizes.likelihoods, blocks[i])
-            priors[i] = evidence.expected(penalties.variance, float(units[i]), seen)
+            priors[i] = evidence.expected(penalties.variance, units[i], seen)
     models = [Averaged(1.0, np.zeros(0), np.zeros(0))]
     own = np.concatenate([np.zeros(0, np.intp), *(np.arange(blocks[i].start, blocks[i].stop) for i in averaged)])
     if averaged:
