@@ -48,7 +48,7 @@ _MAX_JACKKNIFE = 50
 # A column that others determine has less than this share of its length left.
 _REDUNDANT = 1e-10
 # Of a cluster that leaves less than this of a direction to the others, nothing is known without it.
-_ALONE = 1e-9
+_NEGLIGIBLE = 1e-9
 
 
 class Clusters(NamedTuple):
@@ -366,12 +366,12 @@ def _solve(matrix: Floats, right: Floats, wanted: Floats | None = None) -> Float
     """The shortest solution of a symmetric system; `wanted` combinations of it have to be determined."""
     try:
         factor = cho_factor(matrix, lower=True)
-        if np.diag(factor[0]).min() ** 2 > _ALONE:
+        if np.diag(factor[0]).min() ** 2 > _NEGLIGIBLE:
             return cho_solve(factor, right)
     except np.linalg.LinAlgError:
         pass
     values, vectors = np.linalg.eigh(matrix)
-    known = values > _ALONE
+    known = values > _NEGLIGIBLE
     if wanted is not None and np.any(np.abs(wanted @ vectors[:, ~known]) > 1e-6):
         raise NotIdentifiedError(
             "groups: without one of the clusters the effect of the treatment is not identified, so that it rests on "
@@ -398,9 +398,9 @@ def left_out_score(gram: Floats, score: Floats, inverse: Floats) -> Floats:
     """
     matrix = np.eye(len(gram)) - gram @ inverse
     factor, pivots, failed = lapack.dgetrf(matrix)
-    if not failed and lapack.dgecon(factor, np.abs(matrix).sum(axis=0).max())[0] > _ALONE:
+    if not failed and lapack.dgecon(factor, np.abs(matrix).sum(axis=0).max())[0] > _NEGLIGIBLE:
         return lapack.dgetrs(factor, pivots, score)[0]
-    return np.asarray(np.linalg.lstsq(matrix, score, rcond=_ALONE)[0], np.float64)
+    return np.asarray(np.linalg.lstsq(matrix, score, rcond=_NEGLIGIBLE)[0], np.float64)
 
 
 def covariance_root(covariance: Floats) -> Floats:

@@ -119,7 +119,7 @@ def design_matrix(data: IVData) -> DesignMatrix:
     prepared: dict[str, float] = {}
     within = Within.of(data.schema, data.covariates, data.weights)
     if within:
-        prepared |= {"absorbed": float(len(within.names)), "absorbed_levels": float(sum(within.sizes))}
+        prepared |= {"absorbed": len(within.names), "absorbed_levels": sum(within.sizes)}
     exogenous = _exogenous(data, within, share, prepared)
     w, w_scale = _standard(data.instruments, share)
     x, x_scale = _standard(data.schema.treatment.regressors(data.treatment), share)
@@ -140,7 +140,7 @@ def design_matrix(data: IVData) -> DesignMatrix:
     dropped = [repr(name) for name in data.schema.instruments if name not in names]
     n_groups = np.inf if data.groups is None else len(np.unique(data.groups))
     if n_groups < max(3, data.instruments.shape[1] + 2) and data.covariance in ("auto", "cluster"):
-        prepared["groups_ignored"] = float(n_groups)
+        prepared["groups_ignored"] = n_groups
         data = replace(data, covariance="robust")
     if n > _MAX_FULL or n * n_exogenous > _MAX_ENTRIES:
         # By the theorem of Frisch, Waugh and Lovell: a regression on 50 columns would cost 50 times as much.
@@ -201,7 +201,7 @@ def _exogenous(data: IVData, within: Within, share: Floats, prepared: dict[str, 
         if reduced:
             scores = sum(reduction.projections[name].n_components for name in reduced)
             wide = sum(block.width for block in data.schema.blocks if block.name in reduced)
-            prepared |= {"covariate_columns": float(wide), "components": float(scores)}
+            prepared |= {"covariate_columns": wide, "components": scores}
             data = reduction.apply(data)
     kept = ordinary_columns(data.schema, within.names)
     chosen: Any = kept if len(kept) < data.schema.n_covariates else slice(None)
@@ -216,13 +216,13 @@ def _exogenous(data: IVData, within: Within, share: Floats, prepared: dict[str, 
     most = min(_MAX_COLUMNS, _MAX_SHARE * n) if pixels else _MAX_CARRIED * (n - within.dof())
     if len(kept) > most:
         directions = _components(few, min(_MAX_COMPONENTS, max(n // 10, 1)))
-        prepared |= {"covariate_columns": float(len(kept)), "components": float(directions.shape[1])}
+        prepared |= {"covariate_columns": len(kept), "components": directions.shape[1]}
         return lambda rows: np.insert(net(rows)[0] @ directions, 0, 1.0, axis=1)
     if len(kept) > _MAX_SHARE * (n - within.dof()):
-        prepared["many_covariates"] = float(len(kept))
+        prepared["many_covariates"] = len(kept)
     independent = _independent(few)
     if len(independent) < len(kept):
-        prepared["redundant_covariates"] = float(len(kept) - len(independent))
+        prepared["redundant_covariates"] = len(kept) - len(independent)
     return lambda rows: np.insert(net(rows)[0][:, independent], 0, 1.0, axis=1)
 
 

@@ -261,9 +261,7 @@ def effect_of(
     change = contrast(averages.estimate.map(lambda values: values[list(places)]))
     support = averages.support_of(*places)
     usual = interval_of(change, level, in_support=support, name="average effect")
-    schema = fitted.schema
-    one_effect = schema.treatment.width == schema.outcome.width == 1
-    if own is None or not own.data.schema.instruments or not one_effect:
+    if own is None or not own.data.schema.instruments or not fitted.schema.has_one_effect:
         if method == "robust":
             raise DataError(
                 "the robust set needs the rows of the fit with instruments that it uses, and a single effect: a "

@@ -20,7 +20,7 @@ from bgmiv.progress import HistoryRow, Reporter, silent
 from bgmiv.support import LinearSupport
 
 __all__ = [
-    "MAX_FACTOR_POINTS", "FitEvidence", "FittedMethod", "HeldOutPredictions", "MethodConfig", "Networks",
+    "MAX_FACTOR_POINTS", "FitEvidence", "FittedMethod", "HeldOutPredictions", "Measured", "MethodConfig", "Networks",
     "average_in_parts", "in_parts",
 ]  # fmt: skip
 
@@ -28,6 +28,9 @@ MAX_FACTOR_POINTS = 50_000
 """Factors are many numbers a point: so many points at a time."""
 
 _MAX_FACTOR_ROWS, _MAX_NETWORK_ROWS = 20_000, 500
+
+Measured = float | None
+"""A number, or None where it could not be measured."""
 
 Networks = Literal["trained", "nothing left", "not wanted", "few rows"]
 """Whether a method that may do without networks trained them, or why not."""
@@ -73,37 +76,37 @@ class FitEvidence:
     """
 
     n_held_out: int = 0
-    outcome_explained: float | None = None
-    linear_explained: float | None = None
-    flexible_explained: float | None = None
-    covariates_gain: float | None = None
-    moment_risk: float | None = None
-    linear_moment_risk: float | None = None
-    treatment_moment_risk: float | None = None
-    outcome_gap: float | None = None
-    treatment_gap: float | None = None
-    first_stage_gain: float | None = None
-    disagreement: float | None = None
-    near_floor: float | None = None
-    latent_spread: float | None = None
+    outcome_explained: Measured = None
+    linear_explained: Measured = None
+    flexible_explained: Measured = None
+    covariates_gain: Measured = None
+    moment_risk: Measured = None
+    linear_moment_risk: Measured = None
+    treatment_moment_risk: Measured = None
+    outcome_gap: Measured = None
+    treatment_gap: Measured = None
+    first_stage_gain: Measured = None
+    disagreement: Measured = None
+    near_floor: Measured = None
+    latent_spread: Measured = None
     n_steps: int | None = None
     n_members: int = 1
     n_failed: int = 0
     discrete_outcome: bool = False
-    instrument_f: float | None = None
-    instrument_critical: float | None = None
-    network_weight: float | None = None
+    instrument_f: Measured = None
+    instrument_critical: Measured = None
+    network_weight: Measured = None
     networks: Networks | None = None
-    left_for_networks: float | None = None
+    left_for_networks: Measured = None
     linear: bool = False
     n_penalised: int = 0
-    moment_p: float | None = None
-    moment_statistic: float | None = None
+    moment_p: Measured = None
+    moment_statistic: Measured = None
     visible_shapes: int | None = None
     shapes: int | None = None
-    control_error: float | None = None
-    control_p: float | None = None
-    control_visible: float | None = None
+    control_error: Measured = None
+    control_p: Measured = None
+    control_visible: Measured = None
 
     def with_strength(self, strength: Strength | None) -> FitEvidence:
         """The evidence with the strength of the instruments, where it is known."""

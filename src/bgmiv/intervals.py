@@ -253,9 +253,8 @@ def coefficient_table(names: list[str], estimates: Any, std_errors: Any, dof: An
 
 def check_level(level: float) -> None:
     """Refuse a confidence level that is not between 0 and 1."""
-    number = isinstance(level, int | float | np.number) and not isinstance(level, bool)
     # Quantiles are taken at 0.5 + level / 2, which may round to 0.5.
-    if not number or not 0.5 < 0.5 + level / 2.0 < 1.0:
+    if not isinstance(level, int | float | np.number) or not 0.5 < 0.5 + level / 2.0 < 1.0:
         raise ConfigError(f"level must lie between 0 and 1, such as 0.95, got {level!r}.")
 
 
@@ -303,7 +302,7 @@ def interval_of(
         deviation = np.sqrt(sum(variances[source.name] for source in chance.sources))
         largest = largest_quantile(np.concatenate([source.factors for source in chance.sources]), deviation, level)
         unit = deviation * (quantile / norm.ppf(0.5 + level / 2.0))
-        bias = np.sqrt(sum(np.sum(np.square(one.factors), axis=0) for one in bounds)) if bounds else 0.0 * unit
+        bias = sum((np.linalg.norm(one.factors, axis=0) for one in bounds), 0.0 * unit)
         half = unit * biased_quantile(bias / np.maximum(unit, TINY), largest)
     lower, upper = estimate.values - half, estimate.values + half
     if probability:

@@ -64,11 +64,11 @@ class Novelty:
 def fit_novelty(columns: ArrayLike) -> Novelty:
     """The novelty measure of rows `(n, d)`."""
     values = np.asarray(columns, np.float64)
-    spread, width = values.std(axis=0), values.shape[1]
-    known = Novelty(values.mean(axis=0), np.where(spread > 0, spread, 1.0), np.eye(width), np.inf)
-    z = known.standardised(values)
-    covariance = (1.0 - _SHRINKAGE) * (z.T @ z) / len(z) + _SHRINKAGE * np.eye(width)
-    known = replace(known, precision=np.linalg.inv(covariance).astype(np.float64))
+    centre, spread = values.mean(axis=0), values.std(axis=0)
+    spread = np.where(spread > 0, spread, 1.0)
+    z = (values - centre) / spread
+    covariance = (1.0 - _SHRINKAGE) * (z.T @ z) / len(z) + _SHRINKAGE * np.eye(z.shape[1])
+    known = Novelty(centre, spread, np.linalg.inv(covariance).astype(np.float64), np.inf)
     return replace(known, limit=float(np.quantile(known.distances(values), 1.0 - OUTSIDE)))
 
 
@@ -105,10 +105,9 @@ class LinearSupport:
         v = v @ loadings if loadings.size else v
         novelty = fit_novelty(v)
         columns = np.insert(novelty.standardised(v), 0, 1.0, axis=1)
-        ridge = np.sqrt(_SHRINKAGE * len(rows)) * np.eye(columns.shape[1])
+        ridge = _SHRINKAGE * len(rows) * np.eye(columns.shape[1])
         ridge[0] = 0.0
-        target = np.concatenate([x, np.zeros(columns.shape[1])])
-        coefficients = np.linalg.lstsq(np.vstack([columns, ridge]), target, rcond=None)[0]
+        coefficients = np.linalg.solve(columns.T @ columns + ridge, columns.T @ x)
         residuals = np.sort(x - columns @ coefficients)
         width = max(1.06 * float(residuals.std()) * len(rows) ** -0.2, TINY)
         discrete = data.schema.treatment.discrete

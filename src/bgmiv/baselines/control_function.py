@@ -208,11 +208,10 @@ def _second_stage(columns: Columns, first: FirstStage, controls: Controls) -> Si
     splines = 0 if columns.treatment.levels else _SPLINES_OF_CONTROL
     bases = [TreatmentBasis.fit(values, 0, splines) for values in controls.values.T]
 
-    def of_controls(values: Floats) -> tuple[Floats, Floats]:
+    def of_controls(values: Floats) -> list[Floats]:
+        """Linear terms and splines."""
         made = [basis(column) for basis, column in zip(bases, values.T, strict=True)]
-        return np.hstack([values[:, :0], *(part[:, :1] for part in made)]), np.hstack(
-            [values[:, :0], *(part[:, 1:] for part in made)]
-        )
+        return [np.hstack([values[:, :0], *(part[:, some] for part in made)]) for some in (slice(1), slice(1, None))]
 
     shares = sampling.weights / sampling.weights.sum()
     centres = [shares @ part for part in of_controls(controls.values)]

@@ -211,6 +211,11 @@ class Schema:
     named: bool = False
 
     @property
+    def has_one_effect(self) -> bool:
+        """Whether treatment and outcome are one number or two levels each."""
+        return self.treatment.width == self.outcome.width == 1
+
+    @property
     def n_covariates(self) -> int:
         """Width p of the flat matrix, one-hot columns counted one by one."""
         return self.blocks[-1].stop if self.blocks else 0

@@ -113,12 +113,12 @@ class _Control(NamedTuple):
     def sought(self, rows: Integers, n_controls: int) -> Floats | None:
         """Functions of treatment and covariates in which errors are looked for; None with too few rows for them."""
         n = len(rows)
-        found = np.hstack(self.columns.blocks(_ALWAYS, self.functions)(rows))
+        sought = np.hstack(self.columns.blocks(_ALWAYS, self.functions)(rows))
         for name, rows_a_column in _FURTHER.items():
             (more,) = self.columns.blocks((name,), self.functions)(rows)
-            if rows_a_column * (found.shape[1] + more.shape[1] + n_controls) <= n:
-                found = np.hstack([found, more])
-        return found if _MIN_ROWS_A_COLUMN * (found.shape[1] + n_controls) <= n else None
+            if rows_a_column * (sought.shape[1] + more.shape[1] + n_controls) <= n:
+                sought = np.hstack([sought, more])
+        return sought if _MIN_ROWS_A_COLUMN * (sought.shape[1] + n_controls) <= n else None
 
 
 def errors_given_control(

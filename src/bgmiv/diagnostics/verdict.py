@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from bgmiv.diagnostics.explanations import SEVERITIES, Limits, Severity, html_table, worst
-from bgmiv.fitted import FitEvidence, FittedMethod
+from bgmiv.fitted import FitEvidence, FittedMethod, Measured
 from bgmiv.linear_iv import VERY_WEAK
 
 __all__ = [
@@ -273,12 +273,12 @@ def judge(evidence: FitEvidence) -> Verdict:
     return replace(verdict, severity=worst([least, *(finding.severity for finding in findings)]))
 
 
-def _behind(own: float | None, other: float | None) -> float | None:
+def _behind(own: Measured, other: Measured) -> Measured:
     """The ratio of unexplained shares; None without a benchmark."""
     return None if own is None or other is None else (1.0 - own) / (1.0 - other)
 
 
-def _missed(own: float | None, *others: float | None) -> float | None:
+def _missed(own: Measured, *others: Measured) -> Measured:
     """The share of what the best of others explains that a fit does not; None where that is next to nothing.
 
     With much noise this shows what the ratio of unexplained shares does not.
@@ -287,12 +287,12 @@ def _missed(own: float | None, *others: float | None) -> float | None:
     return None if own is None or not best > _MIN_EXPLAINED else (best - own) / best
 
 
-def _excess(risk: float | None, other: float | None) -> float | None:
+def _excess(risk: Measured, other: Measured) -> Measured:
     """By how much a moment risk exceeds another; an estimate below zero counts as zero."""
     return None if risk is None or other is None else risk - max(other, 0.0)
 
 
-def _error_given_control(e: FitEvidence) -> float | None:
+def _error_given_control(e: FitEvidence) -> Measured:
     """The error that the regression given a control variable shows; 0 where that is chance."""
     if e.control_error is None or e.control_p is None:
         return None

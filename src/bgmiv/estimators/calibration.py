@@ -167,7 +167,7 @@ def calibrate(own: FitOnRows, t0: Any, t1: Any, *, repeats: int, level: float, e
         DataError: the fit ignores its instruments, or the outcome has three or more levels.
     """
     asked = AnalysisRequest.of(t0=t0, t1=t1, level=level)
-    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 2:
+    if not isinstance(repeats, int) or repeats < 2:
         raise ConfigError(f"repeats must be a whole number of 2 or more, got {repeats!r}.")
     fitted, data, seed, config = own.fitted, own.data, own.seed, own.refit_config
     require_intervals(fitted)
@@ -257,12 +257,10 @@ def _generator(fitted: FittedMethod, data: IVData) -> Callable[[np.random.Genera
     units = np.arange(n) if data.groups is None else data.groups
     observed = data.treatment.astype(np.float64)
     discrete = data.schema.treatment.discrete
-    levels = max(2, data.schema.treatment.width) if discrete else 0
     # The first stage is that of standardised columns.
-    unexplained = first.residuals[:, : max(levels - 1, 1)] * first.function.treatment.scale
+    unexplained = first.residuals * first.function.treatment.scale
     if discrete:
-        indicators = observed[:, None] == np.arange(1, levels)
-        others = np.clip(indicators - unexplained, 0.0, 1.0)
+        others = np.clip(data.schema.treatment.regressors(observed) - unexplained, 0.0, 1.0)
         chances = np.column_stack([np.maximum(1.0 - others.sum(axis=1), 0.0), others])
         ends = np.cumsum(chances / chances.sum(axis=1, keepdims=True), axis=1)
     else:
@@ -277,7 +275,7 @@ def _generator(fitted: FittedMethod, data: IVData) -> Callable[[np.random.Genera
         signs = rng.choice([-1.0, 1.0], int(units.max()) + 1)[units]
         if discrete:
             ranks = _ranks(ends, observed.astype(np.intp), rng, signs)
-            x = np.minimum(np.sum(ranks[:, None] > ends, axis=1), levels - 1).astype(np.float64)
+            x = np.minimum(np.sum(ranks[:, None] > ends, axis=1), ends.shape[1] - 1).astype(np.float64)
         else:
             x = observed - left + signs * left
         if data.schema.outcome.discrete:

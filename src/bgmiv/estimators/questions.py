@@ -209,8 +209,7 @@ class QuestionsMixin:
         interval = average_effect(fitted, query, level, own, method=method)
         self._warn_share(float(interval.in_support))
         # Where the robust set could have been given and was not, the usual interval is good enough.
-        schema = fitted.schema
-        judged = method == "auto" and own is not None and schema.treatment.width == schema.outcome.width == 1
+        judged = method == "auto" and own is not None and fitted.schema.has_one_effect
         return replace(interval, note="") if judged else self._noted(interval)
 
     @checked_arguments

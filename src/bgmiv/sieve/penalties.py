@@ -223,8 +223,8 @@ def choose_penalties(
     min_gain: float = 4.0,
     *,
     squares: Floats | None = None,
-    others: Floats | None = None,
-    units: Floats | None = None,
+    others: Floats | float = 0.0,
+    units: Floats | float = np.inf,
 ) -> Penalties:
     r"""Ridges by marginal likelihood, robust to errors of unequal variance: blocks enter one by one.
 
@@ -243,8 +243,8 @@ def choose_penalties(
         min_gain: what a block must gain to enter.
         squares: `(p,)` sums of squares of the columns before others were cleared from them; None if `gram` is that of
             the columns as they are.
-        others: `(p,)` the ridges of columns in none of the blocks; None: they are not penalised.
-        units: by block, as in :meth:`BlockEvidence.best`; None: every variance is possible.
+        others: `(p,)` the ridges of columns in none of the blocks; by default they are not penalised.
+        units: by block, as in :meth:`BlockEvidence.best`; by default every variance is possible.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -254,8 +254,7 @@ def choose_penalties(
         >>> np.isfinite(found.ridges), bool(5.0 < found.ridges[0] < 20.0)
         (array([ True, False]), True)
     """
-    others = np.zeros(len(moments)) if others is None else others
-    units = np.full(len(blocks), np.inf) if units is None else units
+    others, units = np.broadcast_to(others, len(moments)), np.broadcast_to(units, len(blocks))
     ridges, gains = np.full(len(blocks), np.inf), np.zeros(len(blocks))
     entered: list[int] = []
     while True:

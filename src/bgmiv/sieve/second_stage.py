@@ -413,7 +413,7 @@ def _choose(
         share = left / square
         return share if share > _ROUNDING else 0.0
 
-    units, averaged = None, {}
+    units, averaged = np.full(len(blocks), np.inf), {}
     if known is not None:
         units = unexplained(np.full(len(blocks), np.inf)) / np.maximum(known.variances, TINY)
         averaged = dict(known.averaged)
@@ -431,7 +431,7 @@ def _choose(
     priors = penalties.variance / penalties.ridges
     for i, evidence in penalties.left_out.items():
         # Also of those that gain something but too little to enter.
-        if units is None:
+        if known is None:
             priors[i] = evidence.likely(penalties.variance)
         else:
             seen = None if sizes is None else partial(sizes.likelihoods, blocks[i])
