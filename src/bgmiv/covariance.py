@@ -47,6 +47,8 @@ _MIN_CLUSTERS = 3
 _MAX_JACKKNIFE = 50
 # A column that others determine has less than this share of its length left.
 _REDUNDANT = 1e-10
+# Of a covariance, what is rounding beside its largest eigenvalue.
+_ROUNDING = 1e-12
 # Of a cluster that leaves less than this of a direction to the others, nothing is known without it.
 _NEGLIGIBLE = 1e-9
 
@@ -214,7 +216,7 @@ def coefficient_covariance(
 def mended(matrix: Floats) -> tuple[Floats, bool]:
     """The matrix without its negative eigenvalues, which a difference of covariances may have."""
     values, vectors = np.linalg.eigh(matrix)
-    if values[0] >= -1e-12 * max(values[-1], 0.0):
+    if values[0] >= -_ROUNDING * max(values[-1], 0.0):
         return matrix, False
     return (vectors * np.maximum(values, 0.0)) @ vectors.T, True
 
@@ -404,7 +406,7 @@ def left_out_score(gram: Floats, score: Floats, inverse: Floats) -> Floats:
 
 
 def covariance_root(covariance: Floats) -> Floats:
-    """R with R Rᵀ the covariance, whatever the units of its rows.
+    """As few columns R as have the covariance R Rᵀ, whatever the units of its rows.
 
     Example:
         >>> root = covariance_root(np.diag([1e-20, 1.0]))
@@ -414,4 +416,5 @@ def covariance_root(covariance: Floats) -> Floats:
     scale = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     unit = np.where(scale > 0.0, scale, 1.0)
     values, vectors = np.linalg.eigh(covariance / unit / unit[:, None])
-    return scale[:, None] * vectors * np.sqrt(np.maximum(values, 0.0))
+    there = values > _ROUNDING * values[-1]
+    return scale[:, None] * vectors[:, there] * np.sqrt(values[there])

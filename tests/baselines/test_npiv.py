@@ -309,9 +309,6 @@ def test_what_cannot_be_fitted_is_refused() -> None:
         LINEAR.fit(IVData.from_arrays(x + u, x, instruments=2.0 * v + 1.0, covariates=v), SEED)
     with pytest.raises(DataError, match="at least 30 rows, got 12"):
         NPIVConfig().fit(IVData.from_arrays(u[:12], x[:12], instruments=w[:12]), SEED)
-    for refused, why in (
-        ({"min_gain": -1.0}, "min_gain"),
-        ({"fourier_features": 0}, "fourier_features"),
-    ):
+    for refused, why in (({"min_gain": -1.0}, "min_gain"), ({"fourier_features": 0}, "fourier_features")):
         with pytest.raises(ConfigError, match=why):
             NPIVConfig(**refused)

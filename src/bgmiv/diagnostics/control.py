@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.stats import f as f_distribution
 
 from bgmiv.arrays import Floats, Integers
-from bgmiv.covariance import score_covariance
+from bgmiv.covariance import covariance_root, score_covariance
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.within import Within
 from bgmiv.diagnostics.moments import row_weights
@@ -192,55 +192,47 @@ def errors_given_control(
     functions = functions / scale
     some, share = functions[usual, :k], weights[usual] / weights[usual].sum()
     size = some.T @ (share[:, None] * some)
-    regression = _Regression(functions, weights, size, slopes / scale[k:], control, own)
-    return [regression.error(within.residual(one.astype(np.float64))) for one in errors]
+    parts = functions, weights, size, slopes / scale[k:], control, own
+    return [_error_of(within.residual(one.astype(np.float64)), *parts) for one in errors]
 
 
-class _Regression(NamedTuple):
-    """Least squares on functions that are sought, which come first, and on those of control variables.
+def _error_of(
+    outcome: Floats, columns: Floats, weights: Floats, size: Floats, slopes: Floats, control: _Control, own: Integers
+) -> ErrorOfCurve:
+    """What least squares says of an outcome, on functions that are sought and, after these, on those of controls.
 
-    Attributes:
-        columns: `(n, p)`, of length about one each.
+    Args:
+        outcome: `(n,)` errors of a curve.
+        columns: `(n, p)` the functions, of length about one each.
         weights: `(n,)`.
         size: the mean of products of the functions that are sought, `(k, k)`.
         slopes: of the functions of control variables by each of the first stage's predictions, `(m, n, p - k)`.
         control: the control variables, of more rows.
         own: positions of these rows among them.
     """
-
-    columns: Floats
-    weights: Floats
-    size: Floats
-    slopes: Floats
-    control: _Control
-    own: Integers
-
-    def error(self, outcome: Floats) -> ErrorOfCurve:
-        """The size of what the regression says of an outcome."""
-        k, first, sampling = len(self.size), self.control.first, self.control.columns.sampling
-        regressors, weighted = np.hstack(first.regressors(slice(None))), self.weights[:, None] * self.columns
-        influence = weighted @ np.linalg.pinv(self.columns.T @ weighted, rcond=_REAL, hermitian=True)
-        beta = influence.T @ outcome
-        leverage = np.minimum(np.sum(influence * self.columns, axis=1), 1.0 - _MIN_LEFT)
-        influence = influence[:, :k]
-        scores = np.zeros((len(regressors), k))
-        scores[self.own] = influence * ((outcome - self.columns @ beta) / (1.0 - leverage))[:, None]
-        left = first.residuals * sampling.weights[:, None]
-        for j, (used, inverse) in enumerate(zip(first.kept, first.inverses, strict=True)):
-            z = regressors[:, used]
-            by_first = (influence * (self.slopes[j] @ beta[k:])[:, None]).T @ z[self.own] @ inverse
-            scores -= (z * left[:, [j]]) @ by_first.T
-        covariance = score_covariance(sampling.errors, scores)
-        values, vectors = np.linalg.eigh(self.size)
-        half = vectors * np.sqrt(np.maximum(values, 0.0))
-        noise = np.maximum(np.linalg.eigvalsh(half.T @ covariance @ half), 0.0)
-        total, squares = max(float(noise.sum()), _TINY), float(beta[:k] @ self.size @ beta[:k])
-        # Satterthwaite's approximation of a sum of squares of different variances.
-        dof = total**2 / max(noise @ noise, _TINY**2), sampling.errors.dof(len(self.own) - len(beta))
-        reference = f_distribution(*dof)
-        return ErrorOfCurve(
-            size=squares - total,
-            noise=total,
-            p_value=float(reference.sf(squares / total)),
-            visible=total * (float(reference.isf(SIZE)) - 1.0),
-        )
+    k, first, sampling = len(size), control.first, control.columns.sampling
+    regressors, weighted = np.hstack(first.regressors(slice(None))), weights[:, None] * columns
+    influence = weighted @ np.linalg.pinv(columns.T @ weighted, rcond=_REAL, hermitian=True)
+    beta = influence.T @ outcome
+    leverage = np.minimum(np.sum(influence * columns, axis=1), 1.0 - _MIN_LEFT)
+    influence = influence[:, :k]
+    scores = np.zeros((len(regressors), k))
+    scores[own] = influence * ((outcome - columns @ beta) / (1.0 - leverage))[:, None]
+    left = first.residuals * sampling.weights[:, None]
+    for j, (used, inverse) in enumerate(zip(first.kept, first.inverses, strict=True)):
+        z = regressors[:, used]
+        by_first = (influence * (slopes[j] @ beta[k:])[:, None]).T @ z[own] @ inverse
+        scores -= (z * left[:, [j]]) @ by_first.T
+    covariance = score_covariance(sampling.errors, scores)
+    half = covariance_root(size)
+    noise = np.maximum(np.linalg.eigvalsh(half.T @ covariance @ half), 0.0)
+    total, squares = max(float(noise.sum()), _TINY), float(beta[:k] @ size @ beta[:k])
+    # Satterthwaite's approximation of a sum of squares of different variances.
+    dof = total**2 / max(noise @ noise, _TINY**2), sampling.errors.dof(len(own) - len(beta))
+    reference = f_distribution(*dof)
+    return ErrorOfCurve(
+        size=squares - total,
+        noise=total,
+        p_value=float(reference.sf(squares / total)),
+        visible=total * (float(reference.isf(SIZE)) - 1.0),
+    )

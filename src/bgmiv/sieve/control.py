@@ -17,7 +17,7 @@ from scipy.special import ndtri
 
 from bgmiv.arrays import Floats, Integers
 from bgmiv.sieve.bases import Spline, column_products
-from bgmiv.sieve.penalties import BlockEvidence, Evidence, Moments, Posterior, Prior, penalised_solve, priors_of
+from bgmiv.sieve.penalties import Evidence, Moments, Posterior, Prior, penalised_solve, priors_of
 from bgmiv.sieve.sampling import BlocksAt, Sampling
 
 __all__ = ["Observed", "Sizes", "control_curves", "generalised_residual", "standardised"]
@@ -91,10 +91,6 @@ class Sizes(NamedTuple):
 
     moments: Moments
     shape: Prior
-
-    def likelihoods(self, block: slice, variances: Floats) -> Floats:
-        """Log likelihoods of prior variances `(m,)` of a block, less that of none."""
-        return BlockEvidence.of(self.moments, block).gains(variances) / 2.0
 
     def joint(self, own: Integers, deviation: float) -> Callable[[Floats], Posterior]:
         """Gives the posterior of some columns of terms for prior variances `(m, k)`, averaged over confounding.

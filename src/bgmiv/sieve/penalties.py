@@ -170,12 +170,12 @@ class BlockEvidence(NamedTuple):
         prior, gain = self.best(variance)
         return prior if gain > 0.0 and prior > self._possible(variance, np.inf)[0] else 0.0
 
-    def expected(self, variance: float, unit: float, seen: Callable[[Floats], Floats] | None = None) -> float:
+    def expected(self, variance: float, unit: float, seen: BlockEvidence | None = None) -> float:
         """The posterior mean of the prior variance of a block that is left out, under the prior of :func:`priors_of`.
 
         Args:
             variance, unit: as in :meth:`best`.
-            seen: the log likelihoods of variances by what else is known, less that of none.
+            seen: what else is known of the size of the coefficients.
         """
         priors = self._possible(variance, unit)
         if not len(priors):
@@ -185,7 +185,7 @@ class BlockEvidence(NamedTuple):
         shares = np.append(1.0 - _OTHER, _OTHER * _SHARES)
         logs = np.append(0.0, self.gains(possible) / 2.0)
         if seen is not None:
-            known = np.append(0.0, seen(possible))
+            known = np.append(0.0, seen.gains(possible) / 2.0)
             likelihoods = np.exp(known - known.max())
             logs = logs + np.log((1.0 - _MISLEADING) * likelihoods + _MISLEADING * (shares @ likelihoods))
         odds = shares * np.exp(logs - logs.max())

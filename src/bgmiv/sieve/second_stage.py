@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bgmiv.arrays import TINY, Floats, Integers
-from bgmiv.covariance import Errors, left_out_score, mended, tell_mended
+from bgmiv.covariance import Errors, covariance_root, left_out_score, mended, tell_mended
 from bgmiv.intervals import BOUND, SMOOTHING, STRENGTH
 from bgmiv.sieve.control import Observed
 from bgmiv.sieve.first_stage import FirstStage, LeftOut, left_out_errors, one_thread, slices_of
 from bgmiv.sieve.penalties import (
     Averaged,
+    BlockEvidence,
     Evidence,
     Penalties,
     Prior,
@@ -334,7 +335,7 @@ def second_stage(
     means = [(blocks[i], np.mean(shares @ variances[:, blocks[i]])) for i in averaged]
     smoothing = biases(fixed)
     if len(shares) > 1:
-        smoothing.append(np.eye(size)[:, kept] @ _root(spread))
+        smoothing.append(np.eye(size)[:, kept] @ covariance_root(spread))
     bound = biases([(block, prior * (block.stop - block.start)) for block, prior in fixed + means])
     turn = np.eye(size)
     if problem.noisy is not None:
@@ -343,7 +344,7 @@ def second_stage(
         reliability = min(max(calibration[0], _MIN_RELIABILITY), 1.0)
         turn[:, 0] -= calibration / reliability
         turn[0, 0] = 1.0 / reliability
-    turn, root = turn[:n_terms], _root(turned)
+    turn, root = turn[:n_terms], covariance_root(turned)
     left_out = LeftOut.of(kept, mean, inverse, size, grams)
     n_controls = int(np.sum(kept >= n_terms))
     errors = left_out_errors([left_out], partial(sampling.columns, problem.blocks), sampling, n_controls)
@@ -434,7 +435,7 @@ def _choose(
         if known is None:
             priors[i] = evidence.likely(penalties.variance)
         else:
-            seen = None if sizes is None else partial(sizes.likelihoods, blocks[i])
+            seen = None if sizes is None else BlockEvidence.of(sizes.moments, blocks[i])
             priors[i] = evidence.expected(penalties.variance, units[i], seen)
     models = [Averaged(1.0, np.zeros(0), np.zeros(0))]
     own = np.concatenate([np.zeros(0, np.intp), *(np.arange(blocks[i].start, blocks[i].stop) for i in averaged)])
@@ -451,10 +452,3 @@ def _choose(
         ridges[:, own] = penalties.variance / np.array([model.expected for model in models])
     shares = np.array([model.probability for model in models])
     return _Choice(penalties, list(averaged), priors, shares, ridges, variances)
-
-
-def _root(covariance: Floats) -> Floats:
-    """As few columns R as have the covariance R Rᵀ."""
-    values, vectors = np.linalg.eigh(covariance)
-    there = values > 1e-12 * max(values[-1], TINY)
-    return vectors[:, there] * np.sqrt(values[there])
