@@ -36,7 +36,7 @@ from bgmiv.errors import DataError, FitWarning, NotIdentifiedError
 __all__ = [
     "ROBUST", "Clusters", "Errors", "ErrorsName", "LinearFit", "check_clusters", "cluster_sums",
     "coefficient_covariance", "covariance_root", "errors_of", "fit_linear", "left_out_changes", "left_out_score",
-    "mended", "score_covariance", "tell_mended",
+    "mended", "score_covariance",
 ]  # fmt: skip
 
 ErrorsName = Literal["classical", "robust", "clustered"]
@@ -192,8 +192,8 @@ def coefficient_covariance(
     regressors: Floats,
     basis: Floats | None = None,
     wanted: Floats | None = None,
-) -> tuple[Floats, bool]:
-    """The covariance of the coefficients of orthonormal columns, and whether it had to be mended.
+) -> Floats:
+    """The covariance of the coefficients of orthonormal columns.
 
     Args:
         errors: what is assumed of them.
@@ -204,34 +204,31 @@ def coefficient_covariance(
     """
     k = columns.shape[1]
     if errors.classical:
-        return np.eye(k) * (residuals @ residuals / max(len(columns) - n_parameters, 1)), False
+        return np.eye(k) * (residuals @ residuals / max(len(columns) - n_parameters, 1))
 
     def left_out(way: Clusters) -> Floats:
         return left_out_changes(way, regressors, residuals, basis, wanted)[:, -k:]
 
-    total = score_covariance(errors, columns * residuals[:, None], n_parameters, left_out)
-    return mended(total) if len(errors.ways) > 1 else (total, False)
+    return mended(errors, score_covariance(errors, columns * residuals[:, None], n_parameters, left_out))
 
 
-def mended(matrix: Floats) -> tuple[Floats, bool]:
-    """The matrix without its negative eigenvalues, which a difference of covariances may have."""
-    values, vectors = np.linalg.eigh(matrix)
-    if values[0] >= -_ROUNDING * max(values[-1], 0.0):
-        return matrix, False
-    return (vectors * np.maximum(values, 0.0)) @ vectors.T, True
-
-
-def tell_mended() -> None:
-    """Tell of a covariance that was mended.
+def mended(errors: Errors, matrix: Floats) -> Floats:
+    """A covariance without negative eigenvalues, which the difference of those of two-way clusters may have.
 
     Warns:
-        FitWarning: that it was.
+        FitWarning: that it had some.
     """
+    if len(errors.ways) < 2:
+        return matrix
+    values, vectors = np.linalg.eigh(matrix)
+    if values[0] >= -_ROUNDING * max(values[-1], 0.0):
+        return matrix
     warn_user(
         "the covariance of two-way clusters was not positive; its negative eigenvalues are set to 0, and some standard "
         "errors may be too small. Cluster one way to compare.",
         FitWarning,
     )
+    return (vectors * np.maximum(values, 0.0)) @ vectors.T
 
 
 class LinearFit(NamedTuple):
@@ -240,13 +237,11 @@ class LinearFit(NamedTuple):
     Attributes:
         coefficients, covariance: of the regressors, `(k,)` and `(k, k)`.
         dof: degrees of freedom of the covariance.
-        mended: whether negative eigenvalues were set to 0 in the covariance of two-way clusters.
     """
 
     coefficients: Floats
     covariance: Floats
     dof: float
-    mended: bool
 
 
 def fit_linear(
@@ -303,13 +298,8 @@ def fit_linear(
     n_parameters, half = len(back) + n_absorbed, back @ inverse
     wanted = half[exogenous.shape[1] :]
     wanted = wanted / np.linalg.norm(wanted, axis=1, keepdims=True)
-    middle, was_mended = coefficient_covariance(errors, effective, residuals, n_parameters, x @ inverse, basis, wanted)
-    return LinearFit(
-        coefficients=back @ beta,
-        covariance=half @ middle @ half.T,
-        dof=errors.dof(len(y) - n_parameters),
-        mended=was_mended,
-    )
+    middle = coefficient_covariance(errors, effective, residuals, n_parameters, x @ inverse, basis, wanted)
+    return LinearFit(back @ beta, half @ middle @ half.T, errors.dof(len(y) - n_parameters))
 
 
 def _standard(columns: Floats, share: Floats) -> tuple[Floats, Floats]:

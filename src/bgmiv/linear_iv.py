@@ -276,7 +276,7 @@ class LinearIV:
         coefficients = self.instruments.T @ target
         # Without a cluster the exogenous columns have other coefficients too.
         both = np.hstack([self._exogenous, self.instruments])
-        covariance, _ = coefficient_covariance(
+        covariance = coefficient_covariance(
             self.design.errors,
             self.instruments,
             target - self.instruments @ coefficients,

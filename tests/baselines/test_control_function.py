@@ -9,7 +9,7 @@ import pytest
 from scipy.special import ndtr
 
 import bgmiv
-from bgmiv.baselines.control_function import ASSUMPTION, ControlFunctionConfig, FittedControlFunction
+from bgmiv.baselines.control_function import ASSUMPTION, ControlFunctionConfig
 from bgmiv.baselines.npiv import NPIVConfig
 from bgmiv.baselines.tsls import TSLSConfig
 from bgmiv.data.ivdata import IVData
@@ -155,8 +155,3 @@ def test_generalised_residuals_of_a_probit_model() -> None:
 def test_too_few_rows_are_refused() -> None:
     with pytest.raises(DataError, match="at least 20 rows, got 10"):
         ControlFunctionConfig().fit(linear(10), SEED)
-
-
-def test_a_fit_says_what_it_did() -> None:
-    fitted = ControlFunctionConfig().fit(linear(300), SEED)
-    assert isinstance(fitted, FittedControlFunction)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bgmiv.arrays import Floats, Integers
-from bgmiv.covariance import ErrorsName, LinearFit, covariance_root, errors_of, fit_linear, tell_mended
+from bgmiv.covariance import ErrorsName, LinearFit, covariance_root, errors_of, fit_linear
 from bgmiv.data.ivdata import IVData
 from bgmiv.data.messages import FloatArray
 from bgmiv.data.query import Encoded, Query
@@ -273,16 +273,13 @@ def _regression(data: IVData, outcome: Floats, columns: _Columns, n_absorbed: in
     exogenous = np.column_stack([np.ones(data.n_rows), columns.covariates])
     options: dict[str, Any] = {"weights": data.weights, "errors": errors_of(data), "n_absorbed": n_absorbed}
     try:
-        fit = fit_linear(outcome, exogenous, columns.treatments, columns.instruments, **options)
+        return fit_linear(outcome, exogenous, columns.treatments, columns.instruments, **options)
     except np.linalg.LinAlgError as error:
         raise DataError(
             f"two-stage least squares cannot be computed: {error}. Some columns are exact linear "
             "combinations of others (a repeated column, a constant one, indicators that add up to 1, or an "
             "instrument that the covariates determine): remove the redundant columns."
         ) from error
-    if fit.mended:
-        tell_mended()
-    return fit
 
 
 def _fit_linearmodels(data: IVData, outcome: Floats, columns: _Columns, kept: Sequence[int]) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bgmiv.arrays import TINY, Floats, Integers
-from bgmiv.covariance import Errors, covariance_root, left_out_score, mended, tell_mended
+from bgmiv.covariance import Errors, covariance_root, left_out_score, mended
 from bgmiv.intervals import BOUND, SMOOTHING, STRENGTH
 from bgmiv.sieve.control import Observed
 from bgmiv.sieve.first_stage import FirstStage, LeftOut, left_out_errors, one_thread, slices_of
@@ -232,12 +232,7 @@ class _Scores(NamedTuple):
             else:
                 factor = count / (count - 1) * (n - 1) / n * correction
                 middle = middle + way.sign * factor * self.covariance(Errors(ways=(way._replace(sign=1.0),)))
-        if len(errors.ways) == 1:
-            return middle
-        positive, was_mended = mended(middle)
-        if was_mended:
-            tell_mended()
-        return positive
+        return mended(errors, middle)
 
     def _without(self, cluster: Integers, inverse: Floats) -> Floats:
         """By how much the scores change without some rows.
