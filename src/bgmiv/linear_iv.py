@@ -358,7 +358,7 @@ class LinearIV:
         return tuple(map(self._exogeneity, self.outcomes.T)) if self.surplus >= 0 else ()
 
     def _exogeneity(self, outcome: Floats) -> dict[str, float]:
-        x, errors = self.treatment, self.design.errors
+        x, errors = self.treatment, self.design.errors.without_jackknife()
         m = x.shape[1]
         n_parameters = self._exogenous.shape[1] + 2 * m
         left = max(len(outcome) - n_parameters, 1)
@@ -367,10 +367,7 @@ class LinearIV:
         own, added = outcome @ outcome - np.sum(coefficients[:m] ** 2), coefficients[m:]
         residuals = outcome - basis @ coefficients
         rest, gain = residuals @ residuals, added @ added
-        if errors.classical:
-            covariance = np.eye(m) * rest / left
-        else:
-            covariance = score_covariance(errors, basis[:, m:] * residuals[:, None], n_parameters)
+        covariance = coefficient_covariance(errors, basis[:, m:], residuals, n_parameters, basis)
         # Without noise the statistics are divided by zero.
         with np.errstate(divide="ignore", invalid="ignore"):
             wu_hausman, durbin = np.divide(gain / m, rest / left), np.divide(len(outcome) * gain, own)

@@ -248,7 +248,7 @@ def _second_stage(columns: Columns, first: FirstStage, controls: Controls) -> Si
         roots={name: root[structural] for name, root in second.roots.items()},
         ridges=second.ridges[:n_penalised],
     )
-    others = None
+    others: Floats | float = 0.0
     if columns.within:
         # Controls have mean zero over all rows, but not at each level.
         gamma = second.coefficients[~structural]

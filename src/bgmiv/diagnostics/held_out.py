@@ -75,7 +75,7 @@ def cross_fitted(
 def held_out_rows(parts: Sequence[Integers], max_rows: int) -> tuple[Integers, Integers]:
     """Rows that members held out, as many of each member and `max_rows` of all, and which member held out each."""
     share = max(1, max_rows // len(parts))
-    kept = [np.asarray(part[:share], np.int64) for part in parts]
+    kept = [part[:share] for part in parts]
     return np.concatenate(kept), np.repeat(np.arange(len(kept)), [len(part) for part in kept])
 
 

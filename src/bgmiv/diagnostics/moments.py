@@ -22,6 +22,7 @@ from bgmiv.data.scaling import RoleScaling
 from bgmiv.data.schema import BlockKind
 from bgmiv.errors import DataError
 from bgmiv.kernels import GaussianKernel, fit_features, median_lengthscales
+from bgmiv.sieve.first_stage import slices_of
 
 __all__ = [
     "MAX_TESTED", "MomentRisks", "MomentTest", "SimpleFits", "compared_within", "conditions_of", "cross_fits",
@@ -89,9 +90,8 @@ def moment_risk(residuals: ArrayLike, conditions: Sequence[ArrayLike]) -> float:
                 "(m,) or (m, d)."
             )
         columns.append(array)
-    ends = np.cumsum([0, *(array.shape[1] for array in columns)]).tolist()
     c = np.concatenate(columns, axis=1)
-    kernel = GaussianKernel(median_lengthscales(c, list(map(slice, ends[:-1], ends[1:]))))
+    kernel = GaussianKernel(median_lengthscales(c, slices_of(columns)))
     # The kernel is 1 at distance zero, so the pairs of a row with itself add up to the sum of squares.
     pairs = r @ kernel.expand(c, c, r) - r @ r
     return float(pairs / (len(r) * (len(r) - 1)))

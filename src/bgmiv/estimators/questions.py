@@ -239,7 +239,7 @@ class QuestionsMixin:
             sample_weight: sampling weights, how many rows of the population each row stands for.
         """
         query = self._query_along(treatments, covariates, sample_weight)
-        shown = np.atleast_1d(np.asarray(treatments))
+        shown = np.atleast_1d(treatments)
         if not average:
             return DoseResponse(shown, estimate_at(self._fitted(), query).values)
         return DoseResponse(shown, average_over(self._fitted(), query).estimate.values)
@@ -261,7 +261,7 @@ class QuestionsMixin:
         """
         query = self._query_along(treatments, covariates, sample_weight)
         fitted = self._fitted()
-        labels = tuple(np.atleast_1d(np.asarray(treatments)).tolist())
+        labels = tuple(np.atleast_1d(treatments).tolist())
         shown: dict[str, Any] = {"probability": fitted.schema.outcome.discrete, "labels": labels, "band": band}
         if not average:
             return self._noted(
@@ -522,7 +522,7 @@ class QuestionsMixin:
         """A function of g at each row, with a warning where most are extrapolations."""
         few = query.drawn(_MAX_SUPPORT_ROWS)
         self._warn_share(float(np.mean(self._fitted().in_support(few) @ few.rows.shares)))
-        return np.asarray(change(estimate_at(self._fitted(), query)).values)
+        return change(estimate_at(self._fitted(), query)).values
 
     def _interval_of_rows(
         self, query: Query, change: Callable[[Estimate], Estimate], level: float, **shown: Any

@@ -316,7 +316,7 @@ def sieve_function(
     second: SecondStage,
     learned: Learned | None = None,
     *,
-    others: Floats | None = None,
+    others: Floats | float = 0.0,
     strength: float | None = None,
 ) -> SieveFunction:
     """The function in units of the outcome, without the terms that neither the estimate nor its intervals have.
@@ -362,11 +362,7 @@ def sieve_function(
         f = np.zeros(len(columns.y)) if learned is None else learned.averaged
         left = len(columns.y) - within.dof(columns.data.groups) - int(np.count_nonzero(mean[rows]))
         effects = LevelEffects.fit(
-            within,
-            columns.y if others is None else columns.y - others,
-            lambda some: [f[some, None], *kept_at(some)],
-            mean[rows],
-            left,
+            within, columns.y - others, lambda some: [f[some, None], *kept_at(some)], mean[rows], left
         )
     return SieveFunction(
         treatment=columns.treatment,
