@@ -177,7 +177,7 @@ def calibrate(own: FitOnRows, t0: Any, t1: Any, *, repeats: int, level: float, e
     if data.schema.outcome.width > 1:
         raise DataError(f"outcome {data.schema.outcome.name!r} has three or more levels; calibrate one at a time.")
     doses = np.concatenate([[grid.t0, grid.t1], _curve_doses(data)])
-    averages, points = _answers(fitted, data, doses, data.treatment)
+    averages, points = _answers(fitted, own.rows, doses, data.treatment)
     values = averages.estimate.values
     truth = {EFFECT: values[1] - values[0], POINTS: points.values, CURVE: values[2:]}
     draw = _generator(fitted, data)
@@ -207,8 +207,8 @@ def _run(
         fitted = config.fit(data, seed)
     except BGMIVError:
         return None
-    averages, points = _answers(fitted, data, doses, observed)
     own, size = FitRows(data, Rows(data.covariates, data.weights)), doses[1] - doses[0]
+    averages, points = _answers(fitted, own.rows, doses, observed)
     default, usual = (
         effect_of(averages, (0, 1), size, fitted, level, own, method=method) for method in ("auto", "usual")
     )
@@ -243,9 +243,8 @@ def _curve_doses(data: IVData) -> Floats:
     return np.arange(float(max(2, data.schema.treatment.width)))
 
 
-def _answers(fitted: FittedMethod, data: IVData, doses: Floats, observed: NDArray[Any]) -> tuple[Average, Estimate]:
+def _answers(fitted: FittedMethod, rows: Rows, doses: Floats, observed: NDArray[Any]) -> tuple[Average, Estimate]:
     """What is asked of every data set, at the rows and treatments of the data at hand: averages, and points of g."""
-    rows = Rows(data.covariates, data.weights)
     averages = average(fitted, Query(doses[:, None], rows), intervals=True)
     return averages, estimate_at(fitted, Query(observed[None], rows).drawn(_MAX_POINTS), intervals=True)
 
