@@ -279,7 +279,7 @@ def effect_of(
         pieces = fieller_set(change, size, q * f_distribution.ppf(level, q, min(dof, n - q)))
     if change.sources and not fitted.is_line:
         # What the robust set knows of the curve is not more than what the usual interval does.
-        pieces = union([*pieces, (float(usual.lower), float(usual.upper))])
+        pieces = union([*pieces, *usual.stretches])
     return usual.with_set(pieces)
 
 

@@ -90,7 +90,7 @@ class Moments(NamedTuple):
     covariance: Floats
     ridges: Floats
 
-    def cleared(self, own: Integers, least: float) -> tuple[Floats, ...]:
+    def cleared(self, own: slice | Integers, least: float) -> tuple[Floats, ...]:
         """Some columns cleared of all others; directions in which less is left of their Gram matrix are none.
 
         Ridges of these columns do not count.
@@ -102,7 +102,7 @@ class Moments(NamedTuple):
         others = self.ridges.copy()
         others[own] = np.inf
         fits = penalised_solve(self.gram, self.gram[:, own], others)
-        values, vectors = np.linalg.eigh(self.gram[np.ix_(own, own)] - self.gram[own] @ fits)
+        values, vectors = np.linalg.eigh(self.gram[own][:, own] - self.gram[own] @ fits)
         values, vectors = values[values > least], vectors[:, values > least]
         weights = -fits @ vectors
         weights[own] = vectors
@@ -139,7 +139,7 @@ class BlockEvidence(NamedTuple):
         """
         squares = np.diag(known.gram) if squares is None else squares
         least = _NEGLIGIBLE * np.max(squares[own], initial=TINY)
-        values, _, moments, covariance = known.cleared(np.arange(own.start, own.stop), least)
+        values, _, moments, covariance = known.cleared(own, least)
         noise = np.diag(covariance)
         real = noise > 0.0
         return cls(values[real], moments[real], noise[real])

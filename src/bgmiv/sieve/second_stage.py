@@ -396,10 +396,11 @@ def _choose(
         min_gain, known: as in :func:`second_stage`.
     """
     gram, moments, square = total[:-1, :-1], total[:-1, -1], total[-1, -1]
+    every = np.arange(len(moments))
     unpenalised = np.where(np.diag(gram) == 0.0, np.inf, 0.0)
 
     def noise(coefficients: Floats) -> tuple[Floats, float]:
-        scores = _Scores.of(problem, coefficients, np.arange(len(moments)), lambda: sample, strength=False)
+        scores = _Scores.of(problem, coefficients, every, lambda: sample, strength=False)
         return scores.covariance(), scores.variance
 
     def unexplained(ridges: Floats) -> float:
@@ -433,7 +434,7 @@ def _choose(
             seen = None if sizes is None else BlockEvidence.of(sizes.moments, blocks[i])
             priors[i] = evidence.expected(penalties.variance, units[i], seen)
     models = [Averaged(1.0, np.zeros(0), np.zeros(0))]
-    own = np.concatenate([np.zeros(0, np.intp), *(np.arange(blocks[i].start, blocks[i].stop) for i in averaged)])
+    own = np.concatenate([every[:0], *(every[blocks[i]] for i in averaged)])
     if averaged:
         without = penalties.ridges.copy()
         without[list(averaged)] = np.inf
