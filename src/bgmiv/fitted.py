@@ -61,7 +61,7 @@ class FitEvidence:
         networks: whether networks were trained, or why not; None for other methods.
         left_for_networks: how much of the outcome's variance may have been left for them, by the check on left-out rows
             (`bgmiv.bgm.network_check`); None where that was not asked.
-        linear: whether a method that can bend found a line: the data support nothing else.
+        linear: whether a method that can fit curves has fitted a line: the data support nothing else.
         moment_p, moment_statistic: of `moment_test` on held-out rows.
         control_error, control_p: the squared error of g that held-out errors show given a control variable, as a share
             of the outcome's variance, and the p-value of there being none (`bgmiv.diagnostics.control`).
@@ -182,7 +182,7 @@ class FittedMethod(_WithEvidence, ABC):
 
     @property
     def is_linear(self) -> bool:
-        """Whether it is a line although the method could have bent it."""
+        """Whether it is linear although the method could have fitted a curve."""
         return False
 
     @property

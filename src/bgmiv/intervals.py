@@ -272,7 +272,7 @@ def interval_of(
 
     A uniform band has in the place of t the quantile c of the largest of all entries' $|Z| / s$, in draws of a normal Z
     with the covariance of the sources (times Student's quantile over the normal one). Where smoothing has a bias, an
-    average over likely functions is not enough, as pointwise intervals may miss a bend at some points if they hold g at
+    average over likely functions is not enough, as pointwise intervals may miss curvature at some points if they hold g at
     most: the band takes the largest bias B at each point (`BOUND`), Z is of the other sources alone, and c becomes the
     quantile of $|N(B / s, 1)|$ at the level at which $|N(0, 1)|$ has the quantile c (Armstrong and Kolesár 2018).
 

@@ -172,7 +172,7 @@ class Verdict:
 
     Args:
         severity: "doubtful" or "failed", that of the worst finding; "good" if there is none and all was measured;
-            "note" if not all was, or if a line was found and no check could have shown a curve.
+            "note" if not all was, or if the fit is linear and no check could have shown a curve.
         findings: the reasons; empty for a good fit.
         evidence: the measurements behind them.
 
@@ -239,7 +239,7 @@ def judge(evidence: FitEvidence) -> Verdict:
     """The verdict on a fit: as bad as its worst finding."""
     e = evidence
     n_tried = e.n_failed + e.n_members
-    networks_alone = e.network_weight is None and e.n_steps is not None
+    only_networks = e.network_weight is None and e.n_steps is not None
     # A model that explains everything is no benchmark.
     linear, flexible = (
         None if other is None or other > _EVERYTHING else other for other in (e.linear_explained, e.flexible_explained)
@@ -248,7 +248,7 @@ def judge(evidence: FitEvidence) -> Verdict:
     measured = {key: getattr(e, key, None) for key in FINDINGS} | {
         "held_out": e.n_held_out,
         "steps": e.n_steps,
-        "explained": e.outcome_explained if networks_alone else None,
+        "explained": e.outcome_explained if only_networks else None,
         "behind_linear": _behind(e.outcome_explained, linear),
         "behind_flexible": _behind(e.outcome_explained, flexible),
         "missed": _missed(e.outcome_explained, linear, flexible),
@@ -307,7 +307,7 @@ def _shown(e: FitEvidence) -> bool:
 
 
 def _line_remark(e: FitEvidence) -> str:
-    """What a line that a method found says of the effect."""
+    """What it says of the effect that a method which can fit curves has fitted a line."""
     if e.visible_shapes is None or e.shapes is None:
         return "The data show no interaction, so the estimate is that of linear two-stage least squares."
     if e.visible_shapes >= _MIN_VISIBLE:
