@@ -272,9 +272,9 @@ def interval_of(
 
     A uniform band has in the place of t the quantile c of the largest of all entries' $|Z| / s$, in draws of a normal Z
     with the covariance of the sources (times Student's quantile over the normal one). Where smoothing has a bias, an
-    average over likely functions is not enough, as pointwise intervals may miss curvature at some points if they hold g at
-    most: the band takes the largest bias B at each point (`BOUND`), Z is of the other sources alone, and c becomes the
-    quantile of $|N(B / s, 1)|$ at the level at which $|N(0, 1)|$ has the quantile c (Armstrong and Kolesár 2018).
+    average over likely functions is not enough, as pointwise intervals may miss curvature at some points if they hold g
+    at most: the band takes the largest bias B at each point (`BOUND`), Z is of the other sources alone, and c becomes
+    the quantile of $|N(B / s, 1)|$ at the level at which $|N(0, 1)|$ has the quantile c (Armstrong and Kolesár 2018).
 
     The ends of a probability's interval are cut off at 0 and 1; `in_support`, `labels` and `name` are kept beside it.
 
