@@ -180,7 +180,7 @@ def _nonlinear_first_stage(check: Check) -> Explanation:
     text = {
         "good": "The instruments help to predict the treatment of held-out rows.",
         "doubtful": "The instruments help little to predict the treatment of held-out rows.",
-        "failed": "The instruments hardly help to predict the treatment of held-out rows, in any form it can fit.",
+        "failed": "The instruments hardly help to predict the treatment of held-out rows, in any form the model fits.",
     }[check.severity]
     if check.severity != "good":
         text += " The causal curve then has little to rest on. Find stronger instruments, or use more rows."
