@@ -47,8 +47,6 @@ _MIN_CLUSTERS = 3
 _MAX_JACKKNIFE = 50
 # A column that others determine has less than this share of its length left.
 _REDUNDANT = 1e-10
-# Of a covariance, what is rounding beside its largest eigenvalue.
-_ROUNDING = 1e-12
 # Of a cluster that leaves less than this of a direction to the others, nothing is known without it.
 _NEGLIGIBLE = 1e-9
 
@@ -221,7 +219,7 @@ def mended(errors: Errors, matrix: Floats) -> Floats:
     if len(errors.ways) < 2:
         return matrix
     values, vectors = np.linalg.eigh(matrix)
-    if values[0] >= -_ROUNDING * max(values[-1], 0.0):
+    if values[0] >= -1e-12 * max(values[-1], 0.0):
         return matrix
     warn_user(
         "the covariance of two-way clusters was not positive; its negative eigenvalues are set to 0, and some standard "
@@ -396,7 +394,7 @@ def left_out_score(gram: Floats, score: Floats, inverse: Floats) -> Floats:
 
 
 def covariance_root(covariance: Floats) -> Floats:
-    """As few columns R as have the covariance R Rᵀ, whatever the units of its rows.
+    """R with R Rᵀ the covariance, whatever the units of its rows.
 
     Example:
         >>> root = covariance_root(np.diag([1e-20, 1.0]))
@@ -406,5 +404,4 @@ def covariance_root(covariance: Floats) -> Floats:
     scale = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     unit = np.where(scale > 0.0, scale, 1.0)
     values, vectors = np.linalg.eigh(covariance / unit / unit[:, None])
-    there = values > _ROUNDING * values[-1]
-    return scale[:, None] * vectors[:, there] * np.sqrt(values[there])
+    return scale[:, None] * vectors * np.sqrt(np.maximum(values, 0.0))

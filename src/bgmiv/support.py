@@ -107,7 +107,7 @@ class LinearSupport:
         columns = np.insert(novelty.standardised(v), 0, 1.0, axis=1)
         ridge = _SHRINKAGE * len(rows) * np.eye(columns.shape[1])
         ridge[0] = 0.0
-        coefficients = np.linalg.solve(columns.T @ columns + ridge, columns.T @ x)
+        coefficients = np.linalg.solve(columns.T @ columns + ridge, columns.T @ x).astype(np.float64)
         residuals = np.sort(x - columns @ coefficients)
         width = max(1.06 * float(residuals.std()) * len(rows) ** -0.2, TINY)
         discrete = data.schema.treatment.discrete

@@ -214,8 +214,8 @@ def _run(
     )
     curve = averages.estimate.map(lambda values: values[2:])
     return {
-        EFFECT: [_ratio(default, truth[EFFECT])],
-        USUAL: [_ratio(usual, truth[EFFECT])],
+        EFFECT: [_ratio(default, float(truth[EFFECT]))],
+        USUAL: [_ratio(usual, float(truth[EFFECT]))],
         POINTS: _ratios(interval_of(points, level), truth[POINTS]).tolist(),
         CURVE: [float(_ratios(interval_of(curve, level, band="uniform"), truth[CURVE]).max())],
         ROBUST: [float(default.method == ANDERSON_RUBIN)],

@@ -322,13 +322,13 @@ class TreatmentBasis(NamedTuple):
         n_splines = 0 if self.spline is None else self.spline.rotation.shape[1]
         return {"constant": 1, "linear": self.n_linear, "spline": n_splines}
 
-    def __call__(self, values: Floats) -> Floats:
+    def __call__(self, values: FloatArray) -> Floats:
         """Linear terms, then the spline, at `(n,)` treatments."""
         linear = (_linear(values, self.levels) - self.shift) / self.scale
         return linear if self.spline is None else np.hstack([linear, self.spline(linear[:, 0])])
 
 
-def _linear(values: Floats, levels: int) -> Floats:
+def _linear(values: FloatArray, levels: int) -> Floats:
     """Numbers as they are, or the indicators of levels but the first, `(n, k)`."""
     column = np.asarray(values, np.float64)[:, None]
     return np.asarray(column == np.arange(1, levels), np.float64) if levels else column

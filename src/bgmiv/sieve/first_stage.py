@@ -94,7 +94,7 @@ def first_stage(blocks_at: BlocksAt, targets: Floats, sampling: Sampling, min_ga
         def noise(coefficients: Floats) -> tuple[Floats, float]:
             errors = left[:, target] - left[:, :size] @ coefficients
             covariance = sampling.covariance([(some, [(left[:, :size], errors)])])
-            return sampling.n_rows / len(some) * covariance, np.mean(errors**2)
+            return sampling.n_rows / len(some) * covariance, float(np.mean(errors**2))
 
         penalties = choose_penalties(gram, total[:size, target], blocks, noise, min_gain, squares=squares)
         return ridges_of(blocks, penalties.ridges, np.zeros(size))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bgmiv.arrays import TINY, Floats, Integers
-from bgmiv.covariance import Errors, covariance_root, left_out_score, mended
+from bgmiv.covariance import Errors, left_out_score, mended
 from bgmiv.intervals import BOUND, SMOOTHING, STRENGTH
 from bgmiv.sieve.control import Observed
 from bgmiv.sieve.first_stage import FirstStage, LeftOut, left_out_errors, one_thread, slices_of
@@ -330,7 +330,7 @@ def second_stage(
     means = [(blocks[i], np.mean(shares @ variances[:, blocks[i]])) for i in averaged]
     smoothing = biases(fixed)
     if len(shares) > 1:
-        smoothing.append(np.eye(size)[:, kept] @ covariance_root(spread))
+        smoothing.append(np.eye(size)[:, kept] @ _root(spread))
     bound = biases([(block, prior * (block.stop - block.start)) for block, prior in fixed + means])
     turn = np.eye(size)
     if problem.noisy is not None:
@@ -339,7 +339,7 @@ def second_stage(
         reliability = min(max(calibration[0], _MIN_RELIABILITY), 1.0)
         turn[:, 0] -= calibration / reliability
         turn[0, 0] = 1.0 / reliability
-    turn, root = turn[:n_terms], covariance_root(turned)
+    turn, root = turn[:n_terms], _root(turned)
     left_out = LeftOut.of(kept, mean, inverse, size, grams)
     n_controls = int(np.sum(kept >= n_terms))
     errors = left_out_errors([left_out], partial(sampling.columns, problem.blocks), sampling, n_controls)
@@ -448,3 +448,10 @@ def _choose(
         ridges[:, own] = penalties.variance / np.array([model.expected for model in models])
     shares = np.array([model.probability for model in models])
     return _Choice(penalties, list(averaged), priors, shares, ridges, variances)
+
+
+def _root(covariance: Floats) -> Floats:
+    """As few columns R as have the covariance R Rᵀ."""
+    values, vectors = np.linalg.eigh(covariance)
+    there = values > 1e-12 * max(values[-1], TINY)
+    return vectors[:, there] * np.sqrt(values[there])
